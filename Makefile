@@ -1,0 +1,39 @@
+# Everything runs in .venv, made on first use. PYTHON=python3.12 chooses the interpreter.
+PYTHON ?= python3
+BIN := .venv/bin
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test check format clean
+
+help: ## What one can do here
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
+
+.venv/.run: pyproject.toml
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet --disable-pip-version-check -e .
+	@touch $@
+
+.venv/.test: .venv/.run
+	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[test]'
+	@touch $@
+
+demo: .venv/.run ## Extract, train (ε = 1, ε = 8, non-private), evaluate and budget on the embedded digits
+	rm -rf demo && mkdir demo
+	cd demo && ../$(BIN)/dpfc extract --model scattering --dataset digits
+	cd demo && ../$(BIN)/dpfc train --method dp-fc --epsilon 1 --out heads/eps1.safetensors
+	cd demo && ../$(BIN)/dpfc train --method dp-fc --epsilon 8 --out heads/eps8.safetensors
+	cd demo && ../$(BIN)/dpfc train --method dp-fc --non-private --out heads/digits.nonprivate.safetensors
+	cd demo && for head in heads/*.safetensors; do ../$(BIN)/dpfc evaluate --head $$head || exit; done
+	cd demo && ../$(BIN)/dpfc budget
+
+test: .venv/.test ## Run the tests
+	$(BIN)/python -m pytest -q
+
+check: .venv/.test ## Lint, types and the import contract
+	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy && $(BIN)/lint-imports
+
+format: .venv/.test ## Format the code
+	$(BIN)/ruff check --fix . && $(BIN)/ruff format .
+
+clean: ## Remove what make made
+	rm -rf .venv demo build dist

@@ -1,0 +1,1 @@
+"""What the user types: one module a command. No mathematics here."""

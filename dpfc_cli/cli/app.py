@@ -1,0 +1,93 @@
+"""`dpfc`: the commands and how they end.
+
+Exit codes: 0 done; 2 the user can mend it; 3 the privacy budget refuses it; 1 a defect of ours; 130 stopped by Ctrl-C.
+"""
+
+import functools
+import os
+import sys
+from collections.abc import Callable
+from typing import Annotated, Any
+
+import typer
+
+from dpfc_cli import __version__
+from dpfc_cli.errors import UserError
+
+app = typer.Typer(
+    name="dpfc",
+    help="Train an image classifier on sensitive pictures with a proof of differential privacy.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="rich",
+    # Locals would be private features.
+    pretty_exceptions_enable=False,
+    pretty_exceptions_show_locals=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="Start with: dpfc extract --dataset digits, dpfc train --epsilon 1, dpfc evaluate",
+)
+_verbose = False
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        print(f"dpfc {__version__}")  # noqa: T201
+        raise typer.Exit
+
+
+@app.callback()
+def _common(
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show tracebacks of defects.")] = False,
+    version: Annotated[bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version.")] = False,
+) -> None:
+    global _verbose
+    _verbose = verbose
+
+
+def command(name: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Register a function as a command whose every ending is one of the exit codes."""
+
+    def register(function: Callable[..., None]) -> Callable[..., None]:
+        @functools.wraps(function)
+        def guarded(*args: Any, **kwargs: Any) -> None:
+            try:
+                function(*args, **kwargs)
+                sys.stdout.flush()
+            except UserError as error:
+                _fail(error.what, error.remedy, error.exit_code)
+            except KeyboardInterrupt:
+                _fail("Stopped.", "Finished shards are kept and a training that was charged stays charged. Run the same command to go on.", 130)
+            except BrokenPipeError:
+                # Whoever read our output has gone; so do we, quietly.
+                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+                raise typer.Exit(0) from None
+            except MemoryError:
+                _fail("The machine's memory ran out.", "Free some, or use fewer features (--pool mean) or classes.", 2)
+            except (typer.Exit, typer.Abort):
+                raise
+            except Exception as error:
+                if _verbose:
+                    import traceback
+
+                    traceback.print_exception(error)
+                _fail(f"A defect in dpfc: {type(error).__name__}.", "Run again with 'dpfc -v …' for the traceback, and report it.", 1)
+
+        app.command(name)(guarded)
+        return function
+
+    return register
+
+
+def _fail(what: str, remedy: str, code: int) -> None:
+    from dpfc_cli.cli import display
+
+    display.fail(what, remedy)
+    raise typer.Exit(code) from None
+
+
+def main() -> None:
+    """The console script."""
+    # Each module registers its command when imported; what computes is imported inside the commands.
+    from dpfc_cli.cli import budget, evaluate, extract, import_, train  # noqa: F401
+
+    app()

@@ -1,0 +1,141 @@
+"""`dpfc budget`: what σ is worth, what ε costs, and what has been spent."""
+
+import json
+import math
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from dpfc_cli.cli import display, places
+from dpfc_cli.cli.app import command
+
+DELTAS = (1e-5, 1e-6, 1e-7)
+
+
+@command("budget")
+def budget(
+    sigma: Annotated[float | None, typer.Option(help="Noise multiplier of each of the equal releases: which ε is that?")] = None,
+    epsilon: Annotated[float | None, typer.Option(help="ε: which noise multiplier does that take?")] = None,
+    delta: Annotated[list[float] | None, typer.Option(help="δ; may be given several times. Default: 1e-5, 1e-6, 1e-7.")] = None,
+    steps: Annotated[int, typer.Option(min=1, max=1_000_000, help="Steps T of the iterative methods.")] = 10,
+    features: Annotated[str | None, typer.Option(help="Feature set whose ledger to show, by path or name.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
+) -> None:
+    """Convert between σ and ε for every method, and show what the ledger says has been spent.
+
+    "exact" is Gaussian differential privacy; "paper" is the looser conversion ρ + 2√(ρ·ln(1/δ)) of the paper, for comparison.
+    """
+    from dpfc_cli.errors import UserError
+
+    if sigma is not None and epsilon is not None:
+        raise UserError("--sigma and --epsilon were both given.", "Give one: σ to get ε, or ε to get σ.")
+    if sigma is not None and not (sigma > 0 and math.isfinite(sigma)):
+        raise UserError(f"--sigma must be a positive number, not {sigma:g}.", "Give a noise multiplier such as 10.")
+    deltas = tuple(delta or DELTAS)
+    result: dict[str, Any] = {}
+    if sigma is not None or epsilon is not None:
+        result["conversion"] = _conversion(sigma, epsilon, deltas, steps)
+    ledger = _ledger(features, explicit=features is not None or (sigma is None and epsilon is None))
+    if ledger is not None:
+        result["spent"] = _spent(ledger, deltas)
+    if as_json:
+        print(json.dumps(result))  # noqa: T201
+        return
+    if "conversion" in result:
+        _show_conversion(result["conversion"], sigma, epsilon, steps)
+    if "spent" in result:
+        _show_spent(result["spent"])
+
+
+def _conversion(sigma: float | None, epsilon: float | None, deltas: tuple[float, ...], steps: int) -> list[dict[str, Any]]:
+    from dpfc_cli.errors import UserError
+    from dpfc_cli.privacy import accounting
+    from dpfc_cli.privacy.oracle import Facts
+    from dpfc_cli.solvers import METHODS
+
+    rows = []
+    for method in METHODS.values():
+        takes_steps = "steps" in method.options.__dataclass_fields__
+        given = {"steps": steps} if takes_steps else {}
+        facts = Facts(n=1, m=2, d=1)
+        releases = len(method.plan(facts, method.defaults(facts, 1.0, given)).releases)
+        for delta in deltas:
+            try:
+                if sigma is not None:
+                    accounting.check_privacy(1.0, delta)
+                    mu = accounting.mu_of_sigma(sigma, releases)
+                    row = {"sigma": sigma, "epsilon": accounting.epsilon_for(mu, delta), "paper": accounting.zcdp_epsilon(mu, delta)}
+                else:
+                    assert epsilon is not None  # noqa: S101
+                    mu = accounting.mu_for(epsilon, delta)
+                    row = {"epsilon": epsilon, "sigma": math.sqrt(releases) / mu}
+                    row["paper"] = math.sqrt(releases) / accounting.zcdp_mu(epsilon, delta)
+            except ValueError as error:
+                raise UserError(f"{error}.".capitalize(), "Give an ε in (0, 100] and a δ in (0, 1), such as 1e-5.") from error
+            rows.append({"method": method.name, "steps": steps if takes_steps else None, "releases": releases, "delta": delta, **row})
+    return rows
+
+
+def _show_conversion(rows: list[dict[str, Any]], sigma: float | None, epsilon: float | None, steps: int) -> None:
+    wanted = "epsilon" if sigma is not None else "sigma"
+    given = f"sigma = {sigma:g}" if sigma is not None else f"epsilon = {epsilon:g}"
+    display.table(
+        f"What {given} means (steps = {steps})",
+        ("method", "releases", "delta", f"{wanted}, exact", f"{wanted}, paper's conversion"),
+        [(r["method"], str(r["releases"]), f"{r['delta']:g}", f"{r[wanted]:.6g}", f"{r['paper']:.6g}") for r in rows],
+    )
+
+
+def _ledger(features: str | None, explicit: bool) -> Path | None:
+    """The ledger asked for, or the newest one; None when none was asked for and none is there."""
+    from dpfc_cli.errors import UserError
+    from dpfc_cli.trust.ledger import SUFFIX, ledger_path
+
+    if features is not None:
+        given = Path(features) if Path(features).exists() else places.named(features)
+        path = ledger_path(given)
+        if not path.exists() and not given.exists():
+            raise UserError(f"There is neither a feature set nor a ledger of '{features}'.", f"Ledgers lie beside the feature sets, NAME{SUFFIX}.")
+        return path
+    folder = places.features_folder()
+    found = sorted(folder.glob(f"*{SUFFIX}"), key=lambda p: p.stat().st_mtime_ns) if folder.is_dir() else []
+    if found:
+        return found[-1]
+    if explicit:
+        raise UserError(
+            f"Nothing to show: no ledger in '{folder}', and neither --sigma nor --epsilon was given.",
+            "Try: dpfc budget --sigma 10 --steps 10, or train something first.",
+        )
+    return None
+
+
+def _spent(path: Path, deltas: tuple[float, ...]) -> dict[str, Any]:
+    from dpfc_cli.privacy.accounting import epsilon_for
+    from dpfc_cli.trust.ledger import SUFFIX, read, total_mu
+
+    rows = read(path)
+    mu = total_mu(rows)
+    return {
+        "ledger": str(path),
+        "feature_set": path.name.removesuffix(SUFFIX),
+        "mu": mu,
+        "epsilon": {f"{d:g}": epsilon_for(mu, d) if mu else 0.0 for d in deltas},
+        "unprotected": sum(r.claim != "private" for r in rows),
+        "trainings": [
+            {"at": r.at, "method": r.method, "claim": r.claim, "mu": r.mu, "delta": r.delta, "epsilon": r.epsilon if r.mu else None, "head": r.head}
+            for r in rows
+        ],
+    }
+
+
+def _show_spent(spent: dict[str, Any]) -> None:
+    rows = [
+        (t["at"][:19].replace("T", " "), t["method"], t["claim"], f"{t['epsilon']:.4g}" if t["mu"] else "∞", f"{t['delta']:g}" if t["mu"] else "", t["head"])
+        for t in spent["trainings"]
+    ]
+    display.table(f"Charged to {spent['feature_set']}", ("when (UTC)", "method", "claim", "epsilon", "delta", "head"), rows, left=3)
+    total = [(d, f"{e:.6g}") for d, e in spent["epsilon"].items()]
+    display.table("Spent by all private trainings together, composed exactly", ("delta", "epsilon"), total)
+    if spent["unprotected"]:
+        display.warn(f"{spent['unprotected']} training(s) without a guarantee are not in the sum: what was released of them has epsilon = ∞.")

@@ -1,0 +1,107 @@
+"""Tables, remarks, progress and errors: results on stdout, everything else on stderr."""
+
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Protocol
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+out = Console(highlight=False, soft_wrap=not sys.stdout.isatty())
+err = Console(stderr=True, highlight=False, soft_wrap=not sys.stderr.isatty())
+
+LINE_EVERY = 10.0
+"""Seconds between progress lines where there is no terminal."""
+
+
+def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) -> None:
+    """A rich table on a terminal, plain aligned text elsewhere. The first `left` columns are text, the others numbers."""
+    if not out.is_terminal:
+        _plain(title, columns, rows, left)
+        return
+    drawn = Table(title=escape(title), title_justify="left", title_style="bold")
+    for i, column in enumerate(columns):
+        drawn.add_column(escape(column), justify="left" if i < left else "right", overflow="fold")
+    for row in rows:
+        drawn.add_row(*map(escape, row))
+    out.print(drawn)
+
+
+def _plain(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], left: int) -> None:
+    cells = [list(columns), *map(list, rows)]
+    widths = [max(len(row[i]) for row in cells) for i in range(len(columns))]
+    print(f"# {title}")  # noqa: T201
+    for row in cells:
+        line = [cell.ljust(w) if i < left else cell.rjust(w) for i, (cell, w) in enumerate(zip(row, widths, strict=True))]
+        print("  ".join(line).rstrip())  # noqa: T201
+
+
+def facts(title: str, rows: Sequence[tuple[str, str]]) -> None:
+    """Name and value pairs."""
+    if not out.is_terminal:
+        _plain(title, ("", ""), rows, 2)
+        return
+    drawn = Table(title=escape(title), title_justify="left", title_style="bold", show_header=False)
+    for name, value in rows:
+        drawn.add_row(f"[bold]{escape(name)}[/bold]", escape(value))
+    out.print(drawn)
+
+
+def say(text: str) -> None:
+    """A remark on stderr."""
+    err.print(escape(text))
+
+
+def warn(text: str) -> None:
+    """A warning on stderr."""
+    err.print(f"[yellow]Warning:[/yellow] {escape(text)}")
+
+
+def fail(what: str, remedy: str) -> None:
+    """An error on stderr: what and why, then what to do."""
+    err.print(f"[red]Error:[/red] {escape(what)}")
+    if remedy:
+        err.print(escape(remedy))
+
+
+class Meter(Protocol):
+    """Told how much is done so far."""
+
+    def __call__(self, done: float, total: float) -> None: ...
+
+
+@contextmanager
+def meter(what: str, unit: str) -> Iterator[Meter]:
+    """A progress bar with rate and time left on a terminal, a line now and then elsewhere."""
+    if not err.is_terminal:
+        yield _Lines(what, unit)
+        return
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(bar_width=20), MofNCompleteColumn(), TextColumn("{task.fields[rate]}"), TimeRemainingColumn())
+    with Progress(*columns, console=err, transient=True) as progress:
+        task = progress.add_task(what, total=None, rate="")
+        started = time.monotonic()
+
+        def advance(done: float, total: float) -> None:
+            rate = done / max(time.monotonic() - started, 1e-9)
+            progress.update(task, completed=done, total=total, rate=f"{rate:,.0f} {unit}/s")
+
+        yield advance
+
+
+class _Lines:
+    def __init__(self, what: str, unit: str) -> None:
+        self._what, self._unit = what, unit
+        self._started = self._last = time.monotonic()
+
+    def __call__(self, done: float, total: float) -> None:
+        now = time.monotonic()
+        if now - self._last >= LINE_EVERY:
+            self._last = now
+            rate = done / (now - self._started)
+            left = f", {(total - done) / rate:,.0f} s left" if rate > 0 and total else ""
+            say(f"{self._what}: {done:,.0f} of {total:,.0f} ({rate:,.0f} {self._unit}/s{left})")

@@ -1,0 +1,99 @@
+"""`dpfc evaluate`: how good a head is, beside what it cost."""
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from dpfc_cli.cli import display, places
+from dpfc_cli.cli.app import command
+
+MOST_CLASSES = 20
+"""More classes than this are shown as the ten worst and the ten best; --json has all."""
+ROWS = 4_096
+
+
+@command("evaluate")
+def evaluate(
+    head: Annotated[Path | None, typer.Option(help="The head. Default: the newest private one in ./heads.")] = None,
+    features: Annotated[str | None, typer.Option(help="Feature set, by path or name. Default: the newest.")] = None,
+    split: Annotated[str, typer.Option(help="Which split to score.")] = "test",
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
+) -> None:
+    """Score a head on a labelled split: top-1, top-5, per class, and the privacy that the head cost."""
+    from dpfc_cli.errors import UserError
+    from dpfc_cli.heads.head import load, newest
+    from dpfc_cli.heads.metrics import score
+
+    path = head or newest(places.HEADS)
+    if head is None:
+        display.say(f"Head: {path} (the newest private one; name another with --head)")
+    loaded = load(path)
+    found, chosen = places.feature_set(features)
+    if chosen:
+        display.say(f"Features: {found.folder} (the newest set; name another with --features)")
+    manifest, card = found.manifest, loaded.card
+    facts = found.split(split)
+    d, m = loaded.weight.shape
+    if d != manifest.dim or m != len(manifest.classes):
+        raise UserError(
+            f"The head takes {d} dimensions and knows {m} classes, the features have {manifest.dim} and {len(manifest.classes)}.",
+            "Evaluate on features of the same backbone and data set, named with --features.",
+        )
+    if card["features"]["fingerprint"] != manifest.fingerprint:
+        display.warn("these features were made otherwise than those that the head was trained on; the figures may mean little.")
+    if split == card["features"]["split"] and card["features"]["name"] == found.name:
+        display.warn("this is the private split that the head was trained on: these figures are not differentially private. Do not publish them.")
+    found.verify(split)
+    with display.meter("Evaluating", "records") as advance:
+        scores = score(loaded, _counted(found.stream(split)(ROWS), facts.n, advance))
+    result: dict[str, Any] = {
+        "head": str(path),
+        "method": card["method"],
+        "claim": card["claim"],
+        "epsilon": card["epsilon"],
+        "delta": card["delta"],
+        "adjacency": card["adjacency"],
+        "unit": card["unit"],
+        "features": str(found.folder),
+        "split": split,
+        "n": scores.n,
+        "top1": scores.top1,
+        "top5": scores.top5,
+        "per_class": [
+            {"class": name, "n": int(n), "top1": hits / n if n else None}
+            for name, n, hits in zip(manifest.classes, scores.rows.tolist(), scores.hits.tolist(), strict=True)
+        ],
+    }
+    if as_json:
+        print(json.dumps(result))  # noqa: T201
+        return
+    _show(result)
+
+
+def _counted(blocks: Any, n: int, advance: display.Meter) -> Any:
+    for start, x, y in blocks:
+        yield start, x, y
+        advance(start + len(x), n)
+
+
+def _show(result: dict[str, Any]) -> None:
+    private = result["claim"] == "private"
+    display.facts(
+        f"{result['head']} on the {result['split']} split of {result['features']}",
+        [
+            ("method", result["method"]),
+            ("top-1", f"{result['top1']:.2%}"),
+            ("top-5", f"{result['top5']:.2%}"),
+            ("records", f"{result['n']:,}"),
+            ("privacy spent", f"epsilon = {result['epsilon']:.6g}, delta = {result['delta']:.3g}" if private else "epsilon = ∞: no guarantee"),
+            *([("protects", f"one {result['unit']}, {result['adjacency']} adjacency")] if private else []),
+        ],
+    )
+    rows = result["per_class"]
+    title = "Top-1 per class"
+    if len(rows) > MOST_CLASSES:
+        ranked = sorted((r for r in rows if r["n"]), key=lambda r: r["top1"])
+        rows, title = (ranked[:10] + ranked[-10:], "Top-1 per class: the ten worst and the ten best") if len(ranked) > MOST_CLASSES else (ranked, title)
+    display.table(title, ("class", "records", "top-1"), [(r["class"], f"{r['n']:,}", f"{r['top1']:.2%}" if r["n"] else "–") for r in rows])

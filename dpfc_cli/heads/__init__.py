@@ -1,0 +1,4 @@
+"""Heads: what a training leaves behind, and what it is good for.
+
+`head` is the file (weights, preprocessing chain, card), `metrics` scores it on a split.
+"""

@@ -1,0 +1,97 @@
+"""A head: one safetensors file with its preprocessing chain, its weights and its card.
+
+The card says how the head was made and what it cost in privacy. Everything in the file is public, or came through
+`oracle.release`.
+"""
+
+import json
+import os
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dpfc_cli.errors import UserError
+from dpfc_cli.privacy.chain import Chain, from_json, run, to_json
+
+FORMAT = "dpfc-head-1"
+PRIVATE = ".safetensors"
+NONPRIVATE = ".nonprivate.safetensors"
+
+
+@dataclass(frozen=True)
+class Head:
+    """chain: what is done to a feature vector; weight: d × m; bias: m. Scores are chain(x)·weight + bias."""
+
+    chain: Chain
+    weight: np.ndarray
+    bias: np.ndarray
+    card: dict[str, Any]
+
+    def scores(self, x: np.ndarray) -> np.ndarray:
+        """B × d features to B × m scores, float64."""
+        return np.asarray(run(self.chain, x.astype(np.float32), np) @ self.weight + self.bias)
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        return tuple(self.card["classes"])
+
+
+def save(head: Head, path: Path) -> None:
+    """Write the whole file or nothing. UserError where the place cannot be written."""
+    from safetensors.numpy import save as to_bytes
+
+    metadata = {"format": FORMAT, "card": json.dumps(head.card, sort_keys=True), "chain": json.dumps(to_json(head.chain))}
+    data = to_bytes({"weight": np.ascontiguousarray(head.weight), "bias": np.ascontiguousarray(head.bias)}, metadata)
+    temporary = path.with_name(path.name + ".tmp")
+    try:
+        with temporary.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except OSError as error:
+        raise UserError(f"The head cannot be written to '{path}': {error.strerror or error}.", "Choose a writable place with --out.") from error
+
+
+def load(path: Path) -> Head:
+    """Read a head. UserError when the file is not one."""
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(path, framework="numpy") as file:
+            metadata = file.metadata() or {}
+            if metadata.get("format") != FORMAT:
+                raise ValueError(f"its format is {metadata.get('format')!r}, not {FORMAT!r}")
+            head = Head(
+                from_json(json.loads(metadata["chain"])), file.get_tensor("weight"), file.get_tensor("bias"), json.loads(metadata["card"])
+            )
+        if head.weight.ndim != 2 or head.bias.shape != (head.weight.shape[1],) or len(head.classes) != head.weight.shape[1]:
+            raise ValueError("its weight, bias and classes do not fit together")
+    except FileNotFoundError as error:
+        raise UserError(f"There is no head '{path}'.", "Train one with 'dpfc train', or name one with --head.") from error
+    except (OSError, SafetensorError, KeyError, ValueError, TypeError) as error:
+        raise UserError(f"'{path}' cannot be read as a head: {error}.", "Name a file made by 'dpfc train'.") from error
+    return head
+
+
+def newest(folder: Path) -> Path:
+    """The newest private head in a folder; non-private ones are never chosen unasked."""
+    found = [p for p in folder.glob(f"*{PRIVATE}") if not p.name.endswith(NONPRIVATE)] if folder.is_dir() else []
+    if not found:
+        raise UserError(f"No private head found in '{folder}'.", "Train one with 'dpfc train --epsilon 1', or name one with --head.")
+    return max(found, key=lambda p: p.stat().st_mtime_ns)
+
+
+def check_writable(path: Path) -> None:
+    """Before any budget is spent: the head's folder can be made and written. UserError otherwise."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=path.parent):
+            pass
+        if path.is_dir():
+            raise IsADirectoryError(21, "it is a folder")
+    except OSError as error:
+        raise UserError(f"The head cannot be written to '{path}': {error.strerror or error}.", "Choose a writable place with --out.") from error

@@ -1,0 +1,48 @@
+"""A per-record map over a block of records, jit-compiled, spread over the devices there are.
+
+The map is traced with its scalars fixed and its arrays as arguments, so the T steps of a training share one compiled
+function. Randomness never enters here: a key that a jitted function closes over would be a constant.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+jax.config.update("jax_enable_x64", True)
+
+RowMap = Callable[..., tuple[jax.Array, jax.Array]]
+
+
+@functools.cache
+def _sharding(rows: int) -> NamedSharding | None:
+    """Blocks of `rows` records split evenly over the largest power of two of devices that divides them."""
+    devices = jax.local_devices()
+    count = 1
+    while count * 2 <= len(devices) and rows % (count * 2) == 0:
+        count *= 2
+    if count == 1:
+        return None
+    return NamedSharding(Mesh(np.array(devices[:count]), ("records",)), PartitionSpec("records"))
+
+
+@functools.cache
+def compiled(row_map: RowMap) -> RowMap:
+    """`row_map(x, labels, present, arrays, xp)` as a jitted function of the first four. Hashable maps are compiled once."""
+    return jax.jit(functools.partial(row_map, xp=jnp))
+
+
+def run(row_map: RowMap, x: np.ndarray, labels: np.ndarray, present: np.ndarray, arrays: dict[str, Any]) -> tuple[jax.Array, jax.Array]:
+    """The two factors of a block, on the devices. x: B × d, labels: B × k, present: B. Asserts that they are float64."""
+    block: Any = (x, labels, present)
+    sharding = _sharding(len(x))
+    if sharding is not None:
+        block = jax.device_put(block, sharding)
+    left, right = compiled(row_map)(*block, arrays)
+    if left.dtype != jnp.float64 or right.dtype != jnp.float64:
+        raise TypeError("lattice factors must be float64: JAX is not in 64-bit mode")
+    return left, right

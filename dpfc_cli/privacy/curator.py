@@ -1,0 +1,156 @@
+"""The only place where records and noise meet.
+
+The curator holds the records as a stream of blocks, knows the plan, and answers the plan's queries in the plan's order: exact
+integer sum over every record once, plus fresh integer noise for every coordinate. Anything else it refuses.
+
+**Theorem.** The sequence of answers is μ-GDP with respect to the adjacency of `facts`, up to a distance η in total variation.
+Proof: (1) By `queries`, the integer sums of neighbouring data sets differ by a vector of norm at most s·U, U = 4ᵇ, s = 1
+or `replace_one`; by `lattice_for` the sums are exact, and `_passed` makes sure that each record was added once. (2) By `noise`,
+S + N is a post-processing of S + N(0, (σ_r·s·U)²·I) up to η; symmetric answers are noised in the coordinates (diagonal,
+√2 × off-diagonal), in which the Frobenius norm is the Euclidean one. σ is rounded up to an integer. So release r is (1/σ_r)-GDP, and this
+holds for every value of the earlier answers, which is all that a query can depend on. (3) Adaptive composition: μ² = Σ 1/σ_r². ∎
+"""
+
+import functools
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from dpfc_cli.privacy.lattice import Reals, lattice_for
+from dpfc_cli.privacy.noise import ETA_PER_SAMPLE, Bits, rounded_normal
+from dpfc_cli.privacy.oracle import Facts, Plan, Progress
+from dpfc_cli.privacy.queries import ClassGrams, Gram, Grid, Query, prepare
+
+BlockStream = Callable[[int], Iterator[tuple[int, np.ndarray, np.ndarray]]]
+"""stream(rows) yields (start, features, labels) for rows [start, start + rows) of the global record order; the last block is shorter."""
+
+
+class PlanError(RuntimeError):
+    """A solver or a stream broke its contract: a defect, never the user's."""
+
+
+class IncompletePassError(PlanError):
+    """A pass over the records did not cover each of them exactly once."""
+
+
+@dataclass(frozen=True)
+class _RowMap:
+    """A query's factors with its arrays taken out: hashable, so that equal maps share one compiled function."""
+
+    query: Query
+    facts: Facts
+    grid: Grid
+
+    def __call__(self, x: Any, labels: Any, present: Any, arrays: dict[str, Any], xp: Any) -> tuple[Any, Any]:
+        x, y, valid = prepare(x, labels, present, self.facts.m, xp)
+        query = replace(self.query, **arrays) if arrays else self.query  # type: ignore[type-var]
+        left, right = query.factors(x, y, self.facts, self.grid, xp)
+        # The null record adds zero, whatever its factors are: where, since 0·NaN would be NaN.
+        return xp.where(valid, left, 0.0), xp.where(valid, right, 0.0)
+
+
+def block_rows(facts: Facts) -> int:
+    """Records per block: a power of two, from public facts alone, that keeps a block's factors near 64 MB."""
+    fit = 2 ** int(math.log2(2**23 / (facts.d + facts.m + 1)))
+    return max(64, min(8192, fit, 2 ** math.ceil(math.log2(max(facts.n, 64)))))
+
+
+def exact_sum(query: Query, stream: BlockStream, facts: Facts, grid: Grid, progress: Progress | None = None) -> np.ndarray:
+    """The sum of the query's contributions over all records, float64; on a `Lattice`, exact integers.
+
+    Raises IncompletePassError unless the stream covers 0..n−1 in order, each record once.
+    """
+    from dpfc_cli.kernels import products, rows
+
+    size, expected = block_rows(facts), 0
+    arrays = {name: np.asarray(getattr(query, name), np.float64) for name in query.arrays}
+    row_map = _RowMap(replace(query, **dict.fromkeys(query.arrays)), facts, grid)  # type: ignore[type-var]
+    total = np.zeros(query.shape(facts))
+    for start, x, labels in stream(size):
+        count = len(x)
+        if start != expected or count != min(size, facts.n - start) or x.shape != (count, facts.d) or len(labels) != count:
+            raise IncompletePassError(f"expected records {expected}.., got a block of {count} from {start}")
+        left, right = rows.run(row_map, _padded(x, size, 0), _padded(labels.reshape(count, -1), size, -1), np.arange(size) < count, arrays)
+        if isinstance(query, ClassGrams):
+            products.add_class_grams(total, left, right)
+        else:
+            # One array passed twice lets BLAS do half the work.
+            total += products.outer_sum(left, left if isinstance(query, Gram) else right)
+        expected += count
+        if progress:
+            progress(expected, facts.n)
+    if expected != facts.n:
+        raise IncompletePassError(f"a pass covered {expected} of {facts.n} records")
+    return total
+
+
+def _padded(a: np.ndarray, rows: int, fill: int) -> np.ndarray:
+    return a if len(a) == rows else np.concatenate([a, np.full((rows - len(a), *a.shape[1:]), fill, a.dtype)])
+
+
+def draw_noise(query: Query, shape: tuple[int, ...], sigma: int, bits: Bits) -> np.ndarray:
+    """Independent integer noise for every coordinate of an answer, int64: one draw for the full shape.
+
+    A symmetric answer is drawn on its upper triangle: σ on the diagonal, σ/√2 beside it, mirrored below.
+    """
+    if not query.symmetric:
+        return rounded_normal(sigma, math.prod(shape), bits).reshape(shape)
+    side, stack = shape[-1], math.prod(shape[:-2])
+    noise = np.zeros((stack, side, side), np.int64)
+    above = np.triu_indices(side, 1)
+    diagonal = np.arange(side)
+    aside = math.ceil(sigma / math.sqrt(2))
+    for matrix in noise:
+        matrix[above] = rounded_normal(aside, len(above[0]), bits)
+        matrix += matrix.T
+        matrix[diagonal, diagonal] = rounded_normal(sigma, side, bits)
+    return noise.reshape(shape)
+
+
+class Curator:
+    """The private oracle."""
+
+    def __init__(self, facts: Facts, plan: Plan, mu: float, stream: BlockStream, bits: Bits, progress: Progress | None = None) -> None:
+        self._facts, self._plan, self._stream, self._bits, self._progress = facts, plan, stream, bits, progress
+        self._sigmas = plan.sigmas(mu)
+        self._lattice = lattice_for(facts.n, max(self._sigmas), max(facts.d + 1, facts.m))
+        self.released = 0
+
+    @functools.cached_property
+    def eta(self) -> float:
+        """η of the whole run."""
+        return self._plan.coordinates * ETA_PER_SAMPLE
+
+    def release(self, query: Query) -> np.ndarray:
+        """The noised sum, float64, in the query's natural units. PlanError unless it is the plan's next release."""
+        if self.released == len(self._plan.releases):
+            raise PlanError("the plan has no release left")
+        due, shape = self._plan.releases[self.released], query.shape(self._facts)
+        if (query.kind, shape) != (due.kind, due.shape):
+            raise PlanError(f"release {self.released} is planned as {due.kind} {due.shape}, asked for as {query.kind} {shape}")
+        if not all(np.isfinite(getattr(query, name)).all() for name in query.arrays):
+            raise PlanError(f"{query.kind} was asked for with arrays that are not finite")
+        sensitivity = 1.0 if self._facts.adjacency == "zero-out" else query.replace_one
+        sigma = math.ceil(self._sigmas[self.released] * sensitivity * self._lattice.unit)
+        # Counted before the noise is drawn: a release that fails half-way is spent.
+        self.released += 1
+        total = exact_sum(query, self._stream, self._facts, self._lattice, self._progress)
+        noised = total.astype(np.int64) + draw_noise(query, shape, sigma, self._bits)
+        return noised * query.scale(self._facts, self._lattice)
+
+
+class NonPrivate:
+    """The twin with clipping of contributions, lattice and noise off: for comparison, ε = ∞."""
+
+    def __init__(self, facts: Facts, stream: BlockStream, progress: Progress | None = None) -> None:
+        self._facts, self._stream, self._progress = facts, stream, progress
+        self.released = 0
+
+    def release(self, query: Query) -> np.ndarray:
+        """The plain sum."""
+        self.released += 1
+        grid = Reals()
+        return exact_sum(query, self._stream, self._facts, grid, self._progress) * query.scale(self._facts, grid)

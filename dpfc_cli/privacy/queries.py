@@ -1,0 +1,206 @@
+"""The sums that may be asked for: what one record adds, and the proof that it is bounded.
+
+A record is a feature vector x and a set of labels, given as a row y of m zeros and ones. A query states two *factors* of a record,
+integer rows `left` and `right` on the lattice, and its contribution is their outer product (for `ClassGrams`: y ⊗ q ⊗ q). The
+sum over records is then a matrix product of integers, which `kernels` computes exactly and fast, and which `contribution` spells
+out for one record.
+
+**Sensitivity.** Each class proves: a contribution's Euclidean norm, as integers, is at most 4ᵇ = `lattice.unit`. The null record adds
+zero, so under zero-out adjacency the integer sums of neighbours differ by at most 4ᵇ: sensitivity 1 in units of 4ᵇ.
+Under replace-one adjacency they differ by at most `replace_one` · 4ᵇ: by the triangle inequality 2, and for sums of Gram type √2,
+since for contributions A, B with ⟨A, B⟩ ≥ 0 we have ‖A − B‖² ≤ ‖A‖² + ‖B‖². The two norm bounds hold whatever parameters a
+solver passes, because they rest on `Lattice.vector` alone.
+
+Queries carry arrays and numbers, never callables. `scale` turns one integer unit into the query's natural units, which is
+post-processing.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, Protocol
+
+import numpy as np
+
+from dpfc_cli.privacy.chain import Chain, Clip, run
+from dpfc_cli.privacy.lattice import Lattice, Reals
+from dpfc_cli.privacy.oracle import Facts
+
+Loss = Literal["sigmoid", "softmax"]
+Grid = Lattice | Reals
+
+
+class Query(Protocol):
+    """What every query states."""
+
+    kind: ClassVar[str]
+    arrays: ClassVar[tuple[str, ...]]
+    """Names of the fields that hold arrays; the others are hashable."""
+    replace_one: ClassVar[float]
+    symmetric: ClassVar[bool]
+    """The answer is a symmetric matrix (or a stack of them) and is noised on its triangle."""
+
+    def shape(self, facts: Facts) -> tuple[int, ...]: ...
+    def scale(self, facts: Facts, grid: Grid) -> float: ...
+    def factors(self, x: Any, y: Any, facts: Facts, grid: Grid, xp: Any) -> tuple[Any, Any]: ...
+
+
+def prepare(x: Any, labels: Any, present: Any, m: int, xp: Any) -> tuple[Any, Any, Any]:
+    """Records, label rows and the mask of valid records.
+
+    x: B × d features; labels: B × k, −1 for "none"; present: B, false for padding. A record is null if it is padding, has a
+    feature that is NaN or infinite, a label outside −1..m−1, or no label at all. A null record's features are replaced by zeros
+    before they meet anything else. Labels are a set: a class named twice counts once.
+    Returns float32 B × d, float64 B × m of 0 and 1, bool B × 1.
+    """
+    x = x.astype(xp.float32)
+    known = xp.all((labels >= -1) & (labels < m), axis=-1) & xp.any(labels >= 0, axis=-1)
+    valid = (present & known & xp.all(xp.isfinite(x), axis=-1))[:, None]
+    y = xp.any(labels[:, :, None] == xp.arange(m), axis=1)
+    return xp.where(valid, x, xp.float32(0)), xp.where(valid, y, False).astype(xp.float64), valid
+
+
+def inputs(chain: Chain, bias: bool, x: Any, xp: Any) -> Any:
+    """What the linear head sees of a record: chain(x), and a constant 1 behind it where the head has a bias."""
+    z = run(chain, x, xp)
+    return xp.concatenate([z, xp.ones_like(z[:, :1])], axis=-1) if bias else z
+
+
+def probabilities(logits: Any, loss: Loss, xp: Any) -> Any:
+    """Class probabilities of logits (B × m, float32): finite and in [0, 1] whatever the logits are."""
+    logits = xp.clip(xp.nan_to_num(logits, nan=0.0), -1e6, 1e6)
+    if loss == "softmax":
+        odds = xp.exp(xp.maximum(logits - xp.max(logits, axis=-1, keepdims=True), -80.0))
+        return odds / xp.sum(odds, axis=-1, keepdims=True)
+    return 1 / (1 + xp.exp(xp.clip(-logits, -60.0, 60.0)))
+
+
+def _bound(bias: bool) -> float:
+    """The norm that `inputs` should not exceed: the chain ends in the unit ball. `Lattice.vector` enforces it."""
+    return math.sqrt(2.0) if bias else 1.0
+
+
+@dataclass(frozen=True)
+class Gram:
+    """Σ z zᵀ over records, z = inputs(x): G of Algorithms 3 and 4. Symmetric, side d or d + 1.
+
+    Proof: the contribution is q qᵀ with Σ q² ≤ 4ᵇ, and ‖q qᵀ‖_F = ‖q‖² ≤ 4ᵇ. For two records ⟨aaᵀ, bbᵀ⟩ = (a·b)² ≥ 0, hence
+    √2 under replace-one. ∎
+    """
+
+    chain: Chain
+    bias: bool = False
+    kind: ClassVar[str] = "gram"
+    arrays: ClassVar[tuple[str, ...]] = ()
+    replace_one: ClassVar[float] = math.sqrt(2)
+    symmetric: ClassVar[bool] = True
+
+    def shape(self, facts: Facts) -> tuple[int, ...]:
+        return (facts.d + self.bias, facts.d + self.bias)
+
+    def scale(self, facts: Facts, grid: Grid) -> float:
+        return (_bound(self.bias) / grid.radius(grid.unit, facts.d + self.bias)) ** 2
+
+    def factors(self, x: Any, y: Any, facts: Facts, grid: Grid, xp: Any) -> tuple[Any, Any]:
+        q = grid.vector(inputs(self.chain, self.bias, x, xp) / _bound(self.bias), grid.unit, xp)
+        return q, q
+
+
+@dataclass(frozen=True)
+class ClassSums:
+    """Σ_{i: y_ij = 1} x_i for every class j: b_j of Algorithm 3. m × d.
+
+    Proof: the contribution is 2ᵇ·(y ⊗ q) with at most k ones in y and Σ q² ≤ 4ᵇ/k, so its squared norm is at most 4ᵇ·k·4ᵇ/k. ∎
+    """
+
+    chain: Chain
+    kind: ClassVar[str] = "class_sums"
+    arrays: ClassVar[tuple[str, ...]] = ()
+    replace_one: ClassVar[float] = 2.0
+    symmetric: ClassVar[bool] = False
+
+    def shape(self, facts: Facts) -> tuple[int, ...]:
+        return (facts.m, facts.d)
+
+    def scale(self, facts: Facts, grid: Grid) -> float:
+        return 1 / (grid.radius(grid.unit // facts.k, facts.d) * grid.one)
+
+    def factors(self, x: Any, y: Any, facts: Facts, grid: Grid, xp: Any) -> tuple[Any, Any]:
+        return y * grid.one, grid.vector(run(self.chain, x, xp), grid.unit // facts.k, xp)
+
+
+@dataclass(frozen=True)
+class ClassGrams:
+    """Σ_{i: y_ij = 1} x_i x_iᵀ for every class j: A_j of Algorithm 3. m × d × d, each symmetric.
+
+    Proof: the contribution is y ⊗ q qᵀ with at most k ones in y and Σ q² ≤ ⌊√(16ᵇ/k)⌋, so its squared norm is at most
+    k·(Σ q²)² ≤ 16ᵇ. For two records the inner product is |L ∩ L'|·(a·b)² ≥ 0, hence √2 under replace-one. ∎
+    """
+
+    chain: Chain
+    kind: ClassVar[str] = "class_grams"
+    arrays: ClassVar[tuple[str, ...]] = ()
+    replace_one: ClassVar[float] = math.sqrt(2)
+    symmetric: ClassVar[bool] = True
+
+    def shape(self, facts: Facts) -> tuple[int, ...]:
+        return (facts.m, facts.d, facts.d)
+
+    def scale(self, facts: Facts, grid: Grid) -> float:
+        return 1 / grid.radius(self._squared(facts, grid), facts.d) ** 2
+
+    def factors(self, x: Any, y: Any, facts: Facts, grid: Grid, xp: Any) -> tuple[Any, Any]:
+        return y, grid.vector(run(self.chain, x, xp), self._squared(facts, grid), xp)
+
+    def _squared(self, facts: Facts, grid: Grid) -> int:
+        return math.isqrt(grid.unit**2 // facts.k)
+
+
+@dataclass(frozen=True)
+class Gradient:
+    """Σ clip(∇ℓ(θ; x, y)) over records: g_t of Algorithm 4. θ and the answer are (d or d + 1) × m.
+
+    For a linear model the gradient of one record is z ⊗ r with r = σ(zᵀθ) − y, and its norm is ‖z‖·‖r‖, so it is clipped without
+    ever being formed: z/‖z‖ ⊗ r·min(‖z‖, C_g/‖r‖). theta: finite float64; clip: C_g > 0.
+
+    Proof: the contribution is q ⊗ s with Σ q² ≤ 4ᵇ and Σ s² ≤ 4ᵇ, and ‖q ⊗ s‖ = ‖q‖·‖s‖ ≤ 4ᵇ. Logits are float32 and may round
+    as they please: they change s, not its bound, and they depend on this record and on θ alone. ∎
+    """
+
+    chain: Chain
+    theta: np.ndarray
+    clip: float
+    bias: bool = True
+    loss: Loss = "sigmoid"
+    kind: ClassVar[str] = "gradient"
+    arrays: ClassVar[tuple[str, ...]] = ("theta",)
+    replace_one: ClassVar[float] = 2.0
+    symmetric: ClassVar[bool] = False
+
+    def shape(self, facts: Facts) -> tuple[int, ...]:
+        return (facts.d + self.bias, facts.m)
+
+    def scale(self, facts: Facts, grid: Grid) -> float:
+        return self.clip / (grid.radius(grid.unit, facts.d + self.bias) * grid.radius(grid.unit, facts.m))
+
+    def factors(self, x: Any, y: Any, facts: Facts, grid: Grid, xp: Any) -> tuple[Any, Any]:
+        z = inputs(self.chain, self.bias, x, xp)
+        logits = z.astype(xp.float32) @ self.theta.astype(xp.float32)
+        p = probabilities(logits, self.loss, xp)
+        length = xp.sqrt(xp.sum(z * z, axis=-1, keepdims=True))
+        direction = z / xp.where(length > 0, length, 1.0)
+        residual = (p.astype(xp.float64) - y) * (length / self.clip)
+        return grid.vector(direction, grid.unit, xp), grid.vector(residual, grid.unit, xp)
+
+
+def contribution(query: Query, x: np.ndarray, labels: np.ndarray, facts: Facts, grid: Grid) -> np.ndarray:
+    """What one record adds to the sum, in lattice integers: the definition that the kernels are held against.
+
+    x: d features; labels: k labels, −1 for "none". Returns the query's shape, float64 holding integers.
+    """
+    x, y, valid = prepare(x[None], labels[None], np.ones(1, bool), facts.m, np)
+    left, right = query.factors(x, y, facts, grid, np)
+    if isinstance(query, ClassGrams):
+        added = y[0][:, None, None] * np.outer(right[0], right[0])
+    else:
+        added = np.outer(left[0], right[0])
+    return np.where(valid[0, 0], added, 0.0)

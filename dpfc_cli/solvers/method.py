@@ -1,0 +1,47 @@
+"""What a method is: a handful of pure functions under a name."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+
+from dpfc_cli.privacy.oracle import Facts, Oracle, Plan
+from dpfc_cli.privacy.queries import Chain
+
+Options = TypeVar("Options")
+
+
+@dataclass(frozen=True)
+class Solution:
+    """A linear head without its card: scores are chain(x)·weight + bias. weight: d × m; bias: m."""
+
+    chain: Chain
+    weight: np.ndarray
+    bias: np.ndarray
+
+
+@dataclass(frozen=True)
+class Method(Generic[Options]):
+    """One way to train.
+
+    defaults(facts, mu, given) fills the options that the user left open from public facts alone; mu is None for the non-private
+    twin. plan(facts, options) and solve(oracle, facts, options) are as `privacy.oracle` describes.
+    """
+
+    name: str
+    title: str
+    options: type[Options]
+    defaults: Callable[[Facts, float | None, Mapping[str, Any]], Options]
+    plan: Callable[[Facts, Options], Plan]
+    solve: Callable[[Oracle, Facts, Options], Solution]
+
+
+def state_bytes(plan: Plan) -> int:
+    """Bytes of a training's largest state, from the plan alone: the exact sum, its noise, the noised answer and one copy that a solver
+    works on, 8 bytes a number."""
+    return 4 * 8 * plan.largest + sum(8 * 2 * _numbers(shape) for shape in {r.shape for r in plan.releases})
+
+
+def _numbers(shape: tuple[int, ...]) -> int:
+    return int(np.prod(shape, dtype=object))

@@ -1,0 +1,93 @@
+"""What is claimed of a head, in a card for programs and in sentences for the person who must defend it."""
+
+from dataclasses import asdict
+from typing import Any
+
+import dpfc_cli
+from dpfc_cli.features.manifest import Manifest
+from dpfc_cli.privacy.accounting import Guarantee, zcdp_epsilon
+from dpfc_cli.privacy.oracle import Facts, Plan
+from dpfc_cli.trust.ledger import Claim
+
+NOT_COVERED = (
+    "the test split (evaluation on it is not private)",
+    "several pictures of one person: the unit is one record",
+    "the data that the backbone was trained on",
+    "running time, progress and memory use",
+)
+
+
+def card(
+    method: str, options: Any, facts: Facts, plan: Plan, claim: Claim, guarantee: Guarantee | None, manifest: Manifest, feature_set: str, split: str
+) -> dict[str, Any]:
+    """The card of a head, JSON-able. `epsilon` and `delta` are null unless the claim is "private"."""
+    sigmas = plan.sigmas(guarantee.mu) if guarantee else (0.0,) * len(plan.releases)
+    claimed = guarantee if claim == "private" else None
+    return {
+        "method": method,
+        "options": asdict(options),
+        "claim": claim,
+        "epsilon": claimed.epsilon if claimed else None,
+        "delta": claimed.delta if claimed else None,
+        "mu": claimed.mu if claimed else None,
+        "eta": claimed.eta if claimed else None,
+        "accounting": "Gaussian differential privacy, exact composition of full-batch Gaussian releases",
+        "adjacency": facts.adjacency,
+        "unit": facts.unit,
+        "facts": {"n": facts.n, "m": facts.m, "d": facts.d, "k": facts.k, "origin": manifest.origin},
+        "plan": [
+            {"kind": r.kind, "shape": list(r.shape), "share": w, "sigma": s} for r, w, s in zip(plan.releases, plan.shares, sigmas, strict=True)
+        ],
+        "classes": list(manifest.classes),
+        "features": {"name": feature_set, "split": split, "fingerprint": manifest.fingerprint, "backbone": manifest.backbone},
+        "versions": {"dpfc": dpfc_cli.__version__},
+    }
+
+
+def rows(card: dict[str, Any]) -> list[tuple[str, str]]:
+    """The statement as (what, said) pairs, from the card alone."""
+    plan, facts = card["plan"], card["facts"]
+    lines = [("claim", _claim(card))]
+    if card["claim"] == "private":
+        delta = card["delta"]
+        lines += [
+            ("epsilon, delta", f"({card['epsilon']:.6g}, {delta:.3g})   the paper's conversion would say {zcdp_epsilon(card['mu'], delta):.4g}"),
+            ("adjacency", _ADJACENCY[card["adjacency"]]),
+            ("unit", f"one {card['unit']} of {facts['n']:,}"),
+            ("releases", "; ".join(_grouped(plan))),
+            ("sampler", f"within {card['eta']:.1e} of the exact rounded Gaussian, counted into delta"),
+        ]
+    if facts["origin"] == "inferred":
+        lines.append(("public facts", "classes and labels per record were inferred, asserted public by the operator"))
+    else:
+        lines.append(("public facts", f"{facts['m']} classes, {facts['k']} label(s) per record: {facts['origin']}"))
+    return [*lines, ("not covered", "; ".join(NOT_COVERED))]
+
+
+_ADJACENCY = {
+    "zero-out": "zero-out: one record may count as null; the number of records is public",
+    "replace-one": "replace-one: one record may be any other; the number of records is public",
+}
+
+
+def _claim(card: dict[str, Any]) -> str:
+    if card["claim"] == "private":
+        return "differentially private"
+    if card["claim"] == "research":
+        return "none: the noise came from a seed, so whoever knows it can remove it (epsilon = ∞)"
+    return "none: no noise, no clipping (epsilon = ∞)"
+
+
+def _grouped(plan: list[dict[str, Any]]) -> list[str]:
+    """Equal consecutive releases as one entry."""
+    groups: list[list[dict[str, Any]]] = []
+    for release in plan:
+        if groups and groups[-1][-1] == release:
+            groups[-1].append(release)
+        else:
+            groups.append([release])
+    return [
+        f"{len(g)} × {g[0]['kind']} ({sum(r['share'] for r in g):.1%} of the budget, sigma {g[0]['sigma']:.4g})" if len(g) > 1
+        else f"{g[0]['kind']} ({g[0]['share']:.1%}, sigma {g[0]['sigma']:.4g})"
+        for g in groups
+    ]
