@@ -38,14 +38,18 @@ def _show_version(wanted: bool) -> None:
 @app.callback()
 def _common(
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show tracebacks of defects.")] = False,
-    version: Annotated[bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version.")] = False,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version.")
+    ] = False,
 ) -> None:
     global _verbose
     _verbose = verbose
 
 
-def command(name: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Register a function as a command whose every ending is one of the exit codes."""
+def command(
+    name: str, when_stopped: str = "Nothing was changed."
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Register a function as a command whose every ending is one of the exit codes. when_stopped: said after Ctrl-C."""
 
     def register(function: Callable[..., None]) -> Callable[..., None]:
         @functools.wraps(function)
@@ -56,7 +60,7 @@ def command(name: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
             except UserError as error:
                 _fail(error.what, error.remedy, error.exit_code)
             except KeyboardInterrupt:
-                _fail("Stopped.", "Finished shards are kept and a training that was charged stays charged. Run the same command to go on.", 130)
+                _fail("Stopped.", when_stopped, 130)
             except BrokenPipeError:
                 # Whoever read our output has gone; so do we, quietly.
                 os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -70,7 +74,11 @@ def command(name: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
                     import traceback
 
                     traceback.print_exception(error)
-                _fail(f"A defect in dpfc: {type(error).__name__}.", "Run again with 'dpfc -v …' for the traceback, and report it.", 1)
+                _fail(
+                    f"A defect in dpfc: {type(error).__name__}.",
+                    "Run again with 'dpfc -v …' for the traceback, and report it.",
+                    1,
+                )
 
         app.command(name)(guarded)
         return function

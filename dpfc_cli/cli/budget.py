@@ -15,16 +15,21 @@ DELTAS = (1e-5, 1e-6, 1e-7)
 
 @command("budget")
 def budget(
-    sigma: Annotated[float | None, typer.Option(help="Noise multiplier of each of the equal releases: which ε is that?")] = None,
+    sigma: Annotated[
+        float | None, typer.Option(help="Noise multiplier of each of the equal releases: which ε is that?")
+    ] = None,
     epsilon: Annotated[float | None, typer.Option(help="ε: which noise multiplier does that take?")] = None,
-    delta: Annotated[list[float] | None, typer.Option(help="δ; may be given several times. Default: 1e-5, 1e-6, 1e-7.")] = None,
+    delta: Annotated[
+        list[float] | None, typer.Option(help="δ; may be given several times. Default: 1e-5, 1e-6, 1e-7.")
+    ] = None,
     steps: Annotated[int, typer.Option(min=1, max=1_000_000, help="Steps T of the iterative methods.")] = 10,
     features: Annotated[str | None, typer.Option(help="Feature set whose ledger to show, by path or name.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
 ) -> None:
     """Convert between σ and ε for every method, and show what the ledger says has been spent.
 
-    "exact" is Gaussian differential privacy; "paper" is the looser conversion ρ + 2√(ρ·ln(1/δ)) of the paper, for comparison.
+    "exact" is Gaussian differential privacy; "paper" is the looser conversion ρ + 2√(ρ·ln(1/δ)) of the paper, for
+    comparison.
     """
     from dpfc_cli.errors import UserError
 
@@ -48,7 +53,9 @@ def budget(
         _show_spent(result["spent"])
 
 
-def _conversion(sigma: float | None, epsilon: float | None, deltas: tuple[float, ...], steps: int) -> list[dict[str, Any]]:
+def _conversion(
+    sigma: float | None, epsilon: float | None, deltas: tuple[float, ...], steps: int
+) -> list[dict[str, Any]]:
     from dpfc_cli.errors import UserError
     from dpfc_cli.privacy import accounting
     from dpfc_cli.privacy.oracle import Facts
@@ -65,15 +72,29 @@ def _conversion(sigma: float | None, epsilon: float | None, deltas: tuple[float,
                 if sigma is not None:
                     accounting.check_privacy(1.0, delta)
                     mu = accounting.mu_of_sigma(sigma, releases)
-                    row = {"sigma": sigma, "epsilon": accounting.epsilon_for(mu, delta), "paper": accounting.zcdp_epsilon(mu, delta)}
+                    row = {
+                        "sigma": sigma,
+                        "epsilon": accounting.epsilon_for(mu, delta),
+                        "paper": accounting.zcdp_epsilon(mu, delta),
+                    }
                 else:
-                    assert epsilon is not None  # noqa: S101
+                    assert epsilon is not None
                     mu = accounting.mu_for(epsilon, delta)
                     row = {"epsilon": epsilon, "sigma": math.sqrt(releases) / mu}
                     row["paper"] = math.sqrt(releases) / accounting.zcdp_mu(epsilon, delta)
             except ValueError as error:
-                raise UserError(f"{error}.".capitalize(), "Give an ε in (0, 100] and a δ in (0, 1), such as 1e-5.") from error
-            rows.append({"method": method.name, "steps": steps if takes_steps else None, "releases": releases, "delta": delta, **row})
+                raise UserError(
+                    f"{error}.".capitalize(), "Give an ε in (0, 100] and a δ in (0, 1), such as 1e-5."
+                ) from error
+            rows.append(
+                {
+                    "method": method.name,
+                    "steps": steps if takes_steps else None,
+                    "releases": releases,
+                    "delta": delta,
+                    **row,
+                }
+            )
     return rows
 
 
@@ -96,7 +117,10 @@ def _ledger(features: str | None, explicit: bool) -> Path | None:
         given = Path(features) if Path(features).exists() else places.named(features)
         path = ledger_path(given)
         if not path.exists() and not given.exists():
-            raise UserError(f"There is neither a feature set nor a ledger of '{features}'.", f"Ledgers lie beside the feature sets, NAME{SUFFIX}.")
+            raise UserError(
+                f"There is neither a feature set nor a ledger of '{features}'.",
+                f"Ledgers lie beside the feature sets, NAME{SUFFIX}.",
+            )
         return path
     folder = places.features_folder()
     found = sorted(folder.glob(f"*{SUFFIX}"), key=lambda p: p.stat().st_mtime_ns) if folder.is_dir() else []
@@ -123,7 +147,15 @@ def _spent(path: Path, deltas: tuple[float, ...]) -> dict[str, Any]:
         "epsilon": {f"{d:g}": epsilon_for(mu, d) if mu else 0.0 for d in deltas},
         "unprotected": sum(r.claim != "private" for r in rows),
         "trainings": [
-            {"at": r.at, "method": r.method, "claim": r.claim, "mu": r.mu, "delta": r.delta, "epsilon": r.epsilon if r.mu else None, "head": r.head}
+            {
+                "at": r.at,
+                "method": r.method,
+                "claim": r.claim,
+                "mu": r.mu,
+                "delta": r.delta,
+                "epsilon": r.epsilon if r.mu else None,
+                "head": r.head,
+            }
             for r in rows
         ],
     }
@@ -131,11 +163,26 @@ def _spent(path: Path, deltas: tuple[float, ...]) -> dict[str, Any]:
 
 def _show_spent(spent: dict[str, Any]) -> None:
     rows = [
-        (t["at"][:19].replace("T", " "), t["method"], t["claim"], f"{t['epsilon']:.4g}" if t["mu"] else "∞", f"{t['delta']:g}" if t["mu"] else "", t["head"])
+        (
+            t["at"][:19].replace("T", " "),
+            t["method"],
+            t["claim"],
+            f"{t['epsilon']:.4g}" if t["mu"] else "∞",
+            f"{t['delta']:g}" if t["mu"] else "",
+            t["head"],
+        )
         for t in spent["trainings"]
     ]
-    display.table(f"Charged to {spent['feature_set']}", ("when (UTC)", "method", "claim", "epsilon", "delta", "head"), rows, left=3)
+    display.table(
+        f"Charged to {spent['feature_set']}",
+        ("when (UTC)", "method", "claim", "epsilon", "delta", "head"),
+        rows,
+        left=3,
+    )
     total = [(d, f"{e:.6g}") for d, e in spent["epsilon"].items()]
     display.table("Spent by all private trainings together, composed exactly", ("delta", "epsilon"), total)
     if spent["unprotected"]:
-        display.warn(f"{spent['unprotected']} training(s) without a guarantee are not in the sum: what was released of them has epsilon = ∞.")
+        display.warn(
+            f"{spent['unprotected']} training(s) without a guarantee are not in the sum: "
+            "what was released of them has epsilon = ∞."
+        )

@@ -18,7 +18,9 @@ LINE_EVERY = 10.0
 
 
 def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) -> None:
-    """A rich table on a terminal, plain aligned text elsewhere. The first `left` columns are text, the others numbers."""
+    """A rich table on a terminal, plain aligned text elsewhere. The first `left` columns are text, the others
+    numbers.
+    """
     if not out.is_terminal:
         _plain(title, columns, rows, left)
         return
@@ -35,7 +37,9 @@ def _plain(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], le
     widths = [max(len(row[i]) for row in cells) for i in range(len(columns))]
     print(f"# {title}")  # noqa: T201
     for row in cells:
-        line = [cell.ljust(w) if i < left else cell.rjust(w) for i, (cell, w) in enumerate(zip(row, widths, strict=True))]
+        line = [
+            cell.ljust(w) if i < left else cell.rjust(w) for i, (cell, w) in enumerate(zip(row, widths, strict=True))
+        ]
         print("  ".join(line).rstrip())  # noqa: T201
 
 
@@ -81,7 +85,13 @@ def meter(what: str, unit: str) -> Iterator[Meter]:
         return
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-    columns = (TextColumn("{task.description}"), BarColumn(bar_width=20), MofNCompleteColumn(), TextColumn("{task.fields[rate]}"), TimeRemainingColumn())
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=20),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[rate]}"),
+        TimeRemainingColumn(),
+    )
     with Progress(*columns, console=err, transient=True) as progress:
         task = progress.add_task(what, total=None, rate="")
         started = time.monotonic()

@@ -42,9 +42,14 @@ def evaluate(
             "Evaluate on features of the same backbone and data set, named with --features.",
         )
     if card["features"]["fingerprint"] != manifest.fingerprint:
-        display.warn("these features were made otherwise than those that the head was trained on; the figures may mean little.")
+        display.warn(
+            "these features were made otherwise than those the head was trained on; the figures may mean little."
+        )
     if split == card["features"]["split"] and card["features"]["name"] == found.name:
-        display.warn("this is the private split that the head was trained on: these figures are not differentially private. Do not publish them.")
+        display.warn(
+            "this is the private split that the head was trained on: these figures are not differentially private. "
+            "Do not publish them."
+        )
     found.verify(split)
     with display.meter("Evaluating", "records") as advance:
         scores = score(loaded, _counted(found.stream(split)(ROWS), facts.n, advance))
@@ -87,7 +92,12 @@ def _show(result: dict[str, Any]) -> None:
             ("top-1", f"{result['top1']:.2%}"),
             ("top-5", f"{result['top5']:.2%}"),
             ("records", f"{result['n']:,}"),
-            ("privacy spent", f"epsilon = {result['epsilon']:.6g}, delta = {result['delta']:.3g}" if private else "epsilon = ∞: no guarantee"),
+            (
+                "privacy spent",
+                f"epsilon = {result['epsilon']:.6g}, delta = {result['delta']:.3g}"
+                if private
+                else "epsilon = ∞: no guarantee",
+            ),
             *([("protects", f"one {result['unit']}, {result['adjacency']} adjacency")] if private else []),
         ],
     )
@@ -95,5 +105,13 @@ def _show(result: dict[str, Any]) -> None:
     title = "Top-1 per class"
     if len(rows) > MOST_CLASSES:
         ranked = sorted((r for r in rows if r["n"]), key=lambda r: r["top1"])
-        rows, title = (ranked[:10] + ranked[-10:], "Top-1 per class: the ten worst and the ten best") if len(ranked) > MOST_CLASSES else (ranked, title)
-    display.table(title, ("class", "records", "top-1"), [(r["class"], f"{r['n']:,}", f"{r['top1']:.2%}" if r["n"] else "–") for r in rows])
+        rows, title = (
+            (ranked[:10] + ranked[-10:], "Top-1 per class: the ten worst and the ten best")
+            if len(ranked) > MOST_CLASSES
+            else (ranked, title)
+        )
+    display.table(
+        title,
+        ("class", "records", "top-1"),
+        [(r["class"], f"{r['n']:,}", f"{r['top1']:.2%}" if r["n"] else "–") for r in rows],
+    )

@@ -12,15 +12,27 @@ from dpfc_cli.cli.app import command
 DTYPES = ("float16", "float32")
 
 
-@command("extract")
+@command("extract", when_stopped="Finished shards are kept: run the same command to go on.")
 def extract(
     dataset: Annotated[
-        str, typer.Option(help="digits, mnist, fashion-mnist, cifar10, cifar100 or imagefolder:PATH.", rich_help_panel="What")
+        str,
+        typer.Option(
+            help="digits, mnist, fashion-mnist, cifar10, cifar100 or imagefolder:PATH.", rich_help_panel="What"
+        ),
     ],
-    model: Annotated[str, typer.Option(help=f"Backbone: {', '.join(BACKBONES)}.", rich_help_panel="What")] = "scattering",
-    pool: Annotated[str, typer.Option(help=f"Pooling over space: {', '.join(POOLINGS)}.", rich_help_panel="What")] = "none",
-    data_dir: Annotated[Path | None, typer.Option(help="Local files of the data set: their folder or its parent. Otherwise they are downloaded.")] = None,
-    image_size: Annotated[int | None, typer.Option(min=8, help="Resize and crop the pictures of an image folder to this side.")] = None,
+    model: Annotated[
+        str, typer.Option(help=f"Backbone: {', '.join(BACKBONES)}.", rich_help_panel="What")
+    ] = "scattering",
+    pool: Annotated[
+        str, typer.Option(help=f"Pooling over space: {', '.join(POOLINGS)}.", rich_help_panel="What")
+    ] = "none",
+    data_dir: Annotated[
+        Path | None,
+        typer.Option(help="Local files of the data set: their folder or its parent. Otherwise they are downloaded."),
+    ] = None,
+    image_size: Annotated[
+        int | None, typer.Option(min=8, help="Resize and crop the pictures of an image folder to this side.")
+    ] = None,
     out: Annotated[str | None, typer.Option(help="Name (or path) of the feature set. Default: DATASET-MODEL.")] = None,
     dtype: Annotated[str, typer.Option(help=f"Stored precision: {', '.join(DTYPES)}.")] = "float16",
     shards: Annotated[int | None, typer.Option(min=1, max=99_999, help="Shards per split. Default: by size.")] = None,
@@ -84,15 +96,21 @@ def report(folder: Path, manifest: "object") -> None:
     """What a feature set is, as a table."""
     from dpfc_cli.features.manifest import Manifest
 
-    assert isinstance(manifest, Manifest)  # noqa: S101
+    assert isinstance(manifest, Manifest)
     splits = "; ".join(f"{name} {split.n:,} in {len(split.shards)} shard(s)" for name, split in manifest.splits.items())
-    said = {"asserted": "asserted by you", "inferred": "inferred from the data: assert with --classes and --labels-per-record"}
+    said = {
+        "asserted": "asserted by you",
+        "inferred": "inferred from the data: assert with --classes and --labels-per-record",
+    }
     origin = said.get(manifest.origin, "the data set's own")
     display.facts(
         f"Feature set {folder}",
         [
             ("backbone", str(manifest.backbone.get("name"))),
-            ("feature", f"{manifest.dim} dimensions, {manifest.dtype}, pooling {manifest.backbone.get('pooling', 'unknown')}"),
+            (
+                "feature",
+                f"{manifest.dim} dimensions, {manifest.dtype}, pooling {manifest.backbone.get('pooling', 'unknown')}",
+            ),
             ("records", splits),
             ("classes", f"{len(manifest.classes)} ({origin}); {manifest.labels_per_record} label(s) per record"),
         ],

@@ -10,15 +10,22 @@ from dpfc_cli.cli.app import command
 from dpfc_cli.cli.extract import DTYPES, report
 
 
-@command("import")
+@command("import", when_stopped="Finished shards are kept: run the same command to go on.")
 def import_(
     path: Annotated[Path, typer.Argument(help="A folder with {train,test}_{x,y}.npy, or an .npz with those names.")],
     out: Annotated[str | None, typer.Option(help="Name (or path) of the feature set. Default: PATH's name.")] = None,
     classes: Annotated[
-        str | None, typer.Option(help="The classes, a public fact: their number, or names (comma-separated, or a file with one a line).")
+        str | None,
+        typer.Option(
+            help="The classes, a public fact: their number, or names (comma-separated, or a file with one a line)."
+        ),
     ] = None,
-    labels_per_record: Annotated[int | None, typer.Option(min=1, help="The most labels a record can have, a public fact.")] = None,
-    dtype: Annotated[str | None, typer.Option(help=f"Stored precision: {', '.join(DTYPES)}. Default: the source's.")] = None,
+    labels_per_record: Annotated[
+        int | None, typer.Option(min=1, help="The most labels a record can have, a public fact.")
+    ] = None,
+    dtype: Annotated[
+        str | None, typer.Option(help=f"Stored precision: {', '.join(DTYPES)}. Default: the source's.")
+    ] = None,
     shards: Annotated[int | None, typer.Option(min=1, max=99_999, help="Shards per split. Default: by size.")] = None,
 ) -> None:
     """Take features that something else computed into a feature set."""
@@ -28,11 +35,19 @@ def import_(
     if dtype is not None and dtype not in DTYPES:
         raise unknown("dtype", dtype, DTYPES)
     if not path.exists():
-        raise UserError(f"There is no '{path}'.", "Name a folder with {train,test}_{x,y}.npy, or an .npz with those names.")
+        raise UserError(
+            f"There is no '{path}'.", "Name a folder with {train,test}_{x,y}.npy, or an .npz with those names."
+        )
     folder = places.named(out or path.resolve().stem)
     with display.meter("Importing", "records") as advance:
         manifest, made = import_features(
-            path, folder, _class_names(classes), labels_per_record, dtype, shards, lambda _split, done, total: advance(done, total)
+            path,
+            folder,
+            _class_names(classes),
+            labels_per_record,
+            dtype,
+            shards,
+            lambda _split, done, total: advance(done, total),
         )
     if not made:
         display.say(f"'{folder}' is complete already; delete it to make it anew.")
@@ -51,5 +66,8 @@ def _class_names(given: str | None) -> tuple[str, ...] | None:
     else:
         names = tuple(name.strip() for name in given.split(","))
     if len(names) < 2 or len(set(names)) < len(names) or not all(names):
-        raise UserError(f"--classes '{given}' does not give two or more different names.", "Give a number, names, or a file of names.")
+        raise UserError(
+            f"--classes '{given}' does not give two or more different names.",
+            "Give a number, names, or a file of names.",
+        )
     return names

@@ -24,24 +24,48 @@ WORKING_BYTES = 600 * 2**20
 _PRIVACY, _METHOD = "Privacy", "Method (defaults are functions of public facts)"
 
 
-@command("train")
+@command("train", when_stopped="No head was written. If the ledger was charged, it stays charged: see 'dpfc budget'.")
 def train(
-    method: Annotated[str, typer.Option(help="dp-ls (least squares) or dp-fc (logistic regression).", rich_help_panel=_METHOD)] = "dp-fc",
+    method: Annotated[
+        str, typer.Option(help="dp-ls (least squares) or dp-fc (logistic regression).", rich_help_panel=_METHOD)
+    ] = "dp-fc",
     epsilon: Annotated[float | None, typer.Option(help="ε to spend.", rich_help_panel=_PRIVACY)] = None,
     delta: Annotated[float | None, typer.Option(help="δ. Default: min(1e-5, 1/n).", rich_help_panel=_PRIVACY)] = None,
-    sigma: Annotated[float | None, typer.Option(help="Instead of ε: noise multiplier of the releases, in equal shares.", rich_help_panel=_PRIVACY)] = None,
-    non_private: Annotated[bool, typer.Option("--non-private", help="No clipping of contributions, no noise: ε = ∞.", rich_help_panel=_PRIVACY)] = False,
+    sigma: Annotated[
+        float | None,
+        typer.Option(help="Instead of ε: noise multiplier of the releases, in equal shares.", rich_help_panel=_PRIVACY),
+    ] = None,
+    non_private: Annotated[
+        bool,
+        typer.Option("--non-private", help="No clipping of contributions, no noise: ε = ∞.", rich_help_panel=_PRIVACY),
+    ] = False,
     adjacency: Annotated[str, typer.Option(help="zero-out or replace-one.", rich_help_panel=_PRIVACY)] = "zero-out",
-    features: Annotated[str | None, typer.Option(help="Feature set, by path or name. Default: the newest in ./features.")] = None,
+    features: Annotated[
+        str | None, typer.Option(help="Feature set, by path or name. Default: the newest in ./features.")
+    ] = None,
     out: Annotated[Path | None, typer.Option(help="The head's file. Default: a telling name in ./heads.")] = None,
     steps: Annotated[int | None, typer.Option(min=1, max=1_000_000, help="T (dp-fc).", rich_help_panel=_METHOD)] = None,
     eta: Annotated[float | None, typer.Option(help="Learning rate η (dp-fc).", rich_help_panel=_METHOD)] = None,
-    lam: Annotated[float | None, typer.Option("--lambda", help="Ridge (dp-ls) or damping (dp-fc), per record.", rich_help_panel=_METHOD)] = None,
-    alpha: Annotated[float | None, typer.Option(help="Weight of the negatives (dp-ls).", rich_help_panel=_METHOD)] = None,
-    clip: Annotated[float | None, typer.Option(help="Norm C that features are clipped to, in their own units.", rich_help_panel=_METHOD)] = None,
-    gradient_clip: Annotated[float | None, typer.Option(help="Norm C_g that gradients are clipped to (dp-fc).", rich_help_panel=_METHOD)] = None,
-    memory: Annotated[str | None, typer.Option(help="Refuse beyond this, such as 8GB. Default: what the machine has.")] = None,
-    seed: Annotated[int | None, typer.Option(help="Reproducible noise for research. The head then claims no guarantee.")] = None,
+    lam: Annotated[
+        float | None,
+        typer.Option("--lambda", help="Ridge (dp-ls) or damping (dp-fc), per record.", rich_help_panel=_METHOD),
+    ] = None,
+    alpha: Annotated[
+        float | None, typer.Option(help="Weight of the negatives (dp-ls).", rich_help_panel=_METHOD)
+    ] = None,
+    clip: Annotated[
+        float | None,
+        typer.Option(help="Norm C that features are clipped to, in their own units.", rich_help_panel=_METHOD),
+    ] = None,
+    gradient_clip: Annotated[
+        float | None, typer.Option(help="Norm C_g that gradients are clipped to (dp-fc).", rich_help_panel=_METHOD)
+    ] = None,
+    memory: Annotated[
+        str | None, typer.Option(help="Refuse beyond this, such as 8GB. Default: what the machine has.")
+    ] = None,
+    seed: Annotated[
+        int | None, typer.Option(help="Reproducible noise for research. The head then claims no guarantee.")
+    ] = None,
 ) -> None:
     """Train a classifier on a feature set and charge its privacy to the ledger."""
     from dpfc_cli.errors import UserError
@@ -56,7 +80,9 @@ def train(
     if adjacency not in ("zero-out", "replace-one"):
         raise UserError(f"Unknown adjacency '{adjacency}'.", "Known: zero-out, replace-one.")
     if sum((epsilon is not None, sigma is not None, non_private)) != 1:
-        raise UserError("Privacy must be given once, as --epsilon, as --sigma or as --non-private.", "For a start: --epsilon 1.")
+        raise UserError(
+            "Privacy must be given once, as --epsilon, as --sigma or as --non-private.", "For a start: --epsilon 1."
+        )
     found, by_default = places.feature_set(features)
     manifest, n = found.manifest, found.split("train").n
     facts = Facts(n, len(manifest.classes), manifest.dim, manifest.labels_per_record, adjacency)  # type: ignore[arg-type]
@@ -66,11 +92,19 @@ def train(
     suffix = NONPRIVATE if non_private else PRIVATE
     # A head is named by what was asked for, never by what came out.
     asked = "" if non_private else f"-eps{guarantee.epsilon:.4g}" if guarantee else ""
-    path = out or places.free_name(places.HEADS, f"{found.name}-{method}{asked}{'-research' if claim == 'research' else ''}", suffix)
+    path = out or places.free_name(
+        places.HEADS, f"{found.name}-{method}{asked}{'-research' if claim == 'research' else ''}", suffix
+    )
     if not path.name.endswith(suffix) or (not non_private and path.name.endswith(NONPRIVATE)):
-        raise UserError(f"--out '{path}' must end in {suffix}, and only non-private heads may end in {NONPRIVATE}.", "Change the name.")
+        raise UserError(
+            f"--out '{path}' must end in {suffix}, and only non-private heads may end in {NONPRIVATE}.",
+            "Change the name.",
+        )
     if path.exists():
-        raise UserError(f"'{path}' exists, and a head is not overwritten: it was paid for.", "Choose another --out, or move it away.")
+        raise UserError(
+            f"'{path}' exists, and a head is not overwritten: it was paid for.",
+            "Choose another --out, or move it away.",
+        )
     check_writable(path)
     if by_default:
         display.say(f"Features: {found.folder} (the newest set; name another with --features)")
@@ -88,7 +122,9 @@ def train(
     card = statement.card(method, options, facts, plan, claim, guarantee, manifest, found.name, "train")
     save(Head(solution.chain, solution.weight, solution.bias, card), path)
     settings = ", ".join(f"{name} = {value:.4g}" for name, value in card["options"].items())
-    display.facts(f"Head {path}", [("method", f"{method} ({chosen.title})"), ("options", settings), *statement.rows(card)])
+    display.facts(
+        f"Head {path}", [("method", f"{method} ({chosen.title})"), ("options", settings), *statement.rows(card)]
+    )
     display.say("Next: dpfc evaluate")
 
 
@@ -100,14 +136,26 @@ def _options(method: "Method[Any]", given: dict[str, Any]) -> dict[str, Any]:
     for name, value in given.items():
         flag = flags.get(name, "--" + name.replace("_", "-"))
         if name not in method.options.__dataclass_fields__:
-            raise UserError(f"{flag} is no option of {method.name}.", "Leave it out, or choose the method that has it: see 'dpfc train --help'.")
+            raise UserError(
+                f"{flag} is no option of {method.name}.",
+                "Leave it out, or choose the method that has it: see 'dpfc train --help'.",
+            )
         if not (math.isfinite(value) and (value >= 0 if name in ("lam", "alpha") else value > 0)):
-            raise UserError(f"{flag} must be a {'non-negative' if name in ('lam', 'alpha') else 'positive'} number, not {value:g}.", "Give another.")
+            raise UserError(
+                f"{flag} must be a {'non-negative' if name in ('lam', 'alpha') else 'positive'} number, not {value:g}.",
+                "Give another.",
+            )
     return given
 
 
 def _calibrated(
-    method: "Method[Any]", facts: "Facts", given: dict[str, Any], epsilon: float | None, delta: float | None, sigma: float | None, non_private: bool
+    method: "Method[Any]",
+    facts: "Facts",
+    given: dict[str, Any],
+    epsilon: float | None,
+    delta: float | None,
+    sigma: float | None,
+    non_private: bool,
 ) -> "tuple[Any, Plan, Guarantee | None]":
     """Options, plan and guarantee, from public facts alone."""
     from dpfc_cli.errors import UserError
@@ -125,7 +173,7 @@ def _calibrated(
                 raise ValueError(f"sigma must be a positive number, not {sigma:g}")
             mu = accounting.mu_of_sigma(sigma, len(method.plan(facts, method.defaults(facts, 1.0, given)).releases))
         else:
-            assert epsilon is not None  # noqa: S101
+            assert epsilon is not None
             mu = accounting.mu_for(epsilon, delta)
         options = method.defaults(facts, mu, given)
         plan = method.plan(facts, options)
@@ -137,13 +185,26 @@ def _calibrated(
             accounting.check_privacy(epsilon, delta)
     except ValueError as error:
         text = str(error)
-        raise UserError(text[0].upper() + text[1:] + ".", "Choose ε in (0, 100] and δ in (0, 1); with --sigma, one that gives such an ε.") from error
+        raise UserError(
+            text[0].upper() + text[1:] + ".",
+            "Choose ε in (0, 100] and δ in (0, 1); with --sigma, one that gives such an ε.",
+        ) from error
     if delta > 1 / facts.n:
-        display.warn(f"delta = {delta:g} exceeds 1/n = {1 / facts.n:.2g}: a mechanism that publishes a whole record would satisfy it.")
+        display.warn(
+            f"delta = {delta:g} exceeds 1/n = {1 / facts.n:.2g}: a mechanism that publishes a whole record would satisfy it."
+        )
     return options, plan, accounting.Guarantee(epsilon, delta, mu, eta)
 
 
-def _solve(method: "Method[Any]", facts: "Facts", options: Any, plan: "Plan", guarantee: "Guarantee | None", stream: Any, seed: int | None) -> Any:
+def _solve(
+    method: "Method[Any]",
+    facts: "Facts",
+    options: Any,
+    plan: "Plan",
+    guarantee: "Guarantee | None",
+    stream: Any,
+    seed: int | None,
+) -> Any:
     """The only part that touches records."""
     from dpfc_cli.privacy.curator import Curator, NonPrivate
     from dpfc_cli.privacy.noise import SeededBits, SystemBits
@@ -158,7 +219,9 @@ def _solve(method: "Method[Any]", facts: "Facts", options: Any, plan: "Plan", gu
         if guarantee is None:
             oracle = NonPrivate(facts, stream, progress)
         else:
-            oracle = Curator(facts, plan, guarantee.mu, stream, SystemBits() if seed is None else SeededBits(seed), progress)
+            oracle = Curator(
+                facts, plan, guarantee.mu, stream, SystemBits() if seed is None else SeededBits(seed), progress
+            )
         return method.solve(oracle, facts, options)
 
 
@@ -170,15 +233,27 @@ def _check_memory(plan: "Plan", facts: "Facts", limit: str | None) -> None:
     allowed = _bytes(limit) if limit else machine_memory()
     if needed > allowed:
         raise UserError(
-            f"This training needs about {needed / 1e9:.1f} GB for {facts.m} classes of {facts.d} dimensions; the limit is {allowed / 1e9:.1f} GB.",
-            "Use --method dp-fc (its state does not grow with m·d²), features of fewer dimensions (--pool mean), or a larger --memory.",
+            f"This training needs about {needed / 1e9:.1f} GB ({facts.m} classes, {facts.d} dimensions); "
+            f"the limit is {allowed / 1e9:.1f} GB.",
+            "Use --method dp-fc (its state does not grow with m·d²), features of fewer dimensions (--pool mean), "
+            "or a larger --memory.",
         )
 
 
 def _bytes(text: str) -> float:
     from dpfc_cli.errors import UserError
 
-    units = {"B": 1, "KB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}
+    units = {
+        "B": 1,
+        "KB": 1e3,
+        "MB": 1e6,
+        "GB": 1e9,
+        "TB": 1e12,
+        "KIB": 2**10,
+        "MIB": 2**20,
+        "GIB": 2**30,
+        "TIB": 2**40,
+    }
     number = text.strip().rstrip("BbKkMmGgTtIi")
     unit = text.strip()[len(number) :].upper() or "B"
     try:
@@ -199,13 +274,15 @@ def machine_memory() -> float:
 
 
 def _warn_when_swamped(facts: "Facts", guarantee: "Guarantee | None") -> None:
-    """Say, before anything is spent, that noise will swamp the signal: a class mean of unit vectors stands for n/m records, and the noise
-    in one release of it has length √d/μ."""
+    """Say, before anything is spent, that noise will swamp the signal: a class mean of unit vectors stands for n/m
+    records, and the noise in one release of it has length √d/μ.
+    """
     if guarantee is None:
         return
     signal, noise = facts.n / facts.m, math.sqrt(facts.d) / guarantee.mu
     if signal < 2 * noise:
         display.warn(
             f"noise will swamp the signal: about {signal:,.0f} records per class against noise of length {noise:,.0f} "
-            f"({facts.d} dimensions at epsilon = {guarantee.epsilon:g}). Expect a poor head; more records, fewer dimensions or a larger epsilon help."
+            f"({facts.d} dimensions at epsilon = {guarantee.epsilon:g}). Expect a poor head; more records, fewer "
+            "dimensions or a larger epsilon help."
         )

@@ -1,8 +1,8 @@
 """Features that something else computed, made into a feature set.
 
-Taken: a folder with `train_x.npy`, `train_y.npy` and, optionally, `test_x.npy`, `test_y.npy`; or one `.npz` with those names. x is
-n × d, float16, float32 or float64; y is n or n × k integers, −1 for "no label". Arrays of a folder are memory-mapped, so
-memory stays bounded. Nothing is unpickled.
+Taken: a folder with `train_x.npy`, `train_y.npy` and, optionally, `test_x.npy`, `test_y.npy`; or one `.npz` with those
+names. x is n × d, float16, float32 or float64; y is n or n × k integers, −1 for "no label". Arrays of a folder are
+memory-mapped, so memory stays bounded. Nothing is unpickled.
 """
 
 import hashlib
@@ -41,8 +41,8 @@ def import_features(
 ) -> tuple[Manifest, bool]:
     """Make a feature set of `path` in `out`: (its manifest, whether it had to be made).
 
-    classes, labels_per_record: the public facts, asserted by the caller; what is None is inferred from the data and said
-    to be so. Raises UserError for anything that cannot be taken; then nothing finished is left behind.
+    classes, labels_per_record: the public facts, asserted by the caller; what is None is inferred from the data and
+    said to be so. Raises UserError for anything that cannot be taken; then nothing finished is left behind.
     """
     arrays = _open(path)
     d = arrays["train"].x.shape[1]
@@ -50,7 +50,10 @@ def import_features(
     _check_labels(arrays, len(classes) if classes else None)
     k = labels_per_record or width
     if k < width:
-        raise UserError(f"'{path}' has {width} label columns, more than --labels-per-record {k}.", "Assert the larger number, or drop columns.")
+        raise UserError(
+            f"'{path}' has {width} label columns, more than --labels-per-record {k}.",
+            "Assert the larger number, or drop columns.",
+        )
     origin: Origin = "asserted" if classes and (labels_per_record or width == 1) else "inferred"
     if classes is None:
         classes = tuple(str(j) for j in range(1 + max(int(a.y.max()) for a in arrays.values())))
@@ -81,7 +84,10 @@ def _open(path: Path) -> dict[str, Arrays]:
     elif path.suffix == ".npz":
         arrays = _npz(path)
     else:
-        raise UserError(f"'{path}' is neither a folder nor an .npz file.", "Give a folder with {train,test}_{x,y}.npy, or an .npz with those names.")
+        raise UserError(
+            f"'{path}' is neither a folder nor an .npz file.",
+            "Give a folder with {train,test}_{x,y}.npy, or an .npz with those names.",
+        )
     if "train" not in arrays:
         raise UserError(f"'{path}' has no train_x and train_y.", "Name the arrays train_x, train_y, test_x and test_y.")
     return {split: _checked(path, split, a) for split, a in arrays.items()}
@@ -91,7 +97,10 @@ def _npy(path: Path) -> np.ndarray:
     try:
         return np.asanyarray(np.load(path, mmap_mode="r", allow_pickle=False))
     except (OSError, ValueError, EOFError) as error:
-        raise UserError(f"'{path}' cannot be read as a .npy array: {error}.", "Both {split}_x.npy and {split}_y.npy must be whole, plain arrays.") from error
+        raise UserError(
+            f"'{path}' cannot be read as a .npy array: {error}.",
+            "Both {split}_x.npy and {split}_y.npy must be whole, plain arrays.",
+        ) from error
 
 
 def _npz(path: Path) -> dict[str, Arrays]:
@@ -102,13 +111,19 @@ def _npz(path: Path) -> dict[str, Arrays]:
         with np.load(path, allow_pickle=False) as file:
             return {s: Arrays(file[f"{s}_x"], file[f"{s}_y"]) for s in SPLITS if f"{s}_x" in file or f"{s}_y" in file}
     except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error) as error:
-        raise UserError(f"'{path}' cannot be read as an .npz of features: {error}.", "It must hold train_x and train_y (and test_x, test_y).") from error
+        raise UserError(
+            f"'{path}' cannot be read as an .npz of features: {error}.",
+            "It must hold train_x and train_y (and test_x, test_y).",
+        ) from error
 
 
 def _checked(path: Path, split: str, a: Arrays) -> Arrays:
     y = a.y[:, None] if a.y.ndim == 1 else a.y
     if a.x.ndim != 2 or a.x.dtype not in (np.float16, np.float32, np.float64) or a.x.shape[0] < 1 or a.x.shape[1] < 1:
-        raise UserError(f"'{path}': {split}_x has shape {a.x.shape} and dtype {a.x.dtype}.", "Features are an n × d array of float16, 32 or 64.")
+        raise UserError(
+            f"'{path}': {split}_x has shape {a.x.shape} and dtype {a.x.dtype}.",
+            "Features are an n × d array of float16, 32 or 64.",
+        )
     if y.ndim != 2 or not np.issubdtype(y.dtype, np.integer) or len(y) != len(a.x) or y.shape[1] < 1:
         raise UserError(
             f"'{path}': {split}_y has shape {a.y.shape} and dtype {a.y.dtype} beside {len(a.x)} rows of features.",
@@ -120,24 +135,32 @@ def _checked(path: Path, split: str, a: Arrays) -> Arrays:
 def _check_labels(arrays: dict[str, Arrays], m: int | None) -> None:
     widths = {a.x.shape[1] for a in arrays.values()}
     if len(widths) > 1:
-        raise UserError(f"Train and test features differ in width: {sorted(widths)}.", "Both must come from the same backbone.")
+        raise UserError(
+            f"Train and test features differ in width: {sorted(widths)}.", "Both must come from the same backbone."
+        )
     for split, a in arrays.items():
         if (a.y < -1).any() or (m is not None and (a.y >= m).any()):
             high = f"0..{m - 1}" if m else "0 and above"
-            raise UserError(f"{split}_y has labels out of range. {CURATOR}", f"Labels are {high} (−1 for none); check --classes.")
+            raise UserError(
+                f"{split}_y has labels out of range. {CURATOR}", f"Labels are {high} (−1 for none); check --classes."
+            )
         if (a.y < 0).all(axis=1).any():
-            raise UserError(f"{split}_y has records without a label. {CURATOR}", "Label them, or leave them out before importing.")
+            raise UserError(
+                f"{split}_y has records without a label. {CURATOR}", "Label them, or leave them out before importing."
+            )
 
 
 def _as_stored(y: np.ndarray, k: int) -> np.ndarray:
-    """n × k int32, or n for k = 1."""
+    """N × k int32, or n for k = 1."""
     padded = np.full((len(y), k), -1, np.int32)
     padded[:, : y.shape[1]] = y
     return padded[:, 0] if k == 1 else padded
 
 
 def _listing(arrays: dict[str, Arrays]) -> str:
-    """A digest of the source's values, so that a resumed import can tell that it changed. It never leaves the manifest."""
+    """A digest of the source's values, so that a resumed import can tell that it changed. It never leaves the
+    manifest.
+    """
     digest = hashlib.sha256()
     for split, a in sorted(arrays.items()):
         digest.update(f"{split} {a.x.shape} {a.x.dtype} {a.y.shape} {a.y.dtype}".encode())

@@ -1,8 +1,8 @@
 """What a feature set is, in one JSON file: `manifest.json`.
 
-The manifest holds public facts only: what made the features, the classes' names, rows per split (never per class), and for each
-shard its file, rows and SHA-256, which serve integrity and go nowhere else. It has no date, so the same inputs give the
-same manifest, byte for byte.
+The manifest holds public facts only: what made the features, the classes' names, rows per split (never per class), and
+for each shard its file, rows and SHA-256, which serve integrity and go nowhere else. It has no date, so the same inputs
+give the same manifest, byte for byte.
 """
 
 import hashlib
@@ -40,9 +40,9 @@ class SplitFacts:
 class Manifest:
     """The description of a feature set.
 
-    dim: d. dtype: "float16" or "float32". labels_per_record: the most labels of one record, k. origin: who says that classes and
-    labels_per_record are public: the data set's own definition, the operator ("asserted"), or nobody but the data
-    ("inferred"). backbone: what made the features; source: what they were made from.
+    dim: d. dtype: "float16" or "float32". labels_per_record: the most labels of one record, k. origin: who says that
+    classes and labels_per_record are public: the data set's own definition, the operator ("asserted"), or nobody but
+    the data ("inferred"). backbone: what made the features; source: what they were made from.
     """
 
     classes: tuple[str, ...]
@@ -61,7 +61,9 @@ class Manifest:
 
     @property
     def fingerprint(self) -> str:
-        """SHA-256 over what produced the features and over public facts, not over the features themselves, for it goes into heads."""
+        """SHA-256 over what produced the features and over public facts, not over the features themselves, for it goes
+        into heads.
+        """
         public = {"backbone": self.backbone, "classes": self.classes, "dim": self.dim, "dtype": self.dtype}
         return hashlib.sha256(json.dumps(public, sort_keys=True).encode()).hexdigest()
 
@@ -74,14 +76,22 @@ def load(folder: Path) -> Manifest:
         if raw.get("version") != VERSION:
             raise ValueError(f"its version is {raw.get('version')!r}, this dpfc reads version {VERSION}")
         splits = {
-            name: SplitFacts(int(s["n"]), tuple(Shard(str(h["file"]), int(h["rows"]), str(h["sha256"])) for h in s["shards"]))
+            name: SplitFacts(
+                int(s["n"]), tuple(Shard(str(h["file"]), int(h["rows"]), str(h["sha256"])) for h in s["shards"])
+            )
             for name, s in raw.pop("splits").items()
         }
         manifest = Manifest(splits=splits, classes=tuple(map(str, raw.pop("classes"))), **raw)
     except FileNotFoundError as error:
-        raise UserError(f"'{folder}' is no feature set: it has no {MANIFEST}.", "Name a folder made by 'dpfc extract' or 'dpfc import'.") from error
+        raise UserError(
+            f"'{folder}' is no feature set: it has no {MANIFEST}.",
+            "Name a folder made by 'dpfc extract' or 'dpfc import'.",
+        ) from error
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise UserError(f"'{path}' cannot be read as a manifest: {error}.", "Make the feature set anew with 'dpfc extract' or 'dpfc import'.") from error
+        raise UserError(
+            f"'{path}' cannot be read as a manifest: {error}.",
+            "Make the feature set anew with 'dpfc extract' or 'dpfc import'.",
+        ) from error
     _check(manifest, path)
     return manifest
 
@@ -98,10 +108,18 @@ def _check(manifest: Manifest, path: Path) -> None:
         for shard in split.shards
         if Path(shard.file).name != shard.file
     ]
-    if manifest.dtype not in ("float16", "float32") or manifest.dim < 1 or manifest.labels_per_record < 1 or not manifest.classes:
+    if (
+        manifest.dtype not in ("float16", "float32")
+        or manifest.dim < 1
+        or manifest.labels_per_record < 1
+        or not manifest.classes
+    ):
         wrong.append("its dtype, dim, labels_per_record or classes make no sense")
     if wrong:
-        raise UserError(f"'{path}' contradicts itself: {wrong[0]}.", "Make the feature set anew with 'dpfc extract' or 'dpfc import'.")
+        raise UserError(
+            f"'{path}' contradicts itself: {wrong[0]}.",
+            "Make the feature set anew with 'dpfc extract' or 'dpfc import'.",
+        )
 
 
 def write_durably(path: Path, text: str) -> None:

@@ -1,8 +1,8 @@
 """Reading a feature set: nothing is believed before it is checked.
 
-h5py follows external links, raw external storage and virtual data sets without a word, so that a hostile shard could make a
-training read any file of the machine. Each data set must therefore be a hard link to plain, unfiltered storage in its own
-file, with the shape and dtype of the manifest, before a single value is read.
+h5py follows external links, raw external storage and virtual data sets without a word, so that a hostile shard could
+make a training read any file of the machine. Each data set must therefore be a hard link to plain, unfiltered storage
+in its own file, with the shape and dtype of the manifest, before a single value is read.
 """
 
 from collections.abc import Callable, Iterator
@@ -35,22 +35,29 @@ class FeatureSet:
         try:
             return self.manifest.splits[name]
         except KeyError:
-            raise UserError(f"'{self.folder}' has no split '{name}'.", f"It has: {', '.join(self.manifest.splits)}.") from None
+            raise UserError(
+                f"'{self.folder}' has no split '{name}'.", f"It has: {', '.join(self.manifest.splits)}."
+            ) from None
 
     def verify(self, split: str, progress: Callable[[int, int], None] | None = None) -> None:
-        """Check every shard of a split: present, unchanged since it was made, and of the stated layout. UserError otherwise."""
+        """Check every shard of a split: present, unchanged since it was made, and of the stated layout. UserError
+        otherwise.
+        """
         shards = self.split(split).shards
         for i, shard in enumerate(shards):
             path = self.folder / shard.file
             with self._open(shard):
                 pass
             if sha256_of(path) != shard.sha256:
-                raise _broken(path, "its contents are not those that the manifest states (truncated, damaged or replaced)")
+                raise _broken(
+                    path, "its contents are not those that the manifest states (truncated, damaged or replaced)"
+                )
             if progress:
                 progress(i + 1, len(shards))
 
     def stream(self, split: str) -> Callable[[int], Blocks]:
-        """stream(rows) yields (start, features, labels) over the split in order, cut at multiples of `rows` whatever the shards are.
+        """The split as blocks. Called with a number of rows, it yields (start, features, labels) in the global order,
+        cut at multiples of that number whatever the shards are.
 
         features: rows × d in the stored dtype; labels: rows × k int32. Memory is bounded by one block.
         """
@@ -93,7 +100,9 @@ class FeatureSet:
 
 
 def plain_dataset(file: h5py.File, path: Path, name: str, shape: tuple[int, ...], dtype: str) -> h5py.Dataset:
-    """The data set `name` of an open file, if it is stored plainly in that file with this shape and dtype. UserError otherwise."""
+    """The data set `name` of an open file, if it is stored plainly in that file with this shape and dtype. UserError
+    otherwise.
+    """
     link = file.get(name, getlink=True)
     if link is None:
         raise _broken(path, f"it has no data set '{name}'")
@@ -130,4 +139,6 @@ def _joined(pieces: list[tuple[np.ndarray, np.ndarray]]) -> tuple[np.ndarray, np
 
 
 def _broken(path: Path, why: str) -> UserError:
-    return UserError(f"'{path}' cannot be used: {why}.", "Make the feature set anew with 'dpfc extract' or 'dpfc import'.")
+    return UserError(
+        f"'{path}' cannot be used: {why}.", "Make the feature set anew with 'dpfc extract' or 'dpfc import'."
+    )

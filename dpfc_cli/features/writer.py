@@ -1,11 +1,12 @@
 """Making a feature set shard by shard, so that a kill loses one shard at most and leaves nothing that looks finished.
 
-A set is made in `NAME.partial/`: each shard under a temporary name, renamed when whole, its digest noted beside it. A second
-run with the same `identity` (data set, listing, backbone, settings) goes on with the missing shards; a run with another one is
-refused. The folder gets its real name when the last shard and the manifest are in place.
+A set is made in `NAME.partial/`: each shard under a temporary name, renamed when whole, its digest noted beside it. A
+second run with the same `identity` (data set, listing, backbone, settings) goes on with the missing shards; a run with
+another one is refused. The folder gets its real name when the last shard and the manifest are in place.
 """
 
 import hashlib
+import itertools
 import json
 import os
 import shutil
@@ -37,9 +38,9 @@ class Task:
 
 
 def shard_ranges(n: int, shards: int) -> list[tuple[int, int]]:
-    """n records cut into `shards` contiguous ranges whose lengths differ by at most one."""
+    """N records cut into `shards` contiguous ranges whose lengths differ by at most one."""
     cuts = [n * i // shards for i in range(shards + 1)]
-    return list(zip(cuts, cuts[1:], strict=False))
+    return list(itertools.pairwise(cuts))
 
 
 def default_shards(n: int, row_bytes: int) -> int:
@@ -51,7 +52,14 @@ class FeatureWriter:
     """Writes one feature set. Call `tasks`, write each with `shard`, then `finish`."""
 
     def __init__(
-        self, folder: Path, rows: dict[str, int], dim: int, dtype: str, labels_per_record: int, identity: dict[str, Any], shards: int | None = None
+        self,
+        folder: Path,
+        rows: dict[str, int],
+        dim: int,
+        dtype: str,
+        labels_per_record: int,
+        identity: dict[str, Any],
+        shards: int | None = None,
     ) -> None:
         self.folder, self.dim, self.dtype, self.k = folder, dim, dtype, labels_per_record
         self._partial = folder.with_name(folder.name + ".partial")
@@ -62,7 +70,14 @@ class FeatureWriter:
             for split, n in rows.items()
             for i, (start, stop) in enumerate(shard_ranges(n, counts[split]))
         ]
-        settings = {"identity": identity, "rows": rows, "dim": dim, "dtype": dtype, "k": labels_per_record, "shards": counts}
+        settings = {
+            "identity": identity,
+            "rows": rows,
+            "dim": dim,
+            "dtype": dtype,
+            "k": labels_per_record,
+            "shards": counts,
+        }
         self._settings = json.dumps(settings, sort_keys=True, indent=1)
         self.resumed = self._open()
 
@@ -73,7 +88,9 @@ class FeatureWriter:
 
     @contextmanager
     def shard(self, task: Task) -> Iterator["ShardSink"]:
-        """A sink for the rows of one shard; the file gets its name when the sink is full and closed without an error."""
+        """A sink for the rows of one shard; the file gets its name when the sink is full and closed without an
+        error.
+        """
         path = self._partial / task.file
         temporary = path.with_name(path.name + ".tmp")
         with h5py.File(temporary, "w", libver="latest", track_order=False) as file:
@@ -107,7 +124,8 @@ class FeatureWriter:
         settings = self._partial / "settings.json"
         try:
             if (self._partial / MANIFEST).exists():
-                # Killed between the manifest and the last rename: the notes may be gone, the shards are whole but unproved.
+                # Killed between the manifest and the last rename: the notes may be gone, the shards are whole but
+                # unproved.
                 shutil.rmtree(self._partial)
             if self._partial.exists() and settings.exists():
                 if settings.read_text() != self._settings:
@@ -119,7 +137,9 @@ class FeatureWriter:
             self._partial.mkdir(parents=True, exist_ok=True)
             write_durably(settings, self._settings)
         except OSError as error:
-            raise UserError(f"'{self.folder}' cannot be written: {error.strerror or error}.", "Choose a writable place with --out.") from error
+            raise UserError(
+                f"'{self.folder}' cannot be written: {error.strerror or error}.", "Choose a writable place with --out."
+            ) from error
         return False
 
 
@@ -152,13 +172,18 @@ class ShardSink:
 
 
 def already_complete(folder: Path, identity: dict[str, Any]) -> bool:
-    """True when `folder` is a finished set of this identity; UserError when it is a set, or anything, of another one."""
+    """True when `folder` is a finished set of this identity; UserError when it is a set, or anything, of another
+    one.
+    """
     if not folder.exists():
         return False
     manifest = load(folder)
     if manifest.source.get("identity") == identity:
         return True
-    raise UserError(f"'{folder}' exists and was made from another source or with other settings.", "Choose another --out, or delete it.")
+    raise UserError(
+        f"'{folder}' exists and was made from another source or with other settings.",
+        "Choose another --out, or delete it.",
+    )
 
 
 def sha256_of(path: Path) -> str:

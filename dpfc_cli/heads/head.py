@@ -43,7 +43,11 @@ def save(head: Head, path: Path) -> None:
     """Write the whole file or nothing. UserError where the place cannot be written."""
     from safetensors.numpy import save as to_bytes
 
-    metadata = {"format": FORMAT, "card": json.dumps(head.card, sort_keys=True), "chain": json.dumps(to_json(head.chain))}
+    metadata = {
+        "format": FORMAT,
+        "card": json.dumps(head.card, sort_keys=True),
+        "chain": json.dumps(to_json(head.chain)),
+    }
     data = to_bytes({"weight": np.ascontiguousarray(head.weight), "bias": np.ascontiguousarray(head.bias)}, metadata)
     temporary = path.with_name(path.name + ".tmp")
     try:
@@ -53,7 +57,9 @@ def save(head: Head, path: Path) -> None:
             os.fsync(file.fileno())
         os.replace(temporary, path)
     except OSError as error:
-        raise UserError(f"The head cannot be written to '{path}': {error.strerror or error}.", "Choose a writable place with --out.") from error
+        raise UserError(
+            f"The head cannot be written to '{path}': {error.strerror or error}.", "Choose a writable place with --out."
+        ) from error
 
 
 def load(path: Path) -> Head:
@@ -66,12 +72,21 @@ def load(path: Path) -> Head:
             if metadata.get("format") != FORMAT:
                 raise ValueError(f"its format is {metadata.get('format')!r}, not {FORMAT!r}")
             head = Head(
-                from_json(json.loads(metadata["chain"])), file.get_tensor("weight"), file.get_tensor("bias"), json.loads(metadata["card"])
+                from_json(json.loads(metadata["chain"])),
+                file.get_tensor("weight"),
+                file.get_tensor("bias"),
+                json.loads(metadata["card"]),
             )
-        if head.weight.ndim != 2 or head.bias.shape != (head.weight.shape[1],) or len(head.classes) != head.weight.shape[1]:
+        if (
+            head.weight.ndim != 2
+            or head.bias.shape != (head.weight.shape[1],)
+            or len(head.classes) != head.weight.shape[1]
+        ):
             raise ValueError("its weight, bias and classes do not fit together")
     except FileNotFoundError as error:
-        raise UserError(f"There is no head '{path}'.", "Train one with 'dpfc train', or name one with --head.") from error
+        raise UserError(
+            f"There is no head '{path}'.", "Train one with 'dpfc train', or name one with --head."
+        ) from error
     except (OSError, SafetensorError, KeyError, ValueError, TypeError) as error:
         raise UserError(f"'{path}' cannot be read as a head: {error}.", "Name a file made by 'dpfc train'.") from error
     return head
@@ -81,7 +96,9 @@ def newest(folder: Path) -> Path:
     """The newest private head in a folder; non-private ones are never chosen unasked."""
     found = [p for p in folder.glob(f"*{PRIVATE}") if not p.name.endswith(NONPRIVATE)] if folder.is_dir() else []
     if not found:
-        raise UserError(f"No private head found in '{folder}'.", "Train one with 'dpfc train --epsilon 1', or name one with --head.")
+        raise UserError(
+            f"No private head found in '{folder}'.", "Train one with 'dpfc train --epsilon 1', or name one with --head."
+        )
     return max(found, key=lambda p: p.stat().st_mtime_ns)
 
 
@@ -94,4 +111,6 @@ def check_writable(path: Path) -> None:
         if path.is_dir():
             raise IsADirectoryError(21, "it is a folder")
     except OSError as error:
-        raise UserError(f"The head cannot be written to '{path}': {error.strerror or error}.", "Choose a writable place with --out.") from error
+        raise UserError(
+            f"The head cannot be written to '{path}': {error.strerror or error}.", "Choose a writable place with --out."
+        ) from error

@@ -1,7 +1,7 @@
 """How good a head is on a labelled split: top-1, top-5, and per class.
 
-These figures are computed on raw records without noise. On a test split that is what they are for; on the private training
-split they would leak, so the command line warns.
+These figures are computed on raw records without noise. On a test split that is what they are for; on the private
+training split they would leak, so the command line warns.
 """
 
 from collections.abc import Iterator

@@ -1,9 +1,9 @@
 """Exact products of integer factors: sums over the records of a block.
 
-All entries are integers and all partial sums stay below 2⁵³ (`privacy.lattice`), so float64 is exact here in any order, on
-BLAS as on XLA. On one CPU device the host's BLAS is several times faster than XLA's float64 product, and NumPy hands
-AᵀA to `dsyrk`; with other devices the product runs where the factors lie, and the partial sums of the devices
-are added, exactly.
+All entries are integers and all partial sums stay below 2⁵³ (`privacy.lattice`), so float64 is exact here in any order,
+on BLAS as on XLA. On one CPU device the host's BLAS is several times faster than XLA's float64 product, and NumPy hands
+AᵀA to `dsyrk`; with other devices the product runs where the factors lie, and the partial sums of the devices are
+added, exactly.
 """
 
 import functools
@@ -35,7 +35,8 @@ def outer_sum(left: jax.Array, right: jax.Array) -> np.ndarray:
 def add_class_grams(total: np.ndarray, members: jax.Array, q: jax.Array) -> None:
     """total[j] += Σ q qᵀ over the rows whose members[:, j] is 1, for every class j. In place, on the host.
 
-    A record adds to the Grams of its own classes only: the work is that of one Gram per label, whatever the number of classes.
+    A record adds to the Grams of its own classes only: the work is that of one Gram per label, whatever the number of
+    classes.
     """
     member, rows = np.asarray(members) > 0, np.asarray(q)
     for j in np.flatnonzero(member.any(axis=0)):

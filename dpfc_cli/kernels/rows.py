@@ -13,7 +13,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-jax.config.update("jax_enable_x64", True)
+_config: Any = jax.config
+_config.update("jax_enable_x64", True)
 
 RowMap = Callable[..., tuple[jax.Array, jax.Array]]
 
@@ -27,17 +28,24 @@ def _sharding(rows: int) -> NamedSharding | None:
         count *= 2
     if count == 1:
         return None
-    return NamedSharding(Mesh(np.array(devices[:count]), ("records",)), PartitionSpec("records"))
+    spec: Any = PartitionSpec
+    return NamedSharding(Mesh(np.array(devices[:count]), ("records",)), spec("records"))
 
 
 @functools.cache
 def compiled(row_map: RowMap) -> RowMap:
-    """`row_map(x, labels, present, arrays, xp)` as a jitted function of the first four. Hashable maps are compiled once."""
+    """`row_map(x, labels, present, arrays, xp)` as a jitted function of the first four. Hashable maps are compiled
+    once.
+    """
     return jax.jit(functools.partial(row_map, xp=jnp))
 
 
-def run(row_map: RowMap, x: np.ndarray, labels: np.ndarray, present: np.ndarray, arrays: dict[str, Any]) -> tuple[jax.Array, jax.Array]:
-    """The two factors of a block, on the devices. x: B × d, labels: B × k, present: B. Asserts that they are float64."""
+def run(
+    row_map: RowMap, x: np.ndarray, labels: np.ndarray, present: np.ndarray, arrays: dict[str, Any]
+) -> tuple[jax.Array, jax.Array]:
+    """The two factors of a block, on the devices. x: B × d, labels: B × k, present: B. Asserts that they are
+    float64.
+    """
     block: Any = (x, labels, present)
     sharding = _sharding(len(x))
     if sharding is not None:

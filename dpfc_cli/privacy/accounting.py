@@ -5,8 +5,8 @@ Releases with noise multipliers σ_r on full passes over the data compose into o
 
     δ(ε) = Φ(−ε/μ + μ/2) − e^ε·Φ(−ε/μ − μ/2)
 
-holds with equality (ibid., Corollary 2.13; Balle and Wang 2018, Theorem 8). Nothing is bounded away: this is the smallest ε that can
-be claimed. Python only, no arrays: `dpfc budget` answers without loading JAX.
+holds with equality (ibid., Corollary 2.13; Balle and Wang 2018, Theorem 8). Nothing is bounded away: this is the
+smallest ε that can be claimed. Python only, no arrays: `dpfc budget` answers without loading JAX.
 """
 
 import math
@@ -44,8 +44,8 @@ def _mills(x: float) -> float:
 def delta_of(epsilon: float, mu: float) -> float:
     """δ(ε) of a μ-GDP mechanism.
 
-    Both terms share the factor φ(ε/μ − μ/2), since e^ε·φ(ε/μ + μ/2) equals it; what is left is a difference of Mills ratios, so
-    that neither a small δ nor a large ε loses digits.
+    Both terms share the factor φ(ε/μ − μ/2), since e^ε·φ(ε/μ + μ/2) equals it; what is left is a difference of Mills
+    ratios, so that neither a small δ nor a large ε loses digits.
     """
     if mu <= 0:
         return 0.0
@@ -58,8 +58,8 @@ def delta_of(epsilon: float, mu: float) -> float:
 def mu_for(epsilon: float, delta: float, eta: float = 0.0) -> float:
     """The largest μ whose δ(ε) stays within δ − (1 + e^ε)·η; errs on the private side by about 1e-9 relative.
 
-    A mechanism within η in total variation of an (ε, δ')-private one is (ε, δ' + (1 + e^ε)·η)-private. ValueError where ε or δ
-    is out of range or η leaves nothing.
+    A mechanism within η in total variation of an (ε, δ')-private one is (ε, δ' + (1 + e^ε)·η)-private. ValueError where
+    ε or δ is out of range or η leaves nothing.
     """
     check_privacy(epsilon, delta)
     target = delta - (1 + math.exp(epsilon)) * eta
@@ -75,7 +75,9 @@ def mu_for(epsilon: float, delta: float, eta: float = 0.0) -> float:
 
 
 def epsilon_for(mu: float, delta: float) -> float:
-    """The smallest ε with δ(ε) ≤ δ for a μ-GDP mechanism; errs on the private side by about 1e-9 relative. inf for μ = inf."""
+    """The smallest ε with δ(ε) ≤ δ for a μ-GDP mechanism; errs on the private side by about 1e-9 relative. inf for μ =
+    inf.
+    """
     if math.isinf(mu):
         return math.inf
     if delta_of(0.0, mu) <= delta:
@@ -90,7 +92,9 @@ def epsilon_for(mu: float, delta: float) -> float:
 
 
 def zcdp_epsilon(mu: float, delta: float) -> float:
-    """The paper's conversion, ρ + 2√(ρ·ln(1/δ)) with ρ = μ²/2 (Bun and Steinke 2016, Proposition 1.3): an upper bound, for comparison."""
+    """The paper's conversion, ρ + 2√(ρ·ln(1/δ)) with ρ = μ²/2 (Bun and Steinke 2016, Proposition 1.3): an upper bound,
+    for comparison.
+    """
     rho = mu * mu / 2
     return rho + 2 * math.sqrt(rho * math.log(1 / delta))
 

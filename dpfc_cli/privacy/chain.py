@@ -1,8 +1,8 @@
 """Per-record preprocessing: a chain of steps from a small closed set, the same in training and in prediction.
 
 A step is data, never a callable, so a head's file can carry it and the core can run it on records. Each step maps one
-record by itself. The code is written for any array namespace `xp` (NumPy or `jax.numpy`) and avoids every operation whose
-result could depend on the order of a floating-point sum, so that both give the same numbers.
+record by itself. The code is written for any array namespace `xp` (NumPy or `jax.numpy`) and avoids every operation
+whose result could depend on the order of a floating-point sum, so that both give the same numbers.
 """
 
 from dataclasses import dataclass
@@ -16,8 +16,8 @@ NORM_BITS = 18
 class Clip:
     """x ↦ x·min(1, C/‖x‖)/C: clip to norm C, then measure in units of C. The result has norm at most 1.
 
-    norm: C > 0, in the features' own units. With a C below every record's norm (the paper's 0.005) each record is scaled to
-    norm 1.
+    norm: C > 0, in the features' own units. With a C below every record's norm (the paper's 0.005) each record is
+    scaled to norm 1.
     """
 
     norm: float
@@ -30,8 +30,8 @@ Chain = tuple[Step, ...]
 def norms(v: Any, xp: Any) -> Any:
     """Euclidean norms of the rows of v (B × d, float64), as B × 1, to a relative error of √d·2⁻¹⁹.
 
-    The coordinates are rounded to integers on a grid tied to the row's largest one; their squares sum exactly (d·2³⁶ < 2⁵³ for
-    d ≤ 2¹⁷), so the result is the same number in any order and on any IEEE machine. Rows of zeros give 0.
+    The coordinates are rounded to integers on a grid tied to the row's largest one; their squares sum exactly (d·2³⁶ <
+    2⁵³ for d ≤ 2¹⁷), so the result is the same number in any order and on any IEEE machine. Rows of zeros give 0.
     """
     largest = xp.max(xp.abs(v), axis=-1, keepdims=True)
     step = xp.where(largest > 0, largest, 1.0) / 2.0**NORM_BITS

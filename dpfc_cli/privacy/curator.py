@@ -1,14 +1,15 @@
 """The only place where records and noise meet.
 
-The curator holds the records as a stream of blocks, knows the plan, and answers the plan's queries in the plan's order: exact
-integer sum over every record once, plus fresh integer noise for every coordinate. Anything else it refuses.
+The curator holds the records as a stream of blocks, knows the plan, and answers the plan's queries in the plan's order:
+exact integer sum over every record once, plus fresh integer noise for every coordinate. Anything else it refuses.
 
-**Theorem.** The sequence of answers is μ-GDP with respect to the adjacency of `facts`, up to a distance η in total variation.
-Proof: (1) By `queries`, the integer sums of neighbouring data sets differ by a vector of norm at most s·U, U = 4ᵇ, s = 1
-or `replace_one`; by `lattice_for` the sums are exact, and `_passed` makes sure that each record was added once. (2) By `noise`,
-S + N is a post-processing of S + N(0, (σ_r·s·U)²·I) up to η; symmetric answers are noised in the coordinates (diagonal,
-√2 × off-diagonal), in which the Frobenius norm is the Euclidean one. σ is rounded up to an integer. So release r is (1/σ_r)-GDP, and this
-holds for every value of the earlier answers, which is all that a query can depend on. (3) Adaptive composition: μ² = Σ 1/σ_r². ∎
+**Theorem.** The sequence of answers is μ-GDP with respect to the adjacency of `facts`, up to a distance η in total
+variation. Proof: (1) By `queries`, the integer sums of neighbouring data sets differ by a vector of norm at most s·U, U
+= 4ᵇ, s = 1 or `replace_one`; by `lattice_for` the sums are exact, and `_passed` makes sure that each record was added
+once. (2) By `noise`, S + N is a post-processing of S + N(0, (σ_r·s·U)²·I) up to η; symmetric answers are noised in the
+coordinates (diagonal, √2 × off-diagonal), in which the Frobenius norm is the Euclidean one. σ is rounded up to an
+integer. So release r is (1/σ_r)-GDP, and this holds for every value of the earlier answers, which is all that a query
+can depend on. (3) Adaptive composition: μ² = Σ 1/σ_r². ∎
 """
 
 import functools
@@ -25,7 +26,9 @@ from dpfc_cli.privacy.oracle import Facts, Plan, Progress
 from dpfc_cli.privacy.queries import ClassGrams, Gram, Grid, Query, prepare
 
 BlockStream = Callable[[int], Iterator[tuple[int, np.ndarray, np.ndarray]]]
-"""stream(rows) yields (start, features, labels) for rows [start, start + rows) of the global record order; the last block is shorter."""
+"""stream(rows) yields (start, features, labels) for rows [start, start + rows) of the global record order; the last
+block is shorter.
+"""
 
 
 class PlanError(RuntimeError):
@@ -54,11 +57,13 @@ class _RowMap:
 
 def block_rows(facts: Facts) -> int:
     """Records per block: a power of two, from public facts alone, that keeps a block's factors near 64 MB."""
-    fit = 2 ** int(math.log2(2**23 / (facts.d + facts.m + 1)))
-    return max(64, min(8192, fit, 2 ** math.ceil(math.log2(max(facts.n, 64)))))
+    fit = 1 << int(math.log2((1 << 23) / (facts.d + facts.m + 1)))
+    return max(64, min(8192, fit, 1 << math.ceil(math.log2(max(facts.n, 64)))))
 
 
-def exact_sum(query: Query, stream: BlockStream, facts: Facts, grid: Grid, progress: Progress | None = None) -> np.ndarray:
+def exact_sum(
+    query: Query, stream: BlockStream, facts: Facts, grid: Grid, progress: Progress | None = None
+) -> np.ndarray:
     """The sum of the query's contributions over all records, float64; on a `Lattice`, exact integers.
 
     Raises IncompletePassError unless the stream covers 0..n−1 in order, each record once.
@@ -71,9 +76,16 @@ def exact_sum(query: Query, stream: BlockStream, facts: Facts, grid: Grid, progr
     total = np.zeros(query.shape(facts))
     for start, x, labels in stream(size):
         count = len(x)
-        if start != expected or count != min(size, facts.n - start) or x.shape != (count, facts.d) or len(labels) != count:
+        if (
+            start != expected
+            or count != min(size, facts.n - start)
+            or x.shape != (count, facts.d)
+            or len(labels) != count
+        ):
             raise IncompletePassError(f"expected records {expected}.., got a block of {count} from {start}")
-        left, right = rows.run(row_map, _padded(x, size, 0), _padded(labels.reshape(count, -1), size, -1), np.arange(size) < count, arrays)
+        left, right = rows.run(
+            row_map, _padded(x, size, 0), _padded(labels.reshape(count, -1), size, -1), np.arange(size) < count, arrays
+        )
         if isinstance(query, ClassGrams):
             products.add_class_grams(total, left, right)
         else:
@@ -113,7 +125,9 @@ def draw_noise(query: Query, shape: tuple[int, ...], sigma: int, bits: Bits) -> 
 class Curator:
     """The private oracle."""
 
-    def __init__(self, facts: Facts, plan: Plan, mu: float, stream: BlockStream, bits: Bits, progress: Progress | None = None) -> None:
+    def __init__(
+        self, facts: Facts, plan: Plan, mu: float, stream: BlockStream, bits: Bits, progress: Progress | None = None
+    ) -> None:
         self._facts, self._plan, self._stream, self._bits, self._progress = facts, plan, stream, bits, progress
         self._sigmas = plan.sigmas(mu)
         self._lattice = lattice_for(facts.n, max(self._sigmas), max(facts.d + 1, facts.m))
@@ -130,7 +144,9 @@ class Curator:
             raise PlanError("the plan has no release left")
         due, shape = self._plan.releases[self.released], query.shape(self._facts)
         if (query.kind, shape) != (due.kind, due.shape):
-            raise PlanError(f"release {self.released} is planned as {due.kind} {due.shape}, asked for as {query.kind} {shape}")
+            raise PlanError(
+                f"release {self.released} is planned as {due.kind} {due.shape}, asked for as {query.kind} {shape}"
+            )
         if not all(np.isfinite(getattr(query, name)).all() for name in query.arrays):
             raise PlanError(f"{query.kind} was asked for with arrays that are not finite")
         sensitivity = 1.0 if self._facts.adjacency == "zero-out" else query.replace_one
@@ -139,7 +155,7 @@ class Curator:
         self.released += 1
         total = exact_sum(query, self._stream, self._facts, self._lattice, self._progress)
         noised = total.astype(np.int64) + draw_noise(query, shape, sigma, self._bits)
-        return noised * query.scale(self._facts, self._lattice)
+        return np.asarray(noised * query.scale(self._facts, self._lattice))
 
 
 class NonPrivate:

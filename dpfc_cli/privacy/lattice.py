@@ -1,12 +1,13 @@
 """Integers instead of reals, so that a bound on one record's contribution is a bound on what is summed.
 
-Floating-point sums round, and their rounding depends on the data and on the order of summation, so a sensitivity proved for
-reals fails for them (Mironov 2012; Casacuberta, Shoemate, Vadhan and Wagaman 2022). Here every contribution is an array of
-integers whose Euclidean norm is checked *as integers*; sums of integers below 2⁵³ are exact in float64, in any order and with
-any kernel. Two data sets that differ in one record therefore have sums that differ by that record's contribution exactly.
+Floating-point sums round, and their rounding depends on the data and on the order of summation, so a sensitivity proved
+for reals fails for them (Mironov 2012; Casacuberta, Shoemate, Vadhan and Wagaman 2022). Here every contribution is an
+array of integers whose Euclidean norm is checked *as integers*; sums of integers below 2⁵³ are exact in float64, in any
+order and with any kernel. Two data sets that differ in one record therefore have sums that differ by that record's
+contribution exactly.
 
-A vector of norm 1 becomes an integer vector of norm at most 2ᵇ. Every query's contribution is a product of two such factors, so in
-every query the integer 4ᵇ stands for a sensitivity of 1.
+A vector of norm 1 becomes an integer vector of norm at most 2ᵇ. Every query's contribution is a product of two such
+factors, so in every query the integer 4ᵇ stands for a sensitivity of 1.
 """
 
 import math
@@ -31,12 +32,12 @@ class Lattice:
     @property
     def one(self) -> float:
         """2ᵇ: a factor of one in a product of two."""
-        return 2.0**self.bits
+        return float(1 << self.bits)
 
     @property
     def unit(self) -> int:
         """4ᵇ, the integer norm that no contribution exceeds."""
-        return 4**self.bits
+        return 1 << (2 * self.bits)
 
     def radius(self, squared: int, d: int) -> float:
         """The integer length that a vector of norm 1 is given where Σq² ≤ squared must hold.
@@ -44,14 +45,16 @@ class Lattice:
         It leaves room for the error of `chain.norms` (√d·2⁻¹⁹ relative) and of rounding (√d/2), so that the check in
         `vector` never fires on a finite record.
         """
-        return math.sqrt(squared) * (1 - math.sqrt(d) / 2**NORM_BITS) - math.sqrt(d)
+        slack = math.sqrt(d) / (1 << NORM_BITS)
+        return math.sqrt(squared) * (1 - slack) - math.sqrt(d)
 
     def vector(self, v: Any, squared: int, xp: Any) -> Any:
         """Integer vectors q ≈ radius·v/max(1, ‖v‖) for the rows of v (B × d), float64 holding integers.
 
         Guarantee: Σ qᵢ² ≤ squared ≤ 4ᵇ in exact integer arithmetic, for every input, NaN and infinities included.
-        Proof: the last line returns zeros unless every |qᵢ| ≤ 2ᵇ and the sum of squares is at most `squared`. Where the first holds, the
-        squares are integers of at most 4ᵇ ≤ 2³⁶ and d ≤ 2¹⁷ of them sum below 2⁵³: the sum that is compared is exact. ∎
+        Proof: the last line returns zeros unless every |qᵢ| ≤ 2ᵇ and the sum of squares is at most `squared`. Where the
+        first holds, the squares are integers of at most 4ᵇ ≤ 2³⁶ and d ≤ 2¹⁷ of them sum below 2⁵³: the sum that is
+        compared is exact. ∎
         """
         q = xp.rint(into_ball(v, xp) * self.radius(squared, v.shape[-1]))
         small = xp.all(xp.abs(q) <= self.one, axis=-1, keepdims=True)

@@ -4,20 +4,22 @@ A sum S of integers is released as S + N. Because S is an integer, S + round(σZ
 post-processing of the ideal Gaussian mechanism, so Gaussian accounting applies to it as it stands, at any σ ≥ 1, with
 nothing to add for the lattice. (A float64 normal, rounded, is not N: at σ = 2⁴⁰ its tail skips integers.)
 
-**Algorithm** (after Karney 2016, "Sampling exactly from the normal distribution", algorithm N, with integer parts of σ·Z). Draw
+**Algorithm** (after Karney 2016, "Sampling exactly from the normal distribution", algorithm N, with integer parts of
+σ·Z). Draw
 
 1. k ∈ {0, 1, …} with P(k) ∝ exp(−k²/2);
 2. an integer i uniform in 0..σ−1 and a fraction f uniform in [0, 1); put t = (i + f)/σ, uniform in [0, 1);
 3. accept with probability exp(−t(2k + t)/2), else start again.
 
-The accepted k + t has density ∝ exp(−k²/2)·exp(−t(2k + t)/2) = exp(−(k + t)²/2) on [0, ∞): it is |Z|. Then σ|Z| = kσ + i + f, whose
-rounding is the integer kσ + i + [f ≥ ½]; a fair sign ends it.
+The accepted k + t has density ∝ exp(−k²/2)·exp(−t(2k + t)/2) = exp(−(k + t)²/2) on [0, ∞): it is |Z|. Then σ|Z| = kσ +
+i + f, whose rounding is the integer kσ + i + [f ≥ ½]; a fair sign ends it.
 
-**Exactness.** Steps 2 and the sign use bits directly (uniform integers by rejection). Steps 1 and 3 compare a uniform number, of
-which 64 bits are drawn, with a real number p. In step 3 p is computed in float64, whose error is far below `MARGIN`; a comparison
-closer than that, and a tie in step 1, is settled in `decimal` arithmetic with `EXTRA` further bits of each uniform number. So a sample is
-distributed as N but for an event of probability at most `ETA_PER_SAMPLE`: that k ≥ 20 (below 2⁻²⁸⁸) or that
-`EXTRA` bits do not settle a comparison (below 2⁻²⁵⁰ for each of the few comparisons). No floating-point error reaches the distribution.
+**Exactness.** Steps 2 and the sign use bits directly (uniform integers by rejection). Steps 1 and 3 compare a uniform
+number, of which 64 bits are drawn, with a real number p. In step 3 p is computed in float64, whose error is far below
+`MARGIN`; a comparison closer than that, and a tie in step 1, is settled in `decimal` arithmetic with `EXTRA` further
+bits of each uniform number. So a sample is distributed as N but for an event of probability at most `ETA_PER_SAMPLE`:
+that k ≥ 20 (below 2⁻²⁸⁸) or that `EXTRA` bits do not settle a comparison (below 2⁻²⁵⁰ for each of the few comparisons).
+No floating-point error reaches the distribution.
 """
 
 import hashlib
@@ -31,7 +33,7 @@ import numpy as np
 CELLS = 20
 """Values of k: P(|Z| ≥ 20) < 2⁻²⁸⁸."""
 MARGIN = 2.0**-40
-"""Far above the float64 error of exp and of its argument (below 2⁻⁴⁷ for arguments down to −210)."""
+"""Far above the float64 error of exp and of its argument (below 2⁻⁴⁷ for arguments from −21 to 0)."""
 EXTRA = 256
 """Bits added to each 64-bit uniform number when a comparison is too close for float64."""
 DIGITS = 120
@@ -61,7 +63,9 @@ class SystemBits:
 
 
 class SeededBits:
-    """Reproducible bits for research. Who knows the seed can subtract the noise, so nothing drawn from it is private."""
+    """Reproducible bits for research. Who knows the seed can subtract the noise, so nothing drawn from it is
+    private.
+    """
 
     secure = False
 
@@ -107,7 +111,9 @@ def _proposals(sigma: int, count: int, bits: Bits) -> np.ndarray:
     accept = u < p
     unsure = (np.abs(u - p) < MARGIN) | (tops[np.minimum(k, CELLS - 1)] == cell) | (tops[k - 1] == cell)
     for lane in np.flatnonzero(unsure):
-        k[lane], accept[lane] = _decide(int(cell[lane]), int(i[lane]), int(fraction[lane]), int(level[lane]), sigma, bits)
+        k[lane], accept[lane] = _decide(
+            int(cell[lane]), int(i[lane]), int(fraction[lane]), int(level[lane]), sigma, bits
+        )
     keep = accept & uniform
     k, i, fraction = k[keep], i[keep], fraction[keep]
     half = ((fraction & _FRACTION) >> np.uint64(62)).astype(np.int64)

@@ -1,8 +1,8 @@
 """What a solver sees: public facts, a plan of releases, and one door.
 
-A method is two functions. `plan(facts, options)` is pure and says which sums will be released, in which order, with which
-shares of the budget. `solve(oracle, facts, options)` gets those sums, noised, by calling `oracle.release(query)`, and nothing
-else; whatever it computes from them is post-processing.
+A method is two functions. `plan(facts, options)` is pure and says which sums will be released, in which order, with
+which shares of the budget. `solve(oracle, facts, options)` gets those sums, noised, by calling `oracle.release(query)`,
+and nothing else; whatever it computes from them is post-processing.
 """
 
 import math
@@ -23,8 +23,9 @@ Progress = Callable[[int, int], None]
 class Facts:
     """What is public about the private records.
 
-    n: records; m: classes; d: feature dimensions; k: most labels per record. adjacency: what neighbouring data sets are:
-    "zero-out" (one record may become the null record, n stays public) or "replace-one" (one record may become any other).
+    n: records; m: classes; d: feature dimensions; k: most labels per record. adjacency: what neighbouring data sets
+    are: "zero-out" (one record may become the null record, n stays public) or "replace-one" (one record may become any
+    other).
     """
 
     n: int
@@ -62,7 +63,8 @@ class Plan:
 
     def sigmas(self, mu: float) -> tuple[float, ...]:
         """Noise multipliers σ_r = 1/(μ·√w_r), so that Σ 1/σ_r² = μ²: Gaussian mechanisms compose so exactly
-        (Dong, Roth and Su 2022, Corollary 3.3)."""
+        (Dong, Roth and Su 2022, Corollary 3.3).
+        """
         return tuple(1 / (mu * math.sqrt(w)) for w in self.shares)
 
     @property

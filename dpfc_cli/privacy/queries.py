@@ -1,18 +1,18 @@
 """The sums that may be asked for: what one record adds, and the proof that it is bounded.
 
-A record is a feature vector x and a set of labels, given as a row y of m zeros and ones. A query states two *factors* of a record,
-integer rows `left` and `right` on the lattice, and its contribution is their outer product (for `ClassGrams`: y ⊗ q ⊗ q). The
-sum over records is then a matrix product of integers, which `kernels` computes exactly and fast, and which `contribution` spells
-out for one record.
+A record is a feature vector x and a set of labels, given as a row y of m zeros and ones. A query states two *factors*
+of a record, integer rows `left` and `right` on the lattice, and its contribution is their outer product (for
+`ClassGrams`: y ⊗ q ⊗ q). The sum over records is then a matrix product of integers, which `kernels` computes exactly
+and fast, and which `contribution` spells out for one record.
 
-**Sensitivity.** Each class proves: a contribution's Euclidean norm, as integers, is at most 4ᵇ = `lattice.unit`. The null record adds
-zero, so under zero-out adjacency the integer sums of neighbours differ by at most 4ᵇ: sensitivity 1 in units of 4ᵇ.
-Under replace-one adjacency they differ by at most `replace_one` · 4ᵇ: by the triangle inequality 2, and for sums of Gram type √2,
-since for contributions A, B with ⟨A, B⟩ ≥ 0 we have ‖A − B‖² ≤ ‖A‖² + ‖B‖². The two norm bounds hold whatever parameters a
-solver passes, because they rest on `Lattice.vector` alone.
+**Sensitivity.** Each class proves: a contribution's Euclidean norm, as integers, is at most 4ᵇ = `lattice.unit`. The
+null record adds zero, so under zero-out adjacency the integer sums of neighbours differ by at most 4ᵇ: sensitivity 1 in
+units of 4ᵇ. Under replace-one adjacency they differ by at most `replace_one` · 4ᵇ: by the triangle inequality 2, and
+for sums of Gram type √2, since for contributions A, B with ⟨A, B⟩ ≥ 0 we have ‖A − B‖² ≤ ‖A‖² + ‖B‖². The two norm
+bounds hold whatever parameters a solver passes, because they rest on `Lattice.vector` alone.
 
-Queries carry arrays and numbers, never callables. `scale` turns one integer unit into the query's natural units, which is
-post-processing.
+Queries carry arrays and numbers, never callables. `scale` turns one integer unit into the query's natural units, which
+is post-processing.
 """
 
 import math
@@ -21,7 +21,7 @@ from typing import Any, ClassVar, Literal, Protocol
 
 import numpy as np
 
-from dpfc_cli.privacy.chain import Chain, Clip, run
+from dpfc_cli.privacy.chain import Chain, run
 from dpfc_cli.privacy.lattice import Lattice, Reals
 from dpfc_cli.privacy.oracle import Facts
 
@@ -47,10 +47,10 @@ class Query(Protocol):
 def prepare(x: Any, labels: Any, present: Any, m: int, xp: Any) -> tuple[Any, Any, Any]:
     """Records, label rows and the mask of valid records.
 
-    x: B × d features; labels: B × k, −1 for "none"; present: B, false for padding. A record is null if it is padding, has a
-    feature that is NaN or infinite, a label outside −1..m−1, or no label at all. A null record's features are replaced by zeros
-    before they meet anything else. Labels are a set: a class named twice counts once.
-    Returns float32 B × d, float64 B × m of 0 and 1, bool B × 1.
+    x: B × d features; labels: B × k, −1 for "none"; present: B, false for padding. A record is null if it is padding,
+    has a feature that is NaN or infinite, a label outside −1..m−1, or no label at all. A null record's features are
+    replaced by zeros before they meet anything else. Labels are a set: a class named twice counts once. Returns float32
+    B × d, float64 B × m of 0 and 1, bool B × 1.
     """
     x = x.astype(xp.float32)
     known = xp.all((labels >= -1) & (labels < m), axis=-1) & xp.any(labels >= 0, axis=-1)
@@ -83,8 +83,8 @@ def _bound(bias: bool) -> float:
 class Gram:
     """Σ z zᵀ over records, z = inputs(x): G of Algorithms 3 and 4. Symmetric, side d or d + 1.
 
-    Proof: the contribution is q qᵀ with Σ q² ≤ 4ᵇ, and ‖q qᵀ‖_F = ‖q‖² ≤ 4ᵇ. For two records ⟨aaᵀ, bbᵀ⟩ = (a·b)² ≥ 0, hence
-    √2 under replace-one. ∎
+    Proof: the contribution is q qᵀ with Σ q² ≤ 4ᵇ, and ‖q qᵀ‖_F = ‖q‖² ≤ 4ᵇ. For two records ⟨aaᵀ, bbᵀ⟩ = (a·b)² ≥ 0,
+    hence √2 under replace-one. ∎
     """
 
     chain: Chain
@@ -109,7 +109,8 @@ class Gram:
 class ClassSums:
     """Σ_{i: y_ij = 1} x_i for every class j: b_j of Algorithm 3. m × d.
 
-    Proof: the contribution is 2ᵇ·(y ⊗ q) with at most k ones in y and Σ q² ≤ 4ᵇ/k, so its squared norm is at most 4ᵇ·k·4ᵇ/k. ∎
+    Proof: the contribution is 2ᵇ·(y ⊗ q) with at most k ones in y and Σ q² ≤ 4ᵇ/k, so its squared norm is at most
+    4ᵇ·k·4ᵇ/k. ∎
     """
 
     chain: Chain
@@ -159,11 +160,11 @@ class ClassGrams:
 class Gradient:
     """Σ clip(∇ℓ(θ; x, y)) over records: g_t of Algorithm 4. θ and the answer are (d or d + 1) × m.
 
-    For a linear model the gradient of one record is z ⊗ r with r = σ(zᵀθ) − y, and its norm is ‖z‖·‖r‖, so it is clipped without
-    ever being formed: z/‖z‖ ⊗ r·min(‖z‖, C_g/‖r‖). theta: finite float64; clip: C_g > 0.
+    For a linear model the gradient of one record is z ⊗ r with r = σ(zᵀθ) − y, and its norm is ‖z‖·‖r‖, so it is
+    clipped without ever being formed: z/‖z‖ ⊗ r·min(‖z‖, C_g/‖r‖). theta: finite float64; clip: C_g > 0.
 
-    Proof: the contribution is q ⊗ s with Σ q² ≤ 4ᵇ and Σ s² ≤ 4ᵇ, and ‖q ⊗ s‖ = ‖q‖·‖s‖ ≤ 4ᵇ. Logits are float32 and may round
-    as they please: they change s, not its bound, and they depend on this record and on θ alone. ∎
+    Proof: the contribution is q ⊗ s with Σ q² ≤ 4ᵇ and Σ s² ≤ 4ᵇ, and ‖q ⊗ s‖ = ‖q‖·‖s‖ ≤ 4ᵇ. Logits are float32 and
+    may round as they please: they change s, not its bound, and they depend on this record and on θ alone. ∎
     """
 
     chain: Chain

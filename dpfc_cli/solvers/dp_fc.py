@@ -1,7 +1,7 @@
 """DP-FC: logistic regression preconditioned by the feature covariance (Mehta et al. 2022, Algorithm 4).
 
-One release of the Gram matrix of the features, T releases of the clipped gradient of the logistic loss, and
-θ ← θ − η·(G/n + λI)⁻¹·g/n. The bias is the weight of a constant feature and starts at −10, as in the paper: every class starts
+One release of the Gram matrix of the features, T releases of the clipped gradient of the logistic loss, and θ ← θ −
+η·(G/n + λI)⁻¹·g/n. The bias is the weight of a constant feature and starts at −10, as in the paper: every class starts
 out improbable, so the first gradients are the class means.
 """
 
@@ -12,8 +12,9 @@ from typing import Any
 
 import numpy as np
 
+from dpfc_cli.privacy.chain import Clip
 from dpfc_cli.privacy.oracle import Facts, Oracle, Plan, Release
-from dpfc_cli.privacy.queries import Clip, Gradient, Gram
+from dpfc_cli.privacy.queries import Gradient, Gram
 from dpfc_cli.solvers.linear import symmetric_psd
 from dpfc_cli.solvers.method import Method, Solution
 
@@ -22,8 +23,9 @@ START_BIAS = -10.0
 
 @dataclass(frozen=True)
 class Options:
-    """steps: T. eta: learning rate η. lam: damping λ of the preconditioner, per record and in units of C_G². clip: C_G, in the features'
-    units. gradient_clip: C_g, in units of a gradient with respect to features measured in C_G."""
+    """steps: T. eta: learning rate η. lam: damping λ of the preconditioner, per record and in units of C_G². clip: C_G,
+    in the features' units. gradient_clip: C_g, in units of a gradient with respect to features measured in C_G.
+    """
 
     steps: int
     eta: float
@@ -45,7 +47,12 @@ def defaults(facts: Facts, mu: float | None, given: Mapping[str, Any]) -> Option
 def plan(facts: Facts, options: Options) -> Plan:
     """One Gram matrix and T gradients, in equal shares."""
     side, share = facts.d + 1, 1 / (options.steps + 1)
-    return Plan((Release("gram", (side, side), share), *(Release("gradient", (side, facts.m), share) for _ in range(options.steps))))
+    return Plan(
+        (
+            Release("gram", (side, side), share),
+            *(Release("gradient", (side, facts.m), share) for _ in range(options.steps)),
+        )
+    )
 
 
 def solve(oracle: Oracle, facts: Facts, options: Options) -> Solution:

@@ -1,8 +1,8 @@
 """DP-LS: private least squares (Mehta et al. 2022, Algorithm 3).
 
-Three releases, whatever the number of classes: the Gram matrix G, the class Grams A_j and the class sums b_j of the clipped features. Then,
-as post-processing, θ_j = [A_j + α·G + λ·n·I]⁻¹ b_j. α weighs the negatives; λ is a ridge, per record and in units of C², so that it
-means the same at every n and every scale of features.
+Three releases, whatever the number of classes: the Gram matrix G, the class Grams A_j and the class sums b_j of the
+clipped features. Then, as post-processing, θ_j = [A_j + α·G + λ·n·I]⁻¹ b_j. α weighs the negatives; λ is a ridge, per
+record and in units of C², so that it means the same at every n and every scale of features.
 """
 
 import math
@@ -12,8 +12,9 @@ from typing import Any
 
 import numpy as np
 
+from dpfc_cli.privacy.chain import Clip
 from dpfc_cli.privacy.oracle import Facts, Oracle, Plan, Release
-from dpfc_cli.privacy.queries import ClassGrams, ClassSums, Clip, Gram
+from dpfc_cli.privacy.queries import ClassGrams, ClassSums, Gram
 from dpfc_cli.solvers.linear import symmetric_psd
 from dpfc_cli.solvers.method import Method, Solution
 
@@ -39,7 +40,9 @@ def defaults(facts: Facts, mu: float | None, given: Mapping[str, Any]) -> Option
 def plan(facts: Facts, options: Options) -> Plan:
     """Three equal releases."""
     d, m = facts.d, facts.m
-    return Plan((Release("gram", (d, d), 1 / 3), Release("class_grams", (m, d, d), 1 / 3), Release("class_sums", (m, d), 1 / 3)))
+    return Plan(
+        (Release("gram", (d, d), 1 / 3), Release("class_grams", (m, d, d), 1 / 3), Release("class_sums", (m, d), 1 / 3))
+    )
 
 
 def solve(oracle: Oracle, facts: Facts, options: Options) -> Solution:

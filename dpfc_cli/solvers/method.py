@@ -6,8 +6,8 @@ from typing import Any, Generic, TypeVar
 
 import numpy as np
 
+from dpfc_cli.privacy.chain import Chain
 from dpfc_cli.privacy.oracle import Facts, Oracle, Plan
-from dpfc_cli.privacy.queries import Chain
 
 Options = TypeVar("Options")
 
@@ -25,8 +25,8 @@ class Solution:
 class Method(Generic[Options]):
     """One way to train.
 
-    defaults(facts, mu, given) fills the options that the user left open from public facts alone; mu is None for the non-private
-    twin. plan(facts, options) and solve(oracle, facts, options) are as `privacy.oracle` describes.
+    defaults(facts, mu, given) fills the options that the user left open from public facts alone; mu is None for the
+    non-private twin. plan(facts, options) and solve(oracle, facts, options) are as `privacy.oracle` describes.
     """
 
     name: str
@@ -38,8 +38,9 @@ class Method(Generic[Options]):
 
 
 def state_bytes(plan: Plan) -> int:
-    """Bytes of a training's largest state, from the plan alone: the exact sum, its noise, the noised answer and one copy that a solver
-    works on, 8 bytes a number."""
+    """Bytes of a training's largest state, from the plan alone: the exact sum, its noise, the noised answer and one
+    copy that a solver works on, 8 bytes a number.
+    """
     return 4 * 8 * plan.largest + sum(8 * 2 * _numbers(shape) for shape in {r.shape for r in plan.releases})
 
 

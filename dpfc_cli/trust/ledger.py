@@ -1,7 +1,7 @@
 """The ledger: what has been spent on a feature set, kept beside it in an SQLite file.
 
-One row per training, committed and synced to disk before the first noise is drawn, so that a run that is killed afterwards
-stays charged. Full-batch Gaussian releases compose exactly: the μ² of the rows add up.
+One row per training, committed and synced to disk before the first noise is drawn, so that a run that is killed
+afterwards stays charged. Full-batch Gaussian releases compose exactly: the μ² of the rows add up.
 """
 
 import json
@@ -21,15 +21,18 @@ Claim = Literal["private", "research", "non-private"]
 SUFFIX = ".ledger.sqlite"
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS trainings (
-  id INTEGER PRIMARY KEY, at TEXT NOT NULL, split TEXT NOT NULL, method TEXT NOT NULL, claim TEXT NOT NULL,
-  mu REAL, delta REAL, adjacency TEXT NOT NULL, unit TEXT NOT NULL, n INTEGER NOT NULL, releases TEXT NOT NULL, head TEXT NOT NULL
+  id INTEGER PRIMARY KEY, at TEXT NOT NULL, split TEXT NOT NULL, method TEXT NOT NULL, claim TEXT NOT NULL, mu REAL,
+  delta REAL, adjacency TEXT NOT NULL, unit TEXT NOT NULL, n INTEGER NOT NULL, releases TEXT NOT NULL, head TEXT NOT
+  NULL
 )
 """
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One training. mu: its μ; None where there is no guarantee (seeded noise, or none). delta: the δ it was stated at."""
+    """One training. mu: its μ; None where there is no guarantee (seeded noise, or none). delta: the δ it was stated
+    at.
+    """
 
     at: str
     split: str
@@ -56,7 +59,14 @@ def ledger_path(feature_set: Path) -> Path:
 
 
 def entry(
-    split: str, method: str, claim: Claim, mu: float | None, delta: float | None, facts: tuple[str, str, int], plan: Plan, head: Path
+    split: str,
+    method: str,
+    claim: Claim,
+    mu: float | None,
+    delta: float | None,
+    facts: tuple[str, str, int],
+    plan: Plan,
+    head: Path,
 ) -> Entry:
     """An entry dated now. facts: adjacency, unit and n."""
     sigmas = plan.sigmas(mu) if mu is not None else (0.0,) * len(plan.releases)
@@ -78,7 +88,8 @@ def charge(path: Path, row: Entry) -> None:
             connection.execute(f"INSERT INTO trainings ({columns}) VALUES ({', '.join('?' * len(values))})", values)  # noqa: S608
     except sqlite3.Error as error:
         raise UserError(
-            f"The ledger '{path}' cannot be written ({error}), and nothing is trained that is not charged.", "Make that place writable."
+            f"The ledger '{path}' cannot be written ({error}), and nothing is trained that is not charged.",
+            "Make that place writable.",
         ) from error
 
 
@@ -91,7 +102,9 @@ def read(path: Path) -> list[Entry]:
             columns = ", ".join(Entry.__dataclass_fields__)
             return [Entry(*row) for row in connection.execute(f"SELECT {columns} FROM trainings ORDER BY id")]  # noqa: S608
     except sqlite3.Error as error:
-        raise UserError(f"'{path}' cannot be read as a ledger: {error}.", "Restore it from a backup; do not delete it.") from error
+        raise UserError(
+            f"'{path}' cannot be read as a ledger: {error}.", "Restore it from a backup; do not delete it."
+        ) from error
 
 
 def total_mu(rows: list[Entry]) -> float:

@@ -18,7 +18,15 @@ NOT_COVERED = (
 
 
 def card(
-    method: str, options: Any, facts: Facts, plan: Plan, claim: Claim, guarantee: Guarantee | None, manifest: Manifest, feature_set: str, split: str
+    method: str,
+    options: Any,
+    facts: Facts,
+    plan: Plan,
+    claim: Claim,
+    guarantee: Guarantee | None,
+    manifest: Manifest,
+    feature_set: str,
+    split: str,
 ) -> dict[str, Any]:
     """The card of a head, JSON-able. `epsilon` and `delta` are null unless the claim is "private"."""
     sigmas = plan.sigmas(guarantee.mu) if guarantee else (0.0,) * len(plan.releases)
@@ -36,10 +44,16 @@ def card(
         "unit": facts.unit,
         "facts": {"n": facts.n, "m": facts.m, "d": facts.d, "k": facts.k, "origin": manifest.origin},
         "plan": [
-            {"kind": r.kind, "shape": list(r.shape), "share": w, "sigma": s} for r, w, s in zip(plan.releases, plan.shares, sigmas, strict=True)
+            {"kind": r.kind, "shape": list(r.shape), "share": w, "sigma": s}
+            for r, w, s in zip(plan.releases, plan.shares, sigmas, strict=True)
         ],
         "classes": list(manifest.classes),
-        "features": {"name": feature_set, "split": split, "fingerprint": manifest.fingerprint, "backbone": manifest.backbone},
+        "features": {
+            "name": feature_set,
+            "split": split,
+            "fingerprint": manifest.fingerprint,
+            "backbone": manifest.backbone,
+        },
         "versions": {"dpfc": dpfc_cli.__version__},
     }
 
@@ -51,7 +65,8 @@ def rows(card: dict[str, Any]) -> list[tuple[str, str]]:
     if card["claim"] == "private":
         delta = card["delta"]
         lines += [
-            ("epsilon, delta", f"({card['epsilon']:.6g}, {delta:.3g})   the paper's conversion would say {zcdp_epsilon(card['mu'], delta):.4g}"),
+            ("epsilon, delta", f"({card['epsilon']:.6g}, {delta:.3g}), exact by Gaussian differential privacy"),
+            ("for comparison", f"the paper's conversion would say epsilon = {zcdp_epsilon(card['mu'], delta):.4g}"),
             ("adjacency", _ADJACENCY[card["adjacency"]]),
             ("unit", f"one {card['unit']} of {facts['n']:,}"),
             ("releases", "; ".join(_grouped(plan))),
@@ -87,7 +102,8 @@ def _grouped(plan: list[dict[str, Any]]) -> list[str]:
         else:
             groups.append([release])
     return [
-        f"{len(g)} × {g[0]['kind']} ({sum(r['share'] for r in g):.1%} of the budget, sigma {g[0]['sigma']:.4g})" if len(g) > 1
+        f"{len(g)} × {g[0]['kind']} ({sum(r['share'] for r in g):.1%} of the budget, sigma {g[0]['sigma']:.4g})"
+        if len(g) > 1
         else f"{g[0]['kind']} ({g[0]['share']:.1%}, sigma {g[0]['sigma']:.4g})"
         for g in groups
     ]

@@ -1,0 +1,71 @@
+"""Exact sums are the same integers from any sharding, any number of devices, and any kernel."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+
+from dpfc_cli.kernels import products, rows
+
+PROGRAM = """
+import sys
+import jax, numpy as np
+from dpfc_cli.privacy.curator import exact_sum
+from dpfc_cli.privacy.lattice import Lattice
+from dpfc_cli.privacy.oracle import Facts
+from tests.support import every_query, stream_of
+assert len(jax.devices()) == int(sys.argv[2])
+facts = Facts(n=700, m=3, d=6)
+rng = np.random.default_rng(0)
+x, y = rng.normal(size=(700, 6)).astype(np.float32), rng.integers(0, 3, 700).astype(np.int32)
+sums = [exact_sum(q, stream_of(x, y), facts, Lattice(18)) for q in every_query(facts)]
+np.savez(sys.argv[1], *sums)
+"""
+
+
+def sums_with(devices: int, folder: Path) -> list[np.ndarray]:
+    out = folder / f"{devices}.npz"
+    environment = {**os.environ, "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}", "JAX_PLATFORMS": "cpu"}
+    subprocess.run([sys.executable, "-c", PROGRAM, str(out), str(devices)], check=True, env=environment)
+    with np.load(out) as file:
+        return [file[name] for name in file.files]
+
+
+def test_one_and_four_devices_sum_to_the_same_integers(tmp_path: Path) -> None:
+    one, four = sums_with(1, tmp_path), sums_with(4, tmp_path)
+    exact, gradients = slice(0, 4), slice(4, None)
+    assert all(np.array_equal(a, b) for a, b in zip(one[exact], four[exact], strict=True))
+    # Logits are float32 and may differ between block shapes; their sums stay next to each other.
+    assert all(np.allclose(a, b, atol=700 * 4e-6 * 4.0**18) for a, b in zip(one[gradients], four[gradients], strict=True))
+
+
+def test_blas_and_xla_make_the_same_exact_product() -> None:
+    rng = np.random.default_rng(0)
+    a = rng.integers(-(2**18), 2**18, size=(4096, 37)).astype(np.float64)
+    b = rng.integers(-(2**18), 2**18, size=(4096, 11)).astype(np.float64)
+    exact = a.astype(np.int64).T @ b.astype(np.int64)
+    assert np.array_equal(np.asarray(products._device_product(a, b)).astype(np.int64), exact)
+    assert np.array_equal((a.T @ b).astype(np.int64), exact)
+    assert np.array_equal((a.T @ a).astype(np.int64), a.astype(np.int64).T @ a.astype(np.int64))
+
+
+def test_class_grams_add_each_record_to_its_own_classes_only() -> None:
+    rng = np.random.default_rng(0)
+    q = rng.integers(-100, 100, size=(50, 4)).astype(np.float64)
+    members = rng.integers(0, 2, size=(50, 3)).astype(np.float64)
+    total = np.zeros((3, 4, 4))
+    products.add_class_grams(total, members, q)  # type: ignore[arg-type]
+    assert np.array_equal(total, np.einsum("nm,nd,ne->mde", members, q, q))
+
+
+def test_factors_that_are_not_float64_are_refused() -> None:
+    import pytest
+
+    def single(x: object, labels: object, present: object, arrays: object, xp: object) -> tuple[object, object]:
+        return x, x
+
+    block = np.ones((4, 2), np.float32)
+    with pytest.raises(TypeError, match="float64"):
+        rows.run(single, block, np.zeros((4, 1), np.int32), np.ones(4, bool), {})  # type: ignore[arg-type]

@@ -1,0 +1,95 @@
+"""Integer vectors never exceed their norm, whatever comes in, and NumPy and XLA make the same ones."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from dpfc_cli.privacy.chain import Clip, norms, run
+from dpfc_cli.privacy.lattice import LEAST_BITS, Lattice, lattice_for
+from tests.support import integers
+
+ANY_FLOAT = st.floats(width=64, allow_nan=True, allow_infinity=True)
+
+
+def worst_cases(d: int) -> np.ndarray:
+    rng = np.random.default_rng(0)
+    rows = [
+        np.zeros(d), np.ones(d), np.eye(d)[0], np.full(d, 1e300), np.full(d, 5e-324), np.full(d, np.nan),
+        np.full(d, np.inf), np.full(d, 1 / np.sqrt(d)), np.eye(d)[0] * 3e38, np.linspace(-1, 1, d),
+    ]  # fmt: skip
+    unit = rng.normal(size=(500, d))
+    unit /= np.linalg.norm(unit, axis=1, keepdims=True)
+    return np.concatenate([rows, unit, unit * 1.0000001, rng.standard_cauchy((500, d))])
+
+
+@pytest.mark.parametrize("bits", [10, 14, 18])
+@pytest.mark.parametrize("d", [1, 7, 192, 1024])
+def test_no_vector_is_longer_than_the_lattice_allows(bits: int, d: int) -> None:
+    lattice = Lattice(bits)
+    for squared in (lattice.unit, lattice.unit // 3):
+        with np.errstate(all="ignore"):
+            q = lattice.vector(worst_cases(d), squared, np)
+        assert all(sum(v * v for v in integers(row)) <= squared for row in q)
+
+
+@given(arrays(np.float64, (3, 4), elements=ANY_FLOAT))
+@settings(max_examples=300, deadline=None)
+def test_no_vector_that_hypothesis_finds_is_longer(v: np.ndarray) -> None:
+    lattice = Lattice(18)
+    with np.errstate(all="ignore"):
+        q = lattice.vector(v, lattice.unit, np)
+    assert all(sum(c * c for c in integers(row)) <= lattice.unit for row in q)
+
+
+def test_finite_vectors_keep_their_direction_and_are_never_dropped() -> None:
+    lattice, rng = Lattice(18), np.random.default_rng(1)
+    v = rng.normal(size=(2000, 64))
+    q = lattice.vector(v, lattice.unit, np)
+    radius = lattice.radius(lattice.unit, 64)
+    assert np.allclose(q / radius, v / np.linalg.norm(v, axis=1, keepdims=True), atol=1e-4)
+    assert radius > 0.999 * 2**18
+
+
+def test_numpy_and_xla_make_the_same_integers() -> None:
+    import jax.numpy as jnp
+
+    import dpfc_cli.kernels.rows  # noqa: F401  (switches JAX to 64 bits)
+
+    v = worst_cases(192)
+    v = v[np.isfinite(v).all(axis=1)]
+    lattice = Lattice(18)
+    with np.errstate(all="ignore"):
+        host = lattice.vector(v, lattice.unit, np)
+    assert np.array_equal(host, np.asarray(lattice.vector(jnp.asarray(v), lattice.unit, jnp)))
+
+
+def test_norms_are_good_to_the_stated_error() -> None:
+    v = worst_cases(192)[10:]
+    v = v[np.isfinite(v).all(axis=1)]
+    exact = np.linalg.norm(v, axis=1, keepdims=True)
+    assert np.max(np.abs(norms(v, np) / exact - 1)) < np.sqrt(192) / 2**19
+    assert norms(np.zeros((1, 3)), np) == 0
+
+
+def test_the_clip_step_measures_in_its_norm() -> None:
+    x = np.array([[3.0, 4.0], [0.03, 0.04]], np.float32)
+    assert np.allclose(run((Clip(0.5),), x, np), [[0.6, 0.8], [0.06, 0.08]], atol=1e-6)
+
+
+@pytest.mark.parametrize(("n", "sigma"), [(1_000, 400.0), (50_000, 1.0), (10**7, 4e3), (10**7, 1e6)])
+def test_the_lattice_keeps_sums_exact_and_noise_in_64_bits(n: int, sigma: float) -> None:
+    lattice = lattice_for(n, sigma, 768)
+    assert n * lattice.unit <= 2**52
+    assert 2 * 20 * sigma * lattice.unit <= 2**61
+    assert lattice.bits >= LEAST_BITS
+    finer = 4 * lattice.unit
+    assert lattice.bits == 18 or n * finer > 2**52 or 40 * sigma * finer > 2**61
+
+
+def test_no_lattice_is_better_than_a_wrong_one() -> None:
+    with pytest.raises(ValueError, match="no exact lattice"):
+        lattice_for(2**40, 1.0, 10)
+    with pytest.raises(ValueError, match="no exact lattice"):
+        lattice_for(1000, 1.0, 2**18)

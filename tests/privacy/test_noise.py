@@ -1,0 +1,124 @@
+"""The sampler draws round(σ·Z): its probabilities, its tails, its independence, and its exact way out of close calls."""
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from dpfc_cli.privacy import noise
+from dpfc_cli.privacy.noise import SeededBits, SystemBits, rounded_normal
+
+LARGE = 2**40 + 12_345
+
+
+@pytest.fixture(scope="module")
+def large() -> np.ndarray:
+    return rounded_normal(LARGE, 400_000, SeededBits(2))
+
+
+def fits_rounded_normal(samples: np.ndarray, sigma: float) -> bool:
+    """χ² against the exact probabilities Φ((j + ½)/σ) − Φ((j − ½)/σ), at level 1e-6."""
+    reach = int(4 * sigma)
+    edges = np.concatenate([[-np.inf], np.arange(-reach, reach + 1) + 0.5, [np.inf]])
+    expected = np.diff(stats.norm.cdf(edges / sigma)) * len(samples)
+    observed = np.histogram(samples, edges)[0]
+    return bool(stats.chisquare(observed, expected).pvalue > 1e-6)
+
+
+@pytest.mark.parametrize("sigma", [1, 2, 3, 7, 40])
+def test_small_sigmas_have_the_exact_probabilities(sigma: int) -> None:
+    samples = rounded_normal(sigma, 400_000, SeededBits(1))
+    assert fits_rounded_normal(samples, sigma)
+
+
+def test_the_probability_test_can_fail() -> None:
+    samples = rounded_normal(7, 400_000, SeededBits(1))
+    assert not fits_rounded_normal(samples, 7.1)
+    assert not fits_rounded_normal(np.abs(samples), 7)
+
+
+def test_a_large_sigma_is_normal_to_the_tails(large: np.ndarray) -> None:
+    z = large / LARGE
+    assert stats.kstest(z, "norm").pvalue > 1e-6
+    assert abs(z.mean()) * math.sqrt(len(z)) < 5
+    assert abs(z.var() - 1) * math.sqrt(len(z) / 2) < 5
+    for level in (3.0, 4.0):
+        expected = 2 * stats.norm.sf(level) * len(z)
+        assert stats.binomtest(int((np.abs(z) > level).sum()), len(z), expected / len(z)).pvalue > 1e-6
+
+
+def test_a_large_sigma_skips_no_integer(large: np.ndarray) -> None:
+    for modulus in (2, 64, 1000):
+        counts = np.bincount(large % modulus, minlength=modulus)
+        assert stats.chisquare(counts).pvalue > 1e-6
+        tail = large[np.abs(large) > 2 * LARGE]
+        assert stats.chisquare(np.bincount(tail % modulus, minlength=modulus)).pvalue > 1e-6
+
+
+def test_it_agrees_with_an_exact_discrete_gaussian_sampler(large: np.ndarray) -> None:
+    dp = pytest.importorskip("opendp.prelude", reason="the reference sampler OpenDP is not installed")
+    dp.enable_features("contrib")
+    space = dp.vector_domain(dp.atom_domain(T="i64")), dp.l2_distance(T=float)
+    reference = dp.m.make_gaussian(*space, scale=float(LARGE))(np.zeros(20_000, np.int64))
+    assert stats.ks_2samp(np.asarray(reference), large).pvalue > 1e-6
+
+
+def test_close_calls_are_decided_exactly_as_clear_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    fast = noise._proposals(LARGE, 3_000, SeededBits(3))
+    monkeypatch.setattr(noise, "MARGIN", 2.0)
+    assert np.array_equal(noise._proposals(LARGE, 3_000, SeededBits(3)), fast)
+
+
+class Scripted:
+    """Bits from a list of rows: cell, offset, fraction, level for each proposal, then zeros."""
+
+    secure = False
+
+    def __init__(self, *rows: list[int]) -> None:
+        self._rows: Iterator[list[int]] = iter(rows)
+
+    def words(self, count: int) -> np.ndarray:
+        return np.array(next(self._rows, [0] * count), np.uint64)
+
+
+def test_a_tie_with_a_cell_bound_is_settled_by_further_bits() -> None:
+    first_bound = int(noise._cell_tops()[0])
+    low, high = [0] * 4, [2**64 - 1] * 4
+    proposal = [first_bound, 5, 0, 0]
+    below = noise._proposals(100, 1, Scripted(proposal, low, low, low))
+    above = noise._proposals(100, 1, Scripted(proposal, high, low, low))
+    assert (below[0], above[0]) == (5, 105)
+
+
+def test_half_a_unit_rounds_away_and_the_top_bit_is_the_sign() -> None:
+    half, sign = 1 << 62, 1 << 63
+    values = [int(noise._proposals(100, 1, Scripted([0, 5, f, 0]))[0]) for f in (0, half - 1, half, sign, sign | half)]
+    assert values == [5, 5, 6, -5, -6]
+
+
+def test_offsets_beyond_the_last_full_run_are_rejected() -> None:
+    assert len(noise._proposals(100, 1, Scripted([0, 2**64 - 1, 0, 0]))) == 0
+    assert len(noise._proposals(100, 1, Scripted([0, 2**64 - 17, 0, 0]))) == 1
+
+
+def test_the_cells_left_out_weigh_less_than_eta() -> None:
+    left_out = math.exp(-(noise.CELLS**2) / 2) / sum(math.exp(-k * k / 2) for k in range(noise.CELLS))
+    assert math.log2(left_out) < -288
+    assert noise.DIGITS * math.log2(10) > 64 + noise.EXTRA + 64
+    assert noise.ETA_PER_SAMPLE >= 8 * 2.0**-250
+
+
+def test_system_bits_are_fresh_and_seeded_bits_repeat() -> None:
+    assert SystemBits.secure and not SeededBits.secure
+    assert not np.array_equal(SystemBits().words(8), SystemBits().words(8))
+    a, b = SeededBits(7), SeededBits(7)
+    assert np.array_equal(a.words(8), b.words(8))
+    assert not np.array_equal(a.words(8), SeededBits(7).words(8))
+
+
+@pytest.mark.parametrize("sigma", [0, -1, 2**57 + 1])
+def test_sigmas_that_do_not_fit_are_refused(sigma: int) -> None:
+    with pytest.raises(ValueError, match="sigma"):
+        rounded_normal(sigma, 1, SeededBits(0))

@@ -1,0 +1,151 @@
+"""One record changes a sum by at most the declared sensitivity, in the lattice's integers, and the kernels sum what
+`contribution` says.
+"""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from dpfc_cli.privacy import lattice as lattice_module
+from dpfc_cli.privacy.curator import exact_sum
+from dpfc_cli.privacy.lattice import Lattice, Reals
+from dpfc_cli.privacy.oracle import Facts
+from dpfc_cli.privacy.queries import Query, contribution, probabilities
+from tests.support import every_query, integers, stream_of
+
+FACTS = Facts(n=4, m=3, d=4, k=2)
+LATTICE = Lattice(18)
+QUERIES = every_query(FACTS)
+NAMES = [f"{q.kind}-{i}" for i, q in enumerate(QUERIES)]
+
+FEATURE = st.one_of(
+    st.floats(width=32, allow_nan=True, allow_infinity=True),
+    st.sampled_from([0.0, 1.0, -1.0, 1e-45, 1e-38, 3e38, 0.5, 1e20]),
+)
+RECORDS = arrays(np.float32, (4, 4), elements=FEATURE)
+LABELS = arrays(np.int32, (4, 2), elements=st.integers(-2, 4))
+
+
+def norm_of_difference(a: np.ndarray, b: np.ndarray) -> int:
+    """‖a − b‖², exact."""
+    return sum((x - y) ** 2 for x, y in zip(integers(a), integers(b), strict=True))
+
+
+def check_zero_out(query: Query, x: np.ndarray, labels: np.ndarray, lattice: Lattice = LATTICE) -> None:
+    whole = exact_sum(query, stream_of(x, labels), FACTS, lattice)
+    nulled = labels.copy()
+    nulled[1] = -1
+    without = exact_sum(query, stream_of(x, nulled), FACTS, lattice)
+    assert norm_of_difference(whole, without) <= lattice.unit**2
+
+
+@pytest.mark.parametrize("query", QUERIES, ids=NAMES)
+@given(x=RECORDS, labels=LABELS)
+@settings(max_examples=60, deadline=None)
+def test_zeroing_one_record_out_moves_the_sum_by_at_most_one_unit(
+    query: Query, x: np.ndarray, labels: np.ndarray
+) -> None:
+    check_zero_out(query, x, labels)
+
+
+@pytest.mark.parametrize("query", QUERIES, ids=NAMES)
+@given(x=RECORDS, labels=LABELS, other=RECORDS, other_labels=LABELS)
+@settings(max_examples=60, deadline=None)
+def test_replacing_one_record_moves_the_sum_by_at_most_the_declared_factor(
+    query: Query, x: np.ndarray, labels: np.ndarray, other: np.ndarray, other_labels: np.ndarray
+) -> None:
+    before = exact_sum(query, stream_of(x, labels), FACTS, LATTICE)
+    x[2], labels[2] = other[2], other_labels[2]
+    after = exact_sum(query, stream_of(x, labels), FACTS, LATTICE)
+    assert norm_of_difference(before, after) <= round(query.replace_one**2) * LATTICE.unit**2
+
+
+@pytest.mark.parametrize("query", QUERIES, ids=NAMES)
+def test_the_bound_is_nearly_reached_so_the_noise_is_not_wasted(query: Query) -> None:
+    x = np.zeros((4, 4), np.float32)
+    x[1] = [1e4, 0, 0, 0]
+    labels = np.full((4, 2), -1, np.int32)
+    labels[1] = [0, 2]
+    query = replace(query, clip=1e-3) if hasattr(query, "clip") else query  # type: ignore[type-var]
+    reached = exact_sum(query, stream_of(x, labels), FACTS, LATTICE)
+    assert norm_of_difference(reached, np.zeros_like(reached)) > 0.999 * LATTICE.unit**2
+
+
+def test_without_the_clip_the_sensitivity_test_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unclipped(self: Lattice, v: object, squared: int, xp: object) -> object:
+        return xp.rint(v * self.radius(squared, v.shape[-1]))  # type: ignore[attr-defined]
+
+    monkeypatch.setattr(lattice_module.Lattice, "vector", unclipped)
+    x = np.full((4, 4), 1.0, np.float32)
+    labels = np.zeros((4, 2), np.int32)
+    # A lattice of its own, so that no function compiled with the clip is used.
+    small = replace(QUERIES[-1], clip=1e-4)  # type: ignore[type-var]
+    with pytest.raises(AssertionError):
+        check_zero_out(small, x, labels, Lattice(17))
+
+
+@pytest.mark.parametrize("query", QUERIES, ids=NAMES)
+def test_kernels_sum_what_contribution_says(query: Query) -> None:
+    facts = Facts(n=150, m=3, d=4, k=2)
+    rng = np.random.default_rng(5)
+    x = (3 * rng.normal(size=(150, 4))).astype(np.float32)
+    x[7, 1], x[8, 2] = np.nan, np.inf
+    labels = rng.integers(-1, 4, size=(150, 2)).astype(np.int32)
+    # Powers of ten in θ keep float32 logits of NumPy and XLA apart by rounding only.
+    expected = sum(contribution(query, x[i], labels[i], facts, LATTICE) for i in range(150))
+    got = exact_sum(query, stream_of(x, labels), facts, LATTICE)
+    if query.arrays:
+        # Logits are float32: a residual may fall on the next lattice point.
+        assert np.max(np.abs(got - expected)) / LATTICE.unit < 150 * 4e-6
+    else:
+        assert np.array_equal(got, expected)
+
+
+@pytest.mark.parametrize("query", QUERIES, ids=NAMES)
+def test_the_lattice_answers_what_the_reals_do(query: Query) -> None:
+    facts = Facts(n=60, m=3, d=4, k=2)
+    rng = np.random.default_rng(6)
+    x = rng.normal(size=(60, 4)).astype(np.float32)
+    x /= 1.1 * np.linalg.norm(x, axis=1, keepdims=True)
+    labels = np.stack([rng.integers(0, 3, 60), np.full(60, -1)], axis=1).astype(np.int32)
+    query = replace(query, clip=50.0) if hasattr(query, "clip") else query  # type: ignore[type-var]
+    on_lattice = exact_sum(query, stream_of(x, labels), facts, LATTICE) * query.scale(facts, LATTICE)
+    real = exact_sum(query, stream_of(x, labels), facts, Reals()) * query.scale(facts, Reals())
+    assert np.allclose(on_lattice, real, atol=60 * 50 * 2**-17)
+
+
+def test_a_label_named_twice_counts_once() -> None:
+    x = np.ones(4, np.float32)
+    for query in QUERIES:
+        twice = contribution(query, x, np.array([1, 1], np.int32), FACTS, LATTICE)
+        once = contribution(query, x, np.array([1, -1], np.int32), FACTS, LATTICE)
+        assert np.array_equal(twice, once)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_a_null_record_adds_zero_and_a_record_of_zeros_is_an_ordinary_one(bad: float) -> None:
+    nulls = [
+        (np.array([bad, 0, 0, 0], np.float32), np.array([0, -1], np.int32)),
+        (np.ones(4, np.float32), np.array([-1, -1], np.int32)),
+        (np.ones(4, np.float32), np.array([0, 3], np.int32)),
+        (np.ones(4, np.float32), np.array([0, -2], np.int32)),
+    ]
+    for query in QUERIES:
+        for x, labels in nulls:
+            assert not contribution(query, x, labels, FACTS, LATTICE).any()
+    zeros = contribution(QUERIES[1], np.zeros(4, np.float32), np.array([0, -1], np.int32), FACTS, LATTICE)
+    assert zeros[-1, -1] > 0
+    assert math.isclose(zeros.sum(), zeros[-1, -1])
+
+
+def test_probabilities_are_finite_whatever_the_logits() -> None:
+    logits = np.array([[np.nan, np.inf, -np.inf], [1e30, -1e30, 0], [0, 0, 0]], np.float32)
+    for loss in ("sigmoid", "softmax"):
+        p = probabilities(logits, loss, np)
+        assert ((p >= 0) & (p <= 1)).all()
+    assert np.allclose(probabilities(logits[2:], "softmax", np), 1 / 3)

@@ -1,0 +1,193 @@
+"""Every method passes the same tests: it asks what it planned, one record moves nothing too far, whatever the records are, and
+it learns.
+"""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from dpfc_cli.heads.head import Head
+from dpfc_cli.privacy import accounting
+from dpfc_cli.privacy.curator import NonPrivate, exact_sum
+from dpfc_cli.privacy.lattice import lattice_for
+from dpfc_cli.privacy.oracle import Facts
+from dpfc_cli.solvers import METHODS
+from dpfc_cli.solvers.method import Method, Solution
+from tests.support import Watching, blobs, curator, integers, stream_of
+
+ALL = pytest.mark.parametrize("method", METHODS.values(), ids=list(METHODS))
+GIVEN = {"dp-ls": {}, "dp-fc": {"steps": 3}}
+
+
+def trained(method: Method, facts: Facts, mu: float, x: np.ndarray, y: np.ndarray, seed: int = 0) -> tuple[Solution, Watching]:  # type: ignore[type-arg]
+    options = method.defaults(facts, mu, GIVEN[method.name])
+    oracle = Watching(curator(facts, method.plan(facts, options), mu, x, y, seed))
+    return method.solve(oracle, facts, options), oracle
+
+
+def accuracy(solution: Solution, x: np.ndarray, y: np.ndarray) -> float:
+    scores = Head(solution.chain, solution.weight, solution.bias, {}).scores(x)
+    return float((scores.argmax(axis=1) == y).mean())
+
+
+# 1. Plan
+
+
+@ALL
+def test_a_run_asks_for_exactly_the_plans_releases(method: Method) -> None:  # type: ignore[type-arg]
+    facts = Facts(n=90, m=3, d=5)
+    _, oracle = trained(method, facts, 1.0, *blobs(90, 5, 3))
+    plan = method.plan(facts, method.defaults(facts, 1.0, GIVEN[method.name]))
+    assert [(q.kind, q.shape(facts)) for q in oracle.queries] == [(r.kind, r.shape) for r in plan.releases]
+
+
+@ALL
+def test_plan_and_defaults_are_functions_of_public_facts(method: Method) -> None:  # type: ignore[type-arg]
+    facts = Facts(n=1000, m=3, d=5)
+    options = method.defaults(facts, 0.3, {})
+    assert options == method.defaults(facts, 0.3, {})
+    assert method.plan(facts, options) == method.plan(facts, options)
+    assert math.fsum(method.plan(facts, options).shares) == pytest.approx(1, abs=1e-12)
+    hash(options)
+
+
+@ALL
+def test_given_options_override_defaults_one_by_one(method: Method) -> None:  # type: ignore[type-arg]
+    facts = Facts(n=1000, m=3, d=5)
+    for name, value in method.defaults(facts, 0.3, {}).__dict__.items():
+        changed = method.defaults(facts, 0.3, {name: 2 * value + 1})
+        assert getattr(changed, name) == 2 * value + 1
+
+
+# 2. Sensitivity replay
+
+FEATURE = st.one_of(st.floats(width=32, allow_nan=True), st.sampled_from([0.0, 1.0, 1e-45, 3e38, -1.0]))
+
+
+@ALL
+@given(
+    x=arrays(np.float32, (5, 3), elements=FEATURE),
+    y=arrays(np.int32, (5,), elements=st.integers(-1, 2)),
+    other=arrays(np.float32, (3,), elements=FEATURE),
+    label=st.integers(-1, 2),
+    index=st.integers(0, 4),
+)
+@settings(max_examples=25, deadline=None)
+def test_with_the_same_answers_one_record_moves_no_sum_beyond_its_sensitivity(
+    method: Method, x: np.ndarray, y: np.ndarray, other: np.ndarray, label: int, index: int  # type: ignore[type-arg]
+) -> None:
+    facts, mu = Facts(n=5, m=2, d=3), 1.0
+    _, oracle = trained(method, facts, mu, x, y)
+    lattice = lattice_for(5, 10.0, 4)
+    nulled, replaced_x, replaced_y = y.copy(), x.copy(), y.copy()
+    nulled[index] = -1
+    replaced_x[index], replaced_y[index] = other, label
+    for query in oracle.queries:
+        base = exact_sum(query, stream_of(x, y), facts, lattice)
+        for neighbour, factor in (
+            (stream_of(x, nulled), 1.0),
+            (stream_of(replaced_x, replaced_y), query.replace_one),
+        ):
+            moved = exact_sum(query, neighbour, facts, lattice)
+            squared = sum((a - b) ** 2 for a, b in zip(integers(base), integers(moved), strict=True))
+            assert squared <= round(factor**2) * lattice.unit**2
+
+
+# 4. Composition
+
+
+def check_composition(sigmas: list[float], mu: float) -> None:
+    assert math.fsum(1 / s**2 for s in sigmas) == pytest.approx(mu**2, rel=1e-9)
+
+
+@ALL
+def test_the_releases_that_happen_compose_to_the_claim(method: Method) -> None:  # type: ignore[type-arg]
+    facts, mu = Facts(n=90, m=3, d=5), 0.8
+    _, oracle = trained(method, facts, mu, *blobs(90, 5, 3))
+    plan = method.plan(facts, method.defaults(facts, mu, GIVEN[method.name]))
+    sigmas = list(plan.sigmas(mu))
+    check_composition(sigmas[: oracle.inner.released], mu)
+    assert accounting.epsilon_for(mu, 1e-5) > 0
+    with pytest.raises(AssertionError):
+        check_composition(sigmas[:-1], mu)
+
+
+# 6. Hostile records
+
+HOSTILE = {
+    "not finite": (np.full((6, 3), np.nan, np.float32), np.zeros(6, np.int32)),
+    "infinite": (np.full((6, 3), np.inf, np.float32), np.zeros(6, np.int32)),
+    "huge": (np.full((6, 3), 3e38, np.float32), np.arange(6, dtype=np.int32) % 2),
+    "denormal": (np.full((6, 3), 1e-45, np.float32), np.arange(6, dtype=np.int32) % 2),
+    "labels out of range": (np.ones((6, 3), np.float32), np.array([-5, 9, 2, 2**31 - 1, -(2**31), 7], np.int32)),
+    "zeros": (np.zeros((6, 3), np.float32), np.arange(6, dtype=np.int32) % 2),
+    "duplicates": (np.ones((6, 3), np.float32), np.zeros(6, np.int32)),
+    "one record": (np.ones((1, 3), np.float32), np.zeros(1, np.int32)),
+}
+
+
+@ALL
+@pytest.mark.parametrize("case", HOSTILE)
+@pytest.mark.parametrize("m", [2, 9])
+def test_a_finite_head_comes_out_whatever_the_records_are(method: Method, case: str, m: int) -> None:  # type: ignore[type-arg]
+    x, y = HOSTILE[case]
+    for mu in (1e-3, 3.0):
+        solution, _ = trained(method, Facts(n=len(x), m=m, d=3), mu, x, y)
+        assert np.isfinite(solution.weight).all()
+        assert np.isfinite(solution.bias).all()
+
+
+# 5. Order
+
+
+@ALL
+def test_the_same_noise_gives_the_same_head_however_the_stream_is_read(method: Method) -> None:  # type: ignore[type-arg]
+    facts = Facts(n=300, m=3, d=5)
+    x, y = blobs(300, 5, 3)
+    a, _ = trained(method, facts, 1.0, x, y, seed=4)
+    b, _ = trained(method, facts, 1.0, x.copy(order="F"), y, seed=4)
+    c, _ = trained(method, facts, 1.0, x, y, seed=5)
+    assert np.array_equal(a.weight, b.weight)
+    assert not np.array_equal(a.weight, c.weight)
+
+
+# 7. Utility
+
+
+@ALL
+def test_separable_classes_are_learned(method: Method) -> None:  # type: ignore[type-arg]
+    x, y = blobs(3000, 8, 4, apart=8.0)
+    solution, _ = trained(method, Facts(n=3000, m=4, d=8), accounting.mu_for(8.0, 1e-5), x, y)
+    assert accuracy(solution, x, y) > 0.98
+
+
+@ALL
+def test_the_non_private_twin_learns_them_too(method: Method) -> None:  # type: ignore[type-arg]
+    x, y = blobs(1000, 8, 4, apart=8.0)
+    facts = Facts(n=1000, m=4, d=8)
+    options = method.defaults(facts, None, GIVEN[method.name])
+    assert accuracy(method.solve(NonPrivate(facts, stream_of(x, y)), facts, options), x, y) > 0.98
+
+
+def test_least_squares_twin_equals_the_closed_form() -> None:
+    x, y = blobs(500, 6, 3)
+    unit = x / np.linalg.norm(x, axis=1, keepdims=True)
+    facts, method = Facts(n=500, m=3, d=6), METHODS["dp-ls"]
+    options = replace(method.defaults(facts, None, {}), alpha=0.7, lam=1e-3)
+    solution = method.solve(NonPrivate(facts, stream_of(x, y)), facts, options)
+    for j in range(3):
+        own = unit[y == j]
+        exact = np.linalg.solve(own.T @ own + 0.7 * unit.T @ unit + 0.5 * np.eye(6), own.sum(axis=0))
+        assert np.allclose(solution.weight[:, j], exact, rtol=1e-4, atol=1e-5)
+
+
+def test_a_class_without_records_is_no_error() -> None:
+    x, y = blobs(400, 5, 3)
+    for method in METHODS.values():
+        solution, _ = trained(method, Facts(n=400, m=4, d=5), 1.0, x, y)
+        assert solution.weight.shape == (5, 4)

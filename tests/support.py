@@ -1,0 +1,72 @@
+"""What several rooms' tests share: block streams from arrays, small data sets, and oracles that watch."""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from dpfc_cli.privacy.chain import Clip
+from dpfc_cli.privacy.curator import BlockStream, Curator
+from dpfc_cli.privacy.noise import SeededBits
+from dpfc_cli.privacy.oracle import Facts, Plan
+from dpfc_cli.privacy.queries import ClassGrams, ClassSums, Gradient, Gram, Query
+
+CHAIN = (Clip(1.0),)
+
+
+def stream_of(x: np.ndarray, labels: np.ndarray) -> BlockStream:
+    """Blocks of arrays held in memory. labels: n or n × k."""
+
+    def blocks(rows: int) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
+        for start in range(0, len(x), rows):
+            yield start, x[start : start + rows], labels[start : start + rows].reshape(len(x[start : start + rows]), -1)
+
+    return blocks
+
+
+def every_query(facts: Facts, seed: int = 0, scale: float = 1.0) -> list[Query]:
+    """One of each kind, with and without a bias and with both losses."""
+    rng = np.random.default_rng(seed)
+    theta = scale * rng.normal(size=(facts.d + 1, facts.m))
+    return [
+        Gram(CHAIN),
+        Gram(CHAIN, bias=True),
+        ClassSums(CHAIN),
+        ClassGrams(CHAIN),
+        Gradient(CHAIN, theta, clip=0.3),
+        Gradient(CHAIN, theta[:-1], clip=2.0, bias=False),
+        Gradient(CHAIN, theta, clip=0.3, loss="softmax"),
+    ]
+
+
+def blobs(n: int, d: int, m: int, seed: int = 0, apart: float = 4.0) -> tuple[np.ndarray, np.ndarray]:
+    """n records in m Gaussian classes whose centres lie `apart` from the origin."""
+    rng = np.random.default_rng(seed)
+    centres = rng.normal(size=(m, d))
+    centres *= apart / np.linalg.norm(centres, axis=1, keepdims=True)
+    labels = np.arange(n) % m
+    return (centres[labels] + rng.normal(size=(n, d))).astype(np.float32), labels.astype(np.int32)
+
+
+class Watching:
+    """An oracle that passes queries on and remembers them with their answers."""
+
+    def __init__(self, inner: Curator) -> None:
+        self.inner = inner
+        self.queries: list[Query] = []
+        self.answers: list[np.ndarray] = []
+
+    def release(self, query: Query) -> np.ndarray:
+        self.queries.append(query)
+        self.answers.append(self.inner.release(query))
+        return self.answers[-1]
+
+
+def curator(facts: Facts, plan: Plan, mu: float, x: np.ndarray, labels: np.ndarray, seed: int = 0) -> Curator:
+    return Curator(facts, plan, mu, stream_of(x, labels), SeededBits(seed))
+
+
+def integers(a: np.ndarray) -> list[int]:
+    """The entries as Python integers, exact; fails if one is not an integer."""
+    flat = np.asarray(a, np.float64).ravel()
+    assert (flat == np.rint(flat)).all()
+    return [int(v) for v in flat]
