@@ -1,7 +1,7 @@
 """What the user can mend: one message that says what, why and what to do.
 
-Every room raises these; only `dpfc_cli.cli` turns them into text and an exit code. A message may name files, options and
-public facts. It never carries a record's values.
+Every room raises these; only `dpfc_cli.cli` turns them into text and an exit code. A message may name files, options
+and public facts. It never carries a record's values.
 """
 
 
@@ -26,3 +26,9 @@ def unknown(kind: str, name: str, known: tuple[str, ...] | list[str]) -> UserErr
     near = difflib.get_close_matches(name, known, n=1)
     hint = f"Did you mean '{near[0]}'? " if near else ""
     return UserError(f"Unknown {kind} '{name}'.", f"{hint}Known: {', '.join(known)}.")
+
+
+def sentence(error: Exception) -> str:
+    """An error's text as a sentence."""
+    text = str(error)
+    return text[:1].upper() + text[1:] + "."

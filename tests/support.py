@@ -29,11 +29,11 @@ def every_query(facts: Facts, seed: int = 0, scale: float = 1.0) -> list[Query]:
     theta = scale * rng.normal(size=(facts.d + 1, facts.m))
     return [
         Gram(CHAIN),
-        Gram(CHAIN, bias=True),
+        Gram(CHAIN, constant=0.2),
         ClassSums(CHAIN),
         ClassGrams(CHAIN),
         Gradient(CHAIN, theta, clip=0.3),
-        Gradient(CHAIN, theta[:-1], clip=2.0, bias=False),
+        Gradient(CHAIN, theta[:-1], clip=2.0, constant=0),
         Gradient(CHAIN, theta, clip=0.3, loss="softmax"),
     ]
 

@@ -9,6 +9,7 @@ import typer
 
 from dpfc_cli.cli import display, places
 from dpfc_cli.cli.app import command
+from dpfc_cli.errors import sentence
 
 DELTAS = (1e-5, 1e-6, 1e-7)
 
@@ -22,7 +23,9 @@ def budget(
     delta: Annotated[
         list[float] | None, typer.Option(help="δ; may be given several times. Default: 1e-5, 1e-6, 1e-7.")
     ] = None,
-    steps: Annotated[int, typer.Option(min=1, max=1_000_000, help="Steps T of the iterative methods.")] = 10,
+    steps: Annotated[
+        int | None, typer.Option(min=1, max=1_000_000, help="Steps T of the iterative methods. Default: theirs.")
+    ] = None,
     features: Annotated[str | None, typer.Option(help="Feature set whose ledger to show, by path or name.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
 ) -> None:
@@ -48,63 +51,65 @@ def budget(
         print(json.dumps(result))  # noqa: T201
         return
     if "conversion" in result:
-        _show_conversion(result["conversion"], sigma, epsilon, steps)
+        _show_conversion(result["conversion"], sigma, epsilon)
     if "spent" in result:
         _show_spent(result["spent"])
 
 
 def _conversion(
-    sigma: float | None, epsilon: float | None, deltas: tuple[float, ...], steps: int
+    sigma: float | None, epsilon: float | None, deltas: tuple[float, ...], steps: int | None
 ) -> list[dict[str, Any]]:
     from dpfc_cli.errors import UserError
-    from dpfc_cli.privacy import accounting
+    from dpfc_cli.privacy.accounting import check_privacy
     from dpfc_cli.privacy.oracle import Facts
     from dpfc_cli.solvers import METHODS
 
+    facts = Facts(n=1, m=2, d=1)
     rows = []
     for method in METHODS.values():
-        takes_steps = "steps" in method.options.__dataclass_fields__
-        given = {"steps": steps} if takes_steps else {}
-        facts = Facts(n=1, m=2, d=1)
-        releases = len(method.plan(facts, method.defaults(facts, 1.0, given)).releases)
+        iterates = "steps" in method.options.__dataclass_fields__
+        options = method.defaults(facts, 1.0, {"steps": steps} if iterates and steps else {})
+        releases = len(method.plan(facts, options).releases)
         for delta in deltas:
             try:
-                if sigma is not None:
-                    accounting.check_privacy(1.0, delta)
-                    mu = accounting.mu_of_sigma(sigma, releases)
-                    row = {
-                        "sigma": sigma,
-                        "epsilon": accounting.epsilon_for(mu, delta),
-                        "paper": accounting.zcdp_epsilon(mu, delta),
-                    }
-                else:
-                    assert epsilon is not None
-                    mu = accounting.mu_for(epsilon, delta)
-                    row = {"epsilon": epsilon, "sigma": math.sqrt(releases) / mu}
-                    row["paper"] = math.sqrt(releases) / accounting.zcdp_mu(epsilon, delta)
+                check_privacy(1.0 if epsilon is None else epsilon, delta)
             except ValueError as error:
-                raise UserError(
-                    f"{error}.".capitalize(), "Give an ε in (0, 100] and a δ in (0, 1), such as 1e-5."
-                ) from error
-            rows.append(
-                {
-                    "method": method.name,
-                    "steps": steps if takes_steps else None,
-                    "releases": releases,
-                    "delta": delta,
-                    **row,
-                }
-            )
+                raise UserError(sentence(error), "Give an ε in (0, 100] and a δ in (0, 1), such as 1e-5.") from error
+            row = {"method": method.name, "steps": options.steps if iterates else None, "releases": releases}
+            rows.append({**row, "delta": delta, **_converted(sigma, epsilon, delta, releases)})
     return rows
 
 
-def _show_conversion(rows: list[dict[str, Any]], sigma: float | None, epsilon: float | None, steps: int) -> None:
+def _converted(sigma: float | None, epsilon: float | None, delta: float, releases: int) -> dict[str, float]:
+    """ε of σ or σ of ε, exactly, and the same by the paper's conversion."""
+    from dpfc_cli.privacy import accounting
+
+    if sigma is not None:
+        mu = accounting.mu_of_sigma(sigma, releases)
+        exact, paper = accounting.epsilon_for(mu, delta), accounting.zcdp_epsilon(mu, delta)
+        return {"sigma": sigma, "epsilon": exact, "paper": paper}
+    assert epsilon is not None
+    exact, paper = accounting.mu_for(epsilon, delta), accounting.zcdp_mu(epsilon, delta)
+    return {"epsilon": epsilon, "sigma": math.sqrt(releases) / exact, "paper": math.sqrt(releases) / paper}
+
+
+def _show_conversion(rows: list[dict[str, Any]], sigma: float | None, epsilon: float | None) -> None:
     wanted = "epsilon" if sigma is not None else "sigma"
     given = f"sigma = {sigma:g}" if sigma is not None else f"epsilon = {epsilon:g}"
     display.table(
-        f"What {given} means (steps = {steps})",
-        ("method", "releases", "delta", f"{wanted}, exact", f"{wanted}, paper's conversion"),
-        [(r["method"], str(r["releases"]), f"{r['delta']:g}", f"{r[wanted]:.6g}", f"{r['paper']:.6g}") for r in rows],
+        f"What {given} means",
+        ("method", "steps", "releases", "delta", f"{wanted}, exact", f"{wanted}, paper's conversion"),
+        [
+            (
+                r["method"],
+                str(r["steps"] or "–"),
+                str(r["releases"]),
+                f"{r['delta']:g}",
+                f"{r[wanted]:.6g}",
+                f"{r['paper']:.6g}",
+            )
+            for r in rows
+        ],
     )
 
 

@@ -38,7 +38,8 @@ def evaluate(
     d, m = loaded.weight.shape
     if d != manifest.dim or m != len(manifest.classes):
         raise UserError(
-            f"The head takes {d} dimensions and knows {m} classes, the features have {manifest.dim} and {len(manifest.classes)}.",
+            f"The head takes {d} dimensions and knows {m} classes, "
+            f"the features have {manifest.dim} and {len(manifest.classes)}.",
             "Evaluate on features of the same backbone and data set, named with --features.",
         )
     if card["features"]["fingerprint"] != manifest.fingerprint:

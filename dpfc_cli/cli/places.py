@@ -24,13 +24,12 @@ def named(out: str) -> Path:
 
 def feature_set(given: str | None) -> tuple["FeatureSet", bool]:
     """The feature set given by path or name, or the newest one: (set, whether it was chosen for the user)."""
+    from dpfc_cli.features.manifest import MANIFEST
     from dpfc_cli.features.reader import FeatureSet, newest
 
     if given is None:
         return newest(features_folder()), True
-    path = Path(given)
-    if not path.exists() and named(given).exists():
-        path = named(given)
+    path = next((p for p in (Path(given), named(given)) if (p / MANIFEST).exists()), Path(given))
     if not path.exists():
         raise UserError(f"There is no feature set '{given}'.", f"Name a folder, or a set in '{features_folder()}'.")
     return FeatureSet(path), False

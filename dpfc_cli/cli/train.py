@@ -13,6 +13,7 @@ import typer
 
 from dpfc_cli.cli import display, places
 from dpfc_cli.cli.app import command
+from dpfc_cli.errors import sentence
 
 if TYPE_CHECKING:
     from dpfc_cli.privacy.accounting import Guarantee
@@ -184,14 +185,14 @@ def _calibrated(
             epsilon = accounting.epsilon_for(mu, delta)
             accounting.check_privacy(epsilon, delta)
     except ValueError as error:
-        text = str(error)
         raise UserError(
-            text[0].upper() + text[1:] + ".",
+            sentence(error),
             "Choose ε in (0, 100] and δ in (0, 1); with --sigma, one that gives such an ε.",
         ) from error
     if delta > 1 / facts.n:
         display.warn(
-            f"delta = {delta:g} exceeds 1/n = {1 / facts.n:.2g}: a mechanism that publishes a whole record would satisfy it."
+            f"delta = {delta:g} exceeds 1/n = {1 / facts.n:.2g}: "
+            "a mechanism that publishes a whole record would satisfy it."
         )
     return options, plan, accounting.Guarantee(epsilon, delta, mu, eta)
 

@@ -95,6 +95,10 @@ def _open(path: Path) -> dict[str, Arrays]:
 
 def _npy(path: Path) -> np.ndarray:
     try:
+        # np.load would take other formats under this name, too.
+        with path.open("rb") as file:
+            if file.read(6) != b"\x93NUMPY":
+                raise ValueError("it does not begin like one")
         return np.asanyarray(np.load(path, mmap_mode="r", allow_pickle=False))
     except (OSError, ValueError, EOFError) as error:
         raise UserError(
@@ -108,6 +112,8 @@ def _npz(path: Path) -> dict[str, Arrays]:
     import zlib
 
     try:
+        if not zipfile.is_zipfile(path):
+            raise ValueError("it is not a zip archive")
         with np.load(path, allow_pickle=False) as file:
             return {s: Arrays(file[f"{s}_x"], file[f"{s}_y"]) for s in SPLITS if f"{s}_x" in file or f"{s}_y" in file}
     except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error) as error:

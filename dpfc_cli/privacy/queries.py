@@ -59,10 +59,10 @@ def prepare(x: Any, labels: Any, present: Any, m: int, xp: Any) -> tuple[Any, An
     return xp.where(valid, x, xp.float32(0)), xp.where(valid, y, False).astype(xp.float64), valid
 
 
-def inputs(chain: Chain, bias: bool, x: Any, xp: Any) -> Any:
-    """What the linear head sees of a record: chain(x), and a constant 1 behind it where the head has a bias."""
+def inputs(chain: Chain, constant: float, x: Any, xp: Any) -> Any:
+    """What the linear head sees of a record: chain(x), and behind it a constant feature for the bias (none if 0)."""
     z = run(chain, x, xp)
-    return xp.concatenate([z, xp.ones_like(z[:, :1])], axis=-1) if bias else z
+    return xp.concatenate([z, xp.full_like(z[:, :1], constant)], axis=-1) if constant else z
 
 
 def probabilities(logits: Any, loss: Loss, xp: Any) -> Any:
@@ -74,9 +74,13 @@ def probabilities(logits: Any, loss: Loss, xp: Any) -> Any:
     return 1 / (1 + xp.exp(xp.clip(-logits, -60.0, 60.0)))
 
 
-def _bound(bias: bool) -> float:
+def _bound(constant: float) -> float:
     """The norm that `inputs` should not exceed: the chain ends in the unit ball. `Lattice.vector` enforces it."""
-    return math.sqrt(2.0) if bias else 1.0
+    return math.sqrt(1 + constant**2)
+
+
+def _side(facts: Facts, constant: float) -> int:
+    return facts.d + (1 if constant else 0)
 
 
 @dataclass(frozen=True)
@@ -88,20 +92,20 @@ class Gram:
     """
 
     chain: Chain
-    bias: bool = False
+    constant: float = 0.0
     kind: ClassVar[str] = "gram"
     arrays: ClassVar[tuple[str, ...]] = ()
     replace_one: ClassVar[float] = math.sqrt(2)
     symmetric: ClassVar[bool] = True
 
     def shape(self, facts: Facts) -> tuple[int, ...]:
-        return (facts.d + self.bias, facts.d + self.bias)
+        return (_side(facts, self.constant),) * 2
 
     def scale(self, facts: Facts, grid: Grid) -> float:
-        return (_bound(self.bias) / grid.radius(grid.unit, facts.d + self.bias)) ** 2
+        return (_bound(self.constant) / grid.radius(grid.unit, _side(facts, self.constant))) ** 2
 
     def factors(self, x: Any, y: Any, facts: Facts, grid: Grid, xp: Any) -> tuple[Any, Any]:
-        q = grid.vector(inputs(self.chain, self.bias, x, xp) / _bound(self.bias), grid.unit, xp)
+        q = grid.vector(inputs(self.chain, self.constant, x, xp) / _bound(self.constant), grid.unit, xp)
         return q, q
 
 
@@ -170,7 +174,7 @@ class Gradient:
     chain: Chain
     theta: np.ndarray
     clip: float
-    bias: bool = True
+    constant: float = 1.0
     loss: Loss = "sigmoid"
     kind: ClassVar[str] = "gradient"
     arrays: ClassVar[tuple[str, ...]] = ("theta",)
@@ -178,13 +182,13 @@ class Gradient:
     symmetric: ClassVar[bool] = False
 
     def shape(self, facts: Facts) -> tuple[int, ...]:
-        return (facts.d + self.bias, facts.m)
+        return (_side(facts, self.constant), facts.m)
 
     def scale(self, facts: Facts, grid: Grid) -> float:
-        return self.clip / (grid.radius(grid.unit, facts.d + self.bias) * grid.radius(grid.unit, facts.m))
+        return self.clip / (grid.radius(grid.unit, _side(facts, self.constant)) * grid.radius(grid.unit, facts.m))
 
     def factors(self, x: Any, y: Any, facts: Facts, grid: Grid, xp: Any) -> tuple[Any, Any]:
-        z = inputs(self.chain, self.bias, x, xp)
+        z = inputs(self.chain, self.constant, x, xp)
         logits = z.astype(xp.float32) @ self.theta.astype(xp.float32)
         p = probabilities(logits, self.loss, xp)
         length = xp.sqrt(xp.sum(z * z, axis=-1, keepdims=True))

@@ -1,8 +1,12 @@
 """DP-FC: logistic regression preconditioned by the feature covariance (Mehta et al. 2022, Algorithm 4).
 
-One release of the Gram matrix of the features, T releases of the clipped gradient of the logistic loss, and θ ← θ −
-η·(G/n + λI)⁻¹·g/n. The bias is the weight of a constant feature and starts at −10, as in the paper: every class starts
-out improbable, so the first gradients are the class means.
+One release of the Gram matrix of the features, T releases of the clipped gradient of the sigmoid loss, and
+θ ← θ − η·(G/n + λI)⁻¹·g/n. The bias is the weight of a constant feature and starts at −10, as in the paper: every class
+starts out improbable, so the first gradients are the class sums.
+
+The constant feature has the value 0.2 where the paper's has 1 and features are measured in C_G. It is the same model;
+but a constant of 1 is half of every record's squared length, so half of what the clipping leaves and the noise buys
+would go into the bias.
 """
 
 import math
@@ -15,16 +19,18 @@ import numpy as np
 from dpfc_cli.privacy.chain import Clip
 from dpfc_cli.privacy.oracle import Facts, Oracle, Plan, Release
 from dpfc_cli.privacy.queries import Gradient, Gram
-from dpfc_cli.solvers.linear import symmetric_psd
+from dpfc_cli.solvers.linear import noise_edge, symmetric_psd
 from dpfc_cli.solvers.method import Method, Solution
 
 START_BIAS = -10.0
+STEPS = 20
+GRADIENT_CLIP = 0.36
 
 
 @dataclass(frozen=True)
 class Options:
     """steps: T. eta: learning rate η. lam: damping λ of the preconditioner, per record and in units of C_G². clip: C_G,
-    in the features' units. gradient_clip: C_g, in units of a gradient with respect to features measured in C_G.
+    in the features' units. gradient_clip: C_g, in units of C_G. constant: value of the bias's feature, in units of C_G.
     """
 
     steps: int
@@ -32,40 +38,46 @@ class Options:
     lam: float
     clip: float
     gradient_clip: float
+    constant: float = 0.2
 
 
 def defaults(facts: Facts, mu: float | None, given: Mapping[str, Any]) -> Options:
-    """PLACEHOLDER"""
-    steps = int(given.get("steps") or (10 if mu is not None else 300))
-    lam = 1e-5
-    if mu is not None:
-        edge = math.sqrt(2 * facts.d) * 2 * math.sqrt(steps + 1) / mu / facts.n
-        lam = 1e-5 + edge
-    return Options(**{"steps": steps, "eta": 50.0, "lam": lam, "clip": 0.005, "gradient_clip": 0.5, **given})
+    """Defaults from public facts.
+
+    clip: as in DP-LS. lam: the edge of the noise that is left in G, which makes the noise in a step's logits
+    independent of ε and n; hence one η serves every ε, growing as √d, with a floor that lets the bias climb from −10.
+    What matters is the total step T·η·C_g, so η makes up for other T and C_g. T = 20: 10 is up to 3 points worse at ε =
+    0.01, 40 no better. Equal shares: a larger one for G costs at small ε. Without noise and clip η = 16 converges and
+    64 oscillates.
+    """
+    if mu is None:
+        return Options(**{"steps": STEPS, "eta": 16.0, "lam": 5e-4, "clip": 0.005, "gradient_clip": 1.0, **given})
+    steps, clip = given.get("steps", STEPS), given.get("gradient_clip", GRADIENT_CLIP)
+    constant = given.get("constant", Options.constant)
+    sigma = math.sqrt(steps + 1) / mu
+    lam = (1 + constant**2) * noise_edge(facts.d + 1, sigma, facts.n) + 5e-5
+    eta = max(20.0, 2.2 * math.sqrt(facts.d)) * (STEPS / steps) * (GRADIENT_CLIP / clip)
+    return Options(**{"steps": steps, "eta": eta, "lam": lam, "clip": 0.005, "gradient_clip": clip, **given})
 
 
 def plan(facts: Facts, options: Options) -> Plan:
     """One Gram matrix and T gradients, in equal shares."""
     side, share = facts.d + 1, 1 / (options.steps + 1)
-    return Plan(
-        (
-            Release("gram", (side, side), share),
-            *(Release("gradient", (side, facts.m), share) for _ in range(options.steps)),
-        )
-    )
+    gradients = [Release("gradient", (side, facts.m), share)] * options.steps
+    return Plan((Release("gram", (side, side), share), *gradients))
 
 
 def solve(oracle: Oracle, facts: Facts, options: Options) -> Solution:
     """Algorithm 4 with a constant step; the last iterate."""
-    chain = (Clip(options.clip),)
-    gram = symmetric_psd(oracle.release(Gram(chain, bias=True))) / facts.n
+    chain, constant = (Clip(options.clip),), options.constant
+    gram = symmetric_psd(oracle.release(Gram(chain, constant))) / facts.n
     precondition = np.linalg.inv(gram + options.lam * np.eye(facts.d + 1))
     theta = np.zeros((facts.d + 1, facts.m))
-    theta[-1] = START_BIAS
+    theta[-1] = START_BIAS / constant
     for _ in range(options.steps):
-        gradient = oracle.release(Gradient(chain, theta, options.gradient_clip, bias=True))
+        gradient = oracle.release(Gradient(chain, theta, options.gradient_clip, constant))
         theta = theta - options.eta * precondition @ gradient / facts.n
-    return Solution(chain, theta[:-1], theta[-1])
+    return Solution(chain, theta[:-1], constant * theta[-1])
 
 
 METHOD = Method("dp-fc", "logistic regression preconditioned by the feature covariance", Options, defaults, plan, solve)

@@ -1,4 +1,6 @@
-"""Linear algebra on released matrices: post-processing, shared by the methods."""
+"""What methods compute from released matrices: post-processing, shared by them."""
+
+import math
 
 import numpy as np
 
@@ -6,7 +8,17 @@ import numpy as np
 def symmetric_psd(matrix: np.ndarray) -> np.ndarray:
     """The nearest positive semi-definite matrix in Frobenius norm: negative eigenvalues to zero.
 
-    Noise makes the smallest eigenvalues of a released Gram matrix negative; what they estimate is not.
+    Noise makes the smallest eigenvalues of a released Gram matrix negative; what they estimate is not. matrix: … × d ×
+    d.
     """
-    values, vectors = np.linalg.eigh((matrix + matrix.T) / 2)
-    return np.asarray((vectors * np.maximum(values, 0.0)) @ vectors.T)
+    values, vectors = np.linalg.eigh((matrix + matrix.swapaxes(-1, -2)) / 2)
+    return np.asarray((vectors * np.maximum(values, 0.0)[..., None, :]) @ vectors.swapaxes(-1, -2))
+
+
+def noise_edge(side: int, sigma: float, n: int) -> float:
+    """The largest eigenvalue, per record, of the noise in a released Gram matrix of that side.
+
+    The noise has off-diagonal variance σ²/2, so its spectrum is a semicircle of radius √(2·side)·σ (Wigner). It is
+    known from public facts, and eigenvalues below it are mostly noise: the natural scale of a ridge or damping.
+    """
+    return math.sqrt(2 * side) * sigma / n

@@ -27,7 +27,11 @@ np.savez(sys.argv[1], *sums)
 
 def sums_with(devices: int, folder: Path) -> list[np.ndarray]:
     out = folder / f"{devices}.npz"
-    environment = {**os.environ, "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}", "JAX_PLATFORMS": "cpu"}
+    environment = {
+        **os.environ,
+        "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}",
+        "JAX_PLATFORMS": "cpu",
+    }
     subprocess.run([sys.executable, "-c", PROGRAM, str(out), str(devices)], check=True, env=environment)
     with np.load(out) as file:
         return [file[name] for name in file.files]
@@ -38,7 +42,9 @@ def test_one_and_four_devices_sum_to_the_same_integers(tmp_path: Path) -> None:
     exact, gradients = slice(0, 4), slice(4, None)
     assert all(np.array_equal(a, b) for a, b in zip(one[exact], four[exact], strict=True))
     # Logits are float32 and may differ between block shapes; their sums stay next to each other.
-    assert all(np.allclose(a, b, atol=700 * 4e-6 * 4.0**18) for a, b in zip(one[gradients], four[gradients], strict=True))
+    assert all(
+        np.allclose(a, b, atol=700 * 4e-6 * 4.0**18) for a, b in zip(one[gradients], four[gradients], strict=True)
+    )
 
 
 def test_blas_and_xla_make_the_same_exact_product() -> None:

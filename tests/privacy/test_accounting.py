@@ -25,7 +25,9 @@ def delta_in_60_digits(epsilon: float, mu: float) -> mpmath.mpf:
     ],
 )  # fmt: skip
 def test_golden_noise_multipliers(releases: int, epsilon: float, sigma: float) -> None:
-    assert math.sqrt(releases) / accounting.mu_for(epsilon, 1e-5) == pytest.approx(sigma, abs=5e-4 if sigma > 50 else 5e-5)
+    assert math.sqrt(releases) / accounting.mu_for(epsilon, 1e-5) == pytest.approx(
+        sigma, abs=5e-4 if sigma > 50 else 5e-5
+    )
 
 
 def test_sigma_10_with_eleven_releases_is_1_264_exactly_and_1_647_by_the_papers_conversion() -> None:
@@ -60,7 +62,9 @@ def test_the_samplers_distance_is_paid_for_out_of_delta() -> None:
         accounting.mu_for(8.0, 1e-5, 1e-8)
 
 
-@pytest.mark.parametrize(("epsilon", "delta"), [(0, 1e-5), (-1, 1e-5), (101, 1e-5), (math.nan, 1e-5), (1, 0), (1, 1), (1, math.nan)])
+@pytest.mark.parametrize(
+    ("epsilon", "delta"), [(0, 1e-5), (-1, 1e-5), (101, 1e-5), (math.nan, 1e-5), (1, 0), (1, 1), (1, math.nan)]
+)
 def test_out_of_range_is_refused(epsilon: float, delta: float) -> None:
     with pytest.raises(ValueError, match="must lie in"):
         accounting.mu_for(epsilon, delta)

@@ -17,7 +17,9 @@ X, Y = blobs(40, 4, 3)
 RUNS = 300
 GRADIENT = Gradient(CHAIN, np.zeros((5, 3)), clip=1.0)
 QUERIES: list[Query] = [Gram(CHAIN), ClassGrams(CHAIN), ClassSums(CHAIN), GRADIENT, GRADIENT]
-PLAN = Plan(tuple(Release(q.kind, q.shape(FACTS), s) for q, s in zip(QUERIES, (0.3, 0.1, 0.2, 0.15, 0.25), strict=True)))
+PLAN = Plan(
+    tuple(Release(q.kind, q.shape(FACTS), s) for q, s in zip(QUERIES, (0.3, 0.1, 0.2, 0.15, 0.25), strict=True))
+)
 MU = 0.7
 
 
@@ -185,7 +187,7 @@ def test_anything_but_the_plans_next_release_is_refused() -> None:
     with pytest.raises(PlanError, match="planned as gram"):
         oracle.release(ClassSums(CHAIN))
     with pytest.raises(PlanError, match="planned as gram"):
-        oracle.release(Gram(CHAIN, bias=True))
+        oracle.release(Gram(CHAIN, constant=0.2))
     for query in QUERIES:
         oracle.release(query)
     with pytest.raises(PlanError, match="no release left"):

@@ -1,4 +1,6 @@
-"""The sampler draws round(σ·Z): its probabilities, its tails, its independence, and its exact way out of close calls."""
+"""The sampler draws round(σ·Z): its probabilities, its tails, its independence, and its exact way out of close
+calls.
+"""
 
 import math
 from collections.abc import Iterator
@@ -111,7 +113,8 @@ def test_the_cells_left_out_weigh_less_than_eta() -> None:
 
 
 def test_system_bits_are_fresh_and_seeded_bits_repeat() -> None:
-    assert SystemBits.secure and not SeededBits.secure
+    assert SystemBits.secure
+    assert not SeededBits.secure
     assert not np.array_equal(SystemBits().words(8), SystemBits().words(8))
     a, b = SeededBits(7), SeededBits(7)
     assert np.array_equal(a.words(8), b.words(8))

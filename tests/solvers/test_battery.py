@@ -1,5 +1,5 @@
-"""Every method passes the same tests: it asks what it planned, one record moves nothing too far, whatever the records are, and
-it learns.
+"""Every method passes the same tests: it asks what it planned, one record moves nothing too far, whatever the records
+are, and it learns.
 """
 
 import math
@@ -24,7 +24,9 @@ ALL = pytest.mark.parametrize("method", METHODS.values(), ids=list(METHODS))
 GIVEN = {"dp-ls": {}, "dp-fc": {"steps": 3}}
 
 
-def trained(method: Method, facts: Facts, mu: float, x: np.ndarray, y: np.ndarray, seed: int = 0) -> tuple[Solution, Watching]:  # type: ignore[type-arg]
+def trained(
+    method: Method, facts: Facts, mu: float, x: np.ndarray, y: np.ndarray, seed: int = 0
+) -> tuple[Solution, Watching]:  # type: ignore[type-arg]
     options = method.defaults(facts, mu, GIVEN[method.name])
     oracle = Watching(curator(facts, method.plan(facts, options), mu, x, y, seed))
     return method.solve(oracle, facts, options), oracle
@@ -79,7 +81,12 @@ FEATURE = st.one_of(st.floats(width=32, allow_nan=True), st.sampled_from([0.0, 1
 )
 @settings(max_examples=25, deadline=None)
 def test_with_the_same_answers_one_record_moves_no_sum_beyond_its_sensitivity(
-    method: Method, x: np.ndarray, y: np.ndarray, other: np.ndarray, label: int, index: int  # type: ignore[type-arg]
+    method: Method,
+    x: np.ndarray,
+    y: np.ndarray,
+    other: np.ndarray,
+    label: int,
+    index: int,  # type: ignore[type-arg]
 ) -> None:
     facts, mu = Facts(n=5, m=2, d=3), 1.0
     _, oracle = trained(method, facts, mu, x, y)

@@ -1,0 +1,195 @@
+"""The lines a user types, from import to budget, and what each writes where."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dpfc_cli.heads.head import load
+from dpfc_cli.trust.ledger import read
+from tests.cli.conftest import Dpfc
+
+
+def heads() -> list[str]:
+    return sorted(p.name for p in Path("heads").glob("*"))
+
+
+@pytest.mark.parametrize("method", ["dp-ls", "dp-fc"])
+def test_the_whole_path_from_features_to_accuracy(dpfc: Dpfc, features: Path, method: str) -> None:
+    trained = dpfc("train", "--method", method, "--epsilon", "8")
+    assert trained.exit_code == 0, trained.output
+    assert heads() == [f"blobs-{method}-eps8.safetensors"]
+    for words in ("zero-out", "one record of 600", "not covered", "(8, 1e-05)"):
+        assert words in trained.stdout
+    found = dpfc("evaluate", "--json")
+    result = json.loads(found.stdout)
+    assert result["top1"] > 0.9
+    assert {"top1", "top5", "epsilon", "delta", "method", "n"} <= set(result)
+    assert (result["epsilon"], result["method"], result["n"]) == (8, method, 150)
+    table = dpfc("evaluate")
+    assert "epsilon = 8, delta = 1e-05" in table.stdout
+    assert re.search(r"^class +records +top-1$", table.stdout, re.M)
+
+
+def test_sigma_is_the_noise_multiplier_and_its_epsilon_is_stated(dpfc: Dpfc, features: Path) -> None:
+    assert dpfc("train", "--method", "dp-ls", "--sigma", "10", "--delta", "1e-5").exit_code == 0
+    card = load(Path("heads") / heads()[0]).card
+    assert card["epsilon"] == pytest.approx(0.620, abs=1e-3)
+    assert all(r["sigma"] == pytest.approx(10 / (3 * r["share"]) ** 0.5) for r in card["plan"])
+
+
+def test_every_training_is_charged_and_budget_composes_them(dpfc: Dpfc, features: Path) -> None:
+    for _ in range(2):
+        assert dpfc("train", "--method", "dp-ls", "--epsilon", "1").exit_code == 0
+    rows = read(Path("features/blobs.ledger.sqlite"))
+    assert len(rows) == 2
+    spent = json.loads(dpfc("budget", "--json", "--delta", "1e-5").stdout)["spent"]
+    assert spent["mu"] == pytest.approx((rows[0].mu ** 2 + rows[1].mu ** 2) ** 0.5)  # type: ignore[operator]
+    assert 1 < spent["epsilon"]["1e-05"] < 2
+    assert len(heads()) == 2
+
+
+def test_killed_after_the_charge_the_charge_stands_and_no_head_is_left(dpfc: Dpfc, features: Path) -> None:
+    program = """
+import os, signal, sys
+from dpfc_cli.privacy import curator
+curator.draw_noise = lambda *a: os.kill(os.getpid(), signal.SIGKILL)
+sys.argv = ["dpfc", "train", "--epsilon", "1"]
+from dpfc_cli.cli.app import main
+main()
+"""
+    ended = subprocess.run([sys.executable, "-c", program], check=False, capture_output=True)
+    assert ended.returncode == -9
+    assert len(read(Path("features/blobs.ledger.sqlite"))) == 1
+    assert heads() == []
+
+
+def test_the_data_are_not_opened_before_the_charge(dpfc: Dpfc, features: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from dpfc_cli.trust import ledger
+
+    order: list[str] = []
+    real_charge = ledger.charge
+    monkeypatch.setattr(ledger, "charge", lambda *a: (order.append("charge"), real_charge(*a)))
+    from dpfc_cli.privacy import curator
+
+    real_sum, real_noise = curator.exact_sum, curator.draw_noise
+    monkeypatch.setattr(curator, "exact_sum", lambda *a: (order.append("sum"), real_sum(*a))[1])
+    monkeypatch.setattr(curator, "draw_noise", lambda *a: (order.append("noise"), real_noise(*a))[1])
+    assert dpfc("train", "--method", "dp-ls", "--epsilon", "1").exit_code == 0
+    assert order == ["charge", *["sum", "noise"] * 3]
+
+
+def test_non_private_heads_say_so_and_are_never_chosen_unasked(dpfc: Dpfc, features: Path) -> None:
+    trained = dpfc("train", "--method", "dp-ls", "--non-private")
+    assert "∞" in trained.stdout
+    assert heads() == ["blobs-dp-ls.nonprivate.safetensors"]
+    assert dpfc("evaluate").exit_code == 2
+    asked = dpfc("evaluate", "--head", "heads/blobs-dp-ls.nonprivate.safetensors")
+    assert "epsilon = ∞" in asked.stdout
+    assert (
+        json.loads(dpfc("evaluate", "--head", "heads/blobs-dp-ls.nonprivate.safetensors", "--json").stdout)["epsilon"]
+        is None
+    )
+    assert "without a guarantee" in dpfc("budget").stderr
+
+
+def test_a_seed_repeats_the_head_claims_nothing_and_is_written_nowhere(dpfc: Dpfc, features: Path) -> None:
+    seed = "86420975318642"
+    for name in ("a", "b"):
+        assert dpfc("train", "--epsilon", "1", "--seed", seed, "--out", f"heads/{name}.safetensors").exit_code == 0
+    a, b = load(Path("heads/a.safetensors")), load(Path("heads/b.safetensors"))
+    assert np.array_equal(a.weight, b.weight)
+    assert a.card["epsilon"] is None
+    for path in [*Path().rglob("*.safetensors"), *Path().rglob("*.sqlite"), *Path().rglob("*.json")]:
+        assert seed.encode() not in path.read_bytes()
+
+
+def test_system_noise_never_repeats(dpfc: Dpfc, features: Path) -> None:
+    for name in ("a", "b"):
+        assert dpfc("train", "--epsilon", "1", "--out", f"heads/{name}.safetensors").exit_code == 0
+    a, b = load(Path("heads/a.safetensors")), load(Path("heads/b.safetensors"))
+    assert not np.isclose(a.weight, b.weight).any()
+
+
+@pytest.mark.parametrize("shards", ["3", "16"])
+def test_a_seeded_head_is_bit_equal_from_any_sharding(dpfc: Dpfc, features: Path, arrays: Path, shards: str) -> None:
+    assert dpfc("import", str(arrays), "--out", "many", "--classes", "3", "--shards", shards).exit_code == 0
+    for name in ("blobs", "many"):
+        assert (
+            dpfc(
+                "train", "--epsilon", "2", "--seed", "5", "--features", name, "--out", f"heads/{name}.safetensors"
+            ).exit_code
+            == 0
+        )
+    one, other = load(Path("heads/blobs.safetensors")), load(Path("heads/many.safetensors"))
+    assert np.array_equal(one.weight, other.weight)
+    assert np.array_equal(one.bias, other.bias)
+
+
+def test_the_private_split_is_not_scored_without_a_warning(dpfc: Dpfc, features: Path) -> None:
+    dpfc("train", "--epsilon", "1")
+    assert "private split" in dpfc("evaluate", "--split", "train").stderr
+    assert "private split" not in dpfc("evaluate").stderr
+
+
+def test_swamped_signals_are_announced_before_training(dpfc: Dpfc, features: Path) -> None:
+    assert "swamp" in dpfc("train", "--epsilon", "0.01").stderr
+    assert "swamp" not in dpfc("train", "--epsilon", "8").stderr
+
+
+def test_budget_converts_as_the_golden_figures_say(dpfc: Dpfc) -> None:
+    rows = json.loads(dpfc("budget", "--sigma", "10", "--steps", "10", "--delta", "1e-5", "--json").stdout)[
+        "conversion"
+    ]
+    fc = next(r for r in rows if r["method"] == "dp-fc")
+    assert fc["releases"] == 11
+    assert fc["epsilon"] == pytest.approx(1.264, abs=5e-4)
+    assert fc["paper"] == pytest.approx(1.647, abs=6e-4)
+    asked = ("budget", "--epsilon", str(fc["epsilon"]), "--steps", "10", "--delta", "1e-5", "--json")
+    back = json.loads(dpfc(*asked).stdout)["conversion"]
+    assert next(r for r in back if r["method"] == "dp-fc")["sigma"] == pytest.approx(10, rel=1e-6)
+    assert "1.264" in dpfc("budget", "--sigma", "10", "--steps", "10").stdout
+
+
+def test_help_and_budget_never_load_jax() -> None:
+    program = """
+import sys
+sys.argv = ["dpfc", *sys.argv[1:]]
+from dpfc_cli.cli.app import main
+try:
+    main()
+except SystemExit as end:
+    assert end.code == 0, end.code
+assert "jax" not in sys.modules and "h5py" not in sys.modules
+"""
+    for arguments in (["--help"], ["extract", "--help"], ["train", "--help"], ["budget", "--sigma", "10"]):
+        subprocess.run([sys.executable, "-c", program, *arguments], check=True, stdout=subprocess.DEVNULL)
+
+
+def test_extract_train_and_evaluate_the_embedded_digits(dpfc: Dpfc) -> None:
+    made = dpfc("extract", "--model", "scattering", "--dataset", "digits", "--pool", "mean", "--shards", "2")
+    assert made.exit_code == 0, made.output
+    assert "1,400 in 2 shard(s)" in made.stdout
+    assert dpfc("extract", "--dataset", "digits", "--pool", "mean").exit_code == 0
+    assert dpfc("train", "--method", "dp-ls", "--non-private").exit_code == 0
+    head = "heads/digits-scattering-mean-dp-ls.nonprivate.safetensors"
+    assert json.loads(dpfc("evaluate", "--head", head, "--json").stdout)["top1"] > 0.85
+
+
+def test_a_pipe_gets_plain_text_and_a_closed_one_ends_quietly(dpfc: Dpfc) -> None:
+    program = "from dpfc_cli.cli.app import main; main()"
+    command = [sys.executable, "-c", program, "budget", "--sigma", "10"]
+    piped = subprocess.run(command, check=True, capture_output=True, text=True)
+    assert "\x1b" not in piped.stdout
+    assert "│" not in piped.stdout
+    read_end, write_end = os.pipe()
+    os.close(read_end)
+    closed = subprocess.run(command, check=False, stdout=write_end, stderr=subprocess.PIPE, text=True)
+    os.close(write_end)
+    assert "Traceback" not in closed.stderr
+    assert closed.returncode == 0

@@ -1,0 +1,164 @@
+"""What the user can mend: one message with a remedy, exit code 2, nothing written, nothing charged."""
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.cli.conftest import Dpfc
+
+TRAIN = ["train", "--epsilon", "1"]
+
+
+def snapshot() -> dict[str, bytes]:
+    return {str(p): p.read_bytes() for p in sorted(Path().rglob("*")) if p.is_file()}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["train", "--epsilon", "1", "--method", "dp-sl"], "Did you mean 'dp-ls'?"),
+        (["extract", "--dataset", "digits", "--model", "resnet"], "Unknown model 'resnet'"),
+        (["extract", "--dataset", "digits", "--pool", "max"], "Unknown pooling 'max'"),
+        (["extract", "--dataset", "cifar11"], "Unknown data set 'cifar11'"),
+        (["extract", "--dataset", "digits", "--dtype", "int8"], "Unknown dtype"),
+        (["extract", "--dataset", "cifar10", "--data-dir", "nowhere"], "nowhere"),
+        (["extract", "--dataset", "imagefolder:nowhere"], "nowhere"),
+        (["train", "--epsilon", "0"], "psilon must lie in (0, 100]"),
+        (["train", "--epsilon", "1000"], "psilon must lie in (0, 100]"),
+        (["train", "--epsilon", "nan"], "psilon must lie in (0, 100]"),
+        (["train", "--epsilon", "1", "--delta", "0"], "elta must lie in (0, 1)"),
+        (["train", "--epsilon", "1", "--delta", "1.5"], "elta must lie in (0, 1)"),
+        (["train", "--sigma", "-3"], "igma must be a positive number"),
+        (["train", "--sigma", "1e-9"], "psilon must lie in (0, 100]"),
+        (["train"], "Privacy must be given once"),
+        (["train", "--epsilon", "1", "--non-private"], "Privacy must be given once"),
+        (["train", "--epsilon", "1", "--sigma", "2"], "Privacy must be given once"),
+        ([*TRAIN, "--adjacency", "add-remove"], "Unknown adjacency"),
+        ([*TRAIN, "--alpha", "1"], "--alpha is no option of dp-fc"),
+        ([*TRAIN, "--eta", "0"], "--eta must be a positive number"),
+        ([*TRAIN, "--lambda", "nan"], "--lambda must be a non-negative number"),
+        ([*TRAIN, "--features", "nowhere"], "There is no feature set 'nowhere'"),
+        ([*TRAIN, "--out", "heads/a.nonprivate.safetensors"], "must end in .safetensors"),
+        ([*TRAIN, "--out", "heads/a.txt"], "must end in .safetensors"),
+        (["train", "--non-private", "--out", "heads/a.safetensors"], "must end in .nonprivate.safetensors"),
+        ([*TRAIN, "--out", "arrays/train_x.npy/a.safetensors"], "cannot be written"),
+        ([*TRAIN, "--memory", "1KB"], "the limit is"),
+        ([*TRAIN, "--memory", "plenty"], "is not a size"),
+        (["evaluate"], "No private head found"),
+        (["evaluate", "--head", "arrays/train_x.npy"], "cannot be read as a head"),
+        (["evaluate", "--head", "nowhere.safetensors"], "There is no head"),
+        (["import", "nowhere"], "There is no 'nowhere'"),
+        (["import", "arrays", "--out", "x", "--classes", "2"], "out of range"),
+        (["import", "arrays", "--out", "x", "--classes", "1"], "two or more different names"),
+        (["import", "arrays", "--out", "x", "--classes", "a,a,b"], "two or more different names"),
+        (["import", "arrays", "--out", "arrays/train_x.npy/x"], "cannot be written"),
+        (["budget", "--sigma", "0"], "positive number"),
+        (["budget", "--epsilon", "-1"], "psilon must lie in (0, 100]"),
+        (["budget", "--sigma", "1", "--delta", "2"], "elta must lie in (0, 1)"),
+        (["budget", "--sigma", "1", "--epsilon", "1"], "both given"),
+        (["budget"], "Nothing to show"),
+        (["budget", "--features", "nowhere"], "neither a feature set nor a ledger"),
+    ],
+)  # fmt: skip
+def test_mistakes_are_named_and_change_nothing(dpfc: Dpfc, features: Path, arguments: list[str], says: str) -> None:
+    before = snapshot()
+    ended = dpfc(*arguments)
+    assert ended.exit_code == 2, ended.output
+    assert says in ended.stderr
+    assert len(ended.stderr.strip().splitlines()) >= 2
+    assert "Traceback" not in ended.output
+    assert snapshot() == before
+
+
+def test_no_feature_set_is_found(dpfc: Dpfc) -> None:
+    for arguments in (["train", "--epsilon", "1"],):
+        ended = dpfc(*arguments)
+        assert ended.exit_code == 2
+        assert "No feature set found in 'features'" in ended.stderr
+        assert not list(Path().iterdir())
+
+
+def test_damaged_features_are_refused_before_anything_is_charged(dpfc: Dpfc, features: Path) -> None:
+    shard = features / "train-00000-of-00001.h5"
+    shard.write_bytes(shard.read_bytes()[:-500])
+    before = snapshot()
+    ended = dpfc(*TRAIN)
+    assert ended.exit_code == 2
+    assert shard.name in ended.stderr
+    assert snapshot() == before
+
+
+def test_nan_is_refused_at_import_and_the_message_is_for_the_curator(dpfc: Dpfc, arrays: Path) -> None:
+    x = np.load(arrays / "train_x.npy")
+    x[17, 3] = np.nan
+    np.save(arrays / "train_x.npy", x)
+    ended = dpfc("import", str(arrays), "--out", "bad")
+    assert ended.exit_code == 2
+    assert "curator" in ended.stderr
+    assert not Path("features/bad").exists()
+
+
+def test_a_head_of_other_dimensions_is_refused(dpfc: Dpfc, features: Path, tmp_path: Path) -> None:
+    assert dpfc(*TRAIN).exit_code == 0
+    other = tmp_path / "other"
+    other.mkdir()
+    for split in ("train", "test"):
+        np.save(other / f"{split}_x.npy", np.zeros((9, 5), np.float32))
+        np.save(other / f"{split}_y.npy", np.arange(9) % 3)
+    assert dpfc("import", str(other), "--classes", "3").exit_code == 0
+    ended = dpfc("evaluate", "--features", "other")
+    assert ended.exit_code == 2
+    assert "8 dimensions" in ended.stderr
+    assert "have 5" in ended.stderr
+
+
+def test_a_head_is_never_overwritten(dpfc: Dpfc, features: Path) -> None:
+    assert dpfc(*TRAIN, "--out", "heads/a.safetensors").exit_code == 0
+    before = snapshot()
+    ended = dpfc(*TRAIN, "--out", "heads/a.safetensors")
+    assert ended.exit_code == 2
+    assert snapshot() == before
+
+
+def test_a_set_that_exists_is_not_replaced_by_another(dpfc: Dpfc, features: Path, arrays: Path) -> None:
+    assert dpfc("import", str(arrays), "--out", "blobs", "--classes", "3").exit_code == 0
+    ended = dpfc("import", str(arrays), "--out", "blobs", "--classes", "4")
+    assert ended.exit_code == 2
+    assert "exists and was made from another source" in ended.stderr
+
+
+def test_a_defect_shows_no_values_and_no_traceback_unless_asked(
+    dpfc: Dpfc, features: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from dpfc_cli.privacy import curator
+
+    def broken(*args: object) -> None:
+        raise RuntimeError("secret 12345")
+
+    monkeypatch.setattr(curator, "draw_noise", broken)
+    ended = dpfc(*TRAIN)
+    assert ended.exit_code == 1
+    assert "12345" not in ended.output
+    assert "RuntimeError" in ended.stderr
+    assert "12345" in dpfc("-v", *TRAIN).output
+
+
+def test_ctrl_c_ends_with_130_and_says_what_stands(dpfc: Dpfc, features: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from dpfc_cli.privacy import curator
+
+    def stopped(*args: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(curator, "draw_noise", stopped)
+    ended = dpfc(*TRAIN)
+    assert ended.exit_code == 130
+    assert "stays charged" in ended.stderr
+    assert not list(Path("heads").iterdir())
+
+
+def test_ledgers_outlive_their_sets(dpfc: Dpfc, features: Path) -> None:
+    assert dpfc(*TRAIN).exit_code == 0
+    shutil.rmtree(features)
+    assert "dp-fc" in dpfc("budget", "--features", "blobs").stdout

@@ -1,0 +1,339 @@
+"""Feature sets: what is written is read back, in order, from any number of shards; nothing hostile or damaged is
+read.
+"""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+
+from dpfc_cli.errors import UserError
+from dpfc_cli.features.importing import import_features
+from dpfc_cli.features.manifest import MANIFEST, Manifest, load
+from dpfc_cli.features.reader import FeatureSet, newest
+from dpfc_cli.features.writer import FeatureWriter, already_complete, default_shards, shard_ranges
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    """A folder of arrays: 100 train and 20 test records of 6 dimensions, 3 classes."""
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    rng = np.random.default_rng(0)
+    for split, n in (("train", 100), ("test", 20)):
+        np.save(folder / f"{split}_x.npy", rng.normal(size=(n, 6)).astype(np.float16))
+        np.save(folder / f"{split}_y.npy", np.arange(n) % 3)
+    return folder
+
+
+def spoil(folder: Path, **arrays: np.ndarray) -> Path:
+    for name, array in arrays.items():
+        np.save(folder / f"{name}.npy", array)
+    return folder
+
+
+def all_rows(found: FeatureSet, split: str, rows: int) -> tuple[np.ndarray, np.ndarray, list[int]]:
+    blocks = list(found.stream(split)(rows))
+    return np.concatenate([b[1] for b in blocks]), np.concatenate([b[2] for b in blocks]), [b[0] for b in blocks]
+
+
+@pytest.mark.parametrize("shards", [1, 3, 16])
+@pytest.mark.parametrize("rows", [7, 32, 1000])
+def test_blocks_are_the_same_whatever_the_shards(source: Path, tmp_path: Path, shards: int, rows: int) -> None:
+    import_features(source, tmp_path / "set", shards=shards)
+    found = FeatureSet(tmp_path / "set")
+    found.verify("train")
+    x, y, starts = all_rows(found, "train", rows)
+    assert np.array_equal(x, np.load(source / "train_x.npy"))
+    assert np.array_equal(y[:, 0], np.load(source / "train_y.npy"))
+    assert starts == list(range(0, 100, rows))
+    assert len(found.split("train").shards) == shards
+
+
+def test_the_manifest_holds_public_facts_and_says_who_asserts_them(source: Path, tmp_path: Path) -> None:
+    inferred, _ = import_features(source, tmp_path / "a")
+    asserted, _ = import_features(source, tmp_path / "b", classes=("x", "y", "z", "never seen"))
+    assert (inferred.origin, inferred.classes) == ("inferred", ("0", "1", "2"))
+    assert (asserted.origin, len(asserted.classes)) == ("asserted", 4)
+    text = (tmp_path / "b" / MANIFEST).read_text()
+    assert set(json.loads(text)) == set(Manifest.__dataclass_fields__)
+    assert load(tmp_path / "b") == asserted
+
+
+def test_an_npz_makes_the_same_set_as_a_folder(source: Path, tmp_path: Path) -> None:
+    names = [f"{s}_{a}" for s in ("train", "test") for a in "xy"]
+    np.savez(tmp_path / "mine.npz", **{n: np.load(source / f"{n}.npy") for n in names})
+    folder, _ = import_features(source, tmp_path / "a")
+    archive, _ = import_features(tmp_path / "mine.npz", tmp_path / "b")
+    assert folder.splits == archive.splits
+
+
+def test_label_sets_are_stored_padded(source: Path, tmp_path: Path) -> None:
+    y = np.stack([np.arange(100) % 3, np.full(100, -1)], axis=1)
+    spoil(source, train_y=y)
+    manifest, _ = import_features(source, tmp_path / "set", classes=("a", "b", "c"), labels_per_record=3)
+    assert manifest.labels_per_record == 3
+    _, labels, _ = all_rows(FeatureSet(tmp_path / "set"), "train", 64)
+    assert np.array_equal(labels, np.pad(y, ((0, 0), (0, 1)), constant_values=-1))
+
+
+BAD = {
+    "a NaN": ({"train_x": np.full((100, 6), np.nan, np.float32)}, "NaN"),
+    "an infinity": ({"test_x": np.full((20, 6), np.inf, np.float32)}, "NaN, infinite"),
+    "a negative label": ({"train_y": np.full(100, -7)}, "out of range"),
+    "a missing label": ({"train_y": np.full(100, -1)}, "without a label"),
+    "too few labels": ({"train_y": np.zeros(99, int)}, "99"),
+    "labels that are not integers": ({"train_y": np.zeros(100)}, "integers"),
+    "features that are not floats": ({"train_x": np.zeros((100, 6), int)}, "float16, 32 or 64"),
+    "features of one dimension": ({"train_x": np.zeros(100)}, "n × d"),
+    "splits of different width": ({"test_x": np.zeros((20, 5), np.float32)}, "width"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_arrays_are_refused_and_leave_no_set(source: Path, tmp_path: Path, case: str) -> None:
+    arrays, says = BAD[case]
+    with pytest.raises(UserError, match=says):
+        import_features(spoil(source, **arrays), tmp_path / "out" / "set")
+    assert not (tmp_path / "out" / "set").exists()
+
+
+def test_labels_beyond_the_asserted_classes_are_refused(source: Path, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"out of range.*curator"):
+        import_features(source, tmp_path / "set", classes=("a", "b"))
+
+
+@pytest.mark.parametrize("content", [b"", b"\x93NUMPY", b"PK\x03\x04 nonsense", b"text"])
+def test_files_that_are_not_arrays_are_refused(source: Path, tmp_path: Path, content: bytes) -> None:
+    (source / "train_x.npy").write_bytes(content)
+    with pytest.raises(UserError, match="cannot be read"):
+        import_features(source, tmp_path / "set")
+    (tmp_path / "bad.npz").write_bytes(content)
+    with pytest.raises(UserError, match="cannot be read"):
+        import_features(tmp_path / "bad.npz", tmp_path / "set")
+
+
+def test_pickled_arrays_are_refused(source: Path, tmp_path: Path) -> None:
+    np.save(source / "train_x.npy", np.array([{}], object), allow_pickle=True)
+    with pytest.raises(UserError, match="cannot be read"):
+        import_features(source, tmp_path / "set")
+
+
+# Damaged and hostile shards
+
+
+@pytest.fixture
+def whole(source: Path, tmp_path: Path) -> Path:
+    import_features(source, tmp_path / "set", shards=2)
+    return tmp_path / "set"
+
+
+SHARD = "train-00000-of-00002.h5"
+
+
+def rewrite(folder: Path, make: object) -> None:
+    """Replace the first shard by what `make(file)` writes, with the manifest's digest made to fit, so that only the
+    layout is wrong.
+    """
+    path = folder / SHARD
+    path.unlink()
+    with h5py.File(path, "w") as file:
+        make(file)  # type: ignore[operator]
+    from dpfc_cli.features.writer import sha256_of
+
+    manifest = json.loads((folder / MANIFEST).read_text())
+    manifest["splits"]["train"]["shards"][0]["sha256"] = sha256_of(path)
+    (folder / MANIFEST).write_text(json.dumps(manifest))
+
+
+def labels(file: h5py.File) -> None:
+    file["labels"] = np.zeros(50, np.int32)
+
+
+def external_link(file: h5py.File) -> None:
+    with h5py.File(Path(file.filename).with_name("other.h5"), "w") as other:
+        other["features"] = np.ones((50, 6), np.float16)
+    labels(file)
+    file["features"] = h5py.ExternalLink("other.h5", "features")
+
+
+def soft_link(file: h5py.File) -> None:
+    labels(file)
+    file["elsewhere"] = np.ones((50, 6), np.float16)
+    file["features"] = h5py.SoftLink("/elsewhere")
+
+
+def external_storage(file: h5py.File) -> None:
+    raw = Path(file.filename).with_name("raw.bin")
+    raw.write_bytes(bytes(50 * 6 * 2))
+    labels(file)
+    file.create_dataset("features", (50, 6), np.float16, external=[(str(raw), 0, 600)])
+
+
+def virtual(file: h5py.File) -> None:
+    with h5py.File(Path(file.filename).with_name("other.h5"), "w") as other:
+        other["features"] = np.ones((50, 6), np.float16)
+    labels(file)
+    layout = h5py.VirtualLayout((50, 6), np.float16)
+    layout[:] = h5py.VirtualSource("other.h5", "features", (50, 6))
+    file.create_virtual_dataset("features", layout)
+
+
+def compressed(file: h5py.File) -> None:
+    labels(file)
+    file.create_dataset("features", data=np.ones((50, 6), np.float16), compression="gzip")
+
+
+def wrong_shape(file: h5py.File) -> None:
+    labels(file)
+    file["features"] = np.ones((50, 7), np.float16)
+
+
+def wrong_dtype(file: h5py.File) -> None:
+    labels(file)
+    file["features"] = np.ones((50, 6), np.float64)
+
+
+def group(file: h5py.File) -> None:
+    labels(file)
+    file.create_group("features")
+
+
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (external_link, "link to another place"), (soft_link, "link to another place"), (external_storage, "other files"),
+        (virtual, "other files"), (compressed, "filters"), (wrong_shape, "shape"), (wrong_dtype, "dtype"), (group, "not a data set"),
+        (labels, "no data set 'features'"),
+    ],
+)  # fmt: skip
+def test_shards_that_are_not_plain_are_refused_before_a_value_is_read(whole: Path, make: object, says: str) -> None:
+    rewrite(whole, make)
+    with pytest.raises(UserError, match=says):
+        FeatureSet(whole).verify("train")
+    with pytest.raises(UserError, match=says):
+        next(iter(FeatureSet(whole).stream("train")(10)))
+
+
+def test_a_damaged_truncated_foreign_or_missing_shard_is_named(whole: Path) -> None:
+    path = whole / SHARD
+    good = path.read_bytes()
+    flipped = bytearray(good)
+    flipped[-100] ^= 1
+    for bad in (bytes(flipped), good[:-200], b"not HDF5 at all", b""):
+        path.write_bytes(bad)
+        with pytest.raises(UserError, match=SHARD):
+            FeatureSet(whole).verify("train")
+    path.unlink()
+    with pytest.raises(UserError, match="missing"):
+        FeatureSet(whole).verify("train")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda m: m.update(version=99), lambda m: m.pop("classes"), lambda m: m["splits"]["train"].update(n=5),
+        lambda m: m["splits"]["train"]["shards"][0].update(file="../../etc/passwd"), lambda m: m.update(dtype="object"),
+        lambda m: m.update(surprise=1),
+    ],
+)  # fmt: skip
+def test_a_manifest_that_makes_no_sense_is_refused(whole: Path, change: object) -> None:
+    manifest = json.loads((whole / MANIFEST).read_text())
+    change(manifest)  # type: ignore[operator]
+    (whole / MANIFEST).write_text(json.dumps(manifest))
+    with pytest.raises(UserError):
+        FeatureSet(whole)
+
+
+def test_no_set_is_found_where_there_is_none(tmp_path: Path, whole: Path) -> None:
+    with pytest.raises(UserError, match="No feature set found"):
+        newest(tmp_path / "nowhere")
+    assert newest(whole.parent).folder == whole
+    with pytest.raises(UserError, match="no split 'val'"):
+        FeatureSet(whole).split("val")
+
+
+# Making a set, and being killed on the way
+
+MAKE = """
+import os, signal, sys
+from pathlib import Path
+from dpfc_cli.features.importing import import_features
+real, calls, kill_at = os.replace, 0, int(sys.argv[3])
+def replace(*args):
+    global calls
+    calls += 1
+    if calls == kill_at:
+        os.kill(os.getpid(), signal.SIGKILL)
+    real(*args)
+os.replace = replace
+import_features(Path(sys.argv[1]), Path(sys.argv[2]), shards=3)
+"""
+
+
+def test_killed_at_any_rename_a_second_run_ends_with_the_same_bytes(source: Path, tmp_path: Path) -> None:
+    import_features(source, tmp_path / "undisturbed", shards=3)
+    expected = {p.name: p.read_bytes() for p in sorted((tmp_path / "undisturbed").iterdir())}
+    finished = False
+    for kill_at in range(1, 20):
+        out = tmp_path / f"killed-{kill_at}"
+        ended = subprocess.run([sys.executable, "-c", MAKE, str(source), str(out), str(kill_at)], check=False)
+        finished = ended.returncode == 0
+        assert finished or not out.exists()
+        if not finished:
+            import_features(source, out, shards=3)
+        assert {p.name: p.read_bytes() for p in sorted(out.iterdir())} == expected
+        assert not out.with_name(out.name + ".partial").exists()
+        if finished:
+            break
+    assert finished
+
+
+def test_finished_shards_are_not_made_again(source: Path, tmp_path: Path) -> None:
+    settings = {
+        "rows": {"train": 9},
+        "dim": 2,
+        "dtype": "float32",
+        "labels_per_record": 1,
+        "identity": {"a": 1},
+        "shards": 3,
+    }
+    writer = FeatureWriter(tmp_path / "set", **settings)  # type: ignore[arg-type]
+    first = writer.tasks[0]
+    with writer.shard(first) as sink:
+        sink.append(np.zeros((3, 2)), np.zeros(3, np.int32))
+    again = FeatureWriter(tmp_path / "set", **settings)  # type: ignore[arg-type]
+    assert again.resumed
+    assert [t.file for t in again.tasks] == [t.file for t in writer.tasks if t != first]
+    with pytest.raises(UserError, match="another source"):
+        FeatureWriter(tmp_path / "set", **{**settings, "identity": {"a": 2}})  # type: ignore[arg-type]
+
+
+def test_a_changed_source_is_refused_rather_than_mixed(source: Path, tmp_path: Path) -> None:
+    import_features(source, tmp_path / "set")
+    _, made = import_features(source, tmp_path / "set")
+    assert not made
+    x = np.load(source / "train_x.npy")
+    x[0, 0] += 1
+    with pytest.raises(UserError, match="another source"):
+        import_features(spoil(source, train_x=x), tmp_path / "set")
+
+
+def test_a_place_that_holds_something_else_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "set").mkdir()
+    with pytest.raises(UserError, match="no feature set"):
+        already_complete(tmp_path / "set", {})
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match="cannot be written"):
+        FeatureWriter(tmp_path / "file" / "set", {"train": 1}, 1, "float16", 1, {})
+
+
+def test_shards_cut_a_split_evenly_and_stay_small() -> None:
+    assert shard_ranges(10, 3) == [(0, 3), (3, 6), (6, 10)]
+    assert default_shards(50_000, 384) == 4
+    assert default_shards(50_000, 2 * 15_552) == 12
+    assert default_shards(1, 10**12) == 1

@@ -1,0 +1,125 @@
+"""A head is one file that says what it is; its scores are what a person would count."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dpfc_cli.errors import UserError
+from dpfc_cli.heads.head import Head, check_writable, load, newest, save
+from dpfc_cli.heads.metrics import score
+from dpfc_cli.privacy.chain import Clip, from_json, to_json
+from tests.support import stream_of
+
+
+def head(m: int = 3, d: int = 2) -> Head:
+    rng = np.random.default_rng(0)
+    return Head(
+        (Clip(0.5),),
+        rng.normal(size=(d, m)),
+        rng.normal(size=m),
+        {"classes": [str(j) for j in range(m)], "epsilon": 1.0},
+    )
+
+
+def test_what_is_saved_is_loaded(tmp_path: Path) -> None:
+    save(head(), tmp_path / "a.safetensors")
+    again = load(tmp_path / "a.safetensors")
+    assert again.chain == head().chain
+    assert again.card == head().card
+    assert np.array_equal(again.weight, head().weight)
+    assert np.array_equal(again.bias, head().bias)
+
+
+def test_scores_run_the_chain() -> None:
+    x = np.array([[3.0, 4.0]], np.float32)
+    expected = np.array([0.6, 0.8]) @ head().weight + head().bias
+    assert np.allclose(head().scores(x), expected, atol=1e-5)
+
+
+def test_a_chain_survives_its_card_and_unknown_steps_are_refused() -> None:
+    assert from_json(to_json((Clip(0.25), Clip(2.0)))) == (Clip(0.25), Clip(2.0))
+    with pytest.raises(ValueError, match="unknown preprocessing step"):
+        from_json([{"step": "surprise"}])
+
+
+@pytest.mark.parametrize("content", [b"", b"nonsense", b"\xff" * 100])
+def test_foreign_files_are_refused(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "a.safetensors"
+    path.write_bytes(content)
+    with pytest.raises(UserError, match="cannot be read as a head"):
+        load(path)
+    with pytest.raises(UserError, match="There is no head"):
+        load(tmp_path / "b.safetensors")
+
+
+def test_other_safetensors_and_truncated_heads_are_refused(tmp_path: Path) -> None:
+    from safetensors.numpy import save_file
+
+    save_file({"weight": np.zeros((2, 2))}, tmp_path / "other.safetensors")
+    save(head(), tmp_path / "a.safetensors")
+    cut = (tmp_path / "a.safetensors").read_bytes()[:-8]
+    (tmp_path / "cut.safetensors").write_bytes(cut)
+    for name in ("other", "cut"):
+        with pytest.raises(UserError, match="cannot be read as a head"):
+            load(tmp_path / f"{name}.safetensors")
+
+
+SAVE = """
+import os, signal, sys
+from pathlib import Path
+sys.path.insert(0, ".")
+from tests.heads.test_heads import head
+from dpfc_cli.heads.head import save
+def die(*args): os.kill(os.getpid(), signal.SIGKILL)
+setattr(os, sys.argv[2], die)
+save(head(), Path(sys.argv[1]))
+"""
+
+
+@pytest.mark.parametrize("at", ["fsync", "replace"])
+def test_killed_while_saving_no_head_is_left(tmp_path: Path, at: str) -> None:
+    path = tmp_path / "a.safetensors"
+    ended = subprocess.run([sys.executable, "-c", SAVE, str(path), at], check=False)
+    assert ended.returncode == -signal.SIGKILL
+    assert not path.exists()
+    with pytest.raises(UserError, match="No private head"):
+        newest(tmp_path)
+
+
+def test_the_newest_private_head_is_chosen_and_a_non_private_one_never(tmp_path: Path) -> None:
+    for age, name in enumerate(["new.safetensors", "old.safetensors", "newest.nonprivate.safetensors"]):
+        save(head(), tmp_path / name)
+        os.utime(tmp_path / name, ns=(0, (5 - age if age < 2 else 99) * 10**9))
+    assert newest(tmp_path).name == "new.safetensors"
+
+
+def test_a_place_that_cannot_be_written_is_found_out_beforehand(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match="cannot be written"):
+        check_writable(tmp_path / "file" / "a.safetensors")
+    with pytest.raises(UserError, match="cannot be written"):
+        check_writable(tmp_path)
+
+
+def test_top_1_top_5_and_per_class_are_counted() -> None:
+    """A head that scores class j by coordinate j."""
+    plain = Head((), np.eye(7), np.zeros(7), {"classes": list("abcdefg")})
+    x = np.array([[6, 5, 4, 3, 2, 1, 0]] * 4 + [[0, 9, 0, 0, 0, 0, 0]], np.float32)
+    y = np.array([0, 4, 5, 1, 1])
+    scores = score(plain, stream_of(x, y)(2))
+    assert (scores.n, scores.top1, scores.top5) == (5, 2 / 5, 4 / 5)
+    assert scores.rows.tolist() == [1, 2, 0, 0, 1, 1, 0]
+    assert scores.hits.tolist() == [1, 1, 0, 0, 0, 0, 0]
+
+
+def test_label_sets_count_any_of_their_labels_and_unlabelled_rows_not_at_all() -> None:
+    plain = Head((), np.eye(3), np.zeros(3), {"classes": list("abc")})
+    x = np.array([[1, 0, 0], [0, 1, 0], [0, 0, 1]], np.float32)
+    y = np.array([[2, 0], [-1, -1], [0, 1]])
+    scores = score(plain, stream_of(x, y)(8))
+    assert (scores.n, scores.top1) == (2, 0.5)

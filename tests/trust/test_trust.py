@@ -1,0 +1,122 @@
+"""The ledger adds up and survives; the statement says what the card says."""
+
+import json
+import math
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from dpfc_cli.errors import UserError
+from dpfc_cli.features.manifest import Manifest, SplitFacts
+from dpfc_cli.privacy.accounting import Guarantee, mu_for
+from dpfc_cli.privacy.oracle import Facts, Plan, Release
+from dpfc_cli.solvers import METHODS
+from dpfc_cli.trust import ledger, statement
+
+PLAN = Plan((Release("gram", (3, 3), 0.2), Release("gradient", (3, 2), 0.4), Release("gradient", (3, 2), 0.4)))
+
+
+def row(mu: float | None, claim: ledger.Claim = "private") -> ledger.Entry:
+    return ledger.entry("train", "dp-fc", claim, mu, 1e-5, ("zero-out", "record", 100), PLAN, Path("h.safetensors"))
+
+
+def test_rows_come_back_and_their_mu_composes(tmp_path: Path) -> None:
+    path = ledger.ledger_path(tmp_path / "set")
+    assert path == tmp_path / "set.ledger.sqlite"
+    for mu in (0.3, 0.4):
+        ledger.charge(path, row(mu))
+    rows = ledger.read(path)
+    assert [r.mu for r in rows] == [0.3, 0.4]
+    assert ledger.total_mu(rows) == pytest.approx(0.5)
+    assert rows[0] == ledger.read(path)[0]
+
+
+def check_releases_cover(entry: ledger.Entry) -> None:
+    """Σ 1/σ² over the releases of a row is the μ² it claims."""
+    spent = math.fsum(1 / r["sigma"] ** 2 for r in json.loads(entry.releases))
+    assert entry.mu is not None
+    assert spent == pytest.approx(entry.mu**2, rel=1e-12)
+
+
+def test_a_rows_releases_add_up_to_its_mu_and_a_forgotten_one_shows() -> None:
+    entry = row(0.7)
+    check_releases_cover(entry)
+    forgotten = ledger.Entry(**{**entry.__dict__, "releases": json.dumps(json.loads(entry.releases)[:-1])})
+    with pytest.raises(AssertionError):
+        check_releases_cover(forgotten)
+
+
+def test_trainings_without_a_guarantee_are_kept_apart(tmp_path: Path) -> None:
+    path = tmp_path / "l.sqlite"
+    ledger.charge(path, row(0.3))
+    ledger.charge(path, row(None, "non-private"))
+    ledger.charge(path, row(0.9, "research"))
+    rows = ledger.read(path)
+    assert ledger.total_mu(rows) == 0.3
+    assert [math.isinf(r.epsilon) for r in rows] == [False, True, True]
+
+
+def test_no_ledger_is_an_empty_one_and_a_foreign_file_is_refused(tmp_path: Path) -> None:
+    assert ledger.read(tmp_path / "none.sqlite") == []
+    (tmp_path / "bad.sqlite").write_text("not a database, and long enough to be read as one" * 100)
+    with pytest.raises(UserError, match="cannot be read as a ledger"):
+        ledger.read(tmp_path / "bad.sqlite")
+    with pytest.raises(UserError, match="nothing is trained that is not charged"):
+        ledger.charge(tmp_path / "bad.sqlite", row(0.3))
+
+
+def test_a_charge_is_synced_before_it_returns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+
+    class Spying(sqlite3.Connection):
+        def execute(self, sql: str, *args: object) -> sqlite3.Cursor:
+            said.append(sql)
+            return super().execute(sql, *args)  # type: ignore[arg-type]
+
+    real = sqlite3.connect
+    monkeypatch.setattr(ledger.sqlite3, "connect", lambda *a, **k: real(*a, factory=Spying, **k))
+    ledger.charge(tmp_path / "l.sqlite", row(0.3))
+    assert said[0] == "PRAGMA synchronous = EXTRA"
+    assert said[-1].startswith("INSERT")
+
+
+def manifest(origin: str = "asserted") -> Manifest:
+    return Manifest(("a", "b"), 2, "float16", 1, origin, {"train": SplitFacts(100, ())}, {"name": "x"}, {})  # type: ignore[arg-type]
+
+
+def make_card(claim: ledger.Claim, origin: str = "asserted") -> dict[str, object]:
+    facts, method = Facts(n=100, m=2, d=2), METHODS["dp-fc"]
+    guarantee = None if claim == "non-private" else Guarantee(1.0, 1e-5, mu_for(1.0, 1e-5), 1e-60)
+    options = method.defaults(facts, 1.0, {})
+    return statement.card("dp-fc", options, facts, PLAN, claim, guarantee, manifest(origin), "set", "train")
+
+
+def test_the_statement_names_everything_that_must_be_defended() -> None:
+    said = dict(statement.rows(make_card("private")))
+    text = " ".join(said.values())
+    for words in ("(1, 1e-05)", "zero-out", "one record of 100", "2 × gradient (80.0%", "gram (20.0%", "1.0e-60"):
+        assert words in text
+    for words in ("test split", "several pictures of one person", "backbone was trained on", "running time"):
+        assert words in said["not covered"]
+
+
+@pytest.mark.parametrize("claim", ["research", "non-private"])
+def test_without_a_guarantee_none_is_claimed_anywhere(claim: ledger.Claim) -> None:
+    made = make_card(claim)
+    assert (made["epsilon"], made["delta"], made["mu"]) == (None, None, None)
+    said = dict(statement.rows(made))
+    assert "∞" in said["claim"]
+    assert "epsilon, delta" not in said
+
+
+def test_inferred_facts_are_called_inferred() -> None:
+    assert (
+        "inferred, asserted public by the operator"
+        in dict(statement.rows(make_card("private", "inferred")))["public facts"]
+    )
+
+
+def test_a_card_is_json_without_the_features_digests() -> None:
+    text = json.dumps(make_card("private"))
+    assert "sha256" not in text
