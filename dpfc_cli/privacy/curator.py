@@ -154,8 +154,12 @@ class Curator:
         # Counted before the noise is drawn: a release that fails half-way is spent.
         self.released += 1
         total = exact_sum(query, self._stream, self._facts, self._lattice, self._progress)
-        noised = total.astype(np.int64) + draw_noise(query, shape, sigma, self._bits)
-        return np.asarray(noised * query.scale(self._facts, self._lattice))
+        noised = draw_noise(query, shape, sigma, self._bits)
+        noised += total.astype(np.int64)
+        del total
+        answer = noised.astype(np.float64)
+        answer *= query.scale(self._facts, self._lattice)
+        return answer
 
 
 class NonPrivate:

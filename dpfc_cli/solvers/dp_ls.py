@@ -41,7 +41,7 @@ def defaults(facts: Facts, mu: float | None, given: Mapping[str, Any]) -> Option
     grows with √(m·edge), the noise of A_j relative to a class. lam: α·(¾·edge + 1e-4), the edge of the noise that is
     left in G; half and twice that are as good, a quarter is not.
     """
-    edges = [0.0, 0.0] if mu is None else [noise_edge(facts.d, 1 / (mu * math.sqrt(s)), facts.n) for s in SHARES[:2]]
+    edges = [0.0, 0.0] if mu is None else [noise_edge(facts, facts.d, 1 / (mu * math.sqrt(s))) for s in SHARES[:2]]
     alpha = given.get("alpha", 0.1 + 3 * math.sqrt(facts.m * edges[1]))
     return Options(**{"alpha": alpha, "lam": max(alpha, 0.1) * (0.75 * edges[0] + 1e-4), "clip": 0.005, **given})
 

@@ -4,6 +4,9 @@ import math
 
 import numpy as np
 
+from dpfc_cli.privacy.oracle import Facts
+from dpfc_cli.privacy.queries import Gram
+
 
 def symmetric_psd(matrix: np.ndarray) -> np.ndarray:
     """The nearest positive semi-definite matrix in Frobenius norm: negative eigenvalues to zero.
@@ -15,10 +18,11 @@ def symmetric_psd(matrix: np.ndarray) -> np.ndarray:
     return np.asarray((vectors * np.maximum(values, 0.0)[..., None, :]) @ vectors.swapaxes(-1, -2))
 
 
-def noise_edge(side: int, sigma: float, n: int) -> float:
-    """The largest eigenvalue, per record, of the noise in a released Gram matrix of that side.
+def noise_edge(facts: Facts, side: int, sigma: float) -> float:
+    """The largest eigenvalue, per record, of the noise in a released Gram matrix of that side and noise multiplier.
 
     The noise has off-diagonal variance σ²/2, so its spectrum is a semicircle of radius √(2·side)·σ (Wigner). It is
     known from public facts, and eigenvalues below it are mostly noise: the natural scale of a ridge or damping.
     """
-    return math.sqrt(2 * side) * sigma / n
+    sensitivity = Gram.replace_one if facts.adjacency == "replace-one" else 1.0
+    return math.sqrt(2 * side) * sigma * sensitivity / facts.n

@@ -1,5 +1,6 @@
 """What a method is: a handful of pure functions under a name."""
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
@@ -38,11 +39,8 @@ class Method(Generic[Options]):
 
 
 def state_bytes(plan: Plan) -> int:
-    """Bytes of a training's largest state, from the plan alone: the exact sum, its noise, the noised answer and one
-    copy that a solver works on, 8 bytes a number.
+    """Bytes of a training's largest state, from the plan alone: while the largest answer is made, its exact sum as floats and
+    as integers and its noise; and one answer of each shape, kept by the solver. 8 bytes a number.
     """
-    return 4 * 8 * plan.largest + sum(8 * 2 * _numbers(shape) for shape in {r.shape for r in plan.releases})
-
-
-def _numbers(shape: tuple[int, ...]) -> int:
-    return int(np.prod(shape, dtype=object))
+    kept = sum(math.prod(shape) for shape in {r.shape for r in plan.releases})
+    return 8 * (3 * plan.largest + kept)

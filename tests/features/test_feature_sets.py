@@ -206,11 +206,17 @@ def group(file: h5py.File) -> None:
 @pytest.mark.parametrize(
     ("make", "says"),
     [
-        (external_link, "link to another place"), (soft_link, "link to another place"), (external_storage, "other files"),
-        (virtual, "other files"), (compressed, "filters"), (wrong_shape, "shape"), (wrong_dtype, "dtype"), (group, "not a data set"),
+        (external_link, "link to another place"),
+        (soft_link, "link to another place"),
+        (external_storage, "other files"),
+        (virtual, "other files"),
+        (compressed, "filters"),
+        (wrong_shape, "shape"),
+        (wrong_dtype, "dtype"),
+        (group, "not a data set"),
         (labels, "no data set 'features'"),
     ],
-)  # fmt: skip
+)
 def test_shards_that_are_not_plain_are_refused_before_a_value_is_read(whole: Path, make: object, says: str) -> None:
     rewrite(whole, make)
     with pytest.raises(UserError, match=says):

@@ -1,0 +1,210 @@
+"""Scattering: kymatio's coefficients, a feature vector per record, and nothing of one record in another's."""
+
+import json
+import subprocess
+import sys
+import warnings
+
+import numpy as np
+import pytest
+
+from dpfc_cli import backbones
+from dpfc_cli.errors import UserError
+
+SHAPES = [(8, 8, 1), (28, 28, 1), (32, 32, 3), (33, 40, 3), (64, 64, 1)]
+
+
+def pictures(count: int, shape: tuple[int, int, int], seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).integers(0, 256, (count, *shape), dtype=np.uint8)
+
+
+@pytest.fixture(scope="module")
+def small() -> backbones.Backbone:
+    return backbones.load("scattering", (8, 8, 3))
+
+
+# The transform
+
+
+@pytest.mark.parametrize("shape", [*SHAPES, (4, 4, 1), (5, 11, 2)])
+def test_the_coefficients_are_kymatios(shape):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        # The front door of kymatio 0.3.0 fails with SciPy 1.17; this one does not.
+        frontend = pytest.importorskip(
+            "kymatio.scattering2d.frontend.numpy_frontend", reason="the reference, kymatio, is not installed"
+        )
+    import jax
+
+    from dpfc_cli.backbones.scattering import coefficients
+
+    images = np.random.default_rng(1).random((2, *shape), dtype=np.float32)
+    ours = np.asarray(jax.jit(coefficients)(images)).transpose(3, 4, 2, 0, 1)
+    theirs = frontend.ScatteringNumPy2D(J=2, shape=shape[:2])(np.ascontiguousarray(images.transpose(0, 3, 1, 2)))
+    assert ours.shape == theirs.shape
+    np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-5)
+    for order in (slice(0, 1), slice(1, 17), slice(17, 81)):
+        expected = theirs[:, :, order]
+        np.testing.assert_allclose(ours[:, :, order], expected, rtol=0, atol=1e-5 * np.abs(expected).max())
+
+
+def test_wavelets_pass_nothing_of_a_constant_image():
+    import jax
+
+    from dpfc_cli.backbones.scattering import coefficients
+
+    maps = np.asarray(jax.jit(coefficients)(np.ones((1, 16, 16, 1), np.float32)))
+    # The reference's normalisation takes π for 3.1415.
+    np.testing.assert_allclose(maps[:, :, 0], 1, atol=1e-4)
+    np.testing.assert_allclose(maps[:, :, 1:], 0, atol=1e-6)
+
+
+# The features
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("pool", backbones.POOLINGS)
+def test_features_have_the_stated_dimension(shape, pool):
+    backbone = backbones.load("scattering", shape, pool)
+    height, width, channels = shape
+    assert backbone.dim == 81 * channels * (1 if pool == "mean" else (height // 4) * (width // 4))
+    features = backbone(pictures(2, shape))
+    assert features.shape == (2, backbone.dim)
+    assert features.dtype == np.float32
+    assert np.isfinite(features).all()
+
+
+def test_cifar_has_the_papers_dimension():
+    assert backbones.load("scattering", (32, 32, 3)).dim == 15_552
+
+
+def test_each_order_of_a_record_is_standardised(small):
+    import jax
+
+    from dpfc_cli.backbones.scattering import EPSILON, coefficients
+
+    pixels = pictures(4, (8, 8, 3))
+    features = small(pixels).reshape(4, 3, 81, 2, 2)
+    raw = np.asarray(jax.jit(coefficients)(pixels.astype(np.float32) / 255)).transpose(3, 4, 2, 0, 1)
+    for row in range(4):
+        for order in (slice(0, 1), slice(1, 17), slice(17, 81)):
+            values = raw[row, :, order].astype(np.float64)
+            expected = (values - values.mean()) / np.sqrt(values.var() + EPSILON)
+            np.testing.assert_allclose(features[row, :, order], expected, atol=1e-4)
+
+
+def test_pooling_is_the_mean_of_each_map(small):
+    pixels = pictures(4, (8, 8, 3))
+    maps = small(pixels).reshape(4, 243, 4)
+    pooled = backbones.load("scattering", (8, 8, 3), "mean")(pixels)
+    np.testing.assert_allclose(pooled, maps.mean(2), atol=1e-6)
+
+
+# A record's features depend on its own pixels alone
+
+
+@pytest.mark.parametrize(("shape", "pool"), [((8, 8, 3), "none"), ((8, 8, 3), "mean"), ((32, 32, 3), "none")])
+def test_a_records_features_are_the_same_bits_whatever_the_others_hold(shape, pool):
+    backbone = backbones.load("scattering", shape, pool)
+    batch = pictures(backbone.batch, shape)
+    features = backbone(batch)
+    for row in (0, 7, backbone.batch - 1):
+        for others in (np.zeros_like(batch), np.full_like(batch, 255), pictures(len(batch), shape, seed=2)):
+            others[row] = batch[row]
+            assert np.array_equal(backbone(others)[row], features[row])
+
+
+def test_the_same_pixels_give_the_same_bits_twice(small):
+    pixels = pictures(5, (8, 8, 3))
+    again = backbones.load("scattering", (8, 8, 3))
+    assert np.array_equal(small(pixels), small(pixels))
+    assert np.array_equal(small(pixels), again(pixels))
+
+
+@pytest.mark.parametrize("extra", [-1, 0, 1])
+def test_any_number_of_rows_gives_what_one_at_a_time_gives(small, extra):
+    pixels = pictures(small.batch + extra, (8, 8, 3))
+    features = small(pixels)
+    assert features.shape == (len(pixels), small.dim)
+    for row in (0, len(pixels) - 1):
+        np.testing.assert_allclose(features[row], small(pixels[row : row + 1])[0], atol=1e-5)
+
+
+def test_no_rows_give_no_features(small):
+    assert small(pictures(0, (8, 8, 3))).shape == (0, small.dim)
+
+
+@pytest.mark.parametrize("value", [0, 127, 255])
+@pytest.mark.parametrize("pool", backbones.POOLINGS)
+def test_a_picture_of_one_colour_has_finite_small_features(value, pool):
+    features = backbones.load("scattering", (8, 8, 1), pool)(np.full((1, 8, 8, 1), value, np.uint8))
+    assert np.abs(features).max() < 0.01
+
+
+def test_doubles_enabled_elsewhere_change_nothing(small):
+    import jax
+
+    pixels = pictures(3, (8, 8, 3))
+    expected = small(pixels)
+    before = jax.config.jax_enable_x64
+    jax.config.update("jax_enable_x64", True)
+    try:
+        features = backbones.load("scattering", (8, 8, 3))(pixels)
+    finally:
+        jax.config.update("jax_enable_x64", before)
+    assert features.dtype == np.float32
+    np.testing.assert_allclose(features, expected, atol=1e-5)
+
+
+# Bounds and refusals
+
+
+@pytest.mark.parametrize("shape", [(8, 8, 1), (32, 32, 3), (64, 64, 3), (224, 224, 3), (512, 512, 3)])
+def test_the_batch_keeps_intermediates_and_output_bounded(shape):
+    from dpfc_cli.backbones.scattering import _sizes
+    from dpfc_cli.backbones.wavelets import padded
+
+    dim = 81 * shape[2] * (shape[0] // 4) * (shape[1] // 4)
+    step, steps = _sizes(shape, dim)
+    assert step >= 1
+    assert steps >= 1
+    assert step * shape[2] * padded(shape[0]) * padded(shape[1]) * 4 * 66 <= 256 << 20
+    assert step * steps * dim * 4 <= 128 << 20
+
+
+def test_the_estimate_of_intermediates_holds():
+    """What XLA says it allocates is what `_sizes` counts with."""
+    import jax
+
+    from dpfc_cli.backbones.scattering import _BYTES_PER_PIXEL, coefficients
+    from dpfc_cli.backbones.wavelets import padded
+
+    program = jax.jit(coefficients).lower(jax.ShapeDtypeStruct((8, 32, 32, 3), np.float32)).compile()
+    assert program.memory_analysis().temp_size_in_bytes <= 1.5 * _BYTES_PER_PIXEL * 8 * 3 * padded(32) ** 2
+
+
+def test_the_description_goes_into_a_manifest(small):
+    description = small.describe()
+    assert json.loads(json.dumps(description)) == description
+    assert description.items() >= {"name": "scattering", "weights": None, "J": 2, "L": 8, "pooling": "none"}.items()
+
+
+def test_unknown_names_and_too_small_pictures_are_the_users_to_mend():
+    with pytest.raises(UserError, match="Did you mean 'scattering'"):
+        backbones.load("scatering", (8, 8, 1))
+    with pytest.raises(UserError, match="Known: none, mean"):
+        backbones.load("scattering", (8, 8, 1), "max")
+    with pytest.raises(UserError, match="at least 4"):
+        backbones.load("scattering", (3, 8, 1))
+
+
+def test_floats_and_other_shapes_are_refused(small):
+    with pytest.raises(ValueError, match="uint8"):
+        small(np.zeros((1, 8, 8, 3), np.float32))
+    with pytest.raises(ValueError, match="uint8"):
+        small(np.zeros((1, 9, 8, 3), np.uint8))
+
+
+def test_the_names_cost_no_import_of_jax():
+    code = "import sys, dpfc_cli.backbones as b; assert b.BACKBONES and 'jax' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)
