@@ -174,7 +174,7 @@ def _show_spent(spent: dict[str, Any]) -> None:
             t["claim"],
             f"{t['epsilon']:.4g}" if t["mu"] else "∞",
             f"{t['delta']:g}" if t["mu"] else "",
-            t["head"],
+            t["head"].removesuffix(".safetensors"),
         )
         for t in spent["trainings"]
     ]
@@ -185,7 +185,7 @@ def _show_spent(spent: dict[str, Any]) -> None:
         left=3,
     )
     total = [(d, f"{e:.6g}") for d, e in spent["epsilon"].items()]
-    display.table("Spent by all private trainings together, composed exactly", ("delta", "epsilon"), total)
+    display.table("Spent by all private trainings together (exact composition)", ("delta", "epsilon"), total)
     if spent["unprotected"]:
         display.warn(
             f"{spent['unprotected']} training(s) without a guarantee are not in the sum: "

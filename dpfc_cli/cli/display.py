@@ -24,7 +24,8 @@ def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], lef
     if not out.is_terminal:
         _plain(title, columns, rows, left)
         return
-    drawn = Table(title=escape(title), title_justify="left", title_style="bold")
+    out.print(f"[bold]{escape(title)}[/bold]")
+    drawn = Table()
     for i, column in enumerate(columns):
         drawn.add_column(escape(column), justify="left" if i < left else "right", overflow="fold")
     for row in rows:
@@ -48,7 +49,8 @@ def facts(title: str, rows: Sequence[tuple[str, str]]) -> None:
     if not out.is_terminal:
         _plain(title, ("", ""), rows, 2)
         return
-    drawn = Table(title=escape(title), title_justify="left", title_style="bold", show_header=False)
+    out.print(f"[bold]{escape(title)}[/bold]")
+    drawn = Table(show_header=False)
     for name, value in rows:
         drawn.add_row(f"[bold]{escape(name)}[/bold]", escape(value))
     out.print(drawn)

@@ -39,8 +39,10 @@ class Method(Generic[Options]):
 
 
 def state_bytes(plan: Plan) -> int:
-    """Bytes of a training's largest state, from the plan alone: while the largest answer is made, its exact sum as floats and
-    as integers and its noise; and one answer of each shape, kept by the solver. 8 bytes a number.
+    """Bytes of a training's largest state, from the plan alone, at 8 bytes a number.
+
+    While the largest answer is made: its exact sum as floats and as integers, and its noise. Beside that, one answer of
+    each shape, kept by the solver.
     """
     kept = sum(math.prod(shape) for shape in {r.shape for r in plan.releases})
     return 8 * (3 * plan.largest + kept)

@@ -1,0 +1,108 @@
+"""What this room hands on: splits of pictures, whatever format they came from.
+
+A split is labels in memory and a function that decodes a range of pictures. Labels are small, so they may be held;
+pictures may be larger than memory, so nobody downstream may ask for all of them at once. The *listing* names the
+source (classes, file names, sizes, order and, where the bytes were read anyway, their digest): an extraction that
+stopped half-way can refuse to go on with other pictures than it began with.
+
+Class names, image shape and the number of pictures are public facts, asserted by whoever supplies the data set. Nothing
+else that depends on the pictures leaves this room, but for errors, and those say that they are not for the public.
+"""
+
+import hashlib
+import json
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpfc_cli.errors import UserError
+
+Pixels = NDArray[np.uint8]
+Labels = NDArray[np.int32]
+Progress = Callable[[str, int, int | None], None]
+Entry = tuple[str, int, str]
+"""One file of a source: its name, its size in bytes, and the sha256 of its bytes or ''."""
+
+LARGEST = 1 << 30
+"""No file of the formats read into memory is larger (the largest official one has 155 MB): a bound on what a damaged or
+hostile header can make us allocate."""
+
+CURATOR = "This message depends on the records: it is for the curator's eyes only."
+
+
+@dataclass(frozen=True, eq=False)
+class Split:
+    """One part of a data set, its records in a fixed order.
+
+    labels: (n,) int32. image_shape: (H, W, C) with C 1 or 3. pixels(start, stop): uint8 (stop - start, H, W, C), the
+    pictures of that range. listing: sha256 in hex of what the source is made of.
+    """
+
+    labels: Labels
+    image_shape: tuple[int, int, int]
+    pixels: Callable[[int, int], Pixels]
+    listing: str
+
+    @property
+    def n(self) -> int:
+        return len(self.labels)
+
+
+@dataclass(frozen=True)
+class ImageSet:
+    """A data set: its name, its classes by the data set's own definition, and its splits ('train', perhaps 'test')."""
+
+    name: str
+    classes: tuple[str, ...]
+    splits: dict[str, Split]
+
+
+def in_memory(
+    source: str, images: Pixels, labels: NDArray[np.integer], classes: tuple[str, ...], listing: str
+) -> Split:
+    """The split of pictures already decoded. images: uint8 (n, H, W, C); labels: n integers in 0..len(classes)-1.
+
+    Raises UserError, naming the source, when the two do not fit together.
+    """
+    if len(images) != len(labels):
+        raise UserError(
+            f"{source} has {len(images)} images and {len(labels)} labels.",
+            "Images and labels must come from the same copy of the data set; fetch both again.",
+        )
+    if len(images) == 0:
+        raise UserError(f"{source} holds no images.", "Name a folder with at least one image.")
+    if labels.min() < 0 or labels.max() >= len(classes):
+        raise UserError(
+            f"{source} has labels outside 0..{len(classes) - 1}. {CURATOR}",
+            "Check that the files are those of the data set you named, or fetch them again.",
+        )
+    kept = labels.astype(np.int32)
+    kept.setflags(write=False)
+    _, height, width, channels = images.shape
+
+    def pixels(start: int, stop: int) -> Pixels:
+        check_range(start, stop, len(images))
+        return np.ascontiguousarray(images[start:stop])
+
+    return Split(kept, (height, width, channels), pixels, listing)
+
+
+def check_range(start: int, stop: int, n: int) -> None:
+    """Refuse what slicing would clip: a caller that asks past the end has lost count of its records."""
+    if not 0 <= start <= stop <= n:
+        raise IndexError(f"images {start}..{stop} were asked for; there are {n}")
+
+
+def listing_of(classes: tuple[str, ...], entries: Iterable[Entry]) -> str:
+    """The listing of a source: its classes, then its files in their order."""
+    digest = hashlib.sha256(json.dumps(classes).encode())
+    for entry in entries:
+        digest.update(b"\n" + json.dumps(entry).encode())
+    return digest.hexdigest()
+
+
+def entry_of(name: str, data: bytes) -> Entry:
+    """The entry of a file whose bytes are at hand."""
+    return name, len(data), hashlib.sha256(data).hexdigest()

@@ -1,0 +1,88 @@
+"""Tiny data sets in the official layouts, for the tests of this room."""
+
+import gzip
+import pickle
+import struct
+import tarfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+CIFAR10_NAMES = [b"airplane", b"automobile", b"bird", b"cat", b"deer", b"dog", b"frog", b"horse", b"ship", b"truck"]
+
+
+def idx_bytes(values: np.ndarray) -> bytes:
+    return struct.pack(f">4B{values.ndim}I", 0, 0, 8, values.ndim, *values.shape) + values.tobytes()
+
+
+@pytest.fixture
+def idx_folder(tmp_path):
+    """A function that writes the four files of MNIST for images (n, H, W) and labels, plain or packed."""
+
+    def write(train, test=None, packed=False, folder=tmp_path) -> Path:
+        folder.mkdir(parents=True, exist_ok=True)
+        for prefix, part in (("train", train), ("t10k", test)):
+            for kind, values in zip(("images-idx3", "labels-idx1"), part or (), strict=False):
+                data = idx_bytes(values)
+                name = f"{prefix}-{kind}-ubyte"
+                if packed:
+                    (folder / f"{name}.gz").write_bytes(gzip.compress(data, mtime=0))
+                else:
+                    (folder / name).write_bytes(data)
+        return folder
+
+    return write
+
+
+@pytest.fixture
+def digits_of():
+    """A function that makes n images of 4 by 4 with labels 0..9 in turn, different for every start."""
+
+    def make(n: int, start: int = 0) -> tuple[np.ndarray, np.ndarray]:
+        images = (np.arange(n * 16, dtype=np.int64) + start).astype(np.uint8).reshape(n, 4, 4)
+        return images, (np.arange(n) % 10).astype(np.uint8)
+
+    return make
+
+
+@pytest.fixture
+def planes():
+    """A function that makes n images as CIFAR stores them, (n, 3072) bytes: three planes of 32 by 32."""
+
+    def make(n: int, seed: int) -> np.ndarray:
+        return np.random.default_rng(seed).integers(0, 256, (n, 3072), np.uint8)
+
+    return make
+
+
+@pytest.fixture
+def cifar10_folder(tmp_path, planes):
+    """A function that writes `cifar-10-batches-py` with a batch of three images for each number, and a test batch."""
+
+    def write(numbers=(1, 2), folder=tmp_path, **changes) -> Path:
+        place = folder / "cifar-10-batches-py"
+        place.mkdir(parents=True, exist_ok=True)
+        files = {f"data_batch_{number}": batch(planes(3, number), [number % 10, 0, 9]) for number in numbers}
+        files |= {"test_batch": batch(planes(2, 99), [3, 4]), "batches.meta": {b"label_names": CIFAR10_NAMES}}
+        for name, contents in (files | changes).items():
+            (place / name).write_bytes(pickle.dumps(contents, protocol=2))
+        return place
+
+    def batch(data, labels):
+        return {b"data": data, b"labels": labels, b"batch_label": b"a batch", b"filenames": [b"a.png"] * len(labels)}
+
+    return write
+
+
+@pytest.fixture
+def pack():
+    """A function that packs a folder into a .tar.gz beside it, under the folder's own name."""
+
+    def make(folder: Path, name: str) -> Path:
+        archive = folder.parent / name
+        with tarfile.open(archive, "w:gz") as tar:
+            tar.add(folder, folder.name)
+        return archive
+
+    return make

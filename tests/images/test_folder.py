@@ -1,0 +1,234 @@
+"""Folders of image files: classes from names, pixels when they are asked for, one rule for every image."""
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from dpfc_cli.errors import UserError
+from dpfc_cli.images import open_images
+
+ORIENTATION = 0x0112
+QUARTER_TURN_CLOCKWISE = 6
+
+
+@pytest.fixture
+def save(tmp_path):
+    """A function that writes an image of one colour below the folder of the test."""
+
+    def write(name: str, colour=(10, 20, 30), size=(6, 4), mode="RGB", **options):
+        file = tmp_path / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        Image.new(mode, size, colour).save(file, **options)
+        return file
+
+    return write
+
+
+def opened(folder, image_size=None):
+    return open_images(f"imagefolder:{folder}", image_size=image_size)
+
+
+def test_train_and_test_folders_become_splits_in_sorted_order(save, tmp_path):
+    save("train/dog/b.png", (3, 0, 0))
+    save("train/dog/a.png", (2, 0, 0))
+    save("train/cat/z.png", (1, 0, 0))
+    save("test/dog/a.png", (4, 0, 0))
+    data = opened(tmp_path)
+    train, test = data.splits["train"], data.splits["test"]
+    assert data.name == "imagefolder"
+    assert data.classes == ("cat", "dog")
+    assert train.image_shape == (4, 6, 3)
+    np.testing.assert_array_equal(train.labels, [0, 1, 1])
+    np.testing.assert_array_equal(train.pixels(0, 3)[:, 0, 0, 0], [1, 2, 3])
+    np.testing.assert_array_equal(train.pixels(1, 2)[:, 0, 0, 0], [2])
+    np.testing.assert_array_equal(test.labels, [1])
+    np.testing.assert_array_equal(test.pixels(0, 1)[:, 0, 0, 0], [4])
+    assert train.labels.dtype == np.int32
+    assert train.pixels(0, 3).dtype == np.uint8
+
+
+@pytest.mark.parametrize("name", ["test", "val", "valid"])
+def test_the_test_split_may_go_by_three_names(save, tmp_path, name):
+    save("train/a/1.png")
+    save(f"{name}/a/1.png")
+    assert opened(tmp_path).splits["test"].n == 1
+
+
+def test_class_folders_alone_are_training_images(save, tmp_path):
+    save("a/1.png")
+    save("b/1.png")
+    assert {name: split.n for name, split in opened(tmp_path).splits.items()} == {"train": 2}
+
+
+def test_classes_are_those_of_all_splits_and_may_be_empty(save, tmp_path):
+    save("train/b/1.png")
+    save("test/a/1.png")
+    (tmp_path / "train" / "c").mkdir()
+    data = opened(tmp_path)
+    assert data.classes == ("a", "b", "c")
+    np.testing.assert_array_equal(data.splits["train"].labels, [1])
+    np.testing.assert_array_equal(data.splits["test"].labels, [0])
+
+
+def test_only_visible_files_with_an_image_extension_count(save, tmp_path):
+    save("a/1.PNG")
+    save("a/2.JpEg")
+    save("a/._1.png")
+    save(".hidden/1.png")
+    (tmp_path / "a" / "notes.txt").write_text("no image")
+    data = opened(tmp_path)
+    assert data.classes == ("a",)
+    assert data.splits["train"].n == 2
+
+
+def test_only_the_images_asked_for_are_decoded(save, tmp_path):
+    save("a/1.png")
+    (tmp_path / "a" / "2.png").write_bytes(b"no image")
+    train = opened(tmp_path).splits["train"]
+    assert train.pixels(0, 1).shape == (1, 4, 6, 3)
+    with pytest.raises(UserError, match=r"2\.png"):
+        train.pixels(1, 2)
+
+
+@pytest.mark.parametrize(
+    ("mode", "colour", "expected"),
+    [
+        ("L", 77, (77, 77, 77)),
+        ("1", 1, (255, 255, 255)),
+        ("LA", (77, 0), (77, 77, 77)),
+        ("RGBA", (1, 2, 3, 0), (1, 2, 3)),
+        ("P", 0, (0, 0, 0)),
+    ],
+)
+def test_every_mode_becomes_rgb(save, tmp_path, mode, colour, expected):
+    save("a/1.png", colour, mode=mode)
+    np.testing.assert_array_equal(opened(tmp_path).splits["train"].pixels(0, 1)[0, 0, 0], expected)
+
+
+def test_sixteen_bits_are_refused_and_not_cut_off(save, tmp_path):
+    save("a/1.png", 40000, mode="I;16")
+    with pytest.raises(UserError, match="8 bits"):
+        opened(tmp_path)
+
+
+def test_exif_orientation_turns_the_image_upright(tmp_path):
+    """Stored 2 wide and 1 high, first pixel red, to be turned clockwise: 1 wide and 2 high, red on top."""
+    exif = Image.Exif()
+    exif[ORIENTATION] = QUARTER_TURN_CLOCKWISE
+    (tmp_path / "a").mkdir()
+    stored = Image.fromarray(np.array([[[255, 0, 0], [0, 0, 255]]], np.uint8))
+    stored.save(tmp_path / "a" / "1.png", exif=exif)
+    train = opened(tmp_path).splits["train"]
+    assert train.image_shape == (2, 1, 3)
+    np.testing.assert_array_equal(train.pixels(0, 1)[0], [[[255, 0, 0]], [[0, 0, 255]]])
+
+
+def test_without_an_image_size_all_must_have_the_first_ones(save, tmp_path):
+    save("a/1.png")
+    save("a/2.png", size=(4, 6))
+    train = opened(tmp_path).splits["train"]
+    with pytest.raises(UserError, match=r"2\.png.*curator's eyes") as caught:
+        train.pixels(0, 2)
+    assert "image size" in caught.value.remedy
+
+
+@pytest.mark.parametrize("size", [(9, 6), (6, 9), (6, 6), (60, 7), (3, 2), (1, 1000)])
+def test_with_one_every_image_becomes_a_square_of_it(save, tmp_path, size):
+    save("a/1.png", size=size)
+    train = opened(tmp_path, image_size=6).splits["train"]
+    assert train.image_shape == (6, 6, 3)
+    assert train.pixels(0, 1).shape == (1, 6, 6, 3)
+
+
+@pytest.mark.parametrize("wide", [True, False])
+def test_the_centre_is_the_centre(tmp_path, wide):
+    columns = np.zeros((4, 12, 3), np.uint8)
+    columns[:, 4:8] = 200
+    (tmp_path / "a").mkdir()
+    Image.fromarray(columns if wide else columns.transpose(1, 0, 2)).save(tmp_path / "a" / "1.png")
+    np.testing.assert_array_equal(opened(tmp_path, image_size=4).splits["train"].pixels(0, 1)[0], 200)
+
+
+def test_it_is_the_centre_of_the_image_resized_by_its_shorter_side(tmp_path):
+    noise = np.random.default_rng(5).integers(0, 256, (8, 24, 3), np.uint8)
+    (tmp_path / "a").mkdir()
+    Image.fromarray(noise).save(tmp_path / "a" / "1.png")
+    expected = np.asarray(Image.fromarray(noise).resize((12, 4), Image.Resampling.BICUBIC))[:, 4:8]
+    np.testing.assert_array_equal(opened(tmp_path, image_size=4).splits["train"].pixels(0, 1)[0], expected)
+
+
+def test_every_truncation_is_an_error_that_names_the_file(tmp_path):
+    """A JPEG is the format whose decoders like to carry on with grey."""
+    (tmp_path / "a").mkdir()
+    file = tmp_path / "a" / "1.jpg"
+    noise = np.random.default_rng(1).integers(0, 256, (32, 32, 3), np.uint8)
+    Image.fromarray(noise).save(file, quality=90)
+    whole = file.read_bytes()
+    train = opened(tmp_path).splits["train"]
+    for length in range(0, len(whole) - 2, 13):
+        file.write_bytes(whole[:length])
+        with pytest.raises(UserError, match=r"1\.jpg.*curator's eyes"):
+            train.pixels(0, 1)
+
+
+def test_an_image_bomb_is_an_error(save, tmp_path, monkeypatch):
+    save("a/1.png", size=(20, 20))
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 399)
+    with pytest.warns(Image.DecompressionBombWarning), pytest.raises(UserError, match="more than 399 pixels"):
+        opened(tmp_path)
+
+
+@pytest.mark.parametrize("change", ["add", "rename", "size", "class"])
+def test_another_source_has_another_listing(save, tmp_path, change):
+    file = save("a/1.png")
+    save("a/2.png")
+    before = opened(tmp_path).splits["train"].listing
+    assert opened(tmp_path).splits["train"].listing == before
+    if change == "add":
+        save("a/3.png")
+    elif change == "rename":
+        file.rename(tmp_path / "a" / "0.png")
+    elif change == "size":
+        file.write_bytes(file.read_bytes() + b"\0")
+    else:
+        (tmp_path / "0").mkdir()
+    assert opened(tmp_path).splits["train"].listing != before
+
+
+def test_the_listing_does_not_depend_on_where_the_folder_is(save, tmp_path):
+    save("one/a/1.png")
+    save("two/a/1.png")
+    assert opened(tmp_path / "one").splits["train"].listing == opened(tmp_path / "two").splits["train"].listing
+
+
+def test_a_folder_in_a_class_folder_is_refused_and_not_passed_over(save, tmp_path):
+    save("a/1.png")
+    save("a/deeper/1.png")
+    with pytest.raises(UserError, match="deeper"):
+        opened(tmp_path)
+
+
+def test_a_folder_without_classes_or_images_is_an_error(tmp_path):
+    with pytest.raises(UserError, match="No class folders"):
+        opened(tmp_path)
+    (tmp_path / "a").mkdir()
+    with pytest.raises(UserError, match="No images"):
+        opened(tmp_path)
+
+
+def test_a_missing_folder_is_an_error_that_names_it(tmp_path):
+    with pytest.raises(UserError, match="nowhere"):
+        opened(tmp_path / "nowhere")
+
+
+@pytest.mark.parametrize("size", [0, -1])
+def test_an_impossible_image_size_is_an_error(save, tmp_path, size):
+    save("a/1.png")
+    with pytest.raises(UserError, match="image size"):
+        opened(tmp_path, image_size=size)
+
+
+def test_a_range_past_the_end_is_refused(save, tmp_path):
+    save("a/1.png")
+    with pytest.raises(IndexError):
+        opened(tmp_path).splits["train"].pixels(0, 2)
