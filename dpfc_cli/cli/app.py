@@ -1,6 +1,6 @@
 """`dpfc`: the commands and how they end.
 
-Exit codes: 0 done; 2 the user can mend it; 3 the privacy budget refuses it; 1 a defect of ours; 130 stopped by Ctrl-C.
+Exit codes: 0 done; 2 the user can mend it; 1 a defect of ours; 130 stopped by Ctrl-C.
 """
 
 import functools

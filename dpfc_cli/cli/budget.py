@@ -24,7 +24,7 @@ def budget(
         list[float] | None, typer.Option(help="δ; may be given several times. Default: 1e-5, 1e-6, 1e-7.")
     ] = None,
     steps: Annotated[
-        int | None, typer.Option(min=1, max=1_000_000, help="Steps T of the iterative methods. Default: theirs.")
+        int | None, typer.Option(min=1, max=10_000, help="Steps T of the iterative methods. Default: theirs.")
     ] = None,
     features: Annotated[str | None, typer.Option(help="Feature set whose ledger to show, by path or name.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
@@ -35,12 +35,20 @@ def budget(
     comparison.
     """
     from dpfc_cli.errors import UserError
+    from dpfc_cli.privacy.accounting import check_privacy
 
     if sigma is not None and epsilon is not None:
         raise UserError("--sigma and --epsilon were both given.", "Give one: σ to get ε, or ε to get σ.")
     if sigma is not None and not (sigma > 0 and math.isfinite(sigma)):
         raise UserError(f"--sigma must be a positive number, not {sigma:g}.", "Give a noise multiplier such as 10.")
     deltas = tuple(delta or DELTAS)
+    try:
+        for value in deltas:
+            check_privacy(1.0 if epsilon is None else epsilon, value)
+    except ValueError as error:
+        raise UserError(sentence(error), "Give an ε such as 1 and a δ such as 1e-5.") from error
+    if steps is not None and sigma is None and epsilon is None:
+        raise UserError("--steps says nothing without --sigma or --epsilon.", "Give one of them too, or leave it out.")
     result: dict[str, Any] = {}
     if sigma is not None or epsilon is not None:
         result["conversion"] = _conversion(sigma, epsilon, deltas, steps)
@@ -59,8 +67,6 @@ def budget(
 def _conversion(
     sigma: float | None, epsilon: float | None, deltas: tuple[float, ...], steps: int | None
 ) -> list[dict[str, Any]]:
-    from dpfc_cli.errors import UserError
-    from dpfc_cli.privacy.accounting import check_privacy
     from dpfc_cli.privacy.oracle import Facts
     from dpfc_cli.solvers import METHODS
 
@@ -71,10 +77,6 @@ def _conversion(
         options = method.defaults(facts, 1.0, {"steps": steps} if iterates and steps else {})
         releases = len(method.plan(facts, options).releases)
         for delta in deltas:
-            try:
-                check_privacy(1.0 if epsilon is None else epsilon, delta)
-            except ValueError as error:
-                raise UserError(sentence(error), "Give an ε in (0, 100] and a δ in (0, 1), such as 1e-5.") from error
             row = {"method": method.name, "steps": options.steps if iterates else None, "releases": releases}
             rows.append({**row, "delta": delta, **_converted(sigma, epsilon, delta, releases)})
     return rows
@@ -119,18 +121,13 @@ def _ledger(features: str | None, explicit: bool) -> Path | None:
     from dpfc_cli.trust.ledger import SUFFIX, ledger_path
 
     if features is not None:
-        given = Path(features) if Path(features).exists() else places.named(features)
-        path = ledger_path(given)
-        if not path.exists() and not given.exists():
-            raise UserError(
-                f"There is neither a feature set nor a ledger of '{features}'.",
-                f"Ledgers lie beside the feature sets, NAME{SUFFIX}.",
-            )
-        return path
+        return ledger_path(places.set_folder(features))
     folder = places.features_folder()
-    found = sorted(folder.glob(f"*{SUFFIX}"), key=lambda p: p.stat().st_mtime_ns) if folder.is_dir() else []
+    # A set may be a link to a folder elsewhere: its ledger then lies there.
+    found = {ledger_path(p.parent) for p in folder.glob("*/manifest.json")} | set(folder.glob(f"*{SUFFIX}"))
+    found = {p for p in found if p.exists()}
     if found:
-        return found[-1]
+        return max(found, key=lambda p: p.stat().st_mtime_ns)
     if explicit:
         raise UserError(
             f"Nothing to show: no ledger in '{folder}', and neither --sigma nor --epsilon was given.",
@@ -140,28 +137,29 @@ def _ledger(features: str | None, explicit: bool) -> Path | None:
 
 
 def _spent(path: Path, deltas: tuple[float, ...]) -> dict[str, Any]:
+    """What the ledger says, together with those beside it of feature sets made of the same records."""
     from dpfc_cli.privacy.accounting import epsilon_for
-    from dpfc_cli.trust.ledger import SUFFIX, read, total_mu
+    from dpfc_cli.trust.ledger import SUFFIX, read, together
 
-    rows = read(path)
-    mu = total_mu(rows)
+    own = read(path)
+    records = {row.records for row in own}
+    others = sorted(set(path.parent.glob(f"*{SUFFIX}")) - {path})
+    rows = [(p, row) for p in (path, *others) for row in read(p) if p == path or row.records in records]
+    mu, eta = together([row for _, row in rows])
     return {
         "ledger": str(path),
-        "feature_set": path.name.removesuffix(SUFFIX),
+        "feature_sets": sorted({p.name.removesuffix(SUFFIX) for p, _ in rows} | {path.name.removesuffix(SUFFIX)}),
         "mu": mu,
-        "epsilon": {f"{d:g}": epsilon_for(mu, d) if mu else 0.0 for d in deltas},
-        "unprotected": sum(r.claim != "private" for r in rows),
+        "adjacency": "zero-out",
+        "epsilon": {f"{d:g}": epsilon_for(mu, d, eta) for d in deltas},
+        "unprotected": sum(row.claim != "private" for _, row in rows),
         "trainings": [
             {
-                "at": r.at,
-                "method": r.method,
-                "claim": r.claim,
-                "mu": r.mu,
-                "delta": r.delta,
-                "epsilon": r.epsilon if r.mu else None,
-                "head": r.head,
+                **{name: getattr(row, name) for name in ("at", "method", "claim", "mu", "delta", "adjacency")},
+                "epsilon": row.epsilon if row.mu else None,
+                "feature_set": p.name.removesuffix(SUFFIX),
             }
-            for r in rows
+            for p, row in sorted(rows, key=lambda item: item[1].at)
         ],
     }
 
@@ -169,23 +167,15 @@ def _spent(path: Path, deltas: tuple[float, ...]) -> dict[str, Any]:
 def _show_spent(spent: dict[str, Any]) -> None:
     rows = [
         (
-            t["at"][:19].replace("T", " "),
-            t["method"],
-            t["claim"],
-            f"{t['epsilon']:.4g}" if t["mu"] else "∞",
-            f"{t['delta']:g}" if t["mu"] else "",
-            t["head"].removesuffix(".safetensors"),
+            *(t["at"][:19].replace("T", " "), t["feature_set"], t["method"], t["claim"], t["adjacency"]),
+            *((f"{t['epsilon']:.4g}", f"{t['delta']:g}") if t["mu"] else ("∞", "")),
         )
         for t in spent["trainings"]
     ]
-    display.table(
-        f"Charged to {spent['feature_set']}",
-        ("when (UTC)", "method", "claim", "epsilon", "delta", "head"),
-        rows,
-        left=3,
-    )
+    columns = ("when (UTC)", "feature set", "method", "claim", "adjacency", "epsilon", "delta")
+    display.table(f"Charged to the records of {', '.join(spent['feature_sets'])}", columns, rows, left=5)
     total = [(d, f"{e:.6g}") for d, e in spent["epsilon"].items()]
-    display.table("Spent by all private trainings together (exact composition)", ("delta", "epsilon"), total)
+    display.table("Spent by the private ones together (exact, zero-out adjacency)", ("delta", "epsilon"), total)
     if spent["unprotected"]:
         display.warn(
             f"{spent['unprotected']} training(s) without a guarantee are not in the sum: "

@@ -34,7 +34,7 @@ def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], lef
 
 
 def _plain(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], left: int) -> None:
-    cells = [list(columns), *map(list, rows)]
+    cells = [list(columns)] * any(columns) + [list(row) for row in rows]
     widths = [max(len(row[i]) for row in cells) for i in range(len(columns))]
     print(f"# {title}")  # noqa: T201
     for row in cells:

@@ -46,10 +46,11 @@ def evaluate(
         display.warn(
             "these features were made otherwise than those the head was trained on; the figures may mean little."
         )
-    if split == card["features"]["split"] and card["features"]["name"] == found.name:
+    private_split = split == card["features"]["split"]
+    if private_split:
         display.warn(
-            "this is the private split that the head was trained on: these figures are not differentially private. "
-            "Do not publish them."
+            f"the head was trained on a {split} split: if these are its records, these figures are not differentially "
+            "private. Do not publish them."
         )
     found.verify(split)
     with display.meter("Evaluating", "records") as advance:
@@ -64,6 +65,7 @@ def evaluate(
         "unit": card["unit"],
         "features": str(found.folder),
         "split": split,
+        "private_split": private_split,
         "n": scores.n,
         "top1": scores.top1,
         "top5": scores.top5,

@@ -63,7 +63,8 @@ def extract(
         "backbone": backbone.describe(),
         "dtype": dtype,
     }
-    folder = places.named(out or f"{source.name}-{model}{'' if pool == 'none' else '-' + pool}")
+    default = f"{source.name}-{model}{'' if pool == 'none' else '-' + pool}"
+    folder = places.named(default if out is None else out)
     if already_complete(folder, identity):
         display.say(f"'{folder}' is complete already; delete it to make it anew.")
         return

@@ -38,7 +38,8 @@ def import_(
         raise UserError(
             f"There is no '{path}'.", "Name a folder with {train,test}_{x,y}.npy, or an .npz with those names."
         )
-    folder = places.named(out or path.resolve().stem)
+    name = path.resolve().stem if path.is_file() else path.resolve().name
+    folder = places.named(name if out is None else out)
     with display.meter("Importing", "records") as advance:
         manifest, made = import_features(
             path,
@@ -62,7 +63,13 @@ def _class_names(given: str | None) -> tuple[str, ...] | None:
     if given.isdigit():
         names = tuple(str(j) for j in range(int(given)))
     elif Path(given).is_file():
-        names = tuple(line.strip() for line in Path(given).read_text(encoding="utf-8").splitlines() if line.strip())
+        try:
+            lines = Path(given).read_text(encoding="utf-8").splitlines()
+        except (OSError, UnicodeDecodeError) as error:
+            raise UserError(
+                f"'{given}' cannot be read as a list of names.", "Give UTF-8 text, a name a line."
+            ) from error
+        names = tuple(line.strip() for line in lines if line.strip())
     else:
         names = tuple(name.strip() for name in given.split(","))
     if len(names) < 2 or len(set(names)) < len(names) or not all(names):

@@ -18,21 +18,30 @@ def features_folder() -> Path:
 
 def named(out: str) -> Path:
     """A path as given, or a bare name inside the features folder."""
+    if not out.strip():
+        raise UserError("--out is empty.", "Give the feature set a name.")
     path = Path(out)
     return path if path.parent != Path() or path.is_absolute() else features_folder() / out
 
 
+def set_folder(given: str) -> Path:
+    """The folder of the feature set given by path or by name: the one that holds a set, or else has a ledger."""
+    from dpfc_cli.features.manifest import MANIFEST
+    from dpfc_cli.trust.ledger import ledger_path
+
+    folders = (Path(given), named(given))
+    for holds in (lambda f: (f / MANIFEST).exists(), lambda f: ledger_path(f).exists()):
+        found = next(filter(holds, folders), None)
+        if found:
+            return found
+    raise UserError(f"There is no feature set '{given}'.", f"Name a folder, or a set in '{features_folder()}'.")
+
+
 def feature_set(given: str | None) -> tuple["FeatureSet", bool]:
     """The feature set given by path or name, or the newest one: (set, whether it was chosen for the user)."""
-    from dpfc_cli.features.manifest import MANIFEST
     from dpfc_cli.features.reader import FeatureSet, newest
 
-    if given is None:
-        return newest(features_folder()), True
-    path = next((p for p in (Path(given), named(given)) if (p / MANIFEST).exists()), Path(given))
-    if not path.exists():
-        raise UserError(f"There is no feature set '{given}'.", f"Name a folder, or a set in '{features_folder()}'.")
-    return FeatureSet(path), False
+    return (newest(features_folder()), True) if given is None else (FeatureSet(set_folder(given)), False)
 
 
 def free_name(folder: Path, stem: str, suffix: str) -> Path:

@@ -7,17 +7,18 @@ memory-mapped, so memory stays bounded. Nothing is unpickled.
 
 import hashlib
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
 from dpfc_cli.errors import UserError
-from dpfc_cli.features.manifest import Manifest, Origin
+from dpfc_cli.features.manifest import MANIFEST, Manifest, Origin, load, write_durably
 from dpfc_cli.features.writer import FeatureWriter, already_complete
 
 SPLITS = ("train", "test")
 ROWS = 4_096
+MOST_INFERRED = 100_000
 CURATOR = "This message depends on a record: it is for the data's curator only."
 Progress = Callable[[str, int, int], None]
 
@@ -55,15 +56,14 @@ def import_features(
             "Assert the larger number, or drop columns.",
         )
     origin: Origin = "asserted" if classes and (labels_per_record or width == 1) else "inferred"
-    if classes is None:
-        classes = tuple(str(j) for j in range(1 + max(int(a.y.max()) for a in arrays.values())))
+    classes = classes or _inferred_classes(arrays)
     dtype = dtype or ("float16" if all(a.x.dtype == np.float16 for a in arrays.values()) else "float32")
-    identity = {"imported": path.name, "listing": _listing(arrays), "classes": list(classes), "k": k, "dtype": dtype}
+    identity = {"imported": path.name, "listing": _listing(arrays), "k": k, "dtype": dtype}
+    backbone = {"name": "imported", "from": path.name}
     source = {"dataset": path.stem if path.is_file() else path.name, "identity": identity}
+    wanted = Manifest(classes, d, dtype, k, origin, {}, backbone, source, {"numpy": np.__version__})
     if already_complete(out, identity):
-        from dpfc_cli.features.manifest import load
-
-        return load(out), False
+        return _asserted(out, wanted), False
     writer = FeatureWriter(out, {s: len(a.x) for s, a in arrays.items()}, d, dtype, k, identity, shards)
     for task in writer.tasks:
         split = arrays[task.split]
@@ -73,8 +73,23 @@ def import_features(
                 sink.append(np.asarray(split.x[at:stop]), _as_stored(split.y[at:stop], k))
                 if progress:
                     progress(task.split, stop, len(split.x))
-    backbone = {"name": "imported", "from": path.name}
-    return writer.finish(Manifest(classes, d, dtype, k, origin, {}, backbone, source, {"numpy": np.__version__})), True
+    return writer.finish(wanted), True
+
+
+def _asserted(out: Path, wanted: Manifest) -> Manifest:
+    """The manifest of a set made before; what is asserted of it now replaces what was inferred or asserted then."""
+    manifest = load(out)
+    if wanted.origin == "asserted" and (manifest.origin, manifest.classes) != (wanted.origin, wanted.classes):
+        manifest = replace(manifest, origin=wanted.origin, classes=wanted.classes)
+        write_durably(out / MANIFEST, manifest.to_json())
+    return manifest
+
+
+def _inferred_classes(arrays: dict[str, Arrays]) -> tuple[str, ...]:
+    count = 1 + max(int(a.y.max()) for a in arrays.values())
+    if count > MOST_INFERRED:
+        raise UserError(f"The labels seem to name {count:,} classes. {CURATOR}", "Say how many there are: --classes.")
+    return tuple(str(j) for j in range(count))
 
 
 def _open(path: Path) -> dict[str, Arrays]:

@@ -103,18 +103,29 @@ def _check(manifest: Manifest, path: Path) -> None:
         if sum(s.rows for s in split.shards) != split.n or split.n < 1
     ]
     wrong += [
+        f"split '{name}' lists a shard twice"
+        for name, split in manifest.splits.items()
+        if len({s.file.casefold() for s in split.shards}) < len(split.shards)
+    ]
+    wrong += [
         f"shard name '{shard.file}' is not a plain file name"
         for split in manifest.splits.values()
         for shard in split.shards
         if Path(shard.file).name != shard.file
     ]
+    numbers = (manifest.dim, manifest.labels_per_record)
     if (
-        manifest.dtype not in ("float16", "float32")
+        any(type(v) is not int for v in numbers)
+        or manifest.dtype not in ("float16", "float32")
         or manifest.dim < 1
         or manifest.labels_per_record < 1
         or not manifest.classes
+        or not isinstance(manifest.backbone, dict)
+        or not isinstance(manifest.source, dict)
+        or not isinstance(manifest.source.get("identity"), dict)
+        or "listing" not in manifest.source["identity"]
     ):
-        wrong.append("its dtype, dim, labels_per_record or classes make no sense")
+        wrong.append("its dtype, dim, labels_per_record, classes, backbone or source make no sense")
     if wrong:
         raise UserError(
             f"'{path}' contradicts itself: {wrong[0]}.",

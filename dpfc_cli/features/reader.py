@@ -5,6 +5,7 @@ make a training read any file of the machine. Each data set must therefore be a 
 in its own file, with the shape and dtype of the manifest, before a single value is read.
 """
 
+import itertools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -43,17 +44,15 @@ class FeatureSet:
         """Check every shard of a split: present, unchanged since it was made, and of the stated layout. UserError
         otherwise.
         """
-        shards = self.split(split).shards
-        for i, shard in enumerate(shards):
+        facts = self.split(split)
+        for i, (shard, start) in enumerate(_starts(facts)):
             path = self.folder / shard.file
-            with self._open(shard):
+            with self._open(shard, start):
                 pass
             if sha256_of(path) != shard.sha256:
-                raise _broken(
-                    path, "its contents are not those that the manifest states (truncated, damaged or replaced)"
-                )
+                raise _broken(path, "its contents are not those of the manifest (truncated, damaged or replaced)")
             if progress:
-                progress(i + 1, len(shards))
+                progress(i + 1, len(facts.shards))
 
     def stream(self, split: str) -> Callable[[int], Blocks]:
         """The split as blocks. Called with a number of rows, it yields (start, features, labels) in the global order,
@@ -80,19 +79,23 @@ class FeatureSet:
         return blocks
 
     def _pieces(self, facts: SplitFacts, rows: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        for shard in facts.shards:
-            with self._open(shard) as (x, y):
+        for shard, start in _starts(facts):
+            with self._open(shard, start) as (x, y):
                 for at in range(0, shard.rows, rows):
-                    yield x[at : at + rows], y[at : at + rows].reshape(len(x[at : at + rows]), -1)
+                    features = x[at : at + rows]
+                    yield features, y[at : at + rows].reshape(len(features), -1)
 
     @contextmanager
-    def _open(self, shard: Shard) -> Iterator[tuple[h5py.Dataset, h5py.Dataset]]:
+    def _open(self, shard: Shard, start: int) -> Iterator[tuple[h5py.Dataset, h5py.Dataset]]:
         path, k = self.folder / shard.file, self.manifest.labels_per_record
         try:
             file = h5py.File(path, "r")
         except OSError as error:
             raise _broken(path, "it is missing, truncated or not HDF5") from error
         with file:
+            index = plain_dataset(file, path, "index", (shard.rows,), "int64")
+            if not np.array_equal(index[:], np.arange(start, start + shard.rows)):
+                raise _broken(path, "its records are not those that belong in its place")
             yield (
                 plain_dataset(file, path, "features", (shard.rows, self.manifest.dim), self.manifest.dtype),
                 plain_dataset(file, path, "labels", (shard.rows,) if k == 1 else (shard.rows, k), "int32"),
@@ -118,6 +121,12 @@ def plain_dataset(file: h5py.File, path: Path, name: str, shape: tuple[int, ...]
     if dataset.shape != shape or dataset.dtype != np.dtype(dtype):
         raise _broken(path, f"'{name}' has shape {dataset.shape} and dtype {dataset.dtype}, not {shape} and {dtype}")
     return dataset
+
+
+def _starts(facts: SplitFacts) -> list[tuple[Shard, int]]:
+    """Each shard with the index of its first record."""
+    ends = itertools.accumulate(shard.rows for shard in facts.shards)
+    return [(shard, end - shard.rows) for shard, end in zip(facts.shards, ends, strict=True)]
 
 
 def newest(folder: Path) -> FeatureSet:

@@ -5,11 +5,12 @@ second run with the same `identity` (data set, listing, backbone, settings) goes
 another one is refused. The folder gets its real name when the last shard and the manifest are in place.
 """
 
+import fcntl
 import hashlib
 import itertools
 import json
 import os
-import shutil
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -94,7 +95,7 @@ class FeatureWriter:
         path = self._partial / task.file
         temporary = path.with_name(path.name + ".tmp")
         with h5py.File(temporary, "w", libver="latest", track_order=False) as file:
-            sink = ShardSink(file, task.stop - task.start, self.dim, self.dtype, self.k)
+            sink = ShardSink(file, task, self.dim, self.dtype, self.k)
             yield sink
             if sink.filled != task.stop - task.start:
                 raise RuntimeError(f"{task.file}: {sink.filled} rows of {task.stop - task.start}")
@@ -117,25 +118,31 @@ class FeatureWriter:
             note.unlink()
         (self._partial / "settings.json").unlink()
         os.replace(self._partial, self.folder)
+        self._unlock()
         return whole
 
     def _open(self) -> bool:
         """Make or reopen the partial folder; True when it already held this very task."""
         settings = self._partial / "settings.json"
         try:
+            self._partial.mkdir(parents=True, exist_ok=True)
+            self._unlock = weakref.finalize(self, os.close, _locked(self._partial))
             if (self._partial / MANIFEST).exists():
-                # Killed between the manifest and the last rename: the notes may be gone, the shards are whole but
-                # unproved.
-                shutil.rmtree(self._partial)
-            if self._partial.exists() and settings.exists():
+                # Killed between the manifest and the last rename: the shards' notes may be gone.
+                for file in self._partial.iterdir():
+                    file.unlink()
+            if settings.exists():
                 if settings.read_text() != self._settings:
                     raise UserError(
                         f"'{self._partial}' was begun from another source or with other settings.",
                         "Run the command that began it, or delete that folder, or choose another --out.",
                     )
                 return True
-            self._partial.mkdir(parents=True, exist_ok=True)
             write_durably(settings, self._settings)
+        except BlockingIOError as error:
+            raise UserError(
+                f"Another process is making '{self.folder}'.", "Wait for it, or choose another --out."
+            ) from error
         except OSError as error:
             raise UserError(
                 f"'{self.folder}' cannot be written: {error.strerror or error}.", "Choose a writable place with --out."
@@ -143,14 +150,30 @@ class FeatureWriter:
         return False
 
 
+def _locked(folder: Path) -> int:
+    """A descriptor of the folder that holds its lock until it is closed or the process ends. BlockingIOError if
+    taken.
+    """
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
 class ShardSink:
     """Rows into one shard, in order."""
 
-    def __init__(self, file: h5py.File, rows: int, dim: int, dtype: str, k: int) -> None:
+    def __init__(self, file: h5py.File, task: Task, dim: int, dtype: str, k: int) -> None:
+        rows = task.stop - task.start
         chunk = min(rows, CHUNK_ROWS)
         labels = (rows,) if k == 1 else (rows, k)
         self._x = file.create_dataset("features", (rows, dim), dtype, chunks=(chunk, dim), track_times=False)
         self._y = file.create_dataset("labels", labels, "int32", track_times=False)
+        # Which records of the split these are, so that a shard cannot stand in for another.
+        file.create_dataset("index", data=np.arange(task.start, task.stop), dtype="int64", track_times=False)
         self._dtype = dtype
         self.filled = 0
 

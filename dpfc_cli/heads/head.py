@@ -4,9 +4,10 @@ The card says how the head was made and what it cost in privacy. Everything in t
 `oracle.release`.
 """
 
+import itertools
 import json
 import os
-import tempfile
+import secrets
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,8 @@ from dpfc_cli.privacy.chain import Chain, from_json, run, to_json
 FORMAT = "dpfc-head-1"
 PRIVATE = ".safetensors"
 NONPRIVATE = ".nonprivate.safetensors"
+RESEARCH = ".research.safetensors"
+_CARD = {"method", "claim", "epsilon", "delta", "adjacency", "unit", "classes", "features", "options"}
 
 
 @dataclass(frozen=True)
@@ -39,27 +42,62 @@ class Head:
         return tuple(self.card["classes"])
 
 
-def save(head: Head, path: Path) -> None:
-    """Write the whole file or nothing. UserError where the place cannot be written."""
+def reserve(path: Path) -> Path:
+    """Before any budget is spent: an empty temporary file where the head will be. UserError where that cannot be."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if path.is_dir():
+            raise IsADirectoryError(21, "it is a folder")
+        temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
+        temporary.touch(exist_ok=False)
+    except OSError as error:
+        raise _unwritable(path, error) from error
+    return temporary
+
+
+def save(head: Head, path: Path, temporary: Path) -> Path:
+    """Write the whole file or nothing, into the reserved temporary file and then under its name: returns that name.
+
+    A head is never overwritten, for it was paid for: a name taken meanwhile gets a number.
+    """
     from safetensors.numpy import save as to_bytes
 
-    metadata = {
-        "format": FORMAT,
-        "card": json.dumps(head.card, sort_keys=True),
-        "chain": json.dumps(to_json(head.chain)),
-    }
+    chain = json.dumps(to_json(head.chain))
+    metadata = {"format": FORMAT, "card": json.dumps(head.card, sort_keys=True), "chain": chain}
     data = to_bytes({"weight": np.ascontiguousarray(head.weight), "bias": np.ascontiguousarray(head.bias)}, metadata)
-    temporary = path.with_name(path.name + ".tmp")
     try:
         with temporary.open("wb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
-        os.replace(temporary, path)
+        return _publish(temporary, path)
     except OSError as error:
-        raise UserError(
-            f"The head cannot be written to '{path}': {error.strerror or error}.", "Choose a writable place with --out."
-        ) from error
+        raise _unwritable(path, error) from error
+
+
+def _publish(temporary: Path, path: Path) -> Path:
+    suffix = next(s for s in (NONPRIVATE, RESEARCH, PRIVATE) if path.name.endswith(s))
+    stem = path.name.removesuffix(suffix)
+    for i in itertools.count(2):
+        try:
+            os.link(temporary, path)
+        except FileExistsError:
+            path = path.with_name(f"{stem}-{i}{suffix}")
+            continue
+        except OSError:
+            # A file system without hard links: the check is then not atomic.
+            if path.exists():
+                path = path.with_name(f"{stem}-{i}{suffix}")
+                continue
+            os.replace(temporary, path)
+        break
+    return path
+
+
+def _unwritable(path: Path, error: OSError) -> UserError:
+    return UserError(
+        f"The head cannot be written to '{path}': {error.strerror or error}.", "Choose a writable place with --out."
+    )
 
 
 def load(path: Path) -> Head:
@@ -83,34 +121,24 @@ def load(path: Path) -> Head:
             or len(head.classes) != head.weight.shape[1]
         ):
             raise ValueError("its weight, bias and classes do not fit together")
+        if not set(head.card) >= _CARD or not {"name", "split", "fingerprint"} <= set(head.card["features"]):
+            raise ValueError("its card is not whole")
     except FileNotFoundError as error:
         raise UserError(
             f"There is no head '{path}'.", "Train one with 'dpfc train', or name one with --head."
         ) from error
-    except (OSError, SafetensorError, KeyError, ValueError, TypeError) as error:
+    except (OSError, SafetensorError, KeyError, ValueError, TypeError, AttributeError) as error:
         raise UserError(f"'{path}' cannot be read as a head: {error}.", "Name a file made by 'dpfc train'.") from error
     return head
 
 
 def newest(folder: Path) -> Path:
-    """The newest private head in a folder; non-private ones are never chosen unasked."""
-    found = [p for p in folder.glob(f"*{PRIVATE}") if not p.name.endswith(NONPRIVATE)] if folder.is_dir() else []
+    """The newest private head in a folder; non-private and research heads are never chosen unasked."""
+    others = (NONPRIVATE, RESEARCH)
+    found = [p for p in folder.glob(f"*{PRIVATE}") if not p.name.endswith(others)] if folder.is_dir() else []
     if not found:
         raise UserError(
-            f"No private head found in '{folder}'.", "Train one with 'dpfc train --epsilon 1', or name one with --head."
+            f"No private head found in '{folder}'.",
+            "Train one with 'dpfc train --epsilon 1', or name one with --head.",
         )
     return max(found, key=lambda p: p.stat().st_mtime_ns)
-
-
-def check_writable(path: Path) -> None:
-    """Before any budget is spent: the head's folder can be made and written. UserError otherwise."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=path.parent):
-            pass
-        if path.is_dir():
-            raise IsADirectoryError(21, "it is a folder")
-    except OSError as error:
-        raise UserError(
-            f"The head cannot be written to '{path}': {error.strerror or error}.", "Choose a writable place with --out."
-        ) from error

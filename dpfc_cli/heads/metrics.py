@@ -37,7 +37,7 @@ def score(head: Head, blocks: Iterator[tuple[int, np.ndarray, np.ndarray]]) -> S
         order = np.argsort(-scores, axis=1, kind="stable")[:, :5]
         right = (order[:, :, None] == y[:, None, :]).any(axis=2)
         n, first, fifth = n + len(y), first + int(right[:, 0].sum()), fifth + int(right.any(axis=1).sum())
-        rows += np.bincount(y[y >= 0], minlength=m)
-        own = (y == order[:, :1]) & (y >= 0)
-        hits += np.bincount(y[own], minlength=m)
+        sets = (y[:, :, None] == np.arange(m)).any(axis=1)
+        rows += sets.sum(axis=0)
+        hits += np.bincount(order[right[:, 0], 0], minlength=m)
     return Scores(n, first / max(n, 1), fifth / max(n, 1), rows, hits)

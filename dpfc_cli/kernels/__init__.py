@@ -4,3 +4,10 @@
 multiplies the integer factors it returns. Importing this room loads JAX and switches it to 64 bits, without which it
 would make float32 of float64 silently.
 """
+
+from typing import Any
+
+import jax
+
+_config: Any = jax.config
+_config.update("jax_enable_x64", True)

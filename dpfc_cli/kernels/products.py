@@ -12,10 +12,24 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+PANEL = 4096
+
 
 @functools.cache
 def _on_host() -> bool:
     return jax.local_device_count() == 1 and jax.local_devices()[0].platform == "cpu"
+
+
+def check_exact() -> None:
+    """ArithmeticError unless products of integers on this machine's devices are exact up to 2⁵³.
+
+    Not every accelerator has a true float64. Also the first use of the devices: what JAX cannot do shows here.
+    """
+    a = np.array([[2.0**26 - 1, 1.0], [2.0**25 - 3, 2.0**26 - 5]])
+    exact = a.astype(np.int64).T @ a.astype(np.int64)
+    device = np.asarray(_device_product(jnp.asarray(a), jnp.asarray(a)))
+    if device.dtype != np.float64 or not np.array_equal(device.astype(np.int64), exact):
+        raise ArithmeticError(f"{jax.devices()[0].platform} devices do not compute exactly in float64")
 
 
 @jax.jit
@@ -25,11 +39,23 @@ def _device_product(left: jax.Array, right: jax.Array) -> jax.Array:
 
 def outer_sum(left: jax.Array, right: jax.Array) -> np.ndarray:
     """Σ over rows of left ⊗ right: leftᵀ·right, float64."""
-    if _on_host():
-        a = np.asarray(left)
-        b = a if left is right else np.asarray(right)
-        return np.asarray(a.T @ b)
-    return np.asarray(_device_product(left, right))
+    if not _on_host():
+        return np.asarray(_device_product(left, right))
+    a = np.asarray(left)
+    return gram(a) if left is right else np.asarray(a.T @ np.asarray(right))
+
+
+def gram(a: np.ndarray) -> np.ndarray:
+    """aᵀ·a in panels of columns: OpenBLAS's `dsyrk`, which NumPy calls for aᵀ·a, crashes from about 10,000 columns."""
+    side = a.shape[1]
+    total = np.empty((side, side))
+    for i in range(0, side, PANEL):
+        rows = slice(i, i + PANEL)
+        for j in range(0, i + PANEL, PANEL):
+            columns = slice(j, j + PANEL)
+            total[rows, columns] = a[:, rows].T @ a[:, columns]
+            total[columns, rows] = total[rows, columns].T
+    return total
 
 
 def add_class_grams(total: np.ndarray, members: jax.Array, q: jax.Array) -> None:
@@ -40,5 +66,4 @@ def add_class_grams(total: np.ndarray, members: jax.Array, q: jax.Array) -> None
     """
     member, rows = np.asarray(members) > 0, np.asarray(q)
     for j in np.flatnonzero(member.any(axis=0)):
-        own = rows[member[:, j]]
-        total[j] += own.T @ own
+        total[j] += gram(rows[member[:, j]])

@@ -13,9 +13,6 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-_config: Any = jax.config
-_config.update("jax_enable_x64", True)
-
 RowMap = Callable[..., tuple[jax.Array, jax.Array]]
 
 

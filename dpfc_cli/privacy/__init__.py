@@ -5,5 +5,6 @@ that it is bounded), `lattice` (why the bound holds in the integers that are rea
 exactly a rounded Gaussian), `accounting` (what that is worth as ε and δ), `curator` (the only place where records and
 noise meet).
 
-It trusts NumPy, BLAS, XLA, h5py, Python's `decimal` and the operating system's random bits.
+It trusts NumPy, BLAS, XLA, Python's `decimal`, the operating system's random bits, and whoever hands it the records (in
+this project `features`, and through it h5py) to hand it each record once.
 """

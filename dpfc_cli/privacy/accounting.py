@@ -12,7 +12,9 @@ smallest ε that can be claimed. Python only, no arrays: `dpfc budget` answers w
 import math
 from dataclasses import dataclass
 
-LARGEST_EPSILON = 100.0
+LEAST_EPSILON, LARGEST_EPSILON = 1e-4, 100.0
+LEAST_DELTA = 1e-30
+"""Within these bounds `delta_of` is accurate to 1e-8 relative; a smaller ε is stated as `LEAST_EPSILON`."""
 _SLACK = 1e-9
 """Relative distance kept to the private side of a root, far above the error of `delta_of`."""
 
@@ -74,20 +76,25 @@ def mu_for(epsilon: float, delta: float, eta: float = 0.0) -> float:
     return low * (1 - _SLACK)
 
 
-def epsilon_for(mu: float, delta: float) -> float:
-    """The smallest ε with δ(ε) ≤ δ for a μ-GDP mechanism; errs on the private side by about 1e-9 relative. inf for μ =
-    inf.
+def epsilon_for(mu: float, delta: float, eta: float = 0.0) -> float:
+    """The smallest ε ≥ 1e-4 with δ(ε) + (1 + e^ε)·η ≤ δ for a μ-GDP mechanism; errs on the private side by about 1e-9
+    relative. inf where there is none, 0 for μ = 0. ValueError where δ is out of range.
     """
-    if math.isinf(mu):
-        return math.inf
-    if delta_of(0.0, mu) <= delta:
+    check_privacy(1.0, delta)
+    if mu == 0:
         return 0.0
-    low, high = 0.0, 1.0
-    while delta_of(high, mu) > delta:
+
+    def holds(epsilon: float) -> bool:
+        return delta_of(epsilon, mu) + (1 + math.exp(epsilon)) * eta <= delta
+
+    low, high = 0.0, LEAST_EPSILON
+    while not holds(high):
         low, high = high, 2 * high
-    while high - low > _SLACK / 10 * high:
+        if high > 500 or math.isinf(mu):
+            return math.inf
+    while low and high - low > _SLACK / 10 * high:
         middle = (low + high) / 2
-        low, high = (low, middle) if delta_of(middle, mu) <= delta else (middle, high)
+        low, high = (low, middle) if holds(middle) else (middle, high)
     return high * (1 + _SLACK)
 
 
@@ -116,8 +123,8 @@ def default_delta(n: int) -> float:
 
 
 def check_privacy(epsilon: float, delta: float) -> None:
-    """ValueError unless 0 < ε ≤ 100 and 0 < δ < 1."""
-    if not 0 < epsilon <= LARGEST_EPSILON:
-        raise ValueError(f"epsilon must lie in (0, {LARGEST_EPSILON:g}], not {epsilon:g}")
-    if not 0 < delta < 1:
-        raise ValueError(f"delta must lie in (0, 1), not {delta:g}")
+    """ValueError unless 1e-4 ≤ ε ≤ 100 and 1e-30 ≤ δ < 1."""
+    if not LEAST_EPSILON <= epsilon <= LARGEST_EPSILON:
+        raise ValueError(f"epsilon must lie between {LEAST_EPSILON:g} and {LARGEST_EPSILON:g}, not at {epsilon:g}")
+    if not LEAST_DELTA <= delta < 1:
+        raise ValueError(f"delta must lie between {LEAST_DELTA:g} and 1, not at {delta:g}")

@@ -2,9 +2,12 @@
 
 A step is data, never a callable, so a head's file can carry it and the core can run it on records. Each step maps one
 record by itself. The code is written for any array namespace `xp` (NumPy or `jax.numpy`) and avoids every operation
-whose result could depend on the order of a floating-point sum, so that both give the same numbers.
+whose result could depend on the order of a floating-point sum, so that it gives the same numbers from any block shape
+and on any number of devices. (NumPy and XLA may differ in a last bit where XLA multiplies by a reciprocal, and XLA
+takes denormal float32 for zero.)
 """
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -61,6 +64,6 @@ def to_json(chain: Chain) -> list[dict[str, float | str]]:
 def from_json(steps: list[dict[str, Any]]) -> Chain:
     """The chain of a card; ValueError for a step that this version does not know."""
     for step in steps:
-        if step.get("step") != "clip":
-            raise ValueError(f"unknown preprocessing step {step.get('step')!r}")
+        if step.get("step") != "clip" or not 0 < step["norm"] < math.inf:
+            raise ValueError(f"unknown preprocessing step {step!r}")
     return tuple(Clip(float(step["norm"])) for step in steps)

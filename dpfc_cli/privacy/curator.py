@@ -12,7 +12,6 @@ integer. So release r is (1/σ_r)-GDP, and this holds for every value of the ear
 can depend on. (3) Adaptive composition: μ² = Σ 1/σ_r². ∎
 """
 
-import functools
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -23,12 +22,19 @@ import numpy as np
 from dpfc_cli.privacy.lattice import Reals, lattice_for
 from dpfc_cli.privacy.noise import ETA_PER_SAMPLE, Bits, rounded_normal
 from dpfc_cli.privacy.oracle import Facts, Plan, Progress
-from dpfc_cli.privacy.queries import ClassGrams, Gram, Grid, Query, prepare
+from dpfc_cli.privacy.queries import ClassGrams, Gram, Grid, Query, check, prepare
 
 BlockStream = Callable[[int], Iterator[tuple[int, np.ndarray, np.ndarray]]]
 """stream(rows) yields (start, features, labels) for rows [start, start + rows) of the global record order; the last
 block is shorter.
 """
+
+
+def eta_of(plan: Plan) -> float:
+    """η of a whole run: the distance in total variation of all its noise from the ideal, at most the sum over
+    samples.
+    """
+    return plan.coordinates * ETA_PER_SAMPLE
 
 
 class PlanError(RuntimeError):
@@ -80,12 +86,10 @@ def exact_sum(
             start != expected
             or count != min(size, facts.n - start)
             or x.shape != (count, facts.d)
-            or len(labels) != count
+            or labels.shape != (count, facts.k)
         ):
             raise IncompletePassError(f"expected records {expected}.., got a block of {count} from {start}")
-        left, right = rows.run(
-            row_map, _padded(x, size, 0), _padded(labels.reshape(count, -1), size, -1), np.arange(size) < count, arrays
-        )
+        left, right = rows.run(row_map, _padded(x, size, 0), _padded(labels, size, -1), np.arange(size) < count, arrays)
         if isinstance(query, ClassGrams):
             products.add_class_grams(total, left, right)
         else:
@@ -125,35 +129,31 @@ def draw_noise(query: Query, shape: tuple[int, ...], sigma: int, bits: Bits) -> 
 class Curator:
     """The private oracle."""
 
-    def __init__(
-        self, facts: Facts, plan: Plan, mu: float, stream: BlockStream, bits: Bits, progress: Progress | None = None
-    ) -> None:
-        self._facts, self._plan, self._stream, self._bits, self._progress = facts, plan, stream, bits, progress
+    def __init__(self, facts: Facts, plan: Plan, mu: float, stream: BlockStream, bits: Bits) -> None:
+        self._facts, self._plan, self._stream, self._bits = facts, plan, stream, bits
         self._sigmas = plan.sigmas(mu)
         self._lattice = lattice_for(facts.n, max(self._sigmas), max(facts.d + 1, facts.m))
         self.released = 0
-
-    @functools.cached_property
-    def eta(self) -> float:
-        """η of the whole run."""
-        return self._plan.coordinates * ETA_PER_SAMPLE
+        self.progress: Progress | None = None
 
     def release(self, query: Query) -> np.ndarray:
         """The noised sum, float64, in the query's natural units. PlanError unless it is the plan's next release."""
         if self.released == len(self._plan.releases):
             raise PlanError("the plan has no release left")
+        try:
+            check(query, self._facts)
+        except ValueError as error:
+            raise PlanError(str(error)) from error
         due, shape = self._plan.releases[self.released], query.shape(self._facts)
         if (query.kind, shape) != (due.kind, due.shape):
             raise PlanError(
                 f"release {self.released} is planned as {due.kind} {due.shape}, asked for as {query.kind} {shape}"
             )
-        if not all(np.isfinite(getattr(query, name)).all() for name in query.arrays):
-            raise PlanError(f"{query.kind} was asked for with arrays that are not finite")
         sensitivity = 1.0 if self._facts.adjacency == "zero-out" else query.replace_one
         sigma = math.ceil(self._sigmas[self.released] * sensitivity * self._lattice.unit)
         # Counted before the noise is drawn: a release that fails half-way is spent.
         self.released += 1
-        total = exact_sum(query, self._stream, self._facts, self._lattice, self._progress)
+        total = exact_sum(query, self._stream, self._facts, self._lattice, self.progress)
         noised = draw_noise(query, shape, sigma, self._bits)
         noised += total.astype(np.int64)
         del total
@@ -165,12 +165,13 @@ class Curator:
 class NonPrivate:
     """The twin with clipping of contributions, lattice and noise off: for comparison, ε = ∞."""
 
-    def __init__(self, facts: Facts, stream: BlockStream, progress: Progress | None = None) -> None:
-        self._facts, self._stream, self._progress = facts, stream, progress
+    def __init__(self, facts: Facts, stream: BlockStream) -> None:
+        self._facts, self._stream = facts, stream
         self.released = 0
+        self.progress: Progress | None = None
 
     def release(self, query: Query) -> np.ndarray:
         """The plain sum."""
         self.released += 1
         grid = Reals()
-        return exact_sum(query, self._stream, self._facts, grid, self._progress) * query.scale(self._facts, grid)
+        return exact_sum(query, self._stream, self._facts, grid, self.progress) * query.scale(self._facts, grid)

@@ -43,7 +43,7 @@ class Lattice:
         """The integer length that a vector of norm 1 is given where Σq² ≤ squared must hold.
 
         It leaves room for the error of `chain.norms` (√d·2⁻¹⁹ relative) and of rounding (√d/2), so that the check in
-        `vector` never fires on a finite record.
+        `vector` does not fire on finite vectors.
         """
         slack = math.sqrt(d) / (1 << NORM_BITS)
         return math.sqrt(squared) * (1 - slack) - math.sqrt(d)

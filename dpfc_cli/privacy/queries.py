@@ -17,11 +17,11 @@ is post-processing.
 
 import math
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, Protocol
+from typing import Any, ClassVar, Literal, Protocol, get_args
 
 import numpy as np
 
-from dpfc_cli.privacy.chain import Chain, run
+from dpfc_cli.privacy.chain import Chain, Clip, run
 from dpfc_cli.privacy.lattice import Lattice, Reals
 from dpfc_cli.privacy.oracle import Facts
 
@@ -39,7 +39,17 @@ class Query(Protocol):
     symmetric: ClassVar[bool]
     """The answer is a symmetric matrix (or a stack of them) and is noised on its triangle."""
 
-    def shape(self, facts: Facts) -> tuple[int, ...]: ...
+    @property
+    def chain(self) -> Chain: ...
+
+    def shape(self, facts: Facts) -> tuple[int, ...]:
+        """Of the answer."""
+        ...
+
+    def array_shapes(self, facts: Facts) -> dict[str, tuple[int, ...]]:
+        """Of each field named in `arrays`."""
+        ...
+
     def scale(self, facts: Facts, grid: Grid) -> float: ...
     def factors(self, x: Any, y: Any, facts: Facts, grid: Grid, xp: Any) -> tuple[Any, Any]: ...
 
@@ -101,6 +111,9 @@ class Gram:
     def shape(self, facts: Facts) -> tuple[int, ...]:
         return (_side(facts, self.constant),) * 2
 
+    def array_shapes(self, facts: Facts) -> dict[str, tuple[int, ...]]:
+        return {}
+
     def scale(self, facts: Facts, grid: Grid) -> float:
         return (_bound(self.constant) / grid.radius(grid.unit, _side(facts, self.constant))) ** 2
 
@@ -126,6 +139,9 @@ class ClassSums:
     def shape(self, facts: Facts) -> tuple[int, ...]:
         return (facts.m, facts.d)
 
+    def array_shapes(self, facts: Facts) -> dict[str, tuple[int, ...]]:
+        return {}
+
     def scale(self, facts: Facts, grid: Grid) -> float:
         return 1 / (grid.radius(grid.unit // facts.k, facts.d) * grid.one)
 
@@ -149,6 +165,9 @@ class ClassGrams:
 
     def shape(self, facts: Facts) -> tuple[int, ...]:
         return (facts.m, facts.d, facts.d)
+
+    def array_shapes(self, facts: Facts) -> dict[str, tuple[int, ...]]:
+        return {}
 
     def scale(self, facts: Facts, grid: Grid) -> float:
         return 1 / grid.radius(self._squared(facts, grid), facts.d) ** 2
@@ -184,6 +203,9 @@ class Gradient:
     def shape(self, facts: Facts) -> tuple[int, ...]:
         return (_side(facts, self.constant), facts.m)
 
+    def array_shapes(self, facts: Facts) -> dict[str, tuple[int, ...]]:
+        return {"theta": self.shape(facts)}
+
     def scale(self, facts: Facts, grid: Grid) -> float:
         return self.clip / (grid.radius(grid.unit, _side(facts, self.constant)) * grid.radius(grid.unit, facts.m))
 
@@ -195,6 +217,33 @@ class Gradient:
         direction = z / xp.where(length > 0, length, 1.0)
         residual = (p.astype(xp.float64) - y) * (length / self.clip)
         return grid.vector(direction, grid.unit, xp), grid.vector(residual, grid.unit, xp)
+
+
+QUERIES = (Gram, ClassSums, ClassGrams, Gradient)
+
+
+def check(query: Query, facts: Facts) -> None:
+    """ValueError unless the query is one of `QUERIES` itself, with a chain of known steps, positive finite numbers and
+    finite arrays of their exact shapes.
+
+    The proofs above are about these classes and these shapes: a subclass could override `factors`, and an array of
+    another shape could broadcast one record's residual over the others.
+    """
+    if type(query) not in QUERIES or type(query.chain) is not tuple or any(type(s) is not Clip for s in query.chain):
+        raise ValueError(f"{type(query).__name__} is not a query of the core")
+    numbers = [step.norm for step in query.chain]
+    if isinstance(query, Gram | Gradient):
+        numbers.append(1.0 if query.constant == 0 else query.constant)
+    if isinstance(query, Gradient):
+        numbers.append(query.clip)
+        if query.loss not in get_args(Loss):
+            raise ValueError(f"unknown loss {query.loss!r}")
+    if not all(isinstance(v, int | float) and 0 < v < math.inf for v in numbers):
+        raise ValueError(f"{query.kind} was asked for with numbers that are not positive and finite")
+    for name, shape in query.array_shapes(facts).items():
+        array = getattr(query, name)
+        if array.shape != shape or array.dtype != np.float64 or not np.isfinite(array).all():
+            raise ValueError(f"{query.kind}: {name} must be a finite float64 array of shape {shape}")
 
 
 def contribution(query: Query, x: np.ndarray, labels: np.ndarray, facts: Facts, grid: Grid) -> np.ndarray:

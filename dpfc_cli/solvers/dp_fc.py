@@ -19,7 +19,7 @@ import numpy as np
 from dpfc_cli.privacy.chain import Clip
 from dpfc_cli.privacy.oracle import Facts, Oracle, Plan, Release
 from dpfc_cli.privacy.queries import Gradient, Gram
-from dpfc_cli.solvers.linear import noise_edge, symmetric_psd
+from dpfc_cli.solvers.linear import damped_inverse, noise_edge
 from dpfc_cli.solvers.method import Method, Solution
 
 START_BIAS = -10.0
@@ -70,8 +70,7 @@ def plan(facts: Facts, options: Options) -> Plan:
 def solve(oracle: Oracle, facts: Facts, options: Options) -> Solution:
     """Algorithm 4 with a constant step; the last iterate."""
     chain, constant = (Clip(options.clip),), options.constant
-    gram = symmetric_psd(oracle.release(Gram(chain, constant))) / facts.n
-    precondition = np.linalg.inv(gram + options.lam * np.eye(facts.d + 1))
+    precondition = damped_inverse(oracle.release(Gram(chain, constant)) / facts.n, options.lam)
     theta = np.zeros((facts.d + 1, facts.m))
     theta[-1] = START_BIAS / constant
     for _ in range(options.steps):

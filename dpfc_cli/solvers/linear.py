@@ -18,6 +18,12 @@ def symmetric_psd(matrix: np.ndarray) -> np.ndarray:
     return np.asarray((vectors * np.maximum(values, 0.0)[..., None, :]) @ vectors.swapaxes(-1, -2))
 
 
+def damped_inverse(matrix: np.ndarray, damping: float) -> np.ndarray:
+    """(M⁺ + damping·I)⁻¹ with M⁺ the nearest positive semi-definite matrix, from one decomposition. matrix: d × d."""
+    values, vectors = np.linalg.eigh((matrix + matrix.T) / 2)
+    return np.asarray((vectors / (np.maximum(values, 0.0) + damping)) @ vectors.T)
+
+
 def noise_edge(facts: Facts, side: int, sigma: float) -> float:
     """The largest eigenvalue, per record, of the noise in a released Gram matrix of that side and noise multiplier.
 

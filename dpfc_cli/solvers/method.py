@@ -41,8 +41,9 @@ class Method(Generic[Options]):
 def state_bytes(plan: Plan) -> int:
     """Bytes of a training's largest state, from the plan alone, at 8 bytes a number.
 
-    While the largest answer is made: its exact sum as floats and as integers, and its noise. Beside that, one answer of
-    each shape, kept by the solver.
+    Beside one answer of each shape, kept by the solver: while the largest answer is made, its exact sum as floats and
+    as integers, and its noise; while a square matrix is decomposed, the copies and the workspace that LAPACK takes.
     """
     kept = sum(math.prod(shape) for shape in {r.shape for r in plan.releases})
-    return 8 * (3 * plan.largest + kept)
+    square = max((r.shape[-1] ** 2 for r in plan.releases if r.shape[-1] == r.shape[-2]), default=0)
+    return 8 * (kept + max(3 * plan.largest, 6 * square))

@@ -4,6 +4,8 @@ One row per training, committed and synced to disk before the first noise is dra
 afterwards stays charged. Full-batch Gaussian releases compose exactly: the μ² of the rows add up.
 """
 
+import hashlib
+import itertools
 import json
 import math
 import sqlite3
@@ -11,35 +13,38 @@ from contextlib import closing
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from dpfc_cli.errors import UserError
-from dpfc_cli.privacy.accounting import epsilon_for
-from dpfc_cli.privacy.oracle import Plan
+from dpfc_cli.features.manifest import Manifest
+from dpfc_cli.privacy.accounting import Guarantee, epsilon_for
+from dpfc_cli.privacy.oracle import Facts, Plan
 
 Claim = Literal["private", "research", "non-private"]
 SUFFIX = ".ledger.sqlite"
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS trainings (
-  id INTEGER PRIMARY KEY, at TEXT NOT NULL, split TEXT NOT NULL, method TEXT NOT NULL, claim TEXT NOT NULL, mu REAL,
-  delta REAL, adjacency TEXT NOT NULL, unit TEXT NOT NULL, n INTEGER NOT NULL, releases TEXT NOT NULL, head TEXT NOT
-  NULL
+  id INTEGER PRIMARY KEY, at TEXT NOT NULL, records TEXT NOT NULL, split TEXT NOT NULL, method TEXT NOT NULL,
+  claim TEXT NOT NULL, mu REAL, delta REAL, eta REAL, adjacency TEXT NOT NULL, unit TEXT NOT NULL, n INTEGER NOT NULL,
+  releases TEXT NOT NULL, head TEXT NOT NULL
 )
 """
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One training. mu: its μ; None where there is no guarantee (seeded noise, or none). delta: the δ it was stated
-    at.
+    """One training. records: which records it was (`records_of`). mu, delta, eta: its μ, the δ it was stated at and its
+    sampler's η; None where there is no guarantee (seeded noise, or none).
     """
 
     at: str
+    records: str
     split: str
     method: str
     claim: Claim
     mu: float | None
     delta: float | None
+    eta: float | None
     adjacency: str
     unit: str
     n: int
@@ -49,31 +54,64 @@ class Entry:
     @property
     def epsilon(self) -> float:
         """ε at the entry's own δ; inf without a guarantee."""
-        return math.inf if self.mu is None or self.delta is None else epsilon_for(self.mu, self.delta)
+        if self.mu is None or self.delta is None:
+            return math.inf
+        return epsilon_for(self.mu, self.delta, self.eta or 0.0)
+
+
+def records_of(manifest: Manifest) -> str:
+    """A name for the source's records, the same for every feature set made of them, whatever the backbone or the
+    folder.
+
+    It is a digest of the source's listing, so it stays in the ledger.
+    """
+    listing = json.dumps(manifest.source["identity"]["listing"], sort_keys=True)
+    return hashlib.sha256(listing.encode()).hexdigest()
 
 
 def ledger_path(feature_set: Path) -> Path:
-    """The ledger of a feature set: beside its folder, so that it outlives it."""
+    """The ledger of a feature set: beside its (real) folder, so that it outlives it."""
     resolved = feature_set.resolve()
     return resolved.with_name(resolved.name + SUFFIX)
 
 
+def releases(plan: Plan, mu: float | None) -> list[dict[str, Any]]:
+    """The plan's releases with their shares and noise multipliers (0 without noise), equal neighbours counted once."""
+    sigmas = plan.sigmas(mu) if mu is not None else (0.0,) * len(plan.releases)
+    rows = [(r.kind, r.shape, w, s) for r, w, s in zip(plan.releases, plan.shares, sigmas, strict=True)]
+    grouped = [(row, len(list(same))) for row, same in itertools.groupby(rows)]
+    return [{"kind": k, "shape": list(d), "share": w, "sigma": s, "times": t} for (k, d, w, s), t in grouped]
+
+
 def entry(
+    manifest: Manifest,
     split: str,
     method: str,
     claim: Claim,
-    mu: float | None,
-    delta: float | None,
-    facts: tuple[str, str, int],
+    guarantee: Guarantee | None,
+    facts: Facts,
     plan: Plan,
-    head: Path,
+    head: str,
 ) -> Entry:
-    """An entry dated now. facts: adjacency, unit and n."""
-    sigmas = plan.sigmas(mu) if mu is not None else (0.0,) * len(plan.releases)
-    releases = json.dumps([{"kind": r.kind, "sigma": s} for r, s in zip(plan.releases, sigmas, strict=True)])
+    """An entry dated now. head: the name of the file that is to be written."""
+    spent = json.dumps(releases(plan, guarantee.mu if guarantee else None))
     at = datetime.now(UTC).isoformat(timespec="seconds")
-    private_mu, private_delta = (mu, delta) if claim == "private" else (None, None)
-    return Entry(at, split, method, claim, private_mu, private_delta, *facts, releases, head.name)
+    claimed = guarantee if claim == "private" else None
+    return Entry(
+        at=at,
+        records=records_of(manifest),
+        split=split,
+        method=method,
+        claim=claim,
+        mu=claimed.mu if claimed else None,
+        delta=claimed.delta if claimed else None,
+        eta=claimed.eta if claimed else None,
+        adjacency=facts.adjacency,
+        unit=facts.unit,
+        n=facts.n,
+        releases=spent,
+        head=head,
+    )
 
 
 def charge(path: Path, row: Entry) -> None:
@@ -107,6 +145,11 @@ def read(path: Path) -> list[Entry]:
         ) from error
 
 
-def total_mu(rows: list[Entry]) -> float:
-    """μ of all private trainings together: √Σμ². Rows without a guarantee are not in it."""
-    return math.sqrt(math.fsum(r.mu**2 for r in rows if r.mu is not None))
+def together(rows: list[Entry]) -> tuple[float, float]:
+    """μ and η of all private trainings together: √Σμ² and Ση. Rows without a guarantee are not in it.
+
+    This is a guarantee under zero-out adjacency. A row made under replace-one counts with its μ, which covers zero-out:
+    the null record is one of those that a record may be replaced by.
+    """
+    private = [r for r in rows if r.mu is not None]
+    return math.sqrt(math.fsum((r.mu or 0.0) ** 2 for r in private)), math.fsum(r.eta or 0.0 for r in private)

@@ -7,7 +7,7 @@ import dpfc_cli
 from dpfc_cli.features.manifest import Manifest
 from dpfc_cli.privacy.accounting import Guarantee, zcdp_epsilon
 from dpfc_cli.privacy.oracle import Facts, Plan
-from dpfc_cli.trust.ledger import Claim
+from dpfc_cli.trust.ledger import Claim, releases
 
 NOT_COVERED = (
     "the test split (evaluation on it is not private)",
@@ -29,7 +29,6 @@ def card(
     split: str,
 ) -> dict[str, Any]:
     """The card of a head, JSON-able. `epsilon` and `delta` are null unless the claim is "private"."""
-    sigmas = plan.sigmas(guarantee.mu) if guarantee else (0.0,) * len(plan.releases)
     claimed = guarantee if claim == "private" else None
     return {
         "method": method,
@@ -43,10 +42,7 @@ def card(
         "adjacency": facts.adjacency,
         "unit": facts.unit,
         "facts": {"n": facts.n, "m": facts.m, "d": facts.d, "k": facts.k, "origin": manifest.origin},
-        "plan": [
-            {"kind": r.kind, "shape": list(r.shape), "share": w, "sigma": s}
-            for r, w, s in zip(plan.releases, plan.shares, sigmas, strict=True)
-        ],
+        "plan": releases(plan, guarantee.mu if guarantee else None),
         "classes": list(manifest.classes),
         "features": {
             "name": feature_set,
@@ -69,7 +65,7 @@ def rows(card: dict[str, Any]) -> list[tuple[str, str]]:
             ("for comparison", f"the paper's conversion would say epsilon = {zcdp_epsilon(card['mu'], delta):.4g}"),
             ("adjacency", _ADJACENCY[card["adjacency"]]),
             ("unit", f"one {card['unit']} of {facts['n']:,}"),
-            ("releases", "; ".join(_grouped(plan))),
+            ("releases", "; ".join(map(_said, plan))),
             ("sampler", f"within {card['eta']:.1e} of the exact rounded Gaussian, counted into delta"),
         ]
     if facts["origin"] == "inferred":
@@ -90,20 +86,10 @@ def _claim(card: dict[str, Any]) -> str:
         return "differentially private"
     if card["claim"] == "research":
         return "none: the noise came from a seed, so whoever knows it can remove it (epsilon = ∞)"
-    return "none: no noise, no clipping (epsilon = ∞)"
+    return "none: no noise, contributions not clipped (epsilon = ∞)"
 
 
-def _grouped(plan: list[dict[str, Any]]) -> list[str]:
-    """Equal consecutive releases as one entry."""
-    groups: list[list[dict[str, Any]]] = []
-    for release in plan:
-        if groups and groups[-1][-1] == release:
-            groups[-1].append(release)
-        else:
-            groups.append([release])
-    return [
-        f"{len(g)} × {g[0]['kind']} ({sum(r['share'] for r in g):.1%} of the budget, sigma {g[0]['sigma']:.4g})"
-        if len(g) > 1
-        else f"{g[0]['kind']} ({g[0]['share']:.1%}, sigma {g[0]['sigma']:.4g})"
-        for g in groups
-    ]
+def _said(release: dict[str, Any]) -> str:
+    times, share = release["times"], release["times"] * release["share"]
+    many = f"{times} × " if times > 1 else ""
+    return f"{many}{release['kind']} ({share:.1%} of the budget, sigma {release['sigma']:.4g})"

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -16,7 +17,7 @@ from tests.cli.conftest import Dpfc
 
 
 def heads() -> list[str]:
-    return sorted(p.name for p in Path("heads").glob("*"))
+    return sorted(p.name for p in Path("heads").glob("*.safetensors"))
 
 
 @pytest.mark.parametrize("method", ["dp-ls", "dp-fc"])
@@ -54,6 +55,40 @@ def test_every_training_is_charged_and_budget_composes_them(dpfc: Dpfc, features
     assert len(heads()) == 2
 
 
+def test_sets_of_the_same_records_are_composed_whatever_their_names(dpfc: Dpfc, features: Path, arrays: Path) -> None:
+    assert dpfc("import", str(arrays), "--out", "again", "--shards", "2").exit_code == 0
+    for name in ("blobs", "again"):
+        assert dpfc("train", "--epsilon", "1", "--features", name).exit_code == 0
+    shutil.copytree(arrays, "blobs")
+    for asked in ([], ["--features", "blobs"], ["--features", "features/again"]):
+        spent = json.loads(dpfc("budget", "--json", "--delta", "1e-5", *asked).stdout)["spent"]
+        assert spent["feature_sets"] == ["again", "blobs"]
+        assert spent["epsilon"]["1e-05"] > 1.4
+
+
+def test_a_later_assertion_replaces_what_was_inferred(dpfc: Dpfc, arrays: Path) -> None:
+    dpfc("import", str(arrays))
+    assert json.loads(Path("features/arrays/manifest.json").read_text())["origin"] == "inferred"
+    assert dpfc("import", str(arrays), "--classes", "a,b,c,d").exit_code == 0
+    manifest = json.loads(Path("features/arrays/manifest.json").read_text())
+    assert (manifest["origin"], manifest["classes"]) == ("asserted", ["a", "b", "c", "d"])
+
+
+def test_a_name_taken_meanwhile_gets_a_number(dpfc: Dpfc, features: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from dpfc_cli.heads import head
+
+    real = head._publish
+
+    def late(temporary: Path, path: Path) -> Path:
+        path.write_bytes(b"somebody else's head")
+        return real(temporary, path)
+
+    monkeypatch.setattr(head, "_publish", late)
+    trained = dpfc("train", "--epsilon", "1")
+    assert heads() == ["blobs-dp-fc-eps1-2.safetensors", "blobs-dp-fc-eps1.safetensors"]
+    assert "blobs-dp-fc-eps1-2.safetensors" in trained.stdout
+
+
 def test_killed_after_the_charge_the_charge_stands_and_no_head_is_left(dpfc: Dpfc, features: Path) -> None:
     program = """
 import os, signal, sys
@@ -69,7 +104,7 @@ main()
     assert heads() == []
 
 
-def test_the_data_are_not_opened_before_the_charge(dpfc: Dpfc, features: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_summed_before_the_charge(dpfc: Dpfc, features: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from dpfc_cli.trust import ledger
 
     order: list[str] = []
@@ -101,10 +136,14 @@ def test_non_private_heads_say_so_and_are_never_chosen_unasked(dpfc: Dpfc, featu
 def test_a_seed_repeats_the_head_claims_nothing_and_is_written_nowhere(dpfc: Dpfc, features: Path) -> None:
     seed = "86420975318642"
     for name in ("a", "b"):
-        assert dpfc("train", "--epsilon", "1", "--seed", seed, "--out", f"heads/{name}.safetensors").exit_code == 0
-    a, b = load(Path("heads/a.safetensors")), load(Path("heads/b.safetensors"))
+        assert (
+            dpfc("train", "--epsilon", "1", "--seed", seed, "--out", f"heads/{name}.research.safetensors").exit_code
+            == 0
+        )
+    a, b = load(Path("heads/a.research.safetensors")), load(Path("heads/b.research.safetensors"))
     assert np.array_equal(a.weight, b.weight)
     assert a.card["epsilon"] is None
+    assert "No private head found" in dpfc("evaluate").stderr
     for path in [*Path().rglob("*.safetensors"), *Path().rglob("*.sqlite"), *Path().rglob("*.json")]:
         assert seed.encode() not in path.read_bytes()
 
@@ -119,22 +158,23 @@ def test_system_noise_never_repeats(dpfc: Dpfc, features: Path) -> None:
 @pytest.mark.parametrize("shards", ["3", "16"])
 def test_a_seeded_head_is_bit_equal_from_any_sharding(dpfc: Dpfc, features: Path, arrays: Path, shards: str) -> None:
     assert dpfc("import", str(arrays), "--out", "many", "--classes", "3", "--shards", shards).exit_code == 0
+    weights = []
     for name in ("blobs", "many"):
-        assert (
-            dpfc(
-                "train", "--epsilon", "2", "--seed", "5", "--features", name, "--out", f"heads/{name}.safetensors"
-            ).exit_code
-            == 0
-        )
-    one, other = load(Path("heads/blobs.safetensors")), load(Path("heads/many.safetensors"))
-    assert np.array_equal(one.weight, other.weight)
-    assert np.array_equal(one.bias, other.bias)
+        out = f"heads/{name}.research.safetensors"
+        assert dpfc("train", "--epsilon", "2", "--seed", "5", "--features", name, "--out", out).exit_code == 0
+        weights.append(load(Path(out)))
+    assert np.array_equal(weights[0].weight, weights[1].weight)
+    assert np.array_equal(weights[0].bias, weights[1].bias)
 
 
 def test_the_private_split_is_not_scored_without_a_warning(dpfc: Dpfc, features: Path) -> None:
     dpfc("train", "--epsilon", "1")
-    assert "private split" in dpfc("evaluate", "--split", "train").stderr
-    assert "private split" not in dpfc("evaluate").stderr
+    warned = dpfc("evaluate", "--split", "train", "--json")
+    assert "not differentially private" in warned.stderr
+    assert json.loads(warned.stdout)["private_split"]
+    assert "not differentially private" not in dpfc("evaluate").stderr
+    shutil.copytree(features, "features/renamed")
+    assert "not differentially private" in dpfc("evaluate", "--split", "train", "--features", "renamed").stderr
 
 
 def test_swamped_signals_are_announced_before_training(dpfc: Dpfc, features: Path) -> None:

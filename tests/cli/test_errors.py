@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from dpfc_cli.trust.ledger import read
 from tests.cli.conftest import Dpfc
 
 TRAIN = ["train", "--epsilon", "1"]
@@ -25,20 +26,20 @@ def snapshot() -> dict[str, bytes]:
         (["extract", "--dataset", "digits", "--dtype", "int8"], "Unknown dtype"),
         (["extract", "--dataset", "cifar10", "--data-dir", "nowhere"], "nowhere"),
         (["extract", "--dataset", "imagefolder:nowhere"], "nowhere"),
-        (["train", "--epsilon", "0"], "psilon must lie in (0, 100]"),
-        (["train", "--epsilon", "1000"], "psilon must lie in (0, 100]"),
-        (["train", "--epsilon", "nan"], "psilon must lie in (0, 100]"),
-        (["train", "--epsilon", "1", "--delta", "0"], "elta must lie in (0, 1)"),
-        (["train", "--epsilon", "1", "--delta", "1.5"], "elta must lie in (0, 1)"),
+        (["train", "--epsilon", "0"], "psilon must lie between 0.0001 and 100"),
+        (["train", "--epsilon", "1000"], "psilon must lie between 0.0001 and 100"),
+        (["train", "--epsilon", "nan"], "psilon must lie between 0.0001 and 100"),
+        (["train", "--epsilon", "1", "--delta", "0"], "elta must lie between 1e-30 and 1"),
+        (["train", "--epsilon", "1", "--delta", "1.5"], "elta must lie between 1e-30 and 1"),
         (["train", "--sigma", "-3"], "igma must be a positive number"),
-        (["train", "--sigma", "1e-9"], "psilon must lie in (0, 100]"),
+        (["train", "--sigma", "1e-9"], "psilon must lie between 0.0001 and 100"),
         (["train"], "Privacy must be given once"),
         (["train", "--epsilon", "1", "--non-private"], "Privacy must be given once"),
         (["train", "--epsilon", "1", "--sigma", "2"], "Privacy must be given once"),
         ([*TRAIN, "--adjacency", "add-remove"], "Unknown adjacency"),
         ([*TRAIN, "--alpha", "1"], "--alpha is no option of dp-fc"),
-        ([*TRAIN, "--eta", "0"], "--eta must be a positive number"),
-        ([*TRAIN, "--lambda", "nan"], "--lambda must be a non-negative number"),
+        ([*TRAIN, "--eta", "0"], "--eta must lie between"),
+        ([*TRAIN, "--lambda", "nan"], "--lambda must lie between"),
         ([*TRAIN, "--features", "nowhere"], "There is no feature set 'nowhere'"),
         ([*TRAIN, "--out", "heads/a.nonprivate.safetensors"], "must end in .safetensors"),
         ([*TRAIN, "--out", "heads/a.txt"], "must end in .safetensors"),
@@ -46,6 +47,15 @@ def snapshot() -> dict[str, bytes]:
         ([*TRAIN, "--out", "arrays/train_x.npy/a.safetensors"], "cannot be written"),
         ([*TRAIN, "--memory", "1KB"], "the limit is"),
         ([*TRAIN, "--memory", "plenty"], "is not a size"),
+        ([*TRAIN, "--memory", "nan"], "is not a size"),
+        ([*TRAIN, "--memory", ""], "is not a size"),
+        ([*TRAIN, "--eta", "1e307"], "--eta must lie between"),
+        ([*TRAIN, "--out", "heads/" + "x" * 240 + ".safetensors"], "cannot be written"),
+        ([*TRAIN, "--seed", "1", "--out", "heads/a.safetensors"], "must end in .research.safetensors"),
+        (["train", "--epsilon", "8", "--delta", "1e-100"], "elta must lie between"),
+        (["train", "--epsilon", "1e-13", "--delta", "1e-15"], "psilon must lie between"),
+        (["train", "--non-private", "--seed", "3"], "no effect with --non-private"),
+        (["train", "--non-private", "--delta", "7"], "no effect with --non-private"),
         (["evaluate"], "No private head found"),
         (["evaluate", "--head", "arrays/train_x.npy"], "cannot be read as a head"),
         (["evaluate", "--head", "nowhere.safetensors"], "There is no head"),
@@ -55,11 +65,15 @@ def snapshot() -> dict[str, bytes]:
         (["import", "arrays", "--out", "x", "--classes", "a,a,b"], "two or more different names"),
         (["import", "arrays", "--out", "arrays/train_x.npy/x"], "cannot be written"),
         (["budget", "--sigma", "0"], "positive number"),
-        (["budget", "--epsilon", "-1"], "psilon must lie in (0, 100]"),
-        (["budget", "--sigma", "1", "--delta", "2"], "elta must lie in (0, 1)"),
+        (["budget", "--epsilon", "-1"], "psilon must lie between 0.0001 and 100"),
+        (["budget", "--sigma", "1", "--delta", "2"], "elta must lie between 1e-30 and 1"),
         (["budget", "--sigma", "1", "--epsilon", "1"], "both given"),
         (["budget"], "Nothing to show"),
-        (["budget", "--features", "nowhere"], "neither a feature set nor a ledger"),
+        (["budget", "--features", "nowhere"], "There is no feature set 'nowhere'"),
+        (["budget", "--features", "arrays"], "There is no feature set 'arrays'"),
+        (["budget", "--features", "blobs", "--delta", "0"], "elta must lie between"),
+        (["budget", "--features", "blobs", "--delta", "-1"], "elta must lie between"),
+        (["budget", "--features", "blobs", "--steps", "3"], "says nothing without"),
     ],
 )  # fmt: skip
 def test_mistakes_are_named_and_change_nothing(dpfc: Dpfc, features: Path, arguments: list[str], says: str) -> None:
@@ -87,6 +101,22 @@ def test_damaged_features_are_refused_before_anything_is_charged(dpfc: Dpfc, fea
     ended = dpfc(*TRAIN)
     assert ended.exit_code == 2
     assert shard.name in ended.stderr
+    assert snapshot() == before
+
+
+def test_devices_that_cannot_compute_are_found_out_before_anything_is_charged(
+    dpfc: Dpfc, features: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from dpfc_cli.kernels import products
+
+    def inexact(left: np.ndarray, right: np.ndarray) -> np.ndarray:
+        return (left.T.astype(np.float32) @ right.astype(np.float32)).astype(np.float64)
+
+    monkeypatch.setattr(products, "_device_product", inexact)
+    before = snapshot()
+    ended = dpfc(*TRAIN)
+    assert ended.exit_code == 2
+    assert "do not compute exactly" in ended.stderr
     assert snapshot() == before
 
 
@@ -124,7 +154,7 @@ def test_a_head_is_never_overwritten(dpfc: Dpfc, features: Path) -> None:
 
 def test_a_set_that_exists_is_not_replaced_by_another(dpfc: Dpfc, features: Path, arrays: Path) -> None:
     assert dpfc("import", str(arrays), "--out", "blobs", "--classes", "3").exit_code == 0
-    ended = dpfc("import", str(arrays), "--out", "blobs", "--classes", "4")
+    ended = dpfc("import", str(arrays), "--out", "blobs", "--dtype", "float16")
     assert ended.exit_code == 2
     assert "exists and was made from another source" in ended.stderr
 
@@ -156,6 +186,7 @@ def test_ctrl_c_ends_with_130_and_says_what_stands(dpfc: Dpfc, features: Path, m
     assert ended.exit_code == 130
     assert "stays charged" in ended.stderr
     assert not list(Path("heads").iterdir())
+    assert len(read(Path("features/blobs.ledger.sqlite"))) == 1
 
 
 def test_ledgers_outlive_their_sets(dpfc: Dpfc, features: Path) -> None:

@@ -117,6 +117,11 @@ def test_files_that_are_not_arrays_are_refused(source: Path, tmp_path: Path, con
         import_features(tmp_path / "bad.npz", tmp_path / "set")
 
 
+def test_a_label_that_would_infer_millions_of_classes_asks_for_the_fact(source: Path, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="30,000,001 classes"):
+        import_features(spoil(source, train_y=np.full(100, 30_000_000)), tmp_path / "set")
+
+
 def test_pickled_arrays_are_refused(source: Path, tmp_path: Path) -> None:
     np.save(source / "train_x.npy", np.array([{}], object), allow_pickle=True)
     with pytest.raises(UserError, match="cannot be read"):
@@ -151,6 +156,7 @@ def rewrite(folder: Path, make: object) -> None:
 
 
 def labels(file: h5py.File) -> None:
+    file["index"] = np.arange(50)
     file["labels"] = np.zeros(50, np.int32)
 
 
@@ -225,6 +231,14 @@ def test_shards_that_are_not_plain_are_refused_before_a_value_is_read(whole: Pat
         next(iter(FeatureSet(whole).stream("train")(10)))
 
 
+def test_a_shard_in_anothers_place_is_refused(whole: Path) -> None:
+    manifest = json.loads((whole / MANIFEST).read_text())
+    manifest["splits"]["train"]["shards"].reverse()
+    (whole / MANIFEST).write_text(json.dumps(manifest))
+    with pytest.raises(UserError, match="belong in its place"):
+        FeatureSet(whole).verify("train")
+
+
 def test_a_damaged_truncated_foreign_or_missing_shard_is_named(whole: Path) -> None:
     path = whole / SHARD
     good = path.read_bytes()
@@ -243,7 +257,12 @@ def test_a_damaged_truncated_foreign_or_missing_shard_is_named(whole: Path) -> N
     "change",
     [
         lambda m: m.update(version=99), lambda m: m.pop("classes"), lambda m: m["splits"]["train"].update(n=5),
-        lambda m: m["splits"]["train"]["shards"][0].update(file="../../etc/passwd"), lambda m: m.update(dtype="object"),
+        lambda m: m["splits"]["train"]["shards"][0].update(file="../../etc/passwd"),
+        lambda m: m["splits"]["train"].update(n=200, shards=m["splits"]["train"]["shards"] * 2),
+        lambda m: m.update(dim=6.0),
+        lambda m: m.update(dim="6"),
+        lambda m: m.update(source=[]),
+        lambda m: m.update(backbone="x"), lambda m: m.update(dtype="object"),
         lambda m: m.update(surprise=1),
     ],
 )  # fmt: skip
@@ -309,12 +328,16 @@ def test_finished_shards_are_not_made_again(source: Path, tmp_path: Path) -> Non
         "shards": 3,
     }
     writer = FeatureWriter(tmp_path / "set", **settings)  # type: ignore[arg-type]
-    first = writer.tasks[0]
+    first, tasks = writer.tasks[0], writer.tasks
     with writer.shard(first) as sink:
         sink.append(np.zeros((3, 2)), np.zeros(3, np.int32))
+    with pytest.raises(UserError, match="Another process"):
+        FeatureWriter(tmp_path / "set", **settings)  # type: ignore[arg-type]
+    del writer
     again = FeatureWriter(tmp_path / "set", **settings)  # type: ignore[arg-type]
     assert again.resumed
-    assert [t.file for t in again.tasks] == [t.file for t in writer.tasks if t != first]
+    assert [t.file for t in again.tasks] == [t.file for t in tasks if t != first]
+    del again
     with pytest.raises(UserError, match="another source"):
         FeatureWriter(tmp_path / "set", **{**settings, "identity": {"a": 2}})  # type: ignore[arg-type]
 

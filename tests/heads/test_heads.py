@@ -10,24 +10,29 @@ import numpy as np
 import pytest
 
 from dpfc_cli.errors import UserError
-from dpfc_cli.heads.head import Head, check_writable, load, newest, save
+from dpfc_cli.heads.head import Head, load, newest, reserve, save
 from dpfc_cli.heads.metrics import score
 from dpfc_cli.privacy.chain import Clip, from_json, to_json
 from tests.support import stream_of
 
+CARD = {
+    **dict.fromkeys(("method", "claim", "adjacency", "unit", "options")),
+    **{"epsilon": 1.0, "delta": 1e-5, "features": {"name": "a", "split": "train", "fingerprint": "b"}},
+}
+
+
+def saved(path: Path) -> Path:
+    return save(head(), path, reserve(path))
+
 
 def head(m: int = 3, d: int = 2) -> Head:
     rng = np.random.default_rng(0)
-    return Head(
-        (Clip(0.5),),
-        rng.normal(size=(d, m)),
-        rng.normal(size=m),
-        {"classes": [str(j) for j in range(m)], "epsilon": 1.0},
-    )
+    card = {**CARD, "classes": [str(j) for j in range(m)]}
+    return Head((Clip(0.5),), rng.normal(size=(d, m)), rng.normal(size=m), card)
 
 
 def test_what_is_saved_is_loaded(tmp_path: Path) -> None:
-    save(head(), tmp_path / "a.safetensors")
+    saved(tmp_path / "a.safetensors")
     again = load(tmp_path / "a.safetensors")
     assert again.chain == head().chain
     assert again.card == head().card
@@ -61,7 +66,7 @@ def test_other_safetensors_and_truncated_heads_are_refused(tmp_path: Path) -> No
     from safetensors.numpy import save_file
 
     save_file({"weight": np.zeros((2, 2))}, tmp_path / "other.safetensors")
-    save(head(), tmp_path / "a.safetensors")
+    saved(tmp_path / "a.safetensors")
     cut = (tmp_path / "a.safetensors").read_bytes()[:-8]
     (tmp_path / "cut.safetensors").write_bytes(cut)
     for name in ("other", "cut"):
@@ -73,15 +78,14 @@ SAVE = """
 import os, signal, sys
 from pathlib import Path
 sys.path.insert(0, ".")
-from tests.heads.test_heads import head
-from dpfc_cli.heads.head import save
+from tests.heads.test_heads import saved
 def die(*args): os.kill(os.getpid(), signal.SIGKILL)
 setattr(os, sys.argv[2], die)
-save(head(), Path(sys.argv[1]))
+saved(Path(sys.argv[1]))
 """
 
 
-@pytest.mark.parametrize("at", ["fsync", "replace"])
+@pytest.mark.parametrize("at", ["fsync", "link"])
 def test_killed_while_saving_no_head_is_left(tmp_path: Path, at: str) -> None:
     path = tmp_path / "a.safetensors"
     ended = subprocess.run([sys.executable, "-c", SAVE, str(path), at], check=False)
@@ -92,8 +96,9 @@ def test_killed_while_saving_no_head_is_left(tmp_path: Path, at: str) -> None:
 
 
 def test_the_newest_private_head_is_chosen_and_a_non_private_one_never(tmp_path: Path) -> None:
-    for age, name in enumerate(["new.safetensors", "old.safetensors", "newest.nonprivate.safetensors"]):
-        save(head(), tmp_path / name)
+    others = ["newest.nonprivate.safetensors", "newest.research.safetensors"]
+    for age, name in enumerate(["new.safetensors", "old.safetensors", *others]):
+        saved(tmp_path / name)
         os.utime(tmp_path / name, ns=(0, (5 - age if age < 2 else 99) * 10**9))
     assert newest(tmp_path).name == "new.safetensors"
 
@@ -101,9 +106,9 @@ def test_the_newest_private_head_is_chosen_and_a_non_private_one_never(tmp_path:
 def test_a_place_that_cannot_be_written_is_found_out_beforehand(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match="cannot be written"):
-        check_writable(tmp_path / "file" / "a.safetensors")
+        reserve(tmp_path / "file" / "a.safetensors")
     with pytest.raises(UserError, match="cannot be written"):
-        check_writable(tmp_path)
+        reserve(tmp_path)
 
 
 def test_top_1_top_5_and_per_class_are_counted() -> None:
@@ -120,6 +125,8 @@ def test_top_1_top_5_and_per_class_are_counted() -> None:
 def test_label_sets_count_any_of_their_labels_and_unlabelled_rows_not_at_all() -> None:
     plain = Head((), np.eye(3), np.zeros(3), {"classes": list("abc")})
     x = np.array([[1, 0, 0], [0, 1, 0], [0, 0, 1]], np.float32)
-    y = np.array([[2, 0], [-1, -1], [0, 1]])
+    y = np.array([[2, 0, 2], [-1, -1, -1], [0, 1, 1]])
     scores = score(plain, stream_of(x, y)(8))
     assert (scores.n, scores.top1) == (2, 0.5)
+    assert scores.rows.tolist() == [2, 1, 1]
+    assert scores.hits.tolist() == [1, 0, 0]

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from dpfc_cli.kernels import products, rows
 
@@ -57,6 +58,18 @@ def test_blas_and_xla_make_the_same_exact_product() -> None:
     assert np.array_equal((a.T @ a).astype(np.int64), a.astype(np.int64).T @ a.astype(np.int64))
 
 
+@pytest.mark.parametrize("panel", [1, 3, 7, 8, 4096])
+def test_grams_do_not_depend_on_their_panels(monkeypatch: pytest.MonkeyPatch, panel: int) -> None:
+    monkeypatch.setattr(products, "PANEL", panel)
+    a = np.random.default_rng(0).integers(-(2**18), 2**18, size=(100, 8)).astype(np.float64)
+    assert np.array_equal(products.gram(a).astype(np.int64), a.astype(np.int64).T @ a.astype(np.int64))
+
+
+def test_very_wide_grams_do_not_crash() -> None:
+    side = 12_000
+    assert products.gram(np.ones((256, side)))[-1, 0] == 256
+
+
 def test_class_grams_add_each_record_to_its_own_classes_only() -> None:
     rng = np.random.default_rng(0)
     q = rng.integers(-100, 100, size=(50, 4)).astype(np.float64)
@@ -67,8 +80,6 @@ def test_class_grams_add_each_record_to_its_own_classes_only() -> None:
 
 
 def test_factors_that_are_not_float64_are_refused() -> None:
-    import pytest
-
     def single(x: object, labels: object, present: object, arrays: object, xp: object) -> tuple[object, object]:
         return x, x
 

@@ -7,12 +7,12 @@ import pytest
 
 from dpfc_cli.privacy import accounting
 
-EPSILONS = (1e-3, 0.01, 0.1, 1.0, 8.0, 50.0, 100.0)
-DELTAS = (1e-12, 1e-9, 1e-5, 1e-2)
+EPSILONS = (1e-4, 1e-3, 0.01, 0.1, 1.0, 8.0, 50.0, 100.0)
+DELTAS = (1e-30, 1e-20, 1e-12, 1e-9, 1e-5, 1e-2)
 
 
-def delta_in_60_digits(epsilon: float, mu: float) -> mpmath.mpf:
-    with mpmath.workdps(60):
+def delta_in_100_digits(epsilon: float, mu: float) -> mpmath.mpf:
+    with mpmath.workdps(100):
         e, u = mpmath.mpf(epsilon), mpmath.mpf(mu)
         return mpmath.ncdf(-e / u + u / 2) - mpmath.exp(e) * mpmath.ncdf(-e / u - u / 2)
 
@@ -40,10 +40,10 @@ def test_sigma_10_with_eleven_releases_is_1_264_exactly_and_1_647_by_the_papers_
 @pytest.mark.parametrize("epsilon", EPSILONS)
 def test_calibration_never_overshoots_and_errs_by_less_than_1e_6(epsilon: float, delta: float) -> None:
     mu = accounting.mu_for(epsilon, delta)
-    assert delta_in_60_digits(epsilon, mu) <= delta
-    assert delta_in_60_digits(epsilon, mu * (1 + 1e-6)) > delta
+    assert delta_in_100_digits(epsilon, mu) <= delta
+    assert delta_in_100_digits(epsilon, mu * (1 + 1e-6)) > delta
     back = accounting.epsilon_for(mu, delta)
-    assert delta_in_60_digits(back, mu) <= delta
+    assert delta_in_100_digits(back, mu) <= delta
 
 
 def test_calibration_agrees_with_dp_accounting() -> None:
@@ -57,16 +57,32 @@ def test_the_samplers_distance_is_paid_for_out_of_delta() -> None:
     eta = 1e-7
     mu = accounting.mu_for(1.0, 1e-5, eta)
     assert mu < accounting.mu_for(1.0, 1e-5)
-    assert delta_in_60_digits(1.0, mu) + (1 + math.e) * eta <= 1e-5
+    assert delta_in_100_digits(1.0, mu) + (1 + math.e) * eta <= 1e-5
     with pytest.raises(ValueError, match="uses up delta"):
         accounting.mu_for(8.0, 1e-5, 1e-8)
 
 
-@pytest.mark.parametrize(
-    ("epsilon", "delta"), [(0, 1e-5), (-1, 1e-5), (101, 1e-5), (math.nan, 1e-5), (1, 0), (1, 1), (1, math.nan)]
-)
+def test_with_sigma_the_samplers_distance_raises_epsilon() -> None:
+    eta, mu = 1e-9, 0.5
+    epsilon = accounting.epsilon_for(mu, 1e-5, eta)
+    assert epsilon > accounting.epsilon_for(mu, 1e-5)
+    assert delta_in_100_digits(epsilon, mu) + (1 + math.exp(epsilon)) * eta <= 1e-5
+    assert math.isinf(accounting.epsilon_for(mu, 1e-5, 1e-5))
+
+
+def test_what_is_nearly_free_is_stated_as_the_least_epsilon() -> None:
+    assert accounting.epsilon_for(1e-9, 1e-5) == pytest.approx(accounting.LEAST_EPSILON)
+
+
+OUT_OF_RANGE = [
+    *((epsilon, 1e-5) for epsilon in (0, 9e-5, -1, 101, math.nan, math.inf)),
+    *((1, delta) for delta in (0, 9e-31, 1, 2, math.nan)),
+]
+
+
+@pytest.mark.parametrize(("epsilon", "delta"), OUT_OF_RANGE)
 def test_out_of_range_is_refused(epsilon: float, delta: float) -> None:
-    with pytest.raises(ValueError, match="must lie in"):
+    with pytest.raises(ValueError, match="must lie between"):
         accounting.mu_for(epsilon, delta)
 
 

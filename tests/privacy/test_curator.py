@@ -5,6 +5,7 @@ import pytest
 from scipy import stats
 
 from dpfc_cli.privacy import curator as curator_module
+from dpfc_cli.privacy.chain import Clip
 from dpfc_cli.privacy.curator import Curator, IncompletePassError, PlanError, draw_noise, exact_sum
 from dpfc_cli.privacy.lattice import lattice_for
 from dpfc_cli.privacy.noise import Bits, SeededBits, rounded_normal
@@ -102,7 +103,7 @@ def shared_across_classes(query: Query, shape: tuple[int, ...], sigma: int, bits
 
 def class_grams_share(query: Query, shape: tuple[int, ...], sigma: int, bits: Bits) -> np.ndarray:
     noise = draw_noise(query, shape, sigma, bits)
-    return np.broadcast_to(noise[:1], shape) if query.kind == "class_grams" else noise
+    return np.broadcast_to(noise[:1], shape).copy() if query.kind == "class_grams" else noise
 
 
 def constant_key(query: Query, shape: tuple[int, ...], sigma: int, bits: Bits) -> np.ndarray:
@@ -194,10 +195,45 @@ def test_anything_but_the_plans_next_release_is_refused() -> None:
         oracle.release(Gram(CHAIN))
 
 
-def test_arrays_that_are_not_finite_are_refused() -> None:
-    oracle = curator(FACTS, Plan((Release("gradient", (5, 3), 1.0),)), MU, X, Y)
-    with pytest.raises(PlanError, match="not finite"):
-        oracle.release(Gradient(CHAIN, np.full((5, 3), np.nan), clip=1.0))
+ONE_GRADIENT = Plan((Release("gradient", (5, 3), 1.0),))
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        pytest.param(Gradient(CHAIN, np.full((5, 3), np.nan), clip=1.0), id="theta not finite"),
+        pytest.param(Gradient(CHAIN, np.zeros((5, 3), np.float32), clip=1.0), id="theta not float64"),
+        pytest.param(Gradient(CHAIN, np.zeros(5), clip=1.0), id="theta that would broadcast over records"),
+        pytest.param(Gradient(CHAIN, np.zeros((5, 3)), clip=np.inf), id="no clip"),
+        pytest.param(Gradient(CHAIN, np.zeros((5, 3)), clip=0.0), id="clip of zero"),
+        pytest.param(Gradient(CHAIN, np.zeros((5, 3)), clip=1.0, constant=np.nan), id="constant not finite"),
+        pytest.param(Gradient(CHAIN, np.zeros((5, 3)), clip=1.0, loss="other"), id="another loss"),  # type: ignore[arg-type]
+        pytest.param(Gradient((Clip(-1.0),), np.zeros((5, 3)), clip=1.0), id="a negative norm"),
+        pytest.param(Gradient((max,), np.zeros((5, 3)), clip=1.0), id="a step of the solver's own"),  # type: ignore[arg-type]
+    ],
+)
+def test_queries_that_the_proofs_do_not_cover_are_refused(query: Query) -> None:
+    oracle = curator(FACTS, ONE_GRADIENT, MU, X, Y)
+    with pytest.raises(PlanError):
+        oracle.release(query)
+    assert oracle.released == 0
+
+
+def test_a_query_of_the_solvers_own_making_is_refused() -> None:
+    class Greedy(Gram):
+        def factors(self, x: object, y: object, facts: Facts, grid: object, xp: object) -> tuple[object, object]:
+            return 1e6 * x, x  # type: ignore[operator]
+
+    oracle = curator(FACTS, PLAN, MU, X, Y)
+    with pytest.raises(PlanError, match="not a query of the core"):
+        oracle.release(Greedy(CHAIN))
+
+
+def test_more_label_columns_than_the_public_fact_says_are_refused() -> None:
+    """The sensitivity of class sums rests on k."""
+    oracle = curator(FACTS, PLAN, MU, X, np.repeat(Y[:, None], 4, axis=1))
+    with pytest.raises(IncompletePassError):
+        oracle.release(QUERIES[0])
 
 
 def test_a_release_that_fails_half_way_is_spent() -> None:

@@ -55,7 +55,7 @@ def test_finite_vectors_keep_their_direction_and_are_never_dropped() -> None:
 def test_numpy_and_xla_make_the_same_integers() -> None:
     import jax.numpy as jnp
 
-    import dpfc_cli.kernels.rows  # noqa: F401  (switches JAX to 64 bits)
+    import dpfc_cli.kernels  # noqa: F401  (switches JAX to 64 bits)
 
     v = worst_cases(192)
     v = v[np.isfinite(v).all(axis=1)]

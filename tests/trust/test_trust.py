@@ -10,15 +10,18 @@ import pytest
 from dpfc_cli.errors import UserError
 from dpfc_cli.features.manifest import Manifest, SplitFacts
 from dpfc_cli.privacy.accounting import Guarantee, mu_for
-from dpfc_cli.privacy.oracle import Facts, Plan, Release
+from dpfc_cli.privacy.oracle import Adjacency, Facts, Plan, Release
 from dpfc_cli.solvers import METHODS
 from dpfc_cli.trust import ledger, statement
 
+SOURCE = {"identity": {"listing": "digest"}}
 PLAN = Plan((Release("gram", (3, 3), 0.2), Release("gradient", (3, 2), 0.4), Release("gradient", (3, 2), 0.4)))
 
 
-def row(mu: float | None, claim: ledger.Claim = "private") -> ledger.Entry:
-    return ledger.entry("train", "dp-fc", claim, mu, 1e-5, ("zero-out", "record", 100), PLAN, Path("h.safetensors"))
+def row(mu: float | None, claim: ledger.Claim = "private", adjacency: Adjacency = "zero-out") -> ledger.Entry:
+    guarantee = None if mu is None else Guarantee(1.0, 1e-5, mu, 1e-60)
+    facts = Facts(n=100, m=2, d=2, adjacency=adjacency)
+    return ledger.entry(manifest(), "train", "dp-fc", claim, guarantee, facts, PLAN, "h.safetensors")
 
 
 def test_rows_come_back_and_their_mu_composes(tmp_path: Path) -> None:
@@ -28,13 +31,13 @@ def test_rows_come_back_and_their_mu_composes(tmp_path: Path) -> None:
         ledger.charge(path, row(mu))
     rows = ledger.read(path)
     assert [r.mu for r in rows] == [0.3, 0.4]
-    assert ledger.total_mu(rows) == pytest.approx(0.5)
+    assert ledger.together(rows) == pytest.approx((0.5, 2e-60))
     assert rows[0] == ledger.read(path)[0]
 
 
 def check_releases_cover(entry: ledger.Entry) -> None:
     """Σ 1/σ² over the releases of a row is the μ² it claims."""
-    spent = math.fsum(1 / r["sigma"] ** 2 for r in json.loads(entry.releases))
+    spent = math.fsum(r["times"] / r["sigma"] ** 2 for r in json.loads(entry.releases))
     assert entry.mu is not None
     assert spent == pytest.approx(entry.mu**2, rel=1e-12)
 
@@ -42,7 +45,7 @@ def check_releases_cover(entry: ledger.Entry) -> None:
 def test_a_rows_releases_add_up_to_its_mu_and_a_forgotten_one_shows() -> None:
     entry = row(0.7)
     check_releases_cover(entry)
-    forgotten = ledger.Entry(**{**entry.__dict__, "releases": json.dumps(json.loads(entry.releases)[:-1])})
+    forgotten = ledger.Entry(**{**entry.__dict__, "releases": json.dumps(json.loads(entry.releases)[:1])})
     with pytest.raises(AssertionError):
         check_releases_cover(forgotten)
 
@@ -53,8 +56,14 @@ def test_trainings_without_a_guarantee_are_kept_apart(tmp_path: Path) -> None:
     ledger.charge(path, row(None, "non-private"))
     ledger.charge(path, row(0.9, "research"))
     rows = ledger.read(path)
-    assert ledger.total_mu(rows) == 0.3
+    assert ledger.together(rows)[0] == 0.3
     assert [math.isinf(r.epsilon) for r in rows] == [False, True, True]
+
+
+def test_records_are_named_by_their_source_alone() -> None:
+    same = Manifest(("a", "b", "c"), 9, "float32", 1, "inferred", {}, {"name": "y"}, SOURCE)
+    other = Manifest(("a", "b"), 2, "float16", 1, "asserted", {}, {"name": "x"}, {"identity": {"listing": "another"}})
+    assert ledger.records_of(manifest()) == ledger.records_of(same) != ledger.records_of(other)
 
 
 def test_no_ledger_is_an_empty_one_and_a_foreign_file_is_refused(tmp_path: Path) -> None:
@@ -82,7 +91,7 @@ def test_a_charge_is_synced_before_it_returns(tmp_path: Path, monkeypatch: pytes
 
 
 def manifest(origin: str = "asserted") -> Manifest:
-    return Manifest(("a", "b"), 2, "float16", 1, origin, {"train": SplitFacts(100, ())}, {"name": "x"}, {})  # type: ignore[arg-type]
+    return Manifest(("a", "b"), 2, "float16", 1, origin, {"train": SplitFacts(100, ())}, {"name": "x"}, SOURCE)  # type: ignore[arg-type]
 
 
 def make_card(claim: ledger.Claim, origin: str = "asserted") -> dict[str, object]:

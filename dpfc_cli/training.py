@@ -1,0 +1,240 @@
+"""One training, in the order that privacy needs, for every door to it.
+
+`calibrate` is pure: options, plan and guarantee from public facts. `prepare` refuses whatever can be refused: features
+that are damaged, a place that cannot be written, devices that cannot compute, more memory than there is. `run` charges
+the ledger, durably, and only then lets the records into a computation; from there on the budget is spent, whatever
+happens.
+"""
+
+import math
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dpfc_cli.errors import UserError, sentence
+from dpfc_cli.features.reader import FeatureSet
+from dpfc_cli.heads import head as heads
+from dpfc_cli.privacy import accounting
+from dpfc_cli.privacy.accounting import Guarantee
+from dpfc_cli.privacy.oracle import Adjacency, Facts, Plan
+from dpfc_cli.solvers.method import Method, state_bytes
+from dpfc_cli.trust import ledger, statement
+
+if TYPE_CHECKING:
+    from dpfc_cli.privacy.curator import Curator, NonPrivate
+
+SPLIT = "train"
+WORKING_BYTES = 600 * 2**20
+"""Beside the state: the blocks under way, the compiled kernels and the interpreter."""
+SMALLEST, LARGEST = 1e-12, 1e12
+"""Options outside these bounds would overflow on the way, when the budget is spent already."""
+WIDE = 8_192
+"""Dimensions from which decomposing a Gram matrix takes minutes to hours."""
+SUFFIXES: dict[ledger.Claim, str] = {
+    "private": heads.PRIVATE,
+    "research": heads.RESEARCH,
+    "non-private": heads.NONPRIVATE,
+}
+
+
+@dataclass(frozen=True)
+class Privacy:
+    """What the user asked for: `epsilon` or `sigma`, at `delta` (default min(1e-5, 1/n)); or neither, without noise.
+
+    seed: reproducible noise, which protects nothing.
+    """
+
+    epsilon: float | None = None
+    delta: float | None = None
+    sigma: float | None = None
+    seed: int | None = None
+
+    @property
+    def claim(self) -> ledger.Claim:
+        if self.epsilon is None and self.sigma is None:
+            return "non-private"
+        return "private" if self.seed is None else "research"
+
+
+@dataclass(frozen=True)
+class Calibrated:
+    """What a training will do and claim, from public facts alone. guarantee: None without noise."""
+
+    method: Method[Any]
+    facts: Facts
+    options: Any
+    plan: Plan
+    privacy: Privacy
+    guarantee: Guarantee | None
+
+
+def facts_of(features: FeatureSet, adjacency: Adjacency) -> Facts:
+    """The public facts of a feature set's training split."""
+    manifest = features.manifest
+    rows = features.split(SPLIT).n
+    return Facts(rows, len(manifest.classes), manifest.dim, manifest.labels_per_record, adjacency)
+
+
+def check_options(method: Method[Any], given: dict[str, Any]) -> None:
+    """UserError for an option that the method does not have or whose value makes no sense."""
+    for name, value in given.items():
+        flag = "--lambda" if name == "lam" else "--" + name.replace("_", "-")
+        if name not in method.options.__dataclass_fields__:
+            raise UserError(
+                f"{flag} is no option of {method.name}.",
+                "Leave it out, or choose the method that has it: see 'dpfc train --help'.",
+            )
+        if not (SMALLEST <= value <= LARGEST or (name == "alpha" and value == 0)):
+            raise UserError(f"{flag} must lie between {SMALLEST:g} and {LARGEST:g}, not at {value:g}.", "Give another.")
+
+
+def calibrate(method: Method[Any], facts: Facts, given: dict[str, Any], privacy: Privacy) -> Calibrated:
+    """Options, plan and guarantee. UserError where an option, ε, δ or σ is out of range.
+
+    With σ, μ² is that of as many equal releases at noise multiplier σ as the plan has; the plan's shares divide it.
+    """
+    from dpfc_cli.privacy.curator import eta_of
+
+    check_options(method, given)
+    if privacy.claim == "non-private":
+        options = method.defaults(facts, None, given)
+        return Calibrated(method, facts, options, method.plan(facts, options), privacy, None)
+    delta = accounting.default_delta(facts.n) if privacy.delta is None else privacy.delta
+    try:
+        accounting.check_privacy(1.0 if privacy.epsilon is None else privacy.epsilon, delta)
+        if privacy.sigma is not None:
+            if not 0 < privacy.sigma < math.inf:
+                raise ValueError(f"sigma must be a positive number, not {privacy.sigma:g}")
+            releases = len(method.plan(facts, method.defaults(facts, 1.0, given)).releases)
+            mu = accounting.mu_of_sigma(privacy.sigma, releases)
+        else:
+            assert privacy.epsilon is not None
+            mu = accounting.mu_for(privacy.epsilon, delta)
+        options = method.defaults(facts, mu, given)
+        plan = method.plan(facts, options)
+        eta = eta_of(plan)
+        epsilon = accounting.epsilon_for(mu, delta, eta) if privacy.epsilon is None else privacy.epsilon
+        accounting.check_privacy(epsilon, delta)
+        mu = mu if privacy.epsilon is None else accounting.mu_for(epsilon, delta, eta)
+    except ValueError as error:
+        raise UserError(sentence(error), "Choose ε such as 1, δ such as 1e-5, or with --sigma a larger one.") from error
+    return Calibrated(method, facts, options, plan, privacy, Guarantee(epsilon, delta, mu, eta))
+
+
+def prepare(
+    features: FeatureSet,
+    calibrated: Calibrated,
+    memory: float | None = None,
+    checking: Callable[[int, int], None] | None = None,
+) -> "Curator | NonPrivate":
+    """The oracle, after everything that can go wrong before a record is looked at. UserError for what the user can
+    mend.
+
+    memory: bytes; None: what the machine has free. checking(done, total) is told about shards whose digests are
+    checked.
+    """
+    from dpfc_cli.kernels import products
+    from dpfc_cli.privacy.curator import Curator, NonPrivate
+    from dpfc_cli.privacy.noise import SeededBits, SystemBits
+
+    c = calibrated
+    _check_memory(c, free_memory() if memory is None else memory)
+    features.verify(SPLIT, checking)
+    try:
+        products.check_exact()
+    except Exception as error:
+        raise UserError(
+            f"JAX cannot compute on this machine's devices: {sentence(error)}", "Try JAX_PLATFORMS=cpu."
+        ) from error
+    stream = features.stream(SPLIT)
+    if c.guarantee is None:
+        return NonPrivate(c.facts, stream)
+    bits = SystemBits() if c.privacy.seed is None else SeededBits(c.privacy.seed)
+    try:
+        return Curator(c.facts, c.plan, c.guarantee.mu, stream, bits)
+    except ValueError as error:
+        raise UserError(sentence(error), "Choose a larger ε or fewer steps.") from error
+
+
+def run(
+    features: FeatureSet,
+    calibrated: Calibrated,
+    oracle: "Curator | NonPrivate",
+    path: Path,
+    progress: Callable[[int, int], None],
+) -> tuple[heads.Head, Path]:
+    """Charge, train, write: the head and where it was written. progress(done, total) counts records over all passes."""
+    c, claim, passes = calibrated, calibrated.privacy.claim, len(calibrated.plan.releases)
+    oracle.progress = lambda done, n: progress((oracle.released - 1) * n + done, passes * n)
+    temporary = heads.reserve(path)
+    try:
+        row = ledger.entry(features.manifest, SPLIT, c.method.name, claim, c.guarantee, c.facts, c.plan, path.name)
+        ledger.charge(ledger.ledger_path(features.folder), row)
+        # Until here no record has been looked at; from here on the budget is spent, whatever happens.
+        solution = c.method.solve(oracle, c.facts, c.options)
+        card = statement.card(
+            c.method.name, c.options, c.facts, c.plan, claim, c.guarantee, features.manifest, features.name, SPLIT
+        )
+        made = heads.Head(solution.chain, solution.weight, solution.bias, card)
+        return made, heads.save(made, path, temporary)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _check_memory(calibrated: Calibrated, allowed: float) -> None:
+    facts, needed = calibrated.facts, state_bytes(calibrated.plan) + WORKING_BYTES
+    if needed > allowed:
+        other = "" if calibrated.method.name == "dp-fc" else "--method dp-fc (its state does not grow with m·d²), "
+        raise UserError(
+            f"This training needs about {needed / 1e9:.1f} GB ({facts.m} classes, {facts.d} dimensions); "
+            f"the limit is {allowed / 1e9:.1f} GB.",
+            f"Use {other}features of fewer dimensions (--pool mean), or a larger --memory.",
+        )
+
+
+def free_memory() -> float:
+    """Bytes that this process may still take: what the machine has available, or less where a control group says so."""
+    free = math.inf
+    if hasattr(os, "sysconf") and "SC_PHYS_PAGES" in os.sysconf_names:
+        free = float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+    for path in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
+        try:
+            free = min(free, float(Path(path).read_text()))
+        except (OSError, ValueError):
+            continue
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+        free = min(free, *(1024 * float(line.split()[1]) for line in lines if line.startswith("MemAvailable")))
+    except (OSError, ValueError, TypeError):
+        pass
+    return free
+
+
+def forebodings(calibrated: Calibrated) -> list[str]:
+    """What public facts say will go badly, before anything is spent.
+
+    A class mean of vectors of length 1 stands for n/m records; the noise in one release of it has length √d/μ.
+    """
+    facts, guarantee, said = calibrated.facts, calibrated.guarantee, []
+    if facts.d > WIDE:
+        said.append(
+            f"{facts.d:,} dimensions make a Gram matrix of {8 * facts.d**2 / 1e9:.1f} GB whose decomposition takes "
+            "long after the last pass. Fewer dimensions (--pool mean) are faster and stand noise better."
+        )
+    if guarantee is None:
+        return said
+    if guarantee.delta > 1 / facts.n:
+        said.append(
+            f"delta = {guarantee.delta:g} exceeds 1/n = {1 / facts.n:.2g}: "
+            "a mechanism that publishes a whole record would satisfy it."
+        )
+    signal, noise = facts.n / facts.m, math.sqrt(facts.d) / guarantee.mu
+    if signal < 2 * noise:
+        said.append(
+            f"noise will swamp the signal: about {signal:,.0f} records per class against noise of length {noise:,.0f} "
+            f"({facts.d} dimensions at epsilon = {guarantee.epsilon:g}). Expect a poor head; more records, fewer "
+            "dimensions or a larger epsilon help."
+        )
+    return said
