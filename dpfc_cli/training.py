@@ -11,14 +11,15 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
-from dpfc_cli.errors import UserError, sentence
+from dpfc_cli.errors import UserError, sentence, unknown
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.heads import head as heads
-from dpfc_cli.privacy import accounting
+from dpfc_cli.privacy import accounting, poisson
 from dpfc_cli.privacy.accounting import Guarantee
 from dpfc_cli.privacy.oracle import Adjacency, Facts, Plan
+from dpfc_cli.privacy.queries import Loss
 from dpfc_cli.solvers.method import Method, state_bytes
 from dpfc_cli.trust import ledger, statement
 
@@ -86,7 +87,13 @@ def check_options(method: Method[Any], given: dict[str, Any]) -> None:
                 f"{flag} is no option of {method.name}.",
                 "Leave it out, or choose the method that has it: see 'dpfc train --help'.",
             )
-        if not (SMALLEST <= value <= LARGEST or (name == "alpha" and value == 0)):
+        if name == "loss":
+            if value not in get_args(Loss):
+                raise unknown("loss", value, get_args(Loss))
+        elif name == "sampling_rate":
+            if not SMALLEST <= value <= 1:
+                raise UserError(f"{flag} must lie in (0, 1], not at {value:g}.", "Give a fraction of the records.")
+        elif not (SMALLEST <= value <= LARGEST or (name == "alpha" and value == 0)):
             raise UserError(f"{flag} must lie between {SMALLEST:g} and {LARGEST:g}, not at {value:g}.", "Give another.")
 
 
@@ -102,25 +109,37 @@ def calibrate(method: Method[Any], facts: Facts, given: dict[str, Any], privacy:
         options = method.defaults(facts, None, given)
         return Calibrated(method, facts, options, method.plan(facts, options), privacy, None)
     delta = accounting.default_delta(facts.n) if privacy.delta is None else privacy.delta
+    # Steps, rates and shapes do not depend on the noise; options that do are filled in when it is known.
+    plan = method.plan(facts, method.defaults(facts, 1.0, given))
+    if plan.sampled and facts.adjacency != "zero-out":
+        raise UserError(
+            "Sampling cannot be accounted for under replace-one adjacency.", "Leave out --sampling-rate or --adjacency."
+        )
+    eta = eta_of(plan)
     try:
         accounting.check_privacy(1.0 if privacy.epsilon is None else privacy.epsilon, delta)
         if privacy.sigma is not None:
             if not 0 < privacy.sigma < math.inf:
                 raise ValueError(f"sigma must be a positive number, not {privacy.sigma:g}")
-            releases = len(method.plan(facts, method.defaults(facts, 1.0, given)).releases)
-            mu = accounting.mu_of_sigma(privacy.sigma, releases)
+            mu = accounting.mu_of_sigma(privacy.sigma, plan.count)
+            epsilon = spent(plan, mu, delta, eta)
+            accounting.check_privacy(epsilon, delta)
         else:
             assert privacy.epsilon is not None
-            mu = accounting.mu_for(privacy.epsilon, delta)
-        options = method.defaults(facts, mu, given)
-        plan = method.plan(facts, options)
-        eta = eta_of(plan)
-        epsilon = accounting.epsilon_for(mu, delta, eta) if privacy.epsilon is None else privacy.epsilon
-        accounting.check_privacy(epsilon, delta)
-        mu = mu if privacy.epsilon is None else accounting.mu_for(epsilon, delta, eta)
+            epsilon = privacy.epsilon
+            mu = poisson.mu_for(plan, epsilon, delta, eta) if plan.sampled else accounting.mu_for(epsilon, delta, eta)
     except ValueError as error:
         raise UserError(sentence(error), "Choose ε such as 1, δ such as 1e-5, or with --sigma a larger one.") from error
+    options = method.defaults(facts, mu, given)
+    plan = method.plan(facts, options)
     return Calibrated(method, facts, options, plan, privacy, Guarantee(epsilon, delta, mu, eta))
+
+
+def spent(plan: Plan, mu: float, delta: float, eta: float) -> float:
+    """ε at δ of a plan whose noise is named by μ."""
+    if plan.sampled:
+        return poisson.epsilon_for(*poisson.sampled_of(plan, mu), delta, eta)
+    return accounting.epsilon_for(mu, delta, eta)
 
 
 def prepare(

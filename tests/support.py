@@ -8,7 +8,7 @@ from dpfc_cli.privacy.chain import Clip
 from dpfc_cli.privacy.curator import BlockStream, Curator
 from dpfc_cli.privacy.noise import SeededBits
 from dpfc_cli.privacy.oracle import Facts, Plan
-from dpfc_cli.privacy.queries import ClassGrams, ClassSums, Gradient, Gram, Query
+from dpfc_cli.privacy.queries import ClassGrams, ClassSums, Gradient, Gram, Hessians, Query
 
 CHAIN = (Clip(1.0),)
 
@@ -35,6 +35,8 @@ def every_query(facts: Facts, seed: int = 0, scale: float = 1.0) -> list[Query]:
         Gradient(CHAIN, theta, clip=0.3),
         Gradient(CHAIN, theta[:-1], clip=2.0, constant=0),
         Gradient(CHAIN, theta, clip=0.3, loss="softmax"),
+        Hessians(CHAIN, theta, 0, facts.m, constant=1.0),
+        Hessians(CHAIN, theta[:-1], 1, 2),
     ]
 
 

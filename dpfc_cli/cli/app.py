@@ -96,6 +96,6 @@ def _fail(what: str, remedy: str, code: int) -> None:
 def main() -> None:
     """The console script."""
     # Each module registers its command when imported; what computes is imported inside the commands.
-    from dpfc_cli.cli import budget, evaluate, extract, import_, train  # noqa: F401
+    from dpfc_cli.cli import audit, budget, evaluate, extract, import_, train  # noqa: F401
 
     app()

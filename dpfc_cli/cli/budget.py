@@ -75,7 +75,7 @@ def _conversion(
     for method in METHODS.values():
         iterates = "steps" in method.options.__dataclass_fields__
         options = method.defaults(facts, 1.0, {"steps": steps} if iterates and steps else {})
-        releases = len(method.plan(facts, options).releases)
+        releases = method.plan(facts, options).count
         for delta in deltas:
             row = {"method": method.name, "steps": options.steps if iterates else None, "releases": releases}
             rows.append({**row, "delta": delta, **_converted(sigma, epsilon, delta, releases)})
@@ -138,25 +138,22 @@ def _ledger(features: str | None, explicit: bool) -> Path | None:
 
 def _spent(path: Path, deltas: tuple[float, ...]) -> dict[str, Any]:
     """What the ledger says, together with those beside it of feature sets made of the same records."""
-    from dpfc_cli.privacy.accounting import epsilon_for
     from dpfc_cli.trust.ledger import SUFFIX, read, together
 
     own = read(path)
     records = {row.records for row in own}
     others = sorted(set(path.parent.glob(f"*{SUFFIX}")) - {path})
     rows = [(p, row) for p in (path, *others) for row in read(p) if p == path or row.records in records]
-    mu, eta = together([row for _, row in rows])
+    all_rows = [row for _, row in rows]
     return {
         "ledger": str(path),
         "feature_sets": sorted({p.name.removesuffix(SUFFIX) for p, _ in rows} | {path.name.removesuffix(SUFFIX)}),
-        "mu": mu,
         "adjacency": "zero-out",
-        "epsilon": {f"{d:g}": epsilon_for(mu, d, eta) for d in deltas},
+        "epsilon": {f"{d:g}": together(all_rows, d) for d in deltas},
         "unprotected": sum(row.claim != "private" for _, row in rows),
         "trainings": [
             {
-                **{name: getattr(row, name) for name in ("at", "method", "claim", "mu", "delta", "adjacency")},
-                "epsilon": row.epsilon if row.mu else None,
+                **{name: getattr(row, name) for name in ("at", "method", "claim", "epsilon", "delta", "adjacency")},
                 "feature_set": p.name.removesuffix(SUFFIX),
             }
             for p, row in sorted(rows, key=lambda item: item[1].at)
@@ -168,7 +165,7 @@ def _show_spent(spent: dict[str, Any]) -> None:
     rows = [
         (
             *(t["at"][:19].replace("T", " "), t["feature_set"], t["method"], t["claim"], t["adjacency"]),
-            *((f"{t['epsilon']:.4g}", f"{t['delta']:g}") if t["mu"] else ("∞", "")),
+            *((f"{t['epsilon']:.4g}", f"{t['delta']:g}") if t["epsilon"] is not None else ("∞", "")),
         )
         for t in spent["trainings"]
     ]

@@ -2,7 +2,7 @@
 
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -18,7 +18,7 @@ _PRIVACY, _METHOD = "Privacy", "Method (defaults are functions of public facts)"
 @command("train", when_stopped="No head was written. If the ledger was charged, it stays charged: see 'dpfc budget'.")
 def train(
     method: Annotated[
-        str, typer.Option(help="dp-ls (least squares) or dp-fc (logistic regression).", rich_help_panel=_METHOD)
+        str, typer.Option(help="dp-fc, dp-ls, dp-newton, dp-sgd, dp-momentum or dp-adam.", rich_help_panel=_METHOD)
     ] = "dp-fc",
     epsilon: Annotated[float | None, typer.Option(help="ε to spend.", rich_help_panel=_PRIVACY)] = None,
     delta: Annotated[float | None, typer.Option(help="δ. Default: min(1e-5, 1/n).", rich_help_panel=_PRIVACY)] = None,
@@ -53,6 +53,17 @@ def train(
     gradient_clip: Annotated[
         float | None, typer.Option(help="Norm C_g that gradients are clipped to (dp-fc).", rich_help_panel=_METHOD)
     ] = None,
+    loss: Annotated[
+        str | None,
+        typer.Option(help="sigmoid or softmax (not dp-ls, dp-newton).", rich_help_panel=_METHOD),
+    ] = None,
+    sampling_rate: Annotated[
+        float | None,
+        typer.Option(help="Poisson-sample each step's records (dp-sgd, -momentum, -adam).", rich_help_panel=_METHOD),
+    ] = None,
+    average: Annotated[
+        bool, typer.Option("--average", help="Average the second half of the iterates (same).", rich_help_panel=_METHOD)
+    ] = False,
     memory: Annotated[str | None, typer.Option(help="Refuse beyond this, such as 8GB. Default: what is free.")] = None,
     seed: Annotated[
         int | None, typer.Option(help="Reproducible noise for research. The head then claims no guarantee.")
@@ -65,15 +76,24 @@ def train(
     from dpfc_cli.trust import statement
 
     chosen = method_named(method)
-    given = {"steps": steps, "eta": eta, "lam": lam, "alpha": alpha, "clip": clip, "gradient_clip": gradient_clip}
+    given: dict[str, Any] = {
+        "steps": steps,
+        "eta": eta,
+        "lam": lam,
+        "alpha": alpha,
+        "clip": clip,
+        "gradient_clip": gradient_clip,
+    }
+    given |= {"loss": loss, "sampling_rate": sampling_rate, "average": average or None}
     given = {name: value for name, value in given.items() if value is not None}
     if sum((epsilon is not None, sigma is not None, non_private)) != 1:
         raise UserError(
             "Privacy must be given once, as --epsilon, as --sigma or as --non-private.", "For a start: --epsilon 1."
         )
-    if non_private and (delta, seed, adjacency, gradient_clip) != (None,) * 4:
+    if non_private and (delta, seed, adjacency, gradient_clip, sampling_rate) != (None,) * 5:
         raise UserError(
-            "--delta, --seed, --adjacency and --gradient-clip have no effect with --non-private.", "Leave them out."
+            "--delta, --seed, --adjacency, --gradient-clip and --sampling-rate have no effect with --non-private.",
+            "Leave them out.",
         )
     if adjacency not in (None, "zero-out", "replace-one"):
         raise UserError(f"Unknown adjacency '{adjacency}'.", "Known: zero-out, replace-one.")
@@ -91,10 +111,14 @@ def train(
         oracle = training.prepare(found, calibrated, limit, checking)
     with display.meter("Training", "records") as progress:
         head, written = training.run(found, calibrated, oracle, path, progress)
-    settings = ", ".join(f"{name} = {value:.4g}" for name, value in head.card["options"].items())
+    settings = ", ".join(f"{name} = {_text(value)}" for name, value in head.card["options"].items())
     rows = [("method", f"{method} ({chosen.title})"), ("options", settings), *statement.rows(head.card)]
     display.facts(f"Head {written}", rows)
     display.say(f"Next: dpfc evaluate{'' if privacy.claim == 'private' and out is None else f' --head {written}'}")
+
+
+def _text(value: object) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 def _path(out: Path | None, features: str, calibrated: "Calibrated") -> Path:

@@ -58,12 +58,16 @@ def gram(a: np.ndarray) -> np.ndarray:
     return total
 
 
-def add_class_grams(total: np.ndarray, members: jax.Array, q: jax.Array) -> None:
-    """total[j] += Σ q qᵀ over the rows whose members[:, j] is 1, for every class j. In place, on the host.
+def add_weighted_grams(total: np.ndarray, weights: jax.Array, q: jax.Array) -> None:
+    """total[j] += Σ w_j·q qᵀ over rows, for every column j of weights. In place, on the host.
 
-    A record adds to the Grams of its own classes only: the work is that of one Gram per label, whatever the number of
-    classes.
+    Where the weights are labels (0 or 1), a record adds to the Grams of its own classes only: the work is that of one
+    Gram per label, whatever the number of classes.
     """
-    member, rows = np.asarray(members) > 0, np.asarray(q)
-    for j in np.flatnonzero(member.any(axis=0)):
-        total[j] += gram(rows[member[:, j]])
+    w, rows = np.asarray(weights), np.asarray(q)
+    for j in np.flatnonzero(w.any(axis=0)):
+        taken = w[:, j] != 0
+        if (w[taken, j] == 1).all():
+            total[j] += gram(rows[taken])
+        else:
+            total[j] += (rows * w[:, j : j + 1]).T @ rows

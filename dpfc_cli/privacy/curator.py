@@ -5,7 +5,7 @@ exact integer sum over every record once, plus fresh integer noise for every coo
 
 **Theorem.** The sequence of answers is μ-GDP with respect to the adjacency of `facts`, up to a distance η in total
 variation. Proof: (1) By `queries`, the integer sums of neighbouring data sets differ by a vector of norm at most s·U, U
-= 4ᵇ, s = 1 or `replace_one`; by `lattice_for` the sums are exact, and `_passed` makes sure that each record was added
+= 4ᵇ, s = 1 or `replace_one`; by `lattice_for` the sums are exact, and `exact_sum` makes sure that each record was added
 once. (2) By `noise`, S + N is a post-processing of S + N(0, (σ_r·s·U)²·I) up to η; symmetric answers are noised in the
 coordinates (diagonal, √2 × off-diagonal), in which the Frobenius norm is the Euclidean one. σ is rounded up to an
 integer. So release r is (1/σ_r)-GDP, and this holds for every value of the earlier answers, which is all that a query
@@ -20,9 +20,9 @@ from typing import Any
 import numpy as np
 
 from dpfc_cli.privacy.lattice import Reals, lattice_for
-from dpfc_cli.privacy.noise import ETA_PER_SAMPLE, Bits, rounded_normal
+from dpfc_cli.privacy.noise import ETA_PER_SAMPLE, Bits, bernoulli, rounded_normal
 from dpfc_cli.privacy.oracle import Facts, Plan, Progress
-from dpfc_cli.privacy.queries import ClassGrams, Gram, Grid, Query, check, prepare
+from dpfc_cli.privacy.queries import ClassGrams, Gram, Grid, Hessians, Query, check, prepare
 
 BlockStream = Callable[[int], Iterator[tuple[int, np.ndarray, np.ndarray]]]
 """stream(rows) yields (start, features, labels) for rows [start, start + rows) of the global record order; the last
@@ -68,17 +68,28 @@ def block_rows(facts: Facts) -> int:
 
 
 def exact_sum(
-    query: Query, stream: BlockStream, facts: Facts, grid: Grid, progress: Progress | None = None
+    query: Query,
+    stream: BlockStream,
+    facts: Facts,
+    grid: Grid,
+    progress: Progress | None = None,
+    sample: Callable[[int], np.ndarray] | None = None,
 ) -> np.ndarray:
     """The sum of the query's contributions over all records, float64; on a `Lattice`, exact integers.
 
-    Raises IncompletePassError unless the stream covers 0..n−1 in order, each record once.
+    sample(count) says which of the next `count` records take part; the others are null. Raises IncompletePassError
+    unless the stream covers 0..n−1 in order, each record once.
     """
     from dpfc_cli.kernels import products, rows
 
     size, expected = block_rows(facts), 0
-    arrays = {name: np.asarray(getattr(query, name), np.float64) for name in query.arrays}
-    row_map = _RowMap(replace(query, **dict.fromkeys(query.arrays)), facts, grid)  # type: ignore[type-var]
+    arrays = {name: getattr(query, name) for name in query.arrays}
+    bare = replace(query, **dict.fromkeys(query.arrays))  # type: ignore[type-var]
+    if isinstance(bare, Hessians):
+        # Blocks of equally many classes share one compiled function.
+        arrays["theta"] = arrays["theta"][:, bare.start : bare.stop]
+        bare = replace(bare, start=0, stop=bare.stop - bare.start)
+    row_map = _RowMap(bare, facts, grid)
     total = np.zeros(query.shape(facts))
     for start, x, labels in stream(size):
         count = len(x)
@@ -89,9 +100,11 @@ def exact_sum(
             or labels.shape != (count, facts.k)
         ):
             raise IncompletePassError(f"expected records {expected}.., got a block of {count} from {start}")
-        left, right = rows.run(row_map, _padded(x, size, 0), _padded(labels, size, -1), np.arange(size) < count, arrays)
-        if isinstance(query, ClassGrams):
-            products.add_class_grams(total, left, right)
+        present = np.zeros(size, bool)
+        present[:count] = True if sample is None else sample(count)
+        left, right = rows.run(row_map, _padded(x, size, 0), _padded(labels, size, -1), present, arrays)
+        if isinstance(query, ClassGrams | Hessians):
+            products.add_weighted_grams(total, left, right)
         else:
             # One array passed twice lets BLAS do half the work.
             total += products.outer_sum(left, left if isinstance(query, Gram) else right)
@@ -145,6 +158,7 @@ class Curator:
         except ValueError as error:
             raise PlanError(str(error)) from error
         due, shape = self._plan.releases[self.released], query.shape(self._facts)
+        sample = None if due.rate == 1 else lambda count: bernoulli(due.rate, count, self._bits)
         if (query.kind, shape) != (due.kind, due.shape):
             raise PlanError(
                 f"release {self.released} is planned as {due.kind} {due.shape}, asked for as {query.kind} {shape}"
@@ -153,7 +167,7 @@ class Curator:
         sigma = math.ceil(self._sigmas[self.released] * sensitivity * self._lattice.unit)
         # Counted before the noise is drawn: a release that fails half-way is spent.
         self.released += 1
-        total = exact_sum(query, self._stream, self._facts, self._lattice, self.progress)
+        total = exact_sum(query, self._stream, self._facts, self._lattice, self.progress, sample)
         noised = draw_noise(query, shape, sigma, self._bits)
         noised += total.astype(np.int64)
         del total

@@ -39,6 +39,11 @@ class Lattice:
         """4ᵇ, the integer norm that no contribution exceeds."""
         return 1 << (2 * self.bits)
 
+    @property
+    def weighted(self) -> tuple[int, int]:
+        """(S², Q) with S·Q = 4ᵇ: bounds on the squared norms of w and q in a contribution w ⊗ q qᵀ."""
+        return 1 << (2 * self.bits - 8), 1 << (self.bits + 4)
+
     def radius(self, squared: int, d: int) -> float:
         """The integer length that a vector of norm 1 is given where Σq² ≤ squared must hold.
 
@@ -68,6 +73,7 @@ class Reals:
 
     one: float = 1.0
     unit: int = 1
+    weighted: tuple[int, int] = (1, 1)
 
     def radius(self, squared: int, d: int) -> float:
         return 1.0

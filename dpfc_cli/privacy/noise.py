@@ -79,6 +79,11 @@ class SeededBits:
         return np.frombuffer(stream.digest(8 * count), "<u8")
 
 
+def bernoulli(rate: float, count: int, bits: Bits) -> np.ndarray:
+    """`count` independent booleans, each true with probability ⌊rate·2⁶⁴⌋/2⁶⁴ ≤ rate < 1."""
+    return bits.words(count) < np.uint64(int(rate * 2**64))
+
+
 def rounded_normal(sigma: int, size: int, bits: Bits) -> np.ndarray:
     """`size` independent samples of round(σ·Z), int64.
 

@@ -38,22 +38,44 @@ class Facts:
 
 @dataclass(frozen=True)
 class Release:
-    """One planned release: the query's kind, the shape of its answer, and its share of μ²."""
+    """One planned release: the query's kind, the shape of its answer, and its share of μ².
+
+    rate: each record takes part with this probability, decided by the curator for this release alone (Poisson
+    sampling); 1 for a full pass.
+    """
 
     kind: str
     shape: tuple[int, ...]
     share: float
+    rate: float = 1.0
 
 
 @dataclass(frozen=True)
 class Plan:
-    """The releases of one training, in order. Their shares are fractions of μ² and are made to sum to 1."""
+    """The releases of one training, in order. Their shares are fractions of μ² and are made to sum to 1.
+
+    equal: of how many equal releases the paper speaks, which is what a noise multiplier for the whole training refers
+    to. It differs from their number where one release is split (class by class); None: it does not.
+    """
 
     releases: tuple[Release, ...]
+    equal: int | None = None
 
     def __post_init__(self) -> None:
         if not self.releases or any(not r.share > 0 for r in self.releases):
             raise ValueError("a plan needs releases, each with a positive share")
+        if any(not 0 < r.rate <= 1 for r in self.releases):
+            raise ValueError("a sampling rate lies in (0, 1]")
+
+    @property
+    def count(self) -> int:
+        """Releases in the paper's count."""
+        return self.equal or len(self.releases)
+
+    @property
+    def sampled(self) -> bool:
+        """Whether some release sees a Poisson sample instead of all records."""
+        return any(r.rate < 1 for r in self.releases)
 
     @property
     def shares(self) -> tuple[float, ...]:
@@ -62,7 +84,7 @@ class Plan:
         return tuple(r.share / total for r in self.releases)
 
     def sigmas(self, mu: float) -> tuple[float, ...]:
-        """Noise multipliers σ_r = 1/(μ·√w_r), so that Σ 1/σ_r² = μ²: Gaussian mechanisms compose so exactly
+        """Noise multipliers σ_r = 1/(μ·√w_r), so that Σ 1/σ_r² = μ²: full passes compose so exactly
         (Dong, Roth and Su 2022, Corollary 3.3).
         """
         return tuple(1 / (mu * math.sqrt(w)) for w in self.shares)

@@ -219,7 +219,50 @@ class Gradient:
         return grid.vector(direction, grid.unit, xp), grid.vector(residual, grid.unit, xp)
 
 
-QUERIES = (Gram, ClassSums, ClassGrams, Gradient)
+@dataclass(frozen=True)
+class Hessians:
+    """Σ s_j·z zᵀ with s_j = p_j(1 − p_j), for the classes start..stop−1: H_j of Algorithm 2, a block of classes at a
+    time.
+
+    The Hessian of the sigmoid loss with respect to θ_j. theta: side × m, finite float64. The answer is a stack of
+    symmetric matrices, (stop − start) × side × side.
+
+    Proof: the contribution is s ⊗ q qᵀ with Σ s_j² ≤ S² and Σ q² ≤ Q, S·Q = 4ᵇ, so its norm is at most S·Q. In natural
+    units S stands for √c/4 with c = stop − start, which ‖s‖ never exceeds as s_j ≤ ¼, and Q for C²: the unit is
+    √c·C²/4, the paper's sensitivity for c = m. For two records the inner product is (s·s')(a·b)² ≥ 0, since s is not
+    negative: √2 under replace-one. ∎
+    """
+
+    chain: Chain
+    theta: np.ndarray
+    start: int
+    stop: int
+    constant: float = 0.0
+    kind: ClassVar[str] = "hessians"
+    arrays: ClassVar[tuple[str, ...]] = ("theta",)
+    replace_one: ClassVar[float] = math.sqrt(2)
+    symmetric: ClassVar[bool] = True
+
+    def shape(self, facts: Facts) -> tuple[int, ...]:
+        return (self.stop - self.start, *(_side(facts, self.constant),) * 2)
+
+    def array_shapes(self, facts: Facts) -> dict[str, tuple[int, ...]]:
+        return {"theta": (_side(facts, self.constant), facts.m)}
+
+    def scale(self, facts: Facts, grid: Grid) -> float:
+        (weights, features), side = grid.weighted, _side(facts, self.constant)
+        quarter = math.sqrt(self.stop - self.start) / 4 / grid.radius(weights, self.stop - self.start)
+        return quarter * (_bound(self.constant) / grid.radius(features, side)) ** 2
+
+    def factors(self, x: Any, y: Any, facts: Facts, grid: Grid, xp: Any) -> tuple[Any, Any]:
+        (weights, features), columns = grid.weighted, slice(self.start, self.stop)
+        z = inputs(self.chain, self.constant, x, xp)
+        p = probabilities(z.astype(xp.float32) @ self.theta[:, columns].astype(xp.float32), "sigmoid", xp)
+        curvature = (p * (1 - p)).astype(xp.float64) * (4 / math.sqrt(self.stop - self.start))
+        return grid.vector(curvature, weights, xp), grid.vector(z / _bound(self.constant), features, xp)
+
+
+QUERIES = (Gram, ClassSums, ClassGrams, Gradient, Hessians)
 
 
 def check(query: Query, facts: Facts) -> None:
@@ -232,7 +275,9 @@ def check(query: Query, facts: Facts) -> None:
     if type(query) not in QUERIES or type(query.chain) is not tuple or any(type(s) is not Clip for s in query.chain):
         raise ValueError(f"{type(query).__name__} is not a query of the core")
     numbers = [step.norm for step in query.chain]
-    if isinstance(query, Gram | Gradient):
+    if isinstance(query, Hessians) and not 0 <= query.start < query.stop <= facts.m:
+        raise ValueError(f"there are no classes {query.start}..{query.stop} of {facts.m}")
+    if isinstance(query, Gram | Gradient | Hessians):
         numbers.append(1.0 if query.constant == 0 else query.constant)
     if isinstance(query, Gradient):
         numbers.append(query.clip)
@@ -253,8 +298,8 @@ def contribution(query: Query, x: np.ndarray, labels: np.ndarray, facts: Facts, 
     """
     x, y, valid = prepare(x[None], labels[None], np.ones(1, bool), facts.m, np)
     left, right = query.factors(x, y, facts, grid, np)
-    if isinstance(query, ClassGrams):
-        added = y[0][:, None, None] * np.outer(right[0], right[0])
+    if isinstance(query, ClassGrams | Hessians):
+        added = left[0][:, None, None] * np.outer(right[0], right[0])
     else:
         added = np.outer(left[0], right[0])
     return np.where(valid[0, 0], added, 0.0)

@@ -7,10 +7,11 @@ A method states its options and their defaults (functions of public facts), its 
 from typing import Any
 
 from dpfc_cli.errors import unknown
-from dpfc_cli.solvers import dp_fc, dp_ls
+from dpfc_cli.solvers import dp_fc, dp_ls, dp_newton, first_order
 from dpfc_cli.solvers.method import Method
 
-METHODS: dict[str, Method[Any]] = {method.name: method for method in (dp_ls.METHOD, dp_fc.METHOD)}
+_ALL: tuple[Method[Any], ...] = (dp_fc.METHOD, dp_ls.METHOD, dp_newton.METHOD, *first_order.METHODS)
+METHODS: dict[str, Method[Any]] = {method.name: method for method in _ALL}
 
 
 def method_named(name: str) -> Method[Any]:

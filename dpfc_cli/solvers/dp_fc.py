@@ -14,15 +14,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from dpfc_cli.privacy.chain import Clip
 from dpfc_cli.privacy.oracle import Facts, Oracle, Plan, Release
-from dpfc_cli.privacy.queries import Gradient, Gram
-from dpfc_cli.solvers.linear import damped_inverse, noise_edge
+from dpfc_cli.privacy.queries import Gradient, Gram, Loss
+from dpfc_cli.solvers.linear import damped_inverse, noise_edge, start
 from dpfc_cli.solvers.method import Method, Solution
 
-START_BIAS = -10.0
 STEPS = 20
 GRADIENT_CLIP = 0.36
 
@@ -39,6 +36,7 @@ class Options:
     clip: float
     gradient_clip: float
     constant: float = 0.2
+    loss: Loss = "sigmoid"
 
 
 def defaults(facts: Facts, mu: float | None, given: Mapping[str, Any]) -> Options:
@@ -71,10 +69,9 @@ def solve(oracle: Oracle, facts: Facts, options: Options) -> Solution:
     """Algorithm 4 with a constant step; the last iterate."""
     chain, constant = (Clip(options.clip),), options.constant
     precondition = damped_inverse(oracle.release(Gram(chain, constant)) / facts.n, options.lam)
-    theta = np.zeros((facts.d + 1, facts.m))
-    theta[-1] = START_BIAS / constant
+    theta = start(facts, options.loss, constant)
     for _ in range(options.steps):
-        gradient = oracle.release(Gradient(chain, theta, options.gradient_clip, constant))
+        gradient = oracle.release(Gradient(chain, theta, options.gradient_clip, constant, options.loss))
         theta = theta - options.eta * precondition @ gradient / facts.n
     return Solution(chain, theta[:-1], constant * theta[-1])
 

@@ -5,7 +5,9 @@ import math
 import numpy as np
 
 from dpfc_cli.privacy.oracle import Facts
-from dpfc_cli.privacy.queries import Gram
+from dpfc_cli.privacy.queries import Gram, Loss
+
+START_BIAS = -10.0
 
 
 def symmetric_psd(matrix: np.ndarray) -> np.ndarray:
@@ -32,3 +34,11 @@ def noise_edge(facts: Facts, side: int, sigma: float) -> float:
     """
     sensitivity = Gram.replace_one if facts.adjacency == "replace-one" else 1.0
     return math.sqrt(2 * side) * sigma * sensitivity / facts.n
+
+
+def start(facts: Facts, loss: Loss, constant: float) -> np.ndarray:
+    """θ = 0, with a bias of −10 for the sigmoid loss as in the paper: every class starts out improbable."""
+    theta = np.zeros((facts.d + 1, facts.m))
+    if loss == "sigmoid":
+        theta[-1] = START_BIAS / constant
+    return theta

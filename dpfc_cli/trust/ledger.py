@@ -19,22 +19,25 @@ from dpfc_cli.errors import UserError
 from dpfc_cli.features.manifest import Manifest
 from dpfc_cli.privacy.accounting import Guarantee, epsilon_for
 from dpfc_cli.privacy.oracle import Facts, Plan
+from dpfc_cli.privacy.poisson import Sampled
+from dpfc_cli.privacy.poisson import epsilon_for as poisson_epsilon
 
 Claim = Literal["private", "research", "non-private"]
 SUFFIX = ".ledger.sqlite"
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS trainings (
-  id INTEGER PRIMARY KEY, at TEXT NOT NULL, records TEXT NOT NULL, split TEXT NOT NULL, method TEXT NOT NULL,
-  claim TEXT NOT NULL, mu REAL, delta REAL, eta REAL, adjacency TEXT NOT NULL, unit TEXT NOT NULL, n INTEGER NOT NULL,
-  releases TEXT NOT NULL, head TEXT NOT NULL
+  id INTEGER PRIMARY KEY, at TEXT NOT NULL, records TEXT NOT NULL, split TEXT NOT NULL, method TEXT NOT NULL, claim TEXT
+  NOT NULL, epsilon REAL, delta REAL, mu REAL, eta REAL, adjacency TEXT NOT NULL, unit TEXT NOT NULL, n INTEGER NOT
+  NULL, releases TEXT NOT NULL, head TEXT NOT NULL
 )
 """
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One training. records: which records it was (`records_of`). mu, delta, eta: its μ, the δ it was stated at and its
-    sampler's η; None where there is no guarantee (seeded noise, or none).
+    """One training. records: which records it was (`records_of`). epsilon, delta: what it was stated at; mu names its
+    noise (and is its μ where nothing was sampled) and eta is its sampler's η; None where there is no guarantee (seeded
+    noise, or none).
     """
 
     at: str
@@ -42,21 +45,15 @@ class Entry:
     split: str
     method: str
     claim: Claim
-    mu: float | None
+    epsilon: float | None
     delta: float | None
+    mu: float | None
     eta: float | None
     adjacency: str
     unit: str
     n: int
     releases: str
     head: str
-
-    @property
-    def epsilon(self) -> float:
-        """ε at the entry's own δ; inf without a guarantee."""
-        if self.mu is None or self.delta is None:
-            return math.inf
-        return epsilon_for(self.mu, self.delta, self.eta or 0.0)
 
 
 def records_of(manifest: Manifest) -> str:
@@ -78,9 +75,9 @@ def ledger_path(feature_set: Path) -> Path:
 def releases(plan: Plan, mu: float | None) -> list[dict[str, Any]]:
     """The plan's releases with their shares and noise multipliers (0 without noise), equal neighbours counted once."""
     sigmas = plan.sigmas(mu) if mu is not None else (0.0,) * len(plan.releases)
-    rows = [(r.kind, r.shape, w, s) for r, w, s in zip(plan.releases, plan.shares, sigmas, strict=True)]
-    grouped = [(row, len(list(same))) for row, same in itertools.groupby(rows)]
-    return [{"kind": k, "shape": list(d), "share": w, "sigma": s, "times": t} for (k, d, w, s), t in grouped]
+    rows = [(r.kind, r.shape, w, s, r.rate) for r, w, s in zip(plan.releases, plan.shares, sigmas, strict=True)]
+    names = ("kind", "shape", "share", "sigma", "rate")
+    return [{**dict(zip(names, row, strict=True)), "times": len(list(same))} for row, same in itertools.groupby(rows)]
 
 
 def entry(
@@ -103,8 +100,9 @@ def entry(
         split=split,
         method=method,
         claim=claim,
-        mu=claimed.mu if claimed else None,
+        epsilon=claimed.epsilon if claimed else None,
         delta=claimed.delta if claimed else None,
+        mu=claimed.mu if claimed else None,
         eta=claimed.eta if claimed else None,
         adjacency=facts.adjacency,
         unit=facts.unit,
@@ -145,11 +143,16 @@ def read(path: Path) -> list[Entry]:
         ) from error
 
 
-def together(rows: list[Entry]) -> tuple[float, float]:
-    """μ and η of all private trainings together: √Σμ² and Ση. Rows without a guarantee are not in it.
+def together(rows: list[Entry], delta: float) -> float:
+    """ε at δ of all private trainings together. Rows without a guarantee are not in it.
 
     This is a guarantee under zero-out adjacency. A row made under replace-one counts with its μ, which covers zero-out:
-    the null record is one of those that a record may be replaced by.
+    the null record is one of those that a record may be replaced by. Full passes compose exactly; where a training
+    sampled, privacy loss distributions compose all of them.
     """
     private = [r for r in rows if r.mu is not None]
-    return math.sqrt(math.fsum((r.mu or 0.0) ** 2 for r in private)), math.fsum(r.eta or 0.0 for r in private)
+    eta = math.fsum(r.eta or 0.0 for r in private)
+    made = [release for row in private for release in json.loads(row.releases)]
+    mu = math.sqrt(math.fsum(r["times"] / r["sigma"] ** 2 for r in made if r["rate"] == 1))
+    sampled = [Sampled(r["sigma"], r["rate"], r["times"]) for r in made if r["rate"] < 1]
+    return poisson_epsilon(sampled, mu, delta, eta) if sampled else epsilon_for(mu, delta, eta)

@@ -17,6 +17,10 @@ NOT_COVERED = (
 )
 
 
+EXACT = "Gaussian differential privacy, exact composition of full passes"
+SAMPLED = "privacy loss distributions of Poisson-sampled Gaussian releases (dp_accounting), an upper bound"
+
+
 def card(
     method: str,
     options: Any,
@@ -38,7 +42,7 @@ def card(
         "delta": claimed.delta if claimed else None,
         "mu": claimed.mu if claimed else None,
         "eta": claimed.eta if claimed else None,
-        "accounting": "Gaussian differential privacy, exact composition of full-batch Gaussian releases",
+        "accounting": SAMPLED if plan.sampled else EXACT,
         "adjacency": facts.adjacency,
         "unit": facts.unit,
         "facts": {"n": facts.n, "m": facts.m, "d": facts.d, "k": facts.k, "origin": manifest.origin},
@@ -61,8 +65,9 @@ def rows(card: dict[str, Any]) -> list[tuple[str, str]]:
     if card["claim"] == "private":
         delta = card["delta"]
         lines += [
-            ("epsilon, delta", f"({card['epsilon']:.6g}, {delta:.3g}), exact by Gaussian differential privacy"),
-            ("for comparison", f"the paper's conversion would say epsilon = {zcdp_epsilon(card['mu'], delta):.4g}"),
+            ("epsilon, delta", f"({card['epsilon']:.6g}, {delta:.3g})"),
+            ("accounting", card["accounting"]),
+            *_compared(card),
             ("adjacency", _ADJACENCY[card["adjacency"]]),
             ("unit", f"one {card['unit']} of {facts['n']:,}"),
             ("releases", "; ".join(map(_said, plan))),
@@ -89,7 +94,14 @@ def _claim(card: dict[str, Any]) -> str:
     return "none: no noise, contributions not clipped (epsilon = ∞)"
 
 
+def _compared(card: dict[str, Any]) -> list[tuple[str, str]]:
+    if card["accounting"] != EXACT:
+        return []
+    return [("for comparison", f"the paper's conversion would say {zcdp_epsilon(card['mu'], card['delta']):.4g}")]
+
+
 def _said(release: dict[str, Any]) -> str:
     times, share = release["times"], release["times"] * release["share"]
     many = f"{times} × " if times > 1 else ""
-    return f"{many}{release['kind']} ({share:.1%} of the budget, sigma {release['sigma']:.4g})"
+    sampled = f", each record with probability {release['rate']:g}" if release["rate"] < 1 else ""
+    return f"{many}{release['kind']} ({share:.1%} of the budget, sigma {release['sigma']:.4g}{sampled})"

@@ -12,6 +12,8 @@ import numpy as np
 import pytest
 
 from dpfc_cli.heads.head import load
+from dpfc_cli.privacy.accounting import epsilon_for, mu_for
+from dpfc_cli.solvers import METHODS
 from dpfc_cli.trust.ledger import read
 from tests.cli.conftest import Dpfc
 
@@ -20,7 +22,7 @@ def heads() -> list[str]:
     return sorted(p.name for p in Path("heads").glob("*.safetensors"))
 
 
-@pytest.mark.parametrize("method", ["dp-ls", "dp-fc"])
+@pytest.mark.parametrize("method", list(METHODS))
 def test_the_whole_path_from_features_to_accuracy(dpfc: Dpfc, features: Path, method: str) -> None:
     trained = dpfc("train", "--method", method, "--epsilon", "8")
     assert trained.exit_code == 0, trained.output
@@ -44,14 +46,28 @@ def test_sigma_is_the_noise_multiplier_and_its_epsilon_is_stated(dpfc: Dpfc, fea
     assert all(r["sigma"] == pytest.approx(10 / (3 * r["share"]) ** 0.5) for r in card["plan"])
 
 
+def test_a_sampled_training_is_accounted_as_such(dpfc: Dpfc, features: Path) -> None:
+    line = ("train", "--method", "dp-sgd", "--steps", "20", "--sampling-rate", "0.1", "--epsilon", "2")
+    trained = dpfc(*line, "--loss", "softmax", "--average")
+    assert trained.exit_code == 0, trained.output
+    assert "each record with probability 0.1" in trained.stdout
+    assert "privacy loss distributions" in trained.stdout
+    card = load(Path("heads") / heads()[0]).card
+    full = 20**0.5 / mu_for(2.0, 1e-5)
+    assert card["plan"][0]["sigma"] < full / 2
+    spent = json.loads(dpfc("budget", "--json", "--delta", "1e-5").stdout)["spent"]
+    assert spent["epsilon"]["1e-05"] == pytest.approx(2.0, rel=1e-4)
+    assert dpfc(*line, "--adjacency", "replace-one").exit_code == 2
+
+
 def test_every_training_is_charged_and_budget_composes_them(dpfc: Dpfc, features: Path) -> None:
     for _ in range(2):
         assert dpfc("train", "--method", "dp-ls", "--epsilon", "1").exit_code == 0
     rows = read(Path("features/blobs.ledger.sqlite"))
     assert len(rows) == 2
     spent = json.loads(dpfc("budget", "--json", "--delta", "1e-5").stdout)["spent"]
-    assert spent["mu"] == pytest.approx((rows[0].mu ** 2 + rows[1].mu ** 2) ** 0.5)  # type: ignore[operator]
-    assert 1 < spent["epsilon"]["1e-05"] < 2
+    mu = (rows[0].mu ** 2 + rows[1].mu ** 2) ** 0.5  # type: ignore[operator]
+    assert spent["epsilon"]["1e-05"] == pytest.approx(epsilon_for(mu, 1e-5))
     assert len(heads()) == 2
 
 

@@ -70,13 +70,16 @@ def test_very_wide_grams_do_not_crash() -> None:
     assert products.gram(np.ones((256, side)))[-1, 0] == 256
 
 
-def test_class_grams_add_each_record_to_its_own_classes_only() -> None:
+def test_weighted_grams_are_exact_for_labels_and_for_weights() -> None:
     rng = np.random.default_rng(0)
     q = rng.integers(-100, 100, size=(50, 4)).astype(np.float64)
     members = rng.integers(0, 2, size=(50, 3)).astype(np.float64)
     total = np.zeros((3, 4, 4))
-    products.add_class_grams(total, members, q)  # type: ignore[arg-type]
+    products.add_weighted_grams(total, members, q)  # type: ignore[arg-type]
     assert np.array_equal(total, np.einsum("nm,nd,ne->mde", members, q, q))
+    weights = rng.integers(0, 2**14, size=(50, 3)).astype(np.float64)
+    products.add_weighted_grams(total, weights, q)  # type: ignore[arg-type]
+    assert np.array_equal(total, np.einsum("nm,nd,ne->mde", members + weights, q, q))
 
 
 def test_factors_that_are_not_float64_are_refused() -> None:

@@ -15,7 +15,7 @@ from dpfc_cli.privacy import lattice as lattice_module
 from dpfc_cli.privacy.curator import exact_sum
 from dpfc_cli.privacy.lattice import Lattice, Reals
 from dpfc_cli.privacy.oracle import Facts
-from dpfc_cli.privacy.queries import Query, contribution, probabilities
+from dpfc_cli.privacy.queries import Gradient, Hessians, Query, contribution, probabilities
 from tests.support import every_query, integers, stream_of
 
 FACTS = Facts(n=4, m=3, d=4, k=2)
@@ -71,9 +71,15 @@ def test_the_bound_is_nearly_reached_so_the_noise_is_not_wasted(query: Query) ->
     x[1] = [1e4, 0, 0, 0]
     labels = np.full((4, 2), -1, np.int32)
     labels[1] = [0, 2]
-    query = replace(query, clip=1e-3) if hasattr(query, "clip") else query  # type: ignore[type-var]
+    if isinstance(query, Gradient):
+        query = replace(query, clip=1e-3)
+    if isinstance(query, Hessians):
+        # At θ = 0 every class has the largest curvature, ¼.
+        query = replace(query, theta=0 * query.theta)
     reached = exact_sum(query, stream_of(x, labels), FACTS, LATTICE)
-    assert norm_of_difference(reached, np.zeros_like(reached)) > 0.999 * LATTICE.unit**2
+    # Hessians share the lattice's bits between three factors: their radii stay a little below.
+    enough = 0.99 if isinstance(query, Hessians) else 0.999
+    assert norm_of_difference(reached, np.zeros_like(reached)) > enough * LATTICE.unit**2
 
 
 def test_without_the_clip_the_sensitivity_test_fails(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -84,7 +90,7 @@ def test_without_the_clip_the_sensitivity_test_fails(monkeypatch: pytest.MonkeyP
     x = np.full((4, 4), 1.0, np.float32)
     labels = np.zeros((4, 2), np.int32)
     # A lattice of its own, so that no function compiled with the clip is used.
-    small = replace(QUERIES[-1], clip=1e-4)  # type: ignore[type-var]
+    small = replace(QUERIES[4], clip=1e-4)  # type: ignore[type-var]
     with pytest.raises(AssertionError):
         check_zero_out(small, x, labels, Lattice(17))
 
@@ -101,7 +107,7 @@ def test_kernels_sum_what_contribution_says(query: Query) -> None:
     got = exact_sum(query, stream_of(x, labels), facts, LATTICE)
     if query.arrays:
         # Logits are float32: a residual may fall on the next lattice point.
-        assert np.max(np.abs(got - expected)) / LATTICE.unit < 150 * 4e-6
+        assert np.max(np.abs(got - expected)) / LATTICE.unit < 150 * (1e-4 if isinstance(query, Hessians) else 4e-6)
     else:
         assert np.array_equal(got, expected)
 
@@ -113,7 +119,7 @@ def test_the_lattice_answers_what_the_reals_do(query: Query) -> None:
     x = rng.normal(size=(60, 4)).astype(np.float32)
     x /= 1.1 * np.linalg.norm(x, axis=1, keepdims=True)
     labels = np.stack([rng.integers(0, 3, 60), np.full(60, -1)], axis=1).astype(np.int32)
-    query = replace(query, clip=50.0) if hasattr(query, "clip") else query  # type: ignore[type-var]
+    query = replace(query, clip=50.0) if isinstance(query, Gradient) else query
     on_lattice = exact_sum(query, stream_of(x, labels), facts, LATTICE) * query.scale(facts, LATTICE)
     real = exact_sum(query, stream_of(x, labels), facts, Reals()) * query.scale(facts, Reals())
     assert np.allclose(on_lattice, real, atol=60 * 50 * 2**-17)

@@ -24,7 +24,8 @@ from dpfc_cli.solvers.method import Method, Solution
 from tests.support import Watching, blobs, curator, integers, stream_of
 
 ALL = pytest.mark.parametrize("method", METHODS.values(), ids=list(METHODS))
-GIVEN = {"dp-ls": {}, "dp-fc": {"steps": 3}}
+FEW = {"dp-fc": 3, "dp-newton": 3, "dp-sgd": 30, "dp-momentum": 30, "dp-adam": 30}
+GIVEN = {name: {"steps": FEW[name]} if name in FEW else {} for name in METHODS}
 
 
 def trained(
@@ -65,8 +66,9 @@ def test_plan_and_defaults_are_functions_of_public_facts(method: Method) -> None
 def test_given_options_override_defaults_one_by_one(method: Method) -> None:  # type: ignore[type-arg]
     facts = Facts(n=1000, m=3, d=5)
     for name, value in method.defaults(facts, 0.3, {}).__dict__.items():
-        changed = method.defaults(facts, 0.3, {name: 2 * value + 1})
-        assert getattr(changed, name) == 2 * value + 1
+        other = "softmax" if name == "loss" else not value if isinstance(value, bool) else 2 * value + 1
+        changed = method.defaults(facts, 0.3, {name: other})
+        assert getattr(changed, name) == other
 
 
 # 2. Sensitivity replay

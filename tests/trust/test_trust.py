@@ -3,13 +3,14 @@
 import json
 import math
 import sqlite3
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from dpfc_cli.errors import UserError
 from dpfc_cli.features.manifest import Manifest, SplitFacts
-from dpfc_cli.privacy.accounting import Guarantee, mu_for
+from dpfc_cli.privacy.accounting import Guarantee, epsilon_for, mu_for
 from dpfc_cli.privacy.oracle import Adjacency, Facts, Plan, Release
 from dpfc_cli.solvers import METHODS
 from dpfc_cli.trust import ledger, statement
@@ -18,9 +19,12 @@ SOURCE = {"identity": {"listing": "digest"}}
 PLAN = Plan((Release("gram", (3, 3), 0.2), Release("gradient", (3, 2), 0.4), Release("gradient", (3, 2), 0.4)))
 
 
+FACTS = Facts(n=100, m=2, d=2)
+
+
 def row(mu: float | None, claim: ledger.Claim = "private", adjacency: Adjacency = "zero-out") -> ledger.Entry:
     guarantee = None if mu is None else Guarantee(1.0, 1e-5, mu, 1e-60)
-    facts = Facts(n=100, m=2, d=2, adjacency=adjacency)
+    facts = replace(FACTS, adjacency=adjacency)
     return ledger.entry(manifest(), "train", "dp-fc", claim, guarantee, facts, PLAN, "h.safetensors")
 
 
@@ -31,7 +35,7 @@ def test_rows_come_back_and_their_mu_composes(tmp_path: Path) -> None:
         ledger.charge(path, row(mu))
     rows = ledger.read(path)
     assert [r.mu for r in rows] == [0.3, 0.4]
-    assert ledger.together(rows) == pytest.approx((0.5, 2e-60))
+    assert ledger.together(rows, 1e-5) == pytest.approx(epsilon_for(0.5, 1e-5))
     assert rows[0] == ledger.read(path)[0]
 
 
@@ -50,14 +54,23 @@ def test_a_rows_releases_add_up_to_its_mu_and_a_forgotten_one_shows() -> None:
         check_releases_cover(forgotten)
 
 
+def test_sampled_trainings_are_composed_by_privacy_loss_distributions(tmp_path: Path) -> None:
+    plan = Plan((Release("gradient", (3, 2), 1.0, 0.1),) * 5)
+    sampled = ledger.entry(manifest(), "train", "dp-sgd", "private", Guarantee(1.0, 1e-5, 2.0), FACTS, plan, "h")
+    alone, full = ledger.together([sampled], 1e-5), ledger.together([row(0.5)], 1e-5)
+    both = ledger.together([sampled, row(0.5)], 1e-5)
+    unsampled = ledger.together([row(2.0), row(0.5)], 1e-5)
+    assert max(alone, full) < both < min(alone + full, unsampled)
+
+
 def test_trainings_without_a_guarantee_are_kept_apart(tmp_path: Path) -> None:
     path = tmp_path / "l.sqlite"
     ledger.charge(path, row(0.3))
     ledger.charge(path, row(None, "non-private"))
     ledger.charge(path, row(0.9, "research"))
     rows = ledger.read(path)
-    assert ledger.together(rows)[0] == 0.3
-    assert [math.isinf(r.epsilon) for r in rows] == [False, True, True]
+    assert ledger.together(rows, 1e-5) == pytest.approx(epsilon_for(0.3, 1e-5))
+    assert [r.epsilon is None for r in rows] == [False, True, True]
 
 
 def test_records_are_named_by_their_source_alone() -> None:

@@ -1,0 +1,91 @@
+"""`dpfc audit`: attack every method, and print what the attacks reach beside what is claimed."""
+
+import json
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from dpfc_cli.cli import display
+from dpfc_cli.cli.app import command
+
+if TYPE_CHECKING:
+    from dpfc_cli.solvers.method import Method
+    from dpfc_cli.trust.audit import Audit
+
+STEPS = 3
+"""Of methods that iterate: enough to tell steps apart. All steps run the same code."""
+
+
+@command("audit")
+def audit(
+    method: Annotated[str, typer.Option(help="The method to attack, or all.")] = "all",
+    epsilon: Annotated[float, typer.Option(help="ε that is claimed.")] = 1.0,
+    delta: Annotated[float, typer.Option(help="δ that is claimed.")] = 1e-5,
+    runs: Annotated[
+        int, typer.Option(min=1, max=10_000_000, help="Pairs of runs, with and without the canary, of the releases.")
+    ] = 10_000,
+    trainings: Annotated[
+        int, typer.Option(min=1, max=10_000_000, help="Pairs of whole trainings, with and without the canary.")
+    ] = 2_000,
+    confidence: Annotated[float, typer.Option(help="Of each lower bound.")] = 0.95,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
+) -> None:
+    """Attack the trainings and bound their ε from below: an empirical check of the proofs and of the program.
+
+    The records are made up, since what an audit prints is not private; your feature sets and ledgers are not touched.
+    """
+    from dpfc_cli.errors import UserError
+    from dpfc_cli.solvers import METHODS, method_named
+
+    if not 0.5 <= confidence < 1:
+        raise UserError(f"--confidence must lie between 0.5 and 1, not at {confidence:g}.", "Give one such as 0.95.")
+    chosen = list(METHODS.values()) if method == "all" else [method_named(method)]
+    found = [_audited(each, epsilon, delta, runs, trainings, confidence) for each in chosen]
+    violated = [a.method for a in found if a.violated]
+    if as_json:
+        print(json.dumps({"confidence": confidence, "violated": violated, "audits": [asdict(a) for a in found]}))  # noqa: T201
+    else:
+        _show(found, confidence)
+    if violated:
+        display.fail(
+            f"{', '.join(violated)}: more is released than is claimed.",
+            "This is a defect in dpfc. Trust no claim of this version, and report it.",
+        )
+        raise typer.Exit(1)
+
+
+def _audited(
+    method: "Method[Any]", epsilon: float, delta: float, runs: int, trainings: int, confidence: float
+) -> "Audit":
+    from dpfc_cli import training
+    from dpfc_cli.privacy.noise import SystemBits
+    from dpfc_cli.trust import audit
+
+    given = {"steps": STEPS} if "steps" in method.options.__dataclass_fields__ else {}
+    c = training.calibrate(method, audit.FACTS, given, training.Privacy(epsilon, delta))
+    assert c.guarantee is not None
+    with display.meter(f"Attacking {method.name}", "pairs") as progress:
+        return audit.audit(method, c.options, c.plan, c.guarantee, runs, trainings, confidence, SystemBits(), progress)
+
+
+def _show(found: list["Audit"], confidence: float) -> None:
+    columns = ("method", "verdict", "best attack", "claimed", "releases", "pairs", "whole trainings", "pairs")
+    rows = [
+        (
+            *(a.method, "VIOLATED" if a.violated else "consistent with the claim", a.release_level.statistic),
+            f"{a.claim.epsilon:g}",
+            *(f"{a.release_level.epsilon:.3f}", f"{a.release_level.runs:,}"),
+            *(f"{a.whole_training.epsilon:.3f}", f"{a.whole_training.runs:,}"),
+        )
+        for a in found
+    ]
+    title = f"Epsilon at delta = {found[0].claim.delta:g}: what is claimed, and at least ({confidence:.4g} confidence)"
+    display.table(title, columns, rows, left=3)
+    bounds = [(a, max(a.release_level.epsilon, a.whole_training.epsilon)) for a in found]
+    for a, epsilon in bounds:
+        if epsilon > a.claim.epsilon and not a.violated:
+            display.say(
+                f"{a.method}: the bound is above the claim, which happens by chance in up to {1 - confidence:.2g} of "
+                "audits of a true claim. Run it again with more --runs."
+            )

@@ -1,0 +1,100 @@
+"""(ε, δ) where some releases are Poisson-sampled: dp_accounting's privacy loss distributions.
+
+There is no closed form for the composition of subsampled Gaussian mechanisms. dp_accounting discretises each
+mechanism's privacy loss and rounds it up, so that what it says is an upper bound on ε (Koskela, Jälkö and Honkela 2020;
+Doroshenko et al. 2022). Under zero-out adjacency a record that is null adds zero, exactly as one that is absent, so
+"add or remove one" is the neighbouring relation that fits. Full-batch runs never come here.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from dpfc_cli.privacy.accounting import LARGEST_EPSILON, check_privacy
+from dpfc_cli.privacy.oracle import Plan
+
+
+@dataclass(frozen=True)
+class Sampled:
+    """`times` Poisson-sampled Gaussian mechanisms of noise multiplier sigma and sampling rate."""
+
+    sigma: float
+    rate: float
+    times: int
+
+
+def epsilon_for(mechanisms: Sequence[Sampled], mu: float, delta: float, eta: float = 0.0) -> float:
+    """ε at δ of the sampled mechanisms composed with a full-batch one of parameter μ (0: none). inf where there is
+    none.
+
+    eta: paid for out of δ at the largest ε that is ever claimed, which only errs on the private side.
+    """
+    check_privacy(1.0, delta)
+    left = delta - (1 + math.exp(LARGEST_EPSILON)) * eta
+    if left <= 0:
+        return math.inf
+    from dp_accounting import dp_event, pld
+
+    events = [_event(m) for m in mechanisms if m.times] + ([dp_event.GaussianDpEvent(1 / mu)] if mu else [])
+    accountant: Any = pld.PLDAccountant()
+    for event in events:
+        accountant.compose(event)
+    return float(accountant.get_epsilon(left))
+
+
+def _event(mechanism: Sampled) -> Any:
+    from dp_accounting import dp_event
+
+    gaussian = dp_event.GaussianDpEvent(mechanism.sigma)
+    sampled = dp_event.PoissonSampledDpEvent(mechanism.rate, gaussian)
+    return dp_event.SelfComposedDpEvent(sampled, mechanism.times)
+
+
+def sampled_of(plan: Plan, mu: float) -> tuple[list[Sampled], float]:
+    """The plan's sampled releases, equal neighbours together, and the μ of its full passes."""
+    sampled: list[Sampled] = []
+    full = 0.0
+    for release, sigma in zip(plan.releases, plan.sigmas(mu), strict=True):
+        if release.rate == 1:
+            full += 1 / sigma**2
+        elif sampled and (sampled[-1].sigma, sampled[-1].rate) == (sigma, release.rate):
+            sampled[-1] = Sampled(sigma, release.rate, sampled[-1].times + 1)
+        else:
+            sampled.append(Sampled(sigma, release.rate, 1))
+    return sampled, math.sqrt(full)
+
+
+def mu_for(plan: Plan, epsilon: float, delta: float, eta: float = 0.0) -> float:
+    """The largest nominal μ of a plan with sampled releases whose ε at δ stays within ε: by at most 1e-6 relative
+    below.
+
+    The nominal μ is what `Plan.sigmas` divides: the μ that the plan would cost without sampling.
+    """
+    check_privacy(epsilon, delta)
+
+    def spent(mu: float) -> float:
+        return epsilon_for(*sampled_of(plan, mu), delta, eta)
+
+    from dpfc_cli.privacy import accounting
+
+    # Sampling only helps, so the full-batch μ is a first guess from below.
+    low = accounting.mu_for(epsilon, delta, eta)
+    if spent(low) > epsilon:
+        low /= 2
+    high = 2 * low
+    while spent(high) <= epsilon:
+        low, high = high, 2 * high
+    # ε is smooth and increasing in μ: regula falsi on the logarithms, kept inside the bracket, needs a dozen steps.
+    f_low, f_high = math.log(spent(low) / epsilon), math.log(spent(high) / epsilon)
+    for _ in range(60):
+        if abs(f_low) <= 1e-6 or high / low < 1 + 1e-9:
+            break
+        middle = low * (high / low) ** min(max(-f_low / (f_high - f_low) * (1 - 1e-7), 0.01), 0.99)
+        value = math.log(spent(middle) / epsilon)
+        if value <= 0:
+            # Illinois: an end that stays put counts half, else it would stay for ever.
+            low, f_low, f_high = middle, value, f_high / 2
+        else:
+            high, f_high, f_low = middle, value, f_low / 2
+    return low

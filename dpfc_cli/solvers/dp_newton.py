@@ -1,0 +1,83 @@
+"""DP-Newton: private Newton steps for logistic regression (Mehta et al. 2022, Algorithm 2).
+
+T times: the gradient of the sigmoid loss and, class by class, its Hessian, both of clipped features, and θ_j ← θ_j −
+η·(H_j/n + λI)⁻¹·g_j/n. The features are clipped instead of gradients and Hessians, which bounds both: √m·C and √m·C²/4.
+
+The Hessians of all classes are one release of the paper, but far too large to hold at once. They are released in blocks
+of classes, each with the block's part of the share: a block of c classes of share w·c/m has sensitivity √c·C²/4 and
+noise multiplier √(m/c)/(μ√w), so the noise on every Hessian, and what is spent, are those of a single release.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from dpfc_cli.privacy.chain import Clip
+from dpfc_cli.privacy.oracle import Facts, Oracle, Plan, Release
+from dpfc_cli.privacy.queries import Gradient, Hessians
+from dpfc_cli.solvers.linear import damped_inverse, noise_edge
+from dpfc_cli.solvers.method import Method, Solution
+
+BLOCK_BYTES = 192 * 2**20
+"""Of one block's Hessians. It depends on nothing but public facts, since it shapes the plan."""
+CONSTANT = 0.2
+
+
+@dataclass(frozen=True)
+class Options:
+    """steps: T. eta: step size η (1: the full Newton step). lam: damping λ of the Hessians, per record and in units of
+    C². clip: C, in the features' units. constant: value of the bias's feature, in units of C.
+    """
+
+    steps: int
+    eta: float
+    lam: float
+    clip: float
+    constant: float = CONSTANT
+
+
+def defaults(facts: Facts, mu: float | None, given: Mapping[str, Any]) -> Options:
+    """Defaults from public facts: T = 10 full steps, and λ the edge of the noise in a Hessian, as in DP-FC."""
+    if mu is None:
+        return Options(**{"steps": 20, "eta": 1.0, "lam": 1e-6, "clip": 0.005, **given})
+    steps = given.get("steps", 10)
+    sigma = math.sqrt(2 * steps) / mu * math.sqrt(facts.m) / 4 * (1 + CONSTANT**2)
+    lam = noise_edge(facts, facts.d + 1, sigma) + 1e-4
+    return Options(**{"steps": steps, "eta": 1.0, "lam": lam, "clip": 0.005, **given})
+
+
+def blocks(facts: Facts) -> list[tuple[int, int]]:
+    """The classes, cut into blocks whose Hessians fit into `BLOCK_BYTES`."""
+    size = max(1, min(facts.m, BLOCK_BYTES // (8 * (facts.d + 1) ** 2)))
+    return [(start, min(start + size, facts.m)) for start in range(0, facts.m, size)]
+
+
+def plan(facts: Facts, options: Options) -> Plan:
+    """T times a gradient and all Hessians, in equal shares."""
+    side, share = facts.d + 1, 1 / (2 * options.steps)
+    hessians = [Release("hessians", (b - a, side, side), share * (b - a) / facts.m) for a, b in blocks(facts)]
+    step = [Release("gradient", (side, facts.m), share), *hessians]
+    return Plan(tuple(step * options.steps), equal=2 * options.steps)
+
+
+def solve(oracle: Oracle, facts: Facts, options: Options) -> Solution:
+    """Algorithm 2, with each Hessian projected to the positive semi-definite matrices, where the exact one lies."""
+    chain, constant = (Clip(options.clip),), options.constant
+    # No gradient of clipped features is longer than this: the clip never acts.
+    longest = math.sqrt(facts.m * (1 + constant**2))
+    theta = np.zeros((facts.d + 1, facts.m))
+    for _ in range(options.steps):
+        gradient = oracle.release(Gradient(chain, theta, longest, constant)) / facts.n
+        step = np.empty_like(theta)
+        for start, stop in blocks(facts):
+            hessians = oracle.release(Hessians(chain, theta, start, stop, constant))
+            for j, hessian in enumerate(hessians, start):
+                step[:, j] = damped_inverse(hessian / facts.n, options.lam) @ gradient[:, j]
+        theta = theta - options.eta * step
+    return Solution(chain, theta[:-1], constant * theta[-1])
+
+
+METHOD = Method("dp-newton", "private Newton steps for logistic regression", Options, defaults, plan, solve)

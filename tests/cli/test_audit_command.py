@@ -1,0 +1,67 @@
+"""`dpfc audit`: a table per method, exit code 1 where a claim is refuted, and no file touched."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from dpfc_cli.privacy import curator as curator_module
+from dpfc_cli.solvers import METHODS
+from tests.cli.conftest import Dpfc
+
+FEW = ("--runs", "40", "--trainings", "4")
+
+
+def test_every_method_is_attacked_and_stands(dpfc: Dpfc) -> None:
+    result = dpfc("audit", "--json", "--runs", "10", "--trainings", "2")
+    assert result.exit_code == 0, result.output
+    found = json.loads(result.stdout)
+    assert [a["method"] for a in found["audits"]] == list(METHODS)
+    assert found["violated"] == []
+    for one in found["audits"]:
+        assert one["claim"]["epsilon"] == 1
+        assert one["claim"]["delta"] == 1e-5
+        assert (one["release_level"]["runs"], one["whole_training"]["runs"]) == (10, 2)
+    assert list(Path().iterdir()) == []
+
+
+def test_the_table_says_what_is_claimed_and_what_was_reached(dpfc: Dpfc) -> None:
+    result = dpfc("audit", "--method", "dp-ls", "--epsilon", "4", "--delta", "1e-6", "--confidence", "0.9", *FEW)
+    assert result.exit_code == 0, result.output
+    for words in ("consistent with the claim", "delta = 1e-06", "0.9 confidence", "dp-ls"):
+        assert words in result.stdout
+    assert "dp-fc" not in result.stdout
+
+
+def test_a_refuted_claim_ends_with_exit_code_one(dpfc: Dpfc, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = curator_module.draw_noise
+    monkeypatch.setattr(curator_module, "draw_noise", lambda query, shape, sigma, bits: real(query, shape, 1, bits))
+    result = dpfc("audit", "--method", "dp-fc", *FEW)
+    assert result.exit_code == 1
+    assert "VIOLATED" in result.stdout
+    assert "dp-fc: more is released than is claimed" in result.stderr
+    as_json = dpfc("audit", "--method", "dp-fc", "--json", *FEW)
+    assert as_json.exit_code == 1
+    assert json.loads(as_json.stdout)["violated"] == ["dp-fc"]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("--method", "dp-sl"),
+        ("--epsilon", "-1"),
+        ("--delta", "2"),
+        ("--confidence", "1"),
+        ("--confidence", "nan"),
+        ("--runs", "0"),
+    ],
+)
+def test_senseless_values_are_the_users_to_mend(dpfc: Dpfc, arguments: tuple[str, ...]) -> None:
+    assert dpfc("audit", *arguments).exit_code == 2
+
+
+def test_help_needs_no_jax() -> None:
+    program = "import sys, dpfc_cli.cli.audit; sys.exit('jax' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0

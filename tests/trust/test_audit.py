@@ -1,0 +1,210 @@
+"""The audit reaches honest claims, stays below them, and exceeds every claim that is made false."""
+
+import bisect
+import math
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from dpfc_cli import training
+from dpfc_cli.kernels import rows
+from dpfc_cli.privacy import chain as chain_module
+from dpfc_cli.privacy import curator as curator_module
+from dpfc_cli.privacy.accounting import epsilon_for, mu_for
+from dpfc_cli.privacy.lattice import Lattice
+from dpfc_cli.privacy.noise import Bits, SeededBits
+from dpfc_cli.privacy.oracle import Plan, Release
+from dpfc_cli.privacy.queries import Query
+from dpfc_cli.solvers import METHODS
+from dpfc_cli.solvers.method import Method
+from dpfc_cli.trust import audit, ledger
+
+ALL = pytest.mark.parametrize("method", METHODS.values(), ids=list(METHODS))
+Draw = Callable[[Query, tuple[int, ...], int, Bits], np.ndarray]
+DRAW: Draw = curator_module.draw_noise
+DELTA = 1e-5
+
+
+def calibrated(method: Method, epsilon: float, steps: int = 2) -> training.Calibrated:  # type: ignore[type-arg]
+    given = {"steps": steps} if "steps" in method.options.__dataclass_fields__ else {}
+    return training.calibrate(method, audit.FACTS, given, training.Privacy(epsilon, DELTA))
+
+
+# Honest methods
+
+
+@ALL
+def test_an_honest_method_comes_near_its_claim_and_is_not_accused(method: Method) -> None:  # type: ignore[type-arg]
+    c = calibrated(method, 4.0)
+    assert c.guarantee is not None
+    mu, bits = c.guarantee.mu, SeededBits(0)
+    found = audit.release_level(c.method, c.options, c.plan, mu, 400, 50, bits)
+    reached, by = audit.strongest(found, 0.05)
+    assert by.statistic == "all releases"
+    assert epsilon_for(reached, DELTA) > 0.5 * 4
+    trained = audit.whole_training(c.method, c.options, c.plan, mu, 40, bits)
+    for comparisons in (found, [trained]):
+        assert audit.strongest(comparisons, audit.FALSE_ALARM / 2)[0] <= mu
+
+
+@ALL
+def test_the_canary_adds_the_whole_sensitivity_to_every_release(method: Method) -> None:  # type: ignore[type-arg]
+    c = calibrated(method, 1.0)
+    assert c.guarantee is not None
+    for query in audit._asked(method, c.options, c.plan, c.guarantee.mu):
+        assert 0.99 < np.linalg.norm(audit._added(audit._aimed(query))) <= 1
+
+
+# The bound
+
+
+@pytest.mark.parametrize(("runs", "slack"), [(50, 0.05), (2_000, 0.01)])
+@pytest.mark.parametrize("mu", [0.05, 0.27, 2.0])
+def test_the_bound_exceeds_the_truth_as_often_as_it_says_and_no_more(mu: float, runs: int, slack: float) -> None:
+    """Exact: the probability, under the best attack that μ allows, of as many wins as make the bound too large."""
+    error = 0.05
+    too_many = bisect.bisect_right(range(runs + 1), mu, key=lambda wins: audit.lower_mu(wins, runs, error))
+    wrong = stats.binom.sf(too_many - 1, runs, stats.norm.cdf(mu / math.sqrt(2)))
+    assert error - slack <= wrong <= error
+
+
+def test_the_bound_is_clopper_pearsons() -> None:
+    for wins, runs in ((700, 1000), (99, 100), (100, 100), (5_700, 10_000)):
+        exact = stats.binomtest(wins, runs, alternative="greater").proportion_ci(0.99, "exact").low
+        assert audit.lower_mu(wins, runs, 0.01) == pytest.approx(math.sqrt(2) * stats.norm.ppf(exact), rel=1e-9)
+    assert audit.lower_mu(50, 100, 0.05) == audit.lower_mu(0, 100, 0.05) == audit.lower_mu(52, 100, 0.05) == 0
+
+
+def test_a_typical_bound_at_ten_thousand_runs_reaches_four_fifths_of_epsilon_one() -> None:
+    mu = mu_for(1.0, DELTA)
+    typical = round(10_000 * stats.norm.cdf(mu / math.sqrt(2)))
+    reached = audit.lower_mu(typical, 10_000, 0.05 * audit.MAIN_SHARE)
+    assert 0.85 < epsilon_for(reached, DELTA) < 0.9
+
+
+def test_sampled_plans_are_refused() -> None:
+    c = calibrated(METHODS["dp-ls"], 1.0)
+    assert c.guarantee is not None
+    sampled = Plan((Release("gram", (8, 8), 1.0, rate=0.5),))
+    with pytest.raises(ValueError, match="full passes"):
+        audit.audit(c.method, c.options, sampled, c.guarantee, 1, 1, 0.95, SeededBits(0))
+
+
+# Planted faults
+
+
+def noise(draw: Callable[[Plan], Draw]) -> Callable[[Plan], AbstractContextManager[None]]:
+    """The fault of drawing noise by `draw`."""
+
+    @contextmanager
+    def planted(plan: Plan) -> Iterator[None]:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(curator_module, "draw_noise", draw(plan))
+            yield
+
+    return planted
+
+
+@noise
+def shared_by_classes(plan: Plan) -> Draw:
+    def draw(query: Query, shape: tuple[int, ...], sigma: int, bits: Bits) -> np.ndarray:
+        own = DRAW(query, shape, sigma, bits)
+        if audit.FACTS.m not in shape:
+            return own
+        return np.take(own, np.zeros(audit.FACTS.m, int), axis=shape.index(audit.FACTS.m))
+
+    return draw
+
+
+@noise
+def the_same_at_every_step(plan: Plan) -> Draw:
+    drawn: list[tuple[str, np.ndarray]] = []
+
+    def draw(query: Query, shape: tuple[int, ...], sigma: int, bits: Bits) -> np.ndarray:
+        if len(drawn) == len(plan.releases):
+            drawn.clear()
+        before = [old for kind, old in drawn if kind == query.kind]
+        drawn.append((query.kind, before[0] if before else DRAW(query, shape, sigma, bits)))
+        return drawn[-1][1].copy()
+
+    return draw
+
+
+@noise
+def half_the_sigma(plan: Plan) -> Draw:
+    return lambda query, shape, sigma, bits: DRAW(query, shape, sigma // 2, bits)
+
+
+@noise
+def the_same_in_every_run(plan: Plan) -> Draw:
+    return lambda query, shape, sigma, bits: DRAW(query, shape, sigma, SeededBits(len(shape)))
+
+
+@noise
+def none_in_the_first_release(plan: Plan) -> Draw:
+    first = plan.releases[0].kind
+    return lambda query, shape, sigma, bits: DRAW(query, shape, 1 if query.kind == first else sigma, bits)
+
+
+@contextmanager
+def no_clip(plan: Plan) -> Iterator[None]:
+    """Neither the chain nor the lattice bounds anything."""
+
+    def vector(self: Lattice, v: object, squared: int, xp: object) -> object:
+        return xp.rint(v * self.radius(squared, v.shape[-1]))  # type: ignore[attr-defined, operator]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Lattice, "vector", vector)
+        patch.setattr(chain_module, "into_ball", lambda v, xp: v)
+        # Compiled maps would remember the clip, and later ones its absence.
+        rows.compiled.cache_clear()
+        yield
+    rows.compiled.cache_clear()
+
+
+@contextmanager
+def records_counted_twice(plan: Plan) -> Iterator[None]:
+    exact = curator_module.exact_sum
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(curator_module, "exact_sum", lambda *given: 2 * exact(*given))
+        yield
+
+
+FAULTS = {
+    "noise shared by classes": (shared_by_classes, 1, 100),
+    "the same noise at every step": (the_same_at_every_step, 1, 100),
+    "the same noise in every run": (the_same_in_every_run, 100, 1),
+    "half the sigma": (half_the_sigma, 400, 1),
+    "one release without noise": (none_in_the_first_release, 100, 1),
+    "no clip": (no_clip, 100, 1),
+    "records counted twice": (records_counted_twice, 400, 1),
+}
+"""Each with the pairs it takes, for the sums and for the differences."""
+CASES = [(name, fault) for fault in FAULTS for name in ("dp-ls", "dp-fc")]
+CASES.remove(("dp-ls", "the same noise at every step"))
+
+
+@pytest.mark.parametrize(("name", "fault"), CASES)
+def test_planted_faults_are_caught(name: str, fault: str) -> None:
+    c = calibrated(METHODS[name], 4.0)
+    assert c.guarantee is not None
+    planted, runs, few = FAULTS[fault]
+    with planted(c.plan):
+        found = audit.release_level(c.method, c.options, c.plan, c.guarantee.mu, runs, few, SeededBits(0))
+    reached, by = audit.strongest(found, audit.FALSE_ALARM / 2)
+    assert reached > c.guarantee.mu, f"{fault} is not caught: {by}"
+
+
+@pytest.mark.parametrize("name", ["dp-ls", "dp-fc"])
+def test_a_forgotten_release_in_the_ledger_is_caught(name: str) -> None:
+    """The claim is what the releases in a row add up to. The whole row stands; one release less falls."""
+    c = calibrated(METHODS[name], 8.0, steps=1)
+    assert c.guarantee is not None
+    row = ledger.releases(c.plan, c.guarantee.mu)
+    whole, forgetful = (math.sqrt(sum(r["times"] / r["sigma"] ** 2 for r in rs)) for rs in (row, row[:-1]))
+    found = audit.release_level(c.method, c.options, c.plan, c.guarantee.mu, 900, 1, SeededBits(0))
+    reached, _ = audit.strongest(found, audit.FALSE_ALARM / 2)
+    assert forgetful < reached < whole == pytest.approx(c.guarantee.mu)
