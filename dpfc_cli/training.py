@@ -81,7 +81,7 @@ def facts_of(features: FeatureSet, adjacency: Adjacency) -> Facts:
 def check_options(method: Method[Any], given: dict[str, Any]) -> None:
     """UserError for an option that the method does not have or whose value makes no sense."""
     for name, value in given.items():
-        flag = "--lambda" if name == "lam" else "--" + name.replace("_", "-")
+        flag = {"lam": "--lambda", "split": "--budget-split"}.get(name, "--" + name.replace("_", "-"))
         if name not in method.options.__dataclass_fields__:
             raise UserError(
                 f"{flag} is no option of {method.name}.",
@@ -90,6 +90,13 @@ def check_options(method: Method[Any], given: dict[str, Any]) -> None:
         if name == "loss":
             if value not in get_args(Loss):
                 raise unknown("loss", value, get_args(Loss))
+        elif name == "split":
+            parts = len(method.defaults(Facts(n=1, m=2, d=1), 1.0, {}).split)
+            if len(value) != parts or not all(v > 0 for v in value) or abs(sum(value) - 1) > 1e-9:
+                raise UserError(
+                    f"{flag} {','.join(map(str, value))} is not {parts} positive fractions that add up to 1.",
+                    f"Give one for each kind of release of {method.name}, in plan order.",
+                )
         elif name == "sampling_rate":
             if not SMALLEST <= value <= 1:
                 raise UserError(f"{flag} must lie in (0, 1], not at {value:g}.", "Give a fraction of the records.")

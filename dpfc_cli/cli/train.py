@@ -53,6 +53,10 @@ def train(
     gradient_clip: Annotated[
         float | None, typer.Option(help="Norm C_g that gradients are clipped to (dp-fc).", rich_help_panel=_METHOD)
     ] = None,
+    budget_split: Annotated[
+        str | None,
+        typer.Option(help="Fractions of μ² per kind of release, such as 0.15,0.85.", rich_help_panel=_METHOD),
+    ] = None,
     loss: Annotated[
         str | None,
         typer.Option(help="sigmoid or softmax (not dp-ls, dp-newton).", rich_help_panel=_METHOD),
@@ -76,15 +80,9 @@ def train(
     from dpfc_cli.trust import statement
 
     chosen = method_named(method)
-    given: dict[str, Any] = {
-        "steps": steps,
-        "eta": eta,
-        "lam": lam,
-        "alpha": alpha,
-        "clip": clip,
-        "gradient_clip": gradient_clip,
-    }
-    given |= {"loss": loss, "sampling_rate": sampling_rate, "average": average or None}
+    given: dict[str, Any] = {"steps": steps, "eta": eta, "lam": lam, "alpha": alpha, "clip": clip}
+    given |= {"gradient_clip": gradient_clip, "loss": loss, "sampling_rate": sampling_rate, "average": average or None}
+    given |= {"split": None if budget_split is None else _fractions(budget_split)}
     given = {name: value for name, value in given.items() if value is not None}
     if sum((epsilon is not None, sigma is not None, non_private)) != 1:
         raise UserError(
@@ -117,7 +115,18 @@ def train(
     display.say(f"Next: dpfc evaluate{'' if privacy.claim == 'private' and out is None else f' --head {written}'}")
 
 
+def _fractions(text: str) -> tuple[float, ...]:
+    from dpfc_cli.errors import UserError
+
+    try:
+        return tuple(float(part) for part in text.split(","))
+    except ValueError:
+        raise UserError(f"--budget-split '{text}' is not a list of numbers.", "Write it like 0.15,0.85.") from None
+
+
 def _text(value: object) -> str:
+    if isinstance(value, list | tuple):
+        return ":".join(map(_text, value))
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 

@@ -28,6 +28,7 @@ GRADIENT_CLIP = 0.36
 class Options:
     """steps: T. eta: learning rate η. lam: damping λ of the preconditioner, per record and in units of C_G². clip: C_G,
     in the features' units. gradient_clip: C_g, in units of C_G. constant: value of the bias's feature, in units of C_G.
+    split: fractions of μ² for G and for all gradients together.
     """
 
     steps: int
@@ -35,6 +36,7 @@ class Options:
     lam: float
     clip: float
     gradient_clip: float
+    split: tuple[float, ...]
     constant: float = 0.2
     loss: Loss = "sigmoid"
 
@@ -48,21 +50,23 @@ def defaults(facts: Facts, mu: float | None, given: Mapping[str, Any]) -> Option
     0.01, 40 no better. Equal shares: a larger one for G costs at small ε. Without noise and clip, 40
     steps of η = 8 come within 0.5 points of the optimum; 64 oscillates.
     """
+    steps = given.get("steps", 2 * STEPS if mu is None else STEPS)
+    split = given.get("split", (1 / (steps + 1), steps / (steps + 1)))
+    common = {"steps": steps, "clip": 0.005, "split": split}
     if mu is None:
-        return Options(**{"steps": 2 * STEPS, "eta": 8.0, "lam": 5e-4, "clip": 0.005, "gradient_clip": 1.0, **given})
-    steps, clip = given.get("steps", STEPS), given.get("gradient_clip", GRADIENT_CLIP)
-    constant = given.get("constant", Options.constant)
-    sigma = math.sqrt(steps + 1) / mu
+        return Options(**{**common, "eta": 8.0, "lam": 5e-4, "gradient_clip": 1.0, **given})
+    clip, constant = given.get("gradient_clip", GRADIENT_CLIP), given.get("constant", Options.constant)
+    sigma = 1 / (mu * math.sqrt(split[0]))
     lam = (1 + constant**2) * noise_edge(facts, facts.d + 1, sigma) + 5e-5
     eta = max(20.0, 2.2 * math.sqrt(facts.d)) * (STEPS / steps) * (GRADIENT_CLIP / clip)
-    return Options(**{"steps": steps, "eta": eta, "lam": lam, "clip": 0.005, "gradient_clip": clip, **given})
+    return Options(**{**common, "eta": eta, "lam": lam, "gradient_clip": clip, **given})
 
 
 def plan(facts: Facts, options: Options) -> Plan:
-    """One Gram matrix and T gradients, in equal shares."""
-    side, share = facts.d + 1, 1 / (options.steps + 1)
-    gradients = [Release("gradient", (side, facts.m), share)] * options.steps
-    return Plan((Release("gram", (side, side), share), *gradients))
+    """One Gram matrix and T gradients."""
+    side, (first, rest) = facts.d + 1, options.split
+    gradients = [Release("gradient", (side, facts.m), rest / options.steps)] * options.steps
+    return Plan((Release("gram", (side, side), first), *gradients))
 
 
 def solve(oracle: Oracle, facts: Facts, options: Options) -> Solution:

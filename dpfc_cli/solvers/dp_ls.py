@@ -26,11 +26,14 @@ to 9 points where noise is strong and loses at most 0.7 at ε = 8."""
 
 @dataclass(frozen=True)
 class Options:
-    """alpha: weight of the negatives. lam: ridge per record, in units of C². clip: C, in the features' units."""
+    """alpha: weight of the negatives. lam: ridge per record, in units of C². clip: C, in the features' units.
+    split: fractions of μ² for G, the A_j and the b_j.
+    """
 
     alpha: float
     lam: float
     clip: float
+    split: tuple[float, ...] = SHARES
 
 
 def defaults(facts: Facts, mu: float | None, given: Mapping[str, Any]) -> Options:
@@ -41,16 +44,19 @@ def defaults(facts: Facts, mu: float | None, given: Mapping[str, Any]) -> Option
     grows with √(m·edge), the noise of A_j relative to a class. lam: α·(¾·edge + 1e-4), the edge of the noise that is
     left in G; half and twice that are as good, a quarter is not.
     """
-    edges = [0.0, 0.0] if mu is None else [noise_edge(facts, facts.d, 1 / (mu * math.sqrt(s))) for s in SHARES[:2]]
+    split = given.get("split", SHARES)
+    edges = [0.0, 0.0] if mu is None else [noise_edge(facts, facts.d, 1 / (mu * math.sqrt(s))) for s in split[:2]]
     alpha = given.get("alpha", 0.1 + 3 * math.sqrt(facts.m * edges[1]))
     return Options(**{"alpha": alpha, "lam": max(alpha, 0.1) * (0.75 * edges[0] + 1e-4), "clip": 0.005, **given})
 
 
 def plan(facts: Facts, options: Options) -> Plan:
-    """G, A_j and b_j, in `SHARES`."""
+    """G, A_j and b_j."""
     d, m = facts.d, facts.m
     shapes = {"gram": (d, d), "class_grams": (m, d, d), "class_sums": (m, d)}
-    return Plan(tuple(Release(kind, shape, share) for (kind, shape), share in zip(shapes.items(), SHARES, strict=True)))
+    return Plan(
+        tuple(Release(kind, shape, share) for (kind, shape), share in zip(shapes.items(), options.split, strict=True))
+    )
 
 
 def solve(oracle: Oracle, facts: Facts, options: Options) -> Solution:

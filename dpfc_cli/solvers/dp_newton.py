@@ -30,12 +30,14 @@ CONSTANT = 0.2
 class Options:
     """steps: T. eta: step size η (1: the full Newton step). lam: damping λ of the Hessians, per record and in units of
     C². clip: C, in the features' units. constant: value of the bias's feature, in units of C.
+    split: fractions of μ² for all gradients and for all Hessians.
     """
 
     steps: int
     eta: float
     lam: float
     clip: float
+    split: tuple[float, ...] = (0.5, 0.5)
     constant: float = CONSTANT
 
 
@@ -44,7 +46,8 @@ def defaults(facts: Facts, mu: float | None, given: Mapping[str, Any]) -> Option
     if mu is None:
         return Options(**{"steps": 20, "eta": 1.0, "lam": 1e-6, "clip": 0.005, **given})
     steps = given.get("steps", 10)
-    sigma = math.sqrt(2 * steps) / mu * math.sqrt(facts.m) / 4 * (1 + CONSTANT**2)
+    share = given.get("split", Options.split)[1] / steps
+    sigma = 1 / (mu * math.sqrt(share)) * math.sqrt(facts.m) / 4 * (1 + CONSTANT**2)
     lam = noise_edge(facts, facts.d + 1, sigma) + 1e-4
     return Options(**{"steps": steps, "eta": 1.0, "lam": lam, "clip": 0.005, **given})
 
@@ -56,10 +59,10 @@ def blocks(facts: Facts) -> list[tuple[int, int]]:
 
 
 def plan(facts: Facts, options: Options) -> Plan:
-    """T times a gradient and all Hessians, in equal shares."""
-    side, share = facts.d + 1, 1 / (2 * options.steps)
-    hessians = [Release("hessians", (b - a, side, side), share * (b - a) / facts.m) for a, b in blocks(facts)]
-    step = [Release("gradient", (side, facts.m), share), *hessians]
+    """T times a gradient and all Hessians."""
+    side, (first, second) = facts.d + 1, (share / options.steps for share in options.split)
+    hessians = [Release("hessians", (b - a, side, side), second * (b - a) / facts.m) for a, b in blocks(facts)]
+    step = [Release("gradient", (side, facts.m), first), *hessians]
     return Plan(tuple(step * options.steps), equal=2 * options.steps)
 
 

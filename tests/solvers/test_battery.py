@@ -62,13 +62,29 @@ def test_plan_and_defaults_are_functions_of_public_facts(method: Method) -> None
     hash(options)
 
 
+def other_than(value: object) -> object:
+    if isinstance(value, tuple):
+        return tuple(v / 3 for v in value)
+    return "softmax" if isinstance(value, str) else not value if isinstance(value, bool) else 2 * value + 1  # type: ignore[operator]
+
+
 @ALL
 def test_given_options_override_defaults_one_by_one(method: Method) -> None:  # type: ignore[type-arg]
     facts = Facts(n=1000, m=3, d=5)
     for name, value in method.defaults(facts, 0.3, {}).__dict__.items():
-        other = "softmax" if name == "loss" else not value if isinstance(value, bool) else 2 * value + 1
+        other = other_than(value)
         changed = method.defaults(facts, 0.3, {name: other})
         assert getattr(changed, name) == other
+
+
+def test_the_budget_is_split_as_told() -> None:
+    facts = Facts(n=1000, m=3, d=5)
+    for name, split in (("dp-ls", (0.5, 0.3, 0.2)), ("dp-fc", (0.15, 0.85)), ("dp-newton", (0.3, 0.7))):
+        method = METHODS[name]
+        plan = method.plan(facts, method.defaults(facts, 0.3, {"split": split}))
+        kinds = list(dict.fromkeys(r.kind for r in plan.releases))
+        shares = [sum(w for r, w in zip(plan.releases, plan.shares, strict=True) if r.kind == kind) for kind in kinds]
+        assert shares == pytest.approx(split)
 
 
 # 2. Sensitivity replay
