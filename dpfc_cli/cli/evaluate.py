@@ -21,10 +21,10 @@ def evaluate(
     split: Annotated[str, typer.Option(help="Which split to score.")] = "test",
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
 ) -> None:
-    """Score a head on a labelled split: top-1, top-5, per class, and the privacy that the head cost."""
+    """Score a head on a labelled split: top-1, top-5, per class, mean average precision for label sets, and what it cost."""
     from dpfc_cli.errors import UserError
     from dpfc_cli.heads.head import load, newest
-    from dpfc_cli.heads.metrics import score
+    from dpfc_cli.heads.metrics import average_precisions, score
 
     path = head or newest(places.HEADS)
     if head is None:
@@ -55,6 +55,9 @@ def evaluate(
     found.verify(split)
     with display.meter("Evaluating", "records") as advance:
         scores = score(loaded, _counted(found.stream(split)(ROWS), facts.n, advance))
+    precisions = None
+    if manifest.labels_per_record > 1:
+        precisions = average_precisions(loaded, lambda: found.stream(split)(ROWS), facts.n)
     result: dict[str, Any] = {
         "head": str(path),
         "method": card["method"],
@@ -69,6 +72,7 @@ def evaluate(
         "n": scores.n,
         "top1": scores.top1,
         "top5": scores.top5,
+        "mean_average_precision": None if precisions is None else _mean(precisions),
         "per_class": [
             {"class": name, "n": int(n), "top1": hits / n if n else None}
             for name, n, hits in zip(manifest.classes, scores.rows.tolist(), scores.hits.tolist(), strict=True)
@@ -80,6 +84,11 @@ def evaluate(
     _show(result)
 
 
+def _mean(precisions: Any) -> float | None:
+    known = [p for p in precisions.tolist() if p == p]
+    return sum(known) / len(known) if known else None
+
+
 def _counted(blocks: Any, n: int, advance: display.Meter) -> Any:
     for start, x, y in blocks:
         yield start, x, y
@@ -87,13 +96,14 @@ def _counted(blocks: Any, n: int, advance: display.Meter) -> Any:
 
 
 def _show(result: dict[str, Any]) -> None:
-    private = result["claim"] == "private"
+    private, precision = result["claim"] == "private", result["mean_average_precision"]
     display.facts(
         f"{result['head']} on the {result['split']} split of {result['features']}",
         [
             ("method", result["method"]),
             ("top-1", f"{result['top1']:.2%}"),
             ("top-5", f"{result['top5']:.2%}"),
+            *([("mean average precision", f"{precision:.2%}")] if precision is not None else []),
             ("records", f"{result['n']:,}"),
             (
                 "privacy spent",

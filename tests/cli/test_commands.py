@@ -46,6 +46,22 @@ def test_sigma_is_the_noise_multiplier_and_its_epsilon_is_stated(dpfc: Dpfc, fea
     assert all(r["sigma"] == pytest.approx(10 / (3 * r["share"]) ** 0.5) for r in card["plan"])
 
 
+@pytest.mark.parametrize("method", ["dp-fc", "dp-ls"])
+def test_label_sets_are_learned_and_scored_by_mean_average_precision(dpfc: Dpfc, tmp_path: Path, method: str) -> None:
+    """Two classes of six show in each record; which, its features say."""
+    rng = np.random.default_rng(0)
+    for split, n in (("train", 3000), ("test", 300)):
+        y = np.argsort(rng.random((n, 6)), axis=1)[:, :2]
+        x = (y[:, :, None] == np.arange(6)).any(axis=1) + 0.1 * rng.normal(size=(n, 6))
+        np.save(tmp_path / f"{split}_x.npy", x.astype(np.float32))
+        np.save(tmp_path / f"{split}_y.npy", y)
+    assert dpfc("import", str(tmp_path), "--out", "sets", "--classes", "6", "--labels-per-record", "2").exit_code == 0
+    assert dpfc("train", "--method", method, "--epsilon", "8").exit_code == 0
+    result = json.loads(dpfc("evaluate", "--json").stdout)
+    assert result["mean_average_precision"] > 0.95
+    assert "mean average precision" in dpfc("evaluate").stdout
+
+
 def test_a_sampled_training_is_accounted_as_such(dpfc: Dpfc, features: Path) -> None:
     line = ("train", "--method", "dp-sgd", "--steps", "20", "--sampling-rate", "0.1", "--epsilon", "2")
     trained = dpfc(*line, "--loss", "softmax", "--average")

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from dpfc_cli.errors import UserError
+from dpfc_cli.heads import metrics
 from dpfc_cli.heads.head import Head, load, newest, reserve, save
 from dpfc_cli.heads.metrics import score
 from dpfc_cli.privacy.chain import Clip, from_json, to_json
@@ -130,3 +131,22 @@ def test_label_sets_count_any_of_their_labels_and_unlabelled_rows_not_at_all() -
     assert (scores.n, scores.top1) == (2, 0.5)
     assert scores.rows.tolist() == [2, 1, 1]
     assert scores.hits.tolist() == [1, 0, 0]
+
+
+@pytest.mark.parametrize("numbers", [2**26, 1])
+def test_average_precision_is_scikit_learns_also_with_ties_and_in_chunks(
+    monkeypatch: pytest.MonkeyPatch, numbers: int
+) -> None:
+    from sklearn.metrics import average_precision_score
+
+    monkeypatch.setattr(metrics, "CHUNK_NUMBERS", numbers)
+    rng = np.random.default_rng(0)
+    plain = Head((), np.eye(4), np.zeros(4), {})
+    x = rng.integers(0, 6, size=(60, 4)).astype(np.float32)
+    y = np.where(rng.random((60, 2)) < 0.8, rng.integers(0, 3, (60, 2)), -1)
+    labelled = (y >= 0).any(axis=1)
+    sets = (y[:, :, None] == np.arange(4)).any(axis=1)[labelled]
+    found = metrics.average_precisions(plain, lambda: stream_of(x, y)(16), 60)
+    for j in range(3):
+        assert found[j] == pytest.approx(average_precision_score(sets[:, j], x[labelled, j]))
+    assert np.isnan(found[3])
