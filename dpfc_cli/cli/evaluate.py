@@ -21,7 +21,7 @@ def evaluate(
     split: Annotated[str, typer.Option(help="Which split to score.")] = "test",
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
 ) -> None:
-    """Score a head on a labelled split: top-1, top-5, per class, mean average precision for label sets, and what it cost."""
+    """Score a head on a labelled split: top-1, top-5, per class, mean average precision of label sets; and its cost."""
     from dpfc_cli.errors import UserError
     from dpfc_cli.heads.head import load, newest
     from dpfc_cli.heads.metrics import average_precisions, score

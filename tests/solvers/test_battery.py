@@ -219,6 +219,21 @@ def test_least_squares_twin_equals_the_closed_form() -> None:
         assert np.allclose(solution.weight[:, j], exact, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize(("name", "given"), [("dp-newton", {}), ("dp-fc", {"steps": 300})])
+def test_twins_of_second_order_reach_the_optimum_of_logistic_regression(name: str, given: dict[str, int]) -> None:
+    from sklearn.linear_model import LogisticRegression
+
+    x, y = blobs(1500, 6, 3, apart=2.0)
+    unit = (x / np.linalg.norm(x, axis=1, keepdims=True)).astype(np.float64)
+    facts, method = Facts(n=1500, m=3, d=6), METHODS[name]
+    solution = method.solve(NonPrivate(facts, stream_of(x, y)), facts, method.defaults(facts, None, given))
+    for j in range(3):
+        exact = LogisticRegression(C=np.inf, tol=1e-12, max_iter=10_000).fit(unit, y == j)
+        expected = np.append(exact.coef_[0], exact.intercept_)
+        got = np.append(solution.weight[:, j], solution.bias[j])
+        assert np.linalg.norm(got - expected) < 1e-4 * np.linalg.norm(expected)
+
+
 def test_a_class_without_records_is_no_error() -> None:
     x, y = blobs(400, 5, 3)
     for method in METHODS.values():
