@@ -138,7 +138,6 @@ def calibrate(method: Method[Any], facts: Facts, given: dict[str, Any], privacy:
     except ValueError as error:
         raise UserError(sentence(error), "Choose ε such as 1, δ such as 1e-5, or with --sigma a larger one.") from error
     options = method.defaults(facts, mu, given)
-    plan = method.plan(facts, options)
     return Calibrated(method, facts, options, plan, privacy, Guarantee(epsilon, delta, mu, eta))
 
 
@@ -210,7 +209,7 @@ def run(
 
 
 def _check_memory(calibrated: Calibrated, allowed: float) -> None:
-    facts, needed = calibrated.facts, state_bytes(calibrated.plan) + WORKING_BYTES
+    facts, needed = calibrated.facts, state_bytes(calibrated.method, calibrated.plan) + WORKING_BYTES
     if needed > allowed:
         other = "" if calibrated.method.name == "dp-fc" else "--method dp-fc (its state does not grow with m·d²), "
         raise UserError(

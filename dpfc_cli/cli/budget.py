@@ -56,12 +56,21 @@ def budget(
     if ledger is not None:
         result["spent"] = _spent(ledger, deltas)
     if as_json:
-        print(json.dumps(result))  # noqa: T201
+        print(json.dumps(_finite(result), allow_nan=False))  # noqa: T201
         return
     if "conversion" in result:
         _show_conversion(result["conversion"], sigma, epsilon)
     if "spent" in result:
         _show_spent(result["spent"])
+
+
+def _finite(value: Any) -> Any:
+    """The same with null for infinity, which JSON does not know."""
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_finite(item) for item in value]
+    return None if isinstance(value, float) and math.isinf(value) else value
 
 
 def _conversion(
@@ -138,10 +147,14 @@ def _ledger(features: str | None, explicit: bool) -> Path | None:
 
 def _spent(path: Path, deltas: tuple[float, ...]) -> dict[str, Any]:
     """What the ledger says, together with those beside it of feature sets made of the same records."""
-    from dpfc_cli.trust.ledger import SUFFIX, read, together
+    from dpfc_cli.features.manifest import MANIFEST, load
+    from dpfc_cli.trust.ledger import SUFFIX, read, records_of, together
 
     own = read(path)
     records = {row.records for row in own}
+    folder = path.with_name(path.name.removesuffix(SUFFIX))
+    if (folder / MANIFEST).exists():
+        records.add(records_of(load(folder)))
     others = sorted(set(path.parent.glob(f"*{SUFFIX}")) - {path})
     rows = [(p, row) for p in (path, *others) for row in read(p) if p == path or row.records in records]
     all_rows = [row for _, row in rows]

@@ -42,6 +42,11 @@ def evaluate(
             f"the features have {manifest.dim} and {len(manifest.classes)}.",
             "Evaluate on features of the same backbone and data set, named with --features.",
         )
+    if loaded.classes != manifest.classes:
+        raise UserError(
+            "The head's classes are not those of the features, or stand in another order.",
+            "Evaluate on features with the same --classes as those that the head was trained on.",
+        )
     if card["features"]["fingerprint"] != manifest.fingerprint:
         display.warn(
             "these features were made otherwise than those the head was trained on; the figures may mean little."

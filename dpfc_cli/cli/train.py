@@ -37,11 +37,13 @@ def train(
         str | None, typer.Option(help="Feature set, by path or name. Default: the newest in ./features.")
     ] = None,
     out: Annotated[Path | None, typer.Option(help="The head's file. Default: a telling name in ./heads.")] = None,
-    steps: Annotated[int | None, typer.Option(min=1, max=10_000, help="T (dp-fc).", rich_help_panel=_METHOD)] = None,
-    eta: Annotated[float | None, typer.Option(help="Learning rate η (dp-fc).", rich_help_panel=_METHOD)] = None,
+    steps: Annotated[
+        int | None, typer.Option(min=1, max=10_000, help="T: how many steps (not dp-ls).", rich_help_panel=_METHOD)
+    ] = None,
+    eta: Annotated[float | None, typer.Option(help="Learning rate η (not dp-ls).", rich_help_panel=_METHOD)] = None,
     lam: Annotated[
         float | None,
-        typer.Option("--lambda", help="Ridge (dp-ls) or damping (dp-fc), per record.", rich_help_panel=_METHOD),
+        typer.Option("--lambda", help="Ridge (dp-ls) or damping (dp-fc, dp-newton).", rich_help_panel=_METHOD),
     ] = None,
     alpha: Annotated[
         float | None, typer.Option(help="Weight of the negatives (dp-ls).", rich_help_panel=_METHOD)
@@ -51,7 +53,7 @@ def train(
         typer.Option(help="Norm C that features are clipped to, in their own units.", rich_help_panel=_METHOD),
     ] = None,
     gradient_clip: Annotated[
-        float | None, typer.Option(help="Norm C_g that gradients are clipped to (dp-fc).", rich_help_panel=_METHOD)
+        float | None, typer.Option(help="Norm C_g of gradients (not dp-ls, dp-newton).", rich_help_panel=_METHOD)
     ] = None,
     budget_split: Annotated[
         str | None,
@@ -66,7 +68,10 @@ def train(
         typer.Option(help="Poisson-sample each step's records (dp-sgd, -momentum, -adam).", rich_help_panel=_METHOD),
     ] = None,
     average: Annotated[
-        bool, typer.Option("--average", help="Average the second half of the iterates (same).", rich_help_panel=_METHOD)
+        bool,
+        typer.Option(
+            "--average", help="Average the late iterates (dp-sgd, -momentum, -adam).", rich_help_panel=_METHOD
+        ),
     ] = False,
     memory: Annotated[str | None, typer.Option(help="Refuse beyond this, such as 8GB. Default: what is free.")] = None,
     seed: Annotated[

@@ -178,14 +178,15 @@ def _as_stored(y: np.ndarray, k: int) -> np.ndarray:
     return padded[:, 0] if k == 1 else padded
 
 
-def _listing(arrays: dict[str, Arrays]) -> str:
-    """A digest of the source's values, so that a resumed import can tell that it changed. It never leaves the
-    manifest.
+def _listing(arrays: dict[str, Arrays]) -> dict[str, str]:
+    """A digest of each split's values, so that a resumed import can tell that the source changed. It never leaves the
+    manifest and the ledger.
     """
-    digest = hashlib.sha256()
-    for split, a in sorted(arrays.items()):
-        digest.update(f"{split} {a.x.shape} {a.x.dtype} {a.y.shape} {a.y.dtype}".encode())
+    digests = {}
+    for split, a in arrays.items():
+        digest = hashlib.sha256(f"{a.x.shape} {a.x.dtype} {a.y.shape} {a.y.dtype}".encode())
         for array in (a.x, a.y):
             for at in range(0, len(array), ROWS):
                 digest.update(np.ascontiguousarray(array[at : at + ROWS]).tobytes())
-    return digest.hexdigest()
+        digests[split] = digest.hexdigest()
+    return digests

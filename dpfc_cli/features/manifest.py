@@ -123,7 +123,8 @@ def _check(manifest: Manifest, path: Path) -> None:
         or not isinstance(manifest.backbone, dict)
         or not isinstance(manifest.source, dict)
         or not isinstance(manifest.source.get("identity"), dict)
-        or "listing" not in manifest.source["identity"]
+        or not isinstance(manifest.source["identity"].get("listing"), dict)
+        or not set(manifest.source["identity"]["listing"]) >= set(manifest.splits)
     ):
         wrong.append("its dtype, dim, labels_per_record, classes, backbone or source make no sense")
     if wrong:

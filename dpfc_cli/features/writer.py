@@ -114,10 +114,11 @@ class FeatureWriter:
             splits[task.split] = SplitFacts(task.stop, (*before, shard))
         whole = Manifest(**{**manifest.__dict__, "splits": splits})
         write_durably(self._partial / MANIFEST, whole.to_json())
-        for note in self._partial.glob("*.sha256"):
-            note.unlink()
-        (self._partial / "settings.json").unlink()
+        # Killed before the rename, a later run finds everything in place and renames; killed after it, the notes stay.
         os.replace(self._partial, self.folder)
+        for note in self.folder.glob("*.sha256"):
+            note.unlink()
+        (self.folder / "settings.json").unlink()
         self._unlock()
         return whole
 
@@ -127,10 +128,6 @@ class FeatureWriter:
         try:
             self._partial.mkdir(parents=True, exist_ok=True)
             self._unlock = weakref.finalize(self, os.close, _locked(self._partial))
-            if (self._partial / MANIFEST).exists():
-                # Killed between the manifest and the last rename: the shards' notes may be gone.
-                for file in self._partial.iterdir():
-                    file.unlink()
             if settings.exists():
                 if settings.read_text() != self._settings:
                     raise UserError(

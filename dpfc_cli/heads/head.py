@@ -8,6 +8,7 @@ import itertools
 import json
 import os
 import secrets
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -58,7 +59,8 @@ def reserve(path: Path) -> Path:
 def save(head: Head, path: Path, temporary: Path) -> Path:
     """Write the whole file or nothing, into the reserved temporary file and then under its name: returns that name.
 
-    A head is never overwritten, for it was paid for: a name taken meanwhile gets a number.
+    A head is never overwritten, for it was paid for: a name taken meanwhile gets a number, and where the place fails (a
+    full disk) it is saved in a temporary folder instead.
     """
     from safetensors.numpy import save as to_bytes
 
@@ -70,9 +72,19 @@ def save(head: Head, path: Path, temporary: Path) -> Path:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
-        return _publish(temporary, path)
+        published = _publish(temporary, path)
+        folder = os.open(path.parent, os.O_RDONLY)
+        os.fsync(folder)
+        os.close(folder)
+        return published
     except OSError as error:
-        raise _unwritable(path, error) from error
+        # The budget is spent: rather somewhere else than nowhere.
+        try:
+            rescued = Path(tempfile.mkdtemp(prefix="dpfc-")) / path.name
+            rescued.write_bytes(data)
+            return rescued
+        except OSError:
+            raise _unwritable(path, error) from error
 
 
 def _publish(temporary: Path, path: Path) -> Path:

@@ -10,6 +10,11 @@ once. (2) By `noise`, S + N is a post-processing of S + N(0, (σ_r·s·U)²·I) 
 coordinates (diagonal, √2 × off-diagonal), in which the Frobenius norm is the Euclidean one. σ is rounded up to an
 integer. So release r is (1/σ_r)-GDP, and this holds for every value of the earlier answers, which is all that a query
 can depend on. (3) Adaptive composition: μ² = Σ 1/σ_r². ∎
+
+**Sampled releases.** Where the plan has a rate q < 1, each record takes part in that release with probability at most
+q, independently; one that does not is null and adds zero. Under zero-out adjacency the release is then the
+Poisson-subsampled Gaussian mechanism of sensitivity 1 (add or remove one record). `poisson` accounts for it as that,
+and μ only names the noise.
 """
 
 import math
@@ -144,6 +149,8 @@ class Curator:
 
     def __init__(self, facts: Facts, plan: Plan, mu: float, stream: BlockStream, bits: Bits) -> None:
         self._facts, self._plan, self._stream, self._bits = facts, plan, stream, bits
+        if plan.sampled and facts.adjacency != "zero-out":
+            raise ValueError("sampling is accounted for under zero-out adjacency only")
         self._sigmas = plan.sigmas(mu)
         self._lattice = lattice_for(facts.n, max(self._sigmas), max(facts.d + 1, facts.m))
         self.released = 0

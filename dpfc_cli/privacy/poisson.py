@@ -14,6 +14,8 @@ from typing import Any
 from dpfc_cli.privacy.accounting import LARGEST_EPSILON, check_privacy
 from dpfc_cli.privacy.oracle import Plan
 
+LEAST_SAMPLED_DELTA, LEAST_SAMPLED_SIGMA = 1e-12, 0.2
+
 
 @dataclass(frozen=True)
 class Sampled:
@@ -32,7 +34,8 @@ def epsilon_for(mechanisms: Sequence[Sampled], mu: float, delta: float, eta: flo
     """
     check_privacy(1.0, delta)
     left = delta - (1 + math.exp(LARGEST_EPSILON)) * eta
-    if left <= 0:
+    # Below these the discretisation is coarse or the distributions are huge, and what they protect is little.
+    if left < LEAST_SAMPLED_DELTA or any(m.sigma < LEAST_SAMPLED_SIGMA for m in mechanisms):
         return math.inf
     from dp_accounting import dp_event, pld
 
@@ -72,19 +75,27 @@ def mu_for(plan: Plan, epsilon: float, delta: float, eta: float = 0.0) -> float:
     The nominal μ is what `Plan.sigmas` divides: the μ that the plan would cost without sampling.
     """
     check_privacy(epsilon, delta)
+    missed = math.prod(1 - r.rate for r in plan.releases)
+    if 1 - missed <= delta:
+        raise ValueError(f"at this sampling rate a record takes part with probability {1 - missed:.2g}, below delta")
+    if delta < LEAST_SAMPLED_DELTA:
+        raise ValueError(f"with sampling, delta must be at least {LEAST_SAMPLED_DELTA:g}, not {delta:g}")
 
     def spent(mu: float) -> float:
-        return epsilon_for(*sampled_of(plan, mu), delta, eta)
+        return max(epsilon_for(*sampled_of(plan, mu), delta, eta), 1e-3 * epsilon)
 
     from dpfc_cli.privacy import accounting
 
     # Sampling only helps, so the full-batch μ is a first guess from below.
     low = accounting.mu_for(epsilon, delta, eta)
-    if spent(low) > epsilon:
+    while spent(low) > epsilon:
         low /= 2
-    high = 2 * low
+    high = 1.5 * low
     while spent(high) <= epsilon:
-        low, high = high, 2 * high
+        low, high = high, 1.5 * high
+    if math.isinf(spent(high)):
+        # Less noise than is accounted for: stay with the largest that is.
+        return low
     # ε is smooth and increasing in μ: regula falsi on the logarithms, kept inside the bracket, needs a dozen steps.
     f_low, f_high = math.log(spent(low) / epsilon), math.log(spent(high) / epsilon)
     for _ in range(60):

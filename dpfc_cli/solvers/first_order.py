@@ -93,7 +93,7 @@ def _solve(name: str) -> Callable[[Oracle, Facts, Options], Solution]:
 
 
 METHODS = tuple(
-    Method(name, title, Options, _defaults(name), plan, _solve(name))
+    Method(name, title, Options, _defaults(name), plan, _solve(name), copies=10)
     for name, title in (
         ("dp-sgd", "stochastic gradient descent"),
         ("dp-momentum", "gradient descent with momentum"),

@@ -36,14 +36,16 @@ class Method(Generic[Options]):
     defaults: Callable[[Facts, float | None, Mapping[str, Any]], Options]
     plan: Callable[[Facts, Options], Plan]
     solve: Callable[[Oracle, Facts, Options], Solution]
+    copies: int = 1
+    """How many arrays of each answer's shape the solver keeps at once."""
 
 
-def state_bytes(plan: Plan) -> int:
+def state_bytes(method: Method[Any], plan: Plan) -> int:
     """Bytes of a training's largest state, from the plan alone, at 8 bytes a number.
 
-    Beside one answer of each shape, kept by the solver: while the largest answer is made, its exact sum as floats and
+    Beside what the solver keeps: while the largest answer is made, its exact sum as floats and
     as integers, and its noise; while a square matrix is decomposed, the copies and the workspace that LAPACK takes.
     """
-    kept = sum(math.prod(shape) for shape in {r.shape for r in plan.releases})
+    kept = method.copies * sum(math.prod(shape) for shape in {r.shape for r in plan.releases})
     square = max((r.shape[-1] ** 2 for r in plan.releases if r.shape[-1] == r.shape[-2]), default=0)
     return 8 * (kept + max(3 * plan.largest, 6 * square))

@@ -4,7 +4,6 @@ One row per training, committed and synced to disk before the first noise is dra
 afterwards stays charged. Full-batch Gaussian releases compose exactly: the μ² of the rows add up.
 """
 
-import hashlib
 import itertools
 import json
 import math
@@ -56,14 +55,13 @@ class Entry:
     head: str
 
 
-def records_of(manifest: Manifest) -> str:
-    """A name for the source's records, the same for every feature set made of them, whatever the backbone or the
-    folder.
+def records_of(manifest: Manifest, split: str = "train") -> str:
+    """A name for a split's records, the same for every feature set that `extract` makes of the same pictures, whatever
+    the backbone, the folder and the other splits. (Imported features are known by their values alone.)
 
-    It is a digest of the source's listing, so it stays in the ledger.
+    It is the digest of the source's listing, so it stays in the ledger.
     """
-    listing = json.dumps(manifest.source["identity"]["listing"], sort_keys=True)
-    return hashlib.sha256(listing.encode()).hexdigest()
+    return str(manifest.source["identity"]["listing"][split])
 
 
 def ledger_path(feature_set: Path) -> Path:
@@ -96,7 +94,7 @@ def entry(
     claimed = guarantee if claim == "private" else None
     return Entry(
         at=at,
-        records=records_of(manifest),
+        records=records_of(manifest, split),
         split=split,
         method=method,
         claim=claim,

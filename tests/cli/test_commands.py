@@ -91,6 +91,9 @@ def test_sets_of_the_same_records_are_composed_whatever_their_names(dpfc: Dpfc, 
     assert dpfc("import", str(arrays), "--out", "again", "--shards", "2").exit_code == 0
     for name in ("blobs", "again"):
         assert dpfc("train", "--epsilon", "1", "--features", name).exit_code == 0
+    np.save(arrays / "test_y.npy", np.load(arrays / "test_y.npy")[::-1])
+    assert dpfc("import", str(arrays), "--out", "untrained").exit_code == 0
+    assert json.loads(dpfc("budget", "--json", "--features", "untrained").stdout)["spent"]["epsilon"]["1e-05"] > 1.4
     shutil.copytree(arrays, "blobs")
     for asked in ([], ["--features", "blobs"], ["--features", "features/again"]):
         spent = json.loads(dpfc("budget", "--json", "--delta", "1e-5", *asked).stdout)["spent"]
@@ -104,6 +107,27 @@ def test_a_later_assertion_replaces_what_was_inferred(dpfc: Dpfc, arrays: Path) 
     assert dpfc("import", str(arrays), "--classes", "a,b,c,d").exit_code == 0
     manifest = json.loads(Path("features/arrays/manifest.json").read_text())
     assert (manifest["origin"], manifest["classes"]) == ("asserted", ["a", "b", "c", "d"])
+
+
+def test_a_head_that_cannot_be_saved_in_its_place_is_saved_elsewhere(
+    dpfc: Dpfc, features: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from dpfc_cli.heads import head
+
+    def full(*args: object) -> Path:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(head, "_publish", full)
+    monkeypatch.setattr(head.tempfile, "mkdtemp", lambda prefix: str(tmp_path))
+    trained = dpfc("train", "--epsilon", "1")
+    assert trained.exit_code == 0
+    assert str(tmp_path / "blobs-dp-fc-eps1.safetensors") in trained.stdout
+    assert load(tmp_path / "blobs-dp-fc-eps1.safetensors").card["epsilon"] == 1
+
+
+def test_json_has_null_for_infinity(dpfc: Dpfc) -> None:
+    rows = json.loads(dpfc("budget", "--sigma", "0.01", "--json").stdout)["conversion"]
+    assert rows[0]["epsilon"] is None
 
 
 def test_a_name_taken_meanwhile_gets_a_number(dpfc: Dpfc, features: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -61,3 +61,20 @@ def test_the_curator_samples_afresh_at_every_release_and_counts_who_takes_part()
     assert abs(np.mean(taken) - n / 4) < 5 * np.sqrt(n * 0.25 * 0.75 / 40)
     assert stats.chi2.sf(np.var(taken) * 40 / (n * 0.25 * 0.75), 39) > 1e-6
     assert stats.chi2.cdf(np.var(taken) * 40 / (n * 0.25 * 0.75), 39) > 1e-6
+
+
+@pytest.mark.parametrize(
+    ("rate", "steps", "delta", "says"), [(1e-6, 10, 1e-5, "below delta"), (0.1, 10, 1e-20, "at least")]
+)
+def test_what_cannot_be_accounted_for_is_refused_at_once(rate: float, steps: int, delta: float, says: str) -> None:
+    plan = Plan((Release("gradient", (2, 2), 1.0, rate),) * steps)
+    with pytest.raises(ValueError, match=says):
+        poisson.mu_for(plan, 1.0, delta)
+    assert poisson.epsilon_for([Sampled(0.01, rate, steps)], 0, 1e-5) == float("inf")
+
+
+def test_the_curator_does_not_sample_under_replace_one() -> None:
+    facts = Facts(n=4, m=2, d=1, adjacency="replace-one")
+    plan = Plan((Release("class_sums", (2, 1), 1.0, 0.25),))
+    with pytest.raises(ValueError, match="zero-out"):
+        Curator(facts, plan, 1.0, stream_of(np.ones((4, 1), np.float32), np.zeros(4, np.int32)), SeededBits(1))

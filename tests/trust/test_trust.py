@@ -15,7 +15,7 @@ from dpfc_cli.privacy.oracle import Adjacency, Facts, Plan, Release
 from dpfc_cli.solvers import METHODS
 from dpfc_cli.trust import ledger, statement
 
-SOURCE = {"identity": {"listing": "digest"}}
+SOURCE = {"identity": {"listing": {"train": "digest", "test": "one"}}}
 PLAN = Plan((Release("gram", (3, 3), 0.2), Release("gradient", (3, 2), 0.4), Release("gradient", (3, 2), 0.4)))
 
 
@@ -74,8 +74,18 @@ def test_trainings_without_a_guarantee_are_kept_apart(tmp_path: Path) -> None:
 
 
 def test_records_are_named_by_their_source_alone() -> None:
-    same = Manifest(("a", "b", "c"), 9, "float32", 1, "inferred", {}, {"name": "y"}, SOURCE)
-    other = Manifest(("a", "b"), 2, "float16", 1, "asserted", {}, {"name": "x"}, {"identity": {"listing": "another"}})
+    retested = {"identity": {"listing": {"train": "digest", "test": "two"}}}
+    same = Manifest(("a", "b", "c"), 9, "float32", 1, "inferred", {}, {"name": "y"}, retested)
+    other = Manifest(
+        ("a", "b"),
+        2,
+        "float16",
+        1,
+        "asserted",
+        {},
+        {"name": "x"},
+        {"identity": {"listing": {"train": "another", "test": "one"}}},
+    )
     assert ledger.records_of(manifest()) == ledger.records_of(same) != ledger.records_of(other)
 
 
