@@ -1,13 +1,16 @@
 """`dpfc extract`: pictures through a frozen backbone into a feature set."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from dpfc_cli.backbones import BACKBONES, POOLINGS
 from dpfc_cli.cli import display, places
 from dpfc_cli.cli.app import command
+
+if TYPE_CHECKING:
+    from dpfc_cli.features.manifest import Manifest
 
 DTYPES = ("float16", "float32")
 
@@ -93,11 +96,8 @@ def extract(
     report(folder, manifest)
 
 
-def report(folder: Path, manifest: "object") -> None:
+def report(folder: Path, manifest: "Manifest") -> None:
     """What a feature set is, as a table."""
-    from dpfc_cli.features.manifest import Manifest
-
-    assert isinstance(manifest, Manifest)
     splits = "; ".join(f"{name} {split.n:,} in {len(split.shards)} shard(s)" for name, split in manifest.splits.items())
     said = {
         "asserted": "asserted by you",
