@@ -78,7 +78,7 @@ def add_weighted_grams(total: np.ndarray, weights: jax.Array, q: jax.Array) -> N
 
 
 def _add_symmetric(total: np.ndarray, left: np.ndarray, right: np.ndarray) -> None:
-    """total += leftᵀ·right, known to be symmetric: panels from the diagonal to the right, mirrored.
+    """Add leftᵀ·right, known to be symmetric, to total: panels from the diagonal to the right, mirrored.
 
     No BLAS routine does this for two factors; panels save 25 to 40 % of the full product.
     """

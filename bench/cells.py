@@ -1,0 +1,148 @@
+"""Trainings as cells of a table: each is computed once, appended to a file of results, and never again.
+
+A cell is everything that its result depends on. An experiment that is stopped loses the cells under way; run again, it
+goes on with the missing ones.
+"""
+
+import json
+import multiprocessing
+import os
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bench.sets import load
+from dpfc_cli import training
+from dpfc_cli.heads.head import Head
+from dpfc_cli.privacy import accounting
+from dpfc_cli.privacy import curator as curator_module
+from dpfc_cli.privacy.curator import BlockStream, Curator, NonPrivate
+from dpfc_cli.privacy.noise import Bits, SeededBits
+from dpfc_cli.privacy.oracle import Facts
+from dpfc_cli.privacy.queries import ClassGrams, ClassSums, Gradient, Hessians, Query
+from dpfc_cli.solvers import METHODS
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One training. data: path of the feature set. epsilon: None without privacy. options: those that are given.
+
+    conversion: "exact", or "zcdp" for the paper's. noise: "independent" or "shared": see `shared_noise`. Neither zcdp
+    nor shared noise exists in the product.
+    """
+
+    data: str
+    method: str
+    epsilon: float | None
+    seed: int = 0
+    options: tuple[tuple[str, Any], ...] = ()
+    conversion: str = "exact"
+    noise: str = "independent"
+
+    @property
+    def given(self) -> dict[str, Any]:
+        return dict(self.options)
+
+    @property
+    def key(self) -> str:
+        return json.dumps({**asdict(self), "data": Path(self.data).name, "options": self.given}, sort_keys=True)
+
+
+def stream_of(x: np.ndarray, labels: np.ndarray) -> BlockStream:
+    """Blocks of arrays held in memory."""
+
+    def blocks(rows: int) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
+        for start in range(0, len(x), rows):
+            yield start, x[start : start + rows], labels[start : start + rows, None]
+
+    return blocks
+
+
+@contextmanager
+def shared_noise(seed: int) -> Iterator[None]:
+    """Within: noise as the paper's published code draws it, which is NOT private.
+
+    Every class gets the same noise, and since the key is a constant of the compiled program, so does every step.
+    """
+    independent = curator_module.draw_noise
+
+    def draw(query: Query, shape: tuple[int, ...], sigma: int, bits: Bits) -> np.ndarray:
+        constant: Bits = SeededBits(seed)  # and not `bits`, which would be fresh
+        if isinstance(query, Gradient):
+            return np.repeat(independent(query, (shape[0], 1), sigma, constant), shape[1], axis=1)
+        if isinstance(query, ClassSums | ClassGrams | Hessians):
+            return np.repeat(independent(query, (1, *shape[1:]), sigma, constant), shape[0], axis=0)
+        return independent(query, shape, sigma, constant)
+
+    curator_module.draw_noise = draw
+    try:
+        yield
+    finally:
+        curator_module.draw_noise = independent
+
+
+def train(cell: Cell) -> Head:
+    """The head of a cell, by the product's own curator and solvers, with seeded noise."""
+    data, method = load(cell.data), METHODS[cell.method]
+    facts, stream = Facts(len(data.x), data.m, data.x.shape[1]), stream_of(data.x, data.y)
+    if cell.epsilon is None:
+        options = method.defaults(facts, None, cell.given)
+        solution = method.solve(NonPrivate(facts, stream), facts, options)
+    else:
+        delta = accounting.default_delta(facts.n)
+        if cell.conversion == "zcdp":
+            mu = accounting.zcdp_mu(cell.epsilon, delta)
+        else:
+            guarantee = training.calibrate(method, facts, cell.given, training.Privacy(cell.epsilon)).guarantee
+            assert guarantee is not None
+            mu = guarantee.mu
+        options = method.defaults(facts, mu, cell.given)
+        oracle = Curator(facts, method.plan(facts, options), mu, stream, SeededBits(cell.seed))
+        with shared_noise(cell.seed) if cell.noise == "shared" else nullcontext():
+            solution = method.solve(oracle, facts, options)
+    return Head(solution.chain, solution.weight, solution.bias, {})
+
+
+def top1(cell: Cell) -> float:
+    """Test accuracy of a cell, in percent."""
+    data = load(cell.data)
+    return float(100 * (train(cell).scores(data.test_x).argmax(axis=1) == data.test_y).mean())
+
+
+def run(cells: Iterable[Cell], results: Path, workers: int, work: Callable[[Cell], float] = top1) -> dict[str, float]:
+    """Results by `Cell.key`: those in the file, and the missing ones, computed now by `workers` processes."""
+    done = read(results)
+    missing = [cell for cell in dict.fromkeys(cells) if cell.key not in done]
+    results.parent.mkdir(parents=True, exist_ok=True)
+    if workers > 1:
+        os.environ |= dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"), "1")
+    with multiprocessing.get_context("spawn").Pool(workers) as pool, results.open("a") as file:
+        if file.tell() and not results.read_text().endswith("\n"):
+            file.write("\n")
+        jobs = [(cell, work) for cell in missing]
+        for i, (key, value) in enumerate(pool.imap_unordered(_job, jobs)):
+            file.write(json.dumps({"cell": json.loads(key), "value": value}) + "\n")
+            file.flush()
+            done[key] = value
+            print(f"[{i + 1}/{len(missing)}] {value:.2f} {key}", flush=True)
+    return done
+
+
+def read(results: Path) -> dict[str, float]:
+    """What a file of results holds. A line that a kill cut short is not a result."""
+    done: dict[str, float] = {}
+    if results.exists():
+        for line in results.read_text().splitlines():
+            with suppress(json.JSONDecodeError):
+                row = json.loads(line)
+                done[json.dumps(row["cell"], sort_keys=True)] = row["value"]
+    return done
+
+
+def _job(job: tuple[Cell, Callable[[Cell], float]]) -> tuple[str, float]:
+    cell, work = job
+    return cell.key, work(cell)

@@ -1,0 +1,37 @@
+"""Feature sets for experiments: arrays in a folder, a feature set of dpfc, or made up."""
+
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+
+from dpfc_cli.features.reader import FeatureSet
+
+
+@dataclass(frozen=True, eq=False)
+class Data:
+    """x: n × d features, y: n labels, for training and for test; m classes."""
+
+    x: np.ndarray
+    y: np.ndarray
+    test_x: np.ndarray
+    test_y: np.ndarray
+    m: int
+
+
+@cache
+def load(path: str) -> Data:
+    """The set in a folder, with `{train,test}_{x,y}.npy` or as `dpfc extract` and `dpfc import` leave it."""
+    folder = Path(path)
+    if (folder / "train_x.npy").exists():
+        x, y, test_x, test_y = (np.load(folder / f"{name}.npy") for name in ("train_x", "train_y", "test_x", "test_y"))
+        return Data(x, y.astype(np.int32), test_x, test_y.astype(np.int32), int(y.max()) + 1)
+    features = FeatureSet(folder)
+    arrays = [part for split in ("train", "test") for part in _whole(features, split)]
+    return Data(arrays[0], arrays[1][:, 0], arrays[2], arrays[3][:, 0], len(features.manifest.classes))
+
+
+def _whole(features: FeatureSet, split: str) -> tuple[np.ndarray, np.ndarray]:
+    blocks = list(features.stream(split)(8192))
+    return np.concatenate([x for _, x, _ in blocks]), np.concatenate([y for _, _, y in blocks])

@@ -1,0 +1,79 @@
+"""Cells of a table: computed once, found again, and noise that is shared only where it is asked for."""
+
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bench import cells, sets
+from bench.cells import Cell
+from dpfc_cli.features.importing import import_features
+from dpfc_cli.privacy import curator as curator_module
+from dpfc_cli.privacy.noise import SeededBits
+from dpfc_cli.privacy.queries import ClassGrams, ClassSums, Gradient
+from tests.support import CHAIN, blobs
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> str:
+    x, y = blobs(600, 6, 3)
+    for name, part in (("train", slice(0, 400)), ("test", slice(400, 600))):
+        np.save(tmp_path / f"{name}_x.npy", x[part])
+        np.save(tmp_path / f"{name}_y.npy", y[part])
+    return str(tmp_path)
+
+
+def test_a_cell_trains_with_the_products_own_curator(data: str) -> None:
+    assert cells.top1(Cell(data, "dp-fc", 100.0)) > 90
+    assert cells.top1(Cell(data, "dp-ls", None)) > 90
+
+
+def test_the_papers_conversion_has_more_noise_at_the_same_epsilon(data: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[float] = []
+
+    class Spy(curator_module.Curator):
+        def __init__(self, facts, plan, mu, stream, bits) -> None:  # type: ignore[no-untyped-def]
+            given.append(mu)
+            super().__init__(facts, plan, mu, stream, bits)
+
+    monkeypatch.setattr(cells, "Curator", Spy)
+    for conversion in ("exact", "zcdp"):
+        cells.train(Cell(data, "dp-ls", 1.0, conversion=conversion))
+    assert 0.5 * given[0] < given[1] < given[0]
+
+
+def test_shared_noise_is_the_same_for_every_class_and_step_and_ends_with_its_block() -> None:
+    theta = np.zeros((4, 3))
+    with cells.shared_noise(1):
+        gradients = [
+            curator_module.draw_noise(Gradient(CHAIN, theta, 1.0), (4, 3), 1000, SeededBits(step)) for step in (1, 2)
+        ]
+        sums = curator_module.draw_noise(ClassSums(CHAIN), (3, 4), 1000, SeededBits(1))
+        grams = curator_module.draw_noise(ClassGrams(CHAIN), (3, 4, 4), 1000, SeededBits(1))
+    assert (gradients[0] == gradients[1]).all()
+    assert (gradients[0] == gradients[0][:, :1]).all()
+    assert (sums == sums[0]).all()
+    assert (grams == grams[0]).all()
+    apart = curator_module.draw_noise(ClassSums(CHAIN), (3, 4), 1000, SeededBits(1))
+    assert (apart[0] != apart[1]).any()
+
+
+def _never(_cell: Cell) -> float:
+    raise AssertionError("computed again")
+
+
+def test_a_result_is_computed_once_even_if_the_file_was_cut_short(data: str, tmp_path: Path) -> None:
+    results, cell = tmp_path / "results.jsonl", Cell(data, "dp-ls", 8.0, options=(("alpha", 0.5),))
+    first = cells.run([cell], results, 1)
+    results.write_text(results.read_text() + '{"cell": {"da')
+    assert cells.run([cell], results, 1, _never) == first
+    other = dataclasses.replace(cell, seed=1)
+    assert set(cells.run([cell, other], results, 1)) == {cell.key, other.key} == set(cells.read(results))
+
+
+def test_a_feature_set_of_dpfc_is_read_like_arrays(data: str, tmp_path: Path) -> None:
+    import_features(Path(data), tmp_path / "set")
+    arrays, stored = sets.load(data), sets.load(str(tmp_path / "set"))
+    assert (arrays.x == stored.x).all()
+    assert (arrays.test_y == stored.test_y).all()
