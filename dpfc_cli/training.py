@@ -192,7 +192,8 @@ def run(
 ) -> tuple[heads.Head, Path]:
     """Charge, train, write: the head and where it was written. progress(done, total) counts records over all passes."""
     c, claim, passes = calibrated, calibrated.privacy.claim, len(calibrated.plan.releases)
-    oracle.progress = lambda done, n: progress((oracle.released - 1) * n + done, passes * n)
+    # The non-private twin takes as many passes as it needs.
+    oracle.progress = lambda done, n: progress((oracle.released - 1) * n + done, max(passes, oracle.released) * n)
     temporary = heads.reserve(path)
     try:
         row = ledger.entry(features.manifest, SPLIT, c.method.name, claim, c.guarantee, c.facts, c.plan, path.name)

@@ -130,6 +130,8 @@ def _fractions(text: str) -> tuple[float, ...]:
 
 
 def _text(value: object) -> str:
+    if value is None:
+        return "until converged"
     if isinstance(value, list | tuple):
         return ":".join(map(_text, value))
     return f"{value:.4g}" if isinstance(value, float) else str(value)

@@ -17,6 +17,7 @@ from typing import Any
 from dpfc_cli.privacy.chain import Clip
 from dpfc_cli.privacy.oracle import Facts, Oracle, Plan, Release
 from dpfc_cli.privacy.queries import Gradient, Gram, Loss
+from dpfc_cli.solvers import optimum
 from dpfc_cli.solvers.linear import damped_inverse, noise_edge, start
 from dpfc_cli.solvers.method import Method, Solution
 
@@ -26,12 +27,12 @@ GRADIENT_CLIP = 0.36
 
 @dataclass(frozen=True)
 class Options:
-    """steps: T. eta: learning rate η. lam: damping λ of the preconditioner, per record and in units of C_G². clip: C_G,
-    in the features' units. gradient_clip: C_g, in units of C_G. constant: value of the bias's feature, in units of C_G.
-    split: fractions of μ² for G and for all gradients together.
+    """steps: T; None, without privacy: to the optimum. eta: learning rate η. lam: damping λ of the preconditioner, per
+    record and in units of C_G². clip: C_G, in the features' units. gradient_clip: C_g, in units of C_G. constant: value
+    of the bias's feature, in units of C_G. split: fractions of μ² for G and for all gradients together.
     """
 
-    steps: int
+    steps: int | None
     eta: float
     lam: float
     clip: float
@@ -47,12 +48,12 @@ def defaults(facts: Facts, mu: float | None, given: Mapping[str, Any]) -> Option
     clip: as in DP-LS. lam: the edge of the noise that is left in G, which makes the noise in a step's logits
     independent of ε and n; hence one η serves every ε, growing as √d, with a floor that lets the bias climb from −10.
     What matters is the total step T·η·C_g, so η makes up for other T and C_g. T = 20: 10 is up to 3 points worse at ε =
-    0.01, 40 no better. Equal shares: a larger one for G costs at small ε. Without noise and clip, 40
-    steps of η = 8 come within 0.5 points of the optimum; 64 oscillates.
+    0.01, 40 no better. Equal shares: a larger one for G costs at small ε. Without noise and clip η = 8
+    is stable; 64 oscillates.
     """
-    steps = given.get("steps", 2 * STEPS if mu is None else STEPS)
+    steps = given.get("steps", STEPS)
     split = given.get("split", (1 / (steps + 1), steps / (steps + 1)))
-    common = {"steps": steps, "clip": 0.005, "split": split}
+    common = {"steps": given.get("steps") if mu is None else steps, "clip": 0.005, "split": split}
     if mu is None:
         return Options(**{**common, "eta": 8.0, "lam": 5e-4, "gradient_clip": 1.0, **given})
     clip, constant = given.get("gradient_clip", GRADIENT_CLIP), given.get("constant", Options.constant)
@@ -64,6 +65,8 @@ def defaults(facts: Facts, mu: float | None, given: Mapping[str, Any]) -> Option
 
 def plan(facts: Facts, options: Options) -> Plan:
     """One Gram matrix and T gradients."""
+    if options.steps is None:
+        return optimum.plan(facts, options.loss)
     side, (first, rest) = facts.d + 1, options.split
     gradients = [Release("gradient", (side, facts.m), rest / options.steps)] * options.steps
     return Plan((Release("gram", (side, side), first), *gradients))
@@ -72,6 +75,8 @@ def plan(facts: Facts, options: Options) -> Plan:
 def solve(oracle: Oracle, facts: Facts, options: Options) -> Solution:
     """Algorithm 4 with a constant step; the last iterate."""
     chain, constant = (Clip(options.clip),), options.constant
+    if options.steps is None:
+        return optimum.solve(oracle, facts, chain, constant, options.loss)
     precondition = damped_inverse(oracle.release(Gram(chain, constant)) / facts.n, options.lam)
     theta = start(facts, options.loss, constant)
     for _ in range(options.steps):

@@ -18,22 +18,21 @@ import numpy as np
 from dpfc_cli.privacy.chain import Clip
 from dpfc_cli.privacy.oracle import Facts, Oracle, Plan, Release
 from dpfc_cli.privacy.queries import Gradient, Hessians
-from dpfc_cli.solvers.linear import damped_inverse, noise_edge
+from dpfc_cli.solvers import optimum
+from dpfc_cli.solvers.linear import blocks, damped_inverse, noise_edge
 from dpfc_cli.solvers.method import Method, Solution
 
-BLOCK_BYTES = 192 * 2**20
-"""Of one block's Hessians. It depends on nothing but public facts, since it shapes the plan."""
 CONSTANT = 0.2
 
 
 @dataclass(frozen=True)
 class Options:
-    """steps: T. eta: step size η (1: the full Newton step). lam: damping λ of the Hessians, per record and in units of
-    C². clip: C, in the features' units. constant: value of the bias's feature, in units of C.
-    split: fractions of μ² for all gradients and for all Hessians.
+    """steps: T; None, without privacy: to the optimum. eta: step size η (1: the full Newton step). lam: damping λ of
+    the Hessians, per record and in units of C². clip: C, in the features' units. constant: value of the bias's feature,
+    in units of C. split: fractions of μ² for all gradients and for all Hessians.
     """
 
-    steps: int
+    steps: int | None
     eta: float
     lam: float
     clip: float
@@ -44,7 +43,7 @@ class Options:
 def defaults(facts: Facts, mu: float | None, given: Mapping[str, Any]) -> Options:
     """Defaults from public facts: T = 10 full steps, and λ the edge of the noise in a Hessian, as in DP-FC."""
     if mu is None:
-        return Options(**{"steps": 20, "eta": 1.0, "lam": 1e-6, "clip": 0.005, **given})
+        return Options(**{"steps": None, "eta": 1.0, "lam": 1e-6, "clip": 0.005, **given})
     steps = given.get("steps", 10)
     share = given.get("split", Options.split)[1] / steps
     sigma = 1 / (mu * math.sqrt(share)) * math.sqrt(facts.m) / 4 * (1 + CONSTANT**2)
@@ -52,14 +51,10 @@ def defaults(facts: Facts, mu: float | None, given: Mapping[str, Any]) -> Option
     return Options(**{"steps": steps, "eta": 1.0, "lam": lam, "clip": 0.005, **given})
 
 
-def blocks(facts: Facts) -> list[tuple[int, int]]:
-    """The classes, cut into blocks whose Hessians fit into `BLOCK_BYTES`."""
-    size = max(1, min(facts.m, BLOCK_BYTES // (8 * (facts.d + 1) ** 2)))
-    return [(start, min(start + size, facts.m)) for start in range(0, facts.m, size)]
-
-
 def plan(facts: Facts, options: Options) -> Plan:
     """T times a gradient and all Hessians."""
+    if options.steps is None:
+        return optimum.plan(facts, "sigmoid")
     side, (first, second) = facts.d + 1, (share / options.steps for share in options.split)
     hessians = [Release("hessians", (b - a, side, side), second * (b - a) / facts.m) for a, b in blocks(facts)]
     step = [Release("gradient", (side, facts.m), first), *hessians]
@@ -69,6 +64,8 @@ def plan(facts: Facts, options: Options) -> Plan:
 def solve(oracle: Oracle, facts: Facts, options: Options) -> Solution:
     """Algorithm 2, with each Hessian projected to the positive semi-definite matrices, where the exact one lies."""
     chain, constant = (Clip(options.clip),), options.constant
+    if options.steps is None:
+        return optimum.solve(oracle, facts, chain, constant, "sigmoid")
     # No gradient of clipped features is longer than this: the clip never acts.
     longest = math.sqrt(facts.m * (1 + constant**2))
     theta = np.zeros((facts.d + 1, facts.m))

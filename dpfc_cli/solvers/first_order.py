@@ -18,6 +18,7 @@ import numpy as np
 from dpfc_cli.privacy.chain import Clip
 from dpfc_cli.privacy.oracle import Facts, Oracle, Plan, Release
 from dpfc_cli.privacy.queries import Gradient, Loss
+from dpfc_cli.solvers import optimum
 from dpfc_cli.solvers.linear import start
 from dpfc_cli.solvers.method import Method, Solution
 
@@ -32,12 +33,12 @@ costs up to 3 points at the one end or the other."""
 
 @dataclass(frozen=True)
 class Options:
-    """steps: T. eta: learning rate η. clip: norm of the features, in their own units. gradient_clip: C_g, in units of
-    clip. sampling_rate: q. average: the mean of the second half of the iterates instead of the last. constant: value of
-    the bias's feature, in units of clip.
+    """steps: T; None, without privacy: to the optimum. eta: learning rate η. clip: norm of the features, in their own
+    units. gradient_clip: C_g, in units of clip. sampling_rate: q. average: the mean of the second half of the iterates
+    instead of the last. constant: value of the bias's feature, in units of clip.
     """
 
-    steps: int
+    steps: int | None
     eta: float
     clip: float
     gradient_clip: float
@@ -54,13 +55,16 @@ def _defaults(name: str) -> Callable[[Facts, float | None, Mapping[str, Any]], O
         """
         steps, clip = given.get("steps", STEPS), given.get("gradient_clip", GRADIENT_CLIP)
         eta = TRAVEL[name] / steps / (1.0 if name == "dp-adam" else 2 * clip)
-        return Options(**{"steps": steps, "eta": eta, "clip": 0.005, "gradient_clip": clip, **given})
+        default = STEPS if mu is not None else None
+        return Options(**{"steps": default, "eta": eta, "clip": 0.005, "gradient_clip": clip, **given})
 
     return defaults
 
 
 def plan(facts: Facts, options: Options) -> Plan:
     """T gradients in equal shares."""
+    if options.steps is None:
+        return optimum.plan(facts, options.loss)
     release = Release("gradient", (facts.d + 1, facts.m), 1 / options.steps, options.sampling_rate)
     return Plan((release,) * options.steps)
 
@@ -68,6 +72,9 @@ def plan(facts: Facts, options: Options) -> Plan:
 def _solve(name: str) -> Callable[[Oracle, Facts, Options], Solution]:
     def solve(oracle: Oracle, facts: Facts, options: Options) -> Solution:
         """Algorithm 1; the last iterate or the average."""
+        chain, constant = (Clip(options.clip),), options.constant
+        if options.steps is None:
+            return optimum.solve(oracle, facts, chain, constant, options.loss)
         import optax
 
         optimiser = {
@@ -75,7 +82,6 @@ def _solve(name: str) -> Callable[[Oracle, Facts, Options], Solution]:
             "dp-momentum": lambda: optax.sgd(options.eta, momentum=MOMENTUM),
             "dp-adam": lambda: optax.adam(options.eta),
         }[name]()
-        chain, constant = (Clip(options.clip),), options.constant
         theta = start(facts, options.loss, constant)
         state = optimiser.init(theta)
         mean, expected = np.zeros_like(theta), options.sampling_rate * facts.n

@@ -8,6 +8,8 @@ from dpfc_cli.privacy.oracle import Facts
 from dpfc_cli.privacy.queries import Gram, Loss
 
 START_BIAS = -10.0
+BLOCK_BYTES = 192 * 2**20
+"""Of one block's Hessians. It depends on nothing but public facts, since it shapes plans."""
 
 
 def symmetric_psd(matrix: np.ndarray) -> np.ndarray:
@@ -34,6 +36,12 @@ def noise_edge(facts: Facts, side: int, sigma: float) -> float:
     """
     sensitivity = Gram.replace_one if facts.adjacency == "replace-one" else 1.0
     return math.sqrt(2 * side) * sigma * sensitivity / facts.n
+
+
+def blocks(facts: Facts) -> list[tuple[int, int]]:
+    """The classes, cut into blocks whose Hessians fit into `BLOCK_BYTES`."""
+    size = max(1, min(facts.m, BLOCK_BYTES // (8 * (facts.d + 1) ** 2)))
+    return [(start, min(start + size, facts.m)) for start in range(0, facts.m, size)]
 
 
 def start(facts: Facts, loss: Loss, constant: float) -> np.ndarray:

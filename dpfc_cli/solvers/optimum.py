@@ -1,0 +1,89 @@
+"""The non-private optimum of logistic regression: what the private methods of that loss are measured against.
+
+Without noise all of them have the same goal, so their twins share one way to it, and it is not theirs: first-order
+steps would take hours to get as close. For the sigmoid loss the classes are apart, and each takes Newton steps on its
+own Hessian, halved while they overshoot. The softmax loss couples the classes, and Newton's matrix would have side m·d;
+there gradients are preconditioned by Böhning's bound on the Hessian, ½·G/n for every class, and accelerated with
+restarts (Böhning 1992; O'Donoghue and Candès 2015, the gradient scheme).
+
+There is no ridge. Where classes can be separated no optimum exists, and the iteration ends at its bound.
+"""
+
+import numpy as np
+
+from dpfc_cli.privacy.chain import Chain
+from dpfc_cli.privacy.oracle import Facts, Oracle, Plan, Release
+from dpfc_cli.privacy.queries import Gradient, Gram, Hessians, Loss
+from dpfc_cli.solvers.linear import blocks, damped_inverse, symmetric_psd
+from dpfc_cli.solvers.method import Solution
+
+NEWTON_STEPS, HALVINGS, GRADIENT_STEPS = 40, 20, 2000
+TOLERANCE = 1e-6
+"""Of a step, relative to θ. Newton's error is then about its square; logits are float32 and bear no more."""
+FLOOR = 1e-12
+"""Damping relative to a matrix's trace: dead dimensions stay where they are."""
+UNCLIPPED = 1e6
+
+
+def plan(facts: Facts, loss: Loss) -> Plan:
+    """What one step asks for; how many it takes depends on the records, so this says nothing of the number."""
+    side = facts.d + 1
+    if loss == "softmax":
+        return Plan((Release("gram", (side, side), 1.0), Release("gradient", (side, facts.m), 1.0)))
+    hessians = [Release("hessians", (stop - start, side, side), 1.0) for start, stop in blocks(facts)]
+    return Plan((Release("gradient", (side, facts.m), 1.0), *hessians))
+
+
+def solve(oracle: Oracle, facts: Facts, chain: Chain, constant: float, loss: Loss) -> Solution:
+    """The optimum of the loss over records without clip and noise, with a bias. `oracle` must be the non-private
+    one.
+    """
+    theta = (_newton if loss == "sigmoid" else _accelerated)(oracle, facts, chain, constant)
+    return Solution(chain, theta[:-1], constant * theta[-1])
+
+
+def _newton(oracle: Oracle, facts: Facts, chain: Chain, constant: float) -> np.ndarray:
+    theta = np.zeros((facts.d + 1, facts.m))
+    gradient = _gradient(oracle, facts, chain, constant, theta, "sigmoid")
+    for _ in range(NEWTON_STEPS):
+        step = np.empty_like(theta)
+        for start, stop in blocks(facts):
+            for j, h in enumerate(oracle.release(Hessians(chain, theta, start, stop, constant)), start):
+                step[:, j] = -damped_inverse(h, FLOOR * (np.trace(h) + FLOOR * facts.n)) @ gradient[:, j] * facts.n
+        slope = np.sum(gradient * step, axis=0)
+        for _ in range(HALVINGS):
+            gradient = _gradient(oracle, facts, chain, constant, theta + step, "sigmoid")
+            # A convex function that rises at the end of a step as it fell at its beginning has been overshot.
+            over = np.sum(gradient * step, axis=0) > -0.5 * slope
+            if not over.any():
+                break
+            step, slope = np.where(over, step / 2, step), np.where(over, slope / 2, slope)
+        theta = theta + step
+        if np.linalg.norm(step) <= TOLERANCE * np.linalg.norm(theta):
+            break
+    return theta
+
+
+def _accelerated(oracle: Oracle, facts: Facts, chain: Chain, constant: float) -> np.ndarray:
+    gram = symmetric_psd(oracle.release(Gram(chain, constant)) / facts.n) / 2
+    values, vectors = np.linalg.eigh(gram + FLOOR * np.trace(gram) * np.eye(len(gram)))
+    root = vectors / np.sqrt(values)
+    # In the coordinates u = root⁻¹·θ the Hessian is at most the identity: a step of 1 always descends.
+    ahead = u = np.zeros((facts.d + 1, facts.m))
+    momentum = 1.0
+    for _ in range(GRADIENT_STEPS):
+        gradient = root.T @ _gradient(oracle, facts, chain, constant, root @ ahead, "softmax")
+        last, u = u, ahead - gradient
+        if np.linalg.norm(gradient) <= TOLERANCE / 10 * np.linalg.norm(u):
+            break
+        if np.sum(gradient * (u - last)) > 0:
+            momentum, ahead = 1.0, u
+            continue
+        grown = (1 + np.sqrt(1 + 4 * momentum**2)) / 2
+        ahead = u + (momentum - 1) / grown * (u - last)
+        momentum = grown
+    return np.asarray(root @ u)
+
+
+def _gradient(oracle: Oracle, facts: Facts, chain: Chain, constant: float, theta: np.ndarray, loss: Loss) -> np.ndarray:
+    return oracle.release(Gradient(chain, theta, UNCLIPPED, constant, loss)) / facts.n
