@@ -3,10 +3,10 @@ PYTHON ?= python3
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check format clean
+.PHONY: help demo test check format reproduce costs clean
 
 help: ## What one can do here
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
 
 .venv/.run: pyproject.toml
 	$(PYTHON) -m venv .venv
@@ -34,6 +34,16 @@ check: .venv/.test ## Lint, types and the import contract
 
 format: .venv/.test ## Format the code
 	$(BIN)/ruff check --fix . && $(BIN)/ruff format .
+
+.venv/.bench: .venv/.run
+	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[bench]'
+	@touch $@
+
+reproduce: .venv/.bench ## The paper's tables on FEATURES="SET…" (hours; goes on where it stopped; WORKERS=2)
+	$(BIN)/python -m bench.reproduction $(or $(FEATURES),$(error Name feature sets: make reproduce FEATURES="features/…")) --workers $(or $(WORKERS),2)
+
+costs: .venv/.run ## Seconds and memory of every method on made-up features (SHAPE=50000x768x100)
+	$(BIN)/python -m bench.costs --shape $(or $(SHAPE),50000x768x100)
 
 clean: ## Remove what make made
 	rm -rf .venv demo build dist

@@ -6,8 +6,9 @@ Doroshenko et al. 2022). Under zero-out adjacency a record that is null adds zer
 "add or remove one" is the neighbouring relation that fits. Full-batch runs never come here.
 """
 
+import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +16,7 @@ from dpfc_cli.privacy.accounting import LARGEST_EPSILON, check_privacy
 from dpfc_cli.privacy.oracle import Plan
 
 LEAST_SAMPLED_DELTA, LEAST_SAMPLED_SIGMA = 1e-12, 0.2
+FINE, COARSE = 1e-4, 1e-3
 
 
 @dataclass(frozen=True)
@@ -26,11 +28,14 @@ class Sampled:
     times: int
 
 
-def epsilon_for(mechanisms: Sequence[Sampled], mu: float, delta: float, eta: float = 0.0) -> float:
+def epsilon_for(
+    mechanisms: Sequence[Sampled], mu: float, delta: float, eta: float = 0.0, interval: float = FINE
+) -> float:
     """ε at δ of the sampled mechanisms composed with a full-batch one of parameter μ (0: none). inf where there is
     none.
 
-    eta: paid for out of δ at the largest ε that is ever claimed, which only errs on the private side.
+    eta: paid for out of δ at the largest ε that is ever claimed, which only errs on the private side. interval: of the
+    discretised privacy loss; any gives an upper bound, a finer one a closer.
     """
     check_privacy(1.0, delta)
     left = delta - (1 + math.exp(LARGEST_EPSILON)) * eta
@@ -40,7 +45,7 @@ def epsilon_for(mechanisms: Sequence[Sampled], mu: float, delta: float, eta: flo
     from dp_accounting import dp_event, pld
 
     events = [_event(m) for m in mechanisms if m.times] + ([dp_event.GaussianDpEvent(1 / mu)] if mu else [])
-    accountant: Any = pld.PLDAccountant()
+    accountant: Any = pld.PLDAccountant(value_discretization_interval=interval)
     for event in events:
         accountant.compose(event)
     return float(accountant.get_epsilon(left))
@@ -81,28 +86,40 @@ def mu_for(plan: Plan, epsilon: float, delta: float, eta: float = 0.0) -> float:
     if delta < LEAST_SAMPLED_DELTA:
         raise ValueError(f"with sampling, delta must be at least {LEAST_SAMPLED_DELTA:g}, not {delta:g}")
 
-    def spent(mu: float) -> float:
-        return max(epsilon_for(*sampled_of(plan, mu), delta, eta), 1e-3 * epsilon)
-
     from dpfc_cli.privacy import accounting
 
-    # Sampling only helps, so the full-batch μ is a first guess from below.
-    low = accounting.mu_for(epsilon, delta, eta)
-    while spent(low) > epsilon:
-        low /= 2
-    high = 1.5 * low
-    while spent(high) <= epsilon:
-        low, high = high, 1.5 * high
-    if math.isinf(spent(high)):
+    def excess(interval: float) -> Callable[[float], float]:
+        @functools.cache
+        def log_ratio(mu: float) -> float:
+            return math.log(max(epsilon_for(*sampled_of(plan, mu), delta, eta, interval) / epsilon, 1e-3))
+
+        return log_ratio
+
+    # Sampling only helps, so the full-batch μ is a first guess from below. A coarse grid is fast and claims more.
+    rough = _largest(excess(COARSE), accounting.mu_for(epsilon, delta, eta), 1.5)
+    return _largest(excess(FINE), rough, 1.002)
+
+
+def _largest(excess: Callable[[float], float], low: float, factor: float) -> float:
+    """The largest μ with excess(μ) ≤ 0, by at most 1e-6 in that; excess is smooth and increases, up to inf. low: a
+    guess, left in growing steps of `factor`.
+    """
+    while excess(low) > 0:
+        low /= factor
+    high = factor * low
+    while excess(high) <= 0:
+        factor **= 2
+        low, high = high, factor * high
+    if math.isinf(excess(high)):
         # Less noise than is accounted for: stay with the largest that is.
         return low
-    # ε is smooth and increasing in μ: regula falsi on the logarithms, kept inside the bracket, needs a dozen steps.
-    f_low, f_high = math.log(spent(low) / epsilon), math.log(spent(high) / epsilon)
+    # Regula falsi on the logarithm, kept inside the bracket.
+    f_low, f_high = excess(low), excess(high)
     for _ in range(60):
-        if abs(f_low) <= 1e-6 or high / low < 1 + 1e-9:
+        if abs(excess(low)) <= 1e-6 or high / low < 1 + 1e-9:
             break
         middle = low * (high / low) ** min(max(-f_low / (f_high - f_low) * (1 - 1e-7), 0.01), 0.99)
-        value = math.log(spent(middle) / epsilon)
+        value = excess(middle)
         if value <= 0:
             # Illinois: an end that stays put counts half, else it would stay for ever.
             low, f_low, f_high = middle, value, f_high / 2

@@ -1,0 +1,82 @@
+"""Seconds and peak memory of trainings on made-up features: `python -m bench.costs`.
+
+Each training runs in a process of its own, through `dpfc` as a user would: a feature set on disk, one training with
+`--seed`, and the operating system's account of the process.
+"""
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+from numpy.lib.format import open_memmap
+
+from dpfc_cli.features.importing import import_features
+
+EVERY = (
+    "dp-ls",
+    "dp-fc",
+    "dp-sgd --steps 100",
+    "dp-momentum --steps 100",
+    "dp-adam --steps 100",
+    "dp-newton --steps 1",
+)
+
+
+def features(folder: Path, n: int, d: int, m: int) -> Path:
+    """A feature set of n × d float16 Gaussians around m centres."""
+    rng = np.random.default_rng(0)
+    raw, made = folder / "raw", folder / f"made-{n}-{d}-{m}"
+    raw.mkdir()
+    centres = rng.normal(size=(m, d)).astype(np.float32)
+    for split, rows in (("train", n), ("test", 100)):
+        labels = np.arange(rows, dtype=np.int32) % m
+        x = open_memmap(raw / f"{split}_x.npy", "w+", np.float16, (rows, d))
+        for start in range(0, rows, 4096):
+            y = labels[start : start + 4096]
+            x[start : start + 4096] = centres[y] + 3 * rng.standard_normal((len(y), d), np.float32)
+        x.flush()
+        np.save(raw / f"{split}_y.npy", labels)
+    import_features(raw, made, tuple(map(str, range(m))), 1)
+    return made
+
+
+def measure(made: Path, arguments: str, folder: Path) -> tuple[float, float]:
+    """Seconds of wall time and peak resident memory in MB of one training."""
+    name = f"{time.monotonic_ns()}.research.safetensors"
+    command = [sys.executable, "-m", "dpfc_cli", "train", "--epsilon", "1", "--seed", "0", "--method"]
+    started = time.perf_counter()
+    process = subprocess.Popen(  # noqa: S603
+        [*command, *arguments.split(), "--features", str(made), "--out", str(folder / name)],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+    )
+    assert process.stderr is not None
+    said = process.stderr.read()
+    _, status, usage = os.wait4(process.pid, 0)
+    if status:
+        raise RuntimeError(said.decode())
+    return time.perf_counter() - started, usage.ru_maxrss / 1024
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--shape", default="50000x768x100", help="n × d × m")
+    parser.add_argument("--trainings", default=",".join(EVERY), help="METHOD [OPTIONS],…")
+    args = parser.parse_args()
+    n, d, m = (int(part) for part in args.shape.split("x"))
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(scratch)
+        made = features(folder, n, d, m)
+        print(f"| {n:,} × {d} × {m} | seconds | MB |\n| --- | --- | --- |", flush=True)
+        for training in args.trainings.split(","):
+            seconds, peak = measure(made, training, folder)
+            print(f"| {training} | {seconds:.1f} | {peak:,.0f} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()
