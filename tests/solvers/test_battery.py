@@ -16,7 +16,7 @@ from dpfc_cli.privacy import accounting
 from dpfc_cli.privacy import curator as curator_module
 from dpfc_cli.privacy.curator import NonPrivate, exact_sum
 from dpfc_cli.privacy.lattice import MOST_BITS, lattice_for
-from dpfc_cli.privacy.noise import Bits
+from dpfc_cli.privacy.noise import Bits, SeededBits
 from dpfc_cli.privacy.oracle import Facts
 from dpfc_cli.privacy.queries import Query
 from dpfc_cli.solvers import METHODS
@@ -126,6 +126,71 @@ def test_with_the_same_answers_one_record_moves_no_sum_beyond_its_sensitivity(
             assert squared <= round(factor**2) * lattice.unit**2
 
 
+# 3. Noise
+
+
+def noise_of_runs(method: Method, runs: int) -> list[np.ndarray]:  # type: ignore[type-arg]
+    """For each release of the plan, released minus exact in standard deviations: runs × free coordinates."""
+    facts, mu = Facts(n=40, m=3, d=4), 0.9
+    x, y = blobs(40, 4, 3)
+    options = method.defaults(facts, mu, {"steps": 2} if method.name in FEW else {})
+    plan = method.plan(facts, options)
+    lattice = lattice_for(facts.n, max(plan.sigmas(mu)), 5)
+    samples: list[list[np.ndarray]] = [[] for _ in plan.releases]
+    for seed in range(runs):
+        oracle = Watching(curator(facts, plan, mu, x, y, seed))
+        method.solve(oracle, facts, options)
+        for i, (query, answer, sigma) in enumerate(zip(oracle.queries, oracle.answers, plan.sigmas(mu), strict=True)):
+            exact = exact_sum(query, stream_of(x, y), facts, lattice)
+            z = (answer / query.scale(facts, lattice) - exact) / (sigma * lattice.unit)
+            if query.symmetric:
+                above = np.triu_indices(z.shape[-1], 1)
+                diagonal = np.diagonal(z, axis1=-2, axis2=-1)
+                z = np.concatenate([diagonal, math.sqrt(2) * z[..., *above]], axis=-1)
+            samples[i].append(z.ravel())
+    return [np.array(sample) for sample in samples]
+
+
+def check_noise(samples: list[np.ndarray]) -> None:
+    """χ² for the size of each release's noise; correlations between neighbouring coordinates, releases and runs."""
+    for z in samples:
+        assert abs((z**2).sum() - z.size) < 5.5 * math.sqrt(2 * z.size), "noise of the wrong size"
+        # Every pair of coordinates, classes' among them, in one sum: N·(N − 1)/2 products a run.
+        pairs = ((z.sum(axis=1) ** 2).sum() - (z**2).sum()) / 2
+        count = len(z) * z.shape[1] * (z.shape[1] - 1) / 2
+        assert abs(pairs) < 8 * math.sqrt(count), "noise shared within a release"
+        assert abs((z[:-1] * z[1:]).sum()) < 5.5 * math.sqrt(z[1:].size), "noise shared by runs"
+    for i, a in enumerate(samples):
+        for b in samples[i + 1 :]:
+            if a.shape == b.shape:
+                assert abs((a * b).sum()) < 5.5 * math.sqrt(a.size), "noise shared by releases"
+
+
+@ALL
+def test_every_release_has_its_own_noise_of_the_planned_size(method: Method) -> None:  # type: ignore[type-arg]
+    check_noise(noise_of_runs(method, 60))
+
+
+@pytest.mark.parametrize("fault", ["size", "classes", "steps", "runs"])
+def test_the_noise_test_catches_planted_faults(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = curator_module.draw_noise
+
+    def draw(query: Query, shape: tuple[int, ...], sigma: int, bits: Bits) -> np.ndarray:
+        if fault == "size":
+            return real(query, shape, 2 * sigma // 3, bits)
+        if fault == "classes" and query.kind == "gradient":
+            return np.repeat(real(query, (shape[0], 1), sigma, bits), shape[1], axis=1)
+        if fault == "steps" and query.kind == "gradient":
+            same = kept.setdefault(id(bits), real(query, shape, sigma, bits))
+            return same.copy()
+        return real(query, shape, sigma, SeededBits(0) if fault == "runs" else bits)
+
+    kept: dict[int, np.ndarray] = {}
+    monkeypatch.setattr(curator_module, "draw_noise", draw)
+    with pytest.raises(AssertionError, match=r"wrong size|noise shared"):
+        check_noise(noise_of_runs(METHODS["dp-fc"], 60))
+
+
 # 4. Composition
 
 
@@ -152,6 +217,18 @@ def test_the_noise_that_is_drawn_composes_to_the_claim(method: Method, monkeypat
             check_composition(faulty, mu)
 
 
+# 5. Order
+
+
+@ALL
+def test_the_same_noise_gives_the_same_head_and_other_noise_another(method: Method) -> None:  # type: ignore[type-arg]
+    facts = Facts(n=300, m=3, d=5)
+    x, y = blobs(300, 5, 3)
+    weights = [trained(method, facts, 1.0, x, y, seed)[0].weight for seed in (4, 4, 5)]
+    assert np.array_equal(weights[0], weights[1])
+    assert not np.isclose(weights[0], weights[2]).any()
+
+
 # 6. Hostile records
 
 HOSTILE = {
@@ -175,18 +252,6 @@ def test_a_finite_head_comes_out_whatever_the_records_are(method: Method, case: 
         solution, _ = trained(method, Facts(n=len(x), m=m, d=3), mu, x, y)
         assert np.isfinite(solution.weight).all()
         assert np.isfinite(solution.bias).all()
-
-
-# 5. Order
-
-
-@ALL
-def test_the_same_noise_gives_the_same_head_and_other_noise_another(method: Method) -> None:  # type: ignore[type-arg]
-    facts = Facts(n=300, m=3, d=5)
-    x, y = blobs(300, 5, 3)
-    weights = [trained(method, facts, 1.0, x, y, seed)[0].weight for seed in (4, 4, 5)]
-    assert np.array_equal(weights[0], weights[1])
-    assert not np.isclose(weights[0], weights[2]).any()
 
 
 # 7. Utility
