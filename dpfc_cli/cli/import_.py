@@ -7,6 +7,7 @@ import typer
 
 from dpfc_cli.cli import display, places
 from dpfc_cli.cli.app import command
+from dpfc_cli.cli.classes import class_names
 from dpfc_cli.cli.extract import DTYPES, report
 
 
@@ -44,7 +45,7 @@ def import_(
         manifest, made = import_features(
             path,
             folder,
-            _class_names(classes),
+            class_names(classes),
             labels_per_record,
             dtype,
             shards,
@@ -53,28 +54,3 @@ def import_(
     if not made:
         display.say(f"'{folder}' is complete already; delete it to make it anew.")
     report(folder, manifest)
-
-
-def _class_names(given: str | None) -> tuple[str, ...] | None:
-    from dpfc_cli.errors import UserError
-
-    if given is None:
-        return None
-    if given.isdigit():
-        names = tuple(str(j) for j in range(int(given)))
-    elif Path(given).is_file():
-        try:
-            lines = Path(given).read_text(encoding="utf-8").splitlines()
-        except (OSError, UnicodeDecodeError) as error:
-            raise UserError(
-                f"'{given}' cannot be read as a list of names.", "Give UTF-8 text, a name a line."
-            ) from error
-        names = tuple(line.strip() for line in lines if line.strip())
-    else:
-        names = tuple(name.strip() for name in given.split(","))
-    if len(names) < 2 or len(set(names)) < len(names) or not all(names):
-        raise UserError(
-            f"--classes '{given}' does not give two or more different names.",
-            "Give a number, names, or a file of names.",
-        )
-    return names

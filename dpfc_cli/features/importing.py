@@ -7,14 +7,14 @@ memory-mapped, so memory stays bounded. Nothing is unpickled.
 
 import hashlib
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from dpfc_cli.errors import UserError
-from dpfc_cli.features.manifest import MANIFEST, Manifest, Origin, load, write_durably
-from dpfc_cli.features.writer import FeatureWriter, already_complete
+from dpfc_cli.features.manifest import Manifest, Origin
+from dpfc_cli.features.writer import FeatureWriter, already_complete, asserted
 
 SPLITS = ("train", "test")
 ROWS = 4_096
@@ -63,7 +63,7 @@ def import_features(
     source = {"dataset": path.stem if path.is_file() else path.name, "identity": identity}
     wanted = Manifest(classes, d, dtype, k, origin, {}, backbone, source, {"numpy": np.__version__})
     if already_complete(out, identity):
-        return _asserted(out, wanted), False
+        return asserted(out, wanted), False
     writer = FeatureWriter(out, {s: len(a.x) for s, a in arrays.items()}, d, dtype, k, identity, shards)
     for task in writer.tasks:
         split = arrays[task.split]
@@ -73,16 +73,9 @@ def import_features(
                 sink.append(np.asarray(split.x[at:stop]), _as_stored(split.y[at:stop], k))
                 if progress:
                     progress(task.split, stop, len(split.x))
-    return writer.finish(wanted), True
-
-
-def _asserted(out: Path, wanted: Manifest) -> Manifest:
-    """The manifest of a set made before; what is asserted of it now replaces what was inferred or asserted then."""
-    manifest = load(out)
-    if wanted.origin == "asserted" and (manifest.origin, manifest.classes) != (wanted.origin, wanted.classes):
-        manifest = replace(manifest, origin=wanted.origin, classes=wanted.classes)
-        write_durably(out / MANIFEST, manifest.to_json())
-    return manifest
+    finished = writer.finish(wanted)
+    assert finished is not None, "a writer by itself finishes"
+    return finished, True
 
 
 def _inferred_classes(arrays: dict[str, Arrays]) -> tuple[str, ...]:
