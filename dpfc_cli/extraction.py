@@ -68,7 +68,7 @@ def distributed() -> Share | None:
         except (ValueError, RuntimeError) as error:
             raise UserError(
                 f"JAX_COORDINATOR_ADDRESS is set, but jax.distributed cannot be set up: {error}",
-                "Start the processes with a launcher that JAX knows (Slurm, Open MPI), or give each its --task instead.",
+                "Start the processes with a launcher that JAX knows (Slurm, Open MPI), or unset it and use --task.",
             ) from error
     if not jax.distributed.is_initialized() or jax.process_count() == 1:
         return None

@@ -69,7 +69,5 @@ def _matching(name: str) -> list[Path]:
 
 
 def _split(path: Path) -> str:
-    for name in (path.name, path.parent.name):
-        if match := _WORDS.match(name):
-            return match[1]
-    return "train"
+    match = _WORDS.match(path.name) or _WORDS.fullmatch(path.parent.name)
+    return match[1] if match else "train"

@@ -1,7 +1,6 @@
 """Folders of image files: classes from names, pixels when they are asked for, one rule for every image."""
 
 import os
-import warnings
 
 import numpy as np
 import pytest
@@ -204,11 +203,11 @@ def test_every_truncation_is_an_error_that_names_the_file(tmp_path):
             train.pixels(0, 1)
 
 
+@pytest.mark.filterwarnings("ignore::PIL.Image.DecompressionBombWarning")
 def test_an_image_bomb_is_an_error(save, tmp_path, monkeypatch):
     save("a/1.png", size=(20, 20))
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 399)
-    with warnings.catch_warnings(), pytest.raises(UserError, match="more than 399 pixels"):
-        warnings.simplefilter("ignore", Image.DecompressionBombWarning)
+    with pytest.raises(UserError, match="more than 399 pixels"):
         opened(tmp_path)
 
 
