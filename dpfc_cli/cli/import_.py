@@ -13,7 +13,13 @@ from dpfc_cli.cli.extract import DTYPES, report
 
 @command("import", when_stopped="Finished shards are kept: run the same command to go on.")
 def import_(
-    path: Annotated[Path, typer.Argument(help="A folder with {train,test}_{x,y}.npy, or an .npz with those names.")],
+    path: Annotated[
+        Path,
+        typer.Argument(
+            help="A folder with {train,test}_{x,y}.npy; an .npz, .safetensors or .h5 with those names, or with "
+            "'features' and 'labels'; a .parquet file, a folder of them, or a pattern."
+        ),
+    ],
     out: Annotated[str | None, typer.Option(help="Name (or path) of the feature set. Default: PATH's name.")] = None,
     classes: Annotated[
         str | None,
@@ -24,24 +30,26 @@ def import_(
     labels_per_record: Annotated[
         int | None, typer.Option(min=1, help="The most labels a record can have, a public fact.")
     ] = None,
+    column: Annotated[str | None, typer.Option(help="What the features are called, where not as usual.")] = None,
+    label_column: Annotated[str | None, typer.Option(help="What the labels are called, where not as usual.")] = None,
     dtype: Annotated[
         str | None, typer.Option(help=f"Stored precision: {', '.join(DTYPES)}. Default: the source's.")
     ] = None,
     shards: Annotated[int | None, typer.Option(min=1, max=99_999, help="Shards per split. Default: by size.")] = None,
 ) -> None:
-    """Take features that something else computed into a feature set."""
+    """Take features that something else computed, of pictures, texts or anything, into a feature set."""
     from dpfc_cli.errors import UserError, unknown
     from dpfc_cli.features.importing import import_features
+    from dpfc_cli.features.tables import ACCEPTED
 
     if dtype is not None and dtype not in DTYPES:
         raise unknown("dtype", dtype, DTYPES)
-    if not path.exists():
-        raise UserError(
-            f"There is no '{path}'.", "Name a folder with {train,test}_{x,y}.npy, or an .npz with those names."
-        )
-    name = path.resolve().stem if path.is_file() else path.resolve().name
+    if not path.exists() and path.suffix != ".parquet":
+        raise UserError(f"There is no '{path}'.", f"Name {ACCEPTED}.")
+    named = path if path.exists() else path.parent
+    name = named.resolve().stem if named.is_file() else named.resolve().name
     folder = places.named(name if out is None else out)
-    with display.meter("Importing", "records") as advance:
+    with display.stages("records") as advance:
         manifest, made = import_features(
             path,
             folder,
@@ -49,7 +57,9 @@ def import_(
             labels_per_record,
             dtype,
             shards,
-            lambda _split, done, total: advance(done, total),
+            advance,
+            column,
+            label_column,
         )
     if not made:
         display.say(f"'{folder}' is complete already; delete it to make it anew.")

@@ -8,8 +8,8 @@ neither torchvision nor TensorFlow Datasets do, so the backbones never saw it ap
 
 **Resizing cuts.** Only the part of the picture that the crop keeps is resampled (Pillow's `box`), which takes 40 % of
 the time off and keeps a picture of one pixel by a million from becoming 256 by 256 million. Against resizing first, one
-value in 40,000 differs, by one level of 255 (two on noise). JPEG's reduced-size decoding (`draft`) would be faster still, and another
-picture; it is not used.
+value in 40,000 of a photograph differs, by one level of 255, for Pillow takes `box` in single precision. JPEG's
+reduced-size decoding (`draft`) would be faster still, and another picture; it is not used.
 
 **Hostile files.** Only the decoders of common formats are offered a file (Pillow's EPS starts Ghostscript); more than
 `Image.MAX_IMAGE_PIXELS` pixels are refused before they are decoded, and a truncated file is an error.

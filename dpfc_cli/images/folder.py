@@ -18,7 +18,8 @@ import numpy as np
 from dpfc_cli.errors import UserError
 from dpfc_cli.images.encoded import Files, encoded_split
 from dpfc_cli.images.geometry import Geometry
-from dpfc_cli.images.sets import TEST_SPLITS, Entry, ImageSet, Split
+from dpfc_cli.images.sets import Entry, ImageSet, Split
+from dpfc_cli.shards import TEST_SPLITS
 
 EXTENSIONS = frozenset((".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"))
 

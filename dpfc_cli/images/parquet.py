@@ -7,7 +7,6 @@ them).
 """
 
 import hashlib
-import json
 from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,12 +22,11 @@ from numpy.typing import NDArray
 from dpfc_cli.errors import UserError
 from dpfc_cli.images.encoded import encoded_split
 from dpfc_cli.images.geometry import Geometry
-from dpfc_cli.images.places import shards
 from dpfc_cli.images.sets import CURATOR, Entry, ImageSet, Progress, labelled
+from dpfc_cli.shards import class_names, label_column, shards
 
 KEPT = 2
 LARGEST_GROUP = 2 << 30
-LABELS = ("label", "labels", "fine_label", "class", "target")
 _AGAIN = "Fetch the file again, or leave it out."
 
 
@@ -39,8 +37,9 @@ def open_parquet(
     found = shards(pattern, ".parquet")
     with _readable(pattern):
         schema = pq.read_schema(found.get("train", next(iter(found.values())))[0])
-    image, label = _image_column(schema, pattern), _label_column(schema, pattern)
-    own = _class_names(schema, label)
+    integers = [field.name for field in schema if pa.types.is_integer(field.type)]
+    image, label = _image_column(schema, pattern), label_column(integers, pattern)
+    own = class_names(schema.metadata, label)
     if own and classes:
         raise UserError(f"The files of '{pattern}' name their classes themselves.", "Leave out --classes.")
     tables = {split: _listed(paths, image, label, progress) for split, paths in found.items()}
@@ -154,28 +153,6 @@ def _holds_bytes(kind: Any) -> bool:
 def _check_image(schema: Any, image: str, path: Path) -> None:
     if image not in schema.names or not _holds_bytes(schema.field(image).type):
         raise UserError(f"'{path}' has no pictures in column '{image}', as its neighbours do.", _AGAIN)
-
-
-def _label_column(schema: Any, source: str) -> str:
-    integers = [field.name for field in schema if pa.types.is_integer(field.type)]
-    found = [name for name in LABELS if name in integers] or integers
-    if not found or (len(found) > 1 and found[0] not in LABELS):
-        raise UserError(
-            f"'{source}' has {'no integer column' if not found else f'integer columns {found}'}: which is the label?",
-            f"Name the column of class numbers one of {', '.join(LABELS)}.",
-        )
-    return str(found[0])
-
-
-def _class_names(schema: Any, label: str) -> tuple[str, ...] | None:
-    """The names of the label's classes, if the schema says them."""
-    try:
-        features = json.loads(schema.metadata[b"huggingface"])["info"]["features"]
-        names = features[label]["names"]
-    except (TypeError, KeyError, ValueError):
-        return None
-    known = isinstance(names, list) and all(isinstance(n, str) for n in names) and len(set(names)) == len(names)
-    return tuple(names) if known and names else None
 
 
 @contextmanager

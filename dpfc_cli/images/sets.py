@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpfc_cli.errors import UserError
+from dpfc_cli.shards import TEST_SPLITS
 
 Pixels = NDArray[np.uint8]
 Labels = NDArray[np.int32]
@@ -30,9 +31,6 @@ Entry = tuple[str, int, str]
 LARGEST = 1 << 30
 """No file of the formats read into memory is larger (the largest official one has 155 MB): a bound on what a damaged or
 hostile header can make us allocate."""
-
-TEST_SPLITS = ("test", "val", "valid", "validation")
-"""What sources call the split to evaluate on, the first there is being taken."""
 
 MOST_INFERRED = 100_000
 

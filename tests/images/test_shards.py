@@ -14,7 +14,7 @@ from scipy.io import savemat
 
 from dpfc_cli.errors import UserError
 from dpfc_cli.images import Geometry, open_images
-from dpfc_cli.images.places import expanded, shards
+from dpfc_cli.shards import expanded, shards
 
 SQUARE = Geometry(8, 8)
 WNIDS = ("n01440764", "n01443537", "n02084071")
