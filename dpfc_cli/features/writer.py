@@ -154,6 +154,7 @@ class FeatureWriter:
         if not self._partial.exists():
             return load(self.folder)
         if not all(map(self._made, self._all)):
+            self._unlock()
             return None
         splits: dict[str, SplitFacts] = {}
         for task in self._all:
