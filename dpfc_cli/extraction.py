@@ -81,8 +81,8 @@ def run(
     backbone: "Backbone",
     tolerant: bool = False,
     advance: Advance | None = None,
-) -> None:
-    """Make the writer's shards. advance(done, total): pictures.
+) -> int:
+    """Make the writer's shards; returns how many pictures that were. advance(done, total): pictures.
 
     tolerant: a picture that cannot be decoded becomes a null record, as do features beyond the dtype (if the writer is
     tolerant, too); otherwise UserError.
@@ -101,6 +101,7 @@ def run(
                     done += len(features)
                     if advance:
                         advance(done, total)
+    return done
 
 
 def _wanted(writer: FeatureWriter, tasks: list[Task], source: images.ImageSet, rows: int) -> Wanted:

@@ -1,5 +1,7 @@
 """`dpfc extract`: pictures through a frozen backbone into a feature set."""
 
+import time
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -129,7 +131,7 @@ def extract(
     from dpfc_cli.features.writer import FeatureWriter, already_complete, asserted
 
     share = share or extraction.distributed()
-    with display.stages("B") as advance:
+    with display.stages("B" if images.small(dataset) else "files") as advance:
         source = images.open_images(dataset, data_dir, geometry, named, advance)
     source = _limited(source, limit)
     first = next(iter(source.splits.values()))
@@ -161,12 +163,15 @@ def extract(
         report(folder, asserted(folder, manifest))
         return
     rows = {name: split.n for name, split in source.splits.items()}
-    writer = FeatureWriter(folder, rows, backbone.dim, dtype, 1, identity, shards, share, tolerant)
-    if writer.resumed:
-        display.say(f"Going on with '{folder}': {len(writer.tasks)} shards are still to be made.")
-    with display.meter("Extracting", "images") as advance:
-        extraction.run(writer, source, backbone, tolerant, advance)
-    finished = writer.finish(manifest)
+    with closing(FeatureWriter(folder, rows, backbone.dim, dtype, 1, identity, shards, share, tolerant)) as writer:
+        if writer.resumed:
+            display.say(f"Going on with '{folder}': {len(writer.tasks)} shards are still to be made.")
+        started = time.monotonic()
+        with display.meter("Extracting", "images") as advance:
+            count = extraction.run(writer, source, backbone, tolerant, advance)
+        taken = time.monotonic() - started
+        display.say(f"{count:,} images in {taken:,.0f} s ({count / taken:,.0f} images/s).")
+        finished = writer.finish(manifest)
     if finished is None:
         display.say("This part is done. The other parts are not: the last to end completes the set.")
         return

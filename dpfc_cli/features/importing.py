@@ -4,6 +4,7 @@ what.
 
 import hashlib
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -60,9 +61,10 @@ def import_features(
         wanted = Manifest(classes, d, dtype, k, origin, {}, backbone, described, {"numpy": np.__version__})
         if already_complete(out, identity):
             return asserted(out, wanted), False
-        writer = FeatureWriter(out, {s: table.n for s, table in tables.items()}, d, dtype, k, identity, shards)
-        _write(writer, tables, k, progress)
-        finished = writer.finish(wanted)
+        rows = {split: table.n for split, table in tables.items()}
+        with closing(FeatureWriter(out, rows, d, dtype, k, identity, shards)) as writer:
+            _write(writer, tables, k, progress)
+            finished = writer.finish(wanted)
     assert finished is not None, "a writer by itself finishes"
     return finished, True
 

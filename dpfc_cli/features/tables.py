@@ -200,6 +200,7 @@ def _safetensors(path: Path, stack: ExitStack) -> dict[str, Array]:
         slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118
     except (OSError, SafetensorError) as error:
         raise UserError(f"'{path}' cannot be read as safetensors: {error}.", "Write it anew.") from error
+    kinds = {name: np.dtype(kind) for name, kind in kinds.items()}
     # Of other types only the name is known, which says what is wrong with them.
     return {
         name: Array(tuple(part.get_shape()), kinds.get(part.get_dtype(), part.get_dtype()), _parts(part))

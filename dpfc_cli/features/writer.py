@@ -61,7 +61,7 @@ def default_shards(n: int, row_bytes: int) -> int:
 
 
 class FeatureWriter:
-    """Writes one feature set. Call `tasks`, write each with `shard`, then `finish`.
+    """Writes one feature set. Call `tasks`, write each with `shard`, then `finish`, and `close` it in any case.
 
     share: which part of the shards is this process's; None for all, alone. tolerant: records whose features are not
     finite become null records (zeros, label −1) instead of an error.
@@ -99,6 +99,7 @@ class FeatureWriter:
         }
         self._settings = json.dumps(settings, sort_keys=True, indent=1)
         self._claims: dict[str, int] = {}
+        self._release = weakref.finalize(self, _close, self._claims)
         self._unlock: Callable[[], object] = lambda: None
         self.resumed = self._open()
 
@@ -168,8 +169,13 @@ class FeatureWriter:
         for left in (*self.folder.glob("*.sha256"), *self.folder.glob("*.tmp")):
             left.unlink()
         (self.folder / SETTINGS).unlink()
-        self._unlock()
+        self.close()
         return whole
+
+    def close(self) -> None:
+        """Let go of all locks; what is finished stays."""
+        self._unlock()
+        self._release()
 
     def _temporary(self, task: Task) -> Path:
         return self._partial / (task.file + ".tmp")
@@ -230,6 +236,11 @@ def _locked(folder: Path, kind: int) -> int:
         os.close(descriptor)
         raise
     return descriptor
+
+
+def _close(claims: dict[str, int]) -> None:
+    for descriptor in claims.values():
+        os.close(descriptor)
 
 
 def _claimed(path: Path) -> int | None:
