@@ -27,7 +27,10 @@ from dpfc_cli.images.sets import CURATOR, Pixels, UnreadableError
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM")
 FILTERS = {"bicubic": Image.Resampling.BICUBIC, "bilinear": Image.Resampling.BILINEAR}
 
-# Pillow warns of pictures that it would still decode; those are refused, see `_refuse_giant`.
+# Pillow finds its decoders when it first misses one, and a second thread that comes meanwhile is told there is none.
+Image.init()
+# It warns of what it decodes all the same; giants, which it warns of, too, are refused by `_refuse_giant`.
+warnings.filterwarnings("ignore", module=r"PIL\.")
 warnings.filterwarnings("ignore", category=Image.DecompressionBombWarning)
 
 

@@ -1,9 +1,8 @@
 """Parquet as the Hugging Face hub lays out pictures: a column of {bytes, path} and a column of integer labels.
 
 The classes' names are those of the `ClassLabel` in the schema's `huggingface` metadata; without it how many there are
-is asserted by the operator, or inferred. Labels are read when the set is opened, pictures a row group at a time, of
-which the two last used are kept: memory is bounded by the files' row groups (100 to 1,000 pictures as the hub writes
-them).
+is asserted by the operator, or inferred. Labels are read when the set is opened, pictures a row group at a time. Kept
+are the groups that the threads are at: two, or more where groups are small (the hub writes 100 to 1,000 pictures each).
 """
 
 import hashlib
@@ -22,10 +21,10 @@ from numpy.typing import NDArray
 from dpfc_cli.errors import UserError
 from dpfc_cli.images.encoded import encoded_split
 from dpfc_cli.images.geometry import Geometry
+from dpfc_cli.images.prefetch import PIECE, cores
 from dpfc_cli.images.sets import CURATOR, Entry, ImageSet, Progress, labelled
 from dpfc_cli.shards import class_names, label_column, shards
 
-KEPT = 2
 LARGEST_GROUP = 2 << 30
 _AGAIN = "Fetch the file again, or leave it out."
 
@@ -55,6 +54,9 @@ def open_parquet(
 class RowGroups:
     """Pictures in the row groups of a few files. starts: (g + 1,), the first record of each group, and their end."""
 
+    span = 4 * PIECE * cores()
+    """Pictures that threads are at in one moment, with room to spare: as many row groups are kept."""
+
     def __init__(self, column: str, groups: list[tuple[Path, int]], starts: NDArray[np.int64]) -> None:
         self._column, self._groups, self._starts = column, groups, starts
         self._kept: OrderedDict[int, Any] = OrderedDict()
@@ -82,7 +84,7 @@ class RowGroups:
                 with _readable(path):
                     table = pq.ParquetFile(path).read_row_group(number, columns=[f"{self._column}.bytes"])
                     self._kept[group] = table.column(0).combine_chunks().flatten()[0]
-                while len(self._kept) > KEPT:
+                while len(self._kept) > 2 and sum(map(len, self._kept.values())) > self.span:
                     self._kept.popitem(last=False)
             self._kept.move_to_end(group)
             return self._kept[group]

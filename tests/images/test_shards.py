@@ -354,15 +354,17 @@ def test_parquet_is_read_by_row_groups_with_the_hubs_names(hub):
     np.testing.assert_array_equal(values(data.splits["test"]), [50, 51])
 
 
-def test_parquet_keeps_two_row_groups_and_no_more(hub, monkeypatch):
-    from dpfc_cli.images import parquet as module
+def test_parquet_keeps_no_more_than_the_threads_are_at(hub, monkeypatch):
+    from dpfc_cli.images.parquet import RowGroups
 
     kept = []
-    real = module.RowGroups._pictures
-    monkeypatch.setattr(module.RowGroups, "_pictures", lambda self, g: (real(self, g), kept.append(len(self._kept)))[0])
-    train = open_images(f"parquet:{hub}", geometry=SQUARE).splits["train"]
-    train.pixels(0, 10)
-    assert max(kept) == module.KEPT
+    real = RowGroups._pictures
+    monkeypatch.setattr(RowGroups, "_pictures", lambda self, g: (real(self, g), kept.append(len(self._kept)))[0])
+    for span, most in ((1, 2), (8, 3), (100, 4)):
+        monkeypatch.setattr(RowGroups, "span", span)
+        open_images(f"parquet:{hub}", geometry=SQUARE).splits["train"].pixels(0, 10)
+        assert max(kept) == most
+        kept.clear()
 
 
 def test_parquet_without_names_asks_who_asserts_the_classes(tmp_path):
