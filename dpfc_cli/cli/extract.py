@@ -14,8 +14,9 @@ from dpfc_cli.cli.app import command
 from dpfc_cli.cli.classes import class_names
 
 if TYPE_CHECKING:
+    from dpfc_cli.backbones import Backbone
     from dpfc_cli.features.manifest import Manifest
-    from dpfc_cli.features.writer import Share
+    from dpfc_cli.features.writer import FeatureWriter, Share
     from dpfc_cli.images import Geometry, ImageSet
 
 DTYPES = ("float16", "float32")
@@ -115,11 +116,13 @@ def extract(
     from dpfc_cli import backbones, images
     from dpfc_cli.errors import unknown
 
-    for kind, value, known in (("dtype", dtype, DTYPES), ("precision", precision, PRECISIONS)):
+    for kind, value, known in (
+        ("dtype", dtype, DTYPES),
+        ("precision", precision, PRECISIONS),
+        ("way to treat errors", on_error, ON_ERROR),
+    ):
         if value not in known:
             raise unknown(kind, value, known)
-    if on_error not in ON_ERROR:
-        raise unknown("way to treat errors", on_error, ON_ERROR)
     share = _share(task)
     # Known before a single byte is fetched or read.
     backbones.check(model, pool, preprocess, weights)
@@ -148,14 +151,8 @@ def extract(
             progress=advance,
         )
     tolerant = on_error == "null"
-    identity = extraction.identity_of(
-        source,
-        backbone,
-        dtype,
-        geometry if first.prepared else None,
-        limit=limit,
-        on_error=on_error if tolerant else None,
-    )
+    options = {"limit": limit, "on_error": on_error if tolerant else None}
+    identity = extraction.identity_of(source, backbone, dtype, geometry, **options)
     manifest = extraction.manifest_of(source, backbone, dtype, identity)
     folder = places.named(out if out is not None else _name(source, model, pool, preprocess, limit))
     if already_complete(folder, identity):
@@ -166,16 +163,22 @@ def extract(
     with closing(FeatureWriter(folder, rows, backbone.dim, dtype, 1, identity, shards, share, tolerant)) as writer:
         if writer.resumed:
             display.say(f"Going on with '{folder}': {len(writer.tasks)} shards are still to be made.")
-        started = time.monotonic()
-        with display.meter("Extracting", "images") as advance:
-            count = extraction.run(writer, source, backbone, tolerant, advance)
-        taken = time.monotonic() - started
-        display.say(f"{count:,} images in {taken:,.0f} s ({count / taken:,.0f} images/s).")
+        _run(writer, source, backbone, tolerant)
         finished = writer.finish(manifest)
     if finished is None:
         display.say("This part is done. The other parts are not: the last to end completes the set.")
         return
     report(folder, finished)
+
+
+def _run(writer: "FeatureWriter", source: "ImageSet", backbone: "Backbone", tolerant: bool) -> None:
+    from dpfc_cli import extraction
+
+    started = time.monotonic()
+    with display.meter("Extracting", "images") as advance:
+        count = extraction.run(writer, source, backbone, tolerant, advance)
+    taken = time.monotonic() - started
+    display.say(f"{count:,} images in {taken:,.1f} s ({count / taken:,.0f} images/s).")
 
 
 def _share(task: str | None) -> "Share | None":

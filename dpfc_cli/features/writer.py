@@ -83,7 +83,11 @@ class FeatureWriter:
         self._share, self._tolerant = share, tolerant
         self._partial = folder.with_name(folder.name + ".partial")
         width = dim * np.dtype(dtype).itemsize
-        counts = {s: min(n, shards) if shards else default_shards(n, width) for s, n in rows.items()}
+        parts = 1 if share is None else share[1]
+        counts = {s: min(n, shards or max(default_shards(n, width), parts)) for s, n in rows.items()}
+        if shards is None:
+            # Begun by another number of processes, it has another number of shards, which is as good.
+            counts = self._begun(counts)
         self._all = [
             Task(split, f"{split}-{i:05d}-of-{counts[split]:05d}.h5", start, stop)
             for split, n in rows.items()
@@ -195,6 +199,14 @@ class FeatureWriter:
             # Others are at work, or one of them has finished.
             return not self._partial.exists()
         return True
+
+    def _begun(self, counts: dict[str, int]) -> dict[str, int]:
+        """The numbers of shards with which the set was begun, if it was."""
+        try:
+            stored = json.loads((self._partial / SETTINGS).read_text())["shards"]
+            return {split: int(stored[split]) for split in counts}
+        except (OSError, ValueError, KeyError, TypeError):
+            return counts
 
     def _open(self) -> bool:
         """Make or reopen the partial folder; True when it already held this very task."""

@@ -99,6 +99,20 @@ def test_a_part_that_died_is_made_by_whoever_comes_next(tmp_path, undisturbed):
     assert files(folder) == undisturbed
 
 
+def test_there_is_a_shard_for_each_part_and_who_goes_on_alone_keeps_them(tmp_path):
+    folder = tmp_path / "set"
+    first = writer(folder, (1, 4), shards=None)
+    assert [task.file for task in first.tasks] == ["train-00000-of-00004.h5", "test-00000-of-00004.h5"]
+    make(first)
+    first.close()
+    alone = writer(folder, None, shards=None)
+    assert len(alone.tasks) == 6
+    make(alone)
+    finished = alone.finish(MANIFEST)
+    assert finished is not None
+    assert len(finished.splits["train"].shards) == 4
+
+
 def test_one_by_itself_and_one_that_shares_do_not_mix(tmp_path):
     folder = tmp_path / "set"
     alone = writer(folder, None)
