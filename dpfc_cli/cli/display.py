@@ -110,9 +110,9 @@ def meter(what: str, unit: str) -> Iterator[Meter]:
 
 
 @contextmanager
-def stages(unit: str) -> Iterator[Stages]:
-    """A meter for what has several stages, each told by name: (what, done, total or None)."""
-    with meter("", unit) as advance:
+def stages(what: str, unit: str) -> Iterator[Stages]:
+    """A meter for what has several stages, each told by name: (what, done, total or None). what: until the first."""
+    with meter(what, unit) as advance:
         yield lambda what, done, total: advance(done, total or 0, what)
 
 

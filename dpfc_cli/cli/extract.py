@@ -134,11 +134,11 @@ def extract(
     from dpfc_cli.features.writer import FeatureWriter, already_complete, asserted
 
     share = share or extraction.distributed()
-    with display.stages("B" if images.small(dataset) else "files") as advance:
+    with display.stages("Opening the data set", "B" if images.small(dataset) else "files") as advance:
         source = images.open_images(dataset, data_dir, geometry, named, advance)
     source = _limited(source, limit)
     first = next(iter(source.splits.values()))
-    with display.stages("B") as advance:
+    with display.stages("Loading the model", "B") as advance:
         backbone = backbones.load(
             model,
             first.image_shape,

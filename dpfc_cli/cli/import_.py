@@ -49,7 +49,7 @@ def import_(
     named = path if path.exists() else path.parent
     name = named.resolve().stem if named.is_file() else named.resolve().name
     folder = places.named(name if out is None else out)
-    with display.stages("records") as advance:
+    with display.stages("Opening", "records") as advance:
         manifest, made = import_features(
             path,
             folder,

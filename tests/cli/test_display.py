@@ -25,7 +25,7 @@ def test_a_line_now_and_then_says_the_rate_and_the_time_left(clock, capsys):
 
 
 def test_every_stage_has_a_rate_of_its_own(clock, capsys):
-    with display.stages("B") as advance:
+    with display.stages("Opening", "B") as advance:
         clock[0] = 100.0
         advance("one.tar", 0, None)
         advance("two.tar", 0, 400)
