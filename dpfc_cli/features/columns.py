@@ -155,5 +155,5 @@ def _is_label(kind: Any) -> bool:
 def _readable(path: Path) -> Iterator[None]:
     try:
         yield
-    except (OSError, KeyError, pa.ArrowException) as error:
+    except (OSError, LookupError, ValueError, TypeError, pa.ArrowException) as error:
         raise UserError(f"'{path}' cannot be read as parquet: {error}.", "Write it anew, or leave it out.") from error

@@ -203,13 +203,20 @@ def _safetensors(path: Path, stack: ExitStack) -> dict[str, Array]:
     kinds = {name: np.dtype(kind) for name, kind in kinds.items()}
     # Of other types only the name is known, which says what is wrong with them.
     return {
-        name: Array(tuple(part.get_shape()), kinds.get(part.get_dtype(), part.get_dtype()), _parts(part))
+        name: Array(tuple(part.get_shape()), kinds.get(part.get_dtype(), part.get_dtype()), _parts(part, path))
         for name, part in slices.items()
     }
 
 
-def _parts(part: Any) -> Rows:
-    return lambda start, stop: np.asarray(part[start:stop])
+def _parts(part: Any, path: Path) -> Rows:
+    def rows(start: int, stop: int) -> np.ndarray:
+        try:
+            return np.asarray(part[start:stop])
+        # Whatever the library makes of a damaged file.
+        except Exception as error:
+            raise UserError(f"'{path}' cannot be read: {error}.", "Write it anew.") from error
+
+    return rows
 
 
 def _hdf5(path: Path, stack: ExitStack) -> dict[str, Array]:
@@ -227,8 +234,9 @@ def _hdf5(path: Path, stack: ExitStack) -> dict[str, Array]:
                     continue
                 dataset = local_dataset(group, path, name)
                 _refuse_plugins(dataset, path, name)
-                found[prefix + name] = Array(dataset.shape, dataset.dtype, _parts(dataset))
-    except (OSError, RuntimeError) as error:
+                found[prefix + name] = Array(dataset.shape, dataset.dtype, _parts(dataset, path))
+    # HDF5's errors come as whatever h5py takes them for.
+    except (OSError, RuntimeError, KeyError, ValueError, TypeError) as error:
         raise UserError(f"'{path}' cannot be read as HDF5: {error}.", "Write it anew.") from error
     return found
 

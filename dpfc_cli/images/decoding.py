@@ -16,6 +16,7 @@ reduced-size decoding (`draft`) would be faster still, and another picture; it i
 """
 
 import io
+import logging
 import warnings
 
 import numpy as np
@@ -30,6 +31,7 @@ FILTERS = {"bicubic": Image.Resampling.BICUBIC, "bilinear": Image.Resampling.BIL
 # Pillow finds its decoders when it first misses one, and a second thread that comes meanwhile is told there is none.
 Image.init()
 # It warns of what it decodes all the same; giants, which it warns of, too, are refused by `_refuse_giant`.
+logging.getLogger("PIL").addHandler(logging.NullHandler())
 warnings.filterwarnings("ignore", module=r"PIL\.")
 warnings.filterwarnings("ignore", category=Image.DecompressionBombWarning)
 

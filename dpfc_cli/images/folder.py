@@ -44,12 +44,13 @@ def _opened(path: Path, geometry: Geometry | None, name: str) -> ImageSet:
             "Give each class a folder of its own: PATH/train/<class>/ and PATH/test/<class>/, or PATH/<class>/.",
         )
     files = {split: list(_files(folder, classes)) for split, folder in folders.items()}
-    if not files["train"]:
-        raise UserError(
-            f"No images in the class folders of '{folders['train']}'.",
-            f"Images are files directly in a class folder that end in {', '.join(sorted(EXTENSIONS))}.",
-        )
-    splits = {split: _split(folders[split], files[split], classes, geometry) for split in folders if files[split]}
+    for split, folder in folders.items():
+        if not files[split]:
+            raise UserError(
+                f"No images in the class folders of '{folder}'.",
+                f"Images are files directly in a class folder that end in {', '.join(sorted(EXTENSIONS))}.",
+            )
+    splits = {split: _split(folders[split], files[split], classes, geometry) for split in folders}
     return ImageSet(name, classes, splits)
 
 

@@ -161,5 +161,5 @@ def _check_image(schema: Any, image: str, path: Path) -> None:
 def _readable(path: Path | str) -> Iterator[None]:
     try:
         yield
-    except (OSError, KeyError, pa.ArrowException) as error:
+    except (OSError, LookupError, ValueError, TypeError, pa.ArrowException) as error:
         raise UserError(f"'{path}' cannot be read as parquet: {error}.", _AGAIN) from error

@@ -252,6 +252,17 @@ def no_hdf5(place: Path) -> Path:
     return place / "a.h5"
 
 
+def damaged_hdf5(place: Path) -> Path:
+    with h5py.File(place / "a.h5", "w", libver="latest") as file:
+        file.create_dataset("features", data=np.ones((9, 4), np.float32), compression="gzip", chunks=(9, 4))
+        file["labels"] = np.zeros(9, int)
+        chunk = file["features"].id.get_chunk_info(0)
+    data = bytearray((place / "a.h5").read_bytes())
+    data[chunk.byte_offset : chunk.byte_offset + chunk.size] = bytes(chunk.size)
+    (place / "a.h5").write_bytes(data)
+    return place / "a.h5"
+
+
 def other(place: Path) -> Path:
     (place / "a.csv").write_text("1,2")
     return place / "a.csv"
@@ -274,6 +285,7 @@ BAD = [
     (brain_floats, "dtype BF16"),
     (linked, "link to another place"),
     (no_hdf5, "cannot be read as HDF5"),
+    (damaged_hdf5, "cannot be read"),
     (other, "no format that dpfc knows"),
     (empty, r"No \.parquet files"),
 ]

@@ -1,5 +1,6 @@
 """Folders of image files: classes from names, pixels when they are asked for, one rule for every image."""
 
+import io
 import os
 
 import numpy as np
@@ -247,6 +248,26 @@ def test_a_folder_without_classes_or_images_is_an_error(tmp_path):
     (tmp_path / "a").mkdir()
     with pytest.raises(UserError, match="No images"):
         opened(tmp_path)
+
+
+def test_a_test_folder_that_is_not_sorted_by_class_is_an_error_and_not_passed_over(save, tmp_path):
+    save("train/a/1.png")
+    save("val/1.png")
+    with pytest.raises(UserError, match="No images in the class folders of .*val"):
+        opened(tmp_path)
+
+
+def test_what_pillow_has_to_say_of_a_picture_reaches_nobody(tmp_path, capfd):
+    (tmp_path / "a").mkdir()
+    file = io.BytesIO()
+    Image.new("RGB", (6, 4)).save(file, "TIFF")
+    # SamplesPerPixel, a SHORT of count 1: far too many, of which Pillow complains to a logger.
+    data = file.getvalue().replace(b"\x15\x01\x03\x00\x01\x00\x00\x00\x03", b"\x15\x01\x03\x00\x01\x00\x00\x00\x99")
+    assert data != file.getvalue()
+    (tmp_path / "a" / "1.tif").write_bytes(data)
+    with pytest.raises(UserError):
+        opened(tmp_path)
+    assert capfd.readouterr() == ("", "")
 
 
 def test_a_missing_folder_is_an_error_that_names_it(tmp_path):
