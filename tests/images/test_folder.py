@@ -2,6 +2,8 @@
 
 import io
 import os
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -253,21 +255,29 @@ def test_a_folder_without_classes_or_images_is_an_error(tmp_path):
 def test_a_test_folder_that_is_not_sorted_by_class_is_an_error_and_not_passed_over(save, tmp_path):
     save("train/a/1.png")
     save("val/1.png")
-    with pytest.raises(UserError, match="No images in the class folders of .*val"):
+    with pytest.raises(UserError, match=r"No images in the class folders of .*val"):
         opened(tmp_path)
 
 
-def test_what_pillow_has_to_say_of_a_picture_reaches_nobody(tmp_path, capfd):
-    (tmp_path / "a").mkdir()
+def test_what_pillow_has_to_say_of_a_picture_reaches_nobody(tmp_path):
     file = io.BytesIO()
     Image.new("RGB", (6, 4)).save(file, "TIFF")
     # SamplesPerPixel, a SHORT of count 1: far too many, of which Pillow complains to a logger.
-    data = file.getvalue().replace(b"\x15\x01\x03\x00\x01\x00\x00\x00\x03", b"\x15\x01\x03\x00\x01\x00\x00\x00\x99")
-    assert data != file.getvalue()
-    (tmp_path / "a" / "1.tif").write_bytes(data)
-    with pytest.raises(UserError):
-        opened(tmp_path)
-    assert capfd.readouterr() == ("", "")
+    entry = b"\x15\x01\x03\x00\x01\x00\x00\x00"
+    (tmp_path / "1.tif").write_bytes(file.getvalue().replace(entry + b"\x03", entry + b"\x99"))
+    # In a process of its own, for pytest has a handler for every logger.
+    program = """
+import sys
+from dpfc_cli.errors import UserError
+from dpfc_cli.images.decoding import decode
+try:
+    decode(open(sys.argv[1], "rb").read(), "1.tif", None)
+except UserError:
+    print("refused")
+"""
+    command = [sys.executable, "-c", program, str(tmp_path / "1.tif")]
+    ended = subprocess.run(command, check=True, capture_output=True, text=True)
+    assert (ended.stdout, ended.stderr) == ("refused\n", "")
 
 
 def test_a_missing_folder_is_an_error_that_names_it(tmp_path):
