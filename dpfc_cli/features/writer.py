@@ -16,6 +16,7 @@ import hashlib
 import itertools
 import json
 import os
+import time
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -30,6 +31,7 @@ from dpfc_cli.errors import UserError
 from dpfc_cli.features.manifest import MANIFEST, Manifest, Shard, SplitFacts, load, write_durably, write_first
 
 SETTINGS = "settings.json"
+PATIENCE = 20
 SHARD_BYTES = 128 * 2**20
 SHARD_ROWS = 16_384
 CHUNK_ROWS = 1_024
@@ -214,7 +216,7 @@ class FeatureWriter:
         try:
             self._partial.mkdir(parents=True, exist_ok=True)
             kind = fcntl.LOCK_EX if self._share is None else fcntl.LOCK_SH
-            self._unlock = weakref.finalize(self, os.close, _locked(self._partial, kind))
+            self._unlock = weakref.finalize(self, os.close, _locked_soon(self._partial, kind))
             if write_first(settings, self._settings):
                 return False
             if settings.read_text() != self._settings:
@@ -227,6 +229,8 @@ class FeatureWriter:
                 f"Another process is making '{self.folder}'.",
                 "Wait for it, or choose another --out. To share the work, give each process its --task.",
             ) from error
+        except ReplacedError as error:
+            raise UserError(f"'{self.folder}' was completed by another process just now.", "Go on with it.") from error
         except OSError as error:
             raise UserError(
                 f"'{self.folder}' cannot be written: {error.strerror or error}.", "Choose a writable place with --out."
@@ -234,16 +238,32 @@ class FeatureWriter:
         return True
 
 
+class ReplacedError(FileNotFoundError):
+    """What was opened under a name is no longer there."""
+
+
+def _locked_soon(folder: Path, kind: int) -> int:
+    """`_locked`, with the patience that another process needs to see whether it was the last."""
+    for _ in range(PATIENCE):
+        try:
+            return _locked(folder, kind)
+        except BlockingIOError:
+            if kind == fcntl.LOCK_EX:
+                raise
+            time.sleep(0.05)
+    return _locked(folder, kind)
+
+
 def _locked(folder: Path, kind: int) -> int:
     """A descriptor of the folder that holds its lock until it is closed or the process ends. BlockingIOError if
-    taken, FileNotFoundError if the folder has gone meanwhile.
+    taken, FileNotFoundError (ReplacedError) if the folder has gone meanwhile.
     """
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
         # Renamed between the two, it would be locked in vain.
         if not os.path.samestat(os.fstat(descriptor), os.stat(folder)):
-            raise FileNotFoundError(f"'{folder}' was replaced")
+            raise ReplacedError
     except BaseException:
         os.close(descriptor)
         raise
