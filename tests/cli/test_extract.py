@@ -180,3 +180,62 @@ assert not loaded, loaded
 """
     for name in ("extract", "import"):
         subprocess.run([sys.executable, "-c", program, name], check=True, stdout=subprocess.DEVNULL)
+
+
+class Squares:
+    """A backbone whose features are mean colours."""
+
+    name, batch = "squares", 8
+
+    def __init__(self, shape: tuple[int, int, int]) -> None:
+        self.shape, self.dim = shape, shape[2]
+
+    def describe(self) -> dict[str, object]:
+        return {"name": self.name, "pooling": "mean"}
+
+    def submit(self, pixels: np.ndarray) -> np.ndarray:
+        assert pixels.shape[1:] == self.shape
+        return pixels.mean(axis=(1, 2), dtype=np.float32)
+
+    __call__ = submit
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> dict[str, object]:
+    """What `load` was asked for, with `Squares` in the place of every model; it wants 16 pixels of 24."""
+    from dpfc_cli import backbones
+    from dpfc_cli.images import Geometry
+
+    found: dict[str, object] = {}
+
+    def load(name: str, image_shape: tuple[int, int, int], pool: str | None = None, **options: object) -> Squares:
+        found.update(options, name=name, image_shape=image_shape, pool=pool)
+        return Squares(image_shape)
+
+    monkeypatch.setattr(backbones, "geometry", lambda name, preprocess: Geometry((24, 24), 16))
+    monkeypatch.setattr(backbones, "load", load)
+    return found
+
+
+def test_pictures_of_many_sizes_arrive_as_the_model_wants_them(
+    dpfc: Dpfc, pictures: Path, asked: dict[str, object]
+) -> None:
+    made = dpfc("extract", "--dataset", "imagefolder:pictures", "--batch", "5", "--precision", "bfloat16")
+    assert made.exit_code == 0, made.output
+    assert asked["prepared"] is True
+    assert asked["image_shape"] == (16, 16, 3)
+    assert (asked["batch"], asked["precision"], asked["preprocess"], asked["pool"]) == (5, "bfloat16", "paper", None)
+    manifest = load(Path("features/imagefolder-scattering"))
+    preparation = {"resize": [24, 24], "crop": 16, "filter": "bicubic"}
+    assert manifest.source["identity"]["preparation"] == preparation
+    refused = dpfc("extract", "--dataset", "imagefolder:pictures", "--image-size", "32")
+    assert refused.exit_code == 2
+    assert "looks at squares of 16 pixels" in refused.stderr.replace("\n", " ")
+
+
+def test_pictures_of_one_small_size_are_the_models_to_resize(dpfc: Dpfc, asked: dict[str, object]) -> None:
+    made = dpfc("extract", "--dataset", "digits")
+    assert made.exit_code == 0, made.output
+    assert load(Path("features/digits-scattering")).source["identity"]["preparation"] is None
+    assert asked["prepared"] is False
+    assert asked["image_shape"] == (8, 8, 1)
