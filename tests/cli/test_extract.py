@@ -175,11 +175,22 @@ try:
     main()
 except SystemExit as end:
     assert end.code == 0, end.code
-loaded = {"jax", "numpy", "pyarrow", "PIL", "h5py", "scipy", "safetensors"} & set(sys.modules)
+loaded = {"jax", "numpy", "pyarrow", "PIL", "h5py", "scipy", "safetensors", "pydantic"} & set(sys.modules)
 assert not loaded, loaded
 """
     for name in ("extract", "import"):
         subprocess.run([sys.executable, "-c", program, name], check=True, stdout=subprocess.DEVNULL)
+
+
+@pytest.mark.parametrize("option", ["-h", "--help"])
+def test_help_is_what_typer_would_show(option: str) -> None:
+    start = f"import sys; sys.argv = ['dpfc', 'extract', '{option}']; from dpfc_cli.cli import app, extract; "
+    shown = [
+        subprocess.run([sys.executable, "-c", start + call], check=True, capture_output=True, text=True).stdout
+        for call in ("app.main()", "from dpfc_cli.cli import audit, budget, evaluate, import_, train; app.app()")
+    ]
+    assert shown[0] == shown[1]
+    assert "--dataset" in shown[0]
 
 
 class Squares:
