@@ -7,7 +7,6 @@ import functools
 import os
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -111,6 +110,6 @@ def _helped(words: list[str]) -> bool:
     if len(words) != 2 or words[1] not in ("-h", "--help") or words[0] not in group.commands:
         return False
     command = group.commands[words[0]]
-    outer = group.context_class(group, info_name=Path(sys.argv[0]).name, **group.context_settings)
+    outer = group.context_class(group, info_name="dpfc", **group.context_settings)
     print(command.get_help(command.context_class(command, info_name=words[0], parent=outer)))  # noqa: T201
     return True
