@@ -7,50 +7,76 @@ statistics, say, would let one picture move all the others' features, and no cli
 Names are needed by `--help`, so this module imports no JAX; the module that computes does, on `load`.
 """
 
+from collections.abc import Callable
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Protocol
 
 from dpfc_cli.errors import unknown
 
 if TYPE_CHECKING:
+    import jax
     import numpy as np
 
-# Name to the module that computes it. Each has `load(name, image_shape, pool) -> Backbone`.
-_MODULES = {"scattering": "dpfc_cli.backbones.scattering"}
+    from dpfc_cli.images.geometry import Geometry
 
-BACKBONES: tuple[str, ...] = tuple(_MODULES)
+BACKBONES: tuple[str, ...] = ("scattering",)
 POOLINGS: tuple[str, ...] = ("none", "mean")
+PREPROCESS: tuple[str, ...] = ("paper", "native")
+Progress = Callable[[str, int, int | None], None]
 
 
 class Backbone(Protocol):
-    """uint8 pixels (B, H, W, C) to float32 features (B, dim), row by row.
-
-    batch: the natural number of rows a call, chosen so that memory stays bounded. Any other B is right, too: it is
-    padded to batches of that one shape, so that the program is compiled once. The last bits of a row may depend on its
-    place in the batch (the order of a sum does), never on what the other rows hold.
-    """
+    """uint8 pixels (B, H, W, C) to float32 features (B, dim), row by row."""
 
     name: str
     dim: int
     batch: int
 
-    def describe(self) -> dict[str, Any]:
-        """What the manifest states about the features: plain JSON values."""
-        ...
+    def describe(self) -> dict[str, Any]: ...
+
+    def submit(self, pixels: "np.ndarray") -> "jax.Array": ...
 
     def __call__(self, pixels: "np.ndarray") -> "np.ndarray": ...
 
 
-def check(name: str, pool: str) -> None:
-    """UserError unless both names are known. Costs nothing: called before any file is read."""
+def check(name: str, pool: str | None, preprocess: str, weights: str | None) -> None:
     if name not in BACKBONES:
         raise unknown("model", name, BACKBONES)
-    if pool not in POOLINGS:
+    if pool is not None and pool not in POOLINGS:
         raise unknown("pooling", pool, POOLINGS)
+    if preprocess not in PREPROCESS:
+        raise unknown("preprocessing", preprocess, PREPROCESS)
 
 
-def load(name: str, image_shape: tuple[int, int, int], pool: str = "none") -> Backbone:
-    """The backbone for pictures of image_shape (H, W, C). Raises UserError for what it does not know or cannot take."""
-    check(name, pool)
-    backbone: Backbone = import_module(_MODULES[name]).load(name, image_shape, pool)
-    return backbone
+def geometry(name: str, preprocess: str) -> "Geometry | None":
+    return None
+
+
+class _Adapter:
+    def __init__(self, inner: Any, batch: int | None) -> None:
+        self.name, self.dim, self.batch = inner.name, inner.dim, batch or inner.batch
+        self.describe, self._inner = inner.describe, inner
+
+    def submit(self, pixels: "np.ndarray") -> "jax.Array":
+        import jax.numpy as jnp
+
+        return jnp.asarray(self._inner(pixels))
+
+    def __call__(self, pixels: "np.ndarray") -> "np.ndarray":
+        return self._inner(pixels)  # type: ignore[no-any-return]
+
+
+def load(
+    name: str,
+    image_shape: tuple[int, int, int],
+    pool: str | None = None,
+    *,
+    preprocess: str = "paper",
+    weights: str | None = None,
+    batch: int | None = None,
+    precision: str = "float32",
+    prepared: bool = False,
+    progress: Progress | None = None,
+) -> Backbone:
+    check(name, pool, preprocess, weights)
+    return _Adapter(import_module("dpfc_cli.backbones.scattering").load(name, image_shape, pool or "none"), batch)

@@ -98,4 +98,18 @@ def main() -> None:
     # Each module registers its command when imported; what computes is imported inside the commands.
     from dpfc_cli.cli import audit, budget, evaluate, extract, import_, train  # noqa: F401
 
-    app()
+    if not _helped(sys.argv[1:]):
+        app()
+
+
+def _helped(words: list[str]) -> bool:
+    """Show a command's help where nothing else is asked for. Typer would import pydantic to parse the line, which is a
+    third of what such a line costs.
+    """
+    group: Any = typer.main.get_command(app)
+    if len(words) != 2 or words[1] not in ("-h", "--help") or words[0] not in group.commands:
+        return False
+    command = group.commands[words[0]]
+    outer = group.context_class(group, info_name="dpfc", **group.context_settings)
+    print(command.get_help(command.context_class(command, info_name=words[0], parent=outer)))  # noqa: T201
+    return True

@@ -2,7 +2,7 @@
 
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Protocol
 
@@ -74,9 +74,12 @@ def fail(what: str, remedy: str) -> None:
 
 
 class Meter(Protocol):
-    """Told how much is done so far."""
+    """Told how much is done so far. what: the stage, if there are several."""
 
-    def __call__(self, done: float, total: float) -> None: ...
+    def __call__(self, done: float, total: float, what: str | None = None) -> None: ...
+
+
+Stages = Callable[[str, int, int | None], None]
 
 
 @contextmanager
@@ -96,24 +99,52 @@ def meter(what: str, unit: str) -> Iterator[Meter]:
     )
     with Progress(*columns, console=err, transient=True) as progress:
         task = progress.add_task(what, total=None, rate="")
-        started = time.monotonic()
+        clock = _Clock(what)
 
-        def advance(done: float, total: float) -> None:
-            rate = done / max(time.monotonic() - started, 1e-9)
-            progress.update(task, completed=done, total=total, rate=f"{rate:,.0f} {unit}/s")
+        def advance(done: float, total: float, what: str | None = None) -> None:
+            if clock.turn(what):
+                progress.reset(task, description=escape(clock.what))
+            progress.update(task, completed=done, total=total or None, rate=f"{clock.rate(done):,.0f} {unit}/s")
 
         yield advance
 
 
+@contextmanager
+def stages(what: str, unit: str) -> Iterator[Stages]:
+    """A meter for what has several stages, each told by name: (what, done, total or None). what: until the first."""
+    with meter(what, unit) as advance:
+        yield lambda what, done, total: advance(done, total or 0, what)
+
+
+class _Clock:
+    """The rate of the stage at work."""
+
+    def __init__(self, what: str) -> None:
+        self.what = what
+        self.started = time.monotonic()
+
+    def turn(self, what: str | None) -> bool:
+        """Begin another stage, unless it is the one at work."""
+        if what is None or what == self.what:
+            return False
+        self.what, self.started = what, time.monotonic()
+        return True
+
+    def rate(self, done: float) -> float:
+        return done / max(time.monotonic() - self.started, 1e-9)
+
+
 class _Lines:
     def __init__(self, what: str, unit: str) -> None:
-        self._what, self._unit = what, unit
-        self._started = self._last = time.monotonic()
+        self._clock, self._unit = _Clock(what), unit
+        self._last = time.monotonic()
 
-    def __call__(self, done: float, total: float) -> None:
+    def __call__(self, done: float, total: float, what: str | None = None) -> None:
+        self._clock.turn(what)
         now = time.monotonic()
         if now - self._last >= LINE_EVERY:
             self._last = now
-            rate = done / (now - self._started)
+            rate = self._clock.rate(done)
             left = f", {(total - done) / rate:,.0f} s left" if rate > 0 and total else ""
-            say(f"{self._what}: {done:,.0f} of {total:,.0f} ({rate:,.0f} {self._unit}/s{left})")
+            of = f" of {total:,.0f}" if total else ""
+            say(f"{self._clock.what}: {done:,.0f}{of} ({rate:,.0f} {self._unit}/s{left})")

@@ -1,18 +1,28 @@
 """`dpfc extract`: pictures through a frozen backbone into a feature set."""
 
+import time
+from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dpfc_cli.backbones import BACKBONES, POOLINGS
+from dpfc_cli.backbones import BACKBONES, POOLINGS, PREPROCESS
 from dpfc_cli.cli import display, places
 from dpfc_cli.cli.app import command
+from dpfc_cli.cli.classes import class_names
 
 if TYPE_CHECKING:
+    from dpfc_cli.backbones import Backbone
     from dpfc_cli.features.manifest import Manifest
+    from dpfc_cli.features.writer import FeatureWriter, Share
+    from dpfc_cli.images import Geometry, ImageSet
 
 DTYPES = ("float16", "float32")
+PRECISIONS = ("float32", "bfloat16")
+ON_ERROR = ("refuse", "null")
+WHAT, HOW, WORK = "What", "How", "The work"
 
 
 @command("extract", when_stopped="Finished shards are kept: run the same command to go on.")
@@ -20,80 +30,206 @@ def extract(
     dataset: Annotated[
         str,
         typer.Option(
-            help="digits, mnist, fashion-mnist, cifar10, cifar100 or imagefolder:PATH.", rich_help_panel="What"
+            help="digits, mnist, fashion-mnist, cifar10, cifar100, imagenet, imagefolder:PATH, parquet:PATH or "
+            "webdataset:PATH. The last two also take patterns, 'train-{0000..0099}.tar'.",
+            rich_help_panel=WHAT,
         ),
     ],
-    model: Annotated[
-        str, typer.Option(help=f"Backbone: {', '.join(BACKBONES)}.", rich_help_panel="What")
-    ] = "scattering",
-    pool: Annotated[
-        str, typer.Option(help=f"Pooling over space: {', '.join(POOLINGS)}.", rich_help_panel="What")
-    ] = "none",
+    model: Annotated[str, typer.Option(help=f"Backbone: {', '.join(BACKBONES)}.", rich_help_panel=WHAT)] = "scattering",
     data_dir: Annotated[
         Path | None,
-        typer.Option(help="Local files of the data set: their folder or its parent. Otherwise they are downloaded."),
+        typer.Option(
+            help="Local files of the data set: their folder or its parent. Otherwise they are downloaded.",
+            rich_help_panel=WHAT,
+        ),
     ] = None,
+    classes: Annotated[
+        str | None,
+        typer.Option(
+            help="For parquet and webdataset, which may not say: the classes, a public fact; their number, or names "
+            "(comma-separated, or a file with one a line).",
+            rich_help_panel=WHAT,
+        ),
+    ] = None,
+    limit: Annotated[
+        int | None,
+        typer.Option(min=1, help="Only the first so many pictures of each split, for a trial.", rich_help_panel=WHAT),
+    ] = None,
+    weights: Annotated[
+        str | None,
+        typer.Option(help="Checkpoint: a file, or hf:OWNER/NAME. Default: the model's own.", rich_help_panel=HOW),
+    ] = None,
+    pool: Annotated[
+        str | None,
+        typer.Option(
+            help=f"Which vector is the feature: {', '.join(POOLINGS)}. Default: the model's own.", rich_help_panel=HOW
+        ),
+    ] = None,
+    preprocess: Annotated[
+        str, typer.Option(help=f"Preprocessing: {', '.join(PREPROCESS)}.", rich_help_panel=HOW)
+    ] = "paper",
     image_size: Annotated[
-        int | None, typer.Option(min=8, help="Resize and crop the pictures of an image folder to this side.")
+        int | None,
+        typer.Option(
+            min=8,
+            help="For models without a preprocessing of their own: resize and crop to this side.",
+            rich_help_panel=HOW,
+        ),
     ] = None,
-    out: Annotated[str | None, typer.Option(help="Name (or path) of the feature set. Default: DATASET-MODEL.")] = None,
-    dtype: Annotated[str, typer.Option(help=f"Stored precision: {', '.join(DTYPES)}.")] = "float16",
-    shards: Annotated[int | None, typer.Option(min=1, max=99_999, help="Shards per split. Default: by size.")] = None,
+    precision: Annotated[
+        str, typer.Option(help=f"Of the computation: {', '.join(PRECISIONS)}.", rich_help_panel=HOW)
+    ] = "float32",
+    dtype: Annotated[
+        str, typer.Option(help=f"Stored precision: {', '.join(DTYPES)}.", rich_help_panel=HOW)
+    ] = "float16",
+    on_error: Annotated[
+        str,
+        typer.Option(
+            help="A picture that cannot be decoded (or a feature beyond the dtype): refuse, or keep it as a null "
+            "record, which adds nothing to a training.",
+            rich_help_panel=HOW,
+        ),
+    ] = "refuse",
+    out: Annotated[
+        str | None,
+        typer.Option(help="Name (or path) of the feature set. Default: DATASET-MODEL.", rich_help_panel=WORK),
+    ] = None,
+    batch: Annotated[
+        int | None, typer.Option(min=1, help="Pictures a step. Default: the model's.", rich_help_panel=WORK)
+    ] = None,
+    shards: Annotated[
+        int | None, typer.Option(min=1, max=99_999, help="Shards per split. Default: by size.", rich_help_panel=WORK)
+    ] = None,
+    task: Annotated[
+        str | None,
+        typer.Option(
+            help="i/N: make the i-th part of the shards, beside N-1 other processes or machines that share the "
+            "folder; the last to end completes the set. Default: by jax.distributed, where it is set up.",
+            rich_help_panel=WORK,
+        ),
+    ] = None,
 ) -> None:
     """Compute features of a data set's pictures and store them as a feature set.
 
     Shards that an earlier, interrupted run finished are kept: the same command goes on where it stopped.
     """
-    import numpy as np
-
-    import dpfc_cli
     from dpfc_cli import backbones, images
     from dpfc_cli.errors import unknown
-    from dpfc_cli.features.manifest import Manifest
-    from dpfc_cli.features.writer import FeatureWriter, already_complete
 
-    if dtype not in DTYPES:
-        raise unknown("dtype", dtype, DTYPES)
+    for kind, value, known in (
+        ("dtype", dtype, DTYPES),
+        ("precision", precision, PRECISIONS),
+        ("way to treat errors", on_error, ON_ERROR),
+    ):
+        if value not in known:
+            raise unknown(kind, value, known)
+    share = _share(task)
     # Known before a single byte is fetched or read.
-    backbones.check(model, pool)
-    with display.meter("Downloading", "B") as advance:
-        source = images.open_images(dataset, data_dir, image_size, lambda _what, done, total: advance(done, total or 0))
+    backbones.check(model, pool, preprocess, weights)
+    named = class_names(classes)
+    images.check(dataset, data_dir, named)
+    geometry = _geometry(dataset, model, preprocess, image_size)
+
+    from dpfc_cli import extraction
+    from dpfc_cli.features.writer import FeatureWriter, already_complete, asserted
+
+    share = share or extraction.distributed()
+    with display.stages("Opening the data set", "B" if images.small(dataset) else "files") as advance:
+        source = images.open_images(dataset, data_dir, geometry, named, advance)
+    source = _limited(source, limit)
     first = next(iter(source.splits.values()))
-    backbone = backbones.load(model, first.image_shape, pool)
-    identity = {
-        "dataset": source.name,
-        "listing": {name: split.listing for name, split in source.splits.items()},
-        "backbone": backbone.describe(),
-        "dtype": dtype,
-    }
-    default = f"{source.name}-{model}{'' if pool == 'none' else '-' + pool}"
-    folder = places.named(default if out is None else out)
+    with display.stages("Loading the model", "B") as advance:
+        backbone = backbones.load(
+            model,
+            first.image_shape,
+            pool,
+            preprocess=preprocess,
+            weights=weights,
+            batch=batch,
+            precision=precision,
+            prepared=first.prepared,
+            progress=advance,
+        )
+    tolerant = on_error == "null"
+    options = {"limit": limit, "on_error": on_error if tolerant else None}
+    identity = extraction.identity_of(source, backbone, dtype, geometry, **options)
+    manifest = extraction.manifest_of(source, backbone, dtype, identity)
+    folder = places.named(out if out is not None else _name(source, model, pool, preprocess, limit))
     if already_complete(folder, identity):
         display.say(f"'{folder}' is complete already; delete it to make it anew.")
+        report(folder, asserted(folder, manifest))
         return
     rows = {name: split.n for name, split in source.splits.items()}
-    writer = FeatureWriter(folder, rows, backbone.dim, dtype, 1, identity, shards)
-    if writer.resumed:
-        display.say(f"Going on with '{folder}': {len(writer.tasks)} shards are still to be made.")
-    total = sum(task.stop - task.start for task in writer.tasks)
-    done = 0
-    with display.meter("Extracting", "images") as advance:
-        for task in writer.tasks:
-            split = source.splits[task.split]
-            with writer.shard(task) as sink:
-                for start in range(task.start, task.stop, backbone.batch):
-                    stop = min(start + backbone.batch, task.stop)
-                    sink.append(backbone(split.pixels(start, stop)), split.labels[start:stop])
-                    done += stop - start
-                    advance(done, total)
-    import jax
+    with closing(FeatureWriter(folder, rows, backbone.dim, dtype, 1, identity, shards, share, tolerant)) as writer:
+        if writer.resumed:
+            display.say(f"Going on with '{folder}': {len(writer.tasks)} shards are still to be made.")
+        _run(writer, source, backbone, tolerant)
+        finished = writer.finish(manifest)
+    if finished is None:
+        display.say("This part is done. The other parts are not: the last to end completes the set.")
+        return
+    report(folder, finished)
 
-    versions = {"dpfc": dpfc_cli.__version__, "jax": jax.__version__, "numpy": np.__version__}
-    description = {"dataset": source.name, "identity": identity}
-    manifest = writer.finish(
-        Manifest(source.classes, backbone.dim, dtype, 1, "data set", {}, backbone.describe(), description, versions)
-    )
-    report(folder, manifest)
+
+def _run(writer: "FeatureWriter", source: "ImageSet", backbone: "Backbone", tolerant: bool) -> None:
+    from dpfc_cli import extraction
+
+    started = time.monotonic()
+    with display.meter("Extracting", "images") as advance:
+        count = extraction.run(writer, source, backbone, tolerant, advance)
+    taken = time.monotonic() - started
+    display.say(f"{count:,} images in {taken:,.1f} s ({count / taken:,.0f} images/s).")
+
+
+def _share(task: str | None) -> "Share | None":
+    """(i, N) of 'i/N'."""
+    from dpfc_cli.errors import UserError
+
+    if task is None:
+        return None
+    i, slash, count = task.partition("/")
+    if not (slash and i.isdecimal() and count.isdecimal() and 1 <= int(i) <= int(count)):
+        raise UserError(
+            f"--task '{task}' is not i/N with i from 1 to N.",
+            "Give for instance 1/4, 2/4, 3/4 and 4/4 to four processes.",
+        )
+    return int(i), int(count)
+
+
+def _geometry(dataset: str, model: str, preprocess: str, image_size: int | None) -> "Geometry | None":
+    """What pictures of many sizes are brought to."""
+    from dpfc_cli import backbones, images
+    from dpfc_cli.errors import UserError
+
+    if image_size is None:
+        return None if images.small(dataset) else backbones.geometry(model, preprocess)
+    if images.small(dataset):
+        raise UserError(
+            f"The pictures of '{dataset}' have one size already; an image size is for those of many.",
+            "Leave out --image-size; the backbone's own preprocessing resizes.",
+        )
+    own = backbones.geometry(model, preprocess)
+    if own is not None:
+        raise UserError(
+            f"'{model}' looks at squares of {own.crop} pixels; an image size is for models that look at any.",
+            "Leave out --image-size, or choose another --preprocess.",
+        )
+    return images.Geometry(image_size, image_size)
+
+
+def _limited(source: "ImageSet", limit: int | None) -> "ImageSet":
+    if limit is None:
+        return source
+    return replace(source, splits={name: split.first(limit) for name, split in source.splits.items()})
+
+
+def _name(source: "ImageSet", model: str, pool: str | None, preprocess: str, limit: int | None) -> str:
+    """What a set is called unless the user says otherwise: its data set, its model and what is not the default."""
+    parts = [source.name, model]
+    parts += [pool] if pool not in (None, "none") else []
+    parts += [preprocess] if preprocess != PREPROCESS[0] else []
+    parts += [f"limit{limit}"] if limit is not None else []
+    return "-".join(str(part) for part in parts)
 
 
 def report(folder: Path, manifest: "Manifest") -> None:
@@ -101,7 +237,8 @@ def report(folder: Path, manifest: "Manifest") -> None:
     splits = "; ".join(f"{name} {split.n:,} in {len(split.shards)} shard(s)" for name, split in manifest.splits.items())
     said = {
         "asserted": "asserted by you",
-        "inferred": "inferred from the data: assert with --classes and --labels-per-record",
+        "inferred": "inferred from the data: assert with --classes"
+        + (" and --labels-per-record" if manifest.backbone.get("name") == "imported" else ""),
     }
     origin = said.get(manifest.origin, "the data set's own")
     display.facts(

@@ -8,6 +8,7 @@ give the same manifest, byte for byte.
 import hashlib
 import json
 import os
+import platform
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -61,10 +62,16 @@ class Manifest:
 
     @property
     def fingerprint(self) -> str:
-        """SHA-256 over what produced the features and over public facts, not over the features themselves, for it goes
-        into heads.
+        """SHA-256 over the recipe: what turns a picture into a feature vector (backbone with the digest of its weights,
+        preparation, dtype), and the classes.
+
+        Two sets of one fingerprint may share a head. It says nothing about the records, for it goes into heads: the
+        pictures are named by the listing, which stays here and in the ledger. Nor does it cover the libraries'
+        versions, which move last bits only and are listed beside it.
         """
+        preparation = self.source["identity"].get("preparation")
         public = {"backbone": self.backbone, "classes": self.classes, "dim": self.dim, "dtype": self.dtype}
+        public |= {} if preparation is None else {"preparation": preparation}
         return hashlib.sha256(json.dumps(public, sort_keys=True).encode()).hexdigest()
 
 
@@ -136,9 +143,32 @@ def _check(manifest: Manifest, path: Path) -> None:
 
 def write_durably(path: Path, text: str) -> None:
     """Write a whole file or nothing: temporary name, fsync, rename."""
-    temporary = path.with_name(path.name + ".tmp")
+    os.replace(_written(path, text), path)
+
+
+def write_first(path: Path, text: str) -> bool:
+    """Write a whole file unless there is one of that name; False if there was. Of several processes one is first."""
+    if path.exists():
+        return False
+    temporary = _written(path, text)
+    try:
+        os.link(temporary, path)
+        return True
+    except FileExistsError:
+        return False
+    except OSError:
+        # A file system without hard links: who was first is then not certain.
+        os.replace(temporary, path)
+        return True
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _written(path: Path, text: str) -> Path:
+    # Several processes may write the same file in a shared folder.
+    temporary = path.with_name(f"{path.name}.{platform.node()}-{os.getpid()}.tmp")
     with temporary.open("w", encoding="utf-8") as file:
         file.write(text)
         file.flush()
         os.fsync(file.fileno())
-    os.replace(temporary, path)
+    return temporary

@@ -106,20 +106,26 @@ def plain_dataset(file: h5py.File, path: Path, name: str, shape: tuple[int, ...]
     """The data set `name` of an open file, if it is stored plainly in that file with this shape and dtype. UserError
     otherwise.
     """
-    link = file.get(name, getlink=True)
-    if link is None:
-        raise _broken(path, f"it has no data set '{name}'")
-    if not isinstance(link, h5py.HardLink):
-        raise _broken(path, f"'{name}' is a link to another place, which dpfc does not follow")
-    dataset = file[name]
-    if not isinstance(dataset, h5py.Dataset):
-        raise _broken(path, f"'{name}' is not a data set")
-    if dataset.is_virtual or dataset.external is not None:
-        raise _broken(path, f"'{name}' keeps its data in other files, which dpfc does not follow")
+    dataset = local_dataset(file, path, name)
     if dataset.id.get_create_plist().get_nfilters():
         raise _broken(path, f"'{name}' is stored through filters, which dpfc does not run")
     if dataset.shape != shape or dataset.dtype != np.dtype(dtype):
         raise _broken(path, f"'{name}' has shape {dataset.shape} and dtype {dataset.dtype}, not {shape} and {dtype}")
+    return dataset
+
+
+def local_dataset(group: h5py.Group, path: Path, name: str) -> h5py.Dataset:
+    """The data set `name` of a group, if its data lie in that very file. UserError otherwise."""
+    link = group.get(name, getlink=True)
+    if link is None:
+        raise _broken(path, f"it has no data set '{name}'")
+    if not isinstance(link, h5py.HardLink):
+        raise _broken(path, f"'{name}' is a link to another place, which dpfc does not follow")
+    dataset = group[name]
+    if not isinstance(dataset, h5py.Dataset):
+        raise _broken(path, f"'{name}' is not a data set")
+    if dataset.is_virtual or dataset.external is not None:
+        raise _broken(path, f"'{name}' keeps its data in other files, which dpfc does not follow")
     return dataset
 
 
@@ -149,5 +155,5 @@ def _joined(pieces: list[tuple[np.ndarray, np.ndarray]]) -> tuple[np.ndarray, np
 
 def _broken(path: Path, why: str) -> UserError:
     return UserError(
-        f"'{path}' cannot be used: {why}.", "Make the feature set anew with 'dpfc extract' or 'dpfc import'."
+        f"'{path}' cannot be used: {why}.", "Make the file anew ('dpfc extract' and 'dpfc import' make feature sets)."
     )

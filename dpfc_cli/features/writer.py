@@ -3,6 +3,12 @@
 A set is made in `NAME.partial/`: each shard under a temporary name, renamed when whole, its digest noted beside it. A
 second run with the same `identity` (data set, listing, backbone, settings) goes on with the missing shards; a run with
 another one is refused. The folder gets its real name when the last shard and the manifest are in place.
+
+**Several processes** may make one set in a folder that they share: process i of N makes every N-th shard, and whichever
+finds all of them in place finishes. Each holds a lock on the folder while it works, shared with the others' (a process
+by itself holds it alone), and one on the shard it is making, so that no shard is made twice at a time even if N
+changes between runs. To finish takes the folder's lock alone, so the last to let go of it does. The locks are flock's:
+they end with the process, however it ends.
 """
 
 import fcntl
@@ -10,10 +16,11 @@ import hashlib
 import itertools
 import json
 import os
+import time
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +28,17 @@ import h5py
 import numpy as np
 
 from dpfc_cli.errors import UserError
-from dpfc_cli.features.manifest import MANIFEST, Manifest, Shard, SplitFacts, load, write_durably
+from dpfc_cli.features.manifest import MANIFEST, Manifest, Shard, SplitFacts, load, write_durably, write_first
 
+SETTINGS = "settings.json"
+PATIENCE = 20
 SHARD_BYTES = 128 * 2**20
 SHARD_ROWS = 16_384
 CHUNK_ROWS = 1_024
+
+
+Share = tuple[int, int]
+"""(i, N): the i-th of N parts, from 1."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +63,11 @@ def default_shards(n: int, row_bytes: int) -> int:
 
 
 class FeatureWriter:
-    """Writes one feature set. Call `tasks`, write each with `shard`, then `finish`."""
+    """Writes one feature set. Call `tasks`, write each with `shard`, then `finish`, and `close` it in any case.
+
+    share: which part of the shards is this process's; None for all, alone. tolerant: records whose features are not
+    finite become null records (zeros, label −1) instead of an error.
+    """
 
     def __init__(
         self,
@@ -61,11 +78,18 @@ class FeatureWriter:
         labels_per_record: int,
         identity: dict[str, Any],
         shards: int | None = None,
+        share: Share | None = None,
+        tolerant: bool = False,
     ) -> None:
         self.folder, self.dim, self.dtype, self.k = folder, dim, dtype, labels_per_record
+        self._share, self._tolerant = share, tolerant
         self._partial = folder.with_name(folder.name + ".partial")
         width = dim * np.dtype(dtype).itemsize
-        counts = {s: min(n, shards) if shards else default_shards(n, width) for s, n in rows.items()}
+        parts = 1 if share is None else share[1]
+        counts = {s: min(n, shards or max(default_shards(n, width), parts)) for s, n in rows.items()}
+        if shards is None:
+            # Begun by another number of processes, it has another number of shards, which is as good.
+            counts = self._begun(counts)
         self._all = [
             Task(split, f"{split}-{i:05d}-of-{counts[split]:05d}.h5", start, stop)
             for split, n in rows.items()
@@ -80,90 +104,198 @@ class FeatureWriter:
             "shards": counts,
         }
         self._settings = json.dumps(settings, sort_keys=True, indent=1)
+        self._claims: dict[str, int] = {}
+        self._release = weakref.finalize(self, _close, self._claims)
+        self._unlock: Callable[[], object] = lambda: None
         self.resumed = self._open()
 
     @property
     def tasks(self) -> list[Task]:
-        """The shards still to be made."""
-        return [t for t in self._all if not (self._partial / (t.file + ".sha256")).exists()]
+        """The shards of this process that are still to be made."""
+        first, step = self._share or (1, 1)
+        return [task for task in self._all[first - 1 :: step] if not self._made(task)]
+
+    def claim(self, task: Task) -> bool:
+        """Take a shard to make, ahead of `shard`; False when another process has made it or is at it."""
+        if task.file in self._claims:
+            return True
+        path = self._temporary(task)
+        descriptor = _claimed(path)
+        if descriptor is None:
+            return False
+        if self._made(task):
+            path.unlink()
+            os.close(descriptor)
+            return False
+        self._claims[task.file] = descriptor
+        return True
 
     @contextmanager
     def shard(self, task: Task) -> Iterator["ShardSink"]:
         """A sink for the rows of one shard; the file gets its name when the sink is full and closed without an
         error.
         """
-        path = self._partial / task.file
-        temporary = path.with_name(path.name + ".tmp")
-        with h5py.File(temporary, "w", libver="latest", track_order=False) as file:
-            sink = ShardSink(file, task, self.dim, self.dtype, self.k)
-            yield sink
-            if sink.filled != task.stop - task.start:
-                raise RuntimeError(f"{task.file}: {sink.filled} rows of {task.stop - task.start}")
-        _fsync(temporary)
-        digest = sha256_of(temporary)
-        os.replace(temporary, path)
-        write_durably(path.with_name(path.name + ".sha256"), digest)
+        if not self.claim(task):
+            raise RuntimeError(f"{task.file} is another process's")
+        path, temporary = self._partial / task.file, self._temporary(task)
+        try:
+            # The lock on the file is ours; HDF5 would want one of its own.
+            with h5py.File(temporary, "w", libver="latest", track_order=False, locking=False) as file:
+                sink = ShardSink(file, task, self.dim, self.dtype, self.k, self._tolerant)
+                yield sink
+                if sink.filled != task.stop - task.start:
+                    raise RuntimeError(f"{task.file}: {sink.filled} rows of {task.stop - task.start}")
+            _fsync(temporary)
+            digest = sha256_of(temporary)
+            os.replace(temporary, path)
+            write_durably(self._note(task), digest)
+        finally:
+            os.close(self._claims.pop(task.file))
 
-    def finish(self, manifest: Manifest) -> Manifest:
-        """Write the manifest with the shards' digests and give the folder its name. Returns the manifest as written."""
+    def finish(self, manifest: Manifest) -> Manifest | None:
+        """Write the manifest with the shards' digests and give the folder its name. Returns the manifest as written;
+        None when other processes are still making shards, of which the last will finish.
+        """
+        if self._share is not None and not self._alone():
+            return None
+        if not self._partial.exists():
+            return load(self.folder)
+        if not all(map(self._made, self._all)):
+            self._unlock()
+            return None
         splits: dict[str, SplitFacts] = {}
         for task in self._all:
-            note = self._partial / (task.file + ".sha256")
-            shard = Shard(task.file, task.stop - task.start, note.read_text())
+            shard = Shard(task.file, task.stop - task.start, self._note(task).read_text())
             before = splits[task.split].shards if task.split in splits else ()
             splits[task.split] = SplitFacts(task.stop, (*before, shard))
         whole = Manifest(**{**manifest.__dict__, "splits": splits})
         write_durably(self._partial / MANIFEST, whole.to_json())
         # Killed before the rename, a later run finds everything in place and renames; killed after it, the notes stay.
         os.replace(self._partial, self.folder)
-        for note in self.folder.glob("*.sha256"):
-            note.unlink()
-        (self.folder / "settings.json").unlink()
-        self._unlock()
+        for left in (*self.folder.glob("*.sha256"), *self.folder.glob("*.tmp")):
+            left.unlink()
+        (self.folder / SETTINGS).unlink()
+        self.close()
         return whole
+
+    def close(self) -> None:
+        """Let go of all locks; what is finished stays."""
+        self._unlock()
+        self._release()
+
+    def _temporary(self, task: Task) -> Path:
+        return self._partial / (task.file + ".tmp")
+
+    def _note(self, task: Task) -> Path:
+        return self._partial / (task.file + ".sha256")
+
+    def _made(self, task: Task) -> bool:
+        return self._note(task).exists()
+
+    def _alone(self) -> bool:
+        """Let go of the shared lock and take it alone, unless others hold it. They will come here, too."""
+        self._unlock()
+        try:
+            self._unlock = weakref.finalize(self, os.close, _locked(self._partial, fcntl.LOCK_EX))
+        except (BlockingIOError, FileNotFoundError):
+            # Others are at work, or one of them has finished.
+            return not self._partial.exists()
+        return True
+
+    def _begun(self, counts: dict[str, int]) -> dict[str, int]:
+        """The numbers of shards with which the set was begun, if it was."""
+        try:
+            stored = json.loads((self._partial / SETTINGS).read_text())["shards"]
+            return {split: int(stored[split]) for split in counts}
+        except (OSError, ValueError, KeyError, TypeError):
+            return counts
 
     def _open(self) -> bool:
         """Make or reopen the partial folder; True when it already held this very task."""
-        settings = self._partial / "settings.json"
+        settings = self._partial / SETTINGS
         try:
             self._partial.mkdir(parents=True, exist_ok=True)
-            self._unlock = weakref.finalize(self, os.close, _locked(self._partial))
-            if settings.exists():
-                if settings.read_text() != self._settings:
-                    raise UserError(
-                        f"'{self._partial}' was begun from another source or with other settings.",
-                        "Run the command that began it, or delete that folder, or choose another --out.",
-                    )
-                return True
-            write_durably(settings, self._settings)
+            kind = fcntl.LOCK_EX if self._share is None else fcntl.LOCK_SH
+            self._unlock = weakref.finalize(self, os.close, _locked_soon(self._partial, kind))
+            if write_first(settings, self._settings):
+                return False
+            if settings.read_text() != self._settings:
+                raise UserError(
+                    f"'{self._partial}' was begun from another source or with other settings.",
+                    "Run the command that began it, or delete that folder, or choose another --out.",
+                )
         except BlockingIOError as error:
             raise UserError(
-                f"Another process is making '{self.folder}'.", "Wait for it, or choose another --out."
+                f"Another process is making '{self.folder}'.",
+                "Wait for it, or choose another --out. To share the work, give each process its --task.",
             ) from error
+        except ReplacedError as error:
+            raise UserError(f"'{self.folder}' was completed by another process just now.", "Go on with it.") from error
         except OSError as error:
             raise UserError(
                 f"'{self.folder}' cannot be written: {error.strerror or error}.", "Choose a writable place with --out."
             ) from error
-        return False
+        return True
 
 
-def _locked(folder: Path) -> int:
+class ReplacedError(FileNotFoundError):
+    """What was opened under a name is no longer there."""
+
+
+def _locked_soon(folder: Path, kind: int) -> int:
+    """`_locked`, with the patience that another process needs to see whether it was the last."""
+    for _ in range(PATIENCE):
+        try:
+            return _locked(folder, kind)
+        except BlockingIOError:
+            if kind == fcntl.LOCK_EX:
+                raise
+            time.sleep(0.05)
+    return _locked(folder, kind)
+
+
+def _locked(folder: Path, kind: int) -> int:
     """A descriptor of the folder that holds its lock until it is closed or the process ends. BlockingIOError if
-    taken.
+    taken, FileNotFoundError (ReplacedError) if the folder has gone meanwhile.
     """
     descriptor = os.open(folder, os.O_RDONLY)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
+        # Renamed between the two, it would be locked in vain.
+        if not os.path.samestat(os.fstat(descriptor), os.stat(folder)):
+            raise ReplacedError
     except BaseException:
         os.close(descriptor)
         raise
     return descriptor
 
 
-class ShardSink:
-    """Rows into one shard, in order."""
+def _close(claims: dict[str, int]) -> None:
+    for descriptor in claims.values():
+        os.close(descriptor)
 
-    def __init__(self, file: h5py.File, task: Task, dim: int, dtype: str, k: int) -> None:
+
+def _claimed(path: Path) -> int | None:
+    """A descriptor that holds the lock of the file of that name, made if need be; None if another process has it."""
+    while True:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if os.path.samestat(os.fstat(descriptor), os.stat(path)):
+                return descriptor
+        except BlockingIOError:
+            os.close(descriptor)
+            return None
+        except FileNotFoundError:
+            pass
+        # Renamed by the process that had it: what we locked is a finished shard now.
+        os.close(descriptor)
+
+
+class ShardSink:
+    """Rows into one shard, in order. tolerant: what is not finite becomes the null record."""
+
+    def __init__(self, file: h5py.File, task: Task, dim: int, dtype: str, k: int, tolerant: bool = False) -> None:
         rows = task.stop - task.start
         chunk = min(rows, CHUNK_ROWS)
         labels = (rows,) if k == 1 else (rows, k)
@@ -171,20 +303,26 @@ class ShardSink:
         self._y = file.create_dataset("labels", labels, "int32", track_times=False)
         # Which records of the split these are, so that a shard cannot stand in for another.
         file.create_dataset("index", data=np.arange(task.start, task.stop), dtype="int64", track_times=False)
-        self._dtype = dtype
+        self._dtype, self._tolerant = dtype, tolerant
         self.filled = 0
 
     def append(self, features: np.ndarray, labels: np.ndarray) -> None:
-        """The next rows. UserError if a feature is NaN or infinite (also after rounding to the shard's dtype)."""
+        """The next rows. UserError, or null records, where a feature is NaN or infinite (also after rounding to the
+        shard's dtype: float16 ends at 65,504).
+        """
         with np.errstate(over="ignore"):
             rows = features.astype(self._dtype)
-        if not np.isfinite(rows).all():
-            bad = self.filled + int(np.flatnonzero(~np.isfinite(rows).all(axis=1))[0])
-            raise UserError(
-                f"A feature is NaN, infinite or beyond {self._dtype} (first in row {bad} of the shard being written). "
-                "This message depends on a record: it is for the data's curator only.",
-                "Mend the source, or use --dtype float32 if the features are merely large.",
-            )
+        null = ~np.isfinite(rows).all(axis=1)
+        if null.any():
+            if not self._tolerant:
+                raise UserError(
+                    f"A feature is NaN, infinite or beyond {self._dtype} (first in row "
+                    f"{self.filled + int(np.flatnonzero(null)[0])} of the shard being written). "
+                    "This message depends on a record: it is for the data's curator only.",
+                    "Mend the source, or use --dtype float32 if the features are merely large.",
+                )
+            rows[null] = 0
+            labels = np.where(null if labels.ndim == 1 else null[:, None], -1, labels)
         stop = self.filled + len(rows)
         self._x[self.filled : stop] = rows
         self._y[self.filled : stop] = labels
@@ -204,6 +342,15 @@ def already_complete(folder: Path, identity: dict[str, Any]) -> bool:
         f"'{folder}' exists and was made from another source or with other settings.",
         "Choose another --out, or delete it.",
     )
+
+
+def asserted(folder: Path, wanted: Manifest) -> Manifest:
+    """The manifest of a set made before; what is asserted of it now replaces what was inferred or asserted then."""
+    manifest = load(folder)
+    if wanted.origin == "asserted" and (manifest.origin, manifest.classes) != (wanted.origin, wanted.classes):
+        manifest = replace(manifest, origin=wanted.origin, classes=wanted.classes)
+        write_durably(folder / MANIFEST, manifest.to_json())
+    return manifest
 
 
 def sha256_of(path: Path) -> str:

@@ -6,50 +6,84 @@ from dpfc_cli.errors import UserError, unknown
 from dpfc_cli.images.cifar import LAYOUTS, open_cifar
 from dpfc_cli.images.digits import open_digits
 from dpfc_cli.images.folder import open_folder
+from dpfc_cli.images.geometry import Geometry
 from dpfc_cli.images.idx import open_idx
+from dpfc_cli.images.imagenet import open_imagenet
 from dpfc_cli.images.sets import ImageSet, Progress
+from dpfc_cli.images.webdataset import open_webdataset
 
-DATASETS = ("digits", "mnist", "fashion-mnist", "cifar10", "cifar100", "imagefolder:PATH")
-FOLDER = "imagefolder"
+SMALL = ("digits", "mnist", "fashion-mnist", "cifar10", "cifar100")
+PLACED = ("imagefolder", "parquet", "webdataset")
+DATASETS = (*SMALL, "imagenet", *(f"{name}:PATH" for name in PLACED))
+UNNAMED = ("parquet", "webdataset")
+"""Data sets of one small size; those that are named with their place; and those whose classes the operator may have to
+assert."""
+
+
+def check(dataset: str, data_dir: Path | None = None, classes: tuple[str, ...] | None = None) -> None:
+    """Refuse what can be refused before a file is touched. UserError for an unknown name or options that contradict
+    it.
+    """
+    kind, colon, path = dataset.partition(":")
+    if kind in PLACED and (not path or data_dir is not None):
+        raise UserError(
+            f"The files of '{kind}' are named in the data set itself.", f"Write {kind}:PATH and leave out --data-dir."
+        )
+    if kind not in PLACED and (colon or kind not in DATASETS):
+        raise unknown("data set", dataset, DATASETS)
+    if kind == "digits" and data_dir is not None:
+        raise UserError("The digits come with dpfc and are in no folder of yours.", "Leave out --data-dir.")
+    if kind == "imagenet" and data_dir is None:
+        raise UserError(
+            "ImageNet cannot be downloaded without an account of yours.",
+            "Get it from image-net.org and name the folder that holds it with --data-dir.",
+        )
+    if classes is not None and kind not in UNNAMED:
+        raise UserError(f"'{kind}' names its classes itself.", "Leave out --classes.")
+
+
+def small(dataset: str) -> bool:
+    """Whether the pictures have one small size, which the backbone's own preprocessing resizes."""
+    return dataset in SMALL
 
 
 def open_images(
     dataset: str,
     data_dir: Path | None = None,
-    image_size: int | None = None,
+    geometry: Geometry | None = None,
+    classes: tuple[str, ...] | None = None,
     progress: Progress | None = None,
 ) -> ImageSet:
     """The data set of that name, one of `DATASETS`.
 
     data_dir: the folder that holds its files, or that folder's parent; without it they come from the cache, and are
-    downloaded into it first (progress is told how far). image_size: for image folders, the side in pixels to resize
-    and crop to. Raises UserError when the files are missing, damaged or not what they should be.
+    downloaded into it first (progress is told how far). geometry: what pictures of many sizes are brought to; those of
+    one small size come as they are. classes: names, asserted where the format has none. Raises UserError when the files
+    are missing, damaged or not what they should be.
     """
+    check(dataset, data_dir, classes)
+    if small(dataset):
+        return _small(dataset, data_dir, progress)
     kind, _, path = dataset.partition(":")
-    if kind == FOLDER:
-        return _open_folder(path, data_dir, image_size)
-    if dataset not in DATASETS:
-        raise unknown("data set", dataset, DATASETS)
-    if image_size is not None:
-        raise UserError(
-            f"The images of '{dataset}' have one size already; an image size is for image folders.",
-            "Leave the image size out; the backbone's own preprocessing resizes.",
-        )
+    # The shell expands '~' at the start of a word only, and here it follows a colon.
+    place = (data_dir or Path(path)).expanduser()
+    if kind == "imagefolder":
+        return open_folder(place, geometry)
+    if kind == "imagenet":
+        return open_imagenet(place, geometry, progress)
+    if kind == "webdataset":
+        return open_webdataset(str(place), geometry, classes, progress)
+    # PyArrow takes longer to import than all of this room.
+    from dpfc_cli.images.parquet import open_parquet
+
+    return open_parquet(str(place), geometry, classes, progress)
+
+
+def _small(dataset: str, data_dir: Path | None, progress: Progress | None) -> ImageSet:
     if dataset == "digits":
-        if data_dir is not None:
-            raise UserError("The digits come with dpfc and are in no folder of yours.", "Leave out --data-dir.")
         return open_digits()
     folder = _download(dataset, progress) if data_dir is None else data_dir
     return open_cifar(dataset, folder) if dataset in LAYOUTS else open_idx(dataset, folder)
-
-
-def _open_folder(path: str, data_dir: Path | None, image_size: int | None) -> ImageSet:
-    if not path or data_dir is not None:
-        raise UserError(
-            "A folder of images is named in the data set itself.", "Write imagefolder:PATH and leave out --data-dir."
-        )
-    # The shell expands '~' at the start of a word only, and here it follows a colon.
-    return open_folder(Path(path).expanduser(), image_size)
 
 
 def _download(dataset: str, progress: Progress | None) -> Path:

@@ -12,16 +12,19 @@ else that depends on the pictures leaves this room, but for errors, and those sa
 import hashlib
 import json
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dpfc_cli.errors import UserError
+from dpfc_cli.shards import TEST_SPLITS
 
 Pixels = NDArray[np.uint8]
 Labels = NDArray[np.int32]
 Progress = Callable[[str, int, int | None], None]
+Origin = Literal["data set", "asserted", "inferred"]
 Entry = tuple[str, int, str]
 """One file of a source: its name, its size in bytes, and the sha256 of its bytes or ''."""
 
@@ -29,7 +32,13 @@ LARGEST = 1 << 30
 """No file of the formats read into memory is larger (the largest official one has 155 MB): a bound on what a damaged or
 hostile header can make us allocate."""
 
+MOST_INFERRED = 100_000
+
 CURATOR = "This message depends on the records: it is for the curator's eyes only."
+
+
+class UnreadableError(UserError):
+    """A single picture cannot be decoded: the fault is the record's own, not the disk's or the archive's."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,26 +46,37 @@ class Split:
     """One part of a data set, its records in a fixed order.
 
     labels: (n,) int32. image_shape: (H, W, C) with C 1 or 3. pixels(start, stop): uint8 (stop - start, H, W, C), the
-    pictures of that range. listing: sha256 in hex of what the source is made of.
+    pictures of that range; several threads may call it at once, and UnreadableError says that a picture cannot be
+    decoded. listing: sha256 in hex of what the source is made of. prepared: the pictures were brought to a `Geometry`.
     """
 
     labels: Labels
     image_shape: tuple[int, int, int]
     pixels: Callable[[int, int], Pixels]
     listing: str
+    prepared: bool = False
 
     @property
     def n(self) -> int:
         return len(self.labels)
 
+    def first(self, n: int) -> "Split":
+        """The first n records. The listing stays: they are the same pictures, and a budget spent on a part of them is
+        spent on them.
+        """
+        return replace(self, labels=self.labels[:n])
+
 
 @dataclass(frozen=True)
 class ImageSet:
-    """A data set: its name, its classes by the data set's own definition, and its splits ('train', perhaps 'test')."""
+    """A data set: its name, its classes, its splits ('train', perhaps 'test'), and who says that the classes are
+    public: the data set's own definition, the operator ("asserted"), or nobody but the labels ("inferred").
+    """
 
     name: str
     classes: tuple[str, ...]
     splits: dict[str, Split]
+    origin: Origin = "data set"
 
 
 def in_memory(
@@ -87,6 +107,34 @@ def in_memory(
         return np.ascontiguousarray(images[start:stop])
 
     return Split(kept, (height, width, channels), pixels, listing)
+
+
+def labelled(
+    labels: dict[str, NDArray[np.int64]], classes: tuple[str, ...] | None
+) -> tuple[tuple[str, ...], Origin, dict[str, str]]:
+    """What the labels of a format without a list of classes mean: (classes, who says so, split by role).
+
+    labels: of each split as the source names it. classes: as the operator asserts them, or None. Splits are 'train' and
+    what the source has for 'test'; one without any label (−1 throughout), as published test sets are, is passed over.
+    Raises UserError for labels out of range.
+    """
+    known = {split: y for split, y in labels.items() if len(y) and (y >= 0).any()}
+    if "train" not in known:
+        raise UserError("There are no labelled training images.", "Name their files or folder 'train…'.")
+    test = next((split for split in TEST_SPLITS if split in known), None)
+    used = {"train": "train"} | ({} if test is None else {"test": test})
+    highest = max(int(known[split].max()) for split in used.values())
+    if classes is None and highest >= MOST_INFERRED:
+        raise UserError(
+            f"The labels seem to name {highest + 1:,} classes. {CURATOR}", "Say how many there are: --classes."
+        )
+    names = tuple(str(j) for j in range(highest + 1)) if classes is None else classes
+    for split in used.values():
+        if known[split].min() < 0 or known[split].max() >= len(names):
+            raise UserError(
+                f"The {split} images have labels outside 0..{len(names) - 1}. {CURATOR}", "Check them, and --classes."
+            )
+    return names, "inferred" if classes is None else "asserted", used
 
 
 def check_range(start: int, stop: int, n: int) -> None:

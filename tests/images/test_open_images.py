@@ -29,7 +29,10 @@ def test_a_missing_folder_is_an_error_with_a_remedy(dataset, tmp_path):
     ("dataset", "options"),
     [
         ("digits", {"data_dir": "somewhere"}),
-        ("digits", {"image_size": 8}),
+        ("digits:here", {}),
+        ("digits", {"classes": ("a", "b")}),
+        ("imagenet", {}),
+        ("imagefolder:somewhere", {"classes": ("a", "b")}),
         ("imagefolder", {}),
         ("imagefolder:", {}),
         ("imagefolder:somewhere", {"data_dir": "somewhere"}),

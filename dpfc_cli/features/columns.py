@@ -1,0 +1,159 @@
+"""Parquet as tables of features: a column of lists of floats, all of one length, and a column of labels."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from dpfc_cli.errors import UserError
+from dpfc_cli.features.tables import Table, Tables, checked
+from dpfc_cli.shards import TEST_SPLITS, class_names, shards
+from dpfc_cli.shards import label_column as usual_label
+
+ROWS = 4_096
+_FLOATS = {pa.float16(): np.float16, pa.float32(): np.float32, pa.float64(): np.float64}
+
+
+def open_columns(pattern: str, column: str | None, label_column: str | None) -> Tables:
+    """The tables of the parquet files that `pattern` names, by splits as their names say."""
+    found = shards(pattern, ".parquet")
+    test = next((split for split in TEST_SPLITS if split in found), None)
+    used = {role: found[split] for role, split in (("train", "train"), ("test", test)) if split in found}
+    if "train" not in used:
+        return Tables({})
+    with _readable(used["train"][0]):
+        schema = pq.read_schema(used["train"][0])
+    x = _chosen(schema, column, _is_vector, "lists of floats", "--column", pattern)
+    y = label_column or usual_label([field.name for field in schema if _is_label(field.type)], pattern)
+    _chosen(schema, y, _is_label, "integers, or of lists of them", "--label-column", pattern)
+    splits = {role: _table(paths, x, y) for role, paths in used.items()}
+    return Tables(splits, class_names(schema.metadata, y))
+
+
+class Column:
+    """The rows of one column of lists, over several files; read forwards it is read once."""
+
+    def __init__(self, paths: list[Path], name: str, d: int, groups: list[tuple[Path, int, int]]) -> None:
+        self._name, self._d, self._groups = name, d, groups
+        self._at = 0
+        self._stream = self._from(0)
+        self._held = np.empty((0, d))
+
+    def rows(self, start: int, stop: int) -> np.ndarray:
+        """Rows [start, stop), (stop - start) × d."""
+        if start != self._at:
+            self._stream, self._held = self._from(start), self._held[:0]
+        pieces, missing = [], stop - start
+        while missing:
+            if not len(self._held):
+                self._held = next(self._stream)
+            pieces.append(self._held[:missing])
+            self._held = self._held[missing:]
+            missing -= len(pieces[-1])
+        self._at = stop
+        return np.concatenate(pieces)
+
+    def _from(self, start: int) -> Iterator[np.ndarray]:
+        for path, group, rows in self._groups:
+            if start >= rows:
+                start -= rows
+                continue
+            with _readable(path), pq.ParquetFile(path, pre_buffer=False) as file:
+                for batch in file.iter_batches(ROWS, row_groups=[group], columns=[self._name]):
+                    block = _matrix(batch.column(0), self._d, path, self._name)
+                    skipped = min(start, len(block))
+                    start -= skipped
+                    if skipped < len(block):
+                        yield block[skipped:]
+
+
+def _table(paths: list[Path], x: str, y: str) -> Table:
+    groups, labels = [], []
+    d, dtype = 0, None
+    for path in paths:
+        with _readable(path), pq.ParquetFile(path) as file:
+            field = _field(file.schema_arrow, x, _is_vector, path)
+            _field(file.schema_arrow, y, _is_label, path)
+            groups += [(path, i, file.metadata.row_group(i).num_rows) for i in range(file.num_row_groups)]
+            labels.append(_labels(file.read([y]).column(0), path, y))
+            kind = _FLOATS[field.type.value_type]
+            if dtype not in (None, kind):
+                raise UserError(f"'{path}' stores '{x}' otherwise than its neighbours.", "Write the files alike.")
+            dtype, d = kind, d or _width(file, x, path)
+    column = Column(paths, x, d, groups)
+    wide = max(part.shape[1] for part in labels)
+    padded = [np.pad(part, ((0, 0), (0, wide - part.shape[1])), constant_values=-1) for part in labels]
+    n = sum(rows for _, _, rows in groups)
+    return checked(str(paths[0]), (n, d), dtype, column.rows, np.concatenate(padded), x, y)
+
+
+def _width(file: Any, x: str, path: Path) -> int:
+    """How long the first row's list is, which all others must equal."""
+    for batch in file.iter_batches(1, columns=[x]):
+        return len(batch.column(0)[0].as_py() or ())
+    return 0
+
+
+def _matrix(lists: Any, d: int, path: Path, name: str) -> np.ndarray:
+    values = lists.flatten()
+    equal = lists.null_count == 0 and len(values) == d * len(lists)
+    if not equal or pa.compute.any(pa.compute.not_equal(pa.compute.list_value_length(lists), d)).as_py():
+        raise UserError(
+            f"'{path}' has lists in '{name}' that are missing or not {d} long. This message depends on a record: it is "
+            "for the data's curator only.",
+            "All records need features of the same length.",
+        )
+    return np.asarray(values.to_numpy(zero_copy_only=False)).reshape(len(lists), d)
+
+
+def _labels(column: Any, path: Path, name: str) -> np.ndarray:
+    """A column of integers as n × 1, one of lists of them as n × k, short ones filled with −1."""
+    lists = column.combine_chunks()
+    if pa.types.is_integer(column.type):
+        return np.asarray(lists.fill_null(-1).to_numpy(zero_copy_only=False)).astype(np.int64)[:, None]
+    lengths = np.asarray(pa.compute.list_value_length(lists).fill_null(0).to_numpy(zero_copy_only=False)).astype(int)
+    y = np.full((len(lists), max(int(lengths.max(initial=0)), 1)), -1, np.int64)
+    y[np.arange(y.shape[1]) < lengths[:, None]] = lists.flatten().fill_null(-1).to_numpy(zero_copy_only=False)
+    return y
+
+
+def _chosen(schema: Any, given: str | None, fits: Any, what: str, option: str, source: str) -> str:
+    fitting = [str(field.name) for field in schema if fits(field.type)]
+    if given is not None and given in fitting:
+        return given
+    if given is None and len(fitting) == 1:
+        return fitting[0]
+    problem = f"no column '{given}' of {what}" if given else f"{len(fitting) or 'no'} columns of {what}"
+    raise UserError(
+        f"'{source}' has {problem}.", f"Name one with {option}. Those of {what}: {', '.join(fitting) or 'none'}."
+    )
+
+
+def _field(schema: Any, name: str, fits: Any, path: Path) -> Any:
+    if name not in schema.names or not fits(schema.field(name).type):
+        raise UserError(f"'{path}' has no column '{name}' such as its neighbours have.", "Write the files alike.")
+    return schema.field(name)
+
+
+def _is_list(kind: Any) -> bool:
+    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
+
+
+def _is_vector(kind: Any) -> bool:
+    return _is_list(kind) and kind.value_type in _FLOATS
+
+
+def _is_label(kind: Any) -> bool:
+    return bool(pa.types.is_integer(kind) or (_is_list(kind) and pa.types.is_integer(kind.value_type)))
+
+
+@contextmanager
+def _readable(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, LookupError, ValueError, TypeError, pa.ArrowException) as error:
+        raise UserError(f"'{path}' cannot be read as parquet: {error}.", "Write it anew, or leave it out.") from error

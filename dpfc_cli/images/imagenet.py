@@ -1,0 +1,130 @@
+"""ImageNet (ILSVRC 2012), as class folders or as the archives that its home hands out.
+
+    DIR/train/n01440764/*.JPEG and DIR/val/n01440764/*.JPEG
+    DIR/ILSVRC2012_img_train.tar, and DIR/ILSVRC2012_img_val.tar with DIR/ILSVRC2012_devkit_t12.tar.gz (or unpacked)
+
+The archives are read in place. Classes are the WordNet ids in sorted order, as everyone numbers them; the development
+kit numbers them otherwise, and its `meta.mat` says how. Both layouts give the same records in the same order, and the
+same listing. The validation images are the test split.
+"""
+
+import gzip
+import io
+import re
+import tarfile
+import zlib
+from collections.abc import Iterable
+from pathlib import Path
+
+import numpy as np
+
+from dpfc_cli.errors import UserError
+from dpfc_cli.images.encoded import encoded_split
+from dpfc_cli.images.folder import open_folder
+from dpfc_cli.images.geometry import Geometry
+from dpfc_cli.images.sets import ImageSet, Progress, Split
+from dpfc_cli.images.tars import Member, members, nested, ranges
+
+TRAIN, VAL = "ILSVRC2012_img_train.tar", "ILSVRC2012_img_val.tar"
+KIT = "ILSVRC2012_devkit_t12"
+TRUTH, META = "data/ILSVRC2012_validation_ground_truth.txt", "data/meta.mat"
+LARGEST = 64 << 20
+_WNID = re.compile(r"(n\d{8})\.tar")
+
+
+def open_imagenet(folder: Path, geometry: Geometry | None, progress: Progress | None) -> ImageSet:
+    """ImageNet from the class folders or the archives in `folder`."""
+    archive = folder / TRAIN
+    if not archive.is_file():
+        if (folder / "train").is_dir():
+            return open_folder(folder, geometry, "imagenet")
+        raise UserError(
+            f"'{folder}' holds neither '{TRAIN}' nor 'train/' with a folder for each class.",
+            "ImageNet must be had from image-net.org; name the folder that holds it with --data-dir.",
+        )
+    found: dict[str, list[Member]] = {}
+    for name, pictures in nested(archive):
+        match = _WNID.fullmatch(name)
+        if match is None or match[1] in found:
+            raise UserError(f"'{archive}' holds '{name}', which belongs to no class or to one seen before.", _again())
+        found[match[1]] = pictures
+        if progress is not None:
+            progress("Listing", len(found), None)
+    classes = tuple(sorted(found))
+    if not classes:
+        raise UserError(f"'{archive}' holds no archives of classes.", _again())
+    train = [(label, picture) for label, wnid in enumerate(classes) for picture in found[wnid]]
+    splits = {"train": _split(archive, train, classes, geometry)}
+    if (folder / VAL).is_file():
+        splits["test"] = _split(folder / VAL, _validation(folder, classes), classes, geometry)
+    return ImageSet("imagenet", classes, splits)
+
+
+def _split(
+    archive: Path, labelled: Iterable[tuple[int, Member]], classes: tuple[str, ...], geometry: Geometry | None
+) -> Split:
+    ordered = sorted(labelled, key=lambda found: (found[0], found[1].name))
+    labels = np.array([label for label, _ in ordered], np.int32)
+    entries = ((f"{classes[label]}/{member.name}", member.size, "") for label, member in ordered)
+    return encoded_split(labels, ranges([(0, m) for _, m in ordered], (archive,)), geometry, classes, entries)
+
+
+def _validation(folder: Path, classes: tuple[str, ...]) -> list[tuple[int, Member]]:
+    """The validation images with their classes: line i of the ground truth is the i-th name's."""
+    pictures = sorted(members(folder / VAL), key=lambda member: member.name)
+    truth, meta = _kit(folder)
+    wnids = _wnids(meta, folder)
+    number = {wnid: label for label, wnid in enumerate(classes)}
+    lines = truth.split()
+    try:
+        labels = [number[wnids[int(line)]] for line in lines]
+    except (ValueError, KeyError) as error:
+        raise UserError(f"The ground truth in '{folder}' names a class that is not there.", _again()) from error
+    if len(labels) != len(pictures):
+        raise UserError(
+            f"'{folder / VAL}' holds {len(pictures)} images, and the ground truth has {len(labels)} lines.", _again()
+        )
+    return list(zip(labels, pictures, strict=True))
+
+
+def _kit(folder: Path) -> tuple[bytes, bytes]:
+    """The ground truth and `meta.mat` of the development kit, packed or unpacked."""
+    packed, places = folder / f"{KIT}.tar.gz", (folder / KIT, folder)
+    try:
+        for place in places:
+            if (place / TRUTH).is_file() and (place / META).is_file():
+                return (place / TRUTH).read_bytes(), (place / META).read_bytes()
+        if packed.is_file():
+            with gzip.open(packed) as stream, tarfile.open(fileobj=stream, mode="r:") as archive:
+                return _contents(archive, TRUTH), _contents(archive, META)
+    except (OSError, EOFError, KeyError, ValueError, zlib.error, tarfile.TarError) as error:
+        raise UserError(f"The development kit in '{folder}' cannot be read: {error}.", _again()) from error
+    raise UserError(
+        f"'{folder}' holds '{VAL}' but not '{KIT}.tar.gz', which says the images' classes.",
+        f"Put it there, or move '{VAL}' elsewhere to extract the training images only.",
+    )
+
+
+def _contents(archive: tarfile.TarFile, name: str) -> bytes:
+    member = archive.getmember(f"{KIT}/{name}")
+    stream = archive.extractfile(member) if member.isreg() else None
+    if stream is None or member.size > LARGEST:
+        raise ValueError(f"'{member.name}' is no file, or too large")
+    return stream.read()
+
+
+def _wnids(meta: bytes, folder: Path) -> dict[int, str]:
+    """ILSVRC's number of each class, to its WordNet id. Inner nodes of the hierarchy have children, classes none."""
+    from scipy.io import loadmat
+
+    try:
+        synsets = loadmat(io.BytesIO(meta), squeeze_me=True)["synsets"]
+        leaves = synsets[synsets["num_children"] == 0]
+        return {int(row["ILSVRC2012_ID"]): str(row["WNID"]) for row in leaves}
+    # The reader raises whatever a damaged file leads it into.
+    except Exception as error:
+        raise UserError(f"'{META}' of the development kit in '{folder}' cannot be read: {error}.", _again()) from error
+
+
+def _again() -> str:
+    return "Fetch it again from image-net.org."

@@ -1,0 +1,88 @@
+"""WebDataset: tar shards in which neighbours of one name make a record, `0001.jpg` and `0001.cls`.
+
+The class is an integer in text. The format has no list of classes: how many there are is asserted by the operator, or
+inferred from the largest. Other parts of a record (`.json`, `.txt`) are passed over.
+"""
+
+from collections.abc import Iterator
+from itertools import groupby
+from pathlib import Path, PurePosixPath
+
+import numpy as np
+
+from dpfc_cli.errors import UserError
+from dpfc_cli.images.encoded import encoded_split
+from dpfc_cli.images.geometry import Geometry
+from dpfc_cli.images.sets import CURATOR, Entry, ImageSet, Progress, Split, labelled
+from dpfc_cli.images.tars import Member, members, ranges
+from dpfc_cli.shards import shards
+
+PICTURES = ("jpg", "jpeg", "png", "webp")
+LABEL = "cls"
+LONGEST_LABEL = 20
+
+
+def open_webdataset(
+    pattern: str, geometry: Geometry | None, classes: tuple[str, ...] | None, progress: Progress | None
+) -> ImageSet:
+    """The data set of the shards that `pattern` names. classes: as asserted by the operator."""
+    found = {split: _records(paths, progress) for split, paths in shards(pattern, ".tar").items()}
+    labels = {split: np.array([label for _, label, _ in records], np.int64) for split, records in found.items()}
+    names, origin, used = labelled(labels, classes)
+    splits: dict[str, Split] = {}
+    for role, split in used.items():
+        paths = tuple(dict.fromkeys(path for path, _, _ in found[split]))
+        number = {path: i for i, path in enumerate(paths)}
+        pictures = ranges([(number[path], member) for path, _, member in found[split]], paths)
+        splits[role] = encoded_split(labels[split], pictures, geometry, (), _entries(found[split]))
+    return ImageSet("webdataset", names, splits, origin)
+
+
+def _records(paths: list[Path], progress: Progress | None) -> list[tuple[Path, int, Member]]:
+    """(archive, label, picture) of every record."""
+    found = []
+    for done, path in enumerate(paths, 1):
+        with path.open("rb") as file:
+            for key, parts in groupby(members(path), lambda member: _key(member.name)):
+                record = [(_extension(member.name), member) for member in parts]
+                picture = _only([m for e, m in record if e in PICTURES], path, key, "picture")
+                label = _only([m for e, m in record if e == LABEL], path, key, f".{LABEL}")
+                file.seek(label.offset)
+                found.append((path, _number(file.read(min(label.size, LONGEST_LABEL + 1)), path, label), picture))
+        if progress is not None:
+            progress("Listing", done, len(paths))
+    return found
+
+
+def _key(name: str) -> str:
+    """The name up to the first point of its last part."""
+    path = PurePosixPath(name)
+    return str(path.with_name(path.name.partition(".")[0] or path.name))
+
+
+def _extension(name: str) -> str:
+    return PurePosixPath(name).name.partition(".")[2].lower()
+
+
+def _only(found: list[Member], path: Path, key: str, what: str) -> Member:
+    if len(found) != 1:
+        raise UserError(
+            f"Record '{key}' in '{path}' has {'no' if not found else 'more than one'} {what}. {CURATOR}",
+            f"Each record is one picture ({', '.join(PICTURES)}) and one .{LABEL}, next to each other.",
+        )
+    return found[0]
+
+
+def _number(text: bytes, path: Path, member: Member) -> int:
+    digits = text.strip()
+    if not digits.isdigit() or len(digits) > 9:
+        raise UserError(
+            f"'{path}: {member.name}' does not hold a class number. {CURATOR}",
+            "A class is an integer from 0, in text.",
+        )
+    return int(digits)
+
+
+def _entries(records: list[tuple[Path, int, Member]]) -> Iterator[Entry]:
+    for path, label, member in records:
+        yield f"{path.name}/{member.name}", member.size, str(label)

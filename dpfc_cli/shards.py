@@ -1,0 +1,100 @@
+"""Data sets in shards: which file belongs to which split, which column is the label, and what its classes are called.
+
+A file's split is the word its name begins with, `train-00000-of-00004.parquet`, or else the name of its folder,
+`train/0000.parquet`; files that say neither are for training.
+"""
+
+import glob
+import json
+import re
+from collections.abc import Mapping
+from itertools import product
+from pathlib import Path
+
+from dpfc_cli.errors import UserError
+
+_WORDS = re.compile(r"(train|test|val|valid|validation)(?![A-Za-z])")
+_NUMBERS = re.compile(r"(\d+)\.\.(\d+)")
+MOST_SHARDS = 1_000_000
+LABELS = ("label", "labels", "fine_label", "class", "target")
+TEST_SPLITS = ("test", "val", "valid", "validation")
+"""What sources call the split to evaluate on, the first there is being taken."""
+
+
+def shards(pattern: str, suffix: str) -> dict[str, list[Path]]:
+    """The files of each split, by the word that names it, sorted by name.
+
+    pattern: a file, a folder (searched with its sub-folders), or names with braces, `{000..123}` or `{train,val}`, or
+    wildcards. Raises UserError when it fits no file, or when a named one is missing.
+    """
+    place = Path(pattern).expanduser()
+    if place.is_dir():
+        found = sorted(p for p in place.rglob(f"*{suffix}") if p.is_file() and not p.name.startswith("."))
+    else:
+        found = [path for name in expanded(str(place)) for path in _matching(name)]
+    if not found:
+        raise UserError(
+            f"No {suffix} files in '{pattern}'.",
+            f"Name a {suffix} file, a folder of them, or a pattern such as 'train-{{0000..0099}}{suffix}' in quotes.",
+        )
+    splits: dict[str, list[Path]] = {}
+    for path in found:
+        splits.setdefault(_split(path), []).append(path)
+    return splits
+
+
+def expanded(pattern: str) -> list[str]:
+    """The names that a pattern with braces stands for, as a shell expands them."""
+    parts = re.split(r"\{([^{}]*)\}", pattern)
+    choices = [_choices(part) if i % 2 else [part] for i, part in enumerate(parts)]
+    count = 1
+    for choice in choices:
+        count *= len(choice)
+    if count > MOST_SHARDS:
+        raise UserError(f"'{pattern}' names {count:,} files.", "Check the numbers in its braces.")
+    return ["".join(combination) for combination in product(*choices)]
+
+
+def _choices(inside: str) -> list[str]:
+    if match := _NUMBERS.fullmatch(inside):
+        first, last, width = int(match[1]), int(match[2]), len(match[1])
+        if not first <= last < first + MOST_SHARDS:
+            raise UserError(f"'{{{inside}}}' is no range of numbers.", "Write for instance {0000..0099}.")
+        return [f"{i:0{width}d}" for i in range(first, last + 1)]
+    return inside.split(",")
+
+
+def _matching(name: str) -> list[Path]:
+    if Path(name).is_file():
+        return [Path(name)]
+    found = [Path(p) for p in sorted(glob.glob(name)) if Path(p).is_file()] if glob.has_magic(name) else []
+    if not found:
+        raise UserError(f"There is no file '{name}'.", "Check the pattern; put it in quotes if it has braces.")
+    return found
+
+
+def _split(path: Path) -> str:
+    match = _WORDS.match(path.name) or _WORDS.fullmatch(path.parent.name)
+    return match[1] if match else "train"
+
+
+def label_column(candidates: list[str], source: str) -> str:
+    """Which of the columns of integers is the label: the one of a usual name, or the only one."""
+    found = [name for name in LABELS if name in candidates] or candidates
+    if not found or (len(found) > 1 and found[0] not in LABELS):
+        problem = f"columns of integers {found}: which is the label?" if found else "no column of labels."
+        raise UserError(
+            f"'{source}' has {problem}",
+            f"Name the column of class numbers one of {', '.join(LABELS)}.",
+        )
+    return found[0]
+
+
+def class_names(metadata: Mapping[bytes, bytes] | None, label: str) -> tuple[str, ...] | None:
+    """The names of the label's classes, as the Hugging Face hub writes them into a parquet schema, if it does."""
+    try:
+        names = json.loads((metadata or {})[b"huggingface"])["info"]["features"][label]["names"]
+    except (TypeError, KeyError, ValueError):
+        return None
+    known = isinstance(names, list) and all(isinstance(n, str) for n in names) and len(set(names)) == len(names)
+    return tuple(names) if known and names else None

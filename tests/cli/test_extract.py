@@ -1,0 +1,252 @@
+"""`dpfc extract`: what a user types, and what stands in the folder afterwards."""
+
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import tarfile
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from dpfc_cli.features.manifest import load
+from tests.cli.conftest import Dpfc
+
+SCATTER = ("--model", "scattering", "--pool", "mean", "--image-size", "8")
+
+
+@pytest.fixture
+def pictures(tmp_path: Path) -> Path:
+    """30 + 6 pictures of many sizes in 3 classes, relative to the working folder."""
+    rng = np.random.default_rng(0)
+    for split, n in (("train", 30), ("test", 6)):
+        for i in range(n):
+            path = tmp_path / "pictures" / split / f"c{i % 3}" / f"{i:03d}.png"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            Image.fromarray(rng.integers(0, 256, (*rng.integers(8, 30, 2), 3), np.uint8)).save(path)
+    return Path("pictures")
+
+
+def snapshot() -> dict[str, bytes]:
+    return {str(p): p.read_bytes() for p in sorted(Path().rglob("*")) if p.is_file()}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--dataset", "imagefolder:pictures", "--task", "3/2"], "--task '3/2' is not i/N"),
+        (["--dataset", "imagefolder:pictures", "--task", "0/2"], "is not i/N"),
+        (["--dataset", "imagefolder:pictures", "--task", "1"], "is not i/N"),
+        (["--dataset", "digits", "--task", "½/2"], "is not i/N"),
+        (["--dataset", "digits", "--precision", "float8"], "Unknown precision 'float8'"),
+        (["--dataset", "digits", "--preprocess", "papers"], "Did you mean 'paper'?"),
+        (["--dataset", "digits", "--on-error", "skip"], "Known: refuse, null"),
+        (["--dataset", "digits", "--image-size", "32"], "one size already"),
+        (["--dataset", "digits", "--classes", "10"], "names its classes itself"),
+        (["--dataset", "imagefolder:pictures", "--classes", "3"], "names its classes itself"),
+        (["--dataset", "imagenet"], "--data-dir"),
+        (["--dataset", "imagenet", "--data-dir", "pictures/test"], "holds neither"),
+        (["--dataset", "imagnet"], "Did you mean 'imagenet'?"),
+        (["--dataset", "imagefolders:pictures"], "Did you mean 'imagefolder:PATH'?"),
+        (["--dataset", "parquet:pictures"], "No .parquet files"),
+        (["--dataset", "webdataset:nowhere-{0..3}.tar"], "There is no file 'nowhere-0.tar'"),
+        (["--dataset", "imagefolder:pictures"], "--image-size"),
+    ],
+)
+def test_mistakes_are_named_and_change_nothing(dpfc: Dpfc, pictures: Path, arguments: list[str], says: str) -> None:
+    before = snapshot()
+    ended = dpfc("extract", "--pool", "mean", *arguments)
+    assert ended.exit_code == 2, ended.output
+    assert says in ended.stderr.replace("\n", " ")
+    assert {k: v for k, v in snapshot().items() if ".partial" not in k} == before
+
+
+def test_a_trial_on_the_first_pictures_is_a_set_of_its_own(dpfc: Dpfc, pictures: Path) -> None:
+    made = dpfc("extract", "--dataset", "imagefolder:pictures", *SCATTER, "--limit", "5")
+    assert made.exit_code == 0, made.output
+    trial = load(Path("features/imagefolder-scattering-mean-limit5"))
+    assert {name: split.n for name, split in trial.splits.items()} == {"train": 5, "test": 5}
+    assert dpfc("extract", "--dataset", "imagefolder:pictures", *SCATTER).exit_code == 0
+    whole = load(Path("features/imagefolder-scattering-mean"))
+    assert whole.splits["train"].n == 30
+    assert trial.source["identity"]["limit"] == 5
+    assert trial.source["identity"]["listing"] == whole.source["identity"]["listing"]
+    assert trial.fingerprint == whole.fingerprint
+
+
+def test_the_same_command_on_the_same_pictures_gives_the_same_set(dpfc: Dpfc, pictures: Path) -> None:
+    for out in ("a", "b"):
+        made = dpfc("extract", "--dataset", "imagefolder:pictures", *SCATTER, "--out", out, "--shards", "2")
+        assert made.exit_code == 0, made.output
+    a, b = ({p.name: p.read_bytes() for p in Path("features", out).iterdir()} for out in "ab")
+    assert a == b
+    versions = json.loads(a["manifest.json"])["versions"]
+    assert set(versions) == {"dpfc", "jax", "numpy", "pillow", "h5py"}
+
+
+def test_parts_make_what_one_process_makes(dpfc: Dpfc, pictures: Path) -> None:
+    line = ("extract", "--dataset", "imagefolder:pictures", *SCATTER, "--shards", "4")
+    first = dpfc(*line, "--out", "shared", "--task", "1/2")
+    assert first.exit_code == 0
+    assert "The other parts are not" in first.stderr
+    assert not Path("features/shared").exists()
+    second = dpfc(*line, "--out", "shared", "--task", "2/2")
+    assert "train 30 in 4 shard(s)" in second.stdout
+    assert "complete already" in dpfc(*line, "--out", "shared", "--task", "1/2").stderr
+    assert dpfc(*line, "--out", "alone").exit_code == 0
+    shared, alone = ({p.name: p.read_bytes() for p in Path("features", out).iterdir()} for out in ("shared", "alone"))
+    assert shared == alone
+
+
+def test_a_broken_picture_is_refused_or_a_null_record_and_neither_is_counted(dpfc: Dpfc, pictures: Path) -> None:
+    Path("pictures/train/c1/004.png").write_bytes(b"no picture")
+    line = ("extract", "--dataset", "imagefolder:pictures", *SCATTER)
+    refused = dpfc(*line)
+    assert refused.exit_code == 2
+    assert "004.png" in refused.stderr
+    assert "curator's eyes" in refused.stderr.replace("\n", " ")
+    assert "--on-error null" in refused.stderr.replace("\n", " ")
+    assert "another source" in dpfc(*line, "--on-error", "null").stderr.replace("\n", " ")
+    kept = dpfc(*line, "--on-error", "null", "--out", "kept")
+    assert kept.exit_code == 0
+    assert "train 30" in kept.stdout
+    assert "null" not in kept.output
+    assert dpfc("train", "--features", "kept", "--epsilon", "8").exit_code == 0
+    assert dpfc("evaluate").exit_code == 0
+
+
+def test_classes_of_web_datasets_are_asserted_or_inferred(dpfc: Dpfc, tmp_path: Path) -> None:
+    with tarfile.open(tmp_path / "train-0.tar", "w") as archive:
+        for i in range(8):
+            picture = io.BytesIO()
+            Image.new("RGB", (9, 9), (i, 0, 0)).save(picture, "PNG")
+            for name, data in ((f"{i}.png", picture.getvalue()), (f"{i}.cls", str(i % 2).encode())):
+                info = tarfile.TarInfo(name)
+                info.size = len(data)
+                archive.addfile(info, io.BytesIO(data))
+    line = ("extract", "--dataset", "webdataset:train-{0..0}.tar", *SCATTER)
+    inferred = dpfc(*line)
+    assert inferred.exit_code == 0, inferred.output
+    assert "inferred from the data: assert with --classes" in inferred.stdout.replace("\n", " ")
+    asserted = dpfc(*line, "--classes", "cat,dog,fish")
+    assert "complete already" in asserted.stderr
+    assert load(Path("features/webdataset-scattering-mean")).classes == ("cat", "dog", "fish")
+    assert "3 (asserted by you)" in asserted.stdout
+
+
+def test_ctrl_c_keeps_finished_shards_and_leaves_nobody_behind(
+    dpfc: Dpfc, pictures: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from dpfc_cli.features import writer
+
+    real, calls = writer.ShardSink.append, 0
+
+    def stopped(self: writer.ShardSink, features: np.ndarray, labels: np.ndarray) -> None:
+        nonlocal calls
+        calls += 1
+        if calls == 3:
+            os.kill(os.getpid(), signal.SIGINT)
+        real(self, features, labels)
+
+    line = ("extract", "--dataset", "imagefolder:pictures", *SCATTER, "--shards", "5")
+    before = threading.active_count()
+    with monkeypatch.context() as patch:
+        patch.setattr(writer.ShardSink, "append", stopped)
+        ended = dpfc(*line)
+    assert ended.exit_code == 130
+    assert "Finished shards are kept" in ended.stderr
+    assert threading.active_count() == before
+    again = dpfc(*line)
+    assert again.exit_code == 0
+    assert "8 shards are still to be made" in again.stderr
+
+
+def test_help_loads_nothing_that_computes() -> None:
+    program = """
+import sys
+sys.argv = ["dpfc", sys.argv[1], "--help"]
+from dpfc_cli.cli.app import main
+try:
+    main()
+except SystemExit as end:
+    assert end.code == 0, end.code
+loaded = {"jax", "numpy", "pyarrow", "PIL", "h5py", "scipy", "safetensors", "pydantic"} & set(sys.modules)
+assert not loaded, loaded
+"""
+    for name in ("extract", "import"):
+        subprocess.run([sys.executable, "-c", program, name], check=True, stdout=subprocess.DEVNULL)
+
+
+@pytest.mark.parametrize("option", ["-h", "--help"])
+def test_help_is_what_typer_would_show(option: str) -> None:
+    start = f"import sys; sys.argv = ['dpfc', 'extract', '{option}']; from dpfc_cli.cli import app, extract; "
+    shown = [
+        subprocess.run([sys.executable, "-c", start + call], check=True, capture_output=True, text=True).stdout
+        for call in ("app.main()", "from dpfc_cli.cli import audit, budget, evaluate, import_, train; app.app()")
+    ]
+    assert shown[0] == shown[1]
+    assert "--dataset" in shown[0]
+
+
+class Squares:
+    """A backbone whose features are mean colours."""
+
+    name, batch = "squares", 8
+
+    def __init__(self, shape: tuple[int, int, int]) -> None:
+        self.shape, self.dim = shape, shape[2]
+
+    def describe(self) -> dict[str, object]:
+        return {"name": self.name, "pooling": "mean"}
+
+    def submit(self, pixels: np.ndarray) -> np.ndarray:
+        assert pixels.shape[1:] == self.shape
+        return pixels.mean(axis=(1, 2), dtype=np.float32)
+
+    __call__ = submit
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> dict[str, object]:
+    """What `load` was asked for, with `Squares` in the place of every model; it wants 16 pixels of 24."""
+    from dpfc_cli import backbones
+    from dpfc_cli.images import Geometry
+
+    found: dict[str, object] = {}
+
+    def load(name: str, image_shape: tuple[int, int, int], pool: str | None = None, **options: object) -> Squares:
+        found.update(options, name=name, image_shape=image_shape, pool=pool)
+        return Squares(image_shape)
+
+    monkeypatch.setattr(backbones, "geometry", lambda name, preprocess: Geometry((24, 24), 16))
+    monkeypatch.setattr(backbones, "load", load)
+    return found
+
+
+def test_pictures_of_many_sizes_arrive_as_the_model_wants_them(
+    dpfc: Dpfc, pictures: Path, asked: dict[str, object]
+) -> None:
+    made = dpfc("extract", "--dataset", "imagefolder:pictures", "--batch", "5", "--precision", "bfloat16")
+    assert made.exit_code == 0, made.output
+    assert asked["prepared"] is True
+    assert asked["image_shape"] == (16, 16, 3)
+    assert (asked["batch"], asked["precision"], asked["preprocess"], asked["pool"]) == (5, "bfloat16", "paper", None)
+    manifest = load(Path("features/imagefolder-scattering"))
+    preparation = {"resize": [24, 24], "crop": 16, "filter": "bicubic"}
+    assert manifest.source["identity"]["preparation"] == preparation
+    refused = dpfc("extract", "--dataset", "imagefolder:pictures", "--image-size", "32")
+    assert refused.exit_code == 2
+    assert "looks at squares of 16 pixels" in refused.stderr.replace("\n", " ")
+
+
+def test_pictures_of_one_small_size_are_the_models_to_resize(dpfc: Dpfc, asked: dict[str, object]) -> None:
+    made = dpfc("extract", "--dataset", "digits")
+    assert made.exit_code == 0, made.output
+    assert load(Path("features/digits-scattering")).source["identity"]["preparation"] is None
+    assert asked["prepared"] is False
+    assert asked["image_shape"] == (8, 8, 1)

@@ -1,0 +1,71 @@
+"""`dpfc import` of one file, of a folder of parquet, and of what is none of these."""
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from safetensors.numpy import save_file
+
+from dpfc_cli.features.manifest import load
+from tests.cli.conftest import Dpfc
+from tests.support import blobs
+
+
+@pytest.fixture
+def texts(tmp_path: Path) -> Path:
+    """Embeddings of 400 + 100 texts in the hub's layout, without names of classes."""
+    for split, n in (("train", 400), ("test", 100)):
+        x, y = blobs(n, 6, 3, seed=2, apart=8.0)
+        table = pa.table({"text": ["…"] * n, "embedding": list(x), "label": y})
+        (tmp_path / "texts").mkdir(exist_ok=True)
+        pq.write_table(table, tmp_path / "texts" / f"{split}-00000-of-00001.parquet", row_group_size=64)
+    return Path("texts")
+
+
+def test_text_embeddings_are_imported_trained_on_and_evaluated(dpfc: Dpfc, texts: Path) -> None:
+    made = dpfc("import", "texts", "--classes", "3")
+    assert made.exit_code == 0, made.output
+    assert "train 400" in made.stdout
+    assert "asserted by you" in made.stdout
+    assert dpfc("train", "--epsilon", "8").exit_code == 0
+    assert "texts" in dpfc("evaluate").output
+
+
+def test_a_pattern_takes_its_name_from_the_folder(dpfc: Dpfc, texts: Path) -> None:
+    made = dpfc("import", "texts/{train,test}-*.parquet", "--classes", "3")
+    assert made.exit_code == 0, made.output
+    assert load(Path("features/texts")).splits["test"].n == 100
+
+
+def test_one_file_of_tensors(dpfc: Dpfc, tmp_path: Path) -> None:
+    x, y = blobs(50, 6, 3)
+    save_file({"embeddings": x, "labels": y}, tmp_path / "mine.safetensors")
+    assert "It holds embeddings, labels" in dpfc("import", "mine.safetensors").stderr.replace("\n", " ")
+    made = dpfc("import", "mine.safetensors", "--column", "embeddings", "--classes", "3")
+    assert made.exit_code == 0, made.output
+    assert load(Path("features/mine")).dim == 6
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["nowhere.parquet"], "There is no file 'nowhere.parquet'"),
+        (["nowhere.h5"], "There is no 'nowhere.h5'"),
+        (["texts", "--column", "vector"], "no column 'vector'"),
+        (["texts", "--label-column", "text"], "no column 'text'"),
+        (["arrays", "--column", "x"], "known by their files' names"),
+        (["texts", "--classes", "2"], "out of range"),
+    ],
+)
+def test_mistakes_are_named(dpfc: Dpfc, texts: Path, arrays: Path, arguments: list[str], says: str) -> None:
+    ended = dpfc("import", *arguments)
+    assert ended.exit_code == 2, ended.output
+    assert says in ended.stderr.replace("\n", " ")
+    assert not list(Path().glob("features/*"))
+
+
+def test_integer_features_are_no_embeddings(dpfc: Dpfc, tmp_path: Path) -> None:
+    save_file({"features": np.zeros((3, 2), int), "labels": np.zeros(3, int)}, tmp_path / "a.safetensors")
+    assert "dtype int64" in dpfc("import", "a.safetensors").stderr

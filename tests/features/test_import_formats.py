@@ -1,0 +1,306 @@
+"""Whatever the format, the same values make the same feature set, byte for byte, a few rows at a time."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from safetensors.numpy import save_file
+
+from dpfc_cli.errors import UserError
+from dpfc_cli.features.importing import import_features
+from dpfc_cli.features.manifest import Manifest
+from dpfc_cli.features.reader import FeatureSet
+
+N, D = {"train": 100, "test": 20}, 6
+Data = dict[str, tuple[np.ndarray, np.ndarray]]
+
+
+@pytest.fixture
+def data() -> Data:
+    rng = np.random.default_rng(0)
+    return {s: (rng.normal(size=(n, D)).astype(np.float32), np.arange(n) % 3) for s, n in N.items()}
+
+
+def flat(data: Data, x: str = "{}_x", y: str = "{}_y") -> dict[str, np.ndarray]:
+    return {form.format(s): a for s, both in data.items() for form, a in zip((x, y), both, strict=True)}
+
+
+def npy(folder: Path, data: Data) -> Path:
+    (folder / "npy").mkdir()
+    for name, array in flat(data).items():
+        np.save(folder / "npy" / f"{name}.npy", array)
+    return folder / "npy"
+
+
+def npz(folder: Path, data: Data) -> Path:
+    np.savez(folder / "a.npz", **flat(data))
+    return folder / "a.npz"
+
+
+def safetensors(folder: Path, data: Data) -> Path:
+    save_file(flat(data), folder / "a.safetensors")
+    return folder / "a.safetensors"
+
+
+def safetensors_by_path(folder: Path, data: Data) -> Path:
+    save_file(flat(data, "{}/features", "{}/labels"), folder / "a.safetensors")
+    return folder / "a.safetensors"
+
+
+def hdf5(folder: Path, data: Data) -> Path:
+    with h5py.File(folder / "a.h5", "w") as file:
+        for name, array in flat(data, "{}/features", "{}/labels").items():
+            file.create_dataset(name, data=array, compression="gzip", chunks=True)
+    return folder / "a.h5"
+
+
+def hdf5_flat(folder: Path, data: Data) -> Path:
+    with h5py.File(folder / "a.hdf5", "w") as file:
+        for name, array in flat(data).items():
+            file[name] = array
+    return folder / "a.hdf5"
+
+
+def vectors(x: np.ndarray, kind: str) -> pa.Array:
+    width = {2: pa.float16(), 4: pa.float32(), 8: pa.float64()}[x.dtype.itemsize]
+    values = pa.array(x.ravel(), width)
+    if kind == "fixed":
+        return pa.FixedSizeListArray.from_arrays(values, x.shape[1])
+    offsets = np.arange(0, x.size + 1, x.shape[1])
+    if kind == "large":
+        return pa.LargeListArray.from_arrays(pa.array(offsets), values)
+    return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), values)
+
+
+def parquet(kind: str) -> Callable[[Path, Data], Path]:
+    def write(folder: Path, data: Data) -> Path:
+        place = folder / "parquet"
+        place.mkdir()
+        for split, (x, y) in data.items():
+            table = pa.table({"id": np.arange(len(x)), "embedding": vectors(x, kind), "label": y})
+            half = len(x) // 3
+            for i, part in enumerate((table[:half], table[half:])):
+                pq.write_table(part, place / f"{split}-{i:05d}-of-00002.parquet", row_group_size=7)
+        return place
+
+    return write
+
+
+FORMATS = [npz, safetensors, safetensors_by_path, hdf5, hdf5_flat, *map(parquet, ("list", "large", "fixed"))]
+NAMES = [f.__name__ for f in FORMATS[:5]] + ["parquet lists", "parquet large lists", "parquet fixed lists"]
+
+
+def shards(folder: Path) -> dict[str, bytes]:
+    return {p.name: p.read_bytes() for p in sorted(folder.glob("*.h5"))}
+
+
+@pytest.mark.parametrize("write", FORMATS, ids=NAMES)
+def test_every_format_makes_the_same_shards_and_the_same_listing(tmp_path, data, write, monkeypatch):
+    monkeypatch.setattr("dpfc_cli.features.importing.ROWS", 9)
+    monkeypatch.setattr("dpfc_cli.features.columns.ROWS", 5)
+    reference, _ = import_features(npy(tmp_path, data), tmp_path / "reference", shards=3)
+    manifest, _ = import_features(write(tmp_path, data), tmp_path / "set", shards=3)
+    assert shards(tmp_path / "set") == shards(tmp_path / "reference")
+    assert manifest.source["identity"]["listing"] == reference.source["identity"]["listing"]
+    assert (manifest.origin, manifest.classes, manifest.dtype) == ("inferred", ("0", "1", "2"), "float32")
+
+
+@pytest.mark.parametrize("write", FORMATS[1:], ids=NAMES[1:])
+@pytest.mark.parametrize("dtype", [np.float16, np.float64])
+def test_the_source_s_precision_decides_the_set_s(tmp_path, data, write, dtype):
+    source = write(tmp_path, {s: (x.astype(dtype), y) for s, (x, y) in data.items()})
+    manifest, _ = import_features(source, tmp_path / "set")
+    assert manifest.dtype == ("float16" if dtype == np.float16 else "float32")
+
+
+def test_one_pair_of_arrays_is_the_training_split(tmp_path, data):
+    x, y = data["train"]
+    save_file({"features": x, "labels": y}, tmp_path / "a.safetensors")
+    with h5py.File(tmp_path / "b.h5", "w") as file:
+        file["emb"], file["target"] = x, y
+    a, _ = import_features(tmp_path / "a.safetensors", tmp_path / "1")
+    b, _ = import_features(tmp_path / "b.h5", tmp_path / "2", column="emb", label_column="target")
+    assert {s: f.n for s, f in a.splits.items()} == {"train": 100}
+    assert shards(tmp_path / "1") == shards(tmp_path / "2")
+    assert a.splits == b.splits
+
+
+def hub_table(x: np.ndarray, y: np.ndarray, **more: object) -> pa.Table:
+    names = {"info": {"features": {"label": {"names": ["pos", "neg", "so-so"]}}}}
+    table = pa.table({"text": ["a text"] * len(x), "embedding": vectors(x, "list"), "label": y, **more})
+    return table.replace_schema_metadata({"huggingface": json.dumps(names)})
+
+
+def test_text_embeddings_with_the_hubs_class_names_need_no_assertion(tmp_path, data):
+    pq.write_table(hub_table(*data["train"]), tmp_path / "texts.parquet")
+    manifest, _ = import_features(tmp_path / "texts.parquet", tmp_path / "set")
+    assert (manifest.classes, manifest.origin) == (("pos", "neg", "so-so"), "data set")
+
+
+def test_columns_are_chosen_by_name_where_there_are_several(tmp_path, data):
+    x, y = data["train"]
+    pq.write_table(hub_table(x, y, title=vectors(-x, "list"), stars=y[::-1].copy()), tmp_path / "a.parquet")
+    with pytest.raises(UserError, match="2 columns of lists of floats") as caught:
+        import_features(tmp_path / "a.parquet", tmp_path / "set")
+    assert "embedding, title" in caught.value.remedy
+    made: Manifest
+    made, _ = import_features(tmp_path / "a.parquet", tmp_path / "set", column="title", label_column="stars")
+    assert made.origin == "inferred"
+    _, found, labels = next(iter(FeatureSet(tmp_path / "set").stream("train")(1000)))
+    np.testing.assert_array_equal(found, -x)
+    np.testing.assert_array_equal(labels[:, 0], y[::-1])
+
+
+def test_label_sets_of_parquet_are_padded(tmp_path, data):
+    x, _ = data["train"]
+    y = [[i % 3] if i % 2 else [i % 3, 4] for i in range(100)]
+    pq.write_table(pa.table({"embedding": vectors(x, "list"), "labels": y}), tmp_path / "a.parquet")
+    manifest, _ = import_features(tmp_path / "a.parquet", tmp_path / "set", classes=tuple("abcde"), labels_per_record=3)
+    assert (manifest.labels_per_record, manifest.origin) == (3, "asserted")
+    _, _, labels = next(iter(FeatureSet(tmp_path / "set").stream("train")(1000)))
+    assert labels[:2].tolist() == [[0, 4, -1], [1, -1, -1]]
+
+
+def test_a_stopped_parquet_import_goes_on_in_the_middle(tmp_path, data, monkeypatch):
+    source = parquet("list")(tmp_path, data)
+    import_features(source, tmp_path / "whole", shards=4)
+    calls = 0
+
+    def stop(what: str, done: int, total: int) -> None:
+        nonlocal calls
+        calls += what == "Importing train"
+        if calls == 3:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        import_features(source, tmp_path / "set", shards=4, progress=stop)
+    import_features(source, tmp_path / "set", shards=4)
+    assert shards(tmp_path / "set") == shards(tmp_path / "whole")
+
+
+def ragged(place: Path) -> Path:
+    pq.write_table(pa.table({"e": [[1.0, 2.0], [1.0], [1.0, 2.0, 3.0]], "label": [0, 1, 2]}), place / "a.parquet")
+    return place / "a.parquet"
+
+
+def missing(place: Path) -> Path:
+    pq.write_table(pa.table({"e": [[1.0, 2.0], None], "label": [0, 1]}), place / "a.parquet")
+    return place / "a.parquet"
+
+
+def unlabelled(place: Path) -> Path:
+    pq.write_table(pa.table({"e": [[1.0, 2.0]] * 2, "label": [0, None]}), place / "a.parquet")
+    return place / "a.parquet"
+
+
+def no_labels(place: Path) -> Path:
+    pq.write_table(pa.table({"e": [[1.0, 2.0]] * 2}), place / "a.parquet")
+    return place / "a.parquet"
+
+
+def damaged(place: Path) -> Path:
+    (place / "a.parquet").write_bytes(b"PAR1 and no more")
+    return place / "a.parquet"
+
+
+def unlike(place: Path) -> Path:
+    for i, dtype in enumerate((pa.float32(), pa.float64())):
+        x = pa.array([[1.0, 2.0]], pa.list_(dtype))
+        pq.write_table(pa.table({"e": x, "label": [0]}), place / f"train-{i}.parquet")
+    return place
+
+
+def half(place: Path) -> Path:
+    save_file({"features": np.zeros((3, 2), np.float32)}, place / "a.safetensors")
+    return place / "a.safetensors"
+
+
+def cut_off(place: Path) -> Path:
+    save_file({"features": np.zeros((3, 2), np.float32), "labels": np.zeros(3, int)}, place / "a.safetensors")
+    whole = (place / "a.safetensors").read_bytes()
+    (place / "a.safetensors").write_bytes(whole[:-3])
+    return place / "a.safetensors"
+
+
+def brain_floats(place: Path) -> Path:
+    header = json.dumps(
+        {
+            "features": {"dtype": "BF16", "shape": [1, 2], "data_offsets": [0, 4]},
+            "labels": {"dtype": "I64", "shape": [1], "data_offsets": [4, 12]},
+        }
+    ).encode()
+    (place / "a.safetensors").write_bytes(len(header).to_bytes(8, "little") + header + bytes(12))
+    return place / "a.safetensors"
+
+
+def linked(place: Path) -> Path:
+    with h5py.File(place / "other.h5", "w") as other:
+        other["features"] = np.ones((3, 2), np.float32)
+    with h5py.File(place / "a.h5", "w") as file:
+        file["labels"] = np.zeros(3, int)
+        file["features"] = h5py.ExternalLink("other.h5", "features")
+    return place / "a.h5"
+
+
+def no_hdf5(place: Path) -> Path:
+    (place / "a.h5").write_bytes(b"text")
+    return place / "a.h5"
+
+
+def damaged_hdf5(place: Path) -> Path:
+    with h5py.File(place / "a.h5", "w", libver="latest") as file:
+        file.create_dataset("features", data=np.ones((9, 4), np.float32), compression="gzip", chunks=(9, 4))
+        file["labels"] = np.zeros(9, int)
+        chunk = file["features"].id.get_chunk_info(0)
+    data = bytearray((place / "a.h5").read_bytes())
+    data[chunk.byte_offset : chunk.byte_offset + chunk.size] = bytes(chunk.size)
+    (place / "a.h5").write_bytes(data)
+    return place / "a.h5"
+
+
+def other(place: Path) -> Path:
+    (place / "a.csv").write_text("1,2")
+    return place / "a.csv"
+
+
+def empty(place: Path) -> Path:
+    (place / "nothing").mkdir()
+    return place / "nothing"
+
+
+BAD = [
+    (ragged, "missing or not 2 long.*curator"),
+    (missing, "missing or not 2 long.*curator"),
+    (unlabelled, "without a label.*curator"),
+    (no_labels, "no column of labels"),
+    (damaged, "cannot be read as parquet"),
+    (unlike, "otherwise than its neighbours"),
+    (half, "no labels"),
+    (cut_off, "cannot be read as safetensors"),
+    (brain_floats, "dtype BF16"),
+    (linked, "link to another place"),
+    (no_hdf5, "cannot be read as HDF5"),
+    (damaged_hdf5, "cannot be read"),
+    (other, "no format that dpfc knows"),
+    (empty, r"No \.parquet files"),
+]
+
+
+@pytest.mark.parametrize(("make", "says"), BAD, ids=[make.__name__ for make, _ in BAD])
+def test_what_cannot_be_taken_is_named_and_leaves_no_set(tmp_path, make, says):
+    with pytest.raises(UserError, match=says):
+        import_features(make(tmp_path), tmp_path / "out" / "set")
+    assert not (tmp_path / "out" / "set").exists()
+
+
+@pytest.mark.parametrize("write", [safetensors, hdf5, parquet("list")], ids=["safetensors", "hdf5", "parquet"])
+def test_a_name_that_is_not_there_is_answered_with_those_that_are(tmp_path, data, write):
+    with pytest.raises(UserError) as caught:
+        import_features(write(tmp_path, data), tmp_path / "set", column="vector")
+    assert "vector" in caught.value.what
+    assert "embedding" in caught.value.remedy or "train" in caught.value.remedy

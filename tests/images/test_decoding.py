@@ -1,0 +1,74 @@
+"""Bytes to pixels: resizing and cropping in one step is resizing and then cropping."""
+
+import io
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from dpfc_cli.errors import UserError
+from dpfc_cli.images import Geometry
+from dpfc_cli.images.decoding import FILTERS, decode, fitted
+
+SIZES = [(500, 375), (375, 500), (32, 32), (1, 1), (640, 11), (300, 301), (1030, 777)]
+GEOMETRIES = [
+    Geometry((384, 384), 256),
+    Geometry(256, 224),
+    Geometry(248, 224, "bilinear"),
+    Geometry((33, 47), 31),
+    Geometry(224, 224),
+]
+
+
+def noise(size: tuple[int, int], seed: int = 0) -> Image.Image:
+    return Image.fromarray(np.random.default_rng(seed).integers(0, 256, (size[1], size[0], 3), np.uint8))
+
+
+def in_two_steps(image: Image.Image, geometry: Geometry) -> np.ndarray:
+    """torchvision's Resize and CenterCrop, written out."""
+    if isinstance(geometry.resize, int):
+        short = min(image.size)
+        size = tuple(geometry.resize if s == short else int(geometry.resize * s / short) for s in image.size)
+    else:
+        size = geometry.resize[::-1]
+    whole = image.resize(size, FILTERS[geometry.filter])
+    left, top = (round((s - geometry.crop) / 2.0) for s in size)
+    return np.asarray(whole.crop((left, top, left + geometry.crop, top + geometry.crop)), int)
+
+
+@pytest.mark.parametrize("geometry", GEOMETRIES, ids=str)
+@pytest.mark.parametrize("size", SIZES, ids=str)
+def test_one_step_equals_two_up_to_rounding(size, geometry):
+    image = noise(size)
+    expected, found = in_two_steps(image, geometry), np.asarray(fitted(image, geometry), int)
+    assert found.shape == (geometry.crop, geometry.crop, 3)
+    off = np.abs(found - expected)
+    # Each of the two passes may round the other way.
+    assert off.max() <= 2
+    assert (off > 0).mean() <= 0.05
+
+
+def test_a_crop_larger_than_the_picture_is_black_around_it():
+    found = np.asarray(fitted(Image.new("RGB", (8, 8), (9, 9, 9)), Geometry(8, 12)))
+    assert found.shape == (12, 12, 3)
+    assert (found[2:10, 2:10] == 9).all()
+    assert found.sum() == 9 * 3 * 64
+
+
+def test_a_line_of_pixels_does_not_become_a_wall():
+    """Resized first it would have 256 by 5 million pixels."""
+    assert fitted(Image.new("RGB", (20_000, 1)), Geometry(256, 224)).size == (224, 224)
+
+
+@pytest.mark.parametrize("mode", ["RGB", "L", "CMYK"])
+def test_every_shape_and_mode_arrives_as_the_backbones_square(mode):
+    file = io.BytesIO()
+    noise((50, 30)).convert(mode).save(file, "JPEG")
+    found = decode(file.getvalue(), "a.jpg", Geometry((38, 38), 25))
+    assert (found.shape, found.dtype) == ((25, 25, 3), np.uint8)
+
+
+@pytest.mark.parametrize("data", [b"", b"\x89PNG\r\n\x1a\n", b"GIF89a", bytes(100), b"%!PS-Adobe"])
+def test_what_is_no_picture_is_named_for_the_curators_eyes(data):
+    with pytest.raises(UserError, match=r"'there/a\.jpg' cannot be decoded.*curator's eyes"):
+        decode(data, "there/a.jpg", None)

@@ -1,0 +1,87 @@
+"""Decoding ahead: in order, bounded, and gone when we are."""
+
+import threading
+from contextlib import closing
+
+import numpy as np
+import pytest
+
+from dpfc_cli.errors import UserError
+from dpfc_cli.images.prefetch import AHEAD, batches
+from dpfc_cli.images.sets import Split, UnreadableError
+
+
+class Source:
+    """A split whose picture i is full of i; `bad` ones cannot be decoded. Remembers what was asked of it."""
+
+    def __init__(self, n: int, bad: frozenset[int] = frozenset()) -> None:
+        self.bad, self.highest = bad, 0
+        self.split = Split(np.zeros(n, np.int32), (2, 2, 3), self.pixels, "")
+
+    def pixels(self, start: int, stop: int) -> np.ndarray:
+        self.highest = max(self.highest, stop)
+        for i in range(start, stop):
+            if i in self.bad:
+                raise UnreadableError(f"picture {i}", "")
+        return np.broadcast_to(np.arange(start, stop, dtype=np.uint8)[:, None, None, None], (stop - start, 2, 2, 3))
+
+
+def wanted(split: Split, rows: int) -> list[tuple[int, Split, int, int]]:
+    return [(at, split, at, min(at + rows, split.n)) for at in range(0, split.n, rows)]
+
+
+@pytest.mark.parametrize("workers", [1, 4])
+@pytest.mark.parametrize("rows", [1, 7, 8, 64, 1000])
+def test_batches_come_in_order_whoever_decodes_them(rows, workers):
+    source = Source(100)
+    found = list(batches(wanted(source.split, rows), workers=workers))
+    assert [key for key, _ in found] == list(range(0, 100, rows))
+    np.testing.assert_array_equal(np.concatenate([b.pixels for _, b in found])[:, 0, 0, 0], np.arange(100))
+    assert all(batch.whole.all() for _, batch in found)
+
+
+def test_no_more_is_decoded_ahead_than_said():
+    source = Source(200)
+    with closing(batches(wanted(source.split, 10), workers=2)) as found:
+        for done in range(5):
+            next(found)
+            assert source.highest <= 10 * (done + 1 + AHEAD)
+
+
+def test_a_picture_that_cannot_be_decoded_is_the_first_one_in_order():
+    source = Source(100, frozenset((33, 34, 90)))
+    with pytest.raises(UserError, match="picture 33"):
+        list(batches(wanted(source.split, 20), workers=4))
+
+
+def test_or_is_marked_and_the_others_are_as_they_were():
+    source = Source(100, frozenset((0, 33, 34, 99)))
+    found = [batch for _, batch in batches(wanted(source.split, 20), tolerant=True)]
+    whole = np.concatenate([batch.whole for batch in found])
+    assert set(np.flatnonzero(~whole)) == source.bad
+    pixels = np.concatenate([batch.pixels for batch in found])[:, 0, 0, 0]
+    np.testing.assert_array_equal(pixels, np.where(whole, np.arange(100), 0))
+
+
+def test_a_source_that_fails_is_not_a_null_record():
+    def gone(start: int, stop: int) -> np.ndarray:
+        raise UserError("the disk is gone", "")
+
+    split = Split(np.zeros(4, np.int32), (2, 2, 3), gone, "")
+    with pytest.raises(UserError, match="disk"):
+        list(batches(wanted(split, 2), tolerant=True))
+
+
+@pytest.mark.parametrize("end", [KeyboardInterrupt, RuntimeError])
+def test_no_thread_outlives_an_interruption(end):
+    source, before = Source(1000), threading.active_count()
+
+    def interrupted() -> None:
+        with closing(batches(wanted(source.split, 10), workers=4)) as found:
+            next(found)
+            raise end
+
+    with pytest.raises(end):
+        interrupted()
+    assert threading.active_count() == before
+    assert source.highest < 1000

@@ -1,0 +1,267 @@
+"""Pictures to a feature set: overlapped, restartable, shared; the same bytes whatever happened on the way."""
+
+import io
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from dpfc_cli import extraction
+from dpfc_cli.backbones import Backbone
+from dpfc_cli.errors import UserError
+from dpfc_cli.features.manifest import Manifest
+from dpfc_cli.features.reader import FeatureSet
+from dpfc_cli.features.writer import FeatureWriter, Share
+from dpfc_cli.images import Geometry, ImageSet, open_images
+
+SQUARE = Geometry(8, 8)
+
+
+class Means:
+    """A backbone whose features are a picture's mean colours. stop_at: the batch at which it is interrupted."""
+
+    name, dim, batch = "means", 3, 7
+
+    def __init__(self, stop_at: int | None = None) -> None:
+        self.stop_at, self.batches = stop_at, 0
+
+    def describe(self) -> dict[str, Any]:
+        return {"name": self.name, "weights": None}
+
+    def submit(self, pixels: np.ndarray) -> np.ndarray:
+        if self.batches == self.stop_at:
+            raise KeyboardInterrupt
+        self.batches += 1
+        return self(pixels)
+
+    def __call__(self, pixels: np.ndarray) -> np.ndarray:
+        return pixels.mean(axis=(1, 2), dtype=np.float32)
+
+
+@pytest.fixture
+def pictures(tmp_path: Path) -> Path:
+    """60 + 12 JPEGs of many sizes in 3 classes."""
+    rng = np.random.default_rng(0)
+    for split, n in (("train", 60), ("test", 12)):
+        for i in range(n):
+            path = tmp_path / "pictures" / split / f"c{i % 3}" / f"{i:03d}.jpg"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            noise = rng.integers(0, 256, (*rng.integers(8, 30, 2), 3), np.uint8)
+            Image.fromarray(noise).save(path)
+    return tmp_path / "pictures"
+
+
+def extracted(
+    pictures: Path,
+    out: Path,
+    backbone: Backbone | None = None,
+    share: Share | None = None,
+    tolerant: bool = False,
+    source: ImageSet | None = None,
+) -> Manifest | None:
+    source = source or open_images(f"imagefolder:{pictures}", geometry=SQUARE)
+    backbone = backbone or Means()
+    identity = extraction.identity_of(source, backbone, "float16", SQUARE, on_error="null" if tolerant else None)
+    rows = {name: split.n for name, split in source.splits.items()}
+    writer = FeatureWriter(out, rows, backbone.dim, "float16", 1, identity, 5, share, tolerant)
+    extraction.run(writer, source, backbone, tolerant)
+    return writer.finish(extraction.manifest_of(source, backbone, "float16", identity))
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    return {p.name: p.read_bytes() for p in sorted(folder.iterdir())}
+
+
+@pytest.fixture
+def undisturbed(pictures: Path, tmp_path: Path) -> dict[str, bytes]:
+    extracted(pictures, tmp_path / "undisturbed")
+    return files(tmp_path / "undisturbed")
+
+
+def test_features_and_labels_are_those_of_the_pictures_in_order(pictures, tmp_path):
+    extracted(pictures, tmp_path / "set")
+    train = open_images(f"imagefolder:{pictures}", geometry=SQUARE).splits["train"]
+    found = FeatureSet(tmp_path / "set")
+    found.verify("train")
+    _, x, y = next(iter(found.stream("train")(100)))
+    np.testing.assert_array_equal(x, Means()(train.pixels(0, 60)).astype(np.float16))
+    np.testing.assert_array_equal(y[:, 0], train.labels)
+
+
+def test_interrupted_again_and_again_it_ends_with_the_same_bytes(pictures, tmp_path, undisturbed):
+    out = tmp_path / "set"
+    interruptions = 0
+    for _ in range(12):
+        # A shard has two batches (of test, one), and the device is one ahead: each attempt makes a shard or two.
+        try:
+            extracted(pictures, out, Means(stop_at=4))
+            break
+        except KeyboardInterrupt:
+            interruptions += 1
+            assert not out.exists()
+    assert interruptions >= 4
+    assert files(out) == undisturbed
+    assert not out.with_name("set.partial").exists()
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from dpfc_cli.features import writer
+from tests.test_extraction import extracted
+real, calls, kill_at = writer._fsync, 0, int(sys.argv[3])
+def fsync(path):
+    global calls
+    calls += 1
+    if calls == kill_at:
+        os.kill(os.getpid(), signal.SIGKILL)
+    real(path)
+writer._fsync = fsync
+extracted(Path(sys.argv[1]), Path(sys.argv[2]))
+"""
+
+
+def test_killed_while_a_shard_is_closed_it_goes_on_to_the_same_bytes(pictures, tmp_path, undisturbed):
+    out = tmp_path / "set"
+    for kill_at in (1, 3, 2):
+        command = [sys.executable, "-c", KILLED, str(pictures), str(out), str(kill_at)]
+        assert subprocess.run(command, check=False).returncode == -9
+        assert not out.exists()
+    extracted(pictures, out)
+    assert files(out) == undisturbed
+
+
+@pytest.mark.parametrize("parts", [2, 3])
+def test_shared_by_several_it_ends_with_the_same_bytes(pictures, tmp_path, undisturbed, parts):
+    out = tmp_path / "set"
+    finished = [extracted(pictures, out, share=(i, parts)) for i in range(1, parts + 1)]
+    assert finished[:-1] == [None] * (parts - 1)
+    assert files(out) == undisturbed
+
+
+def test_at_the_same_time_too(pictures, tmp_path, undisturbed):
+    program = """
+import sys
+from pathlib import Path
+from tests.test_extraction import extracted
+extracted(Path(sys.argv[1]), Path(sys.argv[2]), share=(int(sys.argv[3]), 3))
+"""
+    out = tmp_path / "set"
+    arguments = [sys.executable, "-c", program, str(pictures), str(out)]
+    running = [subprocess.Popen([*arguments, str(i)]) for i in (1, 2, 3)]
+    assert [process.wait() for process in running] == [0, 0, 0]
+    assert files(out) == undisturbed
+
+
+def test_a_broken_picture_is_named_or_kept_as_a_null_record(pictures, tmp_path, undisturbed):
+    broken = pictures / "train" / "c1" / "004.jpg"
+    broken.write_bytes(broken.read_bytes()[:200])
+    with pytest.raises(UserError, match=r"c1/004\.jpg.*curator's eyes"):
+        extracted(pictures, tmp_path / "refused")
+    assert not (tmp_path / "refused").exists()
+    manifest = extracted(pictures, tmp_path / "kept", tolerant=True)
+    assert manifest is not None
+    assert manifest.splits["train"].n == 60
+    assert manifest.source["identity"]["on_error"] == "null"
+    x, y = {}, {}
+    for name in ("undisturbed", "kept"):
+        _, x[name], y[name] = next(iter(FeatureSet(tmp_path / name).stream("train")(100)))
+    null = (y["kept"] < 0).ravel()
+    assert np.flatnonzero(null).tolist() == [21]
+    assert (x["kept"][21] == 0).all()
+    np.testing.assert_array_equal(x["kept"][~null], x["undisturbed"][~null])
+
+
+def test_decoding_runs_ahead_while_the_device_computes(pictures, tmp_path):
+    """The next batch is decoded before the last one's features are asked for."""
+    source = open_images(f"imagefolder:{pictures}", geometry=SQUARE)
+    order: list[str] = []
+    real = source.splits["train"].pixels
+
+    def pixels(start: int, stop: int) -> np.ndarray:
+        order.append("decode")
+        return real(start, stop)
+
+    class Slow(Means):
+        def submit(self, pixels: np.ndarray) -> Any:
+            order.append("submit")
+            return Later(self(pixels))
+
+    class Later:
+        def __init__(self, value: np.ndarray) -> None:
+            self.value = value
+
+        def __array__(self, *_: Any, **__: Any) -> np.ndarray:
+            order.append("fetch")
+            return self.value
+
+    train = replace(source.splits["train"], pixels=pixels)
+    extracted(pictures, tmp_path / "set", Slow(), source=replace(source, splits={"train": train}))
+    assert order.index("fetch") > order.index("submit", order.index("submit") + 1)
+    assert order[: order.index("submit")].count("decode") >= 2
+
+
+def test_the_fingerprint_names_the_recipe_and_not_the_records(pictures, tmp_path):
+    source = open_images(f"imagefolder:{pictures}", geometry=SQUARE)
+
+    def fingerprint(source: ImageSet = source, geometry: Geometry = SQUARE, dtype: str = "float16") -> str:
+        identity = extraction.identity_of(source, Means(), dtype, geometry)
+        return extraction.manifest_of(source, Means(), dtype, identity).fingerprint
+
+    first = fingerprint()
+    assert fingerprint() == first
+    (pictures / "train" / "c0" / "new.jpg").write_bytes(_jpeg())
+    other = open_images(f"imagefolder:{pictures}", geometry=SQUARE)
+    assert other.splits["train"].listing != source.splits["train"].listing
+    assert fingerprint(other) == first
+    assert fingerprint(geometry=Geometry(9, 8)) != first
+    assert fingerprint(dtype="float32") != first
+    manifest = extraction.manifest_of(
+        source, Means(), "float16", extraction.identity_of(source, Means(), "float16", SQUARE)
+    )
+    assert replace(manifest, versions={"jax": "0"}).fingerprint == first
+    assert replace(manifest, backbone={"name": "means", "weights": "ab"}).fingerprint != first
+    assert set(manifest.versions) == {"dpfc", "jax", "numpy", "pillow", "h5py"}
+
+
+def _jpeg() -> bytes:
+    file = io.BytesIO()
+    Image.new("RGB", (9, 9)).save(file, "JPEG")
+    return file.getvalue()
+
+
+DISTRIBUTED = """
+import os, sys
+import jax
+jax.distributed.initialize(sys.argv[1], 2, int(sys.argv[2]))
+from dpfc_cli.extraction import distributed
+print(distributed(), flush=True)
+"""
+
+
+def test_under_jax_distributed_each_process_has_its_part():
+    import socket
+
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    arguments = [sys.executable, "-c", DISTRIBUTED, address]
+    environment = {**os.environ, "JAX_PLATFORMS": "cpu"}
+    running = [
+        subprocess.Popen([*arguments, str(i)], stdout=subprocess.PIPE, text=True, env=environment) for i in (0, 1)
+    ]
+    assert [process.communicate(timeout=60)[0] for process in running] == ["(1, 2)\n", "(2, 2)\n"]
+
+
+def test_by_itself_a_process_has_everything(monkeypatch):
+    assert extraction.distributed() is None
+    monkeypatch.setenv("JAX_COORDINATOR_ADDRESS", "127.0.0.1:1")
+    with pytest.raises(UserError, match="JAX_COORDINATOR_ADDRESS") as caught:
+        extraction.distributed()
+    assert "--task" in caught.value.remedy
