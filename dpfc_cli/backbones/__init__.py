@@ -4,22 +4,28 @@ A backbone is frozen: it was fixed before anyone saw the private pictures, and a
 own pixels alone. That is what lets everything after it count privacy per record: a backbone that normalised by batch
 statistics, say, would let one picture move all the others' features, and no clipping in the core could undo that.
 
-Names are needed by `--help`, so this module imports no JAX; the module that computes does, on `load`.
+Names are needed by `--help`, so this module imports no JAX; the modules that compute do, on `load`.
 """
 
-from importlib import import_module
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
-from dpfc_cli.errors import unknown
+from dpfc_cli.backbones import models
+from dpfc_cli.backbones.models import MODELS
+from dpfc_cli.errors import UserError, unknown
+from dpfc_cli.images.geometry import Geometry
 
 if TYPE_CHECKING:
+    import jax
     import numpy as np
 
-# Name to the module that computes it. Each has `load(name, image_shape, pool) -> Backbone`.
-_MODULES = {"scattering": "dpfc_cli.backbones.scattering"}
+SCATTERING = "scattering"
+BACKBONES: tuple[str, ...] = (SCATTERING, *MODELS)
+POOLINGS: tuple[str, ...] = ("none", "mean", "cls", "map")
+PREPROCESS: tuple[str, ...] = ("paper", "native")
+PRECISIONS: tuple[str, ...] = ("float32", "bfloat16")
 
-BACKBONES: tuple[str, ...] = tuple(_MODULES)
-POOLINGS: tuple[str, ...] = ("none", "mean")
+Progress = Callable[[str, int, int | None], None]
 
 
 class Backbone(Protocol):
@@ -40,17 +46,77 @@ class Backbone(Protocol):
 
     def __call__(self, pixels: "np.ndarray") -> "np.ndarray": ...
 
+    def submit(self, pixels: "np.ndarray") -> "jax.Array":
+        """The same for at most `batch` rows, without waiting: the host may decode on while the device computes.
 
-def check(name: str, pool: str) -> None:
-    """UserError unless both names are known. Costs nothing: called before any file is read."""
+        `np.asarray` of the result waits. The pixels are copied: their array may be filled anew at once.
+        """
+        ...
+
+
+def check(name: str, pool: str | None, preprocess: str = "paper", weights: str | None = None) -> None:
+    """UserError for what is seen to be wrong without fetching anything. pool None: the backbone's own."""
     if name not in BACKBONES:
         raise unknown("model", name, BACKBONES)
-    if pool not in POOLINGS:
+    if pool is not None and pool not in POOLINGS:
         raise unknown("pooling", pool, POOLINGS)
+    if preprocess not in PREPROCESS:
+        raise unknown("preprocessing", preprocess, PREPROCESS)
+    if name != SCATTERING:
+        models.check(name, pool, weights)
+        if weights is not None:
+            from dpfc_cli.backbones import hub
+
+            hub.check(weights)
+        return
+    if weights is not None:
+        raise UserError("scattering has no weights.", "Leave --weights away, or choose another --model.")
+    if pool not in (None, "none", "mean"):
+        raise UserError(f"scattering has no '{pool}' feature.", "Leave --pool away, or choose mean.")
 
 
-def load(name: str, image_shape: tuple[int, int, int], pool: str = "none") -> Backbone:
-    """The backbone for pictures of image_shape (H, W, C). Raises UserError for what it does not know or cannot take."""
-    check(name, pool)
-    backbone: Backbone = import_module(_MODULES[name]).load(name, image_shape, pool)
-    return backbone
+def geometry(name: str, preprocess: str) -> Geometry | None:
+    """How pictures become what the backbone looks at; None where it takes the data set's own size."""
+    if name == SCATTERING:
+        return None
+    return models.PAPER if preprocess == "paper" else MODELS[name].native
+
+
+def load(
+    name: str,
+    image_shape: tuple[int, int, int],
+    pool: str | None = None,
+    *,
+    preprocess: str = "paper",
+    weights: str | None = None,
+    batch: int | None = None,
+    precision: str = "float32",
+    prepared: bool = False,
+    progress: Progress | None = None,
+) -> Backbone:
+    """The backbone for pictures of image_shape (H, W, C). UserError for what it does not know or cannot take.
+
+    weights: a file, a folder or `hf:owner/name[/file]`; None is the model's public home. batch: rows a call; None lets
+    the backbone choose. precision: of the arithmetic; features are float32 in any case. prepared: the pictures were
+    resized and cropped as `geometry` says. progress(what, done, total) is told of the bytes of a download.
+    """
+    check(name, pool, preprocess, weights)
+    if precision not in PRECISIONS:
+        raise unknown("precision", precision, PRECISIONS)
+    if name == SCATTERING:
+        from dpfc_cli.backbones import scattering
+
+        return scattering.load(name, image_shape, pool or "none")
+    from dpfc_cli.backbones import transformer
+
+    return transformer.load(
+        name,
+        image_shape,
+        pool,
+        preprocess=preprocess,
+        weights=weights,
+        batch=batch,
+        precision=precision,
+        prepared=prepared,
+        progress=progress,
+    )
