@@ -136,9 +136,9 @@ def of_transformers() -> dict[str, Any]:
 def of_timm() -> dict[str, Any]:
     stand_in_for_torchvision()
     import timm
-    from timm.models.vision_transformer import VisionTransformer, _convert_openai_clip
-    from timm.layers.activations import QuickGELU
     from timm.layers import SwiGLUPacked
+    from timm.layers.activations import QuickGELU
+    from timm.models.vision_transformer import VisionTransformer, _convert_openai_clip
 
     library = f"timm {timm.__version__}"
     size = {

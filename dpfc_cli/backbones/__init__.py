@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Any, Protocol
 from dpfc_cli.backbones import models
 from dpfc_cli.backbones.models import MODELS
 from dpfc_cli.errors import UserError, unknown
-from dpfc_cli.images.geometry import Geometry
 
 if TYPE_CHECKING:
     import jax
     import numpy as np
+
+    from dpfc_cli.images.geometry import Geometry
 
 SCATTERING = "scattering"
 BACKBONES: tuple[str, ...] = (SCATTERING, *MODELS)
@@ -75,11 +76,11 @@ def check(name: str, pool: str | None, preprocess: str = "paper", weights: str |
         raise UserError(f"scattering has no '{pool}' feature.", "Leave --pool away, or choose mean.")
 
 
-def geometry(name: str, preprocess: str) -> Geometry | None:
+def geometry(name: str, preprocess: str) -> "Geometry | None":
     """How pictures become what the backbone looks at; None where it takes the data set's own size."""
     if name == SCATTERING:
         return None
-    return models.PAPER if preprocess == "paper" else MODELS[name].native
+    return models.geometry(name, preprocess)
 
 
 def load(

@@ -8,6 +8,7 @@ told to refuse them inside an archive.
 import hashlib
 import zipfile
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -29,7 +30,7 @@ _PARTS = {
     "map.kv": ("map.k", "map.v"),
 }
 _NORMS = ("prenorm", "norm1", "norm2", "norm", "fc_norm", "map.norm")
-_TOKENS = ("cls", "dist", "registers", "position", "map.probe")
+TOKENS = ("cls", "dist", "registers", "position", "map.probe")
 _BLOCK = ("norm1", "qkv", "out", "norm2", "fc1", "fc2")
 _MAP = ("map.qkv", "map.out", "map.norm", "map.fc1", "map.fc2")
 
@@ -60,10 +61,11 @@ def digest(files: tuple[Path, ...]) -> str:
 
 def read(files: tuple[Path, ...], source: str, dtype: np.dtype[Any]) -> Parameters:
     """The parameters in `files`, as dtype. UserError for what is unknown, missing, of the wrong shape or damaged."""
-    readers: dict[str, Callable[[], np.ndarray]] = {}
-    for file in files:
-        for name, get in _tensors(file):
-            readers[name] = get
+    with ExitStack() as stack:
+        return _read({name: get for file in files for name, get in _tensors(file, stack)}, source, dtype)
+
+
+def _read(readers: dict[str, Callable[[], np.ndarray]], source: str, dtype: np.dtype[Any]) -> Parameters:
     dialect, prefix = recognise(readers, source)
     where = places(dialect, prefix, readers, source)
     outer: Arrays = {}
@@ -79,14 +81,18 @@ def read(files: tuple[Path, ...], source: str, dtype: np.dtype[Any]) -> Paramete
                 raise UserError(f"'{source}' holds '{place.name}' twice, once as '{name}'.", "Remove one of them.")
             into[place.name] = np.ascontiguousarray(_laid(dialect, place.name, array), dtype=dtype)
     ordered = [blocks.get(i, {}) for i in range(1 + max(blocks, default=-1))]
-    for number, group in [(OUTER, outer), *enumerate(ordered)]:
+    for group in (outer, *ordered):
         _join(group)
-        _require(group, number, ordered, lambda n, b: _missing(source, spelling(dialect, prefix, n, b)))
+    for name, number in _lacking(outer, ordered):
+        raise UserError(
+            f"'{source}' lacks the tensor '{spelling(dialect, prefix, name, number, where)}'.",
+            "It is not a whole checkpoint of a Vision Transformer; get another.",
+        )
     _check_shapes(outer, ordered, source)
     return Parameters(dialect.name, outer, ordered, heads)
 
 
-def _tensors(file: Path) -> Iterator[tuple[str, Callable[[], np.ndarray]]]:
+def _tensors(file: Path, stack: ExitStack) -> Iterator[tuple[str, Callable[[], np.ndarray]]]:
     """Names, and how to read each. A file that is damaged within is found out when it is read."""
     from safetensors import SafetensorError, safe_open
 
@@ -98,11 +104,12 @@ def _tensors(file: Path) -> Iterator[tuple[str, Callable[[], np.ndarray]]]:
 
     try:
         if file.suffix == ".npz":
-            stored = np.load(file, allow_pickle=False)
+            stored = np.load(stack.enter_context(file.open("rb")), allow_pickle=False)
+            stack.callback(stored.close)
             names, read = stored.files, stored.__getitem__
         else:
-            stored = safe_open(file, framework="numpy")
-            names, read = stored.keys(), stored.get_tensor  # type: ignore[no-untyped-call]
+            stored = stack.enter_context(safe_open(file, framework="numpy"))
+            names, read = stored.keys(), stored.get_tensor
     except (OSError, ValueError, EOFError, zipfile.BadZipFile, SafetensorError) as error:
         raise _damaged(file, error) from error
     for name in names:
@@ -122,12 +129,6 @@ def _damaged(file: Path, error: Exception) -> UserError:
     return UserError(f"'{file}' is no whole {file.suffix} file: {error}.", "Get it anew.")
 
 
-def _missing(source: str, name: str) -> UserError:
-    return UserError(
-        f"'{source}' lacks the tensor '{name}'.", "It is not a whole checkpoint of a Vision Transformer; get another."
-    )
-
-
 def _numbered(place: Place, array: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
     if place.block == STACKED:
         yield from enumerate(array)
@@ -138,7 +139,7 @@ def _numbered(place: Place, array: np.ndarray) -> Iterator[tuple[int, np.ndarray
 def _laid(dialect: Dialect, name: str, array: np.ndarray) -> np.ndarray:
     """In the layout of `vit`: matrices (in, out), patches (p, p, 3, D), tokens (count, D), vectors (D,)."""
     module, _, leaf = name.rpartition(".")
-    if name in _TOKENS:
+    if name in TOKENS:
         return array.reshape(-1, array.shape[-1])
     if leaf != "weight" or module in _NORMS:
         return array.reshape(-1)
@@ -163,36 +164,43 @@ def _join(group: Arrays) -> None:
             group[f"map.qkv.{leaf}"] = np.concatenate([group.pop(name) for name in names], axis=-1)
 
 
-def _require(group: Arrays, number: int, blocks: list[Arrays], missing: Callable[[str, int], UserError]) -> None:
-    """UserError for the first tensor that is not there, among those that the others show to belong there."""
-    both = ("weight", "bias")
-    if number == OUTER:
-        wanted = ["patch.weight", "position"]
-        # CLIP's patches have no bias; it has a normalisation before the blocks instead.
-        if not any(name.startswith("prenorm") for name in group):
-            wanted.append("patch.bias")
-        modules = ["fc_norm"] if "fc_norm.weight" in group else ["norm"]
-        if any(name.startswith("prenorm") for name in group):
-            modules.append("prenorm")
-        if any(name.startswith("map.") for name in group):
-            wanted.append("map.probe")
-            modules += _MAP
-        wanted += [f"{module}.{leaf}" for module in modules for leaf in both]
-        if not blocks:
-            raise missing("norm1.weight", 0)
+def _lacking(outer: Arrays, blocks: list[Arrays]) -> Iterator[tuple[str, int]]:
+    """Tensors that the others show to belong there, and are not: their names and blocks."""
+    wanted = ["patch.weight", "position", *_both("fc_norm" if "fc_norm.weight" in outer else "norm")]
+    if any(name.startswith("prenorm") for name in outer):
+        # CLIP's, whose patches have no bias.
+        wanted += _both("prenorm")
     else:
-        seen = {name for block in blocks for name in block if name in ("scale1", "scale2")}
-        wanted = [f"{module}.{leaf}" for module in _BLOCK for leaf in both] + sorted(seen)
-    for name in wanted:
-        if name not in group:
-            raise missing(name, number)
-    if number == OUTER and "cls" not in group:
-        _require_square(len(group["position"]), missing)
+        wanted.append("patch.bias")
+    if any(name.startswith("map.") for name in outer):
+        wanted += ["map.probe", *_both(*_MAP)]
+    if (
+        "position" in outer
+        and "cls" not in outer
+        and round(len(outer["position"]) ** 0.5) ** 2 != len(outer["position"])
+    ):
+        wanted.append("cls")
+    scales = sorted({name for block in blocks for name in block if name in ("scale1", "scale2")})
+    for number, group, names in [(OUTER, outer, wanted)] + [
+        (number, block, [*_both(*_BLOCK), *scales]) for number, block in enumerate(blocks or [{}])
+    ]:
+        for name in names:
+            if name not in group:
+                yield _part(group, name), number
 
 
-def _require_square(count: int, missing: Callable[[str, int], UserError]) -> None:
-    if round(count**0.5) ** 2 != count:
-        raise missing("cls", OUTER)
+def _both(*modules: str) -> list[str]:
+    return [f"{module}.{leaf}" for module in modules for leaf in ("weight", "bias")]
+
+
+def _part(group: Arrays, name: str) -> str:
+    """Of what other dialects split, the part that is not there while others are."""
+    module, _, leaf = name.rpartition(".")
+    for parts in (_PARTS.get(module, ()), ("map.q", "map.kv") if module == "map.qkv" else ()):
+        names = [f"{part}.{leaf}" for part in parts]
+        if any(each in group for each in names):
+            return next(each for each in names if each not in group)
+    return name
 
 
 def _check_shapes(outer: Arrays, blocks: list[Arrays], source: str) -> None:
@@ -213,7 +221,7 @@ def _check_shapes(outer: Arrays, blocks: list[Arrays], source: str) -> None:
             _fits(source, name, array, inner.get(name, (width,)))
     pool = len(outer["map.fc2.weight"]) if "map.probe" in outer else 0
     around = {f"map.{name}": shape for name, shape in _shapes(width, pool, pool).items()}
-    around |= {name: (len(outer[name]), width) for name in _TOKENS if name in outer} | {"patch.weight": patch.shape}
+    around |= {name: (len(outer[name]), width) for name in TOKENS if name in outer} | {"patch.weight": patch.shape}
     for name, array in outer.items():
         _fits(source, name, array, around.get(name, (width,)))
 

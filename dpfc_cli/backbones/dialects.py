@@ -23,20 +23,19 @@ Layout = Literal["torch", "flax"]
 
 @dataclass(frozen=True)
 class Dialect:
-    """One table. patch: the tensor that must be there for the dialect to be this one.
+    """One table. marks: the patches' kernel and the positions, by which the dialect is recognised; each has synonyms.
 
     block: a regular expression for the tensors of blocks, with groups `number` (missing where all blocks are stacked
-    along a first axis) and `rest`. number: how a block's name is written. outer, inner: name in the file to name in
-    `vit`, outside and inside blocks.
+    along a first axis) and `rest`. numbers: how a block's name may be written. outer, inner: name in the file to name
+    in `vit`, outside and inside blocks.
     """
 
     name: str
     layout: Layout
     prefixes: tuple[str, ...]
-    patch: str
-    position: str
+    marks: tuple[tuple[str, ...], tuple[str, ...]]
     block: str
-    number: str
+    numbers: tuple[str, ...]
     outer: dict[str, str]
     inner: dict[str, str]
     ignored: tuple[str, ...] = ()
@@ -47,10 +46,9 @@ TIMM = Dialect(
     name="timm",
     layout="torch",
     prefixes=("", "module.", "model."),
-    patch="patch_embed.proj.weight",
-    position="pos_embed",
+    marks=(("patch_embed.proj.weight",), ("pos_embed",)),
     block=r"blocks\.(?:\d+\.)?(?P<number>\d+)\.(?P<rest>.+)",
-    number="blocks.{}.",
+    numbers=("blocks.{}.",),
     outer={
         "patch_embed.proj": "patch",
         "cls_token": "cls",
@@ -91,10 +89,12 @@ TRANSFORMERS = Dialect(
     name="transformers",
     layout="torch",
     prefixes=("", "vit.", "deit.", "dinov2.", "dinov2_with_registers.", "vision_model."),
-    patch="embeddings.patch_embedding",
-    position="embeddings.position_embedding",
+    marks=(
+        ("embeddings.patch_embeddings.projection.weight", "embeddings.patch_embedding.weight"),
+        ("embeddings.position_embeddings", "embeddings.position_embedding.weight"),
+    ),
     block=r"(?:encoder\.layers?|layers?)\.(?P<number>\d+)\.(?P<rest>.+)",
-    number="encoder.layer.{}.",
+    numbers=("encoder.layer.{}.", "encoder.layers.{}.", "layers.{}.", "layer.{}."),
     outer={
         "embeddings.patch_embeddings.projection": "patch",
         "embeddings.patch_embedding": "patch",
@@ -165,10 +165,9 @@ OPENAI = Dialect(
     name="OpenAI CLIP",
     layout="torch",
     prefixes=("visual.",),
-    patch="conv1.weight",
-    position="positional_embedding",
+    marks=(("conv1.weight",), ("positional_embedding",)),
     block=r"transformer\.resblocks\.(?P<number>\d+)\.(?P<rest>.+)",
-    number="transformer.resblocks.{}.",
+    numbers=("transformer.resblocks.{}.",),
     outer={
         "conv1": "patch",
         "class_embedding": "cls",
@@ -208,10 +207,9 @@ def _google(name: str, position: str, attention: int, norm2: int, mlp: int, pref
         name=name,
         layout="flax",
         prefixes=prefixes,
-        patch="embedding/kernel",
-        position=position,
+        marks=(("embedding/kernel",), (position,)),
         block=r"Transformer/encoderblock(?:_(?P<number>\d+))?/(?P<rest>.+)",
-        number="Transformer/encoderblock_{}/",
+        numbers=("Transformer/encoderblock_{}/",),
         outer={
             "embedding": "patch",
             "cls": "cls",
@@ -261,19 +259,15 @@ OUTER, STACKED = -1, -2
 def recognise(names: Iterable[str], source: str) -> tuple[Dialect, str]:
     """The dialect that the names speak, and their prefix. UserError if it is none of ours."""
     known = set(names)
-
-    def has(start: str) -> bool:
-        return start in known or any(name.startswith(start) for name in known)
-
-    found = [(d, p) for d in DIALECTS for p in d.prefixes if has(p + d.patch)]
-    best = [(d, p) for d, p in found if has(p + d.position)] or found
-    if not best:
+    speakers = [(d, p) for d in DIALECTS for p in d.prefixes]
+    marks = [sum(any(p + name in known for name in mark) for mark in d.marks) for d, p in speakers]
+    if not any(marks):
         shown = ", ".join(sorted(known)[:4]) or "none"
         raise UserError(
             f"'{source}' is no Vision Transformer that dpfc can read: its tensors have other names ({shown}, …).",
             f"Known are checkpoints of {', '.join(d.name for d in DIALECTS)}.",
         )
-    return best[0]
+    return speakers[marks.index(max(marks))]
 
 
 def places(dialect: Dialect, prefix: str, names: Iterable[str], source: str) -> dict[str, Place]:
@@ -319,21 +313,32 @@ def _target(dialect: Dialect, table: dict[str, str], name: str) -> str | None:
     return None
 
 
-def spelling(dialect: Dialect, prefix: str, name: str, block: int) -> str:
-    """How the dialect would call the tensor `name` of `vit`: for errors about tensors that are missing."""
-    table, start = (dialect.outer, "") if block == OUTER else (dialect.inner, dialect.number.format(block))
+def spelling(dialect: Dialect, prefix: str, name: str, block: int, known: Iterable[str]) -> str:
+    """How the file would call the tensor `name` of `vit`, to judge by how it calls others: for errors."""
+    table, starts = (dialect.outer, ("",)) if block == OUTER else (dialect.inner, dialect.numbers)
     module, _, leaf = name.rpartition(".")
-    separator = "/" if dialect.layout == "flax" else "."
-    parts = {"qkv": "q", "map.qkv": "map.q", "map.kv": "map.k"}
-    for wanted in (name, module, parts.get(module)):
-        for source, target in table.items():
-            if target == wanted and wanted is not None:
-                ending = "" if target == name else separator + _leaf(dialect, target, leaf)
-                return f"{prefix}{start}{source}{ending}"
-    return name
+    if module == "map.k" and module not in table.values():
+        module = "map.kv"
+    ends = {name: ""}
+    if module:
+        ends[module] = f"/{_FLAX[leaf]['norm' in module]}" if dialect.layout == "flax" else f".{leaf}"
+    found = {
+        prefix + start.format(block) + source + ends[target]: bool(ends[target])
+        for start in starts
+        for source, target in table.items()
+        if target in ends
+    }
+    # As another block has it, or at least its module.
+    usual = {re.sub(r"\d+", "#", each) for each in known}
+    modules = {re.split(r"[./][^./]*$", each)[0] for each in usual}
+
+    def likeness(each: str) -> int:
+        plain = re.sub(r"\d+", "#", each)
+        starting = any(other.startswith(plain.partition("#")[0]) for other in usual)
+        return 4 * (plain in usual) + 2 * (found[each] and re.split(r"[./][^./]*$", plain)[0] in modules) + starting
+
+    best = max(map(likeness, found), default=0)
+    return "' or '".join(each for each in found if likeness(each) == best) or name
 
 
-def _leaf(dialect: Dialect, module: str, leaf: str) -> str:
-    if leaf == "bias" or dialect.layout == "torch":
-        return leaf
-    return "scale" if "norm" in module else "kernel"
+_FLAX = {"weight": ("kernel", "scale"), "bias": ("bias", "bias")}

@@ -1,7 +1,8 @@
 """Where the weights are: a file, a folder, or a repository of the Hugging Face hub.
 
-Downloads are huggingface_hub's: its cache, its resuming, its offline mode (HF_HUB_OFFLINE), its mirror (HF_ENDPOINT)
-and its tokens all work as its documentation says.
+Downloads are huggingface_hub's: its cache, its offline mode (HF_HUB_OFFLINE), its mirrors (HF_ENDPOINT), its tokens
+and its resuming work as its documentation says. (It goes on after a broken connection. Since its version 2 a process
+that was killed leaves nothing to go on from, but for what hf_xet has in its own cache.)
 """
 
 import json
@@ -147,13 +148,14 @@ def _path(path: Path | None) -> Path:
 
 def _download(repository: str, file: str, progress: Progress | None, optional: bool = False) -> Path | None:
     """The file in the cache; None if it is optional and the repository has none. UserError for all that goes wrong."""
+    from huggingface_hub import _CACHED_NO_EXIST, hf_hub_download, try_to_load_from_cache
     from huggingface_hub import errors as hub
-    from huggingface_hub import hf_hub_download
 
     try:
         return Path(hf_hub_download(repository, file, tqdm_class=_meter(file, progress)))
-    except hub.LocalEntryNotFoundError as error:
-        if optional and _only_absent(repository, error):
+    except hub.LocalEntryNotFoundError:
+        # The cache remembers what the hub said not to exist.
+        if optional and try_to_load_from_cache(repository, file) is _CACHED_NO_EXIST:
             return None
         problem = "it is not in the cache, and the hub cannot be reached (or HF_HUB_OFFLINE is set)"
     except hub.EntryNotFoundError:
@@ -164,20 +166,12 @@ def _download(repository: str, file: str, progress: Progress | None, optional: b
         problem = "its owner gives access on request only; ask for it there, then log in with `hf auth login`"
     except hub.RepositoryNotFoundError:
         problem = "there is no such public repository"
-    except (hub.HFValidationError, OSError) as error:
-        problem = sentence(error).splitlines()[0].rstrip(".")
+    except Exception as error:  # its transport's exceptions have changed their library twice
+        problem = (sentence(error).splitlines()[0].rstrip(".")) or type(error).__name__
     raise UserError(
         f"'{file}' of '{repository}' could not be had from the Hugging Face hub: {problem}.",
         "Check the name and the network and try again, or get the file by other means and name it with --weights.",
     )
-
-
-def _only_absent(repository: str, error: Exception) -> bool:
-    """Whether the file is missing from a repository whose other files are cached: then it is just not one of them."""
-    from huggingface_hub import try_to_load_from_cache
-
-    del error
-    return isinstance(try_to_load_from_cache(repository, "model.safetensors"), str)
 
 
 def _meter(file: str, progress: Progress | None) -> type[Any]:

@@ -13,10 +13,12 @@ otherwise the papers' authors.
 """
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from dpfc_cli.errors import UserError
-from dpfc_cli.images.geometry import Geometry
+
+if TYPE_CHECKING:
+    from dpfc_cli.images.geometry import Geometry
 
 Activation = Literal["gelu", "gelu_tanh", "quick_gelu"]
 Triple = tuple[float, float, float]
@@ -25,7 +27,10 @@ HALF: Triple = (0.5, 0.5, 0.5)
 IMAGENET: tuple[Triple, Triple] = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 CLIP: tuple[Triple, Triple] = ((0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711))
 
-PAPER = Geometry(resize=(384, 384), crop=256)
+Cut = tuple[int | tuple[int, int], int]
+"""Resize and crop of a `Geometry`, which this module must not import: with it comes NumPy, too slow for `--help`."""
+
+PAPER: Cut = ((384, 384), 256)
 """Mehta et al. 2022, section "Training details": 256 × 256, cut from the centre of 384 × 384."""
 
 
@@ -43,7 +48,7 @@ class Model:
     depth: int | None
     patch: int
     heads: int
-    native: Geometry
+    native: Cut
     mean: Triple
     std: Triple
     activation: Activation = "gelu"
@@ -65,28 +70,28 @@ _SIZES = {
 
 def _augreg(size: str, patch: int, file: str) -> Model:
     width, depth, heads = _SIZES[size]
-    return Model(f"timm/{file}/model.safetensors", width, depth, patch, heads, Geometry(248, 224), HALF, HALF)
+    return Model(f"timm/{file}/model.safetensors", width, depth, patch, heads, (248, 224), HALF, HALF)
 
 
 def _deit(size: str, file: str) -> Model:
     width, depth, heads = _SIZES[size]
-    return Model(f"timm/{file}/model.safetensors", width, depth, 16, heads, Geometry(256, 224), *IMAGENET)
+    return Model(f"timm/{file}/model.safetensors", width, depth, 16, heads, (256, 224), *IMAGENET)
 
 
 def _dinov2(size: str, name: str) -> Model:
     width, depth, heads = _SIZES[size]
-    return Model(f"facebook/{name}/model.safetensors", width, depth, 14, heads, Geometry(256, 224), *IMAGENET)
+    return Model(f"facebook/{name}/model.safetensors", width, depth, 14, heads, (256, 224), *IMAGENET)
 
 
 def _clip(size: str, patch: int, name: str) -> Model:
     width, depth, heads = _SIZES[size]
     home = f"timm/{name}/open_clip_model.safetensors"
-    return Model(home, width, depth, patch, heads, Geometry(224, 224), *CLIP, "quick_gelu", 1e-5)
+    return Model(home, width, depth, patch, heads, (224, 224), *CLIP, "quick_gelu", 1e-5)
 
 
 def _siglip(size: str, patch: int, name: str) -> Model:
     width, depth, heads = _SIZES[size]
-    home, native = f"google/{name}/model.safetensors", Geometry((224, 224), 224)
+    home, native = f"google/{name}/model.safetensors", ((224, 224), 224)
     return Model(home, width, depth, patch, heads, native, HALF, HALF, "gelu_tanh", pool="map")
 
 
@@ -99,7 +104,7 @@ MODELS: dict[str, Model] = {
     "vit-l16": _augreg("l", 16, "vit_large_patch16_224.augreg_in21k"),
     "vit-h14": _augreg("h", 14, "vit_huge_patch14_224.orig_in21k"),
     # g (1408 wide, 40 deep) or G (1664, 48): both have 16 heads. The class token is missing in Zhai et al.
-    "vit-g14": Model(None, None, None, 14, 16, Geometry((224, 224), 224), HALF, HALF, "gelu_tanh", pool=None),
+    "vit-g14": Model(None, None, None, 14, 16, ((224, 224), 224), HALF, HALF, "gelu_tanh", pool=None),
     "deit-ti16": _deit("ti", "deit_tiny_patch16_224.fb_in1k"),
     "deit-s16": _deit("s", "deit_small_patch16_224.fb_in1k"),
     "deit-b16": _deit("b", "deit_base_patch16_224.fb_in1k"),
@@ -117,6 +122,13 @@ MODELS: dict[str, Model] = {
     "siglip-b16": _siglip("b", 16, "siglip-base-patch16-224"),
     "siglip-so400m14": _siglip("so400m", 14, "siglip-so400m-patch14-224"),
 }
+
+
+def geometry(name: str, preprocess: str) -> "Geometry":
+    """How the pictures are cut: as the paper does, or by the model's native recipe. Bicubic in any case."""
+    from dpfc_cli.images.geometry import Geometry
+
+    return Geometry(*(PAPER if preprocess == "paper" else MODELS[name].native))
 
 
 def check(name: str, pool: str | None, weights: str | None) -> None:

@@ -5,7 +5,9 @@ part of the batch. Weights are read tensor by tensor into float32 or bfloat16 an
 batch whose intermediates fit a fixed budget is the default, so that memory does not depend on the data set.
 """
 
-from typing import Any, Literal
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -13,15 +15,14 @@ import ml_dtypes
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from dpfc_cli.backbones import checkpoint, hub, preprocess, vit
+from dpfc_cli.backbones import checkpoint, hub, models, vit
 from dpfc_cli.backbones.checkpoint import Parameters
-from dpfc_cli.backbones.models import MODELS, PAPER, Activation, Model
+from dpfc_cli.backbones.models import MODELS, Activation, Model, Triple
+from dpfc_cli.backbones.preprocess import normalised, patches, resized
 from dpfc_cli.errors import UserError
 from dpfc_cli.images.geometry import Geometry
 
-Precision = Literal["float32", "bfloat16"]
-
-_DTYPES: dict[str, np.dtype[Any]] = {"float32": np.dtype(np.float32), "bfloat16": np.dtype(ml_dtypes.bfloat16)}
+DTYPES: dict[str, np.dtype[Any]] = {"float32": np.dtype(np.float32), "bfloat16": np.dtype(ml_dtypes.bfloat16)}
 _ACTIVATIONS: dict[str, Activation] = {
     "gelu": "gelu",
     "gelu_new": "gelu_tanh",
@@ -53,24 +54,15 @@ def load(
     """Fetches the weights where need be. UserError for weights that are not those of a `name`."""
     model = MODELS[name]
     located = hub.locate(weights or f"hf:{model.home}", progress)
-    parameters = checkpoint.read(located.files, located.id, _DTYPES[precision])
+    parameters = checkpoint.read(located.files, located.id, DTYPES[precision])
     _check_size(name, model, parameters, located.id)
     description = {
         "name": name,
         "weights": {"id": located.id, "sha256": checkpoint.digest(located.files), "dialect": parameters.dialect},
     }
-    return Transformer(
-        description,
-        parameters,
-        architecture(model, parameters, located, pool),
-        PAPER if preprocess == "paper" else model.native,
-        np.array([model.mean, model.std]),
-        image_shape,
-        batch,
-        precision,
-        preprocess,
-        prepared,
-    )
+    recipe = Recipe(preprocess, models.geometry(name, preprocess), model.mean, model.std)
+    shaped = architecture(model, parameters, located, pool)
+    return Transformer(description, parameters, shaped, recipe, image_shape, batch, prepared)
 
 
 def architecture(model: Model, parameters: Parameters, located: hub.Located, pool: str | None) -> vit.Architecture:
@@ -114,52 +106,63 @@ def _check_size(name: str, model: Model, parameters: Parameters, source: str) ->
             )
 
 
+@dataclass(frozen=True)
+class Recipe:
+    """Preprocessing: how pictures are cut, and the mean and standard deviation per colour, of pixels in [0, 1]."""
+
+    name: str
+    geometry: Geometry
+    mean: Triple
+    std: Triple
+
+    def describe(self) -> dict[str, Any]:
+        resize = self.geometry.resize
+        return {
+            "recipe": self.name,
+            "resize": list(resize) if isinstance(resize, tuple) else resize,
+            "crop": self.geometry.crop,
+            "filter": f"{self.geometry.filter}, antialiased, rounded to bytes, as Pillow's",
+            "mean": list(self.mean),
+            "std": list(self.std),
+        }
+
+
 class Transformer:
-    """One model, checkpoint, preprocessing and image shape: a `Backbone`."""
+    """One checkpoint, preprocessing and image shape: a `Backbone`. description: what to state of name and weights."""
 
     def __init__(
         self,
         description: dict[str, Any],
         parameters: Parameters,
         architecture: vit.Architecture,
-        geometry: Geometry,
-        normalisation: np.ndarray,
+        recipe: Recipe,
         image_shape: tuple[int, int, int],
         batch: int | None = None,
-        precision: str = "float32",
-        recipe: str = "paper",
         prepared: bool = False,
     ) -> None:
-        height, width, colours = image_shape
-        if colours not in (1, 3) or (prepared and (height, width) != (geometry.crop, geometry.crop)):
-            raise ValueError(f"no picture of this backbone: {image_shape}, crop {geometry.crop}")
         kernel = parameters.outer["patch.weight"]
-        patch, dim = kernel.shape[0], kernel.shape[-1]
-        grid = geometry.crop // patch
+        patch, self.dim = kernel.shape[0], int(kernel.shape[-1])
+        crop = recipe.geometry.crop
+        grid = crop // patch
+        if image_shape[2] not in (1, 3) or (prepared and image_shape[:2] != (crop, crop)):
+            raise ValueError(f"no picture of this backbone: {image_shape}, crop {crop}")
         if not grid:
-            raise UserError(f"The crop of {geometry.crop} pixels holds no patch of {patch}.", "Use other weights.")
+            raise UserError(f"The crop of {crop} pixels holds no patch of {patch}.", "Use other weights.")
         self.name: str = description["name"]
-        self.dim: int = dim
         self._shape = tuple(image_shape)
-        self._devices = jax.local_devices()
+        self._plan = Plan(recipe, patch, architecture, prepared)
         prefix = [len(parameters.outer[each]) for each in ("cls", "dist", "registers") if each in parameters.outer]
         tokens = grid * grid + sum(prefix)
-        self.batch = batch or _batch(tokens, parameters, architecture.heads, precision)
+        self._devices = jax.local_devices()
         # Each device takes an equal part.
-        self.batch = -(-self.batch // len(self._devices)) * len(self._devices)
+        rows = batch or _rows(tokens, parameters, architecture.heads) * len(self._devices)
+        self.batch: int = -(-rows // len(self._devices)) * len(self._devices)
         self._description = description | {
-            "preprocessing": {
-                "recipe": recipe,
-                "resize": list(geometry.resize) if isinstance(geometry.resize, tuple) else geometry.resize,
-                "crop": geometry.crop,
-                "filter": f"{geometry.filter}, antialiased, as Pillow's",
-                "mean": normalisation[0].tolist(),
-                "std": normalisation[1].tolist(),
-            },
-            "input": [geometry.crop, geometry.crop, 3],
+            "preprocessing": recipe.describe(),
+            "input": [crop, crop, 3],
             "grid": [grid, grid],
             "architecture": {
-                "width": dim,
+                "width": self.dim,
                 "depth": len(parameters.blocks),
                 "patch": patch,
                 "tokens": tokens,
@@ -169,19 +172,18 @@ class Transformer:
             },
             "pooling": architecture.pool,
             "feature": _FEATURES[architecture.pool],
-            "precision": precision,
-            "dim": dim,
+            "precision": str(kernel.dtype),
+            "dim": self.dim,
         }
         self._place(parameters, grid)
-        self._program = jax.jit(self._features, out_shardings=self._rows)
-        self._run = (geometry, normalisation, patch, architecture, prepared)
 
     def _place(self, parameters: Parameters, grid: int) -> None:
         """Copy the parameters to every device, letting go of them here one by one."""
         mesh = Mesh(np.array(self._devices), ("batch",))
-        self._rows = NamedSharding(mesh, PartitionSpec("batch"))  # type: ignore[no-untyped-call]
+        self._sharding = NamedSharding(mesh, PartitionSpec("batch"))  # type: ignore[no-untyped-call]
         everywhere = NamedSharding(mesh, PartitionSpec())  # type: ignore[no-untyped-call]
         outer = _joined(parameters, grid)
+        parameters.outer.clear()
         self._outer = {name: jax.device_put(outer.pop(name), everywhere) for name in list(outer)}
         self._blocks = [
             {name: jax.device_put(block.pop(name), everywhere) for name in list(block)} for block in parameters.blocks
@@ -199,7 +201,7 @@ class Transformer:
         # A copy in any case: the caller may change its array while the device still reads.
         whole = np.zeros((self.batch, *self._shape), np.uint8)
         whole[: len(pixels)] = pixels
-        out: jax.Array = self._program(jax.device_put(whole, self._rows), self._outer, self._blocks)
+        out: jax.Array = _features(jax.device_put(whole, self._sharding), self._outer, self._blocks, self._plan)
         return out if len(pixels) == self.batch else out[: len(pixels)]
 
     def __call__(self, pixels: np.ndarray) -> np.ndarray:
@@ -210,11 +212,26 @@ class Transformer:
             out[start : start + len(part)] = np.asarray(part)
         return out
 
-    def _features(self, rows: jax.Array, outer: vit.Group, blocks: list[vit.Group]) -> jax.Array:
-        geometry, normalisation, patch, architecture, prepared = self._run
-        planes = rows.transpose(0, 3, 1, 2).astype(jnp.float32) if prepared else preprocess.resized(rows, geometry)
-        seen = preprocess.patches(preprocess.normalised(planes, *normalisation), patch)
-        return vit.features(outer, blocks, seen, architecture)
+
+@dataclass(frozen=True)
+class Plan:
+    """What the compiled program is made for, beside the shapes of its arguments."""
+
+    recipe: Recipe
+    patch: int
+    architecture: vit.Architecture
+    prepared: bool
+
+
+@partial(jax.jit, static_argnames="plan")
+def _features(pixels: jax.Array, outer: vit.Group, blocks: list[vit.Group], plan: Plan) -> jax.Array:
+    if plan.prepared:
+        planes = pixels.transpose(0, 3, 1, 2).astype(jnp.float32)
+    else:
+        planes = resized(pixels, plan.recipe.geometry)
+    seen = normalised(planes, np.array(plan.recipe.mean), np.array(plan.recipe.std))
+    features: jax.Array = vit.features(outer, blocks, patches(seen, plan.patch), plan.architecture)
+    return features
 
 
 def _joined(parameters: Parameters, grid: int) -> dict[str, np.ndarray]:
@@ -238,12 +255,10 @@ def _joined(parameters: Parameters, grid: int) -> dict[str, np.ndarray]:
     return result
 
 
-def _batch(tokens: int, parameters: Parameters, heads: int, precision: str) -> int:
+def _rows(tokens: int, parameters: Parameters, heads: int) -> int:
     """Rows a device, for the memory that one row's intermediates take: those of a block, and the scores."""
+    kernel = parameters.outer["patch.weight"]
     hidden = parameters.blocks[0]["fc1.weight"].shape[1]
-    dim = parameters.outer["patch.weight"].shape[-1]
-    size = _DTYPES[precision].itemsize
-    row = tokens * ((2 * hidden + 6 * dim) * size + 8 * heads * tokens)
+    row = tokens * ((2 * hidden + 6 * kernel.shape[-1]) * kernel.dtype.itemsize + 8 * heads * tokens)
     budget = _BUDGET.get(jax.default_backend(), _BUDGET_ELSEWHERE)
-    rows: int = max(1, min(budget // row, _ROWS))
-    return rows * jax.local_device_count()
+    return int(max(1, min(budget // row, _ROWS)))

@@ -14,7 +14,6 @@ on devices whose matrix products would round to fewer bits.
 """
 
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import jax
@@ -150,7 +149,10 @@ def _dense(x: jax.Array, group: Group, name: str) -> jax.Array:
     return _product(x, group[f"{name}.weight"]) + group[f"{name}.bias"]
 
 
-_product = partial(jnp.matmul, precision="highest")
+def _product(x: jax.Array, y: jax.Array) -> jax.Array:
+    # Full float32 also on accelerators, whose default rounds the factors to fewer bits.
+    product: jax.Array = jnp.matmul(x, y, precision="highest" if x.dtype == jnp.float32 else None)
+    return product
 
 
 def _norm(x: jax.Array, group: Group, name: str, a: Architecture) -> jax.Array:
