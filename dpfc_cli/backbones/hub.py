@@ -176,12 +176,11 @@ def _download(repository: str, file: str, progress: Progress | None, optional: b
 
 def _meter(file: str, progress: Progress | None) -> type[Any]:
     """The class huggingface_hub reports bytes to: it draws nothing and tells `progress`."""
-    from tqdm.auto import tqdm
+    from huggingface_hub.utils.tqdm import tqdm
 
-    class Meter(tqdm):  # type: ignore[misc]
+    class Meter(tqdm):
         def __init__(self, *args: Any, **kwargs: Any) -> None:
-            kwargs.pop("name", None)
-            super().__init__(*args, **{**kwargs, "disable": True})
+            super().__init__(*args, **{**kwargs, "disable": True})  # type: ignore[no-untyped-call]
             # Disabled, tqdm does not count.
             self.received, self.expected = kwargs.get("initial") or 0, kwargs.get("total")
 

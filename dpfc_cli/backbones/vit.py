@@ -64,7 +64,11 @@ def position(parameters: Parameters, grid: int) -> tuple[np.ndarray, np.ndarray]
 
 
 def features(outer: Group, blocks: list[Group], x: jax.Array, a: Architecture) -> jax.Array:
-    """Patches (B, N, p·p·3), normalised, to float32 (B, D)."""
+    """Patches (B, N, p·p·3), normalised, to float32 (B, D).
+
+    The blocks are written out one after the other. A scan over stacked blocks compiles faster (1.2 s of CPU against 2.8
+    for 40 blocks) and runs slower, by a sixth at small batches, for it copies each block's weights out of the stack.
+    """
     tokens = embed(outer, x, a)
     for block in blocks:
         tokens = transform(block, tokens, a)
