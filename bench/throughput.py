@@ -64,14 +64,19 @@ def ours(size: int, batch: int, precision: str) -> Contender:
     from dpfc_cli.images.geometry import Geometry
 
     dtype = transformer.DTYPES[precision]
+
+    def typed(group: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        factors = ("patch.weight", "qkv.weight", "out.weight", "fc1.weight", "fc2.weight")
+        return {name: array.astype(dtype if name in factors else np.float32) for name, array in group.items()}
+
     outer, blocks = weights(size)
     parameters = checkpoint.Parameters(
         "timm",
-        {name: array.astype(dtype) for name, array in outer.items()},
-        [{name: array.astype(dtype) for name, array in block.items()} for block in blocks],
+        typed(outer),
+        [typed(block) for block in blocks],
         HEADS,
     )
-    architecture = vit.Architecture(HEADS, 1e-6, "gelu", "cls", False)
+    architecture = vit.Architecture(HEADS, 1e-6, "gelu", "cls")
     recipe = transformer.Recipe("native", Geometry(size, size), HALF, HALF)
     shape = (size, size, 3)
     backbone = transformer.Transformer(

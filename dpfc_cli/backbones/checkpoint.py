@@ -60,7 +60,10 @@ def digest(files: tuple[Path, ...]) -> str:
 
 
 def read(files: tuple[Path, ...], source: str, dtype: np.dtype[Any]) -> Parameters:
-    """The parameters in `files`, as dtype. UserError for what is unknown, missing, of the wrong shape or damaged."""
+    """The parameters in `files`: factors of matrix products as dtype, others as float32.
+
+    UserError for what is unknown, missing, of the wrong shape or damaged.
+    """
     with ExitStack() as stack:
         return _read({name: get for file in files for name, get in _tensors(file, stack)}, source, dtype)
 
@@ -79,7 +82,9 @@ def _read(readers: dict[str, Callable[[], np.ndarray]], source: str, dtype: np.d
             into = outer if number == OUTER else blocks.setdefault(number, {})
             if place.name in into:
                 raise UserError(f"'{source}' holds '{place.name}' twice, once as '{name}'.", "Remove one of them.")
-            into[place.name] = np.ascontiguousarray(_laid(dialect, place.name, array), dtype=dtype)
+            laid = _laid(dialect, place.name, array)
+            factor = laid.ndim > 1 and place.name not in TOKENS
+            into[place.name] = np.ascontiguousarray(laid, dtype=dtype if factor else np.float32)
     ordered = [blocks.get(i, {}) for i in range(1 + max(blocks, default=-1))]
     for group in (outer, *ordered):
         _join(group)

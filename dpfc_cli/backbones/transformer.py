@@ -84,13 +84,11 @@ def architecture(model: Model, parameters: Parameters, located: hub.Located, poo
     if lacks.get(pool, False):
         what = "class token" if pool == "cls" else "attention pooling"
         raise UserError(f"'{located.id}' has no {what}.", f"Leave --pool away for '{trained}'.")
-    block = parameters.blocks[0]
     return vit.Architecture(
         heads=heads,
         epsilon=float(config.get("layer_norm_eps", model.epsilon)),
         activation=_ACTIVATIONS[stated] if stated is not None else model.activation,
         pool=pool,
-        gated=block["fc1.weight"].shape[1] == 2 * len(block["fc2.weight"]),
     )
 
 
@@ -142,6 +140,8 @@ class Transformer:
     ) -> None:
         kernel = parameters.outer["patch.weight"]
         patch, self.dim = kernel.shape[0], int(kernel.shape[-1])
+        mlp = parameters.blocks[0]
+        gated = mlp["fc1.weight"].shape[1] != len(mlp["fc2.weight"])
         crop = recipe.geometry.crop
         grid = crop // patch
         if image_shape[2] not in (1, 3) or (prepared and image_shape[:2] != (crop, crop)):
@@ -167,7 +167,7 @@ class Transformer:
                 "patch": patch,
                 "tokens": tokens,
                 "heads": architecture.heads,
-                "activation": "swiglu" if architecture.gated else architecture.activation,
+                "activation": "swiglu" if gated else architecture.activation,
                 "epsilon": architecture.epsilon,
             },
             "pooling": architecture.pool,
@@ -238,21 +238,15 @@ def _joined(parameters: Parameters, grid: int) -> dict[str, np.ndarray]:
     """The parameters outside blocks with tokens, positions and patches as `vit` takes them."""
     outer = parameters.outer
     ahead, positions = vit.position(parameters, grid)
-    dtype = outer["patch.weight"].dtype
-    result = {name: array for name, array in outer.items() if name not in ("cls", "dist", "registers", "position")}
+    result = {name: array for name, array in outer.items() if name not in ("cls", "dist", "registers")}
     result["patch.weight"] = outer["patch.weight"].reshape(-1, outer["patch.weight"].shape[-1])
-    result["position"] = positions.astype(dtype)
-    learnt = [outer[name].astype(np.float32) for name in ("cls", "dist") if name in outer]
-    if learnt:
-        prefix = np.concatenate(learnt)
-        if len(ahead):
-            prefix = prefix + ahead.astype(np.float32)
-        learnt = [prefix]
+    result["position"] = positions.astype(np.float32)
+    tokens = [outer[name] for name in ("cls", "dist") if name in outer]
+    if len(ahead):
+        tokens = [np.concatenate(tokens) + ahead]
     if "registers" in outer:
-        learnt.append(outer["registers"].astype(np.float32))
-    if learnt:
-        result["prefix"] = np.concatenate(learnt).astype(dtype)
-    return result
+        tokens.append(outer["registers"])
+    return result | ({"prefix": np.concatenate(tokens)} if tokens else {})
 
 
 def _rows(tokens: int, parameters: Parameters, heads: int) -> int:
