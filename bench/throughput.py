@@ -13,12 +13,12 @@ contender alone, less what it had before it made the model; on a GPU it is the a
 
 import argparse
 import os
-import resource
 import statistics
 import subprocess
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -163,7 +163,7 @@ def alone(name: str, size: int, batch: int, precision: str) -> float:
         jax.devices()
     else:
         import torch
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    before = peak()
     run = contender(name, size, batch, precision)
     for _ in range(2):
         run()
@@ -171,7 +171,13 @@ def alone(name: str, size: int, batch: int, precision: str) -> float:
         return float(jax.local_devices()[0].memory_stats()["peak_bytes_in_use"]) / 1e6
     if name != OURS and torch.cuda.is_available():
         return torch.cuda.max_memory_allocated() / 1e6
-    return (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1e3
+    return peak() - before
+
+
+def peak() -> float:
+    """MB. (getrusage would tell the parent's, too, which a process inherits with its memory.)"""
+    lines = Path("/proc/self/status").read_text("ascii").splitlines()
+    return next(float(line.split()[1]) for line in lines if line.startswith("VmHWM")) / 1e3
 
 
 def compare(size: int, batch: int, precision: str, names: tuple[str, ...], rounds: int, with_memory: bool) -> None:
