@@ -57,7 +57,6 @@ def locate(weights: str, progress: Progress | None = None) -> Located:
     path = Path(weights).expanduser()
     folder = path if path.is_dir() else path.parent
     files = _in_folder(path) if path.is_dir() else _files(path)
-    # Of a single file only what was saved together with it counts as its configuration.
     config = folder / "config.json"
     return Located(path.resolve().name, files, _json(config) if config.is_file() else {})
 

@@ -253,6 +253,6 @@ def _rows(tokens: int, parameters: Parameters, heads: int) -> int:
     """Rows a device, for the memory that one row's intermediates take: those of a block, and the scores."""
     kernel = parameters.outer["patch.weight"]
     hidden = parameters.blocks[0]["fc1.weight"].shape[1]
-    row = tokens * ((2 * hidden + 6 * kernel.shape[-1]) * kernel.dtype.itemsize + 8 * heads * tokens)
+    row = tokens * (4 * (2 * hidden + 6 * kernel.shape[-1]) + 8 * heads * tokens)
     budget = _BUDGET.get(jax.default_backend(), _BUDGET_ELSEWHERE)
     return int(max(1, min(budget // row, _ROWS)))
