@@ -50,7 +50,7 @@ def measure(made: Path, arguments: str, folder: Path) -> tuple[float, float]:
     name = f"{time.monotonic_ns()}.research.safetensors"
     command = [sys.executable, "-m", "dpfc_cli", "train", "--epsilon", "1", "--seed", "0", "--method"]
     started = time.perf_counter()
-    process = subprocess.Popen(  # noqa: S603
+    process = subprocess.Popen(
         [*command, *arguments.split(), "--features", str(made), "--out", str(folder / name)],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,

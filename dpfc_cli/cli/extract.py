@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dpfc_cli.backbones import BACKBONES, POOLINGS, PREPROCESS
+from dpfc_cli.backbones import BACKBONES, POOLINGS, PRECISIONS, PREPROCESS
 from dpfc_cli.cli import display, places
 from dpfc_cli.cli.app import command
 from dpfc_cli.cli.classes import class_names
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from dpfc_cli.images import Geometry, ImageSet
 
 DTYPES = ("float16", "float32")
-PRECISIONS = ("float32", "bfloat16")
 ON_ERROR = ("refuse", "null")
 WHAT, HOW, WORK = "What", "How", "The work"
 

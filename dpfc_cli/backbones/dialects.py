@@ -1,0 +1,344 @@
+"""Checkpoints as their libraries name them: one table each, from names in the file to names in `vit`.
+
+A name in the file is the dialect's prefix, then either a tensor of a block (`block` finds its number and its rest) or
+one outside. The tables name modules, whose weight and bias follow from them, or single tensors. Each tensor of a file
+must be known or be listed as of no use here (classifiers, text towers, mask tokens); each tensor that `vit` needs must
+be there. Both are errors that name the tensor: a checkpoint read half is a backbone that works, badly, in silence.
+
+Two dense layers are never used although they stand after the final normalisation: `pre_logits` of the first
+ImageNet-21k checkpoints (timm dropped it, and AugReg trained without) and the transformers library's `pooler`, the same
+or, for DINOv2, none at all. The projections of CLIP are left out, too: linear probes are better before than after them.
+"""
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from typing import Literal
+
+from dpfc_cli.errors import UserError
+
+Layout = Literal["torch", "flax"]
+
+
+@dataclass(frozen=True)
+class Dialect:
+    """One table. marks: the patches' kernel and the positions, by which the dialect is recognised; each has synonyms.
+
+    block: a regular expression for the tensors of blocks, with groups `number` (missing where all blocks are stacked
+    along a first axis) and `rest`. numbers: how a block's name may be written. outer, inner: name in the file to name
+    in `vit`, outside and inside blocks.
+    """
+
+    name: str
+    layout: Layout
+    prefixes: tuple[str, ...]
+    marks: tuple[tuple[str, ...], tuple[str, ...]]
+    block: str
+    numbers: tuple[str, ...]
+    outer: dict[str, str]
+    inner: dict[str, str]
+    ignored: tuple[str, ...] = ()
+    leaves: dict[str, str] = field(default_factory=lambda: {"weight": "weight", "bias": "bias"})
+
+
+TIMM = Dialect(
+    name="timm",
+    layout="torch",
+    prefixes=("", "module.", "model."),
+    marks=(("patch_embed.proj.weight",), ("pos_embed",)),
+    block=r"blocks\.(?:\d+\.)?(?P<number>\d+)\.(?P<rest>.+)",
+    numbers=("blocks.{}.",),
+    outer={
+        "patch_embed.proj": "patch",
+        "cls_token": "cls",
+        "dist_token": "dist",
+        "reg_token": "registers",
+        "register_tokens": "registers",
+        "pos_embed": "position",
+        "norm_pre": "prenorm",
+        "norm": "norm",
+        "fc_norm": "fc_norm",
+        "attn_pool.latent": "map.probe",
+        "attn_pool.q": "map.q",
+        "attn_pool.kv": "map.kv",
+        "attn_pool.proj": "map.out",
+        "attn_pool.norm": "map.norm",
+        "attn_pool.mlp.fc1": "map.fc1",
+        "attn_pool.mlp.fc2": "map.fc2",
+    },
+    inner={
+        "norm1": "norm1",
+        "attn.qkv": "qkv",
+        "attn.proj": "out",
+        "ls1.gamma": "scale1",
+        "gamma_1": "scale1",
+        "norm2": "norm2",
+        "mlp.fc1": "fc1",
+        "mlp.w12": "fc1",
+        "mlp.fc2": "fc2",
+        "mlp.w3": "fc2",
+        "ls2.gamma": "scale2",
+        "gamma_2": "scale2",
+    },
+    ignored=("head.*", "head_dist.*", "pre_logits.*", "mask_token"),
+)
+
+# One table for the library's ViT, DeiT, DINOv2, CLIP and SigLIP, as written before its version 5 and since.
+TRANSFORMERS = Dialect(
+    name="transformers",
+    layout="torch",
+    prefixes=("", "vit.", "deit.", "dinov2.", "dinov2_with_registers.", "vision_model."),
+    marks=(
+        ("embeddings.patch_embeddings.projection.weight", "embeddings.patch_embedding.weight"),
+        ("embeddings.position_embeddings", "embeddings.position_embedding.weight"),
+    ),
+    block=r"(?:encoder\.layers?|layers?)\.(?P<number>\d+)\.(?P<rest>.+)",
+    numbers=("encoder.layer.{}.", "encoder.layers.{}.", "layers.{}.", "layer.{}."),
+    outer={
+        "embeddings.patch_embeddings.projection": "patch",
+        "embeddings.patch_embedding": "patch",
+        "embeddings.cls_token": "cls",
+        "embeddings.class_embedding": "cls",
+        "embeddings.distillation_token": "dist",
+        "embeddings.register_tokens": "registers",
+        "embeddings.position_embeddings": "position",
+        "embeddings.position_embedding.weight": "position",
+        "pre_layrnorm": "prenorm",
+        "layernorm": "norm",
+        "post_layernorm": "norm",
+        "head.probe": "map.probe",
+        "head.attention.in_proj_weight": "map.qkv.weight",
+        "head.attention.in_proj_bias": "map.qkv.bias",
+        "head.attention.out_proj": "map.out",
+        "head.layernorm": "map.norm",
+        "head.mlp.fc1": "map.fc1",
+        "head.mlp.fc2": "map.fc2",
+    },
+    inner={
+        "layernorm_before": "norm1",
+        "norm1": "norm1",
+        "layer_norm1": "norm1",
+        "attention.attention.query": "q",
+        "attention.attention.key": "k",
+        "attention.attention.value": "v",
+        "attention.q_proj": "q",
+        "attention.k_proj": "k",
+        "attention.v_proj": "v",
+        "self_attn.q_proj": "q",
+        "self_attn.k_proj": "k",
+        "self_attn.v_proj": "v",
+        "attention.output.dense": "out",
+        "attention.o_proj": "out",
+        "self_attn.out_proj": "out",
+        "layer_scale1.lambda1": "scale1",
+        "layernorm_after": "norm2",
+        "norm2": "norm2",
+        "layer_norm2": "norm2",
+        "intermediate.dense": "fc1",
+        "mlp.fc1": "fc1",
+        "mlp.weights_in": "fc1",
+        "mlp.gate_proj": "gate",
+        "mlp.up_proj": "up",
+        "output.dense": "fc2",
+        "mlp.fc2": "fc2",
+        "mlp.weights_out": "fc2",
+        "mlp.down_proj": "fc2",
+        "layer_scale2.lambda1": "scale2",
+    },
+    ignored=(
+        "classifier.*",
+        "cls_classifier.*",
+        "distillation_classifier.*",
+        "pooler.*",
+        "embeddings.mask_token",
+        "embeddings.position_ids",
+        "text_model.*",
+        "text_projection.*",
+        "visual_projection.*",
+        "logit_scale",
+        "logit_bias",
+    ),
+)
+
+OPENAI = Dialect(
+    name="OpenAI CLIP",
+    layout="torch",
+    prefixes=("visual.",),
+    marks=(("conv1.weight",), ("positional_embedding",)),
+    block=r"transformer\.resblocks\.(?P<number>\d+)\.(?P<rest>.+)",
+    numbers=("transformer.resblocks.{}.",),
+    outer={
+        "conv1": "patch",
+        "class_embedding": "cls",
+        "positional_embedding": "position",
+        "ln_pre": "prenorm",
+        "ln_post": "norm",
+    },
+    inner={
+        "ln_1": "norm1",
+        "attn.in_proj_weight": "qkv.weight",
+        "attn.in_proj_bias": "qkv.bias",
+        "attn.out_proj": "out",
+        "ln_2": "norm2",
+        "mlp.c_fc": "fc1",
+        "mlp.c_proj": "fc2",
+    },
+    ignored=(
+        "proj",
+        "transformer.*",
+        "token_embedding.*",
+        "positional_embedding",
+        "ln_final.*",
+        "text_projection",
+        "logit_scale",
+        "context_length",
+        "input_resolution",
+        "vocab_size",
+    ),
+)
+
+
+def _google(name: str, position: str, attention: int, norm2: int, mlp: int, prefixes: tuple[str, ...]) -> Dialect:
+    """The .npz of Google's two code bases. They count the modules of a block differently: all together, or by kind."""
+    heads, layers = f"MultiHeadDotProductAttention_{attention}", f"MlpBlock_{mlp}"
+    pool = "MAPHead_0/MultiHeadDotProductAttention_0"
+    return Dialect(
+        name=name,
+        layout="flax",
+        prefixes=prefixes,
+        marks=(("embedding/kernel",), (position,)),
+        block=r"Transformer/encoderblock(?:_(?P<number>\d+))?/(?P<rest>.+)",
+        numbers=("Transformer/encoderblock_{}/",),
+        outer={
+            "embedding": "patch",
+            "cls": "cls",
+            position: "position",
+            "Transformer/encoder_norm": "norm",
+            "MAPHead_0/probe": "map.probe",
+            f"{pool}/query": "map.q",
+            f"{pool}/key": "map.k",
+            f"{pool}/value": "map.v",
+            f"{pool}/out": "map.out",
+            "MAPHead_0/LayerNorm_0": "map.norm",
+            "MAPHead_0/MlpBlock_0/Dense_0": "map.fc1",
+            "MAPHead_0/MlpBlock_0/Dense_1": "map.fc2",
+        },
+        inner={
+            "LayerNorm_0": "norm1",
+            f"{heads}/query": "q",
+            f"{heads}/key": "k",
+            f"{heads}/value": "v",
+            f"{heads}/out": "out",
+            f"LayerNorm_{norm2}": "norm2",
+            f"{layers}/Dense_0": "fc1",
+            f"{layers}/Dense_1": "fc2",
+        },
+        ignored=("head/*", "pre_logits/*", "params/txt/*", "params/t", "params/b", "opt/*", "states/*", "chrono/*"),
+        leaves={"kernel": "weight", "scale": "weight", "bias": "bias"},
+    )
+
+
+AUGREG = _google("AugReg", "Transformer/posembed_input/pos_embedding", 1, 2, 3, ("", "opt/target/", "params/"))
+BIG_VISION = _google("big_vision", "pos_embedding", 0, 1, 0, ("", "params/", "opt/target/", "params/img/"))
+
+DIALECTS = (TIMM, TRANSFORMERS, OPENAI, AUGREG, BIG_VISION)
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a tensor of the file goes: `name` in `vit`, of block `block`, or STACKED for all of them, or OUTER."""
+
+    name: str
+    block: int
+
+
+OUTER, STACKED = -1, -2
+
+
+def recognise(names: Iterable[str], source: str) -> tuple[Dialect, str]:
+    """The dialect that the names speak, and their prefix. UserError if it is none of ours."""
+    known = set(names)
+    speakers = [(d, p) for d in DIALECTS for p in d.prefixes]
+    marks = [sum(any(p + name in known for name in mark) for mark in d.marks) for d, p in speakers]
+    if not any(marks):
+        shown = ", ".join(sorted(known)[:4]) or "none"
+        raise UserError(
+            f"'{source}' is no Vision Transformer that dpfc can read: its tensors have other names ({shown}, …).",
+            f"Known are checkpoints of {', '.join(d.name for d in DIALECTS)}.",
+        )
+    return speakers[marks.index(max(marks))]
+
+
+def places(dialect: Dialect, prefix: str, names: Iterable[str], source: str) -> dict[str, Place]:
+    """Where each tensor goes, those of no use left out. UserError for a name that is not in the table."""
+    found = {}
+    for name in names:
+        place = _place(dialect, name.removeprefix(prefix)) if name.startswith(prefix) else None
+        if place is not None:
+            found[name] = place
+        elif not _ignored(dialect, prefix, name):
+            raise UserError(
+                f"'{source}' holds a tensor that a {dialect.name} checkpoint of a Vision Transformer does not have: "
+                f"'{name}'.",
+                "It belongs to another architecture, which dpfc would compute wrongly; use one of the known models.",
+            )
+    return found
+
+
+def _ignored(dialect: Dialect, prefix: str, name: str) -> bool:
+    """What a block holds matters always, whatever the patterns say."""
+    inner = name.removeprefix(prefix)
+    if name.startswith(prefix) and re.fullmatch(dialect.block, inner):
+        return False
+    return any(fnmatchcase(form, pattern) for form in (name, inner) for pattern in dialect.ignored)
+
+
+def _place(dialect: Dialect, name: str) -> Place | None:
+    inside = re.fullmatch(dialect.block, name)
+    if inside is None:
+        target = _target(dialect, dialect.outer, name)
+        return None if target is None else Place(target, OUTER)
+    target = _target(dialect, dialect.inner, inside["rest"])
+    number = STACKED if inside["number"] is None else int(inside["number"])
+    return None if target is None else Place(target, number)
+
+
+def _target(dialect: Dialect, table: dict[str, str], name: str) -> str | None:
+    if name in table:
+        return table[name]
+    module, _, leaf = name.rpartition("/" if dialect.layout == "flax" else ".")
+    if module in table and leaf in dialect.leaves:
+        return f"{table[module]}.{dialect.leaves[leaf]}"
+    return None
+
+
+def spelling(dialect: Dialect, prefix: str, name: str, block: int, known: Iterable[str]) -> str:
+    """How the file would call the tensor `name` of `vit`, to judge by how it calls others: for errors."""
+    table, starts = (dialect.outer, ("",)) if block == OUTER else (dialect.inner, dialect.numbers)
+    module, _, leaf = name.rpartition(".")
+    if module == "map.k" and module not in table.values():
+        module = "map.kv"
+    ends = {name: ""}
+    if module:
+        ends[module] = f"/{_FLAX[leaf]['norm' in module]}" if dialect.layout == "flax" else f".{leaf}"
+    found = {
+        prefix + start.format(block) + source + ends[target]: bool(ends[target])
+        for start in starts
+        for source, target in table.items()
+        if target in ends
+    }
+    # As another block has it, or at least its module.
+    usual = {re.sub(r"\d+", "#", each) for each in known}
+    modules = {re.split(r"[./][^./]*$", each)[0] for each in usual}
+
+    def likeness(each: str) -> int:
+        plain = re.sub(r"\d+", "#", each)
+        starting = any(other.startswith(plain.partition("#")[0]) for other in usual)
+        return 4 * (plain in usual) + 2 * (found[each] and re.split(r"[./][^./]*$", plain)[0] in modules) + starting
+
+    best = max(map(likeness, found), default=0)
+    return "' or '".join(each for each in found if likeness(each) == best) or name
+
+
+_FLAX = {"weight": ("kernel", "scale"), "bias": ("bias", "bias")}

@@ -1,0 +1,183 @@
+"""Checkpoints that are not what they should be: one message, which names the tensor."""
+
+import json
+import re
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from dpfc_cli import backbones
+from dpfc_cli.backbones import hub
+from dpfc_cli.errors import UserError
+from tests.backbones.tiny import build, pictures, random_weights, references, write
+
+REFERENCES = references()
+# Text towers, classifiers and projections: in the files, of no use here.
+UNUSED = (
+    "text_model", "pooler", "classifier", "logit_scale", "_projection", "visual.proj", "token_embedding", "ln_final",
+    "head.weight", "head.bias", "head/", "pre_logits",
+)  # fmt: skip
+
+
+def weights_of(name: str) -> dict[str, np.ndarray]:
+    return random_weights(REFERENCES[name]["shapes"])
+
+
+# What a file holds
+
+
+DIALECTS = ["timm-siglip", "transformers-5-vit", "transformers-4-clip-whole", "openai-clip", "augreg"]
+
+
+@pytest.mark.parametrize("name", DIALECTS)
+def test_each_tensor_is_missed_by_its_name_in_the_file_or_is_of_no_use(name, tmp_path):
+    case, whole = REFERENCES[name], weights_of(name)
+    unused = [
+        tensor for tensor in whole if any(part in tensor for part in UNUSED) or tensor.startswith(("t", "positional"))
+    ]
+    # Of the two blocks one will do.
+    for tensor in (tensor for tensor in whole if "1." not in tensor and "_1/" not in tensor and tensor not in unused):
+        rest = {key: array for key, array in whole.items() if key != tensor}
+        with pytest.raises(UserError, match=rf"lacks the tensor .*'{re.escape(tensor)}'"):
+            build(write(rest, tmp_path, case["kind"], case["config"]))
+    used = {key: array for key, array in whole.items() if key not in unused}
+    features = [build(write(each, tmp_path, case["kind"], case["config"]))(pictures(16)) for each in (whole, used)]
+    assert np.array_equal(*features)
+
+
+@pytest.mark.parametrize("name", list(REFERENCES))
+def test_every_tensor_of_every_file_is_called_for_or_known_to_be_of_no_use(name, tmp_path):
+    case = REFERENCES[name]
+    strange = weights_of(name) | {"blocks.0.attn.q_norm.weight": np.ones(3, np.float32)}
+    with pytest.raises(UserError, match=r"blocks\.0\.attn\.q_norm\.weight"):
+        build(write(strange, tmp_path, case["kind"], case["config"]))
+
+
+def test_an_unknown_tensor_inside_a_block_is_never_passed_over(tmp_path):
+    strange = weights_of("openai-clip") | {"visual.transformer.resblocks.1.gate": np.ones(3, np.float32)}
+    with pytest.raises(UserError, match=r"resblocks\.1\.gate"):
+        build(write(strange, tmp_path))
+
+
+def test_a_missing_block_is_missed(tmp_path):
+    rest = {name: array for name, array in weights_of("timm-vit").items() if not name.startswith("blocks.0.")}
+    with pytest.raises(UserError, match=r"lacks the tensor 'blocks\.0\.norm1\.weight'"):
+        build(write(rest, tmp_path))
+
+
+def test_a_tensor_of_another_shape_is_named(tmp_path):
+    wrong = weights_of("timm-vit") | {"blocks.1.mlp.fc2.bias": np.zeros(33, np.float32)}
+    with pytest.raises(UserError, match=r"'fc2\.bias'.*\(33,\)"):
+        build(write(wrong, tmp_path))
+
+
+def test_a_tensor_under_two_names_is_refused(tmp_path):
+    weights = weights_of("transformers-5-vit")
+    twice = weights | {"encoder.layer.0.intermediate.dense.weight": weights["layers.0.mlp.fc1.weight"]}
+    with pytest.raises(UserError, match="twice"):
+        build(write(twice, tmp_path, config=REFERENCES["transformers-5-vit"]["config"]))
+
+
+def test_other_networks_are_recognised_as_such(tmp_path):
+    with pytest.raises(UserError, match="no Vision Transformer that dpfc can read"):
+        build(write({"layer1.0.conv1.weight": np.zeros((4, 3, 3, 3), np.float32)}, tmp_path))
+
+
+# How it is stored
+
+
+def test_shards_are_read_by_their_index(tmp_path):
+    case, weights = REFERENCES["transformers-4-vit"], weights_of("transformers-4-vit")
+    whole = build(write(weights, tmp_path, config=case["config"]))
+    folder = tmp_path / "sharded"
+    folder.mkdir()
+    index = {}
+    for number in (1, 2):
+        part = {name: array for i, (name, array) in enumerate(sorted(weights.items())) if i % 2 == number - 1}
+        name = f"model-0000{number}-of-00002.safetensors"
+        write(part, folder).rename(folder / name)
+        index |= dict.fromkeys(part, name)
+    (folder / "config.json").write_text(json.dumps(case["config"]))
+    (folder / hub.INDEX).write_text(json.dumps({"weight_map": index}))
+    sharded = build(folder)
+    assert np.array_equal(sharded(pictures(16)), whole(pictures(16)))
+    (folder / "model-00002-of-00002.safetensors").unlink()
+    with pytest.raises(UserError, match=r"model-00002-of-00002\.safetensors"):
+        build(folder)
+
+
+@pytest.mark.parametrize("kind", ["safetensors", "npz"])
+def test_bfloat16_files_are_read(kind, tmp_path):
+    name = "big-vision" if kind == "npz" else "timm-vit"
+    rounded = {key: array.astype(ml_dtypes.bfloat16) for key, array in weights_of(name).items()}
+    config = {"num_attention_heads": 2}
+    features = build(write(rounded, tmp_path, kind, config))(pictures(16))
+    again = build(write({k: a.astype(np.float32) for k, a in rounded.items()}, tmp_path, kind, config))
+    assert np.array_equal(features, again(pictures(16)))
+
+
+def test_a_damaged_file_is_the_users_to_replace(tmp_path):
+    for kind, name in (("safetensors", "timm-vit"), ("npz", "augreg")):
+        file = write(weights_of(name), tmp_path, kind)
+        whole = file.read_bytes()
+        file.write_bytes(whole[: len(whole) // 2])
+        with pytest.raises(UserError, match="no whole"):
+            build(file)
+        # A bit turned inside an archive is caught by its checksum; safetensors has none, the manifest's SHA-256 tells.
+        if kind == "npz":
+            file.write_bytes(whole[:2000] + bytes([whole[2000] ^ 1]) + whole[2001:])
+            with pytest.raises(UserError, match="no whole"):
+                build(file)
+
+
+def test_pickles_in_an_archive_are_not_opened(tmp_path):
+    file = tmp_path / "model.npz"
+    np.savez(file, **weights_of("augreg"), trap=np.array([{}], object))
+    with pytest.raises(UserError, match="trap"):
+        build(file)
+    np.savez(file, **(weights_of("augreg") | {"cls": np.array([{}], object)}))
+    with pytest.raises(UserError, match="no whole"):
+        build(file)
+
+
+@pytest.mark.parametrize("name", ["model.pt", "pytorch_model.bin", "x.pth", "y.ckpt"])
+def test_pickles_are_refused_with_the_reason_and_the_way_out(name, tmp_path):
+    (tmp_path / name).write_bytes(b"\x80\x04.")
+    for weights in (str(tmp_path / name), f"hf:some/where/{name}", str(tmp_path)):
+        with pytest.raises(UserError, match=r"run whatever code(.|\n)*safetensors\.torch\.save_file"):
+            backbones.check("vit-b16", None, "paper", weights)
+
+
+def test_weights_that_are_not_there_or_no_weights_are_refused_at_once(tmp_path):
+    (tmp_path / "notes.txt").write_text("")
+    for weights, message in (
+        (str(tmp_path / "none.safetensors"), "no weights at"),
+        (str(tmp_path / "notes.txt"), "no file of weights"),
+        (str(tmp_path), "holds 0 files"),
+        ("hf:timm", "names no repository"),
+    ):
+        with pytest.raises(UserError, match=message):
+            backbones.check("vit-b16", None, "paper", weights)
+
+
+def test_weights_of_another_model_are_refused(tmp_path):
+    file = write(weights_of("timm-vit"), tmp_path)
+    with pytest.raises(UserError, match="no vit-b16: its width is 32, not 768"):
+        backbones.load("vit-b16", (16, 16, 3), weights=str(file))
+
+
+def test_a_pooling_that_the_checkpoint_lacks_is_refused(tmp_path):
+    for name, pool, what in (("timm-vit", "map", "attention pooling"), ("timm-siglip", "cls", "class token")):
+        file = write(weights_of(name), tmp_path, config=REFERENCES[name]["config"])
+        with pytest.raises(UserError, match=f"no {what}"):
+            build(file, pool=pool)
+
+
+def test_a_configuration_that_makes_no_sense_is_refused(tmp_path):
+    for config, message in (({"num_attention_heads": 5}, "5 heads"), ({"hidden_act": "relu"}, "relu")):
+        with pytest.raises(UserError, match=message):
+            build(write(weights_of("timm-vit"), tmp_path, config=config))
+    (tmp_path / "config.json").write_text("{")
+    with pytest.raises(UserError, match="not JSON"):
+        build(tmp_path / "model.safetensors")

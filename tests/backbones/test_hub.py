@@ -1,0 +1,191 @@
+"""Weights from the Hugging Face hub, here a server on this machine: fetched once, resumed, found offline."""
+
+import hashlib
+import http.server
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dpfc_cli.backbones import hub
+from dpfc_cli.errors import UserError
+from tests.backbones.tiny import build, pictures, random_weights, references, write
+
+CASE = references()["transformers-5-vit"]
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+
+
+class Home(http.server.BaseHTTPRequestHandler):
+    """`/owner/name/resolve/main/file` of the files given, with the headers that the hub sends."""
+
+    def do_HEAD(self) -> None:
+        self._answer(body=False)
+
+    def do_GET(self) -> None:
+        self._answer(body=True)
+
+    def _answer(self, body: bool) -> None:
+        owner, name, _, _, file = self.path.removeprefix("/").split("/", 4)
+        content = self.server.files.get(f"{owner}/{name}", {}).get(file)
+        self.server.asked.append((self.command, self.path, self.headers.get("Range")))
+        if content is None:
+            known = f"{owner}/{name}" in self.server.files
+            self.send_response(404 if known else 401)
+            self.send_header("X-Error-Code", "EntryNotFound" if known else "RepoNotFound")
+            self.send_header("X-Repo-Commit", COMMIT)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+            return
+        start = int((self.headers.get("Range") or "bytes=0-").removeprefix("bytes=").partition("-")[0])
+        self.send_response(206 if start else 200)
+        self.send_header("ETag", f'"{hashlib.sha256(content).hexdigest()}"')
+        self.send_header("X-Repo-Commit", COMMIT)
+        self.send_header("Accept-Ranges", "bytes")
+        self.send_header("Content-Length", str(len(content) - start))
+        if start:
+            self.send_header("Content-Range", f"bytes {start}-{len(content) - 1}/{len(content)}")
+        self.end_headers()
+        if body:
+            stop = start + self.server.breaks.pop(0) if self.server.breaks else None
+            self.wfile.write(content[start:stop])
+
+    def log_message(self, *_: object) -> None: ...
+
+
+@pytest.fixture
+def home(tmp_path, monkeypatch) -> Iterator[http.server.ThreadingHTTPServer]:
+    """The server, as the hub of this process, and an empty cache."""
+    from huggingface_hub import constants
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Home)
+    server.files, server.asked, server.breaks, server.address = {}, [], [], f"http://127.0.0.1:{server.server_port}"
+    server.daemon_threads = True
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+    thread.start()
+    template = f"{server.address}/{{repo_id}}/resolve/{{revision}}/{{filename}}"
+    monkeypatch.setattr(constants, "ENDPOINT", server.address)
+    monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
+    yield server
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+@pytest.fixture
+def model(home, tmp_path) -> bytes:
+    content = write(random_weights(CASE["shapes"]), tmp_path).read_bytes()
+    config = json.dumps(CASE["config"]).encode()
+    home.files["some/vit"] = {"model.safetensors": content, "config.json": config, "pytorch_model.bin": b""}
+    return content
+
+
+def gets(home) -> int:
+    return sum(method == "GET" for method, _, _ in home.asked)
+
+
+def test_a_repository_is_fetched_once_and_found_offline_ever_after(home, model, monkeypatch):
+    from huggingface_hub import constants
+
+    heard = []
+    found = hub.locate("hf:some/vit", lambda *progress: heard.append(progress))
+    assert found.id == "hf:some/vit/model.safetensors"
+    assert found.files[0].read_bytes() == model
+    assert found.config == CASE["config"]
+    assert ("model.safetensors", len(model), len(model)) in heard
+    before = gets(home)
+    assert hub.locate("hf:some/vit/model.safetensors").files == found.files
+    assert gets(home) == before
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    asked = len(home.asked)
+    assert hub.locate("hf:some/vit") == found
+    assert len(home.asked) == asked
+
+
+def test_the_features_are_those_of_the_file(home, model):
+    expected = np.array(CASE["features"]["16"]["cls"])
+    np.testing.assert_allclose(build("hf:some/vit")(pictures(16)), expected, atol=1e-5)
+
+
+def test_a_broken_download_goes_on_where_it_stopped(home, model, monkeypatch):
+    from huggingface_hub import constants, file_download
+
+    monkeypatch.setattr(constants, "DOWNLOAD_CHUNK_SIZE", 1000)
+    monkeypatch.setattr(file_download.time, "sleep", lambda _: None)
+    home.breaks = [20_000, 10_000]
+    heard = []
+    found = hub.locate("hf:some/vit", lambda *progress: heard.append(progress))
+    assert found.files[0].read_bytes() == model
+    ranges = [asked for method, path, asked in home.asked if method == "GET" and path.endswith("model.safetensors")]
+    assert ranges == [None, "bytes=20000-", "bytes=30000-"]
+    assert [done for name, done, _ in heard if name == "model.safetensors"][-1] == len(model)
+
+
+def test_a_server_that_always_breaks_off_is_named(home, model, monkeypatch):
+    from huggingface_hub import file_download
+
+    monkeypatch.setattr(file_download.time, "sleep", lambda _: None)
+    home.breaks = [10] * 20
+    with pytest.raises(UserError, match=r"'model\.safetensors' of 'some/vit' could not be had"):
+        hub.locate("hf:some/vit")
+
+
+def test_shards_are_fetched_by_their_index(home, model, tmp_path):
+    index = json.dumps({"weight_map": {"a": "part-1.safetensors", "b": "part-2.safetensors"}}).encode()
+    home.files["some/large"] = {hub.INDEX: index, "part-1.safetensors": model, "part-2.safetensors": model}
+    found = hub.locate("hf:some/large")
+    assert [file.name for file in found.files] == ["part-1.safetensors", "part-2.safetensors"]
+    assert found.id == f"hf:some/large/{hub.INDEX}"
+    home.files["some/hostile"] = {hub.INDEX: json.dumps({"weight_map": {"a": "../../x.safetensors"}}).encode()}
+    with pytest.raises(UserError, match=r"no index of \.safetensors"):
+        hub.locate("hf:some/hostile")
+
+
+def test_what_the_hub_does_not_have_is_said(home, model):
+    home.files["some/pickled"] = {"pytorch_model.bin": b"\x80"}
+    for weights, message in (
+        ("hf:some/other", "no such public repository"),
+        ("hf:some/vit/other.npz", "no such file"),
+        ("hf:some/pickled", r"holds no model\.safetensors(.|\n)*Pickles"),
+    ):
+        with pytest.raises(UserError, match=message):
+            hub.locate(weights)
+
+
+def test_what_is_not_cached_cannot_be_had_offline(home, model, monkeypatch):
+    from huggingface_hub import constants
+
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    with pytest.raises(UserError, match=r"not in the cache(.|\n)*--weights"):
+        hub.locate("hf:some/vit")
+    assert not home.asked
+
+
+def test_a_configuration_that_was_never_fetched_is_not_taken_for_absent(home, model, monkeypatch):
+    """Offline, half a repository in the cache: the number of heads must not be guessed."""
+    from huggingface_hub import constants, hf_hub_download
+
+    hf_hub_download("some/vit", "model.safetensors")
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    with pytest.raises(UserError, match=r"'config\.json' of 'some/vit'"):
+        hub.locate("hf:some/vit")
+
+
+def test_the_environment_names_the_mirror_and_the_cache(home, model, tmp_path):
+    """As a user sets them, in a process of its own."""
+    code = "import sys; from dpfc_cli.backbones import hub; print(hub.locate(sys.argv[1]).files[0])"
+    settings = {"HF_ENDPOINT": home.address, "HF_HOME": str(tmp_path / "elsewhere"), "HF_HUB_DISABLE_TELEMETRY": "1"}
+    root = Path(__file__).parents[2]
+    done = subprocess.run(
+        [sys.executable, "-c", code, "hf:some/vit"],
+        check=True, capture_output=True, text=True, cwd=root, env=os.environ | settings,
+    )  # fmt: skip
+    assert Path(done.stdout.strip()).read_bytes() == model
+    assert Path(done.stdout.strip()).is_relative_to(tmp_path / "elsewhere")
+    assert done.stderr == ""

@@ -1,0 +1,90 @@
+"""Preprocessing: Pillow's resizing bit for bit, grey becomes colour, patches in their order."""
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from dpfc_cli.backbones.preprocess import normalised, patches, resized
+from dpfc_cli.backbones.resample import antialiased, interpolated
+from dpfc_cli.images.geometry import Geometry
+
+PAPER = Geometry((384, 384), 256)
+KINDS = {"bicubic": Image.Resampling.BICUBIC, "bilinear": Image.Resampling.BILINEAR}
+
+
+def pictures(height: int, width: int, colours: int = 3) -> np.ndarray:
+    """Noise, a ramp, and extremes side by side: overshoots are cut at both ends."""
+    random = np.random.default_rng(0)
+    noise = random.integers(0, 256, (height, width, colours), dtype=np.uint8)
+    ramp = np.broadcast_to(np.linspace(0, 255, width)[None, :, None], (height, width, colours)).astype(np.uint8)
+    board = (255 * (np.indices((height, width)).sum(0) // 3 % 2))[..., None].repeat(colours, 2).astype(np.uint8)
+    return np.stack([noise, ramp, board])
+
+
+def pillows(picture: np.ndarray, geometry: Geometry) -> np.ndarray:
+    image = Image.fromarray(picture.squeeze())
+    width, height = image.size
+    if isinstance(geometry.resize, int):
+        target = tuple(geometry.resize * side // min(width, height) for side in (width, height))
+    else:
+        target = geometry.resize[::-1]
+    image = image.resize(target, KINDS[geometry.filter])
+    left, top = (round((side - geometry.crop) / 2) for side in image.size)
+    return np.asarray(image.crop((left, top, left + geometry.crop, top + geometry.crop)))
+
+
+def ours(batch: np.ndarray, geometry: Geometry) -> np.ndarray:
+    return np.asarray(resized(batch, geometry)).transpose(0, 2, 3, 1)
+
+
+@pytest.mark.parametrize(
+    ("height", "width", "geometry"),
+    [
+        (32, 32, PAPER),
+        (28, 28, PAPER),
+        (64, 48, PAPER),
+        (32, 32, Geometry(248, 224)),
+        (40, 33, Geometry(256, 224)),
+        (32, 32, Geometry((224, 224), 224)),
+        (300, 420, Geometry(56, 48)),
+        (224, 224, Geometry(224, 224)),
+        (32, 48, Geometry(64, 64, "bilinear")),
+        (96, 80, Geometry((33, 31), 24, "bilinear")),
+    ],
+)
+def test_every_byte_is_pillows(height, width, geometry):
+    batch = pictures(height, width)
+    expected = np.stack([pillows(picture, geometry) for picture in batch])
+    assert np.array_equal(ours(batch, geometry), expected)
+
+
+def test_pictures_shrunk_beyond_exactness_are_off_by_one_at_most():
+    batch = pictures(700, 700, 1)
+    difference = ours(batch, Geometry(16, 16))[..., 0] - np.stack([pillows(p, Geometry(16, 16)) for p in batch])
+    assert np.abs(difference).max() <= 1
+
+
+def test_grey_becomes_colour():
+    batch = pictures(28, 28, 1)
+    planes = np.asarray(normalised(resized(batch, PAPER), np.array([0.1, 0.2, 0.3]), np.array([1.0, 2.0, 3.0])))
+    grey = ours(batch, PAPER)[..., 0] / 255
+    assert planes.shape == (3, 3, 256, 256)
+    for colour, (mean, std) in enumerate([(0.1, 1.0), (0.2, 2.0), (0.3, 3.0)]):
+        np.testing.assert_allclose(planes[:, colour], (grey - mean) / std, atol=1e-6)
+
+
+def test_patches_lie_row_by_row_and_what_they_do_not_cover_is_dropped():
+    side, patch = 11, 4
+    planes = np.arange(2 * 3 * side * side, dtype=np.float32).reshape(2, 3, side, side)
+    rows = np.asarray(patches(planes, patch))
+    assert rows.shape == (2, 4, 48)
+    expected = planes[1, :, 4:8, 0:4].transpose(1, 2, 0)
+    assert np.array_equal(rows[1, 2].reshape(4, 4, 3), expected)
+
+
+@pytest.mark.parametrize("matrix", [antialiased, interpolated])
+@pytest.mark.parametrize(("size", "target"), [(14, 16), (37, 18), (16, 16), (7, 1)])
+def test_resizing_keeps_constants(matrix, size, target):
+    np.testing.assert_allclose(matrix(size, target).sum(1), 1, atol=1e-12)
+    if size == target:
+        np.testing.assert_allclose(matrix(size, target), np.eye(size), atol=1e-12)

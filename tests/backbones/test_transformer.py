@@ -1,0 +1,194 @@
+"""A Vision Transformer as a backbone: a record's features are its own, in any batch, on any number of devices."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dpfc_cli import backbones
+from dpfc_cli.backbones.models import MODELS
+from dpfc_cli.errors import UserError
+from dpfc_cli.images.geometry import Geometry
+from tests.backbones.tiny import build, pictures, random_weights, references, write
+
+CASE = references()["timm-vit"]
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory) -> Path:
+    return write(random_weights(CASE["shapes"]), tmp_path_factory.mktemp("weights"), config=CASE["config"])
+
+
+@pytest.fixture(scope="module")
+def small(file) -> backbones.Backbone:
+    return build(file, batch=4)
+
+
+def ti16(folder: Path) -> Path:
+    """A checkpoint of ViT-Ti/16's width, depth and patches, but small otherwise."""
+    shapes = {
+        "cls_token": [1, 1, 192],
+        "pos_embed": [1, 197, 192],
+        "patch_embed.proj.weight": [192, 3, 16, 16],
+        "patch_embed.proj.bias": [192],
+        "norm.weight": [192],
+        "norm.bias": [192],
+    }
+    for i in range(12):
+        for name, outputs, inputs in (("attn.qkv", 576, 192), ("attn.proj", 192, 192), ("mlp.fc1", 8, 192)):
+            shapes |= {f"blocks.{i}.{name}.weight": [outputs, inputs], f"blocks.{i}.{name}.bias": [outputs]}
+        shapes |= {f"blocks.{i}.mlp.fc2.weight": [192, 8], f"blocks.{i}.mlp.fc2.bias": [192]}
+        shapes |= {f"blocks.{i}.norm{n}.{leaf}": [192] for n in (1, 2) for leaf in ("weight", "bias")}
+    return write(random_weights(shapes), folder)
+
+
+# A record's features depend on its own pixels alone
+
+
+def test_a_records_features_are_the_same_bits_whatever_the_others_hold(small):
+    batch = pictures(16, 4)
+    features = small(batch)
+    for row in (0, 3):
+        for others in (np.zeros_like(batch), np.full_like(batch, 255), pictures(16, 4, seed=9)):
+            others[row] = batch[row]
+            assert np.array_equal(small(others)[row], features[row])
+
+
+@pytest.mark.parametrize("count", [0, 1, 3, 4, 5, 9])
+def test_any_number_of_rows_gives_what_one_at_a_time_gives(small, count):
+    batch = pictures(16, count)
+    features = small(batch)
+    assert features.shape == (count, 32)
+    assert features.dtype == np.float32
+    for row in range(count):
+        np.testing.assert_allclose(features[row], small(batch[row : row + 1])[0], atol=1e-5)
+
+
+def test_rows_may_be_handed_in_without_waiting_and_their_array_filled_anew(small):
+    batch = pictures(16, 4)
+    expected = small(batch)
+    shared = batch.copy()
+    pending = small.submit(shared)
+    shared[:] = 0
+    assert np.array_equal(np.asarray(pending), expected)
+    assert np.array_equal(np.asarray(small.submit(batch[:3])), expected[:3])
+    with pytest.raises(ValueError, match="at most 4"):
+        small.submit(pictures(16, 5))
+
+
+def test_floats_and_other_shapes_are_refused(small):
+    for wrong in (np.zeros((1, 16, 16, 3), np.float32), np.zeros((1, 17, 16, 3), np.uint8)):
+        with pytest.raises(ValueError, match="uint8"):
+            small(wrong)
+
+
+DEVICES = """
+import sys, numpy as np, jax
+from tests.backbones.tiny import build, pictures
+backbone = build(sys.argv[1], batch=5)
+assert len(jax.devices()) == 4 and backbone.batch == 8, backbone.batch
+submitted = backbone.submit(pictures(16, 8))
+assert len(submitted.sharding.device_set) == 4
+assert {shard.data.shape for shard in submitted.addressable_shards} == {(2, 32)}
+np.save(sys.argv[2], backbone(pictures(16, 11)))
+"""
+
+
+def test_four_devices_share_the_batch_and_give_what_one_gives(small, file, tmp_path):
+    out = tmp_path / "four.npy"
+    root = Path(__file__).parents[2]
+    flags = {"XLA_FLAGS": "--xla_force_host_platform_device_count=4", "PYTHONPATH": str(root), "JAX_PLATFORMS": "cpu"}
+    subprocess.run([sys.executable, "-c", DEVICES, str(file), str(out)], check=True, env=os.environ | flags, cwd=root)
+    np.testing.assert_allclose(np.load(out), small(pictures(16, 11)), atol=1e-5)
+
+
+# Through the front door
+
+
+def test_pictures_of_the_data_sets_size_and_prepared_ones_give_the_same_features(tmp_path):
+    from tests.backbones.test_preprocess import pillows
+
+    weights = str(ti16(tmp_path))
+    batch = pictures(32, 2)
+    raw = backbones.load("vit-ti16", (32, 32, 3), weights=weights, batch=2)
+    prepared = backbones.load("vit-ti16", (256, 256, 3), weights=weights, batch=2, prepared=True)
+    cut = np.stack([pillows(picture, backbones.geometry("vit-ti16", "paper")) for picture in batch])
+    assert np.array_equal(raw(batch), prepared(cut))
+
+
+def test_the_description_says_which_vector_of_which_weights_from_which_pixels(tmp_path):
+    weights = ti16(tmp_path)
+    said = backbones.load("vit-ti16", (28, 28, 1), weights=str(weights), preprocess="native").describe()
+    assert json.loads(json.dumps(said)) == said
+    assert said["weights"]["id"] == "model.safetensors"
+    assert said["weights"]["dialect"] == "timm"
+    assert len(said["weights"]["sha256"]) == 64
+    assert said["preprocessing"].items() >= {"recipe": "native", "resize": 248, "crop": 224}.items()
+    assert said["preprocessing"]["mean"] == [0.5, 0.5, 0.5]
+    assert said.items() >= {"name": "vit-ti16", "pooling": "cls", "dim": 192, "grid": [14, 14]}.items()
+    assert said["feature"] == "class token after the final normalisation"
+    # The same weights in another place, read for other pictures, are the same backbone.
+    again = backbones.load("vit-ti16", (32, 32, 3), weights=str(tmp_path), preprocess="native").describe()
+    assert again | {"weights": None} == said | {"weights": None}
+    assert again["weights"]["sha256"] == said["weights"]["sha256"]
+
+
+def test_paper_preprocessing_of_patches_of_14_drops_the_last_pixels():
+    for name, model in MODELS.items():
+        assert backbones.geometry(name, "paper") == Geometry((384, 384), 256)
+        assert backbones.geometry(name, "paper").crop // model.patch == {14: 18, 16: 16, 32: 8}[model.patch]
+        assert backbones.geometry(name, "native").crop == 224
+    assert backbones.geometry("scattering", "paper") is None
+
+
+def test_every_size_asked_for_has_a_name():
+    asked = {
+        "vit-ti16", "vit-s16", "vit-b16", "vit-b16-in1k", "vit-b32", "vit-l16", "vit-h14", "vit-g14",
+        "deit-ti16", "deit-s16", "deit-b16", "clip-b32", "clip-b16", "clip-l14", "siglip-b16", "siglip-so400m14",
+        *(f"dinov2-{size}14{reg}" for size in "sblg" for reg in ("", "-reg")),
+    }  # fmt: skip
+    assert set(MODELS) == asked
+    for model in MODELS.values():
+        assert model.home is None or (model.width % model.heads == 0 and model.home.count("/") == 2)
+
+
+def test_what_cannot_be_is_refused_before_anything_is_fetched():
+    for arguments, message in (
+        (("vit-b61", None), "Did you mean 'vit-b16'"),
+        (("vit-b16", "max"), "Known: none, mean, cls, map"),
+        (("vit-b16", "none"), "scattering's"),
+        (("vit-b16", "map"), "no attention pooling"),
+        (("siglip-b16", "cls"), "no class token"),
+        (("vit-b16", None, "papers"), "Did you mean 'paper'"),
+        (("vit-g14", None), "never published"),
+        (("scattering", "cls"), "no 'cls' feature"),
+        (("scattering", None, "paper", "x.npz"), "no weights"),
+    ):
+        with pytest.raises(UserError, match=message):
+            backbones.check(*arguments)
+    with pytest.raises(UserError, match="Known: float32, bfloat16"):
+        backbones.load("vit-b16", (32, 32, 3), precision="float16")
+
+
+def test_the_default_batch_keeps_intermediates_bounded(file):
+    import jax
+
+    from dpfc_cli.backbones.transformer import _features
+
+    for size in (16, 64):
+        backbone = build(file, size, batch=None)
+        pixels = jax.ShapeDtypeStruct((backbone.batch, size, size, 3), np.uint8)
+        compiled = _features.lower(pixels, backbone._outer, backbone._blocks, backbone._plan).compile()
+        assert compiled.memory_analysis().temp_size_in_bytes <= 640 << 20
+
+
+def test_the_names_cost_no_import_of_jax():
+    code = (
+        "import sys, dpfc_cli.backbones as b; b.check('vit-b16', None);"
+        "assert not {'jax', 'numpy', 'huggingface_hub', 'safetensors'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).parents[2])

@@ -1,0 +1,71 @@
+"""Checkpoints made from a seed, the same here and where the reference libraries run (`bench/references.py`)."""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+DATA = Path(__file__).parent / "data" / "references.json"
+
+
+def references() -> dict[str, dict[str, Any]]:
+    """By case: the library, the names and shapes of its tensors, its configuration, and the features it computed."""
+    return json.loads(DATA.read_text("utf-8"))
+
+
+def random_weights(shapes: Mapping[str, Sequence[int]], seed: int = 0) -> dict[str, np.ndarray]:
+    """Tensors of a size that keeps activations near 1. RandomState's stream is frozen for ever, Generator's is not."""
+    random = np.random.RandomState(seed)
+    weights = {}
+    for name in sorted(shapes):
+        shape = tuple(shapes[name])
+        values = random.standard_normal(shape)
+        leaf = name.replace("/", ".").rpartition(".")[2]
+        if leaf in ("weight", "scale", "gamma", "lambda1", "gamma_1", "gamma_2") and len(shape) == 1:
+            values = 1 + 0.2 * values
+        elif leaf.endswith(("weight", "kernel")) and "position" not in name:
+            flax = leaf == "kernel"
+            fan = np.prod(shape[:-1]) if (flax and "out" in name) or (flax and len(shape) != 3) else np.prod(shape[1:])
+            fan = shape[0] if flax and len(shape) == 3 and "out" not in name else fan
+            values /= np.sqrt(fan)
+        elif leaf in ("bias", "in_proj_bias"):
+            values *= 0.2
+        weights[name] = values.astype(np.float32)
+    return weights
+
+
+def pictures(size: int, count: int = 2, seed: int = 1) -> np.ndarray:
+    """uint8 (count, size, size, 3)."""
+    return np.random.RandomState(seed).randint(0, 256, (count, size, size, 3)).astype(np.uint8)
+
+
+def write(weights: Mapping[str, np.ndarray], folder: Path, kind: str = "safetensors", config: Any = None) -> Path:
+    """The weights as a file, and config.json beside it."""
+    from safetensors.numpy import save_file
+
+    file = folder / f"model.{kind}"
+    if kind == "npz":
+        np.savez(file, **weights)
+    else:
+        save_file(dict(weights), file)
+    if config is not None:
+        (folder / "config.json").write_text(json.dumps(config), "utf-8")
+    return file
+
+
+def build(file: Path | str, size: int = 16, pool: str | None = None, batch: int = 2, precision: str = "float32") -> Any:
+    """The backbone of a tiny checkpoint, on prepared pictures: mean and std are one half."""
+    from dpfc_cli.backbones import checkpoint, hub, transformer
+    from dpfc_cli.backbones.models import HALF, Model
+    from dpfc_cli.images.geometry import Geometry
+
+    located = hub.locate(str(file))
+    geometry = Geometry(size, size)
+    model = Model(None, None, None, 4, 2, (size, size), HALF, HALF)
+    parameters = checkpoint.read(located.files, located.id, transformer.DTYPES[precision])
+    architecture = transformer.architecture(model, parameters, located, pool)
+    recipe = transformer.Recipe("native", geometry, HALF, HALF)
+    shape = (size, size, 3)
+    return transformer.Transformer({"name": "tiny"}, parameters, architecture, recipe, shape, batch, prepared=True)
