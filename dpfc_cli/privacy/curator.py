@@ -24,6 +24,7 @@ from typing import Any
 
 import numpy as np
 
+from dpfc_cli.privacy import chain as chains
 from dpfc_cli.privacy.lattice import Reals, lattice_for
 from dpfc_cli.privacy.noise import ETA_PER_SAMPLE, Bits, bernoulli, rounded_normal
 from dpfc_cli.privacy.oracle import Facts, Plan, Progress
@@ -60,7 +61,8 @@ class _RowMap:
 
     def __call__(self, x: Any, labels: Any, present: Any, arrays: dict[str, Any], xp: Any) -> tuple[Any, Any]:
         x, y, valid = prepare(x, labels, present, self.facts.m, xp)
-        query = replace(self.query, **arrays) if arrays else self.query  # type: ignore[type-var]
+        chain = chains.with_arrays(self.query.chain, arrays["chain"])
+        query = replace(self.query, **{**arrays, "chain": chain})  # type: ignore[type-var]
         left, right = query.factors(x, y, self.facts, self.grid, xp)
         # The null record adds zero, whatever its factors are: where, since 0·NaN would be NaN.
         return xp.where(valid, left, 0.0), xp.where(valid, right, 0.0)
@@ -88,8 +90,10 @@ def exact_sum(
     from dpfc_cli.kernels import products, rows
 
     size, expected = block_rows(facts), 0
-    arrays = {name: getattr(query, name) for name in query.arrays}
-    bare = replace(query, **dict.fromkeys(query.arrays))  # type: ignore[type-var]
+    arrays: dict[str, Any] = {name: getattr(query, name) for name in query.arrays}
+    arrays["chain"] = chains.arrays(query.chain)
+    form = chains.with_arrays(query.chain, [None] * len(arrays["chain"]))
+    bare = replace(query, **dict.fromkeys(query.arrays), chain=form)  # type: ignore[type-var]
     if isinstance(bare, Hessians):
         # Blocks of equally many classes share one compiled function.
         arrays["theta"] = arrays["theta"][:, bare.start : bare.stop]
