@@ -26,7 +26,7 @@ NORMALISE = Clip(1e-30)
 """Scales every record to norm 1, for a norm this small is shorter than any."""
 FLOOR = 1e-5
 """Of the damping, in units of the records' mean square: what float32 features resolve."""
-LONGEST = 150.0
+LONGEST = 300.0
 """Total step beyond which no feature set gained."""
 STABLE = 0.8
 """Largest step in units of m. At θ = 0 the softmax's curvature in a white space is 1/m, so that 2 would diverge."""
@@ -141,7 +141,7 @@ def total_step(dimension: float, facts: Facts, options: Options) -> float:
         return LONGEST
     factor = Gradient.replace_one if facts.adjacency == "replace-one" else 1.0
     rho = facts.n * options.mu / (factor * dimension)
-    return options.eta * min(rho**0.85 * (facts.m / 30) ** 0.25, LONGEST)
+    return options.eta * min(math.pow(rho, 0.85) * math.pow(facts.m / 30, 0.25), LONGEST)
 
 
 def schedule(dimension: float, facts: Facts, options: Options) -> tuple[float, float]:
