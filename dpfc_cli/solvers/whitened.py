@@ -138,7 +138,7 @@ def total_step(dimension: float, facts: Facts, options: Options) -> float:
     Noise in the logits has standard deviation near τ/ρ: the rule ends the descent when it has grown to about 1.
     """
     if options.mu == 0:
-        return LONGEST
+        return options.eta * LONGEST
     factor = Gradient.replace_one if facts.adjacency == "replace-one" else 1.0
     rho = facts.n * options.mu / (factor * dimension)
     return options.eta * min(math.pow(rho, 0.85) * math.pow(facts.m / 30, 0.25), LONGEST)
