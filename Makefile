@@ -3,10 +3,10 @@ PYTHON ?= python3
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check format clean
+.PHONY: help demo test check format bench-accuracy clean
 
 help: ## What one can do here
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-15s %s\n", $$1, $$2}'
 
 .venv/.run: pyproject.toml
 	$(PYTHON) -m venv .venv
@@ -34,6 +34,9 @@ check: .venv/.test ## Lint, types and the import contract
 
 format: .venv/.test ## Format the code
 	$(BIN)/ruff check --fix . && $(BIN)/ruff format .
+
+bench-accuracy: .venv/.test ## Methods untuned on the synthetic sets and on SETS="PATH …"; hours, resumable
+	$(BIN)/python -m bench.accuracy $(SETS) --synthetic bench-results/synthetic
 
 clean: ## Remove what make made
 	rm -rf .venv demo build dist

@@ -156,3 +156,17 @@ def test_the_head_needs_no_whitening() -> None:
     options = METHOD.defaults(facts, 1.0, {})
     chain: Chain = METHOD.solve(curator(facts, METHOD.plan(facts, options), 1.0, x, y), facts, options).chain
     assert not any(isinstance(step, Linear) for step in chain)
+
+
+def test_all_steps_share_one_compiled_function_whatever_the_released_arrays() -> None:
+    from dpfc_cli.kernels import rows
+
+    x, y = blobs(300, 5, 3)
+    facts = Facts(n=300, m=3, d=5)
+    for seed in (1, 2):
+        options = METHOD.defaults(facts, 1.0, {})
+        METHOD.solve(curator(facts, METHOD.plan(facts, options), 1.0, x, y, seed), facts, replace(options))
+        if seed == 1:
+            before = rows.compiled.cache_info().misses
+    # R is a number that was released: it alone makes a new gradient, and C a new chain.
+    assert rows.compiled.cache_info().misses - before <= 2
