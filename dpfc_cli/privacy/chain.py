@@ -85,17 +85,14 @@ def run(chain: Chain, x: Any, xp: Any) -> Any:
     return z
 
 
-def arrays(chain: Chain) -> list[np.ndarray]:
-    """The arrays of its steps, in order."""
-    return [getattr(step, _FIELDS[type(step)]) for step in chain if not isinstance(step, Clip)]
+def values(chain: Chain) -> list[Any]:
+    """The number or array of each step."""
+    return [getattr(step, _FIELDS[type(step)]) for step in chain]
 
 
-def with_arrays(chain: Chain, values: Sequence[Any]) -> Chain:
-    """The chain with other arrays in its steps. With None for each it is hashable, and stands for all of its form."""
-    left = iter(values)
-    return tuple(
-        step if isinstance(step, Clip) else replace(step, **{_FIELDS[type(step)]: next(left)}) for step in chain
-    )
+def with_values(chain: Chain, given: Sequence[Any]) -> Chain:
+    """The chain with others. With None for each it is hashable, and stands for all of its form."""
+    return tuple(replace(step, **{_FIELDS[type(step)]: value}) for step, value in zip(chain, given, strict=True))
 
 
 def check(chain: Chain, d: int) -> None:
@@ -121,14 +118,19 @@ def to_json(chain: Chain) -> list[dict[str, float | str]]:
     return [{"step": names[type(s)]} | ({"norm": s.norm} if isinstance(s, Clip) else {}) for s in chain]
 
 
-def from_json(steps: list[dict[str, Any]], values: Sequence[np.ndarray], d: int) -> Chain:
+def arrays(chain: Chain) -> list[np.ndarray]:
+    """Those of its steps, in order: what a head carries beside the card."""
+    return [value for value in values(chain) if isinstance(value, np.ndarray)]
+
+
+def from_json(steps: list[dict[str, Any]], held: Sequence[np.ndarray], d: int) -> Chain:
     """The chain of a card with its arrays; ValueError for a step that this version does not know."""
     if any(step.get("step") not in _NAMES for step in steps):
         raise ValueError(f"unknown preprocessing step in {steps!r}")
-    kinds = [_NAMES[step["step"]] for step in steps]
-    if len(values) != sum(kind is not Clip for kind in kinds):
+    kinds: list[Any] = [_NAMES[step["step"]] for step in steps]
+    if len(held) != sum(kind is not Clip for kind in kinds):
         raise ValueError("the arrays of its preprocessing are missing")
-    bare = tuple(Clip(float(s["norm"])) if k is Clip else k(None) for s, k in zip(steps, kinds, strict=True))  # type: ignore[arg-type]
-    chain = with_arrays(bare, values)
+    left = iter(held)
+    chain = tuple(k(float(s["norm"]) if k is Clip else next(left)) for s, k in zip(steps, kinds, strict=True))
     check(chain, d)
     return chain

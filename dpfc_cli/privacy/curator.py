@@ -53,7 +53,9 @@ class IncompletePassError(PlanError):
 
 @dataclass(frozen=True)
 class _RowMap:
-    """A query's factors with its arrays taken out: hashable, so that equal maps share one compiled function."""
+    """A query's factors with its arrays and numbers taken out: hashable, so that equal maps share one compiled
+    function.
+    """
 
     query: Query
     facts: Facts
@@ -61,7 +63,7 @@ class _RowMap:
 
     def __call__(self, x: Any, labels: Any, present: Any, arrays: dict[str, Any], xp: Any) -> tuple[Any, Any]:
         x, y, valid = prepare(x, labels, present, self.facts.m, xp)
-        chain = chains.with_arrays(self.query.chain, arrays["chain"])
+        chain = chains.with_values(self.query.chain, arrays["chain"])
         query = replace(self.query, **{**arrays, "chain": chain})  # type: ignore[type-var]
         left, right = query.factors(x, y, self.facts, self.grid, xp)
         # The null record adds zero, whatever its factors are: where, since 0·NaN would be NaN.
@@ -90,10 +92,11 @@ def exact_sum(
     from dpfc_cli.kernels import products, rows
 
     size, expected = block_rows(facts), 0
-    arrays: dict[str, Any] = {name: getattr(query, name) for name in query.arrays}
-    arrays["chain"] = chains.arrays(query.chain)
-    form = chains.with_arrays(query.chain, [None] * len(arrays["chain"]))
-    bare = replace(query, **dict.fromkeys(query.arrays), chain=form)  # type: ignore[type-var]
+    held = {name: getattr(query, name) for name in (*query.arrays, *query.numbers)}
+    arrays: dict[str, Any] = {name: value for name, value in held.items() if value is not None}
+    form = chains.with_values(query.chain, [None] * len(query.chain))
+    bare = replace(query, **dict.fromkeys(arrays, 1.0), chain=form)  # type: ignore[type-var]
+    arrays["chain"] = chains.values(query.chain)
     if isinstance(bare, Hessians):
         # Blocks of equally many classes share one compiled function.
         arrays["theta"] = arrays["theta"][:, bare.start : bare.stop]

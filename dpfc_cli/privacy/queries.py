@@ -36,6 +36,8 @@ class Query(Protocol):
     kind: ClassVar[str]
     arrays: ClassVar[tuple[str, ...]]
     """Names of the fields that hold arrays; the others are hashable."""
+    numbers: ClassVar[tuple[str, ...]]
+    """Names of the fields with numbers that may come from earlier answers."""
     replace_one: ClassVar[float]
     symmetric: ClassVar[bool]
     """The answer is a symmetric matrix (or a stack of them) and is noised on its triangle."""
@@ -70,15 +72,15 @@ def prepare(x: Any, labels: Any, present: Any, m: int, xp: Any) -> tuple[Any, An
     return xp.where(valid, x, xp.float32(0)), xp.where(valid, y, False).astype(xp.float64), valid
 
 
-def inputs(chain: Chain, constant: float, x: Any, xp: Any, radius: float = 0.0) -> Any:
+def inputs(chain: Chain, constant: float, x: Any, xp: Any, radius: float | None = None) -> Any:
     """What the linear head sees of a record: chain(x), and behind it a constant feature for the bias (none if 0).
 
-    radius: the length that each such vector is scaled to; 0: as it is.
+    radius: the length that each such vector is scaled to; None: as it is.
     """
     z = run(chain, x, xp)
     if constant:
         z = xp.concatenate([z, xp.full_like(z[:, :1], constant)], axis=-1)
-    if radius:
+    if radius is not None:
         length = norms(z, xp)
         z = z * (radius / xp.where(length > 0, length, 1.0))
     return z
@@ -114,6 +116,7 @@ class Gram:
     constant: float = 0.0
     kind: ClassVar[str] = "gram"
     arrays: ClassVar[tuple[str, ...]] = ()
+    numbers: ClassVar[tuple[str, ...]] = ()
     replace_one: ClassVar[float] = math.sqrt(2)
     symmetric: ClassVar[bool] = True
 
@@ -141,6 +144,7 @@ class Mean:
     chain: Chain
     kind: ClassVar[str] = "mean"
     arrays: ClassVar[tuple[str, ...]] = ()
+    numbers: ClassVar[tuple[str, ...]] = ()
     replace_one: ClassVar[float] = 2.0
     symmetric: ClassVar[bool] = False
 
@@ -169,6 +173,7 @@ class ClassSums:
     chain: Chain
     kind: ClassVar[str] = "class_sums"
     arrays: ClassVar[tuple[str, ...]] = ()
+    numbers: ClassVar[tuple[str, ...]] = ()
     replace_one: ClassVar[float] = 2.0
     symmetric: ClassVar[bool] = False
 
@@ -196,6 +201,7 @@ class ClassGrams:
     chain: Chain
     kind: ClassVar[str] = "class_grams"
     arrays: ClassVar[tuple[str, ...]] = ()
+    numbers: ClassVar[tuple[str, ...]] = ()
     replace_one: ClassVar[float] = math.sqrt(2)
     symmetric: ClassVar[bool] = True
 
@@ -221,7 +227,7 @@ class Gradient:
 
     For a linear model the gradient of one record is z ⊗ r with r = σ(zᵀθ) − y, and its norm is ‖z‖·‖r‖, so it is
     clipped without ever being formed: z/‖z‖ ⊗ r·min(‖z‖, C_g/‖r‖). theta: finite float64; clip: C_g > 0; radius: the
-    length that every z is scaled to first, 0 for none.
+    length that every z is scaled to first, None for none.
 
     Proof: the contribution is q ⊗ s with Σ q² ≤ 4ᵇ and Σ s² ≤ 4ᵇ, and ‖q ⊗ s‖ = ‖q‖·‖s‖ ≤ 4ᵇ. Logits are float32 and
     may round as they please: they change s, not its bound, and they depend on this record and on θ alone. ∎
@@ -232,9 +238,10 @@ class Gradient:
     clip: float
     constant: float = 1.0
     loss: Loss = "sigmoid"
-    radius: float = 0.0
+    radius: float | None = None
     kind: ClassVar[str] = "gradient"
     arrays: ClassVar[tuple[str, ...]] = ("theta",)
+    numbers: ClassVar[tuple[str, ...]] = ("clip", "radius")
     replace_one: ClassVar[float] = 2.0
     symmetric: ClassVar[bool] = False
 
@@ -278,6 +285,7 @@ class Hessians:
     constant: float = 0.0
     kind: ClassVar[str] = "hessians"
     arrays: ClassVar[tuple[str, ...]] = ("theta",)
+    numbers: ClassVar[tuple[str, ...]] = ()
     replace_one: ClassVar[float] = math.sqrt(2)
     symmetric: ClassVar[bool] = True
 
@@ -319,7 +327,7 @@ def check(query: Query, facts: Facts) -> None:
     if isinstance(query, Gram | Gradient | Hessians):
         numbers.append(1.0 if query.constant == 0 else query.constant)
     if isinstance(query, Gradient):
-        numbers += [query.clip, 1.0 if query.radius == 0 else query.radius]
+        numbers += [query.clip, 1.0 if query.radius is None else query.radius]
         if query.loss not in get_args(Loss):
             raise ValueError(f"unknown loss {query.loss!r}")
     if not all(isinstance(v, int | float) and 0 < v < math.inf for v in numbers):
