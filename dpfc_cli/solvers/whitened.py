@@ -166,4 +166,6 @@ def _edge(facts: Facts, options: Options) -> float:
     return noise_edge(facts, facts.d, 1 / (options.mu * math.sqrt(options.split[1] / sum(options.split))))
 
 
-METHOD = Method("dp-whitened", "softmax regression privatised in the whitened space", Options, defaults, plan, solve)
+METHOD = Method(
+    "dp-whitened", "softmax regression privatised in the whitened space", Options, defaults, plan, solve, copies=2
+)
