@@ -3,10 +3,10 @@ PYTHON ?= python3
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check format reproduce costs clean
+.PHONY: help demo test check format reproduce costs bench-accuracy clean
 
 help: ## What one can do here
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-15s %s\n", $$1, $$2}'
 
 .venv/.run: pyproject.toml
 	$(PYTHON) -m venv .venv
@@ -44,6 +44,9 @@ reproduce: .venv/.bench ## The paper's tables on FEATURES="SET…" (hours; goes 
 
 costs: .venv/.run ## Seconds and memory of every method on made-up features (SHAPE=50000x768x100)
 	$(BIN)/python -m bench.costs --shape $(or $(SHAPE),50000x768x100)
+
+bench-accuracy: .venv/.test ## Methods untuned on the synthetic sets and on SETS="PATH …"; hours, resumable
+	$(BIN)/python -m bench.accuracy $(SETS) --synthetic bench-results/synthetic
 
 clean: ## Remove what make made
 	rm -rf .venv demo build dist

@@ -4,11 +4,11 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from dpfc_cli.privacy.chain import Clip
+from dpfc_cli.privacy.chain import Centre, Chain, Clip, Linear
 from dpfc_cli.privacy.curator import BlockStream, Curator
 from dpfc_cli.privacy.noise import SeededBits
 from dpfc_cli.privacy.oracle import Facts, Plan
-from dpfc_cli.privacy.queries import ClassGrams, ClassSums, Gradient, Gram, Hessians, Query
+from dpfc_cli.privacy.queries import ClassGrams, ClassSums, Gradient, Gram, Hessians, Mean, Query
 
 CHAIN = (Clip(1.0),)
 
@@ -27,6 +27,8 @@ def every_query(facts: Facts, seed: int = 0, scale: float = 1.0) -> list[Query]:
     """One of each kind, with and without a bias and with both losses."""
     rng = np.random.default_rng(seed)
     theta = scale * rng.normal(size=(facts.d + 1, facts.m))
+    centred: Chain = (Clip(1e-30), Centre(scale * rng.normal(size=facts.d) / facts.d), Clip(0.9))
+    white = Linear(scale * rng.normal(size=(facts.d, facts.d)))
     return [
         Gram(CHAIN),
         Gram(CHAIN, constant=0.2),
@@ -37,6 +39,9 @@ def every_query(facts: Facts, seed: int = 0, scale: float = 1.0) -> list[Query]:
         Gradient(CHAIN, theta, clip=0.3, loss="softmax"),
         Hessians(CHAIN, theta, 0, facts.m, constant=1.0),
         Hessians(CHAIN, theta[:-1], 1, 2),
+        Mean(CHAIN),
+        Gram(centred),
+        Gradient((*centred, white), theta, clip=0.4, constant=0.3, loss="softmax", radius=2.0),
     ]
 
 

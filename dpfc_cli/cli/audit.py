@@ -37,10 +37,11 @@ def audit(
     """
     from dpfc_cli.errors import UserError
     from dpfc_cli.solvers import METHODS, method_named
+    from dpfc_cli.trust.audit import FACTS
 
     if not 0.5 <= confidence < 1:
         raise UserError(f"--confidence must lie between 0.5 and 1, not at {confidence:g}.", "Give one such as 0.95.")
-    chosen = list(METHODS.values()) if method == "all" else [method_named(method)]
+    chosen = list(METHODS.values()) if method == "all" else [method_named(method, FACTS)]
     found = [_audited(each, epsilon, delta, runs, trainings, confidence) for each in chosen]
     violated = [a.method for a in found if a.violated]
     if as_json:

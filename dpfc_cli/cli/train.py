@@ -18,8 +18,13 @@ _PRIVACY, _METHOD = "Privacy", "Method (defaults are functions of public facts)"
 @command("train", when_stopped="No head was written. If the ledger was charged, it stays charged: see 'dpfc budget'.")
 def train(
     method: Annotated[
-        str, typer.Option(help="dp-fc, dp-ls, dp-newton, dp-sgd, dp-momentum or dp-adam.", rich_help_panel=_METHOD)
-    ] = "dp-fc",
+        str,
+        typer.Option(
+            help="auto, dp-whitened, dp-fc, dp-ls, dp-newton, dp-sgd, dp-momentum or dp-adam. auto: dp-whitened (3 % "
+            "of the budget for the mean, 10 % for the covariance, 87 % for gradients); dp-fc for several labels.",
+            rich_help_panel=_METHOD,
+        ),
+    ] = "auto",
     epsilon: Annotated[float | None, typer.Option(help="ε to spend.", rich_help_panel=_PRIVACY)] = None,
     delta: Annotated[float | None, typer.Option(help="δ. Default: min(1e-5, 1/n).", rich_help_panel=_PRIVACY)] = None,
     sigma: Annotated[
@@ -40,10 +45,19 @@ def train(
     steps: Annotated[
         int | None, typer.Option(min=1, max=10_000, help="T: how many steps (not dp-ls).", rich_help_panel=_METHOD)
     ] = None,
-    eta: Annotated[float | None, typer.Option(help="Learning rate η (not dp-ls).", rich_help_panel=_METHOD)] = None,
+    eta: Annotated[
+        float | None,
+        typer.Option(
+            help="Learning rate η (not dp-ls; dp-whitened: as a multiple of its rule).", rich_help_panel=_METHOD
+        ),
+    ] = None,
     lam: Annotated[
         float | None,
-        typer.Option("--lambda", help="Ridge (dp-ls) or damping (dp-fc, dp-newton).", rich_help_panel=_METHOD),
+        typer.Option(
+            "--lambda",
+            help="Ridge (dp-ls) or damping (others; dp-whitened: in units of the covariance's noise).",
+            rich_help_panel=_METHOD,
+        ),
     ] = None,
     alpha: Annotated[
         float | None, typer.Option(help="Weight of the negatives (dp-ls).", rich_help_panel=_METHOD)
@@ -84,7 +98,6 @@ def train(
     from dpfc_cli.solvers import method_named
     from dpfc_cli.trust import statement
 
-    chosen = method_named(method)
     given: dict[str, Any] = {"steps": steps, "eta": eta, "lam": lam, "alpha": alpha, "clip": clip}
     given |= {"gradient_clip": gradient_clip, "loss": loss, "sampling_rate": sampling_rate, "average": average or None}
     given |= {"split": None if budget_split is None else _fractions(budget_split)}
@@ -103,6 +116,7 @@ def train(
     privacy = training.Privacy(epsilon, delta, sigma, seed)
     found, by_default = places.feature_set(features)
     facts = training.facts_of(found, adjacency or "zero-out")  # type: ignore[arg-type]
+    chosen = method_named(method, facts)
     calibrated = training.calibrate(chosen, facts, given, privacy)
     path = _path(out, found.name, calibrated)
     if by_default:
@@ -115,7 +129,7 @@ def train(
     with display.meter("Training", "records") as progress:
         head, written = training.run(found, calibrated, oracle, path, progress)
     settings = ", ".join(f"{name} = {_text(value)}" for name, value in head.card["options"].items())
-    rows = [("method", f"{method} ({chosen.title})"), ("options", settings), *statement.rows(head.card)]
+    rows = [("method", f"{chosen.name} ({chosen.title})"), ("options", settings), *statement.rows(head.card)]
     display.facts(f"Head {written}", rows)
     display.say(f"Next: dpfc evaluate{'' if privacy.claim == 'private' and out is None else f' --head {written}'}")
 

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from dpfc_cli.errors import UserError
-from dpfc_cli.privacy.chain import Chain, from_json, run, to_json
+from dpfc_cli.privacy.chain import Chain, arrays, from_json, run, to_json
 
 FORMAT = "dpfc-head-1"
 PRIVATE = ".safetensors"
@@ -66,7 +66,9 @@ def save(head: Head, path: Path, temporary: Path) -> Path:
 
     chain = json.dumps(to_json(head.chain))
     metadata = {"format": FORMAT, "card": json.dumps(head.card, sort_keys=True), "chain": chain}
-    data = to_bytes({"weight": np.ascontiguousarray(head.weight), "bias": np.ascontiguousarray(head.bias)}, metadata)
+    tensors = {"weight": head.weight, "bias": head.bias}
+    tensors |= {f"chain.{i}": value for i, value in enumerate(arrays(head.chain))}
+    data = to_bytes({name: np.ascontiguousarray(value) for name, value in tensors.items()}, metadata)
     try:
         with temporary.open("wb") as file:
             file.write(data)
@@ -121,9 +123,11 @@ def load(path: Path) -> Head:
             metadata = file.metadata() or {}
             if metadata.get("format") != FORMAT:
                 raise ValueError(f"its format is {metadata.get('format')!r}, not {FORMAT!r}")
+            weight = file.get_tensor("weight")
+            held = [file.get_tensor(f"chain.{i}") for i in range(sum(k.startswith("chain.") for k in file.keys()))]  # noqa: SIM118
             head = Head(
-                from_json(json.loads(metadata["chain"])),
-                file.get_tensor("weight"),
+                from_json(json.loads(metadata["chain"]), held, len(weight)),
+                weight,
                 file.get_tensor("bias"),
                 json.loads(metadata["card"]),
             )

@@ -1,15 +1,20 @@
 """Per-record preprocessing: a chain of steps from a small closed set, the same in training and in prediction.
 
 A step is data, never a callable, so a head's file can carry it and the core can run it on records. Each step maps one
-record by itself. The code is written for any array namespace `xp` (NumPy or `jax.numpy`) and avoids every operation
-whose result could depend on the order of a floating-point sum, so that it gives the same numbers from any block shape
-and on any number of devices. (NumPy and XLA may differ in a last bit where XLA multiplies by a reciprocal, and XLA
-takes denormal float32 for zero.)
+record by itself. The code is written for any array namespace `xp` (NumPy or `jax.numpy`). But for `Linear` it avoids
+every operation whose result could depend on the order of a floating-point sum, so that it gives the same numbers from
+any block shape and on any number of devices. (NumPy and XLA may differ in a last bit where XLA multiplies by a
+reciprocal, and XLA takes denormal float32 for zero.)
+
+No proof rests on a chain: `Lattice.vector` bounds what comes out of it, whatever arrays its steps hold.
 """
 
 import math
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
+
+import numpy as np
 
 NORM_BITS = 18
 """Records are measured on a grid of this many bits below their largest coordinate; see `norms`."""
@@ -26,8 +31,27 @@ class Clip:
     norm: float
 
 
-Step = Clip
+@dataclass(frozen=True)
+class Centre:
+    """x ↦ x − mean. mean: d, float64."""
+
+    mean: np.ndarray
+
+
+@dataclass(frozen=True)
+class Linear:
+    """x ↦ Aᵀx, in float32. matrix: A, d × d, float64.
+
+    The product may round differently in blocks of another shape, as logits do.
+    """
+
+    matrix: np.ndarray
+
+
+Step = Clip | Centre | Linear
 Chain = tuple[Step, ...]
+_NAMES: dict[str, type[Step]] = {"clip": Clip, "centre": Centre, "linear": Linear}
+_FIELDS: dict[type[Step], str] = {Clip: "norm", Centre: "mean", Linear: "matrix"}
 
 
 def norms(v: Any, xp: Any) -> Any:
@@ -52,18 +76,61 @@ def run(chain: Chain, x: Any, xp: Any) -> Any:
     """The chain on every row of x (B × d, float32, finite): B × d float64."""
     z = x.astype(xp.float64)
     for step in chain:
-        z = into_ball(z / step.norm, xp)
+        if isinstance(step, Clip):
+            z = into_ball(z / step.norm, xp)
+        elif isinstance(step, Centre):
+            z = z - step.mean
+        else:
+            z = (z.astype(xp.float32) @ step.matrix.astype(xp.float32)).astype(xp.float64)
     return z
 
 
+def values(chain: Chain) -> list[Any]:
+    """The number or array of each step."""
+    return [getattr(step, _FIELDS[type(step)]) for step in chain]
+
+
+def with_values(chain: Chain, given: Sequence[Any]) -> Chain:
+    """The chain with others. With None for each it is hashable, and stands for all of its form."""
+    return tuple(replace(step, **{_FIELDS[type(step)]: value}) for step, value in zip(chain, given, strict=True))
+
+
+def check(chain: Chain, d: int) -> None:
+    """ValueError unless every step is of a known class, with a positive finite number or a finite float64 array of its
+    exact shape.
+    """
+    for step in chain:
+        value = getattr(step, _FIELDS.get(type(step), ""), None)
+        if type(step) is Clip:
+            if not (isinstance(value, int | float) and 0 < value < math.inf):
+                raise ValueError("a clipping norm must be positive and finite")
+        else:
+            shape = (d,) if type(step) is Centre else (d, d) if type(step) is Linear else None
+            if type(value) is not np.ndarray or value.shape != shape or value.dtype != np.float64:
+                raise ValueError(f"{type(step).__name__} is not a step of the core over {d} dimensions")
+            if not np.isfinite(value).all():
+                raise ValueError(f"{type(step).__name__} must hold finite numbers")
+
+
 def to_json(chain: Chain) -> list[dict[str, float | str]]:
-    """The chain as a head's card carries it."""
-    return [{"step": "clip", "norm": step.norm} for step in chain]
+    """The chain as a head's card carries it, without its arrays."""
+    names = {kind: name for name, kind in _NAMES.items()}
+    return [{"step": names[type(s)]} | ({"norm": s.norm} if isinstance(s, Clip) else {}) for s in chain]
 
 
-def from_json(steps: list[dict[str, Any]]) -> Chain:
-    """The chain of a card; ValueError for a step that this version does not know."""
-    for step in steps:
-        if step.get("step") != "clip" or not 0 < step["norm"] < math.inf:
-            raise ValueError(f"unknown preprocessing step {step!r}")
-    return tuple(Clip(float(step["norm"])) for step in steps)
+def arrays(chain: Chain) -> list[np.ndarray]:
+    """Those of its steps, in order: what a head carries beside the card."""
+    return [value for value in values(chain) if isinstance(value, np.ndarray)]
+
+
+def from_json(steps: list[dict[str, Any]], held: Sequence[np.ndarray], d: int) -> Chain:
+    """The chain of a card with its arrays; ValueError for a step that this version does not know."""
+    if any(step.get("step") not in _NAMES for step in steps):
+        raise ValueError(f"unknown preprocessing step in {steps!r}")
+    kinds: list[Any] = [_NAMES[step["step"]] for step in steps]
+    if len(held) != sum(kind is not Clip for kind in kinds):
+        raise ValueError("the arrays of its preprocessing are missing")
+    left = iter(held)
+    chain = tuple(k(float(s["norm"]) if k is Clip else next(left)) for s, k in zip(steps, kinds, strict=True))
+    check(chain, d)
+    return chain

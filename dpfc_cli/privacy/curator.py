@@ -24,6 +24,7 @@ from typing import Any
 
 import numpy as np
 
+from dpfc_cli.privacy import chain as chains
 from dpfc_cli.privacy.lattice import Reals, lattice_for
 from dpfc_cli.privacy.noise import ETA_PER_SAMPLE, Bits, bernoulli, rounded_normal
 from dpfc_cli.privacy.oracle import Facts, Plan, Progress
@@ -52,7 +53,9 @@ class IncompletePassError(PlanError):
 
 @dataclass(frozen=True)
 class _RowMap:
-    """A query's factors with its arrays taken out: hashable, so that equal maps share one compiled function."""
+    """A query's factors with its arrays and numbers taken out: hashable, so that equal maps share one compiled
+    function.
+    """
 
     query: Query
     facts: Facts
@@ -60,7 +63,8 @@ class _RowMap:
 
     def __call__(self, x: Any, labels: Any, present: Any, arrays: dict[str, Any], xp: Any) -> tuple[Any, Any]:
         x, y, valid = prepare(x, labels, present, self.facts.m, xp)
-        query = replace(self.query, **arrays) if arrays else self.query  # type: ignore[type-var]
+        chain = chains.with_values(self.query.chain, arrays["chain"])
+        query = replace(self.query, **{**arrays, "chain": chain})  # type: ignore[type-var]
         left, right = query.factors(x, y, self.facts, self.grid, xp)
         # The null record adds zero, whatever its factors are: where, since 0·NaN would be NaN.
         return xp.where(valid, left, 0.0), xp.where(valid, right, 0.0)
@@ -88,8 +92,11 @@ def exact_sum(
     from dpfc_cli.kernels import products, rows
 
     size, expected = block_rows(facts), 0
-    arrays = {name: getattr(query, name) for name in query.arrays}
-    bare = replace(query, **dict.fromkeys(query.arrays))  # type: ignore[type-var]
+    held = {name: getattr(query, name) for name in (*query.arrays, *query.numbers)}
+    arrays: dict[str, Any] = {name: value for name, value in held.items() if value is not None}
+    form = chains.with_values(query.chain, [None] * len(query.chain))
+    bare = replace(query, **dict.fromkeys(arrays, 1.0), chain=form)  # type: ignore[type-var]
+    arrays["chain"] = chains.values(query.chain)
     if isinstance(bare, Hessians):
         # Blocks of equally many classes share one compiled function.
         arrays["theta"] = arrays["theta"][:, bare.start : bare.stop]

@@ -21,7 +21,8 @@ from typing import Any, ClassVar, Literal, Protocol, get_args
 
 import numpy as np
 
-from dpfc_cli.privacy.chain import Chain, Clip, run
+from dpfc_cli.privacy import chain as chains
+from dpfc_cli.privacy.chain import Chain, norms, run
 from dpfc_cli.privacy.lattice import Lattice, Reals
 from dpfc_cli.privacy.oracle import Facts
 
@@ -35,6 +36,8 @@ class Query(Protocol):
     kind: ClassVar[str]
     arrays: ClassVar[tuple[str, ...]]
     """Names of the fields that hold arrays; the others are hashable."""
+    numbers: ClassVar[tuple[str, ...]]
+    """Names of the fields with numbers that may come from earlier answers."""
     replace_one: ClassVar[float]
     symmetric: ClassVar[bool]
     """The answer is a symmetric matrix (or a stack of them) and is noised on its triangle."""
@@ -69,10 +72,18 @@ def prepare(x: Any, labels: Any, present: Any, m: int, xp: Any) -> tuple[Any, An
     return xp.where(valid, x, xp.float32(0)), xp.where(valid, y, False).astype(xp.float64), valid
 
 
-def inputs(chain: Chain, constant: float, x: Any, xp: Any) -> Any:
-    """What the linear head sees of a record: chain(x), and behind it a constant feature for the bias (none if 0)."""
+def inputs(chain: Chain, constant: float, x: Any, xp: Any, radius: float | None = None) -> Any:
+    """What the linear head sees of a record: chain(x), and behind it a constant feature for the bias (none if 0).
+
+    radius: the length that each such vector is scaled to; None: as it is.
+    """
     z = run(chain, x, xp)
-    return xp.concatenate([z, xp.full_like(z[:, :1], constant)], axis=-1) if constant else z
+    if constant:
+        z = xp.concatenate([z, xp.full_like(z[:, :1], constant)], axis=-1)
+    if radius is not None:
+        length = norms(z, xp)
+        z = z * (radius / xp.where(length > 0, length, 1.0))
+    return z
 
 
 def probabilities(logits: Any, loss: Loss, xp: Any) -> Any:
@@ -105,6 +116,7 @@ class Gram:
     constant: float = 0.0
     kind: ClassVar[str] = "gram"
     arrays: ClassVar[tuple[str, ...]] = ()
+    numbers: ClassVar[tuple[str, ...]] = ()
     replace_one: ClassVar[float] = math.sqrt(2)
     symmetric: ClassVar[bool] = True
 
@@ -123,6 +135,34 @@ class Gram:
 
 
 @dataclass(frozen=True)
+class Mean:
+    """Σ z over records, z = chain(x): n times their mean. 1 × d.
+
+    Proof: the contribution is 2ᵇ·q with Σ q² ≤ 4ᵇ, hence of norm at most 4ᵇ. ∎
+    """
+
+    chain: Chain
+    kind: ClassVar[str] = "mean"
+    arrays: ClassVar[tuple[str, ...]] = ()
+    numbers: ClassVar[tuple[str, ...]] = ()
+    replace_one: ClassVar[float] = 2.0
+    symmetric: ClassVar[bool] = False
+
+    def shape(self, facts: Facts) -> tuple[int, ...]:
+        return (1, facts.d)
+
+    def array_shapes(self, facts: Facts) -> dict[str, tuple[int, ...]]:
+        return {}
+
+    def scale(self, facts: Facts, grid: Grid) -> float:
+        return 1 / (grid.radius(grid.unit, facts.d) * grid.one)
+
+    def factors(self, x: Any, y: Any, facts: Facts, grid: Grid, xp: Any) -> tuple[Any, Any]:
+        q = grid.vector(run(self.chain, x, xp), grid.unit, xp)
+        return xp.full_like(q[:, :1], grid.one), q
+
+
+@dataclass(frozen=True)
 class ClassSums:
     """Σ_{i: y_ij = 1} x_i for every class j: b_j of Algorithm 3. m × d.
 
@@ -133,6 +173,7 @@ class ClassSums:
     chain: Chain
     kind: ClassVar[str] = "class_sums"
     arrays: ClassVar[tuple[str, ...]] = ()
+    numbers: ClassVar[tuple[str, ...]] = ()
     replace_one: ClassVar[float] = 2.0
     symmetric: ClassVar[bool] = False
 
@@ -160,6 +201,7 @@ class ClassGrams:
     chain: Chain
     kind: ClassVar[str] = "class_grams"
     arrays: ClassVar[tuple[str, ...]] = ()
+    numbers: ClassVar[tuple[str, ...]] = ()
     replace_one: ClassVar[float] = math.sqrt(2)
     symmetric: ClassVar[bool] = True
 
@@ -184,7 +226,8 @@ class Gradient:
     """Σ clip(∇ℓ(θ; x, y)) over records: g_t of Algorithm 4. θ and the answer are (d or d + 1) × m.
 
     For a linear model the gradient of one record is z ⊗ r with r = σ(zᵀθ) − y, and its norm is ‖z‖·‖r‖, so it is
-    clipped without ever being formed: z/‖z‖ ⊗ r·min(‖z‖, C_g/‖r‖). theta: finite float64; clip: C_g > 0.
+    clipped without ever being formed: z/‖z‖ ⊗ r·min(‖z‖, C_g/‖r‖). theta: finite float64; clip: C_g > 0; radius: the
+    length that every z is scaled to first, None for none.
 
     Proof: the contribution is q ⊗ s with Σ q² ≤ 4ᵇ and Σ s² ≤ 4ᵇ, and ‖q ⊗ s‖ = ‖q‖·‖s‖ ≤ 4ᵇ. Logits are float32 and
     may round as they please: they change s, not its bound, and they depend on this record and on θ alone. ∎
@@ -195,8 +238,10 @@ class Gradient:
     clip: float
     constant: float = 1.0
     loss: Loss = "sigmoid"
+    radius: float | None = None
     kind: ClassVar[str] = "gradient"
     arrays: ClassVar[tuple[str, ...]] = ("theta",)
+    numbers: ClassVar[tuple[str, ...]] = ("clip", "radius")
     replace_one: ClassVar[float] = 2.0
     symmetric: ClassVar[bool] = False
 
@@ -210,7 +255,7 @@ class Gradient:
         return self.clip / (grid.radius(grid.unit, _side(facts, self.constant)) * grid.radius(grid.unit, facts.m))
 
     def factors(self, x: Any, y: Any, facts: Facts, grid: Grid, xp: Any) -> tuple[Any, Any]:
-        z = inputs(self.chain, self.constant, x, xp)
+        z = inputs(self.chain, self.constant, x, xp, self.radius)
         logits = z.astype(xp.float32) @ self.theta.astype(xp.float32)
         p = probabilities(logits, self.loss, xp)
         length = xp.sqrt(xp.sum(z * z, axis=-1, keepdims=True))
@@ -240,6 +285,7 @@ class Hessians:
     constant: float = 0.0
     kind: ClassVar[str] = "hessians"
     arrays: ClassVar[tuple[str, ...]] = ("theta",)
+    numbers: ClassVar[tuple[str, ...]] = ()
     replace_one: ClassVar[float] = math.sqrt(2)
     symmetric: ClassVar[bool] = True
 
@@ -262,7 +308,7 @@ class Hessians:
         return grid.vector(curvature, weights, xp), grid.vector(z / _bound(self.constant), features, xp)
 
 
-QUERIES = (Gram, ClassSums, ClassGrams, Gradient, Hessians)
+QUERIES = (Mean, Gram, ClassSums, ClassGrams, Gradient, Hessians)
 
 
 def check(query: Query, facts: Facts) -> None:
@@ -272,15 +318,16 @@ def check(query: Query, facts: Facts) -> None:
     The proofs above are about these classes and these shapes: a subclass could override `factors`, and an array of
     another shape could broadcast one record's residual over the others.
     """
-    if type(query) not in QUERIES or type(query.chain) is not tuple or any(type(s) is not Clip for s in query.chain):
+    if type(query) not in QUERIES or type(query.chain) is not tuple:
         raise ValueError(f"{type(query).__name__} is not a query of the core")
-    numbers = [step.norm for step in query.chain]
+    chains.check(query.chain, facts.d)
+    numbers: list[float] = []
     if isinstance(query, Hessians) and not 0 <= query.start < query.stop <= facts.m:
         raise ValueError(f"there are no classes {query.start}..{query.stop} of {facts.m}")
     if isinstance(query, Gram | Gradient | Hessians):
         numbers.append(1.0 if query.constant == 0 else query.constant)
     if isinstance(query, Gradient):
-        numbers.append(query.clip)
+        numbers += [query.clip, 1.0 if query.radius is None else query.radius]
         if query.loss not in get_args(Loss):
             raise ValueError(f"unknown loss {query.loss!r}")
     if not all(isinstance(v, int | float) and 0 < v < math.inf for v in numbers):

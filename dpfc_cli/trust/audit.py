@@ -288,7 +288,7 @@ def _aimed(query: Query) -> Query:
     given: Any = query
     own = np.arange(FACTS.m) == LABEL
     x, _ = _records(canary=True)
-    z = inputs(given.chain, given.constant, x[-1:], np)[0]
+    z = inputs(given.chain, given.constant, x[-1:], np, getattr(given, "radius", None))[0]
     candidates = [query]
     for logits in (0.0 * own, np.where(own, -_SURE, _SURE), np.where(np.arange(FACTS.m) == 0, _SURE, -_SURE)):
         moved = given.theta + np.outer(z, logits - z @ given.theta) / (z @ z)

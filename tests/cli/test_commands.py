@@ -46,7 +46,7 @@ def test_sigma_is_the_noise_multiplier_and_its_epsilon_is_stated(dpfc: Dpfc, fea
     assert all(r["sigma"] == pytest.approx(10 / (3 * r["share"]) ** 0.5) for r in card["plan"])
 
 
-@pytest.mark.parametrize("method", ["dp-fc", "dp-ls"])
+@pytest.mark.parametrize("method", ["dp-whitened", "dp-fc", "dp-ls"])
 def test_label_sets_are_learned_and_scored_by_mean_average_precision(dpfc: Dpfc, tmp_path: Path, method: str) -> None:
     """Two classes of six show in each record; which, its features say."""
     rng = np.random.default_rng(0)
@@ -121,8 +121,8 @@ def test_a_head_that_cannot_be_saved_in_its_place_is_saved_elsewhere(
     monkeypatch.setattr(head.tempfile, "mkdtemp", lambda prefix: str(tmp_path))
     trained = dpfc("train", "--epsilon", "1")
     assert trained.exit_code == 0
-    assert str(tmp_path / "blobs-dp-fc-eps1.safetensors") in trained.stdout
-    assert load(tmp_path / "blobs-dp-fc-eps1.safetensors").card["epsilon"] == 1
+    assert str(tmp_path / "blobs-dp-whitened-eps1.safetensors") in trained.stdout
+    assert load(tmp_path / "blobs-dp-whitened-eps1.safetensors").card["epsilon"] == 1
 
 
 def test_json_has_null_for_infinity(dpfc: Dpfc) -> None:
@@ -141,8 +141,8 @@ def test_a_name_taken_meanwhile_gets_a_number(dpfc: Dpfc, features: Path, monkey
 
     monkeypatch.setattr(head, "_publish", late)
     trained = dpfc("train", "--epsilon", "1")
-    assert heads() == ["blobs-dp-fc-eps1-2.safetensors", "blobs-dp-fc-eps1.safetensors"]
-    assert "blobs-dp-fc-eps1-2.safetensors" in trained.stdout
+    assert heads() == ["blobs-dp-whitened-eps1-2.safetensors", "blobs-dp-whitened-eps1.safetensors"]
+    assert "blobs-dp-whitened-eps1-2.safetensors" in trained.stdout
 
 
 def test_killed_after_the_charge_the_charge_stands_and_no_head_is_left(dpfc: Dpfc, features: Path) -> None:

@@ -37,7 +37,7 @@ def snapshot() -> dict[str, bytes]:
         (["train", "--epsilon", "1", "--non-private"], "Privacy must be given once"),
         (["train", "--epsilon", "1", "--sigma", "2"], "Privacy must be given once"),
         ([*TRAIN, "--adjacency", "add-remove"], "Unknown adjacency"),
-        ([*TRAIN, "--alpha", "1"], "--alpha is no option of dp-fc"),
+        ([*TRAIN, "--alpha", "1"], "--alpha is no option of dp-whitened"),
         ([*TRAIN, "--eta", "0"], "--eta must lie between"),
         ([*TRAIN, "--lambda", "nan"], "--lambda must lie between"),
         ([*TRAIN, "--features", "nowhere"], "There is no feature set 'nowhere'"),
@@ -49,12 +49,12 @@ def snapshot() -> dict[str, bytes]:
         ([*TRAIN, "--memory", "plenty"], "is not a size"),
         ([*TRAIN, "--memory", "nan"], "is not a size"),
         ([*TRAIN, "--memory", ""], "is not a size"),
-        ([*TRAIN, "--budget-split", "0.5,0.4"], "not 2 positive fractions"),
-        ([*TRAIN, "--budget-split", "1"], "not 2 positive fractions"),
+        ([*TRAIN, "--budget-split", "0.5,0.4"], "not 3 positive fractions"),
+        ([*TRAIN, "--budget-split", "1"], "not 3 positive fractions"),
         ([*TRAIN, "--budget-split", "half"], "not a list of numbers"),
-        ([*TRAIN, "--loss", "hinge"], "Unknown loss 'hinge'"),
+        ([*TRAIN, "--method", "dp-fc", "--loss", "hinge"], "Unknown loss 'hinge'"),
         ([*TRAIN, "--method", "dp-sgd", "--sampling-rate", "2"], "--sampling-rate must lie in (0, 1]"),
-        ([*TRAIN, "--sampling-rate", "0.1"], "--sampling-rate is no option of dp-fc"),
+        ([*TRAIN, "--sampling-rate", "0.1"], "--sampling-rate is no option of dp-whitened"),
         ([*TRAIN, "--eta", "1e307"], "--eta must lie between"),
         ([*TRAIN, "--out", "heads/" + "x" * 240 + ".safetensors"], "cannot be written"),
         ([*TRAIN, "--seed", "1", "--out", "heads/a.safetensors"], "must end in .research.safetensors"),
@@ -198,4 +198,4 @@ def test_ctrl_c_ends_with_130_and_says_what_stands(dpfc: Dpfc, features: Path, m
 def test_ledgers_outlive_their_sets(dpfc: Dpfc, features: Path) -> None:
     assert dpfc(*TRAIN).exit_code == 0
     shutil.rmtree(features)
-    assert "dp-fc" in dpfc("budget", "--features", "blobs").stdout
+    assert "dp-whitened" in dpfc("budget", "--features", "blobs").stdout

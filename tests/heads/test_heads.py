@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,7 @@ from dpfc_cli.errors import UserError
 from dpfc_cli.heads import metrics
 from dpfc_cli.heads.head import Head, load, newest, reserve, save
 from dpfc_cli.heads.metrics import score
-from dpfc_cli.privacy.chain import Clip, from_json, to_json
+from dpfc_cli.privacy.chain import Centre, Clip, Linear, from_json, to_json
 from tests.support import stream_of
 
 CARD = {
@@ -48,9 +49,25 @@ def test_scores_run_the_chain() -> None:
 
 
 def test_a_chain_survives_its_card_and_unknown_steps_are_refused() -> None:
-    assert from_json(to_json((Clip(0.25), Clip(2.0)))) == (Clip(0.25), Clip(2.0))
+    assert from_json(to_json((Clip(0.25), Clip(2.0))), [], 3) == (Clip(0.25), Clip(2.0))
     with pytest.raises(ValueError, match="unknown preprocessing step"):
-        from_json([{"step": "surprise"}])
+        from_json([{"step": "surprise"}], [], 3)
+
+
+def test_a_chains_arrays_travel_with_the_head(tmp_path: Path) -> None:
+    chain = (Clip(1e-30), Centre(np.array([0.25, -1.0])), Linear(np.array([[1.0, 2.0], [0.0, 3.0]])), Clip(0.5))
+    made = replace(head(), chain=chain)
+    save(made, tmp_path / "a.safetensors", reserve(tmp_path / "a.safetensors"))
+    again = load(tmp_path / "a.safetensors")
+    assert [type(step) for step in again.chain] == [Clip, Centre, Linear, Clip]
+    x = np.random.default_rng(1).normal(size=(5, 2)).astype(np.float32)
+    assert np.array_equal(again.scores(x), made.scores(x))
+
+
+@pytest.mark.parametrize("values", [[], [np.zeros(2)], [np.full(3, np.nan)], [np.zeros(3, np.float32)]])
+def test_a_chain_with_arrays_missing_or_of_another_kind_is_refused(values: list[np.ndarray]) -> None:
+    with pytest.raises(ValueError, match=r"missing|not a step|finite"):
+        from_json([{"step": "centre"}], values, 3)
 
 
 @pytest.mark.parametrize("content", [b"", b"nonsense", b"\xff" * 100])

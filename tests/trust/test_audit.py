@@ -183,8 +183,10 @@ FAULTS = {
     "records counted twice": (records_counted_twice, 400, 1),
 }
 """Each with the pairs it takes, for the sums and for the differences."""
-CASES = [(name, fault) for fault in FAULTS for name in ("dp-ls", "dp-fc")]
+CASES = [(name, fault) for fault in FAULTS for name in ("dp-ls", "dp-fc", "dp-whitened")]
 CASES.remove(("dp-ls", "the same noise at every step"))
+# Its chain scales records to norm 1 by a clip: without it they overflow, and the run fails.
+CASES.remove(("dp-whitened", "no clip"))
 
 
 @pytest.mark.parametrize(("name", "fault"), CASES)

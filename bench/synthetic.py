@@ -1,0 +1,82 @@
+"""Feature sets made up to differ in what real ones differ in, so that no default is fitted to two of them.
+
+Classes are Gaussian around their means. Controlled: sizes; the decay of the covariance's spectrum; how far apart
+classes lie in its own units, and whether they do so in the strong directions or in all; a common offset; how unequal
+classes are; heavy tails; rank.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+TEST = 4000
+
+
+@dataclass(frozen=True)
+class Family:
+    """One set. n, d, m: records, dimensions, classes. decay: eigenvalue k of the covariance is k^-decay. apart: root
+    mean square distance of class means from their centre, in the whitened space. strong: that distance's energy falls
+    as the eigenvalues to this power. offset: share of the records' mean square that is their mean's. zipf: class j has
+    a share ∝ (j + 1)^-zipf. tails: degrees of freedom of Student's t, 0 for normal. rank: of the covariance, 0 for d.
+    """
+
+    n: int
+    d: int
+    m: int
+    decay: float
+    apart: float
+    strong: float = 0.5
+    offset: float = 0.4
+    zipf: float = 0.0
+    tails: int = 0
+    rank: int = 0
+
+
+FAMILY = {
+    "many-classes": Family(10_000, 384, 77, decay=1.0, apart=6.5),
+    "most-classes": Family(18_000, 384, 150, decay=0.7, apart=7.0, offset=0.3),
+    "wide": Family(16_000, 1280, 10, decay=1.2, apart=3.0, offset=0.75),
+    "tabular": Family(16_000, 16, 26, decay=0.5, apart=4.0, offset=0.3),
+    "unequal": Family(20_000, 192, 50, decay=1.0, apart=5.0, zipf=1.0),
+    "heavy-tails": Family(30_000, 256, 20, decay=1.5, apart=4.0, offset=0.5, tails=4),
+    "deficient": Family(20_000, 512, 10, decay=2.0, apart=3.0, strong=0.0, offset=0.6, rank=100),
+    "flat": Family(40_000, 64, 50, decay=0.5, apart=5.0, strong=0.0, offset=0.2),
+    "few-records": Family(1_500, 64, 10, decay=1.0, apart=4.0, offset=0.7),
+}
+
+
+def draw(family: Family, seed: int = 0) -> dict[str, np.ndarray]:
+    """`{train,test}_{x,y}`: float32 and int32."""
+    rng = np.random.default_rng(seed)
+    rank = family.rank or family.d
+    values = np.arange(1, rank + 1) ** -family.decay
+    axes = np.linalg.qr(rng.normal(size=(family.d, rank)))[0]
+    means = rng.normal(size=(family.m, rank)) * values ** (family.strong / 2)
+    means *= family.apart / np.sqrt((means**2).sum(axis=1).mean())
+    shares = np.arange(1, family.m + 1) ** -family.zipf
+    made: dict[str, np.ndarray] = {}
+    shift: np.ndarray | None = None
+    for split, count in (("train", family.n), ("test", TEST)):
+        y = rng.choice(family.m, count, p=shares / shares.sum())
+        inner = rng.normal(size=(count, rank))
+        if family.tails:
+            inner *= np.sqrt(family.tails / rng.chisquare(family.tails, (count, 1)))
+        x = ((means[y] + inner) * np.sqrt(values)) @ axes.T
+        if shift is None:
+            direction = rng.normal(size=family.d)
+            length = np.sqrt((x**2).sum(axis=1).mean() * family.offset / (1 - family.offset))
+            shift = direction * length / np.linalg.norm(direction)
+        made[f"{split}_x"], made[f"{split}_y"] = (x + shift).astype(np.float32), y.astype(np.int32)
+    return made
+
+
+def write(folder: Path) -> list[Path]:
+    """The family as folders of arrays, as `bench.sets.load` reads them. Those that exist stay."""
+    for name, family in FAMILY.items():
+        place = folder / name
+        if not (place / "test_y.npy").exists():
+            place.mkdir(parents=True, exist_ok=True)
+            for part, array in draw(family).items():
+                np.save(place / f"{part}.npy", array)
+    return [folder / name for name in FAMILY]

@@ -1,0 +1,171 @@
+"""DP-Whitened: softmax regression privatised in the space where the features are white.
+
+One release of the mean, one of the Gram matrix of the centred records, T of the clipped gradient of the softmax loss.
+The gradient is that of z = R·(Wᵀx, c)/‖(Wᵀx, c)‖, W the damped whitening matrix of the released Gram, so what is
+clipped and noised are contributions in the whitened space. `docs/whitening.md` derives why noise does least harm there,
+and says what each default was measured against.
+
+Everything but the three kinds of release is post-processing of them and of public facts: the clipping norm after
+centring, the shrinkage of the spectrum, R, and the total step.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from dpfc_cli.privacy.chain import Centre, Chain, Clip, Linear
+from dpfc_cli.privacy.oracle import Facts, Oracle, Plan, Release
+from dpfc_cli.privacy.queries import Gradient, Gram, Mean
+from dpfc_cli.solvers.linear import noise_edge
+from dpfc_cli.solvers.method import Method, Solution
+
+NORMALISE = Clip(1e-30)
+"""Scales every record to norm 1, for a norm this small is shorter than any."""
+FLOOR = 1e-5
+"""Of the damping, in units of the records' mean square: what float32 features resolve."""
+LONGEST = 300.0
+"""Total step beyond which no feature set gained."""
+STABLE = 0.8
+"""Largest step in units of m. At θ = 0 the softmax's curvature in a white space is 1/m, so that 2 would diverge."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """steps: T. eta: the total step as a multiple of the rule in `total_step`. lam: damping of the covariance, as a
+    multiple of the edge of its noise. gradient_clip: C_g, in units of ‖z‖ = R. constant: c, the bias's feature before
+    normalisation, where a whitened coordinate has variance 1. split: fractions of μ² for the mean, the Gram matrix and
+    all gradients together. mu: of the whole training, from which the size of the noise is known; 0 without noise.
+    """
+
+    mu: float
+    steps: int
+    eta: float = 1.0
+    lam: float = 0.25
+    gradient_clip: float = 0.5
+    constant: float = 0.3
+    split: tuple[float, ...] = (0.03, 0.10, 0.87)
+
+
+def defaults(facts: Facts, mu: float | None, given: Mapping[str, Any]) -> Options:
+    """The same for every data set: what must adapt does so in `solve`, to public facts and to what was released.
+
+    Without noise: 100 steps, with a clip that no gradient reaches.
+    """
+    if mu is None:
+        return Options(**{"mu": 0.0, "steps": 100, "gradient_clip": 2.0, **given})
+    return Options(**{"mu": mu, "steps": 12, **given})
+
+
+def plan(facts: Facts, options: Options) -> Plan:
+    """The mean, the Gram matrix and T gradients."""
+    mean, gram, rest = options.split
+    gradients = [Release("gradient", (facts.d + 1, facts.m), rest / options.steps)] * options.steps
+    return Plan((Release("mean", (1, facts.d), mean), Release("gram", (facts.d, facts.d), gram), *gradients))
+
+
+def solve(oracle: Oracle, facts: Facts, options: Options) -> Solution:
+    """Mean, Gram, and T steps of gradient descent with equal weights; the last iterate, mapped back.
+
+    Scores are linear in the centred record: the normalisation of z scales all scores of a record alike.
+    """
+    chain = centred(oracle, facts, options)
+    whiten, dimension = whitening(oracle.release(Gram(chain)) / facts.n, facts, options)
+    radius = math.sqrt(dimension + options.constant**2)
+    rate, momentum = schedule(dimension, facts, options)
+    theta = np.zeros((facts.d + 1, facts.m))
+    velocity = np.zeros_like(theta)
+    for _ in range(options.steps):
+        gradient = oracle.release(
+            Gradient(
+                (*chain, Linear(whiten)),
+                theta,
+                options.gradient_clip * radius,
+                options.constant,
+                "softmax",
+                radius,
+            )
+        )
+        # Residuals sum to zero over the classes, hence so does what is not noise.
+        step = -rate / facts.n * (gradient - gradient.mean(axis=1, keepdims=True))
+        velocity = momentum * velocity + step
+        theta = theta + momentum * velocity + step
+    return Solution(chain, whiten @ theta[:-1], options.constant * theta[-1])
+
+
+def centred(oracle: Oracle, facts: Facts, options: Options) -> Chain:
+    """Records of norm 1, less their released mean, clipped at the norm that then remains in the mean square.
+
+    Where the mean is mostly noise it is shrunk by the part that is none, which is known: E‖noise‖² = d·s².
+    """
+    mean = oracle.release(Mean((NORMALISE,)))[0] / facts.n
+    squared = float(mean @ mean)
+    signal = max(squared - facts.d * _deviation(facts, options, options.split[0], Mean.replace_one) ** 2, 0.0)
+    shrunk = mean * min(signal / squared, 1.0) if squared > 0 else mean
+    return (NORMALISE, Centre(shrunk), Clip(math.sqrt(max(1 - signal, 0.01))))
+
+
+def whitening(covariance: np.ndarray, facts: Facts, options: Options) -> tuple[np.ndarray, float]:
+    """W = V·diag(ξ + λ)^(−½), d × d, and the effective dimension Σ ξ/(ξ + λ), at least 1.
+
+    ξ are the released eigenvalues, shrunk; λ is a fraction of the edge of the noise.
+    """
+    edge = _edge(facts, options)
+    values, vectors = np.linalg.eigh((covariance + covariance.T) / 2)
+    shrunk = np.maximum(shrink(values, edge / 2), 0.0)
+    damped = shrunk + options.lam * edge + FLOOR
+    return vectors * damped**-0.5, max(1.0, float((shrunk / damped).sum()))
+
+
+def shrink(values: np.ndarray, spread: float) -> np.ndarray:
+    """E[vᵀCv] for each eigenvector v of C + noise with these eigenvalues, in the limit of many dimensions.
+
+    The noise is a symmetric Gaussian matrix whose spectrum is a semicircle of radius 2·spread. The optimal estimator
+    among those that keep the eigenvectors is λ − 2·spread²·h(λ), h the Hilbert transform of the spectral density (Bun,
+    Allez, Bouchaud and Potters 2016, "Rotational invariant estimator for general noisy matrices"), here regularised at
+    the width spread/√d.
+    """
+    width = spread / math.sqrt(len(values)) + np.finfo(float).tiny ** 0.25
+    apart = values[:, None] - values
+    return np.asarray(values - 2 * spread**2 * (apart / (apart**2 + width**2)).mean(axis=1))
+
+
+def total_step(dimension: float, facts: Facts, options: Options) -> float:
+    """τ = T·step·C_g/R: ρ^0.85·(m/30)^¼, at most `LONGEST`, with ρ = n·μ/d_eff.
+
+    Noise in the logits has standard deviation near τ/ρ: the rule ends the descent when it has grown to about 1.
+    """
+    if options.mu == 0:
+        return options.eta * LONGEST
+    factor = Gradient.replace_one if facts.adjacency == "replace-one" else 1.0
+    rho = facts.n * options.mu / (factor * dimension)
+    return options.eta * min(math.pow(rho, 0.85) * math.pow(facts.m / 30, 0.25), LONGEST)
+
+
+def schedule(dimension: float, facts: Facts, options: Options) -> tuple[float, float]:
+    """Step and momentum (Nesterov's) that make the total step: momentum is what a stable step lacks."""
+    rate = total_step(dimension, facts, options) / (options.steps * options.gradient_clip)
+    stable = STABLE * facts.m
+    return min(rate, stable), max(0.0, 1 - stable / rate)
+
+
+def _deviation(facts: Facts, options: Options, share: float, replace_one: float) -> float:
+    """Of the noise in one coordinate of a release of that share, per record."""
+    if options.mu == 0:
+        return 0.0
+    sensitivity = replace_one if facts.adjacency == "replace-one" else 1.0
+    return sensitivity / (options.mu * math.sqrt(share / sum(options.split)) * facts.n)
+
+
+def _edge(facts: Facts, options: Options) -> float:
+    """Of the noise in the released Gram matrix, per record."""
+    if options.mu == 0:
+        return 0.0
+    return noise_edge(facts, facts.d, 1 / (options.mu * math.sqrt(options.split[1] / sum(options.split))))
+
+
+METHOD = Method(
+    "dp-whitened", "softmax regression privatised in the whitened space", Options, defaults, plan, solve, copies=2
+)

@@ -1,0 +1,171 @@
+"""What the battery cannot know of DP-Whitened: its spectrum, its steps, its optimum, and features of every kind."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from dpfc_cli.heads.head import Head
+from dpfc_cli.privacy.accounting import mu_for
+from dpfc_cli.privacy.chain import Chain, Linear
+from dpfc_cli.privacy.curator import NonPrivate
+from dpfc_cli.privacy.oracle import Facts
+from dpfc_cli.privacy.queries import Gradient, Gram, Mean, inputs
+from dpfc_cli.solvers import METHODS, method_named
+from dpfc_cli.solvers.whitened import LONGEST, STABLE, Options, defaults, schedule, shrink, total_step, whitening
+from tests.support import Watching, blobs, curator, stream_of
+
+METHOD = METHODS["dp-whitened"]
+FACTS = Facts(n=4000, m=4, d=8)
+
+
+def noisy(values: np.ndarray, spread: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Eigenvalues and eigenvectors of diag(values) + a symmetric noise of semicircle radius 2·spread."""
+    d, rng = len(values), np.random.default_rng(seed)
+    noise = rng.normal(size=(d, d)) * spread * math.sqrt(2 / d)
+    return np.linalg.eigh(np.diag(values) + (noise + noise.T) / 2)
+
+
+def test_shrunken_eigenvalues_are_what_the_eigenvectors_explain() -> None:
+    truth = np.arange(1, 301) ** -1.0
+    for spread in (0.01, 0.1):
+        values, vectors = noisy(truth, spread, 3)
+        explained = (vectors**2 * truth[:, None]).sum(axis=0)
+        error = np.linalg.norm(shrink(values, spread) - explained)
+        assert error < 0.35 * np.linalg.norm(np.maximum(values, 0) - explained)
+
+
+def test_a_spectrum_of_noise_alone_shrinks_to_nothing_and_one_without_noise_stays() -> None:
+    values, _ = noisy(np.zeros(300), 1.0, 4)
+    assert np.abs(shrink(values, 1.0)).max() < 0.3 * values.max()
+    assert np.allclose(shrink(values, 0.0), values)
+
+
+def test_whitened_records_have_unit_variance_where_the_covariance_is_known() -> None:
+    rng = np.random.default_rng(5)
+    x = rng.normal(size=(3000, 8)) * np.arange(1, 9)
+    covariance = x.T @ x / len(x)
+    matrix, dimension = whitening(covariance, FACTS, replace(defaults(FACTS, None, {})))
+    assert np.allclose(matrix.T @ covariance @ matrix, np.eye(8), atol=1e-4)
+    assert dimension == pytest.approx(8, rel=1e-4)
+
+
+@pytest.mark.parametrize("mu", [1e-4, 0.01, 1.0, 30.0])
+def test_step_and_momentum_make_the_total_step_and_stay_stable(mu: float) -> None:
+    options = defaults(FACTS, mu, {})
+    rate, momentum = schedule(5.0, FACTS, options)
+    assert rate <= STABLE * FACTS.m
+    assert 0 <= momentum < 1
+    total = total_step(5.0, FACTS, options)
+    assert rate / (1 - momentum) * options.steps * options.gradient_clip == pytest.approx(total)
+    assert total <= LONGEST
+
+
+def test_half_the_budget_or_replacement_shorten_the_descent_alike() -> None:
+    halved = total_step(5.0, FACTS, Options(mu=0.01, steps=12))
+    replaced = total_step(5.0, replace(FACTS, adjacency="replace-one"), Options(mu=0.02, steps=12))
+    assert halved == pytest.approx(replaced)
+
+
+def test_every_record_is_measured_at_one_length_in_the_white_space() -> None:
+    x, y = blobs(FACTS.n, FACTS.d, FACTS.m)
+    options = METHOD.defaults(FACTS, 1.0, {})
+    oracle = Watching(curator(FACTS, METHOD.plan(FACTS, options), 1.0, x, y))
+    METHOD.solve(oracle, FACTS, options)
+    assert [type(q) for q in oracle.queries] == [Mean, Gram, *[Gradient] * options.steps]
+    query = oracle.queries[-1]
+    assert isinstance(query, Gradient)
+    z = inputs(query.chain, query.constant, x, np, query.radius)
+    assert np.allclose(np.linalg.norm(z, axis=1), query.radius, rtol=1e-4)
+    assert query.clip == pytest.approx(0.5 * query.radius)
+
+
+def test_the_twin_goes_to_the_optimum_of_softmax_regression() -> None:
+    from sklearn.linear_model import LogisticRegression
+
+    x, y = blobs(1500, 6, 3, apart=2.0)
+    facts = Facts(n=1500, m=3, d=6)
+    watched: list[Gradient] = []
+
+    class Oracle(NonPrivate):
+        def release(self, query: object) -> np.ndarray:
+            if isinstance(query, Gradient):
+                watched.append(query)
+            return super().release(query)  # type: ignore[arg-type]
+
+    options = METHOD.defaults(facts, None, {"steps": 400, "eta": 100.0})
+    METHOD.solve(Oracle(facts, stream_of(x, y)), facts, options)
+    query = watched[-1]
+    z = inputs(query.chain, query.constant, x, np, query.radius)
+    fit = LogisticRegression(C=np.inf, tol=1e-12, max_iter=10_000, fit_intercept=False).fit(z, y)
+    expected = fit.coef_.T - fit.coef_.T.mean(axis=1, keepdims=True)
+    assert np.linalg.norm(query.theta - expected) < 1e-4 * np.linalg.norm(expected)
+
+
+def accuracy(x: np.ndarray, y: np.ndarray, m: int, epsilon: float) -> float:
+    facts = Facts(n=len(x), m=m, d=x.shape[1])
+    mu = mu_for(epsilon, 1e-5)
+    options = METHOD.defaults(facts, mu, {})
+    solution = METHOD.solve(curator(facts, METHOD.plan(facts, options), mu, x, y), facts, options)
+    scores = Head(solution.chain, solution.weight, solution.bias, {}).scores(x)
+    return float((scores.argmax(axis=1) == y).mean())
+
+
+def shifted(x: np.ndarray) -> np.ndarray:
+    return x + 20.0
+
+
+def of_two_scales(x: np.ndarray) -> np.ndarray:
+    return x * np.float32(1e-20)
+
+
+def deficient(x: np.ndarray) -> np.ndarray:
+    return np.concatenate([x, x[:, :4], np.zeros_like(x)], axis=1)
+
+
+def half_precision(x: np.ndarray) -> np.ndarray:
+    return x.astype(np.float16)
+
+
+@pytest.mark.parametrize("brought", [shifted, of_two_scales, deficient, half_precision])
+def test_features_as_users_bring_them_are_learned(brought: object) -> None:
+    x, y = blobs(4000, 8, 4, apart=6.0)
+    assert accuracy(brought(x), y, 4, 1.0) > 0.95  # type: ignore[operator]
+
+
+def test_a_rare_class_is_learned_beside_common_ones() -> None:
+    x, y = blobs(8000, 8, 4, apart=6.0)
+    kept = (y != 3) | (np.arange(8000) % 10 == 3)
+    x, y = x[kept], y[kept]
+    facts = Facts(n=len(x), m=4, d=8)
+    options = METHOD.defaults(facts, mu_for(4.0, 1e-5), {})
+    solution = METHOD.solve(curator(facts, METHOD.plan(facts, options), mu_for(4.0, 1e-5), x, y), facts, options)
+    scores = Head(solution.chain, solution.weight, solution.bias, {}).scores(x[y == 3])
+    assert (scores.argmax(axis=1) == 3).mean() > 0.9
+
+
+def test_auto_is_the_whitened_method_where_classes_compete() -> None:
+    assert method_named("auto", Facts(n=9, m=2, d=3)).name == "dp-whitened"
+    assert method_named("auto", Facts(n=9, m=2, d=3, k=2)).name == "dp-fc"
+
+
+def test_the_head_needs_no_whitening() -> None:
+    x, y = blobs(300, 5, 3)
+    facts = Facts(n=300, m=3, d=5)
+    options = METHOD.defaults(facts, 1.0, {})
+    chain: Chain = METHOD.solve(curator(facts, METHOD.plan(facts, options), 1.0, x, y), facts, options).chain
+    assert not any(isinstance(step, Linear) for step in chain)
+
+
+def test_all_steps_share_one_compiled_function_whatever_the_released_arrays() -> None:
+    from dpfc_cli.kernels import rows
+
+    x, y = blobs(300, 5, 3)
+    facts = Facts(n=300, m=3, d=5)
+    options = METHOD.defaults(facts, 1.0, {})
+    misses = []
+    for seed in (1, 2):
+        METHOD.solve(curator(facts, METHOD.plan(facts, options), 1.0, x, y, seed), facts, options)
+        misses.append(rows.compiled.cache_info().misses)
+    assert misses[0] == misses[1]
