@@ -165,7 +165,7 @@ def prepare(
     from dpfc_cli.privacy.noise import SeededBits, SystemBits
 
     c = calibrated
-    _check_memory(c, free_memory() if memory is None else memory)
+    check_memory(c, memory)
     features.verify(SPLIT, checking)
     try:
         products.check_exact()
@@ -209,7 +209,9 @@ def run(
         temporary.unlink(missing_ok=True)
 
 
-def _check_memory(calibrated: Calibrated, allowed: float) -> None:
+def check_memory(calibrated: Calibrated, memory: float | None) -> None:
+    """UserError where a training needs more than that many bytes; None: than the machine has free."""
+    allowed = free_memory() if memory is None else memory
     facts, needed = calibrated.facts, state_bytes(calibrated.method, calibrated.plan) + WORKING_BYTES
     if needed > allowed:
         other = "" if calibrated.method.name == "dp-fc" else "--method dp-fc (its state does not grow with m·d²), "

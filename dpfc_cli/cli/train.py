@@ -41,6 +41,13 @@ def train(
     features: Annotated[
         str | None, typer.Option(help="Feature set, by path or name. Default: the newest in ./features.")
     ] = None,
+    public_features: Annotated[
+        str | None,
+        typer.Option(
+            help="Feature set of other, unprotected pictures from the same backbone: its mean and covariance steady "
+            "the released ones and cost no privacy (dp-whitened)."
+        ),
+    ] = None,
     out: Annotated[Path | None, typer.Option(help="The head's file. Default: a telling name in ./heads.")] = None,
     steps: Annotated[
         int | None, typer.Option(min=1, max=10_000, help="T: how many steps (not dp-ls).", rich_help_panel=_METHOD)
@@ -93,7 +100,7 @@ def train(
     ] = None,
 ) -> None:
     """Train a classifier on a feature set and charge its privacy to the ledger."""
-    from dpfc_cli import training
+    from dpfc_cli import public, training
     from dpfc_cli.errors import UserError
     from dpfc_cli.solvers import method_named
     from dpfc_cli.trust import statement
@@ -124,6 +131,10 @@ def train(
     for warning in training.forebodings(calibrated):
         display.warn(warning)
     limit = None if memory is None else _bytes(memory)
+    if public_features is not None:
+        known, _ = places.feature_set(public_features)
+        with display.meter("Reading the public features", "records") as reading:
+            calibrated = public.inform(calibrated, found, known, limit, reading)
     with display.meter("Checking the features", "shards") as checking:
         oracle = training.prepare(found, calibrated, limit, checking)
     with display.meter("Training", "records") as progress:

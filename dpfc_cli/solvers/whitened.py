@@ -5,8 +5,8 @@ The gradient is that of z = R·(Wᵀx, c)/‖(Wᵀx, c)‖, W the damped whiteni
 clipped and noised are contributions in the whitened space. `docs/whitening.md` derives why noise does least harm there,
 and says what each default was measured against.
 
-Everything but the three kinds of release is post-processing of them and of public facts: the clipping norm after
-centring, the shrinkage of the spectrum, R, and the total step.
+Everything but the three kinds of release is post-processing of them, of public facts and of public features: the
+clipping norm after centring, the shrinkage of the spectrum, R, and the total step.
 """
 
 import math
@@ -32,12 +32,26 @@ STABLE = 0.8
 """Largest step in units of m. At θ = 0 the softmax's curvature in a white space is 1/m, so that 2 would diverge."""
 
 
+@dataclass(frozen=True, eq=False)
+class Public:
+    """What is known of public features from the same backbone, scaled to norm 1.
+
+    mean: d. covariance: d × d, Gram matrix per record of what centring at that mean and the clip of `centred` leave.
+    origin: what the card says of them, JSON-able.
+    """
+
+    mean: np.ndarray
+    covariance: np.ndarray
+    origin: Mapping[str, Any]
+
+
 @dataclass(frozen=True)
 class Options:
     """steps: T. eta: the total step as a multiple of the rule in `total_step`. lam: damping of the covariance, as a
     multiple of the edge of its noise. gradient_clip: C_g, in units of ‖z‖ = R. constant: c, the bias's feature before
     normalisation, where a whitened coordinate has variance 1. split: fractions of μ² for the mean, the Gram matrix and
     all gradients together. mu: of the whole training, from which the size of the noise is known; 0 without noise.
+    public: moments that the released mean and Gram matrix are shrunk towards.
     """
 
     mu: float
@@ -47,6 +61,7 @@ class Options:
     gradient_clip: float = 0.5
     constant: float = 0.3
     split: tuple[float, ...] = (0.03, 0.10, 0.87)
+    public: Public | None = None
 
 
 def defaults(facts: Facts, mu: float | None, given: Mapping[str, Any]) -> Options:
@@ -98,25 +113,67 @@ def solve(oracle: Oracle, facts: Facts, options: Options) -> Solution:
 def centred(oracle: Oracle, facts: Facts, options: Options) -> Chain:
     """Records of norm 1, less their released mean, clipped at the norm that then remains in the mean square.
 
-    Where the mean is mostly noise it is shrunk by the part that is none, which is known: E‖noise‖² = d·s².
+    The mean is shrunk towards the public one, or 0, by the part of their distance that is noise, which is known:
+    E‖noise‖² = d·s² (James and Stein 1961, positive part).
     """
     mean = oracle.release(Mean((NORMALISE,)))[0] / facts.n
-    squared = float(mean @ mean)
-    signal = max(squared - facts.d * _deviation(facts, options, options.split[0], Mean.replace_one) ** 2, 0.0)
-    shrunk = mean * min(signal / squared, 1.0) if squared > 0 else mean
-    return (NORMALISE, Centre(shrunk), Clip(math.sqrt(max(1 - signal, 0.01))))
+    deviation = _deviation(facts, options, options.split[0], Mean.replace_one)
+    noise = facts.d * deviation**2
+    public = None if options.public is None else options.public.mean
+    target = np.zeros(facts.d) if public is None else public * explained(mean, public, deviation)
+    squared = float(np.square(mean - target).sum())
+    kept = max(1 - noise / squared, 0.0) if squared > 0 else 0.0
+    centre = target + kept * (mean - target)
+    # Of the true mean's square: the estimate's, and what is still unknown of it.
+    signal = float(centre @ centre) + kept * noise
+    return unit_chain(centre, signal)
+
+
+def unit_chain(centre: np.ndarray, squared: float) -> Chain:
+    """Scale to norm 1, centre, clip to √(1 − squared), with squared the square of the mean's norm."""
+    return (NORMALISE, Centre(centre), Clip(math.sqrt(max(1 - squared, 0.01))))
+
+
+def explained(released: np.ndarray, public: np.ndarray, deviation: float) -> float:
+    """How much of the public moment the released one holds, in [0, 1]: the coefficient of its regression on it.
+
+    The coefficient has variance deviation²/‖public‖², and is shrunk towards 1 by it: where the release is noise alone,
+    the public moment is taken as it is. deviation: of the noise in one coordinate (of a symmetric matrix: on its
+    diagonal).
+    """
+    size = float(np.square(public).sum())
+    if size == 0:
+        return 0.0
+    away = float((released * public).sum()) / size - 1
+    kept = max(1 - deviation**2 / size / away**2, 0.0) if away else 0.0
+    return min(max(1 + kept * away, 0.0), 1.0)
 
 
 def whitening(covariance: np.ndarray, facts: Facts, options: Options) -> tuple[np.ndarray, float]:
     """W = V·diag(ξ + λ)^(−½), d × d, and the effective dimension Σ ξ/(ξ + λ), at least 1.
 
-    ξ are the released eigenvalues, shrunk; λ is a fraction of the edge of the noise.
+    ξ and V are the eigenvalues and -vectors of the released covariance, shrunk; λ is a fraction of the edge of the
+    noise.
     """
     edge = _edge(facts, options)
-    values, vectors = np.linalg.eigh((covariance + covariance.T) / 2)
-    shrunk = np.maximum(shrink(values, edge / 2), 0.0)
-    damped = shrunk + options.lam * edge + FLOOR
-    return vectors * damped**-0.5, max(1.0, float((shrunk / damped).sum()))
+    values, vectors = spectrum((covariance + covariance.T) / 2, edge, options.public)
+    damped = values + options.lam * edge + FLOOR
+    return vectors * damped**-0.5, max(1.0, float((values / damped).sum()))
+
+
+def spectrum(released: np.ndarray, edge: float, public: Public | None) -> tuple[np.ndarray, np.ndarray]:
+    """Eigenvalues, not negative, and eigenvectors of the best guess at what lies under a noise with that edge.
+
+    With public features the guess is T + shrink(released − T), T being what of the public covariance is in the released
+    one. Where they agree, the residual is noise and goes; where they do not, it is the signal, and stays.
+    """
+    if public is None:
+        values, vectors = np.linalg.eigh(released)
+        return np.maximum(shrink(values, edge / 2), 0.0), vectors
+    target = public.covariance * explained(released, public.covariance, edge / math.sqrt(2 * len(released)))
+    values, vectors = np.linalg.eigh(released - target)
+    values, vectors = np.linalg.eigh(target + (vectors * shrink(values, edge / 2)) @ vectors.T)
+    return np.maximum(values, 0.0), vectors
 
 
 def shrink(values: np.ndarray, spread: float) -> np.ndarray:

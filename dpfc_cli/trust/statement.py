@@ -1,6 +1,5 @@
 """What is claimed of a head, in a card for programs and in sentences for the person who must defend it."""
 
-from dataclasses import asdict
 from typing import Any
 
 import dpfc_cli
@@ -32,11 +31,16 @@ def card(
     feature_set: str,
     split: str,
 ) -> dict[str, Any]:
-    """The card of a head, JSON-able. `epsilon` and `delta` are null unless the claim is "private"."""
+    """The card of a head, JSON-able. `epsilon` and `delta` are null unless the claim is "private".
+
+    Of public features it says where they came from ("public_features"); their arrays are no option.
+    """
+    described = dict(vars(options))
+    public = described.pop("public", None)
     claimed = guarantee if claim == "private" else None
     return {
         "method": method,
-        "options": asdict(options),
+        "options": described,
         "claim": claim,
         "epsilon": claimed.epsilon if claimed else None,
         "delta": claimed.delta if claimed else None,
@@ -55,6 +59,7 @@ def card(
             "backbone": manifest.backbone,
         },
         "versions": {"dpfc": dpfc_cli.__version__},
+        **({} if public is None else {"public_features": dict(public.origin)}),
     }
 
 
@@ -77,6 +82,10 @@ def rows(card: dict[str, Any]) -> list[tuple[str, str]]:
         lines.append(("public facts", "classes and labels per record were inferred, asserted public by the operator"))
     else:
         lines.append(("public facts", f"{facts['m']} classes, {facts['k']} label(s) per record: {facts['origin']}"))
+    if "public_features" in card:
+        known = card["public_features"]
+        said = f"{known['name']}: mean and covariance of {known['rows']:,} records, asserted public by the operator"
+        lines.append(("public features", said))
     return [*lines, ("not covered", "; ".join(NOT_COVERED))]
 
 
