@@ -1,0 +1,97 @@
+"""Public features beside private ones: read before anything is charged, reduced to moments, never part of a guarantee.
+
+They come from the same backbone and from records that nobody needs to protect, so what is computed of them is a public
+fact, and using it with what was released is post-processing.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from dpfc_cli.errors import UserError
+from dpfc_cli.features.manifest import Manifest
+from dpfc_cli.features.reader import FeatureSet
+from dpfc_cli.privacy import chain as chains
+from dpfc_cli.privacy.chain import Chain
+from dpfc_cli.solvers.whitened import NORMALISE, Public, unit_chain
+from dpfc_cli.training import SPLIT, Calibrated, check_memory
+from dpfc_cli.trust import ledger
+
+ROWS = 8192
+
+
+def inform(
+    calibrated: Calibrated,
+    private: FeatureSet,
+    public: FeatureSet,
+    memory: float | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> Calibrated:
+    """The same training with public features beside the private ones: plan and guarantee stay.
+
+    memory: bytes, as for `training.prepare`. progress(done, total) counts records over two passes. UserError where the
+    method has no use for them, where they are the private records, or where they come from another backbone.
+    """
+    if "public" not in calibrated.method.options.__dataclass_fields__:
+        raise UserError(
+            f"--public-features is no option of {calibrated.method.name}.", "Leave it out, or use dp-whitened."
+        )
+    if calibrated.guarantee is None:
+        raise UserError("--public-features has no effect with --non-private.", "Leave it out.")
+    check_other(private, public)
+    check_memory(calibrated, memory)
+    public.verify(SPLIT)
+    return replace(calibrated, options=replace(calibrated.options, public=moments(public, progress)))
+
+
+def check_other(private: FeatureSet, public: FeatureSet) -> None:
+    """UserError unless the public set has other records than the private one, in the same features."""
+    rows = public.split(SPLIT).n
+    same_records = ledger.records_of(private.manifest) == ledger.records_of(public.manifest)
+    if same_records or private.folder.resolve() == public.folder.resolve():
+        raise UserError(
+            f"'{public.folder}' holds the private records themselves ({rows:,} of the same source): "
+            "what is computed of them without noise would leak.",
+            "Name features of other records, which nobody needs to protect.",
+        )
+    mine, other = _recipe(private.manifest), _recipe(public.manifest)
+    names = [name for name in mine | other if mine.get(name) != other.get(name)]
+    differ = [f"{name} ({other.get(name)}, not {mine.get(name)})" for name in names]
+    if differ:
+        raise UserError(
+            f"'{public.folder}' are features of another backbone than '{private.folder}': they differ in "
+            f"{', '.join(differ)}.",
+            "Extract the public pictures with the private ones' --model and options.",
+        )
+
+
+def moments(public: FeatureSet, progress: Callable[[int, int], None] | None = None) -> Public:
+    """Mean and covariance of a set's training records, as DP-Whitened defines them. Memory: one block and two d × d."""
+    facts, manifest = public.split(SPLIT), public.manifest
+    used, first, second = 0, np.zeros(manifest.dim), np.zeros((manifest.dim, manifest.dim))
+    for z in _passed(public, (NORMALISE,), 0, progress):
+        used, first = used + len(z), first + z.sum(axis=0)
+    if not used:
+        raise UserError(f"'{public.folder}' holds no finite features in its training split.", "Name another set.")
+    mean = first / used
+    for z in _passed(public, unit_chain(mean, float(mean @ mean)), 1, progress):
+        second += z.T @ z
+    origin = {"name": public.name, "rows": facts.n, "fingerprint": manifest.fingerprint, "backbone": manifest.backbone}
+    return Public(mean, second / used, origin)
+
+
+def _passed(public: FeatureSet, chain: Chain, number: int, progress: Callable[[int, int], None] | None) -> Any:
+    """The chain on every finite record, block by block. A record of zeros is one that could not be decoded."""
+    rows = public.split(SPLIT).n
+    for start, x, _ in public.stream(SPLIT)(ROWS):
+        x = x.astype(np.float32)
+        yield chains.run(chain, x[np.isfinite(x).all(axis=1) & x.any(axis=1)], np)
+        if progress:
+            progress(number * rows + start + len(x), 2 * rows)
+
+
+def _recipe(manifest: Manifest) -> dict[str, Any]:
+    """What makes features comparable. The file that features were imported from says nothing of their backbone."""
+    return {**{name: value for name, value in manifest.backbone.items() if name != "from"}, "dimensions": manifest.dim}
