@@ -1,0 +1,168 @@
+"""What public moments do to DP-Whitened: they steady what is noise, yield to what is signal, and change no release."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from dpfc_cli.heads.head import Head
+from dpfc_cli.privacy import chain as chains
+from dpfc_cli.privacy.accounting import mu_for
+from dpfc_cli.privacy.chain import Centre, Clip
+from dpfc_cli.privacy.curator import NonPrivate
+from dpfc_cli.privacy.oracle import Facts
+from dpfc_cli.solvers import METHODS
+from dpfc_cli.solvers.whitened import NORMALISE, Public, centred, explained, spectrum, unit_chain
+from tests.support import Watching, blobs, curator, stream_of
+
+METHOD = METHODS["dp-whitened"]
+D = 60
+TRUTH = np.diag(np.arange(1, D + 1) ** -1.5) / 3
+
+
+def moments(x: np.ndarray) -> Public:
+    mean = chains.run((NORMALISE,), x, np).mean(axis=0)
+    z = chains.run(unit_chain(mean, float(mean @ mean)), x, np)
+    return Public(mean, z.T @ z / len(z), {})
+
+
+def rotation(d: int, seed: int) -> np.ndarray:
+    return np.linalg.qr(np.random.default_rng(seed).normal(size=(d, d)))[0]
+
+
+def turned(matrix: np.ndarray) -> np.ndarray:
+    q = rotation(len(matrix), 1)
+    return q @ matrix @ q.T
+
+
+def released(truth: np.ndarray, edge: float, seed: int) -> np.ndarray:
+    noise = np.random.default_rng(seed).normal(size=truth.shape) * edge / math.sqrt(2 * len(truth))
+    return truth + (noise + noise.T) / math.sqrt(2) / math.sqrt(2)
+
+
+def error(covariance: np.ndarray | None, edge: float) -> float:
+    """Mean distance in Frobenius norm of the best guess from the truth, over ten releases."""
+    public = None if covariance is None else Public(np.zeros(D), covariance, {})
+    found = []
+    for seed in range(10):
+        values, vectors = spectrum(released(TRUTH, edge, seed), edge, public)
+        found.append(float(np.linalg.norm((vectors * values) @ vectors.T - TRUTH)))
+    return float(np.mean(found))
+
+
+@pytest.mark.parametrize("edge", [0.1, 1.0, 10.0])
+def test_an_agreeing_public_covariance_takes_the_place_of_a_noisy_one(edge: float) -> None:
+    assert error(TRUTH, edge) < 0.4 * error(None, edge)
+    assert error(1.5 * TRUTH, edge) < 0.7 * error(None, edge)
+
+
+@pytest.mark.parametrize("edge", [1e-3, 1e-2, 0.1, 1.0])
+@pytest.mark.parametrize("poor", [turned(TRUTH), np.eye(D) / D, TRUTH[::-1, ::-1]], ids=["turned", "white", "reversed"])
+def test_a_contradictory_public_covariance_is_overruled(poor: np.ndarray, edge: float) -> None:
+    # Beyond an edge of 1, three times the largest eigenvalue, nothing in the release could contradict it.
+    assert error(poor, edge) < 1.15 * error(None, edge)
+
+
+def test_where_the_noise_is_small_the_release_speaks_whatever_the_public_covariance() -> None:
+    for covariance in (TRUTH, turned(TRUTH)):
+        assert error(covariance, 1e-6) < 1e-5
+
+
+def test_noise_alone_takes_the_public_moment_as_it_is_and_a_clear_release_says_how_much_of_it_holds() -> None:
+    public = np.array([0.3, 0.4])
+    for released_moment in (public, 0 * public, -3 * public):
+        assert explained(released_moment, public, 5.0) == 1
+    assert explained(0.6 * public, public, 0.0) == pytest.approx(0.6)
+    assert explained(0.6 * public, public, 0.01) == pytest.approx(0.6, abs=0.01)
+    assert explained(-public, public, 0.01) == 0
+    assert explained(7 * public, public, 0.01) == 1
+    assert explained(public, 0 * public, 0.01) == 0
+
+
+class Answering:
+    """An oracle that gives one answer."""
+
+    def __init__(self, answer: np.ndarray) -> None:
+        self.answer = answer
+
+    def release(self, query: object) -> np.ndarray:
+        return self.answer
+
+
+def centre_of(mean: np.ndarray, facts: Facts, mu: float, public: np.ndarray | None) -> tuple[np.ndarray, float]:
+    known = None if public is None else Public(public, np.eye(facts.d), {})
+    options = METHOD.defaults(facts, mu, {"public": known})
+    _, centre, clip = centred(Answering(facts.n * mean[None]), facts, options)
+    assert isinstance(centre, Centre)
+    assert isinstance(clip, Clip)
+    return centre.mean, clip.norm
+
+
+def test_the_mean_is_the_public_one_under_noise_and_its_own_without() -> None:
+    facts, rng = Facts(n=1000, m=3, d=50), np.random.default_rng(2)
+    mean = rng.normal(size=50)
+    mean *= 0.6 / np.linalg.norm(mean)
+    mu = 1 / (0.1 * math.sqrt(0.03) * facts.n)
+    noisy = mean + 0.1 * rng.normal(size=50)
+    distances = {
+        name: np.linalg.norm(centre_of(noisy, facts, mu, public)[0] - mean)
+        for name, public in (("none", None), ("same", mean), ("opposite", -mean))
+    }
+    assert distances["same"] < 0.3 * distances["none"]
+    assert distances["opposite"] < 1.1 * distances["none"]
+    centre, clip = centre_of(mean, facts, 1e6, rng.normal(size=50) / 10)
+    assert np.allclose(centre, mean, atol=1e-6)
+    assert clip == pytest.approx(0.8)
+
+
+def test_plan_and_queries_are_the_same_with_public_features_and_without() -> None:
+    facts = Facts(n=900, m=3, d=8)
+    x, y = blobs(900, 8, 3)
+    kinds = []
+    for public in (None, moments(x[::2])):
+        options = METHOD.defaults(facts, 0.5, {"public": public})
+        plan = METHOD.plan(facts, options)
+        oracle = Watching(curator(facts, plan, 0.5, x, y))
+        METHOD.solve(oracle, facts, options)
+        kinds.append((plan, [(q.kind, q.shape(facts)) for q in oracle.queries]))
+        hash(options)
+    assert kinds[0] == kinds[1]
+
+
+def test_without_noise_public_features_change_nothing() -> None:
+    facts = Facts(n=600, m=3, d=8)
+    x, y = blobs(600, 8, 3)
+    options = METHOD.defaults(facts, None, {"steps": 5})
+    plain, informed = (
+        METHOD.solve(NonPrivate(facts, stream_of(x, y)), facts, replace(options, public=public))
+        for public in (None, moments(x[:, ::-1]))
+    )
+    assert np.allclose(plain.weight, informed.weight, rtol=1e-4, atol=1e-4 * np.abs(plain.weight).max())
+
+
+def features(n: int, m: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Classes in a space whose directions differ in variance, as those of a backbone do, and with an offset."""
+    x, y = blobs(n, 40, m, seed, apart=3.0)
+    return (x * np.arange(1, 41, dtype=np.float32) ** -0.7 + 0.1).astype(np.float32), y
+
+
+def accuracy(public: Public | None, runs: int = 6) -> float:
+    found, test = [], features(4000, 5, 3)
+    x, y = test[0][:2000], test[1][:2000]
+    facts, mu = Facts(n=2000, m=5, d=40), mu_for(0.3, 1e-5)
+    options = METHOD.defaults(facts, mu, {"public": public})
+    for seed in range(runs):
+        solution = METHOD.solve(curator(facts, METHOD.plan(facts, options), mu, x, y, seed), facts, options)
+        scores = Head(solution.chain, solution.weight, solution.bias, {}).scores(test[0][2000:])
+        found.append(float((scores.argmax(axis=1) == test[1][2000:]).mean()))
+    return float(np.mean(found))
+
+
+def test_public_features_of_other_classes_help_and_unrelated_ones_do_no_harm() -> None:
+    other, _ = features(3000, 9, 11)
+    unrelated = (other @ rotation(40, 5)).astype(np.float32)
+    plain = accuracy(None)
+    print(plain, accuracy(moments(other)), accuracy(moments(unrelated)))
+    assert accuracy(moments(other)) > plain
+    assert accuracy(moments(unrelated)) > plain - 0.03
