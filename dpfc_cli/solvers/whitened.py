@@ -165,20 +165,16 @@ def spectrum(released: np.ndarray, edge: float, public: Public | None) -> tuple[
     """Eigenvalues, not negative, and eigenvectors of the best guess at what lies under a noise with that edge.
 
     With public features the guess is T + shrink(released − T), T being what of the public covariance is in the released
-    one. Where they agree, the residual is noise and goes; where they do not, it is the signal, and stays. What the
-    shrinkage leaves of noise alone, for there are not infinitely many dimensions, is scaled down to the energy that
-    the residual has beyond the noise's, which is edge²·(d + 1)/4 with standard deviation near edge²/2.
+    one. Where they agree, the residual is noise and goes; where they do not, it is the signal, and stays.
     """
-    if public is None:
-        values, vectors = np.linalg.eigh(released)
-        return np.maximum(shrink(values, edge / 2), 0.0), vectors
-    d = len(released)
-    target = public.covariance * explained(released, public.covariance, edge / math.sqrt(2 * d))
+    target = np.zeros_like(released)
+    if public is not None:
+        deviation = edge / math.sqrt(2 * len(released))
+        target = public.covariance * explained(released, public.covariance, deviation)
     values, vectors = np.linalg.eigh(released - target)
-    shrunk = shrink(values, edge / 2)
-    beyond = max(float(values @ values) - edge**2 * (d + 3) / 4, 0.0)
-    kept = min(1.0, math.sqrt(beyond / max(float(shrunk @ shrunk), np.finfo(float).tiny)))
-    values, vectors = np.linalg.eigh(target + kept * (vectors * shrunk) @ vectors.T)
+    values = shrink(values, edge / 2)
+    if public is not None:
+        values, vectors = np.linalg.eigh(target + (vectors * values) @ vectors.T)
     return np.maximum(values, 0.0), vectors
 
 

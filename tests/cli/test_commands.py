@@ -16,6 +16,7 @@ from dpfc_cli.privacy.accounting import epsilon_for, mu_for
 from dpfc_cli.solvers import METHODS
 from dpfc_cli.trust.ledger import read
 from tests.cli.conftest import Dpfc
+from tests.support import blobs
 
 
 def heads() -> list[str]:
@@ -60,6 +61,26 @@ def test_label_sets_are_learned_and_scored_by_mean_average_precision(dpfc: Dpfc,
     result = json.loads(dpfc("evaluate", "--json").stdout)
     assert result["mean_average_precision"] > 0.95
     assert "mean average precision" in dpfc("evaluate").stdout
+
+
+def test_public_features_are_named_in_card_and_statement_and_cost_nothing(
+    dpfc: Dpfc, features: Path, tmp_path: Path
+) -> None:
+    x, y = blobs(900, 8, 5, seed=9)
+    np.savez(tmp_path / "others.npz", train_x=x, train_y=y)
+    assert dpfc("import", str(tmp_path / "others.npz"), "--out", "others", "--classes", "5").exit_code == 0
+    spent = []
+    for more in ([], ["--public-features", "others"]):
+        trained = dpfc("train", "--features", "blobs", "--epsilon", "2", *more)
+        assert trained.exit_code == 0, trained.output
+        spent.append(read(Path("features/blobs.ledger.sqlite"))[-1])
+    assert "others: mean and covariance of 900 records" in " ".join(trained.stdout.split())
+    assert (spent[0].mu, spent[0].releases) == (spent[1].mu, spent[1].releases)
+    assert read(Path("features/others.ledger.sqlite")) == []
+    card = load(Path("heads/blobs-dp-whitened-eps2-2.safetensors")).card
+    assert (card["public_features"]["name"], card["public_features"]["rows"]) == ("others", 900)
+    assert "public" not in card["options"]
+    assert json.loads(dpfc("evaluate", "--features", "blobs", "--json").stdout)["top1"] > 0.9
 
 
 def test_a_sampled_training_is_accounted_as_such(dpfc: Dpfc, features: Path) -> None:

@@ -51,10 +51,10 @@ def error(covariance: np.ndarray | None, edge: float) -> float:
     return float(np.mean(found))
 
 
-@pytest.mark.parametrize("edge", [0.1, 1.0, 10.0])
+@pytest.mark.parametrize("edge", [0.003, 0.01, 0.1])
 def test_an_agreeing_public_covariance_takes_the_place_of_a_noisy_one(edge: float) -> None:
-    assert error(TRUTH, edge) < 0.4 * error(None, edge)
-    assert error(1.5 * TRUTH, edge) < 0.7 * error(None, edge)
+    assert error(TRUTH, edge) < 0.5 * error(None, edge)
+    assert error(1.5 * TRUTH, edge) < 0.5 * error(None, edge)
 
 
 @pytest.mark.parametrize("edge", [1e-3, 1e-2, 0.1, 1.0])
@@ -163,6 +163,5 @@ def test_public_features_of_other_classes_help_and_unrelated_ones_do_no_harm() -
     other, _ = features(3000, 9, 11)
     unrelated = (other @ rotation(40, 5)).astype(np.float32)
     plain = accuracy(None)
-    print(plain, accuracy(moments(other)), accuracy(moments(unrelated)))
     assert accuracy(moments(other)) > plain
     assert accuracy(moments(unrelated)) > plain - 0.03

@@ -1,0 +1,101 @@
+"""Public features: what is refused, and what is made of the rest."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+
+from dpfc_cli import public, training
+from dpfc_cli.errors import UserError
+from dpfc_cli.features.importing import import_features
+from dpfc_cli.features.reader import FeatureSet
+from dpfc_cli.solvers import METHODS
+from tests.support import blobs
+
+
+def made(folder: Path, name: str, x: np.ndarray, y: np.ndarray) -> FeatureSet:
+    np.savez(folder / f"{name}.npz", train_x=x, train_y=y)
+    import_features(folder / f"{name}.npz", folder / "features" / name, classes=("a", "b", "c"))
+    return FeatureSet(folder / "features" / name)
+
+
+@pytest.fixture
+def private(tmp_path: Path) -> FeatureSet:
+    return made(tmp_path, "private", *blobs(300, 6, 3))
+
+
+@pytest.fixture
+def other(tmp_path: Path) -> FeatureSet:
+    return made(tmp_path, "other", *blobs(500, 6, 3, seed=1))
+
+
+def test_the_private_records_are_refused_under_any_name(tmp_path: Path, private: FeatureSet) -> None:
+    copy = made(tmp_path, "copy", *blobs(300, 6, 3))
+    link = tmp_path / "link"
+    link.symlink_to(private.folder.resolve())
+    for same in (private, copy, FeatureSet(link)):
+        with pytest.raises(UserError, match="the private records themselves"):
+            public.check_other(private, same)
+
+
+def test_another_backbone_is_refused_and_the_difference_said(
+    tmp_path: Path, private: FeatureSet, other: FeatureSet
+) -> None:
+    with pytest.raises(UserError, match=r"dimensions \(7, not 6\)"):
+        public.check_other(private, made(tmp_path, "wide", *blobs(90, 7, 3)))
+    public.check_other(private, other)
+    other.manifest = replace(other.manifest, backbone={"name": "vit", "sha256": "ab"})
+    with pytest.raises(UserError, match=r"name \(vit, not imported\), sha256 \(ab, not None\)"):
+        public.check_other(private, other)
+
+
+def overwrite(features: FeatureSet, x: np.ndarray) -> None:
+    """As a shard that dpfc did not write may have it."""
+    (shard,) = features.split("train").shards
+    with h5py.File(features.folder / shard.file, "r+") as file:
+        file["features"][:] = x
+
+
+def test_moments_are_those_of_all_finite_records_whatever_the_blocks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x, y = blobs(500, 6, 3, seed=2)
+    features = made(tmp_path, "some", x, y)
+    x[7], x[8, 2], x[9, 0] = 0, np.nan, np.inf
+    overwrite(features, x)
+    monkeypatch.setattr(public, "ROWS", 64)
+    calls: list[tuple[int, int]] = []
+    found = public.moments(features, lambda done, total: calls.append((done, total)))
+    unit = np.delete(x, [7, 8, 9], axis=0).astype(np.float64)
+    unit /= np.linalg.norm(unit, axis=1, keepdims=True)
+    z = unit - unit.mean(axis=0)
+    z /= np.maximum(np.linalg.norm(z, axis=1, keepdims=True), np.sqrt(1 - (unit.mean(axis=0) ** 2).sum()))
+    assert np.allclose(found.mean, unit.mean(axis=0), atol=1e-5)
+    assert np.allclose(found.covariance, z.T @ z / 497, atol=1e-5)
+    assert found.origin["rows"] == 500
+    assert calls[-1] == (1000, 1000)
+    overwrite(features, np.full_like(x, np.nan))
+    with pytest.raises(UserError, match="no finite features"):
+        public.moments(features)
+
+
+def test_the_plan_and_the_guarantee_stay(private: FeatureSet, other: FeatureSet) -> None:
+    method = METHODS["dp-whitened"]
+    plain = training.calibrate(method, training.facts_of(private, "zero-out"), {}, training.Privacy(1.0))
+    informed = public.inform(plain, private, other)
+    assert (informed.plan, informed.guarantee) == (plain.plan, plain.guarantee)
+    assert method.plan(informed.facts, informed.options) == plain.plan
+    assert replace(informed.options, public=None) == plain.options
+
+
+def test_a_damaged_set_or_too_little_memory_is_refused_first(private: FeatureSet, other: FeatureSet) -> None:
+    facts = training.facts_of(private, "zero-out")
+    plain = training.calibrate(METHODS["dp-whitened"], facts, {}, training.Privacy(1.0))
+    with pytest.raises(UserError, match="the limit is"):
+        public.inform(plain, private, other, memory=1000.0)
+    shard = other.folder / other.split("train").shards[0].file
+    shard.write_bytes(shard.read_bytes()[:-1] + b"x")
+    with pytest.raises(UserError, match="are not those of the manifest"):
+        public.inform(plain, private, other)
