@@ -4,7 +4,7 @@ They come from the same backbone and from records that nobody needs to protect, 
 fact, and using it with what was released is post-processing.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -67,6 +67,21 @@ def check_other(private: FeatureSet, public: FeatureSet) -> None:
         )
 
 
+def forebodings(public: FeatureSet) -> list[str]:
+    """What cannot be refused, for only the operator knows better."""
+    said = []
+    if any(row.claim == "private" for row in ledger.read(ledger.ledger_path(public.folder))):
+        said.append(
+            f"'{public.folder}' has been trained on with a guarantee, which does not cover its use as public features."
+        )
+    if public.manifest.backbone.get("name") == "imported":
+        said.append(
+            f"'{public.folder}' was imported: that its features come from the private ones' backbone, and that none of "
+            "its records is a private one, is your word."
+        )
+    return said
+
+
 def moments(public: FeatureSet, progress: Callable[[int, int], None] | None = None) -> Public:
     """Mean and covariance of a set's training records, as DP-Whitened defines them. Memory: one block and two d × d."""
     facts, manifest = public.split(SPLIT), public.manifest
@@ -82,7 +97,9 @@ def moments(public: FeatureSet, progress: Callable[[int, int], None] | None = No
     return Public(mean, second / used, origin)
 
 
-def _passed(public: FeatureSet, chain: Chain, number: int, progress: Callable[[int, int], None] | None) -> Any:
+def _passed(
+    public: FeatureSet, chain: Chain, number: int, progress: Callable[[int, int], None] | None
+) -> Iterator[np.ndarray]:
     """The chain on every finite record, block by block. A record of zeros is one that could not be decoded."""
     rows = public.split(SPLIT).n
     for start, x, _ in public.stream(SPLIT)(ROWS):

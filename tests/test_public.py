@@ -51,6 +51,14 @@ def test_another_backbone_is_refused_and_the_difference_said(
         public.check_other(private, other)
 
 
+def test_what_only_the_operator_can_know_is_said(private: FeatureSet, other: FeatureSet, tmp_path: Path) -> None:
+    assert [("imported" in said) for said in public.forebodings(other)] == [True]
+    method = METHODS["dp-whitened"]
+    calibrated = training.calibrate(method, training.facts_of(other, "zero-out"), {"steps": 1}, training.Privacy(1.0))
+    training.run(other, calibrated, training.prepare(other, calibrated), tmp_path / "a.safetensors", lambda *_: None)
+    assert "has been trained on with a guarantee" in public.forebodings(other)[0]
+
+
 def overwrite(features: FeatureSet, x: np.ndarray) -> None:
     """As a shard that dpfc did not write may have it."""
     (shard,) = features.split("train").shards

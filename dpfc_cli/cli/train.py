@@ -133,6 +133,8 @@ def train(
     limit = None if memory is None else _bytes(memory)
     if public_features is not None:
         known, _ = places.feature_set(public_features)
+        for warning in public.forebodings(known):
+            display.warn(warning)
         with display.meter("Reading the public features", "records") as reading:
             calibrated = public.inform(calibrated, found, known, limit, reading)
     with display.meter("Checking the features", "shards") as checking:
