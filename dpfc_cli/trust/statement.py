@@ -21,6 +21,9 @@ EXACT = "Gaussian differential privacy, exact composition of full passes"
 SAMPLED = "privacy loss distributions of Poisson-sampled Gaussian releases (dp_accounting), an upper bound"
 
 
+OPTIMUM = ("steps", "clip", "loss", "constant")
+
+
 def card(
     method: str,
     options: Any,
@@ -36,7 +39,7 @@ def card(
     claimed = guarantee if claim == "private" else None
     return {
         "method": method,
-        "options": asdict(options),
+        "options": _in_force(options),
         "claim": claim,
         "epsilon": claimed.epsilon if claimed else None,
         "delta": claimed.delta if claimed else None,
@@ -105,3 +108,11 @@ def _said(release: dict[str, Any]) -> str:
     many = f"{times} × " if times > 1 else ""
     sampled = f", each record with probability {release['rate']:g}" if release["rate"] < 1 else ""
     return f"{many}{release['kind']} ({share:.1%} of the budget, sigma {release['sigma']:.4g}{sampled})"
+
+
+def _in_force(options: Any) -> dict[str, Any]:
+    """The options that had an effect: not μ, which the guarantee states; and of a twin that runs to the optimum only
+    what says which optimum.
+    """
+    every = {name: value for name, value in asdict(options).items() if name != "mu"}
+    return every if every.get("steps", 1) is not None else {n: v for n, v in every.items() if n in OPTIMUM}
