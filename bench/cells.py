@@ -1,7 +1,7 @@
 """Trainings as cells of a table: each is computed once, appended to a file of results, and never again.
 
-A cell is everything that its result depends on but the code and the data. An experiment that is stopped loses the cells under way; run again, it
-goes on with the missing ones.
+A cell is everything that its result depends on but the code and the data. An experiment that is stopped loses the cells
+under way; run again, it goes on with the missing ones.
 """
 
 import json
