@@ -1,7 +1,7 @@
 """Trainings as cells of a table: each is computed once, appended to a file of results, and never again.
 
-A cell is everything that its result depends on. An experiment that is stopped loses the cells under way; run again, it
-goes on with the missing ones.
+A cell is everything that its result depends on but the code and the data. An experiment that is stopped loses the cells
+under way; run again, it goes on with the missing ones.
 """
 
 import json
@@ -29,7 +29,8 @@ from dpfc_cli.solvers import METHODS
 
 @dataclass(frozen=True)
 class Cell:
-    """One training. data: path of the feature set. epsilon: None without privacy. options: those that are given.
+    """One training. data: path of the feature set, whose folder's name stands for it in the results. epsilon: None
+    without privacy. options: those that are given. Results outlive changes of the code: begin a new file then.
 
     conversion: "exact", or "zcdp" for the paper's. noise: "independent" or "shared": see `shared_noise`. Neither zcdp
     nor shared noise exists in the product.

@@ -18,6 +18,7 @@ from numpy.lib.format import open_memmap
 from dpfc_cli.features.importing import import_features
 
 EVERY = (
+    "dp-whitened",
     "dp-ls",
     "dp-fc",
     "dp-sgd --steps 100",

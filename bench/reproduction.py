@@ -124,7 +124,7 @@ def report(sets: list[str], results: dict[str, float], count: int, out: Path) ->
         "Made by `make reproduce`; [what it means](conclusions.md) is another page. Top-1 test accuracy in percent,",
         f"mean ± standard deviation of {count} runs (NP, without privacy: one), δ = 1e-5, ε in the columns. Every",
         "figure is a training by the product's own curator and solvers with seeded noise. Epochs are steps, each a",
-        "full pass.",
+        "full pass. –: not run.",
         "",
         "The grid, in factors of the defaults: "
         + "; ".join(

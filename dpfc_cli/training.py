@@ -78,10 +78,14 @@ def facts_of(features: FeatureSet, adjacency: Adjacency) -> Facts:
     return Facts(rows, len(manifest.classes), manifest.dim, manifest.labels_per_record, adjacency)
 
 
+def _flag(name: str) -> str:
+    return {"lam": "--lambda", "split": "--budget-split"}.get(name, "--" + name.replace("_", "-"))
+
+
 def check_options(method: Method[Any], given: dict[str, Any]) -> None:
     """UserError for an option that the method does not have or whose value makes no sense."""
     for name, value in given.items():
-        flag = {"lam": "--lambda", "split": "--budget-split"}.get(name, "--" + name.replace("_", "-"))
+        flag = _flag(name)
         if name not in method.options.__dataclass_fields__:
             raise UserError(
                 f"{flag} is no option of {method.name}.",
@@ -114,6 +118,12 @@ def calibrate(method: Method[Any], facts: Facts, given: dict[str, Any], privacy:
     check_options(method, given)
     if privacy.claim == "non-private":
         options = method.defaults(facts, None, given)
+        idle = [] if getattr(options, "steps", 1) is not None else sorted(set(given) - {"clip", "loss"})
+        if idle:
+            raise UserError(
+                f"Without noise and --steps, {method.name} runs to the optimum, and {_flag(idle[0])} has no effect.",
+                "Leave it out, or give --steps.",
+            )
         return Calibrated(method, facts, options, method.plan(facts, options), privacy, None)
     delta = accounting.default_delta(facts.n) if privacy.delta is None else privacy.delta
     # Steps, rates and shapes do not depend on the noise; options that do are filled in when it is known.

@@ -72,6 +72,8 @@ def check(name: str, pool: str | None, preprocess: str = "paper", weights: str |
         return
     if weights is not None:
         raise UserError("scattering has no weights.", "Leave --weights away, or choose another --model.")
+    if preprocess != PREPROCESS[0]:
+        raise UserError("scattering has no preprocessing of its own.", "Leave --preprocess away.")
     if pool not in (None, "none", "mean"):
         raise UserError(f"scattering has no '{pool}' feature.", "Leave --pool away, or choose mean.")
 

@@ -158,9 +158,11 @@ def _spent(path: Path, deltas: tuple[float, ...]) -> dict[str, Any]:
     others = sorted(set(path.parent.glob(f"*{SUFFIX}")) - {path})
     rows = [(p, row) for p in (path, *others) for row in read(p) if p == path or row.records in records]
     all_rows = [row for _, row in rows]
+    counted = {p for p, _ in rows} | {path}
     return {
         "ledger": str(path),
         "feature_sets": sorted({p.name.removesuffix(SUFFIX) for p, _ in rows} | {path.name.removesuffix(SUFFIX)}),
+        "not_counted": sorted(p.name.removesuffix(SUFFIX) for p in others if p not in counted),
         "adjacency": "zero-out",
         "epsilon": {f"{d:g}": together(all_rows, d) for d in deltas},
         "unprotected": sum(row.claim != "private" for _, row in rows),
@@ -186,6 +188,11 @@ def _show_spent(spent: dict[str, Any]) -> None:
     display.table(f"Charged to the records of {', '.join(spent['feature_sets'])}", columns, rows, left=5)
     total = [(d, f"{e:.6g}") for d, e in spent["epsilon"].items()]
     display.table("Spent by the private ones together (exact, zero-out adjacency)", ("delta", "epsilon"), total)
+    if spent["not_counted"]:
+        display.warn(
+            f"Not counted: {', '.join(spent['not_counted'])}. Sets are linked when made of exactly the same pictures; "
+            "one that only shares some with these spends their privacy, too."
+        )
     if spent["unprotected"]:
         display.warn(
             f"{spent['unprotected']} training(s) without a guarantee are not in the sum: "

@@ -9,7 +9,9 @@ def class_names(given: str | None) -> tuple[str, ...] | None:
     """The names that '10', 'cat,dog' or a file with a name a line give. UserError for fewer than two different ones."""
     if given is None:
         return None
-    if given.isdigit():
+    if given.isdecimal():
+        if len(given) > 7:
+            raise UserError(f"--classes {given} is more than a label can count.", "Give the number of classes.")
         names = tuple(str(j) for j in range(int(given)))
     elif Path(given).is_file():
         try:

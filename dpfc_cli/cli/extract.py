@@ -113,7 +113,7 @@ def extract(
     Shards that an earlier, interrupted run finished are kept: the same command goes on where it stopped.
     """
     from dpfc_cli import backbones, images
-    from dpfc_cli.errors import unknown
+    from dpfc_cli.errors import UserError, unknown
 
     for kind, value, known in (
         ("dtype", dtype, DTYPES),
@@ -128,6 +128,11 @@ def extract(
     named = class_names(classes)
     images.check(dataset, data_dir, named)
     geometry = _geometry(dataset, model, preprocess, image_size)
+    if on_error == "null" and geometry is None and not images.small(dataset):
+        raise UserError(
+            "Without a size to bring them to, the first picture would decide which others are null records.",
+            "Give --image-size, or leave out --on-error.",
+        )
 
     from dpfc_cli import extraction
     from dpfc_cli.features.writer import FeatureWriter, already_complete, asserted

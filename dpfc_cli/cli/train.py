@@ -78,7 +78,9 @@ def train(
     ] = None,
     budget_split: Annotated[
         str | None,
-        typer.Option(help="Fractions of μ² per kind of release, such as 0.15,0.85.", rich_help_panel=_METHOD),
+        typer.Option(
+            help="Fractions of μ² per kind of release, in plan order (dp-fc: 0.15,0.85).", rich_help_panel=_METHOD
+        ),
     ] = None,
     loss: Annotated[
         str | None,

@@ -2,11 +2,13 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from dpfc_cli.errors import UserError
@@ -73,11 +75,11 @@ class Column:
 
 def _table(paths: list[Path], x: str, y: str) -> Table:
     groups, labels = [], []
-    d, dtype = 0, None
+    d, dtype, listed = 0, None, False
     for path in paths:
         with _readable(path), pq.ParquetFile(path) as file:
             field = _field(file.schema_arrow, x, _is_vector, path)
-            _field(file.schema_arrow, y, _is_label, path)
+            listed = listed or not pa.types.is_integer(_field(file.schema_arrow, y, _is_label, path).type)
             groups += [(path, i, file.metadata.row_group(i).num_rows) for i in range(file.num_row_groups)]
             labels.append(_labels(file.read([y]).column(0), path, y))
             kind = _FLOATS[field.type.value_type]
@@ -88,7 +90,8 @@ def _table(paths: list[Path], x: str, y: str) -> Table:
     wide = max(part.shape[1] for part in labels)
     padded = [np.pad(part, ((0, 0), (0, wide - part.shape[1])), constant_values=-1) for part in labels]
     n = sum(rows for _, _, rows in groups)
-    return checked(str(paths[0]), (n, d), dtype, column.rows, np.concatenate(padded), x, y)
+    table = checked(str(paths[0]), (n, d), dtype, column.rows, np.concatenate(padded), x, y)
+    return replace(table, counted=listed)
 
 
 def _width(file: Any, x: str, path: Path) -> int:
@@ -101,7 +104,7 @@ def _width(file: Any, x: str, path: Path) -> int:
 def _matrix(lists: Any, d: int, path: Path, name: str) -> np.ndarray:
     values = lists.flatten()
     equal = lists.null_count == 0 and len(values) == d * len(lists)
-    if not equal or pa.compute.any(pa.compute.not_equal(pa.compute.list_value_length(lists), d)).as_py():
+    if not equal or pc.any(pc.not_equal(pc.list_value_length(lists), d)).as_py():
         raise UserError(
             f"'{path}' has lists in '{name}' that are missing or not {d} long. This message depends on a record: it is "
             "for the data's curator only.",
@@ -115,7 +118,7 @@ def _labels(column: Any, path: Path, name: str) -> np.ndarray:
     lists = column.combine_chunks()
     if pa.types.is_integer(column.type):
         return np.asarray(lists.fill_null(-1).to_numpy(zero_copy_only=False)).astype(np.int64)[:, None]
-    lengths = np.asarray(pa.compute.list_value_length(lists).fill_null(0).to_numpy(zero_copy_only=False)).astype(int)
+    lengths = np.asarray(pc.list_value_length(lists).fill_null(0).to_numpy(zero_copy_only=False)).astype(int)
     y = np.full((len(lists), max(int(lengths.max(initial=0)), 1)), -1, np.int64)
     y[np.arange(y.shape[1]) < lengths[:, None]] = lists.flatten().fill_null(-1).to_numpy(zero_copy_only=False)
     return y

@@ -43,7 +43,8 @@ def import_features(
         origin: Origin = "inferred"
         if classes or source.classes:
             origin = "asserted" if classes else "data set"
-            origin = origin if labels_per_record or width == 1 else "inferred"
+            counted = any(table.counted for table in tables.values())
+            origin = origin if labels_per_record or (width == 1 and not counted) else "inferred"
         classes = classes or source.classes
         _check_labels(tables, len(classes) if classes else None)
         k = labels_per_record or width

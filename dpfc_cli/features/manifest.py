@@ -70,7 +70,11 @@ class Manifest:
         versions, which move last bits only and are listed beside it.
         """
         preparation = self.source["identity"].get("preparation")
-        public = {"backbone": self.backbone, "classes": self.classes, "dim": self.dim, "dtype": self.dtype}
+        backbone = dict(self.backbone)
+        if "sha256" in (weights := backbone.get("weights") or {}):
+            # Where the file was found and what it was called does not matter.
+            backbone["weights"] = weights["sha256"]
+        public = {"backbone": backbone, "classes": self.classes, "dim": self.dim, "dtype": self.dtype}
         public |= {} if preparation is None else {"preparation": preparation}
         return hashlib.sha256(json.dumps(public, sort_keys=True).encode()).hexdigest()
 

@@ -32,13 +32,16 @@ Rows = Callable[[int, int], np.ndarray]
 
 @dataclass(frozen=True)
 class Table:
-    """One split as found. rows(start, stop): features of that range, (stop - start) × d. y: n × k integers."""
+    """One split as found. rows(start, stop): features of that range, (stop - start) × d. y: n × k integers. counted: k
+    is not a fact of the layout but the most labels that some record has.
+    """
 
     n: int
     d: int
     dtype: np.dtype[Any]
     rows: Rows
     y: np.ndarray
+    counted: bool = False
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from dpfc_cli.errors import UserError
 from dpfc_cli.images.geometry import Geometry
-from dpfc_cli.images.sets import CURATOR, Entry, Pixels, Split, UnreadableError, check_range, listing_of
+from dpfc_cli.images.sets import CURATOR, Entry, Pixels, Split, check_range, listing_of
 
 
 class Encoded(Protocol):
@@ -61,7 +61,8 @@ def encoded_split(
         for row in range(len(batch)):
             picture = _decoded(pictures, start + row, geometry)
             if picture.shape != shape:
-                raise UnreadableError(
+                # Never a null record: one picture, the first, would make null records of all others.
+                raise UserError(
                     f"'{pictures.name(start + row)}' has another size than the first image. {CURATOR}",
                     "Give --image-size to resize and crop all images to.",
                 )

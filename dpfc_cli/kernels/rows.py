@@ -47,7 +47,9 @@ def run(
     sharding = _sharding(len(x))
     if sharding is not None:
         block = jax.device_put(block, sharding)
-    left, right = compiled(row_map)(*block, arrays)
+    # Accelerators would multiply float32 with fewer bits by default, and heads be scored with more.
+    with jax.default_matmul_precision("highest"):
+        left, right = compiled(row_map)(*block, arrays)
     if left.dtype != jnp.float64 or right.dtype != jnp.float64:
         raise TypeError("lattice factors must be float64: JAX is not in 64-bit mode")
     return left, right

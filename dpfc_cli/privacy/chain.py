@@ -16,6 +16,8 @@ from typing import Any
 
 import numpy as np
 
+NUMBERS = (int, float, np.float64)
+"""What a number may be. Not their subclasses, which could carry code."""
 NORM_BITS = 18
 """Records are measured on a grid of this many bits below their largest coordinate; see `norms`."""
 
@@ -100,9 +102,9 @@ def check(chain: Chain, d: int) -> None:
     exact shape.
     """
     for step in chain:
-        value = getattr(step, _FIELDS.get(type(step), ""), None)
+        value: Any = getattr(step, _FIELDS.get(type(step), ""), None)
         if type(step) is Clip:
-            if not (isinstance(value, int | float) and 0 < value < math.inf):
+            if not (type(value) in NUMBERS and 0 < value < math.inf):
                 raise ValueError("a clipping norm must be positive and finite")
         else:
             shape = (d,) if type(step) is Centre else (d, d) if type(step) is Linear else None

@@ -322,19 +322,24 @@ def check(query: Query, facts: Facts) -> None:
         raise ValueError(f"{type(query).__name__} is not a query of the core")
     chains.check(query.chain, facts.d)
     numbers: list[float] = []
-    if isinstance(query, Hessians) and not 0 <= query.start < query.stop <= facts.m:
+    if isinstance(query, Hessians) and not (
+        type(query.start) is type(query.stop) is int and 0 <= query.start < query.stop <= facts.m
+    ):
         raise ValueError(f"there are no classes {query.start}..{query.stop} of {facts.m}")
     if isinstance(query, Gram | Gradient | Hessians):
         numbers.append(1.0 if query.constant == 0 else query.constant)
     if isinstance(query, Gradient):
         numbers += [query.clip, 1.0 if query.radius is None else query.radius]
-        if query.loss not in get_args(Loss):
+        loss: Any = query.loss
+        if type(loss) is not str or loss not in get_args(Loss):
             raise ValueError(f"unknown loss {query.loss!r}")
-    if not all(isinstance(v, int | float) and 0 < v < math.inf for v in numbers):
+    if not all(type(v) in chains.NUMBERS and 0 < v < math.inf for v in numbers):
         raise ValueError(f"{query.kind} was asked for with numbers that are not positive and finite")
     for name, shape in query.array_shapes(facts).items():
-        array = getattr(query, name)
-        if array.shape != shape or array.dtype != np.float64 or not np.isfinite(array).all():
+        array: Any = getattr(query, name)
+        # An object that behaves like an array could bring code of its own into the map over the records.
+        known = type(array) is np.ndarray and array.shape == shape and array.dtype == np.float64
+        if not known or not np.isfinite(array).all():
             raise ValueError(f"{query.kind}: {name} must be a finite float64 array of shape {shape}")
 
 

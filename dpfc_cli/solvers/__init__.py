@@ -21,8 +21,8 @@ AUTO = "auto"
 def method_named(name: str, facts: Facts) -> Method[Any]:
     """The method of that name; UserError with the known ones otherwise.
 
-    "auto" is the one that measured best on facts like these: dp-whitened, and dp-fc for records with several labels,
-    whose classes do not compete as the softmax has it.
+    "auto" is dp-whitened, which measured best of all on records with one label, and dp-fc on those with several, whose
+    classes do not compete as the softmax has it (argued, not measured).
     """
     if name == AUTO:
         return whitened.METHOD if facts.k == 1 else dp_fc.METHOD

@@ -20,6 +20,9 @@ EXACT = "Gaussian differential privacy, exact composition of full passes"
 SAMPLED = "privacy loss distributions of Poisson-sampled Gaussian releases (dp_accounting), an upper bound"
 
 
+OPTIMUM = ("steps", "clip", "loss", "constant")
+
+
 def card(
     method: str,
     options: Any,
@@ -35,12 +38,11 @@ def card(
 
     Of public features it says where they came from ("public_features"); their arrays are no option.
     """
-    described = dict(vars(options))
-    public = described.pop("public", None)
+    public = getattr(options, "public", None)
     claimed = guarantee if claim == "private" else None
     return {
         "method": method,
-        "options": described,
+        "options": _in_force(options),
         "claim": claim,
         "epsilon": claimed.epsilon if claimed else None,
         "delta": claimed.delta if claimed else None,
@@ -114,3 +116,11 @@ def _said(release: dict[str, Any]) -> str:
     many = f"{times} × " if times > 1 else ""
     sampled = f", each record with probability {release['rate']:g}" if release["rate"] < 1 else ""
     return f"{many}{release['kind']} ({share:.1%} of the budget, sigma {release['sigma']:.4g}{sampled})"
+
+
+def _in_force(options: Any) -> dict[str, Any]:
+    """The options that had an effect: not μ, which the guarantee states, nor the arrays of public features; and of a
+    twin that runs to the optimum only what says which optimum.
+    """
+    every = {name: value for name, value in vars(options).items() if name not in ("mu", "public")}
+    return every if every.get("steps", 1) is not None else {n: v for n, v in every.items() if n in OPTIMUM}

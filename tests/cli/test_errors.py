@@ -203,3 +203,20 @@ def test_ledgers_outlive_their_sets(dpfc: Dpfc, features: Path) -> None:
     assert dpfc(*TRAIN).exit_code == 0
     shutil.rmtree(features)
     assert "dp-whitened" in dpfc("budget", "--features", "blobs").stdout
+
+
+def test_options_that_the_way_to_the_optimum_does_not_read_are_refused(dpfc: Dpfc, features: Path) -> None:
+    line = ("train", "--method", "dp-fc", "--non-private")
+    refused = dpfc(*line, "--eta", "3")
+    assert refused.exit_code == 2
+    assert "--eta has no effect" in refused.stderr.replace("\n", " ")
+    assert dpfc(*line, "--eta", "3", "--steps", "2").exit_code == 0
+    made = dpfc(*line)
+    assert made.exit_code == 0
+    assert "eta" not in made.stdout.split("claim")[0]
+    assert "until converged" in made.stdout
+
+
+@pytest.mark.parametrize("classes", ["²", "99999999999"])
+def test_numbers_of_classes_that_are_none_are_the_users_to_mend(dpfc: Dpfc, arrays: Path, classes: str) -> None:
+    assert dpfc("import", str(arrays), "--classes", classes).exit_code == 2

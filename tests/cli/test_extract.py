@@ -250,3 +250,16 @@ def test_pictures_of_one_small_size_are_the_models_to_resize(dpfc: Dpfc, asked: 
     assert load(Path("features/digits-scattering")).source["identity"]["preparation"] is None
     assert asked["prepared"] is False
     assert asked["image_shape"] == (8, 8, 1)
+
+
+def test_the_first_picture_does_not_decide_which_others_are_null_records(dpfc: Dpfc, tmp_path: Path) -> None:
+    for i in range(6):
+        folder = tmp_path / "pictures" / "ab"[i % 2]
+        folder.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (32, 32) if i == 0 else (16, 16)).save(folder / f"{i}.png")
+    line = ("extract", "--dataset", "imagefolder:pictures")
+    refused = dpfc(*line, "--on-error", "null")
+    assert refused.exit_code == 2
+    assert "--image-size" in refused.stderr
+    assert not Path("features").exists()
+    assert dpfc(*line).exit_code == 2

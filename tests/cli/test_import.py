@@ -1,5 +1,7 @@
 """`dpfc import` of one file, of a folder of parquet, and of what is none of these."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -69,3 +71,13 @@ def test_mistakes_are_named(dpfc: Dpfc, texts: Path, arrays: Path, arguments: li
 def test_integer_features_are_no_embeddings(dpfc: Dpfc, tmp_path: Path) -> None:
     save_file({"features": np.zeros((3, 2), int), "labels": np.zeros(3, int)}, tmp_path / "a.safetensors")
     assert "dtype int64" in dpfc("import", "a.safetensors").stderr
+
+
+def test_lists_of_labels_are_imported_by_a_fresh_process(tmp_path: Path) -> None:
+    """pyarrow loads parts of itself on demand, so that a process that used them before hides a missing import."""
+    schema = pa.schema([("features", pa.list_(pa.float32())), ("labels", pa.list_(pa.int64()))])
+    rows = {"features": [[1.0, 2.0]] * 4, "labels": [[0], [1], [0, 1], [1]]}
+    pq.write_table(pa.table(rows, schema=schema), tmp_path / "x.parquet")
+    command = [sys.executable, "-m", "dpfc_cli", "import", "x.parquet", "--classes", "2", "--labels-per-record", "2"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr

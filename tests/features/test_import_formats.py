@@ -304,3 +304,16 @@ def test_a_name_that_is_not_there_is_answered_with_those_that_are(tmp_path, data
         import_features(write(tmp_path, data), tmp_path / "set", column="vector")
     assert "vector" in caught.value.what
     assert "embedding" in caught.value.remedy or "train" in caught.value.remedy
+
+
+@pytest.mark.parametrize("longest", [1, 2])
+def test_how_many_labels_the_longest_list_has_is_inferred_until_it_is_asserted(tmp_path: Path, longest: int) -> None:
+    """Ragged lists: k would else tell whether some record has two labels, under the name of an asserted fact."""
+    lists = [[0]] * 7 + [[0, 1][:longest]]
+    table = pa.table({"features": np.ones((8, 2), np.float32).tolist(), "labels": lists})
+    table = table.cast(pa.schema([("features", pa.list_(pa.float32())), ("labels", pa.list_(pa.int64()))]))
+    pq.write_table(table, tmp_path / "x.parquet")
+    made, _ = import_features(tmp_path / "x.parquet", tmp_path / "inferred", ("a", "b"))
+    assert made.origin == "inferred"
+    made, _ = import_features(tmp_path / "x.parquet", tmp_path / "asserted", ("a", "b"), 2)
+    assert made.origin == "asserted"

@@ -12,11 +12,12 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from dpfc_cli.privacy import lattice as lattice_module
+from dpfc_cli.privacy.chain import Clip
 from dpfc_cli.privacy.curator import exact_sum
 from dpfc_cli.privacy.lattice import Lattice, Reals
 from dpfc_cli.privacy.oracle import Facts
-from dpfc_cli.privacy.queries import Gradient, Hessians, Query, contribution, probabilities
-from tests.support import every_query, integers, stream_of
+from dpfc_cli.privacy.queries import Gradient, Hessians, Query, check, contribution, probabilities
+from tests.support import CHAIN, every_query, integers, stream_of
 
 FACTS = Facts(n=4, m=3, d=4, k=2)
 LATTICE = Lattice(18)
@@ -155,3 +156,23 @@ def test_probabilities_are_finite_whatever_the_logits() -> None:
         p = probabilities(logits, loss, np)
         assert ((p >= 0) & (p <= 1)).all()
     assert np.allclose(probabilities(logits[2:], "softmax", np), 1 / 3)
+
+
+class Smuggler(np.ndarray):
+    """An array to look at, with code of its own."""
+
+
+@pytest.mark.parametrize("field", ["theta", "clip", "constant", "loss", "chain"])
+def test_nothing_but_plain_arrays_and_numbers_enters_the_map_over_records(field: str) -> None:
+    facts = Facts(n=10, m=3, d=2)
+    sound = Gradient(CHAIN, np.zeros((3, 3)), clip=1.0)
+    check(sound, facts)
+    smuggled = {
+        "theta": np.zeros((3, 3)).view(Smuggler),
+        "clip": type("Number", (float,), {})(1.0),
+        "constant": type("Number", (float,), {})(1.0),
+        "loss": type("Text", (str,), {})("sigmoid"),
+        "chain": (Clip(type("Number", (float,), {})(1.0)),),
+    }
+    with pytest.raises(ValueError):  # noqa: PT011
+        check(replace(sound, **{field: smuggled[field]}), facts)
