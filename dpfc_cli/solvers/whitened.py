@@ -67,7 +67,7 @@ class Options:
 def defaults(facts: Facts, mu: float | None, given: Mapping[str, Any]) -> Options:
     """The same for every data set: what must adapt does so in `solve`, to public facts and to what was released.
 
-    Without noise: 100 steps, with a clip that no gradient reaches.
+    Without noise: 100 steps. There no gradient is clipped, and C_g only measures the step.
     """
     if mu is None:
         return Options(**{"mu": 0.0, "steps": 100, "gradient_clip": 2.0, **given})
@@ -103,8 +103,9 @@ def solve(oracle: Oracle, facts: Facts, options: Options) -> Solution:
                 radius,
             )
         )
-        # Residuals sum to zero over the classes, hence so does what is not noise.
-        step = -rate / facts.n * (gradient - gradient.mean(axis=1, keepdims=True))
+        # With one label a record its residuals sum to zero over the classes, hence so does what is not noise.
+        common = gradient.mean(axis=1, keepdims=True) if facts.k == 1 else 0.0
+        step = -rate / facts.n * (gradient - common)
         velocity = momentum * velocity + step
         theta = theta + momentum * velocity + step
     return Solution(chain, whiten @ theta[:-1], options.constant * theta[-1])
