@@ -20,9 +20,9 @@ help: ## What one can do here
 demo: .venv/.run ## Extract, train (ε = 1, ε = 8, non-private), evaluate and budget on the embedded digits
 	rm -rf demo && mkdir demo
 	cd demo && ../$(BIN)/dpfc extract --model scattering --dataset digits
-	cd demo && ../$(BIN)/dpfc train --method dp-fc --epsilon 1 --out heads/eps1.safetensors
-	cd demo && ../$(BIN)/dpfc train --method dp-fc --epsilon 8 --out heads/eps8.safetensors
-	cd demo && ../$(BIN)/dpfc train --method dp-fc --non-private --out heads/digits.nonprivate.safetensors
+	cd demo && ../$(BIN)/dpfc train --epsilon 1 --out heads/eps1.safetensors
+	cd demo && ../$(BIN)/dpfc train --epsilon 8 --out heads/eps8.safetensors
+	cd demo && ../$(BIN)/dpfc train --non-private --out heads/digits.nonprivate.safetensors
 	cd demo && for head in heads/*.safetensors; do ../$(BIN)/dpfc evaluate --head $$head || exit; done
 	cd demo && ../$(BIN)/dpfc budget
 
