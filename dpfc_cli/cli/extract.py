@@ -257,4 +257,5 @@ def report(folder: Path, manifest: "Manifest") -> None:
             ("classes", f"{len(manifest.classes)} ({origin}); {manifest.labels_per_record} label(s) per record"),
         ],
     )
-    display.say("Next: dpfc train --epsilon 1")
+    elsewhere = "" if folder.parent == places.features_folder() else f" --features {folder}"
+    display.say(f"Next: dpfc train --epsilon 1{elsewhere}")

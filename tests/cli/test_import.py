@@ -81,3 +81,9 @@ def test_lists_of_labels_are_imported_by_a_fresh_process(tmp_path: Path) -> None
     command = [sys.executable, "-m", "dpfc_cli", "import", "x.parquet", "--classes", "2", "--labels-per-record", "2"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+def test_what_comes_next_names_a_set_that_lies_elsewhere(dpfc: Dpfc, arrays: Path) -> None:
+    assert dpfc("import", str(arrays), "--classes", "3").stderr.rstrip().endswith("dpfc train --epsilon 1")
+    made = dpfc("import", str(arrays), "--classes", "3", "--out", "elsewhere/blobs")
+    assert made.stderr.replace("\n", " ").rstrip().endswith("--epsilon 1 --features elsewhere/blobs")
