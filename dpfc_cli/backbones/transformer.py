@@ -67,12 +67,19 @@ def load(
 
 def architecture(model: Model, parameters: Parameters, located: hub.Located, pool: str | None) -> vit.Architecture:
     """The checkpoint's shapes come first, then its config.json, then the table. UserError for a pooling it lacks."""
-    config = located.config.get("vision_config", located.config)
+    config = located.config.get("vision_config") or located.config
     width = parameters.outer["patch.weight"].shape[-1]
-    heads = parameters.heads or int(config.get("num_attention_heads", model.heads))
+    stated, epsilon = config.get("hidden_act"), config.get("layer_norm_eps", model.epsilon)
+    heads = parameters.heads or config.get("num_attention_heads", model.heads)
+    known = type(heads) is int and type(epsilon) in (int, float) and isinstance(stated, str | None)
+    if not known or not 0 < epsilon < 1:
+        raise UserError(
+            f"The config.json of '{located.id}' has values that make no sense: {heads!r} heads, epsilon {epsilon!r}, "
+            f"activation {stated!r}.",
+            "Fetch it again, or use the one that belongs to the weights.",
+        )
     if heads < 1 or width % heads:
         raise UserError(f"'{located.id}' is {width} wide, which {heads} heads do not divide.", "Check its config.json.")
-    stated = config.get("hidden_act")
     if stated is not None and stated not in _ACTIVATIONS:
         raise UserError(
             f"The config.json of '{located.id}' asks for the activation '{stated}'.",
@@ -86,7 +93,7 @@ def architecture(model: Model, parameters: Parameters, located: hub.Located, poo
         raise UserError(f"'{located.id}' has no {what}.", f"Leave --pool away for '{trained}'.")
     return vit.Architecture(
         heads=heads,
-        epsilon=float(config.get("layer_norm_eps", model.epsilon)),
+        epsilon=float(epsilon),
         activation=_ACTIVATIONS[stated] if stated is not None else model.activation,
         pool=pool,
     )

@@ -175,7 +175,11 @@ def test_a_pooling_that_the_checkpoint_lacks_is_refused(tmp_path):
 
 
 def test_a_configuration_that_makes_no_sense_is_refused(tmp_path):
-    for config, message in (({"num_attention_heads": 5}, "5 heads"), ({"hidden_act": "relu"}, "relu")):
+    senseless = [("num_attention_heads", None), ("num_attention_heads", 3.7)]
+    senseless += [("layer_norm_eps", "x"), ("hidden_act", 1)]
+    cases = [({"num_attention_heads": 5}, "5 heads"), ({"hidden_act": "relu"}, "relu")]
+    cases += [({name: value}, "make no sense") for name, value in senseless]
+    for config, message in cases:
         with pytest.raises(UserError, match=message):
             build(write(weights_of("timm-vit"), tmp_path, config=config))
     (tmp_path / "config.json").write_text("{")
