@@ -310,3 +310,17 @@ def test_a_pipe_gets_plain_text_and_a_closed_one_ends_quietly(dpfc: Dpfc) -> Non
     os.close(write_end)
     assert "Traceback" not in closed.stderr
     assert closed.returncode == 0
+
+
+def test_budget_names_the_spent_sets_that_it_did_not_count(dpfc: Dpfc, features: Path, arrays: Path) -> None:
+    """Sets that only share some records cannot be linked, and must not be passed over in silence."""
+    for split in ("train", "test"):
+        for name in "xy":
+            part = np.load(arrays / f"{split}_{name}.npy")[:100]
+            np.save(arrays / f"{split}_{name}.npy", part)
+    assert dpfc("import", str(arrays), "--out", "part", "--classes", "3").exit_code == 0
+    for name in ("blobs", "part"):
+        assert dpfc("train", "--method", "dp-ls", "--epsilon", "1", "--features", name).exit_code == 0
+    shown = dpfc("budget", "--features", "blobs")
+    assert shown.exit_code == 0
+    assert "Not counted: part" in shown.stderr.replace("\n", " ")
