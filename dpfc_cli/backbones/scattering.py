@@ -38,6 +38,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from dpfc_cli.backbones.batched import Batched
 from dpfc_cli.backbones.wavelets import ANGLES, SCALES, STRIDE, axis, padded, wavelets
 from dpfc_cli.errors import UserError
 
@@ -64,7 +65,7 @@ def load(name: str, image_shape: tuple[int, int, int], pool: str) -> "Scattering
     return Scattering(name, image_shape, pool)
 
 
-class Scattering:
+class Scattering(Batched):
     """The transform for one image shape and pooling: a `Backbone`."""
 
     def __init__(self, name: str, image_shape: tuple[int, int, int], pool: str) -> None:
@@ -76,7 +77,7 @@ class Scattering:
         self._pool = pool
         step, steps = _sizes(image_shape, self.dim)
         self.batch = step * steps
-        self._features = _program(image_shape, pool, step, steps)
+        self._program = _program(image_shape, pool, step, steps)
 
     def describe(self) -> dict[str, Any]:
         return {
@@ -93,25 +94,8 @@ class Scattering:
             "dim": self.dim,
         }
 
-    def submit(self, pixels: np.ndarray) -> jax.Array:
-        """uint8 (B, H, W, C), B at most `batch`, to float32 (B, dim) that the device may still be computing."""
-        if pixels.dtype != np.uint8 or pixels.shape[1:] != self._shape:
-            raise ValueError(f"expected uint8 pixels (B, {self._shape}), got {pixels.dtype} {pixels.shape}")
-        if len(pixels) > self.batch:
-            raise ValueError(f"expected at most {self.batch} rows, got {len(pixels)}")
-        # A copy in any case: the caller may change its array while the device still reads.
-        whole = np.zeros((self.batch, *self._shape), np.uint8)
-        whole[: len(pixels)] = pixels
-        out = self._features(whole)
-        return out if len(pixels) == self.batch else out[: len(pixels)]
-
-    def __call__(self, pixels: np.ndarray) -> np.ndarray:
-        """uint8 (B, H, W, C) to float32 (B, dim)."""
-        out = np.empty((len(pixels), self.dim), np.float32)
-        for start in range(0, max(len(pixels), 1), self.batch):
-            part = self.submit(pixels[start : start + self.batch])
-            out[start : start + len(part)] = np.asarray(part)
-        return out
+    def _compute(self, whole: np.ndarray) -> jax.Array:
+        return self._program(whole)
 
 
 def _sizes(image_shape: tuple[int, int, int], dim: int) -> tuple[int, int]:

@@ -16,6 +16,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from dpfc_cli.backbones import checkpoint, hub, models, vit
+from dpfc_cli.backbones.batched import Batched
 from dpfc_cli.backbones.checkpoint import Parameters
 from dpfc_cli.backbones.models import MODELS, Activation, Model, Triple
 from dpfc_cli.backbones.preprocess import normalised, patches, resized
@@ -132,7 +133,7 @@ class Recipe:
         }
 
 
-class Transformer:
+class Transformer(Batched):
     """One checkpoint, preprocessing and image shape: a `Backbone`. description: what to state of name and weights."""
 
     def __init__(
@@ -199,24 +200,8 @@ class Transformer:
     def describe(self) -> dict[str, Any]:
         return dict(self._description)
 
-    def submit(self, pixels: np.ndarray) -> jax.Array:
-        """uint8 (B, H, W, C), B at most `batch`, to float32 (B, dim) that the device may still be computing."""
-        if pixels.dtype != np.uint8 or pixels.shape[1:] != self._shape:
-            raise ValueError(f"expected uint8 pixels (B, {self._shape}), got {pixels.dtype} {pixels.shape}")
-        if len(pixels) > self.batch:
-            raise ValueError(f"expected at most {self.batch} rows, got {len(pixels)}")
-        # A copy in any case: the caller may change its array while the device still reads.
-        whole = np.zeros((self.batch, *self._shape), np.uint8)
-        whole[: len(pixels)] = pixels
+    def _compute(self, whole: np.ndarray) -> jax.Array:
         out: jax.Array = _features(jax.device_put(whole, self._sharding), self._outer, self._blocks, self._plan)
-        return out if len(pixels) == self.batch else out[: len(pixels)]
-
-    def __call__(self, pixels: np.ndarray) -> np.ndarray:
-        """uint8 (B, H, W, C) to float32 (B, dim)."""
-        out = np.empty((len(pixels), self.dim), np.float32)
-        for start in range(0, max(len(pixels), 1), self.batch):
-            part = self.submit(pixels[start : start + self.batch])
-            out[start : start + len(part)] = np.asarray(part)
         return out
 
 

@@ -12,16 +12,7 @@ from dpfc_cli.features.importing import import_features
 from dpfc_cli.privacy import curator as curator_module
 from dpfc_cli.privacy.noise import SeededBits
 from dpfc_cli.privacy.queries import ClassGrams, ClassSums, Gradient
-from tests.support import CHAIN, blobs
-
-
-@pytest.fixture
-def data(tmp_path: Path) -> str:
-    x, y = blobs(600, 6, 3)
-    for name, part in (("train", slice(0, 400)), ("test", slice(400, 600))):
-        np.save(tmp_path / f"{name}_x.npy", x[part])
-        np.save(tmp_path / f"{name}_y.npy", y[part])
-    return str(tmp_path)
+from tests.support import CHAIN
 
 
 def test_a_cell_trains_with_the_products_own_curator(data: str) -> None:

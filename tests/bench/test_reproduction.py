@@ -1,23 +1,11 @@
 """The document of the reproduction: what is picked, what is averaged, and what is missing."""
 
 from dataclasses import replace
-from pathlib import Path
 
-import numpy as np
 import pytest
 
 from bench import paper, reproduction
 from bench.cells import Cell
-from tests.support import blobs
-
-
-@pytest.fixture
-def data(tmp_path: Path) -> str:
-    x, y = blobs(600, 6, 3)
-    for name, part in (("train", slice(0, 400)), ("test", slice(400, 600))):
-        np.save(tmp_path / f"{name}_x.npy", x[part])
-        np.save(tmp_path / f"{name}_y.npy", y[part])
-    return str(tmp_path)
 
 
 def test_the_best_point_of_the_grid_is_run_with_other_seeds(data: str) -> None:
