@@ -224,7 +224,8 @@ def check_memory(calibrated: Calibrated, memory: float | None) -> None:
     allowed = free_memory() if memory is None else memory
     facts, needed = calibrated.facts, state_bytes(calibrated.method, calibrated.plan) + WORKING_BYTES
     if needed > allowed:
-        other = "" if calibrated.method.name == "dp-fc" else "--method dp-fc (its state does not grow with m·d²), "
+        grows = calibrated.method.name in ("dp-ls", "dp-newton")
+        other = "--method dp-fc (its state does not grow with m·d²), " if grows else ""
         raise UserError(
             f"This training needs about {needed / 1e9:.1f} GB ({facts.m} classes, {facts.d} dimensions); "
             f"the limit is {allowed / 1e9:.1f} GB.",
