@@ -4,6 +4,7 @@ A cell is everything that its result depends on but the code and the data. An ex
 under way; run again, it goes on with the missing ones.
 """
 
+import functools
 import json
 import multiprocessing
 import os
@@ -15,15 +16,17 @@ from typing import Any
 
 import numpy as np
 
+from bench import recipe
 from bench.sets import load
 from dpfc_cli import training
 from dpfc_cli.heads.head import Head
 from dpfc_cli.privacy import accounting
 from dpfc_cli.privacy import curator as curator_module
+from dpfc_cli.privacy.chain import Clip
 from dpfc_cli.privacy.curator import BlockStream, Curator, NonPrivate
 from dpfc_cli.privacy.noise import Bits, SeededBits
 from dpfc_cli.privacy.oracle import Facts
-from dpfc_cli.privacy.queries import ClassGrams, ClassSums, Gradient, Hessians, Query
+from dpfc_cli.privacy.queries import ClassGrams, ClassSums, Gradient, Grid, Hessians, Query
 from dpfc_cli.solvers import METHODS
 
 
@@ -32,8 +35,8 @@ class Cell:
     """One training. data: path of the feature set, whose folder's name stands for it in the results. epsilon: None
     without privacy. options: those that are given. Results outlive changes of the code: begin a new file then.
 
-    conversion: "exact", or "zcdp" for the paper's. noise: "independent" or "shared": see `shared_noise`. Neither zcdp
-    nor shared noise exists in the product.
+    conversion: "exact", or "zcdp" for the paper's. noise: "independent" or "shared": see `shared_noise`. variant: of
+    dp-whitened, "recipe" with the ingredients added to it. The product has exact, independent and "" alone.
     """
 
     data: str
@@ -43,6 +46,7 @@ class Cell:
     options: tuple[tuple[str, Any], ...] = ()
     conversion: str = "exact"
     noise: str = "independent"
+    variant: str = ""
 
     @property
     def given(self) -> dict[str, Any]:
@@ -50,7 +54,8 @@ class Cell:
 
     @property
     def key(self) -> str:
-        return json.dumps({**asdict(self), "data": Path(self.data).name, "options": self.given}, sort_keys=True)
+        said = {**asdict(self), "data": Path(self.data).name, "options": self.given}
+        return json.dumps({name: value for name, value in said.items() if value != ""}, sort_keys=True)
 
 
 def stream_of(x: np.ndarray, labels: np.ndarray) -> BlockStream:
@@ -86,6 +91,40 @@ def shared_noise(seed: int) -> Iterator[None]:
         curator_module.draw_noise = independent
 
 
+REMEMBERED = 2**30
+"""Bytes of sums that are kept."""
+_sums: dict[Any, np.ndarray] = {}
+
+
+@contextmanager
+def remembered_sums(data: str) -> Iterator[None]:
+    """Within: exact sums that depend on the records alone, and on no earlier answer, are computed once per process.
+
+    They are the same in every run of a method, whatever ε, seed and options.
+    """
+    computed = curator_module.exact_sum
+
+    def exact_sum(
+        query: Query, stream: BlockStream, facts: Facts, grid: Grid, progress: Any = None, sample: Any = None
+    ) -> np.ndarray:
+        moved = any(np.any(getattr(query, name)) for name in query.arrays)
+        if moved or sample is not None or not all(isinstance(step, Clip) for step in query.chain):
+            return computed(query, stream, facts, grid, progress, sample)
+        held = {name: value for name, value in vars(query).items() if name not in query.arrays}
+        key = (data, facts, grid, type(query), tuple(held.items()))
+        if key not in _sums:
+            _sums[key] = computed(query, stream, facts, grid, progress)
+            while len(_sums) > 1 and sum(total.nbytes for total in _sums.values()) > REMEMBERED:
+                del _sums[next(iter(_sums))]
+        return _sums[key]
+
+    curator_module.exact_sum = exact_sum
+    try:
+        yield
+    finally:
+        curator_module.exact_sum = computed
+
+
 def train(cell: Cell) -> Head:
     """The head of a cell, by the product's own curator and solvers, with seeded noise."""
     data, method = load(cell.data), METHODS[cell.method]
@@ -103,8 +142,9 @@ def train(cell: Cell) -> Head:
             mu = guarantee.mu
         options = method.defaults(facts, mu, cell.given)
         oracle = Curator(facts, method.plan(facts, options), mu, stream, SeededBits(cell.seed))
-        with shared_noise(cell.seed) if cell.noise == "shared" else nullcontext():
-            solution = method.solve(oracle, facts, options)
+        solve = functools.partial(recipe.solve, cell.variant.split("+")[1:]) if cell.variant else method.solve
+        with remembered_sums(cell.data), shared_noise(cell.seed) if cell.noise == "shared" else nullcontext():
+            solution = solve(oracle, facts, options)
     return Head(solution.chain, solution.weight, solution.bias, {})
 
 

@@ -1,16 +1,15 @@
 """The paper's Tables 3 to 5 and its Figure 1 on feature sets at hand: `python -m bench.reproduction SET…`.
 
 Every cell is a training by the product's own curator and solvers. Four tables a set: defaults; hyperparameters picked
-over `GRID` on the test labels, for each ε, as the paper picks its own; and, at defaults, two things that the product
-does not have: the paper's conversion from ρ to ε, and noise that all classes and steps share, as the paper's published
-code draws it.
+over the method's grid on the test labels, for each ε, as the paper picks its own; and, at defaults, two things that the
+product does not have: the paper's conversion from ρ to ε, and noise that all classes and steps share, as the paper's
+published code draws it.
 
 The grid is walked once with a seed of its own, and its best point is then run like the others, so that the reported
 figures are not the luckiest of the grid.
 """
 
 import argparse
-import itertools
 import statistics
 from collections.abc import Iterator
 from dataclasses import replace
@@ -25,15 +24,9 @@ from bench.sets import load
 from dpfc_cli.privacy import accounting
 from dpfc_cli.privacy.oracle import Facts
 from dpfc_cli.solvers import METHODS
+from dpfc_cli.solvers.method import factors, scaled
 
 ROWS = tuple(paper.TABLES["cifar10"])
-GRID: dict[str, dict[str, tuple[float, ...]]] = {
-    "dp-ls": {"alpha": (0.3, 1.0, 3.0), "lam": (0.25, 1.0, 4.0)},
-    "dp-newton": {"eta": (0.5, 1.0), "lam": (0.3, 1.0, 3.0)},
-    "dp-fc": {"eta": (0.3, 1.0, 3.0), "lam": (0.25, 1.0, 4.0)},
-    "dp-adam": {"eta": (0.1, 0.3, 1.0, 3.0)},
-}
-"""Factors of the defaults."""
 PHASES = {
     "default": "Defaults",
     "tuned": "Hyperparameters picked on the test labels",
@@ -56,13 +49,8 @@ def grid(cell: Cell) -> list[Cell]:
     facts = Facts(len(data.x), data.m, data.x.shape[1])
     assert cell.epsilon is not None
     mu = accounting.mu_for(cell.epsilon, accounting.default_delta(facts.n))
-    defaults, factors = method.defaults(facts, mu, cell.given), GRID[cell.method]
-    points = []
-    for point in itertools.product(*factors.values()):
-        # Four digits: a key must not hang on the last bits of a default.
-        scaled = ((k, float(f"{getattr(defaults, k) * f:.4g}")) for k, f in zip(factors, point, strict=True))
-        points.append(replace(cell, seed=GRID_SEED, options=(*cell.options, *scaled)))
-    return points
+    points = (scaled(method, facts, mu, cell.given, point) for point in factors(method, cell.given))
+    return [replace(cell, seed=GRID_SEED, options=tuple(point.items())) for point in points]
 
 
 def picked(cell: Cell, results: dict[str, float]) -> Cell | None:
@@ -128,8 +116,8 @@ def report(sets: list[str], results: dict[str, float], count: int, out: Path) ->
         "",
         "The grid, in factors of the defaults: "
         + "; ".join(
-            f"{m}: " + ", ".join(f"{o} × {{{', '.join(f'{v:g}' for v in f)}}}" for o, f in options.items())
-            for m, options in GRID.items()
+            f"{m}: " + ", ".join(f"{o} × {{{', '.join(f'{v:g}' for v in f)}}}" for o, f in METHODS[m].grid.items())
+            for m in dict.fromkeys(method for method, _ in ROWS)
         )
         + ".",
         "It is walked once with another seed, **on the test labels**, which nobody with private data can do, and its",

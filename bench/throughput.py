@@ -209,7 +209,7 @@ def main() -> None:
     parser.add_argument("--batches", type=int, nargs="+", default=[8, 32, 128])
     parser.add_argument("--precisions", nargs="+", default=["float32", "bfloat16"])
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--contenders", nargs="+", help="only these, of PyTorch's")
+    parser.add_argument("--contenders", nargs="*", help="only these, of PyTorch's")
     parser.add_argument("--memory", action="store_true", help="measure memory, too, each contender in its own process")
     parser.add_argument("--alone", nargs=4, help=argparse.SUPPRESS)
     options = parser.parse_args()

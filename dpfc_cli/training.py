@@ -8,7 +8,7 @@ happens.
 
 import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
@@ -61,7 +61,9 @@ class Privacy:
 
 @dataclass(frozen=True)
 class Calibrated:
-    """What a training will do and claim, from public facts alone. guarantee: None without noise."""
+    """What a training will do and claim, from public facts alone. guarantee: None without noise. tuning: what the card
+    says of public records that the options were chosen on.
+    """
 
     method: Method[Any]
     facts: Facts
@@ -69,6 +71,7 @@ class Calibrated:
     plan: Plan
     privacy: Privacy
     guarantee: Guarantee | None
+    tuning: Mapping[str, Any] | None = None
 
 
 def facts_of(features: FeatureSet, adjacency: Adjacency) -> Facts:
@@ -82,7 +85,7 @@ def _flag(name: str) -> str:
     return {"lam": "--lambda", "split": "--budget-split"}.get(name, "--" + name.replace("_", "-"))
 
 
-def check_options(method: Method[Any], given: dict[str, Any]) -> None:
+def check_options(method: Method[Any], given: Mapping[str, Any]) -> None:
     """UserError for an option that the method does not have or whose value makes no sense."""
     for name, value in given.items():
         flag = _flag(name)
@@ -108,7 +111,7 @@ def check_options(method: Method[Any], given: dict[str, Any]) -> None:
             raise UserError(f"{flag} must lie between {SMALLEST:g} and {LARGEST:g}, not at {value:g}.", "Give another.")
 
 
-def calibrate(method: Method[Any], facts: Facts, given: dict[str, Any], privacy: Privacy) -> Calibrated:
+def calibrate(method: Method[Any], facts: Facts, given: Mapping[str, Any], privacy: Privacy) -> Calibrated:
     """Options, plan and guarantee. UserError where an option, ε, δ or σ is out of range.
 
     With σ, μ² is that of as many equal releases at noise multiplier σ as the plan has; the plan's shares divide it.
@@ -211,7 +214,16 @@ def run(
         # Until here no record has been looked at; from here on the budget is spent, whatever happens.
         solution = c.method.solve(oracle, c.facts, c.options)
         card = statement.card(
-            c.method.name, c.options, c.facts, c.plan, claim, c.guarantee, features.manifest, features.name, SPLIT
+            c.method.name,
+            c.options,
+            c.facts,
+            c.plan,
+            claim,
+            c.guarantee,
+            features.manifest,
+            features.name,
+            SPLIT,
+            c.tuning,
         )
         made = heads.Head(solution.chain, solution.weight, solution.bias, card)
         return made, heads.save(made, path, temporary)

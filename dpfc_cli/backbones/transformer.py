@@ -2,7 +2,8 @@
 
 Everything from bytes to features is one compiled program for one batch shape, run on all local devices, each taking its
 part of the batch. Weights are read tensor by tensor into float32 or bfloat16 and copied to the devices; the largest
-batch whose intermediates fit a fixed budget is the default, so that memory does not depend on the data set.
+batch whose intermediates fit a fixed budget is the default, so that memory does not depend on the data set. A larger
+one goes through the program in parts.
 """
 
 from dataclasses import dataclass
@@ -35,8 +36,9 @@ _FEATURES = {
     "mean": "mean of the patches' tokens after the final normalisation",
     "map": "output of the attention pooling",
 }
-# Bytes of intermediates a batch may take on a device, and rows at most.
-_BUDGET = {"cpu": 512 << 20}
+# Bytes of intermediates the program may take on a device, and rows at most. Processors are fastest while they fit into
+# their caches: ViT-B/16 at 224 pixels with 8 rows half as fast again as with 128.
+_BUDGET = {"cpu": 100 << 20}
 _BUDGET_ELSEWHERE, _ROWS = 4 << 30, 256
 
 
@@ -162,9 +164,11 @@ class Transformer(Batched):
         prefix = [len(parameters.outer[each]) for each in ("cls", "dist", "registers") if each in parameters.outer]
         tokens = grid * grid + sum(prefix)
         self._devices = jax.local_devices()
-        # Each device takes an equal part.
-        rows = batch or _rows(tokens, parameters, architecture.heads) * len(self._devices)
-        self.batch: int = -(-rows // len(self._devices)) * len(self._devices)
+        # The parts of a batch are equal, and so is what each device takes of a part.
+        most = _rows(tokens, parameters, architecture.heads) * len(self._devices)
+        self._parts = -(-(batch or most) // most)
+        unit = self._parts * len(self._devices)
+        self.batch: int = -(-(batch or most) // unit) * unit
         self._description = description | {
             "preprocessing": recipe.describe(),
             "input": [crop, crop, 3],
@@ -201,8 +205,9 @@ class Transformer(Batched):
         return dict(self._description)
 
     def _compute(self, whole: np.ndarray) -> jax.Array:
-        out: jax.Array = _features(jax.device_put(whole, self._sharding), self._outer, self._blocks, self._plan)
-        return out
+        parts = (jax.device_put(part, self._sharding) for part in np.split(whole, self._parts))
+        out: list[jax.Array] = [_features(part, self._outer, self._blocks, self._plan) for part in parts]
+        return jnp.concatenate(out) if len(out) > 1 else out[0]
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,6 @@
 """`dpfc train`: a feature set and a budget in, a head and a statement out."""
 
+import itertools
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -46,6 +47,13 @@ def train(
         typer.Option(
             help="Feature set of other, unprotected pictures from the same backbone: its mean and covariance steady "
             "the released ones and cost no privacy (dp-whitened)."
+        ),
+    ] = None,
+    tune_on: Annotated[
+        str | None,
+        typer.Option(
+            help="Feature set of other, unprotected, labelled pictures from the same backbone: the options that are "
+            "left open are chosen by private trainings on it, and cost no privacy."
         ),
     ] = None,
     out: Annotated[Path | None, typer.Option(help="The head's file. Default: a telling name in ./heads.")] = None,
@@ -102,7 +110,7 @@ def train(
     ] = None,
 ) -> None:
     """Train a classifier on a feature set and charge its privacy to the ledger."""
-    from dpfc_cli import public, training
+    from dpfc_cli import public, training, tuning
     from dpfc_cli.errors import UserError
     from dpfc_cli.solvers import method_named
     from dpfc_cli.trust import statement
@@ -133,12 +141,15 @@ def train(
     for warning in training.forebodings(calibrated):
         display.warn(warning)
     limit = None if memory is None else _bytes(memory)
+    known = {name: places.feature_set(name)[0] for name in (tune_on, public_features) if name is not None}
+    for warning in itertools.chain.from_iterable(map(public.forebodings, known.values())):
+        display.warn(warning)
     if public_features is not None:
-        known, _ = places.feature_set(public_features)
-        for warning in public.forebodings(known):
-            display.warn(warning)
         with display.meter("Reading the public features", "records") as reading:
-            calibrated = public.inform(calibrated, found, known, limit, reading)
+            calibrated = public.inform(calibrated, found, known[public_features], limit, reading)
+    if tune_on is not None:
+        with display.meter(f"Tuning on {known[tune_on].name}", "trainings") as tuned:
+            calibrated = tuning.tune(calibrated, given, found, known[tune_on], limit, tuned)
     with display.meter("Checking the features", "shards") as checking:
         oracle = training.prepare(found, calibrated, limit, checking)
     with display.meter("Training", "records") as progress:

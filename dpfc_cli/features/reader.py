@@ -6,7 +6,7 @@ in its own file, with the shape and dtype of the manifest, before a single value
 """
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -62,21 +62,7 @@ class FeatureSet:
         """
         facts = self.split(split)
 
-        def blocks(rows: int) -> Blocks:
-            pieces: list[tuple[np.ndarray, np.ndarray]] = []
-            start = held = 0
-            for x, y in self._pieces(facts, rows):
-                while len(x):
-                    take = min(rows - held, len(x))
-                    pieces.append((x[:take], y[:take]))
-                    x, y, held = x[take:], y[take:], held + take
-                    if held == rows:
-                        yield start, *_joined(pieces)
-                        start, held, pieces = start + rows, 0, []
-            if pieces:
-                yield start, *_joined(pieces)
-
-        return blocks
+        return lambda rows: cut(self._pieces(facts, rows), rows)
 
     def _pieces(self, facts: SplitFacts, rows: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         for shard, start in _starts(facts):
@@ -127,6 +113,22 @@ def local_dataset(group: h5py.Group, path: Path, name: str) -> h5py.Dataset:
     if dataset.is_virtual or dataset.external is not None:
         raise _broken(path, f"'{name}' keeps its data in other files, which dpfc does not follow")
     return dataset
+
+
+def cut(pieces: Iterable[tuple[np.ndarray, np.ndarray]], rows: int) -> Blocks:
+    """Pieces (features, labels) of any lengths as blocks (start, features, labels) of `rows`; the last is shorter."""
+    waiting: list[tuple[np.ndarray, np.ndarray]] = []
+    start = held = 0
+    for x, y in pieces:
+        while len(x):
+            take = min(rows - held, len(x))
+            waiting.append((x[:take], y[:take]))
+            x, y, held = x[take:], y[take:], held + take
+            if held == rows:
+                yield start, *_joined(waiting)
+                start, held, waiting = start + rows, 0, []
+    if waiting:
+        yield start, *_joined(waiting)
 
 
 def _starts(facts: SplitFacts) -> list[tuple[Shard, int]]:

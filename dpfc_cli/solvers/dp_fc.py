@@ -85,4 +85,12 @@ def solve(oracle: Oracle, facts: Facts, options: Options) -> Solution:
     return Solution(chain, theta[:-1], constant * theta[-1])
 
 
-METHOD = Method("dp-fc", "logistic regression preconditioned by the feature covariance", Options, defaults, plan, solve)
+METHOD = Method(
+    "dp-fc",
+    "logistic regression preconditioned by the feature covariance",
+    Options,
+    defaults,
+    plan,
+    solve,
+    {"eta": (0.3, 1.0, 3.0), "lam": (0.25, 1.0, 4.0)},
+)

@@ -72,4 +72,12 @@ def solve(oracle: Oracle, facts: Facts, options: Options) -> Solution:
     return Solution(chain, weight, np.zeros(facts.m))
 
 
-METHOD = Method("dp-ls", "private least squares", Options, defaults, plan, solve)
+METHOD = Method(
+    "dp-ls",
+    "private least squares",
+    Options,
+    defaults,
+    plan,
+    solve,
+    {"alpha": (0.3, 1.0, 3.0), "lam": (0.25, 1.0, 4.0)},
+)

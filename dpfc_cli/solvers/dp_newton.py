@@ -80,4 +80,12 @@ def solve(oracle: Oracle, facts: Facts, options: Options) -> Solution:
     return Solution(chain, theta[:-1], constant * theta[-1])
 
 
-METHOD = Method("dp-newton", "private Newton steps for logistic regression", Options, defaults, plan, solve)
+METHOD = Method(
+    "dp-newton",
+    "private Newton steps for logistic regression",
+    Options,
+    defaults,
+    plan,
+    solve,
+    {"eta": (0.5, 1.0), "lam": (0.3, 1.0, 3.0)},
+)

@@ -102,7 +102,7 @@ def _solve(name: str) -> Callable[[Oracle, Facts, Options], Solution]:
 
 
 METHODS = tuple(
-    Method(name, title, Options, _defaults(name), plan, _solve(name), copies=10)
+    Method(name, title, Options, _defaults(name), plan, _solve(name), {"eta": (0.1, 0.3, 1.0, 3.0)}, copies=10)
     for name, title in (
         ("dp-sgd", "stochastic gradient descent"),
         ("dp-momentum", "gradient descent with momentum"),

@@ -1,5 +1,6 @@
 """What a method is: a handful of pure functions under a name."""
 
+import itertools
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -27,7 +28,8 @@ class Method(Generic[Options]):
     """One way to train.
 
     defaults(facts, mu, given) fills the options that the user left open from public facts alone; mu is None for the
-    non-private twin. plan(facts, options) and solve(oracle, facts, options) are as `privacy.oracle` describes.
+    non-private twin. plan(facts, options) and solve(oracle, facts, options) are as `privacy.oracle` describes. grid:
+    what tuning tries, factors of the defaults; of options that the plan does not depend on.
     """
 
     name: str
@@ -36,8 +38,23 @@ class Method(Generic[Options]):
     defaults: Callable[[Facts, float | None, Mapping[str, Any]], Options]
     plan: Callable[[Facts, Options], Plan]
     solve: Callable[[Oracle, Facts, Options], Solution]
+    grid: Mapping[str, tuple[float, ...]]
     copies: int = 1
     """How many arrays of each answer's shape the solver keeps at once."""
+
+
+def factors(method: Method[Any], given: Mapping[str, Any]) -> list[dict[str, float]]:
+    """Every point of the grid over the options that are not given."""
+    open_options = {name: values for name, values in method.grid.items() if name not in given}
+    return [dict(zip(open_options, point, strict=True)) for point in itertools.product(*open_options.values())]
+
+
+def scaled(
+    method: Method[Any], facts: Facts, mu: float, given: Mapping[str, Any], point: Mapping[str, float]
+) -> dict[str, Any]:
+    """The given options and those of a point, as values: its factors times the defaults, to four digits."""
+    defaults = method.defaults(facts, mu, given)
+    return {**given, **{name: float(f"{getattr(defaults, name) * factor:.4g}") for name, factor in point.items()}}
 
 
 def state_bytes(method: Method[Any], plan: Plan) -> int:

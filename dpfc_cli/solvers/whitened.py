@@ -227,5 +227,12 @@ def _edge(facts: Facts, options: Options) -> float:
 
 
 METHOD = Method(
-    "dp-whitened", "softmax regression privatised in the whitened space", Options, defaults, plan, solve, copies=2
+    "dp-whitened",
+    "softmax regression privatised in the whitened space",
+    Options,
+    defaults,
+    plan,
+    solve,
+    {"eta": (0.4, 0.63, 1.0, 1.6, 2.5, 4.0), "constant": (1.0, 3.0)},
+    copies=2,
 )

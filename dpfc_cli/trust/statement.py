@@ -1,5 +1,6 @@
 """What is claimed of a head, in a card for programs and in sentences for the person who must defend it."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import dpfc_cli
@@ -33,10 +34,12 @@ def card(
     manifest: Manifest,
     feature_set: str,
     split: str,
+    tuning: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """The card of a head, JSON-able. `epsilon` and `delta` are null unless the claim is "private".
 
-    Of public features it says where they came from ("public_features"); their arrays are no option.
+    Of public features it says where they came from ("public_features"); their arrays are no option. tuning: what is
+    said of public records that the options were chosen on.
     """
     public = getattr(options, "public", None)
     claimed = guarantee if claim == "private" else None
@@ -62,6 +65,7 @@ def card(
         },
         "versions": {"dpfc": dpfc_cli.__version__},
         **({} if public is None else {"public_features": dict(public.origin)}),
+        **({} if tuning is None else {"tuning": dict(tuning)}),
     }
 
 
@@ -88,6 +92,8 @@ def rows(card: dict[str, Any]) -> list[tuple[str, str]]:
         known = card["public_features"]
         said = f"{known['name']}: mean and covariance of {known['rows']:,} records, asserted public by the operator"
         lines.append(("public features", said))
+    if "tuning" in card:
+        lines.append(("tuned on", _tuned(card["tuning"])))
     return [*lines, ("not covered", "; ".join(NOT_COVERED))]
 
 
@@ -116,6 +122,15 @@ def _said(release: dict[str, Any]) -> str:
     many = f"{times} × " if times > 1 else ""
     sampled = f", each record with probability {release['rate']:g}" if release["rate"] < 1 else ""
     return f"{many}{release['kind']} ({share:.1%} of the budget, sigma {release['sigma']:.4g}{sampled})"
+
+
+def _tuned(tuning: dict[str, Any]) -> str:
+    facts, chosen = tuning["facts"], tuning["chosen"]
+    found = ", ".join(f"{name} = {factor:g} × default" for name, factor in chosen.items()) or "the defaults"
+    return (
+        f"{tuning['name']}: {len(tuning['tried'])} settings on {facts['n']:,} of its records of {facts['m']} classes, "
+        f"asserted public by the operator; chosen: {found}"
+    )
 
 
 def _in_force(options: Any) -> dict[str, Any]:

@@ -1,14 +1,19 @@
 """The table of accuracies and the family of made-up sets."""
 
+import dataclasses
+import itertools
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from bench import accuracy, synthetic
+from bench import ablation, accuracy, cells, recipe, reproduction, synthetic
 from bench.cells import Cell
 from bench.sets import load
 from bench.synthetic import Family
+from dpfc_cli.privacy.oracle import Facts
+from dpfc_cli.privacy.queries import Gradient, Query
+from dpfc_cli.solvers import whitened
 
 
 @pytest.mark.parametrize("name", ["tabular", "few-records", "deficient"])
@@ -39,14 +44,71 @@ def test_the_family_is_written_once_and_read_as_sets(tmp_path: Path, monkeypatch
     assert (place / "train_x.npy").stat().st_mtime_ns == before
 
 
-def test_a_table_shows_what_is_done_and_nothing_else() -> None:
-    done = {Cell("a", "dp-fc", 1.0, seed).key: value for seed, value in enumerate((80.0, 82.0))}
-    done[Cell("a", "dp-fc", None).key] = 90.0
-    lines = accuracy.table([Path("a")], ["dp-fc", "dp-ls"], [1.0], done).splitlines()
-    assert lines[2] == "| a | `dp-fc` | 81.0 ± 1.4 | 90.0 |"
-    assert lines[3] == "| a | `dp-ls` | – | – |"
+def test_a_table_shows_what_is_done_and_the_lead_over_the_best_tuned(data: str) -> None:
+    done = {Cell(data, "dp-whitened", 1.0, seed).key: value for seed, value in enumerate((88.0, 90.0))}
+    start = reproduction.base(data, ("dp-ls", 1), 1.0)
+    points = reproduction.grid(start)
+    done |= {point.key: float(i) for i, point in enumerate(points)}
+    (clipped,) = accuracy.others(points[-1])
+    done[clipped.key] = 99.0
+    done |= {dataclasses.replace(clipped, seed=seed).key: value for seed, value in enumerate((80.0, 82.0))}
+    lines = list(accuracy.table([data], ["dp-whitened", "recipe"], ["dp-ls:1"], [1.0], 2, done))
+    assert lines[3:] == [
+        "| dp-whitened | 89.0 ± 1.4 |",
+        "| recipe | – |",
+        "| dp-ls:1, tuned | 81.0 ± 1.4 |",
+        "| dp-whitened's lead | +8.0 ± 1.4 |",
+    ]
+    del done[points[0].key]
+    assert "| dp-ls:1, tuned | – |" in accuracy.table([data], ["dp-whitened"], ["dp-ls:1"], [1.0], 2, done)
 
 
-def test_cells_cover_every_combination_once() -> None:
-    cells = accuracy.cells_of([Path("a"), Path("b")], ["dp-fc"], [0.1, 1.0], 3)
-    assert len(set(cells)) == len(cells) == 2 * 2 * 3 + 2
+def test_tuning_walks_the_grid_then_other_norms_then_runs_the_best_with_other_seeds(data: str) -> None:
+    done: dict[str, float] = {}
+    stages = accuracy.tune([data], ["dp-fc:10"], [1.0], 3, done)
+    grid = next(stages)
+    assert len(grid) == 9
+    done |= {cell.key: float(i) for i, cell in enumerate(grid)}
+    best, *norms = next(stages)
+    assert best == grid[-1]
+    assert [sorted(set(cell.given) - set(grid[0].given)) for cell in norms] == [["gradient_clip"]] * 2 + [["clip"]]
+    # Another norm alone does not change the length of a step.
+    lengths = {f"{c.given['eta'] * c.given.get('gradient_clip', 0.36):.3g}" for c in (best, *norms)}
+    assert len(lengths) == 1
+    done |= {cell.key: 0.0 for cell in norms} | {norms[1].key: 10.0}
+    runs = next(stages)
+    assert runs == [dataclasses.replace(norms[1], seed=seed) for seed in range(3)]
+
+
+def test_every_ingredient_changes_the_recipe_and_all_of_them_are_the_product(data: str) -> None:
+    product = Cell(data, "dp-whitened", 100.0)  # at which the descent is long enough for momentum
+    variants = [ablation.variant(product, ingredients) for ingredients in ablation.steps()]
+    assert variants[-1] == product
+    scores = [cells.train(cell).weight for cell in variants]
+    assert all((a != b).any() for a, b in itertools.pairwise(scores))
+    # What was taken away is there again.
+    assert (cells.train(product).weight == scores[-1]).all()
+
+
+def test_the_recipes_first_release_is_of_whole_class_sums(data: str) -> None:
+    asked: list[Gradient] = []
+
+    class Spy:
+        def release(self, query: Query) -> np.ndarray:
+            if isinstance(query, Gradient):
+                asked.append(query)
+            return np.eye(*query.shape(facts))
+
+    facts = Facts(400, 3, 6)
+    recipe.solve((), Spy(), facts, whitened.defaults(facts, 1.0, {}))
+    assert asked[0].clip == asked[0].radius
+    assert {query.clip / query.radius for query in asked[1:] if query.radius} == {0.5}
+
+
+def test_a_table_of_ingredients_pairs_the_seeds(data: str) -> None:
+    done = {}
+    for i, ingredients in enumerate(ablation.steps()):
+        cell = ablation.variant(Cell(data, "dp-whitened", 1.0), ingredients)
+        done |= {dataclasses.replace(cell, seed=seed).key: 50.0 + 10 * seed + i for seed in range(2)}
+    (row,) = list(ablation.table([data], [1.0], 2, done))[2:]
+    assert row.endswith("| 1 | 55.0 | +1.0 ± 0.0 | +2.0 ± 0.0 | +3.0 ± 0.0 | +4.0 ± 0.0 |")

@@ -50,6 +50,24 @@ def test_shared_noise_is_the_same_for_every_class_and_step_and_ends_with_its_blo
     assert (apart[0] != apart[1]).any()
 
 
+@pytest.mark.parametrize(("method", "sums"), {"dp-ls": 0, "dp-newton": 2 * 9, "dp-fc": 20}.items())
+def test_remembered_sums_change_nothing(data: str, method: str, sums: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Other noise and options in between, whose sums are the same, and another clip, whose are not.
+    other = Cell(data, method, 1.0, seed=1, options=(("lam", 0.1),))
+    wider = Cell(data, method, 1.0, options=(("clip", 5.0),))
+    for cell in (other, wider):
+        cells.train(cell)
+    computed: list[type] = []
+    exact = curator_module.exact_sum
+    monkeypatch.setattr(
+        curator_module, "exact_sum", lambda query, *rest: (computed.append(type(query)), exact(query, *rest))[1]
+    )
+    remembered = cells.train(Cell(data, method, 1.0)).weight
+    assert len(computed) == sums
+    cells._sums.clear()
+    assert (cells.train(Cell(data, method, 1.0)).weight == remembered).all()
+
+
 def _never(_cell: Cell) -> float:
     raise AssertionError("computed again")
 

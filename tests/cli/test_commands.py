@@ -83,6 +83,26 @@ def test_public_features_are_named_in_card_and_statement_and_cost_nothing(
     assert json.loads(dpfc("evaluate", "--features", "blobs", "--json").stdout)["top1"] > 0.9
 
 
+def test_options_are_chosen_on_public_records_at_no_cost(dpfc: Dpfc, features: Path, tmp_path: Path) -> None:
+    x, y = blobs(900, 8, 5, seed=9)
+    np.savez(tmp_path / "others.npz", train_x=x, train_y=y)
+    assert dpfc("import", str(tmp_path / "others.npz"), "--out", "others", "--classes", "5").exit_code == 0
+    line = ("train", "--features", "blobs", "--epsilon", "2", "--steps", "3")
+    plain = dpfc(*line)
+    tuned = dpfc(*line, "--tune-on", "others", "--public-features", "others", "--eta", "1.5")
+    assert tuned.exit_code == 0, tuned.output
+    # Only the constant is left open.
+    assert "others: 2 settings on 432 of its records of 3 classes" in " ".join(tuned.stdout.split())
+    first, second = read(Path("features/blobs.ledger.sqlite"))
+    assert (first.mu, first.releases) == (second.mu, second.releases)
+    assert read(Path("features/others.ledger.sqlite")) == []
+    card = load(Path("heads/blobs-dp-whitened-eps2-2.safetensors")).card
+    assert set(card["tuning"]) > {"name", "fingerprint", "tried", "chosen"}
+    assert card["public_features"]["name"] == "others"
+    assert card["options"]["eta"] == 1.5
+    assert "tuned on" not in plain.stdout
+
+
 def test_a_sampled_training_is_accounted_as_such(dpfc: Dpfc, features: Path) -> None:
     line = ("train", "--method", "dp-sgd", "--steps", "20", "--sampling-rate", "0.1", "--epsilon", "2")
     trained = dpfc(*line, "--loss", "softmax", "--average")

@@ -117,7 +117,7 @@ def shifted(x: np.ndarray) -> np.ndarray:
 
 
 def of_two_scales(x: np.ndarray) -> np.ndarray:
-    return x * np.float32(1e-20)
+    return x * np.where(np.arange(len(x)) % 3, 1e10, 1e-20).astype(np.float32)[:, None]
 
 
 def deficient(x: np.ndarray) -> np.ndarray:
@@ -164,8 +164,10 @@ def test_all_steps_share_one_compiled_function_whatever_the_released_arrays() ->
     x, y = blobs(300, 5, 3)
     facts = Facts(n=300, m=3, d=5)
     options = METHOD.defaults(facts, 1.0, {})
-    misses = []
+    misses = [rows.compiled.cache_info().misses]
     for seed in (1, 2):
         METHOD.solve(curator(facts, METHOD.plan(facts, options), 1.0, x, y, seed), facts, options)
         misses.append(rows.compiled.cache_info().misses)
-    assert misses[0] == misses[1]
+    # One for the mean, one for the Gram matrix and one for all gradients; and none for the second training.
+    assert misses[1] - misses[0] <= 3
+    assert misses[2] == misses[1]

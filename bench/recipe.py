@@ -1,0 +1,60 @@
+"""The plain recipe that DP-Whitened grew from, and everything between the two. Research only.
+
+The recipe's first release is worth twice the weight of the others (class sums of whole records, where the others are
+gradients clipped at half their length), the bias's feature is as long as a whitened coordinate, negative eigenvalues
+are cut at 0 and damped by half the edge of the noise, there is no momentum, and the total step ends at 150.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from typing import Any
+from unittest import mock
+
+import numpy as np
+
+from dpfc_cli.privacy.oracle import Facts, Oracle
+from dpfc_cli.privacy.queries import Gradient, Query
+from dpfc_cli.solvers import whitened
+from dpfc_cli.solvers.method import Solution
+
+INGREDIENTS = ("equal weights", "short constant", "shrinkage", "momentum")
+"""In the order in which they are added to the recipe. All of them: the product."""
+
+
+def options(ingredients: Sequence[str]) -> dict[str, Any]:
+    """The method's options that a variant with these ingredients changes."""
+    constant = {} if "short constant" in ingredients else {"constant": 1.0}
+    return constant if "shrinkage" in ingredients else {**constant, "lam": 0.5}
+
+
+@contextmanager
+def only(ingredients: Sequence[str]) -> Iterator[None]:
+    """Within: `whitened.solve` with these ingredients alone, beside its options."""
+    with ExitStack() as stack:
+        if "shrinkage" not in ingredients:
+            stack.enter_context(mock.patch.object(whitened, "shrink", lambda values, spread: values))
+        if "momentum" not in ingredients:
+            stack.enter_context(mock.patch.object(whitened, "STABLE", math.inf))
+            stack.enter_context(mock.patch.object(whitened, "LONGEST", 150.0))
+        yield
+
+
+class FirstWhole:
+    """An oracle whose first gradient is clipped at the records' whole length, which at θ = 0 clips none: class sums."""
+
+    def __init__(self, oracle: Oracle) -> None:
+        self._oracle, self._first = oracle, True
+
+    def release(self, query: Query) -> np.ndarray:
+        if isinstance(query, Gradient) and self._first:
+            assert query.radius is not None
+            query, self._first = replace(query, clip=query.radius), False
+        return self._oracle.release(query)
+
+
+def solve(ingredients: Sequence[str], oracle: Oracle, facts: Facts, options: whitened.Options) -> Solution:
+    """`whitened.solve` with these ingredients alone."""
+    with only(ingredients):
+        return whitened.solve(oracle if "equal weights" in ingredients else FirstWhole(oracle), facts, options)
