@@ -84,27 +84,29 @@ Stages = Callable[[str, int, int | None], None]
 
 @contextmanager
 def meter(what: str, unit: str) -> Iterator[Meter]:
-    """A progress bar with rate and time left on a terminal, a line now and then elsewhere."""
+    """A progress bar with rate and time left on a terminal, a line now and then elsewhere. "B": bytes, shown as MB."""
     if not err.is_terminal:
         yield _Lines(what, unit)
         return
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
     columns = (
         TextColumn("{task.description}"),
         BarColumn(bar_width=20),
-        MofNCompleteColumn(),
+        TextColumn("{task.fields[count]}"),
         TextColumn("{task.fields[rate]}"),
         TimeRemainingColumn(),
     )
     with Progress(*columns, console=err, transient=True) as progress:
-        task = progress.add_task(what, total=None, rate="")
+        task = progress.add_task(what, total=None, count="", rate="")
         clock = _Clock(what)
 
         def advance(done: float, total: float, what: str | None = None) -> None:
             if clock.turn(what):
                 progress.reset(task, description=escape(clock.what))
-            progress.update(task, completed=done, total=total or None, rate=f"{clock.rate(done):,.0f} {unit}/s")
+            count = f"{_counted(done, unit)}/{_counted(total, unit) if total else '?'}"
+            rate = f"{_counted(clock.rate(done), unit)} {_shown(unit)}/s"
+            progress.update(task, completed=done, total=total or None, count=count, rate=rate)
 
         yield advance
 
@@ -114,6 +116,14 @@ def stages(what: str, unit: str) -> Iterator[Stages]:
     """A meter for what has several stages, each told by name: (what, done, total or None). what: until the first."""
     with meter(what, unit) as advance:
         yield lambda what, done, total: advance(done, total or 0, what)
+
+
+def _counted(value: float, unit: str) -> str:
+    return f"{value / 1e6:,.1f}" if unit == "B" else f"{value:,.0f}"
+
+
+def _shown(unit: str) -> str:
+    return "MB" if unit == "B" else unit
 
 
 class _Clock:
@@ -144,7 +154,8 @@ class _Lines:
         now = time.monotonic()
         if now - self._last >= LINE_EVERY:
             self._last = now
-            rate = self._clock.rate(done)
+            rate, unit = self._clock.rate(done), self._unit
             left = f", {(total - done) / rate:,.0f} s left" if rate > 0 and total else ""
-            of = f" of {total:,.0f}" if total else ""
-            say(f"{self._clock.what}: {done:,.0f}{of} ({rate:,.0f} {self._unit}/s{left})")
+            of = f" of {_counted(total, unit)}" if total else ""
+            size = " MB" if unit == "B" else ""
+            say(f"{self._clock.what}: {_counted(done, unit)}{of}{size} ({_counted(rate, unit)} {_shown(unit)}/s{left})")

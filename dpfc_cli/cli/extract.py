@@ -251,7 +251,8 @@ def report(folder: Path, manifest: "Manifest") -> None:
             ("backbone", str(manifest.backbone.get("name"))),
             (
                 "feature",
-                f"{manifest.dim} dimensions, {manifest.dtype}, pooling {manifest.backbone.get('pooling', 'unknown')}",
+                f"{manifest.backbone.get('feature') or 'pooling ' + str(manifest.backbone.get('pooling'))}, "
+                f"{manifest.dim} dimensions, {manifest.dtype}",
             ),
             ("records", splits),
             ("classes", f"{len(manifest.classes)} ({origin}); {manifest.labels_per_record} label(s) per record"),

@@ -28,10 +28,10 @@ def test_every_stage_has_a_rate_of_its_own(clock, capsys):
     with display.stages("Opening", "B") as advance:
         clock[0] = 100.0
         advance("one.tar", 0, None)
-        advance("two.tar", 0, 400)
+        advance("two.tar", 0, 400_000_000)
         clock[0] = 110.0
-        advance("two.tar", 200, 400)
+        advance("two.tar", 200_000_000, 400_000_000)
     assert capsys.readouterr().err.splitlines() == [
-        "one.tar: 0 (0 B/s)",
-        "two.tar: 200 of 400 (20 B/s, 10 s left)",
+        "one.tar: 0.0 MB (0.0 MB/s)",
+        "two.tar: 200.0 of 400.0 MB (20.0 MB/s, 10 s left)",
     ]
