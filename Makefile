@@ -45,8 +45,8 @@ reproduce: .venv/.bench ## The paper's tables on FEATURES="SET…" (hours; goes 
 costs: .venv/.run ## Seconds and memory of every method on made-up features (SHAPE=50000x768x100)
 	$(BIN)/python -m bench.costs --shape $(or $(SHAPE),50000x768x100)
 
-bench-accuracy: .venv/.test ## Methods untuned on the synthetic sets and on SETS="PATH …"; hours, resumable
-	$(BIN)/python -m bench.accuracy $(SETS) --synthetic bench-results/synthetic
+bench-accuracy: .venv/.run ## The default beside the paper's methods on synthetic sets and FEATURES="SET…" (hours; resumable)
+	$(BIN)/python -m bench.accuracy $(FEATURES) --synthetic bench-results/synthetic --workers $(or $(WORKERS),2)
 
 clean: ## Remove what make made
 	rm -rf .venv demo build dist

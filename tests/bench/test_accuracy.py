@@ -46,6 +46,7 @@ def test_the_family_is_written_once_and_read_as_sets(tmp_path: Path, monkeypatch
 
 def test_a_table_shows_what_is_done_and_the_lead_over_the_best_tuned(data: str) -> None:
     done = {Cell(data, "dp-whitened", 1.0, seed).key: value for seed, value in enumerate((88.0, 90.0))}
+    done[Cell(data, "dp-ls", None).key] = 95.0
     start = reproduction.base(data, ("dp-ls", 1), 1.0)
     points = reproduction.grid(start)
     done |= {point.key: float(i) for i, point in enumerate(points)}
@@ -53,12 +54,20 @@ def test_a_table_shows_what_is_done_and_the_lead_over_the_best_tuned(data: str) 
     done[clipped.key] = 99.0
     done |= {dataclasses.replace(clipped, seed=seed).key: value for seed, value in enumerate((80.0, 82.0))}
     lines = list(accuracy.table([data], ["dp-whitened", "recipe"], ["dp-ls:1"], [1.0], 2, done))
+    assert lines[2].endswith("non-private 95.0 | |")
     assert lines[3:] == [
         "| dp-whitened | 89.0 ± 1.4 |",
         "| recipe | – |",
         "| dp-ls:1, tuned | 81.0 ± 1.4 |",
         "| dp-whitened's lead | +8.0 ± 1.4 |",
     ]
+    assert list(accuracy.verdict([data], ["dp-ls:1"], [1.0], 2, done)) == [
+        "Of 1 cells `dp-whitened` wins 1 by more than one standard error and loses 0."
+    ]
+    plain = ablation.variant(Cell(data, "dp-whitened", 1.0), ())
+    done |= {dataclasses.replace(plain, seed=seed).key: 86.0 for seed in range(2)}
+    gain = list(accuracy.verdict([data], ["dp-ls:1"], [1.0], 2, done))[1]
+    assert gain.endswith("it gains +3.0 on average over the recipe (+3.0 to +3.0).")
     del done[points[0].key]
     assert "| dp-ls:1, tuned | – |" in accuracy.table([data], ["dp-whitened"], ["dp-ls:1"], [1.0], 2, done)
 
