@@ -8,7 +8,8 @@ import functools
 import json
 import multiprocessing
 import os
-from collections.abc import Callable, Iterable, Iterator
+import statistics
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -100,7 +101,7 @@ _sums: dict[Any, np.ndarray] = {}
 def remembered_sums(data: str) -> Iterator[None]:
     """Within: exact sums that depend on the records alone, and on no earlier answer, are computed once per process.
 
-    They are the same in every run of a method, whatever ε, seed and options.
+    They are the same in every run of a method on the same lattice, whatever ε, seed and most options.
     """
     computed = curator_module.exact_sum
 
@@ -112,11 +113,12 @@ def remembered_sums(data: str) -> Iterator[None]:
             return computed(query, stream, facts, grid, progress, sample)
         held = {name: value for name, value in vars(query).items() if name not in query.arrays}
         key = (data, facts, grid, type(query), tuple(held.items()))
-        if key not in _sums:
-            _sums[key] = computed(query, stream, facts, grid, progress)
-            while len(_sums) > 1 and sum(total.nbytes for total in _sums.values()) > REMEMBERED:
-                del _sums[next(iter(_sums))]
-        return _sums[key]
+        if key in _sums:
+            return _sums[key]
+        total = _sums[key] = computed(query, stream, facts, grid, progress)
+        while _sums and sum(each.nbytes for each in _sums.values()) > REMEMBERED:
+            del _sums[next(iter(_sums))]
+        return total
 
     curator_module.exact_sum = exact_sum
     try:
@@ -128,7 +130,7 @@ def remembered_sums(data: str) -> Iterator[None]:
 def train(cell: Cell) -> Head:
     """The head of a cell, by the product's own curator and solvers, with seeded noise."""
     data, method = load(cell.data), METHODS[cell.method]
-    facts, stream = Facts(len(data.x), data.m, data.x.shape[1]), stream_of(data.x, data.y)
+    facts, stream = data.facts, stream_of(data.x, data.y)
     if cell.epsilon is None:
         options = method.defaults(facts, None, cell.given)
         solution = method.solve(NonPrivate(facts, stream), facts, options)
@@ -171,6 +173,13 @@ def run(cells: Iterable[Cell], results: Path, workers: int, work: Callable[[Cell
             done[key] = value
             print(f"[{i + 1}/{len(missing)}] {value:.2f} {key}", flush=True)
     return done
+
+
+def said(values: Sequence[float]) -> str:
+    """Mean ± standard deviation; – of nothing."""
+    if not values:
+        return "–"
+    return f"{statistics.mean(values):.1f}" + (f" ± {statistics.stdev(values):.1f}" if len(values) > 1 else "")
 
 
 def read(results: Path) -> dict[str, float]:

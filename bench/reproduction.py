@@ -22,7 +22,6 @@ from bench import cells, paper
 from bench.cells import Cell
 from bench.sets import load
 from dpfc_cli.privacy import accounting
-from dpfc_cli.privacy.oracle import Facts
 from dpfc_cli.solvers import METHODS
 from dpfc_cli.solvers.method import factors, scaled
 
@@ -45,8 +44,7 @@ def base(data: str, row: Row, epsilon: float | None) -> Cell:
 
 def grid(cell: Cell) -> list[Cell]:
     """The cell at every point of its method's grid."""
-    data, method = load(cell.data), METHODS[cell.method]
-    facts = Facts(len(data.x), data.m, data.x.shape[1])
+    method, facts = METHODS[cell.method], load(cell.data).facts
     assert cell.epsilon is not None
     mu = accounting.mu_for(cell.epsilon, accounting.default_delta(facts.n))
     points = (scaled(method, facts, mu, cell.given, point) for point in factors(method, cell.given))
@@ -92,8 +90,7 @@ def _figure(wanted: list[Cell], results: dict[str, float]) -> str:
     values = [results[c.key] for c in wanted if c.key in results]
     if not wanted or len(values) < len(wanted):
         return "–"
-    spread = f" ± {statistics.stdev(values):.1f}" if len(values) > 1 else ""
-    return f"{statistics.mean(values):.1f}{spread}"
+    return cells.said(values)
 
 
 def papers(name: str) -> Iterator[str]:

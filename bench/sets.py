@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from dpfc_cli.features.reader import FeatureSet
+from dpfc_cli.privacy.oracle import Facts
 
 
 @dataclass(frozen=True, eq=False)
@@ -18,6 +19,11 @@ class Data:
     test_x: np.ndarray
     test_y: np.ndarray
     m: int
+
+    @property
+    def facts(self) -> Facts:
+        """Of the training records."""
+        return Facts(len(self.x), self.m, self.x.shape[1])
 
 
 @cache

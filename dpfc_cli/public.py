@@ -47,10 +47,10 @@ def inform(
 
 
 def check_other(private: FeatureSet, public: FeatureSet) -> None:
-    """UserError unless the public set has other records than the private one, in the same features."""
+    """UserError unless the public set has other records than the private one, in every split, in the same features."""
     rows = public.split(SPLIT).n
-    same_records = ledger.records_of(private.manifest) == ledger.records_of(public.manifest)
-    if same_records or private.folder.resolve() == public.folder.resolve():
+    listed = {ledger.records_of(public.manifest, split) for split in public.manifest.splits}
+    if ledger.records_of(private.manifest) in listed or private.folder.resolve() == public.folder.resolve():
         raise UserError(
             f"'{public.folder}' holds the private records themselves ({rows:,} of the same source): "
             "what is computed of them without noise would leak.",

@@ -81,17 +81,18 @@ def facts_of(features: FeatureSet, adjacency: Adjacency) -> Facts:
     return Facts(rows, len(manifest.classes), manifest.dim, manifest.labels_per_record, adjacency)
 
 
-def _flag(name: str) -> str:
+def flag(name: str) -> str:
+    """What an option is called on the command line."""
     return {"lam": "--lambda", "split": "--budget-split"}.get(name, "--" + name.replace("_", "-"))
 
 
 def check_options(method: Method[Any], given: Mapping[str, Any]) -> None:
     """UserError for an option that the method does not have or whose value makes no sense."""
     for name, value in given.items():
-        flag = _flag(name)
+        said = flag(name)
         if name not in method.options.__dataclass_fields__:
             raise UserError(
-                f"{flag} is no option of {method.name}.",
+                f"{said} is no option of {method.name}.",
                 "Leave it out, or choose the method that has it: see 'dpfc train --help'.",
             )
         if name == "loss":
@@ -101,14 +102,14 @@ def check_options(method: Method[Any], given: Mapping[str, Any]) -> None:
             parts = len(method.defaults(Facts(n=1, m=2, d=1), 1.0, {}).split)
             if len(value) != parts or not all(v > 0 for v in value) or abs(sum(value) - 1) > 1e-9:
                 raise UserError(
-                    f"{flag} {','.join(map(str, value))} is not {parts} positive fractions that add up to 1.",
+                    f"{said} {','.join(map(str, value))} is not {parts} positive fractions that add up to 1.",
                     f"Give one for each kind of release of {method.name}, in plan order.",
                 )
         elif name == "sampling_rate":
             if not SMALLEST <= value <= 1:
-                raise UserError(f"{flag} must lie in (0, 1], not at {value:g}.", "Give a fraction of the records.")
+                raise UserError(f"{said} must lie in (0, 1], not at {value:g}.", "Give a fraction of the records.")
         elif not (SMALLEST <= value <= LARGEST or (name == "alpha" and value == 0)):
-            raise UserError(f"{flag} must lie between {SMALLEST:g} and {LARGEST:g}, not at {value:g}.", "Give another.")
+            raise UserError(f"{said} must lie between {SMALLEST:g} and {LARGEST:g}, not at {value:g}.", "Give another.")
 
 
 def calibrate(method: Method[Any], facts: Facts, given: Mapping[str, Any], privacy: Privacy) -> Calibrated:
@@ -124,7 +125,7 @@ def calibrate(method: Method[Any], facts: Facts, given: Mapping[str, Any], priva
         idle = [] if getattr(options, "steps", 1) is not None else sorted(set(given) - {"clip", "loss"})
         if idle:
             raise UserError(
-                f"Without noise and --steps, {method.name} runs to the optimum, and {_flag(idle[0])} has no effect.",
+                f"Without noise and --steps, {method.name} runs to the optimum, and {flag(idle[0])} has no effect.",
                 "Leave it out, or give --steps.",
             )
         return Calibrated(method, facts, options, method.plan(facts, options), privacy, None)

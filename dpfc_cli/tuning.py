@@ -3,12 +3,12 @@
 What comes out depends on public records and public facts alone, so it costs nothing of the budget, however much is
 tried. The private records take no part, not even in the choice.
 
-A trial is the private method itself, with its noise, on as many public records and classes as the private set has,
-drawn anew for every run. Where there are fewer records, n' < n, its μ is larger by n/n', so that the noise per record
-is that of the private training. All points of the method's grid are tried once; the best of them and the defaults are
-tried again with other draws, and the best is taken if it then beats the defaults by more than twice the standard error
-of the difference: chance shall not replace a default. Public features that only steady a release (`public`) take no
-part in trials: they may be the same ones.
+A trial is the private method itself, with its noise, on at most as many public records and classes as the private set
+has, drawn anew for every run. Where there are fewer records, n' < n, its μ is larger by n/n', so that the noise per
+record is that of the private training. All points of the method's grid are tried once; the best of them and the
+defaults are tried again with other draws, and the best is taken if it then beats the defaults by more than `CLEAR`
+standard errors of the difference: chance replaces a default in about three of a hundred choices. Public features that
+only steady a release (`public`) take no part in trials: they may be the same ones.
 """
 
 import hashlib
@@ -33,154 +33,195 @@ from dpfc_cli.privacy.noise import SeededBits
 from dpfc_cli.privacy.oracle import Facts
 from dpfc_cli.public import check_other
 from dpfc_cli.solvers.method import factors, scaled
-from dpfc_cli.training import SPLIT, Calibrated, calibrate, check_memory
+from dpfc_cli.training import SPLIT, Calibrated, check_memory, flag
 
 RUNS = 5
 """Of a point that is compared with the defaults, beside the first."""
 FINALISTS = 3
+CLEAR = 3.5
+FIRST_SEED = 2**40
+"""Beyond what anyone gives as --seed: a choice must not be made on the noise of the training that it is made for."""
 ROWS = 8192
+IN_MEMORY = 2**30
+"""Bytes of records that a draw may hold at once; more are read again for every pass."""
 SUFFIX = ".tuning.jsonl"
 Progress = Callable[[int, int], None]
 Point = Mapping[str, float]
+Pieces = Callable[[], Iterator[tuple[np.ndarray, np.ndarray]]]
 
 
 @dataclass(frozen=True, eq=False)
 class Draw:
-    """One run's public records. train, test: as `FeatureSet.stream` gives them."""
+    """One run's public records. train, test: rows of the set's splits. split: that of the test rows. table: for each
+    label of the set that of the draw, −1 for none; its last place is that of label −1.
+    """
 
     facts: Facts
-    train: BlockStream
-    test: BlockStream
-    test_rows: int
+    train: np.ndarray
+    split: str
+    test: np.ndarray
+    table: np.ndarray
 
 
-def tune(
-    calibrated: Calibrated,
-    given: Mapping[str, Any],
-    private: FeatureSet,
-    known: FeatureSet,
-    memory: float | None = None,
-    progress: Progress | None = None,
-) -> Calibrated:
-    """The same training with the options that did best on `known`: plan and guarantee stay.
-
-    given: the options that the user chose, which are kept. memory: bytes, as for `training.prepare`. progress(done,
-    total) counts trainings. Finished trials are kept beside the public set, so that a choice that was stopped goes on.
-    UserError where there is nothing to choose, or where the public set cannot stand for the private one.
-    """
-    method, guarantee = calibrated.method, calibrated.guarantee
-    if guarantee is None:
-        raise UserError("--tune-on has no effect with --non-private.", "Leave it out.")
-    points = [{}, *(p for p in factors(method, given) if any(f != 1 for f in p.values()))]
-    if len(points) == 1:
-        raise UserError(
-            f"--tune-on has nothing to choose: {', '.join(method.grid)} are given.", "Leave it out, or one of them."
-        )
-    check_other(private, known)
-    check_memory(calibrated, memory)
-    if (known.manifest.labels_per_record > 1) != (calibrated.facts.k > 1):
-        raise UserError(
-            f"'{known.folder}' has up to {known.manifest.labels_per_record} labels per record, "
-            f"'{private.folder}' up to {calibrated.facts.k}.",
-            "Tune on a set of the same kind.",
-        )
-    for split in known.manifest.splits:
-        if split in (SPLIT, "test"):
-            known.verify(split)
-    trials = _Trials(calibrated, given, known, len(points) + RUNS * (FINALISTS + 1), progress)
-    first = {i: trials.run(points[i], 0) for i in range(len(points))}
-    finalists = sorted(range(1, len(points)), key=lambda i: -first[i])[:FINALISTS]
-    # Not the first run: whoever is a finalist was lucky in it.
-    scores = {i: [trials.run(points[i], seed) for seed in range(1, RUNS + 1)] for i in (0, *finalists)}
-    chosen = choose(scores)
-    options = scaled(method, calibrated.facts, guarantee.mu, given, points[chosen])
-    again = calibrate(method, calibrated.facts, options, calibrated.privacy)
-    assert again.plan == calibrated.plan
-    assert again.guarantee == guarantee
-    draw, mu = trials.draw(1), trials.mu(trials.draw(1).facts)
-    origin = {
-        "name": known.name,
-        "fingerprint": known.manifest.fingerprint,
-        "facts": {"n": draw.facts.n, "m": draw.facts.m, "mu": mu},
-        "runs": RUNS,
-        "tried": [{"factors": points[i], "score": first[i]} for i in range(len(points))],
-        "finalists": [
-            {"factors": points[i], "score": statistics.mean(s), "sd": statistics.stdev(s)} for i, s in scores.items()
-        ],
-        "chosen": dict(points[chosen]),
-    }
-    if getattr(calibrated.options, "public", None) is not None:
-        again = replace(again, options=replace(again.options, public=calibrated.options.public))
-    return replace(again, tuning=origin)
-
-
-def choose(scores: Mapping[int, Sequence[float]]) -> int:
-    """The one whose mean is best, if it beats number 0 by more than twice the standard error of the difference, run by
-    run; 0 otherwise.
-    """
-    best = max(scores, key=lambda i: statistics.mean(scores[i]))
-    gains = [a - b for a, b in zip(scores[best], scores[0], strict=True)]
-    clear = statistics.mean(gains) > 2 * statistics.stdev(gains) / math.sqrt(len(gains))
-    return best if clear else 0
-
-
-class _Trials:
+class Trials:
     """Trials of one choice, those that were finished before included."""
 
-    def __init__(
-        self,
-        calibrated: Calibrated,
-        given: Mapping[str, Any],
-        known: FeatureSet,
-        total: int,
-        progress: Progress | None,
-    ) -> None:
-        self._calibrated, self._given, self._known = calibrated, given, known
-        self._done, self._total, self._progress = 0, total, progress
-        self._labels = [_labels(known, split) for split in (SPLIT, "test") if split in known.manifest.splits]
-        self._path = known.folder.resolve().with_name(known.folder.resolve().name + SUFFIX)
+    def __init__(self, calibrated: Calibrated, given: Mapping[str, Any], known: FeatureSet) -> None:
+        self.method, self.facts, self.given, self.known = calibrated.method, calibrated.facts, given, known
+        assert calibrated.guarantee is not None
+        self._mu = calibrated.guarantee.mu
+        self.points = [{}, *(p for p in factors(self.method, given) if any(f != 1 for f in p.values()))]
+        labels = [_labels(known, split) for split in _splits(known)]
+        self.draws = [drawn(known, labels, self.facts, seed) for seed in range(RUNS + 1)]
+        place = known.folder.resolve()
+        self._path = place.with_name(place.name + SUFFIX)
         self._kept = _read(self._path)
+        self._open: tuple[int, BlockStream, BlockStream] | None = None
 
     def mu(self, facts: Facts) -> float:
         """Noise per record as in the private training."""
-        assert self._calibrated.guarantee is not None
-        return self._calibrated.guarantee.mu * self._calibrated.facts.n / facts.n
-
-    def draw(self, seed: int) -> Draw:
-        """The records of a run."""
-        return drawn(self._known, self._labels, self._calibrated.facts, seed)
+        return self._mu * self.facts.n / facts.n
 
     def run(self, point: Point, seed: int) -> float:
         """Top-1, or mean average precision of label sets, of the method at that point, in [0, 1]."""
-        method, draw = self._calibrated.method, self.draw(seed)
+        draw = self.draws[seed]
         mu = self.mu(draw.facts)
-        options = scaled(method, draw.facts, mu, self._given, point)
+        options = scaled(self.method, draw.facts, mu, self.given, point)
         key = self._key(draw, mu, options, seed)
         if key not in self._kept:
-            made = method.defaults(draw.facts, mu, options)
-            oracle = Curator(draw.facts, method.plan(draw.facts, made), mu, draw.train, SeededBits(seed))
-            solution = method.solve(oracle, draw.facts, made)
-            self._kept[key] = quality(Head(solution.chain, solution.weight, solution.bias, {}), draw)
-            # A folder that cannot be written costs no more than the way back after a stop.
+            train, test = self._streams(seed)
+            made = self.method.defaults(draw.facts, mu, options)
+            bits = SeededBits(FIRST_SEED + seed)
+            oracle = Curator(draw.facts, self.method.plan(draw.facts, made), mu, train, bits)
+            solution = self.method.solve(oracle, draw.facts, made)
+            head = Head(solution.chain, solution.weight, solution.bias, {})
+            self._kept[key] = quality(head, test, draw.facts.k, len(draw.test))
+            # A folder that cannot be written costs no more than the way back after a stop. The line begins with its
+            # end, for the one before it may have been cut short.
             with suppress(OSError), self._path.open("a") as file:
-                file.write(json.dumps({"trial": key, "score": self._kept[key]}) + "\n")
-        self._done += 1
-        if self._progress:
-            self._progress(self._done, self._total)
+                file.write("\n" + json.dumps({"trial": key, "score": self._kept[key]}) + "\n")
         return self._kept[key]
+
+    def _streams(self, seed: int) -> tuple[BlockStream, BlockStream]:
+        """Of a draw's training and test records. One draw is held at a time."""
+        if self._open is None or self._open[0] != seed:
+            self._open, draw = None, self.draws[seed]
+            train = _stream(self.known, SPLIT, draw.train, draw.table, self.facts.k)
+            self._open = (seed, train, _stream(self.known, draw.split, draw.test, draw.table, self.facts.k))
+        return self._open[1:]
 
     def _key(self, draw: Draw, mu: float, options: Mapping[str, Any], seed: int) -> str:
         """Of everything that a trial's score depends on."""
+        manifest = self.known.manifest
         said = {
             "dpfc": dpfc_cli.__version__,
-            "features": self._known.manifest.fingerprint,
-            "method": self._calibrated.method.name,
+            "features": manifest.fingerprint,
+            "records": manifest.source["identity"]["listing"],
+            "rows": {name: split.n for name, split in manifest.splits.items()},
+            "for": [self.facts.n, self.facts.m],
+            "method": self.method.name,
             "facts": asdict(draw.facts),
             "mu": mu,
             "options": options,
             "seed": seed,
         }
         return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
+
+
+def prepare(
+    calibrated: Calibrated,
+    given: Mapping[str, Any],
+    private: FeatureSet,
+    known: FeatureSet,
+    memory: float | None = None,
+) -> Trials:
+    """Everything that can be refused before the first trial. given: the options that the user chose, which are kept.
+
+    memory: bytes, as for `training.prepare`. UserError where there is nothing to choose, or where the public set cannot
+    stand for the private one.
+    """
+    method, mine, theirs = calibrated.method, calibrated.facts.k, known.manifest.labels_per_record
+    if calibrated.guarantee is None:
+        raise UserError("--tune-on has no effect with --non-private.", "Leave it out.")
+    if set(method.grid) <= set(given):
+        names = ", ".join(map(flag, method.grid))
+        raise UserError(f"--tune-on has nothing to choose: {names} are given.", "Leave it out, or one of them.")
+    check_other(private, known)
+    check_memory(calibrated, memory)
+    if theirs > mine or (theirs == 1) != (mine == 1):
+        raise UserError(
+            f"'{known.folder}' has up to {theirs} labels per record, '{private.folder}' up to {mine}.",
+            "Tune on a set of the same kind.",
+        )
+    for split in _splits(known):
+        known.verify(split)
+    return Trials(calibrated, given, known)
+
+
+def forebodings(trials: Trials) -> list[str]:
+    """What makes the public set a poor stand-in."""
+    facts, draw = trials.facts, max((d.facts for d in trials.draws), key=lambda f: f.n)
+    said = []
+    if draw.m < facts.m:
+        said.append(
+            f"'{trials.known.folder}' has {draw.m} classes for {facts.m}: trials on it are easier than the training."
+        )
+    if draw.n < facts.n / 2:
+        said.append(
+            f"'{trials.known.folder}' has {draw.n:,} records for {facts.n:,}: the noise per record is the same in its "
+            "trials, but they learn from fewer."
+        )
+    return said
+
+
+def tune(calibrated: Calibrated, trials: Trials, progress: Progress | None = None) -> Calibrated:
+    """The same training with the options that did best in trials: plan and guarantee stay.
+
+    progress(done, total) counts trainings. Finished trials are kept beside the public set, so that a choice that was
+    stopped goes on.
+    """
+    points, done = trials.points, 0
+    finals = min(FINALISTS, len(points) - 1) + 1
+
+    def run(i: int, seed: int) -> float:
+        nonlocal done
+        found = trials.run(points[i], seed)
+        done += 1
+        if progress:
+            progress(done, len(points) + RUNS * finals)
+        return found
+
+    first = [run(i, 0) for i in range(len(points))]
+    finalists = (0, *sorted(range(1, len(points)), key=lambda i: -first[i])[: finals - 1])
+    # Not the first run: whoever is a finalist was lucky in it.
+    rounds = [{i: run(i, seed) for i in finalists} for seed in range(1, RUNS + 1)]
+    scores = {i: [each[i] for each in rounds] for i in finalists}
+    chosen = points[choose(scores)]
+    values = scaled(calibrated.method, calibrated.facts, trials.mu(calibrated.facts), trials.given, chosen)
+    options = replace(calibrated.options, **{name: values[name] for name in chosen})
+    assert calibrated.method.plan(calibrated.facts, options) == calibrated.plan
+    origin = {
+        "name": trials.known.name,
+        "fingerprint": trials.known.manifest.fingerprint,
+        "facts": {"n": max(d.facts.n for d in trials.draws), "m": trials.draws[0].facts.m},
+        "runs": RUNS,
+        "tried": [{"factors": point, "score": found} for point, found in zip(points, first, strict=True)],
+        "finalists": [
+            {"factors": points[i], "score": statistics.mean(s), "sd": statistics.stdev(s)} for i, s in scores.items()
+        ],
+        "chosen": chosen,
+    }
+    return replace(calibrated, options=options, tuning=origin)
+
+
+def choose(scores: Mapping[int, Sequence[float]]) -> int:
+    """The one whose mean is best, if it beats number 0 by more than `CLEAR` standard errors of the difference, run by
+    run; 0 otherwise.
+    """
+    best = max(scores, key=lambda i: statistics.mean(scores[i]))
+    gains = [a - b for a, b in zip(scores[best], scores[0], strict=True)]
+    clear = statistics.mean(gains) > CLEAR * statistics.stdev(gains) / math.sqrt(len(gains))
+    return best if clear else 0
 
 
 def drawn(known: FeatureSet, labels: Sequence[np.ndarray], facts: Facts, seed: int) -> Draw:
@@ -192,7 +233,7 @@ def drawn(known: FeatureSet, labels: Sequence[np.ndarray], facts: Facts, seed: i
     random = np.random.default_rng([seed, facts.n, facts.m])
     usable = [c for c in range(len(known.manifest.classes)) if (labels[0] == c).any()]
     classes = np.sort(random.permutation(usable)[: facts.m])
-    table = np.full(len(known.manifest.classes) + 1, -1, np.int32)  # its last place is that of label −1
+    table = np.full(len(known.manifest.classes) + 1, -1, np.int32)
     table[classes] = np.arange(len(classes))
     having = [np.flatnonzero((table[y] >= 0).any(axis=1)) for y in labels]
     shuffled = random.permutation(having[0])
@@ -207,31 +248,42 @@ def drawn(known: FeatureSet, labels: Sequence[np.ndarray], facts: Facts, seed: i
             f"to train on and {len(test)} to test on.",
             "Name another set.",
         )
-    again = replace(facts, n=len(train), m=len(classes), k=known.manifest.labels_per_record)
-    return Draw(again, _chosen(known, SPLIT, train, table), _chosen(known, split, test, table), len(test))
+    return Draw(replace(facts, n=len(train), m=len(classes)), np.sort(train), split, np.sort(test), table)
 
 
-def quality(head: Head, draw: Draw) -> float:
-    """Top-1 of a head on a draw's test records, or mean average precision of label sets."""
-    if draw.facts.k == 1:
-        return score(head, draw.test(ROWS)).top1
-    return float(np.nanmean(average_precisions(head, lambda: draw.test(ROWS), draw.test_rows)))
+def quality(head: Head, test: BlockStream, k: int, rows: int) -> float:
+    """Top-1 of a head on test records, or mean average precision of label sets."""
+    if k == 1:
+        return score(head, test(ROWS)).top1
+    return float(np.nanmean(average_precisions(head, lambda: test(ROWS), rows)))
 
 
-def _chosen(known: FeatureSet, split: str, rows: np.ndarray, table: np.ndarray) -> BlockStream:
-    """Some records of a split, in its order, with their labels looked up in `table`."""
-    wanted = np.zeros(known.split(split).n, bool)
-    wanted[rows] = True
+def _stream(known: FeatureSet, split: str, rows: np.ndarray, table: np.ndarray, k: int) -> BlockStream:
+    """Some records of a split, in its order, with k labels each, looked up in `table`; in memory if they are few."""
 
     def pieces() -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        wanted = np.zeros(known.split(split).n, bool)
+        wanted[rows] = True
         for start, x, y in known.stream(split)(ROWS):
             here = wanted[start : start + len(x)]
-            yield x[here], table[y[here]]
+            labels = table[y[here]]
+            yield x[here], np.pad(labels, ((0, 0), (0, k - labels.shape[1])), constant_values=-1)
+
+    read: Pieces = pieces
+    if len(rows) * known.manifest.dim * np.dtype(known.manifest.dtype).itemsize <= IN_MEMORY:
+        held = list(pieces())
+        read = lambda: iter(held)  # noqa: E731
 
     def blocks(rows: int) -> Blocks:
-        return cut(pieces(), rows)
+        return cut(read(), rows)
 
     return blocks
+
+
+def _splits(known: FeatureSet) -> list[str]:
+    """Those that are read: to train on, and to test on if there is one for it."""
+    known.split(SPLIT)
+    return [split for split in (SPLIT, "test") if split in known.manifest.splits]
 
 
 def _labels(known: FeatureSet, split: str) -> np.ndarray:
@@ -242,8 +294,8 @@ def _read(path: Path) -> dict[str, float]:
     """Scores of finished trials. A line that a kill cut short is none."""
     kept: dict[str, float] = {}
     with suppress(OSError):
-        for line in path.read_text().splitlines():
-            with suppress(json.JSONDecodeError, KeyError, TypeError):
+        for line in path.read_text(errors="replace").splitlines():
+            with suppress(ValueError, KeyError, TypeError):
                 row = json.loads(line)
                 kept[str(row["trial"])] = float(row["score"])
     return kept

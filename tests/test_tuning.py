@@ -53,11 +53,27 @@ def whole(stream: tuning.BlockStream, rows: int = 50) -> tuple[np.ndarray, np.nd
     return np.concatenate([x for _, x, _ in blocks]), np.concatenate([y for _, _, y in blocks])
 
 
-def test_a_draw_has_as_many_classes_and_records_as_there_are_and_labels_of_its_own(known: FeatureSet) -> None:
+def trained_of(known: FeatureSet, draw: tuning.Draw) -> tuple[np.ndarray, np.ndarray]:
+    return whole(tuning._stream(known, "train", draw.train, draw.table, 1))
+
+
+def held_of(known: FeatureSet, draw: tuning.Draw) -> tuple[np.ndarray, np.ndarray]:
+    return whole(tuning._stream(known, draw.split, draw.test, draw.table, 1))
+
+
+def tune(c: training.Calibrated, given: dict[str, float], private: FeatureSet, known: FeatureSet, progress=None):  # type: ignore[no-untyped-def]
+    return tuning.tune(c, tuning.prepare(c, given, private, known), progress)
+
+
+@pytest.mark.parametrize("memory", [0, 2**30])
+def test_a_draw_has_as_many_classes_and_records_as_there_are_and_labels_of_its_own(
+    known: FeatureSet, memory: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tuning, "IN_MEMORY", memory)
     labels = labels_of(known, "train", "test")
     draw = tuning.drawn(known, labels, Facts(n=250, m=3, d=6, adjacency="replace-one"), seed=1)
     assert draw.facts == Facts(n=250, m=3, d=6, adjacency="replace-one")
-    x, y = whole(draw.train)
+    x, y = trained_of(known, draw)
     assert x.shape == (250, 6)
     assert set(np.unique(y)) == {0, 1, 2}
     every = np.concatenate([x for _, x, _ in known.stream("train")(64)])
@@ -65,14 +81,14 @@ def test_a_draw_has_as_many_classes_and_records_as_there_are_and_labels_of_its_o
     assert rows == sorted(set(rows))
     # One class of the set is one class of the draw.
     assert len(set(zip(labels[0][rows, 0].tolist(), y[:, 0].tolist(), strict=True))) == 3
-    tested, answers = whole(draw.test)
-    assert len(tested) == draw.test_rows == (np.isin(labels[1], np.unique(labels[0][rows]))).sum()
+    tested, answers = held_of(known, draw)
+    assert len(tested) == (np.isin(labels[1], np.unique(labels[0][rows]))).sum()
     assert set(np.unique(answers)) == {0, 1, 2}
 
 
 def test_runs_draw_other_classes_and_records_and_the_same_run_the_same(known: FeatureSet) -> None:
     labels, facts = labels_of(known, "train", "test"), Facts(n=100, m=2, d=6)
-    first, again, other = (whole(tuning.drawn(known, labels, facts, seed).train)[0] for seed in (1, 1, 2))
+    first, again, other = (trained_of(known, tuning.drawn(known, labels, facts, seed))[0] for seed in (1, 1, 2))
     assert (first == again).all()
     assert (first != other).any()
 
@@ -80,18 +96,27 @@ def test_runs_draw_other_classes_and_records_and_the_same_run_the_same(known: Fe
 def test_without_a_test_split_records_are_held_out(tmp_path: Path) -> None:
     known = made(tmp_path, "untested", 500, 3, seed=1, tested=False)
     draw = tuning.drawn(known, labels_of(known, "train"), Facts(n=10_000, m=3, d=6), seed=1)
-    assert (draw.facts.n, draw.test_rows) == (400, 100)
-    kept, held = whole(draw.train)[0], whole(draw.test)[0]
+    assert draw.facts.n == 400
+    kept, held = trained_of(known, draw)[0], held_of(known, draw)[0]
+    assert (len(kept), len(held)) == (400, 100)
     assert not (kept[:, None] == held).all(axis=2).any()
 
 
-def test_fewer_records_get_less_noise_so_that_each_has_as_much(private: FeatureSet, tmp_path: Path) -> None:
-    few = made(tmp_path, "few", 100, 3, seed=2)
-    c = calibrated(private)
+def test_fewer_records_get_less_noise_so_that_each_has_as_much(
+    private: FeatureSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    few, c = made(tmp_path, "few", 100, 3, seed=2), calibrated(private)
+    asked: set[tuple[int, float]] = set()
+
+    class Spy(tuning.Curator):
+        def __init__(self, facts, plan, mu, stream, bits) -> None:  # type: ignore[no-untyped-def]
+            asked.add((facts.n, mu))
+            super().__init__(facts, plan, mu, stream, bits)
+
+    monkeypatch.setattr(tuning, "Curator", Spy)
+    tune(c, {"steps": 3}, private, few)
     assert c.guarantee is not None
-    tuned = tuning.tune(c, {"steps": 3}, private, few).tuning
-    assert tuned is not None
-    assert tuned["facts"] == {"n": 100, "m": 3, "mu": c.guarantee.mu * 4}
+    assert asked == {(100, c.guarantee.mu * 4)}
 
 
 def test_what_is_chosen_beats_the_defaults_by_more_than_chance() -> None:
@@ -101,25 +126,37 @@ def test_what_is_chosen_beats_the_defaults_by_more_than_chance() -> None:
     assert tuning.choose({0: [0.5, 0.5], 1: [0.5, 0.5]}) == 0
 
 
-def test_a_bad_default_is_replaced_and_what_was_given_stays(
-    private: FeatureSet, known: FeatureSet, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    timid = replace(METHODS["dp-fc"], grid={"eta": (1.0, 1e5), "lam": (1.0, 2.0)})
-    c = replace(calibrated(private, epsilon=8.0, lam=0.01, eta=1e-4), method=timid)
-    kept = tuning.tune(c, {"steps": 3, "lam": 0.01, "gradient_clip": 0.3}, private, known)
-    assert (kept.options.lam, kept.options.gradient_clip, kept.options.steps) == (0.01, 0.3, 3)
-    assert kept.tuning is not None
-    assert [tried["factors"] for tried in kept.tuning["tried"]] == [{}, {"eta": 1e5}]
-    monkeypatch.setitem(timid.grid, "eta", (1.0, 1e-6))  # type: ignore[arg-type]
-    worse = tuning.tune(c, {"steps": 3, "lam": 0.01}, private, known)
-    assert worse.tuning is not None
-    assert worse.tuning["chosen"] == {}
-    assert worse.options == timid.defaults(c.facts, worse.guarantee.mu, {"steps": 3, "lam": 0.01})  # type: ignore[union-attr]
+def test_chance_replaces_a_default_three_times_in_a_hundred() -> None:
+    rng = np.random.default_rng(0)
+    alike = rng.normal(size=(4000, tuning.FINALISTS + 1, tuning.RUNS))
+    replaced = np.mean([tuning.choose(dict(enumerate(scores.tolist()))) != 0 for scores in alike])
+    assert 0.015 < replaced < 0.045
+
+
+def test_a_bad_default_is_replaced_and_what_was_given_stays(private: FeatureSet, known: FeatureSet) -> None:
+    def backwards(facts: Facts, mu: float | None, given: dict[str, float]) -> object:
+        options = METHODS["dp-fc"].defaults(facts, mu, given)
+        return options if "eta" in given else replace(options, eta=-options.eta)
+
+    method = replace(METHODS["dp-fc"], grid={"eta": (1.0, -1.0), "lam": (1.0, 2.0)}, defaults=backwards)
+    facts, given = training.facts_of(private, "zero-out"), {"steps": 3, "lam": 0.01, "gradient_clip": 0.3}
+    c = training.calibrate(method, facts, given, training.Privacy(8.0))
+    tuned = tune(c, given, private, known)
+    assert tuned.tuning["chosen"] == {"eta": -1.0}
+    assert tuned.options == replace(c.options, eta=pytest.approx(-c.options.eta, rel=1e-3))
+    assert (tuned.options.lam, tuned.options.gradient_clip, tuned.options.steps) == (0.01, 0.3, 3)
+
+
+def test_a_good_default_stays(private: FeatureSet, known: FeatureSet) -> None:
+    method = replace(METHODS["dp-fc"], grid={"eta": (1.0, 1e-6)})
+    c = replace(calibrated(private, epsilon=8.0), method=method)
+    tuned = tune(c, {"steps": 3}, private, known)
+    assert (tuned.tuning["chosen"], tuned.options) == ({}, c.options)
 
 
 def test_the_guarantee_stays_and_no_ledger_is_charged(private: FeatureSet, known: FeatureSet, tmp_path: Path) -> None:
     before = calibrated(private, "dp-whitened")
-    after = tuning.tune(before, {"steps": 3}, private, known)
+    after = tune(before, {"steps": 3}, private, known)
     assert (after.plan, after.guarantee) == (before.plan, before.guarantee)
     for features in (private, known):
         assert not ledger.ledger_path(features.folder).exists()
@@ -145,23 +182,53 @@ def test_a_choice_that_was_stopped_goes_on(
 
     monkeypatch.setattr(tuning, "quality", failing)
     with pytest.raises(KeyboardInterrupt):
-        tuning.tune(c, {"steps": 3}, private, known)
+        tune(c, {"steps": 3}, private, known)
     told: list[tuple[int, int]] = []
-    resumed = tuning.tune(c, {"steps": 3}, private, known, progress=lambda done, total: told.append((done, total)))
+    resumed = tune(c, {"steps": 3}, private, known, progress=lambda done, total: told.append((done, total)))
     assert len(counted) == 4 + 9 + 4 * tuning.RUNS - 3
     assert told == [(i, 29) for i in range(1, 30)]
     path = known.folder.with_name("known.tuning.jsonl")
     path.write_text(path.read_text() + '{"trial": "cut')
     monkeypatch.setattr(tuning, "quality", lambda *_: pytest.fail("computed again"))
-    assert tuning.tune(c, {"steps": 3}, private, known) == resumed
+    assert tune(c, {"steps": 3}, private, known) == resumed
+    # What follows a line that was cut is not lost.
+    assert len(tuning._read(path)) == 29
+    with path.open("a") as file:
+        file.write('\n{"trial": "more", "score": "much"}\n' + json.dumps({"trial": "more", "score": 1}) + "\n")
+    assert tuning._read(path)["more"] == 1
     # Another budget is another choice.
     with pytest.raises(pytest.fail.Exception):
-        tuning.tune(calibrated(private, epsilon=2.0), {"steps": 3}, private, known)
+        tune(calibrated(private, epsilon=2.0), {"steps": 3}, private, known)
+
+
+def test_other_records_under_the_same_name_are_tried_anew(private: FeatureSet, known: FeatureSet) -> None:
+    c = calibrated(private)
+    trials = tuning.prepare(c, {"steps": 3}, private, known)
+    trials.run({}, 0)
+    for change in (
+        {"source": {"identity": {"listing": {"train": "other", "test": "other"}}}},
+        {"splits": {"train": known.manifest.splits["train"]}},
+    ):
+        known.manifest = replace(known.manifest, **change)
+        other = tuning.prepare(c, {"steps": 3}, private, known)
+        other.run({}, 0)
+        assert len(tuning._read(other._path)) == len(trials._kept) + 1
+        trials = other
+    again = tuning.prepare(replace(c, facts=replace(c.facts, n=399)), {"steps": 3}, private, known)
+    assert again._key(trials.draws[0], 1.0, {}, 0) != trials._key(trials.draws[0], 1.0, {}, 0)
+
+
+def test_a_poor_stand_in_is_said_to_be_one(private: FeatureSet, known: FeatureSet, tmp_path: Path) -> None:
+    assert tuning.forebodings(tuning.prepare(calibrated(private), {}, private, known)) == []
+    poor = made(tmp_path, "poor", 100, 2, seed=3)
+    classes, records = tuning.forebodings(tuning.prepare(calibrated(private), {}, private, poor))
+    assert "2 classes for 3" in classes
+    assert "100 records for 400" in records
 
 
 def test_a_place_that_cannot_be_written_does_not_stop_a_choice(private: FeatureSet, known: FeatureSet) -> None:
     known.folder.with_name("known.tuning.jsonl").mkdir()
-    assert tuning.tune(calibrated(private), {"steps": 3}, private, known).tuning is not None
+    assert tune(calibrated(private), {"steps": 3}, private, known).tuning is not None
 
 
 def test_what_makes_no_sense_is_refused(private: FeatureSet, known: FeatureSet, tmp_path: Path) -> None:
@@ -170,15 +237,29 @@ def test_what_makes_no_sense_is_refused(private: FeatureSet, known: FeatureSet, 
         (private, {}, "the private records themselves"),
         (made(tmp_path, "wide", 90, 3, 1, d=7), {}, "another backbone"),
         (made(tmp_path, "one", 90, 1, 1), {}, "too few labelled records"),
-        (known, {"eta": 1.0, "lam": 1.0}, "nothing to choose: eta, lam are given"),
+        (known, {"eta": 1.0, "lam": 1.0}, "nothing to choose: --eta, --lambda are given"),
     ):
         with pytest.raises(UserError, match=said):
-            tuning.tune(c, {"steps": 3, **given}, private, features)
+            tune(c, {"steps": 3, **given}, private, features)
     without = training.calibrate(c.method, c.facts, {}, training.Privacy())
     with pytest.raises(UserError, match="no effect with --non-private"):
-        tuning.tune(without, {}, private, known)
+        tune(without, {}, private, known)
+    both = tmp_path / "both.npz"
+    np.savez(
+        both,
+        train_x=blobs(300, 6, 3)[0],
+        test_x=blobs(400, 6, 3)[0],
+        train_y=blobs(300, 6, 3)[1],
+        test_y=blobs(400, 6, 3)[1],
+    )
+    import_features(both, tmp_path / "features" / "both", classes=("a", "b", "c"))
+    hidden = FeatureSet(tmp_path / "features" / "both")
+    listing = dict(hidden.manifest.source["identity"]["listing"]) | {"test": ledger.records_of(private.manifest)}
+    hidden.manifest = replace(hidden.manifest, source={"identity": {"listing": listing}})
+    with pytest.raises(UserError, match="the private records themselves"):
+        tuning.prepare(c, {}, private, hidden)
     with pytest.raises(UserError, match=r"up to 1 labels per record, .* up to 2"):
-        tuning.tune(replace(c, facts=replace(c.facts, k=2)), {"steps": 3}, private, known)
+        tune(replace(c, facts=replace(c.facts, k=2)), {"steps": 3}, private, known)
 
 
 def test_label_sets_are_judged_by_mean_average_precision(tmp_path: Path) -> None:
@@ -190,7 +271,7 @@ def test_label_sets_are_judged_by_mean_average_precision(tmp_path: Path) -> None
         import_features(tmp_path / f"{name}.npz", tmp_path / "features" / name, classes=("a", "b", "c"))
         sets.append(FeatureSet(tmp_path / "features" / name))
     mine, theirs = sets
-    tuned = tuning.tune(calibrated(mine, epsilon=8.0), {"steps": 3}, mine, theirs).tuning
+    tuned = tune(calibrated(mine, epsilon=8.0), {"steps": 3}, mine, theirs).tuning
     assert tuned is not None
     # Guessing ranks half of the records of each class, and half of the records have two of three classes, first.
     assert 0.6 < max(tried["score"] for tried in tuned["tried"]) <= 1

@@ -105,7 +105,7 @@ def meter(what: str, unit: str) -> Iterator[Meter]:
             if clock.turn(what):
                 progress.reset(task, description=escape(clock.what))
             count = f"{_counted(done, unit)}/{_counted(total, unit) if total else '?'}"
-            rate = f"{_counted(clock.rate(done), unit)} {_shown(unit)}/s"
+            rate = _rated(clock.rate(done), unit)
             progress.update(task, completed=done, total=total or None, count=count, rate=rate)
 
         yield advance
@@ -122,8 +122,10 @@ def _counted(value: float, unit: str) -> str:
     return f"{value / 1e6:,.1f}" if unit == "B" else f"{value:,.0f}"
 
 
-def _shown(unit: str) -> str:
-    return "MB" if unit == "B" else unit
+def _rated(rate: float, unit: str) -> str:
+    if unit == "B":
+        return f"{_counted(rate, unit)} MB/s"
+    return f"{rate:,.0f} {unit}/s" if rate >= 10 or not rate else f"{rate:.2g} {unit}/s"
 
 
 class _Clock:
@@ -158,4 +160,4 @@ class _Lines:
             left = f", {(total - done) / rate:,.0f} s left" if rate > 0 and total else ""
             of = f" of {_counted(total, unit)}" if total else ""
             size = " MB" if unit == "B" else ""
-            say(f"{self._clock.what}: {_counted(done, unit)}{of}{size} ({_counted(rate, unit)} {_shown(unit)}/s{left})")
+            say(f"{self._clock.what}: {_counted(done, unit)}{of}{size} ({_rated(rate, unit)}{left})")

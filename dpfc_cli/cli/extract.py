@@ -251,7 +251,7 @@ def report(folder: Path, manifest: "Manifest") -> None:
             ("backbone", str(manifest.backbone.get("name"))),
             (
                 "feature",
-                f"{manifest.backbone.get('feature') or 'pooling ' + str(manifest.backbone.get('pooling'))}, "
+                f"{manifest.backbone.get('feature') or 'pooling ' + str(manifest.backbone.get('pooling', 'unknown'))}, "
                 f"{manifest.dim} dimensions, {manifest.dtype}",
             ),
             ("records", splits),

@@ -52,8 +52,8 @@ def train(
     tune_on: Annotated[
         str | None,
         typer.Option(
-            help="Feature set of other, unprotected, labelled pictures from the same backbone: the options that are "
-            "left open are chosen by private trainings on it, and cost no privacy."
+            help="Feature set of other, unprotected, labelled pictures from the same backbone: η and λ (dp-ls: α and "
+            "λ; dp-whitened: η and the bias's constant) are chosen by private trainings on it, at no cost in privacy."
         ),
     ] = None,
     out: Annotated[Path | None, typer.Option(help="The head's file. Default: a telling name in ./heads.")] = None,
@@ -112,6 +112,7 @@ def train(
     """Train a classifier on a feature set and charge its privacy to the ledger."""
     from dpfc_cli import public, training, tuning
     from dpfc_cli.errors import UserError
+    from dpfc_cli.heads import head as heads
     from dpfc_cli.solvers import method_named
     from dpfc_cli.trust import statement
 
@@ -141,17 +142,23 @@ def train(
     for warning in training.forebodings(calibrated):
         display.warn(warning)
     limit = None if memory is None else _bytes(memory)
+    trials = None
     known = {name: places.feature_set(name)[0] for name in (tune_on, public_features) if name is not None}
     for warning in itertools.chain.from_iterable(map(public.forebodings, known.values())):
         display.warn(warning)
+    if tune_on is not None:
+        trials = tuning.prepare(calibrated, given, found, known[tune_on], limit)
+        for warning in tuning.forebodings(trials):
+            display.warn(warning)
     if public_features is not None:
         with display.meter("Reading the public features", "records") as reading:
             calibrated = public.inform(calibrated, found, known[public_features], limit, reading)
-    if tune_on is not None:
-        with display.meter(f"Tuning on {known[tune_on].name}", "trainings") as tuned:
-            calibrated = tuning.tune(calibrated, given, found, known[tune_on], limit, tuned)
     with display.meter("Checking the features", "shards") as checking:
         oracle = training.prepare(found, calibrated, limit, checking)
+    if trials is not None:
+        heads.reserve(path).unlink()
+        with display.meter(f"Tuning on {trials.known.name}", "trainings") as tuned:
+            calibrated = tuning.tune(calibrated, trials, tuned)
     with display.meter("Training", "records") as progress:
         head, written = training.run(found, calibrated, oracle, path, progress)
     settings = ", ".join(f"{name} = {_text(value)}" for name, value in head.card["options"].items())
