@@ -122,12 +122,11 @@ def calibrate(method: Method[Any], facts: Facts, given: Mapping[str, Any], priva
     check_options(method, given)
     if privacy.claim == "non-private":
         options = method.defaults(facts, None, given)
-        idle = [] if getattr(options, "steps", 1) is not None else sorted(set(given) - {"clip", "loss"})
+        optimum = getattr(options, "steps", 1) is None
+        idle = sorted(set(given) - {"clip", "loss"} if optimum else set(given) & set(method.idle))
         if idle:
-            raise UserError(
-                f"Without noise and --steps, {method.name} runs to the optimum, and {flag(idle[0])} has no effect.",
-                "Leave it out, or give --steps.",
-            )
+            said = f"Without noise and --steps, {method.name} runs to the optimum, and" if optimum else "Without noise"
+            raise UserError(f"{said} {flag(idle[0])} has no effect.", "Leave it out, or give a budget.")
         return Calibrated(method, facts, options, method.plan(facts, options), privacy, None)
     delta = accounting.default_delta(facts.n) if privacy.delta is None else privacy.delta
     # Steps, rates and shapes do not depend on the noise; options that do are filled in when it is known.
@@ -225,6 +224,8 @@ def run(
             features.name,
             SPLIT,
             c.tuning,
+            c.method.idle if c.guarantee is None else (),
+            solution.converged,
         )
         made = heads.Head(solution.chain, solution.weight, solution.bias, card)
         return made, heads.save(made, path, temporary)

@@ -54,7 +54,7 @@ def budget(
         result["conversion"] = _conversion(sigma, epsilon, deltas, steps)
     ledger = _ledger(features, explicit=features is not None or (sigma is None and epsilon is None))
     if ledger is not None:
-        result["spent"] = _spent(ledger, deltas)
+        result["spent"] = spent_on(ledger, deltas)
     if as_json:
         print(json.dumps(_finite(result), allow_nan=False))  # noqa: T201
         return
@@ -145,7 +145,7 @@ def _ledger(features: str | None, explicit: bool) -> Path | None:
     return None
 
 
-def _spent(path: Path, deltas: tuple[float, ...]) -> dict[str, Any]:
+def spent_on(path: Path, deltas: tuple[float, ...]) -> dict[str, Any]:
     """What the ledger says, together with those beside it of feature sets made of the same records."""
     from dpfc_cli.features.manifest import MANIFEST, load
     from dpfc_cli.trust.ledger import SUFFIX, read, records_of, together

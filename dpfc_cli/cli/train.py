@@ -37,7 +37,12 @@ def train(
         typer.Option("--non-private", help="No noise, contributions not clipped: ε = ∞.", rich_help_panel=_PRIVACY),
     ] = False,
     adjacency: Annotated[
-        str | None, typer.Option(help="zero-out (default) or replace-one.", rich_help_panel=_PRIVACY)
+        str | None,
+        typer.Option(
+            help="What neighbouring data sets are. zero-out (default): one record counts as null; replace-one: it is "
+            "any other, which takes more noise. Their number is public in both.",
+            rich_help_panel=_PRIVACY,
+        ),
     ] = None,
     features: Annotated[
         str | None, typer.Option(help="Feature set, by path or name. Default: the newest in ./features.")
@@ -58,7 +63,13 @@ def train(
     ] = None,
     out: Annotated[Path | None, typer.Option(help="The head's file. Default: a telling name in ./heads.")] = None,
     steps: Annotated[
-        int | None, typer.Option(min=1, max=10_000, help="T: how many steps (not dp-ls).", rich_help_panel=_METHOD)
+        int | None,
+        typer.Option(
+            min=1,
+            max=10_000,
+            help="T: how many steps (not dp-ls). Default: dp-whitened 12, dp-fc 20, dp-newton 10, others 100.",
+            rich_help_panel=_METHOD,
+        ),
     ] = None,
     eta: Annotated[
         float | None,
@@ -79,20 +90,30 @@ def train(
     ] = None,
     clip: Annotated[
         float | None,
-        typer.Option(help="Norm C that features are clipped to, in their own units.", rich_help_panel=_METHOD),
+        typer.Option(
+            help="Norm C that features are clipped to, in their own units (not dp-whitened, which scales them itself).",
+            rich_help_panel=_METHOD,
+        ),
     ] = None,
     gradient_clip: Annotated[
-        float | None, typer.Option(help="Norm C_g of gradients (not dp-ls, dp-newton).", rich_help_panel=_METHOD)
+        float | None,
+        typer.Option(
+            help="Norm C_g of gradients (not dp-ls, dp-newton), in units of C; dp-whitened: of a record's length.",
+            rich_help_panel=_METHOD,
+        ),
     ] = None,
     budget_split: Annotated[
         str | None,
         typer.Option(
-            help="Fractions of μ² per kind of release, in plan order (dp-fc: 0.15,0.85).", rich_help_panel=_METHOD
+            help="Fractions of μ² per kind of release, in plan order: dp-whitened mean, Gram, gradients "
+            "(0.03,0.1,0.87); dp-fc Gram, gradients; dp-ls Gram, class Grams, class sums (0.2,0.1,0.7); dp-newton "
+            "gradients, Hessians (0.5,0.5).",
+            rich_help_panel=_METHOD,
         ),
     ] = None,
     loss: Annotated[
         str | None,
-        typer.Option(help="sigmoid or softmax (not dp-ls, dp-newton).", rich_help_panel=_METHOD),
+        typer.Option(help="sigmoid (default) or softmax (dp-fc, dp-sgd, -momentum, -adam).", rich_help_panel=_METHOD),
     ] = None,
     sampling_rate: Annotated[
         float | None,
@@ -115,6 +136,7 @@ def train(
     from dpfc_cli.heads import head as heads
     from dpfc_cli.solvers import method_named
     from dpfc_cli.trust import statement
+    from dpfc_cli.trust.ledger import ledger_path
 
     given: dict[str, Any] = {"steps": steps, "eta": eta, "lam": lam, "alpha": alpha, "clip": clip}
     given |= {"gradient_clip": gradient_clip, "loss": loss, "sampling_rate": sampling_rate, "average": average or None}
@@ -161,10 +183,31 @@ def train(
             calibrated = tuning.tune(calibrated, trials, tuned)
     with display.meter("Training", "records") as progress:
         head, written = training.run(found, calibrated, oracle, path, progress)
-    settings = ", ".join(f"{name} = {_text(value)}" for name, value in head.card["options"].items())
+    settings = ", ".join(f"{_named(name)} = {_text(value)}" for name, value in head.card["options"].items())
     rows = [("method", f"{chosen.name} ({chosen.title})"), ("options", settings), *statement.rows(head.card)]
+    if calibrated.guarantee is not None and privacy.claim == "private":
+        rows.append(("spent so far", _spent(ledger_path(found.folder), calibrated.guarantee.delta)))
     display.facts(f"Head {written}", rows)
+    if head.card.get("converged") is False:
+        display.warn(
+            "the optimum was not reached: where classes can be separated there is none, and the head is where the "
+            "iteration ended. --steps ends it earlier."
+        )
     display.say(f"Next: dpfc evaluate{'' if privacy.claim == 'private' and out is None else f' --head {written}'}")
+
+
+def _spent(ledger: Path, delta: float) -> str:
+    """What all trainings on these records have cost together."""
+    from dpfc_cli.cli.budget import spent_on
+
+    spent = spent_on(ledger, (delta,))
+    count = sum(t["claim"] == "private" for t in spent["trainings"])
+    (epsilon,) = spent["epsilon"].values()
+    return f"epsilon = {epsilon:.6g} at delta = {delta:.3g} by {count} private training(s); ledger {ledger}"
+
+
+def _named(option: str) -> str:
+    return {"lam": "lambda", "split": "budget split"}.get(option, option.replace("_", " "))
 
 
 def _fractions(text: str) -> tuple[float, ...]:

@@ -16,11 +16,14 @@ Options = TypeVar("Options")
 
 @dataclass(frozen=True)
 class Solution:
-    """A linear head without its card: scores are chain(x)·weight + bias. weight: d × m; bias: m."""
+    """A linear head without its card: scores are chain(x)·weight + bias. weight: d × m; bias: m. converged: of what
+    runs to an optimum, whether it got there.
+    """
 
     chain: Chain
     weight: np.ndarray
     bias: np.ndarray
+    converged: bool | None = None
 
 
 @dataclass(frozen=True)
@@ -41,6 +44,8 @@ class Method(Generic[Options]):
     grid: Mapping[str, tuple[float, ...]]
     copies: int = 1
     """How many arrays of each answer's shape the solver keeps at once."""
+    idle: tuple[str, ...] = ("split",)
+    """Options that have no effect without noise."""
 
 
 def factors(method: Method[Any], given: Mapping[str, Any]) -> list[dict[str, float]]:

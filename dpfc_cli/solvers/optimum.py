@@ -38,11 +38,11 @@ def solve(oracle: Oracle, facts: Facts, chain: Chain, constant: float, loss: Los
     """The optimum of the loss over records without clip and noise, with a bias. `oracle` must be the non-private
     one.
     """
-    theta = (_newton if loss == "sigmoid" else _accelerated)(oracle, facts, chain, constant)
-    return Solution(chain, theta[:-1], constant * theta[-1])
+    theta, converged = (_newton if loss == "sigmoid" else _accelerated)(oracle, facts, chain, constant)
+    return Solution(chain, theta[:-1], constant * theta[-1], converged)
 
 
-def _newton(oracle: Oracle, facts: Facts, chain: Chain, constant: float) -> np.ndarray:
+def _newton(oracle: Oracle, facts: Facts, chain: Chain, constant: float) -> tuple[np.ndarray, bool]:
     theta = np.zeros((facts.d + 1, facts.m))
     gradient = _gradient(oracle, facts, chain, constant, theta, "sigmoid")
     for _ in range(NEWTON_STEPS):
@@ -60,11 +60,11 @@ def _newton(oracle: Oracle, facts: Facts, chain: Chain, constant: float) -> np.n
             step, slope = np.where(over, step / 2, step), np.where(over, slope / 2, slope)
         theta = theta + step
         if np.linalg.norm(step) <= TOLERANCE * np.linalg.norm(theta):
-            break
-    return theta
+            return theta, True
+    return theta, False
 
 
-def _accelerated(oracle: Oracle, facts: Facts, chain: Chain, constant: float) -> np.ndarray:
+def _accelerated(oracle: Oracle, facts: Facts, chain: Chain, constant: float) -> tuple[np.ndarray, bool]:
     gram = symmetric_psd(oracle.release(Gram(chain, constant)) / facts.n) / 2
     values, vectors = np.linalg.eigh(gram + FLOOR * np.trace(gram) * np.eye(len(gram)))
     root = vectors / np.sqrt(values)
@@ -75,14 +75,14 @@ def _accelerated(oracle: Oracle, facts: Facts, chain: Chain, constant: float) ->
         gradient = root.T @ _gradient(oracle, facts, chain, constant, root @ ahead, "softmax")
         last, u = u, ahead - gradient
         if np.linalg.norm(gradient) <= TOLERANCE / 10 * np.linalg.norm(u):
-            break
+            return np.asarray(root @ u), True
         if np.sum(gradient * (u - last)) > 0:
             momentum, ahead = 1.0, u
             continue
         grown = (1 + np.sqrt(1 + 4 * momentum**2)) / 2
         ahead = u + (momentum - 1) / grown * (u - last)
         momentum = grown
-    return np.asarray(root @ u)
+    return np.asarray(root @ u), False
 
 
 def _gradient(oracle: Oracle, facts: Facts, chain: Chain, constant: float, theta: np.ndarray, loss: Loss) -> np.ndarray:

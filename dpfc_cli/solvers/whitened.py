@@ -235,4 +235,5 @@ METHOD = Method(
     solve,
     {"eta": (0.4, 0.63, 1.0, 1.6, 2.5, 4.0), "constant": (1.0, 3.0)},
     copies=2,
+    idle=("split", "lam"),
 )

@@ -1,6 +1,6 @@
 """What is claimed of a head, in a card for programs and in sentences for the person who must defend it."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import dpfc_cli
@@ -35,17 +35,20 @@ def card(
     feature_set: str,
     split: str,
     tuning: Mapping[str, Any] | None = None,
+    idle: Collection[str] = (),
+    converged: bool | None = None,
 ) -> dict[str, Any]:
     """The card of a head, JSON-able. `epsilon` and `delta` are null unless the claim is "private".
 
     Of public features it says where they came from ("public_features"); their arrays are no option. tuning: what is
-    said of public records that the options were chosen on.
+    said of public records that the options were chosen on. idle: options that had no effect. converged: whether a twin
+    that runs to the optimum got there.
     """
     public = getattr(options, "public", None)
     claimed = guarantee if claim == "private" else None
     return {
         "method": method,
-        "options": _in_force(options),
+        "options": _in_force(options, idle),
         "claim": claim,
         "epsilon": claimed.epsilon if claimed else None,
         "delta": claimed.delta if claimed else None,
@@ -66,6 +69,7 @@ def card(
         "versions": {"dpfc": dpfc_cli.__version__},
         **({} if public is None else {"public_features": dict(public.origin)}),
         **({} if tuning is None else {"tuning": dict(tuning)}),
+        **({} if converged is None else {"converged": converged}),
     }
 
 
@@ -81,7 +85,7 @@ def rows(card: dict[str, Any]) -> list[tuple[str, str]]:
             *_compared(card),
             ("adjacency", _ADJACENCY[card["adjacency"]]),
             ("unit", f"one {card['unit']} of {facts['n']:,}"),
-            ("releases", "; ".join(map(_said, plan))),
+            ("releases", "; ".join(map(_said, _by_kind(plan)))),
             ("sampler", f"within {card['eta']:.1e} of the exact rounded Gaussian, counted into delta"),
         ]
     if facts["origin"] == "inferred":
@@ -117,11 +121,21 @@ def _compared(card: dict[str, Any]) -> list[tuple[str, str]]:
     return [("for comparison", f"the paper's conversion would say {zcdp_epsilon(card['mu'], card['delta']):.4g}")]
 
 
-def _said(release: dict[str, Any]) -> str:
-    times, share = release["times"], release["times"] * release["share"]
+def _by_kind(plan: list[dict[str, Any]]) -> list[list[dict[str, Any]]]:
+    """Releases of one kind together, in the order of their first: a method may alternate between kinds."""
+    kinds: dict[tuple[str, float], list[dict[str, Any]]] = {}
+    for release in plan:
+        kinds.setdefault((release["kind"], release["rate"]), []).append(release)
+    return list(kinds.values())
+
+
+def _said(alike: list[dict[str, Any]]) -> str:
+    times, share = sum(r["times"] for r in alike), sum(r["times"] * r["share"] for r in alike)
     many = f"{times} × " if times > 1 else ""
-    sampled = f", each record with probability {release['rate']:g}" if release["rate"] < 1 else ""
-    return f"{many}{release['kind']} ({share:.1%} of the budget, sigma {release['sigma']:.4g}{sampled})"
+    sigmas = " to ".join(dict.fromkeys(f"{pick(r['sigma'] for r in alike):.4g}" for pick in (min, max)))
+    rate = alike[0]["rate"]
+    sampled = f", each record with probability {rate:g}" if rate < 1 else ""
+    return f"{many}{alike[0]['kind']} ({share:.1%} of the budget, sigma {sigmas}{sampled})"
 
 
 def _tuned(tuning: dict[str, Any]) -> str:
@@ -133,9 +147,9 @@ def _tuned(tuning: dict[str, Any]) -> str:
     )
 
 
-def _in_force(options: Any) -> dict[str, Any]:
+def _in_force(options: Any, idle: Collection[str]) -> dict[str, Any]:
     """The options that had an effect: not μ, which the guarantee states, nor the arrays of public features; and of a
-    twin that runs to the optimum only what says which optimum.
+    twin that runs to the optimum only what says which optimum. idle: those that had none.
     """
-    every = {name: value for name, value in vars(options).items() if name not in ("mu", "public")}
+    every = {name: value for name, value in vars(options).items() if name not in ("mu", "public", *idle)}
     return every if every.get("steps", 1) is not None else {n: v for n, v in every.items() if n in OPTIMUM}

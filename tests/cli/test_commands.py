@@ -13,6 +13,7 @@ import pytest
 
 from dpfc_cli.heads.head import load
 from dpfc_cli.privacy.accounting import epsilon_for, mu_for
+from dpfc_cli.privacy.oracle import Facts
 from dpfc_cli.solvers import METHODS
 from dpfc_cli.trust.ledger import read
 from tests.cli.conftest import Dpfc
@@ -101,6 +102,37 @@ def test_options_are_chosen_on_public_records_at_no_cost(dpfc: Dpfc, features: P
     assert card["public_features"]["name"] == "others"
     assert card["options"]["eta"] == 1.5
     assert "tuned on" not in plain.stdout
+
+
+def test_a_training_says_what_its_records_have_cost_so_far(dpfc: Dpfc, features: Path) -> None:
+    for count in (1, 2):
+        said = " ".join(dpfc("train", "--epsilon", "2", "--method", "dp-ls").stdout.split())
+        epsilon = epsilon_for(mu_for(2.0, 1e-5) * count**0.5, 1e-5)
+        assert f"spent so far epsilon = {epsilon:.6g} at delta = 1e-05 by {count} private training(s)" in said
+    assert "spent so far" not in dpfc("train", "--non-private", "--method", "dp-ls").stdout
+
+
+def test_a_statement_sums_up_releases_that_alternate(dpfc: Dpfc, features: Path) -> None:
+    said = " ".join(dpfc("train", "--epsilon", "8", "--method", "dp-newton", "--steps", "4").stdout.split())
+    assert "4 × gradient (50.0% of the budget, sigma" in said
+    assert said.count("× hessians") == 1
+
+
+def test_a_twin_whose_optimum_does_not_exist_says_so(dpfc: Dpfc, features: Path) -> None:
+    assert "the optimum was not reached" in dpfc("train", "--non-private", "--method", "dp-newton").stderr
+    assert load(sorted(Path("heads").iterdir())[0]).card["converged"] is False
+    assert "the optimum" not in dpfc("train", "--non-private", "--method", "dp-newton", "--steps", "2").stderr
+
+
+def test_the_help_states_the_defaults_of_every_method(dpfc: Dpfc) -> None:
+    said = " ".join(dpfc("train", "--help").stdout.replace("│", " ").split())
+    for method in METHODS.values():
+        options = method.defaults(Facts(n=1000, m=3, d=8), 1.0, {})
+        assert method.name in said
+        if method.name in ("dp-whitened", "dp-fc", "dp-newton"):
+            assert f"{method.name} {options.steps}" in said
+        if method.name in ("dp-whitened", "dp-ls", "dp-newton"):
+            assert f"({','.join(f'{part:g}' for part in options.split)})" in said
 
 
 def test_a_sampled_training_is_accounted_as_such(dpfc: Dpfc, features: Path) -> None:

@@ -67,6 +67,11 @@ def snapshot() -> dict[str, bytes]:
         ([*TRAIN, "--tune-on", "nowhere"], "There is no feature set 'nowhere'"),
         ([*TRAIN, "--tune-on", "blobs"], "holds the private records themselves"),
         (["train", "--non-private", "--tune-on", "blobs"], "--tune-on has no effect with --non-private"),
+        (["train", "--non-private", "--lambda", "5"], "Without noise --lambda has no effect"),
+        (
+            ["train", "--non-private", "--method", "dp-ls", "--budget-split", "0.2,0.1,0.7"],
+            "Without noise --budget-split has no effect",
+        ),
         (["train", "--non-private", "--seed", "3"], "no effect with --non-private"),
         (["train", "--non-private", "--delta", "7"], "no effect with --non-private"),
         (["evaluate"], "No private head found"),
