@@ -36,7 +36,7 @@ def table(sets: Sequence[str], epsilons: Sequence[float], seeds: int, done: dict
             for ingredients in steps():
                 cell = variant(Cell(data, "dp-whitened", epsilon), ingredients)
                 rows.append([done.get(replace(cell, seed=seed).key) for seed in range(seeds)])
-            said = [_gain(row, rows[0]) for row in rows[1:]]
+            said = [gain(row, rows[0]) for row in rows[1:]]
             yield f"| {Path(data).name} | {epsilon:g} | {_mean(rows[0])} | " + " | ".join(said) + " |"
 
 
@@ -45,7 +45,8 @@ def _mean(values: Sequence[float | None]) -> str:
     return f"{statistics.mean(found):.1f}" if found else "–"
 
 
-def _gain(values: Sequence[float | None], others: Sequence[float | None]) -> str:
+def gain(values: Sequence[float | None], others: Sequence[float | None]) -> str:
+    """Mean gain of values over others, paired, ± standard error."""
     gains = [a - b for a, b in zip(values, others, strict=True) if a is not None and b is not None]
     if len(gains) < 2:
         return "–"

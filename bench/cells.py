@@ -11,7 +11,7 @@ import os
 import statistics
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +28,9 @@ from dpfc_cli.privacy.curator import BlockStream, Curator, NonPrivate
 from dpfc_cli.privacy.noise import Bits, SeededBits
 from dpfc_cli.privacy.oracle import Facts
 from dpfc_cli.privacy.queries import ClassGrams, ClassSums, Gradient, Grid, Hessians, Query
+from dpfc_cli.public import moments
 from dpfc_cli.solvers import METHODS
+from dpfc_cli.solvers.whitened import Public
 
 
 @dataclass(frozen=True)
@@ -37,7 +39,8 @@ class Cell:
     without privacy. options: those that are given. Results outlive changes of the code: begin a new file then.
 
     conversion: "exact", or "zcdp" for the paper's. noise: "independent" or "shared": see `shared_noise`. variant: of
-    dp-whitened, "recipe" with the ingredients added to it. The product has exact, independent and "" alone.
+    dp-whitened, "recipe" with the ingredients added to it. The product has exact, independent and "" alone. public:
+    path of a set whose moments are used as with --public-features, "" for none.
     """
 
     data: str
@@ -48,6 +51,7 @@ class Cell:
     conversion: str = "exact"
     noise: str = "independent"
     variant: str = ""
+    public: str = ""
 
     @property
     def given(self) -> dict[str, Any]:
@@ -55,7 +59,7 @@ class Cell:
 
     @property
     def key(self) -> str:
-        said = {**asdict(self), "data": Path(self.data).name, "options": self.given}
+        said = {**asdict(self), "data": Path(self.data).name, "options": self.given, "public": Path(self.public).name}
         return json.dumps({name: value for name, value in said.items() if value != ""}, sort_keys=True)
 
 
@@ -143,11 +147,19 @@ def train(cell: Cell) -> Head:
             assert guarantee is not None
             mu = guarantee.mu
         options = method.defaults(facts, mu, cell.given)
+        if cell.public:
+            options = replace(options, public=_moments(cell.public))
         oracle = Curator(facts, method.plan(facts, options), mu, stream, SeededBits(cell.seed))
         solve = functools.partial(recipe.solve, cell.variant.split("+")[1:]) if cell.variant else method.solve
         with remembered_sums(cell.data), shared_noise(cell.seed) if cell.noise == "shared" else nullcontext():
             solution = solve(oracle, facts, options)
     return Head(solution.chain, solution.weight, solution.bias, {})
+
+
+@functools.cache
+def _moments(path: str) -> Public:
+    data = load(path)
+    return moments(stream_of(data.x, data.y), len(data.x), data.facts.d, {})
 
 
 def top1(cell: Cell) -> float:

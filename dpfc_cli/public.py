@@ -4,7 +4,7 @@ They come from the same backbone and from records that nobody needs to protect, 
 fact, and using it with what was released is post-processing.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -15,6 +15,8 @@ from dpfc_cli.features.manifest import Manifest
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.privacy import chain as chains
 from dpfc_cli.privacy.chain import Chain
+from dpfc_cli.privacy.curator import BlockStream
+from dpfc_cli.privacy.oracle import Progress
 from dpfc_cli.solvers.whitened import NORMALISE, Public, unit_chain
 from dpfc_cli.training import SPLIT, Calibrated, check_memory
 from dpfc_cli.trust import ledger
@@ -27,7 +29,7 @@ def inform(
     private: FeatureSet,
     public: FeatureSet,
     memory: float | None = None,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Progress | None = None,
 ) -> Calibrated:
     """The same training with public features beside the private ones: plan and guarantee stay.
 
@@ -43,7 +45,7 @@ def inform(
     check_other(private, public)
     check_memory(calibrated, memory)
     public.verify(SPLIT)
-    return replace(calibrated, options=replace(calibrated.options, public=moments(public, progress)))
+    return replace(calibrated, options=replace(calibrated.options, public=moments_of(public, progress)))
 
 
 def check_other(private: FeatureSet, public: FeatureSet) -> None:
@@ -82,31 +84,41 @@ def forebodings(public: FeatureSet) -> list[str]:
     return said
 
 
-def moments(public: FeatureSet, progress: Callable[[int, int], None] | None = None) -> Public:
-    """Mean and covariance of a set's training records, as DP-Whitened defines them. Memory: one block and two d × d."""
-    facts, manifest = public.split(SPLIT), public.manifest
-    used, first, second = 0, np.zeros(manifest.dim), np.zeros((manifest.dim, manifest.dim))
-    for z in _passed(public, (NORMALISE,), 0, progress):
+def moments_of(public: FeatureSet, progress: Progress | None = None) -> Public:
+    """`moments` of a feature set's training records. UserError where none of them is finite."""
+    manifest, n = public.manifest, public.split(SPLIT).n
+    origin = {"name": public.name, "rows": n, "fingerprint": manifest.fingerprint, "backbone": manifest.backbone}
+    try:
+        return moments(public.stream(SPLIT), n, manifest.dim, origin, progress)
+    except ValueError as error:
+        raise UserError(f"'{public.folder}' holds no finite features.", "Name another set.") from error
+
+
+def moments(
+    stream: BlockStream, n: int, dim: int, origin: Mapping[str, Any], progress: Progress | None = None
+) -> Public:
+    """Mean and covariance of n records, as DP-Whitened defines them. Memory: one block and two d × d.
+
+    ValueError where no record is finite. origin: what the card is to say of them.
+    """
+
+    def passed(chain: Chain, before: int) -> Iterator[np.ndarray]:
+        """The chain on every finite record. A record of zeros is one that could not be decoded."""
+        for start, x, _ in stream(ROWS):
+            x = x.astype(np.float32)
+            yield chains.run(chain, x[np.isfinite(x).all(axis=1) & x.any(axis=1)], np)
+            if progress:
+                progress(before + start + len(x), 2 * n)
+
+    used, first, second = 0, np.zeros(dim), np.zeros((dim, dim))
+    for z in passed((NORMALISE,), 0):
         used, first = used + len(z), first + z.sum(axis=0)
     if not used:
-        raise UserError(f"'{public.folder}' holds no finite features in its training split.", "Name another set.")
+        raise ValueError("no finite record")
     mean = first / used
-    for z in _passed(public, unit_chain(mean, float(mean @ mean)), 1, progress):
+    for z in passed(unit_chain(mean, float(mean @ mean)), n):
         second += z.T @ z
-    origin = {"name": public.name, "rows": facts.n, "fingerprint": manifest.fingerprint, "backbone": manifest.backbone}
     return Public(mean, second / used, origin)
-
-
-def _passed(
-    public: FeatureSet, chain: Chain, number: int, progress: Callable[[int, int], None] | None
-) -> Iterator[np.ndarray]:
-    """The chain on every finite record, block by block. A record of zeros is one that could not be decoded."""
-    rows = public.split(SPLIT).n
-    for start, x, _ in public.stream(SPLIT)(ROWS):
-        x = x.astype(np.float32)
-        yield chains.run(chain, x[np.isfinite(x).all(axis=1) & x.any(axis=1)], np)
-        if progress:
-            progress(number * rows + start + len(x), 2 * rows)
 
 
 def _recipe(manifest: Manifest) -> dict[str, Any]:

@@ -75,7 +75,7 @@ def test_moments_are_those_of_all_finite_records_whatever_the_blocks(
     overwrite(features, x)
     monkeypatch.setattr(public, "ROWS", 64)
     calls: list[tuple[int, int]] = []
-    found = public.moments(features, lambda done, total: calls.append((done, total)))
+    found = public.moments_of(features, lambda done, total: calls.append((done, total)))
     unit = np.delete(x, [7, 8, 9], axis=0).astype(np.float64)
     unit /= np.linalg.norm(unit, axis=1, keepdims=True)
     z = unit - unit.mean(axis=0)
@@ -86,7 +86,7 @@ def test_moments_are_those_of_all_finite_records_whatever_the_blocks(
     assert calls[-1] == (1000, 1000)
     overwrite(features, np.full_like(x, np.nan))
     with pytest.raises(UserError, match="no finite features"):
-        public.moments(features)
+        public.moments_of(features)
 
 
 def test_the_plan_and_the_guarantee_stay(private: FeatureSet, other: FeatureSet) -> None:

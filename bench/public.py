@@ -1,0 +1,69 @@
+"""What public records are worth to the default: `python -m bench.public PRIVATE PUBLIC`, two feature sets of dpfc.
+
+Three rows: without them; with their mean and covariance (`--public-features`); and with the options that did best in
+private trainings on them (`--tune-on`), chosen by the product's own `tuning` for every ε. Differences are paired by
+seed.
+"""
+
+import argparse
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from bench import ablation, cells
+from bench.accuracy import EPSILONS
+from bench.cells import Cell
+from dpfc_cli import training, tuning
+from dpfc_cli.features.reader import FeatureSet
+from dpfc_cli.solvers import METHODS
+from dpfc_cli.solvers.method import scaled
+
+METHOD = METHODS["dp-whitened"]
+
+
+def tuned(private: str, public: str, epsilon: float) -> Cell:
+    """The cell with the options that the product chooses on the public set. What is tried is kept beside that."""
+    mine = FeatureSet(Path(private))
+    calibrated = training.calibrate(METHOD, training.facts_of(mine, "zero-out"), {}, training.Privacy(epsilon))
+    trials = tuning.prepare(calibrated, {}, mine, FeatureSet(Path(public)))
+    chosen = tuning.tune(calibrated, trials).tuning
+    assert chosen is not None
+    assert calibrated.guarantee is not None
+    options = scaled(METHOD, calibrated.facts, calibrated.guarantee.mu, {}, chosen["chosen"])
+    return Cell(private, METHOD.name, epsilon, options=tuple(options.items()))
+
+
+def table(rows: dict[str, list[Cell]], epsilons: Sequence[float], seeds: int, done: dict[str, float]) -> Iterator[str]:
+    """Markdown: the first row as mean ± standard deviation, the others as gains on it, ± standard error."""
+    yield "| | " + " | ".join(f"ε = {e:g}" for e in epsilons) + " |"
+    yield "| ---" * (len(epsilons) + 1) + " |"
+    values = {name: [[done[replace(c, seed=s).key] for s in range(seeds)] for c in row] for name, row in rows.items()}
+    plain, *_ = values.values()
+    for name, row in values.items():
+        said = [cells.said(v) if v is p else ablation.gain(v, p) for v, p in zip(row, plain, strict=True)]
+        yield f"| {name} | {' | '.join(said)} |"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("private", help="folder of a feature set")
+    parser.add_argument("public", help="folder of another one from the same backbone")
+    parser.add_argument("--epsilons", nargs="+", type=float, default=EPSILONS)
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--results", type=Path, default=Path("bench/results/accuracy.jsonl"))
+    given = parser.parse_args()
+    plain = [Cell(given.private, METHOD.name, e) for e in given.epsilons]
+    rows = {
+        "alone": plain,
+        "public features": [replace(cell, public=given.public) for cell in plain],
+        "tuned on": [tuned(given.private, given.public, e) for e in given.epsilons],
+    }
+    wanted = [replace(cell, seed=seed) for row in rows.values() for cell in row for seed in range(given.seeds)]
+    done = cells.run(wanted, given.results, given.workers)
+    print("\n".join(table(rows, given.epsilons, given.seeds, done)))
+    print({f"{cell.epsilon:g}": cell.given for cell in rows["tuned on"]})
+
+
+if __name__ == "__main__":
+    main()
