@@ -111,13 +111,43 @@ def test_a_broken_picture_is_refused_or_a_null_record_and_neither_is_counted(dpf
     assert "004.png" in refused.stderr
     assert "curator's eyes" in refused.stderr.replace("\n", " ")
     assert "--on-error null" in refused.stderr.replace("\n", " ")
-    assert "another source" in dpfc(*line, "--on-error", "null").stderr.replace("\n", " ")
-    kept = dpfc(*line, "--on-error", "null", "--out", "kept")
-    assert kept.exit_code == 0
+    kept = dpfc(*line, "--on-error", "null")
+    assert kept.exit_code == 0, kept.output
     assert "train 30" in kept.stdout
     assert "null" not in kept.output
-    assert dpfc("train", "--features", "kept", "--epsilon", "8").exit_code == 0
+    assert load(Path("features/imagefolder-scattering-mean")).source["identity"]["on_error"] == "null"
+    assert dpfc("train", "--epsilon", "8").exit_code == 0
     assert dpfc("evaluate").exit_code == 0
+
+
+def test_what_a_refusing_run_made_is_gone_on_with_and_never_the_other_way_round(dpfc: Dpfc, pictures: Path) -> None:
+    line = ("extract", "--dataset", "imagefolder:pictures", *SCATTER, "--shards", "5")
+    tolerant = (*line, "--on-error", "null")
+    broken = Path("pictures/train/c2/029.png")
+    whole = broken.read_bytes()
+    broken.write_bytes(b"no picture")
+    assert dpfc(*line).exit_code == 2
+    partial = Path("features/imagefolder-scattering-mean.partial")
+    done = {path.name: path.stat().st_mtime_ns for path in partial.glob("*.h5")}
+    assert done
+    # Begun anew with null records, stopped, and asked for without them: they might be there.
+    settings = (partial / "settings.json").read_bytes()
+    assert dpfc(*tolerant, "--task", "1/9").exit_code == 0
+    assert (partial / "settings.json").read_bytes() != settings
+    refused = dpfc(*line)
+    assert refused.exit_code == 2
+    assert "another source or with other settings" in refused.stderr.replace("\n", " ")
+    assert dpfc(*tolerant).exit_code == 0
+    made = Path("features/imagefolder-scattering-mean")
+    assert {name: (made / name).stat().st_mtime_ns for name in done} == done
+    assert dpfc(*tolerant, "--out", "anew").exit_code == 0
+    anew = Path("features/anew")
+    assert {p.name: p.read_bytes() for p in made.iterdir()} == {p.name: p.read_bytes() for p in anew.iterdir()}
+    assert "exists and was made" in dpfc(*line, "--out", "anew").stderr.replace("\n", " ")
+    # A set completed without null records is what asking for them would make.
+    broken.write_bytes(whole)
+    assert dpfc(*line, "--out", "whole").exit_code == 0
+    assert "complete already" in dpfc(*tolerant, "--out", "whole").stderr
 
 
 def test_classes_of_web_datasets_are_asserted_or_inferred(dpfc: Dpfc, tmp_path: Path) -> None:
