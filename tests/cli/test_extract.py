@@ -89,7 +89,7 @@ def test_a_trial_on_some_pictures_is_a_set_of_its_own(dpfc: Dpfc, pictures: Path
     assert set(labels["-limit5"]) == {0, 1, 2}
 
 
-def test_a_trial_in_parts_that_was_stopped_ends_with_the_same_files(dpfc: Dpfc, pictures: Path) -> None:
+def test_a_trial_begun_as_a_part_and_ended_by_itself_gives_the_same_files(dpfc: Dpfc, pictures: Path) -> None:
     line = ("extract", "--dataset", "imagefolder:pictures", *SCATTER, "--limit", "20", "--shards", "4")
     assert dpfc(*line, "--out", "alone").exit_code == 0
     assert dpfc(*line, "--out", "shared", "--task", "3/3").exit_code == 0
