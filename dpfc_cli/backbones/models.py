@@ -2,7 +2,8 @@
 
 Shapes tell width, depth, patch and tokens; they do not tell the number of heads, the activation, the epsilon of the
 normalisations or the preprocessing. Where a `config.json` lies beside the weights, what it says of the first three
-comes before this table (`vit.architecture`).
+comes before this table (`transformer.architecture`). CLIPs were trained with QuickGELU by OpenAI and some others, with
+GELU by LAION and most: weights of unknown descent must say, for either gives features, and the wrong one bad ones.
 
 `vit-*` are AugReg's (Steiner et al. 2021), pre-trained on ImageNet-21k; `vit-b16-in1k` on ImageNet-1k alone, and
 `vit-h14` is the first ViT's (Dosovitskiy et al. 2021). `vit-g14` (Zhai et al. 2022, JFT) was never published. AugReg
@@ -12,8 +13,10 @@ was trained with the tanh form of GELU and is run with the exact one everywhere 
 otherwise the papers' authors.
 """
 
+import json
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from dpfc_cli.errors import UserError
 
@@ -122,6 +125,29 @@ MODELS: dict[str, Model] = {
     "siglip-b16": _siglip("b", 16, "siglip-base-patch16-224"),
     "siglip-so400m14": _siglip("so400m", 14, "siglip-so400m-patch14-224"),
 }
+
+
+# What timm (`vision_transformer.py`) and OpenCLIP (`pretrained.py`) list as trained with QuickGELU.
+_QUICK = {"openai", "metaclip_400m", "metaclip_2pt5b", "dfn2b", "dfn5b"}
+_QUICK_32 = {"laion400m_e31", "laion400m_e32"}
+
+
+def clip_activation(config: Mapping[str, Any]) -> Activation | None:
+    """What a CLIP was trained with by a config.json without `hidden_act`: timm's, or transformers', which leaves out
+    its default when it saves. None where it is neither's.
+    """
+    inner = config.get("vision_config")
+    kinds = [each.get("model_type") for each in (config, inner) if isinstance(each, dict)]
+    if any(str(kind).startswith("clip") for kind in kinds):
+        return "quick_gelu"
+    architecture = config.get("architecture")
+    if not isinstance(architecture, str):
+        return None
+    known = config.get("pretrained_cfg")
+    known = known if isinstance(known, dict) else config
+    said = json.dumps([architecture, config.get("model_args"), known.get("notes")]).lower().replace("_", "")
+    quick = _QUICK | _QUICK_32 if "patch32" in architecture else _QUICK
+    return "quick_gelu" if "quickgelu" in said or str(known.get("tag")) in quick else "gelu"
 
 
 def geometry(name: str, preprocess: str) -> "Geometry":

@@ -97,9 +97,23 @@ def architecture(model: Model, parameters: Parameters, located: hub.Located, poo
     return vit.Architecture(
         heads=heads,
         epsilon=float(epsilon),
-        activation=_ACTIVATIONS[stated] if stated is not None else model.activation,
+        activation=_ACTIVATIONS[stated] if stated is not None else _unstated(model, located),
         pool=pool,
     )
+
+
+def _unstated(model: Model, located: hub.Located) -> Activation:
+    """The activation where config.json has no `hidden_act`. UserError for a CLIP from elsewhere that does not tell."""
+    if model.activation != "quick_gelu" or located.id == f"hf:{model.home}":
+        return model.activation
+    found = models.clip_activation(located.config)
+    if found is None:
+        raise UserError(
+            f"'{located.id}' does not say which activation it was trained with: CLIPs come with QuickGELU (OpenAI, "
+            "MetaCLIP, DFN) and with GELU (LAION, DataComp), and the wrong one spoils the features.",
+            'Put a config.json beside the weights: {"hidden_act": "gelu"} or {"hidden_act": "quick_gelu"}.',
+        )
+    return found
 
 
 def _check_size(name: str, model: Model, parameters: Parameters, source: str) -> None:

@@ -52,7 +52,9 @@ def extract(
     ] = None,
     limit: Annotated[
         int | None,
-        typer.Option(min=1, help="Only the first so many pictures of each split, for a trial.", rich_help_panel=WHAT),
+        typer.Option(
+            min=1, help="Only so many pictures of each split, from all over it: a trial.", rich_help_panel=WHAT
+        ),
     ] = None,
     weights: Annotated[
         str | None,
@@ -103,7 +105,8 @@ def extract(
         str | None,
         typer.Option(
             help="i/N: make the i-th part of the shards, beside N-1 other processes or machines that share the "
-            "folder; the last to end completes the set. Default: by jax.distributed, where it is set up.",
+            "folder; the last to end completes the set. Default: by jax.distributed, if JAX_COORDINATOR_ADDRESS is "
+            "set.",
             rich_help_panel=WORK,
         ),
     ] = None,
@@ -155,7 +158,7 @@ def extract(
             progress=advance,
         )
     tolerant = on_error == "null"
-    options = {"limit": limit, "on_error": on_error if tolerant else None}
+    options = {"spread": limit, "on_error": on_error if tolerant else None}
     identity = extraction.identity_of(source, backbone, dtype, geometry, **options)
     manifest = extraction.manifest_of(source, backbone, dtype, identity)
     folder = places.named(out if out is not None else _name(source, model, pool, preprocess, limit))
@@ -224,7 +227,7 @@ def _geometry(dataset: str, model: str, preprocess: str, image_size: int | None)
 def _limited(source: "ImageSet", limit: int | None) -> "ImageSet":
     if limit is None:
         return source
-    return replace(source, splits={name: split.first(limit) for name, split in source.splits.items()})
+    return replace(source, splits={name: split.spread(limit) for name, split in source.splits.items()})
 
 
 def _name(source: "ImageSet", model: str, pool: str | None, preprocess: str, limit: int | None) -> str:

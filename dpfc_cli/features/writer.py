@@ -2,7 +2,9 @@
 
 A set is made in `NAME.partial/`: each shard under a temporary name, renamed when whole, its digest noted beside it. A
 second run with the same `identity` (data set, listing, backbone, settings) goes on with the missing shards; a run with
-another one is refused. The folder gets its real name when the last shard and the manifest are in place.
+another one is refused. One that keeps bad records as null records (`on_error`) also goes on with what was begun without
+that, for finished shards of such a run have none; from then on the set is its, whoever ends it. The folder gets its
+real name when the last shard and the manifest are in place.
 
 **Several processes** may make one set in a folder that they share: process i of N makes every N-th shard, and whichever
 finds all of them in place finishes. Each holds a lock on the folder while it works, shared with the others' (a process
@@ -163,12 +165,14 @@ class FeatureWriter:
         if not all(map(self._made, self._all)):
             self._unlock()
             return None
+        # Another process may have begun to keep null records since.
+        identity = json.loads((self._partial / SETTINGS).read_text())["identity"]
         splits: dict[str, SplitFacts] = {}
         for task in self._all:
             shard = Shard(task.file, task.stop - task.start, self._note(task).read_text())
             before = splits[task.split].shards if task.split in splits else ()
             splits[task.split] = SplitFacts(task.stop, (*before, shard))
-        whole = Manifest(**{**manifest.__dict__, "splits": splits})
+        whole = replace(manifest, splits=splits, source={**manifest.source, "identity": identity})
         write_durably(self._partial / MANIFEST, whole.to_json())
         # Killed before the rename, a later run finds everything in place and renames; killed after it, the notes stay.
         os.replace(self._partial, self.folder)
@@ -219,11 +223,15 @@ class FeatureWriter:
             self._unlock = weakref.finalize(self, os.close, _locked_soon(self._partial, kind))
             if write_first(settings, self._settings):
                 return False
-            if settings.read_text() != self._settings:
+            begun = settings.read_text()
+            if not _continues(begun, self._settings):
+                self.close()
                 raise UserError(
                     f"'{self._partial}' was begun from another source or with other settings.",
                     "Run the command that began it, or delete that folder, or choose another --out.",
                 )
+            if begun != self._settings:
+                write_durably(settings, self._settings)
         except BlockingIOError as error:
             raise UserError(
                 f"Another process is making '{self.folder}'.",
@@ -329,14 +337,30 @@ class ShardSink:
         self.filled = stop
 
 
+def _goes_on(identity: dict[str, Any], begun: Any) -> bool:
+    """Whether what was made under the identity `begun` has its place in a set of `identity`: the same one, or the same
+    but for bad records, which were refused. Then there are none in it.
+    """
+    return begun in (identity, {name: value for name, value in identity.items() if name != "on_error"})
+
+
+def _continues(begun: str, wanted: str) -> bool:
+    """`_goes_on`, of the settings of a partial set."""
+    try:
+        old, new = json.loads(begun), json.loads(wanted)
+        return _goes_on(new["identity"], old["identity"]) and {**old, "identity": None} == {**new, "identity": None}
+    except (ValueError, LookupError, TypeError):
+        return False
+
+
 def already_complete(folder: Path, identity: dict[str, Any]) -> bool:
-    """True when `folder` is a finished set of this identity; UserError when it is a set, or anything, of another
-    one.
+    """True when `folder` is a finished set of this identity, or as good as one (`_goes_on`); UserError when it
+    is a set, or anything, of another one.
     """
     if not folder.exists():
         return False
     manifest = load(folder)
-    if manifest.source.get("identity") == identity:
+    if _goes_on(identity, manifest.source.get("identity")):
         return True
     raise UserError(
         f"'{folder}' exists and was made from another source or with other settings.",

@@ -10,18 +10,20 @@ from numpy.typing import NDArray
 
 from dpfc_cli.errors import UserError
 from dpfc_cli.images.geometry import Geometry
-from dpfc_cli.images.sets import CURATOR, Entry, Pixels, Split, check_range, listing_of
+from dpfc_cli.images.sets import CURATOR, Decode, Entry, Pixels, Records, Split, check_range, listing_of
 
 
 class Encoded(Protocol):
     """Pictures as their source holds them. Several threads read at once.
 
-    name: for messages. read: the picture's bytes; OSError or UserError if the source fails.
+    name: for messages. read: the picture's bytes; OSError or UserError if the source fails. only: some of them.
     """
 
     def name(self, i: int) -> str: ...
 
     def read(self, i: int) -> bytes: ...
+
+    def only(self, records: Records) -> "Encoded": ...
 
 
 @dataclass(frozen=True)
@@ -37,6 +39,9 @@ class Files:
     def read(self, i: int) -> bytes:
         return (self.folder / self.names[i]).read_bytes()
 
+    def only(self, records: Records) -> "Files":
+        return Files(self.folder, [self.names[i] for i in records])
+
 
 def encoded_split(
     labels: NDArray[np.integer],
@@ -51,12 +56,26 @@ def encoded_split(
     classes: those that the data set defines; they and the entries make the listing.
     """
     shape = _decoded(pictures, 0, None).shape if geometry is None else (geometry.crop, geometry.crop, 3)
-    height, width, channels = shape
     kept = labels.astype(np.int32)
     kept.setflags(write=False)
 
+    def only(records: Records) -> Decode:
+        return _decoder(pictures.only(records), len(records), (height, width, channels), geometry)
+
+    height, width, channels = shape
+    return Split(
+        kept,
+        (height, width, channels),
+        _decoder(pictures, len(kept), (height, width, channels), geometry),
+        only,
+        listing_of(classes, entries),
+        geometry is not None,
+    )
+
+
+def _decoder(pictures: Encoded, n: int, shape: tuple[int, int, int], geometry: Geometry | None) -> Decode:
     def pixels(start: int, stop: int) -> Pixels:
-        check_range(start, stop, len(kept))
+        check_range(start, stop, n)
         batch = np.empty((stop - start, *shape), np.uint8)
         for row in range(len(batch)):
             picture = _decoded(pictures, start + row, geometry)
@@ -69,7 +88,7 @@ def encoded_split(
             batch[row] = picture
         return batch
 
-    return Split(kept, (height, width, channels), pixels, listing_of(classes, entries), geometry is not None)
+    return pixels
 
 
 def _decoded(pictures: Encoded, i: int, geometry: Geometry | None) -> Pixels:

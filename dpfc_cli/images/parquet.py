@@ -22,7 +22,7 @@ from dpfc_cli.errors import UserError
 from dpfc_cli.images.encoded import encoded_split
 from dpfc_cli.images.geometry import Geometry
 from dpfc_cli.images.prefetch import PIECE, cores
-from dpfc_cli.images.sets import CURATOR, Entry, ImageSet, Progress, labelled
+from dpfc_cli.images.sets import CURATOR, Entry, ImageSet, Progress, Records, labelled
 from dpfc_cli.shards import class_names, label_column, shards
 
 LARGEST_GROUP = 2 << 30
@@ -52,29 +52,39 @@ def open_parquet(
 
 
 class RowGroups:
-    """Pictures in the row groups of a few files. starts: (g + 1,), the first record of each group, and their end."""
+    """Pictures in the row groups of a few files. starts: (g + 1,), the first record of each group, and their end.
+    records: those that are wanted, (n,); of a row group no others are kept.
+    """
 
     span = 4 * PIECE * cores()
     """Pictures that threads are at in one moment, with room to spare: as many row groups are kept."""
 
-    def __init__(self, column: str, groups: list[tuple[Path, int]], starts: NDArray[np.int64]) -> None:
+    def __init__(
+        self, column: str, groups: list[tuple[Path, int]], starts: NDArray[np.int64], records: Records | None = None
+    ) -> None:
         self._column, self._groups, self._starts = column, groups, starts
+        self._records = np.arange(starts[-1]) if records is None else records
+        # Of each group the first that is wanted, as `read` counts.
+        self._firsts = np.searchsorted(self._records, starts)
         self._kept: OrderedDict[int, Any] = OrderedDict()
         self._lock = Lock()
 
     def name(self, i: int) -> str:
         group = self._group(i)
         path, number = self._groups[group]
-        return f"{path}: row {i - int(self._starts[group])} of row group {number}"
+        return f"{path}: row {int(self._records[i] - self._starts[group])} of row group {number}"
 
     def read(self, i: int) -> bytes:
         group = self._group(i)
-        data = self._pictures(group)[i - int(self._starts[group])].as_py()
+        data = self._pictures(group)[i - int(self._firsts[group])].as_py()
         # An empty picture is the decoder's to refuse.
         return data if isinstance(data, bytes) else b""
 
+    def only(self, records: Records) -> "RowGroups":
+        return RowGroups(self._column, self._groups, self._starts, self._records[records])
+
     def _group(self, i: int) -> int:
-        return int(np.searchsorted(self._starts, i, "right")) - 1
+        return int(np.searchsorted(self._firsts, i, "right")) - 1
 
     def _pictures(self, group: int) -> Any:
         # One thread reads, and the others that need the same group find it.
@@ -83,7 +93,9 @@ class RowGroups:
                 path, number = self._groups[group]
                 with _readable(path):
                     table = pq.ParquetFile(path).read_row_group(number, columns=[f"{self._column}.bytes"])
-                    self._kept[group] = table.column(0).combine_chunks().flatten()[0]
+                    pictures = table.column(0).combine_chunks().flatten()[0]
+                wanted = self._records[slice(*self._firsts[group : group + 2])] - self._starts[group]
+                self._kept[group] = pictures if len(wanted) == len(pictures) else pictures.take(pa.array(wanted))
                 while len(self._kept) > 2 and sum(map(len, self._kept.values())) > self.span:
                     self._kept.popitem(last=False)
             self._kept.move_to_end(group)

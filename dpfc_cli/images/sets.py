@@ -23,6 +23,9 @@ from dpfc_cli.shards import TEST_SPLITS
 
 Pixels = NDArray[np.uint8]
 Labels = NDArray[np.int32]
+Records = NDArray[np.int64]
+"""Numbers of records, ascending."""
+Decode = Callable[[int, int], Pixels]
 Progress = Callable[[str, int, int | None], None]
 Origin = Literal["data set", "asserted", "inferred"]
 Entry = tuple[str, int, str]
@@ -47,12 +50,14 @@ class Split:
 
     labels: (n,) int32. image_shape: (H, W, C) with C 1 or 3. pixels(start, stop): uint8 (stop - start, H, W, C), the
     pictures of that range; several threads may call it at once, and UnreadableError says that a picture cannot be
-    decoded. listing: sha256 in hex of what the source is made of. prepared: the pictures were brought to a `Geometry`.
+    decoded. only(records): a `pixels` of those records alone. listing: sha256 in hex of what the source is made of.
+    prepared: the pictures were brought to a `Geometry`.
     """
 
     labels: Labels
     image_shape: tuple[int, int, int]
-    pixels: Callable[[int, int], Pixels]
+    pixels: Decode
+    only: Callable[[Records], Decode]
     listing: str
     prepared: bool = False
 
@@ -60,11 +65,18 @@ class Split:
     def n(self) -> int:
         return len(self.labels)
 
-    def first(self, n: int) -> "Split":
-        """The first n records. The listing stays: they are the same pictures, and a budget spent on a part of them is
-        spent on them.
+    def spread(self, n: int) -> "Split":
+        """That many records from all over the listing, or all if there are no more. The listing stays: they are the
+        same pictures, and a budget spent on a part of them is spent on them.
         """
-        return replace(self, labels=self.labels[:n])
+        if n >= self.n:
+            return self
+        records = spread(n, self.n)
+
+        def only(some: Records) -> Decode:
+            return self.only(records[some])
+
+        return replace(self, labels=self.labels[records], pixels=self.only(records), only=only)
 
 
 @dataclass(frozen=True)
@@ -77,6 +89,19 @@ class ImageSet:
     classes: tuple[str, ...]
     splits: dict[str, Split]
     origin: Origin = "data set"
+
+
+def spread(n: int, total: int) -> Records:
+    """Of `total` records n, one of each of n equal stretches, ascending: (n,), the same ones every time.
+
+    Sources are often sorted by class, so the first n would be of one; and some take their classes in turn, so every
+    so many-th would be. Hence each stretch gives one from another place of it, by the multiples of the golden ratio
+    (Knuth, The Art of Computer Programming 3, section 6.4), which come near no fraction.
+    """
+    i = np.arange(n, dtype=np.int64)
+    start, stop = i * total // n, (i + 1) * total // n
+    place = i * 2_654_435_769 % 2**32
+    return start + (place * (stop - start) >> 32)
 
 
 def in_memory(
@@ -101,12 +126,15 @@ def in_memory(
     kept = labels.astype(np.int32)
     kept.setflags(write=False)
     _, height, width, channels = images.shape
+    return Split(kept, (height, width, channels), _held(images), lambda records: _held(images[records]), listing)
 
+
+def _held(images: Pixels) -> Decode:
     def pixels(start: int, stop: int) -> Pixels:
         check_range(start, stop, len(images))
         return np.ascontiguousarray(images[start:stop])
 
-    return Split(kept, (height, width, channels), pixels, listing)
+    return pixels
 
 
 def labelled(

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpfc_cli.errors import UserError
+from dpfc_cli.images.sets import Records
 
 _AGAIN = "Fetch the archive again. It must be a plain .tar: unpack .tar.gz to .tar with gunzip first."
 
@@ -49,6 +50,10 @@ class Ranges:
         if len(data) != size:
             raise UserError(f"'{path}' is shorter than it was when it was listed.", _AGAIN)
         return data
+
+    def only(self, records: Records) -> "Ranges":
+        names = [self.names[i] for i in records]
+        return Ranges(self.paths, names, self.which[records], self.offsets[records], self.sizes[records])
 
 
 def ranges(found: list[tuple[int, Member]], paths: tuple[Path, ...]) -> Ranges:

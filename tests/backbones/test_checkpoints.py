@@ -185,3 +185,62 @@ def test_a_configuration_that_makes_no_sense_is_refused(tmp_path):
     (tmp_path / "config.json").write_text("{")
     with pytest.raises(UserError, match="not JSON"):
         build(tmp_path / "model.safetensors")
+
+
+# Which activation a CLIP was trained with
+
+OWN = "timm/vit_base_patch32_clip_224.openai/open_clip_model.safetensors"
+PLAIN = {"architecture": "vit_base_patch32_clip_224", "pretrained_cfg": {"tag": "laion2b_e16"}}
+
+
+def activation_of(file, **others):
+    backbone = build(file, home=OWN, activation="quick_gelu", epsilon=1e-5, **others)
+    return backbone.describe()["architecture"]["activation"]
+
+
+@pytest.mark.parametrize(
+    ("config", "activation"),
+    [
+        ({"hidden_act": "gelu"}, "gelu"),
+        ({"vision_config": {"hidden_act": "gelu"}, "model_type": "clip"}, "gelu"),
+        # transformers leaves out what is its format's default.
+        ({"vision_config": {"patch_size": 4}, "model_type": "clip"}, "quick_gelu"),
+        ({"model_type": "clip_vision_model"}, "quick_gelu"),
+        (PLAIN, "gelu"),
+        ({"architecture": "vit_base_patch32_clip_224"}, "gelu"),
+        ({"architecture": "vit_base_patch32_clip_224", "tag": "openai"}, "quick_gelu"),
+        (PLAIN | {"pretrained_cfg": {"tag": "openai"}}, "quick_gelu"),
+        # Fine-tuned with the activation that the architecture names.
+        (PLAIN | {"pretrained_cfg": {"tag": "openai_ft_in1k"}}, "gelu"),
+        (PLAIN | {"architecture": "vit_base_patch32_clip_quickgelu_224"}, "quick_gelu"),
+        (PLAIN | {"model_args": {"act_layer": "quick_gelu"}}, "quick_gelu"),
+        (PLAIN | {"pretrained_cfg": {"tag": "new", "notes": ["natively QuickGELU"]}}, "quick_gelu"),
+        (PLAIN | {"pretrained_cfg": {"tag": "metaclip_2pt5b"}}, "quick_gelu"),
+        (PLAIN | {"pretrained_cfg": {"tag": "laion400m_e32"}}, "quick_gelu"),
+        (
+            {"architecture": "vit_base_patch16_clip_224", "pretrained_cfg": {"tag": "laion400m_e32"}},
+            "gelu",
+        ),
+        (PLAIN | {"pretrained_cfg": "senseless"}, "gelu"),
+    ],
+)
+def test_a_clip_is_run_with_the_activation_it_was_trained_with(config, activation, tmp_path):
+    assert activation_of(write(weights_of("openai-clip"), tmp_path, config=config)) == activation
+
+
+def test_a_clip_that_does_not_say_its_activation_is_refused_unless_it_is_the_tables_own(tmp_path):
+    file = write(weights_of("openai-clip"), tmp_path)
+    for config in (None, {}, {"num_attention_heads": 2}, {"architecture": 1}):
+        file = write(weights_of("openai-clip"), tmp_path, config=config)
+        with pytest.raises(UserError, match="does not say which activation") as caught:
+            activation_of(file)
+        assert '"hidden_act": "gelu"' in caught.value.remedy
+    assert activation_of(file, located_as=f"hf:{OWN}") == "quick_gelu"
+
+
+def test_the_two_activations_give_other_features(tmp_path):
+    features = []
+    for stated in ("gelu", "quick_gelu"):
+        file = write(weights_of("openai-clip"), tmp_path, config={"num_attention_heads": 2, "hidden_act": stated})
+        features.append(build(file)(pictures(16)))
+    assert np.abs(features[0] - features[1]).max() > 0.01

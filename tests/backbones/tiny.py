@@ -55,15 +55,29 @@ def write(weights: Mapping[str, np.ndarray], folder: Path, kind: str = "safetens
     return file
 
 
-def build(file: Path | str, size: int = 16, pool: str | None = None, batch: int = 2, precision: str = "float32") -> Any:
-    """The backbone of a tiny checkpoint, on prepared pictures: mean and std are one half."""
+def build(
+    file: Path | str,
+    size: int = 16,
+    pool: str | None = None,
+    batch: int = 2,
+    precision: str = "float32",
+    located_as: str | None = None,
+    **facts: Any,
+) -> Any:
+    """The backbone of a tiny checkpoint, on prepared pictures: mean and std are one half. located_as: where the weights
+    seem to come from. facts: what the table says of the model beside its 2 heads and patches of 4.
+    """
+    from dataclasses import replace
+
     from dpfc_cli.backbones import checkpoint, hub, transformer
     from dpfc_cli.backbones.models import HALF, Model
     from dpfc_cli.images.geometry import Geometry
 
     located = hub.locate(str(file))
+    located = replace(located, id=located_as or located.id)
     geometry = Geometry(size, size)
-    model = Model(None, None, None, 4, 2, (size, size), HALF, HALF)
+    own = {"home": None, "width": None, "depth": None, "patch": 4, "heads": 2, "native": (size, size)}
+    model = Model(**{**own, "mean": HALF, "std": HALF, **facts})
     parameters = checkpoint.read(located.files, located.id, transformer.DTYPES[precision])
     architecture = transformer.architecture(model, parameters, located, pool)
     recipe = transformer.Recipe("native", geometry, HALF, HALF)

@@ -15,6 +15,7 @@ import pytest
 from PIL import Image
 
 from dpfc_cli.features.manifest import load
+from dpfc_cli.features.reader import FeatureSet
 from tests.cli.conftest import Dpfc
 
 SCATTER = ("--model", "scattering", "--pool", "mean", "--image-size", "8")
@@ -30,6 +31,11 @@ def pictures(tmp_path: Path) -> Path:
             path.parent.mkdir(parents=True, exist_ok=True)
             Image.fromarray(rng.integers(0, 256, (*rng.integers(8, 30, 2), 3), np.uint8)).save(path)
     return Path("pictures")
+
+
+def labels_of(name: str) -> list[int]:
+    _, _, y = next(iter(FeatureSet(Path("features", name)).stream("train")(1000)))
+    return y.ravel().tolist()
 
 
 def snapshot() -> dict[str, bytes]:
@@ -66,7 +72,7 @@ def test_mistakes_are_named_and_change_nothing(dpfc: Dpfc, pictures: Path, argum
     assert {k: v for k, v in snapshot().items() if ".partial" not in k} == before
 
 
-def test_a_trial_on_the_first_pictures_is_a_set_of_its_own(dpfc: Dpfc, pictures: Path) -> None:
+def test_a_trial_on_some_pictures_is_a_set_of_its_own(dpfc: Dpfc, pictures: Path) -> None:
     made = dpfc("extract", "--dataset", "imagefolder:pictures", *SCATTER, "--limit", "5")
     assert made.exit_code == 0, made.output
     trial = load(Path("features/imagefolder-scattering-mean-limit5"))
@@ -74,9 +80,23 @@ def test_a_trial_on_the_first_pictures_is_a_set_of_its_own(dpfc: Dpfc, pictures:
     assert dpfc("extract", "--dataset", "imagefolder:pictures", *SCATTER).exit_code == 0
     whole = load(Path("features/imagefolder-scattering-mean"))
     assert whole.splits["train"].n == 30
-    assert trial.source["identity"]["limit"] == 5
+    assert trial.source["identity"]["spread"] == 5
     assert trial.source["identity"]["listing"] == whole.source["identity"]["listing"]
     assert trial.fingerprint == whole.fingerprint
+    # The folders come class by class, and a trial on one of them would mean nothing.
+    labels = {name: labels_of(f"imagefolder-scattering-mean{name}") for name in ("", "-limit5")}
+    assert labels[""] == [0] * 10 + [1] * 10 + [2] * 10
+    assert set(labels["-limit5"]) == {0, 1, 2}
+
+
+def test_a_trial_begun_as_a_part_and_ended_by_itself_gives_the_same_files(dpfc: Dpfc, pictures: Path) -> None:
+    line = ("extract", "--dataset", "imagefolder:pictures", *SCATTER, "--limit", "20", "--shards", "4")
+    assert dpfc(*line, "--out", "alone").exit_code == 0
+    assert dpfc(*line, "--out", "shared", "--task", "3/3").exit_code == 0
+    assert "other settings" in dpfc(*line[:-3], "19", "--shards", "4", "--out", "shared").stderr.replace("\n", " ")
+    assert dpfc(*line, "--out", "shared").exit_code == 0
+    alone, shared = ({p.name: p.read_bytes() for p in Path("features", out).iterdir()} for out in ("alone", "shared"))
+    assert alone == shared
 
 
 def test_the_same_command_on_the_same_pictures_gives_the_same_set(dpfc: Dpfc, pictures: Path) -> None:
@@ -111,13 +131,43 @@ def test_a_broken_picture_is_refused_or_a_null_record_and_neither_is_counted(dpf
     assert "004.png" in refused.stderr
     assert "curator's eyes" in refused.stderr.replace("\n", " ")
     assert "--on-error null" in refused.stderr.replace("\n", " ")
-    assert "another source" in dpfc(*line, "--on-error", "null").stderr.replace("\n", " ")
-    kept = dpfc(*line, "--on-error", "null", "--out", "kept")
-    assert kept.exit_code == 0
+    kept = dpfc(*line, "--on-error", "null")
+    assert kept.exit_code == 0, kept.output
     assert "train 30" in kept.stdout
     assert "null" not in kept.output
-    assert dpfc("train", "--features", "kept", "--epsilon", "8").exit_code == 0
+    assert load(Path("features/imagefolder-scattering-mean")).source["identity"]["on_error"] == "null"
+    assert dpfc("train", "--epsilon", "8").exit_code == 0
     assert dpfc("evaluate").exit_code == 0
+
+
+def test_what_a_refusing_run_made_is_gone_on_with_and_never_the_other_way_round(dpfc: Dpfc, pictures: Path) -> None:
+    line = ("extract", "--dataset", "imagefolder:pictures", *SCATTER, "--shards", "5")
+    tolerant = (*line, "--on-error", "null")
+    broken = Path("pictures/train/c2/029.png")
+    whole = broken.read_bytes()
+    broken.write_bytes(b"no picture")
+    assert dpfc(*line).exit_code == 2
+    partial = Path("features/imagefolder-scattering-mean.partial")
+    done = {path.name: path.stat().st_mtime_ns for path in partial.glob("*.h5")}
+    assert done
+    # Begun anew with null records, stopped, and asked for without them: they might be there.
+    settings = (partial / "settings.json").read_bytes()
+    assert dpfc(*tolerant, "--task", "1/9").exit_code == 0
+    assert (partial / "settings.json").read_bytes() != settings
+    refused = dpfc(*line)
+    assert refused.exit_code == 2
+    assert "another source or with other settings" in refused.stderr.replace("\n", " ")
+    assert dpfc(*tolerant).exit_code == 0
+    made = Path("features/imagefolder-scattering-mean")
+    assert {name: (made / name).stat().st_mtime_ns for name in done} == done
+    assert dpfc(*tolerant, "--out", "anew").exit_code == 0
+    anew = Path("features/anew")
+    assert {p.name: p.read_bytes() for p in made.iterdir()} == {p.name: p.read_bytes() for p in anew.iterdir()}
+    assert "exists and was made" in dpfc(*line, "--out", "anew").stderr.replace("\n", " ")
+    # A set completed without null records is what asking for them would make.
+    broken.write_bytes(whole)
+    assert dpfc(*line, "--out", "whole").exit_code == 0
+    assert "complete already" in dpfc(*tolerant, "--out", "whole").stderr
 
 
 def test_classes_of_web_datasets_are_asserted_or_inferred(dpfc: Dpfc, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 from dpfc_cli.errors import UserError
 from dpfc_cli.features.manifest import Manifest, load
 from dpfc_cli.features.reader import FeatureSet
-from dpfc_cli.features.writer import FeatureWriter, Task
+from dpfc_cli.features.writer import FeatureWriter, Task, already_complete
 
 ROWS = {"train": 20, "test": 6}
 IDENTITY = {"listing": {"train": "", "test": ""}}
@@ -162,3 +162,46 @@ def test_what_float16_cannot_hold_is_refused_or_made_a_null_record(tmp_path):
     _, x, y = next(iter(FeatureSet(tmp_path / "tolerant").stream("train")(10)))
     assert x.tolist() == [[1, 2], [65_504, 0], [0, 0], [0, 0], [3, 4]]
     assert y[:, 0].tolist() == [1, 1, -1, -1, 1]
+
+
+TOLERANT = {**IDENTITY, "on_error": "null"}
+
+
+def test_one_that_keeps_null_records_joins_those_that_refuse_and_the_set_says_so_whoever_ends(tmp_path):
+    for last_is_tolerant in (False, True):
+        folder = tmp_path / f"set-{last_is_tolerant}"
+        refusing = writer(folder, (1, 2))
+        tolerant = writer(folder, (2, 2), identity=TOLERANT, tolerant=True)
+        for w in (refusing, tolerant):
+            make(w)
+        order = [refusing, tolerant] if last_is_tolerant else [tolerant, refusing]
+        kept = replace(MANIFEST, source={"identity": TOLERANT})
+        manifests = {refusing: MANIFEST, tolerant: kept}
+        finished = [w.finish(manifests[w]) for w in order]
+        assert finished[0] is None
+        assert finished[1] == load(folder)
+        assert load(folder).source["identity"] == TOLERANT
+        assert already_complete(folder, TOLERANT)
+        with pytest.raises(UserError, match="with other settings"):
+            already_complete(folder, IDENTITY)
+
+
+def test_one_that_refuses_does_not_join_those_that_keep_null_records(tmp_path):
+    folder = tmp_path / "set"
+    refusing = writer(folder, (1, 3))
+    tolerant = writer(folder, (2, 3), identity=TOLERANT, tolerant=True)
+    with pytest.raises(UserError, match="another source"):
+        writer(folder, (3, 3))
+    also = writer(folder, (3, 3), identity=TOLERANT, tolerant=True)
+    assert also.resumed
+    del refusing, tolerant, also
+
+
+def test_null_records_are_no_leave_to_go_on_with_other_settings(tmp_path):
+    folder = tmp_path / "set"
+    make(writer(folder, None))
+    before = files(folder.with_name("set.partial"))
+    for changes in ({"identity": {**TOLERANT, "limit": 3}}, {"identity": TOLERANT, "shards": 4}):
+        with pytest.raises(UserError, match="another source"):
+            writer(folder, None, tolerant=True, **changes)
+    assert files(folder.with_name("set.partial")) == before

@@ -16,7 +16,7 @@ class Source:
 
     def __init__(self, n: int, bad: frozenset[int] = frozenset()) -> None:
         self.bad, self.highest = bad, 0
-        self.split = Split(np.zeros(n, np.int32), (2, 2, 3), self.pixels, "")
+        self.split = Split(np.zeros(n, np.int32), (2, 2, 3), self.pixels, lambda records: self.pixels, "")
 
     def pixels(self, start: int, stop: int) -> np.ndarray:
         self.highest = max(self.highest, stop)
@@ -67,7 +67,7 @@ def test_a_source_that_fails_is_not_a_null_record():
     def gone(start: int, stop: int) -> np.ndarray:
         raise UserError("the disk is gone", "")
 
-    split = Split(np.zeros(4, np.int32), (2, 2, 3), gone, "")
+    split = Split(np.zeros(4, np.int32), (2, 2, 3), gone, lambda records: gone, "")
     with pytest.raises(UserError, match="disk"):
         list(batches(wanted(split, 2), tolerant=True))
 

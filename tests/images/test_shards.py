@@ -136,7 +136,7 @@ def test_names_in_archives_are_only_names(tmp_path):
             archive.addfile(info, io.BytesIO(data))
     train = open_images(f"webdataset:{path}", geometry=SQUARE).splits["train"]
     assert train.n == 2
-    assert values(train.first(1)) == [1]
+    assert train.pixels(0, 1)[0, 0, 0, 0] == 1
     with pytest.raises(UserError, match=r"/etc/abs\.png"):
         train.pixels(1, 2)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["in", "secret.png"]
@@ -352,6 +352,24 @@ def test_parquet_is_read_by_row_groups_with_the_hubs_names(hub):
     for i in (9, 0, 3, 4, 8, 1):
         assert train.pixels(i, i + 1)[0, 0, 0, 0] == i
     np.testing.assert_array_equal(values(data.splits["test"]), [50, 51])
+
+
+def test_parquet_keeps_the_pictures_of_a_trial_only_and_reads_each_row_group_once(tmp_path, monkeypatch):
+    n, read, kept = 400, [], []
+    parquet(tmp_path / "train.parquet", [png(i % 200) for i in range(n)], [i % 3 for i in range(n)], group=40)
+    train = open_images(f"parquet:{tmp_path}", geometry=SQUARE).splits["train"].spread(50)
+    from dpfc_cli.images import prefetch
+    from dpfc_cli.images.parquet import RowGroups
+
+    real_read, real = pq.ParquetFile.read_row_group, RowGroups._pictures
+    monkeypatch.setattr(pq.ParquetFile, "read_row_group", lambda *a, **k: (read.append(a[1]), real_read(*a, **k))[1])
+    count = lambda self: kept.append(sum(map(len, self._kept.values())))  # noqa: E731
+    monkeypatch.setattr(RowGroups, "_pictures", lambda self, g: (real(self, g), count(self))[0])
+    monkeypatch.setattr(RowGroups, "span", 4 * prefetch.PIECE * 8)
+    found = [batch.pixels for _, batch in prefetch.batches([(0, train, 0, 50)], workers=8)]
+    assert len(np.unique(found[0][:, 0, 0, 0])) > 40
+    assert sorted(read) == list(range(10))
+    assert max(kept) <= 50
 
 
 def test_parquet_keeps_no_more_than_the_threads_are_at(hub, monkeypatch):
