@@ -56,7 +56,7 @@ def test_a_table_shows_what_is_done_and_the_lead_over_the_best_tuned(data: str) 
     done |= {
         dataclasses.replace(each, seed=reproduction.GRID_SEED + i).key: done[each.key]
         for each in (clipped, points[-1], points[-2])
-        for i in (1, 2)
+        for i in (1,)
     }
     lines = list(accuracy.table([data], ["dp-whitened", "recipe"], ["dp-ls:1"], [1.0], 2, done))
     assert lines[2].endswith("non-private 95.0 | |")
@@ -91,14 +91,14 @@ def test_tuning_walks_the_grid_then_other_norms_then_runs_the_best_with_other_se
     lengths = {f"{c.given['eta'] * c.given.get('gradient_clip', 0.36):.3g}" for c in (best, *norms)}
     assert len(lengths) == 1
     done |= {cell.key: 0.0 for cell in norms} | {second.key: 10.0}
-    # The luckiest with one seed is not the best of three.
+    # The luckiest with one seed is not the best of two.
     finals = next(stages)
     assert finals == [
         dataclasses.replace(cell, seed=reproduction.GRID_SEED + i)
         for cell in (second, grid[8], grid[7])
-        for i in range(3)
+        for i in range(2)
     ]
-    done |= {cell.key: 0.0 for cell in finals if cell.key not in done} | {cell.key: 5.0 for cell in finals[4:6]}
+    done |= {cell.key: 0.0 for cell in finals if cell.key not in done} | {cell.key: 5.0 for cell in finals[3:4]}
     runs = next(stages)
     assert runs == [dataclasses.replace(grid[8], seed=seed) for seed in range(3)]
 
