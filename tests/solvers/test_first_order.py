@@ -5,6 +5,8 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import pytest
 
+# As every curator does: it switches JAX to 64 bits.
+import dpfc_cli.kernels  # noqa: F401
 from dpfc_cli.privacy.oracle import Facts
 from dpfc_cli.privacy.queries import Gradient, Query
 from dpfc_cli.solvers import METHODS
@@ -85,21 +87,21 @@ def test_each_step_is_the_rules(name: str) -> None:
     exact = expected(name, TOLD / FACTS.n)
     assert len(thetas) == 7
     for got, theta in zip([*thetas, last], exact, strict=True):
-        assert np.allclose(got, theta, rtol=1e-6, atol=1e-6)
+        assert np.allclose(got, theta, rtol=1e-12, atol=1e-12)
 
 
 @RULE
 def test_with_the_softmax_all_weights_start_at_zero(name: str) -> None:
     thetas, last = iterates(name, 7, loss="softmax")
     for got, theta in zip([*thetas, last], expected(name, TOLD / FACTS.n, bias=0.0), strict=True):
-        assert np.allclose(got, theta, rtol=1e-6, atol=1e-6)
+        assert np.allclose(got, theta, rtol=1e-12, atol=1e-12)
 
 
 @RULE
 def test_sums_over_a_sample_are_divided_by_its_expected_size(name: str) -> None:
     thetas, last = iterates(name, 7, sampling_rate=0.05)
     for got, theta in zip([*thetas, last], expected(name, TOLD / (0.05 * FACTS.n)), strict=True):
-        assert np.allclose(got, theta, rtol=1e-6, atol=1e-6)
+        assert np.allclose(got, theta, rtol=1e-12, atol=1e-12)
 
 
 @RULE
@@ -107,6 +109,6 @@ def test_sums_over_a_sample_are_divided_by_its_expected_size(name: str) -> None:
 def test_the_average_is_the_mean_of_the_second_half_of_the_iterates(name: str, steps: int, second_half: int) -> None:
     thetas, averaged = iterates(name, steps, average=True)
     after = expected(name, TOLD[:steps] / FACTS.n)[1:]
-    assert np.allclose(averaged, np.mean(after[-second_half:], axis=0), rtol=1e-6, atol=1e-6)
+    assert np.allclose(averaged, np.mean(after[-second_half:], axis=0), rtol=1e-12, atol=1e-12)
     for got, theta in zip(thetas[1:], after[:-1], strict=True):
-        assert np.allclose(got, theta, rtol=1e-6, atol=1e-6), "the average is no part of the descent"
+        assert np.allclose(got, theta, rtol=1e-12, atol=1e-12), "the average is no part of the descent"
