@@ -1,5 +1,7 @@
 """The curator answers the plan and nothing else, once per record, with fresh noise of the planned size."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from scipy import stats
@@ -7,11 +9,12 @@ from scipy import stats
 from dpfc_cli.privacy import curator as curator_module
 from dpfc_cli.privacy.chain import Clip
 from dpfc_cli.privacy.curator import Curator, IncompletePassError, PlanError, draw_noise, exact_sum
-from dpfc_cli.privacy.lattice import lattice_for
+from dpfc_cli.privacy.lattice import MOST_BITS, lattice_for
 from dpfc_cli.privacy.noise import Bits, SeededBits, rounded_normal
 from dpfc_cli.privacy.oracle import Facts, Plan, Release
-from dpfc_cli.privacy.queries import ClassGrams, ClassSums, Gradient, Gram, Query
-from tests.support import CHAIN, blobs, curator, stream_of
+from dpfc_cli.privacy.queries import QUERIES as ALL_QUERIES
+from dpfc_cli.privacy.queries import ClassGrams, ClassSums, Gradient, Gram, Hessians, Mean, Query
+from tests.support import CHAIN, blobs, curator, every_query, stream_of
 
 FACTS = Facts(n=40, m=3, d=4)
 X, Y = blobs(40, 4, 3)
@@ -249,7 +252,19 @@ def test_the_plans_sigmas_compose_to_mu() -> None:
         Plan((Release("gram", (4, 4), 0.0),))
 
 
-def test_replace_one_takes_twice_the_noise_for_sums_and_root_two_for_grams(monkeypatch: pytest.MonkeyPatch) -> None:
+REPLACE_ONE = {Mean: 2.0, ClassSums: 2.0, Gradient: 2.0, Gram: 2**0.5, ClassGrams: 2**0.5, Hessians: 2**0.5}
+"""Proved in `queries`, and written down here a second time."""
+ONE_OF_EACH = {type(query): query for query in every_query(FACTS)}
+
+
+def test_every_query_is_in_that_table() -> None:
+    assert set(REPLACE_ONE) == set(ALL_QUERIES) == set(ONE_OF_EACH)
+
+
+@pytest.mark.parametrize("query", ONE_OF_EACH.values(), ids=lambda query: query.kind)
+def test_replace_one_takes_twice_the_noise_for_sums_and_root_two_for_grams(
+    query: Query, monkeypatch: pytest.MonkeyPatch
+) -> None:
     drawn: list[int] = []
 
     def spy(query: Query, shape: tuple[int, ...], sigma: int, bits: Bits) -> np.ndarray:
@@ -257,9 +272,8 @@ def test_replace_one_takes_twice_the_noise_for_sums_and_root_two_for_grams(monke
         return draw_noise(query, shape, sigma, bits)
 
     monkeypatch.setattr(curator_module, "draw_noise", spy)
-    for query, factor in ((ClassSums(CHAIN), 2.0), (Gram(CHAIN), np.sqrt(2)), (ClassGrams(CHAIN), np.sqrt(2))):
-        plan = Plan((Release(query.kind, query.shape(FACTS), 1.0),))
-        for adjacency in ("zero-out", "replace-one"):
-            facts = Facts(n=40, m=3, d=4, adjacency=adjacency)  # type: ignore[arg-type]
-            curator(facts, plan, MU, X, Y).release(query)
-        assert drawn[-1] / drawn[-2] == pytest.approx(factor, rel=1e-9)
+    plan = Plan((Release(query.kind, query.shape(FACTS), 1.0),))
+    for adjacency in ("zero-out", "replace-one"):
+        curator(replace(FACTS, adjacency=adjacency), plan, MU, X, Y).release(query)
+    assert drawn[0] == pytest.approx(4**MOST_BITS / MU, rel=1e-9)
+    assert drawn[1] / drawn[0] == pytest.approx(REPLACE_ONE[type(query)], rel=1e-9)

@@ -3,11 +3,12 @@ are, and it learns.
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
@@ -26,14 +27,43 @@ from tests.support import Watching, blobs, curator, integers, stream_of
 ALL = pytest.mark.parametrize("method", METHODS.values(), ids=list(METHODS))
 FEW = {"dp-whitened": 3, "dp-fc": 3, "dp-newton": 3, "dp-sgd": 30, "dp-momentum": 30, "dp-adam": 30}
 GIVEN = {name: {"steps": FEW[name]} if name in FEW else {} for name in METHODS}
+FIRST_ORDER = ("dp-sgd", "dp-momentum", "dp-adam")
+SAMPLED = pytest.mark.parametrize("method", [METHODS[name] for name in FIRST_ORDER], ids=FIRST_ORDER)
+RATE = 0.6
 
 
 def trained(
-    method: Method, facts: Facts, mu: float, x: np.ndarray, y: np.ndarray, seed: int = 0
+    method: Method, facts: Facts, mu: float, x: np.ndarray, y: np.ndarray, seed: int = 0, **given: object
 ) -> tuple[Solution, Watching]:  # type: ignore[type-arg]
-    options = method.defaults(facts, mu, GIVEN[method.name])
+    options = method.defaults(facts, mu, GIVEN[method.name] | given)
     oracle = Watching(curator(facts, method.plan(facts, options), mu, x, y, seed))
     return method.solve(oracle, facts, options), oracle
+
+
+def sets_of(y: np.ndarray, m: int) -> np.ndarray:
+    """Label sets, n × 3: one, two or three classes, and one of them named twice."""
+    more = np.where(np.arange(len(y)) % 2, (y + 1) % m, y), np.where(np.arange(len(y)) % 3, (y + 2) % m, -1)
+    return np.stack([y, *more], axis=1).astype(np.int32)
+
+
+@pytest.fixture
+def masks(monkeypatch: pytest.MonkeyPatch) -> list[np.ndarray]:
+    """The samples that curators draw, one after the other, as masks over the records."""
+    drawn: list[np.ndarray] = []
+    real = curator_module.bernoulli
+
+    def spy(rate: float, count: int, bits: Bits) -> np.ndarray:
+        assert rate == RATE
+        drawn.append(real(rate, count, bits))
+        return drawn[-1]
+
+    monkeypatch.setattr(curator_module, "bernoulli", spy)
+    return drawn
+
+
+def taking(masks: list[np.ndarray] | None, i: int) -> Callable[[int], np.ndarray] | None:
+    """The i-th of them, as `exact_sum` wants it; all records if there are none."""
+    return None if masks is None else lambda count: masks[i]
 
 
 def accuracy(solution: Solution, x: np.ndarray, y: np.ndarray) -> float:
@@ -94,6 +124,25 @@ def test_the_budget_is_split_as_told() -> None:
         assert shares == pytest.approx(split)
 
 
+@ALL
+def test_so_does_a_run_on_label_sets_under_replacement(method: Method) -> None:  # type: ignore[type-arg]
+    facts = Facts(n=90, m=4, d=5, k=3, adjacency="replace-one")
+    x, y = blobs(90, 5, 4)
+    solution, oracle = trained(method, facts, 1.0, x, sets_of(y, 4))
+    plan = method.plan(facts, method.defaults(facts, 1.0, GIVEN[method.name]))
+    assert [(q.kind, q.shape(facts)) for q in oracle.queries] == [(r.kind, r.shape) for r in plan.releases]
+    assert np.isfinite(solution.weight).all()
+
+
+@SAMPLED
+def test_so_does_a_run_on_samples_each_drawn_at_the_rate_given(method: Method, masks: list[np.ndarray]) -> None:  # type: ignore[type-arg]
+    facts = Facts(n=90, m=3, d=5)
+    _, oracle = trained(method, facts, 1.0, *blobs(90, 5, 3), steps=4, sampling_rate=RATE)
+    plan = method.plan(facts, method.defaults(facts, 1.0, {"steps": 4, "sampling_rate": RATE}))
+    assert [(q.kind, q.shape(facts)) for q in oracle.queries] == [(r.kind, r.shape) for r in plan.releases]
+    assert len({mask.tobytes() for mask in masks}) == len(plan.releases) == 4
+
+
 # 2. Sensitivity replay
 
 FEATURE = st.one_of(st.floats(width=32, allow_nan=True), st.sampled_from([0.0, 1.0, 1e-45, 3e38, -1.0]))
@@ -118,7 +167,14 @@ def test_with_the_same_answers_one_record_moves_no_sum_beyond_its_sensitivity(
 ) -> None:
     facts, mu = Facts(n=5, m=2, d=3), 1.0
     _, oracle = trained(method, facts, mu, x, y)
-    lattice = lattice_for(5, 10.0, 4)
+    replay(oracle, facts, x, y, index, other, label)
+
+
+def replay(
+    oracle: Watching, facts: Facts, x: np.ndarray, y: np.ndarray, index: int, other: np.ndarray, label: object
+) -> None:
+    """The record at index becomes null, and another one: how far the sums of all that was asked for move."""
+    lattice = lattice_for(facts.n, 10.0, 4)
     nulled, replaced_x, replaced_y = y.copy(), x.copy(), y.copy()
     nulled[index] = -1
     replaced_x[index], replaced_y[index] = other, label
@@ -133,14 +189,67 @@ def test_with_the_same_answers_one_record_moves_no_sum_beyond_its_sensitivity(
             assert squared <= round(factor**2) * lattice.unit**2
 
 
+LONG = np.array([[2e4, 0, 0], [0, 1, 0], [1, 1, 1], [0, 0, 5], [-1, 0, 2]], np.float32)
+ALL_CLASSES = np.array([0, 1, 2], np.int32)
+
+
+@ALL
+@example(x=LONG, y=np.tile(ALL_CLASSES, (5, 1)), other=-LONG[0], labels=ALL_CLASSES, index=0)
+@given(
+    x=arrays(np.float32, (5, 3), elements=FEATURE),
+    y=arrays(np.int32, (5, 3), elements=st.integers(-1, 2)),
+    other=arrays(np.float32, (3,), elements=FEATURE),
+    labels=arrays(np.int32, (3,), elements=st.integers(-1, 2)),
+    index=st.integers(0, 4),
+)
+@settings(max_examples=8, deadline=None)
+def test_nor_does_a_record_of_several_labels(
+    method: Method,
+    x: np.ndarray,
+    y: np.ndarray,
+    other: np.ndarray,
+    labels: np.ndarray,
+    index: int,  # type: ignore[type-arg]
+) -> None:
+    facts = Facts(n=5, m=3, d=3, k=3, adjacency="replace-one")
+    _, oracle = trained(method, facts, 1.0, x, y, **({"steps": 3} if method.name in FEW else {}))
+    replay(oracle, facts, x, y, index, other, labels)
+
+
+@SAMPLED
+def test_nor_does_a_record_in_a_sample_and_one_outside_moves_nothing(method: Method, masks: list[np.ndarray]) -> None:  # type: ignore[type-arg]
+    facts, (x, y) = FORTY, blobs(40, 4, 3)
+    _, oracle = trained(method, facts, 1.0, x, y, steps=2, sampling_rate=RATE)
+    lattice = lattice_for(facts.n, 10.0, 5)
+    for i, query in enumerate(oracle.queries):
+        base = exact_sum(query, stream_of(x, y), facts, lattice, sample=taking(masks, i))
+        for index in range(6):
+            nulled = stream_of(x, np.where(np.arange(40) == index, -1, y))
+            moved = exact_sum(query, nulled, facts, lattice, sample=taking(masks, i))
+            squared = sum((a - b) ** 2 for a, b in zip(integers(base), integers(moved), strict=True))
+            assert (0 < squared <= lattice.unit**2) if masks[i][index] else squared == 0
+
+
 # 3. Noise
 
 
-def noise_of_runs(method: Method, runs: int) -> list[np.ndarray]:  # type: ignore[type-arg]
-    """For each release of the plan, released minus exact in standard deviations: runs × free coordinates."""
-    facts, mu = Facts(n=40, m=3, d=4), 0.9
-    x, y = blobs(40, 4, 3)
-    options = method.defaults(facts, mu, {"steps": 2} if method.name in FEW else {})
+FORTY = Facts(n=40, m=3, d=4)
+
+
+def noise_of_runs(
+    method: Method,
+    runs: int,
+    facts: Facts = FORTY,
+    masks: list[np.ndarray] | None = None,
+    **given: object,
+) -> list[np.ndarray]:  # type: ignore[type-arg]
+    """For each release of the plan, released minus exact in standard deviations: runs × free coordinates.
+
+    masks: which the curators draw, where the plan is sampled.
+    """
+    mu, (x, y) = 0.9, blobs(40, 4, 3)
+    y = y if facts.k == 1 else sets_of(y, 3)
+    options = method.defaults(facts, mu, ({"steps": 2} if method.name in FEW else {}) | given)
     plan = method.plan(facts, options)
     lattice = lattice_for(facts.n, max(plan.sigmas(mu)), 5)
     samples: list[list[np.ndarray]] = [[] for _ in plan.releases]
@@ -148,8 +257,11 @@ def noise_of_runs(method: Method, runs: int) -> list[np.ndarray]:  # type: ignor
         oracle = Watching(curator(facts, plan, mu, x, y, seed))
         method.solve(oracle, facts, options)
         for i, (query, answer, sigma) in enumerate(zip(oracle.queries, oracle.answers, plan.sigmas(mu), strict=True)):
-            exact = exact_sum(query, stream_of(x, y), facts, lattice)
-            z = (answer / query.scale(facts, lattice) - exact) / (sigma * lattice.unit)
+            exact = exact_sum(
+                query, stream_of(x, y), facts, lattice, sample=taking(masks, seed * len(plan.releases) + i)
+            )
+            sensitivity = query.replace_one if facts.adjacency == "replace-one" else 1.0
+            z = (answer / query.scale(facts, lattice) - exact) / (sensitivity * sigma * lattice.unit)
             if query.symmetric:
                 above = np.triu_indices(z.shape[-1], 1)
                 diagonal = np.diagonal(z, axis1=-2, axis2=-1)
@@ -176,6 +288,16 @@ def check_noise(samples: list[np.ndarray]) -> None:
 @ALL
 def test_every_release_has_its_own_noise_of_the_planned_size(method: Method) -> None:  # type: ignore[type-arg]
     check_noise(noise_of_runs(method, 60))
+
+
+@ALL
+def test_noise_grows_with_the_sensitivity_of_replacement_and_not_with_the_labels(method: Method) -> None:  # type: ignore[type-arg]
+    check_noise(noise_of_runs(method, 40, replace(FORTY, k=3, adjacency="replace-one")))
+
+
+@SAMPLED
+def test_sampled_releases_have_their_own_noise_too(method: Method, masks: list[np.ndarray]) -> None:  # type: ignore[type-arg]
+    check_noise(noise_of_runs(method, 40, masks=masks, sampling_rate=RATE))
 
 
 @pytest.mark.parametrize("fault", ["size", "classes", "steps", "runs"])
