@@ -59,7 +59,7 @@ class Options:
     eta: float = 1.0
     lam: float = 0.25
     gradient_clip: float = 0.5
-    constant: float = 0.3
+    constant: float = 0.6
     split: tuple[float, ...] = (0.03, 0.10, 0.87)
     public: Public | None = None
 
@@ -233,7 +233,7 @@ METHOD = Method(
     defaults,
     plan,
     solve,
-    {"eta": (0.4, 0.63, 1.0, 1.6, 2.5, 4.0), "constant": (1.0, 3.0)},
+    {"eta": (0.5, 1.0, 2.0, 4.0), "constant": (0.5, 1.0, 2.0)},
     copies=2,
     idle=("split", "lam"),
 )
