@@ -93,7 +93,7 @@ def test_options_are_chosen_on_public_records_at_no_cost(dpfc: Dpfc, features: P
     tuned = dpfc(*line, "--tune-on", "others", "--public-features", "others", "--eta", "1.5")
     assert tuned.exit_code == 0, tuned.output
     # Only the constant is left open.
-    assert "others: 2 settings on 432 of its records of 3 classes" in " ".join(tuned.stdout.split())
+    assert "others: 3 settings on 432 of its records of 3 classes" in " ".join(tuned.stdout.split())
     first, second = read(Path("features/blobs.ledger.sqlite"))
     assert (first.mu, first.releases) == (second.mu, second.releases)
     assert read(Path("features/others.ledger.sqlite")) == []
