@@ -41,7 +41,12 @@ class Options:
 
 
 def defaults(facts: Facts, mu: float | None, given: Mapping[str, Any]) -> Options:
-    """Defaults from public facts: T = 10 full steps, and λ the edge of the noise in a Hessian, as in DP-FC."""
+    """Defaults from public facts: T = 10 full steps, as in the paper, and λ the edge of the noise in a Hessian, as in
+    DP-FC, with a floor for where there is hardly any.
+
+    One step is 0.6 to 0.7 points worse on CIFAR-10 from ε = 0.5 on, 5 on CIFAR-100 at ε = 8, and level below. Half the
+    budget for the Hessians, and the bias's constant of DP-FC: not tuned.
+    """
     if mu is None:
         return Options(**{"steps": None, "eta": 1.0, "lam": 1e-6, "clip": 0.005, **given})
     steps = given.get("steps", 10)
