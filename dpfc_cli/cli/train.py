@@ -157,6 +157,8 @@ def train(
     found, by_default = places.feature_set(features)
     facts = training.facts_of(found, adjacency or "zero-out")  # type: ignore[arg-type]
     chosen = method_named(method, facts)
+    if sampling_rate is not None:
+        display.say("Calibrating the noise for sampled releases, which takes some seconds.")
     calibrated = training.calibrate(chosen, facts, given, privacy)
     path = _path(out, found.name, calibrated)
     if by_default:
