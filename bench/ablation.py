@@ -59,7 +59,7 @@ def main() -> None:
     parser.add_argument("--epsilons", nargs="+", type=float, default=EPSILONS)
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--results", type=Path, default=Path("bench/results/accuracy.jsonl"))
+    parser.add_argument("--results", type=Path, default=cells.RESULTS)
     given = parser.parse_args()
     wanted = [
         variant(Cell(data, "dp-whitened", epsilon, seed), ingredients)

@@ -217,7 +217,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--epsilons", nargs="+", type=float, default=EPSILONS)
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--workers", type=int, default=os.cpu_count())
-    parser.add_argument("--results", type=Path, default=Path("bench/results/accuracy.jsonl"))
+    parser.add_argument("--results", type=Path, default=cells.RESULTS)
     parser.add_argument("--out", type=Path, default=Path("docs/accuracy.md"))
     given = parser.parse_args(arguments)
     sets = [*given.sets, *map(str, synthetic.write(given.synthetic) if given.synthetic else ())]

@@ -32,6 +32,9 @@ from dpfc_cli.public import moments
 from dpfc_cli.solvers import METHODS
 from dpfc_cli.solvers.whitened import Public
 
+RESULTS = Path("bench/results/cells.jsonl")
+"""Of all benches that make cells, and checked in: it is the evidence for what the documents say."""
+
 
 @dataclass(frozen=True)
 class Cell:

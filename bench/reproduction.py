@@ -185,7 +185,7 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=1, help="processes")
     parser.add_argument("--phases", default=",".join(PHASES))
     parser.add_argument("--rows", default=",".join(f"{m}:{e}" for m, e in ROWS), help="METHOD:EPOCHS,…")
-    parser.add_argument("--results", type=Path, default=Path("bench/results/reproduction.jsonl"))
+    parser.add_argument("--results", type=Path, default=cells.RESULTS)
     parser.add_argument("--out", type=Path, default=Path("docs/reproduction.md"))
     args = parser.parse_args()
     rows = [row for row in ROWS if f"{row[0]}:{row[1]}" in args.rows.split(",")]
