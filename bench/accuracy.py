@@ -140,13 +140,24 @@ def verdict(
             leads.append(lead)
         if own and plain and statistics.mean(plain) < _best_twin(data, done) - ROOM:
             gains.append(statistics.mean(own) - statistics.mean(plain))
+    edges = [_at_edge(reproduction.base(data, _row(row), epsilon), done) for data, epsilon in cells_of for row in tuned]
     won, lost = (sum(sign * gain > error for gain, error in leads) for sign in (1, -1))
     yield f"Of {len(leads)} cells `{UNTUNED[0]}` wins {won} by more than one standard error and loses {lost}."
+    yield f"The best point lies at the edge of its grid in {sum(edges)} of {len(edges)} searches: wider ones find more."
     if gains:
         yield (
             f"Where the recipe is more than {ROOM:g} points below the best non-private head ({len(gains)} cells), it "
             f"gains {statistics.mean(gains):+.1f} on average over the recipe ({min(gains):+.1f} to {max(gains):+.1f})."
         )
+
+
+def _at_edge(cell: Cell, done: dict[str, float]) -> bool:
+    best = reproduction.picked(cell, done)
+    if best is None:
+        return False
+    points = [point.given for point in reproduction.grid(cell)]
+    searched = set(best.given) - set(cell.given)
+    return any(best.given[o] in (min(p[o] for p in points), max(p[o] for p in points)) for o in searched)
 
 
 def report(
