@@ -15,7 +15,7 @@ import math
 import os
 import statistics
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -97,50 +97,55 @@ def _row(text: str) -> reproduction.Row:
     return method, int(steps)
 
 
-def table(
-    sets: Sequence[str],
-    rows: Sequence[str],
-    tuned: Sequence[str],
-    epsilons: Sequence[float],
-    seeds: int,
-    done: dict[str, float],
-) -> Iterator[str]:
+@dataclass(frozen=True)
+class Wanted:
+    """A table: which sets, which untuned rows (the default first), which tuned ones (METHOD:STEPS), ε and seeds."""
+
+    sets: Sequence[str]
+    rows: Sequence[str]
+    tuned: Sequence[str]
+    epsilons: Sequence[float]
+    seeds: int
+
+
+def table(wanted: Wanted, done: dict[str, float]) -> Iterator[str]:
     """Markdown: mean ± standard deviation; the first row's lead over the best of the tuned, ± its standard error."""
-    yield f"| | {' | '.join(f'ε = {e:g}' for e in epsilons)} |"
-    yield "| --- " * (len(epsilons) + 1) + "|"
-    for data in sets:
-        yield f"| **{Path(data).name}**, non-private {_best_twin(data, done):.1f} |" + " |" * len(epsilons)
-        found = {row: [_values(untuned(data, row, e), seeds, done) for e in epsilons] for row in rows}
-        rivals = {f"{row}, tuned": [_tuned(data, row, e, seeds, done) for e in epsilons] for row in tuned}
+    yield f"| | {' | '.join(f'ε = {e:g}' for e in wanted.epsilons)} |"
+    yield "| --- " * (len(wanted.epsilons) + 1) + "|"
+    for data in wanted.sets:
+        yield f"| **{Path(data).name}**, non-private {_best_twin(data, done):.1f} |" + " |" * len(wanted.epsilons)
+        found = {
+            row: [_values(untuned(data, row, e), wanted.seeds, done) for e in wanted.epsilons] for row in wanted.rows
+        }
+        rivals = {
+            f"{row}, tuned": [_tuned(data, row, e, wanted.seeds, done) for e in wanted.epsilons] for row in wanted.tuned
+        }
         for name, row in {**found, **rivals}.items():
             yield f"| {name} | {' | '.join(map(cells.said, row))} |"
-        if tuned:
-            untuned_rivals = [found[row] for row in rows[1:] if row in METHODS]
-            pairs = zip(found[rows[0]], *rivals.values(), *untuned_rivals, strict=True)
-            yield f"| {rows[0]}'s lead | {' | '.join(_shown(_lead(first, best)) for first, *best in pairs)} |"
+        if wanted.tuned:
+            untuned_rivals = [found[row] for row in wanted.rows[1:] if row in METHODS]
+            pairs = zip(found[wanted.rows[0]], *rivals.values(), *untuned_rivals, strict=True)
+            yield f"| {wanted.rows[0]}'s lead | {' | '.join(_shown(_lead(first, best)) for first, *best in pairs)} |"
 
 
-def verdict(
-    sets: Sequence[str],
-    rows: Sequence[str],
-    tuned: Sequence[str],
-    epsilons: Sequence[float],
-    seeds: int,
-    done: dict[str, float],
-) -> Iterator[str]:
+def verdict(wanted: Wanted, done: dict[str, float]) -> Iterator[str]:
     """How often the default wins, and what it gains on the recipe, in sentences."""
-    cells_of = [(data, epsilon) for data in sets for epsilon in epsilons]
+    cells_of = [(data, epsilon) for data in wanted.sets for epsilon in wanted.epsilons]
     leads, gains = [], []
     for data, epsilon in cells_of:
-        own = _values(untuned(data, UNTUNED[0], epsilon), seeds, done)
-        plain = _values(untuned(data, UNTUNED[1], epsilon), seeds, done)
-        rivals = [_values(Cell(data, row, epsilon), seeds, done) for row in rows[1:] if row in METHODS]
-        lead = _lead(own, rivals + [_tuned(data, row, epsilon, seeds, done) for row in tuned])
+        own = _values(untuned(data, UNTUNED[0], epsilon), wanted.seeds, done)
+        plain = _values(untuned(data, UNTUNED[1], epsilon), wanted.seeds, done)
+        rivals = [_values(Cell(data, row, epsilon), wanted.seeds, done) for row in wanted.rows[1:] if row in METHODS]
+        lead = _lead(own, rivals + [_tuned(data, row, epsilon, wanted.seeds, done) for row in wanted.tuned])
         if lead is not None:
             leads.append(lead)
         if own and plain and statistics.mean(plain) < _best_twin(data, done) - ROOM:
             gains.append(statistics.mean(own) - statistics.mean(plain))
-    edges = [_at_edge(reproduction.base(data, _row(row), epsilon), done) for data, epsilon in cells_of for row in tuned]
+    edges = [
+        _at_edge(reproduction.base(data, _row(row), epsilon), done)
+        for data, epsilon in cells_of
+        for row in wanted.tuned
+    ]
     won, lost = (sum(sign * gain > error for gain, error in leads) for sign in (1, -1))
     yield f"Of {len(leads)} cells `{UNTUNED[0]}` wins {won} by more than one standard error and loses {lost}."
     yield f"The best point lies at the edge of its grid in {sum(edges)} of {len(edges)} searches: wider ones find more."
@@ -160,20 +165,14 @@ def _at_edge(cell: Cell, done: dict[str, float]) -> bool:
     return any(best.given[o] in (min(p[o] for p in points), max(p[o] for p in points)) for o in searched)
 
 
-def report(
-    sets: Sequence[str],
-    rows: Sequence[str],
-    tuned: Sequence[str],
-    epsilons: Sequence[float],
-    seeds: int,
-    done: dict[str, float],
-) -> Iterator[str]:
+def report(wanted: Wanted, done: dict[str, float]) -> Iterator[str]:
     """The document, from whatever results there are."""
     yield from (
         "# The default beside the paper's methods",
         "",
         "Made by `make bench-accuracy`. Top-1 test accuracy in percent, mean ± standard deviation of",
-        f"{seeds} runs, δ = min(1e-5, 1/n). `dp-whitened` is what `dpfc train --epsilon …` does when nothing else is",
+        f"{wanted.seeds} runs, δ = min(1e-5, 1/n). "
+        "`dp-whitened` is what `dpfc train --epsilon …` does when nothing else is",
         "given; *recipe* is what it grew from ([`whitening.md`](whitening.md)), untuned, too, and so are `dp-fc` and",
         "`dp-ls`. The tuned ones (steps behind the colon) have independent noise, exact accounting and, in every cell,",
         "the step size, damping and clipping norms that did best **on the test labels**: a grid around the defaults,",
@@ -181,9 +180,9 @@ def report(
         "*Lead*: of the default over the best of the paper's, tuned or not, ± standard error. Non-private: the better",
         "head of `dp-whitened` and `dp-ls` without noise.",
         "",
-        *verdict(sets, rows, tuned, epsilons, seeds, done),
+        *verdict(wanted, done),
         "",
-        *table(sets, rows, tuned, epsilons, seeds, done),
+        *table(wanted, done),
     )
 
 
@@ -244,7 +243,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     done = cells.run(first, given.results, given.workers)
     for stage in tune(sets, given.tuned, given.epsilons, given.seeds, done):
         done |= cells.run(stage, given.results, given.workers)
-    given.out.write_text("\n".join(report(sets, given.methods, given.tuned, given.epsilons, given.seeds, done)) + "\n")
+    wanted = Wanted(sets, given.methods, given.tuned, given.epsilons, given.seeds)
+    given.out.write_text("\n".join(report(wanted, done)) + "\n")
 
 
 if __name__ == "__main__":

@@ -3,10 +3,12 @@
 from collections.abc import Iterator
 
 import numpy as np
+import pytest
 
+from dpfc_cli.privacy import curator as curator_module
 from dpfc_cli.privacy.chain import Centre, Chain, Clip, Linear
 from dpfc_cli.privacy.curator import BlockStream, Curator
-from dpfc_cli.privacy.noise import SeededBits
+from dpfc_cli.privacy.noise import Bits, SeededBits
 from dpfc_cli.privacy.oracle import Facts, Plan
 from dpfc_cli.privacy.queries import ClassGrams, ClassSums, Gradient, Gram, Hessians, Mean, Query
 
@@ -52,6 +54,19 @@ def blobs(n: int, d: int, m: int, seed: int = 0, apart: float = 4.0) -> tuple[np
     centres *= apart / np.linalg.norm(centres, axis=1, keepdims=True)
     labels = np.arange(n) % m
     return (centres[labels] + rng.normal(size=(n, d))).astype(np.float32), labels.astype(np.int32)
+
+
+def drawn_sigmas(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """A list that grows by σ, in lattice units, whenever a curator draws noise."""
+    drawn: list[int] = []
+    real = curator_module.draw_noise
+
+    def spy(query: Query, shape: tuple[int, ...], sigma: int, bits: Bits) -> np.ndarray:
+        drawn.append(sigma)
+        return real(query, shape, sigma, bits)
+
+    monkeypatch.setattr(curator_module, "draw_noise", spy)
+    return drawn
 
 
 class Watching:

@@ -58,7 +58,7 @@ def test_a_table_shows_what_is_done_and_the_lead_over_the_best_tuned(data: str) 
         for each in (clipped, points[-1], points[-2])
         for i in (1,)
     }
-    lines = list(accuracy.table([data], ["dp-whitened", "recipe"], ["dp-ls:1"], [1.0], 2, done))
+    lines = list(accuracy.table(accuracy.Wanted([data], ["dp-whitened", "recipe"], ["dp-ls:1"], [1.0], 2), done))
     assert lines[2].endswith("non-private 95.0 | |")
     assert lines[3:] == [
         "| dp-whitened | 89.0 ± 1.4 |",
@@ -66,16 +66,18 @@ def test_a_table_shows_what_is_done_and_the_lead_over_the_best_tuned(data: str) 
         "| dp-ls:1, tuned | 81.0 ± 1.4 |",
         "| dp-whitened's lead | +8.0 ± 1.4 |",
     ]
-    assert list(accuracy.verdict([data], ["dp-whitened", "recipe"], ["dp-ls:1"], [1.0], 2, done)) == [
+    assert list(accuracy.verdict(accuracy.Wanted([data], ["dp-whitened", "recipe"], ["dp-ls:1"], [1.0], 2), done)) == [
         "Of 1 cells `dp-whitened` wins 1 by more than one standard error and loses 0.",
         "The best point lies at the edge of its grid in 1 of 1 searches: wider ones find more.",
     ]
     plain = ablation.variant(Cell(data, "dp-whitened", 1.0), ())
     done |= {dataclasses.replace(plain, seed=seed).key: 86.0 for seed in range(2)}
-    gain = list(accuracy.verdict([data], ["dp-whitened", "recipe"], ["dp-ls:1"], [1.0], 2, done))[2]
+    gain = list(accuracy.verdict(accuracy.Wanted([data], ["dp-whitened", "recipe"], ["dp-ls:1"], [1.0], 2), done))[2]
     assert gain.endswith("it gains +3.0 on average over the recipe (+3.0 to +3.0).")
     del done[points[0].key]
-    assert "| dp-ls:1, tuned | – |" in accuracy.table([data], ["dp-whitened"], ["dp-ls:1"], [1.0], 2, done)
+    assert "| dp-ls:1, tuned | – |" in accuracy.table(
+        accuracy.Wanted([data], ["dp-whitened"], ["dp-ls:1"], [1.0], 2), done
+    )
 
 
 def test_tuning_walks_the_grid_then_other_norms_then_runs_the_best_with_other_seeds(data: str) -> None:

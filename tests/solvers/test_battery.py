@@ -22,7 +22,7 @@ from dpfc_cli.privacy.oracle import Facts
 from dpfc_cli.privacy.queries import Query
 from dpfc_cli.solvers import METHODS
 from dpfc_cli.solvers.method import Method, Solution
-from tests.support import Watching, blobs, curator, integers, stream_of
+from tests.support import Watching, blobs, curator, drawn_sigmas, integers, stream_of
 
 ALL = pytest.mark.parametrize("method", METHODS.values(), ids=list(METHODS))
 FEW = {"dp-whitened": 3, "dp-fc": 3, "dp-newton": 3, "dp-sgd": 30, "dp-momentum": 30, "dp-adam": 30}
@@ -330,14 +330,7 @@ def check_composition(sigmas: list[float], mu: float) -> None:
 @ALL
 def test_the_noise_that_is_drawn_composes_to_the_claim(method: Method, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[type-arg]
     facts, mu = Facts(n=90, m=3, d=5), 0.8
-    drawn: list[int] = []
-    real = curator_module.draw_noise
-
-    def spy(query: Query, shape: tuple[int, ...], sigma: int, bits: Bits) -> np.ndarray:
-        drawn.append(sigma)
-        return real(query, shape, sigma, bits)
-
-    monkeypatch.setattr(curator_module, "draw_noise", spy)
+    drawn = drawn_sigmas(monkeypatch)
     trained(method, facts, mu, *blobs(90, 5, 3))
     sigmas = [s / 4**MOST_BITS for s in drawn]
     check_composition(sigmas, mu)

@@ -5,16 +5,14 @@ import math
 import numpy as np
 import pytest
 
-from dpfc_cli.privacy import curator as curator_module
 from dpfc_cli.privacy.curator import NonPrivate
 from dpfc_cli.privacy.lattice import MOST_BITS, lattice_for
-from dpfc_cli.privacy.noise import Bits
 from dpfc_cli.privacy.oracle import Facts
 from dpfc_cli.privacy.queries import Query
 from dpfc_cli.solvers import METHODS, linear
 from dpfc_cli.solvers.method import state_bytes
 from dpfc_cli.training import WORKING_BYTES
-from tests.support import Watching, blobs, curator, stream_of
+from tests.support import Watching, blobs, curator, drawn_sigmas, stream_of
 
 METHOD = METHODS["dp-newton"]
 FACTS = Facts(n=150, m=5, d=4)
@@ -54,14 +52,7 @@ def test_the_head_without_noise_does_not_depend_on_the_blocks(
 
 def sigmas(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Query, float]]:
     """The queries of one training, each with the noise multiplier that its noise was drawn at."""
-    drawn: list[int] = []
-    real = curator_module.draw_noise
-
-    def spy(query: Query, shape: tuple[int, ...], sigma: int, bits: Bits) -> np.ndarray:
-        drawn.append(sigma)
-        return real(query, shape, sigma, bits)
-
-    monkeypatch.setattr(curator_module, "draw_noise", spy)
+    drawn = drawn_sigmas(monkeypatch)
     options = METHOD.defaults(FACTS, MU, {"steps": STEPS})
     oracle = Watching(curator(FACTS, METHOD.plan(FACTS, options), MU, X, Y))
     METHOD.solve(oracle, FACTS, options)
