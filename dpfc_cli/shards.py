@@ -1,13 +1,11 @@
-"""Data sets in shards: which file belongs to which split, which column is the label, and what its classes are called.
+"""Data sets in shards: which file belongs to which split.
 
 A file's split is the word its name begins with, `train-00000-of-00004.parquet`, or else the name of its folder,
 `train/0000.parquet`; files that say neither are for training.
 """
 
 import glob
-import json
 import re
-from collections.abc import Mapping
 from itertools import product
 from pathlib import Path
 
@@ -16,7 +14,6 @@ from dpfc_cli.errors import UserError
 _WORDS = re.compile(r"(train|test|val|valid|validation)(?![A-Za-z])")
 _NUMBERS = re.compile(r"(\d+)\.\.(\d+)")
 MOST_SHARDS = 1_000_000
-LABELS = ("label", "labels", "fine_label", "class", "target")
 TEST_SPLITS = ("test", "val", "valid", "validation")
 """What sources call the split to evaluate on, the first there is being taken."""
 
@@ -76,25 +73,3 @@ def _matching(name: str) -> list[Path]:
 def _split(path: Path) -> str:
     match = _WORDS.match(path.name) or _WORDS.fullmatch(path.parent.name)
     return match[1] if match else "train"
-
-
-def label_column(candidates: list[str], source: str) -> str:
-    """Which of the columns of integers is the label: the one of a usual name, or the only one."""
-    found = [name for name in LABELS if name in candidates] or candidates
-    if not found or (len(found) > 1 and found[0] not in LABELS):
-        problem = f"columns of integers {found}: which is the label?" if found else "no column of labels."
-        raise UserError(
-            f"'{source}' has {problem}",
-            f"Name the column of class numbers one of {', '.join(LABELS)}.",
-        )
-    return found[0]
-
-
-def class_names(metadata: Mapping[bytes, bytes] | None, label: str) -> tuple[str, ...] | None:
-    """The names of the label's classes, as the Hugging Face hub writes them into a parquet schema, if it does."""
-    try:
-        names = json.loads((metadata or {})[b"huggingface"])["info"]["features"][label]["names"]
-    except (TypeError, KeyError, ValueError):
-        return None
-    known = isinstance(names, list) and all(isinstance(n, str) for n in names) and len(set(names)) == len(names)
-    return tuple(names) if known and names else None

@@ -23,7 +23,8 @@ from dpfc_cli.images.encoded import encoded_split
 from dpfc_cli.images.geometry import Geometry
 from dpfc_cli.images.prefetch import PIECE, cores
 from dpfc_cli.images.sets import CURATOR, Entry, ImageSet, Progress, Records, labelled
-from dpfc_cli.shards import class_names, label_column, shards
+from dpfc_cli.labels import class_names, label_column
+from dpfc_cli.shards import shards
 
 LARGEST_GROUP = 2 << 30
 _AGAIN = "Fetch the file again, or leave it out."

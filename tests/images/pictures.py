@@ -1,0 +1,33 @@
+"""Small pictures and archives of them, for the tests of this room."""
+
+import io
+import tarfile
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+from dpfc_cli.images import Geometry, Split
+
+SQUARE = Geometry(8, 8)
+
+
+def png(value: int, size: tuple[int, int] = (6, 4)) -> bytes:
+    file = io.BytesIO()
+    Image.new("RGB", size, (value, value, value)).save(file, "PNG")
+    return file.getvalue()
+
+
+def tar(path: Path, members: list[tuple[str, bytes]]) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tarfile.open(path, "w") as archive:
+        for name, data in members:
+            info = tarfile.TarInfo(name)
+            info.size = len(data)
+            archive.addfile(info, io.BytesIO(data))
+    return path
+
+
+def values(split: Split) -> np.ndarray:
+    """The first value of each picture: `png`'s, where it has made them."""
+    return split.pixels(0, split.n)[:, 0, 0, 0]

@@ -1,0 +1,113 @@
+"""ImageNet: the same pictures come out of folders, of the official archives and of the unpacked kit."""
+
+import io
+import tarfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy.io import savemat
+
+from dpfc_cli.errors import UserError
+from dpfc_cli.images import open_images
+from tests.images.pictures import SQUARE, png, tar, values
+
+WNIDS = ("n01440764", "n01443537", "n02084071")
+
+
+@pytest.fixture
+def imagenet(tmp_path: Path):
+    """A function that writes ImageNet in one of its layouts: 3 classes of 4 training images, 6 validation images."""
+    train = {w: [(f"{w}_{j}.JPEG", png(10 * i + j)) for j in (3, 1, 2, 0)] for i, w in enumerate(WNIDS)}
+    truth = [2, 0, 1, 1, 0, 2]
+    val = [(f"ILSVRC2012_val_{i + 1:08d}.JPEG", png(100 + i)) for i in range(6)]
+    # The kit numbers the classes in an order of its own, from 1, inner nodes last.
+    numbers = {0: 2, 1: 3, 2: 1}
+
+    def write(layout: str) -> Path:
+        folder = tmp_path / layout
+        if layout == "folders":
+            for w, images in train.items():
+                for name, data in images:
+                    file(folder / "train" / w / name, data)
+            for label, (name, data) in zip(truth, val, strict=True):
+                file(folder / "val" / WNIDS[label] / name, data)
+            return folder
+        inner = []
+        for w in reversed(WNIDS):
+            inner.append((f"{w}.tar", tar(tmp_path / f"{w}.tar", train[w]).read_bytes()))
+        tar(folder / "ILSVRC2012_img_train.tar", inner)
+        tar(folder / "ILSVRC2012_img_val.tar", val)
+        synsets = np.zeros(4, [("ILSVRC2012_ID", "O"), ("WNID", "O"), ("num_children", "O")])
+        for row, label in enumerate((2, 0, 1)):
+            synsets[row] = (numbers[label], WNIDS[label], 0)
+        synsets[3] = (4, "n00001740", 3)
+        mat = io.BytesIO()
+        savemat(mat, {"synsets": synsets})
+        kit = folder / "ILSVRC2012_devkit_t12"
+        file(kit / "data" / "meta.mat", mat.getvalue())
+        lines = "".join(f"{numbers[label]}\n" for label in truth)
+        file(kit / "data" / "ILSVRC2012_validation_ground_truth.txt", lines.encode())
+        if layout == "packed":
+            with tarfile.open(folder / "ILSVRC2012_devkit_t12.tar.gz", "w:gz") as archive:
+                archive.add(kit, kit.name)
+            for path in (*(kit / "data").iterdir(), kit / "data", kit):
+                path.rmdir() if path.is_dir() else path.unlink()
+        return folder
+
+    def file(path: Path, data: bytes) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+
+    return write
+
+
+@pytest.mark.parametrize("layout", ["folders", "packed", "unpacked"])
+def test_imagenet_is_the_same_from_folders_and_from_its_archives(imagenet, layout):
+    data = open_images("imagenet", imagenet(layout), SQUARE)
+    train, test = data.splits["train"], data.splits["test"]
+    assert (data.name, data.classes, data.origin) == ("imagenet", WNIDS, "data set")
+    np.testing.assert_array_equal(train.labels, np.repeat([0, 1, 2], 4))
+    np.testing.assert_array_equal(values(train), [0, 1, 2, 3, 10, 11, 12, 13, 20, 21, 22, 23])
+    np.testing.assert_array_equal(test.labels, [0, 0, 1, 1, 2, 2])
+    np.testing.assert_array_equal(values(test), [101, 104, 102, 103, 100, 105])
+    reference = open_images("imagenet", imagenet("folders"), SQUARE)
+    assert train.listing == reference.splits["train"].listing
+    assert test.listing == reference.splits["test"].listing
+
+
+def test_imagenet_without_its_kit_has_no_validation_labels_and_says_so(imagenet):
+    folder = imagenet("packed")
+    kit = folder / "ILSVRC2012_devkit_t12.tar.gz"
+    data = kit.read_bytes()
+    kit.write_bytes(data[:100])
+    with pytest.raises(UserError, match="kit"):
+        open_images("imagenet", folder, SQUARE)
+    kit.unlink()
+    with pytest.raises(UserError, match=r"devkit_t12\.tar\.gz"):
+        open_images("imagenet", folder, SQUARE)
+    (folder / "ILSVRC2012_img_val.tar").unlink()
+    assert set(open_images("imagenet", folder, SQUARE).splits) == {"train"}
+
+
+@pytest.mark.parametrize(
+    ("name", "data"),
+    [
+        ("ILSVRC2012_validation_ground_truth.txt", b"1\n2\n"),
+        ("ILSVRC2012_validation_ground_truth.txt", b"7\n" * 6),
+        ("ILSVRC2012_validation_ground_truth.txt", b"one\n" * 6),
+        ("meta.mat", b"MATLAB 5.0 MAT-file"),
+    ],
+)
+def test_a_kit_that_does_not_fit_is_refused(imagenet, name, data):
+    folder = imagenet("unpacked")
+    (folder / "ILSVRC2012_devkit_t12" / "data" / name).write_bytes(data)
+    with pytest.raises(UserError):
+        open_images("imagenet", folder, SQUARE)
+
+
+def test_imagenet_that_is_not_there_says_where_to_get_it(tmp_path):
+    for folder in (None, tmp_path):
+        with pytest.raises(UserError) as caught:
+            open_images("imagenet", folder, SQUARE)
+        assert "--data-dir" in caught.value.remedy
