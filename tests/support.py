@@ -5,12 +5,14 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
+from dpfc_cli.heads.head import Head
 from dpfc_cli.privacy import curator as curator_module
 from dpfc_cli.privacy.chain import Centre, Chain, Clip, Linear
 from dpfc_cli.privacy.curator import BlockStream, Curator
 from dpfc_cli.privacy.noise import Bits, SeededBits
 from dpfc_cli.privacy.oracle import Facts, Plan
 from dpfc_cli.privacy.queries import ClassGrams, ClassSums, Gradient, Gram, Hessians, Mean, Query
+from dpfc_cli.solvers.method import Solution
 
 CHAIN = (Clip(1.0),)
 
@@ -92,3 +94,9 @@ def integers(a: np.ndarray) -> list[int]:
     flat = np.asarray(a, np.float64).ravel()
     assert (flat == np.rint(flat)).all()
     return [int(v) for v in flat]
+
+
+def accuracy(solution: Solution, x: np.ndarray, y: np.ndarray) -> float:
+    """The share of records whose class scores highest."""
+    scores = Head(solution.chain, solution.weight, solution.bias, {}).scores(x)
+    return float((scores.argmax(axis=1) == y).mean())

@@ -6,7 +6,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from dpfc_cli.heads.head import Head
 from dpfc_cli.privacy import chain as chains
 from dpfc_cli.privacy.accounting import mu_for
 from dpfc_cli.privacy.chain import Centre, Clip
@@ -14,7 +13,7 @@ from dpfc_cli.privacy.curator import NonPrivate
 from dpfc_cli.privacy.oracle import Facts
 from dpfc_cli.solvers import METHODS
 from dpfc_cli.solvers.whitened import NORMALISE, Public, centred, explained, spectrum, unit_chain
-from tests.support import Watching, blobs, curator, stream_of
+from tests.support import Watching, accuracy, blobs, curator, stream_of
 
 METHOD = METHODS["dp-whitened"]
 D = 60
@@ -147,21 +146,20 @@ def features(n: int, m: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
     return (x * np.arange(1, 41, dtype=np.float32) ** -0.7 + 0.1).astype(np.float32), y
 
 
-def accuracy(public: Public | None, runs: int = 6) -> float:
+def learned(public: Public | None, runs: int = 6) -> float:
     found, test = [], features(4000, 5, 3)
     x, y = test[0][:2000], test[1][:2000]
     facts, mu = Facts(n=2000, m=5, d=40), mu_for(0.3, 1e-5)
     options = METHOD.defaults(facts, mu, {"public": public})
     for seed in range(runs):
         solution = METHOD.solve(curator(facts, METHOD.plan(facts, options), mu, x, y, seed), facts, options)
-        scores = Head(solution.chain, solution.weight, solution.bias, {}).scores(test[0][2000:])
-        found.append(float((scores.argmax(axis=1) == test[1][2000:]).mean()))
+        found.append(accuracy(solution, test[0][2000:], test[1][2000:]))
     return float(np.mean(found))
 
 
 def test_public_features_of_other_classes_help_and_unrelated_ones_do_no_harm() -> None:
     other, _ = features(3000, 9, 11)
     unrelated = (other @ rotation(40, 5)).astype(np.float32)
-    plain = accuracy(None)
-    assert accuracy(moments(other)) > plain
-    assert accuracy(moments(unrelated)) > plain - 0.03
+    plain = learned(None)
+    assert learned(moments(other)) > plain
+    assert learned(moments(unrelated)) > plain - 0.03

@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 
-from dpfc_cli.heads.head import Head
 from dpfc_cli.privacy.accounting import mu_for
 from dpfc_cli.privacy.chain import Chain, Linear
 from dpfc_cli.privacy.curator import NonPrivate
@@ -14,7 +13,7 @@ from dpfc_cli.privacy.oracle import Facts
 from dpfc_cli.privacy.queries import Gradient, Gram, Mean, inputs
 from dpfc_cli.solvers import METHODS, method_named
 from dpfc_cli.solvers.whitened import LONGEST, STABLE, Options, defaults, schedule, shrink, total_step, whitening
-from tests.support import Watching, blobs, curator, stream_of
+from tests.support import Watching, accuracy, blobs, curator, stream_of
 
 METHOD = METHODS["dp-whitened"]
 FACTS = Facts(n=4000, m=4, d=8)
@@ -103,13 +102,11 @@ def test_the_twin_goes_to_the_optimum_of_softmax_regression() -> None:
     assert np.linalg.norm(query.theta - expected) < 1e-4 * np.linalg.norm(expected)
 
 
-def accuracy(x: np.ndarray, y: np.ndarray, m: int, epsilon: float) -> float:
+def learned(x: np.ndarray, y: np.ndarray, m: int, epsilon: float) -> float:
     facts = Facts(n=len(x), m=m, d=x.shape[1])
     mu = mu_for(epsilon, 1e-5)
     options = METHOD.defaults(facts, mu, {})
-    solution = METHOD.solve(curator(facts, METHOD.plan(facts, options), mu, x, y), facts, options)
-    scores = Head(solution.chain, solution.weight, solution.bias, {}).scores(x)
-    return float((scores.argmax(axis=1) == y).mean())
+    return accuracy(METHOD.solve(curator(facts, METHOD.plan(facts, options), mu, x, y), facts, options), x, y)
 
 
 def shifted(x: np.ndarray) -> np.ndarray:
@@ -131,7 +128,7 @@ def half_precision(x: np.ndarray) -> np.ndarray:
 @pytest.mark.parametrize("brought", [shifted, of_two_scales, deficient, half_precision])
 def test_features_as_users_bring_them_are_learned(brought: object) -> None:
     x, y = blobs(4000, 8, 4, apart=6.0)
-    assert accuracy(brought(x), y, 4, 1.0) > 0.95  # type: ignore[operator]
+    assert learned(brought(x), y, 4, 1.0) > 0.95  # type: ignore[operator]
 
 
 TEST = 2000
@@ -174,8 +171,7 @@ def mean_accuracy(name: str, brought: Brought, epsilon: float) -> float:
     options, right = method.defaults(facts, mu, {}), []
     for seed in range(3):
         solution = method.solve(curator(facts, method.plan(facts, options), mu, x, y, seed), facts, options)
-        scores = Head(solution.chain, solution.weight, solution.bias, {}).scores(unseen)
-        right.append(scores.argmax(axis=1) == labels)
+        right.append(accuracy(solution, unseen, labels))
     return float(np.mean(right))
 
 
@@ -193,8 +189,7 @@ def test_a_rare_class_is_learned_beside_common_ones() -> None:
     facts = Facts(n=len(x), m=4, d=8)
     options = METHOD.defaults(facts, mu_for(4.0, 1e-5), {})
     solution = METHOD.solve(curator(facts, METHOD.plan(facts, options), mu_for(4.0, 1e-5), x, y), facts, options)
-    scores = Head(solution.chain, solution.weight, solution.bias, {}).scores(x[y == 3])
-    assert (scores.argmax(axis=1) == 3).mean() > 0.9
+    assert accuracy(solution, x[y == 3], y[y == 3]) > 0.9
 
 
 def test_auto_is_the_whitened_method_where_classes_compete() -> None:

@@ -1,0 +1,82 @@
+"""Without privacy every method runs to its optimum: the closed form's, or scikit-learn's of the same loss."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from dpfc_cli.privacy.curator import NonPrivate
+from dpfc_cli.privacy.oracle import Facts
+from dpfc_cli.solvers import METHODS
+from tests.support import accuracy, blobs, stream_of
+
+
+def test_least_squares_twin_equals_the_closed_form() -> None:
+    x, y = blobs(500, 6, 3)
+    unit = x / np.linalg.norm(x, axis=1, keepdims=True)
+    facts, method = Facts(n=500, m=3, d=6), METHODS["dp-ls"]
+    options = replace(method.defaults(facts, None, {}), alpha=0.7, lam=1e-3)
+    solution = method.solve(NonPrivate(facts, stream_of(x, y)), facts, options)
+    for j in range(3):
+        own = unit[y == j]
+        exact = np.linalg.solve(own.T @ own + 0.7 * unit.T @ unit + 0.5 * np.eye(6), own.sum(axis=0))
+        assert np.allclose(solution.weight[:, j], exact, rtol=1e-4, atol=1e-5)
+
+
+LOGISTIC = [name for name in METHODS if name not in ("dp-ls", "dp-whitened")]
+
+
+def one_versus_rest(unit: np.ndarray, y: np.ndarray, m: int) -> np.ndarray:
+    from sklearn.linear_model import LogisticRegression
+
+    fits = [LogisticRegression(C=np.inf, tol=1e-12, max_iter=10_000).fit(unit, y == j) for j in range(m)]
+    return np.array([np.append(fit.coef_[0], fit.intercept_) for fit in fits])
+
+
+@pytest.mark.parametrize("name", LOGISTIC)
+def test_twins_of_logistic_regression_reach_its_optimum(name: str) -> None:
+    x, y = blobs(1500, 6, 3, apart=2.0)
+    unit = (x / np.linalg.norm(x, axis=1, keepdims=True)).astype(np.float64)
+    facts, method = Facts(n=1500, m=3, d=6), METHODS[name]
+    solution = method.solve(NonPrivate(facts, stream_of(x, y)), facts, method.defaults(facts, None, {}))
+    got = np.vstack([solution.weight, solution.bias]).T
+    for mine, exact in zip(got, one_versus_rest(unit, y, 3), strict=True):
+        assert np.linalg.norm(mine - exact) < 1e-4 * np.linalg.norm(exact)
+
+
+@pytest.mark.parametrize("name", [name for name in LOGISTIC if name != "dp-newton"])
+def test_twins_with_softmax_reach_its_optimum(name: str) -> None:
+    from sklearn.linear_model import LogisticRegression
+
+    x, y = blobs(1500, 6, 3, apart=2.0)
+    unit = (x / np.linalg.norm(x, axis=1, keepdims=True)).astype(np.float64)
+    facts, method = Facts(n=1500, m=3, d=6), METHODS[name]
+    options = method.defaults(facts, None, {"loss": "softmax"})
+    solution = method.solve(NonPrivate(facts, stream_of(x, y)), facts, options)
+    fit = LogisticRegression(C=np.inf, tol=1e-12, max_iter=10_000).fit(unit, y)
+    expected, got = (
+        np.vstack([w - w.mean(axis=1, keepdims=True), b - b.mean()])
+        for w, b in ((fit.coef_.T, fit.intercept_), (solution.weight, solution.bias))
+    )
+    assert np.linalg.norm(got - expected) < 1e-4 * np.linalg.norm(expected)
+
+
+@pytest.mark.parametrize(("name", "steps"), [("dp-newton", 20), ("dp-fc", 300)])
+def test_second_order_steps_without_noise_lead_to_that_optimum_too(name: str, steps: int) -> None:
+    x, y = blobs(1500, 6, 3, apart=2.0)
+    facts, method = Facts(n=1500, m=3, d=6), METHODS[name]
+    heads = [
+        method.solve(NonPrivate(facts, stream_of(x, y)), facts, method.defaults(facts, None, given))
+        for given in ({}, {"steps": steps})
+    ]
+    assert np.linalg.norm(heads[0].weight - heads[1].weight) < 1e-4 * np.linalg.norm(heads[0].weight)
+
+
+def test_where_no_optimum_exists_the_twin_ends_all_the_same() -> None:
+    x, y = blobs(60, 8, 2, apart=30.0)
+    facts, method = Facts(n=60, m=2, d=8), METHODS["dp-fc"]
+    for loss in ("sigmoid", "softmax"):
+        options = method.defaults(facts, None, {"loss": loss})
+        solution = method.solve(NonPrivate(facts, stream_of(x, y)), facts, options)
+        assert np.isfinite(solution.weight).all()
+        assert accuracy(solution, x, y) == 1
