@@ -27,7 +27,7 @@ from dpfc_cli.solvers import METHODS
 
 EPSILONS = (0.01, 0.05, 0.1, 0.5, 1.0, 2.0, 4.0, 8.0)
 UNTUNED = ("dp-whitened", "recipe", "dp-fc", "dp-ls")
-TUNED = ("dp-fc:10", "dp-ls:1", "dp-adam:10", "dp-newton:1")
+TUNED = ("dp-fc:10", "dp-ls:1", "dp-adam:100", "dp-newton:1")
 TWINS = ("dp-whitened", "dp-ls")
 """Without privacy, the better of these stands for what can be had: minutes, where an optimum may take hours."""
 ROOM = 3.0

@@ -9,6 +9,7 @@ by the curator's own draw. The expected size q·n normalises the gradient; the a
 by privacy loss distributions, and not composed in closed form.
 """
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -29,9 +30,10 @@ TRAVEL = {"dp-sgd": 6000.0, "dp-momentum": 600.0}
 """2·T·η·C_g: their steps are as long as the clipped gradients. With momentum 0.9 a step goes ten times as far. Measured
 at ε = 0.1 to 8 and T = 100: a third or three times as much costs up to 3 points at the one end or the other."""
 ADAM_ETA = 0.4
-"""Adam's steps have a length of their own, whatever the gradients'. At T = 10 no other rate of a grid in factors of 3
-is better on average, and ten times as much costs up to 8 points. At T = 100 a third of it is better by 1 to 5 points on
-CIFAR-100 and below ε = 0.5 on CIFAR-10, and worse by up to 0.8 where there is less noise (docs/reproduction.md)."""
+"""At T = 10; of ten times as many steps each is half as long. Adam's steps have a length of their own, whatever the
+gradients': so they lead further, and the walk that the noise takes, of η·√T, hardly does. At T = 10 no other rate of a
+grid in factors of 3 is better on average (docs/reproduction.md). At T = 100 this is 0.2: on CIFAR's features and three
+synthetic sets at ε = 0.1, 1 and 8, 0.4 is up to 3 points worse and 1.4 better, 0.13 up to 4 worse and 0.9 better."""
 
 
 @dataclass(frozen=True)
@@ -55,11 +57,11 @@ def _defaults(name: str) -> Callable[[Facts, float | None, Mapping[str, Any]], O
     def defaults(facts: Facts, mu: float | None, given: Mapping[str, Any]) -> Options:
         """Defaults from public facts: T = 100, the paper's longest; clip as in the other methods; the bias's feature as
         long as the others together, as in the paper; and η from `TRAVEL`, so that it makes up for other T and C_g, or
-        `ADAM_ETA`. C_g = 0.5 and a momentum of 0.9 are customary. (Of DP-Adam 1.25 is better in 31 and 0.2 in 5 of 72
-        cells of docs/accuracy.md.)
+        from `ADAM_ETA`. C_g = 0.5 and a momentum of 0.9 are customary.
         """
         steps, clip = given.get("steps", STEPS), given.get("gradient_clip", GRADIENT_CLIP)
-        eta = ADAM_ETA if name == "dp-adam" else TRAVEL[name] / steps / (2 * clip)
+        adam = ADAM_ETA * 2 ** -math.log10(steps / 10)
+        eta = adam if name == "dp-adam" else TRAVEL[name] / steps / (2 * clip)
         default = STEPS if mu is not None else None
         return Options(**{"steps": default, "eta": eta, "clip": 0.005, "gradient_clip": clip, **given})
 

@@ -112,3 +112,9 @@ def test_the_average_is_the_mean_of_the_second_half_of_the_iterates(name: str, s
     assert np.allclose(averaged, np.mean(after[-second_half:], axis=0), rtol=1e-12, atol=1e-12)
     for got, theta in zip(thetas[1:], after[:-1], strict=True):
         assert np.allclose(got, theta, rtol=1e-12, atol=1e-12), "the average is no part of the descent"
+
+
+@pytest.mark.parametrize(("name", "factor"), [("dp-sgd", 10), ("dp-momentum", 10), ("dp-adam", 2)])
+def test_ten_times_as_many_steps_are_by_default_so_much_shorter(name: str, factor: float) -> None:
+    rates = [METHODS[name].defaults(FACTS, 1.0, {"steps": steps}).eta for steps in (1, 10, 100, 10_000)]
+    assert rates == pytest.approx([rates[0] / factor**i for i in (0, 1, 2, 4)])
