@@ -148,6 +148,9 @@ def calibrate(method: Method[Any], facts: Facts, given: Mapping[str, Any], priva
             assert privacy.epsilon is not None
             epsilon = privacy.epsilon
             mu = poisson.mu_for(plan, epsilon, delta, eta) if plan.sampled else accounting.mu_for(epsilon, delta, eta)
+            reached = spent(plan, mu, delta, eta) if plan.sampled else epsilon
+            # Where no less noise is accounted for, what is bought is less than was offered.
+            epsilon = reached if reached < 0.9999 * epsilon else epsilon
     except ValueError as error:
         raise UserError(sentence(error), "Choose ε such as 1, δ such as 1e-5, or with --sigma a larger one.") from error
     options = method.defaults(facts, mu, given)

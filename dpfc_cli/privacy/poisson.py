@@ -34,8 +34,8 @@ def epsilon_for(
     """ε at δ of the sampled mechanisms composed with a full-batch one of parameter μ (0: none). inf where there is
     none.
 
-    eta: paid for out of δ at the largest ε that is ever claimed, which only errs on the private side. interval: of the
-    discretised privacy loss; any gives an upper bound, a finer one a closer.
+    eta: paid for out of δ at the largest ε that is ever claimed, which only errs on the private side; so there is none
+    above that. interval: of the discretised privacy loss; any gives an upper bound, a finer one a closer.
     """
     check_privacy(1.0, delta)
     left = delta - (1 + math.exp(LARGEST_EPSILON)) * eta
@@ -48,7 +48,8 @@ def epsilon_for(
     accountant: Any = pld.PLDAccountant(value_discretization_interval=interval)
     for event in events:
         accountant.compose(event)
-    return float(accountant.get_epsilon(left))
+    epsilon = float(accountant.get_epsilon(left))
+    return epsilon if epsilon <= LARGEST_EPSILON else math.inf
 
 
 def _event(mechanism: Sampled) -> Any:
@@ -75,7 +76,7 @@ def sampled_of(plan: Plan, mu: float) -> tuple[list[Sampled], float]:
 
 def mu_for(plan: Plan, epsilon: float, delta: float, eta: float = 0.0) -> float:
     """The largest nominal μ of a plan with sampled releases whose ε at δ stays within ε: by at most 1e-6 relative
-    below.
+    below, or as far as releases of `LEAST_SAMPLED_SIGMA` are.
 
     The nominal μ is what `Plan.sigmas` divides: the μ that the plan would cost without sampling.
     """
@@ -110,9 +111,12 @@ def _largest(excess: Callable[[float], float], low: float, factor: float) -> flo
     while excess(high) <= 0:
         factor **= 2
         low, high = high, factor * high
-    if math.isinf(excess(high)):
-        # Less noise than is accounted for: stay with the largest that is.
-        return low
+    while math.isinf(excess(high)):
+        # Less noise than is accounted for. The largest μ that is may be what is looked for.
+        if high / low < 1 + 1e-7:
+            return low
+        middle = math.sqrt(low * high)
+        low, high = (middle, high) if excess(middle) <= 0 else (low, middle)
     # Regula falsi on the logarithm, kept inside the bracket.
     f_low, f_high = excess(low), excess(high)
     for _ in range(60):

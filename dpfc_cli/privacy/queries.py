@@ -8,15 +8,16 @@ and fast, and which `contribution` spells out for one record.
 **Sensitivity.** Each class proves: a contribution's Euclidean norm, as integers, is at most 4ᵇ = `lattice.unit`. The
 null record adds zero, so under zero-out adjacency the integer sums of neighbours differ by at most 4ᵇ: sensitivity 1 in
 units of 4ᵇ. Under replace-one adjacency they differ by at most `replace_one` · 4ᵇ: by the triangle inequality 2, and
-for sums of Gram type √2, since for contributions A, B with ⟨A, B⟩ ≥ 0 we have ‖A − B‖² ≤ ‖A‖² + ‖B‖². The two norm
-bounds hold whatever parameters a solver passes, because they rest on `Lattice.vector` alone.
+for sums of Gram type √2, since for contributions A, B with ⟨A, B⟩ ≥ 0 we have ‖A − B‖² ≤ ‖A‖² + ‖B‖². Both hold
+whatever parameters a solver passes: norms rest on `Lattice.vector` alone, and what is not negative in a Gram is a
+square, a label or p·(1 − p) of a p in [0, 1].
 
 Queries carry arrays and numbers, never callables. `scale` turns one integer unit into the query's natural units, which
 is post-processing.
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Literal, Protocol, get_args
 
 import numpy as np
@@ -226,8 +227,9 @@ class Gradient:
     """Σ clip(∇ℓ(θ; x, y)) over records: g_t of Algorithm 4. θ and the answer are (d or d + 1) × m.
 
     For a linear model the gradient of one record is z ⊗ r with r = σ(zᵀθ) − y, and its norm is ‖z‖·‖r‖, so it is
-    clipped without ever being formed: z/‖z‖ ⊗ r·min(‖z‖, C_g/‖r‖). theta: finite float64; clip: C_g > 0; radius: the
-    length that every z is scaled to first, None for none.
+    clipped without ever being formed: z/‖z‖ ⊗ r·min(‖z‖, C_g/‖r‖). The softmax's target is a distribution: a record of
+    several labels has y/|y|. theta: finite float64; clip: C_g > 0; radius: the length that every z is scaled to first,
+    None for none.
 
     Proof: the contribution is q ⊗ s with Σ q² ≤ 4ᵇ and Σ s² ≤ 4ᵇ, and ‖q ⊗ s‖ = ‖q‖·‖s‖ ≤ 4ᵇ. Logits are float32 and
     may round as they please: they change s, not its bound, and they depend on this record and on θ alone. ∎
@@ -260,7 +262,8 @@ class Gradient:
         p = probabilities(logits, self.loss, xp)
         length = xp.sqrt(xp.sum(z * z, axis=-1, keepdims=True))
         direction = z / xp.where(length > 0, length, 1.0)
-        residual = (p.astype(xp.float64) - y) * (length / self.clip)
+        target = y / xp.maximum(xp.sum(y, axis=-1, keepdims=True), 1.0) if self.loss == "softmax" else y
+        residual = (p.astype(xp.float64) - target) * (length / self.clip)
         return grid.vector(direction, grid.unit, xp), grid.vector(residual, grid.unit, xp)
 
 
@@ -312,13 +315,19 @@ QUERIES = (Mean, Gram, ClassSums, ClassGrams, Gradient, Hessians)
 
 
 def check(query: Query, facts: Facts) -> None:
-    """ValueError unless the query is one of `QUERIES` itself, with a chain of known steps, positive finite numbers and
-    finite arrays of their exact shapes.
+    """ValueError unless the query is one of `QUERIES` itself, with its own fields and no others, a chain of known
+    steps, positive finite numbers and finite arrays of their exact shapes.
 
-    The proofs above are about these classes and these shapes: a subclass could override `factors`, and an array of
-    another shape could broadcast one record's residual over the others.
+    The proofs above are about these classes and these shapes: a subclass could override `factors`, an attribute of the
+    instance could stand before `replace_one` or `scale`, and an array of another shape could broadcast one record's
+    residual over the others.
     """
-    if type(query) not in QUERIES or type(query.chain) is not tuple:
+    known: Any = query
+    if (
+        type(query) not in QUERIES
+        or vars(query).keys() != {field.name for field in fields(known)}
+        or type(query.chain) is not tuple
+    ):
         raise ValueError(f"{type(query).__name__} is not a query of the core")
     chains.check(query.chain, facts.d)
     numbers: list[float] = []
@@ -338,8 +347,8 @@ def check(query: Query, facts: Facts) -> None:
     for name, shape in query.array_shapes(facts).items():
         array: Any = getattr(query, name)
         # An object that behaves like an array could bring code of its own into the map over the records.
-        known = type(array) is np.ndarray and array.shape == shape and array.dtype == np.float64
-        if not known or not np.isfinite(array).all():
+        plain = type(array) is np.ndarray and array.shape == shape and array.dtype == np.float64
+        if not plain or not np.isfinite(array).all():
             raise ValueError(f"{query.kind}: {name} must be a finite float64 array of shape {shape}")
 
 

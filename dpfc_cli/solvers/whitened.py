@@ -103,9 +103,8 @@ def solve(oracle: Oracle, facts: Facts, options: Options) -> Solution:
                 radius,
             )
         )
-        # With one label a record its residuals sum to zero over the classes, hence so does what is not noise.
-        common = gradient.mean(axis=1, keepdims=True) if facts.k == 1 else 0.0
-        step = -rate / facts.n * (gradient - common)
+        # A record's residuals sum to zero over the classes, hence so does what is not noise.
+        step = -rate / facts.n * (gradient - gradient.mean(axis=1, keepdims=True))
         velocity = momentum * velocity + step
         theta = theta + momentum * velocity + step
     return Solution(chain, whiten @ theta[:-1], options.constant * theta[-1])

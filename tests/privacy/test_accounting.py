@@ -95,3 +95,11 @@ def test_no_privacy_is_infinite_and_no_release_is_free() -> None:
     assert accounting.epsilon_for(0.0, 1e-5) == 0
     assert accounting.default_delta(1_281_167) == 1 / 1_281_167
     assert accounting.default_delta(50_000) == 1e-5
+
+
+@pytest.mark.parametrize("mu", [10.5, 11.0, 12.0])
+def test_a_large_epsilon_is_found_though_the_samplers_distance_soon_takes_over(mu: float) -> None:
+    """Steps that double go from 104.8 to 209.7, where e^ε·η alone exceeds δ."""
+    found = accounting.epsilon_for(mu, 1e-5, 1e-68)
+    assert found == pytest.approx(accounting.epsilon_for(mu, 1e-5), rel=1e-6)
+    assert 90 < found < 130

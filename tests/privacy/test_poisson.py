@@ -12,6 +12,8 @@ from dpfc_cli.privacy.noise import SeededBits, bernoulli
 from dpfc_cli.privacy.oracle import Facts, Plan, Release
 from dpfc_cli.privacy.poisson import Sampled
 from dpfc_cli.privacy.queries import ClassSums
+from dpfc_cli.solvers import METHODS
+from dpfc_cli.training import Privacy, calibrate
 from tests.support import CHAIN, stream_of
 
 
@@ -22,12 +24,59 @@ def test_without_sampling_it_agrees_with_the_exact_curve(mu: float) -> None:
     assert poisson.epsilon_for([Sampled(2 / mu, 1.0, 4)], 0, 1e-5) == pytest.approx(exact, rel=1e-4)
 
 
-@pytest.mark.parametrize(("epsilon", "rate", "steps"), [(0.1, 0.05, 100), (1.0, 0.01, 1000), (0.01, 0.2, 20)])
+@pytest.mark.parametrize(
+    ("epsilon", "rate", "steps"),
+    [
+        (0.1, 0.05, 100),
+        (1.0, 0.01, 1000),
+        (0.01, 0.2, 20),
+        # From the first guess the bracket jumps to where there is less noise than is accounted for.
+        (4.0, 0.001, 5000),
+    ],
+)
 def test_calibration_never_overshoots_and_errs_by_less_than_2e_6(epsilon: float, rate: float, steps: int) -> None:
     plan = Plan((Release("gradient", (2, 2), 1.0, rate),) * steps)
     mu = poisson.mu_for(plan, epsilon, 1e-5)
     spent = poisson.epsilon_for(*poisson.sampled_of(plan, mu), 1e-5)
     assert epsilon * (1 - 2e-6) <= spent <= epsilon
+
+
+def test_where_the_least_noise_that_is_accounted_for_protects_more_that_is_what_is_claimed() -> None:
+    method, facts = METHODS["dp-sgd"], Facts(n=1000, m=2, d=2)
+    found = calibrate(method, facts, {"steps": 1, "sampling_rate": 0.5}, Privacy(epsilon=100.0, delta=1e-5))
+    (sampled,), _ = poisson.sampled_of(found.plan, found.guarantee.mu)
+    assert sampled.sigma == pytest.approx(poisson.LEAST_SAMPLED_SIGMA, rel=1e-6)
+    assert found.guarantee.epsilon == pytest.approx(31.6, abs=0.1)
+
+
+def one_sampled_step(epsilon: float, rate: float, sigma: float) -> float:
+    """δ(ε) of one Poisson-subsampled Gaussian, by the definition: P = (1 − q)·N(0, σ²) + q·N(1, σ²) against Q = N(0,
+    σ²), E_P[(1 − e^ε·Q/P)₊] and the same with P and Q changed over.
+    """
+    x = np.linspace(-12 * sigma, 1 + 12 * sigma, 2_000_001)
+    q = stats.norm.pdf(x, 0, sigma)
+    p = (1 - rate) * q + rate * stats.norm.pdf(x, 1, sigma)
+    return max(float(np.trapezoid(np.maximum(a - np.exp(epsilon) * b, 0), x)) for a, b in ((p, q), (q, p)))
+
+
+@pytest.mark.parametrize(("rate", "sigma"), [(0.5, 0.7), (0.1, 1.0), (0.01, 0.5), (0.9, 3.0)])
+def test_one_sampled_step_costs_what_the_definition_says(rate: float, sigma: float) -> None:
+    claimed = poisson.epsilon_for([Sampled(sigma, rate, 1)], 0, 1e-5)
+    assert one_sampled_step(claimed, rate, sigma) <= 1e-5
+    assert one_sampled_step(0.999 * claimed, rate, sigma) > 1e-5
+
+
+def test_many_sampled_steps_cost_what_others_have_computed() -> None:
+    """Over many steps the privacy loss is nearly Gaussian, with μ = q·√(T·(e^(1/σ²) − 1)) (Bu, Dong, Long and Su 2020,
+    "Deep learning with Gaussian differential privacy", Corollary 4).
+    """
+    rate, sigma, steps = 0.002, 1.2, 10_000
+    limit = accounting.epsilon_for(rate * np.sqrt(steps * np.expm1(sigma**-2)), 1e-5)
+    assert poisson.epsilon_for([Sampled(sigma, rate, steps)], 0, 1e-5) == pytest.approx(limit, rel=0.1)
+
+
+def test_no_more_is_claimed_than_the_distance_of_the_sampler_was_paid_for() -> None:
+    assert poisson.epsilon_for([Sampled(0.25, 0.9, 20)], 0, 1e-5) == float("inf")
 
 
 def test_sampling_needs_less_noise_than_full_passes_do() -> None:

@@ -176,3 +176,22 @@ def test_nothing_but_plain_arrays_and_numbers_enters_the_map_over_records(field:
     }
     with pytest.raises(ValueError):  # noqa: PT011
         check(replace(sound, **{field: smuggled[field]}), facts)
+
+
+@pytest.mark.parametrize("name", ["replace_one", "symmetric", "kind", "scale", "shape", "factors", "numbers"])
+def test_nothing_of_an_instance_stands_before_what_its_class_proves(name: str) -> None:
+    facts, query = Facts(n=10, m=3, d=2), Gradient(CHAIN, np.zeros((3, 3)), clip=1.0)
+    check(query, facts)
+    object.__setattr__(query, name, getattr(query, name))
+    with pytest.raises(ValueError, match="not a query of the core"):
+        check(query, facts)
+
+
+def test_with_the_softmax_a_record_of_several_labels_pulls_towards_each_equally_and_no_further() -> None:
+    facts, x = Facts(n=4, m=3, d=2, k=2), np.ones(2, np.float32)
+    theta = np.zeros((3, 3))
+    theta[:, 2] = -1e3
+    query = Gradient((Clip(1.0),), theta, clip=1e3, loss="softmax")
+    added = contribution(query, x, np.array([0, 1], np.int32), facts, Lattice(26))
+    # Half each is what is asked for, and what it has already.
+    assert np.abs(added).max() < 1e-6 * 4.0**26
