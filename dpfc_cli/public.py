@@ -33,8 +33,18 @@ def inform(
 ) -> Calibrated:
     """The same training with public features beside the private ones: plan and guarantee stay.
 
-    memory: bytes, as for `training.prepare`. progress(done, total) counts records over two passes. UserError where the
-    method has no use for them, where they are the private records, or where they come from another backbone.
+    memory: bytes, as for `training.prepare`. progress(done, total) counts records over two passes. UserError as
+    `check`, and where the set is damaged.
+    """
+    check(calibrated, private, public)
+    check_memory(calibrated, memory)
+    public.verify(SPLIT)
+    return replace(calibrated, options=replace(calibrated.options, public=moments_of(public, progress)))
+
+
+def check(calibrated: Calibrated, private: FeatureSet, public: FeatureSet) -> None:
+    """UserError where the method has no use for public features, where they are the private records, or where they come
+    from another backbone.
     """
     if "public" not in calibrated.method.options.__dataclass_fields__:
         raise UserError(
@@ -43,9 +53,6 @@ def inform(
     if calibrated.guarantee is None:
         raise UserError("--public-features has no effect with --non-private.", "Leave it out.")
     check_other(private, public)
-    check_memory(calibrated, memory)
-    public.verify(SPLIT)
-    return replace(calibrated, options=replace(calibrated.options, public=moments_of(public, progress)))
 
 
 def check_other(private: FeatureSet, public: FeatureSet) -> None:

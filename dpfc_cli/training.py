@@ -112,14 +112,26 @@ def check_options(method: Method[Any], given: Mapping[str, Any]) -> None:
             raise UserError(f"{said} must lie between {SMALLEST:g} and {LARGEST:g}, not at {value:g}.", "Give another.")
 
 
-def calibrate(method: Method[Any], facts: Facts, given: Mapping[str, Any], privacy: Privacy) -> Calibrated:
-    """Options, plan and guarantee. UserError where an option, ε, δ or σ is out of range.
+def calibrate(
+    method: Method[Any],
+    facts: Facts,
+    given: Mapping[str, Any],
+    privacy: Privacy,
+    slow: Callable[[], None] = lambda: None,
+) -> Calibrated:
+    """Options, plan and guarantee. UserError where an option, ε, δ or σ is out of range, or where there is but one
+    class. slow: called where an answer that is not refused will take seconds.
 
     With σ, μ² is that of as many equal releases at noise multiplier σ as the plan has; the plan's shares divide it.
     """
     from dpfc_cli.privacy.curator import eta_of
 
     check_options(method, given)
+    if facts.m < 2:
+        raise UserError(
+            "These features know one class only, and a head for it could say nothing else.",
+            "Give all classes when the features are made: 'dpfc extract' and 'dpfc import' take --classes.",
+        )
     if privacy.claim == "non-private":
         options = method.defaults(facts, None, given)
         optimum = getattr(options, "steps", 1) is None
@@ -138,9 +150,12 @@ def calibrate(method: Method[Any], facts: Facts, given: Mapping[str, Any], priva
     eta = eta_of(plan)
     try:
         accounting.check_privacy(1.0 if privacy.epsilon is None else privacy.epsilon, delta)
+        if privacy.sigma is not None and not 0 < privacy.sigma < math.inf:
+            raise ValueError(f"sigma must be a positive number, not {privacy.sigma:g}")
+        if plan.sampled:
+            poisson.check(plan, 1.0 if privacy.epsilon is None else privacy.epsilon, delta)
+            slow()
         if privacy.sigma is not None:
-            if not 0 < privacy.sigma < math.inf:
-                raise ValueError(f"sigma must be a positive number, not {privacy.sigma:g}")
             mu = accounting.mu_of_sigma(privacy.sigma, plan.count)
             epsilon = spent(plan, mu, delta, eta)
             accounting.check_privacy(epsilon, delta)
@@ -226,6 +241,7 @@ def run(
             features.manifest,
             features.name,
             SPLIT,
+            row.at,
             c.tuning,
             c.method.idle if c.guarantee is None else (),
             solution.converged,

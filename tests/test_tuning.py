@@ -163,7 +163,7 @@ def test_the_guarantee_stays_and_no_ledger_is_charged(private: FeatureSet, known
     oracle = training.prepare(private, after)
     head, _ = training.run(private, after, oracle, tmp_path / "a.safetensors", lambda *_: None)
     assert json.loads(json.dumps(head.card))["tuning"]["name"] == "known"
-    assert dict(statement.rows(head.card))["tuned on"].startswith(
+    assert dict(statement.rows(head.card, ""))["tuned on"].startswith(
         "known: 12 settings on 300 of its records of 3 classes"
     )
 

@@ -96,7 +96,7 @@ def _fail(what: str, remedy: str, code: int) -> None:
 def main() -> None:
     """The console script."""
     # Each module registers its command when imported; what computes is imported inside the commands.
-    from dpfc_cli.cli import audit, budget, evaluate, extract, import_, train  # noqa: F401
+    from dpfc_cli.cli import audit, budget, evaluate, extract, import_, statement, train  # noqa: F401
 
     if not _helped(sys.argv[1:]):
         app()

@@ -2,14 +2,18 @@
 
 import json
 import math
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from dpfc_cli.cli import display, places
 from dpfc_cli.cli.app import command
 from dpfc_cli.errors import sentence
+
+if TYPE_CHECKING:
+    from dpfc_cli.trust.ledger import Entry
 
 DELTAS = (1e-5, 1e-6, 1e-7)
 
@@ -145,8 +149,10 @@ def _ledger(features: str | None, explicit: bool) -> Path | None:
     return None
 
 
-def spent_on(path: Path, deltas: tuple[float, ...]) -> dict[str, Any]:
-    """What the ledger says, together with those beside it of feature sets made of the same records."""
+def spent_on(path: Path, deltas: tuple[float, ...], planned: Sequence["Entry"] = ()) -> dict[str, Any]:
+    """What the ledger says, together with those beside it of feature sets made of the same records. planned: trainings
+    that are not charged yet, which ε is to count too.
+    """
     from dpfc_cli.features.manifest import MANIFEST, load
     from dpfc_cli.trust.ledger import SUFFIX, read, records_of, together
 
@@ -157,13 +163,14 @@ def spent_on(path: Path, deltas: tuple[float, ...]) -> dict[str, Any]:
         records.add(records_of(load(folder)))
     others = sorted(set(path.parent.glob(f"*{SUFFIX}")) - {path})
     rows = [(p, row) for p in (path, *others) for row in read(p) if p == path or row.records in records]
-    all_rows = [row for _, row in rows]
+    all_rows = [*(row for _, row in rows), *planned]
     counted = {p for p, _ in rows} | {path}
     return {
         "ledger": str(path),
         "feature_sets": sorted({p.name.removesuffix(SUFFIX) for p, _ in rows} | {path.name.removesuffix(SUFFIX)}),
         "not_counted": sorted(p.name.removesuffix(SUFFIX) for p in others if p not in counted),
         "adjacency": "zero-out",
+        "exact": not any(release["rate"] < 1 for r in all_rows if r.mu for release in json.loads(r.releases)),
         "epsilon": {f"{d:g}": together(all_rows, d) for d in deltas},
         "unprotected": sum(row.claim != "private" for _, row in rows),
         "trainings": [

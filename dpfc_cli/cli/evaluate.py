@@ -2,12 +2,15 @@
 
 import json
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from dpfc_cli.cli import display, places
 from dpfc_cli.cli.app import command
+
+if TYPE_CHECKING:
+    from dpfc_cli.features.reader import FeatureSet
 
 MOST_CLASSES = 20
 """More classes than this are shown as the ten worst and the ten best; --json has all."""
@@ -17,7 +20,9 @@ ROWS = 4_096
 @command("evaluate")
 def evaluate(
     head: Annotated[Path | None, typer.Option(help="The head. Default: the newest private one in ./heads.")] = None,
-    features: Annotated[str | None, typer.Option(help="Feature set, by path or name. Default: the newest.")] = None,
+    features: Annotated[
+        str | None, typer.Option(help="Feature set, by path or name. Default: the head's own, else the newest.")
+    ] = None,
     split: Annotated[str, typer.Option(help="Which split to score.")] = "test",
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
 ) -> None:
@@ -30,9 +35,7 @@ def evaluate(
     if head is None:
         display.say(f"Head: {path} (the newest private one; name another with --head)")
     loaded = load(path)
-    found, chosen = places.feature_set(features)
-    if chosen:
-        display.say(f"Features: {found.folder} (the newest set; name another with --features)")
+    found = _features(features, str(loaded.card["features"]["name"]))
     manifest, card = found.manifest, loaded.card
     facts = found.split(split)
     d, m = loaded.weight.shape
@@ -86,7 +89,23 @@ def evaluate(
     if as_json:
         print(json.dumps(result))  # noqa: T201
         return
-    _show(result)
+    _show(result, card)
+
+
+def _features(given: str | None, own: str) -> "FeatureSet":
+    """The set to score on. own: the name of the one that the head was trained on, whose test split is the default."""
+    if given is not None:
+        return places.feature_set(given)[0]
+    found = places.set_of_training(own)
+    if found is not None:
+        display.say(f"Features: {found.folder} (the head was trained on this set; name another with --features)")
+        return found
+    found, _ = places.feature_set(None)
+    display.say(
+        f"Features: {found.folder} (the newest set, for '{own}', which the head was trained on, is not in "
+        f"'{places.features_folder()}'; name another with --features)"
+    )
+    return found
 
 
 def _mean(precisions: Any) -> float | None:
@@ -100,8 +119,10 @@ def _counted(blocks: Any, n: int, advance: display.Meter) -> Any:
         advance(start + len(x), n)
 
 
-def _show(result: dict[str, Any]) -> None:
-    private, precision = result["claim"] == "private", result["mean_average_precision"]
+def _show(result: dict[str, Any], card: dict[str, Any]) -> None:
+    from dpfc_cli.trust.statement import brief
+
+    precision = result["mean_average_precision"]
     display.facts(
         f"{result['head']} on the {result['split']} split of {result['features']}",
         [
@@ -110,13 +131,7 @@ def _show(result: dict[str, Any]) -> None:
             ("top-5", f"{result['top5']:.2%}"),
             *([("mean average precision", f"{precision:.2%}")] if precision is not None else []),
             ("records", f"{result['n']:,}"),
-            (
-                "privacy spent",
-                f"epsilon = {result['epsilon']:.6g}, delta = {result['delta']:.3g}"
-                if private
-                else "epsilon = ∞: no guarantee",
-            ),
-            *([("protects", f"one {result['unit']}, {result['adjacency']} adjacency")] if private else []),
+            *brief(card),
         ],
     )
     rows = result["per_class"]

@@ -44,6 +44,17 @@ def feature_set(given: str | None) -> tuple["FeatureSet", bool]:
     return (newest(features_folder()), True) if given is None else (FeatureSet(set_folder(given)), False)
 
 
+def set_of_training(name: str) -> "FeatureSet | None":
+    """The feature set of that name in the features folder, by the name of its real folder, as cards have it; the newest
+    if links make several.
+    """
+    from dpfc_cli.features.manifest import MANIFEST
+    from dpfc_cli.features.reader import FeatureSet
+
+    found = [path for path in features_folder().glob(f"*/{MANIFEST}") if path.parent.resolve().name == name]
+    return FeatureSet(max(found, key=lambda path: path.stat().st_mtime_ns).parent) if found else None
+
+
 def free_name(folder: Path, stem: str, suffix: str) -> Path:
     """folder/stem+suffix, numbered if that is taken: a head is never overwritten, for it was paid for."""
     path, i = folder / (stem + suffix), 1

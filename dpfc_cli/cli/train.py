@@ -1,7 +1,9 @@
 """`dpfc train`: a feature set and a budget in, a head and a statement out."""
 
 import itertools
+import math
 import re
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,6 +13,7 @@ from dpfc_cli.cli import display, places
 from dpfc_cli.cli.app import command
 
 if TYPE_CHECKING:
+    from dpfc_cli.features.reader import FeatureSet
     from dpfc_cli.training import Calibrated
 
 _PRIVACY, _METHOD = "Privacy", "Method (defaults are functions of public facts)"
@@ -30,7 +33,11 @@ def train(
     delta: Annotated[float | None, typer.Option(help="δ. Default: min(1e-5, 1/n).", rich_help_panel=_PRIVACY)] = None,
     sigma: Annotated[
         float | None,
-        typer.Option(help="Instead of ε: the noise multiplier of as many equal releases.", rich_help_panel=_PRIVACY),
+        typer.Option(
+            help="Instead of ε: the noise multiplier, which is the noise's standard deviation over the most that one "
+            "record can add, of each release if all had the same. 'dpfc budget --sigma' tells its ε.",
+            rich_help_panel=_PRIVACY,
+        ),
     ] = None,
     non_private: Annotated[
         bool,
@@ -39,8 +46,8 @@ def train(
     adjacency: Annotated[
         str | None,
         typer.Option(
-            help="What neighbouring data sets are. zero-out (default): one record counts as null; replace-one: it is "
-            "any other, which takes more noise. Their number is public in both.",
+            help="What no one may be able to tell. zero-out (default): whether one record was used or counts as null; "
+            "replace-one: whether it was another, which takes more noise. Their number is public in both.",
             rich_help_panel=_PRIVACY,
         ),
     ] = None,
@@ -74,40 +81,50 @@ def train(
     eta: Annotated[
         float | None,
         typer.Option(
-            help="Learning rate η (not dp-ls; dp-whitened: as a multiple of its rule).", rich_help_panel=_METHOD
+            help="Learning rate η (not dp-ls). dp-whitened computes its own and multiplies it by this (1).",
+            rich_help_panel=_METHOD,
         ),
     ] = None,
     lam: Annotated[
         float | None,
         typer.Option(
             "--lambda",
-            help="Ridge (dp-ls) or damping (others; dp-whitened: in units of the covariance's noise).",
+            help="λ, added to the diagonal of a noisy matrix before it is inverted: the larger, the steadier and the "
+            "blunter (not dp-sgd, -momentum, -adam). Default: about the size of the noise in that matrix. dp-whitened "
+            "takes it as a multiple of that size (0.25).",
             rich_help_panel=_METHOD,
         ),
     ] = None,
     alpha: Annotated[
-        float | None, typer.Option(help="Weight of the negatives (dp-ls).", rich_help_panel=_METHOD)
+        float | None,
+        typer.Option(
+            help="dp-ls fits each class to its own records and, with this weight, to all. Default: 0.1, and more the "
+            "stronger the noise.",
+            rich_help_panel=_METHOD,
+        ),
     ] = None,
     clip: Annotated[
         float | None,
         typer.Option(
-            help="Norm C that features are clipped to, in their own units (not dp-whitened, which scales them itself).",
+            help="Norm C that feature vectors are clipped to, in their own units (not dp-whitened, which scales them "
+            "itself). Default: 0.005, which brings practically all to one length.",
             rich_help_panel=_METHOD,
         ),
     ] = None,
     gradient_clip: Annotated[
         float | None,
         typer.Option(
-            help="Norm C_g of gradients (not dp-ls, dp-newton), in units of C; dp-whitened: of a record's length.",
+            help="Norm C_g that each record's gradient is clipped to, as a multiple of the length that records are "
+            "brought to first (not dp-ls, dp-newton). Default: 0.5, dp-fc 0.36.",
             rich_help_panel=_METHOD,
         ),
     ] = None,
     budget_split: Annotated[
         str | None,
         typer.Option(
-            help="Fractions of μ² per kind of release, in plan order: dp-whitened mean, Gram, gradients "
-            "(0.03,0.1,0.87); dp-fc Gram, gradients; dp-ls Gram, class Grams, class sums (0.2,0.1,0.7); dp-newton "
-            "gradients, Hessians (0.5,0.5).",
+            help="How the budget, μ², is divided among the kinds of release, as fractions in this order: dp-whitened "
+            "mean, Gram, gradients (0.03,0.1,0.87); dp-fc Gram, gradients; dp-ls Gram, class Grams, class sums "
+            "(0.2,0.1,0.7); dp-newton gradients, Hessians (0.5,0.5).",
             rich_help_panel=_METHOD,
         ),
     ] = None,
@@ -122,7 +139,9 @@ def train(
     average: Annotated[
         bool,
         typer.Option(
-            "--average", help="Average the late iterates (dp-sgd, -momentum, -adam).", rich_help_panel=_METHOD
+            "--average",
+            help="Take the mean of the second half of the steps, not the last one (dp-sgd, -momentum, -adam).",
+            rich_help_panel=_METHOD,
         ),
     ] = False,
     memory: Annotated[str | None, typer.Option(help="Refuse beyond this, such as 8GB. Default: what is free.")] = None,
@@ -132,11 +151,10 @@ def train(
 ) -> None:
     """Train a classifier on a feature set and charge its privacy to the ledger."""
     from dpfc_cli import public, training, tuning
+    from dpfc_cli.cli import statement
     from dpfc_cli.errors import UserError
     from dpfc_cli.heads import head as heads
     from dpfc_cli.solvers import method_named
-    from dpfc_cli.trust import statement
-    from dpfc_cli.trust.ledger import ledger_path
 
     given: dict[str, Any] = {"steps": steps, "eta": eta, "lam": lam, "alpha": alpha, "clip": clip}
     given |= {"gradient_clip": gradient_clip, "loss": loss, "sampling_rate": sampling_rate, "average": average or None}
@@ -157,23 +175,26 @@ def train(
     found, by_default = places.feature_set(features)
     facts = training.facts_of(found, adjacency or "zero-out")  # type: ignore[arg-type]
     chosen = method_named(method, facts)
-    if sampling_rate is not None:
-        display.say("Calibrating the noise for sampled releases, which takes some seconds.")
-    calibrated = training.calibrate(chosen, facts, given, privacy)
+    limit = None if memory is None else _bytes(memory)
+    calibrated = training.calibrate(
+        chosen,
+        facts,
+        given,
+        privacy,
+        lambda: display.say("Calibrating the noise for sampled releases, which takes some seconds."),
+    )
     path = _path(out, found.name, calibrated)
     if by_default:
         display.say(f"Features: {found.folder} (the newest set; name another with --features)")
-    for warning in training.forebodings(calibrated):
-        display.warn(warning)
-    limit = None if memory is None else _bytes(memory)
-    trials = None
     known = {name: places.feature_set(name)[0] for name in (tune_on, public_features) if name is not None}
-    for warning in itertools.chain.from_iterable(map(public.forebodings, known.values())):
+    if public_features is not None:
+        public.check(calibrated, found, known[public_features])
+    trials = None if tune_on is None else tuning.prepare(calibrated, given, found, known[tune_on], limit)
+    warnings = [*training.forebodings(calibrated), *itertools.chain(*map(public.forebodings, known.values()))]
+    for warning in [*warnings, *([] if trials is None else tuning.forebodings(trials))]:
         display.warn(warning)
-    if tune_on is not None:
-        trials = tuning.prepare(calibrated, given, found, known[tune_on], limit)
-        for warning in tuning.forebodings(trials):
-            display.warn(warning)
+    if (remark := _so_far(found, calibrated)) is not None:
+        display.say(remark)
     if public_features is not None:
         with display.meter("Reading the public features", "records") as reading:
             calibrated = public.inform(calibrated, found, known[public_features], limit, reading)
@@ -185,31 +206,70 @@ def train(
             calibrated = tuning.tune(calibrated, trials, tuned)
     with display.meter("Training", "records") as progress:
         head, written = training.run(found, calibrated, oracle, path, progress)
-    settings = ", ".join(f"{_named(name)} = {_text(value)}" for name, value in head.card["options"].items())
-    rows = [("method", f"{chosen.name} ({chosen.title})"), ("options", settings), *statement.rows(head.card)]
-    if calibrated.guarantee is not None and privacy.claim == "private":
-        rows.append(("spent so far", _spent(ledger_path(found.folder), calibrated.guarantee.delta)))
+    rows = statement.rows(written, head.card)
+    if privacy.claim == "private":
+        rows.append(("spent so far", _spent(found, calibrated)))
     display.facts(f"Head {written}", rows)
     if head.card.get("converged") is False:
         display.warn(
             "the optimum was not reached: where classes can be separated there is none, and the head is where the "
             "iteration ended. --steps ends it earlier."
         )
-    display.say(f"Next: dpfc evaluate{'' if privacy.claim == 'private' and out is None else f' --head {written}'}")
+    named = [] if privacy.claim == "private" and out is None else ["--head", str(written)]
+    named += [] if features is None else ["--features", features]
+    display.say(f"Next: {shlex.join(['dpfc', 'evaluate', *named])}")
 
 
-def _spent(ledger: Path, delta: float) -> str:
-    """What all trainings on these records have cost together."""
+def _so_far(found: "FeatureSet", calibrated: "Calibrated") -> str | None:
+    """What the records have cost before a training, and what that will make it; None if they have not."""
     from dpfc_cli.cli.budget import spent_on
+    from dpfc_cli.training import SPLIT
+    from dpfc_cli.trust.ledger import entry, ledger_path
 
-    spent = spent_on(ledger, (delta,))
+    c = calibrated
+    if c.guarantee is None or c.privacy.claim != "private":
+        return None
+    ledger, deltas = ledger_path(found.folder), (c.guarantee.delta,)
+    before = spent_on(ledger, deltas)
+    if not before["trainings"]:
+        return None
+    row = entry(found.manifest, SPLIT, c.method.name, "private", c.guarantee, c.facts, c.plan, "")
+    made = spent_on(ledger, deltas, (row,))
+    then = f"this training makes it {'' if made['exact'] else 'at most '}{_figure(made)}"
+    return "; ".join([f"These records have {_summed(before)} spent", then, *_not_in(before)]) + "."
+
+
+def _spent(found: "FeatureSet", calibrated: "Calibrated") -> str:
+    """What all trainings on these records have cost together, and what that leaves out."""
+    from dpfc_cli.cli.budget import spent_on
+    from dpfc_cli.trust.ledger import ledger_path
+
+    assert calibrated.guarantee is not None
+    ledger = ledger_path(found.folder)
+    spent = spent_on(ledger, (calibrated.guarantee.delta,))
     count = sum(t["claim"] == "private" for t in spent["trainings"])
+    return "; ".join([f"{_summed(spent)} by {count} private training(s)", *_not_in(spent), f"ledger {ledger}"])
+
+
+def _summed(spent: dict[str, Any]) -> str:
+    (delta,) = spent["epsilon"]
+    bound = "" if spent["exact"] else " (an upper bound, for some were sampled)"
+    return f"epsilon = {_figure(spent)}{bound} at delta = {delta} under {spent['adjacency']} adjacency"
+
+
+def _figure(spent: dict[str, Any]) -> str:
     (epsilon,) = spent["epsilon"].values()
-    return f"epsilon = {epsilon:.6g} at delta = {delta:.3g} by {count} private training(s); ledger {ledger}"
+    return "∞" if math.isinf(epsilon) else f"{epsilon:.6g}"
 
 
-def _named(option: str) -> str:
-    return {"lam": "lambda", "split": "budget split"}.get(option, option.replace("_", " "))
+def _not_in(spent: dict[str, Any]) -> list[str]:
+    """What the sum of a ledger leaves out."""
+    said = []
+    if spent["unprotected"]:
+        said.append(f"not in it: {spent['unprotected']} training(s) without a guarantee (epsilon = ∞)")
+    if spent["not_counted"]:
+        said.append(f"not in it: {', '.join(spent['not_counted'])}, which may hold some of the same records")
+    return said
 
 
 def _fractions(text: str) -> tuple[float, ...]:
@@ -219,14 +279,6 @@ def _fractions(text: str) -> tuple[float, ...]:
         return tuple(float(part) for part in text.split(","))
     except ValueError:
         raise UserError(f"--budget-split '{text}' is not a list of numbers.", "Write it like 0.15,0.85.") from None
-
-
-def _text(value: object) -> str:
-    if value is None:
-        return "until converged"
-    if isinstance(value, list | tuple):
-        return ":".join(map(_text, value))
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 def _path(out: Path | None, features: str, calibrated: "Calibrated") -> Path:

@@ -4,6 +4,7 @@ The card says how the head was made and what it cost in privacy. Everything in t
 `oracle.release`.
 """
 
+import hashlib
 import itertools
 import json
 import os
@@ -22,7 +23,10 @@ FORMAT = "dpfc-head-1"
 PRIVATE = ".safetensors"
 NONPRIVATE = ".nonprivate.safetensors"
 RESEARCH = ".research.safetensors"
-_CARD = {"method", "claim", "epsilon", "delta", "adjacency", "unit", "classes", "features", "options"}
+_CARD = {
+    *("method", "options", "claim", "epsilon", "delta", "mu", "eta", "accounting", "adjacency", "unit"),
+    *("facts", "plan", "classes", "features", "versions"),
+}
 
 
 @dataclass(frozen=True)
@@ -65,7 +69,7 @@ def save(head: Head, path: Path, temporary: Path) -> Path:
     from safetensors.numpy import save as to_bytes
 
     chain = json.dumps(to_json(head.chain))
-    metadata = {"format": FORMAT, "card": json.dumps(head.card, sort_keys=True), "chain": chain}
+    metadata = {"format": FORMAT, "card": json.dumps(head.card), "chain": chain}
     tensors = {"weight": head.weight, "bias": head.bias}
     tensors |= {f"chain.{i}": value for i, value in enumerate(arrays(head.chain))}
     data = to_bytes({name: np.ascontiguousarray(value) for name, value in tensors.items()}, metadata)
@@ -137,15 +141,25 @@ def load(path: Path) -> Head:
             or len(head.classes) != head.weight.shape[1]
         ):
             raise ValueError("its weight, bias and classes do not fit together")
-        if not set(head.card) >= _CARD or not {"name", "split", "fingerprint"} <= set(head.card["features"]):
+        if (
+            not set(head.card) >= _CARD
+            or not {"name", "split", "fingerprint"} <= set(head.card["features"])
+            or not {"n", "m", "k", "origin"} <= set(head.card["facts"])
+        ):
             raise ValueError("its card is not whole")
     except FileNotFoundError as error:
         raise UserError(
-            f"There is no head '{path}'.", "Train one with 'dpfc train', or name one with --head."
+            f"There is no head '{path}'.", "Train one with 'dpfc train', or name the file of one."
         ) from error
     except (OSError, SafetensorError, KeyError, ValueError, TypeError, AttributeError) as error:
         raise UserError(f"'{path}' cannot be read as a head: {error}.", "Name a file made by 'dpfc train'.") from error
     return head
+
+
+def digest(path: Path) -> str:
+    """SHA-256 of a head's file."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def newest(folder: Path) -> Path:

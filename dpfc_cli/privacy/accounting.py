@@ -11,6 +11,7 @@ smallest ε that can be claimed. Python only, no arrays: `dpfc budget` answers w
 
 import math
 from dataclasses import dataclass
+from statistics import NormalDist
 
 LEAST_EPSILON, LARGEST_EPSILON = 1e-4, 100.0
 LEAST_DELTA = 1e-30
@@ -30,6 +31,19 @@ class Guarantee:
     delta: float
     mu: float
     eta: float = 0.0
+
+
+@dataclass(frozen=True)
+class Attack:
+    """The best that anyone can do who looks at what was released and guesses which of two neighbouring data sets it
+    came from, whatever else they know.
+
+    accuracy: how often they are right where both are equally likely; chance is ½. power: how often they recognise the
+    second data set if they may take the first for it at a given rate (false alarms).
+    """
+
+    accuracy: float
+    power: float
 
 
 def _mills(x: float) -> float:
@@ -97,6 +111,36 @@ def epsilon_for(mu: float, delta: float, eta: float = 0.0) -> float:
         middle = (low + high) / 2
         low, high = (low, middle) if holds(middle) else (middle, high)
     return high * (1 + _SLACK)
+
+
+def gaussian_attack(mu: float, false_alarms: float, eta: float = 0.0) -> Attack:
+    """The best attack on a μ-GDP mechanism that is realised within η in total variation. false_alarms: α in (0, 1).
+
+    Proof: by definition (Dong, Roth and Su 2022, Definition 2.6) telling the data sets apart is as hard as telling
+    N(0, 1) from N(μ, 1). There the most powerful test is a threshold (Neyman and Pearson), of power Φ(Φ⁻¹(α) + μ), and
+    the one at μ/2, with both errors Φ(−μ/2), has the least sum of errors. With η each probability of an event moves
+    by at most η: power ≤ Φ(Φ⁻¹(α + η) + μ) + η, and accuracy, a mean of two, ≤ Φ(μ/2) + η. ∎
+
+    Groups: k records apart means k steps between neighbours. After each the power is at most Φ(Φ⁻¹(·) + μ) of what it
+    was, hence Φ(Φ⁻¹(α) + kμ) after all: k·μ-GDP (ibid., Theorem 2.14).
+    """
+    normal = NormalDist()
+    accuracy = normal.cdf(mu / 2) + eta
+    threshold = false_alarms + eta
+    power = normal.cdf(normal.inv_cdf(threshold) + mu) + eta if threshold < 1 else 1.0
+    return Attack(min(accuracy, 1.0), min(power, 1.0))
+
+
+def attack(epsilon: float, delta: float, false_alarms: float) -> Attack:
+    """The best attack on an (ε, δ)-private mechanism of which nothing else is known. false_alarms: α in (0, 1).
+
+    Proof: the errors α and β of any test have α + e^ε·β ≥ 1 − δ and e^ε·α + β ≥ 1 − δ (Kairouz, Oh and Viswanath 2015,
+    "The composition theorem for differential privacy"). Added up they say α + β ≥ 2(1 − δ)/(1 + e^ε), and accuracy is
+    1 − (α + β)/2; each alone bounds the power 1 − β. ∎
+    """
+    odds = math.exp(epsilon)
+    power = min(odds * false_alarms + delta, 1 - (1 - delta - false_alarms) / odds)
+    return Attack((odds + delta) / (1 + odds), min(power, 1.0))
 
 
 def zcdp_epsilon(mu: float, delta: float) -> float:

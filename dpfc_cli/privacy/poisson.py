@@ -74,12 +74,8 @@ def sampled_of(plan: Plan, mu: float) -> tuple[list[Sampled], float]:
     return sampled, math.sqrt(full)
 
 
-def mu_for(plan: Plan, epsilon: float, delta: float, eta: float = 0.0) -> float:
-    """The largest nominal μ of a plan with sampled releases whose ε at δ stays within ε: by at most 1e-6 relative
-    below, or as far as releases of `LEAST_SAMPLED_SIGMA` are.
-
-    The nominal μ is what `Plan.sigmas` divides: the μ that the plan would cost without sampling.
-    """
+def check(plan: Plan, epsilon: float, delta: float) -> None:
+    """ValueError unless `mu_for` has an answer."""
     check_privacy(epsilon, delta)
     missed = math.prod(1 - r.rate for r in plan.releases)
     if 1 - missed <= delta:
@@ -87,6 +83,14 @@ def mu_for(plan: Plan, epsilon: float, delta: float, eta: float = 0.0) -> float:
     if delta < LEAST_SAMPLED_DELTA:
         raise ValueError(f"with sampling, delta must be at least {LEAST_SAMPLED_DELTA:g}, not {delta:g}")
 
+
+def mu_for(plan: Plan, epsilon: float, delta: float, eta: float = 0.0) -> float:
+    """The largest nominal μ of a plan with sampled releases whose ε at δ stays within ε: by at most 1e-6 relative
+    below, or as far as releases of `LEAST_SAMPLED_SIGMA` are.
+
+    The nominal μ is what `Plan.sigmas` divides: the μ that the plan would cost without sampling.
+    """
+    check(plan, epsilon, delta)
     from dpfc_cli.privacy import accounting
 
     def excess(interval: float) -> Callable[[float], float]:

@@ -19,11 +19,12 @@ AUTO = "auto"
 
 
 def method_named(name: str, facts: Facts) -> Method[Any]:
-    """The method of that name; UserError with the known ones otherwise.
+    """The method of that name, in letters of either case; UserError with the known ones otherwise.
 
     "auto" is dp-whitened, which measured best of all on records with one label, and dp-fc on those with several, whose
     classes do not compete as the softmax has it (argued, not measured).
     """
+    name = name.lower()
     if name == AUTO:
         return whitened.METHOD if facts.k == 1 else dp_fc.METHOD
     try:

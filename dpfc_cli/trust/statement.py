@@ -1,11 +1,12 @@
 """What is claimed of a head, in a card for programs and in sentences for the person who must defend it."""
 
+import math
 from collections.abc import Collection, Mapping
 from typing import Any
 
 import dpfc_cli
 from dpfc_cli.features.manifest import Manifest
-from dpfc_cli.privacy.accounting import Guarantee, zcdp_epsilon
+from dpfc_cli.privacy.accounting import LARGEST_EPSILON, Guarantee, attack, epsilon_for, gaussian_attack, zcdp_epsilon
 from dpfc_cli.privacy.oracle import Facts, Plan
 from dpfc_cli.trust.ledger import Claim, releases
 
@@ -16,10 +17,11 @@ NOT_COVERED = (
     "running time, progress and memory use",
 )
 
-
 EXACT = "Gaussian differential privacy, exact composition of full passes"
 SAMPLED = "privacy loss distributions of Poisson-sampled Gaussian releases (dp_accounting), an upper bound"
-
+FALSE_ALARMS = 0.05
+GROUPS = (2, 5, 10)
+"""Of how many records of one person the statement speaks."""
 
 OPTIMUM = ("steps", "clip", "loss", "constant")
 
@@ -34,20 +36,22 @@ def card(
     manifest: Manifest,
     feature_set: str,
     split: str,
+    date: str,
     tuning: Mapping[str, Any] | None = None,
     idle: Collection[str] = (),
     converged: bool | None = None,
 ) -> dict[str, Any]:
     """The card of a head, JSON-able. `epsilon` and `delta` are null unless the claim is "private".
 
-    Of public features it says where they came from ("public_features"); their arrays are no option. tuning: what is
-    said of public records that the options were chosen on. idle: options that had no effect. converged: whether a twin
-    that runs to the optimum got there.
+    date: of the training, UTC, as in the ledger. Of public features it says where they came from ("public_features");
+    their arrays are no option. tuning: what is said of public records that the options were chosen on. idle: options
+    that had no effect. converged: whether a twin that runs to the optimum got there.
     """
     public = getattr(options, "public", None)
     claimed = guarantee if claim == "private" else None
     return {
         "method": method,
+        "date": date,
         "options": _in_force(options, idle),
         "claim": claim,
         "epsilon": claimed.epsilon if claimed else None,
@@ -73,25 +77,37 @@ def card(
     }
 
 
-def rows(card: dict[str, Any]) -> list[tuple[str, str]]:
-    """The statement as (what, said) pairs, from the card alone."""
-    plan, facts = card["plan"], card["facts"]
-    lines = [("claim", _claim(card))]
-    if card["claim"] == "private":
-        delta = card["delta"]
+def brief(card: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """The claim alone, as (what, said) pairs."""
+    if card["claim"] == "research":
+        return [
+            ("this head", "no guarantee: the noise came from a seed, so whoever knows it can remove it (epsilon = ∞)")
+        ]
+    if card["claim"] != "private":
+        return [("this head", "no guarantee: no noise, contributions not clipped (epsilon = ∞)")]
+    return [
+        ("this head", f"differentially private, epsilon = {card['epsilon']:.6g}, delta = {card['delta']:.3g}"),
+        ("protects", f"one {card['unit']} of {card['facts']['n']:,}; {_ADJACENCY[card['adjacency']]}"),
+    ]
+
+
+def rows(card: Mapping[str, Any], sha256: str) -> list[tuple[str, str]]:
+    """The statement as (what, said) pairs, from the card alone. sha256: of the head's file, which cannot say it."""
+    facts, private = card["facts"], card["claim"] == "private"
+    lines = [*brief(card), *(_means(card) if private else [])]
+    lines += [("made", f"{card.get('date', 'at an unknown time')}, by dpfc {card['versions']['dpfc']}")]
+    lines += [("SHA-256 of the file", sha256)]
+    if private:
         lines += [
-            ("epsilon, delta", f"({card['epsilon']:.6g}, {delta:.3g})"),
             ("accounting", card["accounting"]),
             *_compared(card),
-            ("adjacency", _ADJACENCY[card["adjacency"]]),
-            ("unit", f"one {card['unit']} of {facts['n']:,}"),
-            ("releases", "; ".join(map(_said, _by_kind(plan)))),
+            ("releases", "; ".join(map(_said, _by_kind(card["plan"])))),
+            ("in words", "; ".join(_words(card["plan"]))),
             ("sampler", f"within {card['eta']:.1e} of the exact rounded Gaussian, counted into delta"),
         ]
-    if facts["origin"] == "inferred":
-        lines.append(("public facts", "classes and labels per record were inferred, asserted public by the operator"))
-    else:
-        lines.append(("public facts", f"{facts['m']} classes, {facts['k']} label(s) per record: {facts['origin']}"))
+    lines.append(
+        ("public facts", f"{facts['m']} classes, {facts['k']} label(s) per record: {_origin(facts['origin'], private)}")
+    )
     if "public_features" in card:
         known = card["public_features"]
         said = f"{known['name']}: mean and covariance of {known['rows']:,} records, asserted public by the operator"
@@ -101,21 +117,85 @@ def rows(card: dict[str, Any]) -> list[tuple[str, str]]:
     return [*lines, ("not covered", "; ".join(NOT_COVERED))]
 
 
+def meaning(card: Mapping[str, Any]) -> dict[str, Any] | None:
+    """What the guarantee says in other figures, JSON-able; None without one.
+
+    accuracy and power of the best attack, fractions, the latter at a rate of `false_alarms`; groups: for several
+    records of one person ε at the same δ, null where it exceeds `LARGEST_EPSILON`. There are none where releases were
+    sampled: what is then known is a bound for one record, not the μ that k records multiply by k.
+    """
+    if card["claim"] != "private":
+        return None
+    if card["accounting"] == EXACT:
+        best = gaussian_attack(card["mu"], FALSE_ALARMS, card["eta"])
+        of = {k: epsilon_for(k * card["mu"], card["delta"], card["eta"]) for k in GROUPS}
+        groups = {str(k): epsilon if epsilon <= LARGEST_EPSILON else None for k, epsilon in of.items()}
+    else:
+        best, groups = attack(card["epsilon"], card["delta"], FALSE_ALARMS), None
+    return {"accuracy": best.accuracy, "power": best.power, "false_alarms": FALSE_ALARMS, "groups": groups}
+
+
 _ADJACENCY = {
-    "zero-out": "zero-out: one record may count as null; the number of records is public",
-    "replace-one": "replace-one: one record may be any other; the number of records is public",
+    "zero-out": "zero-out adjacency: it may count as null; the number of records is public",
+    "replace-one": "replace-one adjacency: it may be any other; the number of records is public",
+}
+_GUESSED = {"zero-out": "whether a record was used", "replace-one": "which of two records was used"}
+_KINDS = {
+    "mean": "sum of the feature vectors",
+    "gram": "sum over records of all products of two features",
+    "class_sums": "sum of the feature vectors, class by class",
+    "class_grams": "the gram, class by class",
+    "gradient": "sum of the loss's gradients over records",
+    "hessians": "sums of the loss's second derivatives, class by class",
 }
 
 
-def _claim(card: dict[str, Any]) -> str:
-    if card["claim"] == "private":
-        return "differentially private"
-    if card["claim"] == "research":
-        return "none: the noise came from a seed, so whoever knows it can remove it (epsilon = ∞)"
-    return "none: no noise, contributions not clipped (epsilon = ∞)"
+def _means(card: Mapping[str, Any]) -> list[tuple[str, str]]:
+    found = meaning(card)
+    assert found is not None
+    source = "" if card["accounting"] == EXACT else " (what any (epsilon, delta) implies: Kairouz et al. 2015)"
+    several = "not stated: the accounting of sampled releases is for one record, and does not extend to several"
+    if found["groups"] is not None:
+        each = (f"{k} records: epsilon = {_figure(epsilon)}" for k, epsilon in found["groups"].items())
+        several = f"{'; '.join(each)}; at the same delta (k records have k times the mu: Dong, Roth and Su 2022)"
+    return [
+        (
+            "which means",
+            f"whoever guesses {_GUESSED[card['adjacency']]} is right at most {_percent(found['accuracy'])} of the time "
+            f"(50 % is chance), and at {found['false_alarms'] * 100:g} % false alarms finds at most "
+            f"{_percent(found['power'])}, whatever else they know{source}",
+        ),
+        ("several of one person", several),
+    ]
 
 
-def _compared(card: dict[str, Any]) -> list[tuple[str, str]]:
+def _percent(fraction: float) -> str:
+    """Rounded up."""
+    return f"{min(math.ceil(1000 * fraction) / 10, 100):.1f} %"
+
+
+def _figure(epsilon: float | None) -> str:
+    """Rounded up to three digits."""
+    if epsilon is None:
+        return f"more than {LARGEST_EPSILON:g}"
+    unit = 10.0 ** (math.floor(math.log10(epsilon)) - 2)
+    return f"{math.ceil(epsilon / unit) * unit:.3g}"
+
+
+def _origin(origin: str, private: bool) -> str:
+    if origin != "inferred":
+        return origin
+    unless = "; not covered by the guarantee unless the operator asserts them (--classes, --labels-per-record)"
+    return f"inferred from the private records{unless if private else ''}"
+
+
+def _words(plan: list[dict[str, Any]]) -> list[str]:
+    kinds = dict.fromkeys(release["kind"] for release in plan)
+    sigma = "sigma: standard deviation of the noise, relative to the most that one record can change that sum"
+    return [*(f"{kind}: {_KINDS[kind]}" for kind in kinds), sigma]
+
+
+def _compared(card: Mapping[str, Any]) -> list[tuple[str, str]]:
     if card["accounting"] != EXACT:
         return []
     return [("for comparison", f"the paper's conversion would say {zcdp_epsilon(card['mu'], card['delta']):.4g}")]

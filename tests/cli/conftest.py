@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner, Result
 
-from dpfc_cli.cli import audit, budget, evaluate, extract, import_, train  # noqa: F401
+from dpfc_cli.cli import audit, budget, evaluate, extract, import_, statement, train  # noqa: F401
 from dpfc_cli.cli.app import app
 from tests.support import blobs
 

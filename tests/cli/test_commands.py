@@ -14,7 +14,7 @@ import pytest
 from dpfc_cli.heads.head import load
 from dpfc_cli.privacy.accounting import epsilon_for, mu_for
 from dpfc_cli.privacy.oracle import Facts
-from dpfc_cli.solvers import METHODS
+from dpfc_cli.solvers import AUTO, METHODS
 from dpfc_cli.trust.ledger import read
 from tests.cli.conftest import Dpfc
 from tests.support import blobs
@@ -29,7 +29,7 @@ def test_the_whole_path_from_features_to_accuracy(dpfc: Dpfc, features: Path, me
     trained = dpfc("train", "--method", method, "--epsilon", "8")
     assert trained.exit_code == 0, trained.output
     assert heads() == [f"blobs-{method}-eps8.safetensors"]
-    for words in ("zero-out", "one record of 600", "not covered", "(8, 1e-05)"):
+    for words in ("zero-out", "one record of 600", "not covered", "epsilon = 8, delta = 1e-05"):
         assert words in trained.stdout
     found = dpfc("evaluate", "--json")
     result = json.loads(found.stdout)
@@ -38,6 +38,7 @@ def test_the_whole_path_from_features_to_accuracy(dpfc: Dpfc, features: Path, me
     assert (result["epsilon"], result["method"], result["n"]) == (8, method, 150)
     table = dpfc("evaluate")
     assert "epsilon = 8, delta = 1e-05" in table.stdout
+    assert re.search(r"^this head +differentially private", table.stdout, re.M)
     assert re.search(r"^class +records +top-1$", table.stdout, re.M)
 
 
@@ -108,8 +109,66 @@ def test_a_training_says_what_its_records_have_cost_so_far(dpfc: Dpfc, features:
     for count in (1, 2):
         said = " ".join(dpfc("train", "--epsilon", "2", "--method", "dp-ls").stdout.split())
         epsilon = epsilon_for(mu_for(2.0, 1e-5) * count**0.5, 1e-5)
-        assert f"spent so far epsilon = {epsilon:.6g} at delta = 1e-05 by {count} private training(s)" in said
+        assert f"spent so far epsilon = {epsilon:.6g} at delta = 1e-05 under zero-out adjacency by {count}" in said
+        assert "not in it" not in said
     assert "spent so far" not in dpfc("train", "--non-private", "--method", "dp-ls").stdout
+
+
+def test_what_the_sum_leaves_out_is_named_beside_it(dpfc: Dpfc, features: Path, arrays: Path) -> None:
+    np.save(arrays / "train_y.npy", np.load(arrays / "train_y.npy")[::-1])
+    assert dpfc("import", str(arrays), "--out", "turned", "--classes", "3").exit_code == 0
+    ls = ("--method", "dp-ls", "--features")
+    assert dpfc("train", "--epsilon", "1", *ls, "turned").exit_code == 0
+    assert dpfc("train", "--non-private", *ls, "blobs").exit_code == 0
+    trained = dpfc("train", "--epsilon", "1", *ls, "blobs", "--adjacency", "replace-one")
+    for said in (trained.stdout, trained.stderr):
+        assert "under zero-out adjacency" in said
+        assert "not in it: 1 training(s) without a guarantee (epsilon = ∞)" in said
+        assert "not in it: turned, which may hold some of the same records" in said
+    assert "upper bound" not in trained.stdout.split("spent so far")[1]
+    sampled = ("--method", "dp-sgd", "--steps", "5", "--sampling-rate", "0.1", "--features", "blobs")
+    third = dpfc("train", "--epsilon", "1", *sampled)
+    assert "(an upper bound, for some were sampled)" in third.stdout.split("spent so far")[1]
+    assert "this training makes it at most" in third.stderr
+
+
+def test_before_the_charge_a_training_says_what_it_will_make_of_what_is_spent(dpfc: Dpfc, features: Path) -> None:
+    line = ("train", "--epsilon", "1", "--method", "dp-ls")
+    assert "spent" not in dpfc(*line).stderr
+    made = epsilon_for(mu_for(1.0, 1e-5) * 2**0.5, 1e-5)
+    said = "These records have epsilon = 1 at delta = 1e-05 under zero-out adjacency spent; this training makes it"
+    assert f"{said} {made:.6g}." in dpfc(*line).stderr
+    assert len(read(Path("features/blobs.ledger.sqlite"))) == 2
+    before = Path("features/blobs.ledger.sqlite").read_bytes()
+    refused = dpfc(*line, "--memory", "1KB")
+    assert "this training makes it" in refused.stderr
+    assert Path("features/blobs.ledger.sqlite").read_bytes() == before
+
+
+def test_a_head_is_scored_on_the_set_that_it_was_trained_on(dpfc: Dpfc, features: Path, arrays: Path) -> None:
+    """Not on a newer one of the same shape."""
+    np.save(arrays / "test_y.npy", (np.load(arrays / "test_y.npy") + 1) % 3)
+    assert dpfc("import", str(arrays), "--out", "newer", "--classes", "3").exit_code == 0
+    trained = dpfc("train", "--method", "dp-ls", "--epsilon", "8", "--features", "blobs")
+    assert trained.stderr.endswith("Next: dpfc evaluate --features blobs\n")
+    found = dpfc("evaluate", "--json")
+    result = json.loads(found.stdout)
+    assert result["features"] == "features/blobs"
+    assert result["top1"] > 0.9
+    assert "the head was trained on this set" in found.stderr
+    assert json.loads(dpfc("evaluate", "--json", "--features", "newer").stdout)["features"] == "features/newer"
+    features.rename("elsewhere")
+    moved = dpfc("evaluate", "--json")
+    assert json.loads(moved.stdout)["features"] == "features/newer"
+    assert "the newest set, for 'blobs', which the head was trained on, is not in 'features'" in moved.stderr
+    # Cards have the names of real folders.
+    Path("features/linked").symlink_to(Path("elsewhere").rename("blobs").resolve())
+    assert json.loads(dpfc("evaluate", "--json").stdout)["features"] == "features/linked"
+
+
+def test_a_methods_name_may_be_typed_in_capitals(dpfc: Dpfc, features: Path) -> None:
+    assert dpfc("train", "--method", "DP-LS", "--epsilon", "8").exit_code == 0
+    assert heads() == ["blobs-dp-ls-eps8.safetensors"]
 
 
 def test_a_statement_sums_up_releases_that_alternate(dpfc: Dpfc, features: Path) -> None:
@@ -133,6 +192,16 @@ def test_the_help_states_the_defaults_of_every_method(dpfc: Dpfc) -> None:
             assert f"{method.name} {options.steps}" in said
         if method.name in ("dp-whitened", "dp-ls", "dp-newton"):
             assert f"({','.join(f'{part:g}' for part in options.split)})" in said
+        if method.name != "dp-whitened":
+            assert options.clip == 0.005
+        if hasattr(options, "gradient_clip"):
+            assert options.gradient_clip == (0.36 if method.name == "dp-fc" else 0.5)
+    assert f"{', '.join([AUTO, *METHODS][:-1])} or {list(METHODS)[-1]}. auto:" in said
+    assert "Default: 0.005" in said
+    assert "Default: 0.5, dp-fc 0.36." in said
+    whitened = METHODS["dp-whitened"].defaults(Facts(n=1000, m=3, d=8), 1.0, {})
+    assert f"multiplies it by this ({whitened.eta:g})" in said
+    assert f"multiple of that size ({whitened.lam:g})" in said
 
 
 def test_a_sampled_training_is_accounted_as_such(dpfc: Dpfc, features: Path) -> None:

@@ -63,6 +63,8 @@ def snapshot() -> dict[str, bytes]:
         ([*TRAIN, "--public-features", "nowhere"], "There is no feature set 'nowhere'"),
         ([*TRAIN, "--public-features", "blobs"], "holds the private records themselves"),
         ([*TRAIN, "--public-features", "blobs", "--method", "dp-fc"], "--public-features is no option of dp-fc"),
+        (["statement", "nowhere.safetensors"], "There is no head"),
+        (["statement", "arrays/train_x.npy"], "cannot be read as a head"),
         (["train", "--non-private", "--public-features", "blobs"], "no effect with --non-private"),
         ([*TRAIN, "--tune-on", "nowhere"], "There is no feature set 'nowhere'"),
         ([*TRAIN, "--tune-on", "blobs"], "holds the private records themselves"),
@@ -162,6 +164,37 @@ def test_a_head_of_other_dimensions_is_refused(dpfc: Dpfc, features: Path, tmp_p
     assert "have 5" in ended.stderr
 
 
+@pytest.mark.parametrize("rate", ["2", "1e-9"])
+def test_a_bad_sampling_rate_is_refused_before_anything_is_calibrated(dpfc: Dpfc, features: Path, rate: str) -> None:
+    ended = dpfc(*TRAIN, "--method", "dp-sgd", "--sampling-rate", rate)
+    assert ended.exit_code == 2
+    assert "sampling" in ended.stderr
+    assert "Calibrating" not in ended.stderr
+
+
+def test_public_features_of_a_method_without_are_refused_without_a_warning(dpfc: Dpfc, features: Path) -> None:
+    np.savez("others.npz", train_x=np.ones((9, 8), np.float32), train_y=np.arange(9) % 3)
+    assert dpfc("import", "others.npz", "--classes", "3").exit_code == 0
+    line = ("train", "--epsilon", "0.01", "--features", "blobs", "--public-features", "others")
+    ended = dpfc(*line, "--method", "dp-fc")
+    assert ended.exit_code == 2
+    assert "--public-features is no option of dp-fc" in ended.stderr
+    assert "Warning" not in ended.stderr
+    assert dpfc(*line).stderr.count("Warning") == 2
+
+
+def test_a_head_that_could_say_one_thing_only_is_refused_before_the_charge(dpfc: Dpfc) -> None:
+    np.savez("one.npz", train_x=np.ones((50, 4), np.float32), train_y=np.zeros(50, int))
+    assert dpfc("import", "one.npz").exit_code == 0
+    before = snapshot()
+    for privacy in (("--epsilon", "1"), ("--non-private",)):
+        ended = dpfc("train", *privacy)
+        assert ended.exit_code == 2
+        assert "one class only" in ended.stderr
+        assert "--classes" in ended.stderr
+    assert snapshot() == before
+
+
 def test_a_head_is_never_overwritten(dpfc: Dpfc, features: Path) -> None:
     assert dpfc(*TRAIN, "--out", "heads/a.safetensors").exit_code == 0
     before = snapshot()
@@ -221,7 +254,7 @@ def test_options_that_the_way_to_the_optimum_does_not_read_are_refused(dpfc: Dpf
     assert dpfc(*line, "--eta", "3", "--steps", "2").exit_code == 0
     made = dpfc(*line)
     assert made.exit_code == 0
-    assert "eta" not in made.stdout.split("claim")[0]
+    assert "eta" not in made.stdout.split("this head")[0]
     assert "until converged" in made.stdout
 
 

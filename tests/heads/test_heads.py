@@ -18,8 +18,9 @@ from dpfc_cli.privacy.chain import Centre, Clip, Linear, from_json, to_json
 from tests.support import stream_of
 
 CARD = {
-    **dict.fromkeys(("method", "claim", "adjacency", "unit", "options")),
+    **dict.fromkeys(("method", "claim", "adjacency", "unit", "options", "mu", "eta", "accounting", "plan", "versions")),
     **{"epsilon": 1.0, "delta": 1e-5, "features": {"name": "a", "split": "train", "fingerprint": "b"}},
+    "facts": {"n": 9, "m": 3, "k": 1, "origin": "asserted"},
 }
 
 
@@ -90,6 +91,16 @@ def test_other_safetensors_and_truncated_heads_are_refused(tmp_path: Path) -> No
     for name in ("other", "cut"):
         with pytest.raises(UserError, match="cannot be read as a head"):
             load(tmp_path / f"{name}.safetensors")
+
+
+@pytest.mark.parametrize("missing", ["plan", "facts", "versions"])
+def test_a_head_whose_card_cannot_be_stated_is_refused(tmp_path: Path, missing: str) -> None:
+    made = head()
+    card = {name: value for name, value in made.card.items() if name != missing}
+    path = tmp_path / "a.safetensors"
+    save(replace(made, card=card), path, reserve(path))
+    with pytest.raises(UserError, match="its card is not whole"):
+        load(path)
 
 
 SAVE = """

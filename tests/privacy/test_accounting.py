@@ -86,6 +86,64 @@ def test_out_of_range_is_refused(epsilon: float, delta: float) -> None:
         accounting.mu_for(epsilon, delta)
 
 
+MUS = (1e-3, 0.27, 1.0, 3.0)
+
+
+@pytest.mark.parametrize("mu", MUS)
+def test_the_best_guess_is_what_delta_of_epsilon_says_by_duality(mu: float) -> None:
+    """For every ε the power is at most e^ε·α + δ(ε), and for one it is reached; accuracy is (1 + δ(0))/2."""
+    found = accounting.gaussian_attack(mu, 0.05)
+    lines = [math.exp(i * mu / 200) * 0.05 + accounting.delta_of(i * mu / 200, mu) for i in range(1, 2000)]
+    assert found.power == pytest.approx(min(lines), rel=1e-4)
+    assert found.power <= min(lines) * (1 + 1e-12)
+    assert found.accuracy == pytest.approx((1 + float(delta_in_100_digits(0.0, mu))) / 2, rel=1e-12)
+
+
+def test_epsilon_1_lets_a_guess_be_right_in_55_3_percent_and_find_8_4_at_5_percent_false_alarms() -> None:
+    found = accounting.gaussian_attack(accounting.mu_for(1.0, 1e-5), 0.05)
+    assert (found.accuracy, found.power) == pytest.approx((0.5533, 0.0843), abs=1e-4)
+
+
+@pytest.mark.parametrize("mu", MUS)
+def test_k_steps_between_neighbours_are_k_times_mu(mu: float) -> None:
+    power = 0.05
+    for k in range(1, 4):
+        power = accounting.gaussian_attack(mu, power).power
+        assert accounting.gaussian_attack(k * mu, 0.05).power == pytest.approx(power, rel=1e-9)
+
+
+def test_an_imperfect_sampler_helps_the_guess() -> None:
+    plain, helped = accounting.gaussian_attack(0.5, 0.05), accounting.gaussian_attack(0.5, 0.05, 1e-3)
+    assert helped.accuracy == pytest.approx(plain.accuracy + 1e-3)
+    assert helped.power == pytest.approx(accounting.gaussian_attack(0.5, 0.051).power + 1e-3)
+    assert accounting.gaussian_attack(0.5, 0.05, 1.0) == accounting.Attack(1.0, 1.0)
+
+
+@pytest.mark.parametrize("alpha", [1e-3, 0.05, 0.4, 0.9])
+@pytest.mark.parametrize(("epsilon", "delta"), [(0.1, 1e-5), (1.0, 0.01), (8.0, 1e-5), (100.0, 1e-5)])
+def test_the_bound_for_epsilon_and_delta_is_reached_by_the_leakiest_mechanism(
+    epsilon: float, delta: float, alpha: float
+) -> None:
+    """It tells the data set with probability δ, and else the likelier one with odds e^ε."""
+    likely = (1 - delta) / (1 + math.exp(-epsilon))
+    first, second = (0.0, 1 - delta - likely, likely, delta), (delta, likely, 1 - delta - likely, 0.0)
+    power, left = 0.0, alpha
+    for p, q in zip(first, second, strict=True):
+        power += q * (min(left / p, 1.0) if p else 1.0)
+        left = max(left - p, 0.0)
+    found = accounting.attack(epsilon, delta, alpha)
+    assert found.power == pytest.approx(power, rel=1e-9)
+    assert found.accuracy == pytest.approx(sum(map(max, first, second)) / 2, rel=1e-9)
+
+
+@pytest.mark.parametrize("mu", MUS)
+def test_what_is_known_of_a_gaussian_says_more_than_its_epsilon_and_delta(mu: float) -> None:
+    of_mu = accounting.gaussian_attack(mu, 0.05)
+    of_epsilon = accounting.attack(accounting.epsilon_for(mu, 1e-5), 1e-5, 0.05)
+    assert of_mu.accuracy < of_epsilon.accuracy
+    assert of_mu.power < of_epsilon.power
+
+
 def test_the_papers_conversion_inverts() -> None:
     assert accounting.zcdp_epsilon(accounting.zcdp_mu(2.5, 1e-6), 1e-6) == pytest.approx(2.5)
 

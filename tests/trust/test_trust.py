@@ -2,12 +2,15 @@
 
 import json
 import math
+import re
 import sqlite3
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+import dpfc_cli
 from dpfc_cli.errors import UserError
 from dpfc_cli.features.manifest import Manifest, SplitFacts
 from dpfc_cli.privacy.accounting import Guarantee, epsilon_for, mu_for
@@ -117,36 +120,99 @@ def manifest(origin: str = "asserted") -> Manifest:
     return Manifest(("a", "b"), 2, "float16", 1, origin, {"train": SplitFacts(100, ())}, {"name": "x"}, SOURCE)  # type: ignore[arg-type]
 
 
-def make_card(claim: ledger.Claim, origin: str = "asserted") -> dict[str, object]:
-    facts, method = Facts(n=100, m=2, d=2), METHODS["dp-fc"]
+SHA = "ab" * 32
+DATE = "2026-01-02T03:04:05+00:00"
+
+
+def make_card(
+    claim: ledger.Claim, origin: str = "asserted", adjacency: Adjacency = "zero-out", rate: float = 1.0
+) -> dict[str, Any]:
+    facts, method = Facts(n=100, m=2, d=2, adjacency=adjacency), METHODS["dp-fc"]
     guarantee = None if claim == "non-private" else Guarantee(1.0, 1e-5, mu_for(1.0, 1e-5), 1e-60)
     options = method.defaults(facts, 1.0, {})
-    return statement.card("dp-fc", options, facts, PLAN, claim, guarantee, manifest(origin), "set", "train")
+    plan = replace(PLAN, releases=tuple(replace(release, rate=rate) for release in PLAN.releases))
+    return statement.card("dp-fc", options, facts, plan, claim, guarantee, manifest(origin), "set", "train", DATE)
+
+
+def said_of(card: dict[str, Any]) -> dict[str, str]:
+    return dict(statement.rows(card, SHA))
 
 
 def test_the_statement_names_everything_that_must_be_defended() -> None:
-    said = dict(statement.rows(make_card("private")))
+    said = said_of(make_card("private"))
     text = " ".join(said.values())
-    for words in ("(1, 1e-05)", "zero-out", "one record of 100", "2 × gradient (80.0%", "gram (20.0%", "1.0e-60"):
+    for words in ("epsilon = 1, delta = 1e-05", "zero-out", "one record of 100", "2 × gradient (80.0%", "gram (20.0%"):
+        assert words in text
+    for words in ("1.0e-60", DATE, f"dpfc {dpfc_cli.__version__}", SHA):
         assert words in text
     for words in ("test split", "several pictures of one person", "backbone was trained on", "running time"):
         assert words in said["not covered"]
+    for words in ("gram: ", "gradient: ", "sigma: ", "the most that one record can change"):
+        assert words in said["in words"]
+    assert "hessians" not in said["in words"]
+
+
+def test_the_statement_says_in_plain_words_what_anyone_can_guess() -> None:
+    """Φ(μ/2) and Φ(Φ⁻¹(0.05) + μ) at μ = 0.268, rounded up."""
+    means = said_of(make_card("private"))["which means"]
+    assert "whether a record was used is right at most 55.4 % of the time (50 % is chance)" in means
+    assert "at 5 % false alarms finds at most 8.5 %" in means
+    assert "which of two records was used" in said_of(make_card("private", adjacency="replace-one"))["which means"]
+
+
+def test_the_statement_says_what_several_records_of_one_person_have_spent() -> None:
+    card = make_card("private")
+    several = said_of(card)["several of one person"]
+    for k in (2, 5, 10):
+        epsilon = float(re.search(rf"\b{k} records: epsilon = ([0-9.]+)", several)[1])  # type: ignore[index]
+        exact = epsilon_for(k * card["mu"], 1e-5)
+        assert exact <= epsilon <= exact * 1.01
+    far = {**card, "epsilon": 50.0, "mu": mu_for(50.0, 1e-5)}
+    assert "10 records: epsilon = more than 100" in said_of(far)["several of one person"]
+    assert json.loads(json.dumps(statement.meaning(far), allow_nan=False))["groups"]["10"] is None
+
+
+def test_of_sampled_trainings_only_epsilon_and_delta_speak() -> None:
+    card = make_card("private", rate=0.1)
+    said = said_of(card)
+    # (e + 1e-5)/(1 + e) and 0.05·e + 1e-5.
+    assert "right at most 73.2 % of the time" in said["which means"]
+    assert "finds at most 13.6 %" in said["which means"]
+    assert said["several of one person"].startswith("not stated: ")
+    assert statement.meaning(card)["groups"] is None  # type: ignore[index]
 
 
 @pytest.mark.parametrize("claim", ["research", "non-private"])
 def test_without_a_guarantee_none_is_claimed_anywhere(claim: ledger.Claim) -> None:
     made = make_card(claim)
     assert (made["epsilon"], made["delta"], made["mu"]) == (None, None, None)
-    said = dict(statement.rows(made))
-    assert "∞" in said["claim"]
-    assert "epsilon, delta" not in said
+    said = said_of(made)
+    assert "no guarantee" in said["this head"]
+    assert "∞" in said["this head"]
+    assert not {"protects", "which means", "several of one person"} & set(said)
+    assert statement.meaning(made) is None
 
 
-def test_inferred_facts_are_called_inferred() -> None:
-    assert (
-        "inferred, asserted public by the operator"
-        in dict(statement.rows(make_card("private", "inferred")))["public facts"]
-    )
+def test_inferred_facts_are_called_inferred_and_uncovered_for_nobody_asserted_them() -> None:
+    said = said_of(make_card("private", "inferred"))["public facts"]
+    assert said.startswith("2 classes, 1 label(s) per record: inferred from the private records; not covered")
+    assert "unless the operator asserts them (--classes" in said
+    assert "asserted public" not in said
+    for origin in ("asserted", "data set"):
+        assert said_of(make_card("private", origin))["public facts"] == f"2 classes, 1 label(s) per record: {origin}"
+
+
+def test_a_card_made_before_cards_had_dates_is_still_read() -> None:
+    card = make_card("private")
+    del card["date"]
+    assert "unknown time" in said_of(card)["made"]
+
+
+def test_every_kind_of_release_has_words() -> None:
+    for method in METHODS.values():
+        facts = Facts(n=100, m=2, d=2)
+        plan = ledger.releases(method.plan(facts, method.defaults(facts, 1.0, {})), 1.0)
+        assert len(said_of({**make_card("private"), "plan": plan})["in words"]) > 50
 
 
 def test_a_card_is_json_without_the_features_digests() -> None:
