@@ -98,7 +98,8 @@ def epsilon(value: float) -> str:
     """
     if value >= 700:
         return "∞"
-    return sigma(value) if value == 0 or sigma(value) > "0.0001" else "≤ 0.0001"
+    shown = sigma(value)
+    return "≤ 0.0001" if shown == "0.0001" else shown
 
 
 def sigma(value: float) -> str:

@@ -152,6 +152,13 @@ def _remedy(error: sqlite3.Error) -> str:
     return "Restore it from a backup; do not delete it."
 
 
+def composes_exactly(rows: list[Entry]) -> bool:
+    """Whether `together` is the least ε that can be claimed, rather than an upper bound."""
+    private = [r for r in rows if r.mu is not None]
+    sampled = any(release["rate"] < 1 for r in private for release in json.loads(r.releases))
+    return not sampled and all(r.adjacency == "zero-out" for r in private)
+
+
 def together(rows: list[Entry], delta: float) -> float:
     """ε at δ of all private trainings together. Rows without a guarantee are not in it.
 
