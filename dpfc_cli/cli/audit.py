@@ -72,7 +72,7 @@ def _audited(
     least = audit.least_runs(c.guarantee.mu)
     if runs < least:
         raise UserError(
-            f"{runs:,} pairs can refute nothing: a claim of epsilon = {epsilon:g} at delta = {delta:g} would stand "
+            f"--runs {runs} can refute nothing: a claim of epsilon = {epsilon:g} at delta = {delta:g} would stand "
             "even if every guess were right.",
             f"Give --runs {least} or more." if least <= MOST_RUNS else "Audit a smaller --epsilon.",
         )
