@@ -4,7 +4,9 @@ Exit codes: 0 done; 2 the user can mend it; 1 a defect of ours; 130 stopped by C
 """
 
 import functools
+import io
 import os
+import signal
 import sys
 from collections.abc import Callable
 from typing import Annotated, Any
@@ -56,15 +58,10 @@ def command(
         def guarded(*args: Any, **kwargs: Any) -> None:
             try:
                 function(*args, **kwargs)
-                sys.stdout.flush()
             except UserError as error:
                 _fail(error.what, error.remedy, error.exit_code)
             except KeyboardInterrupt:
                 _fail("Stopped.", when_stopped, 130)
-            except BrokenPipeError:
-                # Whoever read our output has gone; so do we, quietly.
-                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-                raise typer.Exit(0) from None
             except MemoryError:
                 _fail("The machine's memory ran out.", "Free some, or use fewer features (--pool mean) or classes.", 2)
             except (typer.Exit, typer.Abort):
@@ -93,13 +90,71 @@ def _fail(what: str, remedy: str, code: int) -> None:
     raise typer.Exit(code) from None
 
 
+class _Output(io.FileIO):
+    """Standard output or error, which takes whatever it is given: a training that is paid for does not end because a
+    line could not be written. failed: why one could not.
+    """
+
+    failed: OSError | None = None
+
+    def write(self, data: Any) -> int:
+        try:
+            return super().write(data)
+        except BrokenPipeError:
+            # Whoever read it has gone, and misses nothing.
+            return len(data)
+        except OSError as error:
+            self.failed = error
+            return len(data)
+
+
+def _output(name: str, descriptor: int) -> _Output:
+    """Put the stream `name` of `sys` upon an `_Output`; one that is closed leads nowhere, lest the next file that is
+    opened take its place.
+    """
+    stream = getattr(sys, name)
+    if stream is None:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), descriptor)
+    raw = _Output(descriptor, "w", closefd=False)
+    encoding, lines = stream.encoding if stream else "utf-8", name == "stderr" or raw.isatty()
+    # A character that a terminal does not know is no reason to end, either.
+    setattr(sys, name, io.TextIOWrapper(io.BufferedWriter(raw), encoding, "replace", line_buffering=lines))
+    return raw
+
+
 def main() -> None:
     """The console script."""
+    outputs = [_output("stdout", 1), _output("stderr", 2)]
+    try:
+        code = _run(sys.argv[1:])
+    except KeyboardInterrupt:
+        code = 130
+    # What is left is to say how it ended.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    sys.stdout.flush()
+    failed = next((output.failed for output in outputs if output.failed), None)
+    if failed and not code:
+        from dpfc_cli.cli import display
+
+        code = UserError.exit_code
+        display.fail(
+            f"The output could not be written ({failed.strerror}).",
+            "What the command made is in place. Make room, or send the output elsewhere.",
+        )
+    sys.exit(code)
+
+
+def _run(words: list[str]) -> Any:
+    """The exit code of a command line."""
     # Each module registers its command when imported; what computes is imported inside the commands.
     from dpfc_cli.cli import audit, budget, evaluate, extract, import_, statement, train  # noqa: F401
 
-    if not _helped(sys.argv[1:]):
-        app()
+    try:
+        if not _helped(words):
+            app()
+    except SystemExit as end:
+        return end.code
+    return 0
 
 
 def _helped(words: list[str]) -> bool:

@@ -1,6 +1,7 @@
 """`dpfc audit`: attack every method, and print what the attacks reach beside what is claimed."""
 
 import json
+import math
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 
 STEPS = 3
 """Of methods that iterate: enough to tell steps apart. All steps run the same code."""
+MOST_RUNS = 10_000_000
 
 
 @command("audit")
@@ -23,10 +25,10 @@ def audit(
     epsilon: Annotated[float, typer.Option(help="ε that is claimed.")] = 1.0,
     delta: Annotated[float, typer.Option(help="δ that is claimed.")] = 1e-5,
     runs: Annotated[
-        int, typer.Option(min=1, max=10_000_000, help="Pairs of runs, with and without the canary, of the releases.")
+        int, typer.Option(min=1, max=MOST_RUNS, help="Pairs of runs, with and without the canary, of the releases.")
     ] = 10_000,
     trainings: Annotated[
-        int, typer.Option(min=1, max=10_000_000, help="Pairs of whole trainings, with and without the canary.")
+        int, typer.Option(min=1, max=MOST_RUNS, help="Pairs of whole trainings, with and without the canary.")
     ] = 2_000,
     confidence: Annotated[float, typer.Option(help="Of each lower bound.")] = 0.95,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
@@ -60,29 +62,41 @@ def _audited(
     method: "Method[Any]", epsilon: float, delta: float, runs: int, trainings: int, confidence: float
 ) -> "Audit":
     from dpfc_cli import training
+    from dpfc_cli.errors import UserError
     from dpfc_cli.privacy.noise import SystemBits
     from dpfc_cli.trust import audit
 
     given = {"steps": STEPS} if "steps" in method.options.__dataclass_fields__ else {}
     c = training.calibrate(method, audit.FACTS, given, training.Privacy(epsilon, delta))
     assert c.guarantee is not None
+    least = audit.least_runs(c.guarantee.mu)
+    if runs < least:
+        raise UserError(
+            f"--runs {runs} can refute nothing: a claim of epsilon = {epsilon:g} at delta = {delta:g} would stand "
+            "even if every guess were right.",
+            f"Give --runs {least} or more." if least <= MOST_RUNS else "Audit a smaller --epsilon.",
+        )
     with display.meter(f"Attacking {method.name}", "pairs") as progress:
         return audit.audit(method, c.options, c.plan, c.guarantee, runs, trainings, confidence, SystemBits(), progress)
 
 
 def _show(found: list["Audit"], confidence: float) -> None:
-    columns = ("method", "verdict", "best attack", "claimed", "releases", "pairs", "whole trainings", "pairs")
+    columns = ("method", "verdict", "best attack", "claimed", "runs", "trainings")
     rows = [
         (
-            *(a.method, "VIOLATED" if a.violated else "consistent with the claim", a.release_level.statistic),
-            f"{a.claim.epsilon:g}",
-            *(f"{a.release_level.epsilon:.3f}", f"{a.release_level.runs:,}"),
-            *(f"{a.whole_training.epsilon:.3f}", f"{a.whole_training.runs:,}"),
+            *(a.method, "VIOLATED" if a.violated else "consistent", a.release_level.statistic),
+            *(display.epsilon(a.claim.epsilon), f"{a.release_level.runs:,}", f"{a.whole_training.runs:,}"),
+            *(_at_least(a.release_level.epsilon), _at_least(a.whole_training.epsilon)),
         )
         for a in found
     ]
-    title = f"Epsilon at delta = {found[0].claim.delta:g}: what is claimed, and at least ({confidence:.4g} confidence)"
-    display.table(title, columns, rows, left=3)
+    display.table(
+        f"Epsilon at delta = {found[0].claim.delta:g}: what is claimed, and what all releases and the head alone lose "
+        f"at least ({confidence:.4g} confidence, pairs of runs and of trainings)",
+        (*columns, "all releases", "the head"),
+        rows,
+        left=6,
+    )
     bounds = [(a, max(a.release_level.epsilon, a.whole_training.epsilon)) for a in found]
     for a, epsilon in bounds:
         if epsilon > a.claim.epsilon and not a.violated:
@@ -90,3 +104,8 @@ def _show(found: list["Audit"], confidence: float) -> None:
                 f"{a.method}: the bound is above the claim, which happens by chance in up to {1 - confidence:.2g} of "
                 "audits of a true claim. Run it again with more --runs."
             )
+
+
+def _at_least(epsilon: float) -> str:
+    """A lower bound, with as many decimals as the claim: rounded down, or more would be said than was shown."""
+    return f"{math.floor(epsilon * 1e4) / 1e4:.4f}"

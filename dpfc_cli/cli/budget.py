@@ -33,10 +33,10 @@ def budget(
     features: Annotated[str | None, typer.Option(help="Feature set whose ledger to show, by path or name.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
 ) -> None:
-    """Convert between σ and ε for every method, and show what the ledger says has been spent.
+    """Convert between σ and ε for every method; without either, show what the ledger says has been spent.
 
-    "exact" is Gaussian differential privacy; "paper" is the looser conversion ρ + 2√(ρ·ln(1/δ)) of the paper, for
-    comparison.
+    σ is that of equal releases, as train's --sigma is. Conversions are exact (Gaussian differential privacy); beside
+    them stands the paper's looser one, ρ + 2√(ρ·ln(1/δ)), for comparison.
     """
     from dpfc_cli.errors import UserError
     from dpfc_cli.privacy.accounting import check_privacy
@@ -56,9 +56,8 @@ def budget(
     result: dict[str, Any] = {}
     if sigma is not None or epsilon is not None:
         result["conversion"] = _conversion(sigma, epsilon, deltas, steps)
-    ledger = _ledger(features, explicit=features is not None or (sigma is None and epsilon is None))
-    if ledger is not None:
-        result["spent"] = spent_on(ledger, deltas)
+    if features is not None or not result:
+        result["spent"] = spent_on(_ledger(features), deltas)
     if as_json:
         print(json.dumps(_finite(result), allow_nan=False))  # noqa: T201
         return
@@ -101,35 +100,35 @@ def _converted(sigma: float | None, epsilon: float | None, delta: float, release
 
     if sigma is not None:
         mu = accounting.mu_of_sigma(sigma, releases)
-        exact, paper = accounting.epsilon_for(mu, delta), accounting.zcdp_epsilon(mu, delta)
-        return {"sigma": sigma, "epsilon": exact, "paper": paper}
+        paper = max(accounting.zcdp_epsilon(mu, delta), accounting.LEAST_EPSILON)
+        return {"sigma": sigma, "epsilon": accounting.epsilon_for(mu, delta), "paper": paper}
     assert epsilon is not None
     exact, paper = accounting.mu_for(epsilon, delta), accounting.zcdp_mu(epsilon, delta)
     return {"epsilon": epsilon, "sigma": math.sqrt(releases) / exact, "paper": math.sqrt(releases) / paper}
 
 
 def _show_conversion(rows: list[dict[str, Any]], sigma: float | None, epsilon: float | None) -> None:
-    wanted = "epsilon" if sigma is not None else "sigma"
-    given = f"sigma = {sigma:g}" if sigma is not None else f"epsilon = {epsilon:g}"
+    wanted, shown = ("epsilon", display.epsilon) if sigma is not None else ("sigma", display.sigma)
+    given = f"sigma = {sigma:.12g}" if sigma is not None else f"epsilon = {epsilon:.12g}"
+    alike: dict[tuple[str, ...], list[str]] = {}
+    for r in rows:
+        figures = (f"{r['delta']:g}", str(r["steps"] or "–"), str(r["releases"]), shown(r[wanted]), shown(r["paper"]))
+        alike.setdefault(figures, []).append(r["method"])
     display.table(
-        f"What {given} means",
-        ("method", "steps", "releases", "delta", f"{wanted}, exact", f"{wanted}, paper's conversion"),
-        [
-            (
-                r["method"],
-                str(r["steps"] or "–"),
-                str(r["releases"]),
-                f"{r['delta']:g}",
-                f"{r[wanted]:.6g}",
-                f"{r['paper']:.6g}",
-            )
-            for r in rows
-        ],
+        f"What {given} means if all releases of a training are equal: exactly, and by the paper's conversion",
+        ("method", "delta", "steps", "releases", wanted, "paper's"),
+        [(", ".join(methods), *figures) for figures, methods in alike.items()],
+        left=2,
     )
+    if epsilon is not None:
+        display.say(
+            "train divides the budget unequally and states each release's sigma. Given as its --sigma, these figures "
+            "come to the same epsilon."
+        )
 
 
-def _ledger(features: str | None, explicit: bool) -> Path | None:
-    """The ledger asked for, or the newest one; None when none was asked for and none is there."""
+def _ledger(features: str | None) -> Path:
+    """The ledger asked for, or the newest one."""
     from dpfc_cli.errors import UserError
     from dpfc_cli.trust.ledger import SUFFIX, ledger_path
 
@@ -138,15 +137,13 @@ def _ledger(features: str | None, explicit: bool) -> Path | None:
     folder = places.features_folder()
     # A set may be a link to a folder elsewhere: its ledger then lies there.
     found = {ledger_path(p.parent) for p in folder.glob("*/manifest.json")} | set(folder.glob(f"*{SUFFIX}"))
-    found = {p for p in found if p.exists()}
-    if found:
-        return max(found, key=lambda p: p.stat().st_mtime_ns)
-    if explicit:
+    found = {p.resolve() for p in found if p.exists()}
+    if not found:
         raise UserError(
             f"Nothing to show: no ledger in '{folder}', and neither --sigma nor --epsilon was given.",
             "Try: dpfc budget --sigma 10 --steps 10, or train something first.",
         )
-    return None
+    return max(found, key=lambda p: p.stat().st_mtime_ns)
 
 
 def spent_on(path: Path, deltas: tuple[float, ...], planned: Sequence["Entry"] = ()) -> dict[str, Any]:
@@ -154,7 +151,7 @@ def spent_on(path: Path, deltas: tuple[float, ...], planned: Sequence["Entry"] =
     that are not charged yet, which ε is to count too.
     """
     from dpfc_cli.features.manifest import MANIFEST, load
-    from dpfc_cli.trust.ledger import SUFFIX, read, records_of, together
+    from dpfc_cli.trust.ledger import SUFFIX, composes_exactly, read, records_of, together
 
     own = read(path)
     records = {row.records for row in own}
@@ -170,12 +167,15 @@ def spent_on(path: Path, deltas: tuple[float, ...], planned: Sequence["Entry"] =
         "feature_sets": sorted({p.name.removesuffix(SUFFIX) for p, _ in rows} | {path.name.removesuffix(SUFFIX)}),
         "not_counted": sorted(p.name.removesuffix(SUFFIX) for p in others if p not in counted),
         "adjacency": "zero-out",
-        "exact": not any(release["rate"] < 1 for r in all_rows if r.mu for release in json.loads(r.releases)),
+        "exact": composes_exactly(all_rows),
         "epsilon": {f"{d:g}": together(all_rows, d) for d in deltas},
         "unprotected": sum(row.claim != "private" for _, row in rows),
         "trainings": [
             {
-                **{name: getattr(row, name) for name in ("at", "method", "claim", "epsilon", "delta", "adjacency")},
+                **{
+                    name: getattr(row, name)
+                    for name in ("at", "method", "claim", "epsilon", "delta", "adjacency", "head")
+                },
                 "feature_set": p.name.removesuffix(SUFFIX),
             }
             for p, row in sorted(rows, key=lambda item: item[1].at)
@@ -184,17 +184,22 @@ def spent_on(path: Path, deltas: tuple[float, ...], planned: Sequence["Entry"] =
 
 
 def _show_spent(spent: dict[str, Any]) -> None:
-    rows = [
-        (
-            *(t["at"][:19].replace("T", " "), t["feature_set"], t["method"], t["claim"], t["adjacency"]),
-            *((f"{t['epsilon']:.4g}", f"{t['delta']:g}") if t["epsilon"] is not None else ("∞", "")),
-        )
-        for t in spent["trainings"]
-    ]
-    columns = ("when (UTC)", "feature set", "method", "claim", "adjacency", "epsilon", "delta")
-    display.table(f"Charged to the records of {', '.join(spent['feature_sets'])}", columns, rows, left=5)
-    total = [(d, f"{e:.6g}") for d, e in spent["epsilon"].items()]
-    display.table("Spent by the private ones together (exact, zero-out adjacency)", ("delta", "epsilon"), total)
+    private = [t for t in spent["trainings"] if t["claim"] == "private"]
+    others = [t for t in spent["trainings"] if t["claim"] != "private"]
+    sets, folder = ", ".join(spent["feature_sets"]), Path(spent["ledger"]).parent
+    columns = ("when (UTC)", "feature set", "head", "method")
+    display.table(
+        f"Charged to the records of {sets}, as far as the ledgers in {folder} know",
+        (*columns, "adjacency", "delta", "epsilon"),
+        [(*_named(t), t["adjacency"], f"{t['delta']:g}", display.epsilon(t["epsilon"])) for t in private],
+        left=6,
+    )
+    bound = "exact" if spent["exact"] else "an upper bound"
+    total = [(d, display.epsilon(e)) for d, e in spent["epsilon"].items()]
+    display.table(f"Spent by these together ({bound}, zero-out adjacency)", ("delta", "epsilon"), total)
+    if others:
+        rows = [(*_named(t), t["claim"]) for t in others]
+        display.table("Without a guarantee: epsilon = ∞", (*columns, "claim"), rows, left=5)
     if spent["not_counted"]:
         display.warn(
             f"Not counted: {', '.join(spent['not_counted'])}. Sets are linked when made of exactly the same pictures; "
@@ -205,3 +210,9 @@ def _show_spent(spent: dict[str, Any]) -> None:
             f"{spent['unprotected']} training(s) without a guarantee are not in the sum: "
             "what was released of them has epsilon = ∞."
         )
+
+
+def _named(training: dict[str, Any]) -> tuple[str, str, str, str]:
+    """When a training was, and what it was of."""
+    when, head = training["at"][:16].replace("T", " "), training["head"].removesuffix(".safetensors")
+    return when, training["feature_set"], head, training["method"]

@@ -1,11 +1,14 @@
 """Tables, remarks, progress and errors: results on stdout, everything else on stderr."""
 
+import math
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Protocol
 
+from rich.box import SIMPLE_HEAD
+from rich.cells import cell_len
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
@@ -15,22 +18,50 @@ err = Console(stderr=True, highlight=False, soft_wrap=not sys.stderr.isatty())
 
 LINE_EVERY = 10.0
 """Seconds between progress lines where there is no terminal."""
+GAP = 2
+"""Between the columns of a table."""
+NARROWEST = 16
+"""What a column of text is not squeezed below."""
 
 
 def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) -> None:
     """A rich table on a terminal, plain aligned text elsewhere. The first `left` columns are text, the others
     numbers.
+
+    On a terminal a text column that says the same in every row is said once, above. No cell is broken but the first
+    column's, between words; where that does not fit, each row is a block of lines.
     """
     if not out.is_terminal:
         _plain(title, columns, rows, left)
         return
     out.print(f"[bold]{escape(title)}[/bold]")
-    drawn = Table()
-    for i, column in enumerate(columns):
-        drawn.add_column(escape(column), justify="left" if i < left else "right", overflow="fold")
-    for row in rows:
-        drawn.add_row(*map(escape, row))
+    alike = [i for i in range(1, left) if len(rows) > 1 and len({row[i] for row in rows}) == 1]
+    if alike:
+        out.print(escape("; ".join(f"{columns[i]}: {rows[0][i]}" for i in alike)))
+    kept = [i for i in range(len(columns)) if i not in alike]
+    cells = [[line[i] for i in kept] for line in (columns, *rows)]
+    widths = [max(map(cell_len, column)) for column in zip(*cells, strict=True)]
+    words = max(cell_len(word) for line in cells for word in line[0].split() or [""])
+    if max(words, min(widths[0], NARROWEST)) + sum(widths[1:]) + GAP * (len(kept) - 1) > out.width:
+        for line in cells[1:]:
+            _lines([*zip(cells[0], line, strict=True), ("", "")])
+        return
+    drawn = _drawn()
+    for i, column in zip(kept, cells[0], strict=True):
+        drawn.add_column(escape(column), justify="left" if i < left else "right", no_wrap=i > 0)
+    for line in cells[1:]:
+        drawn.add_row(*map(escape, line))
     out.print(drawn)
+
+
+def _drawn(header: bool = True) -> Table:
+    """An empty table, whose columns stand `GAP` apart."""
+    return Table(show_header=header, box=SIMPLE_HEAD, show_edge=False, pad_edge=False, collapse_padding=True)
+
+
+def _lines(rows: Sequence[tuple[str, str]]) -> None:
+    for name, value in rows:
+        out.print(f"[bold]{escape(name)}[/bold]: {escape(value)}" if name else "")
 
 
 def _plain(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], left: int) -> None:
@@ -50,10 +81,33 @@ def facts(title: str, rows: Sequence[tuple[str, str]]) -> None:
         _plain(title, ("", ""), rows, 2)
         return
     out.print(f"[bold]{escape(title)}[/bold]")
-    drawn = Table(show_header=False)
+    if max(cell_len(name) for name, _ in rows) + GAP + NARROWEST > out.width:
+        _lines(rows)
+        return
+    drawn = _drawn(header=False)
+    drawn.add_column(no_wrap=True, style="bold")
+    drawn.add_column(overflow="fold")
     for name, value in rows:
-        drawn.add_row(f"[bold]{escape(name)}[/bold]", escape(value))
+        drawn.add_row(escape(name), escape(value))
     out.print(drawn)
+
+
+def epsilon(value: float) -> str:
+    """ε for a table: rounded up to four decimals, ∞ where e^ε is beyond float64, and a bound where it is no more than
+    the least that the accounting answers.
+    """
+    if value >= 700:
+        return "∞"
+    shown = sigma(value)
+    return "≤ 0.0001" if shown == "0.0001" else shown
+
+
+def sigma(value: float) -> str:
+    """A noise multiplier for a table: rounded up to four decimals, so that it is enough.
+
+    The 1e-9 of it by which the accounting errs on the private side does not count.
+    """
+    return f"{math.ceil(value * (1 - 1.1e-9) * 1e4) / 1e4:.4f}"
 
 
 def say(text: str) -> None:

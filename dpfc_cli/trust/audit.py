@@ -208,6 +208,14 @@ def lower_mu(wins: int, runs: int, error: float) -> float:
     return math.sqrt(2) * NormalDist().inv_cdf(low)
 
 
+def least_runs(mu: float) -> int:
+    """The fewest pairs of runs that could show a claim of μ to be false: with fewer, guesses that are all right could
+    not.
+    """
+    wrong = math.erfc(mu / 2) / 2
+    return math.floor(math.log(MAIN_SHARE * FALSE_ALARM / 2) / math.log1p(-wrong)) + 1
+
+
 def strongest(comparisons: list[Comparison], error: float) -> tuple[float, Comparison]:
     """The largest lower bound on μ, valid with probability 1 − error for all statistics together, and whose it is."""
     bounds = [lower_mu(c.wins, c.runs, c.share * error) for c in comparisons]

@@ -115,7 +115,7 @@ def charge(path: Path, row: Entry) -> None:
     values = tuple(row.__dict__.values())
     columns = ", ".join(row.__dict__)
     try:
-        with closing(sqlite3.connect(path, timeout=30)) as connection, connection:
+        with closing(_connected(path, "rwc")) as connection, connection:
             # EXTRA also syncs the folder after the journal is unlinked: the row survives a power cut.
             connection.execute("PRAGMA synchronous = EXTRA")
             connection.execute(_SCHEMA)
@@ -123,7 +123,7 @@ def charge(path: Path, row: Entry) -> None:
     except sqlite3.Error as error:
         raise UserError(
             f"The ledger '{path}' cannot be written ({error}), and nothing is trained that is not charged.",
-            "Make that place writable.",
+            _remedy(error),
         ) from error
 
 
@@ -132,13 +132,31 @@ def read(path: Path) -> list[Entry]:
     if not path.exists():
         return []
     try:
-        with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=30)) as connection:
+        with closing(_connected(path, "ro")) as connection:
             columns = ", ".join(Entry.__dataclass_fields__)
             return [Entry(*row) for row in connection.execute(f"SELECT {columns} FROM trainings ORDER BY id")]  # noqa: S608
     except sqlite3.Error as error:
-        raise UserError(
-            f"'{path}' cannot be read as a ledger: {error}.", "Restore it from a backup; do not delete it."
-        ) from error
+        raise UserError(f"'{path}' cannot be read as a ledger: {error}.", _remedy(error)) from error
+
+
+def _connected(path: Path, mode: Literal["ro", "rwc"]) -> sqlite3.Connection:
+    return sqlite3.connect(f"{path.absolute().as_uri()}?mode={mode}", uri=True, timeout=30)
+
+
+def _remedy(error: sqlite3.Error) -> str:
+    code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
+    if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+        return "Another program holds it: try again when that one has ended."
+    if code in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_FULL):
+        return "Make that place readable and writable, with room left."
+    return "Restore it from a backup; do not delete it."
+
+
+def composes_exactly(rows: list[Entry]) -> bool:
+    """Whether `together` is the least ε that can be claimed, rather than an upper bound."""
+    private = [r for r in rows if r.mu is not None]
+    sampled = any(release["rate"] < 1 for r in private for release in json.loads(r.releases))
+    return not sampled and all(r.adjacency == "zero-out" for r in private)
 
 
 def together(rows: list[Entry], delta: float) -> float:

@@ -11,11 +11,11 @@ from dpfc_cli.privacy import curator as curator_module
 from dpfc_cli.solvers import METHODS
 from tests.cli.conftest import Dpfc
 
-FEW = ("--runs", "40", "--trainings", "4")
+FEW = ("--runs", "40", "--trainings", "2")
 
 
 def test_every_method_is_attacked_and_stands(dpfc: Dpfc) -> None:
-    result = dpfc("audit", "--json", "--runs", "10", "--trainings", "2")
+    result = dpfc("audit", "--json", *FEW)
     assert result.exit_code == 0, result.output
     found = json.loads(result.stdout)
     assert [a["method"] for a in found["audits"]] == list(METHODS)
@@ -23,14 +23,16 @@ def test_every_method_is_attacked_and_stands(dpfc: Dpfc) -> None:
     for one in found["audits"]:
         assert one["claim"]["epsilon"] == 1
         assert one["claim"]["delta"] == 1e-5
-        assert (one["release_level"]["runs"], one["whole_training"]["runs"]) == (10, 2)
+        assert (one["release_level"]["runs"], one["whole_training"]["runs"]) == (40, 2)
     assert list(Path().iterdir()) == []
 
 
 def test_the_table_says_what_is_claimed_and_what_was_reached(dpfc: Dpfc) -> None:
-    result = dpfc("audit", "--method", "dp-ls", "--epsilon", "4", "--delta", "1e-6", "--confidence", "0.9", *FEW)
+    result = dpfc(
+        "audit", "--method", "dp-ls", "--epsilon", "4", "--delta", "1e-6", "--confidence", "0.9", "--runs", "60"
+    )
     assert result.exit_code == 0, result.output
-    for words in ("consistent with the claim", "delta = 1e-06", "0.9 confidence", "dp-ls"):
+    for words in ("consistent", "4.0000", "delta = 1e-06", "0.9 confidence", "dp-ls"):
         assert words in result.stdout
     assert "dp-fc" not in result.stdout
 
@@ -45,6 +47,15 @@ def test_a_refuted_claim_ends_with_exit_code_one(dpfc: Dpfc, monkeypatch: pytest
     as_json = dpfc("audit", "--method", "dp-fc", "--json", *FEW)
     assert as_json.exit_code == 1
     assert json.loads(as_json.stdout)["violated"] == ["dp-fc"]
+
+
+@pytest.mark.parametrize(("epsilon", "remedy"), [("1", "--runs 19 or more"), ("60", "a smaller --epsilon")])
+def test_an_audit_that_could_refute_nothing_is_refused(dpfc: Dpfc, epsilon: str, remedy: str) -> None:
+    result = dpfc("audit", "--method", "dp-fc", "--epsilon", epsilon, "--runs", "18", "--trainings", "1")
+    assert result.exit_code == 2
+    assert "--runs 18 can refute nothing" in result.stderr
+    assert remedy in result.stderr
+    assert result.stdout == ""
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,10 @@
-"""Progress where there is no terminal: a line now and then, with a rate and the time left, for each stage."""
+"""Tables as wide as a terminal, and progress where there is none: a line now and then for each stage."""
+
+import io
+from collections.abc import Callable
 
 import pytest
+from rich.console import Console
 
 from dpfc_cli.cli import display
 
@@ -35,3 +39,71 @@ def test_every_stage_has_a_rate_of_its_own(clock, capsys):
         "one.tar: 0.0 MB (0.0 MB/s)",
         "two.tar: 200.0 of 400.0 MB (20.0 MB/s, 10 s left)",
     ]
+
+
+COLUMNS = ("when (UTC)", "adjacency", "head", "epsilon")
+ROWS = [
+    ("2026-11-21 09:58", "zero-out", "digits-scattering-dp-whitened-eps1", "12.0000"),
+    ("2026-11-21 10:07", "zero-out", "digits-dp-ls-eps0.1", "0.1000"),
+]
+WIDTHS = pytest.mark.parametrize("width", [30, 40, 60, 61, 80, 120])
+
+
+@pytest.fixture
+def shown(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[str]]:
+    """The lines that `print_it(*arguments)` gives a terminal of so many columns."""
+
+    def on_terminal(width: int, print_it: Callable[..., None], *arguments: object) -> list[str]:
+        text = io.StringIO()
+        console = Console(width=width, force_terminal=True, color_system=None, highlight=False, file=text)
+        monkeypatch.setattr(display, "out", console)
+        print_it(*arguments)
+        return text.getvalue().splitlines()
+
+    return on_terminal
+
+
+@WIDTHS
+def test_no_name_date_or_figure_of_a_table_is_broken(shown: Callable[..., list[str]], width: int) -> None:
+    lines = shown(width, display.table, "Charged", COLUMNS, ROWS, 3)
+    text = "\n".join(lines)
+    assert "…" not in text
+    assert all(len(line) <= width for line in lines)
+    for row in ROWS:
+        for cell in row[:1] + row[2:]:
+            assert cell in text or len(cell) > width
+    together = any(all(cell in line for cell in (ROWS[0][0], *ROWS[0][2:])) for line in lines)
+    assert together == (width >= 16 + 2 + 34 + 2 + 7)
+    assert together or f"epsilon: {ROWS[0][3]}" in lines
+
+
+def test_what_every_row_says_is_said_once_above_on_a_terminal_only(
+    shown: Callable[..., list[str]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [(*row[:3], "1.0000") for row in ROWS]
+    title, alike, header, *_ = shown(80, display.table, "Charged", COLUMNS, rows, 3)
+    assert (title, alike) == ("Charged", "adjacency: zero-out")
+    assert header.split() == ["when", "(UTC)", "head", "epsilon"]
+    assert "zero-out" in shown(80, display.table, "Charged", COLUMNS, rows[:1], 3)[-1]
+    piped = Console(file=io.StringIO())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(display, "out", piped)
+        display.table("Charged", COLUMNS, rows, 3)
+    assert capsys.readouterr().out.count("zero-out") == 2
+
+
+def test_a_long_name_in_the_first_column_breaks_between_words(shown: Callable[..., list[str]]) -> None:
+    rows = [("African hunting dog, hyena dog, Cape hunting dog", "50", "50.00%"), ("[/bold]", "5", "1.00%")]
+    lines = shown(40, display.table, "Top-1 per class", ("class", "records", "top-1"), rows)
+    names = [line[:23].strip() for line in lines[3:]]
+    assert names == ["African hunting dog,", "hyena dog, Cape hunting", "dog", "[/bold]"]
+    assert lines[3].endswith("50  50.00%")
+
+
+@WIDTHS
+def test_no_fact_is_cut_short(shown: Callable[..., list[str]], width: int) -> None:
+    value = "epsilon = 1; ledger /home/somebody/a/rather/long/path/to/features/blobs.ledger.sqlite"
+    lines = shown(width, display.facts, "Head", [("mean average precision", "1"), ("spent so far", value)])
+    text = "".join(line.removeprefix("spent so far").strip(": ") for line in lines)
+    assert value.replace(" ", "") in text.replace(" ", "")
+    assert all(len(line) <= width for line in lines)

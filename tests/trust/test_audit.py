@@ -78,6 +78,13 @@ def test_the_bound_is_clopper_pearsons() -> None:
     assert audit.lower_mu(50, 100, 0.05) == audit.lower_mu(0, 100, 0.05) == audit.lower_mu(52, 100, 0.05) == 0
 
 
+@pytest.mark.parametrize("mu", [0.01, 0.27, 0.93, 2.0])
+def test_the_least_runs_are_those_whose_right_guesses_could_just_refute(mu: float) -> None:
+    least = audit.least_runs(mu)
+    error = audit.MAIN_SHARE * audit.FALSE_ALARM / 2
+    assert audit.lower_mu(least, least, error) > mu >= audit.lower_mu(least - 1, least - 1, error)
+
+
 def test_a_typical_bound_at_ten_thousand_runs_reaches_four_fifths_of_epsilon_one() -> None:
     mu = mu_for(1.0, DELTA)
     typical = round(10_000 * stats.norm.cdf(mu / math.sqrt(2)))

@@ -4,6 +4,7 @@ import json
 import math
 import re
 import sqlite3
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -95,10 +96,31 @@ def test_records_are_named_by_their_source_alone() -> None:
 def test_no_ledger_is_an_empty_one_and_a_foreign_file_is_refused(tmp_path: Path) -> None:
     assert ledger.read(tmp_path / "none.sqlite") == []
     (tmp_path / "bad.sqlite").write_text("not a database, and long enough to be read as one" * 100)
-    with pytest.raises(UserError, match="cannot be read as a ledger"):
+    with pytest.raises(UserError, match=r"(?s)cannot be read as a ledger.*Restore it from a backup; do not delete it"):
         ledger.read(tmp_path / "bad.sqlite")
-    with pytest.raises(UserError, match="nothing is trained that is not charged"):
+    said = r"(?s)nothing is trained that is not charged.*Restore it from a backup; do not delete it"
+    with pytest.raises(UserError, match=said):
         ledger.charge(tmp_path / "bad.sqlite", row(0.3))
+
+
+def test_a_ledger_that_is_sound_is_not_to_be_restored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(UserError, match="Make that place readable and writable"):
+        ledger.charge(tmp_path / "nowhere" / "l.sqlite", row(0.3))
+    path, real = tmp_path / "l.sqlite", sqlite3.connect
+    ledger.charge(path, row(0.3))
+    monkeypatch.setattr(ledger.sqlite3, "connect", lambda *a, **k: real(*a, **{**k, "timeout": 0}))
+    with closing(real(path)) as other:
+        other.execute("BEGIN EXCLUSIVE")
+        for touch in (lambda: ledger.read(path), lambda: ledger.charge(path, row(0.3))):
+            with pytest.raises(UserError, match="try again when that one has ended"):
+                touch()
+    assert len(ledger.read(path)) == 1
+
+
+def test_a_ledger_is_read_wherever_it_was_written(tmp_path: Path) -> None:
+    path = tmp_path / "50% of #2? 猫.sqlite"
+    ledger.charge(path, row(0.3))
+    assert len(ledger.read(path)) == 1
 
 
 def test_a_charge_is_synced_before_it_returns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,98 @@
+"""How a process ends whose output cannot be written, or that is stopped while it stops."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from dpfc_cli.trust.ledger import read
+from tests.cli.conftest import Dpfc
+
+MAIN = "from dpfc_cli.cli.app import main; main()"
+SIGMA = ("budget", "--sigma", "10")
+full = pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full")
+
+
+def ended(*arguments: str, program: str = MAIN, out: str = "/dev/null") -> "subprocess.CompletedProcess[str]":
+    """What a process ends with whose output goes to the file `out`."""
+    with Path(out).open("w") as stream:
+        return subprocess.run(
+            [sys.executable, "-c", program, *arguments], check=False, stdout=stream, stderr=subprocess.PIPE, text=True
+        )
+
+
+@full
+@pytest.mark.parametrize("arguments", [("--help",), ("--version",), ("train", "--help"), SIGMA, (*SIGMA, "--json")])
+def test_a_full_disk_is_named_as_such_whatever_was_to_be_said(arguments: tuple[str, ...]) -> None:
+    result = ended(*arguments, out="/dev/full")
+    assert result.returncode == 2
+    assert result.stderr.splitlines()[0] == "Error: The output could not be written (No space left on device)."
+    assert "is in place" in result.stderr.splitlines()[1]
+    assert "Traceback" not in result.stderr
+
+
+@full
+def test_an_output_longer_than_any_buffer_is_no_defect_on_a_full_disk() -> None:
+    program = f"from dpfc_cli.cli import budget; budget.print = lambda text: print('x' * 100_000); {MAIN}"
+    assert "could not be written" in ended(*SIGMA, "--json", program=program, out="/dev/full").stderr
+
+
+@full
+def test_remarks_that_cannot_be_written_stop_no_training(dpfc: Dpfc, features: Path) -> None:
+    line = [sys.executable, "-c", MAIN, "train", "--method", "dp-ls", "--epsilon", "1"]
+    with Path("/dev/full").open("w") as nowhere:
+        assert subprocess.run(line, check=False, stdout=nowhere, stderr=nowhere).returncode == 2
+    assert len(read(Path("features/blobs.ledger.sqlite"))) == len(list(Path("heads").iterdir())) == 1
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-", "<&- >&- 2>&-"])
+def test_a_stream_that_is_closed_is_not_missed(tmp_path: Path, closed: str) -> None:
+    line = f'exec "{sys.executable}" -c "{MAIN}" budget --sigma 10 {closed}'
+    result = subprocess.run(line, check=False, shell=True, capture_output=True, text=True)
+    assert (result.returncode, result.stderr) == (0, "")
+
+
+def test_no_file_takes_the_place_of_a_closed_stream() -> None:
+    program = f"""
+import os
+from dpfc_cli.cli import app
+app._run = lambda _: sum(os.path.samestat(os.fstat(n), os.stat(os.devnull)) for n in (1, 2))
+{MAIN}
+"""
+    line = f"exec '{sys.executable}' -c '{program}' budget --sigma 10 <&- >&- 2>&-"
+    assert subprocess.run(line, check=False, shell=True).returncode == 2
+
+
+@pytest.mark.parametrize("arguments", [("--help",), ("budget", "--help"), ("--version",), SIGMA])
+def test_a_reader_that_has_gone_misses_nothing(arguments: tuple[str, ...]) -> None:
+    read_end, write_end = os.pipe()
+    os.close(read_end)
+    line = [sys.executable, "-c", MAIN, *arguments]
+    result = subprocess.run(line, check=False, stdout=write_end, stderr=subprocess.PIPE, text=True)
+    os.close(write_end)
+    assert (result.returncode, result.stderr) == (0, "")
+
+
+def test_characters_that_the_terminal_lacks_are_replaced() -> None:
+    line = [sys.executable, "-c", MAIN, "budget", "--sigma", "1e-5"]
+    env = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    result = subprocess.run(line, check=False, capture_output=True, text=True, env=env)
+    assert (result.returncode, result.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("again", ["display.fail = stop", "import atexit; atexit.register(stop)"])
+def test_a_second_ctrl_c_ends_as_the_first_does(again: str) -> None:
+    program = f"""
+import os, signal
+from dpfc_cli.cli import budget, display
+def stop(*_):
+    os.kill(os.getpid(), signal.SIGINT)
+budget._conversion = stop
+{again}
+{MAIN}
+"""
+    result = ended(*SIGMA, program=program)
+    assert result.returncode == 130
+    assert "Traceback" not in result.stderr
