@@ -1,7 +1,6 @@
 """`dpfc train`: a feature set and a budget in, a head and a statement out."""
 
 import itertools
-import math
 import re
 import shlex
 from pathlib import Path
@@ -211,10 +210,7 @@ def train(
         rows.append(("spent so far", _spent(found, calibrated)))
     display.facts(f"Head {written}", rows)
     if head.card.get("converged") is False:
-        display.warn(
-            "the optimum was not reached: where classes can be separated there is none, and the head is where the "
-            "iteration ended. --steps ends it earlier."
-        )
+        display.warn("the optimum was not reached: the head is where the iteration ended.")
     named = [] if privacy.claim == "private" and out is None else ["--head", str(written)]
     named += [] if features is None else ["--features", features]
     display.say(f"Next: {shlex.join(['dpfc', 'evaluate', *named])}")
@@ -248,25 +244,26 @@ def _spent(found: "FeatureSet", calibrated: "Calibrated") -> str:
     ledger = ledger_path(found.folder)
     spent = spent_on(ledger, (calibrated.guarantee.delta,))
     count = sum(t["claim"] == "private" for t in spent["trainings"])
-    return "; ".join([f"{_summed(spent)} by {count} private training(s)", *_not_in(spent), f"ledger {ledger}"])
+    by = f"{_summed(spent)} by {counted(count, 'private training')}"
+    return "; ".join([by, *_not_in(spent), f"ledger {ledger}"])
 
 
 def _summed(spent: dict[str, Any]) -> str:
     (delta,) = spent["epsilon"]
-    bound = "" if spent["exact"] else " (an upper bound, for some were sampled)"
+    bound = "" if spent["exact"] else " (an upper bound)"
     return f"epsilon = {_figure(spent)}{bound} at delta = {delta} under {spent['adjacency']} adjacency"
 
 
 def _figure(spent: dict[str, Any]) -> str:
     (epsilon,) = spent["epsilon"].values()
-    return "∞" if math.isinf(epsilon) else f"{epsilon:.6g}"
+    return display.epsilon(epsilon)
 
 
 def _not_in(spent: dict[str, Any]) -> list[str]:
     """What the sum of a ledger leaves out."""
     said = []
     if spent["unprotected"]:
-        said.append(f"not in it: {spent['unprotected']} training(s) without a guarantee (epsilon = ∞)")
+        said.append(f"not in it: {spent['unprotected']} without a guarantee (epsilon = ∞)")
     if spent["not_counted"]:
         said.append(f"not in it: {', '.join(spent['not_counted'])}, which may hold some of the same records")
     return said

@@ -90,7 +90,8 @@ def _accelerated(oracle: Oracle, facts: Facts, chain: Chain, constant: float) ->
 
 
 def _gradient(oracle: Oracle, facts: Facts, chain: Chain, constant: float, theta: np.ndarray, loss: Loss) -> np.ndarray:
-    return oracle.release(Gradient(chain, theta, UNCLIPPED, constant, loss)) / facts.n + _ridge(facts) @ theta
+    sums = oracle.release(Gradient(chain, theta, UNCLIPPED, constant, loss))
+    return np.asarray(sums / facts.n + _ridge(facts) @ theta)
 
 
 def _ridge(facts: Facts) -> np.ndarray:
