@@ -129,7 +129,7 @@ def test_a_broken_picture_is_refused_or_a_null_record_and_neither_is_counted(dpf
     refused = dpfc(*line)
     assert refused.exit_code == 2
     assert "004.png" in refused.stderr
-    assert "curator's eyes" in refused.stderr.replace("\n", " ")
+    assert "do not publish" in refused.stderr.replace("\n", " ")
     assert "--on-error null" in refused.stderr.replace("\n", " ")
     kept = dpfc(*line, "--on-error", "null")
     assert kept.exit_code == 0, kept.output

@@ -103,7 +103,7 @@ def test_bad_arrays_are_refused_and_leave_no_set(source: Path, tmp_path: Path, c
 
 
 def test_labels_beyond_the_asserted_classes_are_refused(source: Path, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"out of range.*curator"):
+    with pytest.raises(UserError, match=r"out of range.*do not publish"):
         import_features(source, tmp_path / "set", classes=("a", "b"))
 
 

@@ -274,9 +274,9 @@ def empty(place: Path) -> Path:
 
 
 BAD = [
-    (ragged, "missing or not 2 long.*curator"),
-    (missing, "missing or not 2 long.*curator"),
-    (unlabelled, "without a label.*curator"),
+    (ragged, "missing or not 2 long.*do not publish"),
+    (missing, "missing or not 2 long.*do not publish"),
+    (unlabelled, "without a label.*do not publish"),
     (no_labels, "no column of labels"),
     (damaged, "cannot be read as parquet"),
     (unlike, "otherwise than its neighbours"),

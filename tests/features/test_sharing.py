@@ -153,7 +153,7 @@ def test_what_float16_cannot_hold_is_refused_or_made_a_null_record(tmp_path):
     features = np.array([[1, 2], [65_504, 0], [65_520, 0], [np.nan, 1], [3, 4]], np.float32)
     settings: dict[str, Any] = {"rows": {"train": 5}, "dtype": "float16", "shards": 1, "identity": IDENTITY}
     strict = writer(tmp_path / "strict", None, **settings)
-    with pytest.raises(UserError, match=r"first in row 2.*curator"), strict.shard(strict.tasks[0]) as sink:
+    with pytest.raises(UserError, match=r"first in row 2.*do not publish"), strict.shard(strict.tasks[0]) as sink:
         sink.append(features, np.zeros(5, np.int32))
     tolerant = writer(tmp_path / "tolerant", None, **settings, tolerant=True)
     with tolerant.shard(tolerant.tasks[0]) as sink:
