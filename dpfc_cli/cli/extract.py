@@ -289,7 +289,8 @@ def report(folder: Path, manifest: "Manifest") -> None:
     from dpfc_cli.training import foreboding_of_width
 
     splits = "; ".join(
-        f"{name} {split.n:,} in {counted(len(split.shards), 'shard')}" for name, split in manifest.splits.items()
+        f"{name} {split.n:,} in {counted(len(split.shards), 'shard')}"
+        for name, split in sorted(manifest.splits.items(), reverse=True)
     )
     imported = manifest.backbone.get("name") == "imported"
     said = {

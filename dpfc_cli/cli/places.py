@@ -49,11 +49,20 @@ def set_folder(given: str) -> Path:
     from dpfc_cli.trust.ledger import ledger_path
 
     folders = (Path(given), _placed(given))
-    for holds in (lambda f: (f / MANIFEST).exists(), lambda f: ledger_path(f).exists()):
+    for holds in (lambda f: _there(f / MANIFEST), lambda f: ledger_path(f).exists()):
         found = next(filter(holds, folders), None)
         if found:
             return found
     raise UserError(f"There is no feature set '{given}'.", f"Name a folder, or a set in '{features_folder()}'.")
+
+
+def _there(path: Path) -> bool:
+    """Whether there is something of that name, be it something that we may not read: then reading it says why."""
+    try:
+        path.stat()
+    except OSError as error:
+        return not isinstance(error, FileNotFoundError | NotADirectoryError)
+    return True
 
 
 def feature_set(given: str | None) -> tuple["FeatureSet", bool]:

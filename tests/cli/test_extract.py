@@ -286,6 +286,14 @@ def test_advice_can_be_followed_when_nothing_was_made_yet(dpfc: Dpfc, pictures: 
     assert made.exit_code == 0, made.output
 
 
+def test_a_set_that_cannot_be_read_is_not_said_to_be_missing(dpfc: Dpfc) -> None:
+    Path("features/looped").mkdir(parents=True)
+    Path("features/looped/manifest.json").symlink_to("manifest.json")
+    ended = dpfc("train", "--epsilon", "1", "--features", "looped")
+    assert ended.exit_code == 2
+    assert "manifest.json' cannot be read: Too many levels" in ended.stderr.replace("\n", " ")
+
+
 def test_ctrl_c_keeps_finished_shards_and_leaves_nobody_behind(
     dpfc: Dpfc, pictures: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
