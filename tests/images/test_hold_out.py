@@ -40,10 +40,13 @@ def test_no_other_picture_moves_one(tmp_path):
 
     before = test_names()
     assert 5 < len(before) < 35
-    (tmp_path / "train" / "a" / "00.png").unlink()
-    (tmp_path / "train" / "a" / "000 new.png").write_bytes(png(0))
+    new = {"a/000.png", "a/001.png", "b/200.png"}
+    for name_of_new in new:
+        (tmp_path / "train" / name_of_new).write_bytes(png(0))
     (tmp_path / "train" / "0").mkdir()
-    assert test_names() - {"a/000 new.png"} == before - {"a/00.png"}
+    assert test_names() - new == before
+    (tmp_path / "train" / "a" / "00.png").unlink()
+    assert test_names() - new == before - {"a/00.png"}
 
 
 def test_the_part_is_the_fraction_whatever_the_names_and_larger_ones_hold_the_smaller():
