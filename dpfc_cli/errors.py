@@ -4,6 +4,9 @@ Every room raises these; only `dpfc_cli.cli` turns them into text and an exit co
 and public facts. It never carries a record's values.
 """
 
+PRIVATE = "This message speaks of a private record: do not publish it."
+"""What a message says that depends on the records: whoever holds them may read it, nobody else."""
+
 
 class UserError(Exception):
     """Something the user can mend (exit code 2).
@@ -26,6 +29,12 @@ def unknown(kind: str, name: str, known: tuple[str, ...] | list[str]) -> UserErr
     near = difflib.get_close_matches(name, known, n=1)
     hint = f"Did you mean '{near[0]}'? " if near else ""
     return UserError(f"Unknown {kind} '{name}'.", f"{hint}Known: {', '.join(known)}.")
+
+
+def counted(n: int, noun: str) -> str:
+    """'1 image', '2 images', '1,000 classes'."""
+    plural = "es" if noun.endswith("s") else "s"
+    return f"{n:,} {noun}{'' if n == 1 else plural}"
 
 
 def sentence(error: Exception) -> str:

@@ -43,6 +43,7 @@ def identity_of(
         "backbone": backbone.describe(),
         "preparation": preparation,
         "dtype": dtype,
+        **({"classes": list(source.classes)} if source.renumbered else {}),
         **{name: value for name, value in other.items() if value is not None},
     }
 

@@ -1,9 +1,9 @@
-"""Labels in columnar files: which column holds them, and what its classes are called."""
+"""Labels: which column of a table holds them, what its classes are called, and that there are enough."""
 
 import json
 from collections.abc import Mapping
 
-from dpfc_cli.errors import UserError
+from dpfc_cli.errors import PRIVATE, UserError
 
 LABELS = ("label", "labels", "fine_label", "class", "target")
 """Usual names of the column."""
@@ -29,3 +29,12 @@ def class_names(metadata: Mapping[bytes, bytes] | None, label: str) -> tuple[str
         return None
     known = isinstance(names, list) and all(isinstance(n, str) for n in names) and len(set(names)) == len(names)
     return tuple(names) if known and names else None
+
+
+def check_classes(classes: tuple[str, ...], inferred: bool) -> None:
+    """UserError for fewer than two classes: nothing could be told apart. inferred: it is the records that say so."""
+    if len(classes) < 2:
+        raise UserError(
+            f"There is one class only, '{classes[0]}': nothing to tell apart.{f' {PRIVATE}' if inferred else ''}",
+            "Classes without records count if you say that there are such: --classes." if inferred else "Add another.",
+        )

@@ -1,4 +1,4 @@
-"""Data sets in shards: which file belongs to which split.
+"""Data sets in shards: which file belongs to which split, and what splits are called.
 
 A file's split is the word its name begins with, `train-00000-of-00004.parquet`, or else the name of its folder,
 `train/0000.parquet`; files that say neither are for training.
@@ -11,15 +11,16 @@ from pathlib import Path
 
 from dpfc_cli.errors import UserError
 
-_WORDS = re.compile(r"(train|test|val|valid|validation)(?![A-Za-z])")
 _NUMBERS = re.compile(r"(\d+)\.\.(\d+)")
 MOST_SHARDS = 1_000_000
-TEST_SPLITS = ("test", "val", "valid", "validation")
-"""What sources call the split to evaluate on, the first there is being taken."""
+TRAIN_SPLITS = ("train", "training")
+TEST_SPLITS = ("test", "testing", "val", "valid", "validation")
+"""What sources call the split to train on, and the one to evaluate on, of which the first there is is taken."""
+_WORDS = re.compile(f"({'|'.join(TRAIN_SPLITS + TEST_SPLITS)})(?![A-Za-z])")
 
 
 def shards(pattern: str, suffix: str) -> dict[str, list[Path]]:
-    """The files of each split, by the word that names it, sorted by name.
+    """The files of each split, sorted by name: "train", and others by the word that names them.
 
     pattern: a file, a folder (searched with its sub-folders), or names with braces, `{000..123}` or `{train,val}`, or
     wildcards. Raises UserError when it fits no file, or when a named one is missing.
@@ -72,4 +73,4 @@ def _matching(name: str) -> list[Path]:
 
 def _split(path: Path) -> str:
     match = _WORDS.match(path.name) or _WORDS.fullmatch(path.parent.name)
-    return match[1] if match else "train"
+    return "train" if match is None or match[1] in TRAIN_SPLITS else match[1]

@@ -284,17 +284,22 @@ def free_memory() -> float:
     return free
 
 
+def foreboding_of_width(d: int) -> list[str]:
+    """What so many dimensions alone say."""
+    if d <= WIDE:
+        return []
+    return [
+        f"{d:,} dimensions make a Gram matrix of {8 * d**2 / 1e9:.1f} GB whose decomposition takes long after the last "
+        "pass. Fewer dimensions (--pool mean) are faster and stand noise better."
+    ]
+
+
 def forebodings(calibrated: Calibrated) -> list[str]:
     """What public facts say will go badly, before anything is spent.
 
     A class mean of vectors of length 1 stands for n/m records; the noise in one release of it has length √d/μ.
     """
-    facts, guarantee, said = calibrated.facts, calibrated.guarantee, []
-    if facts.d > WIDE:
-        said.append(
-            f"{facts.d:,} dimensions make a Gram matrix of {8 * facts.d**2 / 1e9:.1f} GB whose decomposition takes "
-            "long after the last pass. Fewer dimensions (--pool mean) are faster and stand noise better."
-        )
+    facts, guarantee, said = calibrated.facts, calibrated.guarantee, foreboding_of_width(calibrated.facts.d)
     if guarantee is None:
         return said
     if guarantee.delta > 1 / facts.n:

@@ -25,6 +25,8 @@ BACKBONES: tuple[str, ...] = (SCATTERING, *MODELS)
 POOLINGS: tuple[str, ...] = ("none", "mean", "cls", "map")
 PREPROCESS: tuple[str, ...] = ("paper", "native")
 PRECISIONS: tuple[str, ...] = ("float32", "bfloat16")
+UNPOOLED = 32
+"""Pixels a side up to which scattering is not pooled by default."""
 
 Progress = Callable[[str, int, int | None], None]
 
@@ -78,6 +80,17 @@ def check(name: str, pool: str | None, preprocess: str = "paper", weights: str |
         raise UserError(f"scattering has no '{pool}' feature.", "Leave --pool away, or choose mean.")
 
 
+def own_pool(name: str, image_shape: tuple[int, int, int]) -> str | None:
+    """The pooling of a backbone that leaves it open, unless the user says otherwise; None: its weights decide.
+
+    Scattering has 81 numbers per channel for each 4 × 4 pixels: kept apart up to MNIST's and CIFAR's size, beyond which
+    they make tens of thousands of dimensions that no Gram matrix holds.
+    """
+    if name != SCATTERING:
+        return None
+    return "none" if max(image_shape[:2]) <= UNPOOLED else "mean"
+
+
 def geometry(name: str, preprocess: str) -> "Geometry | None":
     """How pictures become what the backbone looks at; None where it takes the data set's own size."""
     if name == SCATTERING:
@@ -113,7 +126,7 @@ def load(
             )
         from dpfc_cli.backbones import scattering
 
-        return scattering.load(name, image_shape, pool or "none")
+        return scattering.load(name, image_shape, pool or own_pool(name, image_shape) or "none")
     from dpfc_cli.backbones import transformer
 
     return transformer.load(

@@ -151,6 +151,8 @@ def _download(repository: str, file: str, progress: Progress | None, optional: b
     from huggingface_hub import errors as hub
 
     try:
+        if not isinstance(try_to_load_from_cache(repository, file), str):
+            _reach(repository, file)
         return Path(hf_hub_download(repository, file, tqdm_class=_meter(file, progress)))
     except hub.LocalEntryNotFoundError:
         # The cache remembers what the hub said not to exist.
@@ -171,6 +173,22 @@ def _download(repository: str, file: str, progress: Progress | None, optional: b
         f"'{file}' of '{repository}' could not be had from the Hugging Face hub: {problem}.",
         "Check the name and the network and try again, or get the file by other means and name it with --weights.",
     )
+
+
+def _reach(repository: str, file: str) -> None:
+    """LocalEntryNotFoundError where the hub cannot be reached: asked for a file that is not in the cache, the library
+    would try six times, half a minute long, and log each.
+    """
+    from huggingface_hub import errors as hub
+    from huggingface_hub import get_hf_file_metadata, hf_hub_url
+
+    try:
+        get_hf_file_metadata(hf_hub_url(repository, file))
+    except hub.HfHubHTTPError:
+        # It answered; what, is for the download to say.
+        return
+    except Exception as error:  # as in `_download`
+        raise hub.LocalEntryNotFoundError(str(error)) from error
 
 
 def _meter(file: str, progress: Progress | None) -> type[Any]:

@@ -21,6 +21,11 @@ def class_names(given: str | None) -> tuple[str, ...] | None:
                 f"'{given}' cannot be read as a list of names.", "Give UTF-8 text, a name a line."
             ) from error
         names = tuple(line.strip() for line in lines if line.strip())
+    elif "," not in given and given.strip():
+        raise UserError(
+            f"There is no file '{given}', and one name is no list of classes.",
+            "Give a number, names separated by commas, or a file of names.",
+        )
     else:
         names = tuple(name.strip() for name in given.split(","))
     if len(names) < 2 or len(set(names)) < len(names) or not all(names):

@@ -1,5 +1,6 @@
 """`dpfc extract`: pictures through a frozen backbone into a feature set."""
 
+import re
 import time
 from contextlib import closing
 from dataclasses import replace
@@ -8,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dpfc_cli.backbones import BACKBONES, POOLINGS, PRECISIONS, PREPROCESS
+from dpfc_cli.backbones import BACKBONES, POOLINGS, PRECISIONS, PREPROCESS, UNPOOLED
 from dpfc_cli.cli import display, places
 from dpfc_cli.cli.app import command
 from dpfc_cli.cli.classes import class_names
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 DTYPES = ("float16", "float32")
 ON_ERROR = ("refuse", "null")
+MOST_HELD_OUT = 0.9
 WHAT, HOW, WORK = "What", "How", "The work"
 
 
@@ -45,8 +47,8 @@ def extract(
     classes: Annotated[
         str | None,
         typer.Option(
-            help="For parquet and webdataset, which may not say: the classes, a public fact; their number, or names "
-            "(comma-separated, or a file with one a line).",
+            help="For imagefolder, parquet and webdataset: the classes, a public fact; names (comma-separated, or a "
+            "file with one a line; of folders, all that there are), or for webdataset and parquet their number.",
             rich_help_panel=WHAT,
         ),
     ] = None,
@@ -56,6 +58,14 @@ def extract(
             min=1, help="Only so many pictures of each split, from all over it: a trial.", rich_help_panel=WHAT
         ),
     ] = None,
+    hold_out: Annotated[
+        float | None,
+        typer.Option(
+            help="Where there is no test split: about this part of the training pictures becomes it, such as 0.1. "
+            "Each picture's own name decides.",
+            rich_help_panel=WHAT,
+        ),
+    ] = None,
     weights: Annotated[
         str | None,
         typer.Option(help="Checkpoint: a file, or hf:OWNER/NAME. Default: the model's own.", rich_help_panel=HOW),
@@ -63,7 +73,9 @@ def extract(
     pool: Annotated[
         str | None,
         typer.Option(
-            help=f"Which vector is the feature: {', '.join(POOLINGS)}. Default: the model's own.", rich_help_panel=HOW
+            help=f"Which vector is the feature: {', '.join(POOLINGS)}. Default: the model's own; of scattering, none "
+            f"for pictures of up to {UNPOOLED} pixels a side, mean for larger ones.",
+            rich_help_panel=HOW,
         ),
     ] = None,
     preprocess: Annotated[
@@ -93,7 +105,9 @@ def extract(
     ] = "refuse",
     out: Annotated[
         str | None,
-        typer.Option(help="Name (or path) of the feature set. Default: DATASET-MODEL.", rich_help_panel=WORK),
+        typer.Option(
+            help="Name (or path) of the feature set. Default: DATASET-MODEL, or FOLDER-MODEL.", rich_help_panel=WORK
+        ),
     ] = None,
     batch: Annotated[
         int | None, typer.Option(min=1, help="Pictures a step. Default: the model's.", rich_help_panel=WORK)
@@ -116,7 +130,7 @@ def extract(
     Shards that an earlier, interrupted run finished are kept: the same command goes on where it stopped.
     """
     from dpfc_cli import backbones, images
-    from dpfc_cli.errors import UserError, unknown
+    from dpfc_cli.errors import UserError, counted, unknown
 
     for kind, value, known in (
         ("dtype", dtype, DTYPES),
@@ -126,6 +140,7 @@ def extract(
         if value not in known:
             raise unknown(kind, value, known)
     share = _share(task)
+    _check_part(hold_out)
     # Known before a single byte is fetched or read.
     backbones.check(model, pool, preprocess, weights)
     named = class_names(classes)
@@ -139,11 +154,13 @@ def extract(
 
     from dpfc_cli import extraction
     from dpfc_cli.features.writer import FeatureWriter, already_complete, asserted
+    from dpfc_cli.labels import check_classes
 
     share = share or extraction.distributed()
     with display.stages("Opening the data set", "B" if images.small(dataset) else "files") as advance:
         source = images.open_images(dataset, data_dir, geometry, named, advance)
-    source = _limited(source, limit)
+    check_classes(source.classes, source.origin == "inferred")
+    source = _limited(source if hold_out is None else images.held_out(source, hold_out), limit)
     first = next(iter(source.splits.values()))
     with display.stages("Loading the model", "B") as advance:
         backbone = backbones.load(
@@ -158,10 +175,13 @@ def extract(
             progress=advance,
         )
     tolerant = on_error == "null"
-    options = {"spread": limit, "on_error": on_error if tolerant else None}
+    options = {"spread": limit, "hold_out": hold_out, "on_error": on_error if tolerant else None}
     identity = extraction.identity_of(source, backbone, dtype, geometry, **options)
     manifest = extraction.manifest_of(source, backbone, dtype, identity)
-    folder = places.named(out if out is not None else _name(source, model, pool, preprocess, limit))
+    if out is None:
+        own = pool in (None, backbones.own_pool(model, first.image_shape))
+        out = _name(_named_after(dataset), model, None if own else pool, preprocess, hold_out, limit)
+    folder = places.named(out)
     if already_complete(folder, identity):
         display.say(f"'{folder}' is complete already; delete it to make it anew.")
         report(folder, asserted(folder, manifest))
@@ -169,7 +189,7 @@ def extract(
     rows = {name: split.n for name, split in source.splits.items()}
     with closing(FeatureWriter(folder, rows, backbone.dim, dtype, 1, identity, shards, share, tolerant)) as writer:
         if writer.resumed:
-            display.say(f"Going on with '{folder}': {len(writer.tasks)} shards are still to be made.")
+            display.say(f"Going on with '{folder}': {counted(len(writer.tasks), 'shard')} still to be made.")
         _run(writer, source, backbone, tolerant)
         finished = writer.finish(manifest)
     if finished is None:
@@ -180,12 +200,23 @@ def extract(
 
 def _run(writer: "FeatureWriter", source: "ImageSet", backbone: "Backbone", tolerant: bool) -> None:
     from dpfc_cli import extraction
+    from dpfc_cli.errors import counted
 
     started = time.monotonic()
     with display.meter("Extracting", "images") as advance:
         count = extraction.run(writer, source, backbone, tolerant, advance)
     taken = time.monotonic() - started
-    display.say(f"{count:,} images in {taken:,.1f} s ({count / taken:,.0f} images/s).")
+    display.say(f"{counted(count, 'image')} in {taken:,.1f} s ({count / taken:,.0f} images/s).")
+
+
+def _check_part(hold_out: float | None) -> None:
+    from dpfc_cli.errors import UserError
+
+    if hold_out is not None and not 0 < hold_out < MOST_HELD_OUT:
+        raise UserError(
+            f"--hold-out must lie between 0 and {MOST_HELD_OUT}, not at {hold_out:g}.",
+            "Give the part of the training pictures to evaluate on, such as 0.1.",
+        )
 
 
 def _share(task: str | None) -> "Share | None":
@@ -230,22 +261,41 @@ def _limited(source: "ImageSet", limit: int | None) -> "ImageSet":
     return replace(source, splits={name: split.spread(limit) for name, split in source.splits.items()})
 
 
-def _name(source: "ImageSet", model: str, pool: str | None, preprocess: str, limit: int | None) -> str:
+def _named_after(dataset: str) -> str:
+    """The data set's name; of one that is named with its place, the folder's or the file's."""
+    kind, colon, path = dataset.partition(":")
+    if not colon:
+        return kind
+    place = Path(path).expanduser()
+    # A pattern takes its name from the folder, as in import.
+    place = place if place.exists() else place.parent
+    name = place.resolve().stem if place.is_file() else place.resolve().name
+    return re.sub(r"[^\w.]+", "-", name).strip("-.") or kind
+
+
+def _name(after: str, model: str, pool: str | None, preprocess: str, hold_out: float | None, limit: int | None) -> str:
     """What a set is called unless the user says otherwise: its data set, its model and what is not the default."""
-    parts = [source.name, model]
-    parts += [pool] if pool not in (None, "none") else []
+    parts = [after, model]
+    parts += [pool] if pool is not None else []
     parts += [preprocess] if preprocess != PREPROCESS[0] else []
+    parts += [f"holdout{hold_out:g}"] if hold_out is not None else []
     parts += [f"limit{limit}"] if limit is not None else []
     return "-".join(str(part) for part in parts)
 
 
 def report(folder: Path, manifest: "Manifest") -> None:
     """What a feature set is, as a table."""
-    splits = "; ".join(f"{name} {split.n:,} in {len(split.shards)} shard(s)" for name, split in manifest.splits.items())
+    from dpfc_cli.errors import counted
+    from dpfc_cli.training import foreboding_of_width
+
+    splits = "; ".join(
+        f"{name} {split.n:,} in {counted(len(split.shards), 'shard')}"
+        for name, split in sorted(manifest.splits.items(), reverse=True)
+    )
+    imported = manifest.backbone.get("name") == "imported"
     said = {
         "asserted": "asserted by you",
-        "inferred": "inferred from the data: assert with --classes"
-        + (" and --labels-per-record" if manifest.backbone.get("name") == "imported" else ""),
+        "inferred": "inferred from the data: assert with --classes" + (" and --labels-per-record" if imported else ""),
     }
     origin = said.get(manifest.origin, "the data set's own")
     display.facts(
@@ -258,8 +308,17 @@ def report(folder: Path, manifest: "Manifest") -> None:
                 f"{manifest.dim} dimensions, {manifest.dtype}",
             ),
             ("records", splits),
-            ("classes", f"{len(manifest.classes)} ({origin}); {manifest.labels_per_record} label(s) per record"),
+            (
+                "classes",
+                f"{len(manifest.classes)} ({origin}); {counted(manifest.labels_per_record, 'label')} per record",
+            ),
         ],
     )
-    elsewhere = "" if folder.parent == places.features_folder() else f" --features {folder}"
-    display.say(f"Next: dpfc train --epsilon 1{elsewhere}")
+    for warning in foreboding_of_width(manifest.dim):
+        display.warn(warning)
+    if "test" not in manifest.splits:
+        display.warn(
+            "there is no test split for dpfc evaluate. "
+            + ("Import test_x and test_y beside train_x and train_y." if imported else "Extract with --hold-out 0.1.")
+        )
+    display.say(f"Next: dpfc train --epsilon 1 --features {places.said(folder)}")

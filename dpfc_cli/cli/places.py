@@ -1,6 +1,7 @@
 """Where things lie unless the user says otherwise: features in ./features or $DPFC_FEATURES, heads in ./heads."""
 
 import os
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,11 +18,29 @@ def features_folder() -> Path:
 
 
 def named(out: str) -> Path:
-    """A path as given, or a bare name inside the features folder."""
+    """Where a feature set of that name is to lie: a path as given, or a bare name inside the features folder."""
+    from dpfc_cli.features.manifest import PARTIAL
+    from dpfc_cli.trust.ledger import SUFFIX
+
     if not out.strip():
         raise UserError("--out is empty.", "Give the feature set a name.")
-    path = Path(out)
-    return path if path.parent != Path() or path.is_absolute() else features_folder() / out
+    taken = next((suffix for suffix in (PARTIAL, SUFFIX) if Path(out).name.endswith(suffix)), None)
+    if taken is not None:
+        of = "unfinished sets" if taken == PARTIAL else "ledgers"
+        raise UserError(
+            f"'{out}' ends in {taken}, as the names of {of} do.", "Give the feature set another name: --out."
+        )
+    return _placed(out)
+
+
+def _placed(name: str) -> Path:
+    path = Path(name)
+    return path if path.parent != Path() or path.is_absolute() else features_folder() / name
+
+
+def said(folder: Path) -> str:
+    """How the user names a feature set in that folder on the command line."""
+    return shlex.quote(folder.name if folder.parent == features_folder() else str(folder))
 
 
 def set_folder(given: str) -> Path:
@@ -29,12 +48,21 @@ def set_folder(given: str) -> Path:
     from dpfc_cli.features.manifest import MANIFEST
     from dpfc_cli.trust.ledger import ledger_path
 
-    folders = (Path(given), named(given))
-    for holds in (lambda f: (f / MANIFEST).exists(), lambda f: ledger_path(f).exists()):
+    folders = (Path(given), _placed(given))
+    for holds in (lambda f: _there(f / MANIFEST), lambda f: ledger_path(f).exists()):
         found = next(filter(holds, folders), None)
         if found:
             return found
     raise UserError(f"There is no feature set '{given}'.", f"Name a folder, or a set in '{features_folder()}'.")
+
+
+def _there(path: Path) -> bool:
+    """Whether there is something of that name, be it something that we may not read: then reading it says why."""
+    try:
+        path.stat()
+    except OSError as error:
+        return not isinstance(error, FileNotFoundError | NotADirectoryError)
+    return True
 
 
 def feature_set(given: str | None) -> tuple["FeatureSet", bool]:

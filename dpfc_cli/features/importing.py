@@ -9,14 +9,14 @@ from pathlib import Path
 
 import numpy as np
 
-from dpfc_cli.errors import UserError
+from dpfc_cli.errors import PRIVATE, UserError
 from dpfc_cli.features.manifest import Manifest, Origin
 from dpfc_cli.features.tables import Table, opened
 from dpfc_cli.features.writer import FeatureWriter, already_complete, asserted
+from dpfc_cli.labels import check_classes
 
 ROWS = 4_096
 MOST_INFERRED = 100_000
-CURATOR = "This message depends on a record: it is for the data's curator only."
 Progress = Callable[[str, int, int], None]
 
 
@@ -54,6 +54,7 @@ def import_features(
                 "Assert the larger number, or drop columns.",
             )
         classes = classes or _inferred_classes(tables)
+        check_classes(classes, origin == "inferred")
         dtype = dtype or ("float16" if all(table.dtype == np.float16 for table in tables.values()) else "float32")
         identity = {"imported": path.name, "listing": _listing(tables, progress), "k": k, "dtype": dtype}
         described = {"dataset": path.stem if path.is_file() else path.name, "identity": identity}
@@ -84,7 +85,7 @@ def _write(writer: FeatureWriter, tables: dict[str, Table], k: int, progress: Pr
 def _inferred_classes(tables: dict[str, Table]) -> tuple[str, ...]:
     count = 1 + max(int(table.y.max()) for table in tables.values())
     if count > MOST_INFERRED:
-        raise UserError(f"The labels seem to name {count:,} classes. {CURATOR}", "Say how many there are: --classes.")
+        raise UserError(f"The labels seem to name {count:,} classes. {PRIVATE}", "Say how many there are: --classes.")
     return tuple(str(j) for j in range(count))
 
 
@@ -93,12 +94,12 @@ def _check_labels(tables: dict[str, Table], m: int | None) -> None:
         if (table.y < -1).any() or (m is not None and (table.y >= m).any()):
             high = f"0..{m - 1}" if m else "0 and above"
             raise UserError(
-                f"The {split} labels are out of range for some records. {CURATOR}",
+                f"The {split} labels are out of range for some records. {PRIVATE}",
                 f"Labels are {high} (−1 for none); check --classes.",
             )
         if (table.y < 0).all(axis=1).any():
             raise UserError(
-                f"Some {split} records are without a label. {CURATOR}",
+                f"Some {split} records are without a label. {PRIVATE}",
                 "Label them, or leave them out before importing.",
             )
 

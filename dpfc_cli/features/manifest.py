@@ -16,6 +16,8 @@ from typing import Any, Literal
 from dpfc_cli.errors import UserError
 
 MANIFEST = "manifest.json"
+PARTIAL = ".partial"
+"""What the folder's name ends in while the set is being made."""
 VERSION = 1
 Origin = Literal["data set", "asserted", "inferred"]
 
@@ -70,7 +72,8 @@ class Manifest:
         versions, which move last bits only and are listed beside it.
         """
         preparation = self.source["identity"].get("preparation")
-        backbone = dict(self.backbone)
+        # Nor does it matter in which file imported features came.
+        backbone = {name: value for name, value in self.backbone.items() if name != "from"}
         if "sha256" in (weights := backbone.get("weights") or {}):
             # Where the file was found and what it was called does not matter.
             backbone["weights"] = weights["sha256"]
@@ -98,13 +101,23 @@ def load(folder: Path) -> Manifest:
             f"'{folder}' is no feature set: it has no {MANIFEST}.",
             "Name a folder made by 'dpfc extract' or 'dpfc import'.",
         ) from error
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except OSError as error:
+        raise unreadable(path, error) from error
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise UserError(
             f"'{path}' cannot be read as a manifest: {error}.",
             "Make the feature set anew with 'dpfc extract' or 'dpfc import'.",
         ) from error
     _check(manifest, path)
     return manifest
+
+
+def unreadable(path: Path, error: OSError) -> UserError:
+    """The error for a file that is there, and that the system will not let us read."""
+    return UserError(
+        f"'{path}' cannot be read: {os.strerror(error.errno or 0)}.",
+        "The file itself need not be damaged: check who may read it, and the disk.",
+    )
 
 
 def _check(manifest: Manifest, path: Path) -> None:

@@ -14,7 +14,7 @@ import h5py
 import numpy as np
 
 from dpfc_cli.errors import UserError
-from dpfc_cli.features.manifest import MANIFEST, Manifest, Shard, SplitFacts, load
+from dpfc_cli.features.manifest import MANIFEST, PARTIAL, Manifest, Shard, SplitFacts, load, unreadable
 from dpfc_cli.features.writer import sha256_of
 
 Blocks = Iterator[tuple[int, np.ndarray, np.ndarray]]
@@ -36,9 +36,10 @@ class FeatureSet:
         try:
             return self.manifest.splits[name]
         except KeyError:
-            raise UserError(
-                f"'{self.folder}' has no split '{name}'.", f"It has: {', '.join(self.manifest.splits)}."
-            ) from None
+            remedy = f"It has: {', '.join(self.manifest.splits)}."
+            if name == "test":
+                remedy += " To hold out a part of the training pictures: dpfc extract --hold-out 0.1."
+            raise UserError(f"'{self.folder}' has no split '{name}'.", remedy) from None
 
     def verify(self, split: str, progress: Callable[[int, int], None] | None = None) -> None:
         """Check every shard of a split: present, unchanged since it was made, and of the stated layout. UserError
@@ -74,11 +75,7 @@ class FeatureSet:
     @contextmanager
     def _open(self, shard: Shard, start: int) -> Iterator[tuple[h5py.Dataset, h5py.Dataset]]:
         path, k = self.folder / shard.file, self.manifest.labels_per_record
-        try:
-            file = h5py.File(path, "r")
-        except OSError as error:
-            raise _broken(path, "it is missing, truncated or not HDF5") from error
-        with file:
+        with opened_hdf5(path) as file:
             index = plain_dataset(file, path, "index", (shard.rows,), "int64")
             if not np.array_equal(index[:], np.arange(start, start + shard.rows)):
                 raise _broken(path, "its records are not those that belong in its place")
@@ -86,6 +83,24 @@ class FeatureSet:
                 plain_dataset(file, path, "features", (shard.rows, self.manifest.dim), self.manifest.dtype),
                 plain_dataset(file, path, "labels", (shard.rows,) if k == 1 else (shard.rows, k), "int32"),
             )
+
+
+def opened_hdf5(path: Path) -> h5py.File:
+    """The file, to be read. UserError where it cannot be opened: what is damaged is told from what is merely not ours
+    to read at the moment.
+    """
+    try:
+        return h5py.File(path, "r")
+    except FileNotFoundError as error:
+        raise _broken(path, "it is missing") from error
+    except BlockingIOError as error:
+        raise UserError(
+            f"'{path}' is locked: another program has it open for writing.", "Close it there, and try again."
+        ) from error
+    except OSError as error:
+        if error.errno is None:
+            raise _broken(path, "it is truncated or not HDF5") from error
+        raise unreadable(path, error) from error
 
 
 def plain_dataset(file: h5py.File, path: Path, name: str, shape: tuple[int, ...], dtype: str) -> h5py.Dataset:
@@ -140,7 +155,7 @@ def _starts(facts: SplitFacts) -> list[tuple[Shard, int]]:
 def newest(folder: Path) -> FeatureSet:
     """The feature set in `folder` whose manifest is newest. UserError when there is none."""
     found = sorted(folder.glob(f"*/{MANIFEST}"), key=lambda p: p.stat().st_mtime_ns) if folder.is_dir() else []
-    found = [p for p in found if not p.parent.name.endswith(".partial")]
+    found = [p for p in found if not p.parent.name.endswith(PARTIAL)]
     if not found:
         raise UserError(
             f"No feature set found in '{folder}'.",

@@ -223,13 +223,12 @@ def _parts(part: Any, path: Path) -> Rows:
 
 
 def _hdf5(path: Path, stack: ExitStack) -> dict[str, Array]:
-    import h5py
 
-    from dpfc_cli.features.reader import local_dataset
+    from dpfc_cli.features.reader import local_dataset, opened_hdf5
 
     found: dict[str, Array] = {}
     try:
-        file = stack.enter_context(h5py.File(path, "r"))
+        file = stack.enter_context(opened_hdf5(path))
         places = [(file, "")] + [(file[split], f"{split}/") for split in SPLITS if _is_group(file, split)]
         for group, prefix in places:
             for name in group:

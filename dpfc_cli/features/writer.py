@@ -2,9 +2,10 @@
 
 A set is made in `NAME.partial/`: each shard under a temporary name, renamed when whole, its digest noted beside it. A
 second run with the same `identity` (data set, listing, backbone, settings) goes on with the missing shards; a run with
-another one is refused. One that keeps bad records as null records (`on_error`) also goes on with what was begun without
-that, for finished shards of such a run have none; from then on the set is its, whoever ends it. The folder gets its
-real name when the last shard and the manifest are in place.
+another one is refused once there is a finished shard to lose; before that, what was begun gives way, and a run that
+ends without one leaves nothing behind. One that keeps bad records as null records (`on_error`) also goes on with what
+was begun without that, for finished shards of such a run have none; from then on the set is its, whoever ends it. The
+folder gets its real name when the last shard and the manifest are in place.
 
 **Several processes** may make one set in a folder that they share: process i of N makes every N-th shard, and whichever
 finds all of them in place finishes. Each holds a lock on the folder while it works, shared with the others' (a process
@@ -18,10 +19,9 @@ import hashlib
 import itertools
 import json
 import os
-import time
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -29,11 +29,11 @@ from typing import Any
 import h5py
 import numpy as np
 
-from dpfc_cli.errors import UserError
-from dpfc_cli.features.manifest import MANIFEST, Manifest, Shard, SplitFacts, load, write_durably, write_first
+from dpfc_cli.errors import PRIVATE, UserError
+from dpfc_cli.features.locks import PATIENCE, ReplacedError, claimed, locked, locked_soon
+from dpfc_cli.features.manifest import MANIFEST, PARTIAL, Manifest, Shard, SplitFacts, load, write_durably, write_first
 
 SETTINGS = "settings.json"
-PATIENCE = 20
 SHARD_BYTES = 128 * 2**20
 SHARD_ROWS = 16_384
 CHUNK_ROWS = 1_024
@@ -85,13 +85,13 @@ class FeatureWriter:
     ) -> None:
         self.folder, self.dim, self.dtype, self.k = folder, dim, dtype, labels_per_record
         self._share, self._tolerant = share, tolerant
-        self._partial = folder.with_name(folder.name + ".partial")
+        self._partial = folder.with_name(folder.name + PARTIAL)
         width = dim * np.dtype(dtype).itemsize
         parts = 1 if share is None else share[1]
         counts = {s: min(n, shards or max(default_shards(n, width), parts)) for s, n in rows.items()}
         if shards is None:
             # Begun by another number of processes, it has another number of shards, which is as good.
-            counts = self._begun(counts)
+            counts = self._begun(counts, identity)
         self._all = [
             Task(split, f"{split}-{i:05d}-of-{counts[split]:05d}.h5", start, stop)
             for split, n in rows.items()
@@ -122,7 +122,7 @@ class FeatureWriter:
         if task.file in self._claims:
             return True
         path = self._temporary(task)
-        descriptor = _claimed(path)
+        descriptor = claimed(path)
         if descriptor is None:
             return False
         if self._made(task):
@@ -183,9 +183,24 @@ class FeatureWriter:
         return whole
 
     def close(self) -> None:
-        """Let go of all locks; what is finished stays."""
+        """Let go of all locks; what is finished stays, and nothing else."""
         self._unlock()
         self._release()
+        with suppress(OSError):
+            descriptor = locked(self._partial, fcntl.LOCK_EX)
+            try:
+                if self._emptied():
+                    self._partial.rmdir()
+            finally:
+                os.close(descriptor)
+
+    def _emptied(self) -> bool:
+        """Remove what was begun, unless there is a finished shard: whether there was none. Under the folder's lock."""
+        if any(self._partial.glob("*.sha256")):
+            return False
+        for left in (self._partial / SETTINGS, *self._partial.glob("*.h5"), *self._partial.glob("*.tmp")):
+            left.unlink(missing_ok=True)
+        return True
 
     def _temporary(self, task: Task) -> Path:
         return self._partial / (task.file + ".tmp")
@@ -200,32 +215,36 @@ class FeatureWriter:
         """Let go of the shared lock and take it alone, unless others hold it. They will come here, too."""
         self._unlock()
         try:
-            self._unlock = weakref.finalize(self, os.close, _locked(self._partial, fcntl.LOCK_EX))
+            self._unlock = weakref.finalize(self, os.close, locked(self._partial, fcntl.LOCK_EX))
         except (BlockingIOError, FileNotFoundError):
             # Others are at work, or one of them has finished.
             return not self._partial.exists()
         return True
 
-    def _begun(self, counts: dict[str, int]) -> dict[str, int]:
+    def _begun(self, counts: dict[str, int], identity: dict[str, Any]) -> dict[str, int]:
         """The numbers of shards with which the set was begun, if it was."""
         try:
-            stored = json.loads((self._partial / SETTINGS).read_text())["shards"]
-            return {split: int(stored[split]) for split in counts}
+            stored = json.loads((self._partial / SETTINGS).read_text())
+            if not _goes_on(identity, stored["identity"]):
+                return counts
+            return {split: int(stored["shards"][split]) for split in counts}
         except (OSError, ValueError, KeyError, TypeError):
             return counts
 
     def _open(self) -> bool:
         """Make or reopen the partial folder; True when it already held this very task."""
         settings = self._partial / SETTINGS
+        kind = fcntl.LOCK_EX if self._share is None else fcntl.LOCK_SH
         try:
-            self._partial.mkdir(parents=True, exist_ok=True)
-            kind = fcntl.LOCK_EX if self._share is None else fcntl.LOCK_SH
-            self._unlock = weakref.finalize(self, os.close, _locked_soon(self._partial, kind))
+            descriptor = self._entered(kind)
+            self._unlock = weakref.finalize(self, os.close, descriptor)
             if write_first(settings, self._settings):
                 return False
             begun = settings.read_text()
             if not _continues(begun, self._settings):
-                self.close()
+                if self._gave_way(descriptor, kind):
+                    return False
+                self._unlock()
                 raise UserError(
                     f"'{self._partial}' was begun from another source or with other settings.",
                     "Run the command that began it, or delete that folder, or choose another --out.",
@@ -245,58 +264,33 @@ class FeatureWriter:
             ) from error
         return True
 
+    def _entered(self, kind: int) -> int:
+        """A descriptor of the partial folder, made if need be, that holds its lock."""
+        for _ in range(PATIENCE):
+            self._partial.mkdir(parents=True, exist_ok=True)
+            try:
+                return locked_soon(self._partial, kind)
+            except FileNotFoundError as error:
+                # Else one that ended without a shard has removed it, and there is nothing to tell.
+                if self.folder.exists():
+                    raise ReplacedError from error
+        raise BlockingIOError
 
-class ReplacedError(FileNotFoundError):
-    """What was opened under a name is no longer there."""
-
-
-def _locked_soon(folder: Path, kind: int) -> int:
-    """`_locked`, with the patience that another process needs to see whether it was the last."""
-    for _ in range(PATIENCE):
+    def _gave_way(self, descriptor: int, kind: int) -> bool:
+        """Begin anew in the place of what was begun otherwise, if it has no finished shard and nobody is at work."""
         try:
-            return _locked(folder, kind)
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            if kind == fcntl.LOCK_EX:
-                raise
-            time.sleep(0.05)
-    return _locked(folder, kind)
-
-
-def _locked(folder: Path, kind: int) -> int:
-    """A descriptor of the folder that holds its lock until it is closed or the process ends. BlockingIOError if
-    taken, FileNotFoundError (ReplacedError) if the folder has gone meanwhile.
-    """
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
+            return False
+        if not self._emptied():
+            return False
+        write_durably(self._partial / SETTINGS, self._settings)
         fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
-        # Renamed between the two, it would be locked in vain.
-        if not os.path.samestat(os.fstat(descriptor), os.stat(folder)):
-            raise ReplacedError
-    except BaseException:
-        os.close(descriptor)
-        raise
-    return descriptor
+        return True
 
 
 def _close(claims: dict[str, int]) -> None:
     for descriptor in claims.values():
-        os.close(descriptor)
-
-
-def _claimed(path: Path) -> int | None:
-    """A descriptor that holds the lock of the file of that name, made if need be; None if another process has it."""
-    while True:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if os.path.samestat(os.fstat(descriptor), os.stat(path)):
-                return descriptor
-        except BlockingIOError:
-            os.close(descriptor)
-            return None
-        except FileNotFoundError:
-            pass
-        # Renamed by the process that had it: what we locked is a finished shard now.
         os.close(descriptor)
 
 
@@ -325,8 +319,7 @@ class ShardSink:
             if not self._tolerant:
                 raise UserError(
                     f"A feature is NaN, infinite or beyond {self._dtype} (first in row "
-                    f"{self.filled + int(np.flatnonzero(null)[0])} of the shard being written). "
-                    "This message depends on a record: it is for the data's curator only.",
+                    f"{self.filled + int(np.flatnonzero(null)[0])} of the shard being written). {PRIVATE}",
                     "Mend the source, or use --dtype float32 if the features are merely large.",
                 )
             rows[null] = 0

@@ -7,6 +7,18 @@ cores. Nothing here knows of privacy or of backbones, and nothing here counts, p
 from dpfc_cli.images.catalogue import DATASETS, check, open_images, small
 from dpfc_cli.images.geometry import Geometry
 from dpfc_cli.images.prefetch import Batch, batches
-from dpfc_cli.images.sets import ImageSet, Progress, Split
+from dpfc_cli.images.sets import ImageSet, Progress, Split, held_out
 
-__all__ = ["DATASETS", "Batch", "Geometry", "ImageSet", "Progress", "Split", "batches", "check", "open_images", "small"]
+__all__ = [
+    "DATASETS",
+    "Batch",
+    "Geometry",
+    "ImageSet",
+    "Progress",
+    "Split",
+    "batches",
+    "check",
+    "held_out",
+    "open_images",
+    "small",
+]

@@ -15,9 +15,8 @@ from dpfc_cli.images.webdataset import open_webdataset
 SMALL = ("digits", "mnist", "fashion-mnist", "cifar10", "cifar100")
 PLACED = ("imagefolder", "parquet", "webdataset")
 DATASETS = (*SMALL, "imagenet", *(f"{name}:PATH" for name in PLACED))
-UNNAMED = ("parquet", "webdataset")
-"""Data sets of one small size; those that are named with their place; and those whose classes the operator may have to
-assert."""
+"""Data sets of one small size; those that are named with their place, whose classes the operator may have to assert;
+and all of them."""
 
 
 def check(dataset: str, data_dir: Path | None = None, classes: tuple[str, ...] | None = None) -> None:
@@ -38,7 +37,7 @@ def check(dataset: str, data_dir: Path | None = None, classes: tuple[str, ...] |
             "ImageNet cannot be downloaded without an account of yours.",
             "Get it from image-net.org and name the folder that holds it with --data-dir.",
         )
-    if classes is not None and kind not in UNNAMED:
+    if classes is not None and kind not in PLACED:
         raise UserError(f"'{kind}' names its classes itself.", "Leave out --classes.")
 
 
@@ -68,7 +67,7 @@ def open_images(
     # The shell expands '~' at the start of a word only, and here it follows a colon.
     place = (data_dir or Path(path)).expanduser()
     if kind == "imagefolder":
-        return open_folder(place, geometry)
+        return open_folder(place, geometry, classes)
     if kind == "imagenet":
         return open_imagenet(place, geometry, progress)
     if kind == "webdataset":

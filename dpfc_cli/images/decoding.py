@@ -22,8 +22,9 @@ import warnings
 import numpy as np
 from PIL import Image, UnidentifiedImageError
 
+from dpfc_cli.errors import PRIVATE
 from dpfc_cli.images.geometry import Geometry
-from dpfc_cli.images.sets import CURATOR, Pixels, UnreadableError
+from dpfc_cli.images.sets import Pixels, UnreadableError
 
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM")
 FILTERS = {"bicubic": Image.Resampling.BICUBIC, "bilinear": Image.Resampling.BILINEAR}
@@ -47,7 +48,7 @@ def decode(data: bytes, name: str, geometry: Geometry | None) -> Pixels:
     # Decoders raise whatever a damaged file leads them into: not only OSError, but SyntaxError, struct.error and more.
     except Exception as error:
         raise UnreadableError(
-            f"'{name}' cannot be decoded: {_reason(error)}. {CURATOR}",
+            f"'{name}' cannot be decoded: {_reason(error)}. {PRIVATE}",
             "Remove it, replace it by an 8-bit PNG or JPEG, or keep it as a null record: --on-error null.",
         ) from error
 

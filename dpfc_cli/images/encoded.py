@@ -1,6 +1,6 @@
 """Splits of pictures that are decoded when they are asked for, wherever their bytes lie."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -8,9 +8,9 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from dpfc_cli.errors import UserError
+from dpfc_cli.errors import PRIVATE, UserError
 from dpfc_cli.images.geometry import Geometry
-from dpfc_cli.images.sets import CURATOR, Decode, Entry, Pixels, Records, Split, check_range, listing_of
+from dpfc_cli.images.sets import Decode, Entry, Pixels, Records, Split, check_range, listing_of
 
 
 class Encoded(Protocol):
@@ -49,11 +49,13 @@ def encoded_split(
     geometry: Geometry | None,
     classes: tuple[str, ...],
     entries: Iterable[Entry],
+    name: Callable[[int], str],
 ) -> Split:
     """The split of encoded pictures, brought to `geometry`, or all of the first one's size. Raises UserError if the
     first cannot be decoded where its size is needed.
 
-    classes: those that the data set defines; they and the entries make the listing.
+    classes: those that the data set defines; they and the entries make the listing. name(i): what the source calls
+    picture i, wherever the source lies.
     """
     shape = _decoded(pictures, 0, None).shape if geometry is None else (geometry.crop, geometry.crop, 3)
     kept = labels.astype(np.int32)
@@ -70,6 +72,7 @@ def encoded_split(
         only,
         listing_of(classes, entries),
         geometry is not None,
+        name,
     )
 
 
@@ -82,7 +85,7 @@ def _decoder(pictures: Encoded, n: int, shape: tuple[int, int, int], geometry: G
             if picture.shape != shape:
                 # Never a null record: one picture, the first, would make null records of all others.
                 raise UserError(
-                    f"'{pictures.name(start + row)}' has another size than the first image. {CURATOR}",
+                    f"'{pictures.name(start + row)}' has another size than the first image. {PRIVATE}",
                     "Give --image-size to resize and crop all images to.",
                 )
             batch[row] = picture

@@ -14,11 +14,12 @@ import re
 import tarfile
 import zlib
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
-from dpfc_cli.errors import UserError
+from dpfc_cli.errors import PRIVATE, UserError
 from dpfc_cli.images.encoded import encoded_split
 from dpfc_cli.images.folder import open_folder
 from dpfc_cli.images.geometry import Geometry
@@ -29,7 +30,7 @@ TRAIN, VAL = "ILSVRC2012_img_train.tar", "ILSVRC2012_img_val.tar"
 KIT = "ILSVRC2012_devkit_t12"
 TRUTH, META = "data/ILSVRC2012_validation_ground_truth.txt", "data/meta.mat"
 LARGEST = 64 << 20
-_WNID = re.compile(r"(n\d{8})\.tar")
+_WNID = re.compile(r"n\d{8}")
 
 
 def open_imagenet(folder: Path, geometry: Geometry | None, progress: Progress | None) -> ImageSet:
@@ -37,17 +38,17 @@ def open_imagenet(folder: Path, geometry: Geometry | None, progress: Progress | 
     archive = folder / TRAIN
     if not archive.is_file():
         if (folder / "train").is_dir():
-            return open_folder(folder, geometry, "imagenet")
+            return _folders(folder, geometry)
         raise UserError(
             f"'{folder}' holds neither '{TRAIN}' nor 'train/' with a folder for each class.",
             "ImageNet must be had from image-net.org; name the folder that holds it with --data-dir.",
         )
     found: dict[str, list[Member]] = {}
     for name, pictures in nested(archive):
-        match = _WNID.fullmatch(name)
-        if match is None or match[1] in found:
+        wnid = name.removesuffix(".tar")
+        if not _WNID.fullmatch(wnid) or wnid in found:
             raise UserError(f"'{archive}' holds '{name}', which belongs to no class or to one seen before.", _again())
-        found[match[1]] = pictures
+        found[wnid] = pictures
         if progress is not None:
             progress("Listing", len(found), None)
     classes = tuple(sorted(found))
@@ -60,13 +61,30 @@ def open_imagenet(folder: Path, geometry: Geometry | None, progress: Progress | 
     return ImageSet("imagenet", classes, splits)
 
 
+def _folders(folder: Path, geometry: Geometry | None) -> ImageSet:
+    """The class folders, whose names ImageNet defines."""
+    opened = open_folder(folder, geometry)
+    foreign = next((name for name in opened.classes if not _WNID.fullmatch(name)), None)
+    if foreign is not None:
+        raise UserError(
+            f"'{foreign}' in '{folder}' is no class of ImageNet, which calls them n01440764 and so on. {PRIVATE}",
+            "For classes of your own: --dataset imagefolder:PATH.",
+        )
+    return replace(opened, name="imagenet", origin="data set")
+
+
 def _split(
     archive: Path, labelled: Iterable[tuple[int, Member]], classes: tuple[str, ...], geometry: Geometry | None
 ) -> Split:
     ordered = sorted(labelled, key=lambda found: (found[0], found[1].name))
     labels = np.array([label for label, _ in ordered], np.int32)
     entries = ((f"{classes[label]}/{member.name}", member.size, "") for label, member in ordered)
-    return encoded_split(labels, ranges([(0, m) for _, m in ordered], (archive,)), geometry, classes, entries)
+    pictures = ranges([(0, m) for _, m in ordered], (archive,))
+
+    def name(i: int) -> str:
+        return f"{classes[labels[i]]}/{pictures.names[i]}"
+
+    return encoded_split(labels, pictures, geometry, classes, entries, name)
 
 
 def _validation(folder: Path, classes: tuple[str, ...]) -> list[tuple[int, Member]]:

@@ -18,11 +18,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from dpfc_cli.errors import UserError
+from dpfc_cli.errors import PRIVATE, UserError
 from dpfc_cli.images.encoded import encoded_split
 from dpfc_cli.images.geometry import Geometry
 from dpfc_cli.images.prefetch import PIECE, cores
-from dpfc_cli.images.sets import CURATOR, Entry, ImageSet, Progress, Records, labelled
+from dpfc_cli.images.sets import Entry, ImageSet, Progress, Records, labelled
 from dpfc_cli.labels import class_names, label_column
 from dpfc_cli.shards import shards
 
@@ -46,7 +46,9 @@ def open_parquet(
     labels = {split: y for split, (_, y, _) in tables.items()}
     names, origin, used = labelled(labels, own or classes)
     splits = {
-        role: encoded_split(labels[split], tables[split][0], geometry, own or (), tables[split][2])
+        role: encoded_split(
+            labels[split], tables[split][0], geometry, own or (), tables[split][2], tables[split][0].called
+        )
         for role, split in used.items()
     }
     return ImageSet("parquet", names, splits, "data set" if own else origin)
@@ -74,6 +76,12 @@ class RowGroups:
         group = self._group(i)
         path, number = self._groups[group]
         return f"{path}: row {int(self._records[i] - self._starts[group])} of row group {number}"
+
+    def called(self, i: int) -> str:
+        """File and row of a picture, wherever the file lies: parquet has no other name for it."""
+        group = self._group(i)
+        path, number = self._groups[group]
+        return f"{path.name}/{number}/{int(self._records[i] - self._starts[group])}"
 
     def read(self, i: int) -> bytes:
         group = self._group(i)
@@ -114,7 +122,7 @@ def _listed(
             file = pq.ParquetFile(path)
             y = file.read([label]).column(0)
             if y.null_count or not pa.types.is_integer(y.type):
-                raise UserError(f"'{path}' has labels in '{label}' that are no integers. {CURATOR}", "Mend them.")
+                raise UserError(f"'{path}' has labels in '{label}' that are no integers. {PRIVATE}", "Mend them.")
             _check_image(file.schema_arrow, image, path)
             for number in range(file.num_row_groups):
                 _refuse_giant(file.metadata.row_group(number), path)

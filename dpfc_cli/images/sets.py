@@ -18,7 +18,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from dpfc_cli.errors import UserError
+from dpfc_cli.errors import PRIVATE, UserError, counted
 from dpfc_cli.shards import TEST_SPLITS
 
 Pixels = NDArray[np.uint8]
@@ -37,8 +37,6 @@ hostile header can make us allocate."""
 
 MOST_INFERRED = 100_000
 
-CURATOR = "This message depends on the records: it is for the curator's eyes only."
-
 
 class UnreadableError(UserError):
     """A single picture cannot be decoded: the fault is the record's own, not the disk's or the archive's."""
@@ -51,7 +49,8 @@ class Split:
     labels: (n,) int32. image_shape: (H, W, C) with C 1 or 3. pixels(start, stop): uint8 (stop - start, H, W, C), the
     pictures of that range; several threads may call it at once, and UnreadableError says that a picture cannot be
     decoded. only(records): a `pixels` of those records alone. listing: sha256 in hex of what the source is made of.
-    prepared: the pictures were brought to a `Geometry`.
+    prepared: the pictures were brought to a `Geometry`. name(i): what the source calls picture i; where it does not,
+    its number.
     """
 
     labels: Labels
@@ -60,35 +59,73 @@ class Split:
     only: Callable[[Records], Decode]
     listing: str
     prepared: bool = False
+    name: Callable[[int], str] = str
 
     @property
     def n(self) -> int:
         return len(self.labels)
 
     def spread(self, n: int) -> "Split":
-        """That many records from all over the listing, or all if there are no more. The listing stays: they are the
-        same pictures, and a budget spent on a part of them is spent on them.
+        """That many records from all over the listing, or all if there are no more."""
+        return self if n >= self.n else self.part(spread(n, self.n))
+
+    def part(self, records: Records) -> "Split":
+        """Those records alone. The listing stays: they are the same pictures, and a budget spent on a part of them is
+        spent on them.
         """
-        if n >= self.n:
-            return self
-        records = spread(n, self.n)
 
         def only(some: Records) -> Decode:
             return self.only(records[some])
 
-        return replace(self, labels=self.labels[records], pixels=self.only(records), only=only)
+        def name(i: int) -> str:
+            return self.name(int(records[i]))
+
+        return replace(self, labels=self.labels[records], pixels=self.only(records), only=only, name=name)
 
 
 @dataclass(frozen=True)
 class ImageSet:
     """A data set: its name, its classes, its splits ('train', perhaps 'test'), and who says that the classes are
     public: the data set's own definition, the operator ("asserted"), or nobody but the labels ("inferred").
+    renumbered: the labels count the asserted classes otherwise than they would count the inferred ones.
     """
 
     name: str
     classes: tuple[str, ...]
     splits: dict[str, Split]
     origin: Origin = "data set"
+    renumbered: bool = False
+
+
+def held_out(source: ImageSet, fraction: float) -> ImageSet:
+    """The set with about that part of its training pictures as the split 'test'. UserError where it has one already,
+    or where either would be empty.
+
+    A picture's own name decides, by its hash: no other picture, added or removed, moves it. So the two are not exactly
+    in that proportion, and how many there are in each tells of the names alone. Smaller fractions hold out a part of
+    what larger ones do. The listing of both stays the whole's.
+    """
+    if "test" in source.splits:
+        raise UserError(
+            f"'{source.name}' has a test split already, of {counted(source.splits['test'].n, 'image')}.",
+            "Leave out --hold-out.",
+        )
+    train = source.splits["train"]
+    out = np.fromiter((_hashed(train.name(i)) < fraction for i in range(train.n)), bool, train.n)
+    if out.all() or not out.any():
+        raise UserError(
+            f"--hold-out {fraction:g} of {counted(train.n, 'image')} leaves one of the two splits empty.",
+            "Give another fraction, or put test images into a folder of their own.",
+        )
+    parts = {"train": train.part(np.flatnonzero(~out)), "test": train.part(np.flatnonzero(out))}
+    return replace(source, splits=source.splits | parts)
+
+
+def _hashed(name: str) -> float:
+    """A number in [0, 1) from a name alone."""
+    digest = hashlib.sha256(name.encode("utf-8", "surrogateescape")).digest()
+    # 53 bits are what a float holds exactly.
+    return (int.from_bytes(digest[:8], "big") >> 11) / 2**53
 
 
 def spread(n: int, total: int) -> Records:
@@ -113,14 +150,14 @@ def in_memory(
     """
     if len(images) != len(labels):
         raise UserError(
-            f"{source} has {len(images)} images and {len(labels)} labels.",
+            f"{source} has {counted(len(images), 'image')} and {counted(len(labels), 'label')}.",
             "Images and labels must come from the same copy of the data set; fetch both again.",
         )
     if len(images) == 0:
         raise UserError(f"{source} holds no images.", "Name a folder with at least one image.")
     if labels.min() < 0 or labels.max() >= len(classes):
         raise UserError(
-            f"{source} has labels outside 0..{len(classes) - 1}. {CURATOR}",
+            f"{source} has labels outside 0..{len(classes) - 1}. {PRIVATE}",
             "Check that the files are those of the data set you named, or fetch them again.",
         )
     kept = labels.astype(np.int32)
@@ -154,13 +191,13 @@ def labelled(
     highest = max(int(known[split].max()) for split in used.values())
     if classes is None and highest >= MOST_INFERRED:
         raise UserError(
-            f"The labels seem to name {highest + 1:,} classes. {CURATOR}", "Say how many there are: --classes."
+            f"The labels seem to name {highest + 1:,} classes. {PRIVATE}", "Say how many there are: --classes."
         )
     names = tuple(str(j) for j in range(highest + 1)) if classes is None else classes
     for split in used.values():
         if known[split].min() < 0 or known[split].max() >= len(names):
             raise UserError(
-                f"The {split} images have labels outside 0..{len(names) - 1}. {CURATOR}", "Check them, and --classes."
+                f"The {split} images have labels outside 0..{len(names) - 1}. {PRIVATE}", "Check them, and --classes."
             )
     return names, "inferred" if classes is None else "asserted", used
 

@@ -42,6 +42,10 @@ class Ranges:
     def name(self, i: int) -> str:
         return f"{self.paths[int(self.which[i])]}: {self.names[i]}"
 
+    def called(self, i: int) -> str:
+        """Archive and name of a picture, wherever the archive lies."""
+        return f"{self.paths[int(self.which[i])].name}/{self.names[i]}"
+
     def read(self, i: int) -> bytes:
         path, size = self.paths[int(self.which[i])], int(self.sizes[i])
         with path.open("rb") as file:

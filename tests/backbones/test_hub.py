@@ -189,3 +189,29 @@ def test_the_environment_names_the_mirror_and_the_cache(home, model, tmp_path):
     assert Path(done.stdout.strip()).read_bytes() == model
     assert Path(done.stdout.strip()).is_relative_to(tmp_path / "elsewhere")
     assert done.stderr == ""
+
+
+def test_a_hub_that_cannot_be_reached_is_asked_once_and_nothing_is_logged(home, monkeypatch, capfd, caplog):
+    from huggingface_hub import constants
+    from huggingface_hub.utils import _http
+
+    closed = "http://127.0.0.1:9"
+    monkeypatch.setattr(constants, "ENDPOINT", closed)
+    template = f"{closed}/{{repo_id}}/resolve/{{revision}}/{{filename}}"
+    monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
+    waits: list[float] = []
+    monkeypatch.setattr(_http.time, "sleep", waits.append)
+    with pytest.raises(UserError, match=r"cannot be reached(.|\n)*--weights"):
+        hub.locate("hf:some/vit")
+    assert not waits
+    assert capfd.readouterr() == ("", "")
+    assert not [record for record in caplog.records if record.levelname == "WARNING"]
+
+
+def test_what_is_cached_is_found_when_the_hub_cannot_be_reached(home, model, monkeypatch):
+    from huggingface_hub import constants
+
+    found = hub.locate("hf:some/vit")
+    template = "http://127.0.0.1:9/{repo_id}/resolve/{revision}/{filename}"
+    monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
+    assert hub.locate("hf:some/vit") == found

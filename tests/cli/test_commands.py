@@ -420,7 +420,7 @@ assert "jax" not in sys.modules and "h5py" not in sys.modules
 def test_extract_train_and_evaluate_the_embedded_digits(dpfc: Dpfc) -> None:
     made = dpfc("extract", "--model", "scattering", "--dataset", "digits", "--pool", "mean", "--shards", "2")
     assert made.exit_code == 0, made.output
-    assert "1,400 in 2 shard(s)" in made.stdout
+    assert "1,400 in 2 shards" in made.stdout
     assert dpfc("extract", "--dataset", "digits", "--pool", "mean").exit_code == 0
     assert dpfc("train", "--method", "dp-ls", "--non-private").exit_code == 0
     head = "heads/digits-scattering-mean-dp-ls.nonprivate.safetensors"

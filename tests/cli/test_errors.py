@@ -146,7 +146,7 @@ def test_nan_is_refused_at_import_and_the_message_is_for_the_curator(dpfc: Dpfc,
     np.save(arrays / "train_x.npy", x)
     ended = dpfc("import", str(arrays), "--out", "bad")
     assert ended.exit_code == 2
-    assert "curator" in ended.stderr
+    assert "do not publish" in ended.stderr
     assert not Path("features/bad").exists()
 
 

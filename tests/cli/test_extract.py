@@ -54,7 +54,7 @@ def snapshot() -> dict[str, bytes]:
         (["--dataset", "digits", "--on-error", "skip"], "Known: refuse, null"),
         (["--dataset", "digits", "--image-size", "32"], "one size already"),
         (["--dataset", "digits", "--classes", "10"], "names its classes itself"),
-        (["--dataset", "imagefolder:pictures", "--classes", "3"], "names its classes itself"),
+        (["--dataset", "imagefolder:pictures", "--classes", "c0,c1"], "'c2' is not among the 2 classes"),
         (["--dataset", "imagenet"], "--data-dir"),
         (["--dataset", "imagenet", "--data-dir", "pictures/test"], "holds neither"),
         (["--dataset", "imagnet"], "Did you mean 'imagenet'?"),
@@ -62,29 +62,38 @@ def snapshot() -> dict[str, bytes]:
         (["--dataset", "parquet:pictures"], "No .parquet files"),
         (["--dataset", "webdataset:nowhere-{0..3}.tar"], "There is no file 'nowhere-0.tar'"),
         (["--dataset", "imagefolder:pictures"], "--image-size"),
+        (["--dataset", "imagefolder:pictures", "--hold-out", "0.1"], "has a test split already, of 6 images"),
+        (["--dataset", "imagefolder:pictures", "--hold-out", "0"], "--hold-out must lie between 0 and 0.9"),
+        (["--dataset", "imagefolder:pictures/train", "--hold-out", "0.9"], "--hold-out must lie between 0 and 0.9"),
+        (["--dataset", "imagefolder:pictures", "--classes", "nofile.txt"], "There is no file 'nofile.txt'"),
+        (["--dataset", "digits", "--out", "a.partial"], "ends in .partial"),
+        (["--dataset", "imagefolder:one"], "one class only, 'alone': nothing to tell apart. This message speaks of"),
     ],
 )
 def test_mistakes_are_named_and_change_nothing(dpfc: Dpfc, pictures: Path, arguments: list[str], says: str) -> None:
+    Path("one/alone").mkdir(parents=True)
+    Image.new("RGB", (9, 9)).save("one/alone/1.png")
     before = snapshot()
     ended = dpfc("extract", "--pool", "mean", *arguments)
     assert ended.exit_code == 2, ended.output
     assert says in ended.stderr.replace("\n", " ")
-    assert {k: v for k, v in snapshot().items() if ".partial" not in k} == before
+    assert snapshot() == before
+    assert not list(Path().glob("features/*"))
 
 
 def test_a_trial_on_some_pictures_is_a_set_of_its_own(dpfc: Dpfc, pictures: Path) -> None:
     made = dpfc("extract", "--dataset", "imagefolder:pictures", *SCATTER, "--limit", "5")
     assert made.exit_code == 0, made.output
-    trial = load(Path("features/imagefolder-scattering-mean-limit5"))
+    trial = load(Path("features/pictures-scattering-mean-limit5"))
     assert {name: split.n for name, split in trial.splits.items()} == {"train": 5, "test": 5}
     assert dpfc("extract", "--dataset", "imagefolder:pictures", *SCATTER).exit_code == 0
-    whole = load(Path("features/imagefolder-scattering-mean"))
+    whole = load(Path("features/pictures-scattering-mean"))
     assert whole.splits["train"].n == 30
     assert trial.source["identity"]["spread"] == 5
     assert trial.source["identity"]["listing"] == whole.source["identity"]["listing"]
     assert trial.fingerprint == whole.fingerprint
     # The folders come class by class, and a trial on one of them would mean nothing.
-    labels = {name: labels_of(f"imagefolder-scattering-mean{name}") for name in ("", "-limit5")}
+    labels = {name: labels_of(f"pictures-scattering-mean{name}") for name in ("", "-limit5")}
     assert labels[""] == [0] * 10 + [1] * 10 + [2] * 10
     assert set(labels["-limit5"]) == {0, 1, 2}
 
@@ -116,7 +125,7 @@ def test_parts_make_what_one_process_makes(dpfc: Dpfc, pictures: Path) -> None:
     assert "The other parts are not" in first.stderr
     assert not Path("features/shared").exists()
     second = dpfc(*line, "--out", "shared", "--task", "2/2")
-    assert "train 30 in 4 shard(s)" in second.stdout
+    assert "train 30 in 4 shards" in second.stdout
     assert "complete already" in dpfc(*line, "--out", "shared", "--task", "1/2").stderr
     assert dpfc(*line, "--out", "alone").exit_code == 0
     shared, alone = ({p.name: p.read_bytes() for p in Path("features", out).iterdir()} for out in ("shared", "alone"))
@@ -129,13 +138,13 @@ def test_a_broken_picture_is_refused_or_a_null_record_and_neither_is_counted(dpf
     refused = dpfc(*line)
     assert refused.exit_code == 2
     assert "004.png" in refused.stderr
-    assert "curator's eyes" in refused.stderr.replace("\n", " ")
+    assert "do not publish" in refused.stderr.replace("\n", " ")
     assert "--on-error null" in refused.stderr.replace("\n", " ")
     kept = dpfc(*line, "--on-error", "null")
     assert kept.exit_code == 0, kept.output
     assert "train 30" in kept.stdout
     assert "null" not in kept.output
-    assert load(Path("features/imagefolder-scattering-mean")).source["identity"]["on_error"] == "null"
+    assert load(Path("features/pictures-scattering-mean")).source["identity"]["on_error"] == "null"
     assert dpfc("train", "--epsilon", "8").exit_code == 0
     assert dpfc("evaluate").exit_code == 0
 
@@ -147,7 +156,7 @@ def test_what_a_refusing_run_made_is_gone_on_with_and_never_the_other_way_round(
     whole = broken.read_bytes()
     broken.write_bytes(b"no picture")
     assert dpfc(*line).exit_code == 2
-    partial = Path("features/imagefolder-scattering-mean.partial")
+    partial = Path("features/pictures-scattering-mean.partial")
     done = {path.name: path.stat().st_mtime_ns for path in partial.glob("*.h5")}
     assert done
     # Begun anew with null records, stopped, and asked for without them: they might be there.
@@ -158,7 +167,7 @@ def test_what_a_refusing_run_made_is_gone_on_with_and_never_the_other_way_round(
     assert refused.exit_code == 2
     assert "another source or with other settings" in refused.stderr.replace("\n", " ")
     assert dpfc(*tolerant).exit_code == 0
-    made = Path("features/imagefolder-scattering-mean")
+    made = Path("features/pictures-scattering-mean")
     assert {name: (made / name).stat().st_mtime_ns for name in done} == done
     assert dpfc(*tolerant, "--out", "anew").exit_code == 0
     anew = Path("features/anew")
@@ -185,8 +194,104 @@ def test_classes_of_web_datasets_are_asserted_or_inferred(dpfc: Dpfc, tmp_path: 
     assert "inferred from the data: assert with --classes" in inferred.stdout.replace("\n", " ")
     asserted = dpfc(*line, "--classes", "cat,dog,fish")
     assert "complete already" in asserted.stderr
-    assert load(Path("features/webdataset-scattering-mean")).classes == ("cat", "dog", "fish")
+    named = f"{tmp_path.name}-scattering-mean"
+    assert load(Path("features", named)).classes == ("cat", "dog", "fish")
     assert "3 (asserted by you)" in asserted.stdout
+
+
+def test_classes_of_folders_are_asserted_or_inferred_and_the_card_says_which(dpfc: Dpfc, pictures: Path) -> None:
+    line = ("extract", "--dataset", "imagefolder:pictures", *SCATTER)
+    inferred = dpfc(*line)
+    assert "3 (inferred from the data: assert with --classes)" in inferred.stdout.replace("\n", " ")
+    assert "were inferred, asserted public by the operator" in dpfc("train", "--epsilon", "8").stdout
+    asserted = dpfc(*line, "--classes", "c0,c1,c2,rare")
+    assert "complete already" in asserted.stderr
+    assert "4 (asserted by you)" in asserted.stdout
+    assert load(Path("features/pictures-scattering-mean")).classes == ("c0", "c1", "c2", "rare")
+    # In another order the stored labels would be wrong.
+    assert "with other settings" in dpfc(*line, "--classes", "c2,c1,c0").stderr.replace("\n", " ")
+    assert dpfc(*line, "--classes", "c2,c1,c0", "--out", "turned").exit_code == 0
+    assert labels_of("turned") == [2 - j for j in labels_of("pictures-scattering-mean")]
+    spent = json.loads(dpfc("budget", "--features", "turned", "--json").stdout)["spent"]
+    assert spent["epsilon"]["1e-05"] == pytest.approx(8, rel=1e-3)
+
+
+def test_a_held_out_part_is_evaluated_on_and_the_ledger_knows_the_pictures(dpfc: Dpfc, pictures: Path) -> None:
+    line = ("extract", "--dataset", "imagefolder:pictures/train", *SCATTER)
+    whole = dpfc(*line)
+    assert "no test split" in whole.stderr
+    assert "--hold-out 0.1" in whole.stderr.replace("\n", " ")
+    parted = dpfc(*line, "--hold-out", "0.4")
+    assert parted.exit_code == 0, parted.output
+    assert "no test split" not in parted.stderr
+    plain, held = "train-scattering-mean", "train-scattering-mean-holdout0.4"
+    all_of, parts = (load(Path("features", name)).splits for name in (plain, held))
+    assert parts["train"].n + parts["test"].n == all_of["train"].n == 30
+    trained = dpfc("train", "--epsilon", "2", "--features", held)
+    assert trained.exit_code == 0, trained.output
+    assert f"records        {parts['test'].n}" in dpfc("evaluate").stdout
+    assert dpfc("train", "--epsilon", "2", "--features", plain).exit_code == 0
+    for name in (plain, held):
+        spent = json.loads(dpfc("budget", "--features", name, "--json").stdout)["spent"]
+        assert len(spent["trainings"]) == 2
+        assert not spent["not_counted"]
+    refused = dpfc("train", "--epsilon", "2", "--features", held, "--public-features", plain)
+    assert "the private records themselves" in refused.stderr.replace("\n", " ")
+    other = dpfc(*line, "--hold-out", "0.3", "--out", held)
+    assert "with other settings" in other.stderr.replace("\n", " ")
+
+
+def test_a_trial_of_a_held_out_set_is_a_part_of_it(dpfc: Dpfc, pictures: Path) -> None:
+    line = ("extract", "--dataset", "imagefolder:pictures/train", *SCATTER, "--hold-out", "0.4", "--limit", "3")
+    assert dpfc(*line).exit_code == 0
+    trial = load(Path("features/train-scattering-mean-holdout0.4-limit3"))
+    assert {name: split.n for name, split in trial.splits.items()} == {"train": 3, "test": 3}
+
+
+def test_large_pictures_are_pooled_unless_asked_otherwise_and_small_ones_not(dpfc: Dpfc, pictures: Path) -> None:
+    line = ("extract", "--dataset", "imagefolder:pictures", "--limit", "2", "--image-size")
+    dims = {}
+    for asked in (["32"], ["36"], ["36", "--pool", "none"]):
+        made = dpfc(*line, *asked)
+        assert made.exit_code == 0, made.output
+        assert ("dimensions make a Gram matrix of" in made.stderr) == (asked != ["36"])
+        (folder,) = (p for p in Path("features").iterdir() if p.name not in dims)
+        dims[folder.name] = load(folder).dim
+        folder.rename(Path("features", "-".join([folder.name, *asked])))
+        dims["-".join([folder.name, *asked])] = dims.pop(folder.name)
+    assert dims == {
+        "pictures-scattering-limit2-32": 81 * 3 * 8 * 8,
+        "pictures-scattering-limit2-36": 81 * 3,
+        "pictures-scattering-none-limit2-36---pool-none": 81 * 3 * 9 * 9,
+    }
+
+
+def test_sets_are_called_after_their_folders(dpfc: Dpfc, pictures: Path) -> None:
+    for name, called in (("clinic", "clinic"), ("Röntgen & Co (2024)", "Röntgen-Co-2024")):
+        Path(name).mkdir()
+        Path(name, "train").symlink_to(pictures.resolve() / "train")
+        made = dpfc("extract", "--dataset", f"imagefolder:{name}", *SCATTER, "--limit", "2")
+        assert made.exit_code == 0, made.output
+        assert Path("features", f"{called}-scattering-mean-limit2").is_dir()
+
+
+def test_advice_can_be_followed_when_nothing_was_made_yet(dpfc: Dpfc, pictures: Path) -> None:
+    """A refusal leaves nothing behind, nor does what a kill leaves without a finished shard stand in the way."""
+    first = Path("pictures/train/c0/000.png")
+    first.write_bytes(first.read_bytes()[:60])
+    line = ("extract", "--dataset", "imagefolder:pictures", "--pool", "mean", "--image-size")
+    assert dpfc(*line, "8").exit_code == 2
+    assert not list(Path("features").iterdir())
+    made = dpfc(*line, "16", "--on-error", "null")
+    assert made.exit_code == 0, made.output
+
+
+def test_a_set_that_cannot_be_read_is_not_said_to_be_missing(dpfc: Dpfc) -> None:
+    Path("features/looped").mkdir(parents=True)
+    Path("features/looped/manifest.json").symlink_to("manifest.json")
+    ended = dpfc("train", "--epsilon", "1", "--features", "looped")
+    assert ended.exit_code == 2
+    assert "manifest.json' cannot be read: Too many levels" in ended.stderr.replace("\n", " ")
 
 
 def test_ctrl_c_keeps_finished_shards_and_leaves_nobody_behind(
@@ -213,7 +318,7 @@ def test_ctrl_c_keeps_finished_shards_and_leaves_nobody_behind(
     assert threading.active_count() == before
     again = dpfc(*line)
     assert again.exit_code == 0
-    assert "8 shards are still to be made" in again.stderr
+    assert "8 shards still to be made" in again.stderr
 
 
 def test_help_loads_nothing_that_computes() -> None:
@@ -286,7 +391,7 @@ def test_pictures_of_many_sizes_arrive_as_the_model_wants_them(
     assert asked["prepared"] is True
     assert asked["image_shape"] == (16, 16, 3)
     assert (asked["batch"], asked["precision"], asked["preprocess"], asked["pool"]) == (5, "bfloat16", "paper", None)
-    manifest = load(Path("features/imagefolder-scattering"))
+    manifest = load(Path("features/pictures-scattering"))
     preparation = {"resize": [24, 24], "crop": 16, "filter": "bicubic"}
     assert manifest.source["identity"]["preparation"] == preparation
     refused = dpfc("extract", "--dataset", "imagefolder:pictures", "--image-size", "32")

@@ -59,6 +59,9 @@ def test_one_file_of_tensors(dpfc: Dpfc, tmp_path: Path) -> None:
         (["texts", "--label-column", "text"], "no column 'text'"),
         (["arrays", "--column", "x"], "known by their files' names"),
         (["texts", "--classes", "2"], "out of range"),
+        (["texts", "--classes", "nofile.txt"], "There is no file 'nofile.txt'"),
+        (["texts", "--out", "x.ledger.sqlite"], "ends in .ledger.sqlite"),
+        (["texts", "--out", "elsewhere/a.partial"], "ends in .partial"),
     ],
 )
 def test_mistakes_are_named(dpfc: Dpfc, texts: Path, arrays: Path, arguments: list[str], says: str) -> None:
@@ -83,7 +86,33 @@ def test_lists_of_labels_are_imported_by_a_fresh_process(tmp_path: Path) -> None
     assert done.returncode == 0, done.stderr
 
 
-def test_what_comes_next_names_a_set_that_lies_elsewhere(dpfc: Dpfc, arrays: Path) -> None:
-    assert dpfc("import", str(arrays), "--classes", "3").stderr.rstrip().endswith("dpfc train --epsilon 1")
-    made = dpfc("import", str(arrays), "--classes", "3", "--out", "elsewhere/blobs")
-    assert made.stderr.replace("\n", " ").rstrip().endswith("--epsilon 1 --features elsewhere/blobs")
+@pytest.mark.parametrize(
+    ("out", "named"), [("blobs", "blobs"), ("elsewhere/blobs", "elsewhere/blobs"), ("my blobs", "'my blobs'")]
+)
+def test_what_comes_next_names_the_set_just_made_or_found(dpfc: Dpfc, arrays: Path, out: str, named: str) -> None:
+    for _ in range(2):
+        made = dpfc("import", str(arrays), "--classes", "3", "--out", out)
+        assert made.stderr.replace("\n", " ").rstrip().endswith(f"Next: dpfc train --epsilon 1 --features {named}")
+        # A newer one, which train would take by itself.
+        assert dpfc("import", str(arrays), "--classes", "3", "--out", "newer").exit_code == 0
+
+
+def test_without_a_test_split_it_says_what_to_do(dpfc: Dpfc, arrays: Path) -> None:
+    assert "no test split" not in dpfc("import", str(arrays), "--out", "both").stderr
+    for name in "xy":
+        (arrays / f"test_{name}.npy").unlink()
+    made = dpfc("import", str(arrays), "--out", "one")
+    assert made.exit_code == 0
+    assert "Import test_x and test_y" in made.stderr.replace("\n", " ")
+    assert dpfc("train", "--epsilon", "8").exit_code == 0
+    assert "--hold-out" in dpfc("evaluate").stderr.replace("\n", " ")
+
+
+def test_the_same_features_from_another_file_raise_no_alarm(dpfc: Dpfc, arrays: Path) -> None:
+    for name in ("pub", "own"):
+        np.savez(f"{name}.npz", **{p.stem: np.load(p) for p in arrays.iterdir()})
+        assert dpfc("import", f"{name}.npz", "--classes", "3").exit_code == 0
+    assert dpfc("train", "--epsilon", "8", "--features", "pub").exit_code == 0
+    assert "otherwise" not in dpfc("evaluate", "--features", "own").stderr
+    assert dpfc("import", "own.npz", "--classes", "3", "--dtype", "float16", "--out", "half").exit_code == 0
+    assert "otherwise" in dpfc("evaluate", "--features", "half").stderr

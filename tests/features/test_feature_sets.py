@@ -103,7 +103,7 @@ def test_bad_arrays_are_refused_and_leave_no_set(source: Path, tmp_path: Path, c
 
 
 def test_labels_beyond_the_asserted_classes_are_refused(source: Path, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"out of range.*curator"):
+    with pytest.raises(UserError, match=r"out of range.*do not publish"):
         import_features(source, tmp_path / "set", classes=("a", "b"))
 
 
@@ -251,6 +251,30 @@ def test_a_damaged_truncated_foreign_or_missing_shard_is_named(whole: Path) -> N
     path.unlink()
     with pytest.raises(UserError, match="missing"):
         FeatureSet(whole).verify("train")
+
+
+def test_a_shard_that_is_locked_is_not_called_damaged(whole: Path) -> None:
+    program = "import h5py, sys; file = h5py.File(sys.argv[1], 'r+'); print('open', flush=True); sys.stdin.read()"
+    command = [sys.executable, "-c", program, str(whole / SHARD)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+        assert other.stdout is not None
+        other.stdout.readline()
+        with pytest.raises(UserError, match="is locked: another program") as caught:
+            FeatureSet(whole).verify("train")
+        assert "anew" not in caught.value.remedy
+        assert other.stdin is not None
+        other.stdin.close()
+    FeatureSet(whole).verify("train")
+
+
+@pytest.mark.parametrize("name", [SHARD, MANIFEST])
+def test_what_the_system_does_not_let_us_read_is_not_called_damaged(whole: Path, name: str) -> None:
+    """A loop of links, for permissions do not stop every user who runs tests."""
+    (whole / name).unlink()
+    (whole / name).symlink_to(name)
+    with pytest.raises(UserError, match=rf"{name}' cannot be read: Too many levels") as caught:
+        FeatureSet(whole).verify("train")
+    assert "anew" not in caught.value.remedy
 
 
 @pytest.mark.parametrize(

@@ -255,12 +255,17 @@ def no_hdf5(place: Path) -> Path:
 def damaged_hdf5(place: Path) -> Path:
     with h5py.File(place / "a.h5", "w", libver="latest") as file:
         file.create_dataset("features", data=np.ones((9, 4), np.float32), compression="gzip", chunks=(9, 4))
-        file["labels"] = np.zeros(9, int)
+        file["labels"] = np.arange(9) % 3
         chunk = file["features"].id.get_chunk_info(0)
     data = bytearray((place / "a.h5").read_bytes())
     data[chunk.byte_offset : chunk.byte_offset + chunk.size] = bytes(chunk.size)
     (place / "a.h5").write_bytes(data)
     return place / "a.h5"
+
+
+def one_class(place: Path) -> Path:
+    save_file({"features": np.zeros((3, 2), np.float32), "labels": np.zeros(3, int)}, place / "a.safetensors")
+    return place / "a.safetensors"
 
 
 def other(place: Path) -> Path:
@@ -274,9 +279,9 @@ def empty(place: Path) -> Path:
 
 
 BAD = [
-    (ragged, "missing or not 2 long.*curator"),
-    (missing, "missing or not 2 long.*curator"),
-    (unlabelled, "without a label.*curator"),
+    (ragged, "missing or not 2 long.*do not publish"),
+    (missing, "missing or not 2 long.*do not publish"),
+    (unlabelled, "without a label.*do not publish"),
     (no_labels, "no column of labels"),
     (damaged, "cannot be read as parquet"),
     (unlike, "otherwise than its neighbours"),
@@ -284,7 +289,8 @@ BAD = [
     (cut_off, "cannot be read as safetensors"),
     (brain_floats, "dtype BF16"),
     (linked, "link to another place"),
-    (no_hdf5, "cannot be read as HDF5"),
+    (no_hdf5, "not HDF5"),
+    (one_class, "one class only.*do not publish"),
     (damaged_hdf5, "cannot be read"),
     (other, "no format that dpfc knows"),
     (empty, r"No \.parquet files"),

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 
 from dpfc_cli.errors import UserError
+from dpfc_cli.features import writer as writer_module
 from dpfc_cli.features.manifest import Manifest, load
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.features.writer import FeatureWriter, Task, already_complete
@@ -153,7 +155,7 @@ def test_what_float16_cannot_hold_is_refused_or_made_a_null_record(tmp_path):
     features = np.array([[1, 2], [65_504, 0], [65_520, 0], [np.nan, 1], [3, 4]], np.float32)
     settings: dict[str, Any] = {"rows": {"train": 5}, "dtype": "float16", "shards": 1, "identity": IDENTITY}
     strict = writer(tmp_path / "strict", None, **settings)
-    with pytest.raises(UserError, match=r"first in row 2.*curator"), strict.shard(strict.tasks[0]) as sink:
+    with pytest.raises(UserError, match=r"first in row 2.*do not publish"), strict.shard(strict.tasks[0]) as sink:
         sink.append(features, np.zeros(5, np.int32))
     tolerant = writer(tmp_path / "tolerant", None, **settings, tolerant=True)
     with tolerant.shard(tolerant.tasks[0]) as sink:
@@ -195,6 +197,72 @@ def test_one_that_refuses_does_not_join_those_that_keep_null_records(tmp_path):
     also = writer(folder, (3, 3), identity=TOLERANT, tolerant=True)
     assert also.resumed
     del refusing, tolerant, also
+
+
+@pytest.mark.parametrize("share", [None, (1, 2)])
+def test_what_was_begun_without_a_finished_shard_gives_way(tmp_path, undisturbed, share):
+    folder = tmp_path / "set"
+    partial = folder.with_name("set.partial")
+    killed = writer(folder, None, identity={**IDENTITY, "spread": 3}, shards=7)
+    assert killed.claim(killed.tasks[0])
+    (partial / "train-00000-of-00007.h5").write_bytes(b"renamed, and not noted yet")
+    del killed
+    assert partial.is_dir()
+    with closing(writer(folder, share, shards=None)) as first:
+        # Nor are its numbers of shards taken over.
+        assert len(first.tasks) == 2
+        assert not first.resumed
+        assert [p.name for p in partial.iterdir()] == ["settings.json"]
+        with pytest.raises(UserError, match="Another process"):
+            writer(folder, None)
+    last = writer(folder, None)
+    make(last)
+    last.finish(MANIFEST)
+    assert files(folder) == undisturbed
+
+
+def test_what_others_are_at_work_on_does_not_give_way(tmp_path):
+    folder = tmp_path / "set"
+    at_work = writer(folder, (1, 2))
+    before = files(folder.with_name("set.partial"))
+    with pytest.raises(UserError, match="another source"):
+        writer(folder, (2, 2), identity={**IDENTITY, "spread": 3})
+    at_work.close()
+    assert before
+
+
+def test_one_that_ends_without_a_shard_leaves_nothing_and_one_with_a_shard_leaves_it(tmp_path):
+    folder = tmp_path / "set"
+    partial = folder.with_name("set.partial")
+    first, second = writer(folder, (1, 2)), writer(folder, (2, 2))
+    assert first.claim(first.tasks[0])
+    first.close()
+    # The other is still at work in it.
+    assert partial.is_dir()
+    second.close()
+    assert not partial.exists()
+    third = writer(folder, None)
+    make(third, third.tasks[:1])
+    third.close()
+    assert writer(folder, None).resumed
+
+
+def test_one_that_begins_while_another_gives_up_is_not_told_of_it(tmp_path, monkeypatch):
+    """Between making the folder and locking it, it may have gone."""
+    folder = tmp_path / "set"
+    real, gone = writer_module.locked_soon, 0
+
+    def locked_soon(partial: Path, kind: int) -> int:
+        nonlocal gone
+        gone += 1
+        if gone < 3:
+            partial.rmdir()
+        return real(partial, kind)
+
+    monkeypatch.setattr(writer_module, "locked_soon", locked_soon)
+    w = writer(folder, None)
+    make(w)
+    assert w.finish(MANIFEST) is not None
 
 
 def test_null_records_are_no_leave_to_go_on_with_other_settings(tmp_path):

@@ -53,11 +53,28 @@ def test_train_and_test_folders_become_splits_in_sorted_order(save, tmp_path):
     assert train.pixels(0, 3).dtype == np.uint8
 
 
-@pytest.mark.parametrize("name", ["test", "val", "valid"])
-def test_the_test_split_may_go_by_three_names(save, tmp_path, name):
+@pytest.mark.parametrize("train", ["train", "training"])
+@pytest.mark.parametrize("test", ["test", "testing", "val", "valid", "validation"])
+def test_the_splits_may_go_by_the_names_that_are_usual(save, tmp_path, train, test):
+    save(f"{train}/a/1.png")
+    save(f"{train}/a/2.png")
+    save(f"{test}/a/1.png")
+    assert {name: split.n for name, split in opened(tmp_path).splits.items()} == {"train": 2, "test": 1}
+
+
+def test_of_two_folders_for_training_neither_is_passed_over(save, tmp_path):
     save("train/a/1.png")
-    save(f"{name}/a/1.png")
-    assert opened(tmp_path).splits["test"].n == 1
+    save("training/a/1.png")
+    with pytest.raises(UserError, match="Which is for training"):
+        opened(tmp_path)
+
+
+def test_a_layout_that_is_none_is_answered_with_those_that_are(save, tmp_path):
+    save("testing/a/1.png")
+    with pytest.raises(UserError, match="testing' holds a folder, 'a'") as caught:
+        opened(tmp_path)
+    assert "PATH/train/<class>/" in caught.value.remedy
+    assert "training" in caught.value.remedy
 
 
 def test_class_folders_alone_are_training_images(save, tmp_path):
@@ -74,6 +91,37 @@ def test_classes_are_those_of_all_splits_and_may_be_empty(save, tmp_path):
     assert data.classes == ("a", "b", "c")
     np.testing.assert_array_equal(data.splits["train"].labels, [1])
     np.testing.assert_array_equal(data.splits["test"].labels, [0])
+
+
+def test_class_folders_assert_nothing_and_say_so(save, tmp_path):
+    """A folder for a rare disease, with one patient in it, is no public fact."""
+    save("flu/1.png")
+    save("rare/1.png")
+    assert opened(tmp_path).origin == "inferred"
+
+
+def test_asserted_classes_count_the_labels_and_leave_records_and_listing(save, tmp_path):
+    for colour, name in enumerate(("train/b/1.png", "train/c/1.png", "test/a/1.png")):
+        save(name, (colour, 0, 0))
+    inferred = opened(tmp_path)
+    asserted = open_images(f"imagefolder:{tmp_path}", classes=("c", "never seen", "a", "b"))
+    assert (asserted.origin, asserted.classes) == ("asserted", ("c", "never seen", "a", "b"))
+    assert (asserted.renumbered, inferred.renumbered) == (True, False)
+    np.testing.assert_array_equal(asserted.splits["train"].labels, [3, 0])
+    np.testing.assert_array_equal(asserted.splits["test"].labels, [2])
+    np.testing.assert_array_equal(asserted.splits["train"].pixels(0, 2), inferred.splits["train"].pixels(0, 2))
+    # A budget spent on the ones is spent on the others.
+    assert asserted.splits["train"].listing == inferred.splits["train"].listing
+    more = open_images(f"imagefolder:{tmp_path}", classes=("a", "b", "c", "d"))
+    assert not more.renumbered
+    np.testing.assert_array_equal(more.splits["train"].labels, inferred.splits["train"].labels)
+
+
+def test_a_folder_that_is_no_asserted_class_is_refused_in_private(save, tmp_path):
+    save("flu/1.png")
+    save("rare/1.png")
+    with pytest.raises(UserError, match=r"'rare' is not among the 2 classes.*do not publish"):
+        open_images(f"imagefolder:{tmp_path}", classes=("flu", "cold"))
 
 
 def test_only_visible_files_with_an_image_extension_count(save, tmp_path):
@@ -162,7 +210,7 @@ def test_without_an_image_size_all_must_have_the_first_ones(save, tmp_path):
     save("a/1.png")
     save("a/2.png", size=(4, 6))
     train = opened(tmp_path).splits["train"]
-    with pytest.raises(UserError, match=r"2\.png.*curator's eyes") as caught:
+    with pytest.raises(UserError, match=r"2\.png.*do not publish") as caught:
         train.pixels(0, 2)
     assert "--image-size" in caught.value.remedy
 
@@ -202,7 +250,7 @@ def test_every_truncation_is_an_error_that_names_the_file(tmp_path):
     train = opened(tmp_path).splits["train"]
     for length in range(0, len(whole) - 2, 13):
         file.write_bytes(whole[:length])
-        with pytest.raises(UserError, match=r"1\.jpg.*curator's eyes"):
+        with pytest.raises(UserError, match=r"1\.jpg.*do not publish"):
             train.pixels(0, 1)
 
 

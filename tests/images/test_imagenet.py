@@ -111,3 +111,11 @@ def test_imagenet_that_is_not_there_says_where_to_get_it(tmp_path):
         with pytest.raises(UserError) as caught:
             open_images("imagenet", folder, SQUARE)
         assert "--data-dir" in caught.value.remedy
+
+
+def test_classes_are_the_data_sets_own_only_where_imagenet_defines_them(imagenet, tmp_path):
+    assert open_images("imagenet", imagenet("folders"), SQUARE).origin == "data set"
+    (tmp_path / "folders" / "train" / "n01440764").rename(tmp_path / "folders" / "train" / "rare disease")
+    with pytest.raises(UserError, match=r"'rare disease'.*do not publish") as caught:
+        open_images("imagenet", tmp_path / "folders", SQUARE)
+    assert "imagefolder:PATH" in caught.value.remedy

@@ -32,7 +32,7 @@ def test_a_missing_folder_is_an_error_with_a_remedy(dataset, tmp_path):
         ("digits:here", {}),
         ("digits", {"classes": ("a", "b")}),
         ("imagenet", {}),
-        ("imagefolder:somewhere", {"classes": ("a", "b")}),
+        ("imagenet", {"data_dir": "somewhere", "classes": ("a", "b")}),
         ("imagefolder", {}),
         ("imagefolder:", {}),
         ("imagefolder:somewhere", {"data_dir": "somewhere"}),

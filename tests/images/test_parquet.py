@@ -92,7 +92,7 @@ def test_parquet_without_names_asks_who_asserts_the_classes(tmp_path):
 def test_a_broken_picture_in_parquet_is_named_by_its_place(tmp_path, broken):
     parquet(tmp_path / "train.parquet", [png(0), png(1), png(2), broken], [0, 1, 2, 0])
     train = open_images(f"parquet:{tmp_path}", geometry=SQUARE).splits["train"]
-    with pytest.raises(UserError, match=r"row 0 of row group 1.*curator"):
+    with pytest.raises(UserError, match=r"row 0 of row group 1.*do not publish"):
         train.pixels(2, 4)
 
 

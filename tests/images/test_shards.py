@@ -16,11 +16,17 @@ def test_braces_expand_as_a_shell_expands_them():
 
 
 def test_splits_go_by_file_or_folder_name(tmp_path):
-    for name in ("train-0.tar", "deep/test/0.tar", "trainer.tar", "validation.0.tar", ".hidden.tar", "x.txt"):
+    names = ("train-0.tar", "training/1.tar", "training-2.tar", "deep/test/0.tar", "testing-3.tar", "trainer.tar")
+    for name in (*names, "validation.0.tar", ".hidden.tar", "x.txt"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_bytes(b"")
     found = {split: [p.name for p in paths] for split, paths in shards(str(tmp_path), ".tar").items()}
-    assert found == {"train": ["train-0.tar", "trainer.tar"], "test": ["0.tar"], "validation": ["validation.0.tar"]}
+    assert found == {
+        "train": ["train-0.tar", "trainer.tar", "1.tar", "training-2.tar"],
+        "test": ["0.tar"],
+        "testing": ["testing-3.tar"],
+        "validation": ["validation.0.tar"],
+    }
     for missing in ("nowhere", "{0..1}.tar", "*.parquet"):
         with pytest.raises(UserError):
             shards(str(tmp_path / missing), ".tar")

@@ -47,7 +47,7 @@ def test_classes_that_nobody_names_are_inferred_and_say_so_with_the_same_listing
     asserted = open_images(f"webdataset:{web}", geometry=SQUARE, classes=("a", "b", "c", "d"))
     assert (inferred.origin, inferred.classes) == ("inferred", ("0", "1", "2"))
     assert inferred.splits["train"].listing == asserted.splits["train"].listing
-    with pytest.raises(UserError, match=r"outside 0\.\.1.*curator"):
+    with pytest.raises(UserError, match=r"outside 0\.\.1.*do not publish"):
         open_images(f"webdataset:{web}", geometry=SQUARE, classes=("a", "b"))
 
 
