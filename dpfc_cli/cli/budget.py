@@ -10,7 +10,7 @@ import typer
 
 from dpfc_cli.cli import display, places
 from dpfc_cli.cli.app import command
-from dpfc_cli.errors import sentence
+from dpfc_cli.errors import counted, sentence
 
 if TYPE_CHECKING:
     from dpfc_cli.trust.ledger import Entry
@@ -207,8 +207,8 @@ def _show_spent(spent: dict[str, Any]) -> None:
         )
     if spent["unprotected"]:
         display.warn(
-            f"{spent['unprotected']} training(s) without a guarantee are not in the sum: "
-            "what was released of them has epsilon = ∞."
+            f"Not in the sum: {counted(spent['unprotected'], 'training')} without a guarantee. "
+            "What was released of them has epsilon = ∞."
         )
 
 

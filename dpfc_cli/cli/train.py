@@ -238,6 +238,7 @@ def _so_far(found: "FeatureSet", calibrated: "Calibrated") -> str | None:
 def _spent(found: "FeatureSet", calibrated: "Calibrated") -> str:
     """What all trainings on these records have cost together, and what that leaves out."""
     from dpfc_cli.cli.budget import spent_on
+    from dpfc_cli.errors import counted
     from dpfc_cli.trust.ledger import ledger_path
 
     assert calibrated.guarantee is not None

@@ -5,6 +5,7 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 import dpfc_cli
+from dpfc_cli.errors import counted
 from dpfc_cli.features.manifest import Manifest
 from dpfc_cli.privacy.accounting import LARGEST_EPSILON, Guarantee, attack, epsilon_for, gaussian_attack, zcdp_epsilon
 from dpfc_cli.privacy.oracle import Facts, Plan
@@ -106,7 +107,10 @@ def rows(card: Mapping[str, Any], sha256: str) -> list[tuple[str, str]]:
             ("sampler", f"within {card['eta']:.1e} of the exact rounded Gaussian, counted into delta"),
         ]
     lines.append(
-        ("public facts", f"{facts['m']} classes, {facts['k']} label(s) per record: {_origin(facts['origin'], private)}")
+        (
+            "public facts",
+            f"{facts['m']} classes, {counted(facts['k'], 'label')} per record: {_origin(facts['origin'], private)}",
+        )
     )
     if "public_features" in card:
         known = card["public_features"]
