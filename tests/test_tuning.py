@@ -232,11 +232,12 @@ def test_a_place_that_cannot_be_written_does_not_stop_a_choice(private: FeatureS
 
 
 def test_what_makes_no_sense_is_refused(private: FeatureSet, known: FeatureSet, tmp_path: Path) -> None:
-    c = calibrated(private)
+    c, one = calibrated(private), made(tmp_path, "one", 90, 2, 1)
+    one.manifest = replace(one.manifest, classes=("a",))
     for features, given, said in (
         (private, {}, "the private records themselves"),
         (made(tmp_path, "wide", 90, 3, 1, d=7), {}, "another backbone"),
-        (made(tmp_path, "one", 90, 1, 1), {}, "too few labelled records"),
+        (one, {}, "too few labelled records"),
         (known, {"eta": 1.0, "lam": 1.0}, "nothing to choose: --eta, --lambda are given"),
     ):
         with pytest.raises(UserError, match=said):

@@ -106,12 +106,8 @@ def rows(card: Mapping[str, Any], sha256: str) -> list[tuple[str, str]]:
             ("in words", "; ".join(_words(card["plan"]))),
             ("sampler", f"within {card['eta']:.1e} of the exact rounded Gaussian, counted into delta"),
         ]
-    lines.append(
-        (
-            "public facts",
-            f"{facts['m']} classes, {counted(facts['k'], 'label')} per record: {_origin(facts['origin'], private)}",
-        )
-    )
+    counts = f"{counted(facts['m'], 'class')}, {counted(facts['k'], 'label')} per record"
+    lines.append(("public facts", f"{counts}: {_origin(facts['origin'], private)}"))
     if "public_features" in card:
         known = card["public_features"]
         said = f"{known['name']}: mean and covariance of {known['rows']:,} records, asserted public by the operator"

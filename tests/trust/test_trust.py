@@ -217,11 +217,11 @@ def test_without_a_guarantee_none_is_claimed_anywhere(claim: ledger.Claim) -> No
 
 def test_inferred_facts_are_called_inferred_and_uncovered_for_nobody_asserted_them() -> None:
     said = said_of(make_card("private", "inferred"))["public facts"]
-    assert said.startswith("2 classes, 1 label(s) per record: inferred from the private records; not covered")
+    assert said.startswith("2 classes, 1 label per record: inferred from the private records; not covered")
     assert "unless the operator asserts them (--classes" in said
     assert "asserted public" not in said
     for origin in ("asserted", "data set"):
-        assert said_of(make_card("private", origin))["public facts"] == f"2 classes, 1 label(s) per record: {origin}"
+        assert said_of(make_card("private", origin))["public facts"] == f"2 classes, 1 label per record: {origin}"
 
 
 def test_a_card_made_before_cards_had_dates_is_still_read() -> None:
