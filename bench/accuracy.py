@@ -174,9 +174,10 @@ def report(wanted: Wanted, done: dict[str, float]) -> Iterator[str]:
         f"{wanted.seeds} runs, δ = min(1e-5, 1/n). "
         "`dp-whitened` is what `dpfc train --epsilon …` does when nothing else is",
         "given; *recipe* is what it grew from ([`whitening.md`](whitening.md)), untuned, too, and so are `dp-fc`,",
-        "`dp-ls` and `dp-adam` (100 steps). The tuned ones (steps behind the colon) have independent noise, exact accounting and, in every cell,",
-        "the step size, damping and clipping norms that did best **on the test labels**: a grid around the defaults,",
-        "then other norms, then three finalists with another seed. Nobody with private data can choose like that.",
+        "`dp-ls` and `dp-adam` (100 steps). The tuned ones (steps behind the colon) have independent noise, exact",
+        "accounting and, in every cell, the step size, damping and clipping norms that did best **on the test labels**:",
+        "a grid around the defaults, then other norms, then three finalists with another seed. Nobody with private data",
+        "can choose like that.",
         "*Lead*: of the default over the best of the paper's, tuned or not, ± standard error. Non-private: the better",
         "head of `dp-whitened` and `dp-ls` without noise.",
         "",

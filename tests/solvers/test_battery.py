@@ -2,6 +2,7 @@
 are, and it learns.
 """
 
+import itertools
 import math
 from collections.abc import Callable
 from dataclasses import replace
@@ -47,7 +48,7 @@ def sets_of(y: np.ndarray, m: int) -> np.ndarray:
 
 @pytest.fixture
 def masks(monkeypatch: pytest.MonkeyPatch) -> list[np.ndarray]:
-    """The samples that curators draw, one after the other, as masks over the records."""
+    """The samples that curators draw, block by block, as masks over the records."""
     drawn: list[np.ndarray] = []
     real = curator_module.bernoulli
 
@@ -60,9 +61,15 @@ def masks(monkeypatch: pytest.MonkeyPatch) -> list[np.ndarray]:
     return drawn
 
 
-def taking(masks: list[np.ndarray] | None, i: int) -> Callable[[int], np.ndarray] | None:
-    """The i-th of them, as `exact_sum` wants it; all records if there are none."""
-    return None if masks is None else lambda count: masks[i]
+def samples_of(masks: list[np.ndarray], n: int) -> np.ndarray:
+    """A row for each release."""
+    return np.concatenate(masks).reshape(-1, n)
+
+
+def taking(sample: np.ndarray) -> Callable[[int], np.ndarray]:
+    """The sample as `exact_sum` wants it: block by block."""
+    left = iter(sample)
+    return lambda count: np.array(list(itertools.islice(left, count)))
 
 
 # 1. Plan
@@ -134,7 +141,8 @@ def test_so_does_a_run_on_samples_each_drawn_at_the_rate_given(method: Method, m
     _, oracle = trained(method, facts, 1.0, *blobs(90, 5, 3), steps=4, sampling_rate=RATE)
     plan = method.plan(facts, method.defaults(facts, 1.0, {"steps": 4, "sampling_rate": RATE}))
     assert [(q.kind, q.shape(facts)) for q in oracle.queries] == [(r.kind, r.shape) for r in plan.releases]
-    assert len({mask.tobytes() for mask in masks}) == len(plan.releases) == 4
+    assert len({sample.tobytes() for sample in samples_of(masks, 90)}) == len(plan.releases) == 4
+    assert not np.array_equal(masks[0], masks[1])
 
 
 # 2. Sensitivity replay
@@ -188,13 +196,13 @@ def test_nor_does_a_record_in_a_sample_and_one_outside_moves_nothing(method: Met
     facts, (x, y) = FORTY, blobs(40, 4, 3)
     _, oracle = trained(method, facts, 1.0, x, y, steps=2, sampling_rate=RATE)
     lattice = lattice_for(facts.n, 10.0, 5)
-    for i, query in enumerate(oracle.queries):
-        base = exact_sum(query, stream_of(x, y), facts, lattice, sample=taking(masks, i))
-        for index in range(6):
+    for query, sample in zip(oracle.queries, samples_of(masks, 40), strict=True):
+        base = exact_sum(query, stream_of(x, y), facts, lattice, sample=taking(sample))
+        for index in (0, 1, 2, 3, 20, 39):
             nulled = stream_of(x, np.where(np.arange(40) == index, -1, y))
-            moved = exact_sum(query, nulled, facts, lattice, sample=taking(masks, i))
+            moved = exact_sum(query, nulled, facts, lattice, sample=taking(sample))
             squared = sum((a - b) ** 2 for a, b in zip(integers(base), integers(moved), strict=True))
-            assert (0 < squared <= lattice.unit**2) if masks[i][index] else squared == 0
+            assert (0 < squared <= lattice.unit**2) if sample[index] else squared == 0
 
 
 # 3. Noise
@@ -223,10 +231,10 @@ def noise_of_runs(
     for seed in range(runs):
         oracle = Watching(curator(facts, plan, mu, x, y, seed))
         method.solve(oracle, facts, options)
+        drawn = [None] * len(plan.releases) if masks is None else samples_of(masks, 40)[-len(plan.releases) :]
         for i, (query, answer, sigma) in enumerate(zip(oracle.queries, oracle.answers, plan.sigmas(mu), strict=True)):
-            exact = exact_sum(
-                query, stream_of(x, y), facts, lattice, sample=taking(masks, seed * len(plan.releases) + i)
-            )
+            sample = None if drawn[i] is None else taking(drawn[i])
+            exact = exact_sum(query, stream_of(x, y), facts, lattice, sample=sample)
             sensitivity = query.replace_one if facts.adjacency == "replace-one" else 1.0
             z = (answer / query.scale(facts, lattice) - exact) / (sensitivity * sigma * lattice.unit)
             if query.symmetric:
