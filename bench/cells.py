@@ -80,7 +80,8 @@ def stream_of(x: np.ndarray, labels: np.ndarray) -> BlockStream:
 def shared_noise(seed: int) -> Iterator[None]:
     """Within: noise as the paper's published code draws it, which is NOT private.
 
-    Every class gets the same noise, and since the key is a constant of the compiled program, so does every step.
+    Every class gets the same noise, and since the key is a constant of the compiled program, so does every step. (Here
+    releases of other kinds begin with the same normals, too; their shapes differ.)
     """
     independent = curator_module.draw_noise
 

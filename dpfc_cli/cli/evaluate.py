@@ -30,6 +30,7 @@ def evaluate(
     from dpfc_cli.errors import UserError
     from dpfc_cli.heads.head import load, newest
     from dpfc_cli.heads.metrics import average_precisions, score
+    from dpfc_cli.trust.statement import held_out
 
     path = head or newest(places.HEADS)
     if head is None:
@@ -60,12 +61,18 @@ def evaluate(
             f"the head was trained on a {split} split: if these are its records, these figures are not differentially "
             "private. Do not publish them."
         )
+    elif held_out(manifest) > card["features"].get("hold_out", 0):
+        # Held-out parts are nested: what a larger fraction was held out of trainings, a smaller one was, too.
+        display.warn(
+            f"--hold-out took this {split} split out of training pictures, and fewer were held out for this head: if "
+            "it was trained on the same ones, it has seen some of these."
+        )
     found.verify(split)
     with display.meter("Evaluating", "records") as advance:
         scores = score(loaded, _counted(found.stream(split)(ROWS), facts.n, advance))
     precisions = None
     if manifest.labels_per_record > 1:
-        precisions = average_precisions(loaded, lambda: found.stream(split)(ROWS), facts.n)
+        precisions = average_precisions(loaded, lambda: found.stream(split)(ROWS), facts.n).tolist()
     result: dict[str, Any] = {
         "head": str(path),
         "method": card["method"],
@@ -83,7 +90,10 @@ def evaluate(
         "mean_average_precision": None if precisions is None else _mean(precisions),
         "per_class": [
             {"class": name, "n": int(n), "top1": hits / n if n else None}
-            for name, n, hits in zip(manifest.classes, scores.rows.tolist(), scores.hits.tolist(), strict=True)
+            | ({} if precisions is None else {"average_precision": precisions[j] if n else None})
+            for j, (name, n, hits) in enumerate(
+                zip(manifest.classes, scores.rows.tolist(), scores.hits.tolist(), strict=True)
+            )
         ],
     }
     if as_json:
@@ -109,7 +119,7 @@ def _features(given: str | None, own: str) -> "FeatureSet":
 
 
 def _mean(precisions: Any) -> float | None:
-    known = [p for p in precisions.tolist() if p == p]
+    known = [p for p in precisions if p == p]
     return sum(known) / len(known) if known else None
 
 
@@ -134,17 +144,15 @@ def _show(result: dict[str, Any], card: dict[str, Any]) -> None:
             *brief(card),
         ],
     )
-    rows = result["per_class"]
-    title = "Top-1 per class"
+    # Of several labels a record's highest score can hit but one: there the ranking counts.
+    figure, said = ("top1", "top-1") if precision is None else ("average_precision", "average precision")
+    rows, title = result["per_class"], f"{said.capitalize()} per class"
     if len(rows) > MOST_CLASSES:
-        ranked = sorted((r for r in rows if r["n"]), key=lambda r: r["top1"])
-        rows, title = (
-            (ranked[:10] + ranked[-10:], "Top-1 per class: the ten worst and the ten best")
-            if len(ranked) > MOST_CLASSES
-            else (ranked, title)
-        )
+        rows = sorted((r for r in rows if r["n"]), key=lambda r: r[figure])
+        if len(rows) > MOST_CLASSES:
+            rows, title = rows[:10] + rows[-10:], f"{title}: the ten worst and the ten best"
     display.table(
         title,
-        ("class", "records", "top-1"),
-        [(r["class"], f"{r['n']:,}", f"{r['top1']:.2%}" if r["n"] else "–") for r in rows],
+        ("class", "records", said),
+        [(r["class"], f"{r['n']:,}", f"{r[figure]:.2%}" if r["n"] else "–") for r in rows],
     )

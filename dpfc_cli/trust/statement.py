@@ -70,12 +70,18 @@ def card(
             "split": split,
             "fingerprint": manifest.fingerprint,
             "backbone": manifest.backbone,
+            "hold_out": held_out(manifest),
         },
         "versions": {"dpfc": dpfc_cli.__version__},
         **({} if public is None else {"public_features": dict(public.origin)}),
         **({} if tuning is None else {"tuning": dict(tuning)}),
         **({} if converged is None else {"converged": converged}),
     }
+
+
+def held_out(manifest: Manifest) -> float:
+    """The fraction of the training pictures that the set's test split was made of; 0 where it has its own."""
+    return float(manifest.source["identity"].get("hold_out") or 0)
 
 
 def brief(card: Mapping[str, Any]) -> list[tuple[str, str]]:

@@ -63,7 +63,10 @@ def test_label_sets_are_learned_and_scored_by_mean_average_precision(dpfc: Dpfc,
     assert dpfc("train", "--method", method, "--epsilon", "8").exit_code == 0
     result = json.loads(dpfc("evaluate", "--json").stdout)
     assert result["mean_average_precision"] > 0.95
-    assert "mean average precision" in dpfc("evaluate").stdout
+    assert all(each["average_precision"] > 0.9 for each in result["per_class"])
+    shown = dpfc("evaluate").stdout
+    assert "mean average precision" in shown
+    assert "Average precision per class" in shown
 
 
 def test_public_features_are_named_in_card_and_statement_and_cost_nothing(
