@@ -49,7 +49,7 @@ def test_heads_are_used_as_the_readme_says(dpfc: Dpfc, features: Path, arrays: P
     names: dict[str, object] = {"print": lambda found: names.update(found=found)}
     exec(code, names)
     assert np.mean([int(name) == label for name, label in zip(names["found"], y, strict=True)]) > 0.9  # type: ignore[call-overload]
-    assert "x ↦ x / max(C, ‖x‖), `centre` subtracts the tensor `chain.0`" in words
+    assert "x ↦ x / max(C, ‖x‖), `centre` subtracts the tensor `chain.0`" in " ".join(words.split())
     with safe_open("heads/eps1.safetensors", framework="numpy") as file:
         for step in json.loads(file.metadata()["chain"]):
             if step["step"] == "clip":
