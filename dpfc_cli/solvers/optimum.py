@@ -22,7 +22,8 @@ NEWTON_STEPS, HALVINGS, GRADIENT_STEPS = 40, 20, 2000
 TOLERANCE = 1e-6
 """Of a step, relative to θ. Newton's error is then about its square; logits are float32 and bear no more."""
 RIDGE = 1e-5
-"""Per record, in units of the clipping norm squared."""
+"""Per record, in units of the clipping norm squared. A tenth and ten times as much make the twin of DP-FC 1.1 and 2.3
+points worse on CIFAR-100's features, less than one on CIFAR-10's."""
 FLOOR = 1e-12
 """Damping relative to a matrix's trace: dead dimensions stay where they are."""
 UNCLIPPED = 1e6
