@@ -6,6 +6,7 @@ Exit codes: 0 done; 2 the user can mend it; 1 a defect of ours; 130 stopped by C
 import functools
 import io
 import os
+import select
 import signal
 import sys
 from collections.abc import Callable
@@ -99,7 +100,12 @@ class _Output(io.FileIO):
 
     def write(self, data: Any) -> int:
         try:
-            return super().write(data)
+            taken = super().write(data)
+            while taken is None:
+                # A reader who wants no writer to wait, and is late.
+                select.select([], [self], [])
+                taken = super().write(data)
+            return taken
         except BrokenPipeError:
             # Whoever read it has gone, and misses nothing.
             return len(data)
@@ -124,15 +130,16 @@ def _output(name: str, descriptor: int) -> _Output:
 
 def main() -> None:
     """The console script."""
-    outputs = [_output("stdout", 1), _output("stderr", 2)]
+    results, _ = _output("stdout", 1), _output("stderr", 2)
     try:
         code = _run(sys.argv[1:])
     except KeyboardInterrupt:
         code = 130
     # What is left is to say how it ended.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGINT, lambda *_: os._exit(130))
     sys.stdout.flush()
-    failed = next((output.failed for output in outputs if output.failed), None)
+    # Of remarks that could not be written there is nobody to tell.
+    failed = results.failed
     if failed and not code:
         from dpfc_cli.cli import display
 

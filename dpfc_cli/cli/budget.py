@@ -161,11 +161,11 @@ def spent_on(path: Path, deltas: tuple[float, ...], planned: Sequence["Entry"] =
     others = sorted(set(path.parent.glob(f"*{SUFFIX}")) - {path})
     rows = [(p, row) for p in (path, *others) for row in read(p) if p == path or row.records in records]
     all_rows = [*(row for _, row in rows), *planned]
-    counted = {p for p, _ in rows} | {path}
+    known = {p for p, _ in rows} | {path}
     return {
         "ledger": str(path),
         "feature_sets": sorted({p.name.removesuffix(SUFFIX) for p, _ in rows} | {path.name.removesuffix(SUFFIX)}),
-        "not_counted": sorted(p.name.removesuffix(SUFFIX) for p in others if p not in counted),
+        "not_counted": sorted(p.name.removesuffix(SUFFIX) for p in others if p not in known),
         "adjacency": "zero-out",
         "exact": composes_exactly(all_rows),
         "epsilon": {f"{d:g}": together(all_rows, d) for d in deltas},

@@ -37,7 +37,7 @@ def evaluate(
         display.say(f"Head: {path} (the newest private one; name another with --head)")
     loaded = load(path)
     found = _features(features, str(loaded.card["features"]["name"]))
-    manifest, card = found.manifest, loaded.card
+    manifest, card, own = found.manifest, loaded.card, loaded.card["features"]
     facts = found.split(split)
     d, m = loaded.weight.shape
     if d != manifest.dim or m != len(manifest.classes):
@@ -61,11 +61,10 @@ def evaluate(
             f"the head was trained on a {split} split: if these are its records, these figures are not differentially "
             "private. Do not publish them."
         )
-    elif held_out(manifest) > card["features"].get("hold_out", 0):
-        # Held-out parts are nested: what a larger fraction was held out of trainings, a smaller one was, too.
+    elif held_out(manifest) and (found.name, held_out(manifest)) != (own["name"], own.get("hold_out")):
         display.warn(
-            f"--hold-out took this {split} split out of training pictures, and fewer were held out for this head: if "
-            "it was trained on the same ones, it has seen some of these."
+            f"--hold-out took this {split} split out of training pictures, and the head was trained on another set: if "
+            "that was made of the same pictures, it has seen some of these."
         )
     found.verify(split)
     with display.meter("Evaluating", "records") as advance:
@@ -108,7 +107,7 @@ def _features(given: str | None, own: str) -> "FeatureSet":
         return places.feature_set(given)[0]
     found = places.set_of_training(own)
     if found is not None:
-        display.say(f"Features: {found.folder} (the head was trained on this set; name another with --features)")
+        display.say(f"Features: {found.folder} (named as the set of the training; name another with --features)")
         return found
     found, _ = places.feature_set(None)
     display.say(

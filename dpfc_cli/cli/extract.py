@@ -62,7 +62,7 @@ def extract(
         float | None,
         typer.Option(
             help="Where there is no test split: about this part of the training pictures becomes it, such as 0.1. "
-            "Each picture's own name decides.",
+            "Each picture's own name decides (in parquet its place).",
             rich_help_panel=WHAT,
         ),
     ] = None,

@@ -38,7 +38,7 @@ class FeatureSet:
         except KeyError:
             remedy = f"It has: {', '.join(self.manifest.splits)}."
             if name == "test":
-                remedy += " To hold out a part of the training pictures: dpfc extract --hold-out 0.1."
+                remedy += " Of pictures, dpfc extract --hold-out 0.1 takes one out of the training split."
             raise UserError(f"'{self.folder}' has no split '{name}'.", remedy) from None
 
     def verify(self, split: str, progress: Callable[[int, int], None] | None = None) -> None:

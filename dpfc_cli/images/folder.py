@@ -126,4 +126,6 @@ def _split(
     labels = np.array([numbers[place] for place, _ in files], np.int32)
     names = [entry[0] for _, entry in files]
     entries = (entry for _, entry in files)
-    return encoded_split(labels, Files(folder, names), geometry, found, entries, names.__getitem__)
+    # Folders without a picture are no part of what the records are.
+    held = tuple(found[place] for place in sorted({place for place, _ in files}))
+    return encoded_split(labels, Files(folder, names), geometry, held, entries, names.__getitem__)

@@ -101,9 +101,10 @@ def held_out(source: ImageSet, fraction: float) -> ImageSet:
     """The set with about that part of its training pictures as the split 'test'. UserError where it has one already,
     or where either would be empty.
 
-    A picture's own name decides, by its hash: no other picture, added or removed, moves it. So the two are not exactly
-    in that proportion, and how many there are in each tells of the names alone. Smaller fractions hold out a part of
-    what larger ones do. The listing of both stays the whole's.
+    A picture's own name decides, by its hash: no other picture, added or removed, moves it. (In parquet, IDX and CIFAR
+    files pictures have places for names, which move when the files are made anew.) So the two are not exactly in that
+    proportion, and how many there are in each tells of the names alone. Smaller fractions hold out a part of what
+    larger ones do. The listing of both stays the whole's.
     """
     if "test" in source.splits:
         raise UserError(

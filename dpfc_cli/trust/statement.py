@@ -93,7 +93,7 @@ def brief(card: Mapping[str, Any]) -> list[tuple[str, str]]:
     if card["claim"] != "private":
         return [("this head", "no guarantee: no noise, contributions not clipped (epsilon = ∞)")]
     return [
-        ("this head", f"differentially private, epsilon = {card['epsilon']:.6g}, delta = {card['delta']:.3g}"),
+        ("this head", f"differentially private, epsilon = {_up(card['epsilon'], 6)}, delta = {_up(card['delta'], 3)}"),
         ("protects", f"one {card['unit']} of {card['facts']['n']:,}; {_ADJACENCY[card['adjacency']]}"),
     ]
 
@@ -147,11 +147,11 @@ _ADJACENCY = {
 }
 _GUESSED = {"zero-out": "whether a record was used", "replace-one": "which of two records was used"}
 _KINDS = {
-    "mean": "sum of the feature vectors",
+    "mean": "sum of the clipped feature vectors",
     "gram": "sum over records of all products of two features",
-    "class_sums": "sum of the feature vectors, class by class",
+    "class_sums": "sum of the clipped feature vectors, class by class",
     "class_grams": "the gram, class by class",
-    "gradient": "sum of the loss's gradients over records",
+    "gradient": "sum of the loss's clipped gradients over records",
     "hessians": "sums of the loss's second derivatives, class by class",
 }
 
@@ -160,16 +160,16 @@ def _means(card: Mapping[str, Any]) -> list[tuple[str, str]]:
     found = meaning(card)
     assert found is not None
     source = "" if card["accounting"] == EXACT else " (what any (epsilon, delta) implies: Kairouz et al. 2015)"
-    several = "not stated: the accounting of sampled releases is for one record, and does not extend to several"
+    several = "not stated: the accounting of sampled releases is for one record, and for several little is known of it"
     if found["groups"] is not None:
         each = (f"{k} records: epsilon = {_figure(epsilon)}" for k, epsilon in found["groups"].items())
         several = f"{'; '.join(each)}; at the same delta (k records have k times the mu: Dong, Roth and Su 2022)"
     return [
         (
             "which means",
-            f"whoever guesses {_GUESSED[card['adjacency']]} is right at most {_percent(found['accuracy'])} of the time "
-            f"(50 % is chance), and at {found['false_alarms'] * 100:g} % false alarms finds at most "
-            f"{_percent(found['power'])}, whatever else they know{source}",
+            f"whoever guesses {_GUESSED[card['adjacency']]}, where both are equally likely, is right at most "
+            f"{_percent(found['accuracy'])} of the time (50 % is chance), and at {found['false_alarms'] * 100:g} % "
+            f"false alarms finds at most {_percent(found['power'])}, whatever else they know{source}",
         ),
         ("several of one person", several),
     ]
@@ -181,11 +181,13 @@ def _percent(fraction: float) -> str:
 
 
 def _figure(epsilon: float | None) -> str:
-    """Rounded up to three digits."""
-    if epsilon is None:
-        return f"more than {LARGEST_EPSILON:g}"
-    unit = 10.0 ** (math.floor(math.log10(epsilon)) - 2)
-    return f"{math.ceil(epsilon / unit) * unit:.3g}"
+    return f"more than {LARGEST_EPSILON:g}" if epsilon is None else _up(epsilon, 3)
+
+
+def _up(value: float, digits: int) -> str:
+    """Rounded up, but for what a float64 cannot tell."""
+    exponent = digits - 1 - math.floor(math.log10(value))
+    return f"{math.ceil(value * (1 - 1e-12) * 10.0**exponent) / 10.0**exponent:.{digits}g}"
 
 
 def _origin(origin: str, private: bool) -> str:

@@ -47,6 +47,29 @@ def test_remarks_that_cannot_be_written_stop_no_training(dpfc: Dpfc, features: P
     assert len(read(Path("features/blobs.ledger.sqlite"))) == len(list(Path("heads").iterdir())) == 1
 
 
+@full
+def test_remarks_that_alone_cannot_be_written_are_not_missed() -> None:
+    with Path("/dev/full").open("w") as nowhere:
+        line = [sys.executable, "-c", MAIN, "budget", "--features", "none"]
+        assert subprocess.run(line, check=False, stdout=subprocess.DEVNULL, stderr=nowhere).returncode == 2
+        line = [sys.executable, "-c", MAIN, *SIGMA]
+        assert subprocess.run(line, check=False, stdout=subprocess.DEVNULL, stderr=nowhere).returncode == 0
+
+
+def test_a_reader_that_is_late_is_waited_for() -> None:
+    """Both ends of a pipe share one file description: either may have made it non-blocking."""
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    program = f"from dpfc_cli.cli import budget; budget.print = lambda text: print('x' * 300_000); {MAIN}"
+    line = [sys.executable, "-c", program, *SIGMA, "--json"]
+    with subprocess.Popen(line, stdout=writer, stderr=subprocess.PIPE, text=True) as process:
+        os.close(writer)
+        with os.fdopen(reader, "rb") as stream:
+            assert len(stream.read()) == 300_001
+        _, said = process.communicate()
+    assert (process.returncode, said) == (0, "")
+
+
 @pytest.mark.parametrize("closed", [">&-", "2>&-", "<&- >&- 2>&-"])
 def test_a_stream_that_is_closed_is_not_missed(tmp_path: Path, closed: str) -> None:
     line = f'exec "{sys.executable}" -c "{MAIN}" budget --sigma 10 {closed}'

@@ -275,8 +275,17 @@ def test_another_source_has_another_listing(save, tmp_path, change):
     elif change == "size":
         file.write_bytes(file.read_bytes() + b"\0")
     else:
-        (tmp_path / "0").mkdir()
+        (tmp_path / "a").rename(tmp_path / "0")
     assert opened(tmp_path).splits["train"].listing != before
+
+
+def test_a_class_without_a_picture_leaves_the_listing_alone(save, tmp_path):
+    """The pictures are the same ones, and what is spent on them adds up."""
+    save("train/b/1.png")
+    before = opened(tmp_path).splits["train"].listing
+    (tmp_path / "train" / "a").mkdir()
+    save("test/c/1.png")
+    assert opened(tmp_path).splits["train"].listing == before
 
 
 def test_the_listing_does_not_depend_on_where_the_folder_is(save, tmp_path):
