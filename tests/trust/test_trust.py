@@ -177,7 +177,7 @@ def test_the_statement_names_everything_that_must_be_defended() -> None:
 def test_the_statement_says_in_plain_words_what_anyone_can_guess() -> None:
     """Φ(μ/2) and Φ(Φ⁻¹(0.05) + μ) at μ = 0.268, rounded up."""
     means = said_of(make_card("private"))["which means"]
-    assert "whether a record was used, where both are equally likely, is right at most 55.4 % of the time (50 % is chance)" in means
+    assert "whether a record was used, where both are equally likely, is right at most 55.4 % of the time" in means
     assert "at 5 % false alarms finds at most 8.5 %" in means
     assert "which of two records was used" in said_of(make_card("private", adjacency="replace-one"))["which means"]
 
