@@ -72,8 +72,8 @@ def _audited(
     least = audit.least_runs(c.guarantee.mu)
     if runs < least:
         raise UserError(
-            f"--runs {runs} can refute nothing: a claim of epsilon = {epsilon:g} at delta = {delta:g} would stand "
-            "even if every guess were right.",
+            f"The releases of --runs {runs} can refute nothing: a claim of epsilon = {epsilon:g} at delta = {delta:g} "
+            "would stand even if every guess were right.",
             f"Give --runs {least} or more." if least <= MOST_RUNS else "Audit a smaller --epsilon.",
         )
     with display.meter(f"Attacking {method.name}", "pairs") as progress:

@@ -30,7 +30,7 @@ def evaluate(
     from dpfc_cli.errors import UserError
     from dpfc_cli.heads.head import load, newest
     from dpfc_cli.heads.metrics import average_precisions, score
-    from dpfc_cli.trust.statement import held_out
+    from dpfc_cli.trust.statement import hold_out_of
 
     path = head or newest(places.HEADS)
     if head is None:
@@ -61,7 +61,7 @@ def evaluate(
             f"the head was trained on a {split} split: if these are its records, these figures are not differentially "
             "private. Do not publish them."
         )
-    elif held_out(manifest) and (found.name, held_out(manifest)) != (own["name"], own.get("hold_out")):
+    elif hold_out_of(manifest) and (found.name, hold_out_of(manifest)) != (own["name"], own.get("hold_out")):
         display.warn(
             f"--hold-out took this {split} split out of training pictures, and the head was trained on another set: if "
             "that was made of the same pictures, it has seen some of these."

@@ -70,7 +70,7 @@ def card(
             "split": split,
             "fingerprint": manifest.fingerprint,
             "backbone": manifest.backbone,
-            "hold_out": held_out(manifest),
+            "hold_out": hold_out_of(manifest),
         },
         "versions": {"dpfc": dpfc_cli.__version__},
         **({} if public is None else {"public_features": dict(public.origin)}),
@@ -79,7 +79,7 @@ def card(
     }
 
 
-def held_out(manifest: Manifest) -> float:
+def hold_out_of(manifest: Manifest) -> float:
     """The fraction of the training pictures that the set's test split was made of; 0 where it has its own."""
     return float(manifest.source["identity"].get("hold_out") or 0)
 
