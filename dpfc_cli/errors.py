@@ -4,7 +4,7 @@ Every room raises these; only `dpfc_cli.cli` turns them into text and an exit co
 and public facts. It never carries a record's values.
 """
 
-SECRET = "This message speaks of a private record: do not publish it."
+GUARDED = "This message speaks of a private record: do not publish it."
 """What a message says that depends on the records: whoever holds them may read it, nobody else."""
 
 

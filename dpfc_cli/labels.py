@@ -3,7 +3,7 @@
 import json
 from collections.abc import Mapping
 
-from dpfc_cli.errors import SECRET, UserError
+from dpfc_cli.errors import GUARDED, UserError
 
 LABELS = ("label", "labels", "fine_label", "class", "target")
 """Usual names of the column."""
@@ -35,6 +35,6 @@ def check_classes(classes: tuple[str, ...], inferred: bool) -> None:
     """UserError for fewer than two classes: nothing could be told apart. inferred: it is the records that say so."""
     if len(classes) < 2:
         raise UserError(
-            f"There is one class only, '{classes[0]}': nothing to tell apart.{f' {SECRET}' if inferred else ''}",
+            f"There is one class only, '{classes[0]}': nothing to tell apart.{f' {GUARDED}' if inferred else ''}",
             "Classes without records count if you say that there are such: --classes." if inferred else "Add another.",
         )

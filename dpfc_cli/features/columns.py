@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from dpfc_cli.errors import SECRET, UserError
+from dpfc_cli.errors import GUARDED, UserError
 from dpfc_cli.features.tables import Table, Tables, checked
 from dpfc_cli.labels import class_names
 from dpfc_cli.labels import label_column as usual_label
@@ -107,7 +107,7 @@ def _matrix(lists: Any, d: int, path: Path, name: str) -> np.ndarray:
     equal = lists.null_count == 0 and len(values) == d * len(lists)
     if not equal or pc.any(pc.not_equal(pc.list_value_length(lists), d)).as_py():
         raise UserError(
-            f"'{path}' has lists in '{name}' that are missing or not {d} long. {SECRET}",
+            f"'{path}' has lists in '{name}' that are missing or not {d} long. {GUARDED}",
             "All records need features of the same length.",
         )
     return np.asarray(values.to_numpy(zero_copy_only=False)).reshape(len(lists), d)

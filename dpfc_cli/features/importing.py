@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from dpfc_cli.errors import SECRET, UserError
+from dpfc_cli.errors import GUARDED, UserError
 from dpfc_cli.features.manifest import Manifest, Origin
 from dpfc_cli.features.tables import Table, opened
 from dpfc_cli.features.writer import FeatureWriter, already_complete, asserted
@@ -85,7 +85,7 @@ def _write(writer: FeatureWriter, tables: dict[str, Table], k: int, progress: Pr
 def _inferred_classes(tables: dict[str, Table]) -> tuple[str, ...]:
     count = 1 + max(int(table.y.max()) for table in tables.values())
     if count > MOST_INFERRED:
-        raise UserError(f"The labels seem to name {count:,} classes. {SECRET}", "Say how many there are: --classes.")
+        raise UserError(f"The labels seem to name {count:,} classes. {GUARDED}", "Say how many there are: --classes.")
     return tuple(str(j) for j in range(count))
 
 
@@ -94,12 +94,12 @@ def _check_labels(tables: dict[str, Table], m: int | None) -> None:
         if (table.y < -1).any() or (m is not None and (table.y >= m).any()):
             high = f"0..{m - 1}" if m else "0 and above"
             raise UserError(
-                f"The {split} labels are out of range for some records. {SECRET}",
+                f"The {split} labels are out of range for some records. {GUARDED}",
                 f"Labels are {high} (−1 for none); check --classes.",
             )
         if (table.y < 0).all(axis=1).any():
             raise UserError(
-                f"Some {split} records are without a label. {SECRET}",
+                f"Some {split} records are without a label. {GUARDED}",
                 "Label them, or leave them out before importing.",
             )
 

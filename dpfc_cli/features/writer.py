@@ -29,7 +29,7 @@ from typing import Any
 import h5py
 import numpy as np
 
-from dpfc_cli.errors import SECRET, UserError
+from dpfc_cli.errors import GUARDED, UserError
 from dpfc_cli.features.locks import PATIENCE, ReplacedError, claimed, locked, locked_soon
 from dpfc_cli.features.manifest import MANIFEST, PARTIAL, Manifest, Shard, SplitFacts, load, write_durably, write_first
 
@@ -319,7 +319,7 @@ class ShardSink:
             if not self._tolerant:
                 raise UserError(
                     f"A feature is NaN, infinite or beyond {self._dtype} (first in row "
-                    f"{self.filled + int(np.flatnonzero(null)[0])} of the shard being written). {SECRET}",
+                    f"{self.filled + int(np.flatnonzero(null)[0])} of the shard being written). {GUARDED}",
                     "Mend the source, or use --dtype float32 if the features are merely large.",
                 )
             rows[null] = 0

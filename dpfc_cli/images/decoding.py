@@ -22,7 +22,7 @@ import warnings
 import numpy as np
 from PIL import Image, UnidentifiedImageError
 
-from dpfc_cli.errors import SECRET
+from dpfc_cli.errors import GUARDED
 from dpfc_cli.images.geometry import Geometry
 from dpfc_cli.images.sets import Pixels, UnreadableError
 
@@ -48,7 +48,7 @@ def decode(data: bytes, name: str, geometry: Geometry | None) -> Pixels:
     # Decoders raise whatever a damaged file leads them into: not only OSError, but SyntaxError, struct.error and more.
     except Exception as error:
         raise UnreadableError(
-            f"'{name}' cannot be decoded: {_reason(error)}. {SECRET}",
+            f"'{name}' cannot be decoded: {_reason(error)}. {GUARDED}",
             "Remove it, replace it by an 8-bit PNG or JPEG, or keep it as a null record: --on-error null.",
         ) from error
 

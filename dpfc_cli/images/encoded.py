@@ -8,7 +8,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from dpfc_cli.errors import SECRET, UserError
+from dpfc_cli.errors import GUARDED, UserError
 from dpfc_cli.images.geometry import Geometry
 from dpfc_cli.images.sets import Decode, Entry, Pixels, Records, Split, check_range, listing_of
 
@@ -85,7 +85,7 @@ def _decoder(pictures: Encoded, n: int, shape: tuple[int, int, int], geometry: G
             if picture.shape != shape:
                 # Never a null record: one picture, the first, would make null records of all others.
                 raise UserError(
-                    f"'{pictures.name(start + row)}' has another size than the first image. {SECRET}",
+                    f"'{pictures.name(start + row)}' has another size than the first image. {GUARDED}",
                     "Give --image-size to resize and crop all images to.",
                 )
             batch[row] = picture

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
-from dpfc_cli.errors import SECRET, UserError, counted
+from dpfc_cli.errors import GUARDED, UserError, counted
 from dpfc_cli.images.encoded import Files, encoded_split
 from dpfc_cli.images.geometry import Geometry
 from dpfc_cli.images.sets import Entry, ImageSet, Origin, Split
@@ -69,7 +69,7 @@ def _numbers(found: tuple[str, ...], classes: tuple[str, ...] | None) -> list[in
     unknown = next((name for name in found if name not in number), None)
     if unknown is not None:
         raise UserError(
-            f"The class folder '{unknown}' is not among the {counted(len(classes), 'class')} of --classes. {SECRET}",
+            f"The class folder '{unknown}' is not among the {counted(len(classes), 'class')} of --classes. {GUARDED}",
             "Give the folders' names, separated by commas or in a file with one a line; there may be classes without a "
             "folder.",
         )

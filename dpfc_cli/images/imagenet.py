@@ -19,7 +19,7 @@ from pathlib import Path
 
 import numpy as np
 
-from dpfc_cli.errors import SECRET, UserError
+from dpfc_cli.errors import GUARDED, UserError
 from dpfc_cli.images.encoded import encoded_split
 from dpfc_cli.images.folder import open_folder
 from dpfc_cli.images.geometry import Geometry
@@ -67,7 +67,7 @@ def _folders(folder: Path, geometry: Geometry | None) -> ImageSet:
     foreign = next((name for name in opened.classes if not _WNID.fullmatch(name)), None)
     if foreign is not None:
         raise UserError(
-            f"'{foreign}' in '{folder}' is no class of ImageNet, which calls them n01440764 and so on. {SECRET}",
+            f"'{foreign}' in '{folder}' is no class of ImageNet, which calls them n01440764 and so on. {GUARDED}",
             "For classes of your own: --dataset imagefolder:PATH.",
         )
     return replace(opened, name="imagenet", origin="data set")

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from dpfc_cli.errors import SECRET, UserError
+from dpfc_cli.errors import GUARDED, UserError
 from dpfc_cli.images.encoded import encoded_split
 from dpfc_cli.images.geometry import Geometry
 from dpfc_cli.images.prefetch import PIECE, cores
@@ -122,7 +122,7 @@ def _listed(
             file = pq.ParquetFile(path)
             y = file.read([label]).column(0)
             if y.null_count or not pa.types.is_integer(y.type):
-                raise UserError(f"'{path}' has labels in '{label}' that are no integers. {SECRET}", "Mend them.")
+                raise UserError(f"'{path}' has labels in '{label}' that are no integers. {GUARDED}", "Mend them.")
             _check_image(file.schema_arrow, image, path)
             for number in range(file.num_row_groups):
                 _refuse_giant(file.metadata.row_group(number), path)

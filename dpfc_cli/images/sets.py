@@ -18,7 +18,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from dpfc_cli.errors import SECRET, UserError, counted
+from dpfc_cli.errors import GUARDED, UserError, counted
 from dpfc_cli.shards import TEST_SPLITS
 
 Pixels = NDArray[np.uint8]
@@ -158,7 +158,7 @@ def in_memory(
         raise UserError(f"{source} holds no images.", "Name a folder with at least one image.")
     if labels.min() < 0 or labels.max() >= len(classes):
         raise UserError(
-            f"{source} has labels outside 0..{len(classes) - 1}. {SECRET}",
+            f"{source} has labels outside 0..{len(classes) - 1}. {GUARDED}",
             "Check that the files are those of the data set you named, or fetch them again.",
         )
     kept = labels.astype(np.int32)
@@ -192,13 +192,13 @@ def labelled(
     highest = max(int(known[split].max()) for split in used.values())
     if classes is None and highest >= MOST_INFERRED:
         raise UserError(
-            f"The labels seem to name {highest + 1:,} classes. {SECRET}", "Say how many there are: --classes."
+            f"The labels seem to name {highest + 1:,} classes. {GUARDED}", "Say how many there are: --classes."
         )
     names = tuple(str(j) for j in range(highest + 1)) if classes is None else classes
     for split in used.values():
         if known[split].min() < 0 or known[split].max() >= len(names):
             raise UserError(
-                f"The {split} images have labels outside 0..{len(names) - 1}. {SECRET}",
+                f"The {split} images have labels outside 0..{len(names) - 1}. {GUARDED}",
                 "Check them, and --classes.",
             )
     return names, "inferred" if classes is None else "asserted", used

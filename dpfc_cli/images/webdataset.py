@@ -10,7 +10,7 @@ from pathlib import Path, PurePosixPath
 
 import numpy as np
 
-from dpfc_cli.errors import SECRET, UserError
+from dpfc_cli.errors import GUARDED, UserError
 from dpfc_cli.images.encoded import encoded_split
 from dpfc_cli.images.geometry import Geometry
 from dpfc_cli.images.sets import Entry, ImageSet, Progress, Split, labelled
@@ -67,7 +67,7 @@ def _extension(name: str) -> str:
 def _only(found: list[Member], path: Path, key: str, what: str) -> Member:
     if len(found) != 1:
         raise UserError(
-            f"Record '{key}' in '{path}' has {'no' if not found else 'more than one'} {what}. {SECRET}",
+            f"Record '{key}' in '{path}' has {'no' if not found else 'more than one'} {what}. {GUARDED}",
             f"Each record is one picture ({', '.join(PICTURES)}) and one .{LABEL}, next to each other.",
         )
     return found[0]
@@ -77,7 +77,7 @@ def _number(text: bytes, path: Path, member: Member) -> int:
     digits = text.strip()
     if not digits.isdigit() or len(digits) > 9:
         raise UserError(
-            f"'{path}: {member.name}' does not hold a class number. {SECRET}",
+            f"'{path}: {member.name}' does not hold a class number. {GUARDED}",
             "A class is an integer from 0, in text.",
         )
     return int(digits)
