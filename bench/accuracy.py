@@ -26,7 +26,7 @@ from bench.sets import load
 from dpfc_cli.solvers import METHODS
 
 EPSILONS = (0.01, 0.05, 0.1, 0.5, 1.0, 2.0, 4.0, 8.0)
-UNTUNED = ("dp-whitened", "recipe", "dp-fc", "dp-ls", "dp-adam")
+UNTUNED = ("dp-whitened", "recipe", "dp-fc", "dp-ls")
 TUNED = ("dp-fc:10", "dp-ls:1", "dp-adam:10", "dp-newton:1")
 TWINS = ("dp-whitened", "dp-ls")
 """Without privacy, the better of these stands for what can be had: minutes, where an optimum may take hours."""
@@ -173,11 +173,10 @@ def report(wanted: Wanted, done: dict[str, float]) -> Iterator[str]:
         "Made by `make bench-accuracy`. Top-1 test accuracy in percent, mean ± standard deviation of",
         f"{wanted.seeds} runs, δ = min(1e-5, 1/n). "
         "`dp-whitened` is what `dpfc train --epsilon …` does when nothing else is",
-        "given; *recipe* is what it grew from ([`whitening.md`](whitening.md)), untuned, too, and so are `dp-fc`,",
-        "`dp-ls` and `dp-adam` (100 steps). The tuned ones (steps behind the colon) have independent noise, exact",
-        "accounting and, in every cell, the step size, damping and clipping norms that did best **on the test",
-        "labels**: a grid around the defaults, then other norms, then three finalists with another seed. Nobody with",
-        "private data can choose like that.",
+        "given; *recipe* is what it grew from ([`whitening.md`](whitening.md)), untuned, too, and so are `dp-fc` and",
+        "`dp-ls`. The tuned ones (steps behind the colon) have independent noise, exact accounting and, in every cell,",
+        "the step size, damping and clipping norms that did best **on the test labels**: a grid around the defaults,",
+        "then other norms, then three finalists with another seed. Nobody with private data can choose like that.",
         "*Lead*: of the default over the best of the paper's, tuned or not, ± standard error. Non-private: the better",
         "head of `dp-whitened` and `dp-ls` without noise.",
         "",
