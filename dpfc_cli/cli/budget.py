@@ -208,7 +208,7 @@ def _show_spent(spent: dict[str, Any]) -> None:
     if spent["unprotected"]:
         display.warn(
             f"Not in the sum: {counted(spent['unprotected'], 'training')} without a guarantee. "
-            "What was released of them has epsilon = ∞."
+            "What was released there has epsilon = ∞."
         )
 
 
