@@ -5,13 +5,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image
 from typer.testing import CliRunner, Result
 
 from dpfc_cli.cli import audit, budget, evaluate, extract, import_, statement, train  # noqa: F401
 from dpfc_cli.cli.app import app
+from dpfc_cli.features.reader import FeatureSet
 from tests.support import blobs
 
 Dpfc = Callable[..., Result]
+SCATTER = ("--model", "scattering", "--pool", "mean", "--image-size", "8")
 
 
 @pytest.fixture
@@ -42,3 +45,24 @@ def arrays(tmp_path: Path) -> Path:
 def features(dpfc: Dpfc, arrays: Path) -> Path:
     assert dpfc("import", str(arrays), "--out", "blobs", "--classes", "3").exit_code == 0
     return Path("features/blobs")
+
+
+@pytest.fixture
+def pictures(tmp_path: Path) -> Path:
+    """30 + 6 pictures of many sizes in 3 classes, relative to the working folder."""
+    rng = np.random.default_rng(0)
+    for split, n in (("train", 30), ("test", 6)):
+        for i in range(n):
+            path = tmp_path / "pictures" / split / f"c{i % 3}" / f"{i:03d}.png"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            Image.fromarray(rng.integers(0, 256, (*rng.integers(8, 30, 2), 3), np.uint8)).save(path)
+    return Path("pictures")
+
+
+def labels_of(name: str) -> list[int]:
+    _, _, y = next(iter(FeatureSet(Path("features", name)).stream("train")(1000)))
+    return y.ravel().tolist()
+
+
+def heads() -> list[str]:
+    return sorted(p.name for p in Path("heads").glob("*.safetensors"))

@@ -1,12 +1,10 @@
 """`dpfc extract`: what a user types, and what stands in the folder afterwards."""
 
-import io
 import json
 import os
 import signal
 import subprocess
 import sys
-import tarfile
 import threading
 from pathlib import Path
 
@@ -15,27 +13,7 @@ import pytest
 from PIL import Image
 
 from dpfc_cli.features.manifest import load
-from dpfc_cli.features.reader import FeatureSet
-from tests.cli.conftest import Dpfc
-
-SCATTER = ("--model", "scattering", "--pool", "mean", "--image-size", "8")
-
-
-@pytest.fixture
-def pictures(tmp_path: Path) -> Path:
-    """30 + 6 pictures of many sizes in 3 classes, relative to the working folder."""
-    rng = np.random.default_rng(0)
-    for split, n in (("train", 30), ("test", 6)):
-        for i in range(n):
-            path = tmp_path / "pictures" / split / f"c{i % 3}" / f"{i:03d}.png"
-            path.parent.mkdir(parents=True, exist_ok=True)
-            Image.fromarray(rng.integers(0, 256, (*rng.integers(8, 30, 2), 3), np.uint8)).save(path)
-    return Path("pictures")
-
-
-def labels_of(name: str) -> list[int]:
-    _, _, y = next(iter(FeatureSet(Path("features", name)).stream("train")(1000)))
-    return y.ravel().tolist()
+from tests.cli.conftest import SCATTER, Dpfc, labels_of
 
 
 def snapshot() -> dict[str, bytes]:
@@ -179,78 +157,6 @@ def test_what_a_refusing_run_made_is_gone_on_with_and_never_the_other_way_round(
     assert "complete already" in dpfc(*tolerant, "--out", "whole").stderr
 
 
-def test_classes_of_web_datasets_are_asserted_or_inferred(dpfc: Dpfc, tmp_path: Path) -> None:
-    with tarfile.open(tmp_path / "train-0.tar", "w") as archive:
-        for i in range(8):
-            picture = io.BytesIO()
-            Image.new("RGB", (9, 9), (i, 0, 0)).save(picture, "PNG")
-            for name, data in ((f"{i}.png", picture.getvalue()), (f"{i}.cls", str(i % 2).encode())):
-                info = tarfile.TarInfo(name)
-                info.size = len(data)
-                archive.addfile(info, io.BytesIO(data))
-    line = ("extract", "--dataset", "webdataset:train-{0..0}.tar", *SCATTER)
-    inferred = dpfc(*line)
-    assert inferred.exit_code == 0, inferred.output
-    assert "inferred from the data: assert with --classes" in inferred.stdout.replace("\n", " ")
-    asserted = dpfc(*line, "--classes", "cat,dog,fish")
-    assert "complete already" in asserted.stderr
-    named = f"{tmp_path.name}-scattering-mean"
-    assert load(Path("features", named)).classes == ("cat", "dog", "fish")
-    assert "3 (asserted by you)" in asserted.stdout
-
-
-def test_classes_of_folders_are_asserted_or_inferred_and_the_card_says_which(dpfc: Dpfc, pictures: Path) -> None:
-    line = ("extract", "--dataset", "imagefolder:pictures", *SCATTER)
-    inferred = dpfc(*line)
-    assert "3 (inferred from the data: assert with --classes)" in inferred.stdout.replace("\n", " ")
-    assert "inferred from the private records" in dpfc("train", "--epsilon", "8").stdout
-    asserted = dpfc(*line, "--classes", "c0,c1,c2,rare")
-    assert "complete already" in asserted.stderr
-    assert "4 (asserted by you)" in asserted.stdout
-    assert load(Path("features/pictures-scattering-mean")).classes == ("c0", "c1", "c2", "rare")
-    # In another order the stored labels would be wrong.
-    assert "with other settings" in dpfc(*line, "--classes", "c2,c1,c0").stderr.replace("\n", " ")
-    assert dpfc(*line, "--classes", "c2,c1,c0", "--out", "turned").exit_code == 0
-    assert labels_of("turned") == [2 - j for j in labels_of("pictures-scattering-mean")]
-    spent = json.loads(dpfc("budget", "--features", "turned", "--json").stdout)["spent"]
-    assert spent["epsilon"]["1e-05"] == pytest.approx(8, rel=1e-3)
-
-
-def test_a_held_out_part_is_evaluated_on_and_the_ledger_knows_the_pictures(dpfc: Dpfc, pictures: Path) -> None:
-    line = ("extract", "--dataset", "imagefolder:pictures/train", *SCATTER)
-    whole = dpfc(*line)
-    assert "no test split" in whole.stderr
-    assert "--hold-out 0.1" in whole.stderr.replace("\n", " ")
-    parted = dpfc(*line, "--hold-out", "0.4")
-    assert parted.exit_code == 0, parted.output
-    assert "no test split" not in parted.stderr
-    plain, held = "train-scattering-mean", "train-scattering-mean-holdout0.4"
-    all_of, parts = (load(Path("features", name)).splits for name in (plain, held))
-    assert parts["train"].n + parts["test"].n == all_of["train"].n == 30
-    trained = dpfc("train", "--epsilon", "2", "--features", held)
-    assert trained.exit_code == 0, trained.output
-    assert f" records {parts['test'].n} " in " ".join(dpfc("evaluate").stdout.split())
-    assert "has seen some" not in dpfc("evaluate").stderr
-    assert dpfc("train", "--epsilon", "2", "--features", plain, "--out", "whole.safetensors").exit_code == 0
-    seen = dpfc("evaluate", "--head", "whole.safetensors", "--features", held)
-    assert "it has seen some of these" in seen.stderr.replace("\n", " ")
-    for name in (plain, held):
-        spent = json.loads(dpfc("budget", "--features", name, "--json").stdout)["spent"]
-        assert len(spent["trainings"]) == 2
-        assert not spent["not_counted"]
-    refused = dpfc("train", "--epsilon", "2", "--features", held, "--public-features", plain)
-    assert "the private records themselves" in refused.stderr.replace("\n", " ")
-    other = dpfc(*line, "--hold-out", "0.3", "--out", held)
-    assert "with other settings" in other.stderr.replace("\n", " ")
-
-
-def test_a_trial_of_a_held_out_set_is_a_part_of_it(dpfc: Dpfc, pictures: Path) -> None:
-    line = ("extract", "--dataset", "imagefolder:pictures/train", *SCATTER, "--hold-out", "0.4", "--limit", "3")
-    assert dpfc(*line).exit_code == 0
-    trial = load(Path("features/train-scattering-mean-holdout0.4-limit3"))
-    assert {name: split.n for name, split in trial.splits.items()} == {"train": 3, "test": 3}
-
-
 def test_large_pictures_are_pooled_unless_asked_otherwise_and_small_ones_not(dpfc: Dpfc, pictures: Path) -> None:
     line = ("extract", "--dataset", "imagefolder:pictures", "--limit", "2", "--image-size")
     dims = {}
@@ -267,15 +173,6 @@ def test_large_pictures_are_pooled_unless_asked_otherwise_and_small_ones_not(dpf
         "pictures-scattering-limit2-36": 81 * 3,
         "pictures-scattering-none-limit2-36---pool-none": 81 * 3 * 9 * 9,
     }
-
-
-def test_sets_are_called_after_their_folders(dpfc: Dpfc, pictures: Path) -> None:
-    for name, called in (("clinic", "clinic"), ("Röntgen & Co (2024)", "Röntgen-Co-2024")):
-        Path(name).mkdir()
-        Path(name, "train").symlink_to(pictures.resolve() / "train")
-        made = dpfc("extract", "--dataset", f"imagefolder:{name}", *SCATTER, "--limit", "2")
-        assert made.exit_code == 0, made.output
-        assert Path("features", f"{called}-scattering-mean-limit2").is_dir()
 
 
 def test_advice_can_be_followed_when_nothing_was_made_yet(dpfc: Dpfc, pictures: Path) -> None:
