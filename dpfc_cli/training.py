@@ -163,9 +163,9 @@ def calibrate(
             assert privacy.epsilon is not None
             epsilon = privacy.epsilon
             mu = poisson.mu_for(plan, epsilon, delta, eta) if plan.sampled else accounting.mu_for(epsilon, delta, eta)
-            reached = spent(plan, mu, delta, eta) if plan.sampled else epsilon
-            # Where no less noise is accounted for, what is bought is less than was offered.
-            epsilon = reached if reached < 0.9999 * epsilon else epsilon
+            if plan.sampled and min(plan.sigmas(mu)) < 1.0001 * poisson.LEAST_SAMPLED_SIGMA:
+                # No less noise is accounted for, and what is bought may be less than was offered.
+                epsilon = min(epsilon, spent(plan, mu, delta, eta))
     except ValueError as error:
         raise UserError(sentence(error), "Choose ε such as 1, δ such as 1e-5, or with --sigma a larger one.") from error
     options = method.defaults(facts, mu, given)

@@ -106,7 +106,9 @@ def extract(
     out: Annotated[
         str | None,
         typer.Option(
-            help="Name (or path) of the feature set. Default: DATASET-MODEL, or FOLDER-MODEL.", rich_help_panel=WORK
+            help="Name (or path) of the feature set, which is repeated in its heads' cards. Default: DATASET-MODEL, or "
+            "FOLDER-MODEL.",
+            rich_help_panel=WORK,
         ),
     ] = None,
     batch: Annotated[
