@@ -23,7 +23,7 @@ import numpy as np
 from bench import ablation, cells, reproduction, synthetic
 from bench.cells import Cell
 from bench.sets import load
-from dpfc_cli.solvers import METHODS
+from dpfc_cli.methods import METHODS
 
 EPSILONS = (0.01, 0.05, 0.1, 0.5, 1.0, 2.0, 4.0, 8.0)
 UNTUNED = ("dp-whitened", "recipe", "dp-fc", "dp-ls")

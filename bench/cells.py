@@ -21,6 +21,8 @@ from bench import recipe
 from bench.sets import load
 from dpfc_cli import training
 from dpfc_cli.heads.head import Head
+from dpfc_cli.methods import METHODS
+from dpfc_cli.methods.whitened import Public
 from dpfc_cli.privacy import accounting
 from dpfc_cli.privacy import curator as curator_module
 from dpfc_cli.privacy.chain import Clip
@@ -28,9 +30,7 @@ from dpfc_cli.privacy.curator import BlockStream, Curator, NonPrivate
 from dpfc_cli.privacy.noise import Bits, SeededBits
 from dpfc_cli.privacy.oracle import Facts
 from dpfc_cli.privacy.queries import ClassGrams, ClassSums, Gradient, Grid, Hessians, Query
-from dpfc_cli.public import moments
-from dpfc_cli.solvers import METHODS
-from dpfc_cli.solvers.whitened import Public
+from dpfc_cli.training.public import moments
 
 RESULTS = Path("bench/results/cells.jsonl")
 """Of all benches that make cells, and checked in: it is the evidence for what the documents say."""

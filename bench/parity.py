@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 
 from dpfc_cli import backbones
+from dpfc_cli.backbones.geometry import Geometry
 from dpfc_cli.backbones.preprocess import resized
-from dpfc_cli.images.geometry import Geometry
 
 
 def main() -> None:

@@ -13,10 +13,11 @@ from pathlib import Path
 from bench import ablation, cells
 from bench.accuracy import EPSILONS
 from bench.cells import Cell
-from dpfc_cli import training, tuning
+from dpfc_cli import training
 from dpfc_cli.features.reader import FeatureSet
-from dpfc_cli.solvers import METHODS
-from dpfc_cli.solvers.method import scaled
+from dpfc_cli.methods import METHODS
+from dpfc_cli.methods.method import scaled
+from dpfc_cli.training import tuning
 
 METHOD = METHODS["dp-whitened"]
 

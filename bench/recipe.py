@@ -14,10 +14,10 @@ from unittest import mock
 
 import numpy as np
 
+from dpfc_cli.methods import whitened
+from dpfc_cli.methods.method import Solution
 from dpfc_cli.privacy.oracle import Facts, Oracle
 from dpfc_cli.privacy.queries import Gradient, Query
-from dpfc_cli.solvers import whitened
-from dpfc_cli.solvers.method import Solution
 
 INGREDIENTS = ("equal weights", "short constant", "shrinkage", "momentum")
 """In the order in which they are added to the recipe. With the shrinkage goes damping by a quarter of the edge, with

@@ -21,9 +21,9 @@ import numpy as np
 from bench import cells, paper
 from bench.cells import Cell
 from bench.sets import load
+from dpfc_cli.methods import METHODS
+from dpfc_cli.methods.method import factors, scaled
 from dpfc_cli.privacy import accounting
-from dpfc_cli.solvers import METHODS
-from dpfc_cli.solvers.method import factors, scaled
 
 ROWS = tuple(paper.TABLES["cifar10"])
 PHASES = {

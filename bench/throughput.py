@@ -60,8 +60,8 @@ def weights(size: int) -> tuple[dict[str, np.ndarray], list[dict[str, np.ndarray
 
 def ours(size: int, batch: int, precision: str) -> Contender:
     from dpfc_cli.backbones import checkpoint, transformer, vit
+    from dpfc_cli.backbones.geometry import Geometry
     from dpfc_cli.backbones.models import HALF
-    from dpfc_cli.images.geometry import Geometry
 
     dtype = transformer.DTYPES[precision]
 

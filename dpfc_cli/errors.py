@@ -1,34 +1,86 @@
-"""What the user can mend: one message that says what, why and what to do.
+"""Errors that the user can correct: what is wrong and why, then what to do.
 
-Every room raises these; only `dpfc_cli.cli` turns them into text and an exit code. A message may name files, options
-and public facts. It never carries a record's values.
+Every room raises `UserError`. The command line prints it and exits with code 2; a program reads its `code` and its
+`fields`. A message may name files, parameters and public facts. It never contains a value of a record.
+
+A message names a parameter as `parameter("learning_rate")`. Python callers then read `learning_rate`, and the command
+line puts the flag in its place, `--learning-rate`. So the library knows no flags.
 """
 
-GUARDED = "This message speaks of a private record: do not publish it."
-"""What a message says that depends on the records: whoever holds them may read it, nobody else."""
+import re
+from collections.abc import Callable, Sequence
+from typing import Literal
+
+GUARDED = "This message says something about a private record: do not publish it."
+"""Added to a message that depends on the records. Whoever holds the records may read it, and nobody else."""
+
+Code = Literal[
+    "unknown-name",  # a name that is in no table: a method, model, data set, class …
+    "bad-value",  # a parameter's value makes no sense by itself
+    "conflict",  # parameters, or files, that do not fit together
+    "missing",  # a file, folder, split, column … that is not there
+    "damaged",  # a file whose contents are not what they must be
+    "unreadable",  # the system does not let us read, or a download failed
+    "unwritable",  # the system does not let us write
+    "exists",  # something that would be overwritten
+    "busy",  # another process holds it
+    "private-records",  # private records where public ones belong
+    "bad-record",  # a record that cannot be used
+    "memory",  # more memory than there is or was allowed
+    "unsupported",  # what dpfc or this machine cannot do
+    "declined",  # the user was asked, and said no
+]
+
+_PARAMETER = re.compile("‹([a-z_]+)›")
 
 
 class UserError(Exception):
-    """Something the user can mend (exit code 2).
+    """Something that the user can correct.
 
-    what: what went wrong and why, one sentence or two. remedy: what to do about it.
+    Args:
+        what: what is wrong and why, one or two sentences.
+        remedy: what to do about it.
+        code: the kind of error, for programs.
+        fields: what the message is about, as JSON-able values (`parameter`, `path`, `known` …), for programs.
+
+    `str(error)` is both texts, a line each, with parameters named as Python names them.
+
     """
 
     exit_code = 2
 
-    def __init__(self, what: str, remedy: str) -> None:
-        super().__init__(f"{what}\n{remedy}")
-        self.what = what
-        self.remedy = remedy
+    def __init__(self, what: str, remedy: str, *, code: Code = "bad-value", **fields: object) -> None:
+        super().__init__(what, remedy)
+        self.what, self.remedy, self.code, self.fields = what, remedy, code, fields
+
+    def __str__(self) -> str:
+        return "\n".join(self.text(lambda name: name))
+
+    def text(self, spell: Callable[[str], str]) -> tuple[str, str]:
+        """(what, remedy) with every parameter spelled by `spell`, a function of its Python name."""
+        return spelled(self.what, spell), spelled(self.remedy, spell)
 
 
-def unknown(kind: str, name: str, known: tuple[str, ...] | list[str]) -> UserError:
-    """The error for a name that is not in a table, with the nearest known one suggested."""
+def parameter(name: str) -> str:
+    """A parameter's name inside a message: `spelled` puts there what the reader calls it."""
+    return f"‹{name}›"
+
+
+def spelled(text: str, spell: Callable[[str], str]) -> str:
+    """The text with every `parameter` in it replaced by spell(its Python name)."""
+    return _PARAMETER.sub(lambda match: spell(match[1]), text)
+
+
+def unknown(kind: str, name: str, known: Sequence[str]) -> UserError:
+    """The error for a name that is not in a table. It suggests the nearest known name."""
     import difflib
 
     near = difflib.get_close_matches(name, known, n=1)
     hint = f"Did you mean '{near[0]}'? " if near else ""
-    return UserError(f"Unknown {kind} '{name}'.", f"{hint}Known: {', '.join(known)}.")
+    known = list(known)
+    return UserError(
+        f"Unknown {kind} '{name}'.", f"{hint}Known: {', '.join(known)}.", code="unknown-name", name=name, known=known
+    )
 
 
 def counted(n: int, noun: str) -> str:

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 
 from dpfc_cli.heads.head import Head
+from dpfc_cli.methods.method import Solution
 from dpfc_cli.privacy import curator as curator_module
 from dpfc_cli.privacy.chain import Centre, Chain, Clip, Linear
 from dpfc_cli.privacy.curator import BlockStream, Curator
 from dpfc_cli.privacy.noise import Bits, SeededBits
 from dpfc_cli.privacy.oracle import Facts, Plan
 from dpfc_cli.privacy.queries import ClassGrams, ClassSums, Gradient, Gram, Hessians, Mean, Query
-from dpfc_cli.solvers.method import Solution
 
 CHAIN = (Clip(1.0),)
 

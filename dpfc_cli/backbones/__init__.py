@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import jax
     import numpy as np
 
-    from dpfc_cli.images.geometry import Geometry
+    from dpfc_cli.backbones.geometry import Geometry
 
 SCATTERING = "scattering"
 BACKBONES: tuple[str, ...] = (SCATTERING, *MODELS)

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from dpfc_cli.errors import UserError
 
 if TYPE_CHECKING:
-    from dpfc_cli.images.geometry import Geometry
+    from dpfc_cli.backbones.geometry import Geometry
 
 Activation = Literal["gelu", "gelu_tanh", "quick_gelu"]
 Triple = tuple[float, float, float]
@@ -152,7 +152,7 @@ def clip_activation(config: Mapping[str, Any]) -> Activation | None:
 
 def geometry(name: str, preprocess: str) -> "Geometry":
     """How the pictures are cut: as the paper does, or by the model's native recipe. Bicubic in any case."""
-    from dpfc_cli.images.geometry import Geometry
+    from dpfc_cli.backbones.geometry import Geometry
 
     return Geometry(*(PAPER if preprocess == "paper" else MODELS[name].native))
 

@@ -11,8 +11,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from dpfc_cli.backbones.geometry import Geometry
 from dpfc_cli.backbones.resample import BITS, passes
-from dpfc_cli.images.geometry import Geometry
 
 _HALF = BITS // 2
 

@@ -9,7 +9,7 @@ from functools import cache
 
 import numpy as np
 
-from dpfc_cli.images.geometry import Filter, Geometry
+from dpfc_cli.backbones.geometry import Filter, Geometry
 
 BITS = 22
 """Pillow's weights for bytes are multiples of 2^-22, and each pass is rounded to bytes."""

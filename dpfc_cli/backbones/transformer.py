@@ -19,10 +19,10 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from dpfc_cli.backbones import checkpoint, hub, models, vit
 from dpfc_cli.backbones.batched import Batched
 from dpfc_cli.backbones.checkpoint import Parameters
+from dpfc_cli.backbones.geometry import Geometry
 from dpfc_cli.backbones.models import MODELS, Activation, Model, Triple
 from dpfc_cli.backbones.preprocess import normalised, patches, resized
 from dpfc_cli.errors import UserError
-from dpfc_cli.images.geometry import Geometry
 
 DTYPES: dict[str, np.dtype[Any]] = {"float32": np.dtype(np.float32), "bfloat16": np.dtype(ml_dtypes.bfloat16)}
 _ACTIVATIONS: dict[str, Activation] = {

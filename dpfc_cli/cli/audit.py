@@ -11,7 +11,7 @@ from dpfc_cli.cli import display
 from dpfc_cli.cli.app import command
 
 if TYPE_CHECKING:
-    from dpfc_cli.solvers.method import Method
+    from dpfc_cli.methods.method import Method
     from dpfc_cli.trust.audit import Audit
 
 STEPS = 3
@@ -38,7 +38,7 @@ def audit(
     The records are made up, since what an audit prints is not private; your feature sets and ledgers are not touched.
     """
     from dpfc_cli.errors import UserError
-    from dpfc_cli.solvers import METHODS, method_named
+    from dpfc_cli.methods import METHODS, method_named
     from dpfc_cli.trust.audit import FACTS
 
     if not 0.5 <= confidence < 1:

@@ -13,7 +13,7 @@ from dpfc_cli.cli.app import command
 from dpfc_cli.errors import counted, sentence
 
 if TYPE_CHECKING:
-    from dpfc_cli.trust.ledger import Entry
+    from dpfc_cli.training.ledger import Entry
 
 DELTAS = (1e-5, 1e-6, 1e-7)
 
@@ -79,8 +79,8 @@ def _finite(value: Any) -> Any:
 def _conversion(
     sigma: float | None, epsilon: float | None, deltas: tuple[float, ...], steps: int | None
 ) -> list[dict[str, Any]]:
+    from dpfc_cli.methods import METHODS
     from dpfc_cli.privacy.oracle import Facts
-    from dpfc_cli.solvers import METHODS
 
     facts = Facts(n=1, m=2, d=1)
     rows = []
@@ -130,7 +130,7 @@ def _show_conversion(rows: list[dict[str, Any]], sigma: float | None, epsilon: f
 def _ledger(features: str | None) -> Path:
     """The ledger asked for, or the newest one."""
     from dpfc_cli.errors import UserError
-    from dpfc_cli.trust.ledger import SUFFIX, ledger_path
+    from dpfc_cli.training.ledger import SUFFIX, ledger_path
 
     if features is not None:
         return ledger_path(places.set_folder(features))
@@ -151,7 +151,7 @@ def spent_on(path: Path, deltas: tuple[float, ...], planned: Sequence["Entry"] =
     that are not charged yet, which ε is to count too.
     """
     from dpfc_cli.features.manifest import MANIFEST, load
-    from dpfc_cli.trust.ledger import SUFFIX, composes_exactly, read, records_of, together
+    from dpfc_cli.training.ledger import SUFFIX, composes_exactly, read, records_of, together
 
     own = read(path)
     records = {row.records for row in own}

@@ -20,7 +20,7 @@ def features_folder() -> Path:
 def named(out: str) -> Path:
     """Where a feature set of that name is to lie: a path as given, or a bare name inside the features folder."""
     from dpfc_cli.features.manifest import PARTIAL
-    from dpfc_cli.trust.ledger import SUFFIX
+    from dpfc_cli.training.ledger import SUFFIX
 
     if not out.strip():
         raise UserError("--out is empty.", "Give the feature set a name.")
@@ -46,7 +46,7 @@ def said(folder: Path) -> str:
 def set_folder(given: str) -> Path:
     """The folder of the feature set given by path or by name: the one that holds a set, or else has a ledger."""
     from dpfc_cli.features.manifest import MANIFEST
-    from dpfc_cli.trust.ledger import ledger_path
+    from dpfc_cli.training.ledger import ledger_path
 
     folders = (Path(given), _placed(given))
     for holds in (lambda f: _there(f / MANIFEST), lambda f: ledger_path(f).exists()):

@@ -31,7 +31,7 @@ def statement(
 def rows(head: Path, card: Mapping[str, Any]) -> list[tuple[str, str]]:
     """How a head was made and what is claimed of it, as (what, said) pairs."""
     from dpfc_cli.heads.head import digest
-    from dpfc_cli.solvers import METHODS
+    from dpfc_cli.methods import METHODS
     from dpfc_cli.trust import statement as statements
 
     name = card["method"]

@@ -149,11 +149,12 @@ def train(
     ] = None,
 ) -> None:
     """Train a classifier on a feature set and charge its privacy to the ledger."""
-    from dpfc_cli import public, training, tuning
+    from dpfc_cli import training
     from dpfc_cli.cli import statement
     from dpfc_cli.errors import UserError
     from dpfc_cli.heads import head as heads
-    from dpfc_cli.solvers import method_named
+    from dpfc_cli.methods import method_named
+    from dpfc_cli.training import public, tuning
 
     given: dict[str, Any] = {"steps": steps, "eta": eta, "lam": lam, "alpha": alpha, "clip": clip}
     given |= {"gradient_clip": gradient_clip, "loss": loss, "sampling_rate": sampling_rate, "average": average or None}
@@ -220,7 +221,7 @@ def _so_far(found: "FeatureSet", calibrated: "Calibrated") -> str | None:
     """What the records have cost before a training, and what that will make it; None if they have not."""
     from dpfc_cli.cli.budget import spent_on
     from dpfc_cli.training import SPLIT
-    from dpfc_cli.trust.ledger import entry, ledger_path
+    from dpfc_cli.training.ledger import entry, ledger_path
 
     c = calibrated
     if c.guarantee is None or c.privacy.claim != "private":
@@ -239,7 +240,7 @@ def _spent(found: "FeatureSet", calibrated: "Calibrated") -> str:
     """What all trainings on these records have cost together, and what that leaves out."""
     from dpfc_cli.cli.budget import spent_on
     from dpfc_cli.errors import counted
-    from dpfc_cli.trust.ledger import ledger_path
+    from dpfc_cli.training.ledger import ledger_path
 
     assert calibrated.guarantee is not None
     ledger = ledger_path(found.folder)

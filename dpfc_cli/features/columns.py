@@ -13,9 +13,9 @@ import pyarrow.parquet as pq
 
 from dpfc_cli.errors import GUARDED, UserError
 from dpfc_cli.features.tables import Table, Tables, checked
-from dpfc_cli.labels import class_names
-from dpfc_cli.labels import label_column as usual_label
-from dpfc_cli.shards import TEST_SPLITS, shards
+from dpfc_cli.sources.label_columns import class_names
+from dpfc_cli.sources.label_columns import label_column as usual_label
+from dpfc_cli.sources.split_files import TEST_SPLITS, shards
 
 ROWS = 4_096
 _FLOATS = {pa.float16(): np.float16, pa.float32(): np.float32, pa.float64(): np.float64}

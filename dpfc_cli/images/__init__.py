@@ -4,8 +4,8 @@
 cores. Nothing here knows of privacy or of backbones, and nothing here counts, prints or logs what the pictures are of.
 """
 
+from dpfc_cli.backbones.geometry import Geometry
 from dpfc_cli.images.catalogue import DATASETS, check, open_images, small
-from dpfc_cli.images.geometry import Geometry
 from dpfc_cli.images.prefetch import Batch, batches
 from dpfc_cli.images.sets import ImageSet, Progress, Split, held_out
 

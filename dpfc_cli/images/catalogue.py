@@ -2,11 +2,11 @@
 
 from pathlib import Path
 
+from dpfc_cli.backbones.geometry import Geometry
 from dpfc_cli.errors import UserError, unknown
 from dpfc_cli.images.cifar import LAYOUTS, open_cifar
 from dpfc_cli.images.digits import open_digits
 from dpfc_cli.images.folder import open_folder
-from dpfc_cli.images.geometry import Geometry
 from dpfc_cli.images.idx import open_idx
 from dpfc_cli.images.imagenet import open_imagenet
 from dpfc_cli.images.sets import ImageSet, Progress

@@ -22,8 +22,8 @@ import warnings
 import numpy as np
 from PIL import Image, UnidentifiedImageError
 
+from dpfc_cli.backbones.geometry import Geometry
 from dpfc_cli.errors import GUARDED
-from dpfc_cli.images.geometry import Geometry
 from dpfc_cli.images.sets import Pixels, UnreadableError
 
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM")

@@ -8,8 +8,8 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from dpfc_cli.backbones.geometry import Geometry
 from dpfc_cli.errors import GUARDED, UserError
-from dpfc_cli.images.geometry import Geometry
 from dpfc_cli.images.sets import Decode, Entry, Pixels, Records, Split, check_range, listing_of
 
 

@@ -17,11 +17,11 @@ from pathlib import Path
 
 import numpy as np
 
+from dpfc_cli.backbones.geometry import Geometry
 from dpfc_cli.errors import GUARDED, UserError, counted
 from dpfc_cli.images.encoded import Files, encoded_split
-from dpfc_cli.images.geometry import Geometry
 from dpfc_cli.images.sets import Entry, ImageSet, Origin, Split
-from dpfc_cli.shards import TEST_SPLITS, TRAIN_SPLITS
+from dpfc_cli.sources.split_files import TEST_SPLITS, TRAIN_SPLITS
 
 EXTENSIONS = frozenset((".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"))
 EXPECTED = (

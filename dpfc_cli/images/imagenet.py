@@ -19,10 +19,10 @@ from pathlib import Path
 
 import numpy as np
 
+from dpfc_cli.backbones.geometry import Geometry
 from dpfc_cli.errors import GUARDED, UserError
 from dpfc_cli.images.encoded import encoded_split
 from dpfc_cli.images.folder import open_folder
-from dpfc_cli.images.geometry import Geometry
 from dpfc_cli.images.sets import ImageSet, Progress, Split
 from dpfc_cli.images.tars import Member, members, nested, ranges
 

@@ -18,13 +18,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from dpfc_cli.backbones.geometry import Geometry
 from dpfc_cli.errors import GUARDED, UserError
 from dpfc_cli.images.encoded import encoded_split
-from dpfc_cli.images.geometry import Geometry
 from dpfc_cli.images.prefetch import PIECE, cores
 from dpfc_cli.images.sets import Entry, ImageSet, Progress, Records, labelled
-from dpfc_cli.labels import class_names, label_column
-from dpfc_cli.shards import shards
+from dpfc_cli.sources.label_columns import class_names, label_column
+from dpfc_cli.sources.split_files import shards
 
 LARGEST_GROUP = 2 << 30
 _AGAIN = "Fetch the file again, or leave it out."

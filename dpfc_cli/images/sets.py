@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpfc_cli.errors import GUARDED, UserError, counted
-from dpfc_cli.shards import TEST_SPLITS
+from dpfc_cli.sources.split_files import TEST_SPLITS
 
 Pixels = NDArray[np.uint8]
 Labels = NDArray[np.int32]

@@ -10,12 +10,12 @@ from pathlib import Path, PurePosixPath
 
 import numpy as np
 
+from dpfc_cli.backbones.geometry import Geometry
 from dpfc_cli.errors import GUARDED, UserError
 from dpfc_cli.images.encoded import encoded_split
-from dpfc_cli.images.geometry import Geometry
 from dpfc_cli.images.sets import Entry, ImageSet, Progress, Split, labelled
 from dpfc_cli.images.tars import Member, members, ranges
-from dpfc_cli.shards import shards
+from dpfc_cli.sources.split_files import shards
 
 PICTURES = ("jpg", "jpeg", "png", "webp")
 LABEL = "cls"

@@ -12,6 +12,10 @@ smallest ε that can be claimed. Python only, no arrays: `dpfc budget` answers w
 import math
 from dataclasses import dataclass
 from statistics import NormalDist
+from typing import Literal
+
+Claim = Literal["private", "research", "non-private"]
+"""What a head is said to be: under a guarantee; with noise that a seed repeats, which claims none; without noise."""
 
 LEAST_EPSILON, LARGEST_EPSILON = 1e-4, 100.0
 LEAST_DELTA = 1e-30

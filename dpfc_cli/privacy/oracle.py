@@ -5,10 +5,11 @@ which shares of the budget. `solve(oracle, facts, options)` gets those sums, noi
 and nothing else; whatever it computes from them is post-processing.
 """
 
+import itertools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import numpy as np
 
@@ -98,6 +99,14 @@ class Plan:
     def largest(self) -> int:
         """Numbers in the largest answer."""
         return max(math.prod(r.shape) for r in self.releases)
+
+
+def releases(plan: Plan, mu: float | None) -> list[dict[str, Any]]:
+    """The plan's releases with their shares and noise multipliers (0 without noise), equal neighbours counted once."""
+    sigmas = plan.sigmas(mu) if mu is not None else (0.0,) * len(plan.releases)
+    rows = [(r.kind, r.shape, w, s, r.rate) for r, w, s in zip(plan.releases, plan.shares, sigmas, strict=True)]
+    names = ("kind", "shape", "share", "sigma", "rate")
+    return [{**dict(zip(names, row, strict=True)), "times": len(list(same))} for row, same in itertools.groupby(rows)]
 
 
 class Oracle(Protocol):

@@ -52,6 +52,7 @@ from typing import Any
 
 import numpy as np
 
+from dpfc_cli.methods.method import Method, Solution
 from dpfc_cli.privacy.accounting import LEAST_EPSILON, Guarantee, delta_of, epsilon_for
 from dpfc_cli.privacy.chain import run as run_chain
 from dpfc_cli.privacy.curator import BlockStream, Curator
@@ -59,7 +60,6 @@ from dpfc_cli.privacy.lattice import MOST_BITS, Lattice
 from dpfc_cli.privacy.noise import Bits, SeededBits
 from dpfc_cli.privacy.oracle import Facts, Oracle, Plan, Progress
 from dpfc_cli.privacy.queries import Query, contribution, inputs
-from dpfc_cli.solvers.method import Method, Solution
 
 FACTS = Facts(n=200, m=3, d=8)
 """Small, for the guarantee does not depend on n, m or d; m and d differ so that an answer's class axis shows."""
@@ -355,7 +355,8 @@ def _answers(
 
     def statistics(stream: BlockStream) -> np.ndarray:
         curator = Curator(FACTS, plan, mu, stream, bits)
-        return np.sum([u @ curator.release(q).ravel() for q, u in zip(queries, stacked, strict=True)], axis=0)
+        answers = [u @ curator.release(q).ravel() for q, u in zip(queries, stacked, strict=True)]
+        return np.asarray(np.sum(answers, axis=0))
 
     return statistics
 

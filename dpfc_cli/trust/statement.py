@@ -7,9 +7,16 @@ from typing import Any
 import dpfc_cli
 from dpfc_cli.errors import counted
 from dpfc_cli.features.manifest import Manifest
-from dpfc_cli.privacy.accounting import LARGEST_EPSILON, Guarantee, attack, epsilon_for, gaussian_attack, zcdp_epsilon
-from dpfc_cli.privacy.oracle import Facts, Plan
-from dpfc_cli.trust.ledger import Claim, releases
+from dpfc_cli.privacy.accounting import (
+    LARGEST_EPSILON,
+    Claim,
+    Guarantee,
+    attack,
+    epsilon_for,
+    gaussian_attack,
+    zcdp_epsilon,
+)
+from dpfc_cli.privacy.oracle import Facts, Plan, releases
 
 NOT_COVERED = (
     "the test split (evaluation on it is not private)",

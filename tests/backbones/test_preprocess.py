@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from dpfc_cli.backbones.geometry import Geometry
 from dpfc_cli.backbones.preprocess import normalised, patches, resized
 from dpfc_cli.backbones.resample import antialiased, interpolated
-from dpfc_cli.images.geometry import Geometry
 
 PAPER = Geometry((384, 384), 256)
 KINDS = {"bicubic": Image.Resampling.BICUBIC, "bilinear": Image.Resampling.BILINEAR}

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from dpfc_cli import backbones
+from dpfc_cli.backbones.geometry import Geometry
 from dpfc_cli.backbones.models import MODELS
 from dpfc_cli.errors import UserError
-from dpfc_cli.images.geometry import Geometry
 from tests.backbones.tiny import build, pictures, random_weights, references, write
 
 CASE = references()["timm-vit"]

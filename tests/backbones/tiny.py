@@ -70,8 +70,8 @@ def build(
     from dataclasses import replace
 
     from dpfc_cli.backbones import checkpoint, hub, transformer
+    from dpfc_cli.backbones.geometry import Geometry
     from dpfc_cli.backbones.models import HALF, Model
-    from dpfc_cli.images.geometry import Geometry
 
     located = hub.locate(str(file))
     located = replace(located, id=located_as or located.id)

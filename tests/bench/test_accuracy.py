@@ -11,9 +11,9 @@ from bench import ablation, accuracy, cells, recipe, reproduction, synthetic
 from bench.cells import Cell
 from bench.sets import load
 from bench.synthetic import Family
+from dpfc_cli.methods import whitened
 from dpfc_cli.privacy.oracle import Facts
 from dpfc_cli.privacy.queries import Gradient, Query
-from dpfc_cli.solvers import whitened
 
 
 @pytest.mark.parametrize("name", ["tabular", "few-records", "deficient"])

@@ -8,8 +8,8 @@ import pytest
 
 from bench import cells, public
 from bench.cells import Cell
-from dpfc_cli import tuning
 from dpfc_cli.features.importing import import_features
+from dpfc_cli.training import tuning
 from tests.support import blobs
 
 

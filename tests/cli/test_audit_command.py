@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from dpfc_cli.methods import METHODS
 from dpfc_cli.privacy import curator as curator_module
-from dpfc_cli.solvers import METHODS
 from tests.cli.conftest import Dpfc
 
 FEW = ("--runs", "40", "--trainings", "2")

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from dpfc_cli.cli import display
+from dpfc_cli.methods import METHODS
 from dpfc_cli.privacy.accounting import Guarantee, epsilon_for
 from dpfc_cli.privacy.oracle import Adjacency, Facts, Plan, Release
-from dpfc_cli.solvers import METHODS
-from dpfc_cli.trust import ledger
+from dpfc_cli.training import ledger
 from tests.cli.conftest import Dpfc
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dpfc_cli.trust.ledger import read
+from dpfc_cli.training.ledger import read
 from tests.cli.conftest import Dpfc
 
 TRAIN = ["train", "--epsilon", "1"]

@@ -11,7 +11,7 @@ import pytest
 
 from dpfc_cli.cli import display
 from dpfc_cli.privacy.accounting import epsilon_for, mu_for
-from dpfc_cli.trust.ledger import read
+from dpfc_cli.training.ledger import read
 from tests.cli.conftest import Dpfc, heads
 
 
@@ -114,7 +114,7 @@ main()
 
 
 def test_nothing_is_summed_before_the_charge(dpfc: Dpfc, features: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from dpfc_cli.trust import ledger
+    from dpfc_cli.training import ledger
 
     order: list[str] = []
     real_charge = ledger.charge

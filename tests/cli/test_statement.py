@@ -10,7 +10,7 @@ import pytest
 from safetensors import safe_open
 
 from dpfc_cli.heads.head import load
-from dpfc_cli.trust.ledger import read
+from dpfc_cli.training.ledger import read
 from tests.cli.conftest import Dpfc
 
 

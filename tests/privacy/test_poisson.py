@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from dpfc_cli.methods import METHODS
 from dpfc_cli.privacy import accounting, poisson
 from dpfc_cli.privacy.curator import Curator
 from dpfc_cli.privacy.noise import SeededBits, bernoulli
 from dpfc_cli.privacy.oracle import Facts, Plan, Release
 from dpfc_cli.privacy.poisson import Sampled
 from dpfc_cli.privacy.queries import ClassSums
-from dpfc_cli.solvers import METHODS
 from dpfc_cli.training import Privacy, calibrate
 from tests.support import CHAIN, stream_of
 

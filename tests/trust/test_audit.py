@@ -11,6 +11,8 @@ from scipy import stats
 
 from dpfc_cli import training
 from dpfc_cli.kernels import rows
+from dpfc_cli.methods import METHODS
+from dpfc_cli.methods.method import Method
 from dpfc_cli.privacy import chain as chain_module
 from dpfc_cli.privacy import curator as curator_module
 from dpfc_cli.privacy.accounting import epsilon_for, mu_for
@@ -18,9 +20,8 @@ from dpfc_cli.privacy.lattice import Lattice
 from dpfc_cli.privacy.noise import Bits, SeededBits
 from dpfc_cli.privacy.oracle import Plan, Release
 from dpfc_cli.privacy.queries import Query
-from dpfc_cli.solvers import METHODS
-from dpfc_cli.solvers.method import Method
-from dpfc_cli.trust import audit, ledger
+from dpfc_cli.training import ledger
+from dpfc_cli.trust import audit
 
 ALL = pytest.mark.parametrize("method", METHODS.values(), ids=list(METHODS))
 Draw = Callable[[Query, tuple[int, ...], int, Bits], np.ndarray]

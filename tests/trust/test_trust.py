@@ -14,10 +14,11 @@ import pytest
 import dpfc_cli
 from dpfc_cli.errors import UserError
 from dpfc_cli.features.manifest import Manifest, SplitFacts
+from dpfc_cli.methods import METHODS
 from dpfc_cli.privacy.accounting import Guarantee, epsilon_for, mu_for
 from dpfc_cli.privacy.oracle import Adjacency, Facts, Plan, Release
-from dpfc_cli.solvers import METHODS
-from dpfc_cli.trust import ledger, statement
+from dpfc_cli.training import ledger
+from dpfc_cli.trust import statement
 
 SOURCE = {"identity": {"listing": {"train": "digest", "test": "one"}}}
 PLAN = Plan((Release("gram", (3, 3), 0.2), Release("gradient", (3, 2), 0.4), Release("gradient", (3, 2), 0.4)))

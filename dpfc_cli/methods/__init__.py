@@ -7,9 +7,9 @@ A method states its options and their defaults (functions of public facts), its 
 from typing import Any
 
 from dpfc_cli.errors import unknown
+from dpfc_cli.methods import dp_fc, dp_ls, dp_newton, first_order, whitened
+from dpfc_cli.methods.method import Method
 from dpfc_cli.privacy.oracle import Facts
-from dpfc_cli.solvers import dp_fc, dp_ls, dp_newton, first_order, whitened
-from dpfc_cli.solvers.method import Method
 
 _ALL: tuple[Method[Any], ...] = (whitened.METHOD, dp_fc.METHOD, dp_ls.METHOD, dp_newton.METHOD, *first_order.METHODS)
 METHODS: dict[str, Method[Any]] = {method.name: method for method in _ALL}

@@ -5,12 +5,12 @@ import math
 import numpy as np
 import pytest
 
+from dpfc_cli.methods import METHODS, linear
+from dpfc_cli.methods.method import state_bytes
 from dpfc_cli.privacy.curator import NonPrivate
 from dpfc_cli.privacy.lattice import MOST_BITS, lattice_for
 from dpfc_cli.privacy.oracle import Facts
 from dpfc_cli.privacy.queries import Query
-from dpfc_cli.solvers import METHODS, linear
-from dpfc_cli.solvers.method import state_bytes
 from dpfc_cli.training import WORKING_BYTES
 from tests.support import Watching, blobs, curator, drawn_sigmas, stream_of
 

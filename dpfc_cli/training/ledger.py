@@ -4,7 +4,6 @@ One row per training, committed and synced to disk before the first noise is dra
 afterwards stays charged. Full-batch Gaussian releases compose exactly: the μ² of the rows add up.
 """
 
-import itertools
 import json
 import math
 import sqlite3
@@ -12,16 +11,15 @@ from contextlib import closing
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from dpfc_cli.errors import UserError
 from dpfc_cli.features.manifest import Manifest
-from dpfc_cli.privacy.accounting import Guarantee, epsilon_for
-from dpfc_cli.privacy.oracle import Facts, Plan
+from dpfc_cli.privacy.accounting import Claim, Guarantee, epsilon_for
+from dpfc_cli.privacy.oracle import Facts, Plan, releases
 from dpfc_cli.privacy.poisson import Sampled
 from dpfc_cli.privacy.poisson import epsilon_for as poisson_epsilon
 
-Claim = Literal["private", "research", "non-private"]
 SUFFIX = ".ledger.sqlite"
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS trainings (
@@ -68,14 +66,6 @@ def ledger_path(feature_set: Path) -> Path:
     """The ledger of a feature set: beside its (real) folder, so that it outlives it."""
     resolved = feature_set.resolve()
     return resolved.with_name(resolved.name + SUFFIX)
-
-
-def releases(plan: Plan, mu: float | None) -> list[dict[str, Any]]:
-    """The plan's releases with their shares and noise multipliers (0 without noise), equal neighbours counted once."""
-    sigmas = plan.sigmas(mu) if mu is not None else (0.0,) * len(plan.releases)
-    rows = [(r.kind, r.shape, w, s, r.rate) for r, w, s in zip(plan.releases, plan.shares, sigmas, strict=True)]
-    names = ("kind", "shape", "share", "sigma", "rate")
-    return [{**dict(zip(names, row, strict=True)), "times": len(list(same))} for row, same in itertools.groupby(rows)]
 
 
 def entry(

@@ -7,11 +7,12 @@ import h5py
 import numpy as np
 import pytest
 
-from dpfc_cli import public, training
+from dpfc_cli import training
 from dpfc_cli.errors import UserError
 from dpfc_cli.features.importing import import_features
 from dpfc_cli.features.reader import FeatureSet
-from dpfc_cli.solvers import METHODS
+from dpfc_cli.methods import METHODS
+from dpfc_cli.training import public
 from tests.support import blobs
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from dpfc_cli.errors import UserError
-from dpfc_cli.shards import expanded, shards
+from dpfc_cli.sources.split_files import expanded, shards
 
 
 def test_braces_expand_as_a_shell_expands_them():

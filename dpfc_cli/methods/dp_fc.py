@@ -14,12 +14,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from dpfc_cli.methods import optimum
+from dpfc_cli.methods.linear import damped_inverse, noise_edge, start
+from dpfc_cli.methods.method import Method, Solution
 from dpfc_cli.privacy.chain import Clip
 from dpfc_cli.privacy.oracle import Facts, Oracle, Plan, Release
 from dpfc_cli.privacy.queries import Gradient, Gram, Loss
-from dpfc_cli.solvers import optimum
-from dpfc_cli.solvers.linear import damped_inverse, noise_edge, start
-from dpfc_cli.solvers.method import Method, Solution
 
 STEPS = 20
 GRADIENT_CLIP = 0.36

@@ -16,12 +16,13 @@ from typing import TYPE_CHECKING, Any, get_args
 from dpfc_cli.errors import UserError, sentence, unknown
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.heads import head as heads
+from dpfc_cli.methods.method import Method, state_bytes
 from dpfc_cli.privacy import accounting, poisson
 from dpfc_cli.privacy.accounting import Guarantee
 from dpfc_cli.privacy.oracle import Adjacency, Facts, Plan
 from dpfc_cli.privacy.queries import Loss
-from dpfc_cli.solvers.method import Method, state_bytes
-from dpfc_cli.trust import ledger, statement
+from dpfc_cli.training import ledger
+from dpfc_cli.trust import statement
 
 if TYPE_CHECKING:
     from dpfc_cli.privacy.curator import Curator, NonPrivate
@@ -33,7 +34,7 @@ SMALLEST, LARGEST = 1e-12, 1e12
 """Options outside these bounds would overflow on the way, when the budget is spent already."""
 WIDE = 8_192
 """Dimensions from which decomposing a Gram matrix takes minutes to hours."""
-SUFFIXES: dict[ledger.Claim, str] = {
+SUFFIXES: dict[accounting.Claim, str] = {
     "private": heads.PRIVATE,
     "research": heads.RESEARCH,
     "non-private": heads.NONPRIVATE,
@@ -53,7 +54,7 @@ class Privacy:
     seed: int | None = None
 
     @property
-    def claim(self) -> ledger.Claim:
+    def claim(self) -> accounting.Claim:
         if self.epsilon is None and self.sigma is None:
             return "non-private"
         return "private" if self.seed is None else "research"

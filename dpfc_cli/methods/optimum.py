@@ -12,11 +12,11 @@ separated. It is scikit-learn's loss at C = 1/(n·RIDGE).
 
 import numpy as np
 
+from dpfc_cli.methods.linear import blocks, damped_inverse, symmetric_psd
+from dpfc_cli.methods.method import Solution
 from dpfc_cli.privacy.chain import Chain
 from dpfc_cli.privacy.oracle import Facts, Oracle, Plan, Release
 from dpfc_cli.privacy.queries import Gradient, Gram, Hessians, Loss
-from dpfc_cli.solvers.linear import blocks, damped_inverse, symmetric_psd
-from dpfc_cli.solvers.method import Solution
 
 NEWTON_STEPS, HALVINGS, GRADIENT_STEPS = 40, 20, 2000
 TOLERANCE = 1e-6

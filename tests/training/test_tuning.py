@@ -8,13 +8,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dpfc_cli import training, tuning
+from dpfc_cli import training
 from dpfc_cli.errors import UserError
 from dpfc_cli.features.importing import import_features
 from dpfc_cli.features.reader import FeatureSet
+from dpfc_cli.methods import METHODS
 from dpfc_cli.privacy.oracle import Facts
-from dpfc_cli.solvers import METHODS
-from dpfc_cli.trust import ledger, statement
+from dpfc_cli.training import ledger, tuning
+from dpfc_cli.trust import statement
 from tests.support import blobs
 
 

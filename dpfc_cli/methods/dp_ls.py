@@ -13,11 +13,11 @@ from typing import Any
 
 import numpy as np
 
+from dpfc_cli.methods.linear import noise_edge, symmetric_psd
+from dpfc_cli.methods.method import Method, Solution
 from dpfc_cli.privacy.chain import Clip
 from dpfc_cli.privacy.oracle import Facts, Oracle, Plan, Release
 from dpfc_cli.privacy.queries import ClassGrams, ClassSums, Gram
-from dpfc_cli.solvers.linear import noise_edge, symmetric_psd
-from dpfc_cli.solvers.method import Method, Solution
 
 SHARES = (0.2, 0.1, 0.7)
 """Of G, A_j and b_j. Every class depends on its b_j, while a noisy A_j adds little: against equal shares this gains 5

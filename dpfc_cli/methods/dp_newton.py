@@ -15,12 +15,12 @@ from typing import Any
 
 import numpy as np
 
+from dpfc_cli.methods import optimum
+from dpfc_cli.methods.linear import blocks, damped_inverse, noise_edge
+from dpfc_cli.methods.method import Method, Solution
 from dpfc_cli.privacy.chain import Clip
 from dpfc_cli.privacy.oracle import Facts, Oracle, Plan, Release
 from dpfc_cli.privacy.queries import Gradient, Hessians
-from dpfc_cli.solvers import optimum
-from dpfc_cli.solvers.linear import blocks, damped_inverse, noise_edge
-from dpfc_cli.solvers.method import Method, Solution
 
 CONSTANT = 0.2
 

@@ -13,6 +13,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
+from dpfc_cli.methods import METHODS
+from dpfc_cli.methods.method import Method, Solution
 from dpfc_cli.privacy import accounting
 from dpfc_cli.privacy import curator as curator_module
 from dpfc_cli.privacy.curator import NonPrivate, exact_sum
@@ -20,8 +22,6 @@ from dpfc_cli.privacy.lattice import MOST_BITS, lattice_for
 from dpfc_cli.privacy.noise import Bits, SeededBits
 from dpfc_cli.privacy.oracle import Facts
 from dpfc_cli.privacy.queries import Query
-from dpfc_cli.solvers import METHODS
-from dpfc_cli.solvers.method import Method, Solution
 from tests.support import Watching, accuracy, blobs, curator, drawn_sigmas, integers, stream_of
 
 ALL = pytest.mark.parametrize("method", METHODS.values(), ids=list(METHODS))

@@ -5,10 +5,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from dpfc_cli.methods import METHODS
+from dpfc_cli.methods.optimum import RIDGE
 from dpfc_cli.privacy.curator import NonPrivate
 from dpfc_cli.privacy.oracle import Facts
-from dpfc_cli.solvers import METHODS
-from dpfc_cli.solvers.optimum import RIDGE
 from tests.support import accuracy, blobs, stream_of
 
 

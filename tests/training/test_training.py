@@ -11,6 +11,8 @@ import pytest
 from dpfc_cli import training
 from dpfc_cli.features.importing import import_features
 from dpfc_cli.features.reader import FeatureSet
+from dpfc_cli.methods import METHODS
+from dpfc_cli.methods.method import Method
 from dpfc_cli.privacy import curator as curator_module
 from dpfc_cli.privacy import poisson
 from dpfc_cli.privacy.accounting import epsilon_for
@@ -18,9 +20,7 @@ from dpfc_cli.privacy.curator import Curator
 from dpfc_cli.privacy.lattice import MOST_BITS
 from dpfc_cli.privacy.oracle import Adjacency
 from dpfc_cli.privacy.queries import QUERIES
-from dpfc_cli.solvers import METHODS
-from dpfc_cli.solvers.method import Method
-from dpfc_cli.trust import ledger
+from dpfc_cli.training import ledger
 from tests.support import blobs, drawn_sigmas
 
 FACTOR = {query.kind: query.replace_one for query in QUERIES}

@@ -13,13 +13,12 @@ import numpy as np
 from dpfc_cli.errors import UserError
 from dpfc_cli.features.manifest import Manifest
 from dpfc_cli.features.reader import FeatureSet
+from dpfc_cli.methods.whitened import NORMALISE, Public, unit_chain
 from dpfc_cli.privacy import chain as chains
 from dpfc_cli.privacy.chain import Chain
 from dpfc_cli.privacy.curator import BlockStream
 from dpfc_cli.privacy.oracle import Progress
-from dpfc_cli.solvers.whitened import NORMALISE, Public, unit_chain
-from dpfc_cli.training import SPLIT, Calibrated, check_memory
-from dpfc_cli.trust import ledger
+from dpfc_cli.training import SPLIT, Calibrated, check_memory, ledger
 
 ROWS = 8192
 

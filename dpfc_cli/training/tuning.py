@@ -28,12 +28,12 @@ from dpfc_cli.errors import UserError
 from dpfc_cli.features.reader import Blocks, FeatureSet, cut
 from dpfc_cli.heads.head import Head
 from dpfc_cli.heads.metrics import average_precisions, score
+from dpfc_cli.methods.method import factors, scaled
 from dpfc_cli.privacy.curator import BlockStream, Curator
 from dpfc_cli.privacy.noise import SeededBits
 from dpfc_cli.privacy.oracle import Facts
-from dpfc_cli.public import check_other
-from dpfc_cli.solvers.method import factors, scaled
 from dpfc_cli.training import SPLIT, Calibrated, check_memory, flag
+from dpfc_cli.training.public import check_other
 
 RUNS = 5
 """Of a point that is compared with the defaults, beside the first."""

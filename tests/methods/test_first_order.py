@@ -7,9 +7,9 @@ import pytest
 
 # As every curator does: it switches JAX to 64 bits.
 import dpfc_cli.kernels  # noqa: F401
+from dpfc_cli.methods import METHODS
 from dpfc_cli.privacy.oracle import Facts
 from dpfc_cli.privacy.queries import Gradient, Query
-from dpfc_cli.solvers import METHODS
 
 FACTS = Facts(n=200, m=3, d=4)
 ETA, CONSTANT = 0.3, 0.5

@@ -6,13 +6,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from dpfc_cli.methods import METHODS
+from dpfc_cli.methods.whitened import NORMALISE, Public, centred, explained, spectrum, unit_chain
 from dpfc_cli.privacy import chain as chains
 from dpfc_cli.privacy.accounting import mu_for
 from dpfc_cli.privacy.chain import Centre, Clip
 from dpfc_cli.privacy.curator import NonPrivate
 from dpfc_cli.privacy.oracle import Facts
-from dpfc_cli.solvers import METHODS
-from dpfc_cli.solvers.whitened import NORMALISE, Public, centred, explained, spectrum, unit_chain
 from tests.support import Watching, accuracy, blobs, curator, stream_of
 
 METHOD = METHODS["dp-whitened"]

@@ -16,11 +16,11 @@ from typing import Any
 
 import numpy as np
 
+from dpfc_cli.methods.linear import noise_edge
+from dpfc_cli.methods.method import Method, Solution
 from dpfc_cli.privacy.chain import Centre, Chain, Clip, Linear
 from dpfc_cli.privacy.oracle import Facts, Oracle, Plan, Release
 from dpfc_cli.privacy.queries import Gradient, Gram, Mean
-from dpfc_cli.solvers.linear import noise_edge
-from dpfc_cli.solvers.method import Method, Solution
 
 NORMALISE = Clip(1e-30)
 """Scales every record to norm 1, for a norm this small is shorter than any."""

@@ -16,12 +16,12 @@ from typing import Any
 
 import numpy as np
 
+from dpfc_cli.methods import optimum
+from dpfc_cli.methods.linear import start
+from dpfc_cli.methods.method import Method, Solution
 from dpfc_cli.privacy.chain import Clip
 from dpfc_cli.privacy.oracle import Facts, Oracle, Plan, Release
 from dpfc_cli.privacy.queries import Gradient, Loss
-from dpfc_cli.solvers import optimum
-from dpfc_cli.solvers.linear import start
-from dpfc_cli.solvers.method import Method, Solution
 
 STEPS = 100
 MOMENTUM = 0.9

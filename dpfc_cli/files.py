@@ -1,0 +1,68 @@
+"""Files that are whole or not there: one way to hash, to write and to publish them.
+
+A file is written under a temporary name in its own folder, synced to disk, and then given its name. So a reader never
+sees half a file, and a file that was published survives a power cut.
+"""
+
+import hashlib
+import os
+import secrets
+from pathlib import Path
+
+
+def sha256_of(path: Path) -> str:
+    """SHA-256 of a file's bytes, in hex. Raises OSError where it cannot be read."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def temporary_beside(path: Path) -> Path:
+    """A new name in the folder of `path`, for a file that is to become `path`. Nothing is made."""
+    return path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
+
+
+def sync(path: Path) -> None:
+    """Sync a file's contents, or a folder's entries, to disk. Raises OSError."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def write_synced(path: Path, data: bytes) -> None:
+    """Write a file and sync its contents. Raises OSError; the file may then be incomplete."""
+    with path.open("wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def replace(path: Path, data: bytes) -> None:
+    """Make `path` a file of these bytes, or leave it as it was. Raises OSError."""
+    temporary = temporary_beside(path)
+    try:
+        write_synced(temporary, data)
+        os.replace(temporary, path)
+        sync(path.parent)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def publish(temporary: Path, path: Path) -> bool:
+    """Give a file its name, unless that name is taken: False if it was. Of several processes one gets the name.
+
+    The contents must be synced. The temporary name is gone afterwards if True is returned. Raises OSError.
+    """
+    try:
+        os.link(temporary, path)
+        temporary.unlink()
+    except FileExistsError:
+        return False
+    except OSError:
+        # A file system without hard links: the check and the renaming are then two steps.
+        if path.exists():
+            return False
+        os.replace(temporary, path)
+    sync(path.parent)
+    return True
