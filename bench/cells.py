@@ -28,7 +28,7 @@ from dpfc_cli.privacy import curator as curator_module
 from dpfc_cli.privacy.chain import Clip
 from dpfc_cli.privacy.curator import BlockStream, Curator, NonPrivate
 from dpfc_cli.privacy.noise import Bits, SeededBits
-from dpfc_cli.privacy.oracle import Facts
+from dpfc_cli.privacy.facts import Facts
 from dpfc_cli.privacy.queries import ClassGrams, ClassSums, Gradient, Grid, Hessians, Query
 from dpfc_cli.training.public import moments
 
@@ -157,7 +157,7 @@ def train(cell: Cell) -> Head:
         solve = functools.partial(recipe.solve, cell.variant.split("+")[1:]) if cell.variant else method.solve
         with remembered_sums(cell.data), shared_noise(cell.seed) if cell.noise == "shared" else nullcontext():
             solution = solve(oracle, facts, options)
-    return Head(solution.chain, solution.weight, solution.bias, {})
+    return Head(chain=solution.chain, weight=solution.weight, bias=solution.bias, card={})
 
 
 @functools.cache

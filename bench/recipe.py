@@ -16,7 +16,8 @@ import numpy as np
 
 from dpfc_cli.methods import whitened
 from dpfc_cli.methods.method import Solution
-from dpfc_cli.privacy.oracle import Facts, Oracle
+from dpfc_cli.privacy.facts import Facts
+from dpfc_cli.privacy.oracle import Oracle
 from dpfc_cli.privacy.queries import Gradient, Query
 
 INGREDIENTS = ("equal weights", "short constant", "shrinkage", "momentum")

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from dpfc_cli.features.reader import FeatureSet
-from dpfc_cli.privacy.oracle import Facts
+from dpfc_cli.privacy.facts import Facts
 
 
 @dataclass(frozen=True, eq=False)
@@ -23,7 +23,7 @@ class Data:
     @property
     def facts(self) -> Facts:
         """Of the training records."""
-        return Facts(len(self.x), self.m, self.x.shape[1])
+        return Facts(n=len(self.x), m=self.m, d=self.x.shape[1])
 
 
 @cache

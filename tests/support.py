@@ -9,9 +9,10 @@ from dpfc_cli.heads.head import Head
 from dpfc_cli.methods.method import Solution
 from dpfc_cli.privacy import curator as curator_module
 from dpfc_cli.privacy.chain import Centre, Chain, Clip, Linear
-from dpfc_cli.privacy.curator import BlockStream, Curator
+from dpfc_cli.privacy.curator import BlockStream, Curator, Unprotected
 from dpfc_cli.privacy.noise import Bits, SeededBits
-from dpfc_cli.privacy.oracle import Facts, Plan
+from dpfc_cli.privacy.facts import Facts
+from dpfc_cli.privacy.oracle import Mechanism, Plan, planned
 from dpfc_cli.privacy.queries import ClassGrams, ClassSums, Gradient, Gram, Hessians, Mean, Query
 
 CHAIN = (Clip(1.0),)
@@ -86,7 +87,17 @@ class Watching:
 
 
 def curator(facts: Facts, plan: Plan, mu: float, x: np.ndarray, labels: np.ndarray, seed: int = 0) -> Curator:
-    return Curator(facts, plan, mu, stream_of(x, labels), SeededBits(seed))
+    return Curator(Mechanism(facts=facts, plan=plan, mu=mu), Unprotected(stream_of(x, labels)), SeededBits(seed))
+
+
+def plan_of(facts: Facts, *releases: tuple[Query, float], rate: float = 1.0) -> Plan:
+    """The plan that releases these queries with these shares, each seeing records at that rate."""
+    return Plan(tuple(planned(query, facts, share, rate) for query, share in releases))
+
+
+def said_of(plan: Plan) -> list[tuple[str, tuple[int, ...]]]:
+    """Kind and shape of each planned release."""
+    return [(release.kind, release.shape) for release in plan.releases]
 
 
 def integers(a: np.ndarray) -> list[int]:
@@ -98,5 +109,5 @@ def integers(a: np.ndarray) -> list[int]:
 
 def accuracy(solution: Solution, x: np.ndarray, y: np.ndarray) -> float:
     """The share of records whose class scores highest."""
-    scores = Head(solution.chain, solution.weight, solution.bias, {}).scores(x)
+    scores = Head(chain=solution.chain, weight=solution.weight, bias=solution.bias, card={}).scores(x)
     return float((scores.argmax(axis=1) == y).mean())

@@ -1,6 +1,7 @@
 """`dpfc evaluate`: how good a head is, beside what it cost."""
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -28,14 +29,14 @@ def evaluate(
 ) -> None:
     """Score a head on a labelled split: top-1, top-5, per class, mean average precision of label sets; and its cost."""
     from dpfc_cli.errors import UserError
-    from dpfc_cli.heads.head import load, newest
+    from dpfc_cli.heads.head import Head, newest
     from dpfc_cli.heads.metrics import average_precisions, score
     from dpfc_cli.trust.statement import hold_out_of
 
     path = head or newest(places.HEADS)
     if head is None:
         display.say(f"Head: {path} (the newest private one; name another with --head)")
-    loaded = load(path)
+    loaded = Head.load(path)
     found = _features(features, str(loaded.card["features"]["name"]))
     manifest, card, own = found.manifest, loaded.card, loaded.card["features"]
     facts = found.split(split)
@@ -128,7 +129,7 @@ def _counted(blocks: Any, n: int, advance: display.Meter) -> Any:
         advance(start + len(x), n)
 
 
-def _show(result: dict[str, Any], card: dict[str, Any]) -> None:
+def _show(result: dict[str, Any], card: Mapping[str, Any]) -> None:
     from dpfc_cli.trust.statement import brief
 
     precision = result["mean_average_precision"]

@@ -288,7 +288,7 @@ def _name(after: str, model: str, pool: str | None, preprocess: str, hold_out: f
 def report(folder: Path, manifest: "Manifest") -> None:
     """What a feature set is, as a table."""
     from dpfc_cli.errors import counted
-    from dpfc_cli.training import foreboding_of_width
+    from dpfc_cli.training.warn import warnings_of_width
 
     splits = "; ".join(
         f"{name} {split.n:,} in {counted(len(split.shards), 'shard')}"
@@ -316,7 +316,7 @@ def report(folder: Path, manifest: "Manifest") -> None:
             ),
         ],
     )
-    for warning in foreboding_of_width(manifest.dim):
+    for warning in warnings_of_width(manifest.dim):
         display.warn(warning)
     if "test" not in manifest.splits:
         display.warn(

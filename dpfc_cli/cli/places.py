@@ -1,20 +1,17 @@
 """Where things lie unless the user says otherwise: features in ./features or $DPFC_FEATURES, heads in ./heads."""
 
-import os
 import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dpfc_cli.errors import UserError
+from dpfc_cli.folders import features_folder as features_folder
+from dpfc_cli.folders import heads_folder as heads_folder
 
 if TYPE_CHECKING:
     from dpfc_cli.features.reader import FeatureSet
 
 HEADS = Path("heads")
-
-
-def features_folder() -> Path:
-    return Path(os.environ.get("DPFC_FEATURES") or "features")
 
 
 def named(out: str) -> Path:
@@ -65,11 +62,23 @@ def _there(path: Path) -> bool:
     return True
 
 
-def feature_set(given: str | None) -> tuple["FeatureSet", bool]:
-    """The feature set given by path or name, or the newest one: (set, whether it was chosen for the user)."""
+def feature_set(given: str | None) -> tuple["FeatureSet", int]:
+    """The feature set given by path or name, or the newest one: (set, how many others there were to choose from)."""
+    from dpfc_cli.features.manifest import MANIFEST, PARTIAL
     from dpfc_cli.features.reader import FeatureSet, newest
 
-    return (newest(features_folder()), True) if given is None else (FeatureSet(set_folder(given)), False)
+    if given is not None:
+        return FeatureSet(set_folder(given)), 0
+    found = [path for path in features_folder().glob(f"*/{MANIFEST}") if not path.parent.name.endswith(PARTIAL)]
+    return newest(features_folder()), max(len(found) - 1, 0)
+
+
+def ledger(features: str | None) -> Path:
+    """The ledger of the feature set given by path or name, or the newest one in the features folder."""
+    from dpfc_cli.training.account import newest_ledger
+    from dpfc_cli.training.ledger import ledger_path
+
+    return newest_ledger(features_folder()) if features is None else ledger_path(set_folder(features))
 
 
 def set_of_training(name: str) -> "FeatureSet | None":
@@ -81,12 +90,3 @@ def set_of_training(name: str) -> "FeatureSet | None":
 
     found = [path for path in features_folder().glob(f"*/{MANIFEST}") if path.parent.resolve().name == name]
     return FeatureSet(max(found, key=lambda path: path.stat().st_mtime_ns).parent) if found else None
-
-
-def free_name(folder: Path, stem: str, suffix: str) -> Path:
-    """folder/stem+suffix, numbered if that is taken: a head is never overwritten, for it was paid for."""
-    path, i = folder / (stem + suffix), 1
-    while path.exists():
-        i += 1
-        path = folder / f"{stem}-{i}{suffix}"
-    return path

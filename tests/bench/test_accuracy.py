@@ -12,7 +12,7 @@ from bench.cells import Cell
 from bench.sets import load
 from bench.synthetic import Family
 from dpfc_cli.methods import whitened
-from dpfc_cli.privacy.oracle import Facts
+from dpfc_cli.privacy.facts import Facts
 from dpfc_cli.privacy.queries import Gradient, Query
 
 
@@ -125,7 +125,7 @@ def test_the_recipes_first_release_is_of_whole_class_sums(data: str) -> None:
                 asked.append(query)
             return np.eye(*query.shape(facts))
 
-    facts = Facts(400, 3, 6)
+    facts = Facts(n=400, m=3, d=6)
     recipe.solve((), Spy(), facts, whitened.defaults(facts, 1.0, {}))
     assert asked[0].clip == asked[0].radius
     assert {query.clip / query.radius for query in asked[1:] if query.radius} == {0.5}

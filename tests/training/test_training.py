@@ -18,7 +18,7 @@ from dpfc_cli.privacy import poisson
 from dpfc_cli.privacy.accounting import epsilon_for
 from dpfc_cli.privacy.curator import Curator
 from dpfc_cli.privacy.lattice import MOST_BITS
-from dpfc_cli.privacy.oracle import Adjacency
+from dpfc_cli.privacy.facts import Adjacency
 from dpfc_cli.privacy.queries import QUERIES
 from dpfc_cli.training import ledger
 from tests.support import blobs, drawn_sigmas
@@ -61,8 +61,8 @@ def check_door(features: FeatureSet, calibrated: training.Calibrated, drawn: lis
     assert 0.999 * claim.epsilon < worth < (1 + 1e-8) * claim.epsilon
 
 
-def calibrated_for(features: FeatureSet, method: Method[Any], adjacency: Adjacency, **given: object) -> Any:
-    steps = {"steps": 3} if "steps" in method.options.__dataclass_fields__ else {}
+def calibrated_for(features: FeatureSet, method: Method[Any, Any], adjacency: Adjacency, **given: object) -> Any:
+    steps = {"steps": 3} if "steps" in method.declared else {}
     facts = training.facts_of(features, adjacency)
     return training.calibrate(method, facts, steps | given, training.Privacy(epsilon=2.0))
 
@@ -71,7 +71,7 @@ def calibrated_for(features: FeatureSet, method: Method[Any], adjacency: Adjacen
 @pytest.mark.parametrize("method", METHODS.values(), ids=list(METHODS))
 def test_the_noise_of_a_training_is_what_is_charged_and_claimed(
     features: FeatureSet,
-    method: Method[Any],
+    method: Method[Any, Any],
     adjacency: Adjacency,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,

@@ -13,7 +13,7 @@ from dpfc_cli.errors import UserError
 from dpfc_cli.features.importing import import_features
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.methods import METHODS
-from dpfc_cli.privacy.oracle import Facts
+from dpfc_cli.privacy.facts import Facts
 from dpfc_cli.training import ledger, tuning
 from dpfc_cli.trust import statement
 from tests.support import blobs

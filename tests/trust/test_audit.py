@@ -30,7 +30,7 @@ DELTA = 1e-5
 
 
 def calibrated(method: Method, epsilon: float, steps: int = 2) -> training.Calibrated:  # type: ignore[type-arg]
-    given = {"steps": steps} if "steps" in method.options.__dataclass_fields__ else {}
+    given = {"steps": steps} if "steps" in method.declared else {}
     return training.calibrate(method, audit.FACTS, given, training.Privacy(epsilon, DELTA))
 
 

@@ -16,7 +16,8 @@ from dpfc_cli.errors import UserError
 from dpfc_cli.features.manifest import Manifest, SplitFacts
 from dpfc_cli.methods import METHODS
 from dpfc_cli.privacy.accounting import Guarantee, epsilon_for, mu_for
-from dpfc_cli.privacy.oracle import Adjacency, Facts, Plan, Release
+from dpfc_cli.privacy.facts import Adjacency, Facts
+from dpfc_cli.privacy.oracle import Plan, Release
 from dpfc_cli.training import ledger
 from dpfc_cli.trust import statement
 
