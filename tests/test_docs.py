@@ -72,3 +72,15 @@ def headings(text: str) -> set[str]:
     """The names that links use for a page's headings, as GitHub makes them."""
     titles = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+def test_the_tests_that_the_audit_names_exist() -> None:
+    page = (DOCS / "audit.md").read_text("utf-8")
+    tests = DOCS.parent / "tests"
+    defined = {
+        name
+        for path in tests.rglob("test_*.py")
+        for name in re.findall(r"^def (test_\w+)\(", path.read_text("utf-8"), re.MULTILINE)
+    }
+    assert set(re.findall(r"`(test_\w+)", page)) <= defined
+    assert all((tests.parent / path).exists() for path in re.findall(r"`((?:tests|dpfc_cli)/[\w/]+\.py)`", page))
