@@ -52,7 +52,7 @@ def test_shared_noise_is_the_same_for_every_class_and_step_and_ends_with_its_blo
 
 @pytest.mark.parametrize(("method", "sums"), {"dp-ls": 0, "dp-newton": 2 * 9, "dp-fc": 20}.items())
 def test_remembered_sums_change_nothing(data: str, method: str, sums: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    # Other noise and options in between, whose sums are the same, and another clip, whose are not.
+    # Other noise and options need the same sums. Another clipping norm needs other sums.
     other = Cell(data, method, 1.0, seed=1, options=(("lam", 0.1),))
     wider = Cell(data, method, 1.0, options=(("clip", 5.0),))
     for cell in (other, wider):
