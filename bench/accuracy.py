@@ -53,12 +53,12 @@ def others(best: Cell) -> list[Cell]:
     made: list[dict[str, float]] = []
     method, data = METHODS[best.method], load(best.data)
     if "gradient_clip" in method.options.__dataclass_fields__:
-        default, eta = method.defaults(data.facts, 1.0, {}), best.given["eta"]
+        default, rate = method.defaults(data.facts, 1.0, {}), best.given["learning_rate"]
         for factor in GRADIENT_CLIPS:
             # The length of a step is the learning rate times the norm, except in DP-Adam.
             scaled = {"gradient_clip": default.gradient_clip * factor}
-            made.append(scaled if best.method == "dp-adam" else {**scaled, "eta": eta / factor})
-    made.append({"clip": float(np.median(np.linalg.norm(data.x.astype(np.float32), axis=1)))})
+            made.append(scaled if best.method == "dp-adam" else {**scaled, "learning_rate": rate / factor})
+    made.append({"feature_clip": float(np.median(np.linalg.norm(data.x.astype(np.float32), axis=1)))})
     rounded = ({name: float(f"{value:.4g}") for name, value in options.items()} for options in made)
     return [replace(best, options=tuple({**best.given, **options}.items())) for options in rounded]
 

@@ -30,8 +30,8 @@ momentum comes with a largest stable step and a total step of up to 300. All of 
 
 def options(ingredients: Sequence[str]) -> dict[str, Any]:
     """The options of the method that a variant with these ingredients changes."""
-    constant = {} if "short constant" in ingredients else {"constant": 1.0}
-    return constant if "shrinkage" in ingredients else {**constant, "lam": 0.5}
+    bias = {} if "short constant" in ingredients else {"bias_feature": 1.0}
+    return bias if "shrinkage" in ingredients else {**bias, "damping": 0.5}
 
 
 @contextmanager

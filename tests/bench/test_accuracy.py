@@ -89,9 +89,10 @@ def test_tuning_walks_the_grid_then_other_norms_then_runs_the_best_with_other_se
     *again, first, second, clipped = next(stages)
     assert again == grid
     best, norms = grid[-1], (first, second, clipped)
-    assert [sorted(set(cell.given) - set(grid[0].given)) for cell in norms] == [["gradient_clip"]] * 2 + [["clip"]]
+    added = [sorted(set(cell.given) - set(grid[0].given)) for cell in norms]
+    assert added == [["gradient_clip"], ["gradient_clip"], ["feature_clip"]]
     # Another norm alone does not change the length of a step.
-    lengths = {f"{c.given['eta'] * c.given.get('gradient_clip', 0.36):.3g}" for c in (best, *norms)}
+    lengths = {f"{c.given['learning_rate'] * c.given.get('gradient_clip', 0.36):.3g}" for c in (best, *norms)}
     assert len(lengths) == 1
     done |= {cell.key: 0.0 for cell in norms} | {second.key: 10.0}
     # The luckiest with one seed is not the best of two.

@@ -57,4 +57,4 @@ def test_the_table_of_ingredients(results: dict[str, float]) -> None:
 def median_norms(results: dict[str, float]) -> dict[str, float]:
     """The median norm of the features of each set, as the results have it among the clipping norms that were tried."""
     tried = [json.loads(key) for key in results]
-    return {cell["data"]: cell["options"]["clip"] for cell in tried if "clip" in cell["options"]}
+    return {cell["data"]: cell["options"]["feature_clip"] for cell in tried if "feature_clip" in cell["options"]}
