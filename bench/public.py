@@ -1,8 +1,8 @@
-"""What public records are worth to the default: `python -m bench.public PRIVATE PUBLIC`, two feature sets of dpfc.
+"""Measures what public records are worth to the default method: `python -m bench.public PRIVATE PUBLIC`.
 
-Three rows: without them; with their mean and covariance (`--public-features`); and with the options that did best in
-private trainings on them (`--tune-on`), chosen by the product's own `tuning` for every ε. Differences are paired by
-seed.
+PRIVATE and PUBLIC are two feature sets of dpfc. The table has three rows: without public records; with their mean and
+covariance (`--public-features`); and with the options that did best in private trainings on them (`--tune-on`), which
+the product's own `tuning` chooses for every ε. Differences are paired by seed.
 """
 
 import argparse
@@ -23,7 +23,7 @@ METHOD = METHODS["dp-whitened"]
 
 
 def tuned(private: str, public: str, epsilon: float) -> Cell:
-    """The cell with the options that the product chooses on the public set. What is tried is kept beside that."""
+    """The cell with the options that the product chooses on the public set. Its trials are kept beside that set."""
     mine = FeatureSet(Path(private))
     calibrated = training.calibrate(METHOD, training.facts_of(mine, "zero-out"), {}, training.Privacy(epsilon))
     trials = tuning.prepare(calibrated, {}, mine, FeatureSet(Path(public)))
@@ -35,7 +35,7 @@ def tuned(private: str, public: str, epsilon: float) -> Cell:
 
 
 def table(rows: dict[str, list[Cell]], epsilons: Sequence[float], seeds: int, done: dict[str, float]) -> Iterator[str]:
-    """Markdown: the first row as mean ± standard deviation, the others as gains on it, ± standard error."""
+    """Markdown: mean ± standard deviation of the first row, and gains of the others on it, ± standard error."""
     yield "| | " + " | ".join(f"ε = {e:g}" for e in epsilons) + " |"
     yield "| ---" * (len(epsilons) + 1) + " |"
     values = {name: [[done[replace(c, seed=s).key] for s in range(seeds)] for c in row] for name, row in rows.items()}
