@@ -1,11 +1,11 @@
 """Where things lie unless the user says otherwise: features in ./features or $DPFC_FEATURES, heads in ./heads."""
 
-import os
 import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dpfc_cli.errors import UserError
+from dpfc_cli.folders import features_folder as features_folder
 
 if TYPE_CHECKING:
     from dpfc_cli.features.reader import FeatureSet
@@ -13,12 +13,9 @@ if TYPE_CHECKING:
 HEADS = Path("heads")
 
 
-def features_folder() -> Path:
-    return Path(os.environ.get("DPFC_FEATURES") or "features")
-
-
 def named(out: str) -> Path:
     """Where a feature set of that name is to lie: a path as given, or a bare name inside the features folder."""
+    from dpfc_cli.features.lookup import placed
     from dpfc_cli.features.manifest import PARTIAL
     from dpfc_cli.training.ledger import SUFFIX
 
@@ -30,12 +27,7 @@ def named(out: str) -> Path:
         raise UserError(
             f"'{out}' ends in {taken}, as the names of {of} do.", "Give the feature set another name: --out."
         )
-    return _placed(out)
-
-
-def _placed(name: str) -> Path:
-    path = Path(name)
-    return path if path.parent != Path() or path.is_absolute() else features_folder() / name
+    return placed(out)
 
 
 def said(folder: Path) -> str:
@@ -45,42 +37,24 @@ def said(folder: Path) -> str:
 
 def set_folder(given: str) -> Path:
     """The folder of the feature set given by path or by name: the one that holds a set, or else has a ledger."""
-    from dpfc_cli.features.manifest import MANIFEST
+    from dpfc_cli.features import lookup
     from dpfc_cli.training.ledger import ledger_path
 
-    folders = (Path(given), _placed(given))
-    for holds in (lambda f: _there(f / MANIFEST), lambda f: ledger_path(f).exists()):
-        found = next(filter(holds, folders), None)
-        if found:
-            return found
-    raise UserError(f"There is no feature set '{given}'.", f"Name a folder, or a set in '{features_folder()}'.")
-
-
-def _there(path: Path) -> bool:
-    """Whether there is something of that name, be it something that we may not read: then reading it says why."""
-    try:
-        path.stat()
-    except OSError as error:
-        return not isinstance(error, FileNotFoundError | NotADirectoryError)
-    return True
+    return lookup.set_folder(given, lambda folder: ledger_path(folder).exists())
 
 
 def feature_set(given: str | None) -> tuple["FeatureSet", bool]:
     """The feature set given by path or name, or the newest one: (set, whether it was chosen for the user)."""
-    from dpfc_cli.features.reader import FeatureSet, newest
+    from dpfc_cli.features.lookup import open_features
 
-    return (newest(features_folder()), True) if given is None else (FeatureSet(set_folder(given)), False)
+    return open_features(given), given is None
 
 
 def set_of_training(name: str) -> "FeatureSet | None":
-    """The feature set of that name in the features folder, by the name of its real folder, as cards have it; the newest
-    if links make several.
-    """
-    from dpfc_cli.features.manifest import MANIFEST
-    from dpfc_cli.features.reader import FeatureSet
+    """See `dpfc_cli.features.lookup`."""
+    from dpfc_cli.features import lookup
 
-    found = [path for path in features_folder().glob(f"*/{MANIFEST}") if path.parent.resolve().name == name]
-    return FeatureSet(max(found, key=lambda path: path.stat().st_mtime_ns).parent) if found else None
+    return lookup.set_of_training(name)
 
 
 def free_name(folder: Path, stem: str, suffix: str) -> Path:

@@ -80,17 +80,16 @@ def test_trainings_without_a_guarantee_are_kept_apart(tmp_path: Path) -> None:
 
 def test_records_are_named_by_their_source_alone() -> None:
     retested = {"identity": {"listing": {"train": "digest", "test": "two"}}}
-    same = Manifest(("a", "b", "c"), 9, "float32", 1, "inferred", {}, {"name": "y"}, retested)
-    other = Manifest(
-        ("a", "b"),
-        2,
-        "float16",
-        1,
-        "asserted",
-        {},
-        {"name": "x"},
-        {"identity": {"listing": {"train": "another", "test": "one"}}},
+    same = replace(
+        manifest("inferred"),
+        classes=("a", "b", "c"),
+        dim=9,
+        dtype="float32",
+        splits={},
+        backbone={"name": "y"},
+        source=retested,
     )
+    other = replace(manifest(), source={"identity": {"listing": {"train": "another", "test": "one"}}})
     assert ledger.records_of(manifest()) == ledger.records_of(same) != ledger.records_of(other)
 
 
@@ -140,7 +139,16 @@ def test_a_charge_is_synced_before_it_returns(tmp_path: Path, monkeypatch: pytes
 
 
 def manifest(origin: str = "asserted") -> Manifest:
-    return Manifest(("a", "b"), 2, "float16", 1, origin, {"train": SplitFacts(100, ())}, {"name": "x"}, SOURCE)  # type: ignore[arg-type]
+    return Manifest(
+        classes=("a", "b"),
+        dim=2,
+        dtype="float16",
+        labels_per_record=1,
+        origin=origin,  # type: ignore[arg-type]
+        splits={"train": SplitFacts(n=100, shards=())},
+        backbone={"name": "x"},
+        source=SOURCE,
+    )
 
 
 SHA = "ab" * 32
