@@ -19,18 +19,20 @@ import numpy as np
 
 from bench import recipe
 from bench.sets import load
-from dpfc_cli import training
 from dpfc_cli.heads.head import Head
 from dpfc_cli.methods import METHODS
 from dpfc_cli.methods.whitened import Public
 from dpfc_cli.privacy import accounting
 from dpfc_cli.privacy import curator as curator_module
 from dpfc_cli.privacy.chain import Clip
-from dpfc_cli.privacy.curator import BlockStream, Curator, NonPrivate
+from dpfc_cli.privacy.curator import BlockStream, Curator, NonPrivate, Unprotected
 from dpfc_cli.privacy.noise import Bits, SeededBits
 from dpfc_cli.privacy.facts import Facts
+from dpfc_cli.privacy.oracle import Mechanism
 from dpfc_cli.privacy.queries import ClassGrams, ClassSums, Gradient, Grid, Hessians, Query
+from dpfc_cli.training.calibrate import calibrate
 from dpfc_cli.training.public import moments
+from dpfc_cli.training.request import Privacy
 
 RESULTS = Path("bench/results/cells.jsonl")
 """The results of all experiments that make cells. The file is checked in: it is the evidence for the documents."""
@@ -148,19 +150,20 @@ def train(cell: Cell) -> Head:
     facts, stream = data.facts, stream_of(data.x, data.y)
     if cell.epsilon is None:
         options = method.defaults(facts, None, cell.given)
-        solution = method.solve(NonPrivate(facts, stream), facts, options)
+        solution = method.solve(NonPrivate(facts, Unprotected(stream)), facts, options)
     else:
         delta = accounting.default_delta(facts.n)
         if cell.conversion == "zcdp":
             mu = accounting.zcdp_mu(cell.epsilon, delta)
         else:
-            guarantee = training.calibrate(method, facts, cell.given, training.Privacy(cell.epsilon)).guarantee
+            guarantee = calibrate(method, facts, cell.given, Privacy(epsilon=cell.epsilon)).guarantee
             assert guarantee is not None
             mu = guarantee.mu
         options = method.defaults(facts, mu, cell.given)
         if cell.public:
             options = replace(options, public=_moments(cell.public))
-        oracle = Curator(facts, method.plan(facts, options), mu, stream, SeededBits(cell.seed))
+        mechanism = Mechanism(facts=facts, plan=method.plan(facts, options), mu=mu)
+        oracle = Curator(mechanism, Unprotected(stream), SeededBits(cell.seed))
         solve = functools.partial(recipe.solve, cell.variant.split("+")[1:]) if cell.variant else method.solve
         with remembered_sums(cell.data), shared_noise(cell.seed) if cell.noise == "shared" else nullcontext():
             solution = solve(oracle, facts, options)

@@ -42,7 +42,7 @@ def features(folder: Path, n: int, d: int, m: int) -> Path:
             x[start : start + 4096] = centres[y] + 3 * rng.standard_normal((len(y), d), np.float32)
         x.flush()
         np.save(raw / f"{split}_y.npy", labels)
-    import_features(raw, made, tuple(map(str, range(m))), 1)
+    import_features(raw, made, classes=tuple(map(str, range(m))), labels_per_record=1)
     return made
 
 

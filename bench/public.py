@@ -13,11 +13,12 @@ from pathlib import Path
 from bench import ablation, cells
 from bench.accuracy import EPSILONS
 from bench.cells import Cell
-from dpfc_cli import training
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.methods import METHODS
 from dpfc_cli.methods.method import scaled
 from dpfc_cli.training import tuning
+from dpfc_cli.training.calibrate import calibrate
+from dpfc_cli.training.request import Privacy, facts_of
 
 METHOD = METHODS["dp-whitened"]
 
@@ -25,8 +26,8 @@ METHOD = METHODS["dp-whitened"]
 def tuned(private: str, public: str, epsilon: float) -> Cell:
     """The cell with the options that the product chooses on the public set. Its trials are kept beside that set."""
     mine = FeatureSet(Path(private))
-    calibrated = training.calibrate(METHOD, training.facts_of(mine, "zero-out"), {}, training.Privacy(epsilon))
-    trials = tuning.prepare(calibrated, {}, mine, FeatureSet(Path(public)))
+    calibrated = calibrate(METHOD, facts_of(mine), {}, Privacy(epsilon=epsilon))
+    trials = tuning.prepare(calibrated, mine, FeatureSet(Path(public)))
     chosen = tuning.tune(calibrated, trials).tuning
     assert chosen is not None
     assert calibrated.guarantee is not None

@@ -9,6 +9,7 @@ import typer
 
 from dpfc_cli.cli import display, places
 from dpfc_cli.cli.app import command
+from dpfc_cli.folders import features_folder, heads_folder
 
 if TYPE_CHECKING:
     from dpfc_cli.features.reader import FeatureSet
@@ -33,7 +34,7 @@ def evaluate(
     from dpfc_cli.heads.metrics import average_precisions, score
     from dpfc_cli.trust.statement import hold_out_of
 
-    path = head or newest(places.HEADS)
+    path = head or newest(heads_folder())
     if head is None:
         display.say(f"Head: {path} (the newest private one; name another with --head)")
     loaded = Head.load(path)
@@ -106,14 +107,16 @@ def _features(given: str | None, own: str) -> "FeatureSet":
     """The set to score on. own: the name of the one that the head was trained on, whose test split is the default."""
     if given is not None:
         return places.feature_set(given)[0]
-    found = places.set_of_training(own)
+    from dpfc_cli.features.lookup import set_of_training
+
+    found = set_of_training(own)
     if found is not None:
         display.say(f"Features: {found.folder} (named as the set of the training; name another with --features)")
         return found
     found, _ = places.feature_set(None)
     display.say(
         f"Features: {found.folder} (the newest set, for '{own}', which the head was trained on, is not in "
-        f"'{places.features_folder()}'; name another with --features)"
+        f"'{features_folder()}'; name another with --features)"
     )
     return found
 

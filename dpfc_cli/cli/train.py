@@ -14,6 +14,7 @@ import typer
 
 from dpfc_cli.cli import display, places
 from dpfc_cli.cli.app import command
+from dpfc_cli.folders import heads_folder
 from dpfc_cli.training.observer import Observer
 
 if TYPE_CHECKING:
@@ -200,7 +201,7 @@ def train(
         observer = _Observer(stack, found, others, asks=not (yes or dry_run))
         request = requested(
             found,
-            places.heads_folder(),
+            heads_folder(),
             epsilon=epsilon,
             noise_multiplier=noise_multiplier,
             non_private=non_private,
