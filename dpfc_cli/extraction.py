@@ -96,7 +96,7 @@ def run(
             with writer.shard(task) as sink:
                 for _, batch, features in computed:
                     # NaN is what the writer takes for a null record.
-                    features[~batch.whole] = np.nan
+                    features[batch.null] = np.nan
                     stop = batch.start + len(features)
                     sink.append(features, labels[batch.start : stop])
                     done += len(features)

@@ -15,7 +15,7 @@ from dpfc_cli.errors import GUARDED, UserError
 from dpfc_cli.features.tables import Table, Tables, checked
 from dpfc_cli.sources.label_columns import class_names
 from dpfc_cli.sources.label_columns import label_column as usual_label
-from dpfc_cli.sources.split_files import TEST_SPLITS, shards
+from dpfc_cli.sources.split_files import TEST_SPLITS, files_by_split
 
 ROWS = 4_096
 _FLOATS = {pa.float16(): np.float16, pa.float32(): np.float32, pa.float64(): np.float64}
@@ -23,7 +23,7 @@ _FLOATS = {pa.float16(): np.float16, pa.float32(): np.float32, pa.float64(): np.
 
 def open_columns(pattern: str, column: str | None, label_column: str | None) -> Tables:
     """The tables of the parquet files that `pattern` names, by splits as their names say."""
-    found = shards(pattern, ".parquet")
+    found = files_by_split(pattern, ".parquet")
     test = next((split for split in TEST_SPLITS if split in found), None)
     used = {role: found[split] for role, split in (("train", "train"), ("test", test)) if split in found}
     if "train" not in used:

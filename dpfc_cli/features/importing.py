@@ -13,7 +13,7 @@ from dpfc_cli.errors import GUARDED, UserError
 from dpfc_cli.features.manifest import Manifest, Origin
 from dpfc_cli.features.tables import Table, opened
 from dpfc_cli.features.writer import FeatureWriter, already_complete, asserted
-from dpfc_cli.sources.label_columns import check_classes
+from dpfc_cli.sources.classes import check_classes
 
 ROWS = 4_096
 MOST_INFERRED = 100_000

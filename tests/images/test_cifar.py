@@ -159,7 +159,7 @@ def test_the_classes_must_be_ten_different_names(cifar10_folder, names):
 
 
 def test_without_training_batches_there_is_no_data_set(cifar10_folder):
-    with pytest.raises(UserError, match="batch of training images"):
+    with pytest.raises(UserError, match="file of training images"):
         open_images("cifar10", cifar10_folder(numbers=()))
 
 

@@ -76,7 +76,7 @@ def test_a_folder_without_the_files_is_an_error_that_names_what_was_looked_for(t
     with pytest.raises(UserError, match=IMAGES) as caught:
         open_images("mnist", tmp_path)
     assert str(tmp_path / "MNIST/raw") in caught.value.what
-    assert "--data-dir" in caught.value.remedy
+    assert (caught.value.code, caught.value.fields["parameter"]) == ("missing", "data_dir")
 
 
 @pytest.mark.parametrize("name", [IMAGES, LABELS])

@@ -110,7 +110,8 @@ def test_imagenet_that_is_not_there_says_where_to_get_it(tmp_path):
     for folder in (None, tmp_path):
         with pytest.raises(UserError) as caught:
             open_images("imagenet", folder, SQUARE)
-        assert "--data-dir" in caught.value.remedy
+        assert "image-net.org" in caught.value.remedy
+        assert (caught.value.code, caught.value.fields["parameter"]) == ("missing", "data_dir")
 
 
 def test_classes_are_the_data_sets_own_only_where_imagenet_defines_them(imagenet, tmp_path):

@@ -29,7 +29,7 @@ def web(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("how", ["folder", "braces", "wildcard"])
-def test_webdataset_shards_are_read_in_place_and_in_order(web, how):
+def test_archives_are_read_in_place_and_in_order(web, how):
     name = {"folder": f"{web}", "braces": f"{web}/train-{{000..001}}.tar", "wildcard": f"{web}/train-*.tar"}[how]
     data = open_images(f"webdataset:{name}", geometry=SQUARE, classes=("a", "b", "c"))
     train = data.splits["train"]
