@@ -1,4 +1,4 @@
-"""Bytes to pixels: resizing and cropping in one step is resizing and then cropping."""
+"""Encoded pictures become pixels. Resizing and cropping in one step gives the same as doing both in turn."""
 
 import io
 
@@ -43,7 +43,7 @@ def test_one_step_equals_two_up_to_rounding(size, geometry):
     expected, found = in_two_steps(image, geometry), np.asarray(fitted(image, geometry), int)
     assert found.shape == (geometry.crop, geometry.crop, 3)
     off = np.abs(found - expected)
-    # Each of the two passes may round the other way.
+    # Each of the two passes may round differently.
     assert off.max() <= 2
     assert (off > 0).mean() <= 0.05
 
@@ -55,13 +55,13 @@ def test_a_crop_larger_than_the_picture_is_black_around_it():
     assert found.sum() == 9 * 3 * 64
 
 
-def test_a_line_of_pixels_does_not_become_a_wall():
-    """Resized first it would have 256 by 5 million pixels."""
+def test_a_line_of_pixels_does_not_become_a_giant_picture():
+    """If it was resized before it is cropped, it would have 256 by 5 million pixels."""
     assert fitted(Image.new("RGB", (20_000, 1)), Geometry(256, 224)).size == (224, 224)
 
 
 @pytest.mark.parametrize("mode", ["RGB", "L", "CMYK"])
-def test_every_shape_and_mode_arrives_as_the_backbones_square(mode):
+def test_every_shape_and_mode_becomes_the_square_of_the_geometry(mode):
     file = io.BytesIO()
     noise((50, 30)).convert(mode).save(file, "JPEG")
     found = decode(file.getvalue(), "a.jpg", Geometry((38, 38), 25))
@@ -69,6 +69,6 @@ def test_every_shape_and_mode_arrives_as_the_backbones_square(mode):
 
 
 @pytest.mark.parametrize("data", [b"", b"\x89PNG\r\n\x1a\n", b"GIF89a", bytes(100), b"%!PS-Adobe"])
-def test_what_is_no_picture_is_named_for_the_curators_eyes(data):
+def test_what_is_not_a_picture_is_named_in_a_message_that_must_not_be_published(data):
     with pytest.raises(UserError, match=r"'there/a\.jpg' cannot be decoded.*do not publish"):
         decode(data, "there/a.jpg", None)

@@ -1,4 +1,4 @@
-"""The digits in dpfc are the source's, in the source's order, and need no network."""
+"""The digits in dpfc are those of their source, in its order, and need no network."""
 
 import importlib.util
 import socket
@@ -57,7 +57,7 @@ def test_no_connection_is_opened(monkeypatch):
 
 
 def test_an_installed_package_finds_them_inside_itself(monkeypatch, tmp_path):
-    """A wheel has sample_data in the package and nothing beside it."""
+    """A wheel has sample_data inside the package, and nothing beside the package."""
     package = tmp_path / "site" / "dpfc_cli"
     (package / "sample_data").mkdir(parents=True)
     for name in digits.FILES:

@@ -1,4 +1,4 @@
-"""Downloads: whole and verified, or an error; a stopped one goes on; a bad one leaves nothing behind."""
+"""A download ends with a complete, verified file or with an error. A stopped download continues later."""
 
 import hashlib
 import threading
@@ -19,7 +19,7 @@ NAME = "file.bin"
 
 
 class Site:
-    """A server on this machine. ways: how each path's requests are answered, in turn. seen: the requests."""
+    """A server on this machine. ways: how it answers each path's requests, in turn. seen: the requests."""
 
     def __init__(self):
         self.ways: dict[str, list[str]] = {}
@@ -102,7 +102,7 @@ def test_a_file_is_downloaded_once_with_progress(serve, tmp_path):
     assert site.seen == [("/a", None)]
 
 
-def test_an_interrupted_download_goes_on_where_it_stopped(serve, tmp_path):
+def test_an_interrupted_download_continues_where_it_stopped(serve, tmp_path):
     site = serve(a=["half", "good"])
     with pytest.raises(UserError, match=f"closed after {len(CONTENT) // 2} of {len(CONTENT)} bytes"):
         download.fetch("test", site.remotes)
@@ -149,7 +149,7 @@ def test_a_beginning_that_the_server_cannot_continue_is_thrown_away(serve, tmp_p
 
 
 @pytest.mark.parametrize("excess", [0, 5])
-def test_a_beginning_as_long_as_the_file_is_judged_and_never_used_unseen(serve, tmp_path, excess):
+def test_a_beginning_as_long_as_the_file_is_checked_before_it_is_used(serve, tmp_path, excess):
     site = serve(a=["good"])
     part = tmp_path / "cache" / "test" / f"{NAME}.part"
     part.parent.mkdir(parents=True)
@@ -158,7 +158,7 @@ def test_a_beginning_as_long_as_the_file_is_judged_and_never_used_unseen(serve, 
     assert site.seen == [("/a", None)]
 
 
-def test_a_file_that_was_whole_when_the_download_was_stopped_is_not_asked_for_again(serve, tmp_path):
+def test_a_file_that_was_complete_when_the_download_was_stopped_is_not_requested_again(serve, tmp_path):
     site = serve(a=[])
     part = tmp_path / "cache" / "test" / f"{NAME}.part"
     part.parent.mkdir(parents=True)
@@ -192,7 +192,7 @@ def test_when_every_mirror_fails_the_error_names_each(serve):
     assert f"{site.url}/b: the server answered 404" in caught.value.what
 
 
-def test_no_server_at_all_is_an_error_of_the_users(site):
+def test_no_server_at_all_is_a_user_error(site):
     unused = Remote(name=NAME, size=1, sha256="", urls=("http://127.0.0.1:1/nobody",))
     with pytest.raises(UserError, match=r"127\.0\.0\.1:1/nobody"):
         download.fetch("test", (unused,))
@@ -248,7 +248,7 @@ def test_a_data_set_without_a_folder_is_downloaded_and_opened(site, monkeypatch,
     assert told
 
 
-def test_the_table_is_of_whole_checksums_and_of_encrypted_addresses():
+def test_the_table_holds_complete_checksums_and_https_addresses():
     remotes = [remote for entry in catalogue.CATALOGUE.values() for remote in entry.remotes]
     for remote in remotes:
         assert len(bytes.fromhex(remote.sha256)) == hashlib.sha256().digest_size

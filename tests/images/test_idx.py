@@ -1,4 +1,4 @@
-"""MNIST and Fashion-MNIST: the four IDX files, plain or packed, whole or refused."""
+"""MNIST and Fashion-MNIST: the four IDX files, plain or packed. What is damaged is refused."""
 
 import gzip
 
@@ -125,12 +125,12 @@ def test_a_damaged_packed_file_is_an_error(idx_folder, digits_of):
         open_images("mnist", folder)
 
 
-def test_images_and_labels_must_be_as_many(idx_folder, digits_of):
+def test_there_must_be_one_label_for_each_image(idx_folder, digits_of):
     with pytest.raises(UserError, match="3 images and 4 labels"):
         open_images("mnist", idx_folder((digits_of(3)[0], digits_of(4)[1])))
 
 
-def test_a_label_out_of_range_is_an_error_for_the_curator_that_does_not_show_it(idx_folder, digits_of):
+def test_a_label_out_of_range_is_a_private_error_that_does_not_show_it(idx_folder, digits_of):
     images, labels = digits_of(3)
     labels[1] = 77
     folder = idx_folder((images, labels))
@@ -151,6 +151,6 @@ def test_an_empty_split_is_an_error(idx_folder, digits_of):
 
 
 @pytest.mark.parametrize("bounds", [(0, 4), (-1, 2), (2, 1)])
-def test_a_range_that_slicing_would_clip_is_refused(idx_folder, digits_of, bounds):
+def test_a_range_that_slicing_would_shorten_is_refused(idx_folder, digits_of, bounds):
     with pytest.raises(IndexError):
         open_images("mnist", idx_folder(digits_of(3))).splits["train"].pixels(*bounds)

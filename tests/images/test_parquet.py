@@ -1,4 +1,4 @@
-"""Parquet as the hub keeps it: read by row groups, with the files' own class names."""
+"""Parquet as the hub stores it is read by row groups. The files name the classes."""
 
 import json
 from pathlib import Path
@@ -65,7 +65,7 @@ def test_parquet_keeps_the_pictures_of_a_trial_only_and_reads_each_row_group_onc
     assert max(kept) <= 50
 
 
-def test_parquet_keeps_no_more_than_the_threads_are_at(hub, monkeypatch):
+def test_parquet_keeps_no_more_than_the_threads_need(hub, monkeypatch):
     from dpfc_cli.images.row_groups import RowGroups
 
     kept = []
@@ -78,7 +78,7 @@ def test_parquet_keeps_no_more_than_the_threads_are_at(hub, monkeypatch):
         kept.clear()
 
 
-def test_parquet_without_names_asks_who_asserts_the_classes(tmp_path):
+def test_parquet_without_names_has_inferred_or_asserted_classes(tmp_path):
     kind = pa.struct([("bytes", pa.large_binary())])
     pictures = pa.array([{"bytes": png(7)}, {"bytes": png(8)}], kind)
     pq.write_table(pa.table({"img": pictures, "coarse": [1, 0], "fine_label": [0, 3]}), tmp_path / "all.parquet")

@@ -19,7 +19,7 @@ def split_of(n: int, pixels: Decode) -> Split:
 
 
 class Source:
-    """A split whose picture i is full of i; `bad` ones cannot be decoded. Remembers what was asked of it."""
+    """A split in which picture i is full of i and `bad` ones cannot be decoded. highest: the end of what was read."""
 
     def __init__(self, n: int, bad: frozenset[int] = frozenset()) -> None:
         self.bad, self.highest = bad, 0
@@ -55,7 +55,7 @@ def test_no_more_is_decoded_ahead_than_said():
             assert source.highest <= 10 * (done + 1 + AHEAD)
 
 
-def test_a_picture_that_cannot_be_decoded_is_the_first_one_in_order():
+def test_of_the_pictures_that_cannot_be_decoded_the_first_one_is_named():
     source = Source(100, frozenset((33, 34, 90)))
     with pytest.raises(UserError, match="picture 33"):
         list(batches(wanted(source.split, 20), workers=4))
@@ -79,7 +79,7 @@ def test_a_source_that_fails_is_not_a_null_record():
 
 
 @pytest.mark.parametrize("end", [KeyboardInterrupt, RuntimeError])
-def test_no_thread_outlives_an_interruption(end):
+def test_no_thread_runs_on_after_an_interruption(end):
     source, before = Source(1000), threading.active_count()
 
     def interrupted() -> None:
