@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 
 from dpfc_cli.errors import GUARDED, UserError
 from dpfc_cli.features.tables import Table, Tables, checked
-from dpfc_cli.sources.label_columns import class_names
+from dpfc_cli.sources.label_columns import hub_class_names
 from dpfc_cli.sources.label_columns import label_column as usual_label
 from dpfc_cli.sources.split_files import TEST_SPLITS, files_by_split
 
@@ -34,7 +34,7 @@ def open_columns(pattern: str, column: str | None, label_column: str | None) -> 
     y = label_column or usual_label([field.name for field in schema if _is_label(field.type)], pattern)
     _chosen(schema, y, _is_label, "integers, or of lists of them", "--label-column", pattern)
     splits = {role: _table(paths, x, y) for role, paths in used.items()}
-    return Tables(splits, class_names(schema.metadata, y))
+    return Tables(splits, hub_class_names(schema.metadata, y))
 
 
 class Column:

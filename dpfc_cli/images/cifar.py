@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from dpfc_cli.errors import UserError, parameter
 from dpfc_cli.images.dataset import DataSet, Remote, mirrored
-from dpfc_cli.images.sets import LARGEST, Entry, ImageSet, Pixels, Split, entry_of, in_memory, listing_of
+from dpfc_cli.images.sets import LARGEST, Entry, ImageSet, Pixels, Split, entry_of, in_memory, listing_of, reading_code
 from dpfc_cli.images.unpickle import read_pickle
 
 SIDE, CHANNELS = 32, 3
@@ -132,7 +132,9 @@ def _files(place: Path, layout: Layout) -> Iterator[tuple[str, bytes]]:
     try:
         yield from _in_folder(place, layout) if place.is_dir() else _in_archive(place, layout)
     except (OSError, EOFError, zlib.error, tarfile.TarError) as error:
-        raise _damaged(str(place), f"cannot be read: {error}") from error
+        raise UserError(
+            f"'{place}' cannot be read: {error}.", AGAIN, code=reading_code(error), path=str(place)
+        ) from error
 
 
 def _in_folder(place: Path, layout: Layout) -> Iterator[tuple[str, bytes]]:

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import numpy as np
 
-from dpfc_cli.errors import UserError, parameter
+from dpfc_cli.errors import Code, UserError, parameter
 from dpfc_cli.images.dataset import DataSet, mirrored
-from dpfc_cli.images.sets import LARGEST, Entry, ImageSet, Pixels, Split, entry_of, in_memory, listing_of
+from dpfc_cli.images.sets import LARGEST, Entry, ImageSet, Pixels, Split, entry_of, in_memory, listing_of, reading_code
 
 TEN_DIGITS = tuple("0123456789")
 """The names of the classes of MNIST."""
@@ -137,14 +137,14 @@ def _read(folder: Path, name: str, dimensions: int) -> tuple[Pixels, Entry]:
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as stream:
             return parse(stream, str(path), dimensions)
     except (OSError, EOFError, zlib.error) as error:
-        raise _damaged(str(path), f"cannot be read ({error})") from error
+        raise _damaged(str(path), f"cannot be read ({error})", reading_code(error)) from error
 
 
-def _damaged(name: str, what: str) -> UserError:
+def _damaged(name: str, what: str, code: Code = "damaged") -> UserError:
     return UserError(
         f"'{name}' {what}.",
         "The file is damaged or is not what its name says. Fetch it again.",
-        code="damaged",
+        code=code,
         path=name,
     )
 

@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 
 from dpfc_cli.errors import GUARDED, UserError
 from dpfc_cli.images.prefetch import PIECE, cores
-from dpfc_cli.images.sets import Entry, Progress, Records
-from dpfc_cli.sources.label_columns import class_names, label_column
+from dpfc_cli.images.sets import Entry, Progress, Records, reading_code
+from dpfc_cli.sources.label_columns import hub_class_names, label_column
 
 LARGEST_GROUP = 2 << 30
 """Bytes of the largest row group that is read."""
@@ -57,7 +57,7 @@ def columns_of(path: Path, source: str) -> Columns:
         schema = pq.read_schema(path)
     integers = [field.name for field in schema if pa.types.is_integer(field.type)]
     image, label = _image_column(schema, source), label_column(integers, source)
-    return Columns(image=image, label=label, classes=class_names(schema.metadata, label))
+    return Columns(image=image, label=label, classes=hub_class_names(schema.metadata, label))
 
 
 class RowGroups:
@@ -216,6 +216,5 @@ def _readable(path: Path) -> Iterator[None]:
     try:
         yield
     except (OSError, LookupError, ValueError, TypeError, pa.ArrowException) as error:
-        raise UserError(
-            f"'{path}' cannot be read as parquet: {error}.", _AGAIN, code="damaged", path=str(path)
-        ) from error
+        what = f"'{path}' cannot be read as parquet: {error}."
+        raise UserError(what, _AGAIN, code=reading_code(error), path=str(path)) from error

@@ -20,7 +20,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from dpfc_cli.errors import GUARDED, UserError, counted, parameter
+from dpfc_cli.errors import GUARDED, Code, UserError, counted, parameter
 from dpfc_cli.sources.classes import Origin, inferred_classes
 from dpfc_cli.sources.split_files import splits_by_role
 
@@ -207,16 +207,20 @@ def in_memory(
             f"{source} has {counted(len(images), 'image')} and {counted(len(labels), 'label')}.",
             "Images and labels must come from the same copy of the data set. Fetch both again.",
             code="conflict",
+            source=source,
             images=len(images),
             labels=len(labels),
         )
     if len(images) == 0:
-        raise UserError(f"{source} holds no images.", "Name a folder with at least one image.", code="missing")
+        raise UserError(
+            f"{source} holds no images.", "Name a folder with at least one image.", code="missing", source=source
+        )
     if labels.min() < 0 or labels.max() >= len(classes):
         raise UserError(
             f"{source} has labels outside 0..{len(classes) - 1}. {GUARDED}",
             "Check that the files are those of the data set you named, or fetch them again.",
             code="bad-record",
+            source=source,
         )
     kept = labels.astype(np.int32)
     kept.setflags(write=False)
@@ -275,6 +279,11 @@ def labelled(
                 split=split,
             )
     return names, "asserted" if classes else "inferred", used
+
+
+def reading_code(error: Exception) -> Code:
+    """The code for an error while a file was read: the system refused to read it, or its contents are damaged."""
+    return "unreadable" if getattr(error, "errno", None) else "damaged"
 
 
 def check_range(start: int, stop: int, n: int) -> None:

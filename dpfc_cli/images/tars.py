@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpfc_cli.errors import UserError
-from dpfc_cli.images.sets import Records
+from dpfc_cli.images.sets import Records, reading_code
 
 _AGAIN = "Fetch the archive again. It must be a plain .tar: unpack .tar.gz to .tar with gunzip first."
 
@@ -122,7 +122,8 @@ def readable(path: Path) -> Iterator[None]:
     try:
         yield
     except (OSError, EOFError, ValueError, OverflowError, tarfile.TarError) as error:
-        raise _damaged(str(path), f"cannot be read as a tar archive: {error}") from error
+        what = f"'{path}' cannot be read as a tar archive: {error}."
+        raise UserError(what, _AGAIN, code=reading_code(error), path=str(path)) from error
 
 
 def _regular(archive: tarfile.TarFile, source: str) -> Iterator[tarfile.TarInfo]:

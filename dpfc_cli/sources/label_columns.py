@@ -38,7 +38,7 @@ def label_column(candidates: list[str], source: str) -> str:
     return found[0]
 
 
-def class_names(metadata: Mapping[bytes, bytes] | None, label: str) -> tuple[str, ...] | None:
+def hub_class_names(metadata: Mapping[bytes, bytes] | None, label: str) -> tuple[str, ...] | None:
     """Read the class names that the Hugging Face hub writes into a parquet schema.
 
     Args:

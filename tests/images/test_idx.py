@@ -121,8 +121,9 @@ def test_a_damaged_packed_file_is_an_error(idx_folder, digits_of):
     packed = bytearray(gzip.compress(gzip.decompress(file.read_bytes()), 0, mtime=0))
     packed[-12] ^= 1
     file.write_bytes(packed)
-    with pytest.raises(UserError, match="cannot be read"):
+    with pytest.raises(UserError, match="cannot be read") as caught:
         open_images("mnist", folder)
+    assert caught.value.code == "damaged"
 
 
 def test_there_must_be_one_label_for_each_image(idx_folder, digits_of):

@@ -160,3 +160,13 @@ def test_an_archive_that_shrank_since_it_was_listed_is_an_error(web):
     path.write_bytes(path.read_bytes()[:600])
     with pytest.raises(UserError, match="shorter than it was"):
         train.pixels(0, train.n)
+
+
+def test_an_archive_that_cannot_be_opened_is_an_error_that_names_it(web, monkeypatch):
+    def refuse(path, *_arguments, **_options):
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "open", refuse)
+    with pytest.raises(UserError, match=r"train-000\.tar' cannot be read.*Permission denied") as caught:
+        open_images(f"webdataset:{web}", geometry=SQUARE)
+    assert caught.value.code == "unreadable"
