@@ -104,7 +104,7 @@ def run(
             with writer.shard(planned) as sink:
                 for _, batch, features in computed:
                     stop = batch.start + len(features)
-                    sink.append(features, labels[batch.start : stop], ~batch.whole)
+                    sink.append(features, labels[batch.start : stop], batch.null)
                     done += len(features)
                     if advance:
                         advance(done, total)

@@ -156,7 +156,7 @@ def extract(
 
     from dpfc_cli import extraction
     from dpfc_cli.features.writer import FeatureWriter, already_complete, asserted
-    from dpfc_cli.sources.label_columns import check_classes
+    from dpfc_cli.sources.classes import check_classes
 
     part = part or extraction.distributed()
     with display.stages("Opening the data set", "B" if images.small(dataset) else "files") as advance:
