@@ -9,7 +9,7 @@ from PIL import Image
 
 from dpfc_cli.images import Geometry, Split
 
-SQUARE = Geometry(8, 8)
+SQUARE = Geometry(resize=8, crop=8)
 
 
 def png(value: int, size: tuple[int, int] = (6, 4)) -> bytes:

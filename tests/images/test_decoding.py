@@ -12,11 +12,11 @@ from dpfc_cli.images.decoding import FILTERS, decode, fitted
 
 SIZES = [(500, 375), (375, 500), (32, 32), (1, 1), (640, 11), (300, 301), (1030, 777)]
 GEOMETRIES = [
-    Geometry((384, 384), 256),
-    Geometry(256, 224),
-    Geometry(248, 224, "bilinear"),
-    Geometry((33, 47), 31),
-    Geometry(224, 224),
+    Geometry(resize=(384, 384), crop=256),
+    Geometry(resize=256, crop=224),
+    Geometry(resize=248, crop=224, filter="bilinear"),
+    Geometry(resize=(33, 47), crop=31),
+    Geometry(resize=224, crop=224),
 ]
 
 
@@ -49,7 +49,7 @@ def test_one_step_equals_two_up_to_rounding(size, geometry):
 
 
 def test_a_crop_larger_than_the_picture_is_black_around_it():
-    found = np.asarray(fitted(Image.new("RGB", (8, 8), (9, 9, 9)), Geometry(8, 12)))
+    found = np.asarray(fitted(Image.new("RGB", (8, 8), (9, 9, 9)), Geometry(resize=8, crop=12)))
     assert found.shape == (12, 12, 3)
     assert (found[2:10, 2:10] == 9).all()
     assert found.sum() == 9 * 3 * 64
@@ -57,14 +57,14 @@ def test_a_crop_larger_than_the_picture_is_black_around_it():
 
 def test_a_line_of_pixels_does_not_become_a_wall():
     """Resized first it would have 256 by 5 million pixels."""
-    assert fitted(Image.new("RGB", (20_000, 1)), Geometry(256, 224)).size == (224, 224)
+    assert fitted(Image.new("RGB", (20_000, 1)), Geometry(resize=256, crop=224)).size == (224, 224)
 
 
 @pytest.mark.parametrize("mode", ["RGB", "L", "CMYK"])
 def test_every_shape_and_mode_arrives_as_the_backbones_square(mode):
     file = io.BytesIO()
     noise((50, 30)).convert(mode).save(file, "JPEG")
-    found = decode(file.getvalue(), "a.jpg", Geometry((38, 38), 25))
+    found = decode(file.getvalue(), "a.jpg", Geometry(resize=(38, 38), crop=25))
     assert (found.shape, found.dtype) == ((25, 25, 3), np.uint8)
 
 

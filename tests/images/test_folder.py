@@ -30,7 +30,7 @@ def save(tmp_path):
 
 
 def opened(folder, image_size=None):
-    geometry = None if image_size is None else Geometry(image_size, image_size)
+    geometry = None if image_size is None else Geometry(resize=image_size, crop=image_size)
     return open_images(f"imagefolder:{folder}", geometry=geometry)
 
 

@@ -15,7 +15,7 @@ from dpfc_cli.images import Geometry, Split, open_images
 from dpfc_cli.images.sets import spread
 from tests.images.conftest import idx_bytes
 
-N, SQUARE = 60, Geometry(8, 8)
+N, SQUARE = 60, Geometry(resize=8, crop=8)
 """Pictures, 20 of each of three classes, class by class; picture i is full of 4i."""
 
 
