@@ -167,7 +167,7 @@ def _check_suffix(name: str) -> None:
     if not name.endswith((*_KNOWN, ".index.json")):
         raise UserError(
             f"'{name}' is not a file of weights.",
-            f"Use a file whose name ends in {' or '.join(_KNOWN)}.",
+            f"Use a file with a name that ends in {' or '.join(_KNOWN)}.",
             code="unsupported",
             parameter="weights",
             path=name,
@@ -208,7 +208,7 @@ def _path(path: Path | None) -> Path:
 
 
 def _download(repository: str, file: str, progress: Progress | None, optional: bool = False) -> Path | None:
-    """The file in the cache, fetched if need be; None if it is optional and the repository does not have it.
+    """The file in the cache, fetched if it is not there; None if it is optional and the repository does not have it.
 
     Raises UserError for everything that goes wrong.
     """

@@ -31,7 +31,7 @@ def small() -> backbones.Backbone:
 def test_the_coefficients_are_kymatios(shape):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        # The front door of kymatio 0.3.0 fails with SciPy 1.17; this one does not.
+        # The usual import of kymatio 0.3.0 fails with SciPy 1.17; this one does not.
         frontend = pytest.importorskip(
             "kymatio.scattering2d.frontend.numpy_frontend", reason="the reference, kymatio, is not installed"
         )

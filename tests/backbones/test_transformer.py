@@ -106,7 +106,7 @@ def test_four_devices_share_the_batch_and_give_what_one_gives(small, file, tmp_p
     np.testing.assert_allclose(np.load(out), small(pictures(16, 11)), atol=1e-5)
 
 
-# Through the front door
+# Through `backbones.load`
 
 
 def test_pictures_of_the_data_sets_size_and_prepared_ones_give_the_same_features(tmp_path):

@@ -11,8 +11,8 @@ They are in the order of kymatio, and the tests compare them with kymatio's. The
 **Speed.** A Fourier transform is a product with a dense real matrix (`wavelets`). On a CPU the whole transform is 1.5
 times as fast as with XLA's FFT for 32 × 32 pixels, and equally fast for 64 × 64. The products cost O(size³), so larger
 pictures should be shrunk first. The batch is the last axis. Then both products of a two-dimensional transform, the
-filters and the modulus work on contiguous memory without a transposition. A batch is computed in steps whose
-intermediates stay near the size of the processor's cache.
+filters and the modulus work on contiguous memory without a transposition. A batch is computed in steps, so that the
+intermediates of a step have about the size of the processor's cache.
 
 **Normalisation.** Each record is standardised per order: its values of S0, over all channels and places, get mean 0 and
 variance 1, and so do its values of S1 and of S2. This uses the record itself and no other, so it costs no privacy. S0

@@ -62,7 +62,7 @@ def load(
         image_shape: (H, W, C) of the pictures.
         options: how to run it.
         geometry: how pictures are resized and cropped.
-        prepared: whether they were already.
+        prepared: whether they were resized and cropped already.
         progress: it is told how many bytes of a file were downloaded.
 
     Raises:
@@ -253,7 +253,7 @@ class Transformer(Batched):
             )
         self.name: str = description["name"]
         self._shape = tuple(image_shape)
-        self._setting = Setting(recipe, patch, architecture, prepared)
+        self._setting = Setting(recipe=recipe, patch=patch, architecture=architecture, prepared=prepared)
         prefix = [len(parameters.outer[each]) for each in ("cls", "dist", "registers") if each in parameters.outer]
         tokens = grid * grid + sum(prefix)
         self._devices = jax.local_devices()
@@ -303,7 +303,7 @@ class Transformer(Batched):
         return jnp.concatenate(out) if len(out) > 1 else out[0]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Setting:
     """What the compiled program depends on, besides the shapes of its arguments."""
 
