@@ -144,7 +144,7 @@ def extract(
     share = _share(task)
     _check_part(hold_out)
     # Known before a single byte is fetched or read.
-    backbones.check(model, pool, preprocess, weights, batch=batch, precision=precision)
+    backbones.check(model, pool, preprocess, weights)
     named = class_names(classes)
     images.check(dataset, data_dir, named)
     geometry = _geometry(dataset, model, preprocess, image_size)

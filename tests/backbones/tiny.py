@@ -16,7 +16,7 @@ def references() -> dict[str, dict[str, Any]]:
 
 
 def random_weights(shapes: Mapping[str, Sequence[int]], seed: int = 0) -> dict[str, np.ndarray]:
-    """Tensors of a size that keeps activations near 1. RandomState gives the same numbers for ever, Generator may not."""
+    """Tensors of a size that keeps activations near 1. RandomState gives the same numbers in all versions of NumPy."""
     random = np.random.RandomState(seed)
     weights = {}
     for name in sorted(shapes):
