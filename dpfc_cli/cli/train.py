@@ -212,7 +212,7 @@ def train(
     display.facts(f"Head {written}", rows)
     if head.card.get("converged") is False:
         display.warn("the optimum was not reached: the head is where the iteration ended.")
-    named = [] if privacy.claim == "private" and out is None else ["--head", str(written)]
+    named = [] if privacy.claim == "private" and out is None else [str(written)]
     named += [] if features is None else ["--features", features]
     display.say(f"Next: {shlex.join(['dpfc', 'evaluate', *named])}")
 
