@@ -91,7 +91,7 @@ def own_pool(name: str, image_shape: tuple[int, int, int]) -> str | None:
     return "none" if max(image_shape[:2]) <= UNPOOLED else "mean"
 
 
-def geometry(name: str, preprocess: str) -> "Geometry | None":
+def geometry_of(name: str, preprocess: str) -> "Geometry | None":
     """How pictures become what the backbone looks at; None where it takes the data set's own size."""
     if name == SCATTERING:
         return None

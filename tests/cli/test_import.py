@@ -113,6 +113,6 @@ def test_the_same_features_from_another_file_raise_no_alarm(dpfc: Dpfc, arrays: 
         np.savez(f"{name}.npz", **{p.stem: np.load(p) for p in arrays.iterdir()})
         assert dpfc("import", f"{name}.npz", "--classes", "3").exit_code == 0
     assert dpfc("train", "--epsilon", "8", "--features", "pub").exit_code == 0
-    assert "otherwise" not in dpfc("evaluate", "--features", "own").stderr
+    assert "in another way" not in dpfc("evaluate", "--features", "own").stderr
     assert dpfc("import", "own.npz", "--classes", "3", "--dtype", "float16", "--out", "half").exit_code == 0
-    assert "otherwise" in dpfc("evaluate", "--features", "half").stderr
+    assert "in another way" in dpfc("evaluate", "--features", "half").stderr
