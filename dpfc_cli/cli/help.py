@@ -40,8 +40,9 @@ def flag_of(function: Callable[..., None], name: str) -> str:
     info = parameters(function).get(name)
     if isinstance(info, ArgumentInfo):
         return str(info.metavar)
-    declared = (info.param_decls or ()) if info else ()
-    return next((flag for flag in declared if flag.startswith("--")), "--" + name.replace("_", "-"))
+    # In Annotated, the first flag stands where a default would.
+    declared = (info.default, *(info.param_decls or ())) if info else ()
+    return next((flag for flag in map(str, declared) if flag.startswith("--")), "--" + name.replace("_", "-"))
 
 
 class Command(TyperCommand):
