@@ -1,6 +1,8 @@
 """`dpfc`: the commands and how they end.
 
 Exit codes: 0 done; 2 the user can correct it; 1 a defect of dpfc; 130 stopped by Ctrl-C.
+
+`display` is imported inside functions: it looks at the output streams, and `main` may have to repair them first.
 """
 
 import functools
@@ -15,7 +17,6 @@ from typing import Annotated, Any
 import typer
 
 from dpfc_cli import __version__
-from dpfc_cli.cli import display
 from dpfc_cli.cli.help import Command, Group, flag_of, parameters
 from dpfc_cli.errors import UserError
 
@@ -52,8 +53,9 @@ def _common(
     ] = False,
 ) -> None:
     global _verbose
-    _verbose = verbose
-    display.quiet = quiet
+    from dpfc_cli.cli import display
+
+    _verbose, display.quiet = verbose, quiet
 
 
 def command(
@@ -97,6 +99,8 @@ def command(
 
 
 def _fail(what: str, remedy: str, code: int) -> None:
+    from dpfc_cli.cli import display
+
     display.fail(what, remedy)
     raise typer.Exit(code) from None
 
@@ -153,6 +157,8 @@ def main() -> None:
     # Remarks that could not be written are not mentioned: there is no place left to do it.
     failed = results.failed
     if failed and not code:
+        from dpfc_cli.cli import display
+
         code = UserError.exit_code
         display.fail(
             f"The output could not be written ({failed.strerror}).",
