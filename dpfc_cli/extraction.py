@@ -208,8 +208,9 @@ def kept(folder: Path) -> str:
 def identity_of(
     source: images.ImageSet, backbone: "Backbone", dtype: str, geometry: images.Geometry | None, **other: Any
 ) -> dict[str, Any]:
-    """What a feature set is made of and how: a set of another identity is not gone on with. other: options that change
-    the features or the records; None is the default, and left out.
+    """What a feature set is made of, and how. A run continues only a set of the same identity.
+
+    other: further options that change the features or the records. None stands for a default, and is left out.
     """
     preparation = None
     if geometry is not None:
@@ -227,7 +228,7 @@ def identity_of(
 
 
 def manifest_of(source: images.ImageSet, backbone: "Backbone", dtype: str, identity: dict[str, Any]) -> Manifest:
-    """The manifest of a set to be made, as yet without shards."""
+    """The manifest of a set that is still to be made: it has no shards."""
     from dpfc_cli import __version__
 
     versions = {"dpfc": __version__, **{name: version(name) for name in LIBRARIES}}
@@ -238,7 +239,10 @@ def manifest_of(source: images.ImageSet, backbone: "Backbone", dtype: str, ident
 
 
 def distributed() -> Share | None:
-    """The part of this process under `jax.distributed`, which is set up here if JAX_COORDINATOR_ADDRESS asks for it."""
+    """The part of this process under `jax.distributed`: (i, N), or None if it works alone.
+
+    If JAX_COORDINATOR_ADDRESS is set, `jax.distributed` is set up here. Raises UserError if that fails.
+    """
     import jax
 
     if os.environ.get("JAX_COORDINATOR_ADDRESS") and not jax.distributed.is_initialized():
@@ -264,10 +268,19 @@ def run(
     tolerant: bool = False,
     advance: Advance | None = None,
 ) -> int:
-    """Make the writer's shards; returns how many pictures that were. advance(done, total): pictures.
+    """Make the shards that the writer still lacks.
 
-    tolerant: a picture that cannot be decoded becomes a null record, as do features beyond the dtype (if the writer is
-    tolerant, too); otherwise UserError.
+    Args:
+        writer: of the set. It must be tolerant if `tolerant`.
+        source: the pictures.
+        backbone: what computes the features.
+        tolerant: a picture that cannot be decoded, or a feature beyond the dtype, becomes a null record. Otherwise it
+            is a UserError.
+        advance: told the pictures done and those to be done.
+
+    Returns:
+        How many pictures were computed.
+
     """
     tasks = writer.tasks
     total, done = sum(task.stop - task.start for task in tasks), 0
@@ -287,7 +300,7 @@ def run(
 
 
 def _wanted(writer: FeatureWriter, tasks: list[Task], source: images.ImageSet, rows: int) -> Wanted:
-    """The batches of the shards that are ours, a shard being claimed when its first batch is to be decoded."""
+    """The batches of the shards that this process makes. It claims a shard when the first batch is to be decoded."""
     for task in tasks:
         if writer.claim(task):
             for start in range(task.start, task.stop, rows):
@@ -297,7 +310,7 @@ def _wanted(writer: FeatureWriter, tasks: list[Task], source: images.ImageSet, r
 def _computed(
     decoded: Iterator[tuple[Task, images.Batch]], backbone: "Backbone"
 ) -> Iterator[tuple[Task, images.Batch, np.ndarray]]:
-    """Each batch with its features, the device working one batch ahead."""
+    """Each batch with its features. The device works one batch ahead."""
     waiting = None
     for task, batch in decoded:
         submitted = (task, batch, backbone.submit(batch.pixels))

@@ -227,8 +227,9 @@ def meter(what: str, unit: str) -> Iterator[Meter]:
         def advance(done: float, total: float, what: str | None = None, unit: str | None = None) -> None:
             if clock.turn(what, unit):
                 progress.reset(task, description=_printable(clock.what))
-            count = f"{_counted(done, clock.unit)}/{_counted(total, clock.unit) if total else '?'}"
-            rate = _rated(clock.rate(done), clock.unit)
+            known = done or total
+            count = f"{_counted(done, clock.unit)}/{_counted(total, clock.unit) if total else '?'}" if known else ""
+            rate = _rated(clock.rate(done), clock.unit) if known else ""
             progress.update(task, completed=done, total=total or None, count=count, rate=rate)
 
         yield advance

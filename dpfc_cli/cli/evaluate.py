@@ -75,8 +75,7 @@ def _features(given: str | None, own: str) -> "FeatureSet":
 def _json(path: Path, card: dict[str, Any], features: "FeatureSet", result: "Evaluation") -> dict[str, Any]:
     cost = {name: card[name] for name in ("method", "claim", "epsilon", "delta", "adjacency", "unit")}
     figures = asdict(result)
-    for each in figures["per_class"]:
-        each["class"] = each.pop("name")
+    figures["per_class"] = [{"class": each.pop("name"), **each} for each in figures["per_class"]]
     return {"head": str(path), **cost, "features": str(features.folder), **figures}
 
 
