@@ -67,7 +67,7 @@ def evaluate(head: Head, features: FeatureSet, split: str = "test", *, progress:
     The figures come from the raw records, without noise: they are no part of the head's guarantee.
 
     Args:
-        head: the head, as `load` or a training gives it.
+        head: the head, as `Head.load` or a training gives it.
         features: a feature set of the same backbone and classes.
         split: which of its splits.
         progress: told the stage, the records scored so far, and how many there are.
@@ -80,7 +80,7 @@ def evaluate(head: Head, features: FeatureSet, split: str = "test", *, progress:
             record of it has a label.
 
     Example:
-        >>> found = evaluate(load(Path("heads/eps1.safetensors")), FeatureSet(Path("features/digits-scattering")))
+        >>> found = evaluate(Head.load("heads/eps1.safetensors"), open_features("digits-scattering"))
         >>> print(f"{found.top1:.0%}, between {found.interval[0]:.0%} and {found.interval[1]:.0%}")
 
     """

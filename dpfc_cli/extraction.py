@@ -22,17 +22,15 @@ import numpy as np
 from dpfc_cli import backbones, images
 from dpfc_cli.errors import UserError, counted, parameter, unknown
 from dpfc_cli.features.lookup import placed
-from dpfc_cli.features.manifest import MANIFEST, PARTIAL, Manifest
+from dpfc_cli.features.manifest import DTYPES, MANIFEST, PARTIAL, Manifest
 from dpfc_cli.features.reader import FeatureSet
-from dpfc_cli.features.writer import FeatureWriter, Share, Task, already_complete, asserted
-from dpfc_cli.sources.class_names import class_names
-from dpfc_cli.sources.label_columns import check_classes
+from dpfc_cli.features.writer import FeatureWriter, PlannedShard, Task, already_complete, asserted
+from dpfc_cli.sources.classes import check_classes, class_names
 
 if TYPE_CHECKING:
     from dpfc_cli.backbones import Backbone
 
 LIBRARIES = ("jax", "numpy", "pillow", "h5py")
-DTYPES = ("float16", "float32")
 ON_ERROR = ("refuse", "null")
 MOST_HELD_OUT = 0.9
 MOST_SHARDS = 99_999
@@ -41,7 +39,7 @@ OPENING, LOADING, EXTRACTING = "Opening the data set", "Loading the model", "Ext
 """The stages that progress is told. More words may follow after a colon."""
 Progress = Callable[[str, int, int | None], None]
 Advance = Callable[[int, int], None]
-Wanted = Iterator[tuple[Task, images.Split, int, int]]
+Wanted = Iterator[tuple[PlannedShard, images.Split, int, int]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,7 +78,7 @@ def extract(
     on_error: str = "refuse",
     batch: int | None = None,
     shards: int | None = None,
-    task: Share | None = None,
+    task: Task | None = None,
     progress: Progress | None = None,
 ) -> Extracted:
     """Compute the features of a data set's pictures and store them as a feature set.
@@ -178,10 +176,20 @@ def extract(
     if already_complete(folder, identity):
         asserted(folder, manifest)
         return Extracted(folder=folder, features=FeatureSet(folder), was_complete=True)
-    rows = {name: split.n for name, split in pictures.splits.items()}
+    writer = FeatureWriter(
+        folder,
+        rows={name: split.n for name, split in pictures.splits.items()},
+        dim=backbone.dim,
+        dtype=dtype,
+        labels_per_record=1,
+        identity=identity,
+        shards=shards,
+        task=task,
+        tolerant=tolerant,
+    )
     try:
-        with closing(FeatureWriter(folder, rows, backbone.dim, dtype, 1, identity, shards, task, tolerant)) as writer:
-            left = len(writer.tasks) if writer.resumed else None
+        with closing(writer):
+            left = len(writer.missing) if writer.resumed else None
             stage = EXTRACTING if left is None else f"{EXTRACTING}: {counted(left, 'shard')} left"
             started = time.monotonic()
             count = run(writer, pictures, backbone, tolerant, lambda done, total: tell(stage, done, total))
@@ -234,11 +242,19 @@ def manifest_of(source: images.ImageSet, backbone: "Backbone", dtype: str, ident
     versions = {"dpfc": __version__, **{name: version(name) for name in LIBRARIES}}
     description = {"dataset": source.name, "identity": identity}
     return Manifest(
-        source.classes, backbone.dim, dtype, 1, source.origin, {}, backbone.describe(), description, versions
+        classes=source.classes,
+        dim=backbone.dim,
+        dtype=dtype,
+        labels_per_record=1,
+        origin=source.origin,
+        splits={},
+        backbone=backbone.describe(),
+        source=description,
+        versions=versions,
     )
 
 
-def distributed() -> Share | None:
+def distributed() -> Task | None:
     """The part of this process under `jax.distributed`: (i, N), or None if it works alone.
 
     If JAX_COORDINATOR_ADDRESS is set, `jax.distributed` is set up here. Raises UserError if that fails.
@@ -282,38 +298,36 @@ def run(
         How many pictures were computed.
 
     """
-    tasks = writer.tasks
-    total, done = sum(task.stop - task.start for task in tasks), 0
-    with closing(images.batches(_wanted(writer, tasks, source, backbone.batch), tolerant)) as decoded:
-        for task, computed in itertools.groupby(_computed(decoded, backbone), key=lambda found: found[0]):
-            labels = source.splits[task.split].labels
-            with writer.shard(task) as sink:
+    missing = writer.missing
+    total, done = sum(planned.rows for planned in missing), 0
+    with closing(images.batches(_wanted(writer, missing, source, backbone.batch), tolerant)) as decoded:
+        for planned, computed in itertools.groupby(_computed(decoded, backbone), key=lambda found: found[0]):
+            labels = source.splits[planned.split].labels
+            with writer.shard(planned) as sink:
                 for _, batch, features in computed:
-                    # NaN is what the writer takes for a null record.
-                    features[~batch.whole] = np.nan
                     stop = batch.start + len(features)
-                    sink.append(features, labels[batch.start : stop])
+                    sink.append(features, labels[batch.start : stop], batch.null)
                     done += len(features)
                     if advance:
                         advance(done, total)
     return done
 
 
-def _wanted(writer: FeatureWriter, tasks: list[Task], source: images.ImageSet, rows: int) -> Wanted:
+def _wanted(writer: FeatureWriter, missing: list[PlannedShard], source: images.ImageSet, rows: int) -> Wanted:
     """The batches of the shards that this process makes. It claims a shard when the first batch is to be decoded."""
-    for task in tasks:
-        if writer.claim(task):
-            for start in range(task.start, task.stop, rows):
-                yield task, source.splits[task.split], start, min(start + rows, task.stop)
+    for planned in missing:
+        if writer.claim(planned):
+            for start in range(planned.start, planned.stop, rows):
+                yield planned, source.splits[planned.split], start, min(start + rows, planned.stop)
 
 
 def _computed(
-    decoded: Iterator[tuple[Task, images.Batch]], backbone: "Backbone"
-) -> Iterator[tuple[Task, images.Batch, np.ndarray]]:
+    decoded: Iterator[tuple[PlannedShard, images.Batch]], backbone: "Backbone"
+) -> Iterator[tuple[PlannedShard, images.Batch, np.ndarray]]:
     """Each batch with its features. The device works one batch ahead."""
     waiting = None
-    for task, batch in decoded:
-        submitted = (task, batch, backbone.submit(batch.pixels))
+    for planned, batch in decoded:
+        submitted = (planned, batch, backbone.submit(batch.pixels))
         if waiting is not None:
             yield _fetched(*waiting)
         waiting = submitted
@@ -321,8 +335,10 @@ def _computed(
         yield _fetched(*waiting)
 
 
-def _fetched(task: Task, batch: images.Batch, submitted: Any) -> tuple[Task, images.Batch, np.ndarray]:
-    return task, batch, np.array(submitted)
+def _fetched(
+    planned: PlannedShard, batch: images.Batch, submitted: Any
+) -> tuple[PlannedShard, images.Batch, np.ndarray]:
+    return planned, batch, np.asarray(submitted)
 
 
 def _tell_nobody(stage: str, done: int, total: int | None) -> None:
@@ -339,7 +355,7 @@ def _with_parameter(error: UserError, name: str) -> UserError:
     return error
 
 
-def _check_task(task: Share | None) -> None:
+def _check_task(task: Task | None) -> None:
     if task is not None and not 1 <= task[0] <= task[1]:
         raise UserError(
             f"{parameter('task')} '{task[0]}/{task[1]}' is not i/N with i from 1 to N.",

@@ -29,7 +29,7 @@ def feature_set(folder: Path, m: int, test_y: np.ndarray, wrong: int = 0) -> Fea
         train_y=train_y,
         test_y=test_y,
     )
-    import_features(folder / "arrays.npz", folder / "set", tuple(f"class {j}" for j in range(m)))
+    import_features(folder / "arrays.npz", folder / "set", classes=[f"class {j}" for j in range(m)])
     return FeatureSet(folder / "set")
 
 
@@ -38,7 +38,7 @@ def head_of(features: FeatureSet, **own: Any) -> Head:
     manifest, m = features.manifest, len(features.manifest.classes)
     trained_on = {"name": features.name, "split": "train", "fingerprint": manifest.fingerprint, "hold_out": 0.0}
     card = {"classes": list(manifest.classes), "features": trained_on | own}
-    return Head((), np.eye(m), np.zeros(m), card)
+    return Head(chain=(), weight=np.eye(m), bias=np.zeros(m), card=card)
 
 
 def changed(features: FeatureSet, **fields: Any) -> FeatureSet:

@@ -188,7 +188,7 @@ def _message(text: str) -> Text:
     return Text("\n".join(map(_printable, text.split("\n"))))
 
 
-Progress = Callable[[str, int, int | None], None]
+Stages = Callable[[str, int, int | None], None]
 """Told (the stage, how much of it is done, how much it is in all or None)."""
 
 
@@ -236,7 +236,7 @@ def meter(what: str, unit: str) -> Iterator[Meter]:
 
 
 @contextmanager
-def stages(what: str, unit: str, units: Callable[[str], str] | None = None) -> Iterator[Progress]:
+def stages(what: str, unit: str, units: Callable[[str], str] | None = None) -> Iterator[Stages]:
     """A meter as library functions want their `progress`. what: the stage until the first is told. units: the unit of
     a stage; without it all stages count `unit`.
     """

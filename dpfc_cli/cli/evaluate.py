@@ -1,6 +1,7 @@
 """`dpfc evaluate`: how good a head is, beside what it cost."""
 
 import json
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -9,6 +10,7 @@ import typer
 
 from dpfc_cli.cli import display, places
 from dpfc_cli.cli.app import command
+from dpfc_cli.folders import features_folder, heads_folder
 
 if TYPE_CHECKING:
     from dpfc_cli.evaluation import ClassFigures, Evaluation
@@ -39,12 +41,12 @@ def evaluate(
     several labels, it also shows the mean average precision.
     """
     from dpfc_cli import evaluation
-    from dpfc_cli.heads.head import load, newest
+    from dpfc_cli.heads.head import Head, newest
 
-    path = head or newest(places.HEADS)
+    path = head or newest(heads_folder())
     if head is None:
         display.say(f"Head: {path} (the newest private one; name another: dpfc evaluate HEAD)")
-    loaded = load(path)
+    loaded = Head.load(path)
     found = _features(features, str(loaded.card["features"]["name"]))
     with display.stages("Evaluating", "records") as progress:
         result = evaluation.evaluate(loaded, found, split, progress=progress)
@@ -60,26 +62,28 @@ def _features(given: str | None, own: str) -> "FeatureSet":
     """The set to score on. own: the name of the one that the head was trained on, which is the default."""
     if given is not None:
         return places.feature_set(given)[0]
-    found = places.set_of_training(own)
+    from dpfc_cli.features.lookup import set_of_training
+
+    found = set_of_training(own)
     if found is not None:
         display.say(f"Features: {found.folder} (the set of the training, by its name; name another with --features)")
         return found
     found, _ = places.feature_set(None)
     display.say(
         f"Features: {found.folder} (the newest set. The head was trained on '{own}', which is not in "
-        f"'{places.features_folder()}'; name another with --features)"
+        f"'{features_folder()}'; name another with --features)"
     )
     return found
 
 
-def _json(path: Path, card: dict[str, Any], features: "FeatureSet", result: "Evaluation") -> dict[str, Any]:
+def _json(path: Path, card: Mapping[str, Any], features: "FeatureSet", result: "Evaluation") -> dict[str, Any]:
     cost = {name: card[name] for name in ("method", "claim", "epsilon", "delta", "adjacency", "unit")}
     figures = asdict(result)
     figures["per_class"] = [{"class": each.pop("name"), **each} for each in figures["per_class"]]
     return {"head": str(path), **cost, "features": str(features.folder), **figures}
 
 
-def _show(path: Path, card: dict[str, Any], features: "FeatureSet", result: "Evaluation") -> None:
+def _show(path: Path, card: Mapping[str, Any], features: "FeatureSet", result: "Evaluation") -> None:
     from dpfc_cli.trust.statement import brief
 
     figures = [("top-1", result.top1, result.interval), ("top-5", result.top5, result.top5_interval)]

@@ -303,9 +303,9 @@ def _show(features: "FeatureSet") -> None:
 
 def _advise(features: "FeatureSet") -> None:
     """Warnings about a feature set, and the next command."""
-    from dpfc_cli.training import foreboding_of_width
+    from dpfc_cli.training.warn import warnings_of_width
 
-    for warning in foreboding_of_width(features.manifest.dim):
+    for warning in warnings_of_width(features.manifest.dim):
         display.warn(warning)
     if "test" not in features.manifest.splits:
         imported = features.manifest.backbone.get("name") == "imported"

@@ -49,34 +49,26 @@ def import_(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Make a feature set of features that another program computed, of pictures, of texts or of anything."""
-    from dpfc_cli.errors import UserError, unknown
-    from dpfc_cli.extraction import DTYPES, kept
+    from dpfc_cli.extraction import kept
     from dpfc_cli.features.importing import import_features
-    from dpfc_cli.features.reader import FeatureSet
-    from dpfc_cli.features.tables import ACCEPTED
-    from dpfc_cli.sources.class_names import class_names
 
-    if dtype is not None and dtype not in DTYPES:
-        raise unknown("dtype", dtype, DTYPES)
-    if not path.exists() and path.suffix != ".parquet":
-        raise UserError(f"There is no '{path}'.", f"Name {ACCEPTED}.", code="missing", path=str(path))
     named = path if path.exists() else path.parent
     name = named.resolve().stem if named.is_file() else named.resolve().name
     folder = places.named(name if out is None else out)
     try:
-        with display.stages("Opening", "records") as advance:
-            _, made = import_features(
+        with display.stages("Opening", "records") as progress:
+            features, made = import_features(
                 path,
                 folder,
-                class_names(typed_classes(classes)),
-                labels_per_record,
-                dtype,
-                shards,
-                advance,
-                column,
-                label_column,
+                classes=typed_classes(classes),
+                labels_per_record=labels_per_record,
+                dtype=dtype,
+                shards=shards,
+                progress=progress,
+                column=column,
+                label_column=label_column,
             )
     except KeyboardInterrupt as stopped:
         stopped.add_note(kept(folder))
         raise
-    report(folder, FeatureSet(folder), made=made, as_json=as_json)
+    report(folder, features, made=made, as_json=as_json)

@@ -63,7 +63,7 @@ def placed(name: str | Path) -> Path:
 
 def newest(folder: Path) -> FeatureSet:
     """The newest feature set in `folder`, by the date of the manifest. Raises UserError if there is none."""
-    found = [path.parent for path in folder.glob(f"*/{MANIFEST}") if not path.parent.name.endswith(PARTIAL)]
+    found = finished(folder)
     if not found:
         raise UserError(
             f"No feature set found in '{folder}'.",
@@ -73,6 +73,11 @@ def newest(folder: Path) -> FeatureSet:
             path=str(folder),
         )
     return FeatureSet(max(found, key=_made_at))
+
+
+def finished(folder: Path) -> list[Path]:
+    """The folders of all finished feature sets in `folder`."""
+    return [path.parent for path in folder.glob(f"*/{MANIFEST}") if not path.parent.name.endswith(PARTIAL)]
 
 
 def set_of_training(name: str) -> FeatureSet | None:

@@ -1,4 +1,4 @@
-"""A pickle gives its containers and integer arrays, or a refusal; it never gets to act."""
+"""A pickle gives containers and integer arrays, or it is refused. It never runs code."""
 
 import os
 import pickle
@@ -14,7 +14,7 @@ BATCH = {b"data": np.arange(24, dtype=np.uint8).reshape(2, 12), b"labels": [0, 1
 
 
 def python2(data: np.ndarray, labels: list[int]) -> bytes:
-    """What Python 2's cPickle writes in protocol 2 for {'data': array, 'labels': list}: the official files' dialect."""
+    """What Python 2's cPickle writes in protocol 2 for {'data': array, 'labels': list}: as in the official files."""
 
     def text(value: bytes) -> bytes:
         return b"U" + bytes([len(value)]) + value if len(value) < 256 else b"T" + struct.pack("<i", len(value)) + value
@@ -115,7 +115,7 @@ def test_only_integers_are_admitted(array):
 
 
 def test_a_byte_order_is_a_byte_order_and_no_way_to_other_types():
-    """'8' + 'u1' would be NumPy's name for a sub-array."""
+    """In NumPy '8' + 'u1' is the name of a sub-array."""
     good = python2(np.zeros((1, 8), np.uint8), [0])
     assert "byte order" in refusal(good.replace(b"U\x01|", b"U\x018"))
 
@@ -138,7 +138,7 @@ def test_a_negative_length_is_refused():
 
 @pytest.mark.parametrize("name", [b"numpy\ndtype", b"_codecs\nencode", b"numpy.core.multiarray\n_reconstruct"])
 def test_a_pickle_cannot_alter_the_reader(name):
-    """BUILD with a pair as state sets attributes on whatever was named; on ours it must not."""
+    """BUILD with a pair as state sets attributes on what the pickle named. It must not do so on our classes."""
     refusal(b"\x80\x02}U\x04data" + b"c" + name + b"\nN}X\x08\x00\x00\x00__init__Ns\x86bs.")
     assert "data" in read_pickle(pickle.dumps(BATCH, 2), "b")
 
@@ -159,7 +159,7 @@ def test_references_out_of_the_file_are_refused():
     assert "outside the file" in refusal(b"\x80\x02}U\x04dataU\x01xQs.")
 
 
-def test_every_truncation_is_an_error_of_the_users_and_no_other():
+def test_every_truncation_is_a_user_error_and_no_other():
     whole = python2(np.zeros((2, 300), np.uint8), [0, 1])
     for length in range(len(whole)):
         refusal(whole[:length])
