@@ -6,6 +6,7 @@ Exit codes: 0 done; 2 the user can correct it; 1 a defect of dpfc; 130 stopped b
 """
 
 import functools
+import importlib
 import io
 import os
 import select
@@ -17,7 +18,7 @@ from typing import Annotated, Any
 import typer
 
 from dpfc_cli import __version__
-from dpfc_cli.cli.help import Command, Group, flag_of, parameters
+from dpfc_cli.cli.help import COMMANDS, Command, Group, flag_of, parameters
 from dpfc_cli.errors import UserError
 
 app = typer.Typer(
@@ -169,9 +170,10 @@ def main() -> None:
 
 def _run(words: list[str]) -> Any:
     """The exit code of a command line."""
-    # Each module registers its command when imported; what computes is imported inside the commands.
-    from dpfc_cli.cli import audit, budget, evaluate, extract, import_, statement, train  # noqa: F401
-
+    # A module registers its command when it is imported. A line that names a command needs only that one.
+    name = next((word for word in words if not word.startswith("-")), "")
+    for module in [COMMANDS[name]] if name in COMMANDS else COMMANDS.values():
+        importlib.import_module(f"dpfc_cli.cli.{module}")
     try:
         if not _helped(words):
             app()

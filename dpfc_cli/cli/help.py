@@ -11,8 +11,16 @@ from typer.models import ArgumentInfo, OptionInfo
 
 VALUES: dict[type, str] = {int: "N", float: "NUMBER", str: "TEXT", Path: "PATH"}
 """What stands for a value of a type, where an option names nothing better."""
-ORDER = ("extract", "import", "train", "evaluate", "statement", "list", "budget", "audit")
-"""The commands, in the order in which they are used."""
+COMMANDS = {
+    "extract": "extract",
+    "import": "import_",
+    "train": "train",
+    "evaluate": "evaluate",
+    "statement": "statement",
+    "budget": "budget",
+    "audit": "audit",
+}
+"""The commands in the order in which they are used, each with its module in `dpfc_cli.cli`."""
 WIDEST = 28
 """Columns for an option and its value. Longer ones have a line of their own."""
 
@@ -73,7 +81,7 @@ class Group(TyperGroup):
 
     def list_commands(self, ctx: Any) -> list[str]:
         """The names of the commands in their order of use."""
-        return sorted(super().list_commands(ctx), key=lambda name: ORDER.index(name) if name in ORDER else len(ORDER))
+        return sorted(super().list_commands(ctx), key=list(COMMANDS).index)
 
     def format_help_text(self, ctx: Any, formatter: Any) -> None:
         """Write what dpfc does."""
