@@ -125,7 +125,6 @@ def extract(
     # What can be refused before a single byte is fetched or read is refused here.
     for name, kind, value, known in (
         ("dtype", "dtype", dtype, DTYPES),
-        ("precision", "precision", precision, backbones.PRECISIONS),
         ("on_error", "way to treat errors", on_error, ON_ERROR),
     ):
         if value not in known:
@@ -133,7 +132,7 @@ def extract(
     _check_task(task)
     _check_numbers(limit=limit, image_size=image_size, batch=batch, shards=shards)
     _check_hold_out(hold_out)
-    backbones.check(model, pool, preprocess, weights)
+    backbones.check(model, pool, preprocess, weights, batch=batch, precision=precision)
     named = class_names(classes)
     folder_of_data = None if data_dir is None else Path(data_dir)
     images.check(source, folder_of_data, named)
@@ -220,15 +219,11 @@ def identity_of(
 
     other: further options that change the features or the records. None stands for a default, and is left out.
     """
-    preparation = None
-    if geometry is not None:
-        resize = geometry.resize if isinstance(geometry.resize, int) else list(geometry.resize)
-        preparation = {"resize": resize, "crop": geometry.crop, "filter": geometry.filter}
     return {
         "dataset": source.name,
         "listing": {name: split.listing for name, split in source.splits.items()},
         "backbone": backbone.describe(),
-        "preparation": preparation,
+        "preparation": None if geometry is None else geometry.describe(),
         "dtype": dtype,
         **({"classes": list(source.classes)} if source.renumbered else {}),
         **{name: value for name, value in other.items() if value is not None},

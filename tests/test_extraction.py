@@ -21,7 +21,7 @@ from dpfc_cli.features.writer import FeatureWriter, Task
 from dpfc_cli.images import Geometry, ImageSet, open_images
 from dpfc_cli.sources.classes import class_names
 
-SQUARE = Geometry(8, 8)
+SQUARE = Geometry(resize=8, crop=8)
 
 
 class Means:
@@ -231,7 +231,7 @@ def test_the_fingerprint_names_the_recipe_and_not_the_records(pictures, tmp_path
     other = open_images(f"imagefolder:{pictures}", geometry=SQUARE)
     assert other.splits["train"].listing != source.splits["train"].listing
     assert fingerprint(other) == first
-    assert fingerprint(geometry=Geometry(9, 8)) != first
+    assert fingerprint(geometry=Geometry(resize=9, crop=8)) != first
     assert fingerprint(dtype="float32") != first
     manifest = extraction.manifest_of(
         source, Means(), "float16", extraction.identity_of(source, Means(), "float16", SQUARE)
@@ -289,7 +289,6 @@ def test_interrupted_it_says_what_was_kept(pictures, tmp_path, monkeypatch):
     ("source", "options", "code", "parameter"),
     [
         ("digits", {"dtype": "int8"}, "unknown-name", "dtype"),
-        ("digits", {"precision": "float8"}, "unknown-name", "precision"),
         ("digits", {"on_error": "skip"}, "unknown-name", "on_error"),
         ("digits", {"task": (3, 2)}, "bad-value", "task"),
         ("digits", {"task": (0, 2)}, "bad-value", "task"),

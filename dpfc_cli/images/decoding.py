@@ -84,10 +84,10 @@ def fitted(image: Image.Image, geometry: Geometry) -> Image.Image:
         The image, geometry.crop pixels wide and high.
 
     """
-    width, height = resized = _resized(image.size, geometry.resize)
+    height, width = geometry.resized(image.height, image.width)
     crop = geometry.crop
     inner = (min(crop, width), min(crop, height))
-    left, top = ((length - part) / 2 for length, part in zip(resized, inner, strict=True))
+    left, top = ((length - part) / 2 for length, part in zip((width, height), inner, strict=True))
     left, top = round(left), round(top)
     across, down = image.width / width, image.height / height
     box = (left * across, top * down, (left + inner[0]) * across, (top + inner[1]) * down)
@@ -99,15 +99,6 @@ def fitted(image: Image.Image, geometry: Geometry) -> Image.Image:
     whole = Image.new("RGB", (crop, crop))
     whole.paste(part, ((crop - inner[0]) // 2, (crop - inner[1]) // 2))
     return whole
-
-
-def _resized(size: tuple[int, int], resize: int | tuple[int, int]) -> tuple[int, int]:
-    """The size after the resizing, (width, height)."""
-    if not isinstance(resize, int):
-        return resize[1], resize[0]
-    shorter = min(size)
-    width, height = (resize if length == shorter else int(resize * length / shorter) for length in size)
-    return width, height
 
 
 def _rgb(image: Image.Image) -> Image.Image:
