@@ -2,15 +2,26 @@
 
 import io
 import math
+import os
 import re
+import signal
+import subprocess
+import sys
+import time
 from contextlib import redirect_stdout
+from dataclasses import dataclass
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
+from dpfc_cli.errors import Code
 from dpfc_cli.privacy import accounting
+from dpfc_cli.training import ledger
 
 DOCS = Path(__file__).parents[1] / "docs"
+README = DOCS.parent / "README.md"
+PAGES = [README, *sorted(DOCS.glob("*.md"))]
 
 
 def code_of(page: str) -> str:
@@ -56,7 +67,7 @@ def test_the_tables_of_choosing_agree_with_the_accounting(epsilon: float) -> Non
         assert sum(row.startswith(start) for row in rows) == 1
 
 
-@pytest.mark.parametrize("page", sorted(DOCS.glob("*.md")), ids=lambda path: path.name)
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: path.name)
 def test_links_between_pages_and_headings_lead_somewhere(page: Path) -> None:
     for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text("utf-8")):
         if target.startswith(("http:", "https:")):
@@ -84,3 +95,123 @@ def test_the_tests_that_the_audit_names_exist() -> None:
     }
     assert set(re.findall(r"`(test_\w+)", page)) <= defined
     assert all((tests.parent / path).exists() for path in re.findall(r"`((?:tests|dpfc_cli)/[\w/]+\.py)`", page))
+
+
+def test_every_page_is_reached_from_the_readme() -> None:
+    linked = set(re.findall(r"\]\(docs/([^)#\s]+)", README.read_text("utf-8")))
+    assert {path.name for path in DOCS.glob("*.md")} <= linked
+
+
+def test_the_readme_keeps_the_lines_that_always_work() -> None:
+    text = README.read_text("utf-8")
+    for line in (
+        "dpfc extract --model vit-b16 --dataset cifar10",
+        "dpfc train --method dp-ls --epsilon 0.1",
+        "dpfc budget --sigma 10 --steps 10",
+    ):
+        assert line in text
+
+
+# Pages that are followed word for word. A block of `sh` is run, one of `python` is run or, if its first line names a
+# file, saved there, and one of `text` is what the commands before it print: `…` stands for anything, and spaces and
+# line ends do not count. A comment before a block says how the block ends, unless with exit code 0.
+
+BLOCK = re.compile(r"^(?:<!-- test: (?P<ends>[^\n]*) -->\n)?```(?P<kind>\w+)\n(?P<body>.*?)^```$", re.M | re.S)
+ENDINGS = {None: 0, "exit code 2": 2, "Ctrl-C, then exit code 130": 130}
+INTERRUPTIBLE = """\
+import os, signal, sys
+signal.signal(signal.SIGINT, signal.SIG_DFL)
+os.execvp("bash", ["bash", "-ec", sys.argv[1]])
+"""
+"""Starts a script in a shell that Ctrl-C ends, even if the tests themselves were started in the background."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Block:
+    kind: str
+    body: str
+    exit_code: int
+
+
+def blocks_of(page: Path) -> list[Block]:
+    text = page.read_text("utf-8")
+    found = [Block(kind=m["kind"], body=m["body"], exit_code=ENDINGS[m["ends"]]) for m in BLOCK.finditer(text)]
+    assert 2 * len(found) == len(re.findall("^```", text, re.MULTILINE)), "a block without a kind"
+    return found
+
+
+class Reader:
+    """Somebody who types what a page says, in one folder. said: what the last commands printed."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.said = folder, ""
+        tools = folder.parent / "tools"
+        tools.mkdir()
+        for name, module in (("dpfc", " -m dpfc_cli"), ("python", "")):
+            (tools / name).write_text(f"#!/bin/sh\nexec '{sys.executable}'{module} \"$@\"\n")
+            (tools / name).chmod(0o755)
+        kept = {name: value for name, value in os.environ.items() if not name.startswith("DPFC_")}
+        self.environment = kept | {"PATH": f"{tools}:{os.environ['PATH']}", "PYTHONPATH": str(DOCS.parent)}
+
+    def follow(self, block: Block) -> None:
+        if block.kind == "text":
+            printed = " ".join(self.said.split())
+            for part in block.body.split("…"):
+                assert " ".join(part.split()) in printed, self.said
+        elif block.kind == "sh":
+            self._run([sys.executable, "-c", INTERRUPTIBLE, block.body], block.exit_code)
+        elif name := re.match(r"# (\w+\.py)\n", block.body):
+            (self.folder / name[1]).write_text(block.body, "utf-8")
+        else:
+            self._run([sys.executable, "-c", block.body], block.exit_code)
+
+    def _run(self, command: list[str], exit_code: int) -> None:
+        before = self._trainings()
+        with subprocess.Popen(
+            command,
+            cwd=self.folder,
+            env=self.environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            encoding="utf-8",
+            start_new_session=True,
+        ) as process:
+            if exit_code == 130:
+                deadline = time.monotonic() + 60
+                while self._trainings() == before and process.poll() is None and time.monotonic() < deadline:
+                    time.sleep(0.2)
+                time.sleep(1)
+                os.killpg(process.pid, signal.SIGINT)
+            self.said, _ = process.communicate(timeout=300)
+        assert process.returncode == exit_code, self.said
+
+    def _trainings(self) -> int:
+        return sum(len(ledger.read(path)) for path in self.folder.glob(f"features/*{ledger.SUFFIX}"))
+
+
+@pytest.fixture
+def reader(tmp_path: Path) -> Reader:
+    folder = tmp_path / "page"
+    folder.mkdir()
+    return Reader(folder)
+
+
+def test_the_tutorial_says_what_happens(reader: Reader) -> None:
+    for block in blocks_of(DOCS / "tutorial.md"):
+        reader.follow(block)
+    assert not list(reader.folder.iterdir()), "it cleans up"
+
+
+def test_the_page_on_python_says_what_happens(reader: Reader) -> None:
+    page = DOCS / "python.md"
+    reader.follow(Block(kind="python", body=code_of(page.read_text("utf-8")), exit_code=0))
+    for block in blocks_of(page):
+        if block.kind == "text":
+            reader.follow(block)
+
+
+def test_the_table_of_codes_is_whole() -> None:
+    page = (DOCS / "python.md").read_text("utf-8")
+    rows = re.findall(r"^\| (`[a-z`, -]+`) \|", page.partition("| code |")[2], re.MULTILINE)
+    assert sorted(re.findall("`([a-z-]+)`", " ".join(rows))) == sorted(get_args(Code))

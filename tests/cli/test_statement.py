@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from safetensors import safe_open
 
-from dpfc_cli.heads.head import load
+from dpfc_cli.heads.head import Head
 from dpfc_cli.training.ledger import read
 from tests.cli.conftest import Dpfc
 
@@ -34,7 +34,7 @@ def test_programs_get_card_digest_and_meaning(dpfc: Dpfc, features: Path) -> Non
         assert dpfc("train", *privacy, "--method", "dp-ls", "--out", out).exit_code == 0
         told = json.loads(dpfc("statement", out, "--json").stdout)
         assert told["sha256"] == hashlib.sha256(Path(out).read_bytes()).hexdigest()
-        assert told["card"] == load(Path(out)).card
+        assert told["card"] == Head.load(Path(out)).card
         assert (told["means"] is not None) == private
     assert "no guarantee" in dpfc("statement", "b.nonprivate.safetensors").stdout
 
@@ -45,7 +45,8 @@ def test_heads_are_used_as_the_readme_says(dpfc: Dpfc, features: Path, arrays: P
     x, y = np.load(arrays / "test_x.npy"), np.load(arrays / "test_y.npy")
     np.save("features.npy", x)
     readme = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
-    code, words = re.search(r"```python\n(.*?)```\n\n(.*?)\n\n", readme, re.S).groups()  # type: ignore[union-attr]
+    using = readme.partition("## Using a head")[2]
+    code, words = re.search(r"```python\n(.*?)```\n\n(.*?)\n\n", using, re.S).groups()  # type: ignore[union-attr]
     names: dict[str, object] = {"print": lambda found: names.update(found=found)}
     exec(code, names)
     assert np.mean([int(name) == label for name, label in zip(names["found"], y, strict=True)]) > 0.9  # type: ignore[call-overload]
