@@ -53,7 +53,7 @@ def test_a_refuted_claim_ends_with_exit_code_one(dpfc: Dpfc, monkeypatch: pytest
 def test_an_audit_that_could_refute_nothing_is_refused(dpfc: Dpfc, epsilon: str, remedy: str) -> None:
     result = dpfc("audit", "--method", "dp-fc", "--epsilon", epsilon, "--runs", "18", "--trainings", "1")
     assert result.exit_code == 2
-    assert "--runs 18 can refute nothing" in result.stderr
+    assert "--runs 18 is too few to show that a claim" in result.stderr
     assert remedy in result.stderr
     assert result.stdout == ""
 
