@@ -135,8 +135,9 @@ def main() -> None:
         code = _run(sys.argv[1:])
     except KeyboardInterrupt:
         code = 130
-    # What is left is to say how it ended.
-    signal.signal(signal.SIGINT, lambda *_: os._exit(130))
+    # What is left is to say how it ended. A process that was started to ignore Ctrl-C still ignores it.
+    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
+        signal.signal(signal.SIGINT, lambda *_: os._exit(130))
     sys.stdout.flush()
     # Of remarks that could not be written there is nobody to tell.
     failed = results.failed
