@@ -1,8 +1,8 @@
-"""Experiments: how good, how fast and how large. Nothing in the product imports this package.
+"""Experiments that measure accuracy, time and memory. Nothing in the product imports this package.
 
-What documents are made of: `reproduction` (docs/reproduction.md), `accuracy` (docs/accuracy.md), `ablation` and
-`public` (figures of docs/whitening.md), `costs` (docs/design.md). For people who have PyTorch, too: `throughput`,
-`parity`, and `references`, which makes data of the tests. The others are parts: `cells` runs trainings once and keeps
-results, `sets` and `synthetic` are the data, `recipe` is a method that the product left behind, `paper` has the paper's
-tables.
+These make documents or parts of them: `reproduction` (docs/reproduction.md), `accuracy` (docs/accuracy.md), `ablation`
+and `public` (tables of docs/whitening.md), `costs` (a table of docs/design.md). These compare with PyTorch and need it:
+`throughput`, `parity`, and `references`, which makes data for the tests. The others are parts: `cells` runs trainings
+once and keeps the results, `sets` and `synthetic` are the data, `recipe` is an early version of the default method, and
+`paper` has the paper's tables.
 """

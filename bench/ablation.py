@@ -14,7 +14,7 @@ EPSILONS = (0.05, 0.5, 4.0)
 
 
 def variant(cell: Cell, ingredients: Sequence[str]) -> Cell:
-    """The cell of a dp-whitened with these ingredients alone. With all of them it is the product's."""
+    """The cell of dp-whitened with only these ingredients. With all of them it is the product's."""
     if set(ingredients) == set(recipe.INGREDIENTS):
         return cell
     given = {**cell.given, **recipe.options(ingredients)}
@@ -22,12 +22,12 @@ def variant(cell: Cell, ingredients: Sequence[str]) -> Cell:
 
 
 def steps() -> list[tuple[str, ...]]:
-    """Recipe, recipe and the first ingredient, … all of them."""
+    """The ingredients of each column: none, the first, the first two, … all."""
     return [recipe.INGREDIENTS[:count] for count in range(len(recipe.INGREDIENTS) + 1)]
 
 
 def table(sets: Sequence[str], epsilons: Sequence[float], seeds: int, done: dict[str, float]) -> Iterator[str]:
-    """Markdown: the recipe, and what each further ingredient adds to it in all, paired by seed, ± standard error."""
+    """Markdown: the recipe, and its gain with the ingredients up to each column, paired by seed, ± standard error."""
     yield "| | ε | recipe | " + " | ".join(f"+ {name}" for name in recipe.INGREDIENTS) + " |"
     yield "| --- | --- |" + " --- |" * (1 + len(recipe.INGREDIENTS))
     for data in sets:

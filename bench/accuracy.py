@@ -1,13 +1,16 @@
-"""How good the default is: feature sets × methods × ε × seeds, in one table. `make bench-accuracy`.
+"""Makes docs/accuracy.md, which compares the default method with the paper's methods: `make bench-accuracy`.
 
-The default and the recipe it grew from are untuned. The paper's methods have independent noise and exact accounting,
-the paper's number of steps, and the step sizes, dampings and clipping norms that did best on the test labels, for every
-ε: the methods' grid first, then at its best point two other norms for gradients, and features that are clipped instead
-of normalised; the three best of all with a seed more; and the best of those is run with others. Budget split, the
-bias's constant and the loss are not tuned.
+It is one table of feature sets × methods × ε × seeds. The default and the plain recipe (`bench.recipe`) are untuned.
+The paper's methods also appear tuned, with independent noise, exact accounting and the paper's number of steps. For
+each ε they have the learning rate, damping and clipping norms that did best on the test labels:
 
-Results are kept in a file and never computed twice, so a run that is stopped goes on, and a further set, method or seed
-costs its own cells only.
+1. the method's grid, with one seed;
+2. at the best point of the grid two other norms for gradients, and features that are clipped instead of normalised;
+3. the three best of all these with one more seed;
+4. the best of the three with the seeds of the table.
+
+Budget split, bias feature and loss are not tuned. Results are kept in a file and never computed twice. So a run that
+was stopped continues, and a further set, method or seed costs only its own cells.
 """
 
 import argparse
@@ -28,14 +31,14 @@ from dpfc_cli.methods import METHODS
 EPSILONS = (0.01, 0.05, 0.1, 0.5, 1.0, 2.0, 4.0, 8.0)
 UNTUNED = ("dp-whitened", "recipe", "dp-fc", "dp-ls")
 TUNED = ("dp-fc:10", "dp-ls:1", "dp-adam:10", "dp-newton:1")
-TWINS = ("dp-whitened", "dp-ls")
-"""Without privacy, the better of these stands for what can be had: minutes, where an optimum may take hours."""
+BASELINES = ("dp-whitened", "dp-ls")
+"""The non-private baselines. The better one shows what is possible. They take minutes; an optimum may take hours."""
 ROOM = 3.0
-"""Points below that from which a method counts as having something to gain."""
+"""A method that is further below the baseline than this, in points, has something to gain."""
 FINALISTS, FINAL_SEEDS = 3, 2
-"""How many of a grid are tried with how many seeds before one is picked: one seed alone picks the luckiest."""
+"""How many of the best settings are tried with how many seeds. With one seed, the luckiest would be picked."""
 GRADIENT_CLIPS = (0.4, 2.5)
-"""Factors of the default, tried at the best point of the grid; the default η makes up for them."""
+"""Factors of the default, tried at the best point of the grid. The learning rate is divided by them."""
 
 
 def untuned(data: str, row: str, epsilon: float | None) -> Cell:
@@ -46,16 +49,16 @@ def untuned(data: str, row: str, epsilon: float | None) -> Cell:
 
 
 def others(best: Cell) -> list[Cell]:
-    """A cell of a grid with each of the other norms that gradients and features may be clipped at."""
+    """The best cell of a grid, with each of the other norms for clipping gradients and features."""
     made: list[dict[str, float]] = []
     method, data = METHODS[best.method], load(best.data)
     if "gradient_clip" in method.options.__dataclass_fields__:
-        default, eta = method.defaults(data.facts, 1.0, {}), best.given["eta"]
+        default, rate = method.defaults(data.facts, 1.0, {}), best.given["learning_rate"]
         for factor in GRADIENT_CLIPS:
-            # A step is as long as η times the norm, but for Adam's.
+            # The length of a step is the learning rate times the norm, except in DP-Adam.
             scaled = {"gradient_clip": default.gradient_clip * factor}
-            made.append(scaled if best.method == "dp-adam" else {**scaled, "eta": eta / factor})
-    made.append({"clip": float(np.median(np.linalg.norm(data.x.astype(np.float32), axis=1)))})
+            made.append(scaled if best.method == "dp-adam" else {**scaled, "learning_rate": rate / factor})
+    made.append({"feature_clip": float(np.median(np.linalg.norm(data.x.astype(np.float32), axis=1)))})
     rounded = ({name: float(f"{value:.4g}") for name, value in options.items()} for options in made)
     return [replace(best, options=tuple({**best.given, **options}.items())) for options in rounded]
 
@@ -63,7 +66,7 @@ def others(best: Cell) -> list[Cell]:
 def tune(
     sets: Sequence[str], rows: Sequence[str], epsilons: Sequence[float], seeds: int, done: dict[str, float]
 ) -> Iterator[list[Cell]]:
-    """What a tuned table needs, in stages. Each stage is asked for when `done` has the results of the one before."""
+    """The cells of a tuned table, in stages. `done` must have the results of one stage before the next is asked for."""
     start = [reproduction.base(s, _row(r), e) for s in sets for r in rows for e in epsilons]
     yield [point for cell in start for point in reproduction.grid(cell)]
     yield [other for cell in start for other in _tried(cell, done)]
@@ -72,13 +75,13 @@ def tune(
 
 
 def _tried(cell: Cell, done: dict[str, float]) -> list[Cell]:
-    """A cell's grid, and its best point with the other norms. KeyError while the grid is not complete."""
+    """The grid of a cell, and its best point with the other norms. KeyError if the grid is not complete."""
     points = reproduction.grid(cell)
     return [*points, *others(max(points, key=lambda c: done[c.key]))]
 
 
 def finalists(cell: Cell, done: dict[str, float]) -> list[Cell]:
-    """The best of all that was tried with one seed, best first. KeyError while one is missing."""
+    """The best of all cells that were tried with one seed, best first. KeyError if one is missing."""
     return sorted(_tried(cell, done), key=lambda c: -done[c.key])[:FINALISTS]
 
 
@@ -87,7 +90,7 @@ def _again(cell: Cell) -> list[Cell]:
 
 
 def picked(cell: Cell, done: dict[str, float]) -> Cell:
-    """The finalist whose mean is best, at seed 0. KeyError while one is missing."""
+    """The finalist with the best mean, at seed 0. KeyError if one is missing."""
     best = max(finalists(cell, done), key=lambda c: statistics.mean(done[again.key] for again in _again(c)))
     return replace(best, seed=0)
 
@@ -99,7 +102,7 @@ def _row(text: str) -> reproduction.Row:
 
 @dataclass(frozen=True)
 class Wanted:
-    """A table: which sets, which untuned rows (the default first), which tuned ones (METHOD:STEPS), ε and seeds."""
+    """What a table shows: sets, untuned rows (the default first), tuned rows (METHOD:STEPS), ε, and number of seeds."""
 
     sets: Sequence[str]
     rows: Sequence[str]
@@ -109,11 +112,11 @@ class Wanted:
 
 
 def table(wanted: Wanted, done: dict[str, float]) -> Iterator[str]:
-    """Markdown: mean ± standard deviation; the first row's lead over the best of the tuned, ± its standard error."""
+    """Markdown: mean ± standard deviation, and the lead of the first row over the best other one, ± standard error."""
     yield f"| | {' | '.join(f'ε = {e:g}' for e in wanted.epsilons)} |"
     yield "| --- " * (len(wanted.epsilons) + 1) + "|"
     for data in wanted.sets:
-        yield f"| **{Path(data).name}**, non-private {_best_twin(data, done):.1f} |" + " |" * len(wanted.epsilons)
+        yield f"| **{Path(data).name}**, non-private {_baseline(data, done):.1f} |" + " |" * len(wanted.epsilons)
         found = {
             row: [_values(untuned(data, row, e), wanted.seeds, done) for e in wanted.epsilons] for row in wanted.rows
         }
@@ -129,7 +132,7 @@ def table(wanted: Wanted, done: dict[str, float]) -> Iterator[str]:
 
 
 def verdict(wanted: Wanted, done: dict[str, float]) -> Iterator[str]:
-    """How often the default wins, and what it gains on the recipe, in sentences."""
+    """Sentences: how often the default wins, and what it gains on the recipe."""
     cells_of = [(data, epsilon) for data in wanted.sets for epsilon in wanted.epsilons]
     leads, gains = [], []
     for data, epsilon in cells_of:
@@ -139,7 +142,7 @@ def verdict(wanted: Wanted, done: dict[str, float]) -> Iterator[str]:
         lead = _lead(own, rivals + [_tuned(data, row, epsilon, wanted.seeds, done) for row in wanted.tuned])
         if lead is not None:
             leads.append(lead)
-        if own and plain and statistics.mean(plain) < _best_twin(data, done) - ROOM:
+        if own and plain and statistics.mean(plain) < _baseline(data, done) - ROOM:
             gains.append(statistics.mean(own) - statistics.mean(plain))
     edges = [
         _at_edge(reproduction.base(data, _row(row), epsilon), done)
@@ -148,11 +151,15 @@ def verdict(wanted: Wanted, done: dict[str, float]) -> Iterator[str]:
     ]
     won, lost = (sum(sign * gain > error for gain, error in leads) for sign in (1, -1))
     yield f"Of {len(leads)} cells `{UNTUNED[0]}` wins {won} by more than one standard error and loses {lost}."
-    yield f"The best point lies at the edge of its grid in {sum(edges)} of {len(edges)} searches: wider ones find more."
+    yield (
+        f"In {sum(edges)} of {len(edges)} searches the best point lies at the edge of its grid: wider grids may find "
+        "more."
+    )
     if gains:
         yield (
-            f"Where the recipe is more than {ROOM:g} points below the best non-private head ({len(gains)} cells), it "
-            f"gains {statistics.mean(gains):+.1f} on average over the recipe ({min(gains):+.1f} to {max(gains):+.1f})."
+            f"Where the recipe is more than {ROOM:g} points below the non-private head ({len(gains)} cells), "
+            f"`{UNTUNED[0]}` gains {statistics.mean(gains):+.1f} on average over it ({min(gains):+.1f} to "
+            f"{max(gains):+.1f})."
         )
 
 
@@ -166,19 +173,22 @@ def _at_edge(cell: Cell, done: dict[str, float]) -> bool:
 
 
 def report(wanted: Wanted, done: dict[str, float]) -> Iterator[str]:
-    """The document, from whatever results there are."""
+    """The document, from the results that exist."""
     yield from (
         "# The default beside the paper's methods",
         "",
-        "Made by `make bench-accuracy`. Top-1 test accuracy in percent, mean ± standard deviation of",
-        f"{wanted.seeds} runs, δ = min(1e-5, 1/n). "
-        "`dp-whitened` is what `dpfc train --epsilon …` does when nothing else is",
-        "given; *recipe* is what it grew from ([`whitening.md`](whitening.md)), untuned, too, and so are `dp-fc` and",
-        "`dp-ls`. The tuned ones (steps behind the colon) have independent noise, exact accounting and, in every cell,",
-        "the step size, damping and clipping norms that did best **on the test labels**: a grid around the defaults,",
-        "then other norms, then three finalists with another seed. Nobody with private data can choose like that.",
-        "*Lead*: of the default over the best of the paper's, tuned or not, ± standard error. Non-private: the better",
-        "head of `dp-whitened` and `dp-ls` without noise.",
+        "`make bench-accuracy` makes this page. The figures are top-1 test accuracies in percent: mean ± standard",
+        f"deviation of {wanted.seeds} runs. δ = min(1e-5, 1/n) everywhere.",
+        "",
+        "- `dp-whitened` is the default: what `dpfc train --epsilon …` does if no other option is given.",
+        "- *recipe* is an early version of it, described in [`whitening.md`](whitening.md).",
+        "- `dp-fc` and `dp-ls` are methods of the paper, with their defaults here.",
+        "- *tuned* rows (the number of steps after the colon) have independent noise and exact accounting. In every",
+        "  cell they have the learning rate, damping and clipping norms that did best **on the test labels**: first a",
+        "  grid around the defaults, then other norms, then three finalists with another seed. Nobody with private",
+        "  data can choose like that.",
+        "- *lead* is the lead of the default over the best of the paper's methods, tuned or not, ± standard error.",
+        "- *non-private* is the better head of `dp-whitened` and `dp-ls` without noise.",
         "",
         *verdict(wanted, done),
         "",
@@ -186,9 +196,9 @@ def report(wanted: Wanted, done: dict[str, float]) -> Iterator[str]:
     )
 
 
-def _best_twin(data: str, done: dict[str, float]) -> float:
-    """The best head without privacy, of those that are known."""
-    keys = [Cell(data, method, None).key for method in TWINS]
+def _baseline(data: str, done: dict[str, float]) -> float:
+    """The accuracy of the best non-private baseline that was run."""
+    keys = [Cell(data, method, None).key for method in BASELINES]
     return max((done[key] for key in keys if key in done), default=math.nan)
 
 
@@ -205,7 +215,7 @@ def _tuned(data: str, row: str, epsilon: float, seeds: int, done: dict[str, floa
 
 
 def _lead(first: list[float], rivals: list[list[float]]) -> tuple[float, float] | None:
-    """By how much the first is ahead of the best of its rivals, and the standard error of that."""
+    """The lead of the first row over the best of its rivals, and its standard error."""
     known = [r for r in rivals if len(r) > 1]
     if len(first) < 2 or not known:
         return None
@@ -231,7 +241,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--out", type=Path, default=Path("docs/accuracy.md"))
     given = parser.parse_args(arguments)
     sets = [*given.sets, *map(str, synthetic.write(given.synthetic) if given.synthetic else ())]
-    # Seed by seed, so that a table of few seeds is whole early.
+    # One seed after the other, so that a table of few seeds is complete early.
     first = [
         replace(untuned(s, m, e), seed=i)
         for i in range(given.seeds)
@@ -239,7 +249,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         for m in given.methods
         for e in given.epsilons
     ]
-    first += [Cell(s, method, None) for s in sets for method in TWINS]
+    first += [Cell(s, method, None) for s in sets for method in BASELINES]
     done = cells.run(first, given.results, given.workers)
     for stage in tune(sets, given.tuned, given.epsilons, given.seeds, done):
         done |= cells.run(stage, given.results, given.workers)

@@ -1,7 +1,7 @@
-"""Trainings as cells of a table: each is computed once, appended to a file of results, and never again.
+"""Runs trainings as cells of a table. Each cell is computed once and its result is appended to a file.
 
-A cell is everything that its result depends on but the code and the data. An experiment that is stopped loses the cells
-under way; run again, it goes on with the missing ones.
+A cell has everything that its result depends on, except the code and the data. An experiment that is stopped loses only
+the cells that were running. The next call computes the missing cells.
 """
 
 import functools
@@ -19,31 +19,39 @@ import numpy as np
 
 from bench import recipe
 from bench.sets import load
-from dpfc_cli import training
 from dpfc_cli.heads.head import Head
 from dpfc_cli.methods import METHODS
 from dpfc_cli.methods.whitened import Public
 from dpfc_cli.privacy import accounting
 from dpfc_cli.privacy import curator as curator_module
 from dpfc_cli.privacy.chain import Clip
-from dpfc_cli.privacy.curator import BlockStream, Curator, NonPrivate
+from dpfc_cli.privacy.curator import BlockStream, Curator, NonPrivate, Unprotected
 from dpfc_cli.privacy.noise import Bits, SeededBits
-from dpfc_cli.privacy.oracle import Facts
+from dpfc_cli.privacy.facts import Facts
+from dpfc_cli.privacy.oracle import Mechanism
 from dpfc_cli.privacy.queries import ClassGrams, ClassSums, Gradient, Grid, Hessians, Query
+from dpfc_cli.training.calibrate import calibrate
 from dpfc_cli.training.public import moments
+from dpfc_cli.training.request import Privacy
 
 RESULTS = Path("bench/results/cells.jsonl")
-"""Of all benches that make cells, and checked in: it is the evidence for what the documents say."""
+"""The results of all experiments that make cells. The file is checked in: it is the evidence for the documents."""
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One training. data: path of the feature set, whose folder's name stands for it in the results. epsilon: None
-    without privacy. options: those that are given. Results outlive changes of the code: begin a new file then.
+    """One training. A stored result does not know of later changes of the code: begin a new file then.
 
-    conversion: "exact", or "zcdp" for the paper's. noise: "independent" or "shared": see `shared_noise`. variant: of
-    dp-whitened, "recipe" with the ingredients added to it. The product has exact, independent and "" alone. public:
-    path of a set whose moments are used as with --public-features, "" for none.
+    Attributes:
+        data: path of the feature set. In the results the name of the folder stands for it.
+        method: name of the method.
+        epsilon: None without privacy.
+        seed: of the noise.
+        options: the options that are given to the method.
+        conversion: "exact", or "zcdp" for the paper's conversion. The product has "exact" only.
+        noise: "independent", or "shared" (see `shared_noise`). The product has "independent" only.
+        variant: "" for the product; for dp-whitened also "recipe" with the ingredients added to it.
+        public: path of a set of which the moments are used, as with `--public-features`; "" for none.
     """
 
     data: str
@@ -67,7 +75,7 @@ class Cell:
 
 
 def stream_of(x: np.ndarray, labels: np.ndarray) -> BlockStream:
-    """Blocks of arrays held in memory."""
+    """A stream of blocks of arrays in memory."""
 
     def blocks(rows: int) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
         for start in range(0, len(x), rows):
@@ -78,10 +86,10 @@ def stream_of(x: np.ndarray, labels: np.ndarray) -> BlockStream:
 
 @contextmanager
 def shared_noise(seed: int) -> Iterator[None]:
-    """Within: noise as the paper's published code draws it, which is NOT private.
+    """In this context noise is drawn as in the paper's published code. This is NOT private.
 
-    Every class gets the same noise, and since the key is a constant of the compiled program, so does every step. (Here
-    releases of other kinds begin with the same normals, too; their shapes differ.)
+    Every class gets the same noise. The key is a constant of the compiled program, so every step gets the same noise
+    too. (Here releases of other kinds begin with the same normal numbers as well; their shapes differ.)
     """
     independent = curator_module.draw_noise
 
@@ -101,15 +109,16 @@ def shared_noise(seed: int) -> Iterator[None]:
 
 
 REMEMBERED = 2**30
-"""Bytes of sums that are kept."""
+"""Most bytes of sums that are kept."""
 _sums: dict[Any, np.ndarray] = {}
 
 
 @contextmanager
 def remembered_sums(data: str) -> Iterator[None]:
-    """Within: exact sums that depend on the records alone, and on no earlier answer, are computed once per process.
+    """In this context a process computes each exact sum once, if it depends on the records alone.
 
-    They are the same in every run of a method on the same lattice, whatever ε, seed and most options.
+    Such a sum uses no earlier answer. It is the same in every run of a method on the same lattice, for all ε, all
+    seeds and most options.
     """
     computed = curator_module.exact_sum
 
@@ -136,28 +145,29 @@ def remembered_sums(data: str) -> Iterator[None]:
 
 
 def train(cell: Cell) -> Head:
-    """The head of a cell, by the product's own curator and solvers, with seeded noise."""
+    """Train the head of a cell with the product's own curator and methods, and with noise from a seed."""
     data, method = load(cell.data), METHODS[cell.method]
     facts, stream = data.facts, stream_of(data.x, data.y)
     if cell.epsilon is None:
         options = method.defaults(facts, None, cell.given)
-        solution = method.solve(NonPrivate(facts, stream), facts, options)
+        solution = method.solve(NonPrivate(facts, Unprotected(stream)), facts, options)
     else:
         delta = accounting.default_delta(facts.n)
         if cell.conversion == "zcdp":
             mu = accounting.zcdp_mu(cell.epsilon, delta)
         else:
-            guarantee = training.calibrate(method, facts, cell.given, training.Privacy(cell.epsilon)).guarantee
+            guarantee = calibrate(method, facts, cell.given, Privacy(epsilon=cell.epsilon)).guarantee
             assert guarantee is not None
             mu = guarantee.mu
         options = method.defaults(facts, mu, cell.given)
         if cell.public:
             options = replace(options, public=_moments(cell.public))
-        oracle = Curator(facts, method.plan(facts, options), mu, stream, SeededBits(cell.seed))
+        mechanism = Mechanism(facts=facts, plan=method.plan(facts, options), mu=mu)
+        oracle = Curator(mechanism, Unprotected(stream), SeededBits(cell.seed))
         solve = functools.partial(recipe.solve, cell.variant.split("+")[1:]) if cell.variant else method.solve
         with remembered_sums(cell.data), shared_noise(cell.seed) if cell.noise == "shared" else nullcontext():
             solution = solve(oracle, facts, options)
-    return Head(solution.chain, solution.weight, solution.bias, {})
+    return Head(chain=solution.chain, weight=solution.weight, bias=solution.bias, card={})
 
 
 @functools.cache
@@ -167,13 +177,13 @@ def _moments(path: str) -> Public:
 
 
 def top1(cell: Cell) -> float:
-    """Test accuracy of a cell, in percent."""
+    """The test accuracy of a cell, in percent."""
     data = load(cell.data)
     return float(100 * (train(cell).scores(data.test_x).argmax(axis=1) == data.test_y).mean())
 
 
 def run(cells: Iterable[Cell], results: Path, workers: int, work: Callable[[Cell], float] = top1) -> dict[str, float]:
-    """Results by `Cell.key`: those in the file, and the missing ones, computed now by `workers` processes."""
+    """Results by `Cell.key`. Those that are not in the file are computed now, by `workers` processes."""
     done = read(results)
     missing = [cell for cell in dict.fromkeys(cells) if cell.key not in done]
     results.parent.mkdir(parents=True, exist_ok=True)
@@ -192,14 +202,14 @@ def run(cells: Iterable[Cell], results: Path, workers: int, work: Callable[[Cell
 
 
 def said(values: Sequence[float]) -> str:
-    """Mean ± standard deviation; – of nothing."""
+    """Mean ± standard deviation; – if there is no value."""
     if not values:
         return "–"
     return f"{statistics.mean(values):.1f}" + (f" ± {statistics.stdev(values):.1f}" if len(values) > 1 else "")
 
 
 def read(results: Path) -> dict[str, float]:
-    """What a file of results holds. A line that a kill cut short is not a result."""
+    """The results in a file. A line that is incomplete, because the process was killed, is ignored."""
     done: dict[str, float] = {}
     if results.exists():
         for line in results.read_text().splitlines():

@@ -1,7 +1,7 @@
-"""Seconds and peak memory of trainings on made-up features: `python -m bench.costs`.
+"""Measures seconds and peak memory of trainings on made-up features: `python -m bench.costs`.
 
-Each training runs in a process of its own, through `dpfc` as a user would: a feature set on disk, one training with
-`--seed`, and the operating system's account of the process.
+Each training runs as a user would run it: `dpfc train --seed 0` in its own process, on a feature set on disk. The
+operating system measures the process.
 """
 
 import argparse
@@ -29,7 +29,7 @@ EVERY = (
 
 
 def features(folder: Path, n: int, d: int, m: int) -> Path:
-    """A feature set of n × d float16 Gaussians around m centres."""
+    """Write a feature set of n × d float16 numbers: Gaussian around m centres."""
     rng = np.random.default_rng(0)
     raw, made = folder / "raw", folder / f"made-{n}-{d}-{m}"
     raw.mkdir()
@@ -42,12 +42,12 @@ def features(folder: Path, n: int, d: int, m: int) -> Path:
             x[start : start + 4096] = centres[y] + 3 * rng.standard_normal((len(y), d), np.float32)
         x.flush()
         np.save(raw / f"{split}_y.npy", labels)
-    import_features(raw, made, tuple(map(str, range(m))), 1)
+    import_features(raw, made, classes=tuple(map(str, range(m))), labels_per_record=1)
     return made
 
 
 def measure(made: Path, arguments: str, folder: Path) -> tuple[float, float]:
-    """Seconds of wall time and peak resident memory in MB of one training."""
+    """Wall time in seconds and peak resident memory in MB of one training."""
     name = f"{time.monotonic_ns()}.research.safetensors"
     command = [sys.executable, "-m", "dpfc_cli", "train", "--epsilon", "1", "--seed", "0", "--method"]
     started = time.perf_counter()

@@ -1,7 +1,7 @@
 """The paper's own figures: top-1 test accuracy of ViT-B/16 features, pre-trained on ImageNet-21k.
 
-Mehta et al. 2022, Tables 3 (ImageNet-1k), 4 (CIFAR-10) and 5 (CIFAR-100). The columns are `EPSILONS`, with None for its
-non-private column; None among the figures is the paper's '-': at most 20 %.
+Mehta et al. 2022, Tables 3 (ImageNet-1k), 4 (CIFAR-10) and 5 (CIFAR-100). The columns are `EPSILONS`, where None is the
+non-private column. None as a figure is the paper's '-': at most 20 %.
 """
 
 EPSILONS = (None, 0.01, 0.05, 0.1, 0.5, 1.0, 2.0, 4.0, 8.0)

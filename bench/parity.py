@@ -1,4 +1,4 @@
-"""How far dpfc's features of a real checkpoint are from stored ones: ViT-Ti/16 (AugReg), as PyTorch computed them.
+"""Compares dpfc's features of a real checkpoint, ViT-Ti/16 (AugReg), with features that PyTorch computed.
 
     PYTHONPATH=. python bench/parity.py FOLDER
 

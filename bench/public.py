@@ -1,8 +1,8 @@
-"""What public records are worth to the default: `python -m bench.public PRIVATE PUBLIC`, two feature sets of dpfc.
+"""Measures what public records are worth to the default method: `python -m bench.public PRIVATE PUBLIC`.
 
-Three rows: without them; with their mean and covariance (`--public-features`); and with the options that did best in
-private trainings on them (`--tune-on`), chosen by the product's own `tuning` for every ε. Differences are paired by
-seed.
+PRIVATE and PUBLIC are two feature sets of dpfc. The table has three rows: without public records; with their mean and
+covariance (`--public-features`); and with the options that did best in private trainings on them (`--tune-on`), which
+the product's own `tuning` chooses for every ε. Differences are paired by seed.
 """
 
 import argparse
@@ -13,20 +13,21 @@ from pathlib import Path
 from bench import ablation, cells
 from bench.accuracy import EPSILONS
 from bench.cells import Cell
-from dpfc_cli import training
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.methods import METHODS
 from dpfc_cli.methods.method import scaled
 from dpfc_cli.training import tuning
+from dpfc_cli.training.calibrate import calibrate
+from dpfc_cli.training.request import Privacy, facts_of
 
 METHOD = METHODS["dp-whitened"]
 
 
 def tuned(private: str, public: str, epsilon: float) -> Cell:
-    """The cell with the options that the product chooses on the public set. What is tried is kept beside that."""
+    """The cell with the options that the product chooses on the public set. Its trials are kept beside that set."""
     mine = FeatureSet(Path(private))
-    calibrated = training.calibrate(METHOD, training.facts_of(mine, "zero-out"), {}, training.Privacy(epsilon))
-    trials = tuning.prepare(calibrated, {}, mine, FeatureSet(Path(public)))
+    calibrated = calibrate(METHOD, facts_of(mine), {}, Privacy(epsilon=epsilon))
+    trials = tuning.prepare(calibrated, mine, FeatureSet(Path(public)))
     chosen = tuning.tune(calibrated, trials).tuning
     assert chosen is not None
     assert calibrated.guarantee is not None
@@ -35,7 +36,7 @@ def tuned(private: str, public: str, epsilon: float) -> Cell:
 
 
 def table(rows: dict[str, list[Cell]], epsilons: Sequence[float], seeds: int, done: dict[str, float]) -> Iterator[str]:
-    """Markdown: the first row as mean ± standard deviation, the others as gains on it, ± standard error."""
+    """Markdown: mean ± standard deviation of the first row, and gains of the others on it, ± standard error."""
     yield "| | " + " | ".join(f"ε = {e:g}" for e in epsilons) + " |"
     yield "| ---" * (len(epsilons) + 1) + " |"
     values = {name: [[done[replace(c, seed=s).key] for s in range(seeds)] for c in row] for name, row in rows.items()}

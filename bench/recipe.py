@@ -1,8 +1,12 @@
-"""The plain recipe that DP-Whitened grew from, and everything between the two. Research only.
+"""The plain recipe: an early version of DP-Whitened, and all versions between the two. For research only.
 
-The recipe's first release is worth twice the weight of the others (class sums of whole records, where the others are
-gradients clipped at half their length), the bias's feature is as long as a whitened coordinate, negative eigenvalues
-are cut at 0 and damped by half the edge of the noise, there is no momentum, and the total step ends at 150.
+The recipe differs from the product in this:
+
+- Its first release has twice the weight of the others: class sums of whole records, where the others are gradients
+  clipped at half the length of a record.
+- The bias feature is as long as a whitened coordinate.
+- Negative eigenvalues are cut at 0, and the damping is half the edge of the noise.
+- There is no momentum, and the total step is at most 150.
 """
 
 import math
@@ -16,23 +20,24 @@ import numpy as np
 
 from dpfc_cli.methods import whitened
 from dpfc_cli.methods.method import Solution
-from dpfc_cli.privacy.oracle import Facts, Oracle
+from dpfc_cli.privacy.facts import Facts
+from dpfc_cli.privacy.oracle import Oracle
 from dpfc_cli.privacy.queries import Gradient, Query
 
 INGREDIENTS = ("equal weights", "short constant", "shrinkage", "momentum")
-"""In the order in which they are added to the recipe. With the shrinkage goes damping by a quarter of the edge, with
-the momentum a largest stable step and a total step of up to 300. All of them: the product."""
+"""In the order in which they are added to the recipe. The shrinkage comes with damping by a quarter of the edge. The
+momentum comes with a largest stable step and a total step of up to 300. All of them together are the product."""
 
 
 def options(ingredients: Sequence[str]) -> dict[str, Any]:
-    """The method's options that a variant with these ingredients changes."""
-    constant = {} if "short constant" in ingredients else {"constant": 1.0}
-    return constant if "shrinkage" in ingredients else {**constant, "lam": 0.5}
+    """The options of the method that a variant with these ingredients changes."""
+    bias = {} if "short constant" in ingredients else {"bias_feature": 1.0}
+    return bias if "shrinkage" in ingredients else {**bias, "damping": 0.5}
 
 
 @contextmanager
 def only(ingredients: Sequence[str]) -> Iterator[None]:
-    """Within: `whitened.solve` with these ingredients alone, beside its options."""
+    """In this context `whitened.solve` has only these ingredients. Its options are given separately."""
     with ExitStack() as stack:
         if "shrinkage" not in ingredients:
             stack.enter_context(mock.patch.object(whitened, "shrink", lambda values, spread: values))
@@ -43,7 +48,7 @@ def only(ingredients: Sequence[str]) -> Iterator[None]:
 
 
 class FirstWhole:
-    """An oracle whose first gradient is clipped at the records' whole length, which at θ = 0 clips none: class sums."""
+    """An oracle that clips its first gradient at the full length of a record: at θ = 0 it gives class sums."""
 
     def __init__(self, oracle: Oracle) -> None:
         self._oracle, self._first = oracle, True
@@ -56,6 +61,6 @@ class FirstWhole:
 
 
 def solve(ingredients: Sequence[str], oracle: Oracle, facts: Facts, options: whitened.Options) -> Solution:
-    """`whitened.solve` with these ingredients alone."""
+    """`whitened.solve` with only these ingredients."""
     with only(ingredients):
         return whitened.solve(oracle if "equal weights" in ingredients else FirstWhole(oracle), facts, options)

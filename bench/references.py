@@ -1,13 +1,13 @@
 """Makes tests/backbones/data/references.json: tiny models of the reference libraries, and the features they compute.
 
-Runs in an environment of its own, which the project's tests do not need:
+It needs its own environment. The project's tests do not need it:
 
     python -m venv REF && REF/bin/pip install torch transformers safetensors && REF/bin/pip install --no-deps timm
     REF/bin/python bench/references.py transformers
     REF/bin/python bench/references.py timm
     REF/bin/pip install "transformers<5" && REF/bin/python bench/references.py transformers
 
-The names of transformers before its version 5 are kept beside the new ones.
+The names that transformers used before version 5 are kept beside the new ones.
 """
 
 import json
@@ -37,7 +37,7 @@ Run = Callable[[torch.Tensor], dict[str, torch.Tensor]]
 
 
 def seen(size: int) -> torch.Tensor:
-    """What a model sees of the pictures: (B, 3, size, size), mean and std one half."""
+    """The pictures as a model sees them: (B, 3, size, size), with mean and standard deviation one half."""
     return torch.from_numpy((pictures(size) / 255 - 0.5) / 0.5).permute(0, 3, 1, 2).float().contiguous()
 
 
@@ -318,7 +318,7 @@ def google_shapes(
 
 
 def stand_in_for_torchvision() -> None:
-    """timm imports torchvision for its data loading, which nothing here uses, and whose CPU builds may not be had."""
+    """timm imports torchvision for its data loading. Nothing here uses that. CPU builds are not always there."""
     import enum
     import importlib.machinery
     import types

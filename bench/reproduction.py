@@ -1,11 +1,15 @@
-"""The paper's Tables 3 to 5 and its Figure 1 on feature sets at hand: `python -m bench.reproduction SET…`.
+"""Makes docs/reproduction.md: the paper's Tables 3 to 5 and Figure 1 on other feature sets.
 
-Every cell is a training by the product's own curator and solvers. Four tables a set: defaults; hyperparameters picked
-over the method's grid on the test labels, for each ε, as the paper picks its own; and, at defaults, two things that the
-product does not have: the paper's conversion from ρ to ε, and noise that all classes and steps share, as the paper's
-published code draws it.
+    python -m bench.reproduction SET…
 
-The grid is walked once with a seed of its own, and its best point is then run like the others, so that the reported
+Every cell is a training by the product's own curator and methods. Each set has four tables:
+
+- defaults;
+- hyperparameters that did best on the test labels in the method's grid, for each ε, as the paper chooses them;
+- defaults with the paper's conversion from ρ to ε, which the product does not use;
+- the same with noise that all classes and steps share, as the paper's published code draws it. This is not private.
+
+The grid is run once, with its own seed. Its best point is then run with the seeds of the other cells, so that the
 figures are not the luckiest of the grid.
 """
 
@@ -52,7 +56,7 @@ def grid(cell: Cell) -> list[Cell]:
 
 
 def picked(cell: Cell, results: dict[str, float]) -> Cell | None:
-    """The best point of the grid, None while the grid is not complete."""
+    """The best point of the grid. None if the grid is not complete."""
     points = grid(cell)
     if any(p.key not in results for p in points):
         return None
@@ -60,19 +64,19 @@ def picked(cell: Cell, results: dict[str, float]) -> Cell | None:
 
 
 def runs(cell: Cell, count: int) -> list[Cell]:
-    """A cell's runs. Without privacy there is nothing random."""
+    """The runs of a cell. Without privacy nothing is random, so there is one."""
     return [replace(cell, seed=seed) for seed in range(count if cell.epsilon is not None else 1)]
 
 
 def variant(cell: Cell, phase: str) -> Cell:
-    """A default cell as a phase's table has it."""
+    """A default cell, changed for the table of a phase."""
     if cell.epsilon is None or phase == "default":
         return cell
     return replace(cell, conversion="zcdp", noise="shared" if phase == "shared" else "independent")
 
 
 def table(data: str, phase: str, results: dict[str, float], count: int) -> Iterator[str]:
-    """A phase's table in Markdown: mean ± standard deviation; – where runs are missing."""
+    """The table of a phase in Markdown: mean ± standard deviation, or – where runs are missing."""
     yield "| method | epochs | NP | " + " | ".join(f"{e:g}" for e in paper.EPSILONS if e) + " |"
     yield "| --- | --- |" + " --- |" * len(paper.EPSILONS)
     for row in ROWS:
@@ -102,23 +106,24 @@ def papers(name: str) -> Iterator[str]:
 
 
 def report(sets: list[str], results: dict[str, float], count: int, out: Path) -> None:
-    """The document, from whatever results there are."""
+    """The document, from the results that exist."""
     said = [
         "# Reproduction of the paper's tables",
         "",
-        "Made by `make reproduce`; [what it means](conclusions.md) is another page. Top-1 test accuracy in percent,",
-        f"mean ± standard deviation of {count} runs (NP, without privacy: one), δ = 1e-5, ε in the columns. Every",
-        "figure is a training by the product's own curator and solvers with seeded noise. Epochs are steps, each a",
-        "full pass. –: not run.",
+        "`make reproduce` makes this page. [Another page](conclusions.md) says what the tables mean. The figures are",
+        f"top-1 test accuracies in percent: mean ± standard deviation of {count} runs. The columns are ε, at δ = 1e-5.",
+        "NP is without privacy; nothing is random there, so it is one run. Every figure is a training by the product's",
+        "own curator and methods, with noise from a seed. An epoch is one step, and each step is a full pass over the",
+        "records. – means: not run.",
         "",
-        "The grid, in factors of the defaults: "
+        "The second table of each set has hyperparameters from a grid. In factors of the defaults the grid is: "
         + "; ".join(
             f"{m}: " + ", ".join(f"{o} × {{{', '.join(f'{v:g}' for v in f)}}}" for o, f in METHODS[m].grid.items())
             for m in dict.fromkeys(method for method, _ in ROWS)
         )
         + ".",
-        "It is walked once with another seed, **on the test labels**, which nobody with private data can do, and its",
-        "best point is then run like the others.",
+        "The grid is run once with another seed, and its best point is chosen **on the test labels**. Nobody with",
+        "private data can do that. The best point is then run with the same seeds as the other cells.",
         "",
     ]
     for data in sets:
@@ -144,7 +149,7 @@ def _plot_of(name: str) -> str:
 
 
 def plot(data: str, known: str | None, results: dict[str, float], count: int, out: Path) -> None:
-    """The paper's Figure 1: DP-FC against ε, honest and as the published code draws its noise."""
+    """The paper's Figure 1: DP-FC against ε, with independent noise and with the shared noise of the published code."""
     import matplotlib as mpl
 
     mpl.use("svg")

@@ -7,12 +7,12 @@ from pathlib import Path
 import numpy as np
 
 from dpfc_cli.features.reader import FeatureSet
-from dpfc_cli.privacy.oracle import Facts
+from dpfc_cli.privacy.facts import Facts
 
 
 @dataclass(frozen=True, eq=False)
 class Data:
-    """x: n × d features, y: n labels, for training and for test; m classes."""
+    """A set for training and test. x: n × d features; y: n labels; m: number of classes."""
 
     x: np.ndarray
     y: np.ndarray
@@ -23,12 +23,12 @@ class Data:
     @property
     def facts(self) -> Facts:
         """Of the training records."""
-        return Facts(len(self.x), self.m, self.x.shape[1])
+        return Facts(n=len(self.x), m=self.m, d=self.x.shape[1])
 
 
 @cache
 def load(path: str) -> Data:
-    """The set in a folder, with `{train,test}_{x,y}.npy` or as `dpfc extract` and `dpfc import` leave it."""
+    """Load a folder with `{train,test}_{x,y}.npy`, or a feature set that `dpfc extract` or `dpfc import` made."""
     folder = Path(path)
     if (folder / "train_x.npy").exists():
         x, y, test_x, test_y = (np.load(folder / f"{name}.npy") for name in ("train_x", "train_y", "test_x", "test_y"))

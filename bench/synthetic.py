@@ -1,8 +1,8 @@
-"""Feature sets made up to differ in what real ones differ in, so that no default is fitted to two of them.
+"""Made-up feature sets that differ as real ones do, so that no default is fitted to two real sets only.
 
-Classes are Gaussian around their means. Controlled: sizes; the decay of the covariance's spectrum; how far apart
-classes lie in its own units, and whether they do so in the strong directions or in all; a common offset; how unequal
-classes are; heavy tails; rank.
+Each class is Gaussian around its mean. A set is described by: its sizes; how fast the spectrum of the covariance
+decays; how far apart the classes are in units of the covariance, and whether they differ in its strong directions or in
+all; a common offset; how unequal the sizes of the classes are; heavy tails; rank.
 """
 
 from dataclasses import dataclass
@@ -15,10 +15,17 @@ TEST = 4000
 
 @dataclass(frozen=True)
 class Family:
-    """One set. n, d, m: records, dimensions, classes. decay: eigenvalue k of the covariance is k^-decay. apart: root
-    mean square distance of class means from their centre, in the whitened space. strong: that distance's energy falls
-    as the eigenvalues to this power. offset: share of the records' mean square that is their mean's. zipf: class j has
-    a share ∝ (j + 1)^-zipf. tails: degrees of freedom of Student's t, 0 for normal. rank: of the covariance, 0 for d.
+    """One set.
+
+    Attributes:
+        n, d, m: numbers of records, dimensions and classes.
+        decay: eigenvalue k of the covariance is k^-decay.
+        apart: root mean square distance of the class means from their centre, in the whitened space.
+        strong: the energy of that distance falls as the eigenvalues to this power.
+        offset: the fraction of the records' mean square that belongs to their mean.
+        zipf: class j has a fraction ∝ (j + 1)^-zipf of the records.
+        tails: degrees of freedom of Student's t; 0 for a normal distribution.
+        rank: of the covariance; 0 for d.
     """
 
     n: int
@@ -72,7 +79,7 @@ def draw(family: Family, seed: int = 0) -> dict[str, np.ndarray]:
 
 
 def write(folder: Path) -> list[Path]:
-    """The family as folders of arrays, as `bench.sets.load` reads them. Those that exist stay."""
+    """Write the family as folders that `bench.sets.load` reads. Folders that exist are not written again."""
     for name, family in FAMILY.items():
         place = folder / name
         if not (place / "test_y.npy").exists():

@@ -1,14 +1,14 @@
-"""Images per second and peak memory of ViT-B/16: dpfc beside PyTorch, eager and compiled, in one run.
+"""Compares images per second and peak memory of ViT-B/16 in dpfc and in PyTorch, eager and compiled.
 
-Runs in an environment of its own, with torch and what dpfc's backbones need:
+It needs its own environment, with torch and the packages of dpfc's backbones:
 
     python -m venv REF && REF/bin/pip install torch jax safetensors numpy ml_dtypes
     PYTHONPATH=. REF/bin/python bench/throughput.py --sizes 224 256 --batches 8 32 128
 
-All contenders see the same bytes, already resized, and end with the class token after the final normalisation. They
-take turns, one batch each, so that whatever else the machine does hits all alike; the table gives each one's median
+All contenders get the same bytes, already resized, and return the class token after the final normalisation. They take
+turns, one batch each, so that other work on the machine slows all of them down. The table has the median of each
 (images per second) and its ratio to the best of PyTorch's. Memory is the peak resident size of a process that runs one
-contender alone, less what it had before it made the model; on a GPU it is the allocator's peak.
+contender alone, minus its size before it made the model. On a GPU it is the peak of the allocator.
 """
 
 import argparse
@@ -31,7 +31,7 @@ Contender = Callable[[], Any]
 
 
 def weights(size: int) -> tuple[dict[str, np.ndarray], list[dict[str, np.ndarray]]]:
-    """Of the size of a real one, in the layout of `dpfc_cli.backbones.vit`."""
+    """Random weights of the real sizes, in the layout of `dpfc_cli.backbones.vit`."""
     random = np.random.default_rng(0)
     count = (size // PATCH) ** 2
 
@@ -150,7 +150,7 @@ def contender(name: str, size: int, batch: int, precision: str) -> Contender:
 
 
 def memory(name: str, size: int, batch: int, precision: str) -> float:
-    """MB, measured in a process of its own."""
+    """Peak memory in MB, measured in a separate process."""
     arguments = [sys.executable, __file__, "--alone", name, str(size), str(batch), precision]
     done = subprocess.run(arguments, check=True, capture_output=True, text=True)
     return float(done.stdout.split()[-1])
@@ -175,7 +175,7 @@ def alone(name: str, size: int, batch: int, precision: str) -> float:
 
 
 def peak() -> float:
-    """MB. (getrusage would tell the parent's, too, which a process inherits with its memory.)"""
+    """Peak memory of this process in MB. (getrusage would include the peak that is inherited from the parent.)"""
     lines = Path("/proc/self/status").read_text("ascii").splitlines()
     return next(float(line.split()[1]) for line in lines if line.startswith("VmHWM")) / 1e3
 
@@ -187,7 +187,7 @@ def compare(size: int, batch: int, precision: str, names: tuple[str, ...], round
         rows = run()
         run()
         expected = rows if expected is None else expected
-        # The same function, or the comparison is void.
+        # Contenders that compute different functions cannot be compared.
         error = np.abs(rows - expected).max() / np.linalg.norm(expected, axis=1).mean()
         assert error < (1e-4 if precision == "float32" else 0.05), (name, error)
     times: dict[str, list[float]] = {name: [] for name in names}

@@ -17,14 +17,14 @@ import numpy as np
 from dpfc_cli import images
 from dpfc_cli.errors import UserError
 from dpfc_cli.features.manifest import Manifest
-from dpfc_cli.features.writer import FeatureWriter, Share, Task
+from dpfc_cli.features.writer import FeatureWriter, PlannedShard, Task
 
 if TYPE_CHECKING:
     from dpfc_cli.backbones import Backbone
 
 LIBRARIES = ("jax", "numpy", "pillow", "h5py")
 Advance = Callable[[int, int], None]
-Wanted = Iterator[tuple[Task, images.Split, int, int]]
+Wanted = Iterator[tuple[PlannedShard, images.Split, int, int]]
 
 
 def identity_of(
@@ -55,11 +55,19 @@ def manifest_of(source: images.ImageSet, backbone: "Backbone", dtype: str, ident
     versions = {"dpfc": __version__, **{name: version(name) for name in LIBRARIES}}
     description = {"dataset": source.name, "identity": identity}
     return Manifest(
-        source.classes, backbone.dim, dtype, 1, source.origin, {}, backbone.describe(), description, versions
+        classes=source.classes,
+        dim=backbone.dim,
+        dtype=dtype,
+        labels_per_record=1,
+        origin=source.origin,
+        splits={},
+        backbone=backbone.describe(),
+        source=description,
+        versions=versions,
     )
 
 
-def distributed() -> Share | None:
+def distributed() -> Task | None:
     """The part of this process under `jax.distributed`, which is set up here if JAX_COORDINATOR_ADDRESS asks for it."""
     import jax
 
@@ -88,38 +96,36 @@ def run(
     tolerant: a picture that cannot be decoded becomes a null record, as do features beyond the dtype (if the writer is
     tolerant, too); otherwise UserError.
     """
-    tasks = writer.tasks
-    total, done = sum(task.stop - task.start for task in tasks), 0
-    with closing(images.batches(_wanted(writer, tasks, source, backbone.batch), tolerant)) as decoded:
-        for task, computed in itertools.groupby(_computed(decoded, backbone), key=lambda found: found[0]):
-            labels = source.splits[task.split].labels
-            with writer.shard(task) as sink:
+    missing = writer.missing
+    total, done = sum(planned.rows for planned in missing), 0
+    with closing(images.batches(_wanted(writer, missing, source, backbone.batch), tolerant)) as decoded:
+        for planned, computed in itertools.groupby(_computed(decoded, backbone), key=lambda found: found[0]):
+            labels = source.splits[planned.split].labels
+            with writer.shard(planned) as sink:
                 for _, batch, features in computed:
-                    # NaN is what the writer takes for a null record.
-                    features[~batch.whole] = np.nan
                     stop = batch.start + len(features)
-                    sink.append(features, labels[batch.start : stop])
+                    sink.append(features, labels[batch.start : stop], ~batch.whole)
                     done += len(features)
                     if advance:
                         advance(done, total)
     return done
 
 
-def _wanted(writer: FeatureWriter, tasks: list[Task], source: images.ImageSet, rows: int) -> Wanted:
+def _wanted(writer: FeatureWriter, missing: list[PlannedShard], source: images.ImageSet, rows: int) -> Wanted:
     """The batches of the shards that are ours, a shard being claimed when its first batch is to be decoded."""
-    for task in tasks:
-        if writer.claim(task):
-            for start in range(task.start, task.stop, rows):
-                yield task, source.splits[task.split], start, min(start + rows, task.stop)
+    for planned in missing:
+        if writer.claim(planned):
+            for start in range(planned.start, planned.stop, rows):
+                yield planned, source.splits[planned.split], start, min(start + rows, planned.stop)
 
 
 def _computed(
-    decoded: Iterator[tuple[Task, images.Batch]], backbone: "Backbone"
-) -> Iterator[tuple[Task, images.Batch, np.ndarray]]:
+    decoded: Iterator[tuple[PlannedShard, images.Batch]], backbone: "Backbone"
+) -> Iterator[tuple[PlannedShard, images.Batch, np.ndarray]]:
     """Each batch with its features, the device working one batch ahead."""
     waiting = None
-    for task, batch in decoded:
-        submitted = (task, batch, backbone.submit(batch.pixels))
+    for planned, batch in decoded:
+        submitted = (planned, batch, backbone.submit(batch.pixels))
         if waiting is not None:
             yield _fetched(*waiting)
         waiting = submitted
@@ -127,5 +133,7 @@ def _computed(
         yield _fetched(*waiting)
 
 
-def _fetched(task: Task, batch: images.Batch, submitted: Any) -> tuple[Task, images.Batch, np.ndarray]:
-    return task, batch, np.array(submitted)
+def _fetched(
+    planned: PlannedShard, batch: images.Batch, submitted: Any
+) -> tuple[PlannedShard, images.Batch, np.ndarray]:
+    return planned, batch, np.asarray(submitted)

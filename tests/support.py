@@ -1,18 +1,33 @@
 """What several rooms' tests share: block streams from arrays, small data sets, and oracles that watch."""
 
 from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import numpy as np
 import pytest
 
+from dpfc_cli.features.manifest import Manifest
+from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.heads.head import Head
+from dpfc_cli.methods import METHODS
 from dpfc_cli.methods.method import Solution
 from dpfc_cli.privacy import curator as curator_module
+from dpfc_cli.privacy.accounting import Claim, Guarantee
 from dpfc_cli.privacy.chain import Centre, Chain, Clip, Linear
-from dpfc_cli.privacy.curator import BlockStream, Curator
+from dpfc_cli.privacy.curator import BlockStream, Curator, Unprotected
 from dpfc_cli.privacy.noise import Bits, SeededBits
-from dpfc_cli.privacy.oracle import Facts, Plan
+from dpfc_cli.privacy.facts import Facts
+from dpfc_cli.privacy.oracle import Mechanism, Plan, planned
 from dpfc_cli.privacy.queries import ClassGrams, ClassSums, Gradient, Gram, Hessians, Mean, Query
+
+from dpfc_cli.training.calibrate import Calibrated
+from dpfc_cli.training.charge import charge
+from dpfc_cli.training.check import check
+from dpfc_cli.training.observer import Observer
+from dpfc_cli.training.request import Privacy, Request
+from dpfc_cli.training.run import Trained, run
 
 CHAIN = (Clip(1.0),)
 
@@ -86,7 +101,47 @@ class Watching:
 
 
 def curator(facts: Facts, plan: Plan, mu: float, x: np.ndarray, labels: np.ndarray, seed: int = 0) -> Curator:
-    return Curator(facts, plan, mu, stream_of(x, labels), SeededBits(seed))
+    return Curator(Mechanism(facts=facts, plan=plan, mu=mu), Unprotected(stream_of(x, labels)), SeededBits(seed))
+
+
+def plan_of(facts: Facts, *releases: tuple[Query, float], rate: float = 1.0) -> Plan:
+    """The plan that releases these queries with these shares, each seeing records at that rate."""
+    return Plan(tuple(planned(query, facts, share, rate) for query, share in releases))
+
+
+def calibrated_at(
+    facts: Facts, plan: Plan, mu: float | None, claim: Claim = "private", epsilon: float = 1.0, method: str = "dp-fc"
+) -> Calibrated:
+    """A training of that plan at that μ, as calibration would leave it. mu: None without noise."""
+    privacy = Privacy(epsilon=None if mu is None else epsilon, seed=7 if claim == "research" else None)
+    assert privacy.claim == claim
+    return Calibrated(
+        method=METHODS[method],
+        facts=facts,
+        privacy=privacy,
+        given={},
+        options=METHODS[method].defaults(facts, mu, {}),
+        plan=plan,
+        mechanism=None if mu is None else Mechanism(facts=facts, plan=plan, mu=mu),
+        guarantee=None if mu is None else Guarantee(epsilon=epsilon, delta=1e-5, mu=mu, eta=1e-60),
+    )
+
+
+def trained(features: FeatureSet, calibrated: Calibrated, folder: Path) -> Trained:
+    """The training of a calibration on a feature set: checked, charged and run. The head lies in the folder."""
+    request = Request(features=features, folder=folder, privacy=calibrated.privacy)
+    checked = check(request, calibrated, Observer())
+    return run(charge(checked), Observer())
+
+
+def set_with(manifest: Manifest, name: str = "set") -> FeatureSet:
+    """Stands for a feature set where its manifest and its name are all that is asked for."""
+    return cast(FeatureSet, SimpleNamespace(manifest=manifest, name=name))
+
+
+def said_of(plan: Plan) -> list[tuple[str, tuple[int, ...]]]:
+    """Kind and shape of each planned release."""
+    return [(release.kind, release.shape) for release in plan.releases]
 
 
 def integers(a: np.ndarray) -> list[int]:
@@ -98,5 +153,5 @@ def integers(a: np.ndarray) -> list[int]:
 
 def accuracy(solution: Solution, x: np.ndarray, y: np.ndarray) -> float:
     """The share of records whose class scores highest."""
-    scores = Head(solution.chain, solution.weight, solution.bias, {}).scores(x)
+    scores = Head(chain=solution.chain, weight=solution.weight, bias=solution.bias, card={}).scores(x)
     return float((scores.argmax(axis=1) == y).mean())

@@ -18,7 +18,7 @@ from dpfc_cli.backbones import Backbone
 from dpfc_cli.errors import UserError
 from dpfc_cli.features.manifest import Manifest
 from dpfc_cli.features.reader import FeatureSet
-from dpfc_cli.features.writer import FeatureWriter, Share
+from dpfc_cli.features.writer import FeatureWriter, Task
 from dpfc_cli.images import Geometry, ImageSet, open_images
 
 SQUARE = Geometry(8, 8)
@@ -62,7 +62,7 @@ def extracted(
     pictures: Path,
     out: Path,
     backbone: Backbone | None = None,
-    share: Share | None = None,
+    task: Task | None = None,
     tolerant: bool = False,
     source: ImageSet | None = None,
 ) -> Manifest | None:
@@ -70,7 +70,17 @@ def extracted(
     backbone = backbone or Means()
     identity = extraction.identity_of(source, backbone, "float16", SQUARE, on_error="null" if tolerant else None)
     rows = {name: split.n for name, split in source.splits.items()}
-    writer = FeatureWriter(out, rows, backbone.dim, "float16", 1, identity, 5, share, tolerant)
+    writer = FeatureWriter(
+        out,
+        rows=rows,
+        dim=backbone.dim,
+        dtype="float16",
+        labels_per_record=1,
+        identity=identity,
+        shards=5,
+        task=task,
+        tolerant=tolerant,
+    )
     extraction.run(writer, source, backbone, tolerant)
     return writer.finish(extraction.manifest_of(source, backbone, "float16", identity))
 
@@ -114,16 +124,16 @@ def test_interrupted_again_and_again_it_ends_with_the_same_bytes(pictures, tmp_p
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from dpfc_cli.features import writer
+from dpfc_cli import files
 from tests.test_extraction import extracted
-real, calls, kill_at = writer._fsync, 0, int(sys.argv[3])
-def fsync(path):
+real, calls, kill_at = files.sync, 0, int(sys.argv[3])
+def sync(path):
     global calls
-    calls += 1
+    calls += path.name.endswith(".h5.tmp")
     if calls == kill_at:
         os.kill(os.getpid(), signal.SIGKILL)
     real(path)
-writer._fsync = fsync
+files.sync = sync
 extracted(Path(sys.argv[1]), Path(sys.argv[2]))
 """
 
@@ -141,7 +151,7 @@ def test_killed_while_a_shard_is_closed_it_goes_on_to_the_same_bytes(pictures, t
 @pytest.mark.parametrize("parts", [2, 3])
 def test_shared_by_several_it_ends_with_the_same_bytes(pictures, tmp_path, undisturbed, parts):
     out = tmp_path / "set"
-    finished = [extracted(pictures, out, share=(i, parts)) for i in range(1, parts + 1)]
+    finished = [extracted(pictures, out, task=(i, parts)) for i in range(1, parts + 1)]
     assert finished[:-1] == [None] * (parts - 1)
     assert files(out) == undisturbed
 
@@ -151,7 +161,7 @@ def test_at_the_same_time_too(pictures, tmp_path, undisturbed):
 import sys
 from pathlib import Path
 from tests.test_extraction import extracted
-extracted(Path(sys.argv[1]), Path(sys.argv[2]), share=(int(sys.argv[3]), 3))
+extracted(Path(sys.argv[1]), Path(sys.argv[2]), task=(int(sys.argv[3]), 3))
 """
     out = tmp_path / "set"
     arguments = [sys.executable, "-c", program, str(pictures), str(out)]

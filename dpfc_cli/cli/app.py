@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
 from dpfc_cli import __version__
 from dpfc_cli.errors import UserError
@@ -50,7 +51,7 @@ def _common(
 
 
 def command(
-    name: str, when_stopped: str = "Nothing was changed."
+    name: str, when_stopped: str = "Nothing was changed.", cls: type[TyperCommand] = TyperCommand
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Register a function as a command whose every ending is one of the exit codes. when_stopped: said after Ctrl-C."""
 
@@ -60,9 +61,9 @@ def command(
             try:
                 function(*args, **kwargs)
             except UserError as error:
-                _fail(error.what, error.remedy, error.exit_code)
-            except KeyboardInterrupt:
-                _fail("Stopped.", when_stopped, 130)
+                _fail(*error.text(flag_of), error.exit_code)
+            except KeyboardInterrupt as stopped:
+                _fail("Stopped.", " ".join(getattr(stopped, "__notes__", [when_stopped])), 130)
             except MemoryError:
                 _fail("The machine's memory ran out.", "Free some, or use fewer features (--pool mean) or classes.", 2)
             except (typer.Exit, typer.Abort):
@@ -78,10 +79,15 @@ def command(
                     1,
                 )
 
-        app.command(name)(guarded)
+        app.command(name, cls=cls)(guarded)
         return function
 
     return register
+
+
+def flag_of(name: str) -> str:
+    """A parameter as it is typed."""
+    return "--" + name.replace("_", "-")
 
 
 def _fail(what: str, remedy: str, code: int) -> None:

@@ -3,7 +3,7 @@
 import json
 import math
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -11,7 +11,7 @@ from dpfc_cli.cli import display
 from dpfc_cli.cli.app import command
 
 if TYPE_CHECKING:
-    from dpfc_cli.methods.method import Method
+    from dpfc_cli.methods import AnyMethod
     from dpfc_cli.trust.audit import Audit
 
 STEPS = 3
@@ -37,12 +37,14 @@ def audit(
 
     The records are made up, since what an audit prints is not private; your feature sets and ledgers are not touched.
     """
-    from dpfc_cli.errors import UserError
+    from dpfc_cli.errors import UserError, parameter
     from dpfc_cli.methods import METHODS, method_named
     from dpfc_cli.trust.audit import FACTS
 
     if not 0.5 <= confidence < 1:
-        raise UserError(f"--confidence must lie between 0.5 and 1, not at {confidence:g}.", "Give one such as 0.95.")
+        raise UserError(
+            f"{parameter('confidence')} must lie between 0.5 and 1, not at {confidence:g}.", "Give one such as 0.95."
+        )
     chosen = list(METHODS.values()) if method == "all" else [method_named(method, FACTS)]
     found = [_audited(each, epsilon, delta, runs, trainings, confidence) for each in chosen]
     violated = [a.method for a in found if a.violated]
@@ -59,25 +61,31 @@ def audit(
 
 
 def _audited(
-    method: "Method[Any]", epsilon: float, delta: float, runs: int, trainings: int, confidence: float
+    method: "AnyMethod", epsilon: float, delta: float, runs: int, trainings: int, confidence: float
 ) -> "Audit":
-    from dpfc_cli import training
-    from dpfc_cli.errors import UserError
+    from dpfc_cli.errors import UserError, parameter
     from dpfc_cli.privacy.noise import SystemBits
+    from dpfc_cli.training.calibrate import calibrate
+    from dpfc_cli.training.request import Privacy
     from dpfc_cli.trust import audit
 
-    given = {"steps": STEPS} if "steps" in method.options.__dataclass_fields__ else {}
-    c = training.calibrate(method, audit.FACTS, given, training.Privacy(epsilon, delta))
+    given = {"steps": STEPS} if "steps" in method.declared else {}
+    c = calibrate(method, audit.FACTS, given, Privacy(epsilon=epsilon, delta=delta))
     assert c.guarantee is not None
+    assert c.mechanism is not None
     least = audit.least_runs(c.guarantee.mu)
     if runs < least:
         raise UserError(
-            f"The releases of --runs {runs} can refute nothing: a claim of epsilon = {epsilon:g} at delta = {delta:g} "
-            "would stand even if every guess were right.",
-            f"Give --runs {least} or more." if least <= MOST_RUNS else "Audit a smaller --epsilon.",
+            f"{parameter('runs')} {runs} is too few to show that a claim of epsilon = {epsilon:g} at delta = {delta:g} "
+            "is false, even if every guess were right.",
+            f"Give {parameter('runs')} {least} or more."
+            if least <= MOST_RUNS
+            else f"Audit a smaller {parameter('epsilon')}.",
         )
     with display.meter(f"Attacking {method.name}", "pairs") as progress:
-        return audit.audit(method, c.options, c.plan, c.guarantee, runs, trainings, confidence, SystemBits(), progress)
+        return audit.audit(
+            method, c.options, c.mechanism, c.guarantee, runs, trainings, confidence, SystemBits(), progress
+        )
 
 
 def _show(found: list["Audit"], confidence: float) -> None:

@@ -1,18 +1,17 @@
-"""`dpfc budget`: what σ is worth, what ε costs, and what has been spent."""
+"""`dpfc budget`: what σ is worth, what ε costs, and what was spent."""
 
 import json
 import math
-from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from dpfc_cli.cli import display, places
 from dpfc_cli.cli.app import command
-from dpfc_cli.errors import counted, sentence
+from dpfc_cli.errors import UserError, counted, parameter, sentence
 
 if TYPE_CHECKING:
+    from dpfc_cli.training.account import Account
     from dpfc_cli.training.ledger import Entry
 
 DELTAS = (1e-5, 1e-6, 1e-7)
@@ -21,30 +20,38 @@ DELTAS = (1e-5, 1e-6, 1e-7)
 @command("budget")
 def budget(
     sigma: Annotated[
-        float | None, typer.Option(help="Noise multiplier of each of the equal releases: which ε is that?")
+        float | None,
+        typer.Option("--sigma", "--noise-multiplier", help="Noise multiplier of equal releases: what is it as ε?"),
     ] = None,
-    epsilon: Annotated[float | None, typer.Option(help="ε: which noise multiplier does that take?")] = None,
+    epsilon: Annotated[float | None, typer.Option(help="ε: which noise multiplier does it take?")] = None,
     delta: Annotated[
         list[float] | None, typer.Option(help="δ; may be given several times. Default: 1e-5, 1e-6, 1e-7.")
     ] = None,
     steps: Annotated[
         int | None, typer.Option(min=1, max=10_000, help="Steps T of the iterative methods. Default: theirs.")
     ] = None,
-    features: Annotated[str | None, typer.Option(help="Feature set whose ledger to show, by path or name.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
+    features: Annotated[
+        str | None, typer.Option(metavar="SET", help="Feature set whose ledger is shown, by path or name.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Write one JSON object to stdout.")] = False,
 ) -> None:
-    """Convert between σ and ε for every method; without either, show what the ledger says has been spent.
+    """Convert between σ and ε for every method. Without either, show what was spent, as the ledgers say.
 
-    σ is that of equal releases, as train's --sigma is. Conversions are exact (Gaussian differential privacy); beside
-    them stands the paper's looser one, ρ + 2√(ρ·ln(1/δ)), for comparison.
+    σ is the noise multiplier of equal releases, as train's --noise-multiplier is. Conversions are exact (Gaussian
+    differential privacy). The paper's looser conversion, ρ + 2√(ρ·ln(1/δ)), stands beside them for comparison.
     """
-    from dpfc_cli.errors import UserError
     from dpfc_cli.privacy.accounting import check_privacy
 
     if sigma is not None and epsilon is not None:
-        raise UserError("--sigma and --epsilon were both given.", "Give one: σ to get ε, or ε to get σ.")
+        raise UserError(
+            f"{parameter('sigma')} and {parameter('epsilon')} were both given.",
+            "Give σ to get ε, or ε to get σ.",
+            code="conflict",
+        )
     if sigma is not None and not (sigma > 0 and math.isfinite(sigma)):
-        raise UserError(f"--sigma must be a positive number, not {sigma:g}.", "Give a noise multiplier such as 10.")
+        raise UserError(
+            f"{parameter('sigma')} must be a positive number, not {sigma:g}.", "Give a noise multiplier such as 10."
+        )
     deltas = tuple(delta or DELTAS)
     try:
         for value in deltas:
@@ -52,19 +59,30 @@ def budget(
     except ValueError as error:
         raise UserError(sentence(error), "Give an ε such as 1 and a δ such as 1e-5.") from error
     if steps is not None and sigma is None and epsilon is None:
-        raise UserError("--steps says nothing without --sigma or --epsilon.", "Give one of them too, or leave it out.")
+        raise UserError(
+            f"{parameter('steps')} has no meaning without {parameter('sigma')} or {parameter('epsilon')}.",
+            "Give one of them too, or leave it out.",
+            code="conflict",
+        )
     result: dict[str, Any] = {}
+    account = None
     if sigma is not None or epsilon is not None:
-        result["conversion"] = _conversion(sigma, epsilon, deltas, steps)
+        from dpfc_cli.training.convert import conversions
+
+        rows = conversions(noise_multiplier=sigma, epsilon=epsilon, deltas=deltas, steps=steps)
+        result["conversion"] = rows
     if features is not None or not result:
-        result["spent"] = spent_on(_ledger(features), deltas)
+        from dpfc_cli.training.account import account_of
+
+        account = account_of(places.ledger(features))
+        result["spent"] = account.to_json(deltas)
     if as_json:
         print(json.dumps(_finite(result), allow_nan=False))  # noqa: T201
         return
     if "conversion" in result:
         _show_conversion(result["conversion"], sigma, epsilon)
-    if "spent" in result:
-        _show_spent(result["spent"])
+    if account is not None:
+        _show_spent(account, deltas)
 
 
 def _finite(value: Any) -> Any:
@@ -74,37 +92,6 @@ def _finite(value: Any) -> Any:
     if isinstance(value, list):
         return [_finite(item) for item in value]
     return None if isinstance(value, float) and math.isinf(value) else value
-
-
-def _conversion(
-    sigma: float | None, epsilon: float | None, deltas: tuple[float, ...], steps: int | None
-) -> list[dict[str, Any]]:
-    from dpfc_cli.methods import METHODS
-    from dpfc_cli.privacy.oracle import Facts
-
-    facts = Facts(n=1, m=2, d=1)
-    rows = []
-    for method in METHODS.values():
-        iterates = "steps" in method.options.__dataclass_fields__
-        options = method.defaults(facts, 1.0, {"steps": steps} if iterates and steps else {})
-        releases = method.plan(facts, options).count
-        for delta in deltas:
-            row = {"method": method.name, "steps": options.steps if iterates else None, "releases": releases}
-            rows.append({**row, "delta": delta, **_converted(sigma, epsilon, delta, releases)})
-    return rows
-
-
-def _converted(sigma: float | None, epsilon: float | None, delta: float, releases: int) -> dict[str, float]:
-    """ε of σ or σ of ε, exactly, and the same by the paper's conversion."""
-    from dpfc_cli.privacy import accounting
-
-    if sigma is not None:
-        mu = accounting.mu_of_sigma(sigma, releases)
-        paper = max(accounting.zcdp_epsilon(mu, delta), accounting.LEAST_EPSILON)
-        return {"sigma": sigma, "epsilon": accounting.epsilon_for(mu, delta), "paper": paper}
-    assert epsilon is not None
-    exact, paper = accounting.mu_for(epsilon, delta), accounting.zcdp_mu(epsilon, delta)
-    return {"epsilon": epsilon, "sigma": math.sqrt(releases) / exact, "paper": math.sqrt(releases) / paper}
 
 
 def _show_conversion(rows: list[dict[str, Any]], sigma: float | None, epsilon: float | None) -> None:
@@ -127,92 +114,39 @@ def _show_conversion(rows: list[dict[str, Any]], sigma: float | None, epsilon: f
         )
 
 
-def _ledger(features: str | None) -> Path:
-    """The ledger asked for, or the newest one."""
-    from dpfc_cli.errors import UserError
-    from dpfc_cli.training.ledger import SUFFIX, ledger_path
-
-    if features is not None:
-        return ledger_path(places.set_folder(features))
-    folder = places.features_folder()
-    # A set may be a link to a folder elsewhere: its ledger then lies there.
-    found = {ledger_path(p.parent) for p in folder.glob("*/manifest.json")} | set(folder.glob(f"*{SUFFIX}"))
-    found = {p.resolve() for p in found if p.exists()}
-    if not found:
-        raise UserError(
-            f"Nothing to show: no ledger in '{folder}', and neither --sigma nor --epsilon was given.",
-            "Try: dpfc budget --sigma 10 --steps 10, or train something first.",
-        )
-    return max(found, key=lambda p: p.stat().st_mtime_ns)
-
-
-def spent_on(path: Path, deltas: tuple[float, ...], planned: Sequence["Entry"] = ()) -> dict[str, Any]:
-    """What the ledger says, together with those beside it of feature sets made of the same records. planned: trainings
-    that are not charged yet, which ε is to count too.
-    """
-    from dpfc_cli.features.manifest import MANIFEST, load
-    from dpfc_cli.training.ledger import SUFFIX, composes_exactly, read, records_of, together
-
-    own = read(path)
-    records = {row.records for row in own}
-    folder = path.with_name(path.name.removesuffix(SUFFIX))
-    if (folder / MANIFEST).exists():
-        records.add(records_of(load(folder)))
-    others = sorted(set(path.parent.glob(f"*{SUFFIX}")) - {path})
-    rows = [(p, row) for p in (path, *others) for row in read(p) if p == path or row.records in records]
-    all_rows = [*(row for _, row in rows), *planned]
-    known = {p for p, _ in rows} | {path}
-    return {
-        "ledger": str(path),
-        "feature_sets": sorted({p.name.removesuffix(SUFFIX) for p, _ in rows} | {path.name.removesuffix(SUFFIX)}),
-        "not_counted": sorted(p.name.removesuffix(SUFFIX) for p in others if p not in known),
-        "adjacency": "zero-out",
-        "exact": composes_exactly(all_rows),
-        "epsilon": {f"{d:g}": together(all_rows, d) for d in deltas},
-        "unprotected": sum(row.claim != "private" for _, row in rows),
-        "trainings": [
-            {
-                **{
-                    name: getattr(row, name)
-                    for name in ("at", "method", "claim", "epsilon", "delta", "adjacency", "head")
-                },
-                "feature_set": p.name.removesuffix(SUFFIX),
-            }
-            for p, row in sorted(rows, key=lambda item: item[1].at)
-        ],
-    }
-
-
-def _show_spent(spent: dict[str, Any]) -> None:
-    private = [t for t in spent["trainings"] if t["claim"] == "private"]
-    others = [t for t in spent["trainings"] if t["claim"] != "private"]
-    sets, folder = ", ".join(spent["feature_sets"]), Path(spent["ledger"]).parent
-    columns = ("when (UTC)", "feature set", "head", "method")
+def _show_spent(account: "Account", deltas: tuple[float, ...]) -> None:
+    private = [(name, row) for name, row in account.rows if row.claim == "private"]
+    others = [(name, row) for name, row in account.rows if row.claim != "private"]
+    sets = ", ".join(sorted({account.name, *(name for name, _ in account.linked)}))
+    columns = ("when (UTC)", "feature set", "head", "method", "state")
     display.table(
-        f"Charged to the records of {sets}, as far as the ledgers in {folder} know",
+        f"Charged to the records of {sets}, as far as the ledgers in {account.ledger.parent} know",
         (*columns, "adjacency", "delta", "epsilon"),
-        [(*_named(t), t["adjacency"], f"{t['delta']:g}", display.epsilon(t["epsilon"])) for t in private],
-        left=6,
+        [
+            (*_named(name, row), row.adjacency, f"{row.delta:g}", display.epsilon(row.epsilon or math.inf))
+            for name, row in private
+        ],
+        left=7,
     )
-    bound = "exact" if spent["exact"] else "an upper bound"
-    total = [(d, display.epsilon(e)) for d, e in spent["epsilon"].items()]
+    bound = "exact" if account.exact else "an upper bound"
+    total = [(f"{delta:g}", display.epsilon(account.epsilon(delta))) for delta in deltas]
     display.table(f"Spent by these together ({bound}, zero-out adjacency)", ("delta", "epsilon"), total)
     if others:
-        rows = [(*_named(t), t["claim"]) for t in others]
-        display.table("Without a guarantee: epsilon = ∞", (*columns, "claim"), rows, left=5)
-    if spent["not_counted"]:
+        rows = [(*_named(name, row), row.claim) for name, row in others]
+        display.table("Without a guarantee: epsilon = ∞", (*columns, "claim"), rows, left=6)
+    if account.not_counted:
         display.warn(
-            f"Not counted: {', '.join(spent['not_counted'])}. Sets are linked when made of exactly the same pictures; "
-            "one that only shares some with these spends their privacy, too."
+            f"Not counted: {', '.join(account.not_counted)}. Sets are linked if they were made of exactly the same "
+            "pictures. A set that only shares some of them spends their privacy, too."
         )
-    if spent["unprotected"]:
+    if account.unprotected:
         display.warn(
-            f"Not in the sum: {counted(spent['unprotected'], 'training')} without a guarantee. "
+            f"Not in the sum: {counted(account.unprotected, 'training')} without a guarantee. "
             "What was released there has epsilon = ∞."
         )
 
 
-def _named(training: dict[str, Any]) -> tuple[str, str, str, str]:
-    """When a training was, and what it was of."""
-    when, head = training["at"][:16].replace("T", " "), training["head"].removesuffix(".safetensors")
-    return when, training["feature_set"], head, training["method"]
+def _named(feature_set: str, row: "Entry") -> tuple[str, str, str, str, str]:
+    """When a training was, what it was of, and what became of it."""
+    when, head = row.at[:16].replace("T", " "), row.head.removesuffix(".safetensors")
+    return when, feature_set, head, row.method, row.state

@@ -1,6 +1,7 @@
 """`dpfc evaluate`: how good a head is, beside what it cost."""
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -8,6 +9,7 @@ import typer
 
 from dpfc_cli.cli import display, places
 from dpfc_cli.cli.app import command
+from dpfc_cli.folders import features_folder, heads_folder
 
 if TYPE_CHECKING:
     from dpfc_cli.features.reader import FeatureSet
@@ -28,14 +30,14 @@ def evaluate(
 ) -> None:
     """Score a head on a labelled split: top-1, top-5, per class, mean average precision of label sets; and its cost."""
     from dpfc_cli.errors import UserError
-    from dpfc_cli.heads.head import load, newest
+    from dpfc_cli.heads.head import Head, newest
     from dpfc_cli.heads.metrics import average_precisions, score
     from dpfc_cli.trust.statement import hold_out_of
 
-    path = head or newest(places.HEADS)
+    path = head or newest(heads_folder())
     if head is None:
         display.say(f"Head: {path} (the newest private one; name another with --head)")
-    loaded = load(path)
+    loaded = Head.load(path)
     found = _features(features, str(loaded.card["features"]["name"]))
     manifest, card, own = found.manifest, loaded.card, loaded.card["features"]
     facts = found.split(split)
@@ -105,14 +107,16 @@ def _features(given: str | None, own: str) -> "FeatureSet":
     """The set to score on. own: the name of the one that the head was trained on, whose test split is the default."""
     if given is not None:
         return places.feature_set(given)[0]
-    found = places.set_of_training(own)
+    from dpfc_cli.features.lookup import set_of_training
+
+    found = set_of_training(own)
     if found is not None:
         display.say(f"Features: {found.folder} (named as the set of the training; name another with --features)")
         return found
     found, _ = places.feature_set(None)
     display.say(
         f"Features: {found.folder} (the newest set, for '{own}', which the head was trained on, is not in "
-        f"'{places.features_folder()}'; name another with --features)"
+        f"'{features_folder()}'; name another with --features)"
     )
     return found
 
@@ -128,7 +132,7 @@ def _counted(blocks: Any, n: int, advance: display.Meter) -> Any:
         advance(start + len(x), n)
 
 
-def _show(result: dict[str, Any], card: dict[str, Any]) -> None:
+def _show(result: dict[str, Any], card: Mapping[str, Any]) -> None:
     from dpfc_cli.trust.statement import brief
 
     precision = result["mean_average_precision"]

@@ -17,7 +17,7 @@ from dpfc_cli.cli.classes import class_names
 if TYPE_CHECKING:
     from dpfc_cli.backbones import Backbone
     from dpfc_cli.features.manifest import Manifest
-    from dpfc_cli.features.writer import FeatureWriter, Share
+    from dpfc_cli.features.writer import FeatureWriter, Task
     from dpfc_cli.images import Geometry, ImageSet
 
 DTYPES = ("float16", "float32")
@@ -141,7 +141,7 @@ def extract(
     ):
         if value not in known:
             raise unknown(kind, value, known)
-    share = _share(task)
+    part = _task(task)
     _check_part(hold_out)
     # Known before a single byte is fetched or read.
     backbones.check(model, pool, preprocess, weights)
@@ -158,7 +158,7 @@ def extract(
     from dpfc_cli.features.writer import FeatureWriter, already_complete, asserted
     from dpfc_cli.sources.label_columns import check_classes
 
-    share = share or extraction.distributed()
+    part = part or extraction.distributed()
     with display.stages("Opening the data set", "B" if images.small(dataset) else "files") as advance:
         source = images.open_images(dataset, data_dir, geometry, named, advance)
     check_classes(source.classes, source.origin == "inferred")
@@ -189,9 +189,20 @@ def extract(
         report(folder, asserted(folder, manifest))
         return
     rows = {name: split.n for name, split in source.splits.items()}
-    with closing(FeatureWriter(folder, rows, backbone.dim, dtype, 1, identity, shards, share, tolerant)) as writer:
+    writer = FeatureWriter(
+        folder,
+        rows=rows,
+        dim=backbone.dim,
+        dtype=dtype,
+        labels_per_record=1,
+        identity=identity,
+        shards=shards,
+        task=part,
+        tolerant=tolerant,
+    )
+    with closing(writer):
         if writer.resumed:
-            display.say(f"Going on with '{folder}': {counted(len(writer.tasks), 'shard')} still to be made.")
+            display.say(f"Going on with '{folder}': {counted(len(writer.missing), 'shard')} still to be made.")
         _run(writer, source, backbone, tolerant)
         finished = writer.finish(manifest)
     if finished is None:
@@ -221,7 +232,7 @@ def _check_part(hold_out: float | None) -> None:
         )
 
 
-def _share(task: str | None) -> "Share | None":
+def _task(task: str | None) -> "Task | None":
     """(i, N) of 'i/N'."""
     from dpfc_cli.errors import UserError
 
@@ -288,7 +299,7 @@ def _name(after: str, model: str, pool: str | None, preprocess: str, hold_out: f
 def report(folder: Path, manifest: "Manifest") -> None:
     """What a feature set is, as a table."""
     from dpfc_cli.errors import counted
-    from dpfc_cli.training import foreboding_of_width
+    from dpfc_cli.training.warn import warnings_of_width
 
     splits = "; ".join(
         f"{name} {split.n:,} in {counted(len(split.shards), 'shard')}"
@@ -316,7 +327,7 @@ def report(folder: Path, manifest: "Manifest") -> None:
             ),
         ],
     )
-    for warning in foreboding_of_width(manifest.dim):
+    for warning in warnings_of_width(manifest.dim):
         display.warn(warning)
     if "test" not in manifest.splits:
         display.warn(

@@ -38,29 +38,23 @@ def import_(
     shards: Annotated[int | None, typer.Option(min=1, max=99_999, help="Shards per split. Default: by size.")] = None,
 ) -> None:
     """Take features that something else computed, of pictures, texts or anything, into a feature set."""
-    from dpfc_cli.errors import UserError, unknown
     from dpfc_cli.features.importing import import_features
-    from dpfc_cli.features.tables import ACCEPTED
 
-    if dtype is not None and dtype not in DTYPES:
-        raise unknown("dtype", dtype, DTYPES)
-    if not path.exists() and path.suffix != ".parquet":
-        raise UserError(f"There is no '{path}'.", f"Name {ACCEPTED}.")
     named = path if path.exists() else path.parent
     name = named.resolve().stem if named.is_file() else named.resolve().name
     folder = places.named(name if out is None else out)
     with display.stages("Opening", "records") as advance:
-        manifest, made = import_features(
+        features, made = import_features(
             path,
             folder,
-            class_names(classes),
-            labels_per_record,
-            dtype,
-            shards,
-            advance,
-            column,
-            label_column,
+            classes=class_names(classes),
+            labels_per_record=labels_per_record,
+            dtype=dtype,
+            shards=shards,
+            progress=advance,
+            column=column,
+            label_column=label_column,
         )
     if not made:
         display.say(f"'{folder}' is complete already; delete it to make it anew.")
-    report(folder, manifest)
+    report(folder, features.manifest)

@@ -1,8 +1,12 @@
 """`dpfc train`: a feature set and a budget in, a head and a statement out."""
 
-import itertools
+import contextlib
+import inspect
+import json
 import re
 import shlex
+import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -10,316 +14,368 @@ import typer
 
 from dpfc_cli.cli import display, places
 from dpfc_cli.cli.app import command
+from dpfc_cli.folders import heads_folder
+from dpfc_cli.training.observer import Observer
 
 if TYPE_CHECKING:
     from dpfc_cli.features.reader import FeatureSet
-    from dpfc_cli.training import Calibrated
+    from dpfc_cli.methods.options import Option
+    from dpfc_cli.training.account import Account
+    from dpfc_cli.training.check import Checked
+    from dpfc_cli.training.run import Trained
 
-_PRIVACY, _METHOD = "Privacy", "Method (defaults are functions of public facts)"
+VALUES: dict[str, tuple[type, str]] = {
+    "integer": (int, "N"),
+    "number": (float, "NUMBER"),
+    "fractions": (str, "FRACTIONS"),
+    "choice": (str, "NAME"),
+}
+"""The type of an option's value on the command line, and what stands for it in the help."""
+PRIVACY, METHOD, RUN = "Privacy", "Method", "The run"
 
 
-@command("train", when_stopped="No head was written. If the ledger was charged, it stays charged: see 'dpfc budget'.")
+def with_method_options(function: Callable[..., None]) -> Callable[..., None]:
+    """The command with every option that a method declares, each once, in place of its `**options`."""
+    from dpfc_cli.methods import METHODS
+
+    found: dict[str, dict[str, Option]] = {}
+    for method in METHODS.values():
+        for name, option in method.declared.items():
+            if not option.hidden:
+                found.setdefault(name, {})[method.name] = option
+    declared: Any = function
+    own = [each for each in inspect.signature(function).parameters.values() if each.kind != each.VAR_KEYWORD]
+    added = [_parameter(name, options) for name, options in found.items()]
+    declared.__signature__ = inspect.Signature([*own, *added])
+    declared.__annotations__ = {each.name: each.annotation for each in (*own, *added)}
+    return function
+
+
+def _parameter(name: str, options: "dict[str, Option]") -> inspect.Parameter:
+    """One option of methods as a parameter of the command."""
+    kind = next(iter(options.values())).kind
+    more: dict[str, Any] = {"help": _said(options), "rich_help_panel": METHOD}
+    flag = "--" + name.replace("_", "-")
+    if kind == "switch":
+        hint: Any = Annotated[bool, typer.Option(flag, **more)]
+    else:
+        value, metavar = VALUES[kind]
+        hint = Annotated[value | None, typer.Option(flag, metavar=metavar, **more)]
+    return inspect.Parameter(
+        name, inspect.Parameter.KEYWORD_ONLY, default=False if kind == "switch" else None, annotation=hint
+    )
+
+
+def _said(options: "dict[str, Option]") -> str:
+    """The help of one option: what it is, then its default, method by method where they differ."""
+    texts: dict[str, list[str]] = {}
+    for method, option in options.items():
+        texts.setdefault(option.help, []).append(method)
+    defaults: dict[str, list[str]] = {}
+    for method, option in options.items():
+        choices = f" ({' or '.join(option.choices)})" if option.choices else ""
+        defaults.setdefault(option.default + choices, []).append(method)
+    parts = list(texts) if len(texts) == 1 else [f"{', '.join(m)}: {text}" for text, m in texts.items()]
+    if len(defaults) == 1:
+        parts.append(f"For {', '.join(options)}. Default: {next(iter(defaults))}.")
+    else:
+        parts.append(f"Default: {'; '.join(f'{text} ({_several(m)})' for text, m in defaults.items())}.")
+    return " ".join(parts)
+
+
+def _several(methods: list[str]) -> str:
+    return ", ".join(methods)
+
+
+@command("train", when_stopped="Nothing was charged, and no head was written.")
+@with_method_options
 def train(
-    method: Annotated[
-        str,
-        typer.Option(
-            help="auto, dp-whitened, dp-fc, dp-ls, dp-newton, dp-sgd, dp-momentum or dp-adam. auto: dp-whitened (3 % "
-            "of the budget for the mean, 10 % for the covariance, 87 % for gradients); dp-fc for several labels.",
-            rich_help_panel=_METHOD,
-        ),
-    ] = "auto",
-    epsilon: Annotated[float | None, typer.Option(help="ε to spend.", rich_help_panel=_PRIVACY)] = None,
-    delta: Annotated[float | None, typer.Option(help="δ. Default: min(1e-5, 1/n).", rich_help_panel=_PRIVACY)] = None,
-    sigma: Annotated[
+    features: Annotated[
+        str | None,
+        typer.Option(metavar="SET", help="Feature set, by path or name. Default: the newest one."),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="File of the head. Default: a name of its own in the folder for heads.")
+    ] = None,
+    epsilon: Annotated[
+        float | None, typer.Option(help="ε to spend: the smaller, the more private.", rich_help_panel=PRIVACY)
+    ] = None,
+    delta: Annotated[float | None, typer.Option(help="δ. Default: min(1e-5, 1/n).", rich_help_panel=PRIVACY)] = None,
+    noise_multiplier: Annotated[
         float | None,
         typer.Option(
-            help="Instead of ε: the noise multiplier, which is the noise's standard deviation over the most that one "
-            "record can add, of each release if all had the same. 'dpfc budget --sigma' tells its ε.",
-            rich_help_panel=_PRIVACY,
+            "--noise-multiplier",
+            "--sigma",
+            help="Instead of ε: the standard deviation of the noise, divided by the most that one record can change a "
+            "release, if all releases had the same. 'dpfc budget --sigma' says what that is as ε.",
+            rich_help_panel=PRIVACY,
         ),
     ] = None,
     non_private: Annotated[
         bool,
-        typer.Option("--non-private", help="No noise, contributions not clipped: ε = ∞.", rich_help_panel=_PRIVACY),
+        typer.Option("--non-private", help="Train without noise, for comparison: ε = ∞.", rich_help_panel=PRIVACY),
     ] = False,
     adjacency: Annotated[
         str | None,
         typer.Option(
-            help="What no one may be able to tell. zero-out (default): whether one record was used or counts as null; "
-            "replace-one: whether it was another, which takes more noise. Their number is public in both.",
-            rich_help_panel=_PRIVACY,
+            metavar="NAME",
+            help="What the guarantee hides. zero-out: whether one record was used or counted as null. replace-one: "
+            "which of two records was used; this takes more noise. The number of records is public in both. Default: "
+            "zero-out.",
+            rich_help_panel=PRIVACY,
         ),
     ] = None,
-    features: Annotated[
-        str | None, typer.Option(help="Feature set, by path or name. Default: the newest in ./features.")
-    ] = None,
+    allow_large_delta: Annotated[
+        bool,
+        typer.Option(
+            "--allow-large-delta", help="Accept a δ above 1/n, which is refused otherwise.", rich_help_panel=PRIVACY
+        ),
+    ] = False,
+    method: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME",
+            help="auto, dp-whitened, dp-fc, dp-ls, dp-newton, dp-sgd, dp-momentum or dp-adam. auto is dp-whitened for "
+            "records with one label, and dp-fc for records with several.",
+            rich_help_panel=METHOD,
+        ),
+    ] = "auto",
     public_features: Annotated[
         str | None,
         typer.Option(
-            help="Feature set of other, unprotected pictures from the same backbone: its mean and covariance steady "
-            "the released ones and cost no privacy (dp-whitened)."
+            metavar="SET",
+            help="Feature set of other pictures, which nobody needs to protect, from the same backbone. Its mean and "
+            "covariance make the released ones more accurate, at no cost in privacy (dp-whitened).",
+            rich_help_panel=METHOD,
         ),
     ] = None,
     tune_on: Annotated[
         str | None,
         typer.Option(
-            help="Feature set of other, unprotected, labelled pictures from the same backbone: η and λ (dp-ls: α and "
-            "λ; dp-whitened: η and the bias's constant) are chosen by private trainings on it, at no cost in privacy."
+            metavar="SET",
+            help="Such a feature set with labels. Options are chosen by private trainings on it, at no cost in "
+            "privacy.",
+            rich_help_panel=METHOD,
         ),
     ] = None,
-    out: Annotated[Path | None, typer.Option(help="The head's file. Default: a telling name in ./heads.")] = None,
-    steps: Annotated[
+    memory: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SIZE",
+            help="Refuse a training that needs more, such as 8GB. Default: the free memory.",
+            rich_help_panel=RUN,
+        ),
+    ] = None,
+    seed: Annotated[
         int | None,
-        typer.Option(
-            min=1,
-            max=10_000,
-            help="T: how many steps (not dp-ls). Default: dp-whitened 12, dp-fc 20, dp-newton 10, others 100.",
-            rich_help_panel=_METHOD,
-        ),
+        typer.Option(help="Reproducible noise, for research. The head then claims no guarantee.", rich_help_panel=RUN),
     ] = None,
-    eta: Annotated[
-        float | None,
-        typer.Option(
-            help="Learning rate η (not dp-ls). dp-whitened computes its own and multiplies it by this (1).",
-            rich_help_panel=_METHOD,
-        ),
-    ] = None,
-    lam: Annotated[
-        float | None,
-        typer.Option(
-            "--lambda",
-            help="λ, added to the diagonal of a noisy matrix before it is inverted: the larger, the steadier and the "
-            "blunter (not dp-sgd, -momentum, -adam). Default: about the size of the noise in that matrix. dp-whitened "
-            "takes it as a multiple of that size (0.25).",
-            rich_help_panel=_METHOD,
-        ),
-    ] = None,
-    alpha: Annotated[
-        float | None,
-        typer.Option(
-            help="dp-ls fits each class to its own records and, with this weight, to all. Default: 0.1, and more the "
-            "stronger the noise.",
-            rich_help_panel=_METHOD,
-        ),
-    ] = None,
-    clip: Annotated[
-        float | None,
-        typer.Option(
-            help="Norm C that feature vectors are clipped to, in their own units (not dp-whitened, which scales them "
-            "itself). Default: 0.005, which brings practically all to one length.",
-            rich_help_panel=_METHOD,
-        ),
-    ] = None,
-    gradient_clip: Annotated[
-        float | None,
-        typer.Option(
-            help="Norm C_g that each record's gradient is clipped to, as a multiple of the length that records are "
-            "brought to first (not dp-ls, dp-newton). Default: 0.5, dp-fc 0.36.",
-            rich_help_panel=_METHOD,
-        ),
-    ] = None,
-    budget_split: Annotated[
-        str | None,
-        typer.Option(
-            help="How the budget, μ², is divided among the kinds of release, as fractions in this order: dp-whitened "
-            "mean, Gram, gradients (0.03,0.1,0.87); dp-fc Gram, gradients; dp-ls Gram, class Grams, class sums "
-            "(0.2,0.1,0.7); dp-newton gradients, Hessians (0.5,0.5).",
-            rich_help_panel=_METHOD,
-        ),
-    ] = None,
-    loss: Annotated[
-        str | None,
-        typer.Option(help="sigmoid (default) or softmax (dp-fc, dp-sgd, -momentum, -adam).", rich_help_panel=_METHOD),
-    ] = None,
-    sampling_rate: Annotated[
-        float | None,
-        typer.Option(help="Poisson-sample each step's records (dp-sgd, -momentum, -adam).", rich_help_panel=_METHOD),
-    ] = None,
-    average: Annotated[
+    dry_run: Annotated[
         bool,
         typer.Option(
-            "--average",
-            help="Take the mean of the second half of the steps, not the last one (dp-sgd, -momentum, -adam).",
-            rich_help_panel=_METHOD,
+            "--dry-run",
+            help="Do everything but the training: show plan, guarantee and cost, charge nothing.",
+            rich_help_panel=RUN,
         ),
     ] = False,
-    memory: Annotated[str | None, typer.Option(help="Refuse beyond this, such as 8GB. Default: what is free.")] = None,
-    seed: Annotated[
-        int | None, typer.Option(help="Reproducible noise for research. The head then claims no guarantee.")
-    ] = None,
+    yes: Annotated[
+        bool, typer.Option("--yes", "-y", help="Do not ask before the charge.", rich_help_panel=RUN)
+    ] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Write one JSON object to stdout.", rich_help_panel=RUN)
+    ] = False,
+    **options: Any,
 ) -> None:
-    """Train a classifier on a feature set and charge its privacy to the ledger."""
-    from dpfc_cli import training
-    from dpfc_cli.cli import statement
-    from dpfc_cli.errors import UserError
-    from dpfc_cli.heads import head as heads
-    from dpfc_cli.methods import method_named
-    from dpfc_cli.training import public, tuning
+    """Train a classifier on a feature set with differential privacy, and charge it to the set's ledger.
 
-    given: dict[str, Any] = {"steps": steps, "eta": eta, "lam": lam, "alpha": alpha, "clip": clip}
-    given |= {"gradient_clip": gradient_clip, "loss": loss, "sampling_rate": sampling_rate, "average": average or None}
-    given |= {"split": None if budget_split is None else _fractions(budget_split)}
-    given = {name: value for name, value in given.items() if value is not None}
-    if sum((epsilon is not None, sigma is not None, non_private)) != 1:
-        raise UserError(
-            "Privacy must be given once, as --epsilon, as --sigma or as --non-private.", "For a start: --epsilon 1."
+    State the privacy once, as --epsilon, --noise-multiplier or --non-private. A charge cannot be taken back.
+    """
+    from dpfc_cli.training.request import requested
+    from dpfc_cli.training.train import finish, plan
+
+    given = {name: value for name, value in options.items() if value not in (None, False)}
+    if "budget_split" in given:
+        given["budget_split"] = _fractions(given["budget_split"])
+    found, others = places.feature_set(features)
+    with contextlib.ExitStack() as stack:
+        observer = _Observer(stack, found, others, asks=not (yes or dry_run))
+        request = requested(
+            found,
+            heads_folder(),
+            epsilon=epsilon,
+            noise_multiplier=noise_multiplier,
+            non_private=non_private,
+            delta=delta,
+            allow_large_delta=allow_large_delta,
+            seed=seed,
+            adjacency=adjacency,
+            options=given,
+            method=method,
+            public_features=_named(public_features),
+            tune_on=_named(tune_on),
+            out=out,
+            memory=None if memory is None else _bytes(memory),
         )
-    if non_private and (delta, seed, adjacency, gradient_clip, sampling_rate) != (None,) * 5:
-        raise UserError(
-            "--delta, --seed, --adjacency, --gradient-clip and --sampling-rate have no effect with --non-private.",
-            "Leave them out.",
-        )
-    if adjacency not in (None, "zero-out", "replace-one"):
-        raise UserError(f"Unknown adjacency '{adjacency}'.", "Known: zero-out, replace-one.")
-    privacy = training.Privacy(epsilon, delta, sigma, seed)
-    found, by_default = places.feature_set(features)
-    facts = training.facts_of(found, adjacency or "zero-out")  # type: ignore[arg-type]
-    chosen = method_named(method, facts)
-    limit = None if memory is None else _bytes(memory)
-    calibrated = training.calibrate(
-        chosen,
-        facts,
-        given,
-        privacy,
-        lambda: display.say("Calibrating the noise for sampled releases, which takes some seconds."),
-    )
-    path = _path(out, found.name, calibrated)
-    if by_default:
-        display.say(f"Features: {found.folder} (the newest set; name another with --features)")
-    known = {name: places.feature_set(name)[0] for name in (tune_on, public_features) if name is not None}
-    if public_features is not None:
-        public.check(calibrated, found, known[public_features])
-    trials = None if tune_on is None else tuning.prepare(calibrated, given, found, known[tune_on], limit)
-    warnings = [*training.forebodings(calibrated), *itertools.chain(*map(public.forebodings, known.values()))]
-    for warning in [*warnings, *([] if trials is None else tuning.forebodings(trials))]:
-        display.warn(warning)
-    if (remark := _so_far(found, calibrated)) is not None:
-        display.say(remark)
-    if public_features is not None:
-        with display.meter("Reading the public features", "records") as reading:
-            calibrated = public.inform(calibrated, found, known[public_features], limit, reading)
-    with display.meter("Checking the features", "shards") as checking:
-        oracle = training.prepare(found, calibrated, limit, checking)
-    if trials is not None:
-        heads.reserve(path).unlink()
-        with display.meter(f"Tuning on {trials.known.name}", "trainings") as tuned:
-            calibrated = tuning.tune(calibrated, trials, tuned)
-    with display.meter("Training", "records") as progress:
-        head, written = training.run(found, calibrated, oracle, path, progress)
-    rows = statement.rows(written, head.card)
-    if privacy.claim == "private":
-        rows.append(("spent so far", _spent(found, calibrated)))
-    display.facts(f"Head {written}", rows)
-    if head.card.get("converged") is False:
-        display.warn("the optimum was not reached: the head is where the iteration ended.")
-    named = [] if privacy.claim == "private" and out is None else ["--head", str(written)]
-    named += [] if features is None else ["--features", features]
-    display.say(f"Next: {shlex.join(['dpfc', 'evaluate', *named])}")
+        if others:
+            display.say(f"Features: {found.folder} (the newest of {others + 1} sets; --features names another)")
+        checked = plan(request, observer)
+        if not dry_run:
+            _so_far(checked)
+            trained = finish(checked, observer)
+    if dry_run:
+        _show_plan(checked, as_json)
+    else:
+        _show(trained, as_json, out is not None, features)
 
 
-def _so_far(found: "FeatureSet", calibrated: "Calibrated") -> str | None:
-    """What the records have cost before a training, and what that will make it; None if they have not."""
-    from dpfc_cli.cli.budget import spent_on
-    from dpfc_cli.training import SPLIT
-    from dpfc_cli.training.ledger import entry, ledger_path
+class _Observer(Observer):
+    """Shows on stderr what a training says, and asks before the charge where the set was chosen for the user."""
 
-    c = calibrated
-    if c.guarantee is None or c.privacy.claim != "private":
-        return None
-    ledger, deltas = ledger_path(found.folder), (c.guarantee.delta,)
-    before = spent_on(ledger, deltas)
-    if not before["trainings"]:
-        return None
-    row = entry(found.manifest, SPLIT, c.method.name, "private", c.guarantee, c.facts, c.plan, "")
-    made = spent_on(ledger, deltas, (row,))
-    then = f"this training makes it {'' if made['exact'] else 'at most '}{_figure(made)}"
-    return "; ".join([f"These records have {_summed(before)} spent", then, *_not_in(before)]) + "."
+    def __init__(self, stack: contextlib.ExitStack, found: "FeatureSet", others: int, asks: bool) -> None:
+        self._stack, self._found, self._others, self._asks = stack, found, others, asks
+        self._advance: display.Stages | None = None
 
+    def warn(self, text: str) -> None:
+        display.warn(text)
 
-def _spent(found: "FeatureSet", calibrated: "Calibrated") -> str:
-    """What all trainings on these records have cost together, and what that leaves out."""
-    from dpfc_cli.cli.budget import spent_on
-    from dpfc_cli.errors import counted
-    from dpfc_cli.training.ledger import ledger_path
+    def say(self, text: str) -> None:
+        display.say(text)
 
-    assert calibrated.guarantee is not None
-    ledger = ledger_path(found.folder)
-    spent = spent_on(ledger, (calibrated.guarantee.delta,))
-    count = sum(t["claim"] == "private" for t in spent["trainings"])
-    by = f"{_summed(spent)} by {counted(count, 'private training')}"
-    return "; ".join([by, *_not_in(spent), f"ledger {ledger}"])
+    def progress(self, stage: str, done: int, total: int | None) -> None:
+        if self._advance is None:
+            self._advance = self._stack.enter_context(display.stages(stage, "records"))
+        self._advance(stage, done, total)
+
+    def confirm(self, charge: str) -> bool:
+        """Ask on a terminal, if there are several sets and none was named."""
+        if not (self._asks and self._others and sys.stdin.isatty() and sys.stderr.isatty()):
+            return True
+        self._stack.close()
+        self._advance = None
+        question = f"Charge {charge}, the newest of {self._others + 1} sets?"
+        return typer.confirm(question, default=True, err=True)
 
 
-def _summed(spent: dict[str, Any]) -> str:
-    (delta,) = spent["epsilon"]
-    bound = "" if spent["exact"] else " (an upper bound)"
-    return f"epsilon = {_figure(spent)}{bound} at delta = {delta} under {spent['adjacency']} adjacency"
+def _named(name: str | None) -> "FeatureSet | None":
+    return None if name is None else places.feature_set(name)[0]
 
 
-def _figure(spent: dict[str, Any]) -> str:
-    (epsilon,) = spent["epsilon"].values()
-    return display.epsilon(epsilon)
+def _so_far(checked: "Checked") -> None:
+    """What these records have cost before this training, and what that will make it."""
+    from dpfc_cli.training.train import account_with
+
+    claimed = checked.calibrated.claimed
+    if claimed is None or not checked.account.entries:
+        return
+    then = account_with(checked)
+    made = f"this training makes it {'' if then.exact else 'at most '}{display.epsilon(then.epsilon(claimed.delta))}"
+    parts = [f"These records have {_summed(checked.account, claimed.delta)} spent", made]
+    display.say("; ".join([*parts, *_not_in(checked.account)]) + ".")
 
 
-def _not_in(spent: dict[str, Any]) -> list[str]:
-    """What the sum of a ledger leaves out."""
+def _summed(account: "Account", delta: float) -> str:
+    bound = "" if account.exact else " (an upper bound)"
+    return f"epsilon = {display.epsilon(account.epsilon(delta))}{bound} at delta = {delta:g} under zero-out adjacency"
+
+
+def _not_in(account: "Account") -> list[str]:
+    """What the sum leaves out."""
     said = []
-    if spent["unprotected"]:
-        said.append(f"not in it: {spent['unprotected']} without a guarantee (epsilon = ∞)")
-    if spent["not_counted"]:
-        said.append(f"not in it: {', '.join(spent['not_counted'])}, which may hold some of the same records")
+    if account.unprotected:
+        said.append(f"not in it: {account.unprotected} without a guarantee (epsilon = ∞)")
+    if account.not_counted:
+        said.append(f"not in it: {', '.join(account.not_counted)}, which may hold some of the same records")
     return said
 
 
+def _show_plan(checked: "Checked", as_json: bool) -> None:
+    """What would be released, claimed and spent."""
+    from dpfc_cli.training.train import account_with
+    from dpfc_cli.trust.statement import planned_rows
+
+    calibrated, claimed = checked.calibrated, checked.calibrated.claimed
+    options = calibrated.method.in_force(calibrated.options, calibrated.mechanism is not None)
+    after = account_with(checked)
+    if as_json:
+        print(  # noqa: T201
+            json.dumps(
+                {
+                    "dry_run": True,
+                    "features": str(checked.features.folder),
+                    "head": str(checked.path),
+                    "method": calibrated.method.name,
+                    "options": options,
+                    "claim": calibrated.claim,
+                    "epsilon": claimed.epsilon if claimed else None,
+                    "delta": claimed.delta if claimed else None,
+                    "releases": calibrated.releases,
+                    "spent": checked.account.epsilon(claimed.delta) if claimed else None,
+                    "spent_with_this": after.epsilon(claimed.delta) if claimed else None,
+                }
+            )
+        )
+        return
+    rows = [("features", str(checked.features.folder)), ("head", str(checked.path))]
+    rows += planned_rows(calibrated.method.name, options, calibrated.releases, calibrated.claim)
+    if claimed is not None:
+        rows.append(("guarantee", f"epsilon = {claimed.epsilon:.6g}, delta = {claimed.delta:g}"))
+        rows.append(("spent before", _summed(checked.account, claimed.delta)))
+        rows.append(("spent with this", _summed(after, claimed.delta)))
+    display.facts("Nothing was charged. This training would be", rows)
+
+
+def _show(trained: "Trained", as_json: bool, named: bool, features: str | None) -> None:
+    """The statement of a head, and what its records have cost."""
+    from dpfc_cli.errors import counted
+    from dpfc_cli.trust import statement
+
+    card, claimed = trained.head.card, trained.charged.checked.calibrated.claimed
+    spent = trained.spent
+    if card.get("converged") is False:
+        display.warn("the optimum was not reached. The head is where the iteration ended.")
+    if as_json:
+        total = None if claimed is None else spent.to_json((claimed.delta,))
+        head = {"head": str(trained.path), "sha256": trained.sha256, "card": card}
+        print(json.dumps({**head, "means": statement.meaning(card), "spent": total}))  # noqa: T201
+        return
+    rows = statement.rows(card, trained.sha256)
+    if claimed is not None:
+        by = f"{_summed(spent, claimed.delta)} by {counted(spent.private, 'private training')}"
+        rows.append(("spent so far", "; ".join([by, *_not_in(spent), f"ledger {spent.ledger}"])))
+    display.facts(f"Head {trained.path}", rows)
+    line = [] if claimed is not None and not named else [str(trained.path)]
+    line += [] if features is None else ["--features", features]
+    display.say(f"Next: {shlex.join(['dpfc', 'evaluate', *line])}")
+
+
 def _fractions(text: str) -> tuple[float, ...]:
-    from dpfc_cli.errors import UserError
+    from dpfc_cli.errors import UserError, parameter
 
     try:
         return tuple(float(part) for part in text.split(","))
     except ValueError:
-        raise UserError(f"--budget-split '{text}' is not a list of numbers.", "Write it like 0.15,0.85.") from None
-
-
-def _path(out: Path | None, features: str, calibrated: "Calibrated") -> Path:
-    """Where the head goes. It is named by what was asked for, never by what came out."""
-    from dpfc_cli.errors import UserError
-    from dpfc_cli.heads.head import PRIVATE
-    from dpfc_cli.training import SUFFIXES
-
-    claim, guarantee = calibrated.privacy.claim, calibrated.guarantee
-    suffix = SUFFIXES[claim]
-    if out is None:
-        asked = f"-eps{guarantee.epsilon:.4g}" if guarantee else ""
-        return places.free_name(places.HEADS, f"{features}-{calibrated.method.name}{asked}", suffix)
-    others = [s for s in SUFFIXES.values() if s not in (suffix, PRIVATE)]
-    if not out.name.endswith(suffix) or any(out.name.endswith(s) for s in others):
-        raise UserError(f"--out '{out}' must end in {suffix}, for the head will be {claim}.", "Change the name.")
-    if out.exists():
         raise UserError(
-            f"'{out}' exists, and a head is not overwritten: it was paid for.",
-            "Choose another --out, or move it away.",
-        )
-    return out
+            f"{parameter('budget_split')} '{text}' is not a list of numbers.",
+            "Write it like 0.15,0.85.",
+            parameter="budget_split",
+        ) from None
+
+
+UNITS = {
+    **{"B": 1, "KB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12},
+    **{"KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40},
+}
 
 
 def _bytes(text: str) -> float:
-    from dpfc_cli.errors import UserError
+    from dpfc_cli.errors import UserError, parameter
 
-    units = {
-        "B": 1,
-        "KB": 1e3,
-        "MB": 1e6,
-        "GB": 1e9,
-        "TB": 1e12,
-        "KIB": 2**10,
-        "MIB": 2**20,
-        "GIB": 2**30,
-        "TIB": 2**40,
-    }
     match = re.fullmatch(r"([0-9.]+) *([A-Za-z]+)", text.strip())
     try:
         if match:
-            return float(match[1]) * units[match[2].upper()]
+            return float(match[1]) * UNITS[match[2].upper()]
     except (ValueError, KeyError):
         pass
-    raise UserError(f"--memory '{text}' is not a size.", "Write it like 8GB or 512MiB.")
+    raise UserError(
+        f"{parameter('memory')} '{text}' is not a size.", "Write it like 8GB or 512MiB.", parameter="memory"
+    )

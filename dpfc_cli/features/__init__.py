@@ -1,5 +1,6 @@
-"""Feature sets on disk: a folder of HDF5 shards and a manifest that says what they are.
+"""Feature sets on disk. A feature set is a folder of HDF5 shards and a manifest that describes them.
 
-`manifest` is the description, `writer` makes a set shard by shard and goes on after a kill, `reader` checks and streams
-it, `importing` takes features that something else computed. This room knows nothing of privacy.
+`manifest` is the description. `writer` makes a set shard by shard and can continue after an interruption. `reader`
+checks a set and streams it. `lookup` finds a set by path, by name or by age. `importing` makes a set of features that
+another program computed. This package knows nothing about privacy.
 """

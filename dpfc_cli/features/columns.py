@@ -1,4 +1,4 @@
-"""Parquet as tables of features: a column of lists of floats, all of one length, and a column of labels."""
+"""Parquet files as tables of features: one column of lists of floats, all of one length, and one of labels."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from dpfc_cli.errors import GUARDED, UserError
+from dpfc_cli.errors import GUARDED, UserError, parameter
 from dpfc_cli.features.tables import Table, Tables, checked
 from dpfc_cli.sources.label_columns import class_names
 from dpfc_cli.sources.label_columns import label_column as usual_label
@@ -22,32 +22,49 @@ _FLOATS = {pa.float16(): np.float16, pa.float32(): np.float32, pa.float64(): np.
 
 
 def open_columns(pattern: str, column: str | None, label_column: str | None) -> Tables:
-    """The tables of the parquet files that `pattern` names, by splits as their names say."""
+    """The tables of parquet files, by split. The name of a file says which split it belongs to.
+
+    Args:
+        pattern: a file, a folder, or a pattern of names.
+        column: the column of features; by default the only one that holds lists of floats.
+        label_column: the column of labels; by default one of a usual name, or the only one of integers.
+
+    Raises:
+        UserError: the files cannot be read, or have no such columns.
+
+    """
     found = shards(pattern, ".parquet")
     test = next((split for split in TEST_SPLITS if split in found), None)
     used = {role: found[split] for role, split in (("train", "train"), ("test", test)) if split in found}
     if "train" not in used:
-        return Tables({})
+        return Tables(splits={})
     with _readable(used["train"][0]):
         schema = pq.read_schema(used["train"][0])
-    x = _chosen(schema, column, _is_vector, "lists of floats", "--column", pattern)
+    x = _chosen(schema, column, _is_vector, "lists of floats", "column", pattern)
     y = label_column or usual_label([field.name for field in schema if _is_label(field.type)], pattern)
-    _chosen(schema, y, _is_label, "integers, or of lists of them", "--label-column", pattern)
+    _chosen(schema, y, _is_label, "integers, or of lists of them", "label_column", pattern)
     splits = {role: _table(paths, x, y) for role, paths in used.items()}
-    return Tables(splits, class_names(schema.metadata, y))
+    return Tables(splits=splits, classes=class_names(schema.metadata, y))
 
 
 class Column:
-    """The rows of one column of lists, over several files; read forwards it is read once."""
+    """The rows of one column of lists, over several files. Reading forwards reads each file once.
 
-    def __init__(self, paths: list[Path], name: str, d: int, groups: list[tuple[Path, int, int]]) -> None:
+    Args:
+        name: the name of the column.
+        d: the length of the lists.
+        groups: the row groups in order: (file, number of the group in it, rows).
+
+    """
+
+    def __init__(self, name: str, d: int, groups: list[tuple[Path, int, int]]) -> None:
         self._name, self._d, self._groups = name, d, groups
         self._at = 0
         self._stream = self._from(0)
         self._held = np.empty((0, d))
 
     def rows(self, start: int, stop: int) -> np.ndarray:
-        """Rows [start, stop), (stop - start) × d."""
+        """The rows [start, stop), (stop - start) × d."""
         if start != self._at:
             self._stream, self._held = self._from(start), self._held[:0]
         pieces, missing = [], stop - start
@@ -61,6 +78,7 @@ class Column:
         return np.concatenate(pieces)
 
     def _from(self, start: int) -> Iterator[np.ndarray]:
+        """Blocks of rows from row `start` to the end."""
         for path, group, rows in self._groups:
             if start >= rows:
                 start -= rows
@@ -75,6 +93,7 @@ class Column:
 
 
 def _table(paths: list[Path], x: str, y: str) -> Table:
+    """The table of the files of one split, with columns x and y."""
     groups, labels = [], []
     d, dtype, listed = 0, None, False
     for path in paths:
@@ -85,9 +104,15 @@ def _table(paths: list[Path], x: str, y: str) -> Table:
             labels.append(_labels(file.read([y]).column(0), path, y))
             kind = _FLOATS[field.type.value_type]
             if dtype not in (None, kind):
-                raise UserError(f"'{path}' stores '{x}' otherwise than its neighbours.", "Write the files alike.")
+                raise UserError(
+                    f"'{path}' stores '{x}' with another precision than the files before it.",
+                    "Store the features of all files with the same precision.",
+                    code="conflict",
+                    path=str(path),
+                    column=x,
+                )
             dtype, d = kind, d or _width(file, x, path)
-    column = Column(paths, x, d, groups)
+    column = Column(x, d, groups)
     wide = max(part.shape[1] for part in labels)
     padded = [np.pad(part, ((0, 0), (0, wide - part.shape[1])), constant_values=-1) for part in labels]
     n = sum(rows for _, _, rows in groups)
@@ -96,25 +121,30 @@ def _table(paths: list[Path], x: str, y: str) -> Table:
 
 
 def _width(file: Any, x: str, path: Path) -> int:
-    """How long the first row's list is, which all others must equal."""
+    """The length of the list in the first row. All others must have the same."""
     for batch in file.iter_batches(1, columns=[x]):
         return len(batch.column(0)[0].as_py() or ())
     return 0
 
 
 def _matrix(lists: Any, d: int, path: Path, name: str) -> np.ndarray:
+    """Lists of length d as rows × d. Raises UserError if one is missing or has another length."""
     values = lists.flatten()
     equal = lists.null_count == 0 and len(values) == d * len(lists)
     if not equal or pc.any(pc.not_equal(pc.list_value_length(lists), d)).as_py():
         raise UserError(
             f"'{path}' has lists in '{name}' that are missing or not {d} long. {GUARDED}",
             "All records need features of the same length.",
+            code="bad-record",
+            path=str(path),
+            column=name,
+            dimensions=d,
         )
     return np.asarray(values.to_numpy(zero_copy_only=False)).reshape(len(lists), d)
 
 
 def _labels(column: Any, path: Path, name: str) -> np.ndarray:
-    """A column of integers as n × 1, one of lists of them as n × k, short ones filled with −1."""
+    """Labels as n × k: k = 1 for a column of integers, the longest list for one of lists. Short lists end in −1."""
     lists = column.combine_chunks()
     if pa.types.is_integer(column.type):
         return np.asarray(lists.fill_null(-1).to_numpy(zero_copy_only=False)).astype(np.int64)[:, None]
@@ -125,6 +155,7 @@ def _labels(column: Any, path: Path, name: str) -> np.ndarray:
 
 
 def _chosen(schema: Any, given: str | None, fits: Any, what: str, option: str, source: str) -> str:
+    """The given column, or the only one that fits. what: what it holds; option: the parameter that names it."""
     fitting = [str(field.name) for field in schema if fits(field.type)]
     if given is not None and given in fitting:
         return given
@@ -132,13 +163,24 @@ def _chosen(schema: Any, given: str | None, fits: Any, what: str, option: str, s
         return fitting[0]
     problem = f"no column '{given}' of {what}" if given else f"{len(fitting) or 'no'} columns of {what}"
     raise UserError(
-        f"'{source}' has {problem}.", f"Name one with {option}. Those of {what}: {', '.join(fitting) or 'none'}."
+        f"'{source}' has {problem}.",
+        f"Name one with {parameter(option)}. Columns of {what}: {', '.join(fitting) or 'none'}.",
+        code="missing",
+        parameter=option,
+        path=source,
+        known=fitting,
     )
 
 
 def _field(schema: Any, name: str, fits: Any, path: Path) -> Any:
     if name not in schema.names or not fits(schema.field(name).type):
-        raise UserError(f"'{path}' has no column '{name}' such as its neighbours have.", "Write the files alike.")
+        raise UserError(
+            f"'{path}' has no column '{name}' as the first file has.",
+            "Give all files the same columns.",
+            code="conflict",
+            path=str(path),
+            column=name,
+        )
     return schema.field(name)
 
 
@@ -159,4 +201,10 @@ def _readable(path: Path) -> Iterator[None]:
     try:
         yield
     except (OSError, LookupError, ValueError, TypeError, pa.ArrowException) as error:
-        raise UserError(f"'{path}' cannot be read as parquet: {error}.", "Write it anew, or leave it out.") from error
+        refused = isinstance(error, OSError) and error.errno is not None
+        raise UserError(
+            f"'{path}' cannot be read as parquet: {error}.",
+            "Write it again, or leave it out.",
+            code="unreadable" if refused else "damaged",
+            path=str(path),
+        ) from error

@@ -1,42 +1,67 @@
-"""Features that something else computed, made into a feature set: of pictures, texts, anything. `tables` says from
-what.
+"""Making a feature set of features that another program computed: of pictures, of texts, of anything.
+
+`tables` lists the formats.
 """
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from pathlib import Path
 
 import numpy as np
 
-from dpfc_cli.errors import GUARDED, UserError
-from dpfc_cli.features.manifest import Manifest, Origin
+from dpfc_cli.errors import GUARDED, UserError, parameter, unknown
+from dpfc_cli.features.manifest import DTYPES, Manifest, Origin
+from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.features.tables import Table, opened
 from dpfc_cli.features.writer import FeatureWriter, already_complete, asserted
 from dpfc_cli.sources.label_columns import check_classes
 
 ROWS = 4_096
 MOST_INFERRED = 100_000
-Progress = Callable[[str, int, int], None]
+Progress = Callable[[str, int, int | None], None]
+"""Called as progress(stage, done, total)."""
 
 
 def import_features(
-    path: Path,
-    out: Path,
-    classes: tuple[str, ...] | None = None,
+    path: str | Path,
+    out: str | Path,
+    *,
+    classes: Sequence[str] | None = None,
     labels_per_record: int | None = None,
     dtype: str | None = None,
     shards: int | None = None,
     progress: Progress | None = None,
     column: str | None = None,
     label_column: str | None = None,
-) -> tuple[Manifest, bool]:
-    """Make a feature set of `path` in `out`: (its manifest, whether it had to be made).
+) -> tuple[FeatureSet, bool]:
+    """Make a feature set of the features in a file or a folder.
 
-    classes, labels_per_record: the public facts, asserted by the caller; what is None is inferred from the data and
-    said to be so. column, label_column: what the source calls features and labels. Raises UserError for anything that
-    cannot be taken; then nothing finished is left behind.
+        features, made = import_features("embeddings.npz", "features/texts", classes=["spam", "ham"])
+
+    The number of classes and the most labels of a record are treated as public facts. Assert both. What you leave out
+    is inferred from the data, and the manifest says so.
+
+    Args:
+        path: the source: a file, a folder, or a pattern of parquet files.
+        out: the folder of the set to be made.
+        classes: the names of the classes; by default those in the source, otherwise they are inferred from the labels.
+        labels_per_record: the most labels that a record can have.
+        dtype: "float16" or "float32"; by default that of the source ("float32" for float64).
+        shards: the number of shards per split; by default it depends on the size.
+        progress: called as progress(stage, done, total), in records.
+        column: the name of the features in the source, if it is not a usual one.
+        label_column: the name of the labels in the source, if it is not a usual one.
+
+    Returns:
+        The set, and whether it was made now. It is not made again if `out` already holds it.
+
+    Raises:
+        UserError: something cannot be imported. No finished set is left behind then.
+
     """
+    path, out = Path(path), Path(out)
+    _check_parameters(labels_per_record, dtype, shards)
     with opened(path, column, label_column) as source:
         tables = source.splits
         width = max(table.y.shape[1] for table in tables.values())
@@ -45,75 +70,119 @@ def import_features(
             origin = "asserted" if classes else "data set"
             counted = any(table.counted for table in tables.values())
             origin = origin if labels_per_record or (width == 1 and not counted) else "inferred"
-        classes = classes or source.classes
-        _check_labels(tables, len(classes) if classes else None)
+        names = tuple(classes) if classes else source.classes
+        _check_labels(tables, len(names) if names else None)
         k = labels_per_record or width
         if k < width:
             raise UserError(
-                f"'{path}' has {width} label columns, more than --labels-per-record {k}.",
+                f"'{path}' has {width} label columns, more than {parameter('labels_per_record')} {k}.",
                 "Assert the larger number, or drop columns.",
+                code="conflict",
+                parameter="labels_per_record",
+                path=str(path),
+                value=k,
             )
-        classes = classes or _inferred_classes(tables)
-        check_classes(classes, origin == "inferred")
+        names = names or _inferred_classes(max(int(table.y.max()) for table in tables.values()))
+        check_classes(names, origin == "inferred")
         dtype = dtype or ("float16" if all(table.dtype == np.float16 for table in tables.values()) else "float32")
         identity = {"imported": path.name, "listing": _listing(tables, progress), "k": k, "dtype": dtype}
-        described = {"dataset": path.stem if path.is_file() else path.name, "identity": identity}
-        backbone = {"name": "imported", "from": path.name}
-        d = tables["train"].d
-        wanted = Manifest(classes, d, dtype, k, origin, {}, backbone, described, {"numpy": np.__version__})
+        wanted = Manifest(
+            classes=names,
+            dim=tables["train"].d,
+            dtype=dtype,
+            labels_per_record=k,
+            origin=origin,
+            splits={},
+            backbone={"name": "imported", "from": path.name},
+            source={"dataset": path.stem if path.is_file() else path.name, "identity": identity},
+            versions={"numpy": np.__version__},
+        )
         if already_complete(out, identity):
-            return asserted(out, wanted), False
-        rows = {split: table.n for split, table in tables.items()}
-        with closing(FeatureWriter(out, rows, d, dtype, k, identity, shards)) as writer:
+            asserted(out, wanted)
+            return FeatureSet(out), False
+        writer = FeatureWriter(
+            out,
+            rows={split: table.n for split, table in tables.items()},
+            dim=wanted.dim,
+            dtype=dtype,
+            labels_per_record=k,
+            identity=identity,
+            shards=shards,
+        )
+        with closing(writer):
             _write(writer, tables, k, progress)
             finished = writer.finish(wanted)
-    assert finished is not None, "a writer by itself finishes"
-    return finished, True
+    assert finished is not None, "a writer that works alone finishes the set"
+    return FeatureSet(out), True
+
+
+def _check_parameters(labels_per_record: int | None, dtype: str | None, shards: int | None) -> None:
+    """Raise UserError for a value that makes no sense by itself."""
+    if dtype is not None and dtype not in DTYPES:
+        raise unknown("dtype", dtype, DTYPES)
+    for name, value in (("labels_per_record", labels_per_record), ("shards", shards)):
+        if value is not None and value < 1:
+            raise UserError(
+                f"{parameter(name)} is {value}.", "Give a number of at least 1.", parameter=name, value=value
+            )
 
 
 def _write(writer: FeatureWriter, tables: dict[str, Table], k: int, progress: Progress | None) -> None:
-    for task in writer.tasks:
-        table = tables[task.split]
-        with writer.shard(task) as sink:
-            for at in range(task.start, task.stop, ROWS):
-                stop = min(at + ROWS, task.stop)
+    for planned in writer.missing:
+        table = tables[planned.split]
+        with writer.shard(planned) as sink:
+            for at in range(planned.start, planned.stop, ROWS):
+                stop = min(at + ROWS, planned.stop)
                 sink.append(table.rows(at, stop), _as_stored(table.y[at:stop], k))
                 if progress:
-                    progress(f"Importing {task.split}", stop, table.n)
+                    progress(f"Importing {planned.split}", stop, table.n)
 
 
-def _inferred_classes(tables: dict[str, Table]) -> tuple[str, ...]:
-    count = 1 + max(int(table.y.max()) for table in tables.values())
+def _inferred_classes(largest_label: int) -> tuple[str, ...]:
+    """The names '0', '1', … up to the largest label."""
+    count = largest_label + 1
     if count > MOST_INFERRED:
-        raise UserError(f"The labels seem to name {count:,} classes. {GUARDED}", "Say how many there are: --classes.")
+        raise UserError(
+            f"The labels seem to name {count:,} classes. {GUARDED}",
+            f"Say how many there are: {parameter('classes')}.",
+            code="bad-record",
+            parameter="classes",
+        )
     return tuple(str(j) for j in range(count))
 
 
 def _check_labels(tables: dict[str, Table], m: int | None) -> None:
+    """Raise UserError for labels out of range, and for records without a label. m: the number of classes, if known."""
     for split, table in tables.items():
         if (table.y < -1).any() or (m is not None and (table.y >= m).any()):
             high = f"0..{m - 1}" if m else "0 and above"
             raise UserError(
                 f"The {split} labels are out of range for some records. {GUARDED}",
-                f"Labels are {high} (−1 for none); check --classes.",
+                f"Labels are {high} (−1 for none). Check {parameter('classes')}.",
+                code="bad-record",
+                parameter="classes",
+                split=split,
             )
         if (table.y < 0).all(axis=1).any():
             raise UserError(
                 f"Some {split} records are without a label. {GUARDED}",
                 "Label them, or leave them out before importing.",
+                code="bad-record",
+                split=split,
             )
 
 
 def _as_stored(y: np.ndarray, k: int) -> np.ndarray:
-    """N × k int32, or n for k = 1."""
+    """Labels as the writer takes them: rows × k int32, or rows for k = 1."""
     padded = np.full((len(y), k), -1, np.int32)
     padded[:, : y.shape[1]] = y
     return padded[:, 0] if k == 1 else padded
 
 
 def _listing(tables: dict[str, Table], progress: Progress | None) -> dict[str, str]:
-    """A digest of each split's values, the same from every format, so that a resumed import can tell that the source
-    changed. It never leaves the manifest and the ledger.
+    """A digest of each split's values. It is the same for every format.
+
+    With it, a resumed import can tell that the source has changed. It stays in the manifest and the ledger.
     """
     digests = {}
     for split, table in tables.items():

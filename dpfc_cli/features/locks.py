@@ -1,4 +1,4 @@
-"""flock's locks on folders and files that several processes share: they end with the process, however it ends."""
+"""Locks on folders and files that several processes share. They are flock's: they end with the process, in any case."""
 
 import fcntl
 import os
@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 
 PATIENCE = 20
-"""Tries."""
+"""How often to try."""
 
 
 class ReplacedError(FileNotFoundError):
@@ -14,7 +14,9 @@ class ReplacedError(FileNotFoundError):
 
 
 def locked_soon(folder: Path, kind: int) -> int:
-    """`locked`, with the patience that another process needs to see whether it was the last."""
+    """`locked`, with repeated tries for a shared lock: another process may hold the folder alone for a moment, to see
+    whether it is the last one.
+    """
     for _ in range(PATIENCE):
         try:
             return locked(folder, kind)
@@ -26,13 +28,24 @@ def locked_soon(folder: Path, kind: int) -> int:
 
 
 def locked(folder: Path, kind: int) -> int:
-    """A descriptor of the folder that holds its lock until it is closed or the process ends. BlockingIOError if
-    taken, FileNotFoundError (ReplacedError) if the folder has gone meanwhile.
+    """Lock a folder.
+
+    Args:
+        folder: the folder.
+        kind: `fcntl.LOCK_SH` or `fcntl.LOCK_EX`.
+
+    Returns:
+        A descriptor of the folder. It holds the lock until it is closed or the process ends.
+
+    Raises:
+        BlockingIOError: another process holds the lock.
+        FileNotFoundError: there is no such folder. ReplacedError: it was removed or renamed meanwhile.
+
     """
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
-        # Renamed between the two, it would be locked in vain.
+        # If the folder was renamed between these two calls, we have locked the wrong one.
         if not os.path.samestat(os.fstat(descriptor), os.stat(folder)):
             raise ReplacedError
     except BaseException:
@@ -42,7 +55,12 @@ def locked(folder: Path, kind: int) -> int:
 
 
 def claimed(path: Path) -> int | None:
-    """A descriptor that holds the lock of the file of that name, made if need be; None if another process has it."""
+    """Lock a file, which is made if it is not there.
+
+    Returns:
+        A descriptor of the file, which holds the lock; None if another process holds it.
+
+    """
     while True:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
         try:
@@ -54,5 +72,5 @@ def claimed(path: Path) -> int | None:
             return None
         except FileNotFoundError:
             pass
-        # Renamed by the process that had it: what we locked is a finished shard now.
+        # The process that held the lock has renamed the file: what we locked is a finished shard now.
         os.close(descriptor)

@@ -1,14 +1,13 @@
-"""What a feature set is, in one JSON file: `manifest.json`.
+"""The description of a feature set, in one JSON file: `manifest.json`.
 
-The manifest holds public facts only: what made the features, the classes' names, rows per split (never per class), and
-for each shard its file, rows and SHA-256, which serve integrity and go nowhere else. It has no date, so the same inputs
-give the same manifest, byte for byte.
+The manifest holds public facts only: what made the features, the names of the classes, and the number of rows per split
+(never per class). For each shard it also lists file, rows and SHA-256. These digests serve integrity, and are used
+nowhere else. The manifest has no date, so the same inputs give the same manifest, byte for byte.
 """
 
 import hashlib
 import json
 import os
-import platform
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -17,35 +16,55 @@ from dpfc_cli.errors import UserError
 
 MANIFEST = "manifest.json"
 PARTIAL = ".partial"
-"""What the folder's name ends in while the set is being made."""
+"""The end of the folder's name while the set is being made."""
 VERSION = 1
+DTYPES = ("float16", "float32")
+"""The precisions in which features are stored."""
 Origin = Literal["data set", "asserted", "inferred"]
+REMEDY = "Make the feature set again with 'dpfc extract' or 'dpfc import'."
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Shard:
-    """One HDF5 file of a split. sha256: of the whole file."""
+    """One HDF5 file of a split.
+
+    Attributes:
+        file: its name in the folder of the set.
+        rows: how many records it has.
+        sha256: of the whole file, in hex.
+
+    """
 
     file: str
     rows: int
     sha256: str
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class SplitFacts:
-    """A split: its rows and its shards, in the global record order."""
+    """One split: its number of records, and its shards in the order of the records."""
 
     n: int
     shards: tuple[Shard, ...]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Manifest:
     """The description of a feature set.
 
-    dim: d. dtype: "float16" or "float32". labels_per_record: the most labels of one record, k. origin: who says that
-    classes and labels_per_record are public: the data set's own definition, the operator ("asserted"), or nobody but
-    the data ("inferred"). backbone: what made the features; source: what they were made from.
+    Attributes:
+        classes: the names of the classes, in the order of the labels.
+        dim: the length of a feature vector, d.
+        dtype: "float16" or "float32".
+        labels_per_record: the most labels that a record can have, k.
+        origin: who says that `classes` and `labels_per_record` are public facts: the definition of the data set ("data
+            set"), the user ("asserted"), or nobody, and they were inferred from the data ("inferred").
+        splits: the splits by name: "train", perhaps "test".
+        backbone: what made the features.
+        source: what the features were made from.
+        versions: the versions of the libraries that made them.
+        version: the version of this file format.
+
     """
 
     classes: tuple[str, ...]
@@ -64,18 +83,18 @@ class Manifest:
 
     @property
     def fingerprint(self) -> str:
-        """SHA-256 over the recipe: what turns a picture into a feature vector (backbone with the digest of its weights,
-        preparation, dtype), and the classes.
+        """SHA-256 of the recipe: of everything that turns a picture into a feature vector (the backbone with the digest
+        of its weights, the preparation of the pictures, the dtype), and of the classes.
 
-        Two sets of one fingerprint may share a head. It says nothing about the records, for it goes into heads: the
-        pictures are named by the listing, which stays here and in the ledger. Nor does it cover the libraries'
-        versions, which move last bits only and are listed beside it.
+        Two sets with the same fingerprint may share a head. The fingerprint depends on no record, because heads contain
+        it. The records are named by the listing, which stays in the manifest and in the ledger. The fingerprint also
+        leaves out the versions of the libraries: they change the last bits only, and are listed beside it.
         """
         preparation = self.source["identity"].get("preparation")
-        # Nor does it matter in which file imported features came.
+        # The file that imported features came in does not matter.
         backbone = {name: value for name, value in self.backbone.items() if name != "from"}
         if "sha256" in (weights := backbone.get("weights") or {}):
-            # Where the file was found and what it was called does not matter.
+            # The place and the name of the file with the weights do not matter.
             backbone["weights"] = weights["sha256"]
         public = {"backbone": backbone, "classes": self.classes, "dim": self.dim, "dtype": self.dtype}
         public |= {} if preparation is None else {"preparation": preparation}
@@ -83,7 +102,7 @@ class Manifest:
 
 
 def load(folder: Path) -> Manifest:
-    """The manifest of a feature set. UserError when there is none or it is not one of ours."""
+    """The manifest of a feature set. Raises UserError if there is none, or if it is damaged."""
     path = folder / MANIFEST
     try:
         raw = json.loads(path.read_text(encoding="utf-8"))
@@ -91,7 +110,10 @@ def load(folder: Path) -> Manifest:
             raise ValueError(f"its version is {raw.get('version')!r}, this dpfc reads version {VERSION}")
         splits = {
             name: SplitFacts(
-                int(s["n"]), tuple(Shard(str(h["file"]), int(h["rows"]), str(h["sha256"])) for h in s["shards"])
+                n=int(s["n"]),
+                shards=tuple(
+                    Shard(file=str(h["file"]), rows=int(h["rows"]), sha256=str(h["sha256"])) for h in s["shards"]
+                ),
             )
             for name, s in raw.pop("splits").items()
         }
@@ -100,27 +122,31 @@ def load(folder: Path) -> Manifest:
         raise UserError(
             f"'{folder}' is no feature set: it has no {MANIFEST}.",
             "Name a folder made by 'dpfc extract' or 'dpfc import'.",
+            code="missing",
+            path=str(path),
         ) from error
     except OSError as error:
         raise unreadable(path, error) from error
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise UserError(
-            f"'{path}' cannot be read as a manifest: {error}.",
-            "Make the feature set anew with 'dpfc extract' or 'dpfc import'.",
+            f"'{path}' cannot be read as a manifest: {error}.", REMEDY, code="damaged", path=str(path)
         ) from error
     _check(manifest, path)
     return manifest
 
 
 def unreadable(path: Path, error: OSError) -> UserError:
-    """The error for a file that is there, and that the system will not let us read."""
+    """The error for a file that is there, but that the system does not let us read."""
     return UserError(
         f"'{path}' cannot be read: {os.strerror(error.errno or 0)}.",
-        "The file itself need not be damaged: check who may read it, and the disk.",
+        "The file itself need not be damaged: check its permissions, and the disk.",
+        code="unreadable",
+        path=str(path),
     )
 
 
 def _check(manifest: Manifest, path: Path) -> None:
+    """Raise UserError for a manifest that contradicts itself."""
     wrong = [
         f"split '{name}' has shards that do not add up to its rows"
         for name, split in manifest.splits.items()
@@ -140,7 +166,7 @@ def _check(manifest: Manifest, path: Path) -> None:
     numbers = (manifest.dim, manifest.labels_per_record)
     if (
         any(type(v) is not int for v in numbers)
-        or manifest.dtype not in ("float16", "float32")
+        or manifest.dtype not in DTYPES
         or manifest.dim < 1
         or manifest.labels_per_record < 1
         or not manifest.classes
@@ -152,40 +178,4 @@ def _check(manifest: Manifest, path: Path) -> None:
     ):
         wrong.append("its dtype, dim, labels_per_record, classes, backbone or source make no sense")
     if wrong:
-        raise UserError(
-            f"'{path}' contradicts itself: {wrong[0]}.",
-            "Make the feature set anew with 'dpfc extract' or 'dpfc import'.",
-        )
-
-
-def write_durably(path: Path, text: str) -> None:
-    """Write a whole file or nothing: temporary name, fsync, rename."""
-    os.replace(_written(path, text), path)
-
-
-def write_first(path: Path, text: str) -> bool:
-    """Write a whole file unless there is one of that name; False if there was. Of several processes one is first."""
-    if path.exists():
-        return False
-    temporary = _written(path, text)
-    try:
-        os.link(temporary, path)
-        return True
-    except FileExistsError:
-        return False
-    except OSError:
-        # A file system without hard links: who was first is then not certain.
-        os.replace(temporary, path)
-        return True
-    finally:
-        temporary.unlink(missing_ok=True)
-
-
-def _written(path: Path, text: str) -> Path:
-    # Several processes may write the same file in a shared folder.
-    temporary = path.with_name(f"{path.name}.{platform.node()}-{os.getpid()}.tmp")
-    with temporary.open("w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    return temporary
+        raise UserError(f"'{path}' contradicts itself: {wrong[0]}.", REMEDY, code="damaged", path=str(path))

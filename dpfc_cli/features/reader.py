@@ -1,8 +1,8 @@
-"""Reading a feature set: nothing is believed before it is checked.
+"""Reading a feature set. Everything is checked before it is used.
 
-h5py follows external links, raw external storage and virtual data sets without a word, so that a hostile shard could
-make a training read any file of the machine. Each data set must therefore be a hard link to plain, unfiltered storage
-in its own file, with the shape and dtype of the manifest, before a single value is read.
+h5py silently follows external links, raw external storage and virtual data sets. A hostile shard could therefore make a
+training read any file of the machine. So, before a single value is read, each data set must be a hard link to plain,
+unfiltered storage in its own file, with the shape and the dtype that the manifest states.
 """
 
 import itertools
@@ -13,37 +13,91 @@ from pathlib import Path
 import h5py
 import numpy as np
 
-from dpfc_cli.errors import UserError
-from dpfc_cli.features.manifest import MANIFEST, PARTIAL, Manifest, Shard, SplitFacts, load, unreadable
-from dpfc_cli.features.writer import sha256_of
+from dpfc_cli.errors import UserError, parameter
+from dpfc_cli.features.manifest import Manifest, Shard, SplitFacts, load, unreadable
+from dpfc_cli.files import sha256_of
 
 Blocks = Iterator[tuple[int, np.ndarray, np.ndarray]]
+"""Blocks of consecutive records: (number of the first record, features, labels)."""
 
 
 class FeatureSet:
-    """A finished feature set: its folder and manifest."""
+    """A finished feature set.
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.manifest: Manifest = load(folder)
+        features = FeatureSet("features/digits-scattering")
+        x, y = features.arrays("test")
+
+    Args:
+        folder: the folder of the set. To find a set by its name, use `open_features`.
+
+    Attributes:
+        folder: the folder.
+        manifest: the description of the set: public facts only.
+
+    Raises:
+        UserError: there is no feature set in that folder, or its manifest is damaged. The shards are not checked yet:
+            `verify` checks all of a split, and reading checks each shard's layout.
+
+    """
+
+    def __init__(self, folder: str | Path) -> None:
+        self.folder = Path(folder)
+        self.manifest: Manifest = load(self.folder)
+
+    def __repr__(self) -> str:
+        return f"FeatureSet({str(self.folder)!r})"
 
     @property
     def name(self) -> str:
+        """The name of the set: that of its folder, after links were followed."""
         return self.folder.resolve().name
 
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """The names of the classes. The label j means classes[j]."""
+        return self.manifest.classes
+
+    @property
+    def dim(self) -> int:
+        """The length of a feature vector, d."""
+        return self.manifest.dim
+
+    @property
+    def splits(self) -> dict[str, int]:
+        """The number of records of each split, by the split's name."""
+        return {name: facts.n for name, facts in self.manifest.splits.items()}
+
     def split(self, name: str) -> SplitFacts:
-        """A split's facts; UserError when the set has no such split."""
+        """The number of records of a split, and its shards. Raises UserError if the set has no split of that name."""
         try:
             return self.manifest.splits[name]
         except KeyError:
-            remedy = f"It has: {', '.join(self.manifest.splits)}."
+            known = list(self.manifest.splits)
+            remedy = f"It has: {', '.join(known)}."
             if name == "test":
-                remedy += " Of pictures, dpfc extract --hold-out 0.1 takes one out of the training split."
-            raise UserError(f"'{self.folder}' has no split '{name}'.", remedy) from None
+                remedy += (
+                    f" For pictures, 'dpfc extract' with {parameter('hold_out')} at 0.1 makes one of a part of the "
+                    "training split."
+                )
+            raise UserError(
+                f"'{self.folder}' has no split '{name}'.",
+                remedy,
+                code="missing",
+                path=str(self.folder),
+                split=name,
+                known=known,
+            ) from None
 
     def verify(self, split: str, progress: Callable[[int, int], None] | None = None) -> None:
-        """Check every shard of a split: present, unchanged since it was made, and of the stated layout. UserError
-        otherwise.
+        """Check every shard of a split: it is there, unchanged since it was made, and has the stated layout.
+
+        Args:
+            split: the name of the split.
+            progress: called as progress(done, total), in shards.
+
+        Raises:
+            UserError: there is no such split, or a shard fails the check.
+
         """
         facts = self.split(split)
         for i, (shard, start) in enumerate(_starts(facts)):
@@ -56,14 +110,39 @@ class FeatureSet:
                 progress(i + 1, len(facts.shards))
 
     def stream(self, split: str) -> Callable[[int], Blocks]:
-        """The split as blocks. Called with a number of rows, it yields (start, features, labels) in the global order,
-        cut at multiples of that number whatever the shards are.
+        """A function that reads a split in blocks, in the order of the records. Memory is bounded by one block.
 
-        features: rows × d in the stored dtype; labels: rows × k int32. Memory is bounded by one block.
+        Args:
+            split: the name of the split.
+
+        Returns:
+            A function of the number of rows per block. It yields (start, features, labels): the number of the first
+            record; rows × d in the stored dtype; rows × k int32, −1 for no label. Blocks are cut at multiples of the
+            number of rows, however the shards are cut. The last block may be shorter.
+
+        Raises:
+            UserError: there is no such split. While reading: a shard is missing, or does not have the stated layout.
+
         """
         facts = self.split(split)
 
         return lambda rows: cut(self._pieces(facts, rows), rows)
+
+    def arrays(self, split: str) -> tuple[np.ndarray, np.ndarray]:
+        """A whole split in memory.
+
+        Args:
+            split: the name of the split.
+
+        Returns:
+            Features, n × d in the stored dtype, and labels, n × k int32 with −1 for no label.
+
+        Raises:
+            UserError: there is no such split, or a shard is missing or does not have the stated layout.
+
+        """
+        [(_, x, y)] = self.stream(split)(self.split(split).n)
+        return x, y
 
     def _pieces(self, facts: SplitFacts, rows: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         for shard, start in _starts(facts):
@@ -86,16 +165,22 @@ class FeatureSet:
 
 
 def opened_hdf5(path: Path) -> h5py.File:
-    """The file, to be read. UserError where it cannot be opened: what is damaged is told from what is merely not ours
-    to read at the moment.
+    """The HDF5 file, open for reading.
+
+    Raises:
+        UserError: it cannot be opened. The message tells a damaged file from one that we may not read now.
+
     """
     try:
         return h5py.File(path, "r")
     except FileNotFoundError as error:
-        raise _broken(path, "it is missing") from error
+        raise UserError(f"'{path}' cannot be used: it is missing.", _REMEDY, code="missing", path=str(path)) from error
     except BlockingIOError as error:
         raise UserError(
-            f"'{path}' is locked: another program has it open for writing.", "Close it there, and try again."
+            f"'{path}' is locked: another program has it open for writing.",
+            "Close it there, and try again.",
+            code="busy",
+            path=str(path),
         ) from error
     except OSError as error:
         if error.errno is None:
@@ -104,8 +189,8 @@ def opened_hdf5(path: Path) -> h5py.File:
 
 
 def plain_dataset(file: h5py.File, path: Path, name: str, shape: tuple[int, ...], dtype: str) -> h5py.Dataset:
-    """The data set `name` of an open file, if it is stored plainly in that file with this shape and dtype. UserError
-    otherwise.
+    """The data set `name` of an open file. Raises UserError unless it is stored plainly, in that file, with this shape
+    and dtype.
     """
     dataset = local_dataset(file, path, name)
     if dataset.id.get_create_plist().get_nfilters():
@@ -116,7 +201,7 @@ def plain_dataset(file: h5py.File, path: Path, name: str, shape: tuple[int, ...]
 
 
 def local_dataset(group: h5py.Group, path: Path, name: str) -> h5py.Dataset:
-    """The data set `name` of a group, if its data lie in that very file. UserError otherwise."""
+    """The data set `name` of a group. Raises UserError unless its data lie in that very file."""
     link = group.get(name, getlink=True)
     if link is None:
         raise _broken(path, f"it has no data set '{name}'")
@@ -147,21 +232,9 @@ def cut(pieces: Iterable[tuple[np.ndarray, np.ndarray]], rows: int) -> Blocks:
 
 
 def _starts(facts: SplitFacts) -> list[tuple[Shard, int]]:
-    """Each shard with the index of its first record."""
+    """Each shard with the number of its first record."""
     ends = itertools.accumulate(shard.rows for shard in facts.shards)
     return [(shard, end - shard.rows) for shard, end in zip(facts.shards, ends, strict=True)]
-
-
-def newest(folder: Path) -> FeatureSet:
-    """The feature set in `folder` whose manifest is newest. UserError when there is none."""
-    found = sorted(folder.glob(f"*/{MANIFEST}"), key=lambda p: p.stat().st_mtime_ns) if folder.is_dir() else []
-    found = [p for p in found if not p.parent.name.endswith(PARTIAL)]
-    if not found:
-        raise UserError(
-            f"No feature set found in '{folder}'.",
-            "Make one with 'dpfc extract --dataset digits' or 'dpfc import PATH', or name one with --features.",
-        )
-    return FeatureSet(found[-1].parent)
 
 
 def _joined(pieces: list[tuple[np.ndarray, np.ndarray]]) -> tuple[np.ndarray, np.ndarray]:
@@ -170,7 +243,8 @@ def _joined(pieces: list[tuple[np.ndarray, np.ndarray]]) -> tuple[np.ndarray, np
     return np.concatenate([x for x, _ in pieces]), np.concatenate([y for _, y in pieces])
 
 
+_REMEDY = "Make the file again ('dpfc extract' and 'dpfc import' make feature sets)."
+
+
 def _broken(path: Path, why: str) -> UserError:
-    return UserError(
-        f"'{path}' cannot be used: {why}.", "Make the file anew ('dpfc extract' and 'dpfc import' make feature sets)."
-    )
+    return UserError(f"'{path}' cannot be used: {why}.", _REMEDY, code="damaged", path=str(path))

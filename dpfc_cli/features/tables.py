@@ -1,4 +1,4 @@
-"""Where imported features come from: arrays under names, in one of several formats, as tables of rows.
+"""The sources of imported features: arrays under names, in one of several formats, as tables of rows.
 
 | format | holds |
 | --- | --- |
@@ -6,9 +6,9 @@
 | .npz, .safetensors, HDF5 (.h5, .hdf5) | these names, or `train/features`, `train/labels`, or `features`, `labels` |
 | .parquet: a file, a folder or a pattern | a column of lists of floats and one of integers (or lists of them) |
 
-x is n × d, float16, 32 or 64; y is n or n × k integers, −1 for "no label". Labels are read at once, features a range of
-rows at a time (but for .npz, which is packed), so memory stays bounded. Nothing is unpickled, and no link is followed
-out of an HDF5 file.
+x is n × d, float16, 32 or 64. y is n or n × k integers, −1 for "no label". Labels are read at once. Features are read a
+range of rows at a time, so memory stays bounded (except for .npz, which is compressed as a whole). Nothing is
+unpickled, and no link is followed out of an HDF5 file.
 """
 
 from collections.abc import Callable, Iterator
@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from dpfc_cli.errors import UserError
+from dpfc_cli.errors import UserError, parameter
 
 SPLITS = ("train", "test")
 NAMES = "{train,test}_{x,y}.npy"
@@ -28,12 +28,21 @@ BUILT_IN = frozenset((1, 2, 3, 4, 5, 6, 32000))
 """HDF5's filters: deflate, shuffle, fletcher32, szip, nbit, scale-offset, and h5py's lzf."""
 
 Rows = Callable[[int, int], np.ndarray]
+"""rows(start, stop): the rows [start, stop)."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Table:
-    """One split as found. rows(start, stop): features of that range, (stop - start) × d. y: n × k integers. counted: k
-    is not a fact of the layout but the most labels that some record has.
+    """One split as found.
+
+    Attributes:
+        n: the number of records.
+        d: the length of a feature vector.
+        dtype: of the features.
+        rows: reads a range of the features, (stop - start) × d.
+        y: the labels, n × k integers.
+        counted: k is the most labels that some record has, not a fact of the layout.
+
     """
 
     n: int
@@ -44,9 +53,9 @@ class Table:
     counted: bool = False
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Tables:
-    """What a source holds. classes: their names, if the source says them."""
+    """What a source holds: its splits by name, and the names of the classes, if it has them."""
 
     splits: dict[str, Table]
     classes: tuple[str, ...] | None = None
@@ -54,30 +63,49 @@ class Tables:
 
 @contextmanager
 def opened(path: Path, column: str | None = None, label_column: str | None = None) -> Iterator[Tables]:
-    """The tables of a source, readable until the end of the block. column, label_column: what the features and the
-    labels are called, where not as usual. UserError for what cannot be taken.
+    """The tables of a source. They can be read until the end of the block.
+
+    Args:
+        path: the source.
+        column: the name of the features, if it is not a usual one.
+        label_column: the name of the labels, if it is not a usual one.
+
+    Raises:
+        UserError: the source cannot be imported.
+
     """
     with ExitStack() as stack:
         kind = path.suffix.lower()
-        if kind == ".parquet" or ((not path.exists() or path.is_dir()) and not _holds_arrays(path)):
+        if not path.exists() and kind != ".parquet":
+            raise UserError(f"There is no '{path}'.", f"Name {ACCEPTED}.", code="missing", path=str(path))
+        if kind == ".parquet" or (path.is_dir() and not _holds_arrays(path)):
             from dpfc_cli.features.columns import open_columns
 
             found = open_columns(str(path), column, label_column)
         elif path.is_dir():
-            _refuse_names(path, column, label_column)
-            found = Tables(_folder(path))
+            _refuse_names(path, column=column, label_column=label_column)
+            found = Tables(splits=_folder(path))
         elif kind in _FORMATS:
-            found = Tables(_named(path, _FORMATS[kind](path, stack), column, label_column))
+            found = Tables(splits=_named(path, _FORMATS[kind](path, stack), column, label_column))
         else:
-            raise UserError(f"'{path}' is of no format that dpfc knows.", f"Give {ACCEPTED}.")
+            raise UserError(
+                f"'{path}' is of no format that dpfc knows.", f"Give {ACCEPTED}.", code="unsupported", path=str(path)
+            )
         if "train" not in found.splits:
             raise UserError(
-                f"'{path}' has no train_x and train_y.", "Name the arrays train_x, train_y, test_x and test_y."
+                f"'{path}' has no train_x and train_y.",
+                "Name the arrays train_x, train_y, test_x and test_y.",
+                code="missing",
+                path=str(path),
             )
-        widths = {table.d for table in found.splits.values()}
+        widths = sorted({table.d for table in found.splits.values()})
         if len(widths) > 1:
             raise UserError(
-                f"Train and test features differ in width: {sorted(widths)}.", "Both must come from the same backbone."
+                f"Train and test features differ in width: {widths}.",
+                "Both must come from the same backbone.",
+                code="conflict",
+                path=str(path),
+                dimensions=widths,
             )
         yield found
 
@@ -85,24 +113,30 @@ def opened(path: Path, column: str | None = None, label_column: str | None = Non
 def checked(
     source: str, shape: tuple[int, ...], dtype: Any, rows: Rows, y: np.ndarray, x_name: str, y_name: str
 ) -> Table:
-    """The table of features of that shape and dtype and labels y, if the two make one."""
+    """The table of features of that shape and dtype with the labels y. Raises UserError if they do not fit together."""
     if len(shape) != 2 or dtype not in (np.float16, np.float32, np.float64) or min(shape) < 1:
         raise UserError(
             f"'{source}': {x_name} has shape {shape} and dtype {dtype}.",
             "Features are an n × d array of float16, 32 or 64.",
+            code="damaged",
+            path=source,
+            array=x_name,
         )
     labels = y[:, None] if y.ndim == 1 else y
     if labels.ndim != 2 or not np.issubdtype(y.dtype, np.integer) or len(labels) != shape[0] or labels.shape[1] < 1:
         raise UserError(
             f"'{source}': {y_name} has shape {y.shape} and dtype {y.dtype} beside {shape[0]} rows of features.",
             "Labels are n, or n × k, integers.",
+            code="damaged",
+            path=source,
+            array=y_name,
         )
-    return Table(shape[0], shape[1], np.dtype(dtype), rows, labels)
+    return Table(n=shape[0], d=shape[1], dtype=np.dtype(dtype), rows=rows, y=labels)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Array:
-    """An array somewhere. read(start, stop): its rows of that range."""
+    """An array in a file. read(start, stop): its rows of that range."""
 
     shape: tuple[int, ...]
     dtype: Any
@@ -110,42 +144,67 @@ class Array:
 
 
 def _holds_arrays(path: Path) -> bool:
-    return path.is_dir() and any(path.glob("*_[xy].npy"))
+    return any(path.glob("*_[xy].npy"))
 
 
-def _refuse_names(path: Path, *names: str | None) -> None:
-    if any(names):
-        raise UserError(f"The arrays in '{path}' are known by their files' names.", f"Name them {NAMES}.")
+def _refuse_names(path: Path, **names: str | None) -> None:
+    """Raise UserError if names are given for a folder of arrays."""
+    given = next((name for name, value in names.items() if value), None)
+    if given:
+        raise UserError(
+            f"The arrays in '{path}' are known by their files' names.",
+            f"Name them {NAMES}, and leave out {parameter(given)}.",
+            code="conflict",
+            parameter=given,
+            path=str(path),
+        )
 
 
 def _named(path: Path, arrays: dict[str, Array], column: str | None, label_column: str | None) -> dict[str, Table]:
     """The splits among the arrays of one file, by their names."""
     tables = {}
     for split in SPLITS:
-        x = _found(path, arrays, split, ("x", "features"), column)
-        y = _found(path, arrays, split, ("y", "labels"), label_column)
+        x = _found(path, arrays, split, ("x", "features"), "column", column)
+        y = _found(path, arrays, split, ("y", "labels"), "label_column", label_column)
         if x is None and y is None:
             continue
         if x is None or y is None:
             raise UserError(
-                f"'{path}' cannot be read: it has {x or y} but no {'labels' if y is None else 'features'} to it.",
-                f"It holds {', '.join(sorted(arrays)) or 'nothing'}. Name them train_x and train_y, or 'features' and "
-                "'labels', or say their names with --column and --label-column.",
+                f"'{path}' cannot be read: it has '{x or y}', but no {'labels' if y is None else 'features'} for it.",
+                f"It holds {_listed(arrays)}. Name them train_x and train_y, or 'features' and 'labels', or say their "
+                f"names with {parameter('column')} and {parameter('label_column')}.",
+                code="missing",
+                path=str(path),
+                known=sorted(arrays),
             )
         labels = arrays[y].read(0, arrays[y].shape[0] if arrays[y].shape else 0)
         tables[split] = checked(str(path), arrays[x].shape, arrays[x].dtype, arrays[x].read, labels, x, y)
     return tables
 
 
-def _found(path: Path, arrays: dict[str, Array], split: str, usual: tuple[str, str], given: str | None) -> str | None:
+def _found(
+    path: Path, arrays: dict[str, Array], split: str, usual: tuple[str, str], option: str, given: str | None
+) -> str | None:
+    """The name of the array that holds features or labels of a split, if there is one."""
     short, long = usual
     names = [f"{split}/{given}", f"{split}_{given}"] if given else [f"{split}_{short}", f"{split}/{long}"]
     if split == "train":
         names.append(given or long)
     found = [name for name in names if name in arrays]
     if given and split == "train" and not found:
-        raise UserError(f"'{path}' has no '{given}'.", f"It holds {', '.join(sorted(arrays)) or 'nothing'}.")
+        raise UserError(
+            f"'{path}' has no '{given}'.",
+            f"It holds {_listed(arrays)}.",
+            code="missing",
+            parameter=option,
+            path=str(path),
+            known=sorted(arrays),
+        )
     return found[0] if found else None
+
+
+def _listed(arrays: dict[str, Array]) -> str:
+    return ", ".join(sorted(arrays)) or "nothing"
 
 
 def _folder(path: Path) -> dict[str, Table]:
@@ -160,15 +219,14 @@ def _folder(path: Path) -> dict[str, Table]:
 
 def _npy(path: Path) -> np.ndarray:
     try:
-        # np.load would take other formats under this name, too.
+        # np.load would accept other formats under this name, too.
         with path.open("rb") as file:
             if file.read(6) != b"\x93NUMPY":
                 raise ValueError("it does not begin like one")
         return np.asanyarray(np.load(path, mmap_mode="r", allow_pickle=False))
     except (OSError, ValueError, EOFError) as error:
-        raise UserError(
-            f"'{path}' cannot be read as a .npy array: {error}.",
-            "Both {split}_x.npy and {split}_y.npy must be whole, plain arrays.",
+        raise _unread(
+            path, "a .npy array", error, "Both {split}_x.npy and {split}_y.npy must be complete, plain arrays."
         ) from error
 
 
@@ -186,11 +244,10 @@ def _npz(path: Path, _stack: ExitStack) -> dict[str, Array]:
         with np.load(path, allow_pickle=False) as file:
             arrays = {name: file[name] for name in file.files}
     except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error) as error:
-        raise UserError(
-            f"'{path}' cannot be read as an .npz of features: {error}.",
-            "It must hold train_x and train_y (and test_x, test_y).",
+        raise _unread(
+            path, "an .npz of features", error, "It must hold train_x and train_y (and test_x, test_y)."
         ) from error
-    return {name: Array(array.shape, array.dtype, _slices(array)) for name, array in arrays.items()}
+    return {name: Array(shape=array.shape, dtype=array.dtype, read=_slices(array)) for name, array in arrays.items()}
 
 
 def _safetensors(path: Path, stack: ExitStack) -> dict[str, Array]:
@@ -202,11 +259,15 @@ def _safetensors(path: Path, stack: ExitStack) -> dict[str, Array]:
         file = stack.enter_context(safe_open(path, framework="numpy"))
         slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118
     except (OSError, SafetensorError) as error:
-        raise UserError(f"'{path}' cannot be read as safetensors: {error}.", "Write it anew.") from error
+        raise _unread(path, "safetensors", error) from error
     kinds = {name: np.dtype(kind) for name, kind in kinds.items()}
-    # Of other types only the name is known, which says what is wrong with them.
+    # A type that is not in `kinds` stays a name: the error about it then says which type it is.
     return {
-        name: Array(tuple(part.get_shape()), kinds.get(part.get_dtype(), part.get_dtype()), _parts(part, path))
+        name: Array(
+            shape=tuple(part.get_shape()),
+            dtype=kinds.get(part.get_dtype(), part.get_dtype()),
+            read=_parts(part, path),
+        )
         for name, part in slices.items()
     }
 
@@ -215,15 +276,16 @@ def _parts(part: Any, path: Path) -> Rows:
     def rows(start: int, stop: int) -> np.ndarray:
         try:
             return np.asarray(part[start:stop])
-        # Whatever the library makes of a damaged file.
+        # The library may raise anything for a damaged file.
         except Exception as error:
-            raise UserError(f"'{path}' cannot be read: {error}.", "Write it anew.") from error
+            raise UserError(
+                f"'{path}' cannot be read: {error}.", "Write it again.", code="damaged", path=str(path)
+            ) from error
 
     return rows
 
 
 def _hdf5(path: Path, stack: ExitStack) -> dict[str, Array]:
-
     from dpfc_cli.features.reader import local_dataset, opened_hdf5
 
     found: dict[str, Array] = {}
@@ -236,21 +298,27 @@ def _hdf5(path: Path, stack: ExitStack) -> dict[str, Array]:
                     continue
                 dataset = local_dataset(group, path, name)
                 _refuse_plugins(dataset, path, name)
-                found[prefix + name] = Array(dataset.shape, dataset.dtype, _parts(dataset, path))
-    # HDF5's errors come as whatever h5py takes them for.
+                found[prefix + name] = Array(shape=dataset.shape, dtype=dataset.dtype, read=_parts(dataset, path))
+    # h5py turns HDF5's errors into any of these.
     except (OSError, RuntimeError, KeyError, ValueError, TypeError) as error:
-        raise UserError(f"'{path}' cannot be read as HDF5: {error}.", "Write it anew.") from error
+        raise _unread(path, "HDF5", error) from error
     return found
 
 
 def _refuse_plugins(dataset: Any, path: Path, name: str) -> None:
-    """Filters that HDF5 has built in are run; others would be loaded from wherever an environment variable says."""
+    """Raise UserError for a filter that is not built into HDF5.
+
+    HDF5 would load such a filter from a folder that an environment variable names.
+    """
     made = dataset.id.get_create_plist()
     foreign = [made.get_filter(i)[0] for i in range(made.get_nfilters()) if made.get_filter(i)[0] not in BUILT_IN]
     if foreign:
         raise UserError(
             f"'{path}': '{name}' is stored through filter {foreign[0]}, which dpfc does not run.",
             "Write it without compression, or with gzip or lzf.",
+            code="unsupported",
+            path=str(path),
+            array=name,
         )
 
 
@@ -258,6 +326,17 @@ def _is_group(group: Any, name: str) -> bool:
     import h5py
 
     return isinstance(group.get(name, getlink=True), h5py.HardLink) and isinstance(group[name], h5py.Group)
+
+
+def _unread(path: Path, kind: str, error: Exception, remedy: str = "Write it again.") -> UserError:
+    """The error for a file that cannot be read as what it should be."""
+    refused = isinstance(error, OSError) and error.errno is not None
+    return UserError(
+        f"'{path}' cannot be read as {kind}: {error}.",
+        remedy,
+        code="unreadable" if refused else "damaged",
+        path=str(path),
+    )
 
 
 _FORMATS: dict[str, Callable[[Path, ExitStack], dict[str, Array]]] = {

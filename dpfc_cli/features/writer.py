@@ -1,21 +1,26 @@
-"""Making a feature set shard by shard, so that a kill loses one shard at most and leaves nothing that looks finished.
+"""Making a feature set shard by shard. An interruption loses one shard at most, and leaves nothing that looks finished.
 
-A set is made in `NAME.partial/`: each shard under a temporary name, renamed when whole, its digest noted beside it. A
-second run with the same `identity` (data set, listing, backbone, settings) goes on with the missing shards; a run with
-another one is refused once there is a finished shard to lose; before that, what was begun gives way, and a run that
-ends without one leaves nothing behind. One that keeps bad records as null records (`on_error`) also goes on with what
-was begun without that, for finished shards of such a run have none; from then on the set is its, whoever ends it. The
-folder gets its real name when the last shard and the manifest are in place.
+A set is made in `NAME.partial/`. Each shard is written under a temporary name and renamed when it is complete; its
+digest is then noted in a file beside it. When all shards and the manifest are in place, the folder gets its real name.
 
-**Several processes** may make one set in a folder that they share: process i of N makes every N-th shard, and whichever
-finds all of them in place finishes. Each holds a lock on the folder while it works, shared with the others' (a process
-by itself holds it alone), and one on the shard it is making, so that no shard is made twice at a time even if N
-changes between runs. To finish takes the folder's lock alone, so the last to let go of it does. The locks are flock's:
-they end with the process, however it ends.
+**Going on.** The identity of a set says what it is made of and how: data set, listing, backbone, settings. A second run
+with the same identity makes the shards that are missing. A run with another identity is refused if there is a finished
+shard, which it would have to delete. If there is none, what was begun is removed and the new run starts from nothing. A
+run that ends without a finished shard removes what it began.
+
+A run that keeps bad records as null records (`on_error`) may also go on with what was begun without that setting: the
+finished shards of such a run contain no bad records. From then on the identity of the set has that setting, whichever
+process finishes it.
+
+**Several processes** may make one set in a folder that they share. Task i of N makes every N-th shard, and the process
+that finds all shards in place finishes the set. Each process holds a lock on the folder while it works; the processes
+share this lock, but a process that works alone holds it alone. Each process also holds a lock on the shard that it is
+making, so that no two processes make the same shard at a time, even if N changes between runs. Finishing takes the
+folder's lock alone, so the last process that gives up the shared lock finishes the set. The locks are flock's: they end
+with the process, in any case.
 """
 
 import fcntl
-import hashlib
 import itertools
 import json
 import os
@@ -29,71 +34,91 @@ from typing import Any
 import h5py
 import numpy as np
 
-from dpfc_cli.errors import GUARDED, UserError
+from dpfc_cli import files
+from dpfc_cli.errors import GUARDED, UserError, parameter
 from dpfc_cli.features.locks import PATIENCE, ReplacedError, claimed, locked, locked_soon
-from dpfc_cli.features.manifest import MANIFEST, PARTIAL, Manifest, Shard, SplitFacts, load, write_durably, write_first
+from dpfc_cli.features.manifest import MANIFEST, PARTIAL, Manifest, Shard, SplitFacts, load
 
 SETTINGS = "settings.json"
 SHARD_BYTES = 128 * 2**20
 SHARD_ROWS = 16_384
 CHUNK_ROWS = 1_024
 
+Task = tuple[int, int]
+"""(i, N): this process makes the i-th of N parts of the work. i counts from 1."""
 
-Share = tuple[int, int]
-"""(i, N): the i-th of N parts, from 1."""
 
-
-@dataclass(frozen=True)
-class Task:
-    """One shard still to be made: records [start, stop) of a split."""
+@dataclass(frozen=True, kw_only=True)
+class PlannedShard:
+    """A shard to be made: the records [start, stop) of a split, and the name of the file."""
 
     split: str
     file: str
     start: int
     stop: int
 
+    @property
+    def rows(self) -> int:
+        return self.stop - self.start
+
 
 def shard_ranges(n: int, shards: int) -> list[tuple[int, int]]:
-    """N records cut into `shards` contiguous ranges whose lengths differ by at most one."""
+    """N records cut into `shards` contiguous ranges. Their lengths differ by at most one."""
     cuts = [n * i // shards for i in range(shards + 1)]
     return list(itertools.pairwise(cuts))
 
 
 def default_shards(n: int, row_bytes: int) -> int:
-    """Shards of at most 16,384 rows and about 128 MB."""
+    """How many shards n records make, if a shard has at most 16,384 rows and about 128 MB."""
     return max(1, -(-n // max(1, min(SHARD_ROWS, SHARD_BYTES // row_bytes))))
 
 
 class FeatureWriter:
-    """Writes one feature set. Call `tasks`, write each with `shard`, then `finish`, and `close` it in any case.
+    """Writes one feature set.
 
-    share: which part of the shards is this process's; None for all, alone. tolerant: records whose features are not
-    finite become null records (zeros, label −1) instead of an error.
+    Take the shards from `missing`, write each one with `shard`, then call `finish`. Call `close` in any case.
+
+    Args:
+        folder: where the set is to lie.
+        rows: the number of records of each split.
+        dim: the length of a feature vector.
+        dtype: "float16" or "float32".
+        labels_per_record: the most labels that a record can have.
+        identity: what the set is made of and how, as JSON-able values.
+        shards: the number of shards per split; by default it depends on the size.
+        task: the part of the shards that this process makes; None: all of them, and no other process takes part.
+        tolerant: whether the set may contain null records. A record with features that are not finite then becomes one;
+            otherwise it is an error.
+
+    Raises:
+        UserError: the folder cannot be written, another process works on it, or it was begun with another identity.
+
     """
 
     def __init__(
         self,
         folder: Path,
+        *,
         rows: dict[str, int],
         dim: int,
         dtype: str,
         labels_per_record: int,
         identity: dict[str, Any],
         shards: int | None = None,
-        share: Share | None = None,
+        task: Task | None = None,
         tolerant: bool = False,
     ) -> None:
         self.folder, self.dim, self.dtype, self.k = folder, dim, dtype, labels_per_record
-        self._share, self._tolerant = share, tolerant
+        self._task, self._tolerant = task, tolerant
         self._partial = folder.with_name(folder.name + PARTIAL)
         width = dim * np.dtype(dtype).itemsize
-        parts = 1 if share is None else share[1]
+        parts = 1 if task is None else task[1]
         counts = {s: min(n, shards or max(default_shards(n, width), parts)) for s, n in rows.items()}
         if shards is None:
-            # Begun by another number of processes, it has another number of shards, which is as good.
+            # A set begun by another number of processes may have another number of shards. We keep that number.
             counts = self._begun(counts, identity)
         self._all = [
-            Task(split, f"{split}-{i:05d}-of-{counts[split]:05d}.h5", start, stop)
+            PlannedShard(split=split, file=f"{split}-{i:05d}-of-{counts[split]:05d}.h5", start=start, stop=stop)
             for split, n in rows.items()
             for i, (start, stop) in enumerate(shard_ranges(n, counts[split]))
         ]
@@ -112,70 +137,83 @@ class FeatureWriter:
         self.resumed = self._open()
 
     @property
-    def tasks(self) -> list[Task]:
-        """The shards of this process that are still to be made."""
-        first, step = self._share or (1, 1)
-        return [task for task in self._all[first - 1 :: step] if not self._made(task)]
+    def missing(self) -> list[PlannedShard]:
+        """The shards that this process still has to make."""
+        first, step = self._task or (1, 1)
+        return [planned for planned in self._all[first - 1 :: step] if not self._made(planned)]
 
-    def claim(self, task: Task) -> bool:
-        """Take a shard to make, ahead of `shard`; False when another process has made it or is at it."""
-        if task.file in self._claims:
+    def claim(self, planned: PlannedShard) -> bool:
+        """Reserve a shard for this process, before `shard` writes it.
+
+        Returns:
+            False if another process has made the shard, or is making it.
+
+        """
+        if planned.file in self._claims:
             return True
-        path = self._temporary(task)
+        path = self._temporary(planned)
         descriptor = claimed(path)
         if descriptor is None:
             return False
-        if self._made(task):
+        if self._made(planned):
             path.unlink()
             os.close(descriptor)
             return False
-        self._claims[task.file] = descriptor
+        self._claims[planned.file] = descriptor
         return True
 
     @contextmanager
-    def shard(self, task: Task) -> Iterator["ShardSink"]:
-        """A sink for the rows of one shard; the file gets its name when the sink is full and closed without an
-        error.
-        """
-        if not self.claim(task):
-            raise RuntimeError(f"{task.file} is another process's")
-        path, temporary = self._partial / task.file, self._temporary(task)
+    def shard(self, planned: PlannedShard) -> Iterator["ShardSink"]:
+        """A sink for the rows of one shard. The file gets its name at the end of the block, if there was no error."""
+        if not self.claim(planned):
+            raise RuntimeError(f"{planned.file} is another process's")
+        path, temporary = self._partial / planned.file, self._temporary(planned)
         try:
-            # The lock on the file is ours; HDF5 would want one of its own.
+            # We hold the lock on the file. HDF5 would take a second one.
             with h5py.File(temporary, "w", libver="latest", track_order=False, locking=False) as file:
-                sink = ShardSink(file, task, self.dim, self.dtype, self.k, self._tolerant)
+                sink = ShardSink(file, planned, self.dim, self.dtype, self.k, self._tolerant)
                 yield sink
-                if sink.filled != task.stop - task.start:
-                    raise RuntimeError(f"{task.file}: {sink.filled} rows of {task.stop - task.start}")
-            _fsync(temporary)
-            digest = sha256_of(temporary)
+                if sink.filled != planned.rows:
+                    raise RuntimeError(f"{planned.file}: {sink.filled} rows of {planned.rows}")
+            files.sync(temporary)
+            digest = files.sha256_of(temporary)
             os.replace(temporary, path)
-            write_durably(self._note(task), digest)
+            # The note says that the shard is there, so the shard's name must reach the disk first.
+            files.sync(self._partial)
+            files.replace(self._note(planned), digest.encode())
         finally:
-            os.close(self._claims.pop(task.file))
+            os.close(self._claims.pop(planned.file))
 
     def finish(self, manifest: Manifest) -> Manifest | None:
-        """Write the manifest with the shards' digests and give the folder its name. Returns the manifest as written;
-        None when other processes are still making shards, of which the last will finish.
+        """Write the manifest, and give the folder its name.
+
+        Args:
+            manifest: the description of the set. Its splits are filled in here.
+
+        Returns:
+            The manifest as written; None if other processes are still making shards. The last of them will finish.
+
         """
-        if self._share is not None and not self._alone():
+        if self._task is not None and not self._alone():
             return None
         if not self._partial.exists():
             return load(self.folder)
         if not all(map(self._made, self._all)):
             self._unlock()
             return None
-        # Another process may have begun to keep null records since.
-        identity = json.loads((self._partial / SETTINGS).read_text())["identity"]
+        # Another process may have begun to keep null records meanwhile.
+        identity = json.loads((self._partial / SETTINGS).read_text(encoding="utf-8"))["identity"]
         splits: dict[str, SplitFacts] = {}
-        for task in self._all:
-            shard = Shard(task.file, task.stop - task.start, self._note(task).read_text())
-            before = splits[task.split].shards if task.split in splits else ()
-            splits[task.split] = SplitFacts(task.stop, (*before, shard))
+        for planned in self._all:
+            shard = Shard(file=planned.file, rows=planned.rows, sha256=self._note(planned).read_text(encoding="utf-8"))
+            before = splits[planned.split].shards if planned.split in splits else ()
+            splits[planned.split] = SplitFacts(n=planned.stop, shards=(*before, shard))
         whole = replace(manifest, splits=splits, source={**manifest.source, "identity": identity})
-        write_durably(self._partial / MANIFEST, whole.to_json())
-        # Killed before the rename, a later run finds everything in place and renames; killed after it, the notes stay.
+        files.replace(self._partial / MANIFEST, whole.to_json().encode())
+        # Killed before the renaming, a later run finds everything in place and renames. Killed after it, the notes
+        # stay.
         os.replace(self._partial, self.folder)
+        files.sync(self.folder.parent)
         for left in (*self.folder.glob("*.sha256"), *self.folder.glob("*.tmp")):
             left.unlink()
         (self.folder / SETTINGS).unlink()
@@ -183,7 +221,7 @@ class FeatureWriter:
         return whole
 
     def close(self) -> None:
-        """Let go of all locks; what is finished stays, and nothing else."""
+        """Release all locks. Finished shards stay; if there is none, nothing stays."""
         self._unlock()
         self._release()
         with suppress(OSError):
@@ -195,24 +233,27 @@ class FeatureWriter:
                 os.close(descriptor)
 
     def _emptied(self) -> bool:
-        """Remove what was begun, unless there is a finished shard: whether there was none. Under the folder's lock."""
+        """Remove what was begun, unless there is a finished shard. True if there was none.
+
+        The caller holds the folder's lock alone.
+        """
         if any(self._partial.glob("*.sha256")):
             return False
         for left in (self._partial / SETTINGS, *self._partial.glob("*.h5"), *self._partial.glob("*.tmp")):
             left.unlink(missing_ok=True)
         return True
 
-    def _temporary(self, task: Task) -> Path:
-        return self._partial / (task.file + ".tmp")
+    def _temporary(self, planned: PlannedShard) -> Path:
+        return self._partial / (planned.file + ".tmp")
 
-    def _note(self, task: Task) -> Path:
-        return self._partial / (task.file + ".sha256")
+    def _note(self, planned: PlannedShard) -> Path:
+        return self._partial / (planned.file + ".sha256")
 
-    def _made(self, task: Task) -> bool:
-        return self._note(task).exists()
+    def _made(self, planned: PlannedShard) -> bool:
+        return self._note(planned).exists()
 
     def _alone(self) -> bool:
-        """Let go of the shared lock and take it alone, unless others hold it. They will come here, too."""
+        """Exchange the shared lock for one that we hold alone. False if others hold it: they will come here, too."""
         self._unlock()
         try:
             self._unlock = weakref.finalize(self, os.close, locked(self._partial, fcntl.LOCK_EX))
@@ -222,9 +263,9 @@ class FeatureWriter:
         return True
 
     def _begun(self, counts: dict[str, int], identity: dict[str, Any]) -> dict[str, int]:
-        """The numbers of shards with which the set was begun, if it was."""
+        """The numbers of shards with which the set was begun; `counts` if it was not."""
         try:
-            stored = json.loads((self._partial / SETTINGS).read_text())
+            stored = json.loads((self._partial / SETTINGS).read_text(encoding="utf-8"))
             if not _goes_on(identity, stored["identity"]):
                 return counts
             return {split: int(stored["shards"][split]) for split in counts}
@@ -232,59 +273,73 @@ class FeatureWriter:
             return counts
 
     def _open(self) -> bool:
-        """Make or reopen the partial folder; True when it already held this very task."""
+        """Make or reopen the partial folder. True if it already held this very set."""
         settings = self._partial / SETTINGS
-        kind = fcntl.LOCK_EX if self._share is None else fcntl.LOCK_SH
+        kind = fcntl.LOCK_EX if self._task is None else fcntl.LOCK_SH
         try:
             descriptor = self._entered(kind)
             self._unlock = weakref.finalize(self, os.close, descriptor)
-            if write_first(settings, self._settings):
+            if _written_first(settings, self._settings):
                 return False
-            begun = settings.read_text()
+            begun = settings.read_text(encoding="utf-8")
             if not _continues(begun, self._settings):
                 if self._gave_way(descriptor, kind):
                     return False
                 self._unlock()
                 raise UserError(
                     f"'{self._partial}' was begun from another source or with other settings.",
-                    "Run the command that began it, or delete that folder, or choose another --out.",
+                    f"Run the command that began it, or delete that folder, or choose another {parameter('out')}.",
+                    code="conflict",
+                    path=str(self._partial),
                 )
             if begun != self._settings:
-                write_durably(settings, self._settings)
+                files.replace(settings, self._settings.encode())
         except BlockingIOError as error:
             raise UserError(
                 f"Another process is making '{self.folder}'.",
-                "Wait for it, or choose another --out. To share the work, give each process its --task.",
+                f"Wait for it, or choose another {parameter('out')}. To divide the work between several processes, "
+                f"give each of them its {parameter('task')}.",
+                code="busy",
+                path=str(self.folder),
             ) from error
         except ReplacedError as error:
-            raise UserError(f"'{self.folder}' was completed by another process just now.", "Go on with it.") from error
+            raise UserError(
+                f"'{self.folder}' was completed by another process just now.",
+                "Continue with that set.",
+                code="exists",
+                path=str(self.folder),
+            ) from error
         except OSError as error:
             raise UserError(
-                f"'{self.folder}' cannot be written: {error.strerror or error}.", "Choose a writable place with --out."
+                f"'{self.folder}' cannot be written: {error.strerror or error}.",
+                f"Choose a writable place: {parameter('out')}.",
+                code="unwritable",
+                path=str(self.folder),
             ) from error
         return True
 
     def _entered(self, kind: int) -> int:
-        """A descriptor of the partial folder, made if need be, that holds its lock."""
+        """A descriptor that holds the lock of the partial folder, which is made if it is not there."""
         for _ in range(PATIENCE):
             self._partial.mkdir(parents=True, exist_ok=True)
             try:
                 return locked_soon(self._partial, kind)
             except FileNotFoundError as error:
-                # Else one that ended without a shard has removed it, and there is nothing to tell.
+                # Either the set was completed, or a process that ended without a shard has removed the folder. In the
+                # second case we make it again.
                 if self.folder.exists():
                     raise ReplacedError from error
         raise BlockingIOError
 
     def _gave_way(self, descriptor: int, kind: int) -> bool:
-        """Begin anew in the place of what was begun otherwise, if it has no finished shard and nobody is at work."""
+        """Replace what was begun with other settings. False if it has a finished shard, or if somebody is at work."""
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             return False
         if not self._emptied():
             return False
-        write_durably(self._partial / SETTINGS, self._settings)
+        files.replace(self._partial / SETTINGS, self._settings.encode())
         fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
         return True
 
@@ -294,36 +349,71 @@ def _close(claims: dict[str, int]) -> None:
         os.close(descriptor)
 
 
-class ShardSink:
-    """Rows into one shard, in order. tolerant: what is not finite becomes the null record."""
+def _written_first(path: Path, text: str) -> bool:
+    """Write a file unless there is one of that name; False if there was. Of several processes one is first."""
+    if path.exists():
+        return False
+    temporary = files.temporary_beside(path)
+    try:
+        files.write_synced(temporary, text.encode())
+        return files.publish(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
 
-    def __init__(self, file: h5py.File, task: Task, dim: int, dtype: str, k: int, tolerant: bool = False) -> None:
-        rows = task.stop - task.start
+
+class ShardSink:
+    """Takes the rows of one shard, in order."""
+
+    def __init__(
+        self, file: h5py.File, planned: PlannedShard, dim: int, dtype: str, k: int, tolerant: bool = False
+    ) -> None:
+        rows = planned.rows
         chunk = min(rows, CHUNK_ROWS)
         labels = (rows,) if k == 1 else (rows, k)
         self._x = file.create_dataset("features", (rows, dim), dtype, chunks=(chunk, dim), track_times=False)
         self._y = file.create_dataset("labels", labels, "int32", track_times=False)
-        # Which records of the split these are, so that a shard cannot stand in for another.
-        file.create_dataset("index", data=np.arange(task.start, task.stop), dtype="int64", track_times=False)
+        # The numbers of the records in the split, so that the reader notices if shards were exchanged.
+        file.create_dataset("index", data=np.arange(planned.start, planned.stop), dtype="int64", track_times=False)
         self._dtype, self._tolerant = dtype, tolerant
         self.filled = 0
 
-    def append(self, features: np.ndarray, labels: np.ndarray) -> None:
-        """The next rows. UserError, or null records, where a feature is NaN or infinite (also after rounding to the
-        shard's dtype: float16 ends at 65,504).
+    def append(self, features: np.ndarray, labels: np.ndarray, null: np.ndarray | None = None) -> None:
+        """Write the next rows.
+
+        A null record is stored as zeros with the label −1. A tolerant writer also makes one of every row that has a
+        feature that is not finite in the dtype of the shard (float16 ends at 65,504).
+
+        Args:
+            features: rows × d, floats. The features of null records are not looked at.
+            labels: rows (rows × k if k > 1), integers, −1 for no label.
+            null: rows, booleans: which of the rows are null records. Only a tolerant writer takes them. Default: none.
+
+        Raises:
+            UserError: a feature is not finite, and the writer is not tolerant.
+
         """
         with np.errstate(over="ignore"):
             rows = features.astype(self._dtype)
-        null = ~np.isfinite(rows).all(axis=1)
-        if null.any():
+        bad = ~np.isfinite(rows).all(axis=1)
+        if null is not None:
+            if null.shape != bad.shape or null.dtype != np.bool_:
+                raise ValueError(f"null is {null.dtype} {null.shape}, not bool {bad.shape}")
+            if null.any() and not self._tolerant:
+                raise ValueError("this set was begun as one without null records")
+            bad |= null
+        if bad.any():
             if not self._tolerant:
+                row = self.filled + int(np.flatnonzero(bad)[0])
                 raise UserError(
-                    f"A feature is NaN, infinite or beyond {self._dtype} (first in row "
-                    f"{self.filled + int(np.flatnonzero(null)[0])} of the shard being written). {GUARDED}",
-                    "Mend the source, or use --dtype float32 if the features are merely large.",
+                    f"A feature is NaN, infinite or beyond {self._dtype} (first in row {row} of the shard being "
+                    f"written). {GUARDED}",
+                    f"Correct the source. If the features are merely large, set {parameter('dtype')} to float32.",
+                    code="bad-record",
+                    row=row,
+                    dtype=self._dtype,
                 )
-            rows[null] = 0
-            labels = np.where(null if labels.ndim == 1 else null[:, None], -1, labels)
+            rows[bad] = 0
+            labels = np.where(bad if labels.ndim == 1 else bad[:, None], -1, labels)
         stop = self.filled + len(rows)
         self._x[self.filled : stop] = rows
         self._y[self.filled : stop] = labels
@@ -331,14 +421,16 @@ class ShardSink:
 
 
 def _goes_on(identity: dict[str, Any], begun: Any) -> bool:
-    """Whether what was made under the identity `begun` has its place in a set of `identity`: the same one, or the same
-    but for bad records, which were refused. Then there are none in it.
+    """Whether shards that were made under the identity `begun` may become part of a set of `identity`.
+
+    They may if both are the same. They also may if the only difference is that `begun` refused bad records: then the
+    finished shards contain none.
     """
     return begun in (identity, {name: value for name, value in identity.items() if name != "on_error"})
 
 
 def _continues(begun: str, wanted: str) -> bool:
-    """`_goes_on`, of the settings of a partial set."""
+    """`_goes_on`, for the settings of a partial set."""
     try:
         old, new = json.loads(begun), json.loads(wanted)
         return _goes_on(new["identity"], old["identity"]) and {**old, "identity": None} == {**new, "identity": None}
@@ -347,8 +439,11 @@ def _continues(begun: str, wanted: str) -> bool:
 
 
 def already_complete(folder: Path, identity: dict[str, Any]) -> bool:
-    """True when `folder` is a finished set of this identity, or as good as one (`_goes_on`); UserError when it
-    is a set, or anything, of another one.
+    """Whether `folder` is a finished set of this identity, or one that may take its place (see `_goes_on`).
+
+    Raises:
+        UserError: the folder is a set of another identity, or something else.
+
     """
     if not folder.exists():
         return False
@@ -357,25 +452,16 @@ def already_complete(folder: Path, identity: dict[str, Any]) -> bool:
         return True
     raise UserError(
         f"'{folder}' exists and was made from another source or with other settings.",
-        "Choose another --out, or delete it.",
+        f"Choose another {parameter('out')}, or delete it.",
+        code="exists",
+        path=str(folder),
     )
 
 
 def asserted(folder: Path, wanted: Manifest) -> Manifest:
-    """The manifest of a set made before; what is asserted of it now replaces what was inferred or asserted then."""
+    """The manifest of a finished set. Classes that `wanted` asserts replace the ones that it has so far."""
     manifest = load(folder)
     if wanted.origin == "asserted" and (manifest.origin, manifest.classes) != (wanted.origin, wanted.classes):
         manifest = replace(manifest, origin=wanted.origin, classes=wanted.classes)
-        write_durably(folder / MANIFEST, manifest.to_json())
+        files.replace(folder / MANIFEST, manifest.to_json().encode())
     return manifest
-
-
-def sha256_of(path: Path) -> str:
-    """SHA-256 of a file, hex."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _fsync(path: Path) -> None:
-    with path.open("rb") as file:
-        os.fsync(file.fileno())

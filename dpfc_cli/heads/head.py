@@ -4,20 +4,20 @@ The card says how the head was made and what it cost in privacy. Everything in t
 `oracle.release`.
 """
 
-import hashlib
 import itertools
 import json
-import os
-import secrets
 import tempfile
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from dpfc_cli.errors import UserError
+from dpfc_cli.errors import UserError, parameter
+from dpfc_cli.files import publish, sha256_of, temporary_beside, write_synced
 from dpfc_cli.privacy.chain import Chain, arrays, from_json, run, to_json
+from dpfc_cli.trust import statement
 
 FORMAT = "dpfc-head-1"
 PRIVATE = ".safetensors"
@@ -29,22 +29,100 @@ _CARD = {
 }
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Head:
-    """chain: what is done to a feature vector; weight: d × m; bias: m. Scores are chain(x)·weight + bias."""
+    """A linear classifier of feature vectors, with its card.
+
+    chain: what is done to a feature vector first. weight: d × m. bias: m. Scores are chain(x)·weight + bias. card: how
+    the head was made and what is claimed of it. path: the file that it was read from, if it was.
+
+    Example:
+        head = Head.load("heads/digits-scattering-dp-whitened-eps1.safetensors")
+        names = head.predict(features)  # n × d → n names of classes
+
+    """
 
     chain: Chain
     weight: np.ndarray
     bias: np.ndarray
-    card: dict[str, Any]
+    card: Mapping[str, Any]
+    path: Path | None = None
 
-    def scores(self, x: np.ndarray) -> np.ndarray:
-        """B × d features to B × m scores, float64."""
-        return np.asarray(run(self.chain, x.astype(np.float32), np) @ self.weight + self.bias)
+    @classmethod
+    def load(cls, path: Path | str) -> "Head":
+        """Read a head. UserError where the file is missing or no head."""
+        return _load(Path(path))
 
     @property
     def classes(self) -> tuple[str, ...]:
+        """The names of the classes, in the order of the scores."""
         return tuple(self.card["classes"])
+
+    @property
+    def dim(self) -> int:
+        """d: the dimensions of the feature vectors that it takes."""
+        return len(self.weight)
+
+    def scores(self, x: np.ndarray) -> np.ndarray:
+        """The scores of feature vectors. The largest score names the class. Scores are no probabilities.
+
+        Args:
+            x: n × d, floating-point numbers, from the backbone that the head was trained on.
+
+        Returns:
+            n × m, float64.
+
+        Raises:
+            UserError: x has another shape or no numbers, or a number in it is NaN or infinite.
+
+        """
+        return np.asarray(run(self.chain, self._taken(x), np) @ self.weight + self.bias)
+
+    def predict(self, x: np.ndarray) -> list[str]:
+        """The name of the best class for each feature vector. x and errors: as for `scores`."""
+        names = self.classes
+        return [names[best] for best in self.scores(x).argmax(axis=1)]
+
+    def statement(self) -> dict[str, str]:
+        """What is claimed of this head, as sentences by topic. It needs the head's file for its SHA-256."""
+        if self.path is None:
+            raise UserError("This head was not read from a file.", "Read it with Head.load.", code="missing")
+        return dict(statement.rows(self.card, sha256_of(self.path)))
+
+    def _taken(self, x: np.ndarray) -> np.ndarray:
+        given = np.asarray(x)
+        if given.dtype.kind not in "fiu":
+            raise UserError(
+                f"Features are numbers, not {given.dtype}.", "Give an n × d array of floats.", dtype=str(given.dtype)
+            )
+        if given.ndim != 2 or given.shape[1] != self.dim:
+            raise UserError(
+                f"This head takes features of shape n × {self.dim}, not {' × '.join(map(str, given.shape)) or 'one'}.",
+                "Give features of the backbone that the head was trained on, a row for each record.",
+                shape=list(given.shape),
+                dim=self.dim,
+            )
+        with np.errstate(over="ignore"):
+            taken = given.astype(np.float32)
+        bad = ~np.isfinite(taken).all(axis=1)
+        if bad.any():
+            raise UserError(
+                f"{int(bad.sum())} of {len(taken)} feature vectors have a number that is NaN, infinite or beyond "
+                f"float32, first row {int(bad.argmax())}.",
+                "Leave them out, or compute them again.",
+                code="bad-record",
+                row=int(bad.argmax()),
+            )
+        return taken
+
+
+def free_name(folder: Path, stem: str, suffix: str) -> Path:
+    """folder/stem+suffix, numbered if that is taken. A head is never overwritten: its privacy was paid for."""
+    for i in itertools.count(1):
+        path = folder / (stem + suffix if i == 1 else f"{stem}-{i}{suffix}")
+        if not path.exists():
+            break
+    return path
 
 
 def reserve(path: Path) -> Path:
@@ -53,7 +131,7 @@ def reserve(path: Path) -> Path:
         path.parent.mkdir(parents=True, exist_ok=True)
         if path.is_dir():
             raise IsADirectoryError(21, "it is a folder")
-        temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
+        temporary = temporary_beside(path)
         temporary.touch(exist_ok=False)
     except OSError as error:
         raise _unwritable(path, error) from error
@@ -61,10 +139,14 @@ def reserve(path: Path) -> Path:
 
 
 def save(head: Head, path: Path, temporary: Path) -> Path:
-    """Write the whole file or nothing, into the reserved temporary file and then under its name: returns that name.
+    """Write the whole file or nothing, into the reserved temporary file and then under its name.
 
-    A head is never overwritten, for it was paid for: a name taken meanwhile gets a number, and where the place fails (a
-    full disk) it is saved in a temporary folder instead.
+    A head is never overwritten. If the name was taken meanwhile, it gets a number. If the place fails (a full disk),
+    the head is saved in a temporary folder instead.
+
+    Returns:
+        Where the head is.
+
     """
     from safetensors.numpy import save as to_bytes
 
@@ -74,17 +156,10 @@ def save(head: Head, path: Path, temporary: Path) -> Path:
     tensors |= {f"chain.{i}": value for i, value in enumerate(arrays(head.chain))}
     data = to_bytes({name: np.ascontiguousarray(value) for name, value in tensors.items()}, metadata)
     try:
-        with temporary.open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        published = _publish(temporary, path)
-        folder = os.open(path.parent, os.O_RDONLY)
-        os.fsync(folder)
-        os.close(folder)
-        return published
+        write_synced(temporary, data)
+        return _publish(temporary, path)
     except OSError as error:
-        # The budget is spent: rather somewhere else than nowhere.
+        # The budget is spent, so another place is better than none.
         try:
             rescued = Path(tempfile.mkdtemp(prefix="dpfc-")) / path.name
             rescued.write_bytes(data)
@@ -96,30 +171,21 @@ def save(head: Head, path: Path, temporary: Path) -> Path:
 def _publish(temporary: Path, path: Path) -> Path:
     suffix = next(s for s in (NONPRIVATE, RESEARCH, PRIVATE) if path.name.endswith(s))
     stem = path.name.removesuffix(suffix)
-    for i in itertools.count(2):
-        try:
-            os.link(temporary, path)
-        except FileExistsError:
-            path = path.with_name(f"{stem}-{i}{suffix}")
-            continue
-        except OSError:
-            # A file system without hard links: the check is then not atomic.
-            if path.exists():
-                path = path.with_name(f"{stem}-{i}{suffix}")
-                continue
-            os.replace(temporary, path)
-        break
+    while not publish(temporary, path):
+        path = free_name(path.parent, stem, suffix)
     return path
 
 
 def _unwritable(path: Path, error: OSError) -> UserError:
     return UserError(
-        f"The head cannot be written to '{path}': {error.strerror or error}.", "Choose a writable place with --out."
+        f"The head cannot be written to '{path}': {error.strerror or error}.",
+        f"Choose a writable place with {parameter('out')}.",
+        code="unwritable",
+        path=str(path),
     )
 
 
-def load(path: Path) -> Head:
-    """Read a head. UserError when the file is not one."""
+def _load(path: Path) -> Head:
     from safetensors import SafetensorError, safe_open
 
     try:
@@ -130,10 +196,11 @@ def load(path: Path) -> Head:
             weight = file.get_tensor("weight")
             held = [file.get_tensor(f"chain.{i}") for i in range(sum(k.startswith("chain.") for k in file.keys()))]  # noqa: SIM118
             head = Head(
-                from_json(json.loads(metadata["chain"]), held, len(weight)),
-                weight,
-                file.get_tensor("bias"),
-                json.loads(metadata["card"]),
+                chain=from_json(json.loads(metadata["chain"]), held, len(weight)),
+                weight=weight,
+                bias=file.get_tensor("bias"),
+                card=json.loads(metadata["card"]),
+                path=path,
             )
         if (
             head.weight.ndim != 2
@@ -146,29 +213,33 @@ def load(path: Path) -> Head:
             or not {"name", "split", "fingerprint"} <= set(head.card["features"])
             or not {"n", "m", "k", "origin"} <= set(head.card["facts"])
         ):
-            raise ValueError("its card is not whole")
+            raise ValueError("its card is not complete")
     except FileNotFoundError as error:
         raise UserError(
-            f"There is no head '{path}'.", "Train one with 'dpfc train', or name the file of one."
+            f"There is no head '{path}'.",
+            "Train one with 'dpfc train', or name the file of one.",
+            code="missing",
+            path=str(path),
         ) from error
     except (OSError, SafetensorError, KeyError, ValueError, TypeError, AttributeError) as error:
-        raise UserError(f"'{path}' cannot be read as a head: {error}.", "Name a file made by 'dpfc train'.") from error
+        raise UserError(
+            f"'{path}' cannot be read as a head: {error}.",
+            "Name a file made by 'dpfc train'.",
+            code="damaged",
+            path=str(path),
+        ) from error
     return head
 
 
-def digest(path: Path) -> str:
-    """SHA-256 of a head's file."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
 def newest(folder: Path) -> Path:
-    """The newest private head in a folder; non-private and research heads are never chosen unasked."""
+    """The newest private head in a folder. Non-private and research heads are chosen only when they are named."""
     others = (NONPRIVATE, RESEARCH)
     found = [p for p in folder.glob(f"*{PRIVATE}") if not p.name.endswith(others)] if folder.is_dir() else []
     if not found:
         raise UserError(
             f"No private head found in '{folder}'.",
-            "Train one with 'dpfc train --epsilon 1', or name one with --head.",
+            f"Train one with 'dpfc train' and {parameter('epsilon')} 1, or name a head.",
+            code="missing",
+            path=str(folder),
         )
     return max(found, key=lambda p: p.stat().st_mtime_ns)

@@ -15,20 +15,13 @@ from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
 from dpfc_cli.errors import UserError
+from dpfc_cli.folders import cache_folder
 from dpfc_cli.images.sets import Progress
 from dpfc_cli.images.sources import REMOTES, Remote
 
 CHUNK = 1 << 20
 PATIENCE_S = 30
 PARTIAL_CONTENT, RANGE_NOT_SATISFIABLE = 206, 416
-
-
-def cache_folder() -> Path:
-    """$DPFC_CACHE, else $XDG_CACHE_HOME/dpfc, else ~/.cache/dpfc."""
-    if own := os.environ.get("DPFC_CACHE"):
-        return Path(own).expanduser()
-    shared = os.environ.get("XDG_CACHE_HOME")
-    return (Path(shared) if shared else Path.home() / ".cache") / "dpfc"
 
 
 def fetch(dataset: str, progress: Progress | None = None) -> Path:

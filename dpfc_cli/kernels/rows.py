@@ -31,19 +31,17 @@ def _sharding(rows: int) -> NamedSharding | None:
 
 @functools.cache
 def compiled(row_map: RowMap) -> RowMap:
-    """`row_map(x, labels, present, arrays, xp)` as a jitted function of the first four. Hashable maps are compiled
+    """`row_map(x, labels, arrays, xp)` as a jitted function of the first three. Hashable maps are compiled
     once.
     """
     return jax.jit(functools.partial(row_map, xp=jnp))
 
 
-def run(
-    row_map: RowMap, x: np.ndarray, labels: np.ndarray, present: np.ndarray, arrays: dict[str, Any]
-) -> tuple[jax.Array, jax.Array]:
-    """The two factors of a block, on the devices. x: B × d, labels: B × k, present: B. Asserts that they are
+def run(row_map: RowMap, x: np.ndarray, labels: np.ndarray, arrays: dict[str, Any]) -> tuple[jax.Array, jax.Array]:
+    """The two factors of a block, on the devices. x: B × d, labels: B × k. Asserts that they are
     float64.
     """
-    block: Any = (x, labels, present)
+    block: Any = (x, labels)
     sharding = _sharding(len(x))
     if sharding is not None:
         block = jax.device_put(block, sharding)

@@ -9,16 +9,17 @@ from typing import Any
 from dpfc_cli.errors import unknown
 from dpfc_cli.methods import dp_fc, dp_ls, dp_newton, first_order, whitened
 from dpfc_cli.methods.method import Method
-from dpfc_cli.privacy.oracle import Facts
+from dpfc_cli.privacy.facts import Facts
 
-_ALL: tuple[Method[Any], ...] = (whitened.METHOD, dp_fc.METHOD, dp_ls.METHOD, dp_newton.METHOD, *first_order.METHODS)
-METHODS: dict[str, Method[Any]] = {method.name: method for method in _ALL}
+AnyMethod = Method[Any, Any]
+_ALL: tuple[AnyMethod, ...] = (whitened.METHOD, dp_fc.METHOD, dp_ls.METHOD, dp_newton.METHOD, *first_order.METHODS)
+METHODS: dict[str, AnyMethod] = {method.name: method for method in _ALL}
 
 
 AUTO = "auto"
 
 
-def method_named(name: str, facts: Facts) -> Method[Any]:
+def method_named(name: str, facts: Facts) -> AnyMethod:
     """The method of that name, in letters of either case; UserError with the known ones otherwise.
 
     "auto" is dp-whitened, which measured best of all on records with one label, and dp-fc on those with several, whose

@@ -10,87 +10,102 @@ would go into the bias.
 """
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from dpfc_cli.methods import optimum
+from dpfc_cli.methods import options as declare
 from dpfc_cli.methods.linear import damped_inverse, noise_edge, start
-from dpfc_cli.methods.method import Method, Solution
+from dpfc_cli.methods.method import Given, Method, Solution, chosen
 from dpfc_cli.privacy.chain import Clip
-from dpfc_cli.privacy.oracle import Facts, Oracle, Plan, Release
-from dpfc_cli.privacy.queries import Gradient, Gram, Loss
+from dpfc_cli.privacy.facts import Facts
+from dpfc_cli.privacy.oracle import Mechanism, Oracle, Plan, planned
+from dpfc_cli.privacy.queries import OPEN, Gradient, Gram, Loss
 
 STEPS = 20
 GRADIENT_CLIP = 0.36
+BIAS_FEATURE = 0.2
 
 
-@dataclass(frozen=True)
-class Options:
-    """steps: T; None, without privacy: to the optimum. eta: learning rate η. lam: damping λ of the preconditioner, per
-    record and in units of C_G². clip: C_G, in the features' units. gradient_clip: C_g, in units of C_G. constant: value
-    of the bias's feature, in units of C_G. split: fractions of μ² for G and for all gradients together.
-    """
+@dataclass(frozen=True, kw_only=True)
+class Planned:
+    """What shapes the plan. steps: None, without privacy: to the optimum."""
 
-    steps: int | None
-    eta: float
-    lam: float
-    clip: float
-    gradient_clip: float
-    split: tuple[float, ...]
-    constant: float = 0.2
-    loss: Loss = "sigmoid"
+    steps: int | None = declare.steps(STEPS, optimum=True)
+    budget_split: tuple[float, ...] = declare.budget_split("the Gram matrix", "the gradients", default="equal releases")
+    loss: Loss = declare.loss(("sigmoid", "softmax"))
 
 
-def defaults(facts: Facts, mu: float | None, given: Mapping[str, Any]) -> Options:
-    """Defaults from public facts.
+@dataclass(frozen=True, kw_only=True)
+class Options(Planned):
+    """Lengths are in units of the feature clipping norm C."""
 
-    clip: as in DP-LS. lam: the edge of the noise that is left in G, which makes the noise in a step's logits
-    independent of ε and n; hence one η serves every ε, growing as √d, with a floor that lets the bias climb from −10.
-    What matters is the total step T·η·C_g, so η makes up for other T and C_g; of C_g itself 0.14 is better in 21 of 72
-    cells of docs/accuracy.md and 0.9 in 10. T = 20: 10 is up to 3 points worse at ε = 0.01, 40 no better. Equal shares:
-    a larger one for G costs at small ε. Without noise and clip η = 8 is stable; 64 oscillates.
+    learning_rate: float = declare.learning_rate("max(20, 2.2·√d), and more for fewer steps", grid=(0.3, 1.0, 3.0))
+    damping: float = declare.damping("the size of the noise in the Gram matrix", grid=(0.25, 1.0, 4.0))
+    feature_clip: float = declare.feature_clip(0.005)
+    gradient_clip: float = declare.gradient_clip(GRADIENT_CLIP, computed=True)
+    bias_feature: float = declare.bias_feature(BIAS_FEATURE)
+
+
+def options_of_plan(facts: Facts, given: Given, private: bool) -> Planned:
+    """T = 20: 10 is up to 3 points worse at ε = 0.01, 40 no better. Equal shares: a larger one for the Gram matrix
+    costs at small ε.
     """
     steps = given.get("steps", STEPS)
-    split = given.get("split", (1 / (steps + 1), steps / (steps + 1)))
-    common = {"steps": given.get("steps") if mu is None else steps, "clip": 0.005, "split": split}
-    if mu is None:
-        return Options(**{**common, "eta": 8.0, "lam": 5e-4, "gradient_clip": 1.0, **given})
-    clip, constant = given.get("gradient_clip", GRADIENT_CLIP), given.get("constant", Options.constant)
-    sigma = 1 / (mu * math.sqrt(split[0]))
-    lam = (1 + constant**2) * noise_edge(facts, facts.d + 1, sigma) + 5e-5
-    eta = max(20.0, 2.2 * math.sqrt(facts.d)) * (STEPS / steps) * (GRADIENT_CLIP / clip)
-    return Options(**{**common, "eta": eta, "lam": lam, "gradient_clip": clip, **given})
+    split = (1 / (steps + 1), steps / (steps + 1))
+    return Planned(**chosen(Planned, given, {"steps": STEPS if private else None, "budget_split": split}))
 
 
-def plan(facts: Facts, options: Options) -> Plan:
+def complete(facts: Facts, plan_options: Planned, noise: Mechanism | None, given: Given) -> Options:
+    """All options, from public facts and the noise.
+
+    damping: the edge of the noise that is left in the Gram matrix. This makes the noise in a step's logits independent
+    of ε and n, so one learning rate serves every ε. It grows as √d, with a floor that lets the bias climb from −10.
+    What matters is the total step T·η·C_g, so the learning rate makes up for other T and C_g. Of C_g itself 0.14 is
+    better in 21 of 72 cells of docs/accuracy.md and 0.9 in 10. Without noise and clip η = 8 is stable; 64 oscillates.
+    """
+    fixed = vars(plan_options)
+    if noise is None:
+        computed = {"learning_rate": 8.0, "damping": 5e-4, "gradient_clip": 1.0}
+        return Options(**chosen(Options, given, {**fixed, **computed}))
+    clip, bias = given.get("gradient_clip", GRADIENT_CLIP), given.get("bias_feature", BIAS_FEATURE)
+    damping = (1 + bias**2) * noise_edge(facts, facts.d + 1, noise.sigmas[0]) + 5e-5
+    assert plan_options.steps is not None
+    rate = max(20.0, 2.2 * math.sqrt(facts.d)) * (STEPS / plan_options.steps) * (GRADIENT_CLIP / clip)
+    computed = {"learning_rate": rate, "damping": damping, "gradient_clip": clip}
+    return Options(**chosen(Options, given, {**fixed, **computed}))
+
+
+def plan(facts: Facts, options: Planned) -> Plan:
     """One Gram matrix and T gradients."""
     if options.steps is None:
         return optimum.plan(facts, options.loss)
-    side, (first, rest) = facts.d + 1, options.split
-    gradients = [Release("gradient", (side, facts.m), rest / options.steps)] * options.steps
-    return Plan((Release("gram", (side, side), first), *gradients))
+    first, rest = options.budget_split
+    chain = (Clip(OPEN),)
+    gradient = planned(Gradient(chain, OPEN, OPEN, OPEN, options.loss), facts, rest / options.steps)
+    return Plan((planned(Gram(chain, OPEN), facts, first), *[gradient] * options.steps))
 
 
 def solve(oracle: Oracle, facts: Facts, options: Options) -> Solution:
     """Algorithm 4 with a constant step; the last iterate."""
-    chain, constant = (Clip(options.clip),), options.constant
+    chain, bias = (Clip(options.feature_clip),), options.bias_feature
     if options.steps is None:
-        return optimum.solve(oracle, facts, chain, constant, options.loss)
-    precondition = damped_inverse(oracle.release(Gram(chain, constant)) / facts.n, options.lam)
-    theta = start(facts, options.loss, constant)
+        return optimum.solve(oracle, facts, chain, bias, options.loss)
+    precondition = damped_inverse(oracle.release(Gram(chain, bias)) / facts.n, options.damping)
+    theta = start(facts, options.loss, bias)
     for _ in range(options.steps):
-        gradient = oracle.release(Gradient(chain, theta, options.gradient_clip, constant, options.loss))
-        theta = theta - options.eta * precondition @ gradient / facts.n
-    return Solution(chain, theta[:-1], constant * theta[-1])
+        gradient = oracle.release(Gradient(chain, theta, options.gradient_clip, bias, options.loss))
+        theta = theta - options.learning_rate * precondition @ gradient / facts.n
+    return Solution(chain=chain, weight=theta[:-1], bias=bias * theta[-1])
 
 
 METHOD = Method(
-    "dp-fc",
-    "logistic regression preconditioned by the feature covariance",
-    Options,
-    defaults,
-    plan,
-    solve,
-    {"eta": (0.3, 1.0, 3.0), "lam": (0.25, 1.0, 4.0)},
+    name="dp-fc",
+    title="logistic regression preconditioned by the feature covariance",
+    planned_type=Planned,
+    options=Options,
+    planned=options_of_plan,
+    plan=plan,
+    complete=complete,
+    solve=solve,
+    runs_to_optimum=True,
 )

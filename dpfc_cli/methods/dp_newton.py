@@ -9,88 +9,104 @@ noise multiplier √(m/c)/(μ√w), so the noise on every Hessian, and what is s
 """
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from dpfc_cli.methods import optimum
+from dpfc_cli.methods import options as declare
 from dpfc_cli.methods.linear import blocks, damped_inverse, noise_edge
-from dpfc_cli.methods.method import Method, Solution
+from dpfc_cli.methods.method import Given, Method, Solution, chosen
 from dpfc_cli.privacy.chain import Clip
-from dpfc_cli.privacy.oracle import Facts, Oracle, Plan, Release
-from dpfc_cli.privacy.queries import Gradient, Hessians
+from dpfc_cli.privacy.facts import Facts
+from dpfc_cli.privacy.oracle import Mechanism, Oracle, Plan, planned
+from dpfc_cli.privacy.queries import OPEN, Gradient, Hessians
 
-CONSTANT = 0.2
+STEPS = 10
+SPLIT = (0.5, 0.5)
+BIAS_FEATURE = 0.2
 
 
-@dataclass(frozen=True)
-class Options:
-    """steps: T; None, without privacy: to the optimum. eta: step size η (1: the full Newton step). lam: damping λ of
-    the Hessians, per record and in units of C². clip: C, in the features' units. constant: value of the bias's feature,
-    in units of C. split: fractions of μ² for all gradients and for all Hessians.
+@dataclass(frozen=True, kw_only=True)
+class Planned:
+    """What shapes the plan. steps: None, without privacy: to the optimum."""
+
+    steps: int | None = declare.steps(STEPS, optimum=True)
+    budget_split: tuple[float, ...] = declare.budget_split(
+        "the gradients", "the Hessians", default=",".join(map(str, SPLIT)), value=SPLIT
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options(Planned):
+    """Lengths are in units of the feature clipping norm C. learning_rate: 1 is the full Newton step."""
+
+    learning_rate: float = declare.learning_rate("1, the full Newton step", 1.0, grid=(0.5, 1.0))
+    damping: float = declare.damping("the size of the noise in a Hessian", grid=(0.3, 1.0, 3.0))
+    feature_clip: float = declare.feature_clip(0.005)
+    bias_feature: float = declare.bias_feature(BIAS_FEATURE)
+
+
+def options_of_plan(facts: Facts, given: Given, private: bool) -> Planned:
+    """T = 10 full steps, as in the paper. One step is 0.6 to 0.7 points worse on CIFAR-10 from ε = 0.5 on, 5 on
+    CIFAR-100 at ε = 8, and level below. Half the budget for the Hessians: not tuned.
     """
-
-    steps: int | None
-    eta: float
-    lam: float
-    clip: float
-    split: tuple[float, ...] = (0.5, 0.5)
-    constant: float = CONSTANT
+    return Planned(**chosen(Planned, given, {"steps": STEPS if private else None}))
 
 
-def defaults(facts: Facts, mu: float | None, given: Mapping[str, Any]) -> Options:
-    """Defaults from public facts: T = 10 full steps, as in the paper, and λ the edge of the noise in a Hessian, as in
-    DP-FC, with a floor for where there is hardly any.
+def complete(facts: Facts, plan_options: Planned, noise: Mechanism | None, given: Given) -> Options:
+    """All options, from public facts and the noise.
 
-    One step is 0.6 to 0.7 points worse on CIFAR-10 from ε = 0.5 on, 5 on CIFAR-100 at ε = 8, and level below. Half the
-    budget for the Hessians, and the bias's constant of DP-FC: not tuned.
+    damping: the edge of the noise in a Hessian, as in DP-FC, with a floor for where there is hardly any noise. The
+    constant of the bias is that of DP-FC: not tuned.
     """
-    if mu is None:
-        return Options(**{"steps": None, "eta": 1.0, "lam": 1e-6, "clip": 0.005, **given})
-    steps = given.get("steps", 10)
-    share = given.get("split", Options.split)[1] / steps
-    sigma = 1 / (mu * math.sqrt(share)) * math.sqrt(facts.m) / 4 * (1 + CONSTANT**2)
-    lam = noise_edge(facts, facts.d + 1, sigma) + 1e-4
-    return Options(**{"steps": steps, "eta": 1.0, "lam": lam, "clip": 0.005, **given})
+    damping = 1e-6
+    if noise is not None:
+        assert plan_options.steps is not None
+        share = plan_options.budget_split[1] / plan_options.steps
+        sigma = 1 / (noise.mu * math.sqrt(share)) * math.sqrt(facts.m) / 4 * (1 + BIAS_FEATURE**2)
+        damping = noise_edge(facts, facts.d + 1, sigma) + 1e-4
+    return Options(**chosen(Options, given, {**vars(plan_options), "damping": damping}))
 
 
-def plan(facts: Facts, options: Options) -> Plan:
+def plan(facts: Facts, options: Planned) -> Plan:
     """T times a gradient and all Hessians."""
     if options.steps is None:
         return optimum.plan(facts, "sigmoid")
-    side, (first, second) = facts.d + 1, (share / options.steps for share in options.split)
-    hessians = [Release("hessians", (b - a, side, side), second * (b - a) / facts.m) for a, b in blocks(facts)]
-    step = [Release("gradient", (side, facts.m), first), *hessians]
+    chain, (first, second) = (Clip(OPEN),), (share / options.steps for share in options.budget_split)
+    hessians = [planned(Hessians(chain, OPEN, a, b, OPEN), facts, second * (b - a) / facts.m) for a, b in blocks(facts)]
+    step = [planned(Gradient(chain, OPEN, OPEN, OPEN), facts, first), *hessians]
     return Plan(tuple(step * options.steps), equal=2 * options.steps)
 
 
 def solve(oracle: Oracle, facts: Facts, options: Options) -> Solution:
     """Algorithm 2, with each Hessian projected to the positive semi-definite matrices, where the exact one lies."""
-    chain, constant = (Clip(options.clip),), options.constant
+    chain, bias = (Clip(options.feature_clip),), options.bias_feature
     if options.steps is None:
-        return optimum.solve(oracle, facts, chain, constant, "sigmoid")
+        return optimum.solve(oracle, facts, chain, bias, "sigmoid")
     # No gradient of clipped features is longer than this: the clip never acts.
-    longest = math.sqrt(facts.m * (1 + constant**2))
+    longest = math.sqrt(facts.m * (1 + bias**2))
     theta = np.zeros((facts.d + 1, facts.m))
     for _ in range(options.steps):
-        gradient = oracle.release(Gradient(chain, theta, longest, constant)) / facts.n
+        gradient = oracle.release(Gradient(chain, theta, longest, bias)) / facts.n
         step = np.empty_like(theta)
         for start, stop in blocks(facts):
-            hessians = oracle.release(Hessians(chain, theta, start, stop, constant))
+            hessians = oracle.release(Hessians(chain, theta, start, stop, bias))
             for j, hessian in enumerate(hessians, start):
-                step[:, j] = damped_inverse(hessian / facts.n, options.lam) @ gradient[:, j]
-        theta = theta - options.eta * step
-    return Solution(chain, theta[:-1], constant * theta[-1])
+                step[:, j] = damped_inverse(hessian / facts.n, options.damping) @ gradient[:, j]
+        theta = theta - options.learning_rate * step
+    return Solution(chain=chain, weight=theta[:-1], bias=bias * theta[-1])
 
 
 METHOD = Method(
-    "dp-newton",
-    "private Newton steps for logistic regression",
-    Options,
-    defaults,
-    plan,
-    solve,
-    {"eta": (0.5, 1.0), "lam": (0.3, 1.0, 3.0)},
+    name="dp-newton",
+    title="private Newton steps for logistic regression",
+    planned_type=Planned,
+    options=Options,
+    planned=options_of_plan,
+    plan=plan,
+    complete=complete,
+    solve=solve,
+    class_matrices=True,
+    runs_to_optimum=True,
 )

@@ -4,8 +4,8 @@ import math
 
 import numpy as np
 
-from dpfc_cli.privacy.oracle import Facts
-from dpfc_cli.privacy.queries import Gram, Loss
+from dpfc_cli.privacy.facts import Facts
+from dpfc_cli.privacy.queries import Gram, Loss, sensitivity
 
 START_BIAS = -10.0
 BLOCK_BYTES = 192 * 2**20
@@ -34,8 +34,7 @@ def noise_edge(facts: Facts, side: int, sigma: float) -> float:
     The noise has off-diagonal variance σ²/2, so its spectrum is a semicircle of radius √(2·side)·σ (Wigner). It is
     known from public facts, and eigenvalues below it are mostly noise: the natural scale of a ridge or damping.
     """
-    sensitivity = Gram.replace_one if facts.adjacency == "replace-one" else 1.0
-    return math.sqrt(2 * side) * sigma * sensitivity / facts.n
+    return math.sqrt(2 * side) * sigma * sensitivity(Gram, facts) / facts.n
 
 
 def blocks(facts: Facts) -> list[tuple[int, int]]:

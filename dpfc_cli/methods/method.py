@@ -1,23 +1,30 @@
-"""What a method is: a handful of pure functions under a name."""
+"""What a method is: its options and a handful of pure functions, under a name."""
 
 import itertools
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 
+from dpfc_cli.errors import UserError, parameter
+from dpfc_cli.methods.options import Option, declared
 from dpfc_cli.privacy.chain import Chain
-from dpfc_cli.privacy.oracle import Facts, Oracle, Plan
+from dpfc_cli.privacy.facts import Facts
+from dpfc_cli.privacy.oracle import Mechanism, Oracle, Plan
 
+Given = Mapping[str, Any]
+"""Options that the user set, by name."""
+Planned = TypeVar("Planned")
 Options = TypeVar("Options")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Solution:
-    """A linear head without its card: scores are chain(x)·weight + bias. weight: d × m; bias: m. converged: of what
-    runs to an optimum, whether it got there.
+    """A linear head without its card: scores are chain(x)·weight + bias.
+
+    weight: d × m. bias: m. converged: whether a training that runs to an optimum reached it; None for others.
     """
 
     chain: Chain
@@ -26,48 +33,117 @@ class Solution:
     converged: bool | None = None
 
 
-@dataclass(frozen=True)
-class Method(Generic[Options]):
-    """One way to train.
+class UntilOptimum(Protocol):
+    """The options of a method that can run to the optimum: `steps` is then None."""
 
-    defaults(facts, mu, given) fills the options that the user left open from public facts alone; mu is None for the
-    non-private twin. plan(facts, options) and solve(oracle, facts, options) are as `privacy.oracle` describes. grid:
-    what tuning tries, factors of the defaults; of options that the plan does not depend on.
+    @property
+    def steps(self) -> int | None: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Method(Generic[Planned, Options]):
+    """One way to train a linear head.
+
+    A training has four steps, each a function of public facts, of what the user gave, and of the step before:
+
+    1. `planned(facts, given, private)`: the options that shape the plan (number of steps, split of the budget, …).
+    2. `plan(facts, planned)`: which sums will be released, in which order, with which shares of the budget.
+    3. `complete(facts, planned, mechanism, given)`: all options. Defaults may depend on the noise, which is now known
+       (`mechanism`; None without noise).
+    4. `solve(oracle, facts, options)`: asks the oracle for the planned sums and computes the head.
+
+    planned_type, options: the dataclasses of 1 and 3; the second extends the first. copies: how many arrays of each
+    answer's shape `solve` keeps at once. state: how its memory grows with m and d, for messages; "" if it does not grow
+    with the number of classes times d². runs_to_optimum: without noise and without a number of steps, it runs to the
+    optimum of its loss. public: it can use moments of public features.
     """
 
     name: str
     title: str
+    planned_type: type[Planned]
     options: type[Options]
-    defaults: Callable[[Facts, float | None, Mapping[str, Any]], Options]
-    plan: Callable[[Facts, Options], Plan]
+    planned: Callable[[Facts, Given, bool], Planned]
+    plan: Callable[[Facts, Planned], Plan]
+    complete: Callable[[Facts, Planned, Mechanism | None, Given], Options]
     solve: Callable[[Oracle, Facts, Options], Solution]
-    grid: Mapping[str, tuple[float, ...]]
     copies: int = 1
-    """How many arrays of each answer's shape the solver keeps at once."""
-    idle: tuple[str, ...] = ("split",)
-    """Options that have no effect without noise."""
+    class_matrices: bool = False
+    runs_to_optimum: bool = False
+    public: bool = False
+
+    @property
+    def declared(self) -> dict[str, Option]:
+        """Its options by name."""
+        return declared(self.options)
+
+    @property
+    def grid(self) -> dict[str, tuple[float, ...]]:
+        """What tuning tries: factors of the defaults, by option."""
+        return {name: option.grid for name, option in self.declared.items() if option.grid}
+
+    def defaults(self, facts: Facts, mu: float | None, given: Given) -> Options:
+        """All options at that μ; None: without noise."""
+        planned = self.planned(facts, given, mu is not None)
+        noise = None if mu is None else Mechanism(facts=facts, plan=self.plan(facts, planned), mu=mu)
+        return self.complete(facts, planned, noise, given)
+
+    def check(self, given: Given) -> None:
+        """UserError for an option that the method does not have, or whose value makes no sense."""
+        known = self.declared
+        for name, value in given.items():
+            if name not in known:
+                raise UserError(
+                    f"{parameter(name)} is no option of {self.name}.",
+                    f"{self.name} has: {', '.join(parameter(n) for n, o in known.items() if not o.hidden)}.",
+                    code="conflict",
+                    parameter=name,
+                    method=self.name,
+                )
+            known[name].check(name, value, self.name)
+
+    def at_optimum(self, options: Any) -> bool:
+        """Whether a training with these options runs to the optimum, instead of a number of steps."""
+        return self.runs_to_optimum and options.steps is None
+
+    def in_force(self, options: Any, private: bool) -> dict[str, Any]:
+        """The values of the options that have an effect."""
+        if private:
+            used = self.declared
+        elif self.at_optimum(options):
+            used = {name: option for name, option in self.declared.items() if option.optimum}
+        else:
+            used = {name: option for name, option in self.declared.items() if not option.private}
+        return {name: getattr(options, name) for name in used}
 
 
-def factors(method: Method[Any], given: Mapping[str, Any]) -> list[dict[str, float]]:
-    """Every point of the grid over the options that are not given."""
+def factors(method: Method[Any, Any], given: Given) -> list[dict[str, float]]:
+    """Every point of the method's grid over the options that are not given."""
     open_options = {name: values for name, values in method.grid.items() if name not in given}
     return [dict(zip(open_options, point, strict=True)) for point in itertools.product(*open_options.values())]
 
 
 def scaled(
-    method: Method[Any], facts: Facts, mu: float, given: Mapping[str, Any], point: Mapping[str, float]
+    method: Method[Any, Any], facts: Facts, mu: float, given: Given, point: Mapping[str, float]
 ) -> dict[str, Any]:
-    """The given options and those of a point, as values: its factors times the defaults, to four digits."""
+    """The given options and those of a point of the grid, as values: its factors times the defaults, to four digits."""
     defaults = method.defaults(facts, mu, given)
     return {**given, **{name: float(f"{getattr(defaults, name) * factor:.4g}") for name, factor in point.items()}}
 
 
-def state_bytes(method: Method[Any], plan: Plan) -> int:
+def state_bytes(method: Method[Any, Any], plan: Plan) -> int:
     """Bytes of a training's largest state, from the plan alone, at 8 bytes a number.
 
-    Beside what the solver keeps: while the largest answer is made, its exact sum as floats and
-    as integers, and its noise; while a square matrix is decomposed, the copies and the workspace that LAPACK takes.
+    It is what the method keeps, and what is needed while the largest answer is made (its exact sum as floats and as
+    integers, and its noise) or while a square matrix is decomposed (its copies and LAPACK's workspace).
     """
     kept = method.copies * sum(math.prod(shape) for shape in {r.shape for r in plan.releases})
     square = max((r.shape[-1] ** 2 for r in plan.releases if r.shape[-1] == r.shape[-2]), default=0)
     return 8 * (kept + max(3 * plan.largest, 6 * square))
+
+
+def chosen(options: type[Any], given: Given, computed: Given = {}) -> dict[str, Any]:  # noqa: B006
+    """Values for the fields of an options class: what was computed, unless it was given."""
+    from dataclasses import fields
+
+    names = {each.name for each in fields(options)}
+    return {name: value for name, value in {**computed, **given}.items() if name in names}

@@ -14,9 +14,10 @@ import numpy as np
 
 from dpfc_cli.methods.linear import blocks, damped_inverse, symmetric_psd
 from dpfc_cli.methods.method import Solution
-from dpfc_cli.privacy.chain import Chain
-from dpfc_cli.privacy.oracle import Facts, Oracle, Plan, Release
-from dpfc_cli.privacy.queries import Gradient, Gram, Hessians, Loss
+from dpfc_cli.privacy.chain import Chain, Clip
+from dpfc_cli.privacy.facts import Facts
+from dpfc_cli.privacy.oracle import Oracle, Plan, planned
+from dpfc_cli.privacy.queries import OPEN, Gradient, Gram, Hessians, Loss
 
 NEWTON_STEPS, HALVINGS, GRADIENT_STEPS = 40, 20, 2000
 TOLERANCE = 1e-6
@@ -31,11 +32,12 @@ UNCLIPPED = 1e6
 
 def plan(facts: Facts, loss: Loss) -> Plan:
     """What one step asks for; how many it takes depends on the records, so this says nothing of the number."""
-    side = facts.d + 1
+    chain = (Clip(OPEN),)
+    gradient = planned(Gradient(chain, OPEN, OPEN, OPEN, loss), facts, 1.0)
     if loss == "softmax":
-        return Plan((Release("gram", (side, side), 1.0), Release("gradient", (side, facts.m), 1.0)))
-    hessians = [Release("hessians", (stop - start, side, side), 1.0) for start, stop in blocks(facts)]
-    return Plan((Release("gradient", (side, facts.m), 1.0), *hessians))
+        return Plan((planned(Gram(chain, OPEN), facts, 1.0), gradient))
+    hessians = [planned(Hessians(chain, OPEN, start, stop, OPEN), facts, 1.0) for start, stop in blocks(facts)]
+    return Plan((gradient, *hessians))
 
 
 def solve(oracle: Oracle, facts: Facts, chain: Chain, constant: float, loss: Loss) -> Solution:
@@ -43,7 +45,7 @@ def solve(oracle: Oracle, facts: Facts, chain: Chain, constant: float, loss: Los
     one.
     """
     theta, converged = (_newton if loss == "sigmoid" else _accelerated)(oracle, facts, chain, constant)
-    return Solution(chain, theta[:-1], constant * theta[-1], converged)
+    return Solution(chain=chain, weight=theta[:-1], bias=constant * theta[-1], converged=converged)
 
 
 def _newton(oracle: Oracle, facts: Facts, chain: Chain, constant: float) -> tuple[np.ndarray, bool]:

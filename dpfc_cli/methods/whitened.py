@@ -16,11 +16,13 @@ from typing import Any
 
 import numpy as np
 
+from dpfc_cli.methods import options as declare
 from dpfc_cli.methods.linear import noise_edge
-from dpfc_cli.methods.method import Method, Solution
+from dpfc_cli.methods.method import Given, Method, Solution, chosen
 from dpfc_cli.privacy.chain import Centre, Chain, Clip, Linear
-from dpfc_cli.privacy.oracle import Facts, Oracle, Plan, Release
-from dpfc_cli.privacy.queries import Gradient, Gram, Mean
+from dpfc_cli.privacy.facts import Facts
+from dpfc_cli.privacy.oracle import Mechanism, Oracle, Plan, planned
+from dpfc_cli.privacy.queries import OPEN, Gradient, Gram, Mean, Query, sensitivity
 
 NORMALISE = Clip(1e-30)
 """Scales every record to norm 1, for a norm this small is shorter than any."""
@@ -45,40 +47,62 @@ class Public:
     origin: Mapping[str, Any]
 
 
-@dataclass(frozen=True)
-class Options:
-    """steps: T. eta: the total step as a multiple of the rule in `total_step`. lam: damping of the covariance, as a
-    multiple of the edge of its noise. gradient_clip: C_g, in units of ‖z‖ = R. constant: c, the bias's feature before
-    normalisation, where a whitened coordinate has variance 1. split: fractions of μ² for the mean, the Gram matrix and
-    all gradients together. mu: of the whole training, from which the size of the noise is known; 0 without noise.
-    public: moments that the released mean and Gram matrix are shrunk towards.
+SPLIT = (0.03, 0.10, 0.87)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Planned:
+    """What shapes the plan."""
+
+    steps: int = declare.steps(12)
+    budget_split: tuple[float, ...] = declare.budget_split(
+        "the mean", "the Gram matrix", "the gradients", default=",".join(map(str, SPLIT)), value=SPLIT
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options(Planned):
+    """learning_rate: the total step as a multiple of the rule in `total_step`. damping: of the covariance, as a
+    multiple of the edge of its noise. gradient_clip: C_g, in units of ‖z‖ = R. bias_feature: c, before normalisation,
+    where a whitened coordinate has variance 1. mu: of the whole training, from which the size of the noise is known; 0
+    without noise. public: moments that the released mean and Gram matrix are shrunk towards.
     """
 
+    learning_rate: float = declare.learning_rate(
+        "1. dp-whitened computes the length of its steps itself and multiplies it by this",
+        1.0,
+        grid=(0.5, 1.0, 2.0, 4.0),
+    )
+    damping: float = declare.damping("0.25, a multiple of the size of the noise in the matrix", 0.25, private=True)
+    gradient_clip: float = declare.gradient_clip(0.5)
+    bias_feature: float = declare.bias_feature(0.6, grid=(0.5, 1.0, 2.0))
     mu: float
-    steps: int
-    eta: float = 1.0
-    lam: float = 0.25
-    gradient_clip: float = 0.5
-    constant: float = 0.6
-    split: tuple[float, ...] = (0.03, 0.10, 0.87)
     public: Public | None = None
 
 
-def defaults(facts: Facts, mu: float | None, given: Mapping[str, Any]) -> Options:
+def options_of_plan(facts: Facts, given: Given, private: bool) -> Planned:
+    """The same for every data set. Without noise: 100 steps."""
+    return Planned(**chosen(Planned, given, {} if private else {"steps": 100}))
+
+
+def complete(facts: Facts, plan_options: Planned, noise: Mechanism | None, given: Given) -> Options:
     """The same for every data set: what must adapt does so in `solve`, to public facts and to what was released.
 
-    Without noise: 100 steps. There no gradient is clipped, and C_g only measures the step.
+    Without noise no gradient is clipped, and C_g only measures the step.
     """
-    if mu is None:
-        return Options(**{"mu": 0.0, "steps": 100, "gradient_clip": 2.0, **given})
-    return Options(**{"mu": mu, "steps": 12, **given})
+    computed = {"mu": 0.0, "gradient_clip": 2.0} if noise is None else {"mu": noise.mu}
+    return Options(**chosen(Options, given, {**vars(plan_options), **computed}))
 
 
-def plan(facts: Facts, options: Options) -> Plan:
+def plan(facts: Facts, options: Planned) -> Plan:
     """The mean, the Gram matrix and T gradients."""
-    mean, gram, rest = options.split
-    gradients = [Release("gradient", (facts.d + 1, facts.m), rest / options.steps)] * options.steps
-    return Plan((Release("mean", (1, facts.d), mean), Release("gram", (facts.d, facts.d), gram), *gradients))
+    mean, gram, rest = options.budget_split
+    centred = (NORMALISE, Centre(OPEN), Clip(OPEN))
+    gradient = planned(
+        Gradient((*centred, Linear(OPEN)), OPEN, OPEN, OPEN, "softmax", OPEN), facts, rest / options.steps
+    )
+    first = (planned(Mean((NORMALISE,)), facts, mean), planned(Gram(centred), facts, gram))
+    return Plan((*first, *[gradient] * options.steps))
 
 
 def solve(oracle: Oracle, facts: Facts, options: Options) -> Solution:
@@ -88,7 +112,7 @@ def solve(oracle: Oracle, facts: Facts, options: Options) -> Solution:
     """
     chain = centred(oracle, facts, options)
     whiten, dimension = whitening(oracle.release(Gram(chain)) / facts.n, facts, options)
-    radius = math.sqrt(dimension + options.constant**2)
+    radius = math.sqrt(dimension + options.bias_feature**2)
     rate, momentum = schedule(dimension, facts, options)
     theta = np.zeros((facts.d + 1, facts.m))
     velocity = np.zeros_like(theta)
@@ -98,7 +122,7 @@ def solve(oracle: Oracle, facts: Facts, options: Options) -> Solution:
                 (*chain, Linear(whiten)),
                 theta,
                 options.gradient_clip * radius,
-                options.constant,
+                options.bias_feature,
                 "softmax",
                 radius,
             )
@@ -107,7 +131,7 @@ def solve(oracle: Oracle, facts: Facts, options: Options) -> Solution:
         step = -rate / facts.n * (gradient - gradient.mean(axis=1, keepdims=True))
         velocity = momentum * velocity + step
         theta = theta + momentum * velocity + step
-    return Solution(chain, whiten @ theta[:-1], options.constant * theta[-1])
+    return Solution(chain=chain, weight=whiten @ theta[:-1], bias=options.bias_feature * theta[-1])
 
 
 def centred(oracle: Oracle, facts: Facts, options: Options) -> Chain:
@@ -117,7 +141,7 @@ def centred(oracle: Oracle, facts: Facts, options: Options) -> Chain:
     E‖noise‖² = d·s² (James and Stein 1961, positive part).
     """
     mean = oracle.release(Mean((NORMALISE,)))[0] / facts.n
-    deviation = _deviation(facts, options, options.split[0], Mean.replace_one)
+    deviation = _deviation(facts, options, options.budget_split[0], Mean)
     noise = facts.d * deviation**2
     public = None if options.public is None else options.public.mean
     target = np.zeros(facts.d) if public is None else public * explained(mean, public, deviation)
@@ -157,7 +181,7 @@ def whitening(covariance: np.ndarray, facts: Facts, options: Options) -> tuple[n
     """
     edge = _edge(facts, options)
     values, vectors = spectrum((covariance + covariance.T) / 2, edge, options.public)
-    damped = values + options.lam * edge + FLOOR
+    damped = values + options.damping * edge + FLOOR
     return vectors * damped**-0.5, max(1.0, float((values / damped).sum()))
 
 
@@ -197,10 +221,9 @@ def total_step(dimension: float, facts: Facts, options: Options) -> float:
     Noise in the logits has standard deviation near τ/ρ: the rule ends the descent when it has grown to about 1.
     """
     if options.mu == 0:
-        return options.eta * LONGEST
-    factor = Gradient.replace_one if facts.adjacency == "replace-one" else 1.0
-    rho = facts.n * options.mu / (factor * dimension)
-    return options.eta * min(math.pow(rho, 0.85) * math.pow(facts.m / 30, 0.25), LONGEST)
+        return options.learning_rate * LONGEST
+    rho = facts.n * options.mu / (sensitivity(Gradient, facts) * dimension)
+    return options.learning_rate * min(math.pow(rho, 0.85) * math.pow(facts.m / 30, 0.25), LONGEST)
 
 
 def schedule(dimension: float, facts: Facts, options: Options) -> tuple[float, float]:
@@ -210,29 +233,29 @@ def schedule(dimension: float, facts: Facts, options: Options) -> tuple[float, f
     return min(rate, stable), max(0.0, 1 - stable / rate)
 
 
-def _deviation(facts: Facts, options: Options, share: float, replace_one: float) -> float:
+def _deviation(facts: Facts, options: Options, share: float, query: type[Query]) -> float:
     """Of the noise in one coordinate of a release of that share, per record."""
     if options.mu == 0:
         return 0.0
-    sensitivity = replace_one if facts.adjacency == "replace-one" else 1.0
-    return sensitivity / (options.mu * math.sqrt(share / sum(options.split)) * facts.n)
+    return sensitivity(query, facts) / (options.mu * math.sqrt(share / sum(options.budget_split)) * facts.n)
 
 
 def _edge(facts: Facts, options: Options) -> float:
     """Of the noise in the released Gram matrix, per record."""
     if options.mu == 0:
         return 0.0
-    return noise_edge(facts, facts.d, 1 / (options.mu * math.sqrt(options.split[1] / sum(options.split))))
+    return noise_edge(facts, facts.d, 1 / (options.mu * math.sqrt(options.budget_split[1] / sum(options.budget_split))))
 
 
 METHOD = Method(
-    "dp-whitened",
-    "softmax regression privatised in the whitened space",
-    Options,
-    defaults,
-    plan,
-    solve,
-    {"eta": (0.5, 1.0, 2.0, 4.0), "constant": (0.5, 1.0, 2.0)},
+    name="dp-whitened",
+    title="softmax regression privatised in the whitened space",
+    planned_type=Planned,
+    options=Options,
+    planned=options_of_plan,
+    plan=plan,
+    complete=complete,
+    solve=solve,
     copies=2,
-    idle=("split", "lam"),
+    public=True,
 )

@@ -24,7 +24,7 @@ _SLACK = 1e-9
 """Relative distance kept to the private side of a root, far above the error of `delta_of`."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Guarantee:
     """(ε, δ)-differential privacy, and the μ of Gaussian DP that it was computed from.
 
@@ -37,7 +37,7 @@ class Guarantee:
     eta: float = 0.0
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Attack:
     """The best that anyone can do who looks at what was released and guesses which of two neighbouring data sets it
     came from, whatever else they know.
@@ -132,7 +132,7 @@ def gaussian_attack(mu: float, false_alarms: float, eta: float = 0.0) -> Attack:
     accuracy = normal.cdf(mu / 2) + eta
     threshold = false_alarms + eta
     power = normal.cdf(normal.inv_cdf(threshold) + mu) + eta if threshold < 1 else 1.0
-    return Attack(min(accuracy, 1.0), min(power, 1.0))
+    return Attack(accuracy=min(accuracy, 1.0), power=min(power, 1.0))
 
 
 def attack(epsilon: float, delta: float, false_alarms: float) -> Attack:
@@ -144,7 +144,7 @@ def attack(epsilon: float, delta: float, false_alarms: float) -> Attack:
     """
     odds = math.exp(epsilon)
     power = min(odds * false_alarms + delta, 1 - (1 - delta - false_alarms) / odds)
-    return Attack((odds + delta) / (1 + odds), min(power, 1.0))
+    return Attack(accuracy=(odds + delta) / (1 + odds), power=min(power, 1.0))
 
 
 def zcdp_epsilon(mu: float, delta: float) -> float:

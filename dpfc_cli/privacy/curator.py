@@ -18,6 +18,7 @@ and μ only names the noise.
 """
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
@@ -25,10 +26,22 @@ from typing import Any
 import numpy as np
 
 from dpfc_cli.privacy import chain as chains
-from dpfc_cli.privacy.lattice import Reals, lattice_for
+from dpfc_cli.privacy.facts import Facts
+from dpfc_cli.privacy.lattice import Lattice, Reals, lattice_for
 from dpfc_cli.privacy.noise import ETA_PER_SAMPLE, Bits, bernoulli, rounded_normal
-from dpfc_cli.privacy.oracle import Facts, Plan, Progress
-from dpfc_cli.privacy.queries import ClassGrams, Gram, Grid, Hessians, Query, check, prepare
+from dpfc_cli.privacy.oracle import Mechanism, Plan, PlanError, Progress
+from dpfc_cli.privacy.queries import (
+    NO_LABEL,
+    ClassGrams,
+    Gram,
+    Grid,
+    Hessians,
+    Query,
+    check,
+    opened,
+    prepare,
+    sensitivity,
+)
 
 BlockStream = Callable[[int], Iterator[tuple[int, np.ndarray, np.ndarray]]]
 """stream(rows) yields (start, features, labels) for rows [start, start + rows) of the global record order; the last
@@ -36,15 +49,35 @@ block is shorter.
 """
 
 
+class Records(ABC):
+    """Records that a curator may sum. Whoever makes a curator must say which kind they are.
+
+    There are two kinds: `Unprotected` ones, and those of a training that was charged to its ledger
+    (`training.charge.Charged`). So a curator of private records cannot be made before the charge.
+    """
+
+    @property
+    @abstractmethod
+    def stream(self) -> BlockStream:
+        """The records, block by block."""
+
+
+@dataclass(frozen=True)
+class Unprotected(Records):
+    """Records that nobody needs to protect: public, or made up."""
+
+    blocks: BlockStream
+
+    @property
+    def stream(self) -> BlockStream:
+        return self.blocks
+
+
 def eta_of(plan: Plan) -> float:
     """η of a whole run: the distance in total variation of all its noise from the ideal, at most the sum over
     samples.
     """
     return plan.coordinates * ETA_PER_SAMPLE
-
-
-class PlanError(RuntimeError):
-    """A solver or a stream broke its contract: a defect, never the user's."""
 
 
 class IncompletePassError(PlanError):
@@ -61,8 +94,8 @@ class _RowMap:
     facts: Facts
     grid: Grid
 
-    def __call__(self, x: Any, labels: Any, present: Any, arrays: dict[str, Any], xp: Any) -> tuple[Any, Any]:
-        x, y, valid = prepare(x, labels, present, self.facts.m, xp)
+    def __call__(self, x: Any, labels: Any, arrays: dict[str, Any], xp: Any) -> tuple[Any, Any]:
+        x, y, valid = prepare(x, labels, self.facts.m, xp)
         chain = chains.with_values(self.query.chain, arrays["chain"])
         query = replace(self.query, **{**arrays, "chain": chain})  # type: ignore[type-var]
         left, right = query.factors(x, y, self.facts, self.grid, xp)
@@ -94,8 +127,7 @@ def exact_sum(
     size, expected = block_rows(facts), 0
     held = {name: getattr(query, name) for name in (*query.arrays, *query.numbers)}
     arrays: dict[str, Any] = {name: value for name, value in held.items() if value is not None}
-    form = chains.with_values(query.chain, [None] * len(query.chain))
-    bare = replace(query, **dict.fromkeys(arrays, 1.0), chain=form)  # type: ignore[type-var]
+    bare: Any = opened(query, *arrays)
     arrays["chain"] = chains.values(query.chain)
     if isinstance(bare, Hessians):
         # Blocks of equally many classes share one compiled function.
@@ -112,9 +144,9 @@ def exact_sum(
             or labels.shape != (count, facts.k)
         ):
             raise IncompletePassError(f"expected records {expected}.., got a block of {count} from {start}")
-        present = np.zeros(size, bool)
-        present[:count] = True if sample is None else sample(count)
-        left, right = rows.run(row_map, _padded(x, size, 0), _padded(labels, size, -1), present, arrays)
+        if sample is not None:
+            labels = np.where(sample(count)[:, None], labels, labels.dtype.type(NO_LABEL))
+        left, right = rows.run(row_map, _padded(x, size, 0), _padded(labels, size, NO_LABEL), arrays)
         if isinstance(query, ClassGrams | Hessians):
             products.add_weighted_grams(total, left, right)
         else:
@@ -151,37 +183,46 @@ def draw_noise(query: Query, shape: tuple[int, ...], sigma: int, bits: Bits) -> 
     return noise.reshape(shape)
 
 
-class Curator:
-    """The private oracle."""
+class _Passes:
+    """Counts releases, and tells `progress` how many records of how many were read over all passes."""
 
-    def __init__(self, facts: Facts, plan: Plan, mu: float, stream: BlockStream, bits: Bits) -> None:
-        self._facts, self._plan, self._stream, self._bits = facts, plan, stream, bits
-        if plan.sampled and facts.adjacency != "zero-out":
-            raise ValueError("sampling is accounted for under zero-out adjacency only")
-        self._sigmas = plan.sigmas(mu)
-        self._lattice = lattice_for(facts.n, max(self._sigmas), max(facts.d + 1, facts.m))
+    def __init__(self, planned: int, progress: Progress | None) -> None:
         self.released = 0
-        self.progress: Progress | None = None
+        self._planned, self._progress = planned, progress
+
+    def _advance(self, done: int, n: int) -> None:
+        if self._progress:
+            # Without noise a method takes as many passes as it needs.
+            self._progress((self.released - 1) * n + done, max(self._planned, self.released) * n)
+
+
+class Curator(_Passes):
+    """The private oracle: it answers a mechanism's releases, in order, from these records.
+
+    released: how many releases were begun. progress(done, total) counts records over all passes.
+    """
+
+    def __init__(self, mechanism: Mechanism, records: Records, bits: Bits, progress: Progress | None = None) -> None:
+        """Raises ValueError where the mechanism's noise has no exact lattice, or where it samples under replace-one."""
+        if not isinstance(records, Records):
+            raise TypeError("a curator takes Records: those of a charged training, or Unprotected ones")
+        super().__init__(len(mechanism.plan.releases), progress)
+        self._facts, self._plan, self._sigmas = mechanism.facts, mechanism.plan, mechanism.sigmas
+        self._records, self._bits = records, bits
+        self._lattice = lattice_of(mechanism)
 
     def release(self, query: Query) -> np.ndarray:
         """The noised sum, float64, in the query's natural units. PlanError unless it is the plan's next release."""
-        if self.released == len(self._plan.releases):
-            raise PlanError("the plan has no release left")
         try:
             check(query, self._facts)
         except ValueError as error:
             raise PlanError(str(error)) from error
-        due, shape = self._plan.releases[self.released], query.shape(self._facts)
+        due, shape = self._plan.due(self.released, query, self._facts), query.shape(self._facts)
         sample = None if due.rate == 1 else lambda count: bernoulli(due.rate, count, self._bits)
-        if (query.kind, shape) != (due.kind, due.shape):
-            raise PlanError(
-                f"release {self.released} is planned as {due.kind} {due.shape}, asked for as {query.kind} {shape}"
-            )
-        sensitivity = 1.0 if self._facts.adjacency == "zero-out" else query.replace_one
-        sigma = math.ceil(self._sigmas[self.released] * sensitivity * self._lattice.unit)
+        sigma = math.ceil(self._sigmas[self.released] * sensitivity(query, self._facts) * self._lattice.unit)
         # Counted before the noise is drawn: a release that fails half-way is spent.
         self.released += 1
-        total = exact_sum(query, self._stream, self._facts, self._lattice, self.progress, sample)
+        total = exact_sum(query, self._records.stream, self._facts, self._lattice, self._advance, sample)
         noised = draw_noise(query, shape, sigma, self._bits)
         noised += total.astype(np.int64)
         del total
@@ -190,16 +231,31 @@ class Curator:
         return answer
 
 
-class NonPrivate:
-    """The twin with clipping of contributions, lattice and noise off: for comparison, ε = ∞."""
+def lattice_of(mechanism: Mechanism) -> Lattice:
+    """The lattice on which a mechanism's sums are exact. ValueError where there is none, or where it samples under
+    replace-one adjacency, for which there is no accounting.
+    """
+    facts = mechanism.facts
+    if mechanism.plan.sampled and facts.adjacency != "zero-out":
+        raise ValueError("sampling is accounted for under zero-out adjacency only")
+    return lattice_for(facts.n, max(mechanism.sigmas), max(facts.d + 1, facts.m))
 
-    def __init__(self, facts: Facts, stream: BlockStream) -> None:
-        self._facts, self._stream = facts, stream
-        self.released = 0
-        self.progress: Progress | None = None
+
+class NonPrivate(_Passes):
+    """The non-private baseline: the same sums without lattice, clipping of contributions and noise. ε = ∞.
+
+    plan: what progress is measured against; how many passes are taken may depend on the records.
+    """
+
+    def __init__(
+        self, facts: Facts, records: Records, plan: Plan | None = None, progress: Progress | None = None
+    ) -> None:
+        super().__init__(len(plan.releases) if plan else 1, progress)
+        self._facts, self._records = facts, records
 
     def release(self, query: Query) -> np.ndarray:
         """The plain sum."""
         self.released += 1
         grid = Reals()
-        return exact_sum(query, self._stream, self._facts, grid, self.progress) * query.scale(self._facts, grid)
+        total = exact_sum(query, self._records.stream, self._facts, grid, self._advance)
+        return total * query.scale(self._facts, grid)

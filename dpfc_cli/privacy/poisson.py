@@ -19,7 +19,7 @@ LEAST_SAMPLED_DELTA, LEAST_SAMPLED_SIGMA = 1e-12, 0.2
 FINE, COARSE = 1e-4, 1e-3
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Sampled:
     """`times` Poisson-sampled Gaussian mechanisms of noise multiplier sigma and sampling rate."""
 
@@ -68,9 +68,9 @@ def sampled_of(plan: Plan, mu: float) -> tuple[list[Sampled], float]:
         if release.rate == 1:
             full += 1 / sigma**2
         elif sampled and (sampled[-1].sigma, sampled[-1].rate) == (sigma, release.rate):
-            sampled[-1] = Sampled(sigma, release.rate, sampled[-1].times + 1)
+            sampled[-1] = Sampled(sigma=sigma, rate=release.rate, times=sampled[-1].times + 1)
         else:
-            sampled.append(Sampled(sigma, release.rate, 1))
+            sampled.append(Sampled(sigma=sigma, rate=release.rate, times=1))
     return sampled, math.sqrt(full)
 
 

@@ -16,25 +16,38 @@ Queries carry arrays and numbers, never callables. `scale` turns one integer uni
 is post-processing.
 """
 
+import enum
 import math
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar, Literal, Protocol, get_args
 
 import numpy as np
 
 from dpfc_cli.privacy import chain as chains
 from dpfc_cli.privacy.chain import Chain, norms, run
+from dpfc_cli.privacy.facts import Facts
 from dpfc_cli.privacy.lattice import Lattice, Reals
-from dpfc_cli.privacy.oracle import Facts
 
 Loss = Literal["sigmoid", "softmax"]
 Grid = Lattice | Reals
+NO_LABEL = -1
+"""A record with no other label than this is the null record, which adds nothing to any sum."""
+
+
+class _Open(enum.Enum):
+    OPEN = "open"
+
+
+OPEN: Any = _Open.OPEN
+"""Stands in a form for a value that is known only when earlier answers are."""
 
 
 class Query(Protocol):
     """What every query states."""
 
     kind: ClassVar[str]
+    words: ClassVar[str]
+    """What is summed, as a statement says it."""
     arrays: ClassVar[tuple[str, ...]]
     """Names of the fields that hold arrays; the others are hashable."""
     numbers: ClassVar[tuple[str, ...]]
@@ -58,17 +71,41 @@ class Query(Protocol):
     def factors(self, x: Any, y: Any, facts: Facts, grid: Grid, xp: Any) -> tuple[Any, Any]: ...
 
 
-def prepare(x: Any, labels: Any, present: Any, m: int, xp: Any) -> tuple[Any, Any, Any]:
+def opened(query: Query, *names: str) -> Query:
+    """The query with those of its fields and all values of its chain made `OPEN`. None and 0 stay: they mean "none"."""
+    known: Any = query
+    held = {field.name: getattr(query, field.name) for field in fields(known) if field.name in names}
+    free = [name for name, value in held.items() if isinstance(value, np.ndarray) or value not in (None, 0)]
+    chain = chains.with_values(query.chain, [OPEN] * len(query.chain))
+    return replace(query, **dict.fromkeys(free, OPEN), chain=chain)  # type: ignore[type-var]
+
+
+def form(query: Query) -> Query:
+    """What a plan fixes of a query: its class, the kinds of its chain's steps, loss and classes, whether it has a bias.
+
+    It is hashable. Queries of one form have answers of one shape, and one sensitivity.
+    """
+    return opened(query, *query.arrays, *query.numbers, "constant")
+
+
+def sensitivity(query: "Query | type[Query]", facts: Facts) -> float:
+    """The most that one record can change the sum, in units of the lattice's 4ᵇ: 1 under zero-out adjacency,
+    `replace_one` under replace-one.
+    """
+    return 1.0 if facts.adjacency == "zero-out" else query.replace_one
+
+
+def prepare(x: Any, labels: Any, m: int, xp: Any) -> tuple[Any, Any, Any]:
     """Records, label rows and the mask of valid records.
 
-    x: B × d features; labels: B × k, −1 for "none"; present: B, false for padding. A record is null if it is padding,
-    has a feature that is NaN or infinite, a label outside −1..m−1, or no label at all. A null record's features are
-    replaced by zeros before they meet anything else. Labels are a set: a class named twice counts once. Returns float32
-    B × d, float64 B × m of 0 and 1, bool B × 1.
+    x: B × d features; labels: B × k, `NO_LABEL` (−1) for "none". A record is null if it has no label (so padding and
+    records outside a sample are given none), a label outside −1..m−1, or a feature that is NaN or infinite. A null
+    record's features are replaced by zeros before they meet anything else. Labels are a set: a class named twice
+    counts once. Returns float32 B × d, float64 B × m of 0 and 1, bool B × 1.
     """
     x = x.astype(xp.float32)
-    known = xp.all((labels >= -1) & (labels < m), axis=-1) & xp.any(labels >= 0, axis=-1)
-    valid = (present & known & xp.all(xp.isfinite(x), axis=-1))[:, None]
+    known = xp.all((labels >= NO_LABEL) & (labels < m), axis=-1) & xp.any(labels >= 0, axis=-1)
+    valid = (known & xp.all(xp.isfinite(x), axis=-1))[:, None]
     y = xp.any(labels[:, :, None] == xp.arange(m), axis=1)
     return xp.where(valid, x, xp.float32(0)), xp.where(valid, y, False).astype(xp.float64), valid
 
@@ -116,6 +153,7 @@ class Gram:
     chain: Chain
     constant: float = 0.0
     kind: ClassVar[str] = "gram"
+    words: ClassVar[str] = "sum over records of all products of two features"
     arrays: ClassVar[tuple[str, ...]] = ()
     numbers: ClassVar[tuple[str, ...]] = ()
     replace_one: ClassVar[float] = math.sqrt(2)
@@ -144,6 +182,7 @@ class Mean:
 
     chain: Chain
     kind: ClassVar[str] = "mean"
+    words: ClassVar[str] = "sum of the clipped feature vectors"
     arrays: ClassVar[tuple[str, ...]] = ()
     numbers: ClassVar[tuple[str, ...]] = ()
     replace_one: ClassVar[float] = 2.0
@@ -173,6 +212,7 @@ class ClassSums:
 
     chain: Chain
     kind: ClassVar[str] = "class_sums"
+    words: ClassVar[str] = "sum of the clipped feature vectors, class by class"
     arrays: ClassVar[tuple[str, ...]] = ()
     numbers: ClassVar[tuple[str, ...]] = ()
     replace_one: ClassVar[float] = 2.0
@@ -201,6 +241,7 @@ class ClassGrams:
 
     chain: Chain
     kind: ClassVar[str] = "class_grams"
+    words: ClassVar[str] = "the gram, class by class"
     arrays: ClassVar[tuple[str, ...]] = ()
     numbers: ClassVar[tuple[str, ...]] = ()
     replace_one: ClassVar[float] = math.sqrt(2)
@@ -242,6 +283,7 @@ class Gradient:
     loss: Loss = "sigmoid"
     radius: float | None = None
     kind: ClassVar[str] = "gradient"
+    words: ClassVar[str] = "sum of the loss's clipped gradients over records"
     arrays: ClassVar[tuple[str, ...]] = ("theta",)
     numbers: ClassVar[tuple[str, ...]] = ("clip", "radius")
     replace_one: ClassVar[float] = 2.0
@@ -287,6 +329,7 @@ class Hessians:
     stop: int
     constant: float = 0.0
     kind: ClassVar[str] = "hessians"
+    words: ClassVar[str] = "sums of the loss's second derivatives, class by class"
     arrays: ClassVar[tuple[str, ...]] = ("theta",)
     numbers: ClassVar[tuple[str, ...]] = ()
     replace_one: ClassVar[float] = math.sqrt(2)
@@ -357,7 +400,7 @@ def contribution(query: Query, x: np.ndarray, labels: np.ndarray, facts: Facts, 
 
     x: d features; labels: k labels, −1 for "none". Returns the query's shape, float64 holding integers.
     """
-    x, y, valid = prepare(x[None], labels[None], np.ones(1, bool), facts.m, np)
+    x, y, valid = prepare(x[None], labels[None], facts.m, np)
     left, right = query.factors(x, y, facts, grid, np)
     if isinstance(query, ClassGrams | Hessians):
         added = left[0][:, None, None] * np.outer(right[0], right[0])

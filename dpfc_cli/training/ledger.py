@@ -1,40 +1,46 @@
-"""The ledger: what has been spent on a feature set, kept beside it in an SQLite file.
+"""The ledger: what was spent on a feature set, kept beside it in an SQLite file.
 
-One row per training, committed and synced to disk before the first noise is drawn, so that a run that is killed
-afterwards stays charged. Full-batch Gaussian releases compose exactly: the μ² of the rows add up.
+It has one row for each training. A row is committed and synced to disk before the first noise is drawn, so a training
+that is killed afterwards stays charged. When the training ends, its row says what became of it: `written`, with name
+and SHA-256 of the head, or `stopped`. A row that still says `charged` belongs to a training that runs, or that was
+killed.
 """
 
 import json
 import math
 import sqlite3
-from contextlib import closing
-from dataclasses import dataclass
-from datetime import UTC, datetime
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Literal
 
-from dpfc_cli.errors import UserError
+from dpfc_cli.errors import Code, UserError
 from dpfc_cli.features.manifest import Manifest
-from dpfc_cli.privacy.accounting import Claim, Guarantee, epsilon_for
-from dpfc_cli.privacy.oracle import Facts, Plan, releases
+from dpfc_cli.privacy.accounting import Claim, epsilon_for
 from dpfc_cli.privacy.poisson import Sampled
 from dpfc_cli.privacy.poisson import epsilon_for as poisson_epsilon
 
+State = Literal["charged", "written", "stopped"]
 SUFFIX = ".ledger.sqlite"
-_SCHEMA = """
+_LATER = {"state": "TEXT NOT NULL DEFAULT 'charged'", "sha256": "TEXT"}
+"""Columns that the first ledgers did not have."""
+_SCHEMA = f"""
 CREATE TABLE IF NOT EXISTS trainings (
   id INTEGER PRIMARY KEY, at TEXT NOT NULL, records TEXT NOT NULL, split TEXT NOT NULL, method TEXT NOT NULL, claim TEXT
   NOT NULL, epsilon REAL, delta REAL, mu REAL, eta REAL, adjacency TEXT NOT NULL, unit TEXT NOT NULL, n INTEGER NOT
-  NULL, releases TEXT NOT NULL, head TEXT NOT NULL
+  NULL, releases TEXT NOT NULL, head TEXT NOT NULL, {", ".join(f"{name} {kind}" for name, kind in _LATER.items())}
 )
 """
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Entry:
-    """One training. records: which records it was (`records_of`). epsilon, delta: what it was stated at; mu names its
-    noise (and is its μ where nothing was sampled) and eta is its sampler's η; None where there is no guarantee (seeded
-    noise, or none).
+    """One training.
+
+    at: UTC. records: which records it was (`records_of`). epsilon, delta: what was claimed; mu names the noise (and is
+    its μ where nothing was sampled), eta is the sampler's η; None where nothing is claimed (seeded noise, or none).
+    releases: as JSON. head: the name of its file. state: what became of it. sha256: of the head that was written.
     """
 
     at: str
@@ -51,70 +57,67 @@ class Entry:
     n: int
     releases: str
     head: str
+    state: State = "charged"
+    sha256: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Receipt:
+    """Proof that a training was charged. Only `charge` makes one.
+
+    ledger: the file. number: of the row. entries: all rows of the ledger after the charge, oldest first.
+    """
+
+    ledger: Path
+    number: int
+    entry: Entry
+    entries: tuple[Entry, ...]
 
 
 def records_of(manifest: Manifest, split: str = "train") -> str:
-    """A name for a split's records, the same for every feature set that `extract` makes of the same pictures, whatever
-    the backbone, the folder and the other splits. (Imported features are known by their values alone.)
+    """A name for a split's records: the digest of its source's listing. It stays in the ledger.
 
-    It is the digest of the source's listing, so it stays in the ledger.
+    It is the same for every feature set that `extract` makes of the same pictures, whatever the backbone, the folder
+    and the other splits. (Imported features are known by their values alone.)
     """
     return str(manifest.source["identity"]["listing"][split])
 
 
 def ledger_path(feature_set: Path) -> Path:
-    """The ledger of a feature set: beside its (real) folder, so that it outlives it."""
+    """The ledger of a feature set. It lies beside the set's real folder, so it outlives the set."""
     resolved = feature_set.resolve()
     return resolved.with_name(resolved.name + SUFFIX)
 
 
-def entry(
-    manifest: Manifest,
-    split: str,
-    method: str,
-    claim: Claim,
-    guarantee: Guarantee | None,
-    facts: Facts,
-    plan: Plan,
-    head: str,
-) -> Entry:
-    """An entry dated now. head: the name of the file that is to be written."""
-    spent = json.dumps(releases(plan, guarantee.mu if guarantee else None))
-    at = datetime.now(UTC).isoformat(timespec="seconds")
-    claimed = guarantee if claim == "private" else None
-    return Entry(
-        at=at,
-        records=records_of(manifest, split),
-        split=split,
-        method=method,
-        claim=claim,
-        epsilon=claimed.epsilon if claimed else None,
-        delta=claimed.delta if claimed else None,
-        mu=claimed.mu if claimed else None,
-        eta=claimed.eta if claimed else None,
-        adjacency=facts.adjacency,
-        unit=facts.unit,
-        n=facts.n,
-        releases=spent,
-        head=head,
-    )
-
-
-def charge(path: Path, row: Entry) -> None:
-    """Write a row durably. Returns only when it is on disk. UserError where the ledger cannot be written."""
-    values = tuple(row.__dict__.values())
-    columns = ", ".join(row.__dict__)
-    try:
-        with closing(_connected(path, "rwc")) as connection, connection:
-            # EXTRA also syncs the folder after the journal is unlinked: the row survives a power cut.
-            connection.execute("PRAGMA synchronous = EXTRA")
-            connection.execute(_SCHEMA)
-            connection.execute(f"INSERT INTO trainings ({columns}) VALUES ({', '.join('?' * len(values))})", values)  # noqa: S608
-    except sqlite3.Error as error:
+def charge(path: Path, entry: Entry) -> Receipt:
+    """Write a row durably, and read it back. Returns only when it is on disk. UserError where that fails."""
+    values = asdict(entry)
+    with _writing(path) as connection:
+        with connection:
+            columns, marks = ", ".join(values), ", ".join("?" * len(values))
+            cursor = connection.execute(f"INSERT INTO trainings ({columns}) VALUES ({marks})", tuple(values.values()))  # noqa: S608
+        number = cursor.lastrowid
+        entries = dict(_rows(connection))
+    if number is None or entries.get(number) != entry:
         raise UserError(
-            f"The ledger '{path}' cannot be written ({error}), and nothing is trained that is not charged.",
-            _remedy(error),
-        ) from error
+            f"The ledger '{path}' did not keep the row that was written, and nothing is trained that is not charged.",
+            "Restore it from a backup; do not delete it.",
+            code="damaged",
+            path=str(path),
+        )
+    return Receipt(ledger=path, number=number, entry=entry, entries=tuple(entries.values()))
+
+
+def settle(receipt: Receipt, state: State, head: str | None = None, sha256: str | None = None) -> None:
+    """Write down what became of a training that was charged. UserError where the ledger cannot be written.
+
+    head: the name of the file that was really written. sha256: of its bytes.
+    """
+    with _writing(receipt.ledger) as connection, connection:
+        connection.execute(
+            "UPDATE trainings SET state = ?, head = ?, sha256 = ? WHERE id = ?",
+            (state, head or receipt.entry.head, sha256, receipt.number),
+        )
 
 
 def read(path: Path) -> list[Entry]:
@@ -123,42 +126,88 @@ def read(path: Path) -> list[Entry]:
         return []
     try:
         with closing(_connected(path, "ro")) as connection:
-            columns = ", ".join(Entry.__dataclass_fields__)
-            return [Entry(*row) for row in connection.execute(f"SELECT {columns} FROM trainings ORDER BY id")]  # noqa: S608
+            return [entry for _, entry in _rows(connection)]
     except sqlite3.Error as error:
-        raise UserError(f"'{path}' cannot be read as a ledger: {error}.", _remedy(error)) from error
+        raise UserError(
+            f"'{path}' cannot be read as a ledger: {error}.",
+            _remedy(error),
+            code=_code(error),
+            path=str(path),
+        ) from error
+
+
+@contextmanager
+def _writing(path: Path) -> Iterator[sqlite3.Connection]:
+    try:
+        with closing(_connected(path, "rwc")) as connection:
+            # EXTRA also syncs the folder after the journal is removed: the row survives a power cut.
+            connection.execute("PRAGMA synchronous = EXTRA")
+            with connection:
+                connection.execute(_SCHEMA)
+                for name in set(_LATER) - _columns(connection):
+                    connection.execute(f"ALTER TABLE trainings ADD COLUMN {name} {_LATER[name]}")
+            yield connection
+    except sqlite3.Error as error:
+        raise UserError(
+            f"The ledger '{path}' cannot be written ({error}), and nothing is trained that is not charged.",
+            _remedy(error),
+            code=_code(error, "unwritable"),
+            path=str(path),
+        ) from error
+
+
+def _rows(connection: sqlite3.Connection) -> Iterator[tuple[int, Entry]]:
+    known = _columns(connection)
+    names = [each.name for each in fields(Entry) if each.name not in _LATER or each.name in known]
+    for number, *values in connection.execute(f"SELECT id, {', '.join(names)} FROM trainings ORDER BY id"):  # noqa: S608
+        yield number, Entry(**dict(zip(names, values, strict=True)))
+
+
+def _columns(connection: sqlite3.Connection) -> set[str]:
+    return {row[1] for row in connection.execute("PRAGMA table_info(trainings)")}
 
 
 def _connected(path: Path, mode: Literal["ro", "rwc"]) -> sqlite3.Connection:
     return sqlite3.connect(f"{path.absolute().as_uri()}?mode={mode}", uri=True, timeout=30)
 
 
+def _kind(error: sqlite3.Error) -> int:
+    return int(getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR)) & 0xFF
+
+
+_BUSY = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+_CLOSED = (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_FULL)
+
+
 def _remedy(error: sqlite3.Error) -> str:
-    code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
-    if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+    if _kind(error) in _BUSY:
         return "Another program holds it: try again when that one has ended."
-    if code in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_FULL):
+    if _kind(error) in _CLOSED:
         return "Make that place readable and writable, with room left."
     return "Restore it from a backup; do not delete it."
 
 
+def _code(error: sqlite3.Error, closed: Code = "unreadable") -> Code:
+    return "busy" if _kind(error) in _BUSY else closed if _kind(error) in _CLOSED else "damaged"
+
+
 def composes_exactly(rows: list[Entry]) -> bool:
-    """Whether `together` is the least ε that can be claimed, rather than an upper bound."""
+    """Whether `together` is the smallest ε that can be claimed. Otherwise it is an upper bound."""
     private = [r for r in rows if r.mu is not None]
     sampled = any(release["rate"] < 1 for r in private for release in json.loads(r.releases))
     return not sampled and all(r.adjacency == "zero-out" for r in private)
 
 
 def together(rows: list[Entry], delta: float) -> float:
-    """ε at δ of all private trainings together. Rows without a guarantee are not in it.
+    """ε at δ of all private trainings together, under zero-out adjacency. Rows without a guarantee are not in it.
 
-    This is a guarantee under zero-out adjacency. A row made under replace-one counts with its μ, which covers zero-out:
-    the null record is one of those that a record may be replaced by. Full passes compose exactly; where a training
-    sampled, privacy loss distributions compose all of them.
+    A row made under replace-one counts with its μ, which covers zero-out: the null record is one of those that a record
+    may be replaced by. Full passes compose exactly: their μ² add up. Where a training sampled, privacy loss
+    distributions compose all of them.
     """
     private = [r for r in rows if r.mu is not None]
     eta = math.fsum(r.eta or 0.0 for r in private)
     made = [release for row in private for release in json.loads(row.releases)]
     mu = math.sqrt(math.fsum(r["times"] / r["sigma"] ** 2 for r in made if r["rate"] == 1))
-    sampled = [Sampled(r["sigma"], r["rate"], r["times"]) for r in made if r["rate"] < 1]
+    sampled = [Sampled(sigma=r["sigma"], rate=r["rate"], times=r["times"]) for r in made if r["rate"] < 1]
     return poisson_epsilon(sampled, mu, delta, eta) if sampled else epsilon_for(mu, delta, eta)

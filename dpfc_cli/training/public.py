@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from dpfc_cli.errors import UserError
+from dpfc_cli.errors import UserError, parameter
 from dpfc_cli.features.manifest import Manifest
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.methods.whitened import NORMALISE, Public, unit_chain
@@ -18,7 +18,10 @@ from dpfc_cli.privacy import chain as chains
 from dpfc_cli.privacy.chain import Chain
 from dpfc_cli.privacy.curator import BlockStream
 from dpfc_cli.privacy.oracle import Progress
-from dpfc_cli.training import SPLIT, Calibrated, check_memory, ledger
+from dpfc_cli.training import ledger
+from dpfc_cli.training.calibrate import Calibrated
+from dpfc_cli.training.check import check_memory
+from dpfc_cli.training.request import SPLIT
 
 ROWS = 8192
 
@@ -30,10 +33,18 @@ def inform(
     memory: float | None = None,
     progress: Progress | None = None,
 ) -> Calibrated:
-    """The same training with public features beside the private ones: plan and guarantee stay.
+    """The same training with public features beside the private ones. Plan and guarantee stay.
 
-    memory: bytes, as for `training.prepare`. progress(done, total) counts records over two passes. UserError as
-    `check`, and where the set is damaged.
+    Args:
+        calibrated: the training.
+        private: the private records.
+        public: records that nobody needs to protect.
+        memory: bytes that may be taken; None: what the machine has free.
+        progress: progress(done, total) counts records over two passes.
+
+    Raises:
+        UserError: as `check`, and where the public set is damaged.
+
     """
     check(calibrated, private, public)
     check_memory(calibrated, memory)
@@ -45,12 +56,20 @@ def check(calibrated: Calibrated, private: FeatureSet, public: FeatureSet) -> No
     """UserError where the method has no use for public features, where they are the private records, or where they come
     from another backbone.
     """
-    if "public" not in calibrated.method.options.__dataclass_fields__:
+    if not calibrated.method.public:
         raise UserError(
-            f"--public-features is no option of {calibrated.method.name}.", "Leave it out, or use dp-whitened."
+            f"{parameter('public_features')} is no option of {calibrated.method.name}.",
+            "Leave it out, or use dp-whitened.",
+            code="conflict",
+            parameter="public_features",
         )
-    if calibrated.guarantee is None:
-        raise UserError("--public-features has no effect with --non-private.", "Leave it out.")
+    if calibrated.mechanism is None:
+        raise UserError(
+            f"{parameter('public_features')} has no effect with {parameter('non_private')}.",
+            "Leave it out.",
+            code="conflict",
+            parameter="public_features",
+        )
     check_other(private, public)
 
 
@@ -60,32 +79,38 @@ def check_other(private: FeatureSet, public: FeatureSet) -> None:
     listed = {ledger.records_of(public.manifest, split) for split in public.manifest.splits}
     if ledger.records_of(private.manifest) in listed or private.folder.resolve() == public.folder.resolve():
         raise UserError(
-            f"'{public.folder}' holds the private records themselves ({rows:,} of the same source): "
-            "what is computed of them without noise would leak.",
+            f"'{public.folder}' holds the private records themselves ({rows:,} of the same source). What is computed "
+            "of them without noise would leak.",
             "Name features of other records, which nobody needs to protect.",
+            code="private-records",
+            path=str(public.folder),
         )
     mine, other = _recipe(private.manifest), _recipe(public.manifest)
     names = [name for name in mine | other if mine.get(name) != other.get(name)]
     differ = [f"{name} ({other.get(name)}, not {mine.get(name)})" for name in names]
     if differ:
         raise UserError(
-            f"'{public.folder}' are features of another backbone than '{private.folder}': they differ in "
+            f"'{public.folder}' has features of another backbone than '{private.folder}'. They differ in "
             f"{', '.join(differ)}.",
-            "Extract the public pictures with the private ones' --model and options.",
+            f"Extract the public pictures with the same {parameter('model')} and options as the private ones.",
+            code="conflict",
+            path=str(public.folder),
+            differ=names,
         )
 
 
-def forebodings(public: FeatureSet) -> list[str]:
-    """What cannot be refused, for only the operator knows better."""
+def warnings_of(public: FeatureSet) -> list[str]:
+    """What cannot be refused, because only the operator can know it."""
     said = []
     if any(row.claim == "private" for row in ledger.read(ledger.ledger_path(public.folder))):
         said.append(
-            f"'{public.folder}' has been trained on with a guarantee, which does not cover its use as public features."
+            f"'{public.folder}' has been trained on with a guarantee. That guarantee does not cover its use as public "
+            "features."
         )
     if public.manifest.backbone.get("name") == "imported":
         said.append(
-            f"'{public.folder}' was imported: that its features come from the private ones' backbone, and that none of "
-            "its records is a private one, is your word."
+            f"'{public.folder}' was imported. dpfc cannot know that its features come from the private ones' backbone, "
+            "nor that none of its records is a private one: you assert both."
         )
     return said
 
@@ -97,7 +122,12 @@ def moments_of(public: FeatureSet, progress: Progress | None = None) -> Public:
     try:
         return moments(public.stream(SPLIT), n, manifest.dim, origin, progress)
     except ValueError as error:
-        raise UserError(f"'{public.folder}' holds no finite features.", "Name another set.") from error
+        raise UserError(
+            f"'{public.folder}' holds no finite features.",
+            "Name another set.",
+            code="damaged",
+            path=str(public.folder),
+        ) from error
 
 
 def moments(

@@ -24,16 +24,19 @@ from typing import Any
 import numpy as np
 
 import dpfc_cli
-from dpfc_cli.errors import UserError
+from dpfc_cli.errors import UserError, parameter
 from dpfc_cli.features.reader import Blocks, FeatureSet, cut
 from dpfc_cli.heads.head import Head
 from dpfc_cli.heads.metrics import average_precisions, score
 from dpfc_cli.methods.method import factors, scaled
-from dpfc_cli.privacy.curator import BlockStream, Curator
+from dpfc_cli.privacy.curator import BlockStream, Curator, Unprotected
+from dpfc_cli.privacy.facts import Facts
 from dpfc_cli.privacy.noise import SeededBits
-from dpfc_cli.privacy.oracle import Facts
-from dpfc_cli.training import SPLIT, Calibrated, check_memory, flag
+from dpfc_cli.privacy.oracle import Mechanism
+from dpfc_cli.training.calibrate import Calibrated, with_options
+from dpfc_cli.training.check import check_memory
 from dpfc_cli.training.public import check_other
+from dpfc_cli.training.request import SPLIT
 
 RUNS = 5
 """Of a point that is compared with the defaults, beside the first."""
@@ -66,11 +69,16 @@ class Draw:
 class Trials:
     """Trials of one choice, those that were finished before included."""
 
-    def __init__(self, calibrated: Calibrated, given: Mapping[str, Any], known: FeatureSet) -> None:
-        self.method, self.facts, self.given, self.known = calibrated.method, calibrated.facts, given, known
+    def __init__(self, calibrated: Calibrated, known: FeatureSet) -> None:
+        self.method, self.facts, self.given, self.known = (
+            calibrated.method,
+            calibrated.facts,
+            calibrated.given,
+            known,
+        )
         assert calibrated.guarantee is not None
         self._mu = calibrated.guarantee.mu
-        self.points = [{}, *(p for p in factors(self.method, given) if any(f != 1 for f in p.values()))]
+        self.points = [{}, *(p for p in factors(self.method, self.given) if any(f != 1 for f in p.values()))]
         labels = [_labels(known, split) for split in _splits(known)]
         self.draws = [drawn(known, labels, self.facts, seed) for seed in range(RUNS + 1)]
         place = known.folder.resolve()
@@ -91,10 +99,10 @@ class Trials:
         if key not in self._kept:
             train, test = self._streams(seed)
             made = self.method.defaults(draw.facts, mu, options)
-            bits = SeededBits(FIRST_SEED + seed)
-            oracle = Curator(draw.facts, self.method.plan(draw.facts, made), mu, train, bits)
+            mechanism = Mechanism(facts=draw.facts, plan=self.method.plan(draw.facts, made), mu=mu)
+            oracle = Curator(mechanism, Unprotected(train), SeededBits(FIRST_SEED + seed))
             solution = self.method.solve(oracle, draw.facts, made)
-            head = Head(solution.chain, solution.weight, solution.bias, {})
+            head = Head(chain=solution.chain, weight=solution.weight, bias=solution.bias, card={})
             self._kept[key] = quality(head, test, draw.facts.k, len(draw.test))
             # A folder that cannot be written costs no more than the way back after a stop. The line begins with its
             # end, for the one before it may have been cut short.
@@ -128,38 +136,51 @@ class Trials:
         return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
 
 
-def prepare(
-    calibrated: Calibrated,
-    given: Mapping[str, Any],
-    private: FeatureSet,
-    known: FeatureSet,
-    memory: float | None = None,
-) -> Trials:
-    """Everything that can be refused before the first trial. given: the options that the user chose, which are kept.
+def prepare(calibrated: Calibrated, private: FeatureSet, known: FeatureSet, memory: float | None = None) -> Trials:
+    """The trials of a choice, after everything that can be refused before the first one.
 
-    memory: bytes, as for `training.prepare`. UserError where there is nothing to choose, or where the public set cannot
-    stand for the private one.
+    Args:
+        calibrated: the training; the options that its user set are kept.
+        private: the private records, which are not read.
+        known: public records.
+        memory: bytes that may be taken; None: what the machine has free.
+
+    Raises:
+        UserError: there is nothing to choose, or the public set cannot stand for the private one.
+
     """
     method, mine, theirs = calibrated.method, calibrated.facts.k, known.manifest.labels_per_record
-    if calibrated.guarantee is None:
-        raise UserError("--tune-on has no effect with --non-private.", "Leave it out.")
-    if set(method.grid) <= set(given):
-        names = ", ".join(map(flag, method.grid))
-        raise UserError(f"--tune-on has nothing to choose: {names} are given.", "Leave it out, or one of them.")
+    if calibrated.mechanism is None:
+        raise UserError(
+            f"{parameter('tune_on')} has no effect with {parameter('non_private')}.",
+            "Leave it out.",
+            code="conflict",
+            parameter="tune_on",
+        )
+    if set(method.grid) <= set(calibrated.given):
+        names = ", ".join(map(parameter, method.grid))
+        raise UserError(
+            f"{parameter('tune_on')} has nothing to choose: {names} are given.",
+            "Leave it out, or one of them.",
+            code="conflict",
+            parameter="tune_on",
+        )
     check_other(private, known)
     check_memory(calibrated, memory)
     if theirs > mine or (theirs == 1) != (mine == 1):
         raise UserError(
             f"'{known.folder}' has up to {theirs} labels per record, '{private.folder}' up to {mine}.",
             "Tune on a set of the same kind.",
+            code="conflict",
+            path=str(known.folder),
         )
     for split in _splits(known):
         known.verify(split)
-    return Trials(calibrated, given, known)
+    return Trials(calibrated, known)
 
 
-def forebodings(trials: Trials) -> list[str]:
-    """What makes the public set a poor stand-in."""
+def warnings_of(trials: Trials) -> list[str]:
+    """Where the public set is not much like the private one."""
     facts, draw = trials.facts, max((d.facts for d in trials.draws), key=lambda f: f.n)
     said = []
     if draw.m < facts.m:
@@ -198,8 +219,6 @@ def tune(calibrated: Calibrated, trials: Trials, progress: Progress | None = Non
     scores = {i: [each[i] for each in rounds] for i in finalists}
     chosen = points[choose(scores)]
     values = scaled(calibrated.method, calibrated.facts, trials.mu(calibrated.facts), trials.given, chosen)
-    options = replace(calibrated.options, **{name: values[name] for name in chosen})
-    assert calibrated.method.plan(calibrated.facts, options) == calibrated.plan
     origin = {
         "name": trials.known.name,
         "fingerprint": trials.known.manifest.fingerprint,
@@ -211,7 +230,7 @@ def tune(calibrated: Calibrated, trials: Trials, progress: Progress | None = Non
         ],
         "chosen": chosen,
     }
-    return replace(calibrated, options=options, tuning=origin)
+    return with_options(calibrated, values, origin)
 
 
 def choose(scores: Mapping[int, Sequence[float]]) -> int:
@@ -247,6 +266,8 @@ def drawn(known: FeatureSet, labels: Sequence[np.ndarray], facts: Facts, seed: i
             f"'{known.folder}' has too few labelled records to tune on: {len(classes)} classes, {len(train)} records "
             f"to train on and {len(test)} to test on.",
             "Name another set.",
+            code="conflict",
+            path=str(known.folder),
         )
     return Draw(replace(facts, n=len(train), m=len(classes)), np.sort(train), split, np.sort(test), table)
 

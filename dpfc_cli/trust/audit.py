@@ -55,10 +55,11 @@ import numpy as np
 from dpfc_cli.methods.method import Method, Solution
 from dpfc_cli.privacy.accounting import LEAST_EPSILON, Guarantee, delta_of, epsilon_for
 from dpfc_cli.privacy.chain import run as run_chain
-from dpfc_cli.privacy.curator import BlockStream, Curator
+from dpfc_cli.privacy.curator import BlockStream, Curator, Unprotected
+from dpfc_cli.privacy.facts import Facts
 from dpfc_cli.privacy.lattice import MOST_BITS, Lattice
 from dpfc_cli.privacy.noise import Bits, SeededBits
-from dpfc_cli.privacy.oracle import Facts, Oracle, Plan, Progress
+from dpfc_cli.privacy.oracle import Mechanism, Oracle, Progress
 from dpfc_cli.privacy.queries import Query, contribution, inputs
 
 FACTS = Facts(n=200, m=3, d=8)
@@ -78,7 +79,7 @@ Directions = dict[str, list[np.ndarray]]
 """For each statistic the array that each release's answer is projected on."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Comparison:
     """In `wins` of `runs` pairs the statistic was larger with the canary. share: of the error probability."""
 
@@ -88,7 +89,7 @@ class Comparison:
     share: float
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Bound:
     """A lower bound on μ, and the ε at the claim's δ that it means. statistic: the one that reached it. runs: pairs."""
 
@@ -98,7 +99,7 @@ class Bound:
     runs: int
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Audit:
     """One method's claim, and what the attacks reach at the confidence asked for."""
 
@@ -110,9 +111,9 @@ class Audit:
 
 
 def audit(
-    method: Method[Any],
+    method: Method[Any, Any],
     options: Any,
-    plan: Plan,
+    mechanism: Mechanism,
     claim: Guarantee,
     runs: int,
     trainings: int,
@@ -124,7 +125,7 @@ def audit(
 
     ValueError for a plan with sampled releases, whose privacy is not Gaussian.
     """
-    if any(release.rate != 1 for release in plan.releases):
+    if mechanism.plan.sampled:
         raise ValueError("only full passes are audited")
     few = min(runs, DIFFERENCES)
     total = runs + few + trainings
@@ -132,34 +133,39 @@ def audit(
     def stage(before: int) -> Callable[[int], None]:
         return lambda done: progress(before + done, total) if progress else None
 
-    released = release_level(method, options, plan, claim.mu, runs, few, bits, stage(0))
-    trained = [whole_training(method, options, plan, claim.mu, trainings, bits, stage(runs + few))]
+    released = release_level(method, options, mechanism, runs, few, bits, stage(0))
+    trained = [whole_training(method, options, mechanism, trainings, bits, stage(runs + few))]
     # A false alarm may come from either level.
     alarms = [strongest(found, FALSE_ALARM / 2)[0] for found in (released, trained)]
     seen, hidden = (_bound(found, 1 - confidence, claim.delta) for found in (released, trained))
-    return Audit(method.name, claim, release_level=seen, whole_training=hidden, violated=max(alarms) > claim.mu)
+    return Audit(
+        method=method.name,
+        claim=claim,
+        release_level=seen,
+        whole_training=hidden,
+        violated=max(alarms) > claim.mu,
+    )
 
 
 def release_level(
-    method: Method[Any],
+    method: Method[Any, Any],
     options: Any,
-    plan: Plan,
-    mu: float,
+    mechanism: Mechanism,
     runs: int,
     few: int,
     bits: Bits,
     stage: Callable[[int], None] = lambda done: None,
 ) -> list[Comparison]:
     """`runs` pairs over the aimed queries for the sums, `few` over the asked ones for the differences."""
-    asked = _asked(method, options, plan, mu)
+    asked = _asked(method, options, mechanism)
     aimed = [_aimed(query) for query in asked]
-    sums = _sums(aimed, plan.sigmas(mu))
-    differences = _differences(asked, plan.sigmas(mu))
+    sums = _sums(aimed, mechanism.sigmas)
+    differences = _differences(asked, mechanism.sigmas)
     others = len(sums) + len(differences) - 1
     wins = [
-        *_wins(_answers(aimed, sums, plan, mu, bits), runs, stage),
+        *_wins(_answers(aimed, sums, mechanism, bits), runs, stage),
         *(
-            _wins(_answers(asked, differences, plan, mu, bits), few, lambda done: stage(runs + done))
+            _wins(_answers(asked, differences, mechanism, bits), few, lambda done: stage(runs + done))
             if differences
             else ()
         ),
@@ -167,14 +173,13 @@ def release_level(
     counts = [runs] * len(sums) + [few] * len(differences)
     shares = [MAIN_SHARE if others else 1.0] + [(1 - MAIN_SHARE) / max(others, 1)] * others
     named = zip([*sums, *differences], wins, counts, shares, strict=True)
-    return [Comparison(name, int(won), count, share) for name, won, count, share in named]
+    return [Comparison(statistic=name, wins=int(won), runs=count, share=share) for name, won, count, share in named]
 
 
 def whole_training(
-    method: Method[Any],
+    method: Method[Any, Any],
     options: Any,
-    plan: Plan,
-    mu: float,
+    mechanism: Mechanism,
     trainings: int,
     bits: Bits,
     stage: Callable[[int], None] = lambda done: None,
@@ -182,9 +187,11 @@ def whole_training(
     """`trainings` pairs of whole trainings, compared by the canary's margin."""
 
     def margin(stream: BlockStream) -> np.ndarray:
-        return _margin(method.solve(Curator(FACTS, plan, mu, stream, bits), FACTS, options))
+        return _margin(method.solve(Curator(mechanism, Unprotected(stream), bits), FACTS, options))
 
-    return Comparison("the canary's margin", int(_wins(margin, trainings, stage)[0]), trainings, 1.0)
+    return Comparison(
+        statistic="the canary's margin", wins=int(_wins(margin, trainings, stage)[0]), runs=trainings, share=1.0
+    )
 
 
 def lower_mu(wins: int, runs: int, error: float) -> float:
@@ -227,7 +234,7 @@ def _bound(comparisons: list[Comparison], error: float, delta: float) -> Bound:
     mu, best = strongest(comparisons, error)
     # `epsilon_for` never answers less than its least ε, which for a lower bound would be too much.
     epsilon = epsilon_for(mu, delta) if delta_of(LEAST_EPSILON, mu) > delta else 0.0
-    return Bound(epsilon, mu, best.statistic, best.runs)
+    return Bound(epsilon=epsilon, mu=mu, statistic=best.statistic, runs=best.runs)
 
 
 # The records
@@ -278,9 +285,9 @@ class _Listening:
         return self._inner.release(query)
 
 
-def _asked(method: Method[Any], options: Any, plan: Plan, mu: float) -> list[Query]:
+def _asked(method: Method[Any, Any], options: Any, mechanism: Mechanism) -> list[Query]:
     """The queries of one training without the canary. Its noise need not be secret: the records are made up."""
-    oracle = _Listening(Curator(FACTS, plan, mu, _stream(canary=False), SeededBits(0)))
+    oracle = _Listening(Curator(mechanism, Unprotected(_stream(canary=False)), SeededBits(0)))
     method.solve(oracle, FACTS, options)
     return oracle.asked
 
@@ -348,13 +355,13 @@ def _in_answers(standardised: Directions, queries: list[Query], sigmas: tuple[fl
 
 
 def _answers(
-    queries: list[Query], directions: Directions, plan: Plan, mu: float, bits: Bits
+    queries: list[Query], directions: Directions, mechanism: Mechanism, bits: Bits
 ) -> Callable[[BlockStream], np.ndarray]:
     """A run of all releases by a fresh curator, and the statistics of its answers."""
     stacked = [np.array([us[r].ravel() for us in directions.values()]) for r in range(len(queries))]
 
     def statistics(stream: BlockStream) -> np.ndarray:
-        curator = Curator(FACTS, plan, mu, stream, bits)
+        curator = Curator(mechanism, Unprotected(stream), bits)
         answers = [u @ curator.release(q).ravel() for q, u in zip(queries, stacked, strict=True)]
         return np.asarray(np.sum(answers, axis=0))
 

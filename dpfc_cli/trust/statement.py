@@ -1,22 +1,20 @@
 """What is claimed of a head, in a card for programs and in sentences for the person who must defend it."""
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-import dpfc_cli
 from dpfc_cli.errors import counted
 from dpfc_cli.features.manifest import Manifest
+from dpfc_cli.methods import METHODS
 from dpfc_cli.privacy.accounting import (
     LARGEST_EPSILON,
-    Claim,
-    Guarantee,
     attack,
     epsilon_for,
     gaussian_attack,
     zcdp_epsilon,
 )
-from dpfc_cli.privacy.oracle import Facts, Plan, releases
+from dpfc_cli.privacy.queries import QUERIES
 
 NOT_COVERED = (
     "the test split (evaluation on it is not private)",
@@ -30,60 +28,6 @@ SAMPLED = "privacy loss distributions of Poisson-sampled Gaussian releases (dp_a
 FALSE_ALARMS = 0.05
 GROUPS = (2, 5, 10)
 """Of how many records of one person the statement speaks."""
-
-OPTIMUM = ("steps", "clip", "loss", "constant")
-
-
-def card(
-    method: str,
-    options: Any,
-    facts: Facts,
-    plan: Plan,
-    claim: Claim,
-    guarantee: Guarantee | None,
-    manifest: Manifest,
-    feature_set: str,
-    split: str,
-    date: str,
-    tuning: Mapping[str, Any] | None = None,
-    idle: Collection[str] = (),
-    converged: bool | None = None,
-) -> dict[str, Any]:
-    """The card of a head, JSON-able. `epsilon` and `delta` are null unless the claim is "private".
-
-    date: of the training, UTC, as in the ledger. Of public features it says where they came from ("public_features");
-    their arrays are no option. tuning: what is said of public records that the options were chosen on. idle: options
-    that had no effect. converged: whether a twin that runs to the optimum got there.
-    """
-    public = getattr(options, "public", None)
-    claimed = guarantee if claim == "private" else None
-    return {
-        "method": method,
-        "date": date,
-        "options": _in_force(options, idle),
-        "claim": claim,
-        "epsilon": claimed.epsilon if claimed else None,
-        "delta": claimed.delta if claimed else None,
-        "mu": claimed.mu if claimed else None,
-        "eta": claimed.eta if claimed else None,
-        "accounting": SAMPLED if plan.sampled else EXACT,
-        "adjacency": facts.adjacency,
-        "unit": facts.unit,
-        "facts": {"n": facts.n, "m": facts.m, "d": facts.d, "k": facts.k, "origin": manifest.origin},
-        "plan": releases(plan, guarantee.mu if guarantee else None),
-        "classes": list(manifest.classes),
-        "features": {
-            "name": feature_set,
-            "split": split,
-            "fingerprint": manifest.fingerprint,
-            "backbone": manifest.backbone,
-            "hold_out": hold_out_of(manifest),
-        },
-        "versions": {"dpfc": dpfc_cli.__version__},
-        **({} if public is None else {"public_features": dict(public.origin)}),
-        **({} if tuning is None else {"tuning": dict(tuning)}),
-        **({} if converged is None else {"converged": converged}),
-    }
 
 
 def hold_out_of(manifest: Manifest) -> float:
@@ -108,7 +52,8 @@ def brief(card: Mapping[str, Any]) -> list[tuple[str, str]]:
 def rows(card: Mapping[str, Any], sha256: str) -> list[tuple[str, str]]:
     """The statement as (what, said) pairs, from the card alone. sha256: of the head's file, which cannot say it."""
     facts, private = card["facts"], card["claim"] == "private"
-    lines = [*brief(card), *(_means(card) if private else [])]
+    lines = [("method", _titled(card["method"])), ("options", _options(card["options"]))]
+    lines += [*brief(card), *(_means(card) if private else [])]
     lines += [("made", f"{card.get('date', 'at an unknown time')}, by dpfc {card['versions']['dpfc']}")]
     lines += [("SHA-256 of the file", sha256)]
     if private:
@@ -128,6 +73,16 @@ def rows(card: Mapping[str, Any], sha256: str) -> list[tuple[str, str]]:
     if "tuning" in card:
         lines.append(("tuned on", _tuned(card["tuning"])))
     return [*lines, ("not covered", "; ".join(NOT_COVERED))]
+
+
+def planned_rows(
+    method: str, options: Mapping[str, Any], releases: list[dict[str, Any]], claim: str
+) -> list[tuple[str, str]]:
+    """What a training will do, as (what, said) pairs, before it is run."""
+    lines = [("method", _titled(method)), ("options", _options(options))]
+    if claim != "private":
+        return [*lines, *brief({"claim": claim})]
+    return [*lines, ("releases", "; ".join(map(_said, _by_kind(releases)))), ("in words", "; ".join(_words(releases)))]
 
 
 def meaning(card: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -153,14 +108,7 @@ _ADJACENCY = {
     "replace-one": "replace-one adjacency: it may be any other; the number of records is public",
 }
 _GUESSED = {"zero-out": "whether a record was used", "replace-one": "which of two records was used"}
-_KINDS = {
-    "mean": "sum of the clipped feature vectors",
-    "gram": "sum over records of all products of two features",
-    "class_sums": "sum of the clipped feature vectors, class by class",
-    "class_grams": "the gram, class by class",
-    "gradient": "sum of the loss's clipped gradients over records",
-    "hessians": "sums of the loss's second derivatives, class by class",
-}
+_KINDS = {query.kind: query.words for query in QUERIES}
 
 
 def _means(card: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -180,6 +128,22 @@ def _means(card: Mapping[str, Any]) -> list[tuple[str, str]]:
         ),
         ("several of one person", several),
     ]
+
+
+def _titled(method: str) -> str:
+    return f"{method} ({METHODS[method].title})" if method in METHODS else method
+
+
+def _options(options: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name.replace('_', ' ')} = {_value(value)}" for name, value in options.items())
+
+
+def _value(value: object) -> str:
+    if value is None:
+        return "until converged"
+    if isinstance(value, list | tuple):
+        return ":".join(map(_value, value))
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 def _percent(fraction: float) -> str:
@@ -240,11 +204,3 @@ def _tuned(tuning: dict[str, Any]) -> str:
         f"{tuning['name']}: {len(tuning['tried'])} settings on {facts['n']:,} of its records of {facts['m']} classes, "
         f"asserted public by the operator; chosen: {found}"
     )
-
-
-def _in_force(options: Any, idle: Collection[str]) -> dict[str, Any]:
-    """The options that had an effect: not μ, which the guarantee states, nor the arrays of public features; and of a
-    twin that runs to the optimum only what says which optimum. idle: those that had none.
-    """
-    every = {name: value for name, value in vars(options).items() if name not in ("mu", "public", *idle)}
-    return every if every.get("steps", 1) is not None else {n: v for n, v in every.items() if n in OPTIMUM}

@@ -12,7 +12,7 @@ from bench.cells import Cell
 from bench.sets import load
 from bench.synthetic import Family
 from dpfc_cli.methods import whitened
-from dpfc_cli.privacy.oracle import Facts
+from dpfc_cli.privacy.facts import Facts
 from dpfc_cli.privacy.queries import Gradient, Query
 
 
@@ -68,12 +68,12 @@ def test_a_table_shows_what_is_done_and_the_lead_over_the_best_tuned(data: str) 
     ]
     assert list(accuracy.verdict(accuracy.Wanted([data], ["dp-whitened", "recipe"], ["dp-ls:1"], [1.0], 2), done)) == [
         "Of 1 cells `dp-whitened` wins 1 by more than one standard error and loses 0.",
-        "The best point lies at the edge of its grid in 1 of 1 searches: wider ones find more.",
+        "In 1 of 1 searches the best point lies at the edge of its grid: wider grids may find more.",
     ]
     plain = ablation.variant(Cell(data, "dp-whitened", 1.0), ())
     done |= {dataclasses.replace(plain, seed=seed).key: 86.0 for seed in range(2)}
     gain = list(accuracy.verdict(accuracy.Wanted([data], ["dp-whitened", "recipe"], ["dp-ls:1"], [1.0], 2), done))[2]
-    assert gain.endswith("it gains +3.0 on average over the recipe (+3.0 to +3.0).")
+    assert gain.endswith("`dp-whitened` gains +3.0 on average over it (+3.0 to +3.0).")
     del done[points[0].key]
     assert "| dp-ls:1, tuned | – |" in accuracy.table(
         accuracy.Wanted([data], ["dp-whitened"], ["dp-ls:1"], [1.0], 2), done
@@ -89,9 +89,10 @@ def test_tuning_walks_the_grid_then_other_norms_then_runs_the_best_with_other_se
     *again, first, second, clipped = next(stages)
     assert again == grid
     best, norms = grid[-1], (first, second, clipped)
-    assert [sorted(set(cell.given) - set(grid[0].given)) for cell in norms] == [["gradient_clip"]] * 2 + [["clip"]]
+    added = [sorted(set(cell.given) - set(grid[0].given)) for cell in norms]
+    assert added == [["gradient_clip"], ["gradient_clip"], ["feature_clip"]]
     # Another norm alone does not change the length of a step.
-    lengths = {f"{c.given['eta'] * c.given.get('gradient_clip', 0.36):.3g}" for c in (best, *norms)}
+    lengths = {f"{c.given['learning_rate'] * c.given.get('gradient_clip', 0.36):.3g}" for c in (best, *norms)}
     assert len(lengths) == 1
     done |= {cell.key: 0.0 for cell in norms} | {second.key: 10.0}
     # The luckiest with one seed is not the best of two.
@@ -125,7 +126,7 @@ def test_the_recipes_first_release_is_of_whole_class_sums(data: str) -> None:
                 asked.append(query)
             return np.eye(*query.shape(facts))
 
-    facts = Facts(400, 3, 6)
+    facts = Facts(n=400, m=3, d=6)
     recipe.solve((), Spy(), facts, whitened.defaults(facts, 1.0, {}))
     assert asked[0].clip == asked[0].radius
     assert {query.clip / query.radius for query in asked[1:] if query.radius} == {0.5}

@@ -52,9 +52,10 @@ def test_shared_noise_is_the_same_for_every_class_and_step_and_ends_with_its_blo
 
 @pytest.mark.parametrize(("method", "sums"), {"dp-ls": 0, "dp-newton": 2 * 9, "dp-fc": 20}.items())
 def test_remembered_sums_change_nothing(data: str, method: str, sums: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    # Other noise and options in between, whose sums are the same, and another clip, whose are not.
-    other = Cell(data, method, 1.0, seed=1, options=(("lam", 0.1),))
-    wider = Cell(data, method, 1.0, options=(("clip", 5.0),))
+    damping = "ridge" if method == "dp-ls" else "damping"
+    # Other noise and options need the same sums. Another clipping norm needs other sums.
+    other = Cell(data, method, 1.0, seed=1, options=((damping, 0.1),))
+    wider = Cell(data, method, 1.0, options=(("feature_clip", 5.0),))
     for cell in (other, wider):
         cells.train(cell)
     computed: list[type] = []
@@ -73,7 +74,7 @@ def _never(_cell: Cell) -> float:
 
 
 def test_a_result_is_computed_once_even_if_the_file_was_cut_short(data: str, tmp_path: Path) -> None:
-    results, cell = tmp_path / "results.jsonl", Cell(data, "dp-ls", 8.0, options=(("alpha", 0.5),))
+    results, cell = tmp_path / "results.jsonl", Cell(data, "dp-ls", 8.0, options=(("negative_weight", 0.5),))
     first = cells.run([cell], results, 1)
     results.write_text(results.read_text() + '{"cell": {"da')
     assert cells.run([cell], results, 1, _never) == first

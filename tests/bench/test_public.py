@@ -27,7 +27,7 @@ def test_options_are_those_that_the_product_chooses_on_the_public_set(
     monkeypatch.setattr(tuning, "choose", lambda scores: max(scores))
     cell = public.tuned(mine, theirs, 2.0)
     assert (cell.data, cell.epsilon) == (mine, 2.0)
-    assert set(cell.given) == {"eta", "constant"}
+    assert set(cell.given) == {"learning_rate", "bias_feature"}
     monkeypatch.setattr(tuning, "choose", lambda scores: 0)
     assert public.tuned(mine, theirs, 2.0) == Cell(mine, "dp-whitened", 2.0)
 

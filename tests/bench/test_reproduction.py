@@ -25,10 +25,10 @@ def test_a_grid_that_is_not_complete_picks_nothing(data: str) -> None:
 
 def test_grid_points_are_factors_of_the_defaults_at_that_epsilon(data: str) -> None:
     grids = [reproduction.grid(reproduction.base(data, ("dp-fc", 10), e)) for e in (0.1, 8.0)]
-    etas = [sorted({dict(p.options)["eta"] for p in points}) for points in grids]
-    assert etas[0] == etas[1]
-    assert etas[0][2] == pytest.approx(10 * etas[0][0], rel=1e-2)
-    assert {dict(p.options)["lam"] for p in grids[0]}.isdisjoint({dict(p.options)["lam"] for p in grids[1]})
+    rates = [sorted({dict(p.options)["learning_rate"] for p in points}) for points in grids]
+    assert rates[0] == rates[1]
+    assert rates[0][2] == pytest.approx(10 * rates[0][0], rel=1e-2)
+    assert {dict(p.options)["damping"] for p in grids[0]}.isdisjoint({dict(p.options)["damping"] for p in grids[1]})
 
 
 def test_a_table_shows_means_and_spreads_and_leaves_open_what_is_missing(data: str) -> None:

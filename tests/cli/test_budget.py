@@ -10,7 +10,8 @@ import pytest
 from dpfc_cli.cli import display
 from dpfc_cli.methods import METHODS
 from dpfc_cli.privacy.accounting import Guarantee, epsilon_for
-from dpfc_cli.privacy.oracle import Adjacency, Facts, Plan, Release
+from dpfc_cli.privacy.facts import Adjacency, Facts
+from dpfc_cli.privacy.oracle import Plan, Release
 from dpfc_cli.training import ledger
 from tests.cli.conftest import Dpfc
 

@@ -14,7 +14,7 @@ import pytest
 from dpfc_cli.heads.head import load
 from dpfc_cli.methods import AUTO, METHODS, optimum
 from dpfc_cli.privacy.accounting import mu_for
-from dpfc_cli.privacy.oracle import Facts
+from dpfc_cli.privacy.facts import Facts
 from dpfc_cli.training.ledger import read
 from tests.cli.conftest import Dpfc, heads
 from tests.support import blobs

@@ -202,12 +202,12 @@ def test_ctrl_c_keeps_finished_shards_and_leaves_nobody_behind(
 
     real, calls = writer.ShardSink.append, 0
 
-    def stopped(self: writer.ShardSink, features: np.ndarray, labels: np.ndarray) -> None:
+    def stopped(self: writer.ShardSink, *rows: np.ndarray) -> None:
         nonlocal calls
         calls += 1
         if calls == 3:
             os.kill(os.getpid(), signal.SIGINT)
-        real(self, features, labels)
+        real(self, *rows)
 
     line = ("extract", "--dataset", "imagefolder:pictures", *SCATTER, "--shards", "5")
     before = threading.active_count()

@@ -14,8 +14,9 @@ import pytest
 from dpfc_cli.errors import UserError
 from dpfc_cli.features.importing import import_features
 from dpfc_cli.features.manifest import MANIFEST, Manifest, load
-from dpfc_cli.features.reader import FeatureSet, newest
+from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.features.writer import FeatureWriter, already_complete, default_shards, shard_ranges
+from dpfc_cli.files import sha256_of
 
 
 @pytest.fixture
@@ -55,8 +56,8 @@ def test_blocks_are_the_same_whatever_the_shards(source: Path, tmp_path: Path, s
 
 
 def test_the_manifest_holds_public_facts_and_says_who_asserts_them(source: Path, tmp_path: Path) -> None:
-    inferred, _ = import_features(source, tmp_path / "a")
-    asserted, _ = import_features(source, tmp_path / "b", classes=("x", "y", "z", "never seen"))
+    inferred = import_features(source, tmp_path / "a")[0].manifest
+    asserted = import_features(source, tmp_path / "b", classes=("x", "y", "z", "never seen"))[0].manifest
     assert (inferred.origin, inferred.classes) == ("inferred", ("0", "1", "2"))
     assert (asserted.origin, len(asserted.classes)) == ("asserted", 4)
     text = (tmp_path / "b" / MANIFEST).read_text()
@@ -69,15 +70,15 @@ def test_an_npz_makes_the_same_set_as_a_folder(source: Path, tmp_path: Path) -> 
     np.savez(tmp_path / "mine.npz", **{n: np.load(source / f"{n}.npy") for n in names})
     folder, _ = import_features(source, tmp_path / "a")
     archive, _ = import_features(tmp_path / "mine.npz", tmp_path / "b")
-    assert folder.splits == archive.splits
+    assert folder.manifest.splits == archive.manifest.splits
 
 
 def test_label_sets_are_stored_padded(source: Path, tmp_path: Path) -> None:
     y = np.stack([np.arange(100) % 3, np.full(100, -1)], axis=1)
     spoil(source, train_y=y)
-    manifest, _ = import_features(source, tmp_path / "set", classes=("a", "b", "c"), labels_per_record=3)
-    assert manifest.labels_per_record == 3
-    _, labels, _ = all_rows(FeatureSet(tmp_path / "set"), "train", 64)
+    found, _ = import_features(source, tmp_path / "set", classes=("a", "b", "c"), labels_per_record=3)
+    assert found.manifest.labels_per_record == 3
+    _, labels, _ = all_rows(found, "train", 64)
     assert np.array_equal(labels, np.pad(y, ((0, 0), (0, 1)), constant_values=-1))
 
 
@@ -148,8 +149,6 @@ def rewrite(folder: Path, make: object) -> None:
     path.unlink()
     with h5py.File(path, "w") as file:
         make(file)  # type: ignore[operator]
-    from dpfc_cli.features.writer import sha256_of
-
     manifest = json.loads((folder / MANIFEST).read_text())
     manifest["splits"]["train"]["shards"][0]["sha256"] = sha256_of(path)
     (folder / MANIFEST).write_text(json.dumps(manifest))
@@ -261,7 +260,8 @@ def test_a_shard_that_is_locked_is_not_called_damaged(whole: Path) -> None:
         other.stdout.readline()
         with pytest.raises(UserError, match="is locked: another program") as caught:
             FeatureSet(whole).verify("train")
-        assert "anew" not in caught.value.remedy
+        assert "'dpfc extract'" not in caught.value.remedy
+        assert caught.value.code == "busy"
         assert other.stdin is not None
         other.stdin.close()
     FeatureSet(whole).verify("train")
@@ -274,7 +274,8 @@ def test_what_the_system_does_not_let_us_read_is_not_called_damaged(whole: Path,
     (whole / name).symlink_to(name)
     with pytest.raises(UserError, match=rf"{name}' cannot be read: Too many levels") as caught:
         FeatureSet(whole).verify("train")
-    assert "anew" not in caught.value.remedy
+    assert "'dpfc extract'" not in caught.value.remedy
+    assert caught.value.code == "unreadable"
 
 
 @pytest.mark.parametrize(
@@ -298,12 +299,25 @@ def test_a_manifest_that_makes_no_sense_is_refused(whole: Path, change: object) 
         FeatureSet(whole)
 
 
-def test_no_set_is_found_where_there_is_none(tmp_path: Path, whole: Path) -> None:
-    with pytest.raises(UserError, match="No feature set found"):
-        newest(tmp_path / "nowhere")
-    assert newest(whole.parent).folder == whole
+def test_a_set_says_what_it_holds_and_hands_out_a_split_as_arrays(source: Path, tmp_path: Path) -> None:
+    import_features(source, tmp_path / "set", shards=3)
+    found = FeatureSet(str(tmp_path / "set"))
+    assert (found.name, found.classes, found.dim) == ("set", ("0", "1", "2"), 6)
+    assert found.splits == {"train": 100, "test": 20}
+    assert repr(found) == f"FeatureSet('{tmp_path / 'set'}')"
+    x, y = found.arrays("test")
+    assert (x.dtype, y.dtype) == (np.float16, np.int32)
+    assert np.array_equal(x, np.load(source / "test_x.npy"))
+    assert np.array_equal(y, np.load(source / "test_y.npy")[:, None])
     with pytest.raises(UserError, match="no split 'val'"):
+        found.arrays("val")
+
+
+def test_a_set_names_the_splits_that_it_has(whole: Path) -> None:
+    with pytest.raises(UserError, match="no split 'val'") as caught:
         FeatureSet(whole).split("val")
+    assert caught.value.code == "missing"
+    assert caught.value.fields["known"] == ["test", "train"]
 
 
 # Making a set, and being killed on the way
@@ -352,7 +366,7 @@ def test_finished_shards_are_not_made_again(source: Path, tmp_path: Path) -> Non
         "shards": 3,
     }
     writer = FeatureWriter(tmp_path / "set", **settings)  # type: ignore[arg-type]
-    first, tasks = writer.tasks[0], writer.tasks
+    first, before = writer.missing[0], writer.missing
     with writer.shard(first) as sink:
         sink.append(np.zeros((3, 2)), np.zeros(3, np.int32))
     with pytest.raises(UserError, match="Another process"):
@@ -360,10 +374,38 @@ def test_finished_shards_are_not_made_again(source: Path, tmp_path: Path) -> Non
     del writer
     again = FeatureWriter(tmp_path / "set", **settings)  # type: ignore[arg-type]
     assert again.resumed
-    assert [t.file for t in again.tasks] == [t.file for t in tasks if t != first]
+    assert again.missing == [planned for planned in before if planned != first]
     del again
     with pytest.raises(UserError, match="another source"):
         FeatureWriter(tmp_path / "set", **{**settings, "identity": {"a": 2}})  # type: ignore[arg-type]
+
+
+def test_an_import_takes_plain_values_and_says_whether_it_made_the_set(source: Path, tmp_path: Path) -> None:
+    first, made = import_features(str(source), str(tmp_path / "set"), classes=["x", "y", "z"])
+    assert made
+    again, made = import_features(source, tmp_path / "set", classes=("u", "v", "w"))
+    assert not made
+    assert (first.classes, again.classes) == (("x", "y", "z"), ("u", "v", "w"))
+    assert again.folder == tmp_path / "set"
+
+
+@pytest.mark.parametrize(
+    ("given", "code"),
+    [({"dtype": "float64"}, "unknown-name"), ({"shards": 0}, "bad-value"), ({"labels_per_record": 0}, "bad-value")],
+)
+def test_values_that_make_no_sense_are_refused_before_the_source_is_read(
+    tmp_path: Path, given: dict[str, object], code: str
+) -> None:
+    with pytest.raises(UserError) as caught:
+        import_features(tmp_path / "nothing", tmp_path / "set", **given)  # type: ignore[arg-type]
+    assert caught.value.code == code
+
+
+def test_fewer_labels_per_record_than_there_are_is_refused(source: Path, tmp_path: Path) -> None:
+    spoil(source, train_y=np.zeros((100, 2), int))
+    with pytest.raises(UserError, match="has 2 label columns") as caught:
+        import_features(source, tmp_path / "set", labels_per_record=1)
+    assert (caught.value.code, caught.value.fields["parameter"]) == ("conflict", "labels_per_record")
 
 
 def test_a_changed_source_is_refused_rather_than_mixed(source: Path, tmp_path: Path) -> None:
@@ -382,7 +424,9 @@ def test_a_place_that_holds_something_else_is_refused(tmp_path: Path) -> None:
         already_complete(tmp_path / "set", {})
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match="cannot be written"):
-        FeatureWriter(tmp_path / "file" / "set", {"train": 1}, 1, "float16", 1, {})
+        FeatureWriter(
+            tmp_path / "file" / "set", rows={"train": 1}, dim=1, dtype="float16", labels_per_record=1, identity={}
+        )
 
 
 def test_shards_cut_a_split_evenly_and_stay_small() -> None:

@@ -13,7 +13,6 @@ from safetensors.numpy import save_file
 
 from dpfc_cli.errors import UserError
 from dpfc_cli.features.importing import import_features
-from dpfc_cli.features.manifest import Manifest
 from dpfc_cli.features.reader import FeatureSet
 
 N, D = {"train": 100, "test": 20}, 6
@@ -104,18 +103,19 @@ def test_every_format_makes_the_same_shards_and_the_same_listing(tmp_path, data,
     monkeypatch.setattr("dpfc_cli.features.importing.ROWS", 9)
     monkeypatch.setattr("dpfc_cli.features.columns.ROWS", 5)
     reference, _ = import_features(npy(tmp_path, data), tmp_path / "reference", shards=3)
-    manifest, _ = import_features(write(tmp_path, data), tmp_path / "set", shards=3)
+    made, _ = import_features(write(tmp_path, data), tmp_path / "set", shards=3)
     assert shards(tmp_path / "set") == shards(tmp_path / "reference")
-    assert manifest.source["identity"]["listing"] == reference.source["identity"]["listing"]
-    assert (manifest.origin, manifest.classes, manifest.dtype) == ("inferred", ("0", "1", "2"), "float32")
+    assert made.manifest.source["identity"]["listing"] == reference.manifest.source["identity"]["listing"]
+    assert made.manifest == FeatureSet(tmp_path / "set").manifest
+    assert (made.manifest.origin, made.classes, made.manifest.dtype) == ("inferred", ("0", "1", "2"), "float32")
 
 
 @pytest.mark.parametrize("write", FORMATS[1:], ids=NAMES[1:])
 @pytest.mark.parametrize("dtype", [np.float16, np.float64])
 def test_the_source_s_precision_decides_the_set_s(tmp_path, data, write, dtype):
     source = write(tmp_path, {s: (x.astype(dtype), y) for s, (x, y) in data.items()})
-    manifest, _ = import_features(source, tmp_path / "set")
-    assert manifest.dtype == ("float16" if dtype == np.float16 else "float32")
+    found, _ = import_features(source, tmp_path / "set")
+    assert found.manifest.dtype == ("float16" if dtype == np.float16 else "float32")
 
 
 def test_one_pair_of_arrays_is_the_training_split(tmp_path, data):
@@ -125,9 +125,9 @@ def test_one_pair_of_arrays_is_the_training_split(tmp_path, data):
         file["emb"], file["target"] = x, y
     a, _ = import_features(tmp_path / "a.safetensors", tmp_path / "1")
     b, _ = import_features(tmp_path / "b.h5", tmp_path / "2", column="emb", label_column="target")
-    assert {s: f.n for s, f in a.splits.items()} == {"train": 100}
+    assert a.splits == {"train": 100}
     assert shards(tmp_path / "1") == shards(tmp_path / "2")
-    assert a.splits == b.splits
+    assert a.manifest.splits == b.manifest.splits
 
 
 def hub_table(x: np.ndarray, y: np.ndarray, **more: object) -> pa.Table:
@@ -138,8 +138,8 @@ def hub_table(x: np.ndarray, y: np.ndarray, **more: object) -> pa.Table:
 
 def test_text_embeddings_with_the_hubs_class_names_need_no_assertion(tmp_path, data):
     pq.write_table(hub_table(*data["train"]), tmp_path / "texts.parquet")
-    manifest, _ = import_features(tmp_path / "texts.parquet", tmp_path / "set")
-    assert (manifest.classes, manifest.origin) == (("pos", "neg", "so-so"), "data set")
+    found, _ = import_features(tmp_path / "texts.parquet", tmp_path / "set")
+    assert (found.classes, found.manifest.origin) == (("pos", "neg", "so-so"), "data set")
 
 
 def test_columns_are_chosen_by_name_where_there_are_several(tmp_path, data):
@@ -148,10 +148,9 @@ def test_columns_are_chosen_by_name_where_there_are_several(tmp_path, data):
     with pytest.raises(UserError, match="2 columns of lists of floats") as caught:
         import_features(tmp_path / "a.parquet", tmp_path / "set")
     assert "embedding, title" in caught.value.remedy
-    made: Manifest
     made, _ = import_features(tmp_path / "a.parquet", tmp_path / "set", column="title", label_column="stars")
-    assert made.origin == "inferred"
-    _, found, labels = next(iter(FeatureSet(tmp_path / "set").stream("train")(1000)))
+    assert made.manifest.origin == "inferred"
+    found, labels = made.arrays("train")
     np.testing.assert_array_equal(found, -x)
     np.testing.assert_array_equal(labels[:, 0], y[::-1])
 
@@ -160,9 +159,9 @@ def test_label_sets_of_parquet_are_padded(tmp_path, data):
     x, _ = data["train"]
     y = [[i % 3] if i % 2 else [i % 3, 4] for i in range(100)]
     pq.write_table(pa.table({"embedding": vectors(x, "list"), "labels": y}), tmp_path / "a.parquet")
-    manifest, _ = import_features(tmp_path / "a.parquet", tmp_path / "set", classes=tuple("abcde"), labels_per_record=3)
-    assert (manifest.labels_per_record, manifest.origin) == (3, "asserted")
-    _, _, labels = next(iter(FeatureSet(tmp_path / "set").stream("train")(1000)))
+    made, _ = import_features(tmp_path / "a.parquet", tmp_path / "set", classes=tuple("abcde"), labels_per_record=3)
+    assert (made.manifest.labels_per_record, made.manifest.origin) == (3, "asserted")
+    _, labels = made.arrays("train")
     assert labels[:2].tolist() == [[0, 4, -1], [1, -1, -1]]
 
 
@@ -171,7 +170,7 @@ def test_a_stopped_parquet_import_goes_on_in_the_middle(tmp_path, data, monkeypa
     import_features(source, tmp_path / "whole", shards=4)
     calls = 0
 
-    def stop(what: str, done: int, total: int) -> None:
+    def stop(what: str, done: int, total: int | None) -> None:
         nonlocal calls
         calls += what == "Importing train"
         if calls == 3:
@@ -279,28 +278,30 @@ def empty(place: Path) -> Path:
 
 
 BAD = [
-    (ragged, "missing or not 2 long.*do not publish"),
-    (missing, "missing or not 2 long.*do not publish"),
-    (unlabelled, "without a label.*do not publish"),
-    (no_labels, "no column of labels"),
-    (damaged, "cannot be read as parquet"),
-    (unlike, "otherwise than its neighbours"),
-    (half, "no labels"),
-    (cut_off, "cannot be read as safetensors"),
-    (brain_floats, "dtype BF16"),
-    (linked, "link to another place"),
-    (no_hdf5, "not HDF5"),
-    (one_class, "one class only.*do not publish"),
-    (damaged_hdf5, "cannot be read"),
-    (other, "no format that dpfc knows"),
-    (empty, r"No \.parquet files"),
+    (ragged, "missing or not 2 long.*do not publish", "bad-record"),
+    (missing, "missing or not 2 long.*do not publish", "bad-record"),
+    (unlabelled, "without a label.*do not publish", "bad-record"),
+    (no_labels, "no column of labels", None),
+    (damaged, "cannot be read as parquet", "damaged"),
+    (unlike, "with another precision than the files before it", "conflict"),
+    (half, "no labels", "missing"),
+    (cut_off, "cannot be read as safetensors", "damaged"),
+    (brain_floats, "dtype BF16", "damaged"),
+    (linked, "link to another place", "damaged"),
+    (no_hdf5, "not HDF5", "damaged"),
+    (one_class, "one class only.*do not publish", None),
+    (damaged_hdf5, "cannot be read", "damaged"),
+    (other, "no format that dpfc knows", "unsupported"),
+    (empty, r"No \.parquet files", None),
 ]
+"""What is refused, how, and with which code (None: it is another package's error)."""
 
 
-@pytest.mark.parametrize(("make", "says"), BAD, ids=[make.__name__ for make, _ in BAD])
-def test_what_cannot_be_taken_is_named_and_leaves_no_set(tmp_path, make, says):
-    with pytest.raises(UserError, match=says):
+@pytest.mark.parametrize(("make", "says", "code"), BAD, ids=[make.__name__ for make, _, _ in BAD])
+def test_what_cannot_be_taken_is_named_and_leaves_no_set(tmp_path, make, says, code):
+    with pytest.raises(UserError, match=says) as caught:
         import_features(make(tmp_path), tmp_path / "out" / "set")
+    assert code in (None, caught.value.code)
     assert not (tmp_path / "out" / "set").exists()
 
 
@@ -309,6 +310,7 @@ def test_a_name_that_is_not_there_is_answered_with_those_that_are(tmp_path, data
     with pytest.raises(UserError) as caught:
         import_features(write(tmp_path, data), tmp_path / "set", column="vector")
     assert "vector" in caught.value.what
+    assert (caught.value.code, caught.value.fields["parameter"]) == ("missing", "column")
     assert "embedding" in caught.value.remedy or "train" in caught.value.remedy
 
 
@@ -319,7 +321,7 @@ def test_how_many_labels_the_longest_list_has_is_inferred_until_it_is_asserted(t
     table = pa.table({"features": np.ones((8, 2), np.float32).tolist(), "labels": lists})
     table = table.cast(pa.schema([("features", pa.list_(pa.float32())), ("labels", pa.list_(pa.int64()))]))
     pq.write_table(table, tmp_path / "x.parquet")
-    made, _ = import_features(tmp_path / "x.parquet", tmp_path / "inferred", ("a", "b"))
-    assert made.origin == "inferred"
-    made, _ = import_features(tmp_path / "x.parquet", tmp_path / "asserted", ("a", "b"), 2)
-    assert made.origin == "asserted"
+    made, _ = import_features(tmp_path / "x.parquet", tmp_path / "inferred", classes=("a", "b"))
+    assert made.manifest.origin == "inferred"
+    made, _ = import_features(tmp_path / "x.parquet", tmp_path / "asserted", classes=("a", "b"), labels_per_record=2)
+    assert made.manifest.origin == "asserted"

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import time
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -10,30 +11,40 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dpfc_cli.errors import UserError
+from dpfc_cli.errors import UserError, parameter
 from dpfc_cli.features import writer as writer_module
 from dpfc_cli.features.manifest import Manifest, load
 from dpfc_cli.features.reader import FeatureSet
-from dpfc_cli.features.writer import FeatureWriter, Task, already_complete
+from dpfc_cli.features.writer import FeatureWriter, PlannedShard, Task, already_complete
+from dpfc_cli.files import temporary_beside
 
 ROWS = {"train": 20, "test": 6}
 IDENTITY = {"listing": {"train": "", "test": ""}}
-MANIFEST = Manifest(("a", "b"), 2, "float32", 1, "asserted", {}, {}, {"identity": IDENTITY})
+MANIFEST = Manifest(
+    classes=("a", "b"),
+    dim=2,
+    dtype="float32",
+    labels_per_record=1,
+    origin="asserted",
+    splits={},
+    backbone={},
+    source={"identity": IDENTITY},
+)
 
 
-def writer(folder: Path, share: tuple[int, int] | None, **changes: Any) -> FeatureWriter:
+def writer(folder: Path, task: Task | None, **changes: Any) -> FeatureWriter:
     settings = {"rows": ROWS, "dim": 2, "dtype": "float32", "labels_per_record": 1, "identity": IDENTITY, "shards": 5}
-    return FeatureWriter(folder, **{**settings, **changes}, share=share)
+    return FeatureWriter(folder, **{**settings, **changes}, task=task)
 
 
-def make(w: FeatureWriter, tasks: list[Task] | None = None) -> list[str]:
+def make(w: FeatureWriter, some: list[PlannedShard] | None = None) -> list[str]:
     made = []
-    for task in w.tasks if tasks is None else tasks:
-        if w.claim(task):
-            rows = np.arange(task.start, task.stop)
-            with w.shard(task) as sink:
+    for planned in w.missing if some is None else some:
+        if w.claim(planned):
+            rows = np.arange(planned.start, planned.stop)
+            with w.shard(planned) as sink:
                 sink.append(np.stack([rows, -rows], axis=1).astype(np.float32), rows % 2)
-            made.append(task.file)
+            made.append(planned.file)
     return made
 
 
@@ -76,21 +87,21 @@ def test_one_that_ends_after_the_set_was_completed_finds_it(tmp_path, undisturbe
 def test_no_shard_is_made_twice_at_a_time_even_by_another_division(tmp_path):
     folder = tmp_path / "set"
     first, second = writer(folder, (1, 2)), writer(folder, (1, 3))
-    task = first.tasks[0]
-    assert task in second.tasks
-    assert first.claim(task)
-    assert not second.claim(task)
-    with pytest.raises(RuntimeError), second.shard(task):
+    planned = first.missing[0]
+    assert planned in second.missing
+    assert first.claim(planned)
+    assert not second.claim(planned)
+    with pytest.raises(RuntimeError), second.shard(planned):
         pass
-    make(first, [task])
-    assert not second.claim(task)
+    make(first, [planned])
+    assert not second.claim(planned)
     assert not list((folder.with_name("set.partial")).glob("*.tmp"))
 
 
 def test_a_part_that_died_is_made_by_whoever_comes_next(tmp_path, undisturbed):
     folder = tmp_path / "set"
     first, second = writer(folder, (1, 2)), writer(folder, (2, 2))
-    make(first, first.tasks[:1])
+    make(first, first.missing[:1])
     del first
     make(second)
     assert second.finish(MANIFEST) is None
@@ -104,11 +115,11 @@ def test_a_part_that_died_is_made_by_whoever_comes_next(tmp_path, undisturbed):
 def test_there_is_a_shard_for_each_part_and_who_goes_on_alone_keeps_them(tmp_path):
     folder = tmp_path / "set"
     first = writer(folder, (1, 4), shards=None)
-    assert [task.file for task in first.tasks] == ["train-00000-of-00004.h5", "test-00000-of-00004.h5"]
+    assert [planned.file for planned in first.missing] == ["train-00000-of-00004.h5", "test-00000-of-00004.h5"]
     make(first)
     first.close()
     alone = writer(folder, None, shards=None)
-    assert len(alone.tasks) == 6
+    assert len(alone.missing) == 6
     make(alone)
     finished = alone.finish(MANIFEST)
     assert finished is not None
@@ -120,7 +131,8 @@ def test_one_by_itself_and_one_that_shares_do_not_mix(tmp_path):
     alone = writer(folder, None)
     with pytest.raises(UserError, match="Another process") as caught:
         writer(folder, (1, 2))
-    assert "--task" in caught.value.remedy
+    assert parameter("task") in caught.value.remedy
+    assert caught.value.code == "busy"
     del alone
     sharing = writer(folder, (1, 2))
     with pytest.raises(UserError, match="Another process"):
@@ -137,7 +149,7 @@ import os, signal, sys
 from pathlib import Path
 from tests.features.test_sharing import writer
 w = writer(Path(sys.argv[1]), (1, 2))
-with w.shard(w.tasks[0]) as sink:
+with w.shard(w.missing[0]) as sink:
     os.kill(os.getpid(), signal.SIGKILL)
 """
     folder = tmp_path / "set"
@@ -151,19 +163,133 @@ with w.shard(w.tasks[0]) as sink:
     assert files(folder) == undisturbed
 
 
+KILLED_AT_A_LINK = """
+import os, signal, sys
+from pathlib import Path
+from tests.features.test_sharing import writer
+os.link = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+writer(Path(sys.argv[1]), (1, 2))
+"""
+
+
+@pytest.mark.parametrize("ends", ["finishes", "gives up"])
+def test_temporary_files_that_a_killed_process_left_are_removed(tmp_path, undisturbed, ends):
+    """Their names begin with a dot: settings that were about to be written, and a digest."""
+    folder, partial = tmp_path / "set", tmp_path / "set.partial"
+    ended = subprocess.run([sys.executable, "-c", KILLED_AT_A_LINK, str(folder)], check=False)
+    assert ended.returncode == -9
+    [left] = partial.iterdir()
+    assert left.name.startswith(".settings.json.")
+    assert left.suffix == ".tmp"
+    w = writer(folder, None)
+    temporary_beside(partial / "train-00000-of-00005.h5.sha256").write_text("begun")
+    assert len(list(partial.glob(".*.tmp"))) == 2
+    if ends == "gives up":
+        w.close()
+        assert not partial.exists()
+    else:
+        make(w)
+        w.finish(MANIFEST)
+        assert files(folder) == undisturbed
+
+
+RACE = """
+import sys, time
+from pathlib import Path
+from dpfc_cli.features.writer import _written_first
+path, i, start = Path(sys.argv[1]), sys.argv[2], float(sys.argv[3])
+while time.time() < start:
+    pass
+first = [_written_first(path.with_name(f"{n}.json"), f"{i} {n}" * 1000) for n in range(50)]
+print("".join("1" if won else "0" for won in first))
+"""
+
+
+def test_of_several_that_begin_one_is_first_and_no_other_changes_what_it_wrote(tmp_path):
+    start = time.time() + 3
+    arguments = [sys.executable, "-c", RACE, str(tmp_path / "x.json")]
+    running = [subprocess.Popen([*arguments, str(i), str(start)], stdout=subprocess.PIPE, text=True) for i in range(3)]
+    won = [process.communicate()[0].strip() for process in running]
+    for n in range(50):
+        [winner] = [i for i in range(3) if won[i][n] == "1"]
+        assert (tmp_path / f"{n}.json").read_text() == f"{winner} {n}" * 1000
+    assert len(list(tmp_path.iterdir())) == 50
+
+
+def test_a_folder_without_hard_links_will_do(tmp_path, undisturbed, monkeypatch):
+    def link(*_: object) -> None:
+        raise PermissionError("no hard links here")
+
+    monkeypatch.setattr("os.link", link)
+    first = writer(tmp_path / "set", (1, 2))
+    second = writer(tmp_path / "set", (2, 2))
+    assert [first.resumed, second.resumed] == [False, True]
+    make(first)
+    make(second)
+    assert first.finish(MANIFEST) is None
+    second.finish(MANIFEST)
+    assert files(tmp_path / "set") == undisturbed
+
+
 def test_what_float16_cannot_hold_is_refused_or_made_a_null_record(tmp_path):
     features = np.array([[1, 2], [65_504, 0], [65_520, 0], [np.nan, 1], [3, 4]], np.float32)
     settings: dict[str, Any] = {"rows": {"train": 5}, "dtype": "float16", "shards": 1, "identity": IDENTITY}
     strict = writer(tmp_path / "strict", None, **settings)
-    with pytest.raises(UserError, match=r"first in row 2.*do not publish"), strict.shard(strict.tasks[0]) as sink:
+    with pytest.raises(UserError, match=r"first in row 2.*do not publish"), strict.shard(strict.missing[0]) as sink:
         sink.append(features, np.zeros(5, np.int32))
     tolerant = writer(tmp_path / "tolerant", None, **settings, tolerant=True)
-    with tolerant.shard(tolerant.tasks[0]) as sink:
+    with tolerant.shard(tolerant.missing[0]) as sink:
         sink.append(features, np.ones(5, np.int32))
     tolerant.finish(replace(MANIFEST, dtype="float16"))
     _, x, y = next(iter(FeatureSet(tmp_path / "tolerant").stream("train")(10)))
     assert x.tolist() == [[1, 2], [65_504, 0], [0, 0], [0, 0], [3, 4]]
     assert y[:, 0].tolist() == [1, 1, -1, -1, 1]
+
+
+NAN_NULL = np.array([[1, 2], [np.nan, np.inf], [3, 4], [5, np.nan]], np.float32)
+
+
+@pytest.mark.parametrize("k", [1, 2])
+def test_rows_are_made_null_records_by_a_mask_whatever_their_features_are(tmp_path, k):
+    settings: dict[str, Any] = {"rows": {"train": 4}, "shards": 1, "labels_per_record": k, "tolerant": True}
+    w = writer(tmp_path / "set", None, **settings)
+    labels = np.ones(4, np.int32) if k == 1 else np.array([[1, -1], [0, 1], [0, 1], [1, 0]])
+    with w.shard(w.missing[0]) as sink:
+        sink.append(NAN_NULL, labels, np.array([False, True, True, False]))
+    w.finish(replace(MANIFEST, labels_per_record=k))
+    x, y = FeatureSet(tmp_path / "set").arrays("train")
+    # The last row is not finite, and the mask does not name it. A tolerant writer makes it a null record all the same.
+    assert x.tolist() == [[1, 2], [0, 0], [0, 0], [0, 0]]
+    assert y.tolist() == [labels[0].tolist() if k > 1 else [1], *[[-1] * k] * 3]
+
+
+def test_a_mask_and_features_that_are_not_finite_make_the_same_bytes(tmp_path):
+    settings: dict[str, Any] = {"rows": {"train": 4}, "shards": 1, "tolerant": True}
+    bad = ~np.isfinite(NAN_NULL).all(axis=1)
+    for name, features, null in (("nan", NAN_NULL, None), ("mask", np.where(bad[:, None], 7, NAN_NULL), bad)):
+        w = writer(tmp_path / name, None, **settings)
+        with w.shard(w.missing[0]) as sink:
+            sink.append(features, np.ones(4, np.int32), null)
+        w.finish(MANIFEST)
+    assert files(tmp_path / "nan") == files(tmp_path / "mask")
+
+
+def test_a_writer_that_is_not_tolerant_takes_no_null_record(tmp_path):
+    w = writer(tmp_path / "set", None, rows={"train": 2}, shards=1)
+    features, labels = np.ones((2, 2), np.float32), np.ones(2, np.int32)
+    with pytest.raises(ValueError, match="without null records"), w.shard(w.missing[0]) as sink:
+        sink.append(features, labels, np.array([False, True]))
+    with w.shard(w.missing[0]) as sink:
+        sink.append(features, labels, np.array([False, False]))
+    assert not w.missing
+
+
+@pytest.mark.parametrize("null", [np.array([0, 1]), np.array([True]), np.array([[True], [False]])])
+def test_what_is_no_mask_of_the_rows_is_refused(tmp_path, null):
+    """Integers would be taken for the numbers of the rows."""
+    w = writer(tmp_path / "set", None, rows={"train": 2}, shards=1, tolerant=True)
+    with pytest.raises(ValueError, match="not bool"), w.shard(w.missing[0]) as sink:
+        sink.append(np.ones((2, 2), np.float32), np.ones(2, np.int32), null)
 
 
 TOLERANT = {**IDENTITY, "on_error": "null"}
@@ -199,18 +325,18 @@ def test_one_that_refuses_does_not_join_those_that_keep_null_records(tmp_path):
     del refusing, tolerant, also
 
 
-@pytest.mark.parametrize("share", [None, (1, 2)])
-def test_what_was_begun_without_a_finished_shard_gives_way(tmp_path, undisturbed, share):
+@pytest.mark.parametrize("task", [None, (1, 2)])
+def test_what_was_begun_without_a_finished_shard_gives_way(tmp_path, undisturbed, task):
     folder = tmp_path / "set"
     partial = folder.with_name("set.partial")
     killed = writer(folder, None, identity={**IDENTITY, "spread": 3}, shards=7)
-    assert killed.claim(killed.tasks[0])
+    assert killed.claim(killed.missing[0])
     (partial / "train-00000-of-00007.h5").write_bytes(b"renamed, and not noted yet")
     del killed
     assert partial.is_dir()
-    with closing(writer(folder, share, shards=None)) as first:
+    with closing(writer(folder, task, shards=None)) as first:
         # Nor are its numbers of shards taken over.
-        assert len(first.tasks) == 2
+        assert len(first.missing) == 2
         assert not first.resumed
         assert [p.name for p in partial.iterdir()] == ["settings.json"]
         with pytest.raises(UserError, match="Another process"):
@@ -235,14 +361,14 @@ def test_one_that_ends_without_a_shard_leaves_nothing_and_one_with_a_shard_leave
     folder = tmp_path / "set"
     partial = folder.with_name("set.partial")
     first, second = writer(folder, (1, 2)), writer(folder, (2, 2))
-    assert first.claim(first.tasks[0])
+    assert first.claim(first.missing[0])
     first.close()
     # The other is still at work in it.
     assert partial.is_dir()
     second.close()
     assert not partial.exists()
     third = writer(folder, None)
-    make(third, third.tasks[:1])
+    make(third, third.missing[:1])
     third.close()
     assert writer(folder, None).resumed
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from dpfc_cli.kernels import products, rows
-from dpfc_cli.privacy.oracle import Facts
+from dpfc_cli.privacy.facts import Facts
 from tests.support import every_query
 
 PROGRAM = """
@@ -17,7 +17,7 @@ import sys
 import jax, numpy as np
 from dpfc_cli.privacy.curator import exact_sum
 from dpfc_cli.privacy.lattice import Lattice
-from dpfc_cli.privacy.oracle import Facts
+from dpfc_cli.privacy.facts import Facts
 from tests.support import every_query, stream_of
 assert len(jax.devices()) == int(sys.argv[2])
 facts = Facts(n=700, m=3, d=6)
@@ -85,9 +85,9 @@ def test_weighted_grams_are_exact_for_labels_and_for_weights() -> None:
 
 
 def test_factors_that_are_not_float64_are_refused() -> None:
-    def single(x: object, labels: object, present: object, arrays: object, xp: object) -> tuple[object, object]:
+    def single(x: object, labels: object, arrays: object, xp: object) -> tuple[object, object]:
         return x, x
 
     block = np.ones((4, 2), np.float32)
     with pytest.raises(TypeError, match="float64"):
-        rows.run(single, block, np.zeros((4, 1), np.int32), np.ones(4, bool), {})  # type: ignore[arg-type]
+        rows.run(single, block, np.zeros((4, 1), np.int32), {})  # type: ignore[arg-type]

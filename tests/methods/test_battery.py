@@ -17,10 +17,10 @@ from dpfc_cli.methods import METHODS
 from dpfc_cli.methods.method import Method, Solution
 from dpfc_cli.privacy import accounting
 from dpfc_cli.privacy import curator as curator_module
-from dpfc_cli.privacy.curator import NonPrivate, exact_sum
+from dpfc_cli.privacy.curator import NonPrivate, Unprotected, exact_sum
 from dpfc_cli.privacy.lattice import MOST_BITS, lattice_for
 from dpfc_cli.privacy.noise import Bits, SeededBits
-from dpfc_cli.privacy.oracle import Facts
+from dpfc_cli.privacy.facts import Facts
 from dpfc_cli.privacy.queries import Query
 from tests.support import Watching, accuracy, blobs, curator, drawn_sigmas, integers, stream_of
 
@@ -98,7 +98,9 @@ def other_than(value: object) -> object:
         return tuple(v / 3 for v in value)
     if value is None:
         return ()
-    return "softmax" if isinstance(value, str) else not value if isinstance(value, bool) else 2 * value + 1  # type: ignore[operator]
+    if isinstance(value, bool | str):
+        return "softmax" if isinstance(value, str) else not value
+    return 2 * value + 1 if isinstance(value, int) else value / 2  # type: ignore[operator]
 
 
 @ALL
@@ -119,7 +121,7 @@ def test_the_budget_is_split_as_told() -> None:
         ("dp-newton", (0.3, 0.7)),
     ):
         method = METHODS[name]
-        plan = method.plan(facts, method.defaults(facts, 0.3, {"split": split}))
+        plan = method.plan(facts, method.defaults(facts, 0.3, {"budget_split": split}))
         kinds = list(dict.fromkeys(r.kind for r in plan.releases))
         shares = [sum(w for r, w in zip(plan.releases, plan.shares, strict=True) if r.kind == kind) for kind in kinds]
         assert shares == pytest.approx(split)
@@ -366,7 +368,7 @@ def test_the_non_private_twin_learns_them_too(method: Method) -> None:  # type: 
     x, y = blobs(1000, 8, 4, apart=8.0)
     facts = Facts(n=1000, m=4, d=8)
     options = method.defaults(facts, None, GIVEN[method.name])
-    assert accuracy(method.solve(NonPrivate(facts, stream_of(x, y)), facts, options), x, y) > 0.98
+    assert accuracy(method.solve(NonPrivate(facts, Unprotected(stream_of(x, y))), facts, options), x, y) > 0.98
 
 
 def test_a_class_without_records_is_no_error() -> None:

@@ -8,7 +8,7 @@ import pytest
 # As every curator does: it switches JAX to 64 bits.
 import dpfc_cli.kernels  # noqa: F401
 from dpfc_cli.methods import METHODS
-from dpfc_cli.privacy.oracle import Facts
+from dpfc_cli.privacy.facts import Facts
 from dpfc_cli.privacy.queries import Gradient, Query
 
 FACTS = Facts(n=200, m=3, d=4)
@@ -35,7 +35,7 @@ class Telling:
 def iterates(name: str, steps: int, **given: object) -> tuple[list[np.ndarray], np.ndarray]:
     """θ before each step, and the one that the head was made of."""
     method, oracle = METHODS[name], Telling(TOLD)
-    options = method.defaults(FACTS, 1.0, {"steps": steps, "eta": ETA, "constant": CONSTANT, **given})
+    options = method.defaults(FACTS, 1.0, {"steps": steps, "learning_rate": ETA, "bias_feature": CONSTANT, **given})
     solution = method.solve(oracle, FACTS, options)
     return oracle.thetas, np.vstack([solution.weight, solution.bias / CONSTANT])
 
@@ -116,5 +116,5 @@ def test_the_average_is_the_mean_of_the_second_half_of_the_iterates(name: str, s
 
 @pytest.mark.parametrize(("name", "factor"), [("dp-sgd", 10), ("dp-momentum", 10), ("dp-adam", 2)])
 def test_ten_times_as_many_steps_are_by_default_so_much_shorter(name: str, factor: float) -> None:
-    rates = [METHODS[name].defaults(FACTS, 1.0, {"steps": steps}).eta for steps in (1, 10, 100, 10_000)]
+    rates = [METHODS[name].defaults(FACTS, 1.0, {"steps": steps}).learning_rate for steps in (1, 10, 100, 10_000)]
     assert rates == pytest.approx([rates[0] / factor**i for i in (0, 1, 2, 4)])

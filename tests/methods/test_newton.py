@@ -7,11 +7,11 @@ import pytest
 
 from dpfc_cli.methods import METHODS, linear
 from dpfc_cli.methods.method import state_bytes
-from dpfc_cli.privacy.curator import NonPrivate
+from dpfc_cli.privacy.curator import NonPrivate, Unprotected
 from dpfc_cli.privacy.lattice import MOST_BITS, lattice_for
-from dpfc_cli.privacy.oracle import Facts
+from dpfc_cli.privacy.facts import Facts
 from dpfc_cli.privacy.queries import Query
-from dpfc_cli.training import WORKING_BYTES
+from dpfc_cli.training.check import WORKING_BYTES
 from tests.support import Watching, blobs, curator, drawn_sigmas, stream_of
 
 METHOD = METHODS["dp-newton"]
@@ -32,7 +32,7 @@ def in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
 def twin(steps: int | None) -> np.ndarray:
     """Weights and biases without noise."""
     options = METHOD.defaults(FACTS, None, {} if steps is None else {"steps": steps})
-    solution = METHOD.solve(NonPrivate(FACTS, stream_of(X, Y)), FACTS, options)
+    solution = METHOD.solve(NonPrivate(FACTS, Unprotected(stream_of(X, Y))), FACTS, options)
     return np.vstack([solution.weight, solution.bias])
 
 

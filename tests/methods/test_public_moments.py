@@ -11,8 +11,8 @@ from dpfc_cli.methods.whitened import NORMALISE, Public, centred, explained, spe
 from dpfc_cli.privacy import chain as chains
 from dpfc_cli.privacy.accounting import mu_for
 from dpfc_cli.privacy.chain import Centre, Clip
-from dpfc_cli.privacy.curator import NonPrivate
-from dpfc_cli.privacy.oracle import Facts
+from dpfc_cli.privacy.curator import NonPrivate, Unprotected
+from dpfc_cli.privacy.facts import Facts
 from tests.support import Watching, accuracy, blobs, curator, stream_of
 
 METHOD = METHODS["dp-whitened"]
@@ -134,7 +134,7 @@ def test_without_noise_public_features_change_nothing() -> None:
     x, y = blobs(600, 8, 3)
     options = METHOD.defaults(facts, None, {"steps": 5})
     plain, informed = (
-        METHOD.solve(NonPrivate(facts, stream_of(x, y)), facts, replace(options, public=public))
+        METHOD.solve(NonPrivate(facts, Unprotected(stream_of(x, y))), facts, replace(options, public=public))
         for public in (None, moments(x[:, ::-1]))
     )
     assert np.allclose(plain.weight, informed.weight, rtol=1e-4, atol=1e-4 * np.abs(plain.weight).max())

@@ -7,8 +7,8 @@ import pytest
 
 from dpfc_cli.methods import METHODS
 from dpfc_cli.methods.optimum import RIDGE
-from dpfc_cli.privacy.curator import NonPrivate
-from dpfc_cli.privacy.oracle import Facts
+from dpfc_cli.privacy.curator import NonPrivate, Unprotected
+from dpfc_cli.privacy.facts import Facts
 from tests.support import accuracy, blobs, stream_of
 
 
@@ -16,8 +16,8 @@ def test_least_squares_twin_equals_the_closed_form() -> None:
     x, y = blobs(500, 6, 3)
     unit = x / np.linalg.norm(x, axis=1, keepdims=True)
     facts, method = Facts(n=500, m=3, d=6), METHODS["dp-ls"]
-    options = replace(method.defaults(facts, None, {}), alpha=0.7, lam=1e-3)
-    solution = method.solve(NonPrivate(facts, stream_of(x, y)), facts, options)
+    options = replace(method.defaults(facts, None, {}), negative_weight=0.7, ridge=1e-3)
+    solution = method.solve(NonPrivate(facts, Unprotected(stream_of(x, y))), facts, options)
     for j in range(3):
         own = unit[y == j]
         exact = np.linalg.solve(own.T @ own + 0.7 * unit.T @ unit + 0.5 * np.eye(6), own.sum(axis=0))
@@ -40,7 +40,7 @@ def test_twins_of_logistic_regression_reach_its_optimum(name: str) -> None:
     x, y = blobs(1500, 6, 3, apart=2.0)
     unit = (x / np.linalg.norm(x, axis=1, keepdims=True)).astype(np.float64)
     facts, method = Facts(n=1500, m=3, d=6), METHODS[name]
-    solution = method.solve(NonPrivate(facts, stream_of(x, y)), facts, method.defaults(facts, None, {}))
+    solution = method.solve(NonPrivate(facts, Unprotected(stream_of(x, y))), facts, method.defaults(facts, None, {}))
     got = np.vstack([solution.weight, solution.bias]).T
     for mine, exact in zip(got, one_versus_rest(unit, y, 3), strict=True):
         assert np.linalg.norm(mine - exact) < 1e-4 * np.linalg.norm(exact)
@@ -54,7 +54,7 @@ def test_twins_with_softmax_reach_its_optimum(name: str) -> None:
     unit = (x / np.linalg.norm(x, axis=1, keepdims=True)).astype(np.float64)
     facts, method = Facts(n=1500, m=3, d=6), METHODS[name]
     options = method.defaults(facts, None, {"loss": "softmax"})
-    solution = method.solve(NonPrivate(facts, stream_of(x, y)), facts, options)
+    solution = method.solve(NonPrivate(facts, Unprotected(stream_of(x, y))), facts, options)
     fit = LogisticRegression(C=1 / (1500 * RIDGE), tol=1e-12, max_iter=10_000).fit(unit, y)
     expected, got = (
         np.vstack([w - w.mean(axis=1, keepdims=True), b - b.mean()])
@@ -69,7 +69,7 @@ def test_second_order_steps_without_noise_lead_to_the_optimum_without_a_ridge(na
     unit = (x / np.linalg.norm(x, axis=1, keepdims=True)).astype(np.float64)
     facts, method = Facts(n=1500, m=3, d=6), METHODS[name]
     options = method.defaults(facts, None, {"steps": steps})
-    solution = method.solve(NonPrivate(facts, stream_of(x, y)), facts, options)
+    solution = method.solve(NonPrivate(facts, Unprotected(stream_of(x, y))), facts, options)
     got, exact = np.vstack([solution.weight, solution.bias]).T, one_versus_rest(unit, y, 3, ridge=0)
     assert np.linalg.norm(got - exact) < 1e-4 * np.linalg.norm(exact)
 
@@ -79,6 +79,6 @@ def test_classes_that_can_be_separated_have_an_optimum_too(loss: str) -> None:
     x, y = blobs(60, 8, 2, apart=30.0)
     facts, method = Facts(n=60, m=2, d=8), METHODS["dp-fc"]
     options = method.defaults(facts, None, {"loss": loss})
-    solution = method.solve(NonPrivate(facts, stream_of(x, y)), facts, options)
+    solution = method.solve(NonPrivate(facts, Unprotected(stream_of(x, y))), facts, options)
     assert solution.converged
     assert accuracy(solution, x, y) == 1

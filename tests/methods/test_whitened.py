@@ -10,8 +10,8 @@ from dpfc_cli.methods import METHODS, method_named
 from dpfc_cli.methods.whitened import LONGEST, STABLE, Options, defaults, schedule, shrink, total_step, whitening
 from dpfc_cli.privacy.accounting import mu_for
 from dpfc_cli.privacy.chain import Chain, Linear
-from dpfc_cli.privacy.curator import NonPrivate
-from dpfc_cli.privacy.oracle import Facts
+from dpfc_cli.privacy.curator import NonPrivate, Unprotected
+from dpfc_cli.privacy.facts import Facts
 from dpfc_cli.privacy.queries import Gradient, Gram, Mean, inputs
 from tests.support import Watching, accuracy, blobs, curator, stream_of
 
@@ -93,7 +93,7 @@ def test_the_twin_goes_to_the_optimum_of_softmax_regression() -> None:
                 watched.append(query)
             return super().release(query)  # type: ignore[arg-type]
 
-    options = METHOD.defaults(facts, None, {"steps": 400, "eta": 100.0})
+    options = METHOD.defaults(facts, None, {"steps": 400, "learning_rate": 100.0})
     METHOD.solve(Oracle(facts, stream_of(x, y)), facts, options)
     query = watched[-1]
     z = inputs(query.chain, query.constant, x, np, query.radius)

@@ -8,23 +8,23 @@ from scipy import stats
 
 from dpfc_cli.privacy import curator as curator_module
 from dpfc_cli.privacy.chain import Clip
-from dpfc_cli.privacy.curator import Curator, IncompletePassError, PlanError, draw_noise, exact_sum
+from dpfc_cli.privacy.curator import Curator, IncompletePassError, Unprotected, draw_noise, exact_sum
 from dpfc_cli.privacy.lattice import MOST_BITS, lattice_for
 from dpfc_cli.privacy.noise import Bits, SeededBits, rounded_normal
-from dpfc_cli.privacy.oracle import Facts, Plan, Release
+from dpfc_cli.privacy.facts import Facts
+from dpfc_cli.privacy.oracle import Mechanism, PlanError
 from dpfc_cli.privacy.queries import QUERIES as ALL_QUERIES
 from dpfc_cli.privacy.queries import ClassGrams, ClassSums, Gradient, Gram, Hessians, Mean, Query
-from tests.support import CHAIN, blobs, curator, every_query, stream_of
+from tests.support import CHAIN, blobs, curator, every_query, plan_of, stream_of
 
 FACTS = Facts(n=40, m=3, d=4)
 X, Y = blobs(40, 4, 3)
 RUNS = 300
 GRADIENT = Gradient(CHAIN, np.zeros((5, 3)), clip=1.0)
 QUERIES: list[Query] = [Gram(CHAIN), ClassGrams(CHAIN), ClassSums(CHAIN), GRADIENT, GRADIENT]
-PLAN = Plan(
-    tuple(Release(q.kind, q.shape(FACTS), s) for q, s in zip(QUERIES, (0.3, 0.1, 0.2, 0.15, 0.25), strict=True))
-)
+PLAN = plan_of(FACTS, *zip(QUERIES, (0.3, 0.1, 0.2, 0.15, 0.25), strict=True))
 MU = 0.7
+MECHANISM = Mechanism(facts=FACTS, plan=PLAN, mu=MU)
 
 
 # Noise
@@ -37,7 +37,7 @@ def standardised(sigma_claimed: float = 1.0, runs: int = RUNS) -> list[np.ndarra
     got: list[list[np.ndarray]] = [[] for _ in QUERIES]
     bits = SeededBits(11)
     for _ in range(runs):
-        oracle = Curator(FACTS, PLAN, MU, stream_of(X, Y), bits)
+        oracle = Curator(MECHANISM, Unprotected(stream_of(X, Y)), bits)
         for i, q in enumerate(QUERIES):
             got[i].append(oracle.release(q))
     out = []
@@ -198,7 +198,7 @@ def test_anything_but_the_plans_next_release_is_refused() -> None:
         oracle.release(Gram(CHAIN))
 
 
-ONE_GRADIENT = Plan((Release("gradient", (5, 3), 1.0),))
+ONE_GRADIENT = plan_of(FACTS, (GRADIENT, 1.0))
 
 
 @pytest.mark.parametrize(
@@ -240,7 +240,7 @@ def test_more_label_columns_than_the_public_fact_says_are_refused() -> None:
 
 
 def test_a_release_that_fails_half_way_is_spent() -> None:
-    oracle = Curator(FACTS, PLAN, MU, blocks_of((0, 39)), SeededBits(0))  # type: ignore[arg-type]
+    oracle = Curator(MECHANISM, Unprotected(blocks_of((0, 39))), SeededBits(0))  # type: ignore[arg-type]
     with pytest.raises(IncompletePassError):
         oracle.release(QUERIES[0])
     assert oracle.released == 1
@@ -249,7 +249,7 @@ def test_a_release_that_fails_half_way_is_spent() -> None:
 def test_the_plans_sigmas_compose_to_mu() -> None:
     assert sum(1 / s**2 for s in PLAN.sigmas(MU)) == pytest.approx(MU**2, rel=1e-12)
     with pytest.raises(ValueError, match="positive share"):
-        Plan((Release("gram", (4, 4), 0.0),))
+        plan_of(FACTS, (Gram(CHAIN), 0.0))
 
 
 REPLACE_ONE = {Mean: 2.0, ClassSums: 2.0, Gradient: 2.0, Gram: 2**0.5, ClassGrams: 2**0.5, Hessians: 2**0.5}
@@ -272,7 +272,7 @@ def test_replace_one_takes_twice_the_noise_for_sums_and_root_two_for_grams(
         return draw_noise(query, shape, sigma, bits)
 
     monkeypatch.setattr(curator_module, "draw_noise", spy)
-    plan = Plan((Release(query.kind, query.shape(FACTS), 1.0),))
+    plan = plan_of(FACTS, (query, 1.0))
     for adjacency in ("zero-out", "replace-one"):
         curator(replace(FACTS, adjacency=adjacency), plan, MU, X, Y).release(query)
     assert drawn[0] == pytest.approx(4**MOST_BITS / MU, rel=1e-9)

@@ -8,20 +8,24 @@ from scipy import stats
 
 from dpfc_cli.methods import METHODS
 from dpfc_cli.privacy import accounting, poisson
-from dpfc_cli.privacy.curator import Curator
+from dpfc_cli.privacy.facts import Facts
 from dpfc_cli.privacy.noise import SeededBits, bernoulli
-from dpfc_cli.privacy.oracle import Facts, Plan, Release
+from dpfc_cli.privacy.oracle import Plan, planned
 from dpfc_cli.privacy.poisson import Sampled
-from dpfc_cli.privacy.queries import ClassSums
-from dpfc_cli.training import Privacy, calibrate
-from tests.support import CHAIN, stream_of
+from dpfc_cli.privacy.queries import ClassSums, Gradient, Gram
+from dpfc_cli.training.calibrate import calibrate
+from dpfc_cli.training.request import Privacy
+from tests.support import CHAIN, curator, plan_of
+
+FACTS = Facts(n=100, m=2, d=1)
+GRADIENT = Gradient(CHAIN, np.zeros((2, 2)), clip=1.0)
 
 
 @pytest.mark.parametrize("mu", [0.05, 0.5, 2.0])
 def test_without_sampling_it_agrees_with_the_exact_curve(mu: float) -> None:
     exact = accounting.epsilon_for(mu, 1e-5)
     assert poisson.epsilon_for([], mu, 1e-5) == pytest.approx(exact, rel=1e-4)
-    assert poisson.epsilon_for([Sampled(2 / mu, 1.0, 4)], 0, 1e-5) == pytest.approx(exact, rel=1e-4)
+    assert poisson.epsilon_for([Sampled(sigma=2 / mu, rate=1.0, times=4)], 0, 1e-5) == pytest.approx(exact, rel=1e-4)
 
 
 @pytest.mark.parametrize(
@@ -35,7 +39,7 @@ def test_without_sampling_it_agrees_with_the_exact_curve(mu: float) -> None:
     ],
 )
 def test_calibration_never_overshoots_and_errs_by_less_than_2e_6(epsilon: float, rate: float, steps: int) -> None:
-    plan = Plan((Release("gradient", (2, 2), 1.0, rate),) * steps)
+    plan = plan_of(FACTS, *[(GRADIENT, 1.0)] * steps, rate=rate)
     mu = poisson.mu_for(plan, epsilon, 1e-5)
     spent = poisson.epsilon_for(*poisson.sampled_of(plan, mu), 1e-5)
     assert epsilon * (1 - 2e-6) <= spent <= epsilon
@@ -61,7 +65,7 @@ def one_sampled_step(epsilon: float, rate: float, sigma: float) -> float:
 
 @pytest.mark.parametrize(("rate", "sigma"), [(0.5, 0.7), (0.1, 1.0), (0.01, 0.5), (0.9, 3.0)])
 def test_one_sampled_step_costs_what_the_definition_says(rate: float, sigma: float) -> None:
-    claimed = poisson.epsilon_for([Sampled(sigma, rate, 1)], 0, 1e-5)
+    claimed = poisson.epsilon_for([Sampled(sigma=sigma, rate=rate, times=1)], 0, 1e-5)
     assert one_sampled_step(claimed, rate, sigma) <= 1e-5
     assert one_sampled_step(0.999 * claimed, rate, sigma) > 1e-5
 
@@ -72,22 +76,23 @@ def test_many_sampled_steps_cost_what_others_have_computed() -> None:
     """
     rate, sigma, steps = 0.002, 1.2, 10_000
     limit = accounting.epsilon_for(rate * np.sqrt(steps * np.expm1(sigma**-2)), 1e-5)
-    assert poisson.epsilon_for([Sampled(sigma, rate, steps)], 0, 1e-5) == pytest.approx(limit, rel=0.1)
+    assert poisson.epsilon_for([Sampled(sigma=sigma, rate=rate, times=steps)], 0, 1e-5) == pytest.approx(limit, rel=0.1)
 
 
 def test_no_more_is_claimed_than_the_distance_of_the_sampler_was_paid_for() -> None:
-    assert poisson.epsilon_for([Sampled(0.25, 0.9, 20)], 0, 1e-5) == float("inf")
+    assert poisson.epsilon_for([Sampled(sigma=0.25, rate=0.9, times=20)], 0, 1e-5) == float("inf")
 
 
 def test_sampling_needs_less_noise_than_full_passes_do() -> None:
-    sampled = poisson.epsilon_for([Sampled(2.0, 0.1, 10)], 0, 1e-5)
+    sampled = poisson.epsilon_for([Sampled(sigma=2.0, rate=0.1, times=10)], 0, 1e-5)
     assert sampled < accounting.epsilon_for(10**0.5 / 2, 1e-5)
 
 
 def test_full_passes_and_sampled_ones_are_told_apart() -> None:
-    plan = Plan((Release("gram", (2, 2), 0.5), *(Release("gradient", (2, 2), 0.25, 0.1),) * 2))
+    full_pass, step = planned(Gram(CHAIN), FACTS, 0.5), planned(GRADIENT, FACTS, 0.25, 0.1)
+    plan = Plan((full_pass, step, step))
     sampled, full = poisson.sampled_of(plan, 1.0)
-    assert sampled == [Sampled(2.0, 0.1, 2)]
+    assert sampled == [Sampled(sigma=2.0, rate=0.1, times=2)]
     assert full == pytest.approx(0.5**0.5)
 
 
@@ -103,9 +108,9 @@ def test_the_draws_are_independent_with_the_stated_probability() -> None:
 def test_the_curator_samples_afresh_at_every_release_and_counts_who_takes_part() -> None:
     """Records of one class along one axis: the answer is their number in the sample."""
     n = 2_000
-    facts, release = Facts(n=n, m=2, d=1), Release("class_sums", (2, 1), 1.0, 0.25)
-    stream = stream_of(np.ones((n, 1), np.float32), np.zeros(n, np.int32))
-    oracle = Curator(facts, Plan((release,) * 40), 1e3, stream, SeededBits(1))
+    facts = Facts(n=n, m=2, d=1)
+    plan = plan_of(facts, *[(ClassSums(CHAIN), 1.0)] * 40, rate=0.25)
+    oracle = curator(facts, plan, 1e3, np.ones((n, 1), np.float32), np.zeros(n, np.int32), seed=1)
     taken = [float(oracle.release(ClassSums(CHAIN))[0, 0]) for _ in range(40)]
     assert abs(np.mean(taken) - n / 4) < 5 * np.sqrt(n * 0.25 * 0.75 / 40)
     assert stats.chi2.sf(np.var(taken) * 40 / (n * 0.25 * 0.75), 39) > 1e-6
@@ -116,14 +121,14 @@ def test_the_curator_samples_afresh_at_every_release_and_counts_who_takes_part()
     ("rate", "steps", "delta", "says"), [(1e-6, 10, 1e-5, "below delta"), (0.1, 10, 1e-20, "at least")]
 )
 def test_what_cannot_be_accounted_for_is_refused_at_once(rate: float, steps: int, delta: float, says: str) -> None:
-    plan = Plan((Release("gradient", (2, 2), 1.0, rate),) * steps)
+    plan = plan_of(FACTS, *[(GRADIENT, 1.0)] * steps, rate=rate)
     with pytest.raises(ValueError, match=says):
         poisson.mu_for(plan, 1.0, delta)
-    assert poisson.epsilon_for([Sampled(0.01, rate, steps)], 0, 1e-5) == float("inf")
+    assert poisson.epsilon_for([Sampled(sigma=0.01, rate=rate, times=steps)], 0, 1e-5) == float("inf")
 
 
 def test_the_curator_does_not_sample_under_replace_one() -> None:
     facts = Facts(n=4, m=2, d=1, adjacency="replace-one")
-    plan = Plan((Release("class_sums", (2, 1), 1.0, 0.25),))
+    plan = plan_of(facts, (ClassSums(CHAIN), 1.0), rate=0.25)
     with pytest.raises(ValueError, match="zero-out"):
-        Curator(facts, plan, 1.0, stream_of(np.ones((4, 1), np.float32), np.zeros(4, np.int32)), SeededBits(1))
+        curator(facts, plan, 1.0, np.ones((4, 1), np.float32), np.zeros(4, np.int32))

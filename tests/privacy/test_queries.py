@@ -15,7 +15,7 @@ from dpfc_cli.privacy import lattice as lattice_module
 from dpfc_cli.privacy.chain import Clip
 from dpfc_cli.privacy.curator import exact_sum
 from dpfc_cli.privacy.lattice import Lattice, Reals
-from dpfc_cli.privacy.oracle import Facts
+from dpfc_cli.privacy.facts import Facts
 from dpfc_cli.privacy.queries import Gradient, Hessians, Query, check, contribution, probabilities
 from tests.support import CHAIN, every_query, integers, stream_of
 

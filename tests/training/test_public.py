@@ -7,13 +7,14 @@ import h5py
 import numpy as np
 import pytest
 
-from dpfc_cli import training
 from dpfc_cli.errors import UserError
 from dpfc_cli.features.importing import import_features
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.methods import METHODS
 from dpfc_cli.training import public
-from tests.support import blobs
+from dpfc_cli.training.calibrate import calibrate
+from dpfc_cli.training.request import Privacy, facts_of
+from tests.support import blobs, trained
 
 
 def made(folder: Path, name: str, x: np.ndarray, y: np.ndarray) -> FeatureSet:
@@ -53,11 +54,10 @@ def test_another_backbone_is_refused_and_the_difference_said(
 
 
 def test_what_only_the_operator_can_know_is_said(private: FeatureSet, other: FeatureSet, tmp_path: Path) -> None:
-    assert [("imported" in said) for said in public.forebodings(other)] == [True]
+    assert [("imported" in said) for said in public.warnings_of(other)] == [True]
     method = METHODS["dp-whitened"]
-    calibrated = training.calibrate(method, training.facts_of(other, "zero-out"), {"steps": 1}, training.Privacy(1.0))
-    training.run(other, calibrated, training.prepare(other, calibrated), tmp_path / "a.safetensors", lambda *_: None)
-    assert "has been trained on with a guarantee" in public.forebodings(other)[0]
+    trained(other, calibrate(method, facts_of(other), {"steps": 1}, Privacy(epsilon=1.0)), tmp_path)
+    assert "has been trained on with a guarantee" in public.warnings_of(other)[0]
 
 
 def overwrite(features: FeatureSet, x: np.ndarray) -> None:
@@ -92,7 +92,7 @@ def test_moments_are_those_of_all_finite_records_whatever_the_blocks(
 
 def test_the_plan_and_the_guarantee_stay(private: FeatureSet, other: FeatureSet) -> None:
     method = METHODS["dp-whitened"]
-    plain = training.calibrate(method, training.facts_of(private, "zero-out"), {}, training.Privacy(1.0))
+    plain = calibrate(method, facts_of(private), {}, Privacy(epsilon=1.0))
     informed = public.inform(plain, private, other)
     assert (informed.plan, informed.guarantee) == (plain.plan, plain.guarantee)
     assert method.plan(informed.facts, informed.options) == plain.plan
@@ -100,8 +100,7 @@ def test_the_plan_and_the_guarantee_stay(private: FeatureSet, other: FeatureSet)
 
 
 def test_a_damaged_set_or_too_little_memory_is_refused_first(private: FeatureSet, other: FeatureSet) -> None:
-    facts = training.facts_of(private, "zero-out")
-    plain = training.calibrate(METHODS["dp-whitened"], facts, {}, training.Privacy(1.0))
+    plain = calibrate(METHODS["dp-whitened"], facts_of(private), {}, Privacy(epsilon=1.0))
     with pytest.raises(UserError, match="the limit is"):
         public.inform(plain, private, other, memory=1000.0)
     shard = other.folder / other.split("train").shards[0].file

@@ -2,13 +2,13 @@
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from dpfc_cli import training
 from dpfc_cli.features.importing import import_features
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.methods import METHODS
@@ -17,11 +17,14 @@ from dpfc_cli.privacy import curator as curator_module
 from dpfc_cli.privacy import poisson
 from dpfc_cli.privacy.accounting import epsilon_for
 from dpfc_cli.privacy.curator import Curator
+from dpfc_cli.privacy.facts import Adjacency
 from dpfc_cli.privacy.lattice import MOST_BITS
-from dpfc_cli.privacy.oracle import Adjacency
+from dpfc_cli.privacy.oracle import Mechanism, Plan
 from dpfc_cli.privacy.queries import QUERIES
 from dpfc_cli.training import ledger
-from tests.support import blobs, drawn_sigmas
+from dpfc_cli.training.calibrate import Calibrated, calibrate
+from dpfc_cli.training.request import Privacy, facts_of
+from tests.support import blobs, drawn_sigmas, trained
 
 FACTOR = {query.kind: query.replace_one for query in QUERIES}
 """Of the noise under replace-one; `tests/privacy` holds these against the sums."""
@@ -36,12 +39,11 @@ def features(tmp_path_factory: pytest.TempPathFactory) -> FeatureSet:
     return FeatureSet(folder / "set")
 
 
-def check_door(features: FeatureSet, calibrated: training.Calibrated, drawn: list[int], folder: Path) -> None:
+def check_door(features: FeatureSet, calibrated: Calibrated, drawn: list[int], folder: Path) -> None:
     """Train, and hold the noise that was drawn against the ledger's row, the row against the card, both against the
     claim.
     """
-    oracle = training.prepare(features, calibrated)
-    head, _ = training.run(features, calibrated, oracle, folder / "h.safetensors", lambda done, total: None)
+    head = trained(features, calibrated, folder).head
     row, claim, facts = ledger.read(ledger.ledger_path(features.folder))[-1], calibrated.guarantee, calibrated.facts
     assert claim is not None
     releases = [r for group in json.loads(row.releases) for r in [group] * group["times"]]
@@ -54,24 +56,25 @@ def check_door(features: FeatureSet, calibrated: training.Calibrated, drawn: lis
     assert (card["epsilon"], card["mu"], card["adjacency"]) == (row.epsilon, row.mu, row.adjacency)
     assert json.dumps(card["plan"]) == row.releases
     if calibrated.plan.sampled:
-        mechanisms = [poisson.Sampled(r["sigma"], r["rate"], r["times"]) for r in json.loads(row.releases)]
+        mechanisms = [poisson.Sampled(sigma=r["sigma"], rate=r["rate"], times=r["times"]) for r in json.loads(row.releases)]
         worth = poisson.epsilon_for(mechanisms, 0, claim.delta)
     else:
         worth = epsilon_for(math.sqrt(math.fsum(1 / s**2 for s in sigmas)), claim.delta)
     assert 0.999 * claim.epsilon < worth < (1 + 1e-8) * claim.epsilon
 
 
-def calibrated_for(features: FeatureSet, method: Method[Any], adjacency: Adjacency, **given: object) -> Any:
-    steps = {"steps": 3} if "steps" in method.options.__dataclass_fields__ else {}
-    facts = training.facts_of(features, adjacency)
-    return training.calibrate(method, facts, steps | given, training.Privacy(epsilon=2.0))
+def calibrated_for(
+    features: FeatureSet, method: Method[Any, Any], adjacency: Adjacency, **given: object
+) -> Calibrated:
+    steps = {"steps": 3} if "steps" in method.declared else {}
+    return calibrate(method, facts_of(features, adjacency), steps | given, Privacy(epsilon=2.0))
 
 
 @pytest.mark.parametrize("adjacency", ["zero-out", "replace-one"])
 @pytest.mark.parametrize("method", METHODS.values(), ids=list(METHODS))
 def test_the_noise_of_a_training_is_what_is_charged_and_claimed(
     features: FeatureSet,
-    method: Method[Any],
+    method: Method[Any, Any],
     adjacency: Adjacency,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -93,14 +96,15 @@ def test_planted_faults_at_the_door_are_caught(
     fault: str, features: FeatureSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Careless(Curator):
-        def __init__(self, facts: Any, plan: Any, mu: float, *rest: Any) -> None:
-            facts = facts.__class__(facts.n, facts.m, facts.d) if fault == "the other adjacency" else facts
-            super().__init__(facts, plan, 2 * mu if fault == "half the noise" else mu, *rest)
+        def __init__(self, mechanism: Mechanism, *rest: Any) -> None:
+            if fault == "the other adjacency":
+                mechanism = replace(mechanism, facts=replace(mechanism.facts, adjacency="zero-out"))
+            super().__init__(replace(mechanism, mu=2 * mechanism.mu) if fault == "half the noise" else mechanism, *rest)
 
     monkeypatch.setattr(curator_module, "Curator", Careless)
     if fault == "a release that is not charged":
-        real = ledger.releases
-        monkeypatch.setattr(ledger, "releases", lambda plan, mu: real(plan, mu)[1:])
+        real = Plan.described
+        monkeypatch.setattr(Plan, "described", lambda plan, sigmas: real(plan, sigmas)[1:])
     with pytest.raises((AssertionError, ValueError)):
         check_door(
             features, calibrated_for(features, METHODS["dp-fc"], "replace-one"), drawn_sigmas(monkeypatch), tmp_path

@@ -4,19 +4,23 @@ import itertools
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
-from dpfc_cli import training
 from dpfc_cli.errors import UserError
 from dpfc_cli.features.importing import import_features
 from dpfc_cli.features.reader import FeatureSet
-from dpfc_cli.methods import METHODS
-from dpfc_cli.privacy.oracle import Facts
+from dpfc_cli.methods import METHODS, dp_fc
+from dpfc_cli.methods.method import Given, Method
+from dpfc_cli.privacy.facts import Facts
+from dpfc_cli.privacy.oracle import Mechanism
 from dpfc_cli.training import ledger, tuning
+from dpfc_cli.training.calibrate import Calibrated, calibrate
+from dpfc_cli.training.request import Privacy, facts_of
 from dpfc_cli.trust import statement
-from tests.support import blobs
+from tests.support import blobs, trained
 
 
 def made(folder: Path, name: str, n: int, m: int, seed: int, tested: bool = True, d: int = 6) -> FeatureSet:
@@ -39,9 +43,8 @@ def known(tmp_path: Path) -> FeatureSet:
 
 def calibrated(
     private: FeatureSet, method: str = "dp-fc", epsilon: float = 1.0, **given: object
-) -> training.Calibrated:
-    facts = training.facts_of(private, "zero-out")
-    return training.calibrate(METHODS[method], facts, {"steps": 3, **given}, training.Privacy(epsilon))
+) -> Calibrated:
+    return calibrate(METHODS[method], facts_of(private), {"steps": 3, **given}, Privacy(epsilon=epsilon))
 
 
 def labels_of(features: FeatureSet, *splits: str) -> list[np.ndarray]:
@@ -62,8 +65,8 @@ def held_of(known: FeatureSet, draw: tuning.Draw) -> tuple[np.ndarray, np.ndarra
     return whole(tuning._stream(known, draw.split, draw.test, draw.table, 1))
 
 
-def tune(c: training.Calibrated, given: dict[str, float], private: FeatureSet, known: FeatureSet, progress=None):  # type: ignore[no-untyped-def]
-    return tuning.tune(c, tuning.prepare(c, given, private, known), progress)
+def tune(c: Calibrated, private: FeatureSet, known: FeatureSet, progress=None):  # type: ignore[no-untyped-def]
+    return tuning.tune(c, tuning.prepare(c, private, known), progress)
 
 
 @pytest.mark.parametrize("memory", [0, 2**30])
@@ -110,12 +113,12 @@ def test_fewer_records_get_less_noise_so_that_each_has_as_much(
     asked: set[tuple[int, float]] = set()
 
     class Spy(tuning.Curator):
-        def __init__(self, facts, plan, mu, stream, bits) -> None:  # type: ignore[no-untyped-def]
-            asked.add((facts.n, mu))
-            super().__init__(facts, plan, mu, stream, bits)
+        def __init__(self, mechanism: Mechanism, *rest: Any) -> None:
+            asked.add((mechanism.facts.n, mechanism.mu))
+            super().__init__(mechanism, *rest)
 
     monkeypatch.setattr(tuning, "Curator", Spy)
-    tune(c, {"steps": 3}, private, few)
+    tune(c, private, few)
     assert c.guarantee is not None
     assert asked == {(100, c.guarantee.mu * 4)}
 
@@ -134,35 +137,48 @@ def test_chance_replaces_a_default_three_times_in_a_hundred() -> None:
     assert 0.015 < replaced < 0.045
 
 
-def test_a_bad_default_is_replaced_and_what_was_given_stays(private: FeatureSet, known: FeatureSet) -> None:
-    def backwards(facts: Facts, mu: float | None, given: dict[str, float]) -> object:
-        options = METHODS["dp-fc"].defaults(facts, mu, given)
-        return options if "eta" in given else replace(options, eta=-options.eta)
+def tried(grid: dict[str, tuple[float, ...]], **changed: Any) -> Any:
+    """DP-FC with another grid."""
 
-    method = replace(METHODS["dp-fc"], grid={"eta": (1.0, -1.0), "lam": (1.0, 2.0)}, defaults=backwards)
-    facts, given = training.facts_of(private, "zero-out"), {"steps": 3, "lam": 0.01, "gradient_clip": 0.3}
-    c = training.calibrate(method, facts, given, training.Privacy(8.0))
-    tuned = tune(c, given, private, known)
-    assert tuned.tuning["chosen"] == {"eta": -1.0}
-    assert tuned.options == replace(c.options, eta=pytest.approx(-c.options.eta, rel=1e-3))
-    assert (tuned.options.lam, tuned.options.gradient_clip, tuned.options.steps) == (0.01, 0.3, 3)
+    class Tried(Method[Any, Any]):
+        @property
+        def grid(self) -> dict[str, tuple[float, ...]]:
+            return grid
+
+    return Tried(**{**vars(METHODS["dp-fc"]), **changed})
+
+
+def test_a_bad_default_is_replaced_and_what_was_given_stays(private: FeatureSet, known: FeatureSet) -> None:
+    def backwards(facts: Facts, planned: dp_fc.Planned, noise: Mechanism | None, given: Given) -> dp_fc.Options:
+        options = dp_fc.complete(facts, planned, noise, given)
+        return options if "learning_rate" in given else replace(options, learning_rate=-options.learning_rate)
+
+    given = {"steps": 3, "damping": 0.01, "gradient_clip": 0.3}
+    method = tried({"learning_rate": (1.0, -1.0), "damping": (1.0, 2.0)}, complete=backwards)
+    c = calibrate(method, facts_of(private), given, Privacy(epsilon=8.0))
+    tuned = tune(c, private, known)
+    assert tuned.tuning is not None
+    assert tuned.tuning["chosen"] == {"learning_rate": -1.0}
+    expected = replace(c.options, learning_rate=pytest.approx(-c.options.learning_rate, rel=1e-3))
+    assert tuned.options == expected
+    assert (tuned.options.damping, tuned.options.gradient_clip, tuned.options.steps) == (0.01, 0.3, 3)
 
 
 def test_a_good_default_stays(private: FeatureSet, known: FeatureSet) -> None:
-    method = replace(METHODS["dp-fc"], grid={"eta": (1.0, 1e-6)})
+    method = tried({"learning_rate": (1.0, 1e-6)})
     c = replace(calibrated(private, epsilon=8.0), method=method)
-    tuned = tune(c, {"steps": 3}, private, known)
+    tuned = tune(c, private, known)
+    assert tuned.tuning is not None
     assert (tuned.tuning["chosen"], tuned.options) == ({}, c.options)
 
 
 def test_the_guarantee_stays_and_no_ledger_is_charged(private: FeatureSet, known: FeatureSet, tmp_path: Path) -> None:
     before = calibrated(private, "dp-whitened")
-    after = tune(before, {"steps": 3}, private, known)
+    after = tune(before, private, known)
     assert (after.plan, after.guarantee) == (before.plan, before.guarantee)
     for features in (private, known):
         assert not ledger.ledger_path(features.folder).exists()
-    oracle = training.prepare(private, after)
-    head, _ = training.run(private, after, oracle, tmp_path / "a.safetensors", lambda *_: None)
+    head = trained(private, after, tmp_path).head
     assert json.loads(json.dumps(head.card))["tuning"]["name"] == "known"
     assert dict(statement.rows(head.card, ""))["tuned on"].startswith(
         "known: 12 settings on 300 of its records of 3 classes"
@@ -183,15 +199,15 @@ def test_a_choice_that_was_stopped_goes_on(
 
     monkeypatch.setattr(tuning, "quality", failing)
     with pytest.raises(KeyboardInterrupt):
-        tune(c, {"steps": 3}, private, known)
+        tune(c, private, known)
     told: list[tuple[int, int]] = []
-    resumed = tune(c, {"steps": 3}, private, known, progress=lambda done, total: told.append((done, total)))
+    resumed = tune(c, private, known, progress=lambda done, total: told.append((done, total)))
     assert len(counted) == 4 + 9 + 4 * tuning.RUNS - 3
     assert told == [(i, 29) for i in range(1, 30)]
     path = known.folder.with_name("known.tuning.jsonl")
     path.write_text(path.read_text() + '{"trial": "cut')
     monkeypatch.setattr(tuning, "quality", lambda *_: pytest.fail("computed again"))
-    assert tune(c, {"steps": 3}, private, known) == resumed
+    assert tune(c, private, known) == resumed
     # What follows a line that was cut is not lost.
     assert len(tuning._read(path)) == 29
     with path.open("a") as file:
@@ -199,37 +215,37 @@ def test_a_choice_that_was_stopped_goes_on(
     assert tuning._read(path)["more"] == 1
     # Another budget is another choice.
     with pytest.raises(pytest.fail.Exception):
-        tune(calibrated(private, epsilon=2.0), {"steps": 3}, private, known)
+        tune(calibrated(private, epsilon=2.0), private, known)
 
 
 def test_other_records_under_the_same_name_are_tried_anew(private: FeatureSet, known: FeatureSet) -> None:
     c = calibrated(private)
-    trials = tuning.prepare(c, {"steps": 3}, private, known)
+    trials = tuning.prepare(c, private, known)
     trials.run({}, 0)
     for change in (
         {"source": {"identity": {"listing": {"train": "other", "test": "other"}}}},
         {"splits": {"train": known.manifest.splits["train"]}},
     ):
         known.manifest = replace(known.manifest, **change)
-        other = tuning.prepare(c, {"steps": 3}, private, known)
+        other = tuning.prepare(c, private, known)
         other.run({}, 0)
         assert len(tuning._read(other._path)) == len(trials._kept) + 1
         trials = other
-    again = tuning.prepare(replace(c, facts=replace(c.facts, n=399)), {"steps": 3}, private, known)
+    again = tuning.prepare(replace(c, facts=replace(c.facts, n=399)), private, known)
     assert again._key(trials.draws[0], 1.0, {}, 0) != trials._key(trials.draws[0], 1.0, {}, 0)
 
 
 def test_a_poor_stand_in_is_said_to_be_one(private: FeatureSet, known: FeatureSet, tmp_path: Path) -> None:
-    assert tuning.forebodings(tuning.prepare(calibrated(private), {}, private, known)) == []
+    assert tuning.warnings_of(tuning.prepare(calibrated(private), private, known)) == []
     poor = made(tmp_path, "poor", 100, 2, seed=3)
-    classes, records = tuning.forebodings(tuning.prepare(calibrated(private), {}, private, poor))
+    classes, records = tuning.warnings_of(tuning.prepare(calibrated(private), private, poor))
     assert "2 classes for 3" in classes
     assert "100 records for 400" in records
 
 
 def test_a_place_that_cannot_be_written_does_not_stop_a_choice(private: FeatureSet, known: FeatureSet) -> None:
     known.folder.with_name("known.tuning.jsonl").mkdir()
-    assert tune(calibrated(private), {"steps": 3}, private, known).tuning is not None
+    assert tune(calibrated(private), private, known).tuning is not None
 
 
 def test_what_makes_no_sense_is_refused(private: FeatureSet, known: FeatureSet, tmp_path: Path) -> None:
@@ -239,13 +255,13 @@ def test_what_makes_no_sense_is_refused(private: FeatureSet, known: FeatureSet, 
         (private, {}, "the private records themselves"),
         (made(tmp_path, "wide", 90, 3, 1, d=7), {}, "another backbone"),
         (one, {}, "too few labelled records"),
-        (known, {"eta": 1.0, "lam": 1.0}, "nothing to choose: --eta, --lambda are given"),
+        (known, {"learning_rate": 1.0, "damping": 1.0}, "nothing to choose: learning_rate, damping are given"),
     ):
         with pytest.raises(UserError, match=said):
-            tune(c, {"steps": 3, **given}, private, features)
-    without = training.calibrate(c.method, c.facts, {}, training.Privacy())
-    with pytest.raises(UserError, match="no effect with --non-private"):
-        tune(without, {}, private, known)
+            tune(replace(c, given={**c.given, **given}), private, features)
+    without = calibrate(c.method, c.facts, {}, Privacy())
+    with pytest.raises(UserError, match="no effect with non_private"):
+        tune(without, private, known)
     both = tmp_path / "both.npz"
     np.savez(
         both,
@@ -259,9 +275,9 @@ def test_what_makes_no_sense_is_refused(private: FeatureSet, known: FeatureSet, 
     listing = dict(hidden.manifest.source["identity"]["listing"]) | {"test": ledger.records_of(private.manifest)}
     hidden.manifest = replace(hidden.manifest, source={"identity": {"listing": listing}})
     with pytest.raises(UserError, match="the private records themselves"):
-        tuning.prepare(c, {}, private, hidden)
+        tuning.prepare(c, private, hidden)
     with pytest.raises(UserError, match=r"up to 1 labels per record, .* up to 2"):
-        tune(replace(c, facts=replace(c.facts, k=2)), {"steps": 3}, private, known)
+        tune(replace(c, facts=replace(c.facts, k=2)), private, known)
 
 
 def test_label_sets_are_judged_by_mean_average_precision(tmp_path: Path) -> None:
@@ -273,7 +289,7 @@ def test_label_sets_are_judged_by_mean_average_precision(tmp_path: Path) -> None
         import_features(tmp_path / f"{name}.npz", tmp_path / "features" / name, classes=("a", "b", "c"))
         sets.append(FeatureSet(tmp_path / "features" / name))
     mine, theirs = sets
-    tuned = tune(calibrated(mine, epsilon=8.0), {"steps": 3}, mine, theirs).tuning
+    tuned = tune(calibrated(mine, epsilon=8.0), mine, theirs).tuning
     assert tuned is not None
     # Guessing ranks half of the records of each class, and half of the records have two of three classes, first.
     assert 0.6 < max(tried["score"] for tried in tuned["tried"]) <= 1

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from dpfc_cli import training
 from dpfc_cli.kernels import rows
 from dpfc_cli.methods import METHODS
 from dpfc_cli.methods.method import Method
@@ -18,10 +17,12 @@ from dpfc_cli.privacy import curator as curator_module
 from dpfc_cli.privacy.accounting import epsilon_for, mu_for
 from dpfc_cli.privacy.lattice import Lattice
 from dpfc_cli.privacy.noise import Bits, SeededBits
-from dpfc_cli.privacy.oracle import Plan, Release
-from dpfc_cli.privacy.queries import Query
-from dpfc_cli.training import ledger
+from dpfc_cli.privacy.oracle import Mechanism, Plan
+from dpfc_cli.privacy.queries import Gram, Query
+from dpfc_cli.training.calibrate import Calibrated, calibrate
+from dpfc_cli.training.request import Privacy
 from dpfc_cli.trust import audit
+from tests.support import CHAIN, plan_of
 
 ALL = pytest.mark.parametrize("method", METHODS.values(), ids=list(METHODS))
 Draw = Callable[[Query, tuple[int, ...], int, Bits], np.ndarray]
@@ -29,9 +30,9 @@ DRAW: Draw = curator_module.draw_noise
 DELTA = 1e-5
 
 
-def calibrated(method: Method, epsilon: float, steps: int = 2) -> training.Calibrated:  # type: ignore[type-arg]
-    given = {"steps": steps} if "steps" in method.options.__dataclass_fields__ else {}
-    return training.calibrate(method, audit.FACTS, given, training.Privacy(epsilon, DELTA))
+def calibrated(method: Method, epsilon: float, steps: int = 2) -> Calibrated:  # type: ignore[type-arg]
+    given = {"steps": steps} if "steps" in method.declared else {}
+    return calibrate(method, audit.FACTS, given, Privacy(epsilon=epsilon, delta=DELTA))
 
 
 # Honest methods
@@ -41,12 +42,13 @@ def calibrated(method: Method, epsilon: float, steps: int = 2) -> training.Calib
 def test_an_honest_method_comes_near_its_claim_and_is_not_accused(method: Method) -> None:  # type: ignore[type-arg]
     c = calibrated(method, 4.0)
     assert c.guarantee is not None
+    assert c.mechanism is not None
     mu, bits = c.guarantee.mu, SeededBits(0)
-    found = audit.release_level(c.method, c.options, c.plan, mu, 400, 50, bits)
+    found = audit.release_level(c.method, c.options, c.mechanism, 400, 50, bits)
     reached, by = audit.strongest(found, 0.05)
     assert by.statistic == "all releases"
     assert epsilon_for(reached, DELTA) > 0.5 * 4
-    trained = audit.whole_training(c.method, c.options, c.plan, mu, 40, bits)
+    trained = audit.whole_training(c.method, c.options, c.mechanism, 40, bits)
     for comparisons in (found, [trained]):
         assert audit.strongest(comparisons, audit.FALSE_ALARM / 2)[0] <= mu
 
@@ -54,8 +56,8 @@ def test_an_honest_method_comes_near_its_claim_and_is_not_accused(method: Method
 @ALL
 def test_the_canary_adds_the_whole_sensitivity_to_every_release(method: Method) -> None:  # type: ignore[type-arg]
     c = calibrated(method, 1.0)
-    assert c.guarantee is not None
-    for query in audit._asked(method, c.options, c.plan, c.guarantee.mu):
+    assert c.mechanism is not None
+    for query in audit._asked(method, c.options, c.mechanism):
         assert 0.99 < np.linalg.norm(audit._added(audit._aimed(query))) <= 1
 
 
@@ -96,7 +98,7 @@ def test_a_typical_bound_at_ten_thousand_runs_reaches_four_fifths_of_epsilon_one
 def test_sampled_plans_are_refused() -> None:
     c = calibrated(METHODS["dp-ls"], 1.0)
     assert c.guarantee is not None
-    sampled = Plan((Release("gram", (8, 8), 1.0, rate=0.5),))
+    sampled = Mechanism(facts=audit.FACTS, plan=plan_of(audit.FACTS, (Gram(CHAIN), 1.0), rate=0.5), mu=1.0)
     with pytest.raises(ValueError, match="full passes"):
         audit.audit(c.method, c.options, sampled, c.guarantee, 1, 1, 0.95, SeededBits(0))
 
@@ -209,9 +211,10 @@ CASES.remove(("dp-whitened", "no clip"))
 def test_planted_faults_are_caught(name: str, fault: str) -> None:
     c = calibrated(METHODS[name], 4.0)
     assert c.guarantee is not None
+    assert c.mechanism is not None
     planted, runs, few = FAULTS[fault]
     with planted(c.plan):
-        found = audit.release_level(c.method, c.options, c.plan, c.guarantee.mu, runs, few, SeededBits(0))
+        found = audit.release_level(c.method, c.options, c.mechanism, runs, few, SeededBits(0))
     reached, by = audit.strongest(found, audit.FALSE_ALARM / 2)
     assert reached > c.guarantee.mu, f"{fault} is not caught: {by}"
 
@@ -221,8 +224,9 @@ def test_a_forgotten_release_in_the_ledger_is_caught(name: str) -> None:
     """The claim is what the releases in a row add up to. The whole row stands; one release less falls."""
     c = calibrated(METHODS[name], 8.0, steps=1)
     assert c.guarantee is not None
-    row = ledger.releases(c.plan, c.guarantee.mu)
+    assert c.mechanism is not None
+    row = c.releases
     whole, forgetful = (math.sqrt(sum(r["times"] / r["sigma"] ** 2 for r in rs)) for rs in (row, row[:-1]))
-    found = audit.release_level(c.method, c.options, c.plan, c.guarantee.mu, 900, 1, SeededBits(0))
+    found = audit.release_level(c.method, c.options, c.mechanism, 900, 1, SeededBits(0))
     reached, _ = audit.strongest(found, audit.FALSE_ALARM / 2)
     assert forgetful < reached < whole == pytest.approx(c.guarantee.mu)

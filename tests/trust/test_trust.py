@@ -9,28 +9,35 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import dpfc_cli
 from dpfc_cli.errors import UserError
 from dpfc_cli.features.manifest import Manifest, SplitFacts
 from dpfc_cli.methods import METHODS
-from dpfc_cli.privacy.accounting import Guarantee, epsilon_for, mu_for
-from dpfc_cli.privacy.oracle import Adjacency, Facts, Plan, Release
+from dpfc_cli.methods.method import Solution
+from dpfc_cli.privacy.accounting import Claim, epsilon_for, mu_for
+from dpfc_cli.privacy.facts import Adjacency, Facts
+from dpfc_cli.privacy.queries import Gradient, Gram
 from dpfc_cli.training import ledger
+from dpfc_cli.training.calibrate import Calibrated
+from dpfc_cli.training.card import card_of, entry_of
 from dpfc_cli.trust import statement
+from tests.support import CHAIN, calibrated_at, plan_of, set_with
 
 SOURCE = {"identity": {"listing": {"train": "digest", "test": "one"}}}
-PLAN = Plan((Release("gram", (3, 3), 0.2), Release("gradient", (3, 2), 0.4), Release("gradient", (3, 2), 0.4)))
-
-
 FACTS = Facts(n=100, m=2, d=2)
+GRADIENT = Gradient(CHAIN, np.zeros((3, 2)), clip=1.0)
+PLAN = plan_of(FACTS, (Gram(CHAIN, 0.2), 0.2), (GRADIENT, 0.4), (GRADIENT, 0.4))
 
 
-def row(mu: float | None, claim: ledger.Claim = "private", adjacency: Adjacency = "zero-out") -> ledger.Entry:
-    guarantee = None if mu is None else Guarantee(1.0, 1e-5, mu, 1e-60)
-    facts = replace(FACTS, adjacency=adjacency)
-    return ledger.entry(manifest(), "train", "dp-fc", claim, guarantee, facts, PLAN, "h.safetensors")
+def entry(calibrated: Calibrated) -> ledger.Entry:
+    return entry_of(calibrated, set_with(manifest()), "h.safetensors", DATE)
+
+
+def row(mu: float | None, claim: Claim = "private", adjacency: Adjacency = "zero-out") -> ledger.Entry:
+    return entry(calibrated_at(replace(FACTS, adjacency=adjacency), PLAN, mu, claim))
 
 
 def test_rows_come_back_and_their_mu_composes(tmp_path: Path) -> None:
@@ -60,8 +67,8 @@ def test_a_rows_releases_add_up_to_its_mu_and_a_forgotten_one_shows() -> None:
 
 
 def test_sampled_trainings_are_composed_by_privacy_loss_distributions(tmp_path: Path) -> None:
-    plan = Plan((Release("gradient", (3, 2), 1.0, 0.1),) * 5)
-    sampled = ledger.entry(manifest(), "train", "dp-sgd", "private", Guarantee(1.0, 1e-5, 2.0), FACTS, plan, "h")
+    plan = plan_of(FACTS, *[(GRADIENT, 1.0)] * 5, rate=0.1)
+    sampled = entry(calibrated_at(FACTS, plan, 2.0))
     alone, full = ledger.together([sampled], 1e-5), ledger.together([row(0.5)], 1e-5)
     both = ledger.together([sampled, row(0.5)], 1e-5)
     unsampled = ledger.together([row(2.0), row(0.5)], 1e-5)
@@ -80,17 +87,16 @@ def test_trainings_without_a_guarantee_are_kept_apart(tmp_path: Path) -> None:
 
 def test_records_are_named_by_their_source_alone() -> None:
     retested = {"identity": {"listing": {"train": "digest", "test": "two"}}}
-    same = Manifest(("a", "b", "c"), 9, "float32", 1, "inferred", {}, {"name": "y"}, retested)
-    other = Manifest(
-        ("a", "b"),
-        2,
-        "float16",
-        1,
-        "asserted",
-        {},
-        {"name": "x"},
-        {"identity": {"listing": {"train": "another", "test": "one"}}},
+    same = replace(
+        manifest("inferred"),
+        classes=("a", "b", "c"),
+        dim=9,
+        dtype="float32",
+        splits={},
+        backbone={"name": "y"},
+        source=retested,
     )
+    other = replace(manifest(), source={"identity": {"listing": {"train": "another", "test": "one"}}})
     assert ledger.records_of(manifest()) == ledger.records_of(same) != ledger.records_of(other)
 
 
@@ -140,7 +146,16 @@ def test_a_charge_is_synced_before_it_returns(tmp_path: Path, monkeypatch: pytes
 
 
 def manifest(origin: str = "asserted") -> Manifest:
-    return Manifest(("a", "b"), 2, "float16", 1, origin, {"train": SplitFacts(100, ())}, {"name": "x"}, SOURCE)  # type: ignore[arg-type]
+    return Manifest(
+        classes=("a", "b"),
+        dim=2,
+        dtype="float16",
+        labels_per_record=1,
+        origin=origin,  # type: ignore[arg-type]
+        splits={"train": SplitFacts(n=100, shards=())},
+        backbone={"name": "x"},
+        source=SOURCE,
+    )
 
 
 SHA = "ab" * 32
@@ -148,13 +163,13 @@ DATE = "2026-01-02T03:04:05+00:00"
 
 
 def make_card(
-    claim: ledger.Claim, origin: str = "asserted", adjacency: Adjacency = "zero-out", rate: float = 1.0
+    claim: Claim, origin: str = "asserted", adjacency: Adjacency = "zero-out", rate: float = 1.0
 ) -> dict[str, Any]:
-    facts, method = Facts(n=100, m=2, d=2, adjacency=adjacency), METHODS["dp-fc"]
-    guarantee = None if claim == "non-private" else Guarantee(1.0, 1e-5, mu_for(1.0, 1e-5), 1e-60)
-    options = method.defaults(facts, 1.0, {})
+    facts = replace(FACTS, adjacency=adjacency)
     plan = replace(PLAN, releases=tuple(replace(release, rate=rate) for release in PLAN.releases))
-    return statement.card("dp-fc", options, facts, plan, claim, guarantee, manifest(origin), "set", "train", DATE)
+    calibrated = calibrated_at(facts, plan, None if claim == "non-private" else mu_for(1.0, 1e-5), claim)
+    solution = Solution(chain=CHAIN, weight=np.zeros((2, 2)), bias=np.zeros(2))
+    return card_of(calibrated, set_with(manifest(origin)), DATE, solution)
 
 
 def said_of(card: dict[str, Any]) -> dict[str, str]:
@@ -206,7 +221,7 @@ def test_of_sampled_trainings_only_epsilon_and_delta_speak() -> None:
 
 
 @pytest.mark.parametrize("claim", ["research", "non-private"])
-def test_without_a_guarantee_none_is_claimed_anywhere(claim: ledger.Claim) -> None:
+def test_without_a_guarantee_none_is_claimed_anywhere(claim: Claim) -> None:
     made = make_card(claim)
     assert (made["epsilon"], made["delta"], made["mu"]) == (None, None, None)
     said = said_of(made)
@@ -234,7 +249,8 @@ def test_a_card_made_before_cards_had_dates_is_still_read() -> None:
 def test_every_kind_of_release_has_words() -> None:
     for method in METHODS.values():
         facts = Facts(n=100, m=2, d=2)
-        plan = ledger.releases(method.plan(facts, method.defaults(facts, 1.0, {})), 1.0)
+        plan = method.plan(facts, method.defaults(facts, 1.0, {}))
+        plan = plan.described(plan.sigmas(1.0))  # type: ignore[assignment]
         assert len(said_of({**make_card("private"), "plan": plan})["in words"]) > 50
 
 

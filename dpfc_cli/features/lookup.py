@@ -1,0 +1,106 @@
+"""Finding a feature set: by path, by name in the features folder, or the newest one."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from dpfc_cli.errors import UserError, parameter
+from dpfc_cli.features.manifest import MANIFEST, PARTIAL
+from dpfc_cli.features.reader import FeatureSet
+from dpfc_cli.folders import features_folder
+
+
+def open_features(given: str | Path | None = None) -> FeatureSet:
+    """Open a feature set.
+
+        features = open_features("digits-scattering")
+
+    Args:
+        given: the path of a feature set, or its name in the features folder ($DPFC_FEATURES, or ./features). None: the
+            newest set in the features folder.
+
+    Returns:
+        The set. Its shards are not checked yet: see `FeatureSet.verify`.
+
+    Raises:
+        UserError: there is no such set, or its manifest is damaged.
+
+    """
+    return newest(features_folder()) if given is None else FeatureSet(set_folder(given))
+
+
+def set_folder(given: str | Path, accepted: Callable[[Path], bool] = lambda folder: False) -> Path:
+    """The folder of a feature set.
+
+    Args:
+        given: the path of a feature set, or its name in the features folder.
+        accepted: whether to accept a folder that holds no set. It is asked if no folder holds one.
+
+    Returns:
+        The folder that holds the set, or the first one accepted.
+
+    Raises:
+        UserError: there is no such folder.
+
+    """
+    folders = (Path(given), placed(given))
+    for holds in (lambda folder: _there(folder / MANIFEST), accepted):
+        found = next(filter(holds, folders), None)
+        if found:
+            return found
+    raise UserError(
+        f"There is no feature set '{given}'.",
+        f"Name a folder, or a set in '{features_folder()}'.",
+        code="missing",
+        path=str(given),
+    )
+
+
+def placed(name: str | Path) -> Path:
+    """The folder that a new set of that name gets: a path stays as it is, a bare name lies in the features folder."""
+    path = Path(name)
+    return path if path.parent != Path() or path.is_absolute() else features_folder() / path
+
+
+def newest(folder: Path) -> FeatureSet:
+    """The newest feature set in `folder`, by the date of the manifest. Raises UserError if there is none."""
+    found = finished(folder)
+    if not found:
+        raise UserError(
+            f"No feature set found in '{folder}'.",
+            "Make one with 'dpfc extract digits' or 'dpfc import PATH', or name one that lies elsewhere: "
+            f"{parameter('features')}.",
+            code="missing",
+            path=str(folder),
+        )
+    return FeatureSet(max(found, key=_made_at))
+
+
+def finished(folder: Path) -> list[Path]:
+    """The folders of all finished feature sets in `folder`."""
+    return [path.parent for path in folder.glob(f"*/{MANIFEST}") if not path.parent.name.endswith(PARTIAL)]
+
+
+def set_of_training(name: str) -> FeatureSet | None:
+    """The set in the features folder that has this name; None if there is none.
+
+    The name is that of the real folder, as in the card of a head. If links make several sets of that name, the newest.
+    """
+    found = [path.parent for path in features_folder().glob(f"*/{MANIFEST}") if path.parent.resolve().name == name]
+    return FeatureSet(max(found, key=_made_at)) if found else None
+
+
+def _made_at(folder: Path) -> int:
+    """When the manifest of a set was written, in nanoseconds; −1 if we may not look at it."""
+    try:
+        return (folder / MANIFEST).stat().st_mtime_ns
+    except OSError:
+        return -1
+
+
+def _there(path: Path) -> bool:
+    """Whether there is a file of that name. One that we may not look at counts: reading it will say why."""
+    try:
+        path.stat()
+    except OSError as error:
+        return not isinstance(error, FileNotFoundError | NotADirectoryError)
+    return True

@@ -1,0 +1,197 @@
+"""From a request to a plan with its noise: options, plan and guarantee, from public facts alone.
+
+Nothing here reads a record. Each value is computed once: the options that shape the plan, then the plan, then μ, then
+the options whose defaults depend on the noise.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from dpfc_cli.errors import UserError, parameter, sentence
+from dpfc_cli.methods import AnyMethod
+from dpfc_cli.privacy import accounting, poisson
+from dpfc_cli.privacy.accounting import Claim, Guarantee
+from dpfc_cli.privacy.curator import eta_of
+from dpfc_cli.privacy.facts import Facts
+from dpfc_cli.privacy.oracle import Mechanism, Plan
+from dpfc_cli.training.request import Privacy
+
+
+@dataclass(frozen=True, kw_only=True)
+class Calibrated:
+    """What a training will release, with how much noise, and what it will claim.
+
+    given: the options that the user set; options: all of them. mechanism and guarantee: None without noise. tuning:
+    what the card says of public records that options were chosen on.
+    """
+
+    method: AnyMethod
+    facts: Facts
+    privacy: Privacy
+    given: Mapping[str, Any]
+    options: Any
+    plan: Plan
+    mechanism: Mechanism | None
+    guarantee: Guarantee | None
+    tuning: Mapping[str, Any] | None = None
+
+    @property
+    def claim(self) -> Claim:
+        """What may be claimed of the head."""
+        return self.privacy.claim
+
+    @property
+    def claimed(self) -> Guarantee | None:
+        """The guarantee that is claimed: None with seeded noise, too."""
+        return self.guarantee if self.claim == "private" else None
+
+    @property
+    def releases(self) -> list[dict[str, Any]]:
+        """The releases with their shares and noise multipliers, as card and ledger state them."""
+        return self.plan.described(None if self.mechanism is None else self.mechanism.sigmas)
+
+
+def calibrate(
+    method: AnyMethod,
+    facts: Facts,
+    given: Mapping[str, Any],
+    privacy: Privacy,
+    slow: Callable[[], None] = lambda: None,
+) -> Calibrated:
+    """Options, plan and guarantee.
+
+    With a noise multiplier σ, μ² is that of as many equal releases at σ as the plan has; the plan's shares divide it.
+
+    Args:
+        method: how to train.
+        facts: the public facts of the records.
+        given: options that the user set.
+        privacy: ε or σ, and δ.
+        slow: called where the answer will take seconds (Poisson sampling).
+
+    Raises:
+        UserError: an option, ε, δ or σ is out of range, or there is one class only.
+
+    """
+    method.check(given)
+    if facts.m < 2:
+        raise UserError(
+            "These features have one class only. A head for one class always gives the same answer.",
+            f"State all classes when you make the features: 'dpfc extract' and 'dpfc import' take "
+            f"{parameter('classes')}.",
+            code="conflict",
+        )
+    private = privacy.claim != "non-private"
+    planned = method.planned(facts, given, private)
+    plan = method.plan(facts, planned)
+    if not private:
+        options = method.complete(facts, planned, None, given)
+        _refuse_idle(method, given, options)
+        return Calibrated(
+            method=method,
+            facts=facts,
+            privacy=privacy,
+            given=given,
+            options=options,
+            plan=plan,
+            mechanism=None,
+            guarantee=None,
+        )
+    guarantee = _guarantee(plan, facts, privacy, slow)
+    mechanism = Mechanism(facts=facts, plan=plan, mu=guarantee.mu)
+    return Calibrated(
+        method=method,
+        facts=facts,
+        privacy=privacy,
+        given=given,
+        options=method.complete(facts, planned, mechanism, given),
+        plan=plan,
+        mechanism=mechanism,
+        guarantee=guarantee,
+    )
+
+
+def with_options(calibrated: Calibrated, given: Mapping[str, Any], tuning: Mapping[str, Any]) -> Calibrated:
+    """The same training with other options set, none of which shapes the plan. Plan and guarantee stay."""
+    method, facts = calibrated.method, calibrated.facts
+    planned = method.planned(facts, given, calibrated.mechanism is not None)
+    if method.plan(facts, planned) != calibrated.plan:
+        raise ValueError("an option that shapes the plan cannot be chosen afterwards")
+    options = method.complete(facts, planned, calibrated.mechanism, given)
+    if method.public:
+        options = replace(options, public=calibrated.options.public)
+    return replace(calibrated, given=given, options=options, tuning=tuning)
+
+
+def _guarantee(plan: Plan, facts: Facts, privacy: Privacy, slow: Callable[[], None]) -> Guarantee:
+    """(ε, δ) and the μ that the noise is scaled to."""
+    delta = accounting.default_delta(facts.n) if privacy.delta is None else privacy.delta
+    asked, sigma, eta = privacy.epsilon, privacy.noise_multiplier, eta_of(plan)
+    if plan.sampled and facts.adjacency != "zero-out":
+        raise UserError(
+            "There is no accounting for sampling under replace-one adjacency.",
+            f"Leave out {parameter('sampling_rate')} or {parameter('adjacency')}.",
+            code="conflict",
+            parameter="sampling_rate",
+        )
+    try:
+        accounting.check_privacy(1.0 if asked is None else asked, delta)
+        if sigma is not None and not 0 < sigma < math.inf:
+            raise ValueError(f"the noise multiplier must be a positive number, not {sigma:g}")
+        _check_delta(delta, facts, privacy)
+        if plan.sampled:
+            poisson.check(plan, 1.0 if asked is None else asked, delta)
+            slow()
+        if sigma is not None:
+            mu = accounting.mu_of_sigma(sigma, plan.count)
+            epsilon = spent(plan, mu, delta, eta)
+            accounting.check_privacy(epsilon, delta)
+        else:
+            assert asked is not None
+            epsilon = asked
+            mu = poisson.mu_for(plan, epsilon, delta, eta) if plan.sampled else accounting.mu_for(epsilon, delta, eta)
+            if plan.sampled and min(plan.sigmas(mu)) < 1.0001 * poisson.LEAST_SAMPLED_SIGMA:
+                # Less noise than this is not accounted for. What is spent may then be less than what was asked for.
+                epsilon = min(epsilon, spent(plan, mu, delta, eta))
+    except ValueError as error:
+        raise UserError(
+            sentence(error),
+            f"Choose {parameter('epsilon')} such as 1, {parameter('delta')} such as 1e-5, or a larger "
+            f"{parameter('noise_multiplier')}.",
+            code="bad-value",
+        ) from error
+    return Guarantee(epsilon=epsilon, delta=delta, mu=mu, eta=eta)
+
+
+def _check_delta(delta: float, facts: Facts, privacy: Privacy) -> None:
+    if delta > 1 / facts.n and not privacy.allow_large_delta:
+        raise UserError(
+            f"{parameter('delta')} {delta:g} is larger than 1/n = {1 / facts.n:.2g}. A mechanism that publishes one "
+            "whole record at random would satisfy it.",
+            f"Choose a smaller one, or add {parameter('allow_large_delta')} if you can defend it.",
+            code="bad-value",
+            parameter="delta",
+        )
+
+
+def _refuse_idle(method: AnyMethod, given: Mapping[str, Any], options: Any) -> None:
+    """UserError for an option that has no effect without noise."""
+    idle = sorted(set(given) - set(method.in_force(options, private=False)))
+    if idle:
+        optimum = method.at_optimum(options)
+        until = f" and {parameter('steps')}, {method.name} runs to the optimum, and" if optimum else ""
+        raise UserError(
+            f"Without noise{until} {parameter(idle[0])} has no effect.",
+            f"Leave it out, or give {parameter('epsilon')}.",
+            code="conflict",
+            parameter=idle[0],
+        )
+
+
+def spent(plan: Plan, mu: float, delta: float, eta: float) -> float:
+    """ε at δ of a plan whose noise is named by μ."""
+    if plan.sampled:
+        return poisson.epsilon_for(*poisson.sampled_of(plan, mu), delta, eta)
+    return accounting.epsilon_for(mu, delta, eta)

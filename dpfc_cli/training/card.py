@@ -1,0 +1,113 @@
+"""What is written down of a training: the head's card, the ledger's row and the head's file name.
+
+All of them are functions of the training's own values, so none can say something else than another.
+"""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import dpfc_cli
+from dpfc_cli.errors import UserError, parameter
+from dpfc_cli.features.reader import FeatureSet
+from dpfc_cli.heads import head as heads
+from dpfc_cli.methods.method import Solution
+from dpfc_cli.privacy.accounting import Claim
+from dpfc_cli.training.calibrate import Calibrated
+from dpfc_cli.training.ledger import Entry, records_of
+from dpfc_cli.training.request import SPLIT
+from dpfc_cli.trust.statement import EXACT, SAMPLED, hold_out_of
+
+SUFFIXES: Mapping[Claim, str] = {
+    "private": heads.PRIVATE,
+    "research": heads.RESEARCH,
+    "non-private": heads.NONPRIVATE,
+}
+
+
+def entry_of(calibrated: Calibrated, features: FeatureSet, head: str, at: str) -> Entry:
+    """The ledger's row. head: the name of the file that is to be written. at: UTC."""
+    facts, claimed = calibrated.facts, calibrated.claimed
+    return Entry(
+        at=at,
+        records=records_of(features.manifest, SPLIT),
+        split=SPLIT,
+        method=calibrated.method.name,
+        claim=calibrated.claim,
+        epsilon=claimed.epsilon if claimed else None,
+        delta=claimed.delta if claimed else None,
+        mu=claimed.mu if claimed else None,
+        eta=claimed.eta if claimed else None,
+        adjacency=facts.adjacency,
+        unit=facts.unit,
+        n=facts.n,
+        releases=json.dumps(calibrated.releases),
+        head=head,
+    )
+
+
+def card_of(calibrated: Calibrated, features: FeatureSet, at: str, solution: Solution) -> dict[str, Any]:
+    """The head's card, JSON-able. `epsilon` and `delta` are null unless the claim is "private".
+
+    Of public features it says where they came from; their arrays are no option. Of the solution it says only whether a
+    training without noise reached its optimum.
+    """
+    facts, claimed, manifest = calibrated.facts, calibrated.claimed, features.manifest
+    public = calibrated.options.public if calibrated.method.public else None
+    return {
+        "method": calibrated.method.name,
+        "date": at,
+        "options": calibrated.method.in_force(calibrated.options, calibrated.mechanism is not None),
+        "claim": calibrated.claim,
+        "epsilon": claimed.epsilon if claimed else None,
+        "delta": claimed.delta if claimed else None,
+        "mu": claimed.mu if claimed else None,
+        "eta": claimed.eta if claimed else None,
+        "accounting": SAMPLED if calibrated.plan.sampled else EXACT,
+        "adjacency": facts.adjacency,
+        "unit": facts.unit,
+        "facts": {"n": facts.n, "m": facts.m, "d": facts.d, "k": facts.k, "origin": manifest.origin},
+        "plan": calibrated.releases,
+        "classes": list(manifest.classes),
+        "features": {
+            "name": features.name,
+            "split": SPLIT,
+            "fingerprint": manifest.fingerprint,
+            "backbone": manifest.backbone,
+            "hold_out": hold_out_of(manifest),
+        },
+        "versions": {"dpfc": dpfc_cli.__version__},
+        **({} if public is None else {"public_features": dict(public.origin)}),
+        **({} if calibrated.tuning is None else {"tuning": dict(calibrated.tuning)}),
+        **({} if solution.converged is None else {"converged": solution.converged}),
+    }
+
+
+def path_of(calibrated: Calibrated, features: FeatureSet, out: Path | None, folder: Path) -> Path:
+    """Where the head goes: `out`, or a new name in `folder`. It is named by what was asked for, not by what came out.
+
+    UserError where `out` does not end as the claim demands, or exists.
+    """
+    claim, guarantee = calibrated.claim, calibrated.guarantee
+    suffix = SUFFIXES[claim]
+    if out is None:
+        asked = f"-eps{guarantee.epsilon:.4g}" if guarantee else ""
+        return heads.free_name(folder, f"{features.name}-{calibrated.method.name}{asked}", suffix)
+    others = [other for other in SUFFIXES.values() if other not in (suffix, heads.PRIVATE)]
+    if not out.name.endswith(suffix) or any(out.name.endswith(other) for other in others):
+        raise UserError(
+            f"{parameter('out')} '{out}' must end in {suffix}, because the head will be {claim}.",
+            "Change the name.",
+            parameter="out",
+            path=str(out),
+        )
+    if out.exists():
+        raise UserError(
+            f"'{out}' exists. A head is never overwritten: its privacy was paid for.",
+            f"Choose another {parameter('out')}, or move it away.",
+            code="exists",
+            parameter="out",
+            path=str(out),
+        )
+    return out

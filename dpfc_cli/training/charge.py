@@ -1,0 +1,54 @@
+"""The charge: the one step after which the privacy is spent."""
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from dpfc_cli.heads import head as heads
+from dpfc_cli.privacy.curator import BlockStream, Records
+from dpfc_cli.training import ledger
+from dpfc_cli.training.account import Account
+from dpfc_cli.training.card import entry_of
+from dpfc_cli.training.check import Checked
+from dpfc_cli.training.ledger import Receipt
+from dpfc_cli.training.request import SPLIT
+
+
+@dataclass(frozen=True, kw_only=True)
+class Charged(Records):
+    """A training that was charged to its ledger. It is the only value that gives a curator private records.
+
+    receipt: the ledger's row. temporary: an empty file that keeps the head's place.
+    """
+
+    checked: Checked
+    receipt: Receipt
+    temporary: Path
+
+    @property
+    def stream(self) -> BlockStream:
+        """The private records, block by block."""
+        return self.checked.features.stream(SPLIT)
+
+    @property
+    def account(self) -> Account:
+        """What was spent on these records, with this training."""
+        return self.checked.account.after(self.receipt)
+
+
+def charge(checked: Checked) -> Charged:
+    """Charge a training to the ledger of its features, durably. From here on its privacy is spent, whatever happens.
+
+    Raises:
+        UserError: the head's place or the ledger cannot be written. Then nothing is charged.
+
+    """
+    temporary = heads.reserve(checked.path)
+    try:
+        at = datetime.now(UTC).isoformat(timespec="seconds")
+        entry = entry_of(checked.calibrated, checked.features, checked.path.name, at)
+        receipt = ledger.charge(ledger.ledger_path(checked.features.folder), entry)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    return Charged(checked=checked, receipt=receipt, temporary=temporary)

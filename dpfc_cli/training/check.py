@@ -1,0 +1,152 @@
+"""Everything that can be refused is refused here, before anything is charged.
+
+The features are verified, the head's place is tried, memory and devices are checked, the plan is rehearsed. No record
+is summed.
+"""
+
+import math
+import os
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from dpfc_cli.errors import UserError, parameter, sentence
+from dpfc_cli.features.reader import FeatureSet
+from dpfc_cli.heads import head as heads
+from dpfc_cli.kernels import products
+from dpfc_cli.methods.method import state_bytes
+from dpfc_cli.privacy.curator import lattice_of
+from dpfc_cli.privacy.facts import Facts
+from dpfc_cli.privacy.oracle import Plan, PlanError
+from dpfc_cli.privacy.queries import Query
+from dpfc_cli.training.account import Account, account_of
+from dpfc_cli.training.calibrate import Calibrated
+from dpfc_cli.training.card import path_of
+from dpfc_cli.training.ledger import ledger_path
+from dpfc_cli.training.observer import Observer
+from dpfc_cli.training.request import SPLIT, Request
+
+WORKING_BYTES = 600 * 2**20
+"""Beside a method's state: the blocks that are worked on, the compiled kernels and the interpreter."""
+REHEARSED = 3
+"""Records, dimensions and (at most) classes of a rehearsal."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Checked:
+    """A training that nothing stands against: what is left is to charge it and to run it.
+
+    path: where the head will be, unless that name is taken meanwhile. account: what was spent on these records before.
+    """
+
+    request: Request
+    calibrated: Calibrated
+    path: Path
+    account: Account
+
+    @property
+    def features(self) -> FeatureSet:
+        """The private records."""
+        return self.request.features
+
+
+def check(request: Request, calibrated: Calibrated, observer: Observer) -> Checked:
+    """Refuse whatever can be refused.
+
+    Raises:
+        UserError: features that are damaged, a place that cannot be written, a ledger that cannot be read, too little
+            memory, or devices that do not compute exactly.
+
+    """
+    features = request.features
+    path = path_of(calibrated, features, request.out, request.folder)
+    account = account_of(ledger_path(features.folder))
+    check_memory(calibrated, request.memory)
+    rehearse(calibrated)
+    if calibrated.mechanism is not None:
+        try:
+            lattice_of(calibrated.mechanism)
+        except ValueError as error:
+            raise UserError(
+                sentence(error), f"Choose a larger {parameter('epsilon')} or fewer {parameter('steps')}."
+            ) from error
+    features.verify(SPLIT, lambda done, total: observer.progress("Checking the features", done, total))
+    try:
+        products.check_exact()
+    except Exception as error:
+        raise UserError(
+            f"JAX cannot compute on this machine's devices: {sentence(error)}",
+            "Try JAX_PLATFORMS=cpu.",
+            code="unsupported",
+        ) from error
+    heads.reserve(path).unlink()
+    return Checked(request=request, calibrated=calibrated, path=path, account=account)
+
+
+class _Rehearsal:
+    """An oracle without records: it checks that a method asks for what a plan says, and answers with zeros."""
+
+    def __init__(self, plan: Plan, facts: Facts) -> None:
+        self._plan, self._facts = plan, facts
+        self.released = 0
+
+    def release(self, query: Query) -> np.ndarray:
+        due = self._plan.due(self.released, query, self._facts)
+        self.released += 1
+        return np.zeros(due.shape)
+
+
+def rehearse(calibrated: Calibrated) -> None:
+    """Run the method on made-up facts of small size, and hold its queries against its plan. PlanError if they differ.
+
+    So a method that does not follow its plan fails here, and not after the charge. Without noise a method may take as
+    many passes as it needs, so there is nothing to rehearse.
+    """
+    if calibrated.mechanism is None:
+        return
+    method, options = calibrated.method, calibrated.options
+    if method.public:
+        options = replace(options, public=None)
+    facts = replace(calibrated.facts, n=REHEARSED, d=REHEARSED, m=min(REHEARSED, calibrated.facts.m))
+    plan = method.plan(facts, options)
+    oracle = _Rehearsal(plan, facts)
+    method.solve(oracle, facts, options)
+    if oracle.released != len(plan.releases):
+        raise PlanError(f"{method.name} asked for {oracle.released} of {len(plan.releases)} planned releases")
+
+
+def check_memory(calibrated: Calibrated, memory: float | None) -> None:
+    """UserError where a training needs more bytes than `memory`; None: than the machine has free."""
+    allowed = free_memory() if memory is None else memory
+    facts, method = calibrated.facts, calibrated.method
+    needed = state_bytes(method, calibrated.plan) + WORKING_BYTES
+    if needed > allowed:
+        other = f"{parameter('method')} dp-fc (its state does not grow with m·d²), " if method.class_matrices else ""
+        raise UserError(
+            f"This training needs about {needed / 1e9:.1f} GB ({facts.m} classes, {facts.d} dimensions); "
+            f"the limit is {allowed / 1e9:.1f} GB.",
+            f"Use {other}features of fewer dimensions ('dpfc extract' with {parameter('pool')} mean), or a larger "
+            f"{parameter('memory')}.",
+            code="memory",
+            needed=needed,
+            allowed=allowed,
+        )
+
+
+def free_memory() -> float:
+    """Bytes that this process may still take: what the machine has available, or less where a control group says so."""
+    free = math.inf
+    if hasattr(os, "sysconf") and "SC_PHYS_PAGES" in os.sysconf_names:
+        free = float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+    for path in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
+        try:
+            free = min(free, float(Path(path).read_text()))
+        except (OSError, ValueError):
+            continue
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+        free = min(free, *(1024 * float(line.split()[1]) for line in lines if line.startswith("MemAvailable")))
+    except (OSError, ValueError, TypeError):
+        pass
+    return free

@@ -1,0 +1,63 @@
+"""Between noise and ε, before there is a training."""
+
+import math
+from typing import Any
+
+from dpfc_cli.methods import METHODS
+from dpfc_cli.privacy import accounting
+from dpfc_cli.privacy.facts import Facts
+
+_ANY = Facts(n=1, m=2, d=1)
+"""The number of releases of a method does not depend on the facts."""
+
+
+def epsilon_of(*, noise_multiplier: float, releases: int, delta: float) -> float:
+    """ε at δ of equal releases over all records, exactly. ValueError where δ is out of range.
+
+    Args:
+        noise_multiplier: σ, the standard deviation of the noise over the most that one record can change a release.
+        releases: how many there are.
+        delta: δ.
+
+    Example:
+        epsilon_of(noise_multiplier=10, releases=11, delta=1e-5)  # 1.264
+
+    """
+    return accounting.epsilon_for(accounting.mu_of_sigma(noise_multiplier, releases), delta)
+
+
+def noise_multiplier_of(*, epsilon: float, releases: int, delta: float) -> float:
+    """The noise multiplier with which that many equal releases cost ε at δ. ValueError where ε or δ is out of range."""
+    return math.sqrt(releases) / accounting.mu_for(epsilon, delta)
+
+
+def conversions(
+    *, noise_multiplier: float | None, epsilon: float | None, deltas: tuple[float, ...], steps: int | None
+) -> list[dict[str, Any]]:
+    """For every method and δ: what the noise is worth, or what noise ε takes; and the same by the paper's conversion.
+
+    steps: of the methods that iterate; None: their defaults.
+    """
+    rows = []
+    for method in METHODS.values():
+        iterates = "steps" in method.declared
+        planned = method.planned(_ANY, {"steps": steps} if iterates and steps else {}, True)
+        releases = method.plan(_ANY, planned).count
+        for delta in deltas:
+            row = {"method": method.name, "steps": planned.steps if iterates else None, "releases": releases}
+            rows.append({**row, "delta": delta, **_converted(noise_multiplier, epsilon, delta, releases)})
+    return rows
+
+
+def _converted(sigma: float | None, epsilon: float | None, delta: float, releases: int) -> dict[str, float]:
+    if sigma is not None:
+        paper = accounting.zcdp_epsilon(accounting.mu_of_sigma(sigma, releases), delta)
+        exact = epsilon_of(noise_multiplier=sigma, releases=releases, delta=delta)
+        return {"sigma": sigma, "epsilon": exact, "paper": max(paper, accounting.LEAST_EPSILON)}
+    assert epsilon is not None
+    exact = noise_multiplier_of(epsilon=epsilon, releases=releases, delta=delta)
+    return {
+        "epsilon": epsilon,
+        "sigma": exact,
+        "paper": math.sqrt(releases) / accounting.zcdp_mu(epsilon, delta),
+    }

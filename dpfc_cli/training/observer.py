@@ -1,0 +1,25 @@
+"""Who is told how a training goes, and who is asked before it is charged."""
+
+import warnings
+
+
+class TrainingWarning(UserWarning):
+    """Something that the user of a training should know before privacy is spent on it."""
+
+
+class Observer:
+    """Told how a training goes. This one issues Python warnings and says nothing else; the command line has its own."""
+
+    def warn(self, text: str) -> None:
+        """Told what will go badly."""
+        warnings.warn(text, TrainingWarning, stacklevel=4)
+
+    def say(self, text: str) -> None:
+        """Told what is worth knowing."""
+
+    def progress(self, stage: str, done: int, total: int | None) -> None:
+        """Told how much of a stage is done."""
+
+    def confirm(self, charge: str) -> bool:
+        """Asked once, before the charge, which the text describes. False: nothing is charged."""
+        return True

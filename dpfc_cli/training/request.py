@@ -1,0 +1,136 @@
+"""What is wanted of a training, before anything is computed or read."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, get_args
+
+from dpfc_cli.errors import UserError, parameter, unknown
+from dpfc_cli.features.reader import FeatureSet
+from dpfc_cli.methods import AnyMethod, method_named
+from dpfc_cli.privacy.accounting import Claim
+from dpfc_cli.privacy.facts import Adjacency, Facts
+
+SPLIT = "train"
+"""The split that is trained on."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Privacy:
+    """The privacy that is asked for: ε or a noise multiplier, at δ; or neither, which means no noise.
+
+    epsilon: ε. noise_multiplier: σ of each release, if all releases had the same. delta: δ; None: min(1e-5, 1/n).
+    allow_large_delta: accept a δ above 1/n. seed: reproducible noise for research, which protects nothing.
+    """
+
+    epsilon: float | None = None
+    noise_multiplier: float | None = None
+    delta: float | None = None
+    allow_large_delta: bool = False
+    seed: int | None = None
+
+    @property
+    def claim(self) -> Claim:
+        """What may be claimed of the head."""
+        if self.epsilon is None and self.noise_multiplier is None:
+            return "non-private"
+        return "private" if self.seed is None else "research"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """One training as it is asked for.
+
+    features: the private records. method: a method's name, or "auto". options: the method's options that are set, by
+    name. adjacency: which data sets are neighbours. public_features, tune_on: sets of public records, see
+    `training.public` and `training.tuning`. out: the head's file; None: a name of its own in `folder`. memory: bytes
+    that the training may take; None: what the machine has free.
+    """
+
+    features: FeatureSet
+    folder: Path
+    privacy: Privacy
+    method: str = "auto"
+    adjacency: Adjacency = "zero-out"
+    options: Mapping[str, Any] = field(default_factory=dict)
+    public_features: FeatureSet | None = None
+    tune_on: FeatureSet | None = None
+    out: Path | None = None
+    memory: float | None = None
+
+    @property
+    def facts(self) -> Facts:
+        """The public facts of the records."""
+        return facts_of(self.features, self.adjacency)
+
+    @property
+    def chosen(self) -> AnyMethod:
+        """The method of that name."""
+        return method_named(self.method, self.facts)
+
+
+def requested(
+    features: FeatureSet,
+    folder: Path,
+    *,
+    epsilon: float | None = None,
+    noise_multiplier: float | None = None,
+    non_private: bool = False,
+    delta: float | None = None,
+    allow_large_delta: bool = False,
+    seed: int | None = None,
+    adjacency: str | None = None,
+    options: Mapping[str, Any],
+    **others: Any,
+) -> Request:
+    """The request of a user. UserError where privacy is not stated exactly once, or where parameters contradict.
+
+    others: the other fields of `Request`.
+    """
+    if sum((epsilon is not None, noise_multiplier is not None, non_private)) != 1:
+        raise UserError(
+            f"State the privacy once: as {parameter('epsilon')}, as {parameter('noise_multiplier')} or as "
+            f"{parameter('non_private')}.",
+            f"To begin with: {parameter('epsilon')} 1.",
+            code="conflict",
+        )
+    noisy = {"delta": delta, "allow_large_delta": allow_large_delta or None, "seed": seed, "adjacency": adjacency}
+    idle = [name for name, value in noisy.items() if value is not None]
+    if non_private and idle:
+        raise UserError(
+            f"{parameter(idle[0])} has no effect with {parameter('non_private')}.",
+            "Leave it out.",
+            code="conflict",
+            parameter=idle[0],
+        )
+    neighbours: dict[str, Adjacency] = {name: name for name in get_args(Adjacency)}
+    if adjacency is not None and adjacency not in neighbours:
+        raise unknown("adjacency", adjacency, list(neighbours))
+    which = neighbours[adjacency or "zero-out"]
+    privacy = Privacy(
+        epsilon=epsilon,
+        noise_multiplier=noise_multiplier,
+        delta=delta,
+        allow_large_delta=allow_large_delta,
+        seed=seed,
+    )
+    return Request(
+        features=features,
+        folder=folder,
+        privacy=privacy,
+        adjacency=neighbours[adjacency or "zero-out"],
+        options=options,
+        **others,
+    )
+
+
+def facts_of(features: FeatureSet, adjacency: Adjacency = "zero-out") -> Facts:
+    """The public facts of a feature set's training split."""
+    manifest = features.manifest
+    return Facts(
+        n=features.split(SPLIT).n,
+        m=len(manifest.classes),
+        d=manifest.dim,
+        k=manifest.labels_per_record,
+        adjacency=adjacency,
+    )

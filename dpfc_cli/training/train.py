@@ -1,0 +1,170 @@
+"""A whole training, step by step: request → calibrated → checked → charged → trained.
+
+The command line, Python callers and experiments all come this way. None of them knows the order of the steps.
+"""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from dpfc_cli.errors import UserError
+from dpfc_cli.features.reader import FeatureSet
+from dpfc_cli.folders import heads_folder
+from dpfc_cli.training import public, tuning
+from dpfc_cli.training.account import Account
+from dpfc_cli.training.calibrate import calibrate
+from dpfc_cli.training.card import entry_of
+from dpfc_cli.training.charge import charge
+from dpfc_cli.training.check import Checked, check
+from dpfc_cli.training.observer import Observer
+from dpfc_cli.training.request import Request, requested
+from dpfc_cli.training.run import Trained, run
+from dpfc_cli.training.warn import warnings_of
+
+
+def plan(request: Request, observer: Observer) -> Checked:
+    """Everything of a training that costs no privacy: calibration, warnings, public records, checks, tuning.
+
+    Args:
+        request: what is wanted.
+        observer: told of warnings and progress.
+
+    Returns:
+        The training, ready to be charged. `checked.calibrated` has its plan and its guarantee.
+
+    Raises:
+        UserError: whatever can be refused.
+
+    """
+
+    def slow() -> None:
+        observer.say("Calibrating the noise for sampled releases. This takes some seconds.")
+
+    calibrated = calibrate(request.chosen, request.facts, request.options, request.privacy, slow)
+    informing, tuning_on, private = request.public_features, request.tune_on, request.features
+    if informing is not None:
+        public.check(calibrated, private, informing)
+    trials = None if tuning_on is None else tuning.prepare(calibrated, private, tuning_on, request.memory)
+    known = {each.folder: each for each in (tuning_on, informing) if each is not None}
+    said = [*warnings_of(calibrated), *(text for each in known.values() for text in public.warnings_of(each))]
+    for text in [*said, *([] if trials is None else tuning.warnings_of(trials))]:
+        observer.warn(text)
+    if informing is not None:
+        calibrated = public.inform(
+            calibrated,
+            private,
+            informing,
+            request.memory,
+            lambda done, total: observer.progress("Reading the public features", done, total),
+        )
+    checked = check(request, calibrated, observer)
+    if trials is not None:
+        stage = f"Tuning on {trials.known.name}"
+        tuned = tuning.tune(calibrated, trials, lambda done, n: observer.progress(stage, done, n))
+        checked = replace(checked, calibrated=tuned)
+    return checked
+
+
+def finish(checked: Checked, observer: Observer) -> Trained:
+    """Charge a training and run it, if the observer says yes.
+
+    Raises:
+        UserError: the observer said no, the place or the ledger cannot be written, or the head nowhere.
+        KeyboardInterrupt: it was stopped. A note of the exception says whether it was charged.
+
+    """
+    charged = None
+    try:
+        if not observer.confirm(charge_of(checked)):
+            raise UserError("Nothing was charged.", "No head was made.", code="declined")
+        charged = charge(checked)
+        return run(charged, observer)
+    except KeyboardInterrupt as stop:
+        stop.add_note(
+            "Nothing was charged, and no head was written."
+            if charged is None
+            else f"The training was charged to '{charged.receipt.ledger}' and stays charged. No head was written."
+        )
+        raise
+
+
+def charge_of(checked: Checked) -> str:
+    """What is charged to what, as a question says it: 'ε = 0.1 to digits-scattering'."""
+    claimed = checked.calibrated.claimed
+    return f"ε = {claimed.epsilon:g} to {checked.features.name}" if claimed else f"no ε to {checked.features.name}"
+
+
+def account_with(checked: Checked) -> Account:
+    """What will be spent on these records with a training that is not charged yet."""
+    return checked.account.with_planned(entry_of(checked.calibrated, checked.features, checked.path.name, ""))
+
+
+def train(
+    features: FeatureSet,
+    *,
+    method: str = "auto",
+    epsilon: float | None = None,
+    noise_multiplier: float | None = None,
+    non_private: bool = False,
+    delta: float | None = None,
+    allow_large_delta: bool = False,
+    adjacency: str | None = None,
+    public_features: FeatureSet | None = None,
+    tune_on: FeatureSet | None = None,
+    out: Path | str | None = None,
+    memory: float | None = None,
+    seed: int | None = None,
+    observer: Observer | None = None,
+    **options: Any,
+) -> Trained:
+    """Train a linear classifier on a feature set with differential privacy, and charge it to the set's ledger.
+
+    The privacy is stated once: as `epsilon`, as `noise_multiplier` or as `non_private=True`.
+
+    Args:
+        features: the private records; see `dpfc_cli.open_features`.
+        method: "auto", "dp-whitened", "dp-fc", "dp-ls", "dp-newton", "dp-sgd", "dp-momentum" or "dp-adam".
+        epsilon: ε to spend, 1e-4 to 100.
+        noise_multiplier: σ of each release, if all releases had the same.
+        non_private: train without noise, for comparison. The head claims ε = ∞.
+        delta: δ. Default: min(1e-5, 1/n).
+        allow_large_delta: accept a δ above 1/n.
+        adjacency: "zero-out" (default): one record may count as null. "replace-one": it may be any other record.
+        public_features: records that nobody needs to protect, from the same backbone, to steady the released moments.
+        tune_on: such records with labels, on which options are chosen at no cost in privacy.
+        out: the head's file. Default: a new name in the folder for heads.
+        memory: bytes that the training may take. Default: what the machine has free.
+        seed: reproducible noise for research. The head then claims nothing.
+        observer: told of warnings and progress. Default: warnings as Python warnings, and nothing else.
+        options: the method's own options, such as `steps=20`; see `dpfc train --help`.
+
+    Returns:
+        The head with its file, and what is spent on these records.
+
+    Raises:
+        UserError: something must be corrected. Nothing was charged, unless the head could be written nowhere.
+
+    Example:
+        trained = dpfc.train(dpfc.open_features("digits-scattering"), epsilon=1.0)
+        print(trained.head.statement()["this head"], trained.path)
+
+    """
+    observer = observer or Observer()
+    request = requested(
+        features,
+        heads_folder(),
+        epsilon=epsilon,
+        noise_multiplier=noise_multiplier,
+        non_private=non_private,
+        delta=delta,
+        allow_large_delta=allow_large_delta,
+        seed=seed,
+        adjacency=adjacency,
+        options=options,
+        method=method,
+        public_features=public_features,
+        tune_on=tune_on,
+        out=None if out is None else Path(out),
+        memory=memory,
+    )
+    return finish(plan(request, observer), observer)

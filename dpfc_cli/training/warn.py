@@ -1,0 +1,41 @@
+"""What public facts say will go badly, before anything is spent."""
+
+import math
+
+from dpfc_cli.training.calibrate import Calibrated
+
+WIDE = 8_192
+"""Dimensions from which decomposing a Gram matrix takes minutes to hours."""
+
+
+def warnings_of_width(d: int) -> list[str]:
+    """What so many dimensions mean."""
+    if d <= WIDE:
+        return []
+    return [
+        f"{d:,} dimensions make a Gram matrix of {8 * d**2 / 1e9:.1f} GB. After the last pass its decomposition takes "
+        "long. Fewer dimensions (extract with mean pooling) are faster and lose less to noise."
+    ]
+
+
+def warnings_of(calibrated: Calibrated) -> list[str]:
+    """What will go badly in this training.
+
+    A class mean of vectors of length 1 stands for n/m records; the noise in one release of it has length √d/μ.
+    """
+    facts, guarantee, said = calibrated.facts, calibrated.guarantee, warnings_of_width(calibrated.facts.d)
+    if guarantee is None:
+        return said
+    if guarantee.delta > 1 / facts.n:
+        said.append(
+            f"delta = {guarantee.delta:g} is larger than 1/n = {1 / facts.n:.2g}: a mechanism that publishes one whole "
+            "record would satisfy it."
+        )
+    signal, noise = facts.n / facts.m, math.sqrt(facts.d) / guarantee.mu
+    if signal < 2 * noise:
+        said.append(
+            f"the noise is larger than the signal: about {signal:,.0f} records per class against noise of length "
+            f"{noise:,.0f} ({facts.d} dimensions at epsilon = {guarantee.epsilon:g}). Expect a poor head. More "
+            "records, fewer dimensions or a larger epsilon help."
+        )
+    return said

@@ -1,0 +1,60 @@
+"""The generated documents are what their generators make of the stored results, to the letter."""
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from bench import ablation, accuracy, cells, reproduction, synthetic
+from dpfc_cli.privacy.oracle import Facts
+
+ROOT = Path(__file__).parents[2]
+CIFAR = {"cifar10-vit-ti16": Facts(50_000, 10, 192), "cifar100-vit-ti16": Facts(25_000, 100, 192)}
+NOT_IN_THE_TABLE = ("most-classes", "wide")
+
+
+@pytest.fixture(scope="module")
+def results() -> dict[str, float]:
+    return cells.read(ROOT / cells.RESULTS)
+
+
+def test_the_reproduction(results: dict[str, float], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def load(name: str) -> SimpleNamespace:
+        facts = CIFAR[name]
+        return SimpleNamespace(facts=facts, m=facts.m, x=np.zeros((facts.n, facts.d), bool))
+
+    monkeypatch.setattr(reproduction, "load", load)
+    monkeypatch.setattr(reproduction, "plot", lambda *_: None)
+    made = tmp_path / "reproduction.md"
+    reproduction.report(list(CIFAR), results, 5, made)
+    assert made.read_text("utf-8") == (ROOT / "docs/reproduction.md").read_text("utf-8")
+
+
+def test_the_accuracy(results: dict[str, float], monkeypatch: pytest.MonkeyPatch) -> None:
+    made_up = {name: f for name, f in synthetic.FAMILY.items() if name not in NOT_IN_THE_TABLE}
+    facts = CIFAR | {name: Facts(family.n, family.m, family.d) for name, family in made_up.items()}
+    norms = median_norms(results)
+
+    def load(name: str) -> SimpleNamespace:
+        return SimpleNamespace(facts=facts[name], x=np.array([[norms[name]]]))
+
+    monkeypatch.setattr(reproduction, "load", load)
+    monkeypatch.setattr(accuracy, "load", load)
+    tuned = [row for row in accuracy.TUNED if row != "dp-newton:1"]
+    wanted = accuracy.Wanted(list(facts), accuracy.UNTUNED, tuned, accuracy.EPSILONS, 5)
+    made = "\n".join(accuracy.report(wanted, results)) + "\n"
+    assert made == (ROOT / "docs/accuracy.md").read_text("utf-8")
+
+
+def test_the_table_of_ingredients(results: dict[str, float]) -> None:
+    sets = (*CIFAR, "many-classes", "tabular", "few-records")
+    made = "\n".join(ablation.table(sets, ablation.EPSILONS, 5, results))
+    assert f"\n\n{made}\n\n" in (ROOT / "docs/whitening.md").read_text("utf-8")
+
+
+def median_norms(results: dict[str, float]) -> dict[str, float]:
+    """The median norm of the features of each set, as the results have it among the clipping norms that were tried."""
+    tried = [json.loads(key) for key in results]
+    return {cell["data"]: cell["options"]["feature_clip"] for cell in tried if "feature_clip" in cell["options"]}

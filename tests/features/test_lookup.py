@@ -1,0 +1,97 @@
+"""A feature set is found by path, by name in the features folder, or as the newest one."""
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dpfc_cli.errors import UserError
+from dpfc_cli.features.importing import import_features
+from dpfc_cli.features.lookup import newest, open_features, placed, set_folder, set_of_training
+from dpfc_cli.features.manifest import MANIFEST
+
+
+@pytest.fixture(autouse=True)
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("DPFC_FEATURES", "sets")
+    np.savez("source.npz", features=np.ones((4, 2), np.float32), labels=[0, 1, 0, 1])
+    return tmp_path
+
+
+def make(folder: str, made_at: int) -> Path:
+    """A feature set. made_at: the date of its manifest, in seconds."""
+    import_features("source.npz", folder, classes=("a", "b"))
+    os.utime(Path(folder, MANIFEST), (made_at, made_at))
+    return Path(folder)
+
+
+def test_by_path_by_name_or_the_newest() -> None:
+    old, new, elsewhere = make("sets/old", 1), make("sets/new", 2), make("elsewhere/old", 3)
+    assert open_features("old").folder == open_features(Path("old")).folder == old
+    assert open_features("elsewhere/old").folder == elsewhere
+    assert open_features(elsewhere.resolve()).folder == elsewhere.resolve()
+    assert open_features().folder == newest(Path("sets")).folder == new
+
+
+def test_a_path_comes_before_a_name() -> None:
+    make("sets/mine", 1)
+    here = make("mine", 2)
+    assert open_features("mine").folder == here
+    Path("sets/other").mkdir()
+    Path("other").mkdir()
+    (Path("sets") / "other" / MANIFEST).symlink_to(Path("sets/mine").resolve() / MANIFEST)
+    # A folder that holds no set is none.
+    assert open_features("other").folder == Path("sets/other")
+
+
+def test_a_set_being_made_is_not_the_newest_and_neither_is_one_that_cannot_be_looked_at() -> None:
+    made = make("sets/made", 1)
+    Path("sets/half.partial").mkdir()
+    Path("sets/half.partial", MANIFEST).write_text("{}")
+    Path("sets/looped").mkdir()
+    Path("sets/looped", MANIFEST).symlink_to(MANIFEST)
+    assert open_features().folder == made
+    with pytest.raises(UserError, match="cannot be read: Too many levels") as caught:
+        open_features("looped")
+    assert caught.value.code == "unreadable"
+
+
+@pytest.mark.parametrize("given", [None, "nowhere", "some/where", Path("nowhere")])
+def test_where_there_is_none_it_says_so(given: str | Path | None) -> None:
+    with pytest.raises(UserError, match=r"No feature set|no feature set") as caught:
+        open_features(given)
+    assert caught.value.code == "missing"
+    assert caught.value.fields["path"] == str(given or "sets")
+
+
+def test_a_folder_without_a_set_is_found_if_the_caller_accepts_it() -> None:
+    """For what outlives a set, such as a ledger."""
+    assert set_folder("gone", lambda folder: folder == Path("sets/gone")) == Path("sets/gone")
+    assert set_folder("gone", lambda folder: True) == Path("gone")
+    made = make("sets/gone", 1)
+    assert set_folder("gone", lambda folder: True) == made
+    with pytest.raises(UserError):
+        set_folder("never", lambda folder: False)
+
+
+def test_a_new_set_lies_in_the_features_folder_unless_a_path_is_given() -> None:
+    assert placed("mine") == Path("sets/mine")
+    for path in ("a/mine", "/mine"):
+        assert placed(path) == Path(path)
+
+
+def test_the_set_of_a_training_is_known_by_the_name_of_its_real_folder() -> None:
+    assert set_of_training("real") is None
+    elsewhere = make("elsewhere/real", 1)
+    Path("sets").mkdir()
+    Path("sets/link").symlink_to(elsewhere.resolve())
+    found = set_of_training("real")
+    assert found is not None
+    assert (found.folder, found.name) == (Path("sets/link"), "real")
+    assert set_of_training("link") is None
+    newer = make("sets/real", 2)
+    found = set_of_training("real")
+    assert found is not None
+    assert found.folder == newer
