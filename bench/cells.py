@@ -26,8 +26,8 @@ from dpfc_cli.privacy import accounting
 from dpfc_cli.privacy import curator as curator_module
 from dpfc_cli.privacy.chain import Clip
 from dpfc_cli.privacy.curator import BlockStream, Curator, NonPrivate, Unprotected
-from dpfc_cli.privacy.noise import Bits, SeededBits
 from dpfc_cli.privacy.facts import Facts
+from dpfc_cli.privacy.noise import Bits, SeededBits
 from dpfc_cli.privacy.oracle import Mechanism
 from dpfc_cli.privacy.queries import ClassGrams, ClassSums, Gradient, Grid, Hessians, Query
 from dpfc_cli.training.calibrate import calibrate

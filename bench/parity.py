@@ -23,7 +23,10 @@ def main() -> None:
     expected = stored["features_224"]
     norms = np.linalg.norm(expected, axis=1)
 
-    for name, geometry in (("resized_224", Geometry((224, 224), 224)), ("paper_crop_256", Geometry((384, 384), 256))):
+    for name, geometry in (
+        ("resized_224", Geometry(resize=(224, 224), crop=224)),
+        ("paper_crop_256", Geometry(resize=(384, 384), crop=256)),
+    ):
         planes = np.asarray(resized(stored["pixels"], geometry)).transpose(0, 2, 3, 1)
         print(f"{name}: {int((planes != stored[name]).sum())} of {planes.size} bytes differ from Pillow's")
 

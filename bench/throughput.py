@@ -31,7 +31,7 @@ Contender = Callable[[], Any]
 
 
 def weights(size: int) -> tuple[dict[str, np.ndarray], list[dict[str, np.ndarray]]]:
-    """Random weights of the real sizes, in the layout of `dpfc_cli.backbones.vit`."""
+    """Random weights of the real sizes, in the layout of `dpfc_cli.backbones.vision_transformer.vit`."""
     random = np.random.default_rng(0)
     count = (size // PATCH) ** 2
 
@@ -59,9 +59,9 @@ def weights(size: int) -> tuple[dict[str, np.ndarray], list[dict[str, np.ndarray
 
 
 def ours(size: int, batch: int, precision: str) -> Contender:
-    from dpfc_cli.backbones import checkpoint, transformer, vit
     from dpfc_cli.backbones.geometry import Geometry
-    from dpfc_cli.backbones.models import HALF
+    from dpfc_cli.backbones.vision_transformer import checkpoint, transformer, vit
+    from dpfc_cli.backbones.vision_transformer.models import HALF
 
     dtype = transformer.DTYPES[precision]
 
@@ -71,16 +71,19 @@ def ours(size: int, batch: int, precision: str) -> Contender:
 
     outer, blocks = weights(size)
     parameters = checkpoint.Parameters(
-        "timm",
-        typed(outer),
-        [typed(block) for block in blocks],
-        HEADS,
+        dialect="timm",
+        outer=typed(outer),
+        blocks=[typed(block) for block in blocks],
+        heads=HEADS,
     )
-    architecture = vit.Architecture(HEADS, 1e-6, "gelu", "cls")
-    recipe = transformer.Recipe("native", Geometry(size, size), HALF, HALF)
-    shape = (size, size, 3)
     backbone = transformer.Transformer(
-        {"name": "vit-b16"}, parameters, architecture, recipe, shape, batch, prepared=True
+        {"name": "vit-b16"},
+        parameters,
+        architecture=vit.Architecture(heads=HEADS, epsilon=1e-6, activation="gelu", pool="cls"),
+        recipe=transformer.Recipe(name="native", geometry=Geometry(resize=size, crop=size), mean=HALF, std=HALF),
+        image_shape=(size, size, 3),
+        batch=batch,
+        prepared=True,
     )
     pixels = bytes_of(size, batch)
     return lambda: backbone(pixels)

@@ -33,15 +33,11 @@ def identity_of(
     """What a feature set is made of and how: a set of another identity is not gone on with. other: options that change
     the features or the records; None is the default, and left out.
     """
-    preparation = None
-    if geometry is not None:
-        resize = geometry.resize if isinstance(geometry.resize, int) else list(geometry.resize)
-        preparation = {"resize": resize, "crop": geometry.crop, "filter": geometry.filter}
     return {
         "dataset": source.name,
         "listing": {name: split.listing for name, split in source.splits.items()},
         "backbone": backbone.describe(),
-        "preparation": preparation,
+        "preparation": None if geometry is None else geometry.describe(),
         "dtype": dtype,
         **({"classes": list(source.classes)} if source.renumbered else {}),
         **{name: value for name, value in other.items() if value is not None},
@@ -104,7 +100,7 @@ def run(
             with writer.shard(planned) as sink:
                 for _, batch, features in computed:
                     stop = batch.start + len(features)
-                    sink.append(features, labels[batch.start : stop], ~batch.whole)
+                    sink.append(features, labels[batch.start : stop], batch.null)
                     done += len(features)
                     if advance:
                         advance(done, total)

@@ -21,7 +21,7 @@ from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.features.writer import FeatureWriter, Task
 from dpfc_cli.images import Geometry, ImageSet, open_images
 
-SQUARE = Geometry(8, 8)
+SQUARE = Geometry(resize=8, crop=8)
 
 
 class Means:
@@ -231,7 +231,7 @@ def test_the_fingerprint_names_the_recipe_and_not_the_records(pictures, tmp_path
     other = open_images(f"imagefolder:{pictures}", geometry=SQUARE)
     assert other.splits["train"].listing != source.splits["train"].listing
     assert fingerprint(other) == first
-    assert fingerprint(geometry=Geometry(9, 8)) != first
+    assert fingerprint(geometry=Geometry(resize=9, crop=8)) != first
     assert fingerprint(dtype="float32") != first
     manifest = extraction.manifest_of(
         source, Means(), "float16", extraction.identity_of(source, Means(), "float16", SQUARE)

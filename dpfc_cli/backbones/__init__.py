@@ -1,101 +1,99 @@
-"""Pixel batches in, feature batches out.
+"""Backbones: batches of pictures in, batches of feature vectors out.
 
-A backbone is frozen: it was fixed before anyone saw the private pictures, and a record's features are a function of its
-own pixels alone. That is what lets everything after it count privacy per record: a backbone that normalised by batch
-statistics, say, would let one picture move all the others' features, and no clipping in the core could undo that.
+A backbone is frozen. It was fixed before anyone saw the private pictures, and the features of a record depend on the
+pixels of that record alone. Everything after the backbone counts privacy per record, and relies on this. A backbone
+that normalised by the statistics of a batch, for example, would let one picture change the features of all others, and
+no clipping could undo that.
 
-Names are needed by `--help`, so this module imports no JAX; the modules that compute do, on `load`.
+The models belong to families (`Family`), and everything here follows from the table `FAMILIES`. The command line needs
+the names for `--help`, so importing this module imports no JAX. `load` does.
 """
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Iterable
 
-from dpfc_cli.backbones import models
-from dpfc_cli.backbones.models import MODELS
-from dpfc_cli.errors import UserError, unknown
+from dpfc_cli.backbones.backbone import Backbone, Progress
+from dpfc_cli.backbones.families import FAMILIES
+from dpfc_cli.backbones.family import DEFAULT_RECIPE, Family, Options
+from dpfc_cli.backbones.geometry import Geometry
+from dpfc_cli.backbones.scattering import UNPOOLED
+from dpfc_cli.errors import UserError, parameter, unknown
 
-if TYPE_CHECKING:
-    import jax
-    import numpy as np
+__all__ = [
+    "BACKBONES",
+    "FAMILIES",
+    "POOLINGS",
+    "PRECISIONS",
+    "PREPROCESS",
+    "UNPOOLED",
+    "Backbone",
+    "Family",
+    "Geometry",
+    "Options",
+    "Progress",
+    "check",
+    "geometry_of",
+    "load",
+    "own_pool",
+]
 
-    from dpfc_cli.backbones.geometry import Geometry
 
-SCATTERING = "scattering"
-BACKBONES: tuple[str, ...] = (SCATTERING, *MODELS)
-POOLINGS: tuple[str, ...] = ("none", "mean", "cls", "map")
-PREPROCESS: tuple[str, ...] = ("paper", "native")
-PRECISIONS: tuple[str, ...] = ("float32", "bfloat16")
-UNPOOLED = 32
-"""Pixels a side up to which scattering is not pooled by default."""
-
-Progress = Callable[[str, int, int | None], None]
+def _union(groups: Iterable[tuple[str, ...]]) -> tuple[str, ...]:
+    """Every name once, in the order of the groups."""
+    return tuple(dict.fromkeys(name for group in groups for name in group))
 
 
-class Backbone(Protocol):
-    """uint8 pixels (B, H, W, C) to float32 features (B, dim), row by row.
+_FAMILY_OF: dict[str, Family] = {name: family for family in FAMILIES for name in family.models}
 
-    batch: the natural number of rows a call, chosen so that memory stays bounded. Any other B is right, too: it is
-    padded to batches of that one shape, so that the program is compiled once. The last bits of a row may depend on its
-    place in the batch (the order of a sum does), never on what the other rows hold.
+BACKBONES: tuple[str, ...] = tuple(_FAMILY_OF)
+POOLINGS: tuple[str, ...] = _union(family.poolings for family in FAMILIES)
+PREPROCESS: tuple[str, ...] = _union(family.recipes for family in FAMILIES)
+PRECISIONS: tuple[str, ...] = _union(family.precisions for family in FAMILIES)
+
+
+def check(
+    name: str,
+    pool: str | None = None,
+    preprocess: str = DEFAULT_RECIPE,
+    weights: str | None = None,
+    *,
+    batch: int | None = None,
+    precision: str = "float32",
+) -> None:
+    """Refuse everything that is seen to be wrong without fetching or loading anything.
+
+    Args:
+        name: a model, one of `BACKBONES`.
+        pool: one of `POOLINGS`; None: the model's own.
+        preprocess: one of `PREPROCESS`.
+        weights: a file, a folder or `hf:owner/name[/file]`; None: the published weights.
+        batch: pictures per call; None: the model chooses.
+        precision: one of `PRECISIONS`.
+
+    Raises:
+        UserError: a name is unknown, or the options do not fit the model.
+
     """
-
-    name: str
-    dim: int
-    batch: int
-
-    def describe(self) -> dict[str, Any]:
-        """What the manifest states about the features: plain JSON values."""
-        ...
-
-    def __call__(self, pixels: "np.ndarray") -> "np.ndarray": ...
-
-    def submit(self, pixels: "np.ndarray") -> "jax.Array":
-        """The same for at most `batch` rows, without waiting: the host may decode on while the device computes.
-
-        `np.asarray` of the result waits. The pixels are copied: their array may be filled anew at once.
-        """
-        ...
-
-
-def check(name: str, pool: str | None, preprocess: str = "paper", weights: str | None = None) -> None:
-    """UserError for what is seen to be wrong without fetching anything. pool None: the backbone's own."""
-    if name not in BACKBONES:
-        raise unknown("model", name, BACKBONES)
-    if pool is not None and pool not in POOLINGS:
-        raise unknown("pooling", pool, POOLINGS)
-    if preprocess not in PREPROCESS:
-        raise unknown("preprocessing", preprocess, PREPROCESS)
-    if name != SCATTERING:
-        models.check(name, pool, weights)
-        if weights is not None:
-            from dpfc_cli.backbones import hub
-
-            hub.check(weights)
-        return
-    if weights is not None:
-        raise UserError("scattering has no weights.", "Leave --weights away, or choose another --model.")
-    if preprocess != PREPROCESS[0]:
-        raise UserError("scattering has no preprocessing of its own.", "Leave --preprocess away.")
-    if pool not in (None, "none", "mean"):
-        raise UserError(f"scattering has no '{pool}' feature.", "Leave --pool away, or choose mean.")
+    options = Options(pool=pool, preprocess=preprocess, weights=weights, batch=batch, precision=precision)
+    _check(_family_of(name), name, options)
 
 
 def own_pool(name: str, image_shape: tuple[int, int, int]) -> str | None:
-    """The pooling of a backbone that leaves it open, unless the user says otherwise; None: its weights decide.
+    """The pooling that a model uses if the user names none.
 
-    Scattering has 81 numbers per channel for each 4 × 4 pixels: kept apart up to MNIST's and CIFAR's size, beyond which
-    they make tens of thousands of dimensions that no Gram matrix holds.
+    Args:
+        name: a model, one of `BACKBONES`.
+        image_shape: (H, W, C) of the pictures.
+
+    Returns:
+        One of `POOLINGS`; None if the weights decide.
+
     """
-    if name != SCATTERING:
-        return None
-    return "none" if max(image_shape[:2]) <= UNPOOLED else "mean"
+    return _family_of(name).own_pool(name, image_shape)
 
 
-def geometry(name: str, preprocess: str) -> "Geometry | None":
-    """How pictures become what the backbone looks at; None where it takes the data set's own size."""
-    if name == SCATTERING:
-        return None
-    return models.geometry(name, preprocess)
+def geometry_of(name: str, preprocess: str) -> Geometry | None:
+    """How pictures are resized and cropped for a model; None if the model takes them at their own size."""
+    return _family_of(name).geometry(name, preprocess)
 
 
 def load(
@@ -103,40 +101,68 @@ def load(
     image_shape: tuple[int, int, int],
     pool: str | None = None,
     *,
-    preprocess: str = "paper",
+    preprocess: str = DEFAULT_RECIPE,
     weights: str | None = None,
     batch: int | None = None,
     precision: str = "float32",
     prepared: bool = False,
     progress: Progress | None = None,
 ) -> Backbone:
-    """The backbone for pictures of image_shape (H, W, C). UserError for what it does not know or cannot take.
+    """Load a backbone for pictures of one shape.
 
-    weights: a file, a folder or `hf:owner/name[/file]`; None is the model's public home. batch: rows a call; None lets
-    the backbone choose. precision: of the arithmetic; features are float32 in any case. prepared: the pictures were
-    resized and cropped as `geometry` says. progress(what, done, total) is told of the bytes of a download.
+    Args:
+        name: a model, one of `BACKBONES`.
+        image_shape: (H, W, C) of the pictures.
+        pool: one of `POOLINGS`; None: the model's own.
+        preprocess: one of `PREPROCESS`.
+        weights: a file, a folder or `hf:owner/name[/file]`; None: the published weights, which are downloaded.
+        batch: pictures per call; None: the model chooses.
+        precision: of the arithmetic, one of `PRECISIONS`. Features are float32 in any case.
+        prepared: whether the pictures were resized and cropped already, as `geometry_of` says.
+        progress: it is told how many bytes of a file were downloaded.
+
+    Returns:
+        The backbone.
+
+    Raises:
+        UserError: a name is unknown, the options do not fit the model, or the weights cannot be used.
+
+    Example:
+        >>> backbone = load("scattering", (32, 32, 3))
+        >>> backbone(pixels).shape  # pixels: uint8 (100, 32, 32, 3)
+        (100, 15552)
+
     """
-    check(name, pool, preprocess, weights)
-    if precision not in PRECISIONS:
-        raise unknown("precision", precision, PRECISIONS)
-    if name == SCATTERING:
-        if batch is not None or precision != PRECISIONS[0]:
-            raise UserError(
-                "scattering chooses its batch itself and computes in float32.", "Leave --batch and --precision away."
-            )
-        from dpfc_cli.backbones import scattering
+    options = Options(pool=pool, preprocess=preprocess, weights=weights, batch=batch, precision=precision)
+    family = _family_of(name)
+    _check(family, name, options)
+    return family.load(name, image_shape, options, prepared=prepared, progress=progress)
 
-        return scattering.load(name, image_shape, pool or own_pool(name, image_shape) or "none")
-    from dpfc_cli.backbones import transformer
 
-    return transformer.load(
-        name,
-        image_shape,
-        pool,
-        preprocess=preprocess,
-        weights=weights,
-        batch=batch,
-        precision=precision,
-        prepared=prepared,
-        progress=progress,
+def _family_of(name: str) -> Family:
+    if name not in _FAMILY_OF:
+        raise unknown("model", name, BACKBONES)
+    return _FAMILY_OF[name]
+
+
+def _check(family: Family, name: str, options: Options) -> None:
+    """Compare the options with the tables, then let the family check the rest."""
+    chosen = (
+        ("pool", "pooling", options.pool, POOLINGS, family.poolings),
+        ("preprocess", "preprocessing", options.preprocess, PREPROCESS, family.recipes or (DEFAULT_RECIPE,)),
+        ("precision", "precision", options.precision, PRECISIONS, family.precisions),
     )
+    for _, kind, value, known, _ in chosen:
+        if value is not None and value not in known:
+            raise unknown(kind, value, known)
+    for option, kind, value, _, own in chosen:
+        if value is not None and value not in own:
+            raise UserError(
+                f"The model {name} has no {kind} '{value}'.",
+                f"Leave out {parameter(option)}, or use one that it has: {', '.join(own)}.",
+                code="conflict",
+                parameter=option,
+                model=name,
+                known=list(own),
+            )
+    family.check(name, options)

@@ -1,19 +1,35 @@
-"""How a picture of any size becomes the square that a backbone looks at."""
+"""The geometry of preprocessing: how a picture of any size becomes the square that a backbone takes."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 Filter = Literal["bicubic", "bilinear"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Geometry:
-    """Resize, then crop the centre.
+    """Resize a picture, then crop its centre.
 
-    resize: (height, width) to squash the picture to, or the length of its shorter side, its shape kept. crop: side of
-    the central square that is kept. filter: of the resizing, always with antialiasing.
+    Attributes:
+        resize: (height, width) in pixels, which may change the aspect ratio; or the length of the shorter side, which
+            keeps it.
+        crop: side of the central square, in pixels.
+        filter: how to resize. Resizing always uses antialiasing.
+
     """
 
     resize: int | tuple[int, int]
     crop: int
     filter: Filter = "bicubic"
+
+    def resized(self, height: int, width: int) -> tuple[int, int]:
+        """(height, width) of a picture after resizing and before the crop. The longer side is rounded down."""
+        if not isinstance(self.resize, int):
+            return self.resize
+        shorter = min(height, width)
+        return self.resize * height // shorter, self.resize * width // shorter
+
+    def describe(self) -> dict[str, Any]:
+        """The geometry as JSON values, as manifests state it."""
+        resize = self.resize if isinstance(self.resize, int) else list(self.resize)
+        return {"resize": resize, "crop": self.crop, "filter": self.filter}

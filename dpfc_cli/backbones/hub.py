@@ -1,20 +1,18 @@
-"""Where the weights are: a file, a folder, or a repository of the Hugging Face hub.
+"""Where the weights are: in a file, in a folder, or in a repository of the Hugging Face hub.
 
-Downloads are huggingface_hub's: its cache, its offline mode (HF_HUB_OFFLINE), its mirrors (HF_ENDPOINT), its tokens
-and its resuming work as its documentation says. (It goes on after a broken connection. Since its version 2 a process
-that was killed leaves nothing to go on from, but for what hf_xet has in its own cache.)
+huggingface_hub downloads them. Its cache, its offline mode (HF_HUB_OFFLINE), its mirrors (HF_ENDPOINT), its tokens and
+its way to continue a download work as its documentation says. (After a broken connection it continues. Since its
+version 2, a process that was killed leaves nothing to continue from, except what hf_xet keeps in its own cache.)
 """
 
 import json
 import re
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dpfc_cli.errors import UserError, sentence
-
-Progress = Callable[[str, int, int | None], None]
+from dpfc_cli.backbones.backbone import Progress
+from dpfc_cli.errors import Code, UserError, parameter, sentence
 
 INDEX = "model.safetensors.index.json"
 _PICKLES = (".pt", ".pth", ".bin", ".ckpt", ".pkl", ".pickle", ".tar")
@@ -24,7 +22,14 @@ _REPOSITORY = re.compile(r"hf:(?P<repository>[^/\s]+/[^/\s]+)(?:/(?P<file>\S+))?
 
 @dataclass(frozen=True)
 class Located:
-    """Weights on this machine. id: `hf:owner/name/file`, or the file's name. config: config.json's content, or {}."""
+    """Weights on this machine.
+
+    Attributes:
+        id: `hf:owner/name/file`, or the name of a local file.
+        files: the files that hold the weights, in order.
+        config: the content of the config.json beside them; {} if there is none.
+
+    """
 
     id: str
     files: tuple[Path, ...]
@@ -32,11 +37,24 @@ class Located:
 
 
 def check(weights: str) -> None:
-    """UserError for what cannot be read, before anything is fetched."""
+    """Refuse weights that cannot be read, before anything is fetched.
+
+    Args:
+        weights: a file, a folder or `hf:owner/name[/file]`.
+
+    Raises:
+        UserError: there is no such file, or its name shows that it holds no weights.
+
+    """
     if weights.startswith("hf:"):
         found = _REPOSITORY.fullmatch(weights)
         if found is None:
-            raise UserError(f"'{weights}' names no repository.", "Write hf:OWNER/NAME, or hf:OWNER/NAME/FILE.")
+            raise UserError(
+                f"'{weights}' does not name a repository.",
+                "Write hf:OWNER/NAME, or hf:OWNER/NAME/FILE.",
+                parameter="weights",
+                value=weights,
+            )
         if found["file"]:
             _check_suffix(found["file"])
         return
@@ -44,13 +62,28 @@ def check(weights: str) -> None:
     if path.is_dir():
         _in_folder(path)
     elif not path.is_file():
-        raise UserError(f"There are no weights at '{weights}'.", "Name a file, its folder, or hf:OWNER/NAME.")
+        raise UserError(
+            f"There are no weights at '{weights}'.",
+            "Name a file, its folder, or hf:OWNER/NAME.",
+            code="missing",
+            parameter="weights",
+            path=str(path),
+        )
     else:
         _check_suffix(path.name)
 
 
 def locate(weights: str, progress: Progress | None = None) -> Located:
-    """The files of `weights`, fetched if they are not here yet."""
+    """Find the files of weights, and fetch them if they are not on this machine.
+
+    Args:
+        weights: a file, a folder or `hf:owner/name[/file]`.
+        progress: it is told how many bytes of a file were downloaded.
+
+    Raises:
+        UserError: the weights cannot be found or fetched.
+
+    """
     check(weights)
     if found := _REPOSITORY.fullmatch(weights):
         return _fetch(found["repository"], found["file"], progress)
@@ -71,28 +104,41 @@ def _in_folder(folder: Path) -> tuple[Path, ...]:
         if pickled is not None and not files:
             _check_suffix(pickled.name)
         raise UserError(
-            f"'{folder}' holds {len(files)} files of weights ({', '.join(_KNOWN)}).", "Name the one that is meant."
+            f"The folder '{folder}' holds {len(files)} files of weights ({', '.join(_KNOWN)}).",
+            f"Name one file with {parameter('weights')}.",
+            code="missing" if not files else "conflict",
+            parameter="weights",
+            path=str(folder),
+            found=[file.name for file in files],
         )
     return (files[0],)
 
 
 def _files(path: Path) -> tuple[Path, ...]:
-    """The file, or all files that an index names."""
+    """The file itself, or all files that an index names."""
     if not path.name.endswith(".index.json"):
         return (path,)
-    files = tuple(path.parent / name for name in _shards(path))
+    files = tuple(path.parent / name for name in _parts(path))
     for file in files:
         if not file.is_file():
-            raise UserError(f"'{path.name}' names '{file.name}', which is not beside it.", "Get that file, too.")
+            raise UserError(
+                f"The index '{path}' names the file '{file.name}', which is not in its folder.",
+                "Get that file, too.",
+                code="missing",
+                path=str(file),
+            )
     return files
 
 
-def _shards(index: Path) -> list[str]:
+def _parts(index: Path) -> list[str]:
+    """The names of the files that an index names."""
     names = _json(index).get("weight_map")
     if not isinstance(names, dict) or not all(
         isinstance(name, str) and Path(name).name == name and name.endswith(".safetensors") for name in names.values()
     ):
-        raise UserError(f"'{index}' is no index of .safetensors files.", "Get it anew.")
+        raise UserError(
+            f"'{index}' is not an index of .safetensors files.", "Get the file again.", code="damaged", path=str(index)
+        )
     return sorted(set(names.values()))
 
 
@@ -100,7 +146,9 @@ def _json(path: Path) -> dict[str, Any]:
     try:
         content = json.loads(path.read_text("utf-8"))
     except ValueError as error:
-        raise UserError(f"'{path}' is not JSON: {error}.", "Get it anew.") from error
+        raise UserError(
+            f"'{path}' is not JSON: {error}.", "Get the file again.", code="damaged", path=str(path)
+        ) from error
     return content if isinstance(content, dict) else {}
 
 
@@ -108,12 +156,23 @@ def _check_suffix(name: str) -> None:
     if name.endswith(_PICKLES):
         stem = name.rpartition("/")[2].rpartition(".")[0]
         raise UserError(
-            f"'{name}' is a pickle: to open it is to run whatever code it holds.",
-            "Convert it where that code may do no harm: torch.load(FILE, weights_only=True), then "
+            f"'{name}' is a pickle. Whoever opens a pickle runs the code in it.",
+            "Convert it on a machine where that code can do no harm: torch.load(FILE, weights_only=True), then "
             f"safetensors.torch.save_file(tensors, '{stem}.safetensors').",
+            code="unsupported",
+            parameter="weights",
+            path=name,
+            known=list(_KNOWN),
         )
     if not name.endswith((*_KNOWN, ".index.json")):
-        raise UserError(f"'{name}' is no file of weights.", f"Known are {' and '.join(_KNOWN)}.")
+        raise UserError(
+            f"'{name}' is not a file of weights.",
+            f"Use a file with a name that ends in {' or '.join(_KNOWN)}.",
+            code="unsupported",
+            parameter="weights",
+            path=name,
+            known=list(_KNOWN),
+        )
 
 
 def _fetch(repository: str, file: str | None, progress: Progress | None) -> Located:
@@ -125,8 +184,11 @@ def _fetch(repository: str, file: str | None, progress: Progress | None) -> Loca
                 break
         else:
             raise UserError(
-                f"'{repository}' holds no model.safetensors.",
-                f"If its weights have another name, say hf:{repository}/FILE. Pickles (.bin, .pt) are not opened.",
+                f"The repository '{repository}' has no file model.safetensors.",
+                f"If its weights have another name, write hf:{repository}/FILE. Pickles (.bin, .pt) are not opened.",
+                code="missing",
+                parameter="weights",
+                repository=repository,
             )
     else:
         path = _download(repository, file, progress)
@@ -135,7 +197,7 @@ def _fetch(repository: str, file: str | None, progress: Progress | None) -> Loca
     folder = file.rpartition("/")[0]
     beside = f"{folder}/" if folder else ""
     if file.endswith(".index.json"):
-        files = tuple(_path(_download(repository, beside + name, progress)) for name in _shards(path))
+        files = tuple(_path(_download(repository, beside + name, progress)) for name in _parts(path))
     config = _download(repository, f"{beside}config.json", progress, optional=True)
     return Located(f"hf:{repository}/{file}", files, _json(config) if config else {})
 
@@ -146,38 +208,48 @@ def _path(path: Path | None) -> Path:
 
 
 def _download(repository: str, file: str, progress: Progress | None, optional: bool = False) -> Path | None:
-    """The file in the cache; None if it is optional and the repository has none. UserError for all that goes wrong."""
+    """The file in the cache, fetched if it is not there; None if it is optional and the repository does not have it.
+
+    Raises UserError for everything that goes wrong.
+    """
     from huggingface_hub import _CACHED_NO_EXIST, hf_hub_download, try_to_load_from_cache
     from huggingface_hub import errors as hub
 
+    code: Code = "unreadable"
     try:
         if not isinstance(try_to_load_from_cache(repository, file), str):
             _reach(repository, file)
         return Path(hf_hub_download(repository, file, tqdm_class=_meter(file, progress)))
     except hub.LocalEntryNotFoundError:
-        # The cache remembers what the hub said not to exist.
+        # The cache also remembers which files the hub does not have.
         if optional and try_to_load_from_cache(repository, file) is _CACHED_NO_EXIST:
             return None
         problem = "it is not in the cache, and the hub cannot be reached (or HF_HUB_OFFLINE is set)"
     except hub.EntryNotFoundError:
         if optional:
             return None
-        problem = "the repository has no such file"
+        problem, code = "the repository has no such file", "missing"
     except hub.GatedRepoError:
         problem = "its owner gives access on request only; ask for it there, then log in with `hf auth login`"
     except hub.RepositoryNotFoundError:
-        problem = "there is no such public repository"
-    except Exception as error:  # its transport's exceptions have changed their library twice
+        problem, code = "there is no such public repository", "missing"
+    except Exception as error:  # The library changed twice which exceptions the network raises.
         problem = (sentence(error).splitlines()[0].rstrip(".")) or type(error).__name__
     raise UserError(
-        f"'{file}' of '{repository}' could not be had from the Hugging Face hub: {problem}.",
-        "Check the name and the network and try again, or get the file by other means and name it with --weights.",
+        f"'{file}' of '{repository}' cannot be fetched from the Hugging Face hub: {problem}.",
+        "Check the name and the network and try again. Or get the file in another way and name it with "
+        f"{parameter('weights')}.",
+        code=code,
+        parameter="weights",
+        repository=repository,
+        file=file,
     )
 
 
 def _reach(repository: str, file: str) -> None:
-    """LocalEntryNotFoundError where the hub cannot be reached: asked for a file that is not in the cache, the library
-    would try six times, half a minute long, and log each.
+    """Raise LocalEntryNotFoundError if the hub cannot be reached.
+
+    Without this, the library would try six times to fetch the file, for half a minute, and log each time.
     """
     from huggingface_hub import errors as hub
     from huggingface_hub import get_hf_file_metadata, hf_hub_url
@@ -185,20 +257,20 @@ def _reach(repository: str, file: str) -> None:
     try:
         get_hf_file_metadata(hf_hub_url(repository, file))
     except hub.HfHubHTTPError:
-        # It answered; what, is for the download to say.
+        # The hub answered. The download then raises what it answered.
         return
-    except Exception as error:  # as in `_download`
+    except Exception as error:  # As in `_download`.
         raise hub.LocalEntryNotFoundError(str(error)) from error
 
 
 def _meter(file: str, progress: Progress | None) -> type[Any]:
-    """The class huggingface_hub reports bytes to: it draws nothing and tells `progress`."""
+    """The class that huggingface_hub reports bytes to. It draws nothing and calls `progress`."""
     from huggingface_hub.utils.tqdm import tqdm
 
     class Meter(tqdm):
         def __init__(self, *args: Any, **kwargs: Any) -> None:
             super().__init__(*args, **{**kwargs, "disable": True})  # type: ignore[no-untyped-call]
-            # Disabled, tqdm does not count.
+            # tqdm does not count while it is disabled.
             self.received, self.expected = kwargs.get("initial") or 0, kwargs.get("total")
 
         def update(self, n: float | None = 1) -> None:

@@ -1,10 +1,11 @@
-"""Bytes to what a Vision Transformer sees, on the device: resize, crop, grey to colour, normalise.
+"""Preprocessing on the device: resize, crop, turn grey into colour, normalise, cut into patches.
 
-**Resizing is Pillow's, bit for bit**, so that a picture has the same features whether it is resized here (data sets of
-one small size) or by the workers that decode pictures of many sizes. Pillow multiplies bytes by 22-bit integers, adds
-up, and rounds to bytes after the horizontal and again after the vertical pass. Accelerators multiply floats: each
-weight is split into two 11-bit halves, whose products with bytes and sums of up to 64 of them stay below 2^24, exact in
-float32. (With more than 64 inputs to an output, when pictures shrink fifteenfold, a byte may be off by one.)
+**Resizing gives the same bytes as Pillow.** So a picture has the same features whether it is resized here (data sets
+with one small size) or by the workers that decode pictures of many sizes. Pillow multiplies bytes by 22-bit integers,
+adds up, and rounds to bytes, first horizontally and then vertically. Accelerators multiply floats, so each weight is
+split into two 11-bit halves. The products of a half with bytes, and sums of up to 64 such products, stay below 2^24,
+so they are exact in float32. (An output has more than 64 inputs if pictures shrink more than fifteenfold. Then a byte
+can be off by one.)
 """
 
 import jax
@@ -18,14 +19,14 @@ _HALF = BITS // 2
 
 
 def resized(pixels: jax.Array, geometry: Geometry) -> jax.Array:
-    """uint8 (B, H, W, C) to float32 (B, C, crop, crop) with the values of bytes."""
+    """Resize and crop: from uint8 (B, H, W, C) to float32 (B, C, crop, crop) with the values of bytes."""
     vertical, horizontal = passes(pixels.shape[1], pixels.shape[2], geometry)
     planes = pixels.transpose(0, 3, 1, 2).astype(jnp.float32)
     return _pass(vertical, _pass(horizontal, planes).swapaxes(2, 3)).swapaxes(2, 3)
 
 
 def _pass(weights: np.ndarray, planes: jax.Array) -> jax.Array:
-    """Weights (out, in) along the last axis of (B, C, other, in)."""
+    """Apply weights (out, in) along the last axis of planes (B, C, other, in), and round to bytes."""
     high = (weights + (1 << (_HALF - 1))) >> _HALF
     halves = np.concatenate([high, weights - (high << _HALF)]).astype(np.float32)
     both = jnp.matmul(planes, halves.T, precision="highest").astype(jnp.int32)
@@ -35,7 +36,10 @@ def _pass(weights: np.ndarray, planes: jax.Array) -> jax.Array:
 
 
 def patches(planes: jax.Array, patch: int) -> jax.Array:
-    """(B, C, S, S) to (B, (S//p)², p·p·C), in the order row, column, colour. A rest is dropped."""
+    """Cut squares into patches: from (B, C, S, S) to (B, (S//p)², p·p·C), ordered by row, column, colour.
+
+    Pixels that no whole patch covers are dropped.
+    """
     batch, colours, side = planes.shape[:3]
     grid = side // patch
     kept = planes[:, :, : grid * patch, : grid * patch].reshape(batch, colours, grid, patch, grid, patch)
@@ -43,7 +47,7 @@ def patches(planes: jax.Array, patch: int) -> jax.Array:
 
 
 def normalised(planes: jax.Array, mean: np.ndarray, std: np.ndarray) -> jax.Array:
-    """float32 (B, 1 or 3, S, S) with the values of bytes to (B, 3, S, S): (x / 255 - mean) / std."""
+    """(x / 255 - mean) / std: from float32 (B, 1 or 3, S, S) with the values of bytes to (B, 3, S, S)."""
     scale, shift = (1 / (255 * std)).astype(np.float32), (mean / std).astype(np.float32)
     result: jax.Array = planes * scale[:, None, None] - shift[:, None, None]
     return result

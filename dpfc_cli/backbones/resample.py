@@ -1,8 +1,10 @@
 """Resizing as matrices: along one axis, each output is a weighted sum of some inputs.
 
-Two families, both with pixel centres at (i + ½)·scale. Pillow's widens the filter when it shrinks (antialiasing), uses
-the cubic with a = -½, and works in integers; `timm` resizes position embeddings by the same weights in floating point
-(torch's antialias=True). Without antialiasing torch takes four neighbours and a = -¾, and clamps at the borders.
+There are two kinds. Both have pixel centres at (i + ½)·scale.
+
+- With antialiasing, as Pillow does: the filter is wider when a picture shrinks, and the cubic has a = -½. Pillow works
+  in integers. `timm` resizes position embeddings by the same weights in floating point (torch's antialias=True).
+- Without antialiasing, as torch does: four neighbours, a = -¾, and inputs beyond the border repeat the border.
 """
 
 from functools import cache
@@ -12,13 +14,13 @@ import numpy as np
 from dpfc_cli.backbones.geometry import Filter, Geometry
 
 BITS = 22
-"""Pillow's weights for bytes are multiples of 2^-22, and each pass is rounded to bytes."""
+"""Pillow's weights for bytes are multiples of 2^-22, and it rounds to bytes after each axis."""
 
 _SUPPORT: dict[Filter, float] = {"bicubic": 2.0, "bilinear": 1.0}
 
 
 def _cubic(x: np.ndarray, a: float) -> np.ndarray:
-    """Keys's convolution kernel (1981)."""
+    """The cubic convolution kernel of Keys (1981)."""
     x = np.abs(x)
     near = ((a + 2) * x - (a + 3)) * x * x + 1
     far = ((x - 5) * x + 8) * x * a - 4 * a
@@ -26,7 +28,7 @@ def _cubic(x: np.ndarray, a: float) -> np.ndarray:
 
 
 def antialiased(size: int, target: int, kind: Filter = "bicubic") -> np.ndarray:
-    """(target, size) float64, rows summing to 1."""
+    """The matrix (target, size) of resizing with antialiasing, in float64. Its rows sum to 1."""
     scale = size / target
     stretch = max(scale, 1.0)
     support = _SUPPORT[kind] * stretch
@@ -41,7 +43,7 @@ def antialiased(size: int, target: int, kind: Filter = "bicubic") -> np.ndarray:
 
 
 def interpolated(size: int, target: int) -> np.ndarray:
-    """(target, size) float64: torch's bicubic without antialiasing, corners not aligned."""
+    """The matrix (target, size) of torch's bicubic resizing without antialiasing and aligned corners, in float64."""
     centre = (np.arange(target) + 0.5) * (size / target) - 0.5
     base = np.floor(centre).astype(int)
     matrix = np.zeros((target, size))
@@ -53,15 +55,15 @@ def interpolated(size: int, target: int) -> np.ndarray:
 
 @cache
 def passes(height: int, width: int, geometry: Geometry) -> tuple[np.ndarray, np.ndarray]:
-    """Integer weights (crop, height), (crop, width) in units of 2^-BITS: resize and crop pictures of one size.
+    """Two integer matrices that resize and crop pictures of one size, in units of 2^-BITS.
 
-    Which pixels a crop keeps is torchvision's choice: the longer side is truncated, the margin rounded.
+    The crop keeps the same pixels as torchvision's: the margin is rounded.
+
+    Returns:
+        Weights for the vertical axis (crop, height) and for the horizontal axis (crop, width).
+
     """
-    if isinstance(geometry.resize, int):
-        short = min(height, width)
-        rows, columns = (geometry.resize * side // short for side in (height, width))
-    else:
-        rows, columns = geometry.resize
+    rows, columns = geometry.resized(height, width)
     return tuple(  # type: ignore[return-value]
         _cut(_fixed(antialiased(size, target, geometry.filter)), geometry.crop)
         for size, target in ((height, rows), (width, columns))
@@ -69,7 +71,7 @@ def passes(height: int, width: int, geometry: Geometry) -> tuple[np.ndarray, np.
 
 
 def _fixed(weights: np.ndarray) -> np.ndarray:
-    """Rounded to multiples of 2^-BITS, halves away from zero, as Pillow does."""
+    """Round to multiples of 2^-BITS as Pillow does: halves away from zero."""
     fixed: np.ndarray = np.trunc(weights * (1 << BITS) + np.copysign(0.5, weights)).astype(np.int64)
     return fixed
 

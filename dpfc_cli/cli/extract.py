@@ -156,7 +156,7 @@ def extract(
 
     from dpfc_cli import extraction
     from dpfc_cli.features.writer import FeatureWriter, already_complete, asserted
-    from dpfc_cli.sources.label_columns import check_classes
+    from dpfc_cli.sources.classes import check_classes
 
     part = part or extraction.distributed()
     with display.stages("Opening the data set", "B" if images.small(dataset) else "files") as advance:
@@ -253,19 +253,19 @@ def _geometry(dataset: str, model: str, preprocess: str, image_size: int | None)
     from dpfc_cli.errors import UserError
 
     if image_size is None:
-        return None if images.small(dataset) else backbones.geometry(model, preprocess)
+        return None if images.small(dataset) else backbones.geometry_of(model, preprocess)
     if images.small(dataset):
         raise UserError(
             f"The pictures of '{dataset}' have one size already; an image size is for those of many.",
             "Leave out --image-size; the backbone's own preprocessing resizes.",
         )
-    own = backbones.geometry(model, preprocess)
+    own = backbones.geometry_of(model, preprocess)
     if own is not None:
         raise UserError(
             f"'{model}' looks at squares of {own.crop} pixels; an image size is for models that look at any.",
             "Leave out --image-size, or choose another --preprocess.",
         )
-    return images.Geometry(image_size, image_size)
+    return images.Geometry(resize=image_size, crop=image_size)
 
 
 def _limited(source: "ImageSet", limit: int | None) -> "ImageSet":

@@ -13,9 +13,9 @@ import pyarrow.parquet as pq
 
 from dpfc_cli.errors import GUARDED, UserError, parameter
 from dpfc_cli.features.tables import Table, Tables, checked
-from dpfc_cli.sources.label_columns import class_names
+from dpfc_cli.sources.label_columns import hub_class_names
 from dpfc_cli.sources.label_columns import label_column as usual_label
-from dpfc_cli.sources.split_files import TEST_SPLITS, shards
+from dpfc_cli.sources.split_files import TEST_SPLITS, files_by_split
 
 ROWS = 4_096
 _FLOATS = {pa.float16(): np.float16, pa.float32(): np.float32, pa.float64(): np.float64}
@@ -33,7 +33,7 @@ def open_columns(pattern: str, column: str | None, label_column: str | None) -> 
         UserError: the files cannot be read, or have no such columns.
 
     """
-    found = shards(pattern, ".parquet")
+    found = files_by_split(pattern, ".parquet")
     test = next((split for split in TEST_SPLITS if split in found), None)
     used = {role: found[split] for role, split in (("train", "train"), ("test", test)) if split in found}
     if "train" not in used:
@@ -44,7 +44,7 @@ def open_columns(pattern: str, column: str | None, label_column: str | None) -> 
     y = label_column or usual_label([field.name for field in schema if _is_label(field.type)], pattern)
     _chosen(schema, y, _is_label, "integers, or of lists of them", "label_column", pattern)
     splits = {role: _table(paths, x, y) for role, paths in used.items()}
-    return Tables(splits=splits, classes=class_names(schema.metadata, y))
+    return Tables(splits=splits, classes=hub_class_names(schema.metadata, y))
 
 
 class Column:

@@ -11,14 +11,13 @@ from pathlib import Path
 import numpy as np
 
 from dpfc_cli.errors import GUARDED, UserError, parameter, unknown
-from dpfc_cli.features.manifest import DTYPES, Manifest, Origin
+from dpfc_cli.features.manifest import DTYPES, Manifest
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.features.tables import Table, opened
 from dpfc_cli.features.writer import FeatureWriter, already_complete, asserted
-from dpfc_cli.sources.label_columns import check_classes
+from dpfc_cli.sources.classes import Origin, check_classes, inferred_classes
 
 ROWS = 4_096
-MOST_INFERRED = 100_000
 Progress = Callable[[str, int, int | None], None]
 """Called as progress(stage, done, total)."""
 
@@ -82,7 +81,7 @@ def import_features(
                 path=str(path),
                 value=k,
             )
-        names = names or _inferred_classes(max(int(table.y.max()) for table in tables.values()))
+        names = names or inferred_classes(max(int(table.y.max()) for table in tables.values()))
         check_classes(names, origin == "inferred")
         dtype = dtype or ("float16" if all(table.dtype == np.float16 for table in tables.values()) else "float32")
         identity = {"imported": path.name, "listing": _listing(tables, progress), "k": k, "dtype": dtype}
@@ -136,19 +135,6 @@ def _write(writer: FeatureWriter, tables: dict[str, Table], k: int, progress: Pr
                 sink.append(table.rows(at, stop), _as_stored(table.y[at:stop], k))
                 if progress:
                     progress(f"Importing {planned.split}", stop, table.n)
-
-
-def _inferred_classes(largest_label: int) -> tuple[str, ...]:
-    """The names '0', '1', … up to the largest label."""
-    count = largest_label + 1
-    if count > MOST_INFERRED:
-        raise UserError(
-            f"The labels seem to name {count:,} classes. {GUARDED}",
-            f"Say how many there are: {parameter('classes')}.",
-            code="bad-record",
-            parameter="classes",
-        )
-    return tuple(str(j) for j in range(count))
 
 
 def _check_labels(tables: dict[str, Table], m: int | None) -> None:

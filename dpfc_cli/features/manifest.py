@@ -10,9 +10,10 @@ import json
 import os
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from dpfc_cli.errors import UserError
+from dpfc_cli.sources.classes import Origin
 
 MANIFEST = "manifest.json"
 PARTIAL = ".partial"
@@ -20,7 +21,6 @@ PARTIAL = ".partial"
 VERSION = 1
 DTYPES = ("float16", "float32")
 """The precisions in which features are stored."""
-Origin = Literal["data set", "asserted", "inferred"]
 REMEDY = "Make the feature set again with 'dpfc extract' or 'dpfc import'."
 
 

@@ -1,7 +1,10 @@
-"""Files in, pixel batches out: the data sets, on disk or on the network, as arrays of bytes.
+"""Files in, batches of pixels out: the data sets, on disk or on the network, as arrays of bytes.
 
-`open_images` gives an `ImageSet`, whose splits decode a range of pictures at a time; `batches` does so ahead, on all
-cores. Nothing here knows of privacy or of backbones, and nothing here counts, prints or logs what the pictures are of.
+`open_images` gives an `ImageSet`. Its splits decode a range of pictures at a time, and `batches` decodes ahead on all
+cores. Nothing here knows about privacy or models. Nothing here counts, prints or logs what the pictures show.
+
+`catalogue` holds the table of data sets. To add one, write a module like `idx`, with an entry, and add the entry to the
+table.
 """
 
 from dpfc_cli.backbones.geometry import Geometry

@@ -1,18 +1,19 @@
 """Encoded pictures to pixels, with Pillow.
 
-What becomes of a picture is one rule for all of them, so that nothing about a set's make-up is decided by its records.
-It is made RGB: grey is repeated, 16-bit grey keeps its high byte (as Pillow does with 16-bit colour), CMYK and palettes
-are converted, transparency is dropped, and of an animation the first frame is taken. EXIF orientation is *not* applied:
-neither torchvision nor TensorFlow Datasets do, so the backbones never saw it applied. Then it is brought to a
-`Geometry`.
+One rule holds for all pictures, so what happens to a picture never depends on the other records. First it is converted
+to RGB: grey is repeated, 16-bit grey keeps its high byte (as Pillow does with 16-bit colour), CMYK and palettes are
+converted, transparency is dropped, and an animation gives its first frame. EXIF orientation is *not* applied.
+torchvision and TensorFlow Datasets do not apply it either, so the backbones were trained without it. Then the picture
+is brought to a `Geometry`.
 
-**Resizing cuts.** Only the part of the picture that the crop keeps is resampled (Pillow's `box`), which takes 40 % of
-the time off and keeps a picture of one pixel by a million from becoming 256 by 256 million. Against resizing first, one
-value in 40,000 of a photograph differs, by one level of 255, for Pillow takes `box` in single precision. JPEG's
-reduced-size decoding (`draft`) would be faster still, and another picture; it is not used.
+**Resizing and cropping in one step.** Only the part of the picture that the crop keeps is resampled (Pillow's `box`).
+This saves 40 % of the time, and a picture of 1 by 1,000,000 pixels does not become one of 256 by 256 million. Compared
+to resizing first, one value in 40,000 of a photograph differs, by one level of 255, because Pillow stores `box` in
+single precision. JPEG's decoding at reduced size (`draft`) would be faster, but it gives another picture, so it is not
+used.
 
-**Hostile files.** Only the decoders of common formats are offered a file (Pillow's EPS starts Ghostscript); more than
-`Image.MAX_IMAGE_PIXELS` pixels are refused before they are decoded, and a truncated file is an error.
+**Hostile files.** Only the decoders of common formats see a file (Pillow's EPS decoder starts Ghostscript). A picture
+with more than `Image.MAX_IMAGE_PIXELS` pixels is refused before it is decoded. A cut-off file is an error.
 """
 
 import io
@@ -23,22 +24,35 @@ import numpy as np
 from PIL import Image, UnidentifiedImageError
 
 from dpfc_cli.backbones.geometry import Geometry
-from dpfc_cli.errors import GUARDED
+from dpfc_cli.errors import GUARDED, parameter
 from dpfc_cli.images.sets import Pixels, UnreadableError
 
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM")
 FILTERS = {"bicubic": Image.Resampling.BICUBIC, "bilinear": Image.Resampling.BILINEAR}
 
-# Pillow finds its decoders when it first misses one, and a second thread that comes meanwhile is told there is none.
+# Pillow looks for its decoders when it first needs one. A second thread at that moment would find none.
 Image.init()
-# It warns of what it decodes all the same; giants, which it warns of, too, are refused by `_refuse_giant`.
+# Pillow also warns about files that it decodes. It warns about very large ones too, but `_refuse_giant` refuses those.
 logging.getLogger("PIL").addHandler(logging.NullHandler())
 warnings.filterwarnings("ignore", module=r"PIL\.")
 warnings.filterwarnings("ignore", category=Image.DecompressionBombWarning)
 
 
 def decode(data: bytes, name: str, geometry: Geometry | None) -> Pixels:
-    """One picture as uint8 (H, W, 3); H = W = geometry.crop where that is given. UnreadableError if it is damaged."""
+    """Decode one picture.
+
+    Args:
+        data: the bytes of an encoded picture.
+        name: what the picture is called in messages.
+        geometry: the size to bring it to, or None: it keeps its size.
+
+    Returns:
+        uint8, (H, W, 3). With a geometry H = W = geometry.crop.
+
+    Raises:
+        UnreadableError: the picture is damaged, too large, or of another format (code "bad-record").
+
+    """
     try:
         opened = Image.open(io.BytesIO(data), formats=FORMATS)
         _refuse_giant(opened)
@@ -49,23 +63,35 @@ def decode(data: bytes, name: str, geometry: Geometry | None) -> Pixels:
     except Exception as error:
         raise UnreadableError(
             f"'{name}' cannot be decoded: {_reason(error)}. {GUARDED}",
-            "Remove it, replace it by an 8-bit PNG or JPEG, or keep it as a null record: --on-error null.",
+            "Remove it, replace it by an 8-bit PNG or JPEG, or keep it as a record without content: "
+            f"{parameter('on_error')} null.",
+            code="bad-record",
+            parameter="on_error",
+            path=name,
         ) from error
 
 
 def fitted(image: Image.Image, geometry: Geometry) -> Image.Image:
-    """The centre of the resized image: torchvision's Resize and CenterCrop (both round as it does), in one step.
+    """Resize the image and keep its centre, as torchvision's Resize and CenterCrop do, with the same rounding.
 
-    A crop larger than the resized image is filled with black at its edges, as there.
+    Both are done in one step. If the crop is larger than the resized image, the edges are black, as in torchvision.
+
+    Args:
+        image: RGB.
+        geometry: the sizes, and the filter of the resizing.
+
+    Returns:
+        The image, geometry.crop pixels wide and high.
+
     """
-    width, height = resized = _resized(image.size, geometry.resize)
+    height, width = geometry.resized(image.height, image.width)
     crop = geometry.crop
     inner = (min(crop, width), min(crop, height))
-    left, top = ((length - part) / 2 for length, part in zip(resized, inner, strict=True))
+    left, top = ((length - part) / 2 for length, part in zip((width, height), inner, strict=True))
     left, top = round(left), round(top)
     across, down = image.width / width, image.height / height
     box = (left * across, top * down, (left + inner[0]) * across, (top + inner[1]) * down)
-    # The products may exceed the image by a rounding error, which Pillow refuses.
+    # Rounding errors may put the box slightly outside the image. Pillow refuses such a box.
     box = (box[0], box[1], min(box[2], image.width), min(box[3], image.height))
     part = image.resize(inner, FILTERS[geometry.filter], box=box)
     if inner == (crop, crop):
@@ -75,15 +101,6 @@ def fitted(image: Image.Image, geometry: Geometry) -> Image.Image:
     return whole
 
 
-def _resized(size: tuple[int, int], resize: int | tuple[int, int]) -> tuple[int, int]:
-    """(width, height) after the resizing."""
-    if not isinstance(resize, int):
-        return resize[1], resize[0]
-    shorter = min(size)
-    width, height = (resize if length == shorter else int(resize * length / shorter) for length in size)
-    return width, height
-
-
 def _rgb(image: Image.Image) -> Image.Image:
     if image.mode.startswith("I;16"):
         return Image.fromarray((np.asarray(image) >> 8).astype(np.uint8)).convert("RGB")
@@ -91,7 +108,7 @@ def _rgb(image: Image.Image) -> Image.Image:
         raise ValueError("its values have no stated range (32-bit grey)")
     if image.mode == "P" and "transparency" in image.info:
         image = image.convert("RGBA")
-    # Pillow would copy what is RGB already.
+    # Converting an image that is RGB already would copy it.
     return image if image.mode == "RGB" else image.convert("RGB")
 
 
@@ -103,5 +120,5 @@ def _refuse_giant(image: Image.Image) -> None:
 
 def _reason(error: Exception) -> str:
     if isinstance(error, UnidentifiedImageError):
-        return "it is no image of a known format"
+        return "it is not an image of a known format"
     return str(error) or type(error).__name__

@@ -1,9 +1,9 @@
-"""The digits that come with dpfc: 1,797 scanned digits of 8 by 8 grey values, so that everything can be tried offline.
+"""The digits that are part of dpfc: 1,797 scanned digits of 8 by 8 grey values. With them everything works offline.
 
-The stored files hold the source's own values 0..16 in the source's own order (see `sample_data/README.md`). The first
-1,400 pictures are for training and the last 397 for test. The source lists one written form of about 130 digits after
-another, so this split keeps hands apart where shuffling would mix them: but for the first 15, every test picture is
-from a form of which training saw nothing. Every class has between 9.6 % and 10.4 % of each split.
+The stored files hold the source's own values 0 to 16 in the source's own order (see `sample_data/README.md`). The first
+1,400 pictures are for training, the last 397 for test. The source consists of forms, each with about 130 digits written
+by one person, one form after another. So this split separates writers, and shuffling would mix them: all test pictures
+except the first 15 come from forms that are not in the training split. Each class is 9.6 % to 10.4 % of each split.
 """
 
 import io
@@ -14,7 +14,8 @@ from pathlib import Path
 import numpy as np
 
 from dpfc_cli.errors import UserError
-from dpfc_cli.images.idx import DIGITS, parse
+from dpfc_cli.images.dataset import DataSet
+from dpfc_cli.images.idx import TEN_DIGITS, parse
 from dpfc_cli.images.sets import ImageSet, Split, in_memory, listing_of
 
 FILES = ("digits-images-idx3-ubyte", "digits-labels-idx1-ubyte")
@@ -29,22 +30,27 @@ def open_digits() -> ImageSet:
         for name, dimensions in zip(FILES, (3, 1), strict=True)
     )
     grey = np.rint(images * (255 / DARKEST)).astype(np.uint8)[..., np.newaxis]
-    listing = listing_of(DIGITS, [images_entry, labels_entry])
+    listing = listing_of(TEN_DIGITS, [images_entry, labels_entry])
 
     def split(part: slice) -> Split:
-        return in_memory("The digits that come with dpfc", grey[part], labels[part], DIGITS, listing)
+        return in_memory("The set of digits in dpfc", grey[part], labels[part], TEN_DIGITS, listing)
 
-    return ImageSet("digits", DIGITS, {"train": split(slice(None, TRAIN)), "test": split(slice(TRAIN, None))})
+    return ImageSet("digits", TEN_DIGITS, {"train": split(slice(None, TRAIN)), "test": split(slice(TRAIN, None))})
 
 
 def _file(name: str) -> Traversable:
-    """The file where a wheel puts it, inside the package, or where a source checkout has it, beside the package."""
+    """A file of the digits. A wheel puts it inside the package, a source checkout has it beside the package."""
     installed = resources.files("dpfc_cli").joinpath("sample_data", name)
     checkout = Path(__file__).parents[2] / "sample_data" / name
     found = next((file for file in (installed, checkout) if file.is_file()), None)
     if found is None:
         raise UserError(
             f"'{name}' is neither at '{installed}' nor at '{checkout}'.",
-            "This copy of dpfc is incomplete; install it again.",
+            "This copy of dpfc is incomplete. Install dpfc again.",
+            code="missing",
+            path=str(installed),
         )
     return found
+
+
+DIGITS = DataSet(name="digits", open=lambda request: open_digits(), location="included", small=True)

@@ -1,73 +1,95 @@
-"""Fetching the public data sets, once, into a cache.
+"""Downloading the public data sets, once, into a cache.
 
-A file is fetched beside its place under the name `.part` and moved there only when its SHA-256 is the published one,
-so that whatever stops a download, what carries the file's name is the file. A stopped download goes on where it
-stopped, if the server can; the addresses of a file serve the same bytes, so another one may finish what the first
-began. The cached copy is checked again at every use: that costs a fraction of a second and catches a damaged disk.
+A file is downloaded under a name that ends in `.part`. It gets its own name only if its SHA-256 is the published one.
+So a file with its own name is complete, however the download was stopped. A stopped download continues where it
+stopped, if the server allows it. All addresses of a file serve the same bytes, so one may finish what another began.
+
+A cached file is checked again at every use. This takes a fraction of a second and finds damage on the disk.
 """
 
-import hashlib
 import http.client
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
-from dpfc_cli.errors import UserError
+from dpfc_cli.errors import UserError, parameter
+from dpfc_cli.files import publish, sha256_of, sync
 from dpfc_cli.folders import cache_folder
+from dpfc_cli.images.dataset import Remote
 from dpfc_cli.images.sets import Progress
-from dpfc_cli.images.sources import REMOTES, Remote
 
 CHUNK = 1 << 20
-PATIENCE_S = 30
+TIMEOUT_S = 30
 PARTIAL_CONTENT, RANGE_NOT_SATISFIABLE = 206, 416
 
 
-def fetch(dataset: str, progress: Progress | None = None) -> Path:
-    """The folder in the cache that holds all files of `dataset`, downloaded where they are not there yet.
+def fetch(dataset: str, remotes: tuple[Remote, ...], progress: Progress | None = None) -> Path:
+    """Make sure that the files of a data set are in the cache.
 
-    progress(what, done, total) is told the bytes as they come. Raises UserError when no address serves a file.
+    Args:
+        dataset: the data set's name, which its folder in the cache gets.
+        remotes: its files.
+        progress: called as progress(file name, bytes so far, bytes in all).
+
+    Returns:
+        The folder in the cache that holds the files.
+
+    Raises:
+        UserError: no address serves a file (code "unreadable"), or the cache cannot be used (code "unwritable").
+
     """
     folder = cache_folder() / dataset
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        for remote in REMOTES[dataset]:
+        for remote in remotes:
             _ensure(remote, folder / remote.name, progress)
     except OSError as error:
         raise UserError(
             f"The cache folder '{folder}' cannot be used: {error}.",
-            "Set DPFC_CACHE to a folder that can be written to, or name the data set's own folder with --data-dir.",
+            "Set DPFC_CACHE to a folder that can be written to, or name the folder that holds the data set: "
+            f"{parameter('data_dir')}.",
+            code="unwritable",
+            parameter="data_dir",
+            path=str(folder),
         ) from error
     return folder
 
 
 def _ensure(remote: Remote, target: Path, progress: Progress | None) -> None:
     if target.is_file():
-        if _digest(target) == remote.sha256:
+        if sha256_of(target) == remote.sha256:
             return
         target.unlink()
     part = target.with_name(f"{target.name}.part")
     problems = []
     for url in _tries(remote, part):
         problem = _receive(remote, url, part, progress)
-        if problem is None and _digest(part) != remote.sha256:
-            problem = "the file that came has the wrong SHA-256 and was removed"
+        if problem is None and sha256_of(part) != remote.sha256:
+            problem = "the downloaded file has the wrong SHA-256 and was removed"
             part.unlink()
         if problem is None:
-            os.replace(part, target)
+            sync(part)
+            if not publish(part, target):
+                # Another process was faster, and has checked what it downloaded.
+                part.unlink()
             return
         problems.append(f"{url}: {problem}")
     raise UserError(
         f"'{remote.name}' could not be downloaded. {'; '.join(problems)}.",
-        "Check the network and try again, or get the file by other means and name its folder with --data-dir.",
+        "Check the network and try again, or get the file by other means and name the folder that holds it: "
+        f"{parameter('data_dir')}.",
+        code="unreadable",
+        parameter="data_dir",
+        name=remote.name,
+        urls=list(remote.urls),
     )
 
 
 def _tries(remote: Remote, part: Path) -> Iterator[str]:
-    """Every address once, and once more from the start if what it only finished turned out wrong.
+    """Every address once. An address that only finished a file is tried again from the start if the file was wrong.
 
-    The fault may lie in the beginning, which another server or an older run has left.
+    The fault may be in the beginning, which another server or an older run left.
     """
     for url in remote.urls:
         begun = part.exists()
@@ -77,13 +99,13 @@ def _tries(remote: Remote, part: Path) -> Iterator[str]:
 
 
 def _receive(remote: Remote, url: str, part: Path, progress: Progress | None) -> str | None:
-    """Add to `part` what is missing of it. Returns what went wrong, or None when the file has its full length."""
+    """Download what is missing of `part`. Returns what went wrong, or None if the file has its full length."""
     have = part.stat().st_size if part.exists() else 0
     if have >= remote.size:
         return None
     headers = {"User-Agent": "dpfc"} | ({"Range": f"bytes={have}-"} if have else {})
     try:
-        with urlopen(Request(url, headers=headers), timeout=PATIENCE_S) as response:
+        with urlopen(Request(url, headers=headers), timeout=TIMEOUT_S) as response:
             if have and not _continues(response, have):
                 have = 0
             with part.open("ab" if have else "wb") as file:
@@ -104,10 +126,5 @@ def _receive(remote: Remote, url: str, part: Path, progress: Progress | None) ->
 
 
 def _continues(response: http.client.HTTPResponse, have: int) -> bool:
-    """Whether the server sends the rest of the file; one that ignores the request for it sends the whole."""
+    """Whether the server sends the rest of the file. A server that ignores the range sends the whole file."""
     return response.status == PARTIAL_CONTENT and response.headers.get("Content-Range", "").startswith(f"bytes {have}-")
-
-
-def _digest(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

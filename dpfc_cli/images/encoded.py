@@ -1,4 +1,7 @@
-"""Splits of pictures that are decoded when they are asked for, wherever their bytes lie."""
+"""Splits of encoded pictures (JPEG, PNG and so on), which are decoded when they are asked for.
+
+The bytes of the pictures may be in files of their own, in archives, or in tables.
+"""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -9,26 +12,29 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpfc_cli.backbones.geometry import Geometry
-from dpfc_cli.errors import GUARDED, UserError
+from dpfc_cli.errors import GUARDED, UserError, parameter
 from dpfc_cli.images.sets import Decode, Entry, Pixels, Records, Split, check_range, listing_of
 
 
 class Encoded(Protocol):
-    """Pictures as their source holds them. Several threads read at once.
+    """Encoded pictures in their source. Several threads may read at once."""
 
-    name: for messages. read: the picture's bytes; OSError or UserError if the source fails. only: some of them.
-    """
+    def name(self, i: int) -> str:
+        """What picture i is called in messages."""
+        ...
 
-    def name(self, i: int) -> str: ...
+    def read(self, i: int) -> bytes:
+        """The bytes of picture i. Raises OSError or UserError if the source fails."""
+        ...
 
-    def read(self, i: int) -> bytes: ...
-
-    def only(self, records: Records) -> "Encoded": ...
+    def only(self, records: Records) -> "Encoded":
+        """These pictures alone."""
+        ...
 
 
 @dataclass(frozen=True)
 class Files:
-    """Pictures in files of their own."""
+    """Pictures in files of their own. names: relative to the folder."""
 
     folder: Path
     names: list[str]
@@ -47,15 +53,24 @@ def encoded_split(
     labels: NDArray[np.integer],
     pictures: Encoded,
     geometry: Geometry | None,
+    *,
     classes: tuple[str, ...],
     entries: Iterable[Entry],
     name: Callable[[int], str],
 ) -> Split:
-    """The split of encoded pictures, brought to `geometry`, or all of the first one's size. Raises UserError if the
-    first cannot be decoded where its size is needed.
+    """The split of encoded pictures.
 
-    classes: those that the data set defines; they and the entries make the listing. name(i): what the source calls
-    picture i, wherever the source lies.
+    Args:
+        labels: the label of each picture, (n,).
+        pictures: the pictures.
+        geometry: the size to bring them to, or None: all must have the size of the first one.
+        classes: the classes that the data set defines. The listing consists of them and of the entries.
+        entries: the files of the source.
+        name: name(i) is what the source calls picture i. It does not depend on where the source is stored.
+
+    Raises:
+        UserError: the first picture cannot be decoded, and its size is needed.
+
     """
     shape = _decoded(pictures, 0, None).shape if geometry is None else (geometry.crop, geometry.crop, 3)
     kept = labels.astype(np.int32)
@@ -66,13 +81,13 @@ def encoded_split(
 
     height, width, channels = shape
     return Split(
-        kept,
-        (height, width, channels),
-        _decoder(pictures, len(kept), (height, width, channels), geometry),
-        only,
-        listing_of(classes, entries),
-        geometry is not None,
-        name,
+        labels=kept,
+        image_shape=(height, width, channels),
+        pixels=_decoder(pictures, len(kept), (height, width, channels), geometry),
+        only=only,
+        listing=listing_of(classes, entries),
+        prepared=geometry is not None,
+        name=name,
     )
 
 
@@ -83,10 +98,13 @@ def _decoder(pictures: Encoded, n: int, shape: tuple[int, int, int], geometry: G
         for row in range(len(batch)):
             picture = _decoded(pictures, start + row, geometry)
             if picture.shape != shape:
-                # Never a null record: one picture, the first, would make null records of all others.
+                # This is never a null record: the first picture alone could turn all others into null records.
                 raise UserError(
                     f"'{pictures.name(start + row)}' has another size than the first image. {GUARDED}",
-                    "Give --image-size to resize and crop all images to.",
+                    f"Give a size that all images are resized and cropped to: {parameter('image_size')}.",
+                    code="bad-record",
+                    parameter="image_size",
+                    path=pictures.name(start + row),
                 )
             batch[row] = picture
         return batch
@@ -103,6 +121,8 @@ def _decoded(pictures: Encoded, i: int, geometry: Geometry | None) -> Pixels:
     except OSError as error:
         raise UserError(
             f"'{pictures.name(i)}' cannot be read: {error.strerror or error}.",
-            "Check that the data set is still where it was, and run the same command again to go on.",
+            "Check that the data set is still where it was, and run the same command again to continue.",
+            code="unreadable",
+            path=pictures.name(i),
         ) from error
     return decode(data, pictures.name(i), geometry)

@@ -1,7 +1,7 @@
 """IDX, the format of MNIST and Fashion-MNIST: a magic number, the dimensions, then the bytes.
 
-A file is read only as far as its own header promises, and must end there, so a truncated copy and a wrong file are told
-from a good one before any picture is used. The listing is of the unpacked bytes: `.gz` or plain is the same data set.
+A file must end where its header says. So a cut-off copy and a wrong file are found before any picture is used. The
+listing is a digest of the unpacked bytes, so it is the same for `.gz` files and plain ones.
 """
 
 import gzip
@@ -13,60 +13,79 @@ from pathlib import Path
 
 import numpy as np
 
-from dpfc_cli.errors import UserError
-from dpfc_cli.images.sets import LARGEST, Entry, ImageSet, Pixels, Split, entry_of, in_memory, listing_of
+from dpfc_cli.errors import Code, UserError, parameter
+from dpfc_cli.images.dataset import DataSet, mirrored
+from dpfc_cli.images.sets import LARGEST, Entry, ImageSet, Pixels, Split, entry_of, in_memory, listing_of, reading_code
 
-DIGITS = tuple("0123456789")
-CLASSES = {
-    "mnist": DIGITS,
-    "fashion-mnist": (
-        "T-shirt/top",
-        "Trouser",
-        "Pullover",
-        "Dress",
-        "Coat",
-        "Sandal",
-        "Shirt",
-        "Sneaker",
-        "Bag",
-        "Ankle boot",
-    ),
-}
-PLACES = {
-    "mnist": (".", "mnist", "MNIST/raw", "raw"),
-    "fashion-mnist": (".", "fashion-mnist", "FashionMNIST/raw", "raw"),
-}
-"""Where the files may lie below the folder that the user names: there, in one named so, or as torchvision keeps
-them."""
+TEN_DIGITS = tuple("0123456789")
+"""The names of the classes of MNIST."""
+GARMENTS = (
+    "T-shirt/top",
+    "Trouser",
+    "Pullover",
+    "Dress",
+    "Coat",
+    "Sandal",
+    "Shirt",
+    "Sneaker",
+    "Bag",
+    "Ankle boot",
+)
+"""The names of the classes of Fashion-MNIST."""
 
 NAMES = {
     "train": ("train-images-idx3-ubyte", "train-labels-idx1-ubyte"),
     "test": ("t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"),
 }
+"""Images and labels of each split."""
 UNSIGNED_BYTE = 0x08
 
 
-def open_idx(dataset: str, folder: Path) -> ImageSet:
-    """The data set `mnist` or `fashion-mnist` from the IDX files in `folder`, or in a usual sub-folder of it."""
-    place = _place(dataset, folder)
+def open_idx(dataset: str, classes: tuple[str, ...], folder: Path, subfolders: tuple[str, ...]) -> ImageSet:
+    """Open a data set of IDX files with the names of MNIST's.
+
+    Args:
+        dataset: its name.
+        classes: the names of its classes.
+        folder: the folder that the user named.
+        subfolders: other places of the files below that folder.
+
+    Raises:
+        UserError: a file is missing or damaged, or the files do not fit together.
+
+    """
+    place = _place(dataset, folder, subfolders)
     present = [split for split in NAMES if any(_find(place, name) for name in NAMES[split])]
-    splits = {split: _split(place, split, CLASSES[dataset]) for split in present}
+    splits = {split: _split(place, split, classes) for split in present}
     if len({split.image_shape for split in splits.values()}) > 1:
         raise UserError(
             f"The training and the test images in '{place}' differ in size.",
             "Fetch all four files from the same source.",
+            code="conflict",
+            path=str(place),
         )
-    return ImageSet(dataset, CLASSES[dataset], splits)
+    return ImageSet(dataset, classes, splits)
 
 
 def parse(stream: io.BufferedIOBase, source: str, dimensions: int) -> tuple[Pixels, Entry]:
-    """The unsigned bytes that an IDX stream holds, shaped as its header says, and the entry of what was read.
+    """Read an IDX stream of unsigned bytes.
 
-    The entry's name is the file's own, without folder and '.gz', so that a data set keeps its listing when it is moved.
+    Args:
+        stream: the unpacked bytes.
+        source: the file's path, for messages.
+        dimensions: how many dimensions the array must have.
+
+    Returns:
+        The array, in the shape that the header states, and the file's entry. The entry's name is the file's name
+        without folder and '.gz', so that a data set keeps its listing when it is moved.
+
+    Raises:
+        UserError: the stream is not such a file, or is shorter or longer than its header says (code "damaged").
+
     """
     header = stream.read(4 + 4 * dimensions)
     if len(header) < 4 + 4 * dimensions or header[:4] != bytes([0, 0, UNSIGNED_BYTE, dimensions]):
-        raise _damaged(source, f"does not begin as an IDX file of bytes in {dimensions} dimensions does")
+        raise _damaged(source, f"does not begin like an IDX file of bytes in {dimensions} dimensions")
     shape = struct.unpack(f">{dimensions}I", header[4:])
     size = math.prod(shape)
     if size > LARGEST:
@@ -81,14 +100,18 @@ def _find(folder: Path, name: str) -> Path | None:
     return next((path for path in (folder / name, folder / f"{name}.gz") if path.is_file()), None)
 
 
-def _place(dataset: str, folder: Path) -> Path:
+def _place(dataset: str, folder: Path, subfolders: tuple[str, ...]) -> Path:
     wanted = NAMES["train"][0]
-    places = [folder / place for place in PLACES[dataset]]
+    places = [folder, *(folder / place for place in subfolders)]
     found = next((place for place in places if _find(place, wanted)), None)
     if found is None:
         raise UserError(
             f"No '{wanted}' or '{wanted}.gz' in any of: {', '.join(map(str, places))}.",
-            f"Name the folder that holds the IDX files of {dataset} with --data-dir, or leave it out to download them.",
+            f"Name the folder that holds the IDX files of {dataset} with {parameter('data_dir')}, or leave it out to "
+            "download them.",
+            code="missing",
+            parameter="data_dir",
+            path=str(folder),
         )
     return found
 
@@ -105,14 +128,71 @@ def _read(folder: Path, name: str, dimensions: int) -> tuple[Pixels, Entry]:
     path = _find(folder, name)
     if path is None:
         raise UserError(
-            f"'{folder}' has neither '{name}' nor '{name}.gz'.", "Put the missing file beside the others, or fetch all."
+            f"'{folder}' has neither '{name}' nor '{name}.gz'.",
+            "Put the missing file beside the others, or fetch all of them again.",
+            code="missing",
+            path=str(folder / name),
         )
     try:
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as stream:
             return parse(stream, str(path), dimensions)
     except (OSError, EOFError, zlib.error) as error:
-        raise _damaged(str(path), f"cannot be read ({error})") from error
+        raise _damaged(str(path), f"cannot be read ({error})", reading_code(error)) from error
 
 
-def _damaged(name: str, what: str) -> UserError:
-    return UserError(f"'{name}' {what}.", "The file is damaged or is not what its name says; fetch it again.")
+def _damaged(name: str, what: str, code: Code = "damaged") -> UserError:
+    return UserError(
+        f"'{name}' {what}.",
+        "The file is damaged or is not what its name says. Fetch it again.",
+        code=code,
+        path=name,
+    )
+
+
+def _data_set(
+    name: str, classes: tuple[str, ...], torchvision: str, folders: tuple[str, ...], *files: tuple[int, str]
+) -> DataSet:
+    """The entry of a data set with MNIST's file names.
+
+    torchvision: the folder in which torchvision keeps the files. folders: addresses that serve all files, packed.
+    files: size and SHA-256 of each packed file, in the order of `NAMES`.
+    """
+    packed = [f"{file}.gz" for split in NAMES.values() for file in split]
+    return DataSet(
+        name=name,
+        open=lambda request: open_idx(name, classes, request.place, (name, torchvision, "raw")),
+        location="data_dir",
+        small=True,
+        remotes=tuple(
+            mirrored(folders, name=file, size=size, sha256=sha256)
+            for file, (size, sha256) in zip(packed, files, strict=True)
+        ),
+    )
+
+
+# The publisher's own address comes first if it is served over https.
+DATA_SETS = (
+    _data_set(
+        "mnist",
+        TEN_DIGITS,
+        "MNIST/raw",
+        ("https://ossci-datasets.s3.amazonaws.com/mnist", "https://storage.googleapis.com/cvdf-datasets/mnist"),
+        (9_912_422, "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609"),
+        (28_881, "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c"),
+        (1_648_877, "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6"),
+        (4_542, "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6"),
+    ),
+    _data_set(
+        "fashion-mnist",
+        GARMENTS,
+        "FashionMNIST/raw",
+        (
+            "https://fashion-mnist.s3.eu-central-1.amazonaws.com",
+            "https://raw.githubusercontent.com/zalandoresearch/fashion-mnist/master/data/fashion",
+        ),
+        (26_421_880, "3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84"),
+        (29_515, "a04f17134ac03560a47e3764e11b92fc97de4d1bfaf8ba1a3aa29af54cc90845"),
+        (4_422_102, "346e55b948d973a97e58d2351dde16a484bd415d4595297633bb08f03db6a073"),
+        (5_148, "67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5"),
+    ),
+)

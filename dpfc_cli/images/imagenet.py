@@ -1,11 +1,11 @@
-"""ImageNet (ILSVRC 2012), as class folders or as the archives that its home hands out.
+"""ImageNet (ILSVRC 2012), as class folders or as the archives of image-net.org.
 
     DIR/train/n01440764/*.JPEG and DIR/val/n01440764/*.JPEG
     DIR/ILSVRC2012_img_train.tar, and DIR/ILSVRC2012_img_val.tar with DIR/ILSVRC2012_devkit_t12.tar.gz (or unpacked)
 
-The archives are read in place. Classes are the WordNet ids in sorted order, as everyone numbers them; the development
-kit numbers them otherwise, and its `meta.mat` says how. Both layouts give the same records in the same order, and the
-same listing. The validation images are the test split.
+The archives are read in place. The classes are the sorted WordNet ids, which is the usual order. The development kit
+numbers the classes in another order, which its `meta.mat` states. Both layouts give the same records in the same order,
+and the same listing. The validation images are the test split.
 """
 
 import gzip
@@ -20,40 +20,51 @@ from pathlib import Path
 import numpy as np
 
 from dpfc_cli.backbones.geometry import Geometry
-from dpfc_cli.errors import GUARDED, UserError
+from dpfc_cli.errors import GUARDED, UserError, parameter
+from dpfc_cli.images.dataset import DataSet
 from dpfc_cli.images.encoded import encoded_split
 from dpfc_cli.images.folder import open_folder
-from dpfc_cli.images.sets import ImageSet, Progress, Split
+from dpfc_cli.images.sets import Entry, ImageSet, Progress, Split
 from dpfc_cli.images.tars import Member, members, nested, ranges
 
 TRAIN, VAL = "ILSVRC2012_img_train.tar", "ILSVRC2012_img_val.tar"
 KIT = "ILSVRC2012_devkit_t12"
 TRUTH, META = "data/ILSVRC2012_validation_ground_truth.txt", "data/meta.mat"
 LARGEST = 64 << 20
+"""Bytes of the largest file of the development kit that is read."""
+OBTAIN = "Get ImageNet from image-net.org, where you need an account."
 _WNID = re.compile(r"n\d{8}")
 
 
 def open_imagenet(folder: Path, geometry: Geometry | None, progress: Progress | None) -> ImageSet:
-    """ImageNet from the class folders or the archives in `folder`."""
+    """Open ImageNet from the class folders or the archives in `folder`.
+
+    Raises:
+        UserError: `folder` holds neither, or what it holds is damaged or is not ImageNet.
+
+    """
     archive = folder / TRAIN
     if not archive.is_file():
         if (folder / "train").is_dir():
             return _folders(folder, geometry)
         raise UserError(
             f"'{folder}' holds neither '{TRAIN}' nor 'train/' with a folder for each class.",
-            "ImageNet must be had from image-net.org; name the folder that holds it with --data-dir.",
+            f"{OBTAIN} Then name the folder that holds it: {parameter('data_dir')}.",
+            code="missing",
+            parameter="data_dir",
+            path=str(folder),
         )
     found: dict[str, list[Member]] = {}
     for name, pictures in nested(archive):
         wnid = name.removesuffix(".tar")
         if not _WNID.fullmatch(wnid) or wnid in found:
-            raise UserError(f"'{archive}' holds '{name}', which belongs to no class or to one seen before.", _again())
+            raise _damaged(f"'{archive}' holds '{name}', which is not the archive of a class, or comes twice.", archive)
         found[wnid] = pictures
         if progress is not None:
             progress("Listing", len(found), None)
     classes = tuple(sorted(found))
     if not classes:
-        raise UserError(f"'{archive}' holds no archives of classes.", _again())
+        raise _damaged(f"'{archive}' holds no archives of classes.", archive)
     train = [(label, picture) for label, wnid in enumerate(classes) for picture in found[wnid]]
     splits = {"train": _split(archive, train, classes, geometry)}
     if (folder / VAL).is_file():
@@ -62,13 +73,16 @@ def open_imagenet(folder: Path, geometry: Geometry | None, progress: Progress | 
 
 
 def _folders(folder: Path, geometry: Geometry | None) -> ImageSet:
-    """The class folders, whose names ImageNet defines."""
+    """The class folders. ImageNet defines their names."""
     opened = open_folder(folder, geometry)
     foreign = next((name for name in opened.classes if not _WNID.fullmatch(name)), None)
     if foreign is not None:
         raise UserError(
-            f"'{foreign}' in '{folder}' is no class of ImageNet, which calls them n01440764 and so on. {GUARDED}",
-            "For classes of your own: --dataset imagefolder:PATH.",
+            f"'{foreign}' in '{folder}' is not a class of ImageNet. Those have names such as n01440764. {GUARDED}",
+            "For classes of your own, name the data set imagefolder:PATH.",
+            code="conflict",
+            parameter="dataset",
+            path=str(folder),
         )
     return replace(opened, name="imagenet", origin="data set")
 
@@ -78,17 +92,17 @@ def _split(
 ) -> Split:
     ordered = sorted(labelled, key=lambda found: (found[0], found[1].name))
     labels = np.array([label for label, _ in ordered], np.int32)
-    entries = ((f"{classes[label]}/{member.name}", member.size, "") for label, member in ordered)
+    entries = (Entry(f"{classes[label]}/{member.name}", member.size, "") for label, member in ordered)
     pictures = ranges([(0, m) for _, m in ordered], (archive,))
 
     def name(i: int) -> str:
         return f"{classes[labels[i]]}/{pictures.names[i]}"
 
-    return encoded_split(labels, pictures, geometry, classes, entries, name)
+    return encoded_split(labels, pictures, geometry, classes=classes, entries=entries, name=name)
 
 
 def _validation(folder: Path, classes: tuple[str, ...]) -> list[tuple[int, Member]]:
-    """The validation images with their classes: line i of the ground truth is the i-th name's."""
+    """The validation images with their classes. Line i of the ground truth is the class of the i-th name, sorted."""
     pictures = sorted(members(folder / VAL), key=lambda member: member.name)
     truth, meta = _kit(folder)
     wnids = _wnids(meta, folder)
@@ -97,10 +111,10 @@ def _validation(folder: Path, classes: tuple[str, ...]) -> list[tuple[int, Membe
     try:
         labels = [number[wnids[int(line)]] for line in lines]
     except (ValueError, KeyError) as error:
-        raise UserError(f"The ground truth in '{folder}' names a class that is not there.", _again()) from error
+        raise _damaged(f"The ground truth in '{folder}' names a class that is not there.", folder) from error
     if len(labels) != len(pictures):
-        raise UserError(
-            f"'{folder / VAL}' holds {len(pictures)} images, and the ground truth has {len(labels)} lines.", _again()
+        raise _damaged(
+            f"'{folder / VAL}' holds {len(pictures)} images, and the ground truth has {len(labels)} lines.", folder
         )
     return list(zip(labels, pictures, strict=True))
 
@@ -116,10 +130,12 @@ def _kit(folder: Path) -> tuple[bytes, bytes]:
             with gzip.open(packed) as stream, tarfile.open(fileobj=stream, mode="r:") as archive:
                 return _contents(archive, TRUTH), _contents(archive, META)
     except (OSError, EOFError, KeyError, ValueError, zlib.error, tarfile.TarError) as error:
-        raise UserError(f"The development kit in '{folder}' cannot be read: {error}.", _again()) from error
+        raise _damaged(f"The development kit in '{folder}' cannot be read: {error}.", folder) from error
     raise UserError(
-        f"'{folder}' holds '{VAL}' but not '{KIT}.tar.gz', which says the images' classes.",
+        f"'{folder}' holds '{VAL}' but not '{KIT}.tar.gz', which states the classes of these images.",
         f"Put it there, or move '{VAL}' elsewhere to extract the training images only.",
+        code="missing",
+        path=str(packed),
     )
 
 
@@ -127,22 +143,30 @@ def _contents(archive: tarfile.TarFile, name: str) -> bytes:
     member = archive.getmember(f"{KIT}/{name}")
     stream = archive.extractfile(member) if member.isreg() else None
     if stream is None or member.size > LARGEST:
-        raise ValueError(f"'{member.name}' is no file, or too large")
+        raise ValueError(f"'{member.name}' is not a file, or too large")
     return stream.read()
 
 
 def _wnids(meta: bytes, folder: Path) -> dict[int, str]:
-    """ILSVRC's number of each class, to its WordNet id. Inner nodes of the hierarchy have children, classes none."""
+    """The WordNet id of each of ILSVRC's numbers. In the hierarchy the classes are the nodes without children."""
     from scipy.io import loadmat
 
     try:
         synsets = loadmat(io.BytesIO(meta), squeeze_me=True)["synsets"]
         leaves = synsets[synsets["num_children"] == 0]
         return {int(row["ILSVRC2012_ID"]): str(row["WNID"]) for row in leaves}
-    # The reader raises whatever a damaged file leads it into.
+    # The reader may raise any exception if the file is damaged.
     except Exception as error:
-        raise UserError(f"'{META}' of the development kit in '{folder}' cannot be read: {error}.", _again()) from error
+        raise _damaged(f"'{META}' of the development kit in '{folder}' cannot be read: {error}.", folder) from error
 
 
-def _again() -> str:
-    return "Fetch it again from image-net.org."
+def _damaged(what: str, path: Path) -> UserError:
+    return UserError(what, "Fetch it again from image-net.org.", code="damaged", path=str(path))
+
+
+IMAGENET = DataSet(
+    name="imagenet",
+    open=lambda request: open_imagenet(request.place, request.geometry, request.progress),
+    location="data_dir",
+    obtain=OBTAIN,
+)

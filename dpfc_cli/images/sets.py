@@ -1,56 +1,69 @@
-"""What this room hands on: splits of pictures, whatever format they came from.
+"""What this room hands on: data sets of pictures with labels, from whatever format.
 
-A split is labels in memory and a function that decodes a range of pictures. Labels are small, so they may be held;
-pictures may be larger than memory, so nobody downstream may ask for all of them at once. The *listing* names the
-source (classes, file names, sizes, order and, where the bytes were read anyway, their digest): an extraction that
-stopped half-way can refuse to go on with other pictures than it began with.
+A data set has splits. A split holds its labels in memory and decodes a range of its pictures when asked. Labels are
+small, so they may be held. All pictures together may be larger than memory, so nobody asks for all of them at once.
 
-Class names, image shape and the number of pictures are public facts, asserted by whoever supplies the data set. Nothing
-else that depends on the pictures leaves this room, but for errors, and those say that they are not for the public.
+The *listing* of a split is a digest of its source: classes, file names, sizes, order, and the digests of the files that
+were read anyway. An extraction that was stopped uses it to refuse other pictures than it began with.
+
+The class names, the shape of the pictures and their number are public facts, stated by whoever supplies the data set.
+Nothing else that depends on the pictures leaves this room, except in errors. Those errors say that they must not be
+published.
 """
 
 import hashlib
 import json
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dpfc_cli.errors import GUARDED, UserError, counted
-from dpfc_cli.sources.split_files import TEST_SPLITS
+from dpfc_cli.errors import GUARDED, Code, UserError, counted, parameter
+from dpfc_cli.sources.classes import Origin, inferred_classes
+from dpfc_cli.sources.split_files import splits_by_role
 
 Pixels = NDArray[np.uint8]
 Labels = NDArray[np.int32]
 Records = NDArray[np.int64]
 """Numbers of records, ascending."""
 Decode = Callable[[int, int], Pixels]
+"""Decodes the pictures start to stop - 1: (stop - start, H, W, C)."""
 Progress = Callable[[str, int, int | None], None]
-Origin = Literal["data set", "asserted", "inferred"]
-Entry = tuple[str, int, str]
-"""One file of a source: its name, its size in bytes, and the sha256 of its bytes or ''."""
+"""Called as progress(stage, done, total or None)."""
 
 LARGEST = 1 << 30
-"""No file of the formats read into memory is larger (the largest official one has 155 MB): a bound on what a damaged or
-hostile header can make us allocate."""
-
-MOST_INFERRED = 100_000
+"""Bytes of the largest file that is read into memory as a whole. The largest official one has 155 MB. This bounds what
+a damaged or hostile header can make dpfc allocate."""
 
 
 class UnreadableError(UserError):
-    """A single picture cannot be decoded: the fault is the record's own, not the disk's or the archive's."""
+    """One picture cannot be decoded. The picture itself is damaged, not the disk or the archive it lies on."""
 
 
-@dataclass(frozen=True, eq=False)
+class Entry(NamedTuple):
+    """One file of a source. sha256: of its bytes, in hex, or '' if they were not read."""
+
+    name: str
+    size: int
+    sha256: str
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
 class Split:
-    """One part of a data set, its records in a fixed order.
+    """One part of a data set. Its records have a fixed order.
 
-    labels: (n,) int32. image_shape: (H, W, C) with C 1 or 3. pixels(start, stop): uint8 (stop - start, H, W, C), the
-    pictures of that range; several threads may call it at once, and UnreadableError says that a picture cannot be
-    decoded. only(records): a `pixels` of those records alone. listing: sha256 in hex of what the source is made of.
-    prepared: the pictures were brought to a `Geometry`. name(i): what the source calls picture i; where it does not,
-    its number.
+    Args:
+        labels: int32, (n,).
+        image_shape: (H, W, C), C = 1 or 3.
+        pixels: pixels(start, stop) decodes that range of pictures: uint8, (stop - start, H, W, C). Several threads may
+            call it at once. It raises UnreadableError if a picture cannot be decoded.
+        only: only(records) is a `pixels` of these records alone.
+        listing: SHA-256 in hex of what the source is made of.
+        prepared: the pictures were brought to a `Geometry`.
+        name: name(i) is what the source calls picture i, or its number if it has no name.
+
     """
 
     labels: Labels
@@ -63,15 +76,16 @@ class Split:
 
     @property
     def n(self) -> int:
+        """The number of records."""
         return len(self.labels)
 
     def spread(self, n: int) -> "Split":
-        """That many records from all over the listing, or all if there are no more."""
+        """Take n records from all over the listing, or all records if there are no more than n."""
         return self if n >= self.n else self.part(spread(n, self.n))
 
     def part(self, records: Records) -> "Split":
-        """Those records alone. The listing stays: they are the same pictures, and a budget spent on a part of them is
-        spent on them.
+        """These records alone. The listing stays, because the privacy budget spent on a part of the pictures is spent
+        on the same pictures.
         """
 
         def only(some: Records) -> Decode:
@@ -85,9 +99,15 @@ class Split:
 
 @dataclass(frozen=True)
 class ImageSet:
-    """A data set: its name, its classes, its splits ('train', perhaps 'test'), and who says that the classes are
-    public: the data set's own definition, the operator ("asserted"), or nobody but the labels ("inferred").
-    renumbered: the labels count the asserted classes otherwise than they would count the inferred ones.
+    """A data set.
+
+    Args:
+        name: the data set's name in the table, for instance 'imagefolder'.
+        classes: the names of the classes, in the order in which labels count them.
+        splits: 'train', and 'test' if the data set has one.
+        origin: who states that the classes are public.
+        renumbered: the classes were asserted, and labels count them in another order than inferred classes would have.
+
     """
 
     name: str
@@ -98,43 +118,66 @@ class ImageSet:
 
 
 def held_out(source: ImageSet, fraction: float) -> ImageSet:
-    """The set with about that part of its training pictures as the split 'test'. UserError where it has one already,
-    or where either would be empty.
+    """Make a test split from a part of the training pictures.
 
-    A picture's own name decides, by its hash: no other picture, added or removed, moves it. (In parquet, IDX and CIFAR
-    files pictures have places for names, which move when the files are made anew.) So the two are not exactly in that
-    proportion, and how many there are in each tells of the names alone. Smaller fractions hold out a part of what
-    larger ones do. The listing of both stays the whole's.
+    The hash of a picture's own name decides where it goes. So a picture that is added or removed does not move any
+    other picture. (In parquet, IDX and CIFAR files pictures have no names, and their places count as names. These
+    change when the files are written anew.) The sizes of the two splits depend on the names alone, and are only about
+    in the proportion asked for. A smaller fraction holds out some of the pictures that a larger one does. Both splits
+    keep the listing of the whole.
+
+    Args:
+        source: a data set without a test split.
+        fraction: about this part of the training pictures becomes the test split, between 0 and 1.
+
+    Returns:
+        The data set with both splits.
+
+    Raises:
+        UserError: there is a test split already (code "conflict"), or one of the splits would be empty (code
+            "bad-value").
+
     """
     if "test" in source.splits:
         raise UserError(
             f"'{source.name}' has a test split already, of {counted(source.splits['test'].n, 'image')}.",
-            "Leave out --hold-out.",
+            f"Leave out {parameter('hold_out')}.",
+            code="conflict",
+            parameter="hold_out",
+            name=source.name,
         )
     train = source.splits["train"]
     out = np.fromiter((_hashed(train.name(i)) < fraction for i in range(train.n)), bool, train.n)
     if out.all() or not out.any():
         raise UserError(
-            f"--hold-out {fraction:g} of {counted(train.n, 'image')} leaves one of the two splits empty.",
+            f"{parameter('hold_out')} {fraction:g} of {counted(train.n, 'image')} leaves one of the two splits empty.",
             "Give another fraction, or put test images into a folder of their own.",
+            code="bad-value",
+            parameter="hold_out",
+            value=fraction,
         )
     parts = {"train": train.part(np.flatnonzero(~out)), "test": train.part(np.flatnonzero(out))}
     return replace(source, splits=source.splits | parts)
 
 
 def _hashed(name: str) -> float:
-    """A number in [0, 1) from a name alone."""
+    """A number in [0, 1) that depends on the name alone."""
     digest = hashlib.sha256(name.encode("utf-8", "surrogateescape")).digest()
-    # 53 bits are what a float holds exactly.
+    # A float holds 53 bits exactly.
     return (int.from_bytes(digest[:8], "big") >> 11) / 2**53
 
 
 def spread(n: int, total: int) -> Records:
-    """Of `total` records n, one of each of n equal stretches, ascending: (n,), the same ones every time.
+    """Choose n of `total` records, one from each of n equal stretches. The choice is the same every time.
 
-    Sources are often sorted by class, so the first n would be of one; and some take their classes in turn, so every
-    so many-th would be. Hence each stretch gives one from another place of it, by the multiples of the golden ratio
-    (Knuth, The Art of Computer Programming 3, section 6.4), which come near no fraction.
+    Sources are often sorted by class, so the first n records would all be of one class. Other sources repeat their
+    classes in turn, so every k-th record would be of one class. Therefore the place inside the stretch varies: it
+    follows the multiples of the golden ratio (Knuth, The Art of Computer Programming 3, section 6.4), which stay away
+    from every simple fraction.
+
+    Returns:
+        The numbers of the records, (n,), ascending.
+
     """
     i = np.arange(n, dtype=np.int64)
     start, stop = i * total // n, (i + 1) * total // n
@@ -145,26 +188,50 @@ def spread(n: int, total: int) -> Records:
 def in_memory(
     source: str, images: Pixels, labels: NDArray[np.integer], classes: tuple[str, ...], listing: str
 ) -> Split:
-    """The split of pictures already decoded. images: uint8 (n, H, W, C); labels: n integers in 0..len(classes)-1.
+    """The split of pictures that are decoded already.
 
-    Raises UserError, naming the source, when the two do not fit together.
+    Args:
+        source: what the split is called in messages, the beginning of a sentence.
+        images: uint8, (n, H, W, C).
+        labels: n integers from 0 to len(classes) - 1.
+        classes: the names of the classes.
+        listing: the listing of the split's source.
+
+    Raises:
+        UserError: images, labels and classes do not fit together (code "conflict" or "bad-record"), or there are no
+            images (code "missing").
+
     """
     if len(images) != len(labels):
         raise UserError(
             f"{source} has {counted(len(images), 'image')} and {counted(len(labels), 'label')}.",
-            "Images and labels must come from the same copy of the data set; fetch both again.",
+            "Images and labels must come from the same copy of the data set. Fetch both again.",
+            code="conflict",
+            source=source,
+            images=len(images),
+            labels=len(labels),
         )
     if len(images) == 0:
-        raise UserError(f"{source} holds no images.", "Name a folder with at least one image.")
+        raise UserError(
+            f"{source} holds no images.", "Name a folder with at least one image.", code="missing", source=source
+        )
     if labels.min() < 0 or labels.max() >= len(classes):
         raise UserError(
             f"{source} has labels outside 0..{len(classes) - 1}. {GUARDED}",
             "Check that the files are those of the data set you named, or fetch them again.",
+            code="bad-record",
+            source=source,
         )
     kept = labels.astype(np.int32)
     kept.setflags(write=False)
     _, height, width, channels = images.shape
-    return Split(kept, (height, width, channels), _held(images), lambda records: _held(images[records]), listing)
+    return Split(
+        labels=kept,
+        image_shape=(height, width, channels),
+        pixels=_held(images),
+        only=lambda records: _held(images[records]),
+        listing=listing,
+    )
 
 
 def _held(images: Pixels) -> Decode:
@@ -178,40 +245,55 @@ def _held(images: Pixels) -> Decode:
 def labelled(
     labels: dict[str, NDArray[np.int64]], classes: tuple[str, ...] | None
 ) -> tuple[tuple[str, ...], Origin, dict[str, str]]:
-    """What the labels of a format without a list of classes mean: (classes, who says so, split by role).
+    """What the labels mean in a format that has no list of classes.
 
-    labels: of each split as the source names it. classes: as the operator asserts them, or None. Splits are 'train' and
-    what the source has for 'test'; one without any label (−1 throughout), as published test sets are, is passed over.
-    Raises UserError for labels out of range.
+    Args:
+        labels: the labels of each split, by the source's name of the split. A split without any label (−1 everywhere)
+            is ignored: published test sets have none.
+        classes: the classes that the operator asserts, or None.
+
+    Returns:
+        The classes; who states them; and the source's name of the splits 'train' and, if there is one, 'test'.
+
+    Raises:
+        UserError: no training picture has a label (code "missing"), or a label is out of range (code "bad-record").
+
     """
     known = {split: y for split, y in labels.items() if len(y) and (y >= 0).any()}
-    if "train" not in known:
-        raise UserError("There are no labelled training images.", "Name their files or folder 'train…'.")
-    test = next((split for split in TEST_SPLITS if split in known), None)
-    used = {"train": "train"} | ({} if test is None else {"test": test})
-    highest = max(int(known[split].max()) for split in used.values())
-    if classes is None and highest >= MOST_INFERRED:
+    used = splits_by_role(known)
+    if "train" not in used:
         raise UserError(
-            f"The labels seem to name {highest + 1:,} classes. {GUARDED}", "Say how many there are: --classes."
+            "There are no labelled training images.",
+            "Give their files or their folder names that begin with 'train'.",
+            code="missing",
+            split="train",
         )
-    names = tuple(str(j) for j in range(highest + 1)) if classes is None else classes
+    names = classes or inferred_classes(max(int(known[split].max()) for split in used.values()))
     for split in used.values():
         if known[split].min() < 0 or known[split].max() >= len(names):
             raise UserError(
                 f"The {split} images have labels outside 0..{len(names) - 1}. {GUARDED}",
-                "Check them, and --classes.",
+                f"Check the labels, and the number of classes: {parameter('classes')}.",
+                code="bad-record",
+                parameter="classes",
+                split=split,
             )
-    return names, "inferred" if classes is None else "asserted", used
+    return names, "asserted" if classes else "inferred", used
+
+
+def reading_code(error: Exception) -> Code:
+    """The code for an error while a file was read: the system refused to read it, or its contents are damaged."""
+    return "unreadable" if getattr(error, "errno", None) else "damaged"
 
 
 def check_range(start: int, stop: int, n: int) -> None:
-    """Refuse what slicing would clip: a caller that asks past the end has lost count of its records."""
+    """Refuse a range that slicing would shorten silently. A caller that asks for it has lost count of its records."""
     if not 0 <= start <= stop <= n:
         raise IndexError(f"images {start}..{stop} were asked for; there are {n}")
 
 
 def listing_of(classes: tuple[str, ...], entries: Iterable[Entry]) -> str:
-    """The listing of a source: its classes, then its files in their order."""
+    """The listing of a source: SHA-256 in hex of its classes and of its files in their order."""
     digest = hashlib.sha256(json.dumps(classes).encode())
     for entry in entries:
         digest.update(b"\n" + json.dumps(entry).encode())
@@ -219,5 +301,5 @@ def listing_of(classes: tuple[str, ...], entries: Iterable[Entry]) -> str:
 
 
 def entry_of(name: str, data: bytes) -> Entry:
-    """The entry of a file whose bytes are at hand."""
-    return name, len(data), hashlib.sha256(data).hexdigest()
+    """The entry of a file with these bytes."""
+    return Entry(name, len(data), hashlib.sha256(data).hexdigest())

@@ -1,8 +1,9 @@
 """Pictures inside tar archives, read in place.
 
-An archive is listed once, header by header, and never unpacked: what is kept of a member is where its bytes begin and
-how many they are, so a member's name is never a path and a link is never followed. Headers are believed only as far as
-the file reaches, and an archive must end as archives do: what was cut off behind a member looks whole otherwise.
+An archive is listed once, header by header, and never unpacked. Only the place and the number of a member's bytes are
+kept. So a member's name is never used as a path, and a link is never followed. A header may not point past the end of
+the file, and an archive must have the end mark that archives have. Otherwise an archive that was cut off behind a
+member would look complete.
 """
 
 import tarfile
@@ -15,23 +16,39 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpfc_cli.errors import UserError
-from dpfc_cli.images.sets import Records
+from dpfc_cli.images.sets import Records, reading_code
 
 _AGAIN = "Fetch the archive again. It must be a plain .tar: unpack .tar.gz to .tar with gunzip first."
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Member:
-    """A regular file of an archive. name: printable. offset: of its first byte, in the outermost file."""
+    """A regular file in an archive.
+
+    Args:
+        name: printable.
+        offset: of its first byte, in the outermost file.
+        size: in bytes.
+
+    """
 
     name: str
     offset: int
     size: int
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Ranges:
-    """Pictures that are ranges of bytes in large files. which, offsets, sizes: (n,), the file, where, how many."""
+    """Pictures that are ranges of bytes in large files.
+
+    Args:
+        paths: the files.
+        names: what each picture is called in its file, n of them.
+        which: the number of each picture's file, (n,).
+        offsets: the first byte of each picture, (n,).
+        sizes: the number of bytes of each picture, (n,).
+
+    """
 
     paths: tuple[Path, ...]
     names: list[str]
@@ -43,7 +60,7 @@ class Ranges:
         return f"{self.paths[int(self.which[i])]}: {self.names[i]}"
 
     def called(self, i: int) -> str:
-        """Archive and name of a picture, wherever the archive lies."""
+        """The name of a picture with its archive's name. It stays when the archive is moved."""
         return f"{self.paths[int(self.which[i])].name}/{self.names[i]}"
 
     def read(self, i: int) -> bytes:
@@ -52,35 +69,40 @@ class Ranges:
             file.seek(int(self.offsets[i]))
             data = file.read(size)
         if len(data) != size:
-            raise UserError(f"'{path}' is shorter than it was when it was listed.", _AGAIN)
+            raise _damaged(str(path), "is shorter than it was when it was listed")
         return data
 
     def only(self, records: Records) -> "Ranges":
-        names = [self.names[i] for i in records]
-        return Ranges(self.paths, names, self.which[records], self.offsets[records], self.sizes[records])
+        return Ranges(
+            paths=self.paths,
+            names=[self.names[i] for i in records],
+            which=self.which[records],
+            offsets=self.offsets[records],
+            sizes=self.sizes[records],
+        )
 
 
 def ranges(found: list[tuple[int, Member]], paths: tuple[Path, ...]) -> Ranges:
-    """The pictures found, (number of the path, member) each, in that order."""
+    """The pictures in `found`, in that order, each as the number of its path and its member."""
     return Ranges(
-        paths,
-        [member.name for _, member in found],
-        np.array([which for which, _ in found], np.int32),
-        np.array([member.offset for _, member in found], np.int64),
-        np.array([member.size for _, member in found], np.int64),
+        paths=paths,
+        names=[member.name for _, member in found],
+        which=np.array([which for which, _ in found], np.int32),
+        offsets=np.array([member.offset for _, member in found], np.int64),
+        sizes=np.array([member.size for _, member in found], np.int64),
     )
 
 
 def members(path: Path) -> Iterator[Member]:
-    """The regular files of an archive, in its order. Raises UserError when it is damaged or no tar."""
-    with _readable(path), tarfile.open(path, "r:", errors="backslashreplace") as archive:
+    """The regular files of an archive, in its order. Raises UserError if it is damaged or not a tar archive."""
+    with readable(path), tarfile.open(path, "r:", errors="backslashreplace") as archive:
         for member in _regular(archive, str(path)):
-            yield Member(_printable(member.name), member.offset_data, member.size)
+            yield Member(name=_printable(member.name), offset=member.offset_data, size=member.size)
 
 
 def nested(path: Path) -> Iterator[tuple[str, list[Member]]]:
-    """The .tar archives inside an archive, each with its name and its regular files."""
-    with _readable(path), tarfile.open(path, "r:", errors="backslashreplace") as outer:
+    """The .tar archives inside an archive, each with its name and its regular files. Raises UserError as `members`."""
+    with readable(path), tarfile.open(path, "r:", errors="backslashreplace") as outer:
         for part in _regular(outer, str(path)):
             if not part.name.endswith(".tar"):
                 continue
@@ -88,18 +110,20 @@ def nested(path: Path) -> Iterator[tuple[str, list[Member]]]:
             assert stream is not None, "regular members have contents"
             with stream, tarfile.open(fileobj=stream, mode="r:", errors="backslashreplace") as inner:
                 found = [
-                    Member(_printable(m.name), part.offset_data + m.offset_data, m.size)
+                    Member(name=_printable(m.name), offset=part.offset_data + m.offset_data, size=m.size)
                     for m in _regular(inner, f"{path}: {_printable(part.name)}")
                 ]
             yield _printable(part.name), found
 
 
 @contextmanager
-def _readable(path: Path) -> Iterator[None]:
+def readable(path: Path) -> Iterator[None]:
+    """Turn the errors of reading an archive into a UserError that names it."""
     try:
         yield
     except (OSError, EOFError, ValueError, OverflowError, tarfile.TarError) as error:
-        raise UserError(f"'{path}' cannot be read as a tar archive: {error}.", _AGAIN) from error
+        what = f"'{path}' cannot be read as a tar archive: {error}."
+        raise UserError(what, _AGAIN, code=reading_code(error), path=str(path)) from error
 
 
 def _regular(archive: tarfile.TarFile, source: str) -> Iterator[tarfile.TarInfo]:
@@ -108,18 +132,27 @@ def _regular(archive: tarfile.TarFile, source: str) -> Iterator[tarfile.TarInfo]
         # The archive would remember every member, and there may be millions.
         archive.members = []  # type: ignore[attr-defined]
         if member.size < 0 or member.offset_data <= end:
-            raise UserError(f"'{source}' has a member that reaches back before its beginning.", _AGAIN)
+            raise _damaged(source, "has a member that overlaps the one before it")
         end = member.offset_data
         if member.issparse():
-            raise UserError(f"'{source}' stores '{_printable(member.name)}' with holes.", "Pack it with plain tar.")
+            raise UserError(
+                f"'{source}' stores '{_printable(member.name)}' as a sparse file.",
+                "Pack the files without tar's option for sparse files.",
+                code="unsupported",
+                path=source,
+            )
         if member.isreg():
             yield member
-    # A damaged header in the middle ends the listing without an error, as does a missing end.
+    # tarfile stops without an error at a damaged header in the middle, and at a missing end.
     archive.fileobj.seek(archive.offset)
     if archive.fileobj.read(tarfile.BLOCKSIZE) != bytes(tarfile.BLOCKSIZE):
-        raise UserError(f"'{source}' is damaged or cut off {archive.offset} bytes from its beginning.", _AGAIN)
+        raise _damaged(source, f"is damaged or cut off {archive.offset} bytes from its beginning")
+
+
+def _damaged(source: str, what: str) -> UserError:
+    return UserError(f"'{source}' {what}.", _AGAIN, code="damaged", path=source)
 
 
 def _printable(name: str) -> str:
-    """A member's name without characters that would do something to a terminal."""
+    """A member's name without the characters that control a terminal."""
     return "".join(c if c.isprintable() else "?" for c in name)

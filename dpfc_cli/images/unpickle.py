@@ -1,12 +1,12 @@
 """Reading CIFAR's pickles without trusting them.
 
-A pickle is a program: it may name any importable function and call it. This reader lets it name five things, those
-that integer arrays in protocol 2 need, and gives it none of them: each name stands for a small class of ours that
-checks its arguments and remembers them. NumPy sees nothing but bytes whose type, order, shape and length have been
-checked, so neither object arrays (pointers by the pickle's word) nor any other trick with dtypes arises. Everything
-else that a pickle names is refused, by name, before it is imported.
+A pickle is a program: it may name any importable function and call it. This reader lets it name five things only: those
+that integer arrays in protocol 2 need. The pickle gets none of them. In the place of each stands a small class of ours,
+which checks its arguments and stores them. NumPy sees only bytes, after their type, order, shape and length were
+checked. So there are no object arrays, where the pickle would supply pointers, and no other tricks with dtypes. If a
+pickle names anything else, it is refused before that is imported, and the message says what it named.
 
-A hostile pickle can still waste memory and time; it cannot act.
+A hostile pickle can still waste memory and time. It cannot run code.
 """
 
 import io
@@ -21,34 +21,50 @@ from dpfc_cli.errors import UserError
 NDARRAY = "numpy.ndarray"
 INTEGERS = ("u1", "i1", "u2", "i2", "u4", "i4", "u8", "i8")
 ORDERS = {"<": "<", b"<": "<", ">": ">", b">": ">", "=": "=", b"=": "=", "|": "=", b"|": "="}
-REMEDY = "Use the official archive of the data set; convert other copies to an image folder."
+REMEDY = "Use the official archive of the data set, or convert your copy to an image folder."
 
 
 def read_pickle(data: bytes, name: str) -> dict[str, object]:
-    """The dictionary that a pickle holds, keys as text, arrays of integers as NumPy arrays.
+    """Read a pickle that holds a dictionary.
 
-    Text that Python 2 wrote comes back as bytes. `name` is the file's, for messages. Raises UserError when the pickle
-    asks for anything but plain containers and integer arrays, is truncated, or holds something other than a
-    dictionary.
+    Args:
+        data: the pickle's bytes.
+        name: the file's name, for messages.
+
+    Returns:
+        The dictionary. Its keys are text, and arrays of integers are NumPy arrays. Text that Python 2 wrote is bytes.
+
+    Raises:
+        UserError: the pickle needs anything but plain containers and integer arrays, is cut off, or does not hold a
+            dictionary (code "damaged").
+
     """
     try:
         value = _Unpickler(io.BytesIO(data)).load()
         return {_text(key): item.values() if isinstance(item, _Array) else item for key, item in value.items()}
     except _ForbiddenError as refusal:
-        raise UserError(f"'{name}' asks for {refusal}, which dpfc does not allow in a data file.", REMEDY) from None
+        raise UserError(
+            f"'{name}' asks for {refusal}, which dpfc does not allow in a data file.",
+            REMEDY,
+            code="damaged",
+            path=name,
+        ) from None
     except Exception as error:
         raise UserError(
-            f"'{name}' is no readable data file ({type(error).__name__}): truncated, damaged or of another format.",
+            f"'{name}' cannot be read as a data file ({type(error).__name__}). It is cut off, damaged, or of another "
+            "format.",
             "Fetch the data set again.",
+            code="damaged",
+            path=name,
         ) from error
 
 
 class _ForbiddenError(Exception):
-    """What the pickle asked for and may not have."""
+    """The pickle asked for something that is not allowed."""
 
 
 class _Sealed:
-    """Something a pickle may call and may not alter: else a BUILD instruction could set attributes on our classes."""
+    """A class that a pickle may call but not change. (A BUILD instruction could set attributes on other classes.)"""
 
     __slots__ = ()
 
@@ -57,7 +73,7 @@ class _Sealed:
 
 
 class _Dtype(_Sealed):
-    """Stands for `numpy.dtype`: the type of an integer, and nothing that has parts, sub-arrays or pointers."""
+    """In the place of `numpy.dtype`: the type of an integer. It has no parts, sub-arrays or pointers."""
 
     __slots__ = ("code", "order")
 
@@ -76,7 +92,7 @@ class _Dtype(_Sealed):
         self.order = ORDERS[order]
 
     def read(self, data: object, shape: tuple[int, ...], fortran: object = False) -> NDArray[np.integer]:
-        """The values that `data` holds. Raises ValueError unless they fill the shape exactly."""
+        """The values in `data`. Raises ValueError unless they fill the shape exactly."""
         if not isinstance(data, bytes):
             raise _ForbiddenError("an array that is not bytes")
         values: NDArray[np.integer] = np.frombuffer(data, np.dtype(self.order + self.code))
@@ -84,7 +100,7 @@ class _Dtype(_Sealed):
 
 
 class _Array(_Sealed):
-    """Stands for NumPy's `_reconstruct`: an empty array, filled by the state that follows."""
+    """In the place of NumPy's `_reconstruct`: an empty array. The state that follows fills it."""
 
     __slots__ = ("array",)
 
@@ -109,7 +125,7 @@ class _Array(_Sealed):
 
 
 class _Scalar(_Sealed):
-    """Stands for NumPy's `scalar`: a plain integer."""
+    """In the place of NumPy's `scalar`: a plain integer."""
 
     __slots__ = ()
 
@@ -120,7 +136,7 @@ class _Scalar(_Sealed):
 
 
 class _Latin1(_Sealed):
-    """Stands for `_codecs.encode`, by which Python 3 writes bytes in protocol 2: Latin-1 and no other codec."""
+    """In the place of `_codecs.encode`, with which Python 3 writes bytes in protocol 2. Latin-1 is the only codec."""
 
     __slots__ = ()
 
@@ -143,7 +159,7 @@ ADMITTED: dict[tuple[str, str], object] = {
 
 class _Unpickler(pickle.Unpickler):
     def __init__(self, stream: io.BytesIO) -> None:
-        # Python 2's byte strings may not be text, and pixels are among them.
+        # Python 2's byte strings need not be text: pixels are byte strings too.
         super().__init__(stream, fix_imports=False, encoding="bytes")
 
     def find_class(self, module: str, name: str) -> Any:

@@ -1,3 +1,5 @@
-"""What sources of pictures and of features have in common: which file belongs to which split, and which column of a
-table is the label.
+"""Rules that sources of pictures and sources of features share.
+
+`split_files` finds the files of a source and their splits, `label_columns` finds the label in a table, and `classes`
+says which classes there are and who stated them.
 """

@@ -1,29 +1,44 @@
-"""Data sets in shards: which file belongs to which split, and what splits are called.
+"""The files of a source that consists of many, and the split that each file belongs to.
 
-A file's split is the word its name begins with, `train-00000-of-00004.parquet`, or else the name of its folder,
-`train/0000.parquet`; files that say neither are for training.
+A split is the word that a file's name begins with (`train-00000-of-00004.parquet`), or else the name of the file's
+folder (`train/0000.parquet`). A file without such a word is for training.
 """
 
 import glob
 import re
+from collections.abc import Collection
 from itertools import product
 from pathlib import Path
 
 from dpfc_cli.errors import UserError
 
-_NUMBERS = re.compile(r"(\d+)\.\.(\d+)")
-MOST_SHARDS = 1_000_000
+MOST_FILES = 1_000_000
 TRAIN_SPLITS = ("train", "training")
+"""What sources call the split to train on."""
 TEST_SPLITS = ("test", "testing", "val", "valid", "validation")
-"""What sources call the split to train on, and the one to evaluate on, of which the first there is is taken."""
+"""What sources call the split to evaluate on. The first one that is there is taken."""
+_NUMBERS = re.compile(r"(\d+)\.\.(\d+)")
 _WORDS = re.compile(f"({'|'.join(TRAIN_SPLITS + TEST_SPLITS)})(?![A-Za-z])")
 
 
-def shards(pattern: str, suffix: str) -> dict[str, list[Path]]:
-    """The files of each split, sorted by name: "train", and others by the word that names them.
+def files_by_split(pattern: str, suffix: str) -> dict[str, list[Path]]:
+    """Find the files of a source.
 
-    pattern: a file, a folder (searched with its sub-folders), or names with braces, `{000..123}` or `{train,val}`, or
-    wildcards. Raises UserError when it fits no file, or when a named one is missing.
+    Args:
+        pattern: a file; a folder, which is searched with its sub-folders; or file names with braces, `{000..123}` or
+            `{train,val}`, or with wildcards.
+        suffix: how the files of a folder end, for instance '.tar'.
+
+    Returns:
+        The files of each split, sorted by name. The key is "train", or the word that names another split.
+
+    Raises:
+        UserError: no file fits the pattern, or a named file is missing (code "missing").
+
+    Example:
+        files_by_split("photos/{train,val}.tar", ".tar")
+        → {"train": [Path("photos/train.tar")], "val": [Path("photos/val.tar")]}
+
     """
     place = Path(pattern).expanduser()
     if place.is_dir():
@@ -34,6 +49,8 @@ def shards(pattern: str, suffix: str) -> dict[str, list[Path]]:
         raise UserError(
             f"No {suffix} files in '{pattern}'.",
             f"Name a {suffix} file, a folder of them, or a pattern such as 'train-{{0000..0099}}{suffix}' in quotes.",
+            code="missing",
+            path=pattern,
         )
     splits: dict[str, list[Path]] = {}
     for path in found:
@@ -41,23 +58,49 @@ def shards(pattern: str, suffix: str) -> dict[str, list[Path]]:
     return splits
 
 
+def splits_by_role(splits: Collection[str]) -> dict[str, str]:
+    """Which split of a source to train on, and which to evaluate on.
+
+    Args:
+        splits: what the source calls its splits, as in the keys of `files_by_split`.
+
+    Returns:
+        The source's name of 'train' and of 'test', as far as the source has them.
+
+    """
+    test = next((split for split in TEST_SPLITS if split in splits), None)
+    return ({"train": "train"} if "train" in splits else {}) | ({} if test is None else {"test": test})
+
+
 def expanded(pattern: str) -> list[str]:
-    """The names that a pattern with braces stands for, as a shell expands them."""
+    """The names that a pattern with braces stands for, as a shell expands them.
+
+    Raises:
+        UserError: the braces hold no range of numbers, or stand for too many files (code "bad-value").
+
+    """
     parts = re.split(r"\{([^{}]*)\}", pattern)
     choices = [_choices(part) if i % 2 else [part] for i, part in enumerate(parts)]
     count = 1
     for choice in choices:
         count *= len(choice)
-    if count > MOST_SHARDS:
-        raise UserError(f"'{pattern}' names {count:,} files.", "Check the numbers in its braces.")
+    if count > MOST_FILES:
+        raise UserError(
+            f"'{pattern}' names {count:,} files.", "Check the numbers in its braces.", code="bad-value", path=pattern
+        )
     return ["".join(combination) for combination in product(*choices)]
 
 
 def _choices(inside: str) -> list[str]:
     if match := _NUMBERS.fullmatch(inside):
         first, last, width = int(match[1]), int(match[2]), len(match[1])
-        if not first <= last < first + MOST_SHARDS:
-            raise UserError(f"'{{{inside}}}' is no range of numbers.", "Write for instance {0000..0099}.")
+        if not first <= last < first + MOST_FILES:
+            raise UserError(
+                f"'{{{inside}}}' is not a range of numbers.",
+                "Write for instance {0000..0099}.",
+                code="bad-value",
+                value=f"{{{inside}}}",
+            )
         return [f"{i:0{width}d}" for i in range(first, last + 1)]
     return inside.split(",")
 
@@ -67,7 +110,12 @@ def _matching(name: str) -> list[Path]:
         return [Path(name)]
     found = [Path(p) for p in sorted(glob.glob(name)) if Path(p).is_file()] if glob.has_magic(name) else []
     if not found:
-        raise UserError(f"There is no file '{name}'.", "Check the pattern; put it in quotes if it has braces.")
+        raise UserError(
+            f"There is no file '{name}'.",
+            "Check the pattern. Put it in quotes if it has braces.",
+            code="missing",
+            path=name,
+        )
     return found
 
 

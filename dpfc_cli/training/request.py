@@ -118,7 +118,7 @@ def requested(
         features=features,
         folder=folder,
         privacy=privacy,
-        adjacency=neighbours[adjacency or "zero-out"],
+        adjacency=which,
         options=options,
         **others,
     )

@@ -80,17 +80,17 @@ def test_a_tensor_under_two_names_is_refused(tmp_path):
 
 
 def test_other_networks_are_recognised_as_such(tmp_path):
-    with pytest.raises(UserError, match="no Vision Transformer that dpfc can read"):
+    with pytest.raises(UserError, match="not a Vision Transformer that dpfc can read"):
         build(write({"layer1.0.conv1.weight": np.zeros((4, 3, 3, 3), np.float32)}, tmp_path))
 
 
 # How it is stored
 
 
-def test_shards_are_read_by_their_index(tmp_path):
+def test_a_checkpoint_in_parts_is_read_by_its_index(tmp_path):
     case, weights = REFERENCES["transformers-4-vit"], weights_of("transformers-4-vit")
     whole = build(write(weights, tmp_path, config=case["config"]))
-    folder = tmp_path / "sharded"
+    folder = tmp_path / "parts"
     folder.mkdir()
     index = {}
     for number in (1, 2):
@@ -100,8 +100,8 @@ def test_shards_are_read_by_their_index(tmp_path):
         index |= dict.fromkeys(part, name)
     (folder / "config.json").write_text(json.dumps(case["config"]))
     (folder / hub.INDEX).write_text(json.dumps({"weight_map": index}))
-    sharded = build(folder)
-    assert np.array_equal(sharded(pictures(16)), whole(pictures(16)))
+    joined = build(folder)
+    assert np.array_equal(joined(pictures(16)), whole(pictures(16)))
     (folder / "model-00002-of-00002.safetensors").unlink()
     with pytest.raises(UserError, match=r"model-00002-of-00002\.safetensors"):
         build(folder)
@@ -122,12 +122,12 @@ def test_a_damaged_file_is_the_users_to_replace(tmp_path):
         file = write(weights_of(name), tmp_path, kind)
         whole = file.read_bytes()
         file.write_bytes(whole[: len(whole) // 2])
-        with pytest.raises(UserError, match="no whole"):
+        with pytest.raises(UserError, match="not a complete"):
             build(file)
         # A bit turned inside an archive is caught by its checksum; safetensors has none, the manifest's SHA-256 tells.
         if kind == "npz":
             file.write_bytes(whole[:2000] + bytes([whole[2000] ^ 1]) + whole[2001:])
-            with pytest.raises(UserError, match="no whole"):
+            with pytest.raises(UserError, match="not a complete"):
                 build(file)
 
 
@@ -137,7 +137,7 @@ def test_pickles_in_an_archive_are_not_opened(tmp_path):
     with pytest.raises(UserError, match="trap"):
         build(file)
     np.savez(file, **(weights_of("augreg") | {"cls": np.array([{}], object)}))
-    with pytest.raises(UserError, match="no whole"):
+    with pytest.raises(UserError, match="not a complete"):
         build(file)
 
 
@@ -145,7 +145,7 @@ def test_pickles_in_an_archive_are_not_opened(tmp_path):
 def test_pickles_are_refused_with_the_reason_and_the_way_out(name, tmp_path):
     (tmp_path / name).write_bytes(b"\x80\x04.")
     for weights in (str(tmp_path / name), f"hf:some/where/{name}", str(tmp_path)):
-        with pytest.raises(UserError, match=r"run whatever code(.|\n)*safetensors\.torch\.save_file"):
+        with pytest.raises(UserError, match=r"runs the code in it(.|\n)*safetensors\.torch\.save_file"):
             backbones.check("vit-b16", None, "paper", weights)
 
 
@@ -153,9 +153,9 @@ def test_weights_that_are_not_there_or_no_weights_are_refused_at_once(tmp_path):
     (tmp_path / "notes.txt").write_text("")
     for weights, message in (
         (str(tmp_path / "none.safetensors"), "no weights at"),
-        (str(tmp_path / "notes.txt"), "no file of weights"),
+        (str(tmp_path / "notes.txt"), "not a file of weights"),
         (str(tmp_path), "holds 0 files"),
-        ("hf:timm", "names no repository"),
+        ("hf:timm", "does not name a repository"),
     ):
         with pytest.raises(UserError, match=message):
             backbones.check("vit-b16", None, "paper", weights)
@@ -163,7 +163,7 @@ def test_weights_that_are_not_there_or_no_weights_are_refused_at_once(tmp_path):
 
 def test_weights_of_another_model_are_refused(tmp_path):
     file = write(weights_of("timm-vit"), tmp_path)
-    with pytest.raises(UserError, match="no vit-b16: its width is 32, not 768"):
+    with pytest.raises(UserError, match="not the model vit-b16: its width is 32, not 768"):
         backbones.load("vit-b16", (16, 16, 3), weights=str(file))
 
 
@@ -177,7 +177,7 @@ def test_a_pooling_that_the_checkpoint_lacks_is_refused(tmp_path):
 def test_a_configuration_that_makes_no_sense_is_refused(tmp_path):
     senseless = [("num_attention_heads", None), ("num_attention_heads", 3.7)]
     senseless += [("layer_norm_eps", "x"), ("hidden_act", 1)]
-    cases = [({"num_attention_heads": 5}, "5 heads"), ({"hidden_act": "relu"}, "relu")]
+    cases = [({"num_attention_heads": 5}, "among 5 heads"), ({"hidden_act": "relu"}, "relu")]
     cases += [({name: value}, "make no sense") for name, value in senseless]
     for config, message in cases:
         with pytest.raises(UserError, match=message):

@@ -8,7 +8,7 @@ from dpfc_cli.backbones.geometry import Geometry
 from dpfc_cli.backbones.preprocess import normalised, patches, resized
 from dpfc_cli.backbones.resample import antialiased, interpolated
 
-PAPER = Geometry((384, 384), 256)
+PAPER = Geometry(resize=(384, 384), crop=256)
 KINDS = {"bicubic": Image.Resampling.BICUBIC, "bilinear": Image.Resampling.BILINEAR}
 
 
@@ -43,13 +43,13 @@ def ours(batch: np.ndarray, geometry: Geometry) -> np.ndarray:
         (32, 32, PAPER),
         (28, 28, PAPER),
         (64, 48, PAPER),
-        (32, 32, Geometry(248, 224)),
-        (40, 33, Geometry(256, 224)),
-        (32, 32, Geometry((224, 224), 224)),
-        (300, 420, Geometry(56, 48)),
-        (224, 224, Geometry(224, 224)),
-        (32, 48, Geometry(64, 64, "bilinear")),
-        (96, 80, Geometry((33, 31), 24, "bilinear")),
+        (32, 32, Geometry(resize=248, crop=224)),
+        (40, 33, Geometry(resize=256, crop=224)),
+        (32, 32, Geometry(resize=(224, 224), crop=224)),
+        (300, 420, Geometry(resize=56, crop=48)),
+        (224, 224, Geometry(resize=224, crop=224)),
+        (32, 48, Geometry(resize=64, crop=64, filter="bilinear")),
+        (96, 80, Geometry(resize=(33, 31), crop=24, filter="bilinear")),
     ],
 )
 def test_every_byte_is_pillows(height, width, geometry):
@@ -59,8 +59,8 @@ def test_every_byte_is_pillows(height, width, geometry):
 
 
 def test_pictures_shrunk_beyond_exactness_are_off_by_one_at_most():
-    batch = pictures(700, 700, 1)
-    difference = ours(batch, Geometry(16, 16))[..., 0] - np.stack([pillows(p, Geometry(16, 16)) for p in batch])
+    batch, small = pictures(700, 700, 1), Geometry(resize=16, crop=16)
+    difference = ours(batch, small)[..., 0] - np.stack([pillows(picture, small) for picture in batch])
     assert np.abs(difference).max() <= 1
 
 

@@ -31,13 +31,13 @@ def small() -> backbones.Backbone:
 def test_the_coefficients_are_kymatios(shape):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        # The front door of kymatio 0.3.0 fails with SciPy 1.17; this one does not.
+        # The usual import of kymatio 0.3.0 fails with SciPy 1.17; this one does not.
         frontend = pytest.importorskip(
             "kymatio.scattering2d.frontend.numpy_frontend", reason="the reference, kymatio, is not installed"
         )
     import jax
 
-    from dpfc_cli.backbones.scattering import coefficients
+    from dpfc_cli.backbones.scattering.transform import coefficients
 
     images = np.random.default_rng(1).random((2, *shape), dtype=np.float32)
     ours = np.asarray(jax.jit(coefficients)(images)).transpose(3, 4, 2, 0, 1)
@@ -52,7 +52,7 @@ def test_the_coefficients_are_kymatios(shape):
 def test_wavelets_pass_nothing_of_a_constant_image():
     import jax
 
-    from dpfc_cli.backbones.scattering import coefficients
+    from dpfc_cli.backbones.scattering.transform import coefficients
 
     maps = np.asarray(jax.jit(coefficients)(np.ones((1, 16, 16, 1), np.float32)))
     # The reference's normalisation takes π for 3.1415.
@@ -82,7 +82,7 @@ def test_cifar_has_the_papers_dimension():
 def test_each_order_of_a_record_is_standardised(small):
     import jax
 
-    from dpfc_cli.backbones.scattering import EPSILON, coefficients
+    from dpfc_cli.backbones.scattering.transform import EPSILON, coefficients
 
     pixels = pictures(4, (8, 8, 3))
     features = small(pixels).reshape(4, 3, 81, 2, 2)
@@ -162,8 +162,8 @@ def test_doubles_enabled_elsewhere_change_nothing(small):
 
 @pytest.mark.parametrize("shape", [(8, 8, 1), (32, 32, 3), (64, 64, 3), (224, 224, 3), (512, 512, 3)])
 def test_the_batch_keeps_intermediates_and_output_bounded(shape):
-    from dpfc_cli.backbones.scattering import _sizes
-    from dpfc_cli.backbones.wavelets import padded
+    from dpfc_cli.backbones.scattering.transform import _sizes
+    from dpfc_cli.backbones.scattering.wavelets import padded
 
     dim = 81 * shape[2] * (shape[0] // 4) * (shape[1] // 4)
     step, steps = _sizes(shape, dim)
@@ -177,8 +177,8 @@ def test_the_estimate_of_intermediates_holds():
     """What XLA says it allocates is what `_sizes` counts with."""
     import jax
 
-    from dpfc_cli.backbones.scattering import _BYTES_PER_PIXEL, coefficients
-    from dpfc_cli.backbones.wavelets import padded
+    from dpfc_cli.backbones.scattering.transform import _BYTES_PER_PIXEL, coefficients
+    from dpfc_cli.backbones.scattering.wavelets import padded
 
     program = jax.jit(coefficients).lower(jax.ShapeDtypeStruct((8, 32, 32, 3), np.float32)).compile()
     assert program.memory_analysis().temp_size_in_bytes <= 1.5 * _BYTES_PER_PIXEL * 8 * 3 * padded(32) ** 2

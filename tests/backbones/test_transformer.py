@@ -11,7 +11,7 @@ import pytest
 
 from dpfc_cli import backbones
 from dpfc_cli.backbones.geometry import Geometry
-from dpfc_cli.backbones.models import MODELS
+from dpfc_cli.backbones.vision_transformer.models import MODELS
 from dpfc_cli.errors import UserError
 from tests.backbones.tiny import build, pictures, random_weights, references, write
 
@@ -106,7 +106,7 @@ def test_four_devices_share_the_batch_and_give_what_one_gives(small, file, tmp_p
     np.testing.assert_allclose(np.load(out), small(pictures(16, 11)), atol=1e-5)
 
 
-# Through the front door
+# Through `backbones.load`
 
 
 def test_pictures_of_the_data_sets_size_and_prepared_ones_give_the_same_features(tmp_path):
@@ -116,7 +116,7 @@ def test_pictures_of_the_data_sets_size_and_prepared_ones_give_the_same_features
     batch = pictures(32, 2)
     raw = backbones.load("vit-ti16", (32, 32, 3), weights=weights, batch=2)
     prepared = backbones.load("vit-ti16", (256, 256, 3), weights=weights, batch=2, prepared=True)
-    cut = np.stack([pillows(picture, backbones.geometry("vit-ti16", "paper")) for picture in batch])
+    cut = np.stack([pillows(picture, backbones.geometry_of("vit-ti16", "paper")) for picture in batch])
     assert np.array_equal(raw(batch), prepared(cut))
 
 
@@ -139,10 +139,10 @@ def test_the_description_says_which_vector_of_which_weights_from_which_pixels(tm
 
 def test_paper_preprocessing_of_patches_of_14_drops_the_last_pixels():
     for name, model in MODELS.items():
-        assert backbones.geometry(name, "paper") == Geometry((384, 384), 256)
-        assert backbones.geometry(name, "paper").crop // model.patch == {14: 18, 16: 16, 32: 8}[model.patch]
-        assert backbones.geometry(name, "native").crop == 224
-    assert backbones.geometry("scattering", "paper") is None
+        assert backbones.geometry_of(name, "paper") == Geometry(resize=(384, 384), crop=256)
+        assert backbones.geometry_of(name, "paper").crop // model.patch == {14: 18, 16: 16, 32: 8}[model.patch]
+        assert backbones.geometry_of(name, "native").crop == 224
+    assert backbones.geometry_of("scattering", "paper") is None
 
 
 def test_every_size_asked_for_has_a_name():
@@ -160,12 +160,12 @@ def test_what_cannot_be_is_refused_before_anything_is_fetched():
     for arguments, message in (
         (("vit-b61", None), "Did you mean 'vit-b16'"),
         (("vit-b16", "max"), "Known: none, mean, cls, map"),
-        (("vit-b16", "none"), "scattering's"),
+        (("vit-b16", "none"), "has no pooling 'none'"),
         (("vit-b16", "map"), "no attention pooling"),
         (("siglip-b16", "cls"), "no class token"),
         (("vit-b16", None, "papers"), "Did you mean 'paper'"),
         (("vit-g14", None), "never published"),
-        (("scattering", "cls"), "no 'cls' feature"),
+        (("scattering", "cls"), "has no pooling 'cls'"),
         (("scattering", None, "paper", "x.npz"), "no weights"),
     ):
         with pytest.raises(UserError, match=message):
@@ -177,12 +177,12 @@ def test_what_cannot_be_is_refused_before_anything_is_fetched():
 def test_the_default_batch_keeps_intermediates_bounded(file):
     import jax
 
-    from dpfc_cli.backbones.transformer import _features
+    from dpfc_cli.backbones.vision_transformer.transformer import _features
 
     for size in (16, 64):
         backbone = build(file, size, batch=None)
         pixels = jax.ShapeDtypeStruct((backbone.batch, size, size, 3), np.uint8)
-        compiled = _features.lower(pixels, backbone._outer, backbone._blocks, backbone._plan).compile()
+        compiled = _features.lower(pixels, backbone._outer, backbone._blocks, backbone._setting).compile()
         assert compiled.memory_analysis().temp_size_in_bytes <= 640 << 20
 
 

@@ -16,7 +16,7 @@ def references() -> dict[str, dict[str, Any]]:
 
 
 def random_weights(shapes: Mapping[str, Sequence[int]], seed: int = 0) -> dict[str, np.ndarray]:
-    """Tensors of a size that keeps activations near 1. RandomState's stream is frozen for ever, Generator's is not."""
+    """Tensors of a size that keeps activations near 1. RandomState gives the same numbers in all versions of NumPy."""
     random = np.random.RandomState(seed)
     weights = {}
     for name in sorted(shapes):
@@ -69,17 +69,23 @@ def build(
     """
     from dataclasses import replace
 
-    from dpfc_cli.backbones import checkpoint, hub, transformer
+    from dpfc_cli.backbones import hub
     from dpfc_cli.backbones.geometry import Geometry
-    from dpfc_cli.backbones.models import HALF, Model
+    from dpfc_cli.backbones.vision_transformer import checkpoint, transformer
+    from dpfc_cli.backbones.vision_transformer.models import HALF, Model
 
     located = hub.locate(str(file))
     located = replace(located, id=located_as or located.id)
-    geometry = Geometry(size, size)
-    own = {"home": None, "width": None, "depth": None, "patch": 4, "heads": 2, "native": (size, size)}
+    geometry = Geometry(resize=size, crop=size)
+    own = {"home": None, "width": None, "depth": None, "patch": 4, "heads": 2, "native": geometry}
     model = Model(**{**own, "mean": HALF, "std": HALF, **facts})
     parameters = checkpoint.read(located.files, located.id, transformer.DTYPES[precision])
-    architecture = transformer.architecture(model, parameters, located, pool)
-    recipe = transformer.Recipe("native", geometry, HALF, HALF)
-    shape = (size, size, 3)
-    return transformer.Transformer({"name": "tiny"}, parameters, architecture, recipe, shape, batch, prepared=True)
+    return transformer.Transformer(
+        {"name": "tiny"},
+        parameters,
+        architecture=transformer.architecture(model, parameters, located, pool),
+        recipe=transformer.Recipe(name="native", geometry=geometry, mean=HALF, std=HALF),
+        image_shape=(size, size, 3),
+        batch=batch,
+        prepared=True,
+    )

@@ -279,7 +279,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> dict[str, object]:
         found.update(options, name=name, image_shape=image_shape, pool=pool)
         return Squares(image_shape)
 
-    monkeypatch.setattr(backbones, "geometry", lambda name, preprocess: Geometry((24, 24), 16))
+    monkeypatch.setattr(backbones, "geometry_of", lambda name, preprocess: Geometry(resize=(24, 24), crop=16))
     monkeypatch.setattr(backbones, "load", load)
     return found
 

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from dpfc_cli.errors import UserError, parameter
+from dpfc_cli.features import locks
 from dpfc_cli.features import writer as writer_module
 from dpfc_cli.features.manifest import Manifest, load
 from dpfc_cli.features.reader import FeatureSet
@@ -271,7 +272,7 @@ def test_rows_are_made_null_records_by_a_mask_whatever_their_features_are(tmp_pa
 
 def test_a_mask_and_features_that_are_not_finite_make_the_same_bytes(tmp_path: Path) -> None:
     settings: dict[str, Any] = {"rows": {"train": 4}, "shards": 1, "tolerant": True}
-    bad = ~np.isfinite(NAN_NULL).all(axis=1)
+    bad = np.array([not np.isfinite(row).all() for row in NAN_NULL])
     for name, features, null in (("nan", NAN_NULL, None), ("mask", np.where(bad[:, None], 7, NAN_NULL), bad)):
         w = writer(tmp_path / name, None, **settings)
         with w.shard(w.missing[0]) as sink:
@@ -291,7 +292,7 @@ def test_a_writer_that_is_not_tolerant_takes_no_null_record(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("null", [np.array([0, 1]), np.array([True]), np.array([[True], [False]])])
-def test_what_is_no_mask_of_the_rows_is_refused(tmp_path: Path, null) -> None:
+def test_what_is_no_mask_of_the_rows_is_refused(tmp_path: Path, null: np.ndarray) -> None:
     """Integers would be taken for the numbers of the rows."""
     w = writer(tmp_path / "set", None, rows={"train": 2}, shards=1, tolerant=True)
     with pytest.raises(ValueError, match="not bool"), w.shard(w.missing[0]) as sink:
@@ -386,7 +387,7 @@ def test_one_that_begins_while_another_gives_up_is_not_told_of_it(
 ) -> None:
     """Between making the folder and locking it, it may have gone."""
     folder = tmp_path / "set"
-    real, gone = writer_module.locked_soon, 0
+    real, gone = locks.locked_soon, 0
 
     def locked_soon(partial: Path, kind: int) -> int:
         nonlocal gone

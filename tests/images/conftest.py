@@ -1,4 +1,4 @@
-"""Tiny data sets in the official layouts, for the tests of this room."""
+"""Tiny data sets in the official layouts, for the tests of `dpfc_cli.images`."""
 
 import gzip
 import pickle
@@ -37,7 +37,7 @@ def idx_folder(tmp_path):
 
 @pytest.fixture
 def digits_of():
-    """A function that makes n images of 4 by 4 with labels 0..9 in turn, different for every start."""
+    """A function that makes n images of 4 by 4 with the labels 0, 1 … 9, 0 …. Each start gives other images."""
 
     def make(n: int, start: int = 0) -> tuple[np.ndarray, np.ndarray]:
         images = (np.arange(n * 16, dtype=np.int64) + start).astype(np.uint8).reshape(n, 4, 4)
@@ -58,18 +58,21 @@ def planes():
 
 @pytest.fixture
 def cifar10_folder(tmp_path, planes):
-    """A function that writes `cifar-10-batches-py` with a batch of three images for each number, and a test batch."""
+    """A function that writes `cifar-10-batches-py`: a file of three training images for each number, and a test file.
+
+    changes: what other files hold, or the same files hold instead.
+    """
 
     def write(numbers=(1, 2), folder=tmp_path, **changes) -> Path:
         place = folder / "cifar-10-batches-py"
         place.mkdir(parents=True, exist_ok=True)
-        files = {f"data_batch_{number}": batch(planes(3, number), [number % 10, 0, 9]) for number in numbers}
-        files |= {"test_batch": batch(planes(2, 99), [3, 4]), "batches.meta": {b"label_names": CIFAR10_NAMES}}
-        for name, contents in (files | changes).items():
-            (place / name).write_bytes(pickle.dumps(contents, protocol=2))
+        files = {f"data_batch_{number}": contents(planes(3, number), [number % 10, 0, 9]) for number in numbers}
+        files |= {"test_batch": contents(planes(2, 99), [3, 4]), "batches.meta": {b"label_names": CIFAR10_NAMES}}
+        for name, value in (files | changes).items():
+            (place / name).write_bytes(pickle.dumps(value, protocol=2))
         return place
 
-    def batch(data, labels):
+    def contents(data, labels):
         return {b"data": data, b"labels": labels, b"batch_label": b"a batch", b"filenames": [b"a.png"] * len(labels)}
 
     return write

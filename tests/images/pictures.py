@@ -1,4 +1,4 @@
-"""Small pictures and archives of them, for the tests of this room."""
+"""Small pictures and archives of them, for the tests of `dpfc_cli.images`."""
 
 import io
 import tarfile
@@ -9,10 +9,11 @@ from PIL import Image
 
 from dpfc_cli.images import Geometry, Split
 
-SQUARE = Geometry(8, 8)
+SQUARE = Geometry(resize=8, crop=8)
 
 
 def png(value: int, size: tuple[int, int] = (6, 4)) -> bytes:
+    """A picture in which every value is `value`."""
     file = io.BytesIO()
     Image.new("RGB", size, (value, value, value)).save(file, "PNG")
     return file.getvalue()
@@ -29,5 +30,5 @@ def tar(path: Path, members: list[tuple[str, bytes]]) -> Path:
 
 
 def values(split: Split) -> np.ndarray:
-    """The first value of each picture: `png`'s, where it has made them."""
+    """The first value of each picture: for a picture that `png` made, its value."""
     return split.pixels(0, split.n)[:, 0, 0, 0]

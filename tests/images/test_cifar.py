@@ -1,4 +1,4 @@
-"""CIFAR-10 and CIFAR-100 in their official layouts, packed or not, whole or refused."""
+"""CIFAR-10 and CIFAR-100 in their official layouts, packed or unpacked. What is damaged is refused."""
 
 import io
 import pickle
@@ -23,7 +23,7 @@ def test_pixels_are_red_green_blue_by_row(cifar10_folder, planes):
     assert first[31, 31, 2] == stored[0, 3071]
 
 
-def test_batches_are_joined_in_the_order_of_their_numbers(cifar10_folder, planes):
+def test_files_are_joined_in_the_order_of_their_numbers(cifar10_folder, planes):
     data = open_images("cifar10", cifar10_folder(numbers=(10, 2, 1)))
     train = data.splits["train"]
     assert train.n == 9
@@ -50,7 +50,7 @@ def test_folder_parent_archive_and_its_folder_are_one_data_set(cifar10_folder, p
             np.testing.assert_array_equal(one.splits[split].pixels(0, n), sets[0].splits[split].pixels(0, n))
 
 
-def test_a_changed_batch_changes_the_listing(cifar10_folder):
+def test_a_changed_file_changes_the_listing(cifar10_folder):
     before = open_images("cifar10", cifar10_folder(numbers=(1,))).splits["train"].listing
     after = open_images("cifar10", cifar10_folder(numbers=(1, 3))).splits["train"].listing
     assert before != after
@@ -87,8 +87,8 @@ def test_nothing_but_regular_members_of_the_official_folder_is_read(cifar10_fold
     assert sorted(path.name for path in tmp_path.iterdir()) == [ARCHIVE, "loose"]
 
 
-def test_a_batch_that_comes_twice_is_refused(cifar10_folder, tmp_path):
-    """A record counted twice doubles the sensitivity."""
+def test_a_file_that_is_there_twice_is_refused(cifar10_folder, tmp_path):
+    """A record that is counted twice would double the sensitivity."""
     folder = cifar10_folder(folder=tmp_path / "loose")
     with tarfile.open(tmp_path / ARCHIVE, "w:gz") as tar:
         tar.add(folder, folder.name)
@@ -109,7 +109,7 @@ def test_every_truncation_of_the_archive_is_an_error(cifar10_folder, pack, tmp_p
 def test_a_flipped_bit_in_the_archive_is_an_error(cifar10_folder, pack, tmp_path):
     archive = pack(cifar10_folder(folder=tmp_path / "loose"), ARCHIVE).rename(tmp_path / ARCHIVE)
     whole = archive.read_bytes()
-    for position in range(64, len(whole), 1009):  # behind the name that gzip keeps and nobody reads
+    for position in range(64, len(whole), 1009):  # after the file name in gzip's header, which nobody reads
         archive.write_bytes(whole[:position] + bytes([whole[position] ^ 4]) + whole[position + 1 :])
         with pytest.raises(UserError):
             open_images("cifar10", archive)
@@ -123,7 +123,7 @@ def test_a_truncated_file_is_an_error_that_names_it(cifar10_folder, name):
         open_images("cifar10", folder)
 
 
-def test_the_hostile_batch_is_named(cifar10_folder):
+def test_a_hostile_file_is_named(cifar10_folder):
     folder = cifar10_folder()
     (folder / "data_batch_2").write_bytes(b"cos\nsystem\n(S'true'\ntR.")
     with pytest.raises(UserError, match=r"data_batch_2.* os\.system"):
@@ -146,7 +146,7 @@ def test_the_hostile_batch_is_named(cifar10_folder):
         (np.zeros((2, 3072), np.uint8), [0, -1], "outside 0..9"),
     ],
 )
-def test_a_batch_of_another_form_is_an_error(cifar10_folder, data, labels, said):
+def test_a_file_of_another_form_is_an_error(cifar10_folder, data, labels, said):
     folder = cifar10_folder(data_batch_1={b"data": data, b"labels": labels})
     with pytest.raises(UserError, match=said):
         open_images("cifar10", folder)
@@ -158,17 +158,17 @@ def test_the_classes_must_be_ten_different_names(cifar10_folder, names):
         open_images("cifar10", cifar10_folder(**{"batches.meta": {b"label_names": names}}))
 
 
-def test_without_training_batches_there_is_no_data_set(cifar10_folder):
-    with pytest.raises(UserError, match="batch of training images"):
+def test_without_training_images_there_is_no_data_set(cifar10_folder):
+    with pytest.raises(UserError, match="file of training images"):
         open_images("cifar10", cifar10_folder(numbers=()))
 
 
-def test_without_a_test_batch_there_is_no_test_split(cifar10_folder):
+def test_without_a_test_file_there_is_no_test_split(cifar10_folder):
     folder = cifar10_folder()
     (folder / "test_batch").unlink()
     assert list(open_images("cifar10", folder).splits) == ["train"]
 
 
-def test_a_folder_without_it_is_an_error_that_names_what_was_looked_for(tmp_path):
+def test_a_folder_without_the_data_set_is_an_error_that_names_what_was_looked_for(tmp_path):
     with pytest.raises(UserError, match=r"cifar-10-batches-py.*cifar-10-python\.tar\.gz"):
         open_images("cifar10", tmp_path)

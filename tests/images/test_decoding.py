@@ -1,4 +1,4 @@
-"""Bytes to pixels: resizing and cropping in one step is resizing and then cropping."""
+"""Encoded pictures become pixels. Resizing and cropping in one step gives the same as doing both in turn."""
 
 import io
 
@@ -12,11 +12,11 @@ from dpfc_cli.images.decoding import FILTERS, decode, fitted
 
 SIZES = [(500, 375), (375, 500), (32, 32), (1, 1), (640, 11), (300, 301), (1030, 777)]
 GEOMETRIES = [
-    Geometry((384, 384), 256),
-    Geometry(256, 224),
-    Geometry(248, 224, "bilinear"),
-    Geometry((33, 47), 31),
-    Geometry(224, 224),
+    Geometry(resize=(384, 384), crop=256),
+    Geometry(resize=256, crop=224),
+    Geometry(resize=248, crop=224, filter="bilinear"),
+    Geometry(resize=(33, 47), crop=31),
+    Geometry(resize=224, crop=224),
 ]
 
 
@@ -43,32 +43,32 @@ def test_one_step_equals_two_up_to_rounding(size, geometry):
     expected, found = in_two_steps(image, geometry), np.asarray(fitted(image, geometry), int)
     assert found.shape == (geometry.crop, geometry.crop, 3)
     off = np.abs(found - expected)
-    # Each of the two passes may round the other way.
+    # Each of the two passes may round differently.
     assert off.max() <= 2
     assert (off > 0).mean() <= 0.05
 
 
 def test_a_crop_larger_than_the_picture_is_black_around_it():
-    found = np.asarray(fitted(Image.new("RGB", (8, 8), (9, 9, 9)), Geometry(8, 12)))
+    found = np.asarray(fitted(Image.new("RGB", (8, 8), (9, 9, 9)), Geometry(resize=8, crop=12)))
     assert found.shape == (12, 12, 3)
     assert (found[2:10, 2:10] == 9).all()
     assert found.sum() == 9 * 3 * 64
 
 
-def test_a_line_of_pixels_does_not_become_a_wall():
-    """Resized first it would have 256 by 5 million pixels."""
-    assert fitted(Image.new("RGB", (20_000, 1)), Geometry(256, 224)).size == (224, 224)
+def test_a_line_of_pixels_does_not_become_a_giant_picture():
+    """If it was resized before it is cropped, it would have 256 by 5 million pixels."""
+    assert fitted(Image.new("RGB", (20_000, 1)), Geometry(resize=256, crop=224)).size == (224, 224)
 
 
 @pytest.mark.parametrize("mode", ["RGB", "L", "CMYK"])
-def test_every_shape_and_mode_arrives_as_the_backbones_square(mode):
+def test_every_shape_and_mode_becomes_the_square_of_the_geometry(mode):
     file = io.BytesIO()
     noise((50, 30)).convert(mode).save(file, "JPEG")
-    found = decode(file.getvalue(), "a.jpg", Geometry((38, 38), 25))
+    found = decode(file.getvalue(), "a.jpg", Geometry(resize=(38, 38), crop=25))
     assert (found.shape, found.dtype) == ((25, 25, 3), np.uint8)
 
 
 @pytest.mark.parametrize("data", [b"", b"\x89PNG\r\n\x1a\n", b"GIF89a", bytes(100), b"%!PS-Adobe"])
-def test_what_is_no_picture_is_named_for_the_curators_eyes(data):
+def test_what_is_not_a_picture_is_named_in_a_message_that_must_not_be_published(data):
     with pytest.raises(UserError, match=r"'there/a\.jpg' cannot be decoded.*do not publish"):
         decode(data, "there/a.jpg", None)

@@ -1,4 +1,4 @@
-"""The digits that come with dpfc are the source's, in the source's order, and need no network."""
+"""The digits in dpfc are those of their source, in its order, and need no network."""
 
 import importlib.util
 import socket
@@ -31,11 +31,11 @@ def test_values_are_the_sources_scaled_to_a_byte():
     assert pixels.max() == 255
 
 
-def test_both_splits_hold_every_class_in_about_the_same_share():
+def test_both_splits_hold_every_class_in_about_the_same_fraction():
     for split in open_images("digits").splits.values():
-        shares = np.bincount(split.labels, minlength=10) / split.n
-        assert shares.min() > 0.096
-        assert shares.max() < 0.104
+        fractions = np.bincount(split.labels, minlength=10) / split.n
+        assert fractions.min() > 0.096
+        assert fractions.max() < 0.104
 
 
 def test_the_script_writes_the_files_that_are_checked_in(tmp_path):
@@ -57,7 +57,7 @@ def test_no_connection_is_opened(monkeypatch):
 
 
 def test_an_installed_package_finds_them_inside_itself(monkeypatch, tmp_path):
-    """A wheel has sample_data in the package and nothing beside it."""
+    """A wheel has sample_data inside the package, and nothing beside the package."""
     package = tmp_path / "site" / "dpfc_cli"
     (package / "sample_data").mkdir(parents=True)
     for name in digits.FILES:
@@ -70,5 +70,5 @@ def test_an_installed_package_finds_them_inside_itself(monkeypatch, tmp_path):
 def test_an_incomplete_installation_says_so(monkeypatch, tmp_path):
     monkeypatch.setattr(resources, "files", lambda name: tmp_path / name)
     monkeypatch.setattr(digits, "__file__", str(tmp_path / "a" / "b" / "digits.py"))
-    with pytest.raises(UserError, match="install it again"):
+    with pytest.raises(UserError, match="Install dpfc again"):
         open_images("digits")

@@ -1,7 +1,8 @@
-"""Downloads: whole and verified, or an error; a stopped one goes on; a bad one leaves nothing behind."""
+"""A download ends with a complete, verified file or with an error. A stopped download continues later."""
 
 import hashlib
 import threading
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -10,15 +11,15 @@ import numpy as np
 import pytest
 
 from dpfc_cli.errors import UserError
-from dpfc_cli.images import download, open_images, sources
-from dpfc_cli.images.sources import Remote
+from dpfc_cli.images import catalogue, download, open_images
+from dpfc_cli.images.dataset import Remote
 
 CONTENT = np.random.default_rng(3).bytes(3 * download.CHUNK + 17)
 NAME = "file.bin"
 
 
 class Site:
-    """A server on this machine. ways: how each path's requests are answered, in turn. seen: the requests."""
+    """A server on this machine. ways: how it answers each path's requests, in turn. seen: the requests."""
 
     def __init__(self):
         self.ways: dict[str, list[str]] = {}
@@ -72,14 +73,14 @@ def site(monkeypatch, tmp_path):
 
 
 @pytest.fixture
-def serve(site, monkeypatch):
-    """A function that makes a data set 'test' of one file, to be had from paths answered in the ways given."""
+def serve(site):
+    """A function that offers one file, `site.remotes`, at paths that answer in the given ways."""
 
     def offer(content: bytes = CONTENT, **ways: list[str]) -> Site:
         site.ways = {f"/{place}": list(answers) for place, answers in ways.items()}
         urls = tuple(f"{site.url}/{place}" for place in ways)
-        remote = Remote(NAME, len(content), hashlib.sha256(content).hexdigest(), urls)
-        monkeypatch.setitem(download.REMOTES, "test", (remote,))
+        sha256 = hashlib.sha256(content).hexdigest()
+        site.remotes = (Remote(name=NAME, size=len(content), sha256=sha256, urls=urls),)
         return site
 
     return offer
@@ -92,21 +93,21 @@ def cached(tmp_path) -> list[str]:
 def test_a_file_is_downloaded_once_with_progress(serve, tmp_path):
     site = serve(a=["good"])
     told = []
-    folder = download.fetch("test", lambda *what: told.append(what))
+    folder = download.fetch("test", site.remotes, lambda *what: told.append(what))
     assert (folder / NAME).read_bytes() == CONTENT
     assert cached(tmp_path) == [NAME]
     assert told[-1] == (NAME, len(CONTENT), len(CONTENT))
     assert [done for _, done, _ in told] == sorted({done for _, done, _ in told})
-    assert download.fetch("test") == folder
+    assert download.fetch("test", site.remotes) == folder
     assert site.seen == [("/a", None)]
 
 
-def test_an_interrupted_download_goes_on_where_it_stopped(serve, tmp_path):
+def test_an_interrupted_download_continues_where_it_stopped(serve, tmp_path):
     site = serve(a=["half", "good"])
     with pytest.raises(UserError, match=f"closed after {len(CONTENT) // 2} of {len(CONTENT)} bytes"):
-        download.fetch("test")
+        download.fetch("test", site.remotes)
     assert cached(tmp_path) == [f"{NAME}.part"]
-    folder = download.fetch("test")
+    folder = download.fetch("test", site.remotes)
     assert site.seen[1] == ("/a", f"bytes={len(CONTENT) // 2}-")
     assert (folder / NAME).read_bytes() == CONTENT
     assert cached(tmp_path) == [NAME]
@@ -114,20 +115,20 @@ def test_an_interrupted_download_goes_on_where_it_stopped(serve, tmp_path):
 
 def test_another_mirror_finishes_what_the_first_began(serve):
     site = serve(a=["half"], b=["good"])
-    assert (download.fetch("test") / NAME).read_bytes() == CONTENT
+    assert (download.fetch("test", site.remotes) / NAME).read_bytes() == CONTENT
     assert site.seen == [("/a", None), ("/b", f"bytes={len(CONTENT) // 2}-")]
 
 
 def test_a_server_that_ignores_the_range_starts_the_file_again(serve):
     site = serve(a=["half"], b=["whole"])
-    assert (download.fetch("test") / NAME).read_bytes() == CONTENT
+    assert (download.fetch("test", site.remotes) / NAME).read_bytes() == CONTENT
     assert site.seen[1] == ("/b", f"bytes={len(CONTENT) // 2}-")
 
 
 @pytest.mark.parametrize("fault", ["404", "zeros", "other"])
 def test_the_second_mirror_is_tried_when_the_first_fails(serve, fault):
-    serve(a=[fault], b=["good", "good"])
-    assert (download.fetch("test") / NAME).read_bytes() == CONTENT
+    site = serve(a=[fault], b=["good", "good"])
+    assert (download.fetch("test", site.remotes) / NAME).read_bytes() == CONTENT
 
 
 def test_a_wrong_beginning_is_thrown_away_and_the_file_fetched_anew(serve, tmp_path):
@@ -135,50 +136,50 @@ def test_a_wrong_beginning_is_thrown_away_and_the_file_fetched_anew(serve, tmp_p
     part = tmp_path / "cache" / "test" / f"{NAME}.part"
     part.parent.mkdir(parents=True)
     part.write_bytes(b"of another file")
-    assert (download.fetch("test") / NAME).read_bytes() == CONTENT
+    assert (download.fetch("test", site.remotes) / NAME).read_bytes() == CONTENT
     assert site.seen == [("/a", "bytes=15-"), ("/a", None)]
 
 
 def test_a_beginning_that_the_server_cannot_continue_is_thrown_away(serve, tmp_path):
-    serve(a=["416", "good"])
+    site = serve(a=["416", "good"])
     part = tmp_path / "cache" / "test" / f"{NAME}.part"
     part.parent.mkdir(parents=True)
     part.write_bytes(b"of another file")
-    assert (download.fetch("test") / NAME).read_bytes() == CONTENT
+    assert (download.fetch("test", site.remotes) / NAME).read_bytes() == CONTENT
 
 
 @pytest.mark.parametrize("excess", [0, 5])
-def test_a_beginning_as_long_as_the_file_is_judged_and_never_used_unseen(serve, tmp_path, excess):
+def test_a_beginning_as_long_as_the_file_is_checked_before_it_is_used(serve, tmp_path, excess):
     site = serve(a=["good"])
     part = tmp_path / "cache" / "test" / f"{NAME}.part"
     part.parent.mkdir(parents=True)
     part.write_bytes(bytes(len(CONTENT) + excess))
-    assert (download.fetch("test") / NAME).read_bytes() == CONTENT
+    assert (download.fetch("test", site.remotes) / NAME).read_bytes() == CONTENT
     assert site.seen == [("/a", None)]
 
 
-def test_a_file_that_was_whole_when_the_download_was_stopped_is_not_asked_for_again(serve, tmp_path):
+def test_a_file_that_was_complete_when_the_download_was_stopped_is_not_requested_again(serve, tmp_path):
     site = serve(a=[])
     part = tmp_path / "cache" / "test" / f"{NAME}.part"
     part.parent.mkdir(parents=True)
     part.write_bytes(CONTENT)
-    assert (download.fetch("test") / NAME).read_bytes() == CONTENT
+    assert (download.fetch("test", site.remotes) / NAME).read_bytes() == CONTENT
     assert site.seen == []
 
 
 def test_a_wrong_checksum_is_an_error_and_leaves_nothing(serve, tmp_path):
-    serve(a=["zeros"])
+    site = serve(a=["zeros"])
     with pytest.raises(UserError, match="wrong SHA-256 and was removed") as caught:
-        download.fetch("test")
+        download.fetch("test", site.remotes)
     assert cached(tmp_path) == []
-    assert "--data-dir" in caught.value.remedy
+    assert (caught.value.code, caught.value.fields["parameter"]) == ("unreadable", "data_dir")
 
 
 def test_a_server_that_sends_without_end_is_cut_off(serve, site, tmp_path):
     serve(content=CONTENT[:100], a=["good"])
     told = []
     with pytest.raises(UserError, match="SHA-256"):
-        download.fetch("test", lambda *what: told.append(what))
+        download.fetch("test", site.remotes, lambda *what: told.append(what))
     assert told == [(NAME, download.CHUNK, 100)]
     assert cached(tmp_path) == []
 
@@ -186,33 +187,40 @@ def test_a_server_that_sends_without_end_is_cut_off(serve, site, tmp_path):
 def test_when_every_mirror_fails_the_error_names_each(serve):
     site = serve(a=["404"], b=["404"])
     with pytest.raises(UserError) as caught:
-        download.fetch("test")
+        download.fetch("test", site.remotes)
     assert f"{site.url}/a: the server answered 404" in caught.value.what
     assert f"{site.url}/b: the server answered 404" in caught.value.what
 
 
-def test_no_server_at_all_is_an_error_of_the_users(serve, site, monkeypatch):
-    serve(a=[])
-    unused = Remote(NAME, 1, "", ("http://127.0.0.1:1/nobody",))
-    monkeypatch.setitem(download.REMOTES, "test", (unused,))
+def test_no_server_at_all_is_a_user_error(site):
+    unused = Remote(name=NAME, size=1, sha256="", urls=("http://127.0.0.1:1/nobody",))
     with pytest.raises(UserError, match=r"127\.0\.0\.1:1/nobody"):
-        download.fetch("test")
+        download.fetch("test", (unused,))
+
+
+def test_of_two_downloads_at_once_the_first_to_end_gives_the_file_its_name(serve, tmp_path, monkeypatch):
+    site = serve(a=["good"])
+    target = tmp_path / "cache" / "test" / NAME
+    monkeypatch.setattr(download, "sync", lambda part: target.write_bytes(part.read_bytes()))
+    assert (download.fetch("test", site.remotes) / NAME).read_bytes() == CONTENT
+    assert cached(tmp_path) == [NAME]
 
 
 def test_a_cached_file_that_was_damaged_is_fetched_again(serve):
-    serve(a=["good", "good"])
-    file = download.fetch("test") / NAME
+    site = serve(a=["good", "good"])
+    file = download.fetch("test", site.remotes) / NAME
     file.write_bytes(b"damaged")
-    assert (download.fetch("test") / NAME).read_bytes() == CONTENT
+    assert (download.fetch("test", site.remotes) / NAME).read_bytes() == CONTENT
 
 
 def test_a_cache_that_cannot_be_written_is_an_error_with_a_remedy(serve, monkeypatch, tmp_path):
-    serve(a=["good"])
+    site = serve(a=["good"])
     (tmp_path / "taken").write_bytes(b"a file, not a folder")
     monkeypatch.setenv("DPFC_CACHE", str(tmp_path / "taken"))
     with pytest.raises(UserError, match="cannot be used") as caught:
-        download.fetch("test")
+        download.fetch("test", site.remotes)
     assert "DPFC_CACHE" in caught.value.remedy
+    assert caught.value.code == "unwritable"
 
 
 def test_the_cache_is_where_the_environment_says(monkeypatch):
@@ -231,22 +239,22 @@ def test_a_data_set_without_a_folder_is_downloaded_and_opened(site, monkeypatch,
     site.content = archive.read_bytes()
     site.ways = {"/a": ["good"]}
     digest = hashlib.sha256(site.content).hexdigest()
-    remote = Remote(archive.name, len(site.content), digest, (f"{site.url}/a",))
-    monkeypatch.setitem(download.REMOTES, "cifar10", (remote,))
+    remote = Remote(name=archive.name, size=len(site.content), sha256=digest, urls=(f"{site.url}/a",))
+    offered = replace(catalogue.CATALOGUE["cifar10"], remotes=(remote,))
+    monkeypatch.setitem(catalogue.CATALOGUE, "cifar10", offered)
     told = []
     data = open_images("cifar10", progress=lambda *what: told.append(what))
     assert data.splits["train"].n == 6
     assert told
 
 
-def test_the_table_is_of_whole_checksums_and_of_encrypted_addresses():
-    for remotes in sources.REMOTES.values():
-        for remote in remotes:
-            assert len(bytes.fromhex(remote.sha256)) == hashlib.sha256().digest_size
-            assert remote.size > 0
-            assert len(remote.urls) > 1
-            for url in remote.urls:
-                assert urlsplit(url).scheme == "https"
-                assert url.endswith(f"/{remote.name}")
-    digests = [remote.sha256 for remotes in sources.REMOTES.values() for remote in remotes]
-    assert len(set(digests)) == len(digests)
+def test_the_table_holds_complete_checksums_and_https_addresses():
+    remotes = [remote for entry in catalogue.CATALOGUE.values() for remote in entry.remotes]
+    for remote in remotes:
+        assert len(bytes.fromhex(remote.sha256)) == hashlib.sha256().digest_size
+        assert remote.size > 0
+        assert len(remote.urls) > 1
+        for url in remote.urls:
+            assert urlsplit(url).scheme == "https"
+            assert url.endswith(f"/{remote.name}")
+    assert len({remote.sha256 for remote in remotes}) == len(remotes) == 10

@@ -1,4 +1,4 @@
-"""Folders of image files: classes from names, pixels when they are asked for, one rule for every image."""
+"""Folders of image files: folders name the classes, pixels are decoded when asked for, one rule for every image."""
 
 import io
 import os
@@ -30,7 +30,7 @@ def save(tmp_path):
 
 
 def opened(folder, image_size=None):
-    geometry = None if image_size is None else Geometry(image_size, image_size)
+    geometry = None if image_size is None else Geometry(resize=image_size, crop=image_size)
     return open_images(f"imagefolder:{folder}", geometry=geometry)
 
 
@@ -62,14 +62,14 @@ def test_the_splits_may_go_by_the_names_that_are_usual(save, tmp_path, train, te
     assert {name: split.n for name, split in opened(tmp_path).splits.items()} == {"train": 2, "test": 1}
 
 
-def test_of_two_folders_for_training_neither_is_passed_over(save, tmp_path):
+def test_two_folders_for_training_are_refused(save, tmp_path):
     save("train/a/1.png")
     save("training/a/1.png")
     with pytest.raises(UserError, match="Which is for training"):
         opened(tmp_path)
 
 
-def test_a_layout_that_is_none_is_answered_with_those_that_are(save, tmp_path):
+def test_the_error_for_another_layout_names_the_right_ones(save, tmp_path):
     save("testing/a/1.png")
     with pytest.raises(UserError, match="testing' holds a folder, 'a'") as caught:
         opened(tmp_path)
@@ -93,14 +93,14 @@ def test_classes_are_those_of_all_splits_and_may_be_empty(save, tmp_path):
     np.testing.assert_array_equal(data.splits["test"].labels, [0])
 
 
-def test_class_folders_assert_nothing_and_say_so(save, tmp_path):
-    """A folder for a rare disease, with one patient in it, is no public fact."""
+def test_classes_that_are_only_folder_names_count_as_inferred(save, tmp_path):
+    """The name of a folder with one patient, who has a rare disease, is not a public fact."""
     save("flu/1.png")
     save("rare/1.png")
     assert opened(tmp_path).origin == "inferred"
 
 
-def test_asserted_classes_count_the_labels_and_leave_records_and_listing(save, tmp_path):
+def test_asserted_classes_give_the_labels_and_change_neither_records_nor_listing(save, tmp_path):
     for colour, name in enumerate(("train/b/1.png", "train/c/1.png", "test/a/1.png")):
         save(name, (colour, 0, 0))
     inferred = opened(tmp_path)
@@ -110,7 +110,7 @@ def test_asserted_classes_count_the_labels_and_leave_records_and_listing(save, t
     np.testing.assert_array_equal(asserted.splits["train"].labels, [3, 0])
     np.testing.assert_array_equal(asserted.splits["test"].labels, [2])
     np.testing.assert_array_equal(asserted.splits["train"].pixels(0, 2), inferred.splits["train"].pixels(0, 2))
-    # A budget spent on the ones is spent on the others.
+    # They are the same records, so the budget spent on them is the same too.
     assert asserted.splits["train"].listing == inferred.splits["train"].listing
     more = open_images(f"imagefolder:{tmp_path}", classes=("a", "b", "c", "d"))
     assert not more.renumbered
@@ -189,7 +189,7 @@ def test_of_an_animation_the_first_frame_is_taken(tmp_path, extension):
     np.testing.assert_array_equal(opened(tmp_path).splits["train"].pixels(0, 1)[0, 0, 0], [200, 0, 0])
 
 
-def test_exif_orientation_is_left_as_the_backbones_knew_it(tmp_path):
+def test_exif_orientation_is_not_applied(tmp_path):
     exif = Image.Exif()
     exif[ORIENTATION] = QUARTER_TURN_CLOCKWISE
     (tmp_path / "a").mkdir()
@@ -202,21 +202,21 @@ def test_exif_orientation_is_left_as_the_backbones_knew_it(tmp_path):
 def test_only_common_formats_are_offered_to_a_decoder(tmp_path, form):
     (tmp_path / "a").mkdir()
     Image.new("RGB", (16, 16)).save(tmp_path / "a" / "1.png", format=form)
-    with pytest.raises(UserError, match="no image of a known format"):
+    with pytest.raises(UserError, match="not an image of a known format"):
         opened(tmp_path)
 
 
-def test_without_an_image_size_all_must_have_the_first_ones(save, tmp_path):
+def test_without_an_image_size_all_images_must_have_the_size_of_the_first(save, tmp_path):
     save("a/1.png")
     save("a/2.png", size=(4, 6))
     train = opened(tmp_path).splits["train"]
     with pytest.raises(UserError, match=r"2\.png.*do not publish") as caught:
         train.pixels(0, 2)
-    assert "--image-size" in caught.value.remedy
+    assert (caught.value.code, caught.value.fields["parameter"]) == ("bad-record", "image_size")
 
 
 @pytest.mark.parametrize("size", [(9, 6), (6, 9), (6, 6), (60, 7), (3, 2), (1, 1000)])
-def test_with_one_every_image_becomes_a_square_of_it(save, tmp_path, size):
+def test_with_an_image_size_every_image_becomes_a_square(save, tmp_path, size):
     save("a/1.png", size=size)
     train = opened(tmp_path, image_size=6).splits["train"]
     assert train.image_shape == (6, 6, 3)
@@ -224,7 +224,7 @@ def test_with_one_every_image_becomes_a_square_of_it(save, tmp_path, size):
 
 
 @pytest.mark.parametrize("wide", [True, False])
-def test_the_centre_is_the_centre(tmp_path, wide):
+def test_the_crop_keeps_the_centre(tmp_path, wide):
     columns = np.zeros((4, 12, 3), np.uint8)
     columns[:, 4:8] = 200
     (tmp_path / "a").mkdir()
@@ -232,7 +232,7 @@ def test_the_centre_is_the_centre(tmp_path, wide):
     np.testing.assert_array_equal(opened(tmp_path, image_size=4).splits["train"].pixels(0, 1)[0], 200)
 
 
-def test_it_is_the_centre_of_the_image_resized_by_its_shorter_side(tmp_path):
+def test_the_crop_is_the_centre_of_the_image_resized_by_its_shorter_side(tmp_path):
     noise = np.random.default_rng(5).integers(0, 256, (8, 24, 3), np.uint8)
     (tmp_path / "a").mkdir()
     Image.fromarray(noise).save(tmp_path / "a" / "1.png")
@@ -241,7 +241,7 @@ def test_it_is_the_centre_of_the_image_resized_by_its_shorter_side(tmp_path):
 
 
 def test_every_truncation_is_an_error_that_names_the_file(tmp_path):
-    """A JPEG is the format whose decoders like to carry on with grey."""
+    """Decoders of JPEG like to fill the missing part with grey."""
     (tmp_path / "a").mkdir()
     file = tmp_path / "a" / "1.jpg"
     noise = np.random.default_rng(1).integers(0, 256, (32, 32, 3), np.uint8)
@@ -280,7 +280,7 @@ def test_another_source_has_another_listing(save, tmp_path, change):
 
 
 def test_a_class_without_a_picture_leaves_the_listing_alone(save, tmp_path):
-    """The pictures are the same ones, and what is spent on them adds up."""
+    """The pictures are the same, so what is spent on them must add up."""
     save("train/b/1.png")
     before = opened(tmp_path).splits["train"].listing
     (tmp_path / "train" / "a").mkdir()
@@ -294,7 +294,7 @@ def test_the_listing_does_not_depend_on_where_the_folder_is(save, tmp_path):
     assert opened(tmp_path / "one").splits["train"].listing == opened(tmp_path / "two").splits["train"].listing
 
 
-def test_a_folder_in_a_class_folder_is_refused_and_not_passed_over(save, tmp_path):
+def test_a_folder_in_a_class_folder_is_refused_and_not_ignored(save, tmp_path):
     save("a/1.png")
     save("a/deeper/1.png")
     with pytest.raises(UserError, match="deeper"):
@@ -309,20 +309,20 @@ def test_a_folder_without_classes_or_images_is_an_error(tmp_path):
         opened(tmp_path)
 
 
-def test_a_test_folder_that_is_not_sorted_by_class_is_an_error_and_not_passed_over(save, tmp_path):
+def test_a_test_folder_that_is_not_sorted_by_class_is_an_error_and_not_ignored(save, tmp_path):
     save("train/a/1.png")
     save("val/1.png")
     with pytest.raises(UserError, match=r"No images in the class folders of .*val"):
         opened(tmp_path)
 
 
-def test_what_pillow_has_to_say_of_a_picture_reaches_nobody(tmp_path):
+def test_pillows_warnings_about_a_picture_are_not_shown(tmp_path):
     file = io.BytesIO()
     Image.new("RGB", (6, 4)).save(file, "TIFF")
-    # SamplesPerPixel, a SHORT of count 1: far too many, of which Pillow complains to a logger.
+    # The entry is SamplesPerPixel, a SHORT of count 1. Pillow logs a complaint that there are far too many.
     entry = b"\x15\x01\x03\x00\x01\x00\x00\x00"
     (tmp_path / "1.tif").write_bytes(file.getvalue().replace(entry + b"\x03", entry + b"\x99"))
-    # In a process of its own, for pytest has a handler for every logger.
+    # This needs a process of its own, because pytest handles every logger.
     program = """
 import sys
 from dpfc_cli.errors import UserError
@@ -342,7 +342,7 @@ def test_a_missing_folder_is_an_error_that_names_it(tmp_path):
         opened(tmp_path / "nowhere")
 
 
-def test_what_is_no_file_is_refused_and_not_waited_for(tmp_path):
+def test_what_is_not_a_file_is_refused_without_waiting_for_it(tmp_path):
     (tmp_path / "a").mkdir()
     os.mkfifo(tmp_path / "a" / "1.png")
     with pytest.raises(UserError, match="is not a file"):

@@ -1,4 +1,4 @@
-"""A part of the training pictures held out for test: by each one's own name, and known for the same pictures."""
+"""A part of the training pictures is held out for test. Each picture's own name decides, and the listing stays."""
 
 import numpy as np
 import pytest
@@ -25,13 +25,13 @@ def test_the_two_parts_are_the_whole_with_its_labels_and_its_listing_in_every_fo
         assert part.listing == whole.splits["train"].listing
     trial = parts["test"].spread(3)
     assert set(values(trial)) < set(values(parts["test"]))
-    # Names go with the pictures.
+    # Each picture keeps its name.
     names = {i: whole.splits["train"].name(i) for i in range(N)}
     assert len(set(names.values())) == N
     assert [trial.name(i) for i in range(3)] == [names[i] for i in values(trial)]
 
 
-def test_no_other_picture_moves_one(tmp_path):
+def test_other_pictures_do_not_change_where_a_picture_goes(tmp_path):
     name = folder(tmp_path)
 
     def test_names():
@@ -49,7 +49,7 @@ def test_no_other_picture_moves_one(tmp_path):
     assert test_names() - new == before - {"a/00.png"}
 
 
-def test_the_part_is_the_fraction_whatever_the_names_and_larger_ones_hold_the_smaller():
+def test_the_part_has_the_fraction_asked_for_whatever_the_names():
     from dpfc_cli.images.sets import _hashed
 
     for form in ("{}", "cat/{:05d}.png", "IMG_{:04d}\udcff.JPG"):

@@ -1,4 +1,4 @@
-"""MNIST and Fashion-MNIST: the four IDX files, plain or packed, whole or refused."""
+"""MNIST and Fashion-MNIST: the four IDX files, plain or packed. What is damaged is refused."""
 
 import gzip
 
@@ -76,7 +76,7 @@ def test_a_folder_without_the_files_is_an_error_that_names_what_was_looked_for(t
     with pytest.raises(UserError, match=IMAGES) as caught:
         open_images("mnist", tmp_path)
     assert str(tmp_path / "MNIST/raw") in caught.value.what
-    assert "--data-dir" in caught.value.remedy
+    assert (caught.value.code, caught.value.fields["parameter"]) == ("missing", "data_dir")
 
 
 @pytest.mark.parametrize("name", [IMAGES, LABELS])
@@ -121,16 +121,17 @@ def test_a_damaged_packed_file_is_an_error(idx_folder, digits_of):
     packed = bytearray(gzip.compress(gzip.decompress(file.read_bytes()), 0, mtime=0))
     packed[-12] ^= 1
     file.write_bytes(packed)
-    with pytest.raises(UserError, match="cannot be read"):
+    with pytest.raises(UserError, match="cannot be read") as caught:
         open_images("mnist", folder)
+    assert caught.value.code == "damaged"
 
 
-def test_images_and_labels_must_be_as_many(idx_folder, digits_of):
+def test_there_must_be_one_label_for_each_image(idx_folder, digits_of):
     with pytest.raises(UserError, match="3 images and 4 labels"):
         open_images("mnist", idx_folder((digits_of(3)[0], digits_of(4)[1])))
 
 
-def test_a_label_out_of_range_is_an_error_for_the_curator_that_does_not_show_it(idx_folder, digits_of):
+def test_a_label_out_of_range_is_a_private_error_that_does_not_show_it(idx_folder, digits_of):
     images, labels = digits_of(3)
     labels[1] = 77
     folder = idx_folder((images, labels))
@@ -151,6 +152,6 @@ def test_an_empty_split_is_an_error(idx_folder, digits_of):
 
 
 @pytest.mark.parametrize("bounds", [(0, 4), (-1, 2), (2, 1)])
-def test_a_range_that_slicing_would_clip_is_refused(idx_folder, digits_of, bounds):
+def test_a_range_that_slicing_would_shorten_is_refused(idx_folder, digits_of, bounds):
     with pytest.raises(IndexError):
         open_images("mnist", idx_folder(digits_of(3))).splits["train"].pixels(*bounds)

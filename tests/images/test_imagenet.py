@@ -1,4 +1,4 @@
-"""ImageNet: the same pictures come out of folders, of the official archives and of the unpacked kit."""
+"""ImageNet: folders and archives, with a packed or an unpacked kit, give the same pictures."""
 
 import io
 import tarfile
@@ -21,7 +21,7 @@ def imagenet(tmp_path: Path):
     train = {w: [(f"{w}_{j}.JPEG", png(10 * i + j)) for j in (3, 1, 2, 0)] for i, w in enumerate(WNIDS)}
     truth = [2, 0, 1, 1, 0, 2]
     val = [(f"ILSVRC2012_val_{i + 1:08d}.JPEG", png(100 + i)) for i in range(6)]
-    # The kit numbers the classes in an order of its own, from 1, inner nodes last.
+    # The kit numbers the classes from 1, in its own order. Inner nodes of the hierarchy come last.
     numbers = {0: 2, 1: 3, 2: 1}
 
     def write(layout: str) -> Path:
@@ -110,10 +110,11 @@ def test_imagenet_that_is_not_there_says_where_to_get_it(tmp_path):
     for folder in (None, tmp_path):
         with pytest.raises(UserError) as caught:
             open_images("imagenet", folder, SQUARE)
-        assert "--data-dir" in caught.value.remedy
+        assert "image-net.org" in caught.value.remedy
+        assert (caught.value.code, caught.value.fields["parameter"]) == ("missing", "data_dir")
 
 
-def test_classes_are_the_data_sets_own_only_where_imagenet_defines_them(imagenet, tmp_path):
+def test_classes_that_imagenet_does_not_define_are_refused(imagenet, tmp_path):
     assert open_images("imagenet", imagenet("folders"), SQUARE).origin == "data set"
     (tmp_path / "folders" / "train" / "n01440764").rename(tmp_path / "folders" / "train" / "rare disease")
     with pytest.raises(UserError, match=r"'rare disease'.*do not publish") as caught:

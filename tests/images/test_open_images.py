@@ -1,47 +1,138 @@
-"""One door to all data sets: it knows their names, and it tells nothing of what is in them."""
+"""All data sets are opened by their names, from one table. Nothing says what the pictures show."""
 
 import logging
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from dpfc_cli.errors import UserError
-from dpfc_cli.images import DATASETS, open_images
+from dpfc_cli.images import DATASETS, check, open_images, small
+from dpfc_cli.images.catalogue import CATALOGUE
+from dpfc_cli.images.dataset import DataSet
+from dpfc_cli.images.sets import ImageSet
 
 
-def test_an_unknown_data_set_is_an_error_with_the_nearest_name(tmp_path):
-    with pytest.raises(UserError, match="Unknown data set 'cifar-10'") as caught:
-        open_images("cifar-10", tmp_path)
-    assert "'cifar10'" in caught.value.remedy
-    for name in DATASETS:
-        assert name in caught.value.remedy
+def refused(dataset: str, **options: object) -> UserError:
+    with pytest.raises(UserError) as caught:
+        check(dataset, **options)
+    with pytest.raises(UserError) as again:
+        open_images(dataset, **options)
+    assert str(again.value) == str(caught.value)
+    return caught.value
+
+
+def test_what_the_table_says_of_each_data_set():
+    assert list(DATASETS) == [
+        *("digits", "mnist", "fashion-mnist", "cifar10", "cifar100", "imagenet"),
+        *("imagefolder:PATH", "parquet:PATH", "webdataset:PATH"),
+    ]
+    entries = CATALOGUE.values()
+    assert [entry.name for entry in entries] == list(CATALOGUE)
+    assert {e.name for e in entries if e.small} == {"digits", "mnist", "fashion-mnist", "cifar10", "cifar100"}
+    assert {e.name for e in entries if e.location == "path"} == {"imagefolder", "parquet", "webdataset"}
+    assert {e.name for e in entries if e.asserted} == {"imagefolder", "parquet", "webdataset"}
+    assert {e.name for e in entries if e.remotes} == {"mnist", "fashion-mnist", "cifar10", "cifar100"}
+    assert all(bool(e.obtain) == (e.location == "data_dir" and not e.remotes) for e in entries)
+
+
+@pytest.mark.parametrize(("dataset", "is_small"), [("cifar10", True), ("imagenet", False), ("imagefolder:x", False)])
+def test_small_is_what_the_table_says(dataset, is_small):
+    assert small(dataset) is is_small
+
+
+def test_a_new_data_set_is_one_entry(monkeypatch, tmp_path):
+    seen = []
+
+    def opened(request):
+        seen.append(request)
+        return ImageSet("mine", ("a", "b"), {})
+
+    monkeypatch.setitem(CATALOGUE, "mine", DataSet(name="mine", open=opened, location="path", asserted=True))
+    assert open_images(f"mine:{tmp_path}", classes=("a", "b")).name == "mine"
+    assert (seen[0].place, seen[0].classes, seen[0].geometry) == (tmp_path, ("a", "b"), None)
+    assert refused("mine").code == "missing"
+    assert not small("mine")
+
+
+def test_an_unknown_data_set_is_an_error_with_the_nearest_name():
+    error = refused("cifar-10")
+    assert error.what == "Unknown data set 'cifar-10'."
+    assert "'cifar10'" in error.remedy
+    assert (error.code, error.fields["known"]) == ("unknown-name", list(DATASETS))
+
+
+@pytest.mark.parametrize(
+    ("typed", "suggested"),
+    [
+        ("./photos", ["imagefolder:./photos"]),
+        ("photos", ["imagefolder:photos"]),
+        ("photos/", ["imagefolder:photos/"]),
+        ("~/photos", ["imagefolder:~/photos"]),
+        ("one.tar", ["webdataset:one.tar"]),
+        ("train-{000..100}.tar", ["webdataset:train-{000..100}.tar"]),
+        ("data/a.parquet", ["parquet:data/a.parquet"]),
+        ("data", ["imagefolder:data", "parquet:data"]),
+    ],
+)
+def test_a_path_without_its_format_is_an_error_that_says_how_to_write_it(typed, suggested, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    Path("photos", "cat").mkdir(parents=True)
+    Path("data").mkdir()
+    for name in ("one.tar", "data/a.parquet"):
+        Path(name).touch()
+    error = refused(typed)
+    assert (error.code, error.fields["suggested"]) == ("unknown-name", suggested)
+    assert f"Write {' or '.join(suggested)}." in error.remedy
+    for line in suggested:
+        check(line)
+
+
+@pytest.mark.parametrize("typed", ["nowhere", "", "notes.txt", "~nobody-has-this-name/photos", "a" * 5000, "nul\0"])
+def test_what_is_no_path_to_pictures_is_an_unknown_name(typed, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("notes.txt").touch()
+    error = refused(typed)
+    assert "suggested" not in error.fields
+    assert error.what == f"Unknown data set '{typed}'."
 
 
 @pytest.mark.parametrize("dataset", ["mnist", "fashion-mnist", "cifar10", "cifar100"])
 def test_a_missing_folder_is_an_error_with_a_remedy(dataset, tmp_path):
     with pytest.raises(UserError, match="nowhere") as caught:
         open_images(dataset, tmp_path / "nowhere")
-    assert "--data-dir" in caught.value.remedy
+    assert (caught.value.code, caught.value.fields["parameter"]) == ("missing", "data_dir")
 
 
 @pytest.mark.parametrize(
-    ("dataset", "options"),
+    ("dataset", "options", "code", "parameter"),
     [
-        ("digits", {"data_dir": "somewhere"}),
-        ("digits:here", {}),
-        ("digits", {"classes": ("a", "b")}),
-        ("imagenet", {}),
-        ("imagenet", {"data_dir": "somewhere", "classes": ("a", "b")}),
-        ("imagefolder", {}),
-        ("imagefolder:", {}),
-        ("imagefolder:somewhere", {"data_dir": "somewhere"}),
+        ("digits", {"data_dir": Path("somewhere")}, "conflict", "data_dir"),
+        ("digits", {"classes": ("a", "b")}, "conflict", "classes"),
+        ("imagenet", {}, "missing", "data_dir"),
+        ("imagenet", {"data_dir": Path("somewhere"), "classes": ("a", "b")}, "conflict", "classes"),
+        ("imagefolder", {}, "missing", "dataset"),
+        ("imagefolder:", {}, "missing", "dataset"),
+        ("imagefolder:somewhere", {"data_dir": Path("somewhere")}, "conflict", "data_dir"),
     ],
 )
-def test_an_option_that_would_have_no_effect_is_an_error(dataset, options, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(UserError):
-        open_images(dataset, **options)
+def test_an_option_that_would_have_no_effect_is_an_error_before_any_file_is_opened(dataset, options, code, parameter):
+    error = refused(dataset, **options)
+    assert (error.code, error.fields["parameter"]) == (code, parameter)
+
+
+def test_a_data_set_that_is_not_named_with_a_path_takes_none():
+    assert refused("digits:here").code == "unknown-name"
+
+
+def test_no_message_spells_a_parameter_as_a_flag():
+    """Python callers read these messages too. The command line puts its flags into them."""
+    for room in ("images", "sources"):
+        modules = list(Path(__file__).parents[2].glob(f"dpfc_cli/{room}/*.py"))
+        assert modules
+        assert [module for module in modules if "--" in module.read_text(encoding="utf-8")] == []
 
 
 def test_a_tilde_after_the_colon_is_the_home_folder(monkeypatch, tmp_path):
@@ -59,7 +150,10 @@ def test_nothing_is_printed_or_logged(capfd, caplog, cifar10_folder):
     assert not caplog.records
 
 
-def test_the_door_opens_without_pillow_or_jax():
-    """Both are large, and only a folder of images needs the one and nothing here the other."""
-    code = "import sys, dpfc_cli.images as i; i.open_images('digits'); print({'PIL', 'jax'} & set(sys.modules))"
+def test_the_table_and_the_digits_need_no_large_package():
+    """Only encoded pictures need Pillow, only parquet needs PyArrow, and nothing here needs JAX."""
+    code = (
+        "import sys, dpfc_cli.images as i; i.open_images('digits'); "
+        "print({'PIL', 'jax', 'pyarrow', 'scipy', 'urllib.request'} & set(sys.modules))"
+    )
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "set()\n"

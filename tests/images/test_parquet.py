@@ -1,4 +1,4 @@
-"""Parquet as the hub keeps it: read by row groups, with the files' own class names."""
+"""Parquet as the hub stores it is read by row groups. The files name the classes."""
 
 import json
 from pathlib import Path
@@ -52,7 +52,7 @@ def test_parquet_keeps_the_pictures_of_a_trial_only_and_reads_each_row_group_onc
     parquet(tmp_path / "train.parquet", [png(i % 200) for i in range(n)], [i % 3 for i in range(n)], group=40)
     train = open_images(f"parquet:{tmp_path}", geometry=SQUARE).splits["train"].spread(50)
     from dpfc_cli.images import prefetch
-    from dpfc_cli.images.parquet import RowGroups
+    from dpfc_cli.images.row_groups import RowGroups
 
     real_read, real = pq.ParquetFile.read_row_group, RowGroups._pictures
     monkeypatch.setattr(pq.ParquetFile, "read_row_group", lambda *a, **k: (read.append(a[1]), real_read(*a, **k))[1])
@@ -65,8 +65,8 @@ def test_parquet_keeps_the_pictures_of_a_trial_only_and_reads_each_row_group_onc
     assert max(kept) <= 50
 
 
-def test_parquet_keeps_no_more_than_the_threads_are_at(hub, monkeypatch):
-    from dpfc_cli.images.parquet import RowGroups
+def test_parquet_keeps_no_more_than_the_threads_need(hub, monkeypatch):
+    from dpfc_cli.images.row_groups import RowGroups
 
     kept = []
     real = RowGroups._pictures
@@ -78,7 +78,7 @@ def test_parquet_keeps_no_more_than_the_threads_are_at(hub, monkeypatch):
         kept.clear()
 
 
-def test_parquet_without_names_asks_who_asserts_the_classes(tmp_path):
+def test_parquet_without_names_has_inferred_or_asserted_classes(tmp_path):
     kind = pa.struct([("bytes", pa.large_binary())])
     pictures = pa.array([{"bytes": png(7)}, {"bytes": png(8)}], kind)
     pq.write_table(pa.table({"img": pictures, "coarse": [1, 0], "fine_label": [0, 3]}), tmp_path / "all.parquet")
@@ -103,7 +103,7 @@ def test_a_broken_picture_in_parquet_is_named_by_its_place(tmp_path, broken):
         (lambda f: (f / "train.parquet").write_bytes((f / "good").read_bytes()[:-9]), "cannot be read as parquet"),
         (lambda f: pq.write_table(pa.table({"label": [1]}), f / "train.parquet"), "no column of pictures"),
         (lambda f: pq.write_table(pa.table({"x": [[1.0]], "label": [1]}), f / "train.parquet"), "dpfc import|pictures"),
-        (lambda f: parquet(f / "train.parquet", [png(1)], [None]), "no integers"),
+        (lambda f: parquet(f / "train.parquet", [png(1)], [None]), "not integers"),
         (lambda f: parquet(f / "train.parquet", [png(1)], [3]), r"outside 0\.\.2"),
         (lambda f: parquet(f / "train.parquet", [png(1), png(1)], [0, -1]), r"outside 0\.\.2"),
     ],
@@ -116,9 +116,9 @@ def test_parquet_that_cannot_be_taken_is_refused(tmp_path, make, says):
 
 
 def test_a_row_group_that_would_fill_the_memory_is_refused(hub, monkeypatch):
-    from dpfc_cli.images import parquet as module
+    from dpfc_cli.images import row_groups
 
-    monkeypatch.setattr(module, "LARGEST_GROUP", 100)
+    monkeypatch.setattr(row_groups, "LARGEST_GROUP", 100)
     with pytest.raises(UserError, match="row group") as caught:
         open_images(f"parquet:{hub}", geometry=SQUARE)
     assert "row_group_size" in caught.value.remedy

@@ -1,4 +1,4 @@
-"""Decoding ahead: in order, bounded, and gone when we are."""
+"""Decoding ahead keeps the order, uses bounded memory, and leaves no threads behind."""
 
 import threading
 from contextlib import closing
@@ -8,15 +8,22 @@ import pytest
 
 from dpfc_cli.errors import UserError
 from dpfc_cli.images.prefetch import AHEAD, batches
-from dpfc_cli.images.sets import Split, UnreadableError
+from dpfc_cli.images.sets import Decode, Split, UnreadableError
+
+
+def split_of(n: int, pixels: Decode) -> Split:
+    """A split of n pictures of 2 by 2, all of class 0."""
+    return Split(
+        labels=np.zeros(n, np.int32), image_shape=(2, 2, 3), pixels=pixels, only=lambda records: pixels, listing=""
+    )
 
 
 class Source:
-    """A split whose picture i is full of i; `bad` ones cannot be decoded. Remembers what was asked of it."""
+    """A split in which picture i is full of i and `bad` ones cannot be decoded. highest: the end of what was read."""
 
     def __init__(self, n: int, bad: frozenset[int] = frozenset()) -> None:
         self.bad, self.highest = bad, 0
-        self.split = Split(np.zeros(n, np.int32), (2, 2, 3), self.pixels, lambda records: self.pixels, "")
+        self.split = split_of(n, self.pixels)
 
     def pixels(self, start: int, stop: int) -> np.ndarray:
         self.highest = max(self.highest, stop)
@@ -37,7 +44,7 @@ def test_batches_come_in_order_whoever_decodes_them(rows, workers):
     found = list(batches(wanted(source.split, rows), workers=workers))
     assert [key for key, _ in found] == list(range(0, 100, rows))
     np.testing.assert_array_equal(np.concatenate([b.pixels for _, b in found])[:, 0, 0, 0], np.arange(100))
-    assert all(batch.whole.all() for _, batch in found)
+    assert not any(batch.null.any() for _, batch in found)
 
 
 def test_no_more_is_decoded_ahead_than_said():
@@ -48,32 +55,31 @@ def test_no_more_is_decoded_ahead_than_said():
             assert source.highest <= 10 * (done + 1 + AHEAD)
 
 
-def test_a_picture_that_cannot_be_decoded_is_the_first_one_in_order():
+def test_of_the_pictures_that_cannot_be_decoded_the_first_one_is_named():
     source = Source(100, frozenset((33, 34, 90)))
     with pytest.raises(UserError, match="picture 33"):
         list(batches(wanted(source.split, 20), workers=4))
 
 
-def test_or_is_marked_and_the_others_are_as_they_were():
+def test_a_tolerant_reader_marks_it_as_null_and_leaves_the_others_as_they_were():
     source = Source(100, frozenset((0, 33, 34, 99)))
     found = [batch for _, batch in batches(wanted(source.split, 20), tolerant=True)]
-    whole = np.concatenate([batch.whole for batch in found])
-    assert set(np.flatnonzero(~whole)) == source.bad
+    null = np.concatenate([batch.null for batch in found])
+    assert set(np.flatnonzero(null)) == source.bad
     pixels = np.concatenate([batch.pixels for batch in found])[:, 0, 0, 0]
-    np.testing.assert_array_equal(pixels, np.where(whole, np.arange(100), 0))
+    np.testing.assert_array_equal(pixels, np.where(null, 0, np.arange(100)))
 
 
 def test_a_source_that_fails_is_not_a_null_record():
     def gone(start: int, stop: int) -> np.ndarray:
         raise UserError("the disk is gone", "")
 
-    split = Split(np.zeros(4, np.int32), (2, 2, 3), gone, lambda records: gone, "")
     with pytest.raises(UserError, match="disk"):
-        list(batches(wanted(split, 2), tolerant=True))
+        list(batches(wanted(split_of(4, gone), 2), tolerant=True))
 
 
 @pytest.mark.parametrize("end", [KeyboardInterrupt, RuntimeError])
-def test_no_thread_outlives_an_interruption(end):
+def test_no_thread_runs_on_after_an_interruption(end):
     source, before = Source(1000), threading.active_count()
 
     def interrupted() -> None:

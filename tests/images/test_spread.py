@@ -1,44 +1,27 @@
-"""A trial's pictures: spread over the listing, whatever the format, and the same ones every time."""
+"""The pictures of a trial come from all over the listing, in every format, and are the same every time."""
 
-import io
-import tarfile
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from PIL import Image
 
 from dpfc_cli.errors import UserError
-from dpfc_cli.images import Geometry, Split, open_images
+from dpfc_cli.images import Split, open_images
 from dpfc_cli.images.sets import spread
 from tests.images.conftest import idx_bytes
+from tests.images.pictures import SQUARE, png, tar
 
-N, SQUARE = 60, Geometry(8, 8)
-"""Pictures, 20 of each of three classes, class by class; picture i is full of 4i."""
-
-
-def png(i: int) -> bytes:
-    file = io.BytesIO()
-    Image.new("RGB", (9, 9), (4 * i, 4 * i, 4 * i)).save(file, "PNG")
-    return file.getvalue()
-
-
-def tar(path: Path, members: list[tuple[str, bytes]]) -> bytes:
-    with tarfile.open(path, "w") as archive:
-        for name, data in members:
-            info = tarfile.TarInfo(name)
-            info.size = len(data)
-            archive.addfile(info, io.BytesIO(data))
-    return path.read_bytes()
+N = 60
+"""The number of pictures: 20 of each of three classes, class by class. Picture i is full of 4i."""
 
 
 def folder(path: Path) -> str:
     for i in range(N):
         file = path / "train" / "abc"[i // 20] / f"{i:02d}.png"
         file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_bytes(png(i))
+        file.write_bytes(png(4 * i))
     return f"imagefolder:{path}"
 
 
@@ -46,13 +29,13 @@ def webdataset(path: Path) -> str:
     for part in range(4):
         members = []
         for i in range(15 * part, 15 * part + 15):
-            members += [(f"{i}.png", png(i)), (f"{i}.cls", b"%d" % (i // 20))]
+            members += [(f"{i}.png", png(4 * i)), (f"{i}.cls", b"%d" % (i // 20))]
         tar(path / f"train-{part}.tar", members)
     return f"webdataset:{path}"
 
 
 def parquet(path: Path) -> str:
-    pictures = pa.array([{"bytes": png(i)} for i in range(N)], pa.struct([("bytes", pa.binary())]))
+    pictures = pa.array([{"bytes": png(4 * i)} for i in range(N)], pa.struct([("bytes", pa.binary())]))
     pq.write_table(pa.table({"image": pictures, "label": np.arange(N) // 20}), path / "train.parquet", row_group_size=7)
     return f"parquet:{path}"
 
@@ -60,8 +43,8 @@ def parquet(path: Path) -> str:
 def imagenet(path: Path) -> str:
     inner = []
     for j, wnid in enumerate(("n01440764", "n01443537", "n02084071")):
-        members = [(f"{wnid}_{i:02d}.JPEG", png(i)) for i in range(20 * j, 20 * j + 20)]
-        inner.append((f"{wnid}.tar", tar(path / "inner.tar", members)))
+        members = [(f"{wnid}_{i:02d}.JPEG", png(4 * i)) for i in range(20 * j, 20 * j + 20)]
+        inner.append((f"{wnid}.tar", tar(path / "inner.tar", members).read_bytes()))
     tar(path / "ILSVRC2012_img_train.tar", inner)
     return "imagenet"
 
@@ -109,8 +92,8 @@ def test_one_record_is_taken_of_each_of_n_equal_stretches(total):
 
 
 @pytest.mark.parametrize("period", [2, 3, 10, 50])
-def test_a_listing_that_takes_its_classes_in_turn_is_no_trap(period):
-    """Every so many-th record would be of one class."""
+def test_a_listing_that_repeats_its_classes_in_turn_gives_all_classes(period):
+    """Every k-th record would be of one class."""
     labels = np.arange(200_000) % period
     for stride in (period, 2 * period, 4 * period):
         n = len(labels) // stride

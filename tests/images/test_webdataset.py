@@ -1,4 +1,4 @@
-"""WebDataset: archives are read in place, and what is not whole is refused."""
+"""WebDataset: archives are read in place, and incomplete ones are refused."""
 
 import io
 import tarfile
@@ -13,7 +13,7 @@ from tests.images.pictures import SQUARE, png, tar, values
 
 
 def records(start: int, n: int) -> list[tuple[str, bytes]]:
-    """n WebDataset records; picture i is full of i and of class i % 3."""
+    """Make n WebDataset records. Picture i is full of i, and its class is i % 3."""
     found: list[tuple[str, bytes]] = []
     for i in range(start, start + n):
         found += [(f"{i:04d}.json", b"{}"), (f"{i:04d}.png", png(i)), (f"{i:04d}.cls", f"{i % 3}\n".encode())]
@@ -29,7 +29,7 @@ def web(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("how", ["folder", "braces", "wildcard"])
-def test_webdataset_shards_are_read_in_place_and_in_order(web, how):
+def test_archives_are_read_in_place_and_in_order(web, how):
     name = {"folder": f"{web}", "braces": f"{web}/train-{{000..001}}.tar", "wildcard": f"{web}/train-*.tar"}[how]
     data = open_images(f"webdataset:{name}", geometry=SQUARE, classes=("a", "b", "c"))
     train = data.splits["train"]
@@ -73,14 +73,14 @@ def test_a_changed_label_or_picture_has_another_listing(web):
         ([], "no labelled training images"),
     ],
 )
-def test_records_that_are_not_whole_are_refused(tmp_path, members, says):
+def test_incomplete_records_are_refused(tmp_path, members, says):
     tar(tmp_path / "train.tar", members)
     with pytest.raises(UserError, match=says):
         open_images(f"webdataset:{tmp_path}", geometry=SQUARE)
 
 
 def test_names_in_archives_are_only_names(tmp_path):
-    """Links are passed over, and paths lead nowhere: nothing is ever written."""
+    """Links are ignored, and paths are not used as paths. Nothing is ever written."""
     secret = tmp_path / "secret.png"
     secret.write_bytes(png(99))
     path = tmp_path / "in" / "train.tar"
@@ -136,7 +136,7 @@ def test_every_truncation_of_an_archive_is_an_error_that_names_it(web):
             open_images(f"webdataset:{web}", geometry=SQUARE)
 
 
-def test_a_damaged_header_in_the_middle_is_not_an_early_end(web):
+def test_a_damaged_header_in_the_middle_is_not_taken_for_the_end(web):
     path = web / "train-001.tar"
     data = bytearray(path.read_bytes())
     at = data.index(b"0006.json")
@@ -160,3 +160,13 @@ def test_an_archive_that_shrank_since_it_was_listed_is_an_error(web):
     path.write_bytes(path.read_bytes()[:600])
     with pytest.raises(UserError, match="shorter than it was"):
         train.pixels(0, train.n)
+
+
+def test_an_archive_that_cannot_be_opened_is_an_error_that_names_it(web, monkeypatch):
+    def refuse(path, *_arguments, **_options):
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "open", refuse)
+    with pytest.raises(UserError, match=r"train-000\.tar' cannot be read.*Permission denied") as caught:
+        open_images(f"webdataset:{web}", geometry=SQUARE)
+    assert caught.value.code == "unreadable"

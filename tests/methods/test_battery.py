@@ -18,9 +18,9 @@ from dpfc_cli.methods.method import Method, Solution
 from dpfc_cli.privacy import accounting
 from dpfc_cli.privacy import curator as curator_module
 from dpfc_cli.privacy.curator import NonPrivate, Unprotected, exact_sum
+from dpfc_cli.privacy.facts import Facts
 from dpfc_cli.privacy.lattice import MOST_BITS, lattice_for
 from dpfc_cli.privacy.noise import Bits, SeededBits
-from dpfc_cli.privacy.facts import Facts
 from dpfc_cli.privacy.queries import Query
 from tests.support import Watching, accuracy, blobs, curator, drawn_sigmas, integers, stream_of
 

@@ -8,8 +8,8 @@ import pytest
 from dpfc_cli.methods import METHODS, linear
 from dpfc_cli.methods.method import state_bytes
 from dpfc_cli.privacy.curator import NonPrivate, Unprotected
-from dpfc_cli.privacy.lattice import MOST_BITS, lattice_for
 from dpfc_cli.privacy.facts import Facts
+from dpfc_cli.privacy.lattice import MOST_BITS, lattice_for
 from dpfc_cli.privacy.queries import Query
 from dpfc_cli.training.check import WORKING_BYTES
 from tests.support import Watching, blobs, curator, drawn_sigmas, stream_of

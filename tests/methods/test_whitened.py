@@ -10,7 +10,7 @@ from dpfc_cli.methods import METHODS, method_named
 from dpfc_cli.methods.whitened import LONGEST, STABLE, Options, defaults, schedule, shrink, total_step, whitening
 from dpfc_cli.privacy.accounting import mu_for
 from dpfc_cli.privacy.chain import Chain, Linear
-from dpfc_cli.privacy.curator import NonPrivate, Unprotected
+from dpfc_cli.privacy.curator import NonPrivate
 from dpfc_cli.privacy.facts import Facts
 from dpfc_cli.privacy.queries import Gradient, Gram, Mean, inputs
 from tests.support import Watching, accuracy, blobs, curator, stream_of

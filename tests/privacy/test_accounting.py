@@ -116,7 +116,7 @@ def test_an_imperfect_sampler_helps_the_guess() -> None:
     plain, helped = accounting.gaussian_attack(0.5, 0.05), accounting.gaussian_attack(0.5, 0.05, 1e-3)
     assert helped.accuracy == pytest.approx(plain.accuracy + 1e-3)
     assert helped.power == pytest.approx(accounting.gaussian_attack(0.5, 0.051).power + 1e-3)
-    assert accounting.gaussian_attack(0.5, 0.05, 1.0) == accounting.Attack(1.0, 1.0)
+    assert accounting.gaussian_attack(0.5, 0.05, 1.0) == accounting.Attack(accuracy=1.0, power=1.0)
 
 
 @pytest.mark.parametrize("alpha", [1e-3, 0.05, 0.4, 0.9])

@@ -9,9 +9,9 @@ from scipy import stats
 from dpfc_cli.privacy import curator as curator_module
 from dpfc_cli.privacy.chain import Clip
 from dpfc_cli.privacy.curator import Curator, IncompletePassError, Unprotected, draw_noise, exact_sum
+from dpfc_cli.privacy.facts import Facts
 from dpfc_cli.privacy.lattice import MOST_BITS, lattice_for
 from dpfc_cli.privacy.noise import Bits, SeededBits, rounded_normal
-from dpfc_cli.privacy.facts import Facts
 from dpfc_cli.privacy.oracle import Mechanism, PlanError
 from dpfc_cli.privacy.queries import QUERIES as ALL_QUERIES
 from dpfc_cli.privacy.queries import ClassGrams, ClassSums, Gradient, Gram, Hessians, Mean, Query

@@ -4,6 +4,7 @@
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,8 +15,8 @@ from hypothesis.extra.numpy import arrays
 from dpfc_cli.privacy import lattice as lattice_module
 from dpfc_cli.privacy.chain import Clip
 from dpfc_cli.privacy.curator import exact_sum
-from dpfc_cli.privacy.lattice import Lattice, Reals
 from dpfc_cli.privacy.facts import Facts
+from dpfc_cli.privacy.lattice import Lattice, Reals
 from dpfc_cli.privacy.queries import Gradient, Hessians, Query, check, contribution, probabilities
 from tests.support import CHAIN, every_query, integers, stream_of
 
@@ -84,8 +85,8 @@ def test_the_bound_is_nearly_reached_so_the_noise_is_not_wasted(query: Query) ->
 
 
 def test_without_the_clip_the_sensitivity_test_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    def unclipped(self: Lattice, v: object, squared: int, xp: object) -> object:
-        return xp.rint(v * self.radius(squared, v.shape[-1]))  # type: ignore[attr-defined]
+    def unclipped(self: Lattice, v: Any, squared: int, xp: Any) -> Any:
+        return xp.rint(v * self.radius(squared, v.shape[-1]))
 
     monkeypatch.setattr(lattice_module.Lattice, "vector", unclipped)
     x = np.full((4, 4), 1.0, np.float32)

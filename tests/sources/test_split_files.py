@@ -3,7 +3,7 @@
 import pytest
 
 from dpfc_cli.errors import UserError
-from dpfc_cli.sources.split_files import expanded, shards
+from dpfc_cli.sources.split_files import expanded, files_by_split, splits_by_role
 
 
 def test_braces_expand_as_a_shell_expands_them():
@@ -20,7 +20,7 @@ def test_splits_go_by_file_or_folder_name(tmp_path):
     for name in (*names, "validation.0.tar", ".hidden.tar", "x.txt"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_bytes(b"")
-    found = {split: [p.name for p in paths] for split, paths in shards(str(tmp_path), ".tar").items()}
+    found = {split: [p.name for p in paths] for split, paths in files_by_split(str(tmp_path), ".tar").items()}
     assert found == {
         "train": ["train-0.tar", "trainer.tar", "1.tar", "training-2.tar"],
         "test": ["0.tar"],
@@ -28,5 +28,13 @@ def test_splits_go_by_file_or_folder_name(tmp_path):
         "validation": ["validation.0.tar"],
     }
     for missing in ("nowhere", "{0..1}.tar", "*.parquet"):
-        with pytest.raises(UserError):
-            shards(str(tmp_path / missing), ".tar")
+        with pytest.raises(UserError) as caught:
+            files_by_split(str(tmp_path / missing), ".tar")
+        assert (caught.value.code, "path" in caught.value.fields) == ("missing", True)
+
+
+def test_of_the_splits_to_evaluate_on_the_first_usual_name_is_taken():
+    assert splits_by_role(["validation", "train", "test"]) == {"train": "train", "test": "test"}
+    assert splits_by_role(["val", "train"]) == {"train": "train", "test": "val"}
+    assert splits_by_role(["train"]) == {"train": "train"}
+    assert splits_by_role(["test"]) == {"test": "test"}

@@ -56,16 +56,16 @@ def check_door(features: FeatureSet, calibrated: Calibrated, drawn: list[int], f
     assert (card["epsilon"], card["mu"], card["adjacency"]) == (row.epsilon, row.mu, row.adjacency)
     assert json.dumps(card["plan"]) == row.releases
     if calibrated.plan.sampled:
-        mechanisms = [poisson.Sampled(sigma=r["sigma"], rate=r["rate"], times=r["times"]) for r in json.loads(row.releases)]
+        mechanisms = [
+            poisson.Sampled(sigma=r["sigma"], rate=r["rate"], times=r["times"]) for r in json.loads(row.releases)
+        ]
         worth = poisson.epsilon_for(mechanisms, 0, claim.delta)
     else:
         worth = epsilon_for(math.sqrt(math.fsum(1 / s**2 for s in sigmas)), claim.delta)
     assert 0.999 * claim.epsilon < worth < (1 + 1e-8) * claim.epsilon
 
 
-def calibrated_for(
-    features: FeatureSet, method: Method[Any, Any], adjacency: Adjacency, **given: object
-) -> Calibrated:
+def calibrated_for(features: FeatureSet, method: Method[Any, Any], adjacency: Adjacency, **given: object) -> Calibrated:
     steps = {"steps": 3} if "steps" in method.declared else {}
     return calibrate(method, facts_of(features, adjacency), steps | given, Privacy(epsilon=2.0))
 

@@ -41,9 +41,7 @@ def known(tmp_path: Path) -> FeatureSet:
     return made(tmp_path, "known", 500, 5, seed=1)
 
 
-def calibrated(
-    private: FeatureSet, method: str = "dp-fc", epsilon: float = 1.0, **given: object
-) -> Calibrated:
+def calibrated(private: FeatureSet, method: str = "dp-fc", epsilon: float = 1.0, **given: object) -> Calibrated:
     return calibrate(METHODS[method], facts_of(private), {"steps": 3, **given}, Privacy(epsilon=epsilon))
 
 

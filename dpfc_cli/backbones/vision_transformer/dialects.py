@@ -1,13 +1,17 @@
-"""Checkpoints as their libraries name them: one table each, from names in the file to names in `vit`.
+"""The names of tensors in checkpoints: for each library one table, from its names to those of `vit`.
 
-A name in the file is the dialect's prefix, then either a tensor of a block (`block` finds its number and its rest) or
-one outside. The tables name modules, whose weight and bias follow from them, or single tensors. Each tensor of a file
-must be known or be listed as of no use here (classifiers, text towers, mask tokens); each tensor that `vit` needs must
-be there. Both are errors that name the tensor: a checkpoint read half is a backbone that works, badly, in silence.
+A name in a file is a prefix of the dialect, and then the name of a tensor inside a block (`Dialect.block` finds the
+number of the block and the rest of the name) or outside. The tables name modules, which have a weight and a bias, or
+single tensors.
 
-Two dense layers are never used although they stand after the final normalisation: `pre_logits` of the first
-ImageNet-21k checkpoints (timm dropped it, and AugReg trained without) and the transformers library's `pooler`, the same
-or, for DINOv2, none at all. The projections of CLIP are left out, too: linear probes are better before than after them.
+Each tensor of a file must be in the table, or on the list of tensors that are not used here (classifiers, text towers,
+mask tokens). Each tensor that `vit` needs must be in the file. Otherwise there is an error that names the tensor.
+Without these checks, a backbone with half of its weights would run and silently give bad features.
+
+Two dense layers are never used, although they follow the final normalisation: `pre_logits` of the first ImageNet-21k
+checkpoints (timm removed it, and AugReg trained without it), and `pooler` of the transformers library, which is the
+same layer or, for DINOv2, does nothing. The projections of CLIP are not used either: linear classifiers are better
+before them than after them.
 """
 
 import re
@@ -21,13 +25,23 @@ from dpfc_cli.errors import UserError
 Layout = Literal["torch", "flax"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Dialect:
-    """One table. marks: the patches' kernel and the positions, by which the dialect is recognised; each has synonyms.
+    """The naming of one library.
 
-    block: a regular expression for the tensors of blocks, with groups `number` (missing where all blocks are stacked
-    along a first axis) and `rest`. numbers: how a block's name may be written. outer, inner: name in the file to name
-    in `vit`, outside and inside blocks.
+    Attributes:
+        name: what messages and manifests call it.
+        layout: the order of a tensor's axes.
+        prefixes: what its names may begin with.
+        marks: the names of the patches' kernel and of the positions, with synonyms. They identify the dialect.
+        block: a regular expression for tensors inside blocks. Its groups are `number` (missing if all blocks are
+            stacked along a first axis) and `rest`.
+        numbers: the ways to write the name of a block.
+        outer: names in the file to names in `vit`, outside blocks.
+        inner: names in the file to names in `vit`, inside blocks.
+        ignored: patterns for names of tensors that are not used.
+        leaves: what the library calls weights and biases.
+
     """
 
     name: str
@@ -84,7 +98,7 @@ TIMM = Dialect(
     ignored=("head.*", "head_dist.*", "pre_logits.*", "mask_token"),
 )
 
-# One table for the library's ViT, DeiT, DINOv2, CLIP and SigLIP, as written before its version 5 and since.
+# One table for this library's ViT, DeiT, DINOv2, CLIP and SigLIP, both before its version 5 and since.
 TRANSFORMERS = Dialect(
     name="transformers",
     layout="torch",
@@ -200,7 +214,7 @@ OPENAI = Dialect(
 
 
 def _google(name: str, position: str, attention: int, norm2: int, mlp: int, prefixes: tuple[str, ...]) -> Dialect:
-    """The .npz of Google's two code bases. They count the modules of a block differently: all together, or by kind."""
+    """The .npz files of Google's two code bases. One numbers all modules of a block together, the other each kind."""
     heads, layers = f"MultiHeadDotProductAttention_{attention}", f"MlpBlock_{mlp}"
     pool = "MAPHead_0/MultiHeadDotProductAttention_0"
     return Dialect(
@@ -247,7 +261,7 @@ DIALECTS = (TIMM, TRANSFORMERS, OPENAI, AUGREG, BIG_VISION)
 
 @dataclass(frozen=True)
 class Place:
-    """Where a tensor of the file goes: `name` in `vit`, of block `block`, or STACKED for all of them, or OUTER."""
+    """Where a tensor of the file goes: its name in `vit`, and its block: a number, STACKED for all, or OUTER."""
 
     name: str
     block: int
@@ -257,21 +271,24 @@ OUTER, STACKED = -1, -2
 
 
 def recognise(names: Iterable[str], source: str) -> tuple[Dialect, str]:
-    """The dialect that the names speak, and their prefix. UserError if it is none of ours."""
+    """The dialect of these names, and their prefix. Raises UserError for a dialect that is not known."""
     known = set(names)
     speakers = [(d, p) for d in DIALECTS for p in d.prefixes]
     marks = [sum(any(p + name in known for name in mark) for mark in d.marks) for d, p in speakers]
     if not any(marks):
         shown = ", ".join(sorted(known)[:4]) or "none"
         raise UserError(
-            f"'{source}' is no Vision Transformer that dpfc can read: its tensors have other names ({shown}, …).",
-            f"Known are checkpoints of {', '.join(d.name for d in DIALECTS)}.",
+            f"'{source}' is not a Vision Transformer that dpfc can read: its tensors have other names ({shown}, …).",
+            f"Use a checkpoint with the names of {', '.join(d.name for d in DIALECTS)}.",
+            code="unsupported",
+            source=source,
+            known=[d.name for d in DIALECTS],
         )
     return speakers[marks.index(max(marks))]
 
 
 def places(dialect: Dialect, prefix: str, names: Iterable[str], source: str) -> dict[str, Place]:
-    """Where each tensor goes, those of no use left out. UserError for a name that is not in the table."""
+    """Where each tensor goes, without the unused ones. Raises UserError for a name that is not in the table."""
     found = {}
     for name in names:
         place = _place(dialect, name.removeprefix(prefix)) if name.startswith(prefix) else None
@@ -281,13 +298,16 @@ def places(dialect: Dialect, prefix: str, names: Iterable[str], source: str) -> 
             raise UserError(
                 f"'{source}' holds a tensor that a {dialect.name} checkpoint of a Vision Transformer does not have: "
                 f"'{name}'.",
-                "It belongs to another architecture, which dpfc would compute wrongly; use one of the known models.",
+                "Use one of the known models. This checkpoint belongs to another architecture, which dpfc cannot run.",
+                code="unsupported",
+                source=source,
+                tensor=name,
             )
     return found
 
 
 def _ignored(dialect: Dialect, prefix: str, name: str) -> bool:
-    """What a block holds matters always, whatever the patterns say."""
+    """Whether a tensor is not used. A tensor inside a block is always used, even if a pattern matches it."""
     inner = name.removeprefix(prefix)
     if name.startswith(prefix) and re.fullmatch(dialect.block, inner):
         return False
@@ -314,7 +334,7 @@ def _target(dialect: Dialect, table: dict[str, str], name: str) -> str | None:
 
 
 def spelling(dialect: Dialect, prefix: str, name: str, block: int, known: Iterable[str]) -> str:
-    """How the file would call the tensor `name` of `vit`, to judge by how it calls others: for errors."""
+    """The name that the file would give to the tensor `name` of `vit`, judged by its other names. For messages."""
     table, starts = (dialect.outer, ("",)) if block == OUTER else (dialect.inner, dialect.numbers)
     module, _, leaf = name.rpartition(".")
     if module == "map.k" and module not in table.values():
@@ -328,7 +348,7 @@ def spelling(dialect: Dialect, prefix: str, name: str, block: int, known: Iterab
         for source, target in table.items()
         if target in ends
     }
-    # As another block has it, or at least its module.
+    # Best is a name that another block has; next best, a name in a module that another block has.
     usual = {re.sub(r"\d+", "#", each) for each in known}
     modules = {re.split(r"[./][^./]*$", each)[0] for each in usual}
 

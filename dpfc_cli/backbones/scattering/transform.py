@@ -1,24 +1,26 @@
-"""The 2-D wavelet scattering transform, J = 2, L = 8, second order, as a backbone that was never trained on anything.
+"""The 2-D wavelet scattering transform (J = 2, L = 8, second order), a backbone that was never trained on anything.
 
 Tramèr and Boneh, "Differentially Private Learning Needs Better Features (or Much More Data)" (2021), showed that a
-linear head on these features beats private deep networks. Each colour channel gives 81 maps of H/4 × W/4:
+linear head on these features is better than private deep networks. Each colour channel gives 81 maps of H/4 × W/4:
 
     S0 = x ⋆ φ,   S1 = |x ⋆ ψ1| ⋆ φ  (16 wavelets),   S2 = ||x ⋆ ψ1| ⋆ ψ2| ⋆ φ  (8·8 pairs, ψ2 of the coarser scale)
 
-in the order of kymatio, against which they are tested. Features lie as (channel, map, row, column).
+They are in the order of kymatio, and the tests compare them with kymatio's. The features of a record are ordered by
+(channel, map, row, column).
 
-**Speed.** A Fourier transform is a product with a dense real matrix (`wavelets`). On a CPU the whole is half again as
-fast as with XLA's FFT for 32 × 32 pixels, equal for 64 × 64; the products cost O(size³), so larger pictures want to be
-shrunk first. The batch lies on the last axis: then both products of a two-dimensional transform, the filters and the
-modulus run along contiguous memory without a transposition. A batch is taken in steps whose intermediates stay near the
-processor's cache.
+**Speed.** A Fourier transform is a product with a dense real matrix (`wavelets`). On a CPU the whole transform is 1.5
+times as fast as with XLA's FFT for 32 × 32 pixels, and equally fast for 64 × 64. The products cost O(size³), so larger
+pictures should be shrunk first. The batch is the last axis. Then both products of a two-dimensional transform, the
+filters and the modulus work on contiguous memory without a transposition. A batch is computed in steps, so that the
+intermediates of a step have about the size of the processor's cache.
 
 **Normalisation.** Each record is standardised per order: its values of S0, over all channels and places, get mean 0 and
-variance 1, so do those of S1, and of S2. Only the record itself is looked at, so this costs no privacy. S0 carries the
-brightness, S2 the texture that tells classes apart, yet on CIFAR-10 they vary as 115 to 1, S1 as 9; training bounds the
-norm of the *whole* record, so that without this S0 takes it all and the noise drowns the rest. EPSILON, added to the
-variance, keeps what is nearly flat from being blown up. Ridge regression on 5,000 CIFAR-10 pictures, records of norm 1,
-accuracy in per cent on 1,000 others (standard error 1.5), best of a grid and at given ridges; noise forces a large one:
+variance 1, and so do its values of S1 and of S2. This uses the record itself and no other, so it costs no privacy. S0
+is the brightness, and S2 is the texture that distinguishes classes. But on CIFAR-10, S0 varies 115 times as much as S2,
+and S1 9 times. Training bounds the norm of the *whole* record, so without standardisation S0 takes nearly all of the
+bound, and the noise is larger than the rest. EPSILON is added to the variance, so that what is nearly constant is not
+amplified. The table shows ridge regression on 5,000 CIFAR-10 pictures with records of norm 1: accuracy in per cent on
+1,000 others (standard error 1.5), for the best ridge of a grid and for given ridges. Noise requires a large ridge.
 
     ridge                             best     0.1       1      10     100
     none                              59.8    54.5    47.4    41.7    34.3
@@ -26,9 +28,9 @@ accuracy in per cent on 1,000 others (standard error 1.5), best of a grid and at
     per order                         62.1    60.7    62.1    59.1    46.4
     logarithm of 0.001 + value        63.5    56.0    47.4    39.9    38.1
 
-Pooling averages the standardised maps. Without noise, pooled features are better left as they are (47.3, per order
-43.4), but no longer at ridge 10 (26.2, per order 42.1, and 39.9 if pooled first). What is lost is the mean brightness:
-with one channel the pooled S0 is zero.
+Pooling averages the standardised maps. Without noise, pooled features are better without standardisation (47.3; per
+order 43.4). At ridge 10 they are worse without it (26.2; per order 42.1; per order after pooling 39.9). Pooling after
+standardisation loses the mean brightness: with one channel the pooled S0 is zero.
 """
 
 from collections.abc import Callable
@@ -39,34 +41,37 @@ import jax.numpy as jnp
 import numpy as np
 
 from dpfc_cli.backbones.batched import Batched
-from dpfc_cli.backbones.wavelets import ANGLES, SCALES, STRIDE, axis, padded, wavelets
+from dpfc_cli.backbones.scattering.wavelets import ANGLES, SCALES, STRIDE, axis, padded, wavelets
 from dpfc_cli.errors import UserError
 
-# Maps of each order: 1, J·L, L²·J(J-1)/2.
+# Number of maps of each order: 1, J·L, L²·J(J-1)/2.
 ORDERS = (1, SCALES * ANGLES, ANGLES**2 * SCALES * (SCALES - 1) // 2)
 MAPS = sum(ORDERS)
-# A picture of one colour has no variance at all. Anything from 1e-6 to 1e-4 gives the accuracies above.
+# A picture of one colour has no variance. All values from 1e-6 to 1e-4 give the accuracies above.
 EPSILON = 1e-5
 
-# Bytes of intermediates a step aims at, and of float32 features a call may return; rows a call at most.
+# Bytes of intermediates per step that we aim at; most bytes of float32 features per call; most rows per call.
 _STEP, _CALL, _ROWS = 10 << 20, 64 << 20, 128
-# Intermediates per padded pixel, as XLA's memory analysis reports them (64 to 68 floats).
+# Bytes of intermediates per padded pixel. XLA's memory analysis reports 64 to 68 floats.
 _BYTES_PER_PIXEL = 4 * 66
 
 
 def load(name: str, image_shape: tuple[int, int, int], pool: str) -> "Scattering":
-    """Raises UserError for pictures smaller than the transform's stride."""
+    """Build the transform for pictures of shape (H, W, C). Raises UserError for pictures that are too small."""
     height, width, _ = image_shape
     if min(height, width) < STRIDE:
         raise UserError(
-            f"The pictures are {height} × {width} pixels; scattering averages over {STRIDE} × {STRIDE}.",
-            f"Use pictures of at least {STRIDE} pixels a side.",
+            f"The pictures have {height} × {width} pixels, but scattering averages over {STRIDE} × {STRIDE} pixels.",
+            f"Use pictures of at least {STRIDE} × {STRIDE} pixels.",
+            code="unsupported",
+            height=height,
+            width=width,
         )
     return Scattering(name, image_shape, pool)
 
 
 class Scattering(Batched):
-    """The transform for one image shape and pooling: a `Backbone`."""
+    """The transform for one shape of pictures and one pooling, as a `Backbone`."""
 
     def __init__(self, name: str, image_shape: tuple[int, int, int], pool: str) -> None:
         height, width, channels = image_shape
@@ -80,6 +85,7 @@ class Scattering(Batched):
         self._program = _program(image_shape, pool, step, steps)
 
     def describe(self) -> dict[str, Any]:
+        """As `Backbone.describe`. The fingerprint of feature sets covers it: other words change it."""
         return {
             "name": self.name,
             "weights": None,
@@ -99,7 +105,7 @@ class Scattering(Batched):
 
 
 def _sizes(image_shape: tuple[int, int, int], dim: int) -> tuple[int, int]:
-    """(rows a step, steps a call): the largest that stay within _STEP, _CALL and _ROWS; at least one row."""
+    """(rows per step, steps per call): the largest within _STEP, _CALL and _ROWS, and at least one row."""
     height, width, channels = image_shape
     row = _BYTES_PER_PIXEL * channels * padded(height) * padded(width)
     step = min(max(_STEP // row, 1), _ROWS)
@@ -107,7 +113,7 @@ def _sizes(image_shape: tuple[int, int, int], dim: int) -> tuple[int, int]:
 
 
 def _program(image_shape: tuple[int, int, int], pool: str, step: int, steps: int) -> Callable[[np.ndarray], jax.Array]:
-    """The compiled uint8 (step·steps, H, W, C) -> float32 (step·steps, dim)."""
+    """The compiled program, from uint8 (step·steps, H, W, C) to float32 (step·steps, dim)."""
 
     def features(pixels: jax.Array) -> jax.Array:
         maps = _standardise(coefficients(pixels.astype(jnp.float32) / 255))
@@ -123,7 +129,7 @@ def _program(image_shape: tuple[int, int, int], pool: str, step: int, steps: int
 
 
 def coefficients(images: jax.Array) -> jax.Array:
-    """float32 (B, H, W, C) to S0, S1, S2 stacked, (H/4, W/4, 81, B, C)."""
+    """S0, S1 and S2 of pictures, stacked: from float32 (B, H, W, C) to (H/4, W/4, 81, B, C)."""
     batch, height, width, channels = images.shape
     n = batch * channels
     r, c = axis(height), axis(width)
@@ -139,22 +145,27 @@ def coefficients(images: jax.Array) -> jax.Array:
     s1_fine = _transform(r.low, c.low, u1_fine)
     half = _transform(r.low_half, c.low_half, jnp.concatenate([u1_coarse, u2], -1))
     s1_coarse, s2 = half[..., : ANGLES * n], half[..., ANGLES * n :]
-    # The last axis of s2 is (coarse angle, fine angle, plane); the fine wavelet comes first in the order of paths.
+    # The last axis of s2 is (coarse angle, fine angle, plane). In kymatio's order the fine angle comes first.
     s2 = s2.reshape(*s2.shape[:2], ANGLES, ANGLES, n).swapaxes(2, 3).reshape(*s2.shape[:2], -1)
     return jnp.concatenate([s0, s1_fine, s1_coarse, s2], -1).reshape(*s0.shape[:2], MAPS, batch, channels)
 
 
 def _transform(rows: np.ndarray, columns: np.ndarray, x: jax.Array) -> jax.Array:
-    """(i, j, n) to (r, c, n): rows (r, i) applied to the first axis, columns (c, j) to the second."""
+    """Apply rows (r, i) to the first axis of x (i, j, n) and columns (c, j) to the second: (r, c, n)."""
     i, j, n = x.shape
-    # Full float32 also on accelerators, whose default rounds the factors to fewer bits.
+    # Accelerators round the factors of float32 products to fewer bits unless they are told not to.
     y = jnp.matmul(rows.astype(np.float32), x.reshape(i, j * n), precision="highest").reshape(len(rows), j, n)
     stack = jnp.broadcast_to(columns.astype(np.float32), (len(rows), *columns.shape))
     return jnp.matmul(stack, y, precision="highest")
 
 
 def _filter(x: jax.Array, wavelet: np.ndarray) -> tuple[jax.Array, jax.Array]:
-    """Coefficients (M, N, n) and spectra (4, M, N, L) to those of real and imaginary part, (M, N, L, n) each."""
+    """Apply filters with spectra (4, M, N, L) to coefficients (M, N, n).
+
+    Returns:
+        The coefficients of the real and of the imaginary part, (M, N, L, n) each.
+
+    """
     ee, oo, eo, oe = wavelet.astype(np.float32)[..., None]
     down, across = _mirror(x, 0), _mirror(x, 1)
     both = _mirror(down, 1)
@@ -163,31 +174,31 @@ def _filter(x: jax.Array, wavelet: np.ndarray) -> tuple[jax.Array, jax.Array]:
 
 
 def _mirror(x: jax.Array, along: int) -> jax.Array:
-    """The coefficient of -k in the place of k."""
+    """Put the coefficient of -k in the place of k, along one axis."""
     return jnp.roll(jnp.flip(x, along), 1, along)
 
 
 def _halve(parts: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
-    """Subsample both images by two: their aliases add up."""
+    """Subsample both images by two. In the coefficients, aliases add up."""
     m, n = parts[0].shape[0] // 2, parts[0].shape[1] // 2
     real, imaginary = (x[:m, :n] + x[m:, :n] + x[:m, n:] + x[m:, n:] for x in parts)
     return real, imaginary
 
 
 def _modulus(parts: tuple[jax.Array, jax.Array], rows: np.ndarray, columns: np.ndarray) -> jax.Array:
-    """Coefficients of real and imaginary part, (M, N, L, n) each, to the image of absolute values, (M, N, L·n)."""
+    """The image of absolute values (M, N, L·n), from coefficients of real and imaginary part, (M, N, L, n) each."""
     x = jnp.stack(parts, 2)
     y = _transform(rows, columns, x.reshape(*x.shape[:2], -1)).reshape(x.shape)
     return jnp.sqrt(y[:, :, 0] ** 2 + y[:, :, 1] ** 2).reshape(*x.shape[:2], -1)
 
 
 def _standardise(maps: jax.Array) -> jax.Array:
-    """(h, w, 81, B, C) with mean 0 and variance 1 (less for what is nearly flat) in each record and order."""
+    """Give each order of each record mean 0 and variance 1, or less if it is nearly constant: (h, w, 81, B, C)."""
     orders = jnp.split(maps, np.cumsum(ORDERS)[:-1].tolist(), axis=2)
     centred = [order - _record_mean(order) for order in orders]
     return jnp.concatenate([x * jax.lax.rsqrt(_record_mean(x * x) + EPSILON) for x in centred], 2)
 
 
 def _record_mean(maps: jax.Array) -> jax.Array:
-    # In two steps: XLA is faster over the outer axes alone.
+    # Two steps, because XLA is faster if it reduces the outer axes alone.
     return maps.mean((0, 1, 2), keepdims=True).mean(4, keepdims=True)

@@ -1,17 +1,18 @@
-"""The Vision Transformer (Dosovitskiy et al. 2021) and its descendants, as one function of parameters and patches.
+"""The Vision Transformer (Dosovitskiy et al. 2021) and its variants, as one function of parameters and patches.
 
-Pre-norm blocks: x + a(n(x)) + m(n(x + a(n(x)))), with what the checkpoint has of: a class token, a distillation token
-(DeiT), registers (Darcet et al. 2024), a normalisation before the blocks (CLIP), LayerScale (Touvron et al. 2021,
-DINOv2), gated MLPs (SwiGLU, DINOv2's largest), and pooling by attention (MAP; Zhai et al. 2022, SigLIP). The feature is
-the vector before the classifier, after the final normalisation:
+A block computes x + a(n(x)) + m(n(x + a(n(x)))), with normalisation n, attention a and MLP m. The following parts are
+used if the checkpoint has them: a class token, a distillation token (DeiT), registers (Darcet et al. 2024), a
+normalisation before the blocks (CLIP), LayerScale (Touvron et al. 2021, DINOv2), gated MLPs (SwiGLU, in the largest
+DINOv2), and attention pooling (MAP; Zhai et al. 2022, SigLIP). The feature is the vector before the classifier, after
+the final normalisation:
 
     cls     the class token
-    mean    the mean of the patches' tokens (averaged before the normalisation if the checkpoint was trained so)
+    mean    the mean of the patches' tokens (before the normalisation if the checkpoint was trained like that)
     map     the output of the attention pooling
 
-In bfloat16 the factors of matrix products are rounded to it, and nothing else: the sum over blocks, normalisations,
-softmax and activations stay float32, which costs nothing where they are fused with the products. float32 means full
-float32 also on devices whose matrix products would round to fewer bits.
+With bfloat16, only the factors of matrix products are rounded. The sum over blocks, normalisations, softmax and
+activations stay float32. This costs no time where they are fused with the products. With float32, matrix products use
+full float32 precision, also on devices that would round their factors by default.
 """
 
 from dataclasses import dataclass
@@ -21,16 +22,24 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dpfc_cli.backbones.checkpoint import Parameters
-from dpfc_cli.backbones.models import Activation
 from dpfc_cli.backbones.resample import antialiased, interpolated
+from dpfc_cli.backbones.vision_transformer.checkpoint import Parameters
+from dpfc_cli.backbones.vision_transformer.models import Activation
 
 Group = dict[str, jax.Array]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Architecture:
-    """What the parameters' shapes do not tell, and what of them the program is made for."""
+    """What the shapes of the parameters do not show.
+
+    Attributes:
+        heads: number of attention heads.
+        epsilon: added to the variance in normalisations.
+        activation: of the MLPs.
+        pool: which vector is the feature: cls, mean or map.
+
+    """
 
     heads: int
     epsilon: float
@@ -39,18 +48,23 @@ class Architecture:
 
 
 def pool_of(outer: dict[str, Any]) -> str:
-    """The pooling the checkpoint was trained with."""
+    """The pooling that a checkpoint was trained with."""
     if "map.probe" in outer:
         return "map"
     return "cls" if "cls" in outer and "fc_norm.weight" not in outer else "mean"
 
 
 def position(parameters: Parameters, grid: int) -> tuple[np.ndarray, np.ndarray]:
-    """Position embeddings of the prefix (0, 1 or 2, D) and of the patches of a grid × grid picture (grid², D).
+    """Position embeddings for a picture of grid × grid patches.
 
-    Resized by bicubic interpolation: without antialiasing for checkpoints of the transformers library, as it does, but
-    for its DINOv2 with registers; with antialiasing, as timm does, for all others. (Google's own code interpolates
-    linearly between aligned corners; the same weights shall give the same features from either file.)
+    They are resized by bicubic interpolation. For checkpoints of the transformers library this is without antialiasing,
+    as that library does, except for its DINOv2 with registers. For all others it is with antialiasing, as timm does.
+    (Google's own code interpolates linearly between aligned corners. We do as timm, so that the same weights give the
+    same features from either file.)
+
+    Returns:
+        Those of the tokens before the patches (0, 1 or 2, D) and those of the patches (grid², D).
+
     """
     table = parameters.outer["position"]
     side = int(len(table) ** 0.5)
@@ -64,10 +78,11 @@ def position(parameters: Parameters, grid: int) -> tuple[np.ndarray, np.ndarray]
 
 
 def features(outer: Group, blocks: list[Group], x: jax.Array, a: Architecture) -> jax.Array:
-    """Patches (B, N, p·p·3), normalised, to float32 (B, D).
+    """The features of pictures: from normalised patches x (B, N, p·p·3) to float32 (B, D).
 
-    The blocks are written out one after the other. A scan over stacked blocks compiles faster (1.2 s of CPU against 2.8
-    for 40 blocks) and runs slower, by a sixth at small batches, for it copies each block's weights out of the stack.
+    The compiled program contains every block. A scan over stacked blocks compiles faster (1.2 s of CPU time instead of
+    2.8 s for 40 blocks), but runs slower, by a sixth for small batches, because it copies the weights of each block out
+    of the stack.
     """
     tokens = embed(outer, x, a)
     for block in blocks:
@@ -76,7 +91,7 @@ def features(outer: Group, blocks: list[Group], x: jax.Array, a: Architecture) -
 
 
 def embed(outer: Group, x: jax.Array, a: Architecture) -> jax.Array:
-    """The tokens, float32 (B, prefix + N, D): class, distillation and register tokens, then the patches."""
+    """The tokens, float32 (B, prefix + N, D): class, distillation and register tokens, then those of the patches."""
     kernel = outer["patch.weight"]
     x = _product(x.astype(kernel.dtype), kernel) + outer.get("patch.bias", 0) + outer["position"]
     if "prefix" in outer:
@@ -85,14 +100,14 @@ def embed(outer: Group, x: jax.Array, a: Architecture) -> jax.Array:
 
 
 def transform(block: Group, x: jax.Array, a: Architecture) -> jax.Array:
-    """One block, float32 (B, N, D) to the same."""
+    """One block: from float32 (B, N, D) to the same shape."""
     y = _attention(_dense(_norm(x, block, "norm1", a), block, "qkv"), block["qkv.weight"].dtype, a.heads)
     x = x + _dense(y, block, "out") * block.get("scale1", 1)
     return x + _mlp(_norm(x, block, "norm2", a), block, a) * block.get("scale2", 1)
 
 
 def pool(outer: Group, x: jax.Array, a: Architecture) -> jax.Array:
-    """(B, N, D) to (B, D), float32."""
+    """The feature: from float32 (B, N, D) to (B, D)."""
     prefix = outer["prefix"].shape[0] if "prefix" in outer else 0
     if a.pool == "cls":
         return _norm(x[:, 0], outer, "norm" if "norm.weight" in outer else "fc_norm", a)
@@ -104,7 +119,7 @@ def pool(outer: Group, x: jax.Array, a: Architecture) -> jax.Array:
 
 
 def _attention(qkv: jax.Array, dtype: Any, heads: int) -> jax.Array:
-    """float32 (B, N, 3·D) to (B, N, D) of dtype."""
+    """Self-attention: from float32 (B, N, 3·D) to (B, N, D) of dtype."""
     batch, count, width = qkv.shape
     q, k, v = jnp.moveaxis(qkv.reshape(batch, count, 3, heads, -1), (2, 3), (0, 2))
     return _mix(q, k, v, dtype).swapaxes(1, 2).reshape(batch, count, width // 3)
@@ -117,7 +132,7 @@ def _mix(q: jax.Array, k: jax.Array, v: jax.Array, dtype: Any) -> jax.Array:
 
 
 def _attention_pool(x: jax.Array, head: Group, a: Architecture) -> jax.Array:
-    """One learnt query over all tokens, then a residual MLP."""
+    """Attention of one learnt query over all tokens, then a residual MLP."""
     batch, _, width = x.shape
     kernel = head["qkv.weight"]
     q = _product(head["probe"].astype(kernel.dtype), kernel[:, :width]) + head["qkv.bias"][:width]
@@ -130,7 +145,7 @@ def _attention_pool(x: jax.Array, head: Group, a: Architecture) -> jax.Array:
 
 def _mlp(x: jax.Array, block: Group, a: Architecture) -> jax.Array:
     hidden = _dense(x, block, "fc1")
-    # The pooling's MLP is never gated: shapes tell.
+    # The shapes show whether an MLP is gated. That of the attention pooling never is.
     if hidden.shape[-1] != len(block["fc2.weight"]):
         gate, up = jnp.split(hidden, 2, -1)
         hidden = jax.nn.silu(gate) * up
@@ -144,7 +159,7 @@ def _activate(x: jax.Array, activation: Activation) -> jax.Array:
         return x * jax.nn.sigmoid(1.702 * x)
     if activation == "gelu_tanh":
         return jax.nn.gelu(x, approximate=True)
-    # jax.nn.gelu takes the complementary error function, which costs three times as much and gains nothing here.
+    # jax.nn.gelu uses the complementary error function, which takes three times as long and is no better here.
     return x * (0.5 + 0.5 * jax.lax.erf(x * 0.5**0.5))
 
 
@@ -155,14 +170,14 @@ def _dense(x: jax.Array, group: Group, name: str) -> jax.Array:
 
 def _product(x: jax.Array, y: jax.Array) -> jax.Array:
     """The matrix product of two arrays of one type, as float32."""
-    # Full float32 also on accelerators, whose default rounds the factors to fewer bits.
+    # Accelerators round the factors of float32 products to fewer bits unless they are told not to.
     precision = "highest" if x.dtype == jnp.float32 else None
     product: jax.Array = jnp.matmul(x, y, precision=precision, preferred_element_type=jnp.float32)
     return product
 
 
 def _norm(x: jax.Array, group: Group, name: str, a: Architecture) -> jax.Array:
-    """Over the last axis of float32."""
+    """Layer normalisation over the last axis, in float32."""
     centred = x - x.mean(-1, keepdims=True)
     scale = jax.lax.rsqrt((centred * centred).mean(-1, keepdims=True) + a.epsilon)
     return centred * scale * group[f"{name}.weight"] + group[f"{name}.bias"]

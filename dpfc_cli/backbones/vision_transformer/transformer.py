@@ -1,9 +1,9 @@
-"""A Vision Transformer with a checkpoint's weights as a backbone: bytes in, features out, batch by batch.
+"""A Vision Transformer with the weights of a checkpoint, as a backbone.
 
-Everything from bytes to features is one compiled program for one batch shape, run on all local devices, each taking its
-part of the batch. Weights are read tensor by tensor into float32 or bfloat16 and copied to the devices; the largest
-batch whose intermediates fit a fixed budget is the default, so that memory does not depend on the data set. A larger
-one goes through the program in parts.
+One compiled program computes everything from bytes to features, for one shape of batches. All local devices run it,
+each on its part of the batch. Weights are read tensor by tensor as float32 or bfloat16 and copied to the devices. The
+default batch is the largest one with intermediates that fit into a fixed budget, so memory does not depend on the data
+set. The program takes a larger batch in parts.
 """
 
 from dataclasses import dataclass
@@ -16,13 +16,17 @@ import ml_dtypes
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from dpfc_cli.backbones import checkpoint, hub, models, vit
+from dpfc_cli.backbones import hub
+from dpfc_cli.backbones.backbone import Progress
 from dpfc_cli.backbones.batched import Batched
-from dpfc_cli.backbones.checkpoint import Parameters
+from dpfc_cli.backbones.family import Options
 from dpfc_cli.backbones.geometry import Geometry
-from dpfc_cli.backbones.models import MODELS, Activation, Model, Triple
 from dpfc_cli.backbones.preprocess import normalised, patches, resized
-from dpfc_cli.errors import UserError
+from dpfc_cli.backbones.tensors import digest
+from dpfc_cli.backbones.vision_transformer import checkpoint, models, vit
+from dpfc_cli.backbones.vision_transformer.checkpoint import Parameters
+from dpfc_cli.backbones.vision_transformer.models import MODELS, Activation, Model, Triple
+from dpfc_cli.errors import UserError, parameter
 
 DTYPES: dict[str, np.dtype[Any]] = {"float32": np.dtype(np.float32), "bfloat16": np.dtype(ml_dtypes.bfloat16)}
 _ACTIVATIONS: dict[str, Activation] = {
@@ -36,8 +40,8 @@ _FEATURES = {
     "mean": "mean of the patches' tokens after the final normalisation",
     "map": "output of the attention pooling",
 }
-# Bytes of intermediates the program may take on a device, and rows at most. Processors are fastest while they fit into
-# their caches: ViT-B/16 at 224 pixels with 8 rows half as fast again as with 128.
+# The most bytes of intermediates on a device, and the most rows. CPUs are fastest while intermediates fit into their
+# caches: ViT-B/16 at 224 pixels is 1.5 times as fast with 8 rows as with 128.
 _BUDGET = {"cpu": 100 << 20}
 _BUDGET_ELSEWHERE, _ROWS = 4 << 30, 256
 
@@ -45,31 +49,55 @@ _BUDGET_ELSEWHERE, _ROWS = 4 << 30, 256
 def load(
     name: str,
     image_shape: tuple[int, int, int],
-    pool: str | None,
+    options: Options,
+    geometry: Geometry,
     *,
-    preprocess: str,
-    weights: str | None,
-    batch: int | None,
-    precision: str,
     prepared: bool,
-    progress: hub.Progress | None,
+    progress: Progress | None,
 ) -> "Transformer":
-    """Fetches the weights where need be. UserError for weights that are not those of a `name`."""
+    """Load a model of the table, and fetch its weights if they are not on this machine.
+
+    Args:
+        name: the model.
+        image_shape: (H, W, C) of the pictures.
+        options: how to run it.
+        geometry: how pictures are resized and cropped.
+        prepared: whether they were resized and cropped already.
+        progress: it is told how many bytes of a file were downloaded.
+
+    Raises:
+        UserError: the weights cannot be fetched or read, or are not those of the model.
+
+    """
     model = MODELS[name]
-    located = hub.locate(weights or f"hf:{model.home}", progress)
-    parameters = checkpoint.read(located.files, located.id, DTYPES[precision])
+    located = hub.locate(options.weights or f"hf:{model.home}", progress)
+    parameters = checkpoint.read(located.files, located.id, DTYPES[options.precision])
     _check_size(name, model, parameters, located.id)
-    description = {
-        "name": name,
-        "weights": {"id": located.id, "sha256": checkpoint.digest(located.files), "dialect": parameters.dialect},
-    }
-    recipe = Recipe(preprocess, models.geometry(name, preprocess), model.mean, model.std)
-    shaped = architecture(model, parameters, located, pool)
-    return Transformer(description, parameters, shaped, recipe, image_shape, batch, prepared)
+    weights = {"id": located.id, "sha256": digest(located.files), "dialect": parameters.dialect}
+    return Transformer(
+        {"name": name, "weights": weights},
+        parameters,
+        architecture=architecture(model, parameters, located, options.pool),
+        recipe=Recipe(name=options.preprocess, geometry=geometry, mean=model.mean, std=model.std),
+        image_shape=image_shape,
+        batch=options.batch,
+        prepared=prepared,
+    )
 
 
 def architecture(model: Model, parameters: Parameters, located: hub.Located, pool: str | None) -> vit.Architecture:
-    """The checkpoint's shapes come first, then its config.json, then the table. UserError for a pooling it lacks."""
+    """The architecture: from the shapes of the checkpoint first, then its config.json, then the table.
+
+    Args:
+        model: the row of the table.
+        parameters: the content of the checkpoint.
+        located: where it is, with its config.json.
+        pool: the pooling that the user chose; None: the one that the checkpoint was trained with.
+
+    Raises:
+        UserError: config.json has values that cannot be used, or the checkpoint cannot give this pooling.
+
+    """
     config = located.config.get("vision_config") or located.config
     width = parameters.outer["patch.weight"].shape[-1]
     stated, epsilon = config.get("hidden_act"), config.get("layer_norm_eps", model.epsilon)
@@ -79,21 +107,40 @@ def architecture(model: Model, parameters: Parameters, located: hub.Located, poo
         raise UserError(
             f"The config.json of '{located.id}' has values that make no sense: {heads!r} heads, epsilon {epsilon!r}, "
             f"activation {stated!r}.",
-            "Fetch it again, or use the one that belongs to the weights.",
+            "Get the config.json that belongs to the weights.",
+            code="damaged",
+            source=located.id,
         )
     if heads < 1 or width % heads:
-        raise UserError(f"'{located.id}' is {width} wide, which {heads} heads do not divide.", "Check its config.json.")
+        raise UserError(
+            f"The width of '{located.id}' is {width}. It cannot be divided among {heads} heads.",
+            "Check num_attention_heads in its config.json.",
+            code="conflict",
+            source=located.id,
+            width=width,
+            heads=heads,
+        )
     if stated is not None and stated not in _ACTIVATIONS:
         raise UserError(
-            f"The config.json of '{located.id}' asks for the activation '{stated}'.",
-            f"Known are {', '.join(_ACTIVATIONS)}.",
+            f"The config.json of '{located.id}' names the activation '{stated}', which dpfc does not have.",
+            f"Use a model with one of these: {', '.join(_ACTIVATIONS)}.",
+            code="unsupported",
+            source=located.id,
+            activation=stated,
+            known=list(_ACTIVATIONS),
         )
     trained = vit.pool_of(parameters.outer)
     pool = pool or trained
     lacks = {"cls": "cls" not in parameters.outer, "map": trained != "map"}
     if lacks.get(pool, False):
         what = "class token" if pool == "cls" else "attention pooling"
-        raise UserError(f"'{located.id}' has no {what}.", f"Leave --pool away for '{trained}'.")
+        raise UserError(
+            f"'{located.id}' has no {what}.",
+            f"Leave out {parameter('pool')} to get '{trained}'.",
+            code="conflict",
+            parameter="pool",
+            source=located.id,
+        )
     return vit.Architecture(
         heads=heads,
         epsilon=float(epsilon),
@@ -103,15 +150,17 @@ def architecture(model: Model, parameters: Parameters, located: hub.Located, poo
 
 
 def _unstated(model: Model, located: hub.Located) -> Activation:
-    """The activation where config.json has no `hidden_act`. UserError for a CLIP from elsewhere that does not tell."""
+    """The activation if config.json has no `hidden_act`. Raises UserError if a CLIP model does not show it at all."""
     if model.activation != "quick_gelu" or located.id == f"hf:{model.home}":
         return model.activation
     found = models.clip_activation(located.config)
     if found is None:
         raise UserError(
-            f"'{located.id}' does not say which activation it was trained with: CLIPs come with QuickGELU (OpenAI, "
-            "MetaCLIP, DFN) and with GELU (LAION, DataComp), and the wrong one spoils the features.",
+            f"'{located.id}' does not say which activation it was trained with. Some CLIP models use QuickGELU "
+            "(OpenAI, MetaCLIP, DFN) and others GELU (LAION, DataComp). With the wrong one the features are bad.",
             'Put a config.json beside the weights: {"hidden_act": "gelu"} or {"hidden_act": "quick_gelu"}.',
+            code="missing",
+            source=located.id,
         )
     return found
 
@@ -123,14 +172,26 @@ def _check_size(name: str, model: Model, parameters: Parameters, source: str) ->
         expected = getattr(model, what)
         if expected not in (None, value):
             raise UserError(
-                f"'{source}' is no {name}: its {what} is {value}, not {expected}.",
-                "Choose the model that the weights belong to, or other weights.",
+                f"'{source}' is not the model {name}: its {what} is {value}, not {expected}.",
+                f"Choose the {parameter('model')} that the weights belong to, or other {parameter('weights')}.",
+                code="conflict",
+                parameter="weights",
+                model=name,
+                source=source,
             )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """Preprocessing: how pictures are cut, and the mean and standard deviation per colour, of pixels in [0, 1]."""
+    """Preprocessing.
+
+    Attributes:
+        name: what the manifest calls it.
+        geometry: how pictures are resized and cropped.
+        mean: per colour, of pixels in [0, 1].
+        std: per colour, of pixels in [0, 1].
+
+    """
 
     name: str
     geometry: Geometry
@@ -138,11 +199,10 @@ class Recipe:
     std: Triple
 
     def describe(self) -> dict[str, Any]:
-        resize = self.geometry.resize
+        """The recipe as JSON values. The fingerprint of feature sets covers them: other words change it."""
         return {
             "recipe": self.name,
-            "resize": list(resize) if isinstance(resize, tuple) else resize,
-            "crop": self.geometry.crop,
+            **self.geometry.describe(),
             "filter": f"{self.geometry.filter}, antialiased, rounded to bytes, as Pillow's",
             "mean": list(self.mean),
             "std": list(self.std),
@@ -150,12 +210,24 @@ class Recipe:
 
 
 class Transformer(Batched):
-    """One checkpoint, preprocessing and image shape: a `Backbone`. description: what to state of name and weights."""
+    """A `Backbone` of one checkpoint, one preprocessing and one shape of pictures.
+
+    Args:
+        description: what the manifest says about name and weights.
+        parameters: the content of the checkpoint. Its tensors are removed from it while they are copied to the devices.
+        architecture: what their shapes do not show.
+        recipe: the preprocessing.
+        image_shape: (H, W, C) of the pictures.
+        batch: pictures per call; None: as many as fit the memory budget. It is rounded up to suit the devices.
+        prepared: whether the pictures were resized and cropped already.
+
+    """
 
     def __init__(
         self,
         description: dict[str, Any],
         parameters: Parameters,
+        *,
         architecture: vit.Architecture,
         recipe: Recipe,
         image_shape: tuple[int, int, int],
@@ -169,16 +241,23 @@ class Transformer(Batched):
         crop = recipe.geometry.crop
         grid = crop // patch
         if image_shape[2] not in (1, 3) or (prepared and image_shape[:2] != (crop, crop)):
-            raise ValueError(f"no picture of this backbone: {image_shape}, crop {crop}")
+            raise ValueError(f"pictures of shape {image_shape} do not fit this backbone with crop {crop}")
         if not grid:
-            raise UserError(f"The crop of {crop} pixels holds no patch of {patch}.", "Use other weights.")
+            raise UserError(
+                f"A patch of these weights has {patch} × {patch} pixels, but pictures are cropped to {crop} × {crop}.",
+                f"Use other {parameter('weights')}.",
+                code="conflict",
+                parameter="weights",
+                patch=patch,
+                crop=crop,
+            )
         self.name: str = description["name"]
         self._shape = tuple(image_shape)
-        self._plan = Plan(recipe, patch, architecture, prepared)
+        self._setting = Setting(recipe=recipe, patch=patch, architecture=architecture, prepared=prepared)
         prefix = [len(parameters.outer[each]) for each in ("cls", "dist", "registers") if each in parameters.outer]
         tokens = grid * grid + sum(prefix)
         self._devices = jax.local_devices()
-        # The parts of a batch are equal, and so is what each device takes of a part.
+        # All parts of a batch have the same size, and each device takes the same number of rows of a part.
         most = _rows(tokens, parameters, architecture.heads) * len(self._devices)
         self._parts = -(-(batch or most) // most)
         unit = self._parts * len(self._devices)
@@ -204,7 +283,7 @@ class Transformer(Batched):
         self._place(parameters, grid)
 
     def _place(self, parameters: Parameters, grid: int) -> None:
-        """Copy the parameters to every device, letting go of them here one by one."""
+        """Copy the parameters to every device. Each one is freed on the host after it was copied."""
         mesh = Mesh(np.array(self._devices), ("batch",))
         self._sharding = NamedSharding(mesh, PartitionSpec("batch"))  # type: ignore[no-untyped-call]
         everywhere = NamedSharding(mesh, PartitionSpec())  # type: ignore[no-untyped-call]
@@ -220,13 +299,13 @@ class Transformer(Batched):
 
     def _compute(self, whole: np.ndarray) -> jax.Array:
         parts = (jax.device_put(part, self._sharding) for part in np.split(whole, self._parts))
-        out: list[jax.Array] = [_features(part, self._outer, self._blocks, self._plan) for part in parts]
+        out: list[jax.Array] = [_features(part, self._outer, self._blocks, self._setting) for part in parts]
         return jnp.concatenate(out) if len(out) > 1 else out[0]
 
 
-@dataclass(frozen=True)
-class Plan:
-    """What the compiled program is made for, beside the shapes of its arguments."""
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    """What the compiled program depends on, besides the shapes of its arguments."""
 
     recipe: Recipe
     patch: int
@@ -234,19 +313,19 @@ class Plan:
     prepared: bool
 
 
-@partial(jax.jit, static_argnames="plan")
-def _features(pixels: jax.Array, outer: vit.Group, blocks: list[vit.Group], plan: Plan) -> jax.Array:
-    if plan.prepared:
+@partial(jax.jit, static_argnames="setting")
+def _features(pixels: jax.Array, outer: vit.Group, blocks: list[vit.Group], setting: Setting) -> jax.Array:
+    if setting.prepared:
         planes = pixels.transpose(0, 3, 1, 2).astype(jnp.float32)
     else:
-        planes = resized(pixels, plan.recipe.geometry)
-    seen = normalised(planes, np.array(plan.recipe.mean), np.array(plan.recipe.std))
-    features: jax.Array = vit.features(outer, blocks, patches(seen, plan.patch), plan.architecture)
+        planes = resized(pixels, setting.recipe.geometry)
+    seen = normalised(planes, np.array(setting.recipe.mean), np.array(setting.recipe.std))
+    features: jax.Array = vit.features(outer, blocks, patches(seen, setting.patch), setting.architecture)
     return features
 
 
 def _joined(parameters: Parameters, grid: int) -> dict[str, np.ndarray]:
-    """The parameters outside blocks with tokens, positions and patches as `vit` takes them."""
+    """The parameters outside blocks, with tokens, positions and patches in the form that `vit` takes."""
     outer = parameters.outer
     ahead, positions = vit.position(parameters, grid)
     result = {name: array for name, array in outer.items() if name not in ("cls", "dist", "registers")}
@@ -261,7 +340,7 @@ def _joined(parameters: Parameters, grid: int) -> dict[str, np.ndarray]:
 
 
 def _rows(tokens: int, parameters: Parameters, heads: int) -> int:
-    """Rows a device, for the memory that one row's intermediates take: those of a block, and the scores."""
+    """Rows per device that fit the budget. A row's intermediates are those of one block and the attention scores."""
     kernel = parameters.outer["patch.weight"]
     hidden = parameters.blocks[0]["fc1.weight"].shape[1]
     row = tokens * (4 * (2 * hidden + 6 * kernel.shape[-1]) + 8 * heads * tokens)

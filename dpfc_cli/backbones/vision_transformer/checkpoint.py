@@ -1,28 +1,32 @@
-"""Weights on disk to the parameters of `vit`, one tensor at a time.
+"""Checkpoints of Vision Transformers: from the tensors of a file to the parameters of `vit`.
 
-Files are `.safetensors` or `.npz`; both are read tensor by tensor, so that a checkpoint is never in memory twice, and
-of a file that also holds a text tower only the vision tower is read. Pickles are refused by their names, and NumPy is
-told to refuse them inside an archive.
+Tensors are read one at a time, so a checkpoint is never in memory twice. From a file that also holds a text tower, only
+the vision tower is read.
 """
 
-import hashlib
-import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 
-from dpfc_cli.backbones.dialects import OUTER, STACKED, Dialect, Place, places, recognise, spelling
+from dpfc_cli.backbones.tensors import Read, opened
+from dpfc_cli.backbones.vision_transformer.dialects import (
+    OUTER,
+    STACKED,
+    Dialect,
+    Place,
+    places,
+    recognise,
+    spelling,
+)
 from dpfc_cli.errors import UserError
 
 Arrays = dict[str, np.ndarray]
 
-# What is one tensor here and several in some dialects, in the order of the first axis that they are laid along.
+# Some dialects split what is one tensor here. The parts are in their order along the last axis.
 _PARTS = {
     "qkv": ("q", "k", "v"),
     "fc1": ("gate", "up"),
@@ -35,11 +39,16 @@ _BLOCK = ("norm1", "qkv", "out", "norm2", "fc1", "fc2")
 _MAP = ("map.qkv", "map.out", "map.norm", "map.fc1", "map.fc2")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Parameters:
-    """What a checkpoint holds, by the names of `vit`. heads: None where the file's shapes do not show them.
+    """The content of a checkpoint, under the names of `vit`.
 
-    outer: tensors outside blocks; blocks: one dictionary each. dialect: whose names the file speaks.
+    Attributes:
+        dialect: the name of the dialect of the file.
+        outer: the tensors outside blocks.
+        blocks: the tensors of each block.
+        heads: number of attention heads; None if the shapes in the file do not show it.
+
     """
 
     dialect: str
@@ -48,27 +57,23 @@ class Parameters:
     heads: int | None
 
 
-def digest(files: tuple[Path, ...]) -> str:
-    """SHA-256 of the file, in hex; of several, that of their SHA-256s one after the other."""
-    sums = []
-    for file in files:
-        with file.open("rb") as stream:
-            sums.append(hashlib.file_digest(stream, "sha256"))
-    if len(sums) == 1:
-        return sums[0].hexdigest()
-    return hashlib.sha256(b"".join(each.digest() for each in sums)).hexdigest()
-
-
 def read(files: tuple[Path, ...], source: str, dtype: np.dtype[Any]) -> Parameters:
-    """The parameters in `files`: factors of matrix products as dtype, others as float32.
+    """Read a checkpoint.
 
-    UserError for what is unknown, missing, of the wrong shape or damaged.
+    Args:
+        files: the files that hold it.
+        source: what messages call it.
+        dtype: of the factors of matrix products. All other tensors are float32.
+
+    Raises:
+        UserError: a tensor is unknown, missing, of the wrong shape or damaged.
+
     """
     with ExitStack() as stack:
-        return _read({name: get for file in files for name, get in _tensors(file, stack)}, source, dtype)
+        return _read({name: read for file in files for name, read in opened(file, stack)}, source, dtype)
 
 
-def _read(readers: dict[str, Callable[[], np.ndarray]], source: str, dtype: np.dtype[Any]) -> Parameters:
+def _read(readers: dict[str, Read], source: str, dtype: np.dtype[Any]) -> Parameters:
     dialect, prefix = recognise(readers, source)
     where = places(dialect, prefix, readers, source)
     outer: Arrays = {}
@@ -81,7 +86,13 @@ def _read(readers: dict[str, Callable[[], np.ndarray]], source: str, dtype: np.d
         for number, array in _numbered(place, raw):
             into = outer if number == OUTER else blocks.setdefault(number, {})
             if place.name in into:
-                raise UserError(f"'{source}' holds '{place.name}' twice, once as '{name}'.", "Remove one of them.")
+                raise UserError(
+                    f"'{source}' holds the tensor '{place.name}' twice. One of its names is '{name}'.",
+                    "Remove one of the two tensors.",
+                    code="damaged",
+                    source=source,
+                    tensor=name,
+                )
             laid = _laid(dialect, place.name, array)
             factor = laid.ndim > 1 and place.name not in TOKENS
             into[place.name] = np.ascontiguousarray(laid, dtype=dtype if factor else np.float32)
@@ -89,52 +100,20 @@ def _read(readers: dict[str, Callable[[], np.ndarray]], source: str, dtype: np.d
     for group in (outer, *ordered):
         _join(group)
     for name, number in _lacking(outer, ordered):
+        missing = spelling(dialect, prefix, name, number, where)
         raise UserError(
-            f"'{source}' lacks the tensor '{spelling(dialect, prefix, name, number, where)}'.",
-            "It is not a whole checkpoint of a Vision Transformer; get another.",
+            f"'{source}' lacks the tensor '{missing}', so it is not a complete checkpoint of a Vision Transformer.",
+            "Get a complete checkpoint.",
+            code="damaged",
+            source=source,
+            tensor=missing,
         )
     _check_shapes(outer, ordered, source)
-    return Parameters(dialect.name, outer, ordered, heads)
-
-
-def _tensors(file: Path, stack: ExitStack) -> Iterator[tuple[str, Callable[[], np.ndarray]]]:
-    """Names, and how to read each. A file that is damaged within is found out when it is read."""
-    from safetensors import SafetensorError, safe_open
-
-    def careful(read: Callable[[str], np.ndarray], name: str) -> np.ndarray:
-        try:
-            return _plain(read(name), file)
-        except (OSError, ValueError, EOFError, zipfile.BadZipFile, SafetensorError) as error:
-            raise _damaged(file, error) from error
-
-    try:
-        if file.suffix == ".npz":
-            stored = np.load(stack.enter_context(file.open("rb")), allow_pickle=False)
-            stack.callback(stored.close)
-            names, read = stored.files, stored.__getitem__
-        else:
-            stored = stack.enter_context(safe_open(file, framework="numpy"))
-            names, read = stored.keys(), stored.get_tensor
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile, SafetensorError) as error:
-        raise _damaged(file, error) from error
-    for name in names:
-        yield name, partial(careful, read, name)
-
-
-def _plain(array: np.ndarray, file: Path) -> np.ndarray:
-    if array.dtype == np.dtype("V2"):
-        # How NumPy's own format stores bfloat16.
-        return array.view(ml_dtypes.bfloat16)
-    if array.dtype.kind not in "fiu" and array.dtype != ml_dtypes.bfloat16:
-        raise UserError(f"'{file.name}' holds an array of type {array.dtype}.", "Weights are floating-point numbers.")
-    return array
-
-
-def _damaged(file: Path, error: Exception) -> UserError:
-    return UserError(f"'{file}' is no whole {file.suffix} file: {error}.", "Get it anew.")
+    return Parameters(dialect=dialect.name, outer=outer, blocks=ordered, heads=heads)
 
 
 def _numbered(place: Place, array: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
+    """(number of the block, tensor), one for each block that the tensor holds."""
     if place.block == STACKED:
         yield from enumerate(array)
     else:
@@ -142,7 +121,7 @@ def _numbered(place: Place, array: np.ndarray) -> Iterator[tuple[int, np.ndarray
 
 
 def _laid(dialect: Dialect, name: str, array: np.ndarray) -> np.ndarray:
-    """In the layout of `vit`: matrices (in, out), patches (p, p, 3, D), tokens (count, D), vectors (D,)."""
+    """The tensor in the layout of `vit`: matrices (in, out), patches (p, p, 3, D), tokens (count, D), vectors (D,)."""
     module, _, leaf = name.rpartition(".")
     if name in TOKENS:
         return array.reshape(-1, array.shape[-1])
@@ -152,12 +131,12 @@ def _laid(dialect: Dialect, name: str, array: np.ndarray) -> np.ndarray:
         return array.transpose(2, 3, 1, 0) if dialect.layout == "torch" and array.ndim == 4 else array
     if dialect.layout == "torch":
         return array.T
-    # Heads lie apart: (D, heads, D / heads), and the other way round behind the attention.
+    # Heads have an axis of their own: (D, heads, D / heads), and (heads, D / heads, D) after the attention.
     return array.reshape(-1, array.shape[-1]) if module.endswith("out") else array.reshape(len(array), -1)
 
 
 def _join(group: Arrays) -> None:
-    """Join what other dialects split. The parts are let go."""
+    """Join the parts of tensors that other dialects split, and remove the parts."""
     for whole, parts in _PARTS.items():
         for leaf in ("weight", "bias"):
             names = [f"{part}.{leaf}" for part in parts]
@@ -170,10 +149,10 @@ def _join(group: Arrays) -> None:
 
 
 def _lacking(outer: Arrays, blocks: list[Arrays]) -> Iterator[tuple[str, int]]:
-    """Tensors that the others show to belong there, and are not: their names and blocks."""
+    """The names and blocks of tensors that are missing, as the other tensors show."""
     wanted = ["patch.weight", "position", *_both("fc_norm" if "fc_norm.weight" in outer else "norm")]
     if any(name.startswith("prenorm") for name in outer):
-        # CLIP's, whose patches have no bias.
+        # This is a CLIP model. Its patches have no bias.
         wanted += _both("prenorm")
     else:
         wanted.append("patch.bias")
@@ -195,11 +174,12 @@ def _lacking(outer: Arrays, blocks: list[Arrays]) -> Iterator[tuple[str, int]]:
 
 
 def _both(*modules: str) -> list[str]:
+    """The names of the weight and the bias of each module."""
     return [f"{module}.{leaf}" for module in modules for leaf in ("weight", "bias")]
 
 
 def _part(group: Arrays, name: str) -> str:
-    """Of what other dialects split, the part that is not there while others are."""
+    """The name itself, or the missing part of a tensor that the dialect splits, if another part is there."""
     module, _, leaf = name.rpartition(".")
     for parts in (_PARTS.get(module, ()), ("map.q", "map.kv") if module == "map.qkv" else ()):
         names = [f"{part}.{leaf}" for part in parts]
@@ -209,17 +189,26 @@ def _part(group: Arrays, name: str) -> str:
 
 
 def _check_shapes(outer: Arrays, blocks: list[Arrays], source: str) -> None:
-    """UserError where two tensors do not fit together."""
+    """Raise UserError if two tensors do not fit together."""
     patch = outer["patch.weight"]
     width = patch.shape[-1]
     if patch.ndim != 4 or patch.shape[0] != patch.shape[1] or patch.shape[2] != 3:
         raise UserError(
             f"The patches of '{source}' have the shape {patch.shape}, not (size, size, 3 colours, width).",
-            "dpfc runs Vision Transformers on square patches of colour pictures.",
+            "Use another checkpoint: dpfc runs Vision Transformers on square patches of colour pictures.",
+            code="unsupported",
+            source=source,
+            tensor="patch.weight",
         )
     hidden, half = blocks[0]["fc1.weight"].shape[-1], len(blocks[0]["fc2.weight"])
     if hidden not in (half, 2 * half):
-        raise UserError(f"The two layers of an MLP in '{source}' have {hidden} and {half} units.", "Get it anew.")
+        raise UserError(
+            f"The two layers of an MLP in '{source}' do not fit together: they have {hidden} and {half} units.",
+            "Get the checkpoint again.",
+            code="damaged",
+            source=source,
+            tensor="fc1.weight",
+        )
     inner = _shapes(width, hidden, half)
     for group in blocks:
         for name, array in group.items():
@@ -232,7 +221,7 @@ def _check_shapes(outer: Arrays, blocks: list[Arrays], source: str) -> None:
 
 
 def _shapes(width: int, first: int, second: int) -> dict[str, tuple[int, ...]]:
-    """Of all that is not a vector of `width`."""
+    """The shapes of a block's tensors, except those that are vectors of `width`."""
     return {
         "qkv.weight": (width, 3 * width),
         "qkv.bias": (3 * width,),
@@ -245,4 +234,10 @@ def _shapes(width: int, first: int, second: int) -> dict[str, tuple[int, ...]]:
 
 def _fits(source: str, name: str, array: np.ndarray, expected: tuple[int, ...]) -> None:
     if array.shape != expected:
-        raise UserError(f"'{name}' in '{source}' has the shape {array.shape}; {expected} would fit.", "Get it anew.")
+        raise UserError(
+            f"The tensor '{name}' in '{source}' has the shape {array.shape} instead of {expected}.",
+            "Get the checkpoint again.",
+            code="damaged",
+            source=source,
+            tensor=name,
+        )

@@ -1,0 +1,95 @@
+"""What a family of backbones provides. This module imports no JAX.
+
+A family is a group of models with one way to check, load and run them, such as Vision Transformers. To add a family,
+write one module or package with an implementation of `Family` and add it to the table in `families.py`. The module is
+imported for `dpfc extract --help`, so it must import JAX, NumPy and libraries that read weights only inside `load`.
+"""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from dpfc_cli.backbones.backbone import Backbone, Progress
+from dpfc_cli.backbones.geometry import Geometry
+
+DEFAULT_RECIPE = "paper"
+"""The preprocessing unless the user names one. A family without recipes accepts this name and ignores it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """How a model is to be run. None leaves the choice to the model.
+
+    Attributes:
+        pool: which vector is the feature.
+        preprocess: the recipe for resizing, cropping and normalising.
+        weights: a file, a folder or `hf:owner/name[/file]`.
+        batch: pictures per call.
+        precision: of the arithmetic. Features are float32 in any case.
+
+    """
+
+    pool: str | None = None
+    preprocess: str = DEFAULT_RECIPE
+    weights: str | None = None
+    batch: int | None = None
+    precision: str = "float32"
+
+
+class Family(Protocol):
+    """A family of backbones. All methods but `load` are fast and read at most the names of local files."""
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        """The names of its models. No other family has a model of the same name."""
+        ...
+
+    @property
+    def poolings(self) -> tuple[str, ...]:
+        """The poolings that some of its models have."""
+        ...
+
+    @property
+    def recipes(self) -> tuple[str, ...]:
+        """The preprocessing recipes that its models have. Empty: they take the pictures at their own size."""
+        ...
+
+    @property
+    def precisions(self) -> tuple[str, ...]:
+        """The precisions that its models can compute in."""
+        ...
+
+    def check(self, name: str, options: Options) -> None:
+        """Refuse options that cannot work for the model `name`, before anything is fetched.
+
+        The caller has checked that pooling, recipe and precision are among those of the family.
+
+        Raises:
+            UserError: the options do not fit the model.
+
+        """
+        ...
+
+    def own_pool(self, name: str, image_shape: tuple[int, int, int]) -> str | None:
+        """The pooling for pictures of this shape (H, W, C) if the user names none; None: the weights decide."""
+        ...
+
+    def geometry(self, name: str, preprocess: str) -> Geometry | None:
+        """How pictures are resized and cropped; None: they keep their size."""
+        ...
+
+    def load(
+        self,
+        name: str,
+        image_shape: tuple[int, int, int],
+        options: Options,
+        *,
+        prepared: bool,
+        progress: Progress | None,
+    ) -> Backbone:
+        """Load a model. The caller has called `check`. See `dpfc_cli.backbones.load` for the arguments.
+
+        Raises:
+            UserError: the weights cannot be fetched or read, or do not fit the model or the pictures.
+
+        """
+        ...

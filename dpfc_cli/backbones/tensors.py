@@ -1,0 +1,84 @@
+"""Files of weights: read them tensor by tensor, so that memory never holds a file twice.
+
+Files are `.safetensors` or `.npz`. A tensor that is not asked for is not read. Pickles are refused: to open a pickle
+runs the code in it. `hub` refuses them by name, and NumPy is told to refuse them inside an archive.
+"""
+
+import hashlib
+import zipfile
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+
+from dpfc_cli.errors import Code, UserError
+from dpfc_cli.files import sha256_of
+
+Read = Callable[[], np.ndarray]
+"""It reads one tensor."""
+
+
+def digest(files: tuple[Path, ...]) -> str:
+    """SHA-256 of one file, in hex. For several files: the SHA-256 of their digests' bytes, joined in order."""
+    sums = [sha256_of(file) for file in files]
+    return sums[0] if len(sums) == 1 else hashlib.sha256(b"".join(map(bytes.fromhex, sums))).hexdigest()
+
+
+def opened(file: Path, stack: ExitStack) -> Iterator[tuple[str, Read]]:
+    """The name of every tensor in a file, and a function that reads it.
+
+    Args:
+        file: a `.safetensors` or `.npz` file.
+        stack: it closes the file.
+
+    Raises:
+        UserError: the file is damaged, or holds something else than numbers. Reading a tensor raises it, too.
+
+    """
+    from safetensors import SafetensorError, safe_open
+
+    broken = (OSError, ValueError, EOFError, zipfile.BadZipFile, SafetensorError)
+
+    def careful(read: Callable[[str], np.ndarray], name: str) -> np.ndarray:
+        try:
+            return _plain(read(name), file, name)
+        except broken as error:
+            raise _damaged(file, error) from error
+
+    try:
+        if file.suffix == ".npz":
+            stored = np.load(stack.enter_context(file.open("rb")), allow_pickle=False)
+            stack.callback(stored.close)
+            names, read = stored.files, stored.__getitem__
+        else:
+            stored = stack.enter_context(safe_open(file, framework="numpy"))
+            names, read = stored.keys(), stored.get_tensor
+    except broken as error:
+        raise _damaged(file, error) from error
+    for name in names:
+        yield name, partial(careful, read, name)
+
+
+def _plain(array: np.ndarray, file: Path, name: str) -> np.ndarray:
+    if array.dtype == np.dtype("V2"):
+        # NumPy's own format stores bfloat16 like this.
+        return array.view(ml_dtypes.bfloat16)
+    if array.dtype.kind not in "fiu" and array.dtype != ml_dtypes.bfloat16:
+        raise UserError(
+            f"The tensor '{name}' in '{file.name}' has the type {array.dtype}. Weights are floating-point numbers.",
+            "Use the weights as their publisher provides them.",
+            code="damaged",
+            path=str(file),
+            tensor=name,
+        )
+    return array
+
+
+def _damaged(file: Path, error: Exception) -> UserError:
+    code: Code = "unreadable" if isinstance(error, OSError) else "damaged"
+    return UserError(
+        f"'{file}' is not a complete {file.suffix} file: {error}.", "Get the file again.", code=code, path=str(file)
+    )

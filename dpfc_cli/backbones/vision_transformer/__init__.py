@@ -1,0 +1,66 @@
+"""Vision Transformers by many publishers. This module describes them without JAX; `transformer` loads and runs them."""
+
+from dpfc_cli.backbones import hub
+from dpfc_cli.backbones.backbone import Backbone, Progress
+from dpfc_cli.backbones.family import Options
+from dpfc_cli.backbones.geometry import Geometry
+from dpfc_cli.backbones.vision_transformer.models import MODELS, PAPER
+from dpfc_cli.errors import UserError, parameter
+
+
+class VisionTransformerFamily:
+    """ViT, DeiT, DINOv2, CLIP and SigLIP: the models of the table `MODELS`."""
+
+    models = tuple(MODELS)
+    poolings = ("mean", "cls", "map")
+    recipes = ("paper", "native")
+    precisions = ("float32", "bfloat16")
+
+    def check(self, name: str, options: Options) -> None:
+        model = MODELS[name]
+        if options.weights is not None:
+            # Weights of the user's own may have other tokens than the published ones: then their file decides.
+            hub.check(options.weights)
+            return
+        if model.home is None:
+            raise UserError(
+                f"The weights of {name} were never published.",
+                f"Name a file of your own with {parameter('weights')}.",
+                code="missing",
+                parameter="weights",
+                model=name,
+            )
+        if options.pool not in (None, "mean", model.pool):
+            lacking = "attention pooling" if options.pool == "map" else "class token"
+            raise UserError(
+                f"{name} has no feature '{options.pool}': its published weights have no {lacking}.",
+                f"Leave out {parameter('pool')} to get '{model.pool}', or choose mean.",
+                code="conflict",
+                parameter="pool",
+                model=name,
+                known=["mean", model.pool],
+            )
+
+    def own_pool(self, name: str, image_shape: tuple[int, int, int]) -> None:
+        """The weights decide."""
+        return
+
+    def geometry(self, name: str, preprocess: str) -> Geometry:
+        return PAPER if preprocess == "paper" else MODELS[name].native
+
+    def load(
+        self,
+        name: str,
+        image_shape: tuple[int, int, int],
+        options: Options,
+        *,
+        prepared: bool,
+        progress: Progress | None,
+    ) -> Backbone:
+        from dpfc_cli.backbones.vision_transformer import transformer
+
+        geometry = self.geometry(name, options.preprocess)
+        return transformer.load(name, image_shape, options, geometry, prepared=prepared, progress=progress)
+
+
+FAMILY = VisionTransformerFamily()

@@ -1,0 +1,204 @@
+"""The table of Vision Transformers: where their weights are published, and what the weights do not show.
+
+The shapes of the tensors show width, depth, patch size and tokens. They do not show the number of heads, the
+activation, the epsilon of the normalisations or the preprocessing. If there is a `config.json` beside the weights, its
+values for the first three are used before those of this table (`transformer.architecture`).
+
+OpenAI and some others trained CLIP models with QuickGELU; LAION and most others used GELU. Weights from an unknown
+source must say which. Both activations give features, but with the wrong one the features are bad.
+
+- `vit-*` are the AugReg models (Steiner et al. 2021), pre-trained on ImageNet-21k, and `vit-b16-in1k` on ImageNet-1k
+  alone. They were trained with the tanh form of GELU. All other libraries run them with the exact form, and so do we.
+- `vit-h14` is from the first ViT paper (Dosovitskiy et al. 2021).
+- `vit-g14` (Zhai et al. 2022, trained on JFT) was never published.
+
+The recipe `native` is the one that the publisher evaluates with: timm for AugReg (its crop is 0.9 of the shorter side),
+the authors of the papers for all others.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from dpfc_cli.backbones.geometry import Geometry
+
+Activation = Literal["gelu", "gelu_tanh", "quick_gelu"]
+Triple = tuple[float, float, float]
+
+HALF: Triple = (0.5, 0.5, 0.5)
+IMAGENET: tuple[Triple, Triple] = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+CLIP: tuple[Triple, Triple] = ((0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711))
+
+PAPER = Geometry(resize=(384, 384), crop=256)
+"""Mehta et al. 2022, section "Training details": the central 256 × 256 pixels of 384 × 384."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Model:
+    """One model of the table.
+
+    Attributes:
+        home: `owner/name/file` on the Hugging Face hub; None if the weights are not published.
+        width: of a token. The weights must have it; None if the name does not say. The same for `depth`.
+        depth: number of blocks.
+        patch: side of a patch, in pixels. The weights must have it.
+        heads: used if neither the shapes nor config.json show it. The same for activation and epsilon.
+        native: the geometry of the publisher's own preprocessing.
+        mean: per colour, of pixels in [0, 1].
+        std: per colour, of pixels in [0, 1].
+        activation: of the MLPs.
+        epsilon: of the normalisations.
+        pool: the pooling of the published weights; None if there are no published weights.
+
+    """
+
+    home: str | None
+    width: int | None
+    depth: int | None
+    patch: int
+    heads: int
+    native: Geometry
+    mean: Triple
+    std: Triple
+    activation: Activation = "gelu"
+    epsilon: float = 1e-6
+    pool: Literal["cls", "map"] | None = "cls"
+
+
+# Width, depth and heads of each size.
+_SIZES = {
+    "ti": (192, 12, 3),
+    "s": (384, 12, 6),
+    "b": (768, 12, 12),
+    "l": (1024, 24, 16),
+    "h": (1280, 32, 16),
+    "g": (1536, 40, 24),
+    "so400m": (1152, 27, 16),
+}
+
+
+def _model(
+    size: str,
+    patch: int,
+    *,
+    home: str,
+    native: Geometry,
+    statistics: tuple[Triple, Triple],
+    activation: Activation = "gelu",
+    epsilon: float = 1e-6,
+    pool: Literal["cls", "map"] = "cls",
+) -> Model:
+    (width, depth, heads), (mean, std) = _SIZES[size], statistics
+    return Model(
+        home=home,
+        width=width,
+        depth=depth,
+        patch=patch,
+        heads=heads,
+        native=native,
+        mean=mean,
+        std=std,
+        activation=activation,
+        epsilon=epsilon,
+        pool=pool,
+    )
+
+
+def _augreg(size: str, patch: int, name: str) -> Model:
+    home, native = f"timm/{name}/model.safetensors", Geometry(resize=248, crop=224)
+    return _model(size, patch, home=home, native=native, statistics=(HALF, HALF))
+
+
+def _deit(size: str, name: str) -> Model:
+    home, native = f"timm/{name}/model.safetensors", Geometry(resize=256, crop=224)
+    return _model(size, 16, home=home, native=native, statistics=IMAGENET)
+
+
+def _dinov2(size: str, name: str) -> Model:
+    home, native = f"facebook/{name}/model.safetensors", Geometry(resize=256, crop=224)
+    return _model(size, 14, home=home, native=native, statistics=IMAGENET)
+
+
+def _clip(size: str, patch: int, name: str) -> Model:
+    home, native = f"timm/{name}/open_clip_model.safetensors", Geometry(resize=224, crop=224)
+    return _model(size, patch, home=home, native=native, statistics=CLIP, activation="quick_gelu", epsilon=1e-5)
+
+
+def _siglip(size: str, patch: int, name: str) -> Model:
+    home, native = f"google/{name}/model.safetensors", Geometry(resize=(224, 224), crop=224)
+    return _model(size, patch, home=home, native=native, statistics=(HALF, HALF), activation="gelu_tanh", pool="map")
+
+
+def _vit_g14() -> Model:
+    """Its size is g (1408 wide, 40 deep) or G (1664, 48), both with 16 heads. Zhai et al. use no class token."""
+    native = Geometry(resize=(224, 224), crop=224)
+    return Model(
+        home=None,
+        width=None,
+        depth=None,
+        patch=14,
+        heads=16,
+        native=native,
+        mean=HALF,
+        std=HALF,
+        activation="gelu_tanh",
+        pool=None,
+    )
+
+
+MODELS: dict[str, Model] = {
+    "vit-ti16": _augreg("ti", 16, "vit_tiny_patch16_224.augreg_in21k"),
+    "vit-s16": _augreg("s", 16, "vit_small_patch16_224.augreg_in21k"),
+    "vit-b16": _augreg("b", 16, "vit_base_patch16_224.augreg_in21k"),
+    "vit-b16-in1k": _augreg("b", 16, "vit_base_patch16_224.augreg_in1k"),
+    "vit-b32": _augreg("b", 32, "vit_base_patch32_224.augreg_in21k"),
+    "vit-l16": _augreg("l", 16, "vit_large_patch16_224.augreg_in21k"),
+    "vit-h14": _augreg("h", 14, "vit_huge_patch14_224.orig_in21k"),
+    "vit-g14": _vit_g14(),
+    "deit-ti16": _deit("ti", "deit_tiny_patch16_224.fb_in1k"),
+    "deit-s16": _deit("s", "deit_small_patch16_224.fb_in1k"),
+    "deit-b16": _deit("b", "deit_base_patch16_224.fb_in1k"),
+    "dinov2-s14": _dinov2("s", "dinov2-small"),
+    "dinov2-b14": _dinov2("b", "dinov2-base"),
+    "dinov2-l14": _dinov2("l", "dinov2-large"),
+    "dinov2-g14": _dinov2("g", "dinov2-giant"),
+    "dinov2-s14-reg": _dinov2("s", "dinov2-with-registers-small"),
+    "dinov2-b14-reg": _dinov2("b", "dinov2-with-registers-base"),
+    "dinov2-l14-reg": _dinov2("l", "dinov2-with-registers-large"),
+    "dinov2-g14-reg": _dinov2("g", "dinov2-with-registers-giant"),
+    "clip-b32": _clip("b", 32, "vit_base_patch32_clip_224.openai"),
+    "clip-b16": _clip("b", 16, "vit_base_patch16_clip_224.openai"),
+    "clip-l14": _clip("l", 14, "vit_large_patch14_clip_224.openai"),
+    "siglip-b16": _siglip("b", 16, "siglip-base-patch16-224"),
+    "siglip-so400m14": _siglip("so400m", 14, "siglip-so400m-patch14-224"),
+}
+
+
+# The models that timm (`vision_transformer.py`) and OpenCLIP (`pretrained.py`) list as trained with QuickGELU.
+_QUICK = {"openai", "metaclip_400m", "metaclip_2pt5b", "dfn2b", "dfn5b"}
+_QUICK_32 = {"laion400m_e31", "laion400m_e32"}
+
+
+def clip_activation(config: Mapping[str, Any]) -> Activation | None:
+    """The activation that a CLIP model was trained with, from a config.json without `hidden_act`.
+
+    Args:
+        config: the content of a config.json by timm or by transformers, which does not save its default values.
+
+    Returns:
+        The activation; None if the file is by neither of them.
+
+    """
+    inner = config.get("vision_config")
+    kinds = [each.get("model_type") for each in (config, inner) if isinstance(each, dict)]
+    if any(str(kind).startswith("clip") for kind in kinds):
+        return "quick_gelu"
+    architecture = config.get("architecture")
+    if not isinstance(architecture, str):
+        return None
+    known = config.get("pretrained_cfg")
+    known = known if isinstance(known, dict) else config
+    said = json.dumps([architecture, config.get("model_args"), known.get("notes")]).lower().replace("_", "")
+    quick = _QUICK | _QUICK_32 if "patch32" in architecture else _QUICK
+    return "quick_gelu" if "quickgelu" in said or str(known.get("tag")) in quick else "gelu"

@@ -1,0 +1,96 @@
+"""What a data set is to dpfc: one entry of the table in `catalogue`.
+
+Each entry stands in the module that reads the data set. To add a data set, write such a module and add its entry to the
+table.
+"""
+
+import glob
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from dpfc_cli.backbones.geometry import Geometry
+from dpfc_cli.images.sets import ImageSet, Progress
+
+Location = Literal["included", "data_dir", "path"]
+"""Where the files of a data set are: inside dpfc; in a folder that the user names apart from the data set (or in the
+cache, if the data set can be downloaded); or at the path in the data set's name, `imagefolder:PATH`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Remote:
+    """A file that can be downloaded.
+
+    Args:
+        name: the file's name.
+        size: in bytes.
+        sha256: the SHA-256 of its bytes, in hex.
+        urls: addresses that serve these bytes, in the order in which they are tried.
+
+    """
+
+    name: str
+    size: int
+    sha256: str
+    urls: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """What a data set is opened with.
+
+    Args:
+        place: the file, folder or pattern that holds its files. Not used if the files are included in dpfc.
+        geometry: the size to bring pictures of many sizes to. Not used if all pictures have one small size.
+        classes: the classes that the operator asserts, or None.
+        progress: called as progress(stage, done, total or None).
+
+    """
+
+    place: Path
+    geometry: Geometry | None
+    classes: tuple[str, ...] | None
+    progress: Progress | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataSet:
+    """A data set, or a format of data sets, that dpfc can read.
+
+    Args:
+        name: what the user types.
+        open: reads it. Modules that take long to import are imported in here.
+        location: where its files are.
+        small: all pictures have one small size, which the backbone's own preprocessing resizes.
+        asserted: the operator may state the classes. Otherwise the data set defines them.
+        remotes: the files to download if the user names no folder. None if the data set cannot be downloaded.
+        obtain: where the user gets the files that cannot be downloaded, a sentence for messages.
+        resembles: whether a path that the user typed by itself looks like this format, for messages.
+
+    """
+
+    name: str
+    open: Callable[[Request], ImageSet]
+    location: Location
+    small: bool = False
+    asserted: bool = False
+    remotes: tuple[Remote, ...] = ()
+    obtain: str = ""
+    resembles: Callable[[Path], bool] = lambda path: False
+
+    @property
+    def usage(self) -> str:
+        """What the user types, with the place of its path."""
+        return f"{self.name}:PATH" if self.location == "path" else self.name
+
+
+def mirrored(folders: tuple[str, ...], *, name: str, size: int, sha256: str) -> Remote:
+    """The file of that name, which all these addresses of folders serve."""
+    return Remote(name=name, size=size, sha256=sha256, urls=tuple(f"{folder}/{name}" for folder in folders))
+
+
+def has_files(suffix: str) -> Callable[[Path], bool]:
+    """A `DataSet.resembles`: whether a path ends in `suffix`, or is a folder in which a file does."""
+    return lambda path: path.suffix == suffix or (os.path.isdir(path) and bool(glob.glob(f"*{suffix}", root_dir=path)))

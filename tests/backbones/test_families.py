@@ -1,0 +1,168 @@
+"""Families of backbones: all that dpfc knows about models comes from the table, and a new family is one row in it."""
+
+import hashlib
+import importlib
+from types import ModuleType
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from dpfc_cli import backbones
+from dpfc_cli.backbones import families
+from dpfc_cli.backbones.batched import Batched
+from dpfc_cli.backbones.tensors import digest
+from dpfc_cli.errors import UserError
+
+
+class Histogram(Batched):
+    """The mean (or the largest value) of each channel: a backbone that nobody needs."""
+
+    batch = 4
+
+    def __init__(self, name: str, image_shape: tuple[int, int, int], pool: str) -> None:
+        self.name, self.dim, self._shape, self._pool = name, image_shape[2], image_shape, pool
+
+    def describe(self) -> dict[str, object]:
+        return {"name": self.name, "pooling": self._pool, "dim": self.dim}
+
+    def _compute(self, whole: np.ndarray) -> jax.Array:
+        planes = jnp.asarray(whole, jnp.float32)
+        return planes.max((1, 2)) if self._pool == "max" else planes.mean((1, 2))
+
+
+class Histograms:
+    """A family with a pooling, a recipe and a precision that no other family has."""
+
+    models = ("histogram-s", "histogram-l")
+    poolings = ("mean", "max")
+    recipes = ("paper", "square")
+    precisions = ("float32", "float64")
+
+    def check(self, name, options):
+        if options.weights is not None:
+            raise UserError(f"{name} has no weights.", "Leave them out.", code="conflict", parameter="weights")
+
+    def own_pool(self, name, image_shape):
+        return "max" if name == "histogram-l" else "mean"
+
+    def geometry(self, name, preprocess):
+        return backbones.Geometry(resize=8, crop=8) if preprocess == "square" else None
+
+    def load(self, name, image_shape, options, *, prepared, progress):
+        return Histogram(name, image_shape, options.pool or self.own_pool(name, image_shape))
+
+
+@pytest.fixture
+def with_histograms(monkeypatch):
+    """`dpfc_cli.backbones` as it is imported with one row more in the table, and nothing else changed."""
+    monkeypatch.setattr(families, "FAMILIES", (*families.FAMILIES, Histograms()))
+    yield importlib.reload(backbones)
+    monkeypatch.undo()
+    importlib.reload(backbones)
+
+
+def test_a_family_that_is_added_to_the_table_is_known_everywhere(with_histograms: ModuleType):
+    assert with_histograms.BACKBONES[:2] == ("scattering", "vit-ti16")
+    assert with_histograms.BACKBONES[-3:] == ("siglip-so400m14", "histogram-s", "histogram-l")
+    assert with_histograms.POOLINGS == ("none", "mean", "cls", "map", "max")
+    assert with_histograms.PREPROCESS == ("paper", "native", "square")
+    assert with_histograms.PRECISIONS == ("float32", "bfloat16", "float64")
+    assert with_histograms.geometry_of("histogram-s", "square") == with_histograms.Geometry(resize=8, crop=8)
+    assert with_histograms.own_pool("histogram-l", (8, 8, 3)) == "max"
+
+
+def test_a_family_that_is_added_to_the_table_is_loaded_and_checked(with_histograms: ModuleType):
+    pixels = np.random.default_rng(0).integers(0, 256, (9, 8, 8, 3), dtype=np.uint8)
+    mean = with_histograms.load("histogram-s", (8, 8, 3), preprocess="square", precision="float64")
+    np.testing.assert_allclose(mean(pixels), pixels.mean((1, 2)), rtol=1e-5)
+    assert np.array_equal(with_histograms.load("histogram-l", (8, 8, 3))(pixels), pixels.max((1, 2)))
+    assert with_histograms.load("histogram-l", (8, 8, 3), "mean").describe()["pooling"] == "mean"
+    for options, code in (
+        ({"pool": "cls"}, "conflict"),
+        ({"preprocess": "native"}, "conflict"),
+        ({"precision": "bfloat16"}, "conflict"),
+        ({"weights": "x.npz"}, "conflict"),
+        ({"pool": "mx"}, "unknown-name"),
+    ):
+        with pytest.raises(UserError) as caught:
+            with_histograms.load("histogram-s", (8, 8, 3), **options)
+        assert caught.value.code == code
+
+
+def test_the_other_families_do_not_take_what_only_the_new_one_has(with_histograms: ModuleType):
+    for name in ("scattering", "vit-b16"):
+        with_histograms.check(name)
+        for options in ({"pool": "max"}, {"preprocess": "square"}, {"precision": "float64"}):
+            with pytest.raises(UserError, match=f"{name} has no"):
+                with_histograms.check(name, **options)
+
+
+def test_no_two_families_have_a_model_of_one_name():
+    names = [name for family in families.FAMILIES for name in family.models]
+    assert len(set(names)) == len(names) == len(backbones.BACKBONES)
+    with pytest.raises(UserError, match="Unknown model 'histogram-s'"):
+        backbones.check("histogram-s")
+
+
+REFUSED = [
+    ({"name": "vit-b61"}, "unknown-name", {"name": "vit-b61"}),
+    ({"name": "vit-b16", "pool": "none"}, "conflict", {"parameter": "pool", "known": ["mean", "cls", "map"]}),
+    ({"name": "vit-b16", "pool": "map"}, "conflict", {"parameter": "pool", "known": ["mean", "cls"]}),
+    ({"name": "vit-g14"}, "missing", {"parameter": "weights", "model": "vit-g14"}),
+    ({"name": "vit-b16", "weights": "none.npz"}, "missing", {"parameter": "weights", "path": "none.npz"}),
+    ({"name": "vit-b16", "weights": "hf:timm"}, "bad-value", {"parameter": "weights", "value": "hf:timm"}),
+    ({"name": "vit-b16", "weights": "hf:a/b/c.pt"}, "unsupported", {"parameter": "weights", "path": "c.pt"}),
+    ({"name": "scattering", "preprocess": "native"}, "conflict", {"parameter": "preprocess"}),
+    ({"name": "scattering", "precision": "bfloat16"}, "conflict", {"parameter": "precision"}),
+    ({"name": "scattering", "batch": 8}, "conflict", {"parameter": "batch"}),
+    ({"name": "scattering", "weights": "x.npz"}, "conflict", {"parameter": "weights"}),
+]
+
+
+@pytest.mark.parametrize(("asked", "code", "fields"), REFUSED)
+def test_a_program_can_read_what_is_wrong(asked, code, fields):
+    """The same before anything is loaded and on loading; and the text names parameters, not flags."""
+    loads = {"image_shape": (32, 32, 3)}
+    for function, further in ((backbones.check, {}), (backbones.load, loads)):
+        with pytest.raises(UserError) as caught:
+            function(**asked, **further)
+        assert caught.value.code == code
+        assert caught.value.fields.items() >= fields.items()
+        assert "--" not in str(caught.value)
+
+
+def test_the_digest_of_several_files_is_that_of_their_digests(tmp_path):
+    parts = (b"first", b"second")
+    for i, part in enumerate(parts):
+        (tmp_path / str(i)).write_bytes(part)
+    files = tuple(sorted(tmp_path.iterdir()))
+    assert digest(files[:1]) == hashlib.sha256(parts[0]).hexdigest()
+    assert digest(files) == hashlib.sha256(b"".join(hashlib.sha256(part).digest() for part in parts)).hexdigest()
+
+
+def test_a_geometry_is_described_as_manifests_state_it():
+    assert backbones.Geometry(resize=(384, 256), crop=224).describe() == {
+        "resize": [384, 256],
+        "crop": 224,
+        "filter": "bicubic",
+    }
+    assert backbones.Geometry(resize=256, crop=224, filter="bilinear").describe() == {
+        "resize": 256,
+        "crop": 224,
+        "filter": "bilinear",
+    }
+
+
+@pytest.mark.parametrize(
+    ("resize", "size", "expected"),
+    [
+        (256, (100, 100), (256, 256)),
+        (256, (300, 400), (256, 341)),
+        (256, (401, 300), (342, 256)),
+        ((3, 5), (9, 9), (3, 5)),
+    ],
+)
+def test_the_shorter_side_is_resized_exactly_and_the_longer_one_is_rounded_down(resize, size, expected):
+    assert backbones.Geometry(resize=resize, crop=8).resized(*size) == expected

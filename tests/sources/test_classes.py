@@ -1,0 +1,28 @@
+"""Classes that nobody states are counted from the labels, within a bound, and there must be two."""
+
+import pytest
+
+from dpfc_cli.errors import GUARDED, UserError
+from dpfc_cli.sources.classes import MOST_INFERRED, check_classes, inferred_classes
+
+
+def test_inferred_classes_are_the_numbers_up_to_the_largest_label():
+    assert inferred_classes(0) == ("0",)
+    assert inferred_classes(2) == ("0", "1", "2")
+    assert len(inferred_classes(MOST_INFERRED - 1)) == MOST_INFERRED
+
+
+def test_a_label_too_large_to_be_a_class_is_refused_in_private():
+    with pytest.raises(UserError, match="100,001 classes") as caught:
+        inferred_classes(MOST_INFERRED)
+    assert GUARDED in caught.value.what
+    assert (caught.value.code, caught.value.fields) == ("bad-record", {"parameter": "classes"})
+
+
+@pytest.mark.parametrize("inferred", [True, False])
+def test_one_class_is_refused_and_only_inferred_ones_are_private(inferred):
+    check_classes(("a", "b"), inferred)
+    with pytest.raises(UserError, match="one class only, 'a'") as caught:
+        check_classes(("a",), inferred)
+    assert (GUARDED in caught.value.what) == inferred
+    assert caught.value.code == "bad-value"
