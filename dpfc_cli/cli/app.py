@@ -15,8 +15,8 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand
 
-from dpfc_cli import __version__
 from dpfc_cli.errors import UserError
+from dpfc_cli.version import __version__
 
 app = typer.Typer(
     name="dpfc",

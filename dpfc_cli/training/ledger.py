@@ -11,7 +11,7 @@ import math
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Literal
 
@@ -108,8 +108,10 @@ def charge(path: Path, entry: Entry) -> Receipt:
     return Receipt(ledger=path, number=number, entry=entry, entries=tuple(entries.values()))
 
 
-def settle(receipt: Receipt, state: State, head: str | None = None, sha256: str | None = None) -> None:
-    """Write down what became of a training that was charged. UserError where the ledger cannot be written.
+def settle(receipt: Receipt, state: State, head: str | None = None, sha256: str | None = None) -> Receipt:
+    """Write down what became of a training that was charged: the receipt with the rows as they are then.
+
+    Raises UserError where the ledger cannot be written.
 
     head: the name of the file that was really written. sha256: of its bytes.
     """
@@ -118,6 +120,8 @@ def settle(receipt: Receipt, state: State, head: str | None = None, sha256: str 
             "UPDATE trainings SET state = ?, head = ?, sha256 = ? WHERE id = ?",
             (state, head or receipt.entry.head, sha256, receipt.number),
         )
+        entries = dict(_rows(connection))
+    return replace(receipt, entry=entries[receipt.number], entries=tuple(entries.values()))
 
 
 def read(path: Path) -> list[Entry]:
