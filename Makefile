@@ -23,7 +23,7 @@ demo: .venv/.run ## Extract, train (ε = 1, ε = 8, non-private), evaluate and b
 	cd demo && ../$(BIN)/dpfc train --epsilon 1 --out heads/eps1.safetensors
 	cd demo && ../$(BIN)/dpfc train --epsilon 8 --out heads/eps8.safetensors
 	cd demo && ../$(BIN)/dpfc train --non-private --out heads/digits.nonprivate.safetensors
-	cd demo && for head in heads/*.safetensors; do ../$(BIN)/dpfc evaluate --head $$head || exit; done
+	cd demo && for head in heads/*.safetensors; do ../$(BIN)/dpfc evaluate $$head || exit; done
 	cd demo && ../$(BIN)/dpfc budget
 
 # The tests' processes share what JAX compiles, in a folder that is new for each run.

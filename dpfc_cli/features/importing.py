@@ -15,7 +15,7 @@ from dpfc_cli.features.manifest import DTYPES, Manifest
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.features.tables import Table, opened
 from dpfc_cli.features.writer import FeatureWriter, already_complete, asserted
-from dpfc_cli.sources.classes import Origin, check_classes, inferred_classes
+from dpfc_cli.sources.classes import Origin, check_classes, class_names, inferred_classes
 
 ROWS = 4_096
 Progress = Callable[[str, int, int | None], None]
@@ -26,7 +26,7 @@ def import_features(
     path: str | Path,
     out: str | Path,
     *,
-    classes: Sequence[str] | None = None,
+    classes: int | Sequence[str] | Path | None = None,
     labels_per_record: int | None = None,
     dtype: str | None = None,
     shards: int | None = None,
@@ -44,7 +44,8 @@ def import_features(
     Args:
         path: the source: a file, a folder, or a pattern of parquet files.
         out: the folder of the set to be made.
-        classes: the names of the classes; by default those in the source, otherwise they are inferred from the labels.
+        classes: the number or the names of the classes, or the path of a file with a name on each line; by default the
+            names in the source, otherwise they are inferred from the labels.
         labels_per_record: the most labels that a record can have.
         dtype: "float16" or "float32"; by default that of the source ("float32" for float64).
         shards: the number of shards per split; by default it depends on the size.
@@ -61,15 +62,16 @@ def import_features(
     """
     path, out = Path(path), Path(out)
     _check_parameters(labels_per_record, dtype, shards)
+    asserted_names = class_names(classes)
     with opened(path, column, label_column) as source:
         tables = source.splits
         width = max(table.y.shape[1] for table in tables.values())
         origin: Origin = "inferred"
-        if classes or source.classes:
-            origin = "asserted" if classes else "data set"
+        if asserted_names or source.classes:
+            origin = "asserted" if asserted_names else "data set"
             counted = any(table.counted for table in tables.values())
             origin = origin if labels_per_record or (width == 1 and not counted) else "inferred"
-        names = tuple(classes) if classes else source.classes
+        names = asserted_names or source.classes
         _check_labels(tables, len(names) if names else None)
         k = labels_per_record or width
         if k < width:

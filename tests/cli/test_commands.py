@@ -35,7 +35,7 @@ def test_the_whole_path_from_features_to_accuracy(dpfc: Dpfc, features: Path, me
     table = dpfc("evaluate")
     assert "epsilon = 8, delta = 1e-05" in table.stdout
     assert re.search(r"^this head +differentially private", table.stdout, re.M)
-    assert re.search(r"^class +records +top-1$", table.stdout, re.M)
+    assert re.search(r"^class +records +top-1 +95 % interval$", table.stdout, re.M)
 
 
 def test_sigma_is_the_noise_multiplier_and_its_epsilon_is_stated(dpfc: Dpfc, features: Path) -> None:
@@ -114,12 +114,12 @@ def test_a_head_is_scored_on_the_set_that_it_was_trained_on(dpfc: Dpfc, features
     result = json.loads(found.stdout)
     assert result["features"] == "features/blobs"
     assert result["top1"] > 0.9
-    assert "named as the set of the training" in found.stderr
+    assert "the set of the training, by its name" in found.stderr
     assert json.loads(dpfc("evaluate", "--json", "--features", "newer").stdout)["features"] == "features/newer"
     features.rename("elsewhere")
     moved = dpfc("evaluate", "--json")
     assert json.loads(moved.stdout)["features"] == "features/newer"
-    assert "the newest set, for 'blobs', which the head was trained on, is not in 'features'" in moved.stderr
+    assert "The head was trained on 'blobs', which is not in 'features'" in moved.stderr
     # Cards have the names of real folders.
     Path("features/linked").symlink_to(Path("elsewhere").rename("blobs").resolve())
     assert json.loads(dpfc("evaluate", "--json").stdout)["features"] == "features/linked"
@@ -229,12 +229,10 @@ def test_non_private_heads_say_so_and_are_never_chosen_unasked(dpfc: Dpfc, featu
     assert "∞" in trained.stdout
     assert heads() == ["blobs-dp-ls.nonprivate.safetensors"]
     assert dpfc("evaluate").exit_code == 2
-    asked = dpfc("evaluate", "--head", "heads/blobs-dp-ls.nonprivate.safetensors")
+    asked = dpfc("evaluate", "heads/blobs-dp-ls.nonprivate.safetensors")
     assert "epsilon = ∞" in asked.stdout
-    assert (
-        json.loads(dpfc("evaluate", "--head", "heads/blobs-dp-ls.nonprivate.safetensors", "--json").stdout)["epsilon"]
-        is None
-    )
+    as_json = dpfc("evaluate", "heads/blobs-dp-ls.nonprivate.safetensors", "--json")
+    assert json.loads(as_json.stdout)["epsilon"] is None
     assert "without a guarantee" in dpfc("budget").stderr
 
 
@@ -323,7 +321,7 @@ def test_extract_train_and_evaluate_the_embedded_digits(dpfc: Dpfc) -> None:
     assert dpfc("extract", "--dataset", "digits", "--pool", "mean").exit_code == 0
     assert dpfc("train", "--method", "dp-ls", "--non-private").exit_code == 0
     head = "heads/digits-scattering-mean-dp-ls.nonprivate.safetensors"
-    assert json.loads(dpfc("evaluate", "--head", head, "--json").stdout)["top1"] > 0.85
+    assert json.loads(dpfc("evaluate", head, "--json").stdout)["top1"] > 0.85
 
 
 def test_a_pipe_gets_plain_text_and_a_closed_one_ends_quietly(dpfc: Dpfc) -> None:

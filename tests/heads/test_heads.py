@@ -13,7 +13,7 @@ import pytest
 from dpfc_cli.errors import UserError
 from dpfc_cli.heads import metrics
 from dpfc_cli.heads.head import Head, newest, reserve, save
-from dpfc_cli.heads.metrics import score
+from dpfc_cli.heads.metrics import score, wilson
 from dpfc_cli.privacy.chain import Centre, Clip, Linear, from_json, to_json
 from tests.support import stream_of
 
@@ -146,7 +146,7 @@ def test_top_1_top_5_and_per_class_are_counted() -> None:
     x = np.array([[6, 5, 4, 3, 2, 1, 0]] * 4 + [[0, 9, 0, 0, 0, 0, 0]], np.float32)
     y = np.array([0, 4, 5, 1, 1])
     scores = score(plain, stream_of(x, y)(2))
-    assert (scores.n, scores.top1, scores.top5) == (5, 2 / 5, 4 / 5)
+    assert (scores.n, scores.top1, scores.top5) == (5, 2, 4)
     assert scores.rows.tolist() == [1, 2, 0, 0, 1, 1, 0]
     assert scores.hits.tolist() == [1, 1, 0, 0, 0, 0, 0]
 
@@ -156,9 +156,19 @@ def test_label_sets_count_any_of_their_labels_and_unlabelled_rows_not_at_all() -
     x = np.array([[1, 0, 0], [0, 1, 0], [0, 0, 1]], np.float32)
     y = np.array([[2, 0, 2], [-1, -1, -1], [0, 1, 1]])
     scores = score(plain, stream_of(x, y)(8))
-    assert (scores.n, scores.top1) == (2, 0.5)
+    assert (scores.n, scores.top1) == (2, 1)
     assert scores.rows.tolist() == [2, 1, 1]
     assert scores.hits.tolist() == [1, 0, 0]
+
+
+@pytest.mark.parametrize(("hits", "n"), [(0, 7), (1, 1), (137, 150), (150, 150), (9_312, 10_000)])
+def test_the_interval_holds_every_probability_that_the_hits_do_not_contradict(hits: int, n: int) -> None:
+    """Its ends are where hits/n is 1.96 standard deviations away, unless they are 0 or 1."""
+    low, high = wilson(hits, n)
+    assert 0 <= low <= hits / n <= high <= 1
+    assert (low == 0, high == 1) == (hits == 0, hits == n)
+    for end in {low, high} - {0.0, 1.0}:
+        assert abs(hits / n - end) == pytest.approx(1.959963984540054 * (end * (1 - end) / n) ** 0.5)
 
 
 @pytest.mark.parametrize("numbers", [2**26, 1])
