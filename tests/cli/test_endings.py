@@ -114,7 +114,7 @@ import os, signal
 from dpfc_cli.cli import budget, display
 def stop(*_):
     os.kill(os.getpid(), signal.SIGINT)
-budget._conversion = stop
+budget._show_conversion = stop
 {again}
 {MAIN}
 """
