@@ -13,6 +13,13 @@ Errors that the caller can correct are `UserError`, with a `code` and `fields`. 
 used: `import dpfc_cli` takes no time, and JAX is loaded only by what computes.
 """
 
+try:
+    import fcntl  # noqa: F401
+except ModuleNotFoundError:
+    raise ImportError(
+        "dpfc runs on Linux and macOS. On Windows, install it inside WSL: dpfc needs the file locks of POSIX."
+    ) from None
+
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 

@@ -28,9 +28,8 @@ def test_every_method_is_attacked_and_stands(dpfc: Dpfc) -> None:
 
 
 def test_the_table_says_what_is_claimed_and_what_was_reached(dpfc: Dpfc) -> None:
-    result = dpfc(
-        "audit", "--method", "dp-ls", "--epsilon", "4", "--delta", "1e-6", "--confidence", "0.9", "--runs", "60"
-    )
+    line = ("--method", "dp-ls", "--epsilon", "4", "--delta", "1e-6", "--confidence", "0.9")
+    result = dpfc("audit", *line, "--runs", "60", "--trainings", "2")
     assert result.exit_code == 0, result.output
     for words in ("consistent", "4.0000", "delta = 1e-06", "0.9 confidence", "dp-ls"):
         assert words in result.stdout

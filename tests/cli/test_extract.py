@@ -204,6 +204,7 @@ def test_a_set_that_cannot_be_read_is_not_said_to_be_missing(dpfc: Dpfc) -> None
     assert "manifest.json' cannot be read: Too many levels" in ended.stderr.replace("\n", " ")
 
 
+@pytest.mark.usefixtures("ctrl_c")
 def test_ctrl_c_keeps_finished_shards_and_leaves_nobody_behind(
     dpfc: Dpfc, pictures: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
