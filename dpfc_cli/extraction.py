@@ -232,7 +232,7 @@ def identity_of(
 
 def manifest_of(source: images.ImageSet, backbone: "Backbone", dtype: str, identity: dict[str, Any]) -> Manifest:
     """The manifest of a set that is still to be made: it has no shards."""
-    from dpfc_cli import __version__
+    from dpfc_cli.version import __version__
 
     versions = {"dpfc": __version__, **{name: version(name) for name in LIBRARIES}}
     description = {"dataset": source.name, "identity": identity}
