@@ -4,8 +4,8 @@ This module is the public face of the library. The command line uses the same fu
 
     import dpfc_cli as dpfc
 
-    features = dpfc.extract("digits", model="scattering")     # pictures → feature set
-    trained = dpfc.train(features, epsilon=1.0)               # feature set → head, charged to the ledger
+    features = dpfc.extract("digits", model="scattering").features   # pictures → feature set
+    trained = dpfc.train(features, epsilon=1.0)                      # feature set → head, charged to the ledger
     print(dpfc.evaluate(trained.head, features).top1)
     names = dpfc.Head.load(trained.path).predict(x)           # n × d features → n names of classes
 
