@@ -4,14 +4,21 @@ This module is the public face of the library. The command line uses the same fu
 
     import dpfc_cli as dpfc
 
-    features = dpfc.extract("digits", model="scattering")     # pictures → feature set
-    trained = dpfc.train(features, epsilon=1.0)               # feature set → head, charged to the ledger
+    features = dpfc.extract("digits", model="scattering").features   # pictures → feature set
+    trained = dpfc.train(features, epsilon=1.0)                      # feature set → head, charged to the ledger
     print(dpfc.evaluate(trained.head, features).top1)
     names = dpfc.Head.load(trained.path).predict(x)           # n × d features → n names of classes
 
 Errors that the caller can correct are `UserError`, with a `code` and `fields`. Names are imported when they are first
 used: `import dpfc_cli` takes no time, and JAX is loaded only by what computes.
 """
+
+try:
+    import fcntl  # noqa: F401
+except ModuleNotFoundError:
+    raise ImportError(
+        "dpfc runs on Linux and macOS. On Windows, install it inside WSL: dpfc needs the file locks of POSIX."
+    ) from None
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any

@@ -21,10 +21,10 @@ import numpy as np
 
 from dpfc_cli import backbones, images
 from dpfc_cli.errors import UserError, counted, parameter, unknown
-from dpfc_cli.features.lookup import placed
-from dpfc_cli.features.manifest import DTYPES, MANIFEST, PARTIAL, Manifest
+from dpfc_cli.features.lookup import new_folder
+from dpfc_cli.features.manifest import DTYPES, Manifest
 from dpfc_cli.features.reader import FeatureSet
-from dpfc_cli.features.writer import FeatureWriter, PlannedShard, Task, already_complete, asserted
+from dpfc_cli.features.writer import FeatureWriter, PlannedShard, Task, already_complete, asserted, kept
 from dpfc_cli.sources.classes import check_classes, class_names
 
 if TYPE_CHECKING:
@@ -171,7 +171,7 @@ def extract(
     if out is None:
         own = pool in (None, backbones.own_pool(model, first.image_shape))
         out = _name(_named_after(source), model, None if own else pool, preprocess, hold_out, limit)
-    folder = placed(str(out))
+    folder = new_folder(out)
     if already_complete(folder, identity):
         asserted(folder, manifest)
         return Extracted(folder=folder, features=FeatureSet(folder), was_complete=True)
@@ -201,17 +201,6 @@ def extract(
     return Extracted(folder=folder, features=made, images=count, seconds=seconds, resumed=left)
 
 
-def kept(folder: Path) -> str:
-    """What there is of a feature set after its making was stopped, in a sentence, and what to do next."""
-    partial = folder.with_name(folder.name + PARTIAL)
-    if (folder / MANIFEST).exists():
-        return f"'{folder}' is complete."
-    made = len(list(partial.glob("*.h5")))
-    if not made:
-        return "No shard was finished, so nothing was kept. Run the same command to begin again."
-    return f"{counted(made, 'finished shard')} kept in '{partial}'. Run the same command to go on."
-
-
 def identity_of(
     source: images.ImageSet, backbone: "Backbone", dtype: str, geometry: images.Geometry | None, **other: Any
 ) -> dict[str, Any]:
@@ -232,7 +221,7 @@ def identity_of(
 
 def manifest_of(source: images.ImageSet, backbone: "Backbone", dtype: str, identity: dict[str, Any]) -> Manifest:
     """The manifest of a set that is still to be made: it has no shards."""
-    from dpfc_cli import __version__
+    from dpfc_cli.version import __version__
 
     versions = {"dpfc": __version__, **{name: version(name) for name in LIBRARIES}}
     description = {"dataset": source.name, "identity": identity}

@@ -2,6 +2,7 @@
 
 import io
 import os
+import socket
 import subprocess
 import sys
 from dataclasses import replace
@@ -340,17 +341,19 @@ print(distributed(), flush=True)
 
 
 def test_under_jax_distributed_each_process_has_its_part():
-    import socket
-
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{free.getsockname()[1]}"
-    arguments = [sys.executable, "-c", DISTRIBUTED, address]
-    environment = {**os.environ, "JAX_PLATFORMS": "cpu"}
-    running = [
-        subprocess.Popen([*arguments, str(i)], stdout=subprocess.PIPE, text=True, env=environment) for i in (0, 1)
-    ]
-    assert [process.communicate(timeout=60)[0] for process in running] == ["(1, 2)\n", "(2, 2)\n"]
+    # All processes must know the coordinator's port beforehand, so it cannot choose one itself. We hold a port until
+    # they have ended: the system gives it to nobody else, and JAX's server may share it (SO_REUSEPORT). Our socket
+    # doesn't listen, so every connection reaches the coordinator.
+    with socket.socket(socket.AF_INET6 if socket.has_dualstack_ipv6() else socket.AF_INET) as held:
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        held.bind(("", 0))
+        address = f"127.0.0.1:{held.getsockname()[1]}"
+        arguments = [sys.executable, "-c", DISTRIBUTED, address]
+        environment = {**os.environ, "JAX_PLATFORMS": "cpu"}
+        running = [
+            subprocess.Popen([*arguments, str(i)], stdout=subprocess.PIPE, text=True, env=environment) for i in (0, 1)
+        ]
+        assert [process.communicate(timeout=60)[0] for process in running] == ["(1, 2)\n", "(2, 2)\n"]
 
 
 def test_by_itself_a_process_has_everything(monkeypatch):

@@ -154,8 +154,9 @@ def main() -> None:
         code = _run(sys.argv[1:])
     except KeyboardInterrupt:
         code = 130
-    # Only saying how it ended is left: a second Ctrl-C ends at once.
-    signal.signal(signal.SIGINT, lambda *_: os._exit(130))
+    # Only saying how it ended is left: a second Ctrl-C ends at once, unless the process was started to ignore Ctrl-C.
+    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
+        signal.signal(signal.SIGINT, lambda *_: os._exit(130))
     sys.stdout.flush()
     # Remarks that could not be written are not mentioned: there is no place left to do it.
     failed = results.failed

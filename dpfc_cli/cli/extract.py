@@ -162,7 +162,7 @@ def extract(
         made = extraction.extract(
             wanted,
             model=model,
-            out=None if out is None else places.named(out),
+            out=out,
             data_dir=data_dir,
             classes=typed_classes(classes),
             limit=limit,

@@ -67,13 +67,11 @@ class Command(TyperCommand):
         _write_text(formatter, self.help)
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        """Write the arguments, the panels in the order in which they come, and what is in none."""
+        """Write the arguments, then the options in their panels, in the order in which the command declares them."""
         panels = {"Arguments": [(p.metavar or str(p.name), _said(p)) for p in _arguments(self, ctx)]}
-        others: list[tuple[str, str]] = []
         for option in _options(self, ctx):
-            panel = getattr(option, "rich_help_panel", None)
-            (panels.setdefault(panel, []) if panel else others).append(_record(option))
-        for panel, records in [*panels.items(), ("Options", others)]:
+            panels.setdefault(getattr(option, "rich_help_panel", None) or "Options", []).append(_record(option))
+        for panel, records in panels.items():
             _write(formatter, panel, records)
 
 
@@ -105,7 +103,7 @@ def _options(command: Any, ctx: Any) -> list[Any]:
 
 def _record(option: Any) -> tuple[str, str]:
     """'-q, --quiet' or '--steps N', and what is said of it."""
-    flags = ", ".join(sorted(option.opts, key=len))
+    flags = ", ".join(sorted(option.opts, key=lambda flag: flag.startswith("--")))
     return (flags if option.is_flag or not option.metavar else f"{flags} {option.metavar}"), _said(option)
 
 
@@ -125,7 +123,7 @@ def _write(formatter: Any, title: str, records: list[tuple[str, str]]) -> None:
     """Write names with what is said of them, in two columns under a title."""
     if not records:
         return
-    column = min(max(len(name) for name, _ in records), WIDEST) + 2
+    column = max((len(name) for name, _ in records if len(name) <= WIDEST), default=WIDEST) + 2
     formatter.write(f"\n{title}:\n")
     for name, said in records:
         lines = _wrapped(said, formatter.width - 4 - column)

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from dpfc_cli.cli import display, places
+from dpfc_cli.cli import display
 from dpfc_cli.cli.app import command
 from dpfc_cli.cli.classes import typed_classes
 from dpfc_cli.cli.extract import report
@@ -49,26 +49,18 @@ def import_(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Make a feature set of features that another program computed, of pictures, of texts or of anything."""
-    from dpfc_cli.extraction import kept
     from dpfc_cli.features.importing import import_features
 
-    named = path if path.exists() else path.parent
-    name = named.resolve().stem if named.is_file() else named.resolve().name
-    folder = places.named(name if out is None else out)
-    try:
-        with display.stages("Opening", "records") as progress:
-            features, made = import_features(
-                path,
-                folder,
-                classes=typed_classes(classes),
-                labels_per_record=labels_per_record,
-                dtype=dtype,
-                shards=shards,
-                progress=progress,
-                column=column,
-                label_column=label_column,
-            )
-    except KeyboardInterrupt as stopped:
-        stopped.add_note(kept(folder))
-        raise
-    report(folder, features, made=made, as_json=as_json)
+    with display.stages("Opening", "records") as progress:
+        features, made = import_features(
+            path,
+            out,
+            classes=typed_classes(classes),
+            labels_per_record=labels_per_record,
+            dtype=dtype,
+            shards=shards,
+            progress=progress,
+            column=column,
+            label_column=label_column,
+        )
+    report(features.folder, features, made=made, as_json=as_json)

@@ -202,7 +202,7 @@ def train(
     from dpfc_cli.training.request import requested
     from dpfc_cli.training.train import finish, plan
 
-    given = {name: value for name, value in options.items() if value not in (None, False)}
+    given = {name: value for name, value in options.items() if value is not None and value is not False}
     if "budget_split" in given:
         given["budget_split"] = _fractions(given["budget_split"])
     found, others = places.feature_set(features)

@@ -17,12 +17,12 @@ from typing import Literal
 
 from dpfc_cli.errors import Code, UserError
 from dpfc_cli.features.manifest import Manifest
+from dpfc_cli.folders import LEDGER
 from dpfc_cli.privacy.accounting import Claim, epsilon_for
 from dpfc_cli.privacy.poisson import Sampled
 from dpfc_cli.privacy.poisson import epsilon_for as poisson_epsilon
 
 State = Literal["charged", "written", "stopped"]
-SUFFIX = ".ledger.sqlite"
 _LATER = {"state": "TEXT NOT NULL DEFAULT 'charged'", "sha256": "TEXT"}
 """Columns that the first ledgers did not have."""
 _SCHEMA = f"""
@@ -86,7 +86,7 @@ def records_of(manifest: Manifest, split: str = "train") -> str:
 def ledger_path(feature_set: Path) -> Path:
     """The ledger of a feature set. It lies beside the set's real folder, so it outlives the set."""
     resolved = feature_set.resolve()
-    return resolved.with_name(resolved.name + SUFFIX)
+    return resolved.with_name(resolved.name + LEDGER)
 
 
 def charge(path: Path, entry: Entry) -> Receipt:

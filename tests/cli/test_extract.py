@@ -204,6 +204,7 @@ def test_a_set_that_cannot_be_read_is_not_said_to_be_missing(dpfc: Dpfc) -> None
     assert "manifest.json' cannot be read: Too many levels" in ended.stderr.replace("\n", " ")
 
 
+@pytest.mark.usefixtures("ctrl_c")
 def test_ctrl_c_keeps_finished_shards_and_leaves_nobody_behind(
     dpfc: Dpfc, pictures: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -349,15 +350,16 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> dict[str, object]:
 def test_pictures_of_many_sizes_arrive_as_the_model_wants_them(
     dpfc: Dpfc, pictures: Path, asked: dict[str, object]
 ) -> None:
-    made = dpfc("extract", "--dataset", "imagefolder:pictures", "--batch", "5", "--precision", "bfloat16")
+    line = ("extract", "imagefolder:pictures", "--model", "vit-b16")
+    made = dpfc(*line, "--batch", "5", "--precision", "bfloat16")
     assert made.exit_code == 0, made.output
     assert asked["prepared"] is True
     assert asked["image_shape"] == (16, 16, 3)
     assert (asked["batch"], asked["precision"], asked["preprocess"], asked["pool"]) == (5, "bfloat16", "paper", None)
-    manifest = load(Path("features/pictures-scattering"))
+    manifest = load(Path("features/pictures-vit-b16"))
     preparation = {"resize": [24, 24], "crop": 16, "filter": "bicubic"}
     assert manifest.source["identity"]["preparation"] == preparation
-    refused = dpfc("extract", "--dataset", "imagefolder:pictures", "--image-size", "32")
+    refused = dpfc(*line, "--image-size", "32")
     assert refused.exit_code == 2
     assert "looks at squares of 16 pixels" in refused.stderr.replace("\n", " ")
 

@@ -99,6 +99,13 @@ def test_what_comes_next_names_the_set_just_made_or_found(dpfc: Dpfc, arrays: Pa
         assert dpfc("import", str(arrays), "--classes", "3", "--out", "newer").exit_code == 0
 
 
+def test_classes_are_typed_as_a_number_as_names_or_as_a_file_of_names(dpfc: Dpfc, arrays: Path) -> None:
+    Path("names.txt").write_text("flu\ncold\nrare\n", encoding="utf-8")
+    for typed, names in (("3", ["0", "1", "2"]), ("a, b,c", ["a", "b", "c"]), ("names.txt", ["flu", "cold", "rare"])):
+        made = dpfc("import", str(arrays), "--classes", typed, "--json")
+        assert json.loads(made.stdout)["classes"] == names
+
+
 def test_json_says_which_set_was_made_or_found(dpfc: Dpfc, arrays: Path) -> None:
     line = ("import", str(arrays), "--classes", "a,b,c", "--json")
     made, found = (json.loads(dpfc(*line).stdout) for _ in range(2))

@@ -12,7 +12,7 @@ import pytest
 
 from dpfc_cli.errors import UserError
 from dpfc_cli.heads import metrics
-from dpfc_cli.heads.head import Head, load, newest, reserve, save
+from dpfc_cli.heads.head import Head, newest, reserve, save
 from dpfc_cli.heads.metrics import score, wilson
 from dpfc_cli.privacy.chain import Centre, Clip, Linear, from_json, to_json
 from tests.support import stream_of
@@ -31,12 +31,12 @@ def saved(path: Path) -> Path:
 def head(m: int = 3, d: int = 2) -> Head:
     rng = np.random.default_rng(0)
     card = {**CARD, "classes": [str(j) for j in range(m)]}
-    return Head((Clip(0.5),), rng.normal(size=(d, m)), rng.normal(size=m), card)
+    return Head(chain=(Clip(0.5),), weight=rng.normal(size=(d, m)), bias=rng.normal(size=m), card=card)
 
 
 def test_what_is_saved_is_loaded(tmp_path: Path) -> None:
     saved(tmp_path / "a.safetensors")
-    again = load(tmp_path / "a.safetensors")
+    again = Head.load(tmp_path / "a.safetensors")
     assert again.chain == head().chain
     assert again.card == head().card
     assert np.array_equal(again.weight, head().weight)
@@ -59,7 +59,7 @@ def test_a_chains_arrays_travel_with_the_head(tmp_path: Path) -> None:
     chain = (Clip(1e-30), Centre(np.array([0.25, -1.0])), Linear(np.array([[1.0, 2.0], [0.0, 3.0]])), Clip(0.5))
     made = replace(head(), chain=chain)
     save(made, tmp_path / "a.safetensors", reserve(tmp_path / "a.safetensors"))
-    again = load(tmp_path / "a.safetensors")
+    again = Head.load(tmp_path / "a.safetensors")
     assert [type(step) for step in again.chain] == [Clip, Centre, Linear, Clip]
     x = np.random.default_rng(1).normal(size=(5, 2)).astype(np.float32)
     assert np.array_equal(again.scores(x), made.scores(x))
@@ -76,9 +76,9 @@ def test_foreign_files_are_refused(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "a.safetensors"
     path.write_bytes(content)
     with pytest.raises(UserError, match="cannot be read as a head"):
-        load(path)
+        Head.load(path)
     with pytest.raises(UserError, match="There is no head"):
-        load(tmp_path / "b.safetensors")
+        Head.load(tmp_path / "b.safetensors")
 
 
 def test_other_safetensors_and_truncated_heads_are_refused(tmp_path: Path) -> None:
@@ -90,7 +90,7 @@ def test_other_safetensors_and_truncated_heads_are_refused(tmp_path: Path) -> No
     (tmp_path / "cut.safetensors").write_bytes(cut)
     for name in ("other", "cut"):
         with pytest.raises(UserError, match="cannot be read as a head"):
-            load(tmp_path / f"{name}.safetensors")
+            Head.load(tmp_path / f"{name}.safetensors")
 
 
 @pytest.mark.parametrize("missing", ["plan", "facts", "versions"])
@@ -99,8 +99,8 @@ def test_a_head_whose_card_cannot_be_stated_is_refused(tmp_path: Path, missing: 
     card = {name: value for name, value in made.card.items() if name != missing}
     path = tmp_path / "a.safetensors"
     save(replace(made, card=card), path, reserve(path))
-    with pytest.raises(UserError, match="its card is not whole"):
-        load(path)
+    with pytest.raises(UserError, match="its card is not complete"):
+        Head.load(path)
 
 
 SAVE = """
