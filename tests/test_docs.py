@@ -16,6 +16,7 @@ from typing import get_args
 import pytest
 
 from dpfc_cli.errors import Code
+from dpfc_cli.folders import LEDGER
 from dpfc_cli.privacy import accounting
 from dpfc_cli.training import ledger
 
@@ -187,7 +188,7 @@ class Reader:
         assert process.returncode == exit_code, self.said
 
     def _trainings(self) -> int:
-        return sum(len(ledger.read(path)) for path in self.folder.glob(f"features/*{ledger.SUFFIX}"))
+        return sum(len(ledger.read(path)) for path in self.folder.glob(f"features/*{LEDGER}"))
 
 
 @pytest.fixture
@@ -195,6 +196,14 @@ def reader(tmp_path: Path) -> Reader:
     folder = tmp_path / "page"
     folder.mkdir()
     return Reader(folder)
+
+
+def test_the_readme_begins_with_what_works(reader: Reader) -> None:
+    first = README.read_text("utf-8").partition("## In four lines")[2].partition("## ")[0]
+    kinds = [(m["kind"], m["body"]) for m in BLOCK.finditer(first)]
+    assert [kind for kind, _ in kinds] == ["sh", "python"]
+    for kind, body in kinds:
+        reader.follow(Block(kind=kind, body=body, exit_code=0))
 
 
 def test_the_tutorial_says_what_happens(reader: Reader) -> None:
