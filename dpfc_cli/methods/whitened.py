@@ -306,7 +306,7 @@ def _edge(facts: Facts, options: Options) -> float:
 
 METHOD = Method(
     name="dp-whitened",
-    title="softmax regression privatised in the whitened space",
+    title="softmax regression with noise in the whitened space",
     planned_type=Planned,
     options=Options,
     planned=options_of_plan,

@@ -203,7 +203,7 @@ class Gram:
     chain: Chain
     constant: float = 0.0
     kind: ClassVar[str] = "gram"
-    words: ClassVar[str] = "sum over records of all products of two features"
+    words: ClassVar[str] = "for each pair of features, the sum over records of their product"
     arrays: ClassVar[tuple[str, ...]] = ()
     numbers: ClassVar[tuple[str, ...]] = ()
     replace_one: ClassVar[float] = math.sqrt(2)
@@ -232,7 +232,7 @@ class Mean:
 
     chain: Chain
     kind: ClassVar[str] = "mean"
-    words: ClassVar[str] = "sum of the clipped feature vectors"
+    words: ClassVar[str] = "the sum over records of the clipped feature vector"
     arrays: ClassVar[tuple[str, ...]] = ()
     numbers: ClassVar[tuple[str, ...]] = ()
     replace_one: ClassVar[float] = 2.0
@@ -262,7 +262,7 @@ class ClassSums:
 
     chain: Chain
     kind: ClassVar[str] = "class_sums"
-    words: ClassVar[str] = "sum of the clipped feature vectors, class by class"
+    words: ClassVar[str] = "for each class, the sum over its records of the clipped feature vector"
     arrays: ClassVar[tuple[str, ...]] = ()
     numbers: ClassVar[tuple[str, ...]] = ()
     replace_one: ClassVar[float] = 2.0
@@ -292,7 +292,7 @@ class ClassGrams:
 
     chain: Chain
     kind: ClassVar[str] = "class_grams"
-    words: ClassVar[str] = "the gram, class by class"
+    words: ClassVar[str] = "for each class and each pair of features, the sum over its records of their product"
     arrays: ClassVar[tuple[str, ...]] = ()
     numbers: ClassVar[tuple[str, ...]] = ()
     replace_one: ClassVar[float] = math.sqrt(2)
@@ -343,7 +343,7 @@ class Gradient:
     loss: Loss = "sigmoid"
     radius: float | None = None
     kind: ClassVar[str] = "gradient"
-    words: ClassVar[str] = "sum of the loss's clipped gradients over records"
+    words: ClassVar[str] = "the sum over records of the clipped gradient of the loss (its change with the weights)"
     arrays: ClassVar[tuple[str, ...]] = ("theta",)
     numbers: ClassVar[tuple[str, ...]] = ("clip", "radius")
     replace_one: ClassVar[float] = 2.0
@@ -398,7 +398,7 @@ class Hessians:
     stop: int
     constant: float = 0.0
     kind: ClassVar[str] = "hessians"
-    words: ClassVar[str] = "sums of the loss's second derivatives, class by class"
+    words: ClassVar[str] = "for each class, the sum over records of the second derivatives of the loss"
     arrays: ClassVar[tuple[str, ...]] = ("theta",)
     numbers: ClassVar[tuple[str, ...]] = ()
     replace_one: ClassVar[float] = math.sqrt(2)
