@@ -213,7 +213,7 @@ def test_the_statement_says_what_several_records_of_one_person_have_spent() -> N
     assert json.loads(json.dumps(statement.meaning(far), allow_nan=False))["groups"]["10"] is None
 
 
-def test_of_sampled_trainings_only_epsilon_and_delta_speak() -> None:
+def test_for_sampled_trainings_the_statement_uses_epsilon_and_delta_alone() -> None:
     card = make_card("private", rate=0.1)
     said = said_of(card)
     # (e + 1e-5)/(1 + e) and 0.05·e + 1e-5.
@@ -234,7 +234,7 @@ def test_without_a_guarantee_none_is_claimed_anywhere(claim: Claim) -> None:
     assert statement.meaning(made) is None
 
 
-def test_inferred_facts_are_called_inferred_and_uncovered_for_nobody_asserted_them() -> None:
+def test_inferred_facts_are_called_inferred_and_not_covered() -> None:
     said = said_of(make_card("private", "inferred"))["public facts"]
     assert said.startswith("2 classes, 1 label per record: inferred from the private records; the guarantee does not")
     assert "unless the operator asserts the classes and the labels per record" in said
