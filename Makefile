@@ -23,11 +23,14 @@ demo: .venv/.run ## Extract, train (ε = 1, ε = 8, non-private), evaluate and b
 	cd demo && ../$(BIN)/dpfc train --epsilon 1 --out heads/eps1.safetensors
 	cd demo && ../$(BIN)/dpfc train --epsilon 8 --out heads/eps8.safetensors
 	cd demo && ../$(BIN)/dpfc train --non-private --out heads/digits.nonprivate.safetensors
-	cd demo && for head in heads/*.safetensors; do ../$(BIN)/dpfc evaluate --head $$head || exit; done
+	cd demo && for head in heads/*.safetensors; do ../$(BIN)/dpfc evaluate $$head || exit; done
 	cd demo && ../$(BIN)/dpfc budget
 
-test: .venv/.test ## Run the tests
-	$(BIN)/python -m pytest -q
+# The tests' processes share what JAX compiles, in a folder that is new for each run.
+test: .venv/.test ## Run the tests, on all cores
+	@compiled=$$(mktemp -d) && trap 'rm -rf "$$compiled"' EXIT && set -x && \
+	JAX_COMPILATION_CACHE_DIR=$$compiled JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS=0 \
+	$(BIN)/python -m pytest -q -n auto --dist worksteal
 
 check: .venv/.test ## Lint, types and the import contract
 	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy && $(BIN)/lint-imports

@@ -1,3 +1,89 @@
-"""dpfc: image classifiers from features, with a proof of differential privacy."""
+"""dpfc: image classifiers from features, with a proof of differential privacy.
 
-__version__ = "0.1.0"
+This module is the public face of the library. The command line uses the same functions.
+
+    import dpfc_cli as dpfc
+
+    features = dpfc.extract("digits", model="scattering").features   # pictures → feature set
+    trained = dpfc.train(features, epsilon=1.0)                      # feature set → head, charged to the ledger
+    print(dpfc.evaluate(trained.head, features).top1)
+    names = dpfc.Head.load(trained.path).predict(x)           # n × d features → n names of classes
+
+Errors that the caller can correct are `UserError`, with a `code` and `fields`. Names are imported when they are first
+used: `import dpfc_cli` takes no time, and JAX is loaded only by what computes.
+"""
+
+try:
+    import fcntl  # noqa: F401
+except ModuleNotFoundError:
+    raise ImportError(
+        "dpfc runs on Linux and macOS. On Windows, install it inside WSL: dpfc needs the file locks of POSIX."
+    ) from None
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from dpfc_cli.version import __version__
+
+_HOMES = {
+    "Account": "training.account",
+    "Evaluation": "evaluation",
+    "FeatureSet": "features.reader",
+    "Head": "heads.head",
+    "Observer": "training.observer",
+    "Trained": "training.run",
+    "TrainingWarning": "training.observer",
+    "UserError": "errors",
+    "epsilon_of": "training.convert",
+    "evaluate": "evaluation",
+    "extract": "extraction",
+    "import_features": "features.importing",
+    "noise_multiplier_of": "training.convert",
+    "open_features": "features.lookup",
+    "train": "training.train",
+}
+"""Where each public name is defined."""
+
+__all__ = [
+    "Account",
+    "Evaluation",
+    "FeatureSet",
+    "Head",
+    "Observer",
+    "Trained",
+    "TrainingWarning",
+    "UserError",
+    "__version__",
+    "epsilon_of",
+    "evaluate",
+    "extract",
+    "import_features",
+    "noise_multiplier_of",
+    "open_features",
+    "train",
+]
+
+if TYPE_CHECKING:
+    from dpfc_cli.errors import UserError
+    from dpfc_cli.evaluation import Evaluation, evaluate
+    from dpfc_cli.extraction import extract
+    from dpfc_cli.features.importing import import_features
+    from dpfc_cli.features.lookup import open_features
+    from dpfc_cli.features.reader import FeatureSet
+    from dpfc_cli.heads.head import Head
+    from dpfc_cli.training.account import Account
+    from dpfc_cli.training.convert import epsilon_of, noise_multiplier_of
+    from dpfc_cli.training.observer import Observer, TrainingWarning
+    from dpfc_cli.training.run import Trained
+    from dpfc_cli.training.train import train
+
+
+def __getattr__(name: str) -> Any:
+    """A public name, imported from its module."""
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

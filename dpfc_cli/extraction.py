@@ -1,37 +1,212 @@
-"""The order of one extraction: pictures in, a feature set out, with decoding, device and disk at work at once.
+"""Extraction: pictures in, a feature set out.
 
-While the device computes a batch, the next ones are decoded and the last one is written. A shard's bytes depend on its
-own pictures and its own first record alone, so that a run that was killed, or several that share the work, end with the
-same files as an undisturbed one on the same kind of device.
+`extract` is what `dpfc extract` calls. While the device computes a batch, the next ones are decoded and the last one is
+written. The bytes of a shard depend only on its own pictures and on the number of its first record. So a run that was
+killed, or several processes that share the work, end with the same files as one undisturbed run on the same kind of
+device.
 """
 
 import itertools
 import os
-from collections.abc import Callable, Iterator
+import re
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
+from dataclasses import dataclass, replace
 from importlib.metadata import version
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dpfc_cli import images
-from dpfc_cli.errors import UserError
-from dpfc_cli.features.manifest import Manifest
-from dpfc_cli.features.writer import FeatureWriter, PlannedShard, Task
+from dpfc_cli import backbones, images
+from dpfc_cli.errors import UserError, counted, parameter, unknown
+from dpfc_cli.features.lookup import new_folder
+from dpfc_cli.features.manifest import DTYPES, Manifest
+from dpfc_cli.features.reader import FeatureSet
+from dpfc_cli.features.writer import FeatureWriter, PlannedShard, Task, already_complete, asserted, kept
+from dpfc_cli.sources.classes import check_classes, class_names
 
 if TYPE_CHECKING:
     from dpfc_cli.backbones import Backbone
 
 LIBRARIES = ("jax", "numpy", "pillow", "h5py")
+ON_ERROR = ("refuse", "null")
+MOST_HELD_OUT = 0.9
+MOST_SHARDS = 99_999
+SMALLEST_SIDE = 8
+OPENING, LOADING, EXTRACTING = "Opening the data set", "Loading the model", "Extracting"
+"""The stages that progress is told. More words may follow after a colon."""
+Progress = Callable[[str, int, int | None], None]
 Advance = Callable[[int, int], None]
 Wanted = Iterator[tuple[PlannedShard, images.Split, int, int]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Extracted:
+    """What an extraction did.
+
+    folder: where the feature set is, or will be. features: the set; None if other processes still make shards of it.
+    was_complete: whether it was complete before, so that nothing was computed. images, seconds: how many pictures this
+    call computed, and how long that took. resumed: how many shards were still to be made when this call continued an
+    earlier one; None if it began the set.
+    """
+
+    folder: Path
+    features: FeatureSet | None
+    was_complete: bool = False
+    images: int = 0
+    seconds: float = 0.0
+    resumed: int | None = None
+
+
+def extract(
+    source: str,
+    *,
+    model: str = "scattering",
+    out: str | Path | None = None,
+    data_dir: str | Path | None = None,
+    classes: int | Sequence[str] | Path | None = None,
+    limit: int | None = None,
+    hold_out: float | None = None,
+    weights: str | None = None,
+    pool: str | None = None,
+    preprocess: str = "paper",
+    image_size: int | None = None,
+    precision: str = "float32",
+    dtype: str = "float16",
+    on_error: str = "refuse",
+    batch: int | None = None,
+    shards: int | None = None,
+    task: Task | None = None,
+    progress: Progress | None = None,
+) -> Extracted:
+    """Compute the features of a data set's pictures and store them as a feature set.
+
+    A call that was interrupted leaves the shards that it finished. The same call makes the others.
+
+    Args:
+        source: a data set's name, or its format and path: one of `images.DATASETS`.
+        model: the backbone, one of `backbones.BACKBONES`.
+        out: the folder of the feature set, or its name in the features folder. Default: named after source and model.
+        data_dir: the folder of the data set's files. Default: they are downloaded, if that is possible.
+        classes: the classes, which are public: how many, their names, or the path of a file of names. Only for sources
+            that do not name their classes themselves.
+        limit: only this many pictures of each split, taken from all over it.
+        hold_out: make a test split of about this fraction of the training pictures.
+        weights: a checkpoint's file or folder, or hf:OWNER/NAME. Default: the published weights.
+        pool: which vector is the feature, one of `backbones.POOLINGS`. Default: the model's own.
+        preprocess: one of `backbones.PREPROCESS`.
+        image_size: resize and crop pictures of many sizes to this many pixels a side, for models that take any size.
+        precision: of the computation, one of `backbones.PRECISIONS`.
+        dtype: of the stored features, one of `DTYPES`.
+        on_error: what to do with a picture that cannot be decoded, or a feature beyond the dtype: "refuse", or "null"
+            to keep it as a null record.
+        batch: pictures per call of the backbone. Default: the model chooses.
+        shards: files per split. Default: by size.
+        task: (i, N), to make the i-th of N parts of the shards beside N − 1 other processes that share the folder. The
+            last one to end completes the set. Default: what `jax.distributed` says, if JAX_COORDINATOR_ADDRESS is set.
+        progress: told the stage (`OPENING`, `LOADING` or `EXTRACTING`, and details after a colon), how much of it is
+            done, and how much it is in all, if that is known. It counts pictures when extracting, bytes of downloads,
+            and files of a data set that lies in a folder.
+
+    Returns:
+        The feature set and what was done.
+
+    Raises:
+        UserError: a parameter makes no sense, a file is missing or damaged, or the folder holds another set. Nothing
+            was computed then, unless the message names a picture or a feature.
+
+    Example:
+        >>> extract("digits", model="scattering").features.manifest.dim
+        324
+
+    """
+    # What can be refused before a single byte is fetched or read is refused here.
+    for name, kind, value, known in (
+        ("dtype", "dtype", dtype, DTYPES),
+        ("on_error", "way to treat errors", on_error, ON_ERROR),
+    ):
+        if value not in known:
+            raise _with_parameter(unknown(kind, value, known), name)
+    _check_task(task)
+    _check_numbers(limit=limit, image_size=image_size, batch=batch, shards=shards)
+    _check_hold_out(hold_out)
+    backbones.check(model, pool, preprocess, weights, batch=batch, precision=precision)
+    named = class_names(classes)
+    folder_of_data = None if data_dir is None else Path(data_dir)
+    images.check(source, folder_of_data, named)
+    geometry = _geometry(source, model, preprocess, image_size)
+    tolerant = on_error == "null"
+    if tolerant and geometry is None and not images.small(source):
+        raise UserError(
+            "Pictures that have another size than the first one would become null records.",
+            f"Give {parameter('image_size')}, or leave out {parameter('on_error')}.",
+            code="conflict",
+            parameter="image_size",
+        )
+
+    task = task or distributed()
+    tell = progress or _tell_nobody
+    tell(OPENING, 0, None)
+    pictures = images.open_images(source, folder_of_data, geometry, named, _within(OPENING, tell))
+    check_classes(pictures.classes, pictures.origin == "inferred")
+    pictures = _limited(pictures if hold_out is None else images.held_out(pictures, hold_out), limit)
+    first = next(iter(pictures.splits.values()))
+    tell(LOADING, 0, None)
+    backbone = backbones.load(
+        model,
+        first.image_shape,
+        pool,
+        preprocess=preprocess,
+        weights=weights,
+        batch=batch,
+        precision=precision,
+        prepared=first.prepared,
+        progress=_within(LOADING, tell),
+    )
+    options = {"spread": limit, "hold_out": hold_out, "on_error": on_error if tolerant else None}
+    identity = identity_of(pictures, backbone, dtype, geometry, **options)
+    manifest = manifest_of(pictures, backbone, dtype, identity)
+    if out is None:
+        own = pool in (None, backbones.own_pool(model, first.image_shape))
+        out = _name(_named_after(source), model, None if own else pool, preprocess, hold_out, limit)
+    folder = new_folder(out)
+    if already_complete(folder, identity):
+        asserted(folder, manifest)
+        return Extracted(folder=folder, features=FeatureSet(folder), was_complete=True)
+    writer = FeatureWriter(
+        folder,
+        rows={name: split.n for name, split in pictures.splits.items()},
+        dim=backbone.dim,
+        dtype=dtype,
+        labels_per_record=1,
+        identity=identity,
+        shards=shards,
+        task=task,
+        tolerant=tolerant,
+    )
+    try:
+        with closing(writer):
+            left = len(writer.missing) if writer.resumed else None
+            stage = EXTRACTING if left is None else f"{EXTRACTING}: {counted(left, 'shard')} left"
+            started = time.monotonic()
+            count = run(writer, pictures, backbone, tolerant, lambda done, total: tell(stage, done, total))
+            seconds = time.monotonic() - started
+            finished = writer.finish(manifest)
+    except KeyboardInterrupt as stopped:
+        stopped.add_note(kept(folder))
+        raise
+    made = None if finished is None else FeatureSet(folder)
+    return Extracted(folder=folder, features=made, images=count, seconds=seconds, resumed=left)
 
 
 def identity_of(
     source: images.ImageSet, backbone: "Backbone", dtype: str, geometry: images.Geometry | None, **other: Any
 ) -> dict[str, Any]:
-    """What a feature set is made of and how: a set of another identity is not gone on with. other: options that change
-    the features or the records; None is the default, and left out.
+    """What a feature set is made of, and how. A run continues only a set of the same identity.
+
+    other: further options that change the features or the records. None stands for a default, and is left out.
     """
     return {
         "dataset": source.name,
@@ -45,8 +220,8 @@ def identity_of(
 
 
 def manifest_of(source: images.ImageSet, backbone: "Backbone", dtype: str, identity: dict[str, Any]) -> Manifest:
-    """The manifest of a set to be made, as yet without shards."""
-    from dpfc_cli import __version__
+    """The manifest of a set that is still to be made: it has no shards."""
+    from dpfc_cli.version import __version__
 
     versions = {"dpfc": __version__, **{name: version(name) for name in LIBRARIES}}
     description = {"dataset": source.name, "identity": identity}
@@ -64,7 +239,10 @@ def manifest_of(source: images.ImageSet, backbone: "Backbone", dtype: str, ident
 
 
 def distributed() -> Task | None:
-    """The part of this process under `jax.distributed`, which is set up here if JAX_COORDINATOR_ADDRESS asks for it."""
+    """The part of this process under `jax.distributed`: (i, N), or None if it works alone.
+
+    If JAX_COORDINATOR_ADDRESS is set, `jax.distributed` is set up here. Raises UserError if that fails.
+    """
     import jax
 
     if os.environ.get("JAX_COORDINATOR_ADDRESS") and not jax.distributed.is_initialized():
@@ -73,7 +251,10 @@ def distributed() -> Task | None:
         except (ValueError, RuntimeError) as error:
             raise UserError(
                 f"JAX_COORDINATOR_ADDRESS is set, but jax.distributed cannot be set up: {error}",
-                "Start the processes with a launcher that JAX knows (Slurm, Open MPI), or unset it and use --task.",
+                "Start the processes with a launcher that JAX knows (Slurm, Open MPI), or unset it and use "
+                f"{parameter('task')}.",
+                code="unsupported",
+                parameter="task",
             ) from error
     if not jax.distributed.is_initialized() or jax.process_count() == 1:
         return None
@@ -87,10 +268,19 @@ def run(
     tolerant: bool = False,
     advance: Advance | None = None,
 ) -> int:
-    """Make the writer's shards; returns how many pictures that were. advance(done, total): pictures.
+    """Make the shards that the writer still lacks.
 
-    tolerant: a picture that cannot be decoded becomes a null record, as do features beyond the dtype (if the writer is
-    tolerant, too); otherwise UserError.
+    Args:
+        writer: of the set. It must be tolerant if `tolerant`.
+        source: the pictures.
+        backbone: what computes the features.
+        tolerant: a picture that cannot be decoded, or a feature beyond the dtype, becomes a null record. Otherwise it
+            is a UserError.
+        advance: told the pictures done and those to be done.
+
+    Returns:
+        How many pictures were computed.
+
     """
     missing = writer.missing
     total, done = sum(planned.rows for planned in missing), 0
@@ -108,7 +298,7 @@ def run(
 
 
 def _wanted(writer: FeatureWriter, missing: list[PlannedShard], source: images.ImageSet, rows: int) -> Wanted:
-    """The batches of the shards that are ours, a shard being claimed when its first batch is to be decoded."""
+    """The batches of the shards that this process makes. It claims a shard when the first batch is to be decoded."""
     for planned in missing:
         if writer.claim(planned):
             for start in range(planned.start, planned.stop, rows):
@@ -118,7 +308,7 @@ def _wanted(writer: FeatureWriter, missing: list[PlannedShard], source: images.I
 def _computed(
     decoded: Iterator[tuple[PlannedShard, images.Batch]], backbone: "Backbone"
 ) -> Iterator[tuple[PlannedShard, images.Batch, np.ndarray]]:
-    """Each batch with its features, the device working one batch ahead."""
+    """Each batch with its features. The device works one batch ahead."""
     waiting = None
     for planned, batch in decoded:
         submitted = (planned, batch, backbone.submit(batch.pixels))
@@ -133,3 +323,102 @@ def _fetched(
     planned: PlannedShard, batch: images.Batch, submitted: Any
 ) -> tuple[PlannedShard, images.Batch, np.ndarray]:
     return planned, batch, np.asarray(submitted)
+
+
+def _tell_nobody(stage: str, done: int, total: int | None) -> None:
+    """Progress where nobody asked for it."""
+
+
+def _within(stage: str, tell: Progress) -> Progress:
+    """Progress of what goes on inside a stage, told as 'stage: what'."""
+    return lambda what, done, total: tell(f"{stage}: {what}", done, total)
+
+
+def _with_parameter(error: UserError, name: str) -> UserError:
+    error.fields["parameter"] = name
+    return error
+
+
+def _check_task(task: Task | None) -> None:
+    if task is not None and not 1 <= task[0] <= task[1]:
+        raise UserError(
+            f"{parameter('task')} '{task[0]}/{task[1]}' is not i/N with i from 1 to N.",
+            "Give for instance 1/4, 2/4, 3/4 and 4/4 to four processes.",
+            code="bad-value",
+            parameter="task",
+        )
+
+
+def _check_numbers(**given: int | None) -> None:
+    """Refuse numbers that are too small or too large, by the parameter's name."""
+    for name, value in given.items():
+        least, most = SMALLEST_SIDE if name == "image_size" else 1, MOST_SHARDS if name == "shards" else None
+        if value is not None and (value < least or (most is not None and value > most)):
+            bounds = f"{least} or more" if most is None else f"between {least} and {most}"
+            raise UserError(
+                f"{parameter(name)} must be {bounds}, not {value}.",
+                "Give another number, or leave it out.",
+                code="bad-value",
+                parameter=name,
+            )
+
+
+def _check_hold_out(hold_out: float | None) -> None:
+    if hold_out is not None and not 0 < hold_out < MOST_HELD_OUT:
+        raise UserError(
+            f"{parameter('hold_out')} must lie between 0 and {MOST_HELD_OUT}, not at {hold_out:g}.",
+            "Give the fraction of the training pictures to evaluate on, such as 0.1.",
+            code="bad-value",
+            parameter="hold_out",
+        )
+
+
+def _geometry(source: str, model: str, preprocess: str, image_size: int | None) -> images.Geometry | None:
+    """How pictures of many sizes are resized and cropped; None if they are not."""
+    if image_size is None:
+        return None if images.small(source) else backbones.geometry_of(model, preprocess)
+    if images.small(source):
+        raise UserError(
+            f"The pictures of '{source}' all have one size already.",
+            f"Leave out {parameter('image_size')}: it is for pictures of many sizes. The model resizes these itself.",
+            code="conflict",
+            parameter="image_size",
+        )
+    own = backbones.geometry_of(model, preprocess)
+    if own is not None:
+        raise UserError(
+            f"'{model}' looks at squares of {own.crop} pixels.",
+            f"Leave out {parameter('image_size')}: it is for models that take any size. Or choose another "
+            f"{parameter('preprocess')}.",
+            code="conflict",
+            parameter="image_size",
+        )
+    return images.Geometry(resize=image_size, crop=image_size)
+
+
+def _limited(source: images.ImageSet, limit: int | None) -> images.ImageSet:
+    if limit is None:
+        return source
+    return replace(source, splits={name: split.spread(limit) for name, split in source.splits.items()})
+
+
+def _named_after(source: str) -> str:
+    """The data set's name. If the source is a format and a path, the name of the folder or file."""
+    kind, colon, path = source.partition(":")
+    if not colon:
+        return kind
+    place = Path(path).expanduser()
+    # A pattern takes its name from the folder, as in an import.
+    place = place if place.exists() else place.parent
+    name = place.resolve().stem if place.is_file() else place.resolve().name
+    return re.sub(r"[^\w.]+", "-", name).strip("-.") or kind
+
+
+def _name(after: str, model: str, pool: str | None, preprocess: str, hold_out: float | None, limit: int | None) -> str:
+    """A set's default name: its data set, its model, and what is not the default."""
+    parts = [after, model]
+    parts += [pool] if pool is not None else []
+    parts += [preprocess] if preprocess != backbones.PREPROCESS[0] else []
+    parts += [f"holdout{hold_out:g}"] if hold_out is not None else []
+    parts += [f"limit{limit}"] if limit is not None else []
+    return "-".join(parts)

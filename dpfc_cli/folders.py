@@ -3,6 +3,11 @@
 import os
 from pathlib import Path
 
+PARTIAL = ".partial"
+"""The end of a feature set's folder name while the set is being made."""
+LEDGER = ".ledger.sqlite"
+"""The end of the name of the ledger that lies beside a feature set."""
+
 
 def features_folder() -> Path:
     """The folder of the feature sets: $DPFC_FEATURES, or ./features."""

@@ -2,6 +2,7 @@
 
 import io
 import os
+import socket
 import subprocess
 import sys
 from dataclasses import replace
@@ -19,6 +20,7 @@ from dpfc_cli.features.manifest import Manifest
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.features.writer import FeatureWriter, Task
 from dpfc_cli.images import Geometry, ImageSet, open_images
+from dpfc_cli.sources.classes import class_names
 
 SQUARE = Geometry(resize=8, crop=8)
 
@@ -246,6 +248,89 @@ def _jpeg() -> bytes:
     return file.getvalue()
 
 
+SCATTER = {"model": "scattering", "pool": "mean", "image_size": 8}
+
+
+def test_extract_makes_a_set_finds_it_again_and_goes_on(pictures, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    stages: list[str] = []
+    made = extraction.extract(
+        "imagefolder:pictures",
+        **SCATTER,
+        shards=5,
+        progress=lambda stage, done, total: stages.append(stage.partition(":")[0]),
+    )
+    assert made.features is not None
+    assert made.folder == made.features.folder == Path("features/pictures-scattering-mean")
+    assert (made.was_complete, made.images, made.resumed) == (False, 72, None)
+    assert list(dict.fromkeys(stages)) == [extraction.OPENING, extraction.LOADING, extraction.EXTRACTING]
+    found = extraction.extract("imagefolder:pictures", **SCATTER, shards=5)
+    assert (found.was_complete, found.images, found.resumed) == (True, 0, None)
+    first = extraction.extract("imagefolder:pictures", **SCATTER, shards=5, out="parts", task=(1, 2))
+    assert (first.features, first.resumed) == (None, None)
+    second = extraction.extract("imagefolder:pictures", **SCATTER, shards=5, out=tmp_path / "features" / "parts")
+    assert (second.images, second.resumed) == (72 - first.images, 5)
+    assert files(second.folder) == files(made.folder)
+
+
+def test_interrupted_it_says_what_was_kept(pictures, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(extraction.backbones, "load", lambda *_, **__: Means(stop_at=4))
+    with pytest.raises(KeyboardInterrupt) as stopped:
+        extraction.extract("imagefolder:pictures", **SCATTER, shards=6, out="set")
+    kept = len(list(Path("features/set.partial").glob("*.h5")))
+    assert kept > 0
+    plural = "s" * (kept > 1)
+    assert stopped.value.__notes__ == [
+        f"{kept} finished shard{plural} kept in 'features/set.partial'. Run the same command to go on."
+    ]
+
+
+@pytest.mark.parametrize(
+    ("source", "options", "code", "parameter"),
+    [
+        ("digits", {"dtype": "int8"}, "unknown-name", "dtype"),
+        ("digits", {"on_error": "skip"}, "unknown-name", "on_error"),
+        ("digits", {"task": (3, 2)}, "bad-value", "task"),
+        ("digits", {"task": (0, 2)}, "bad-value", "task"),
+        ("digits", {"limit": 0}, "bad-value", "limit"),
+        ("digits", {"batch": -1}, "bad-value", "batch"),
+        ("digits", {"shards": 100_000}, "bad-value", "shards"),
+        ("digits", {"hold_out": 0.9}, "bad-value", "hold_out"),
+        ("digits", {"image_size": 32}, "conflict", "image_size"),
+        ("imagefolder:pictures", {"image_size": 7}, "bad-value", "image_size"),
+        ("imagefolder:pictures", {"model": "vit-b16", "image_size": 32}, "conflict", "image_size"),
+        ("imagefolder:pictures", {"on_error": "null"}, "conflict", "image_size"),
+        ("imagefolder:pictures", {"classes": 1}, "bad-value", "classes"),
+        ("imagefolder:pictures", {"classes": 99_999_999_999}, "bad-value", "classes"),
+        ("imagefolder:pictures", {"classes": ["a", "a"]}, "bad-value", "classes"),
+        ("imagefolder:pictures", {"classes": Path("nofile.txt")}, "missing", "classes"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_by_its_python_name_and_changes_nothing(
+    pictures, tmp_path, monkeypatch, source, options, code, parameter
+):
+    monkeypatch.chdir(tmp_path)
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(UserError) as caught:
+        extraction.extract(source, **options)
+    assert (caught.value.code, caught.value.fields["parameter"]) == (code, parameter)
+    assert "--" not in str(caught.value)
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_classes_are_a_number_names_or_a_file_of_names(tmp_path):
+    (tmp_path / "names.txt").write_text("flu\n\n cold \nrare\n")
+    assert class_names(None) is None
+    assert class_names(3) == ("0", "1", "2")
+    assert class_names(["flu", "cold"]) == ("flu", "cold")
+    for path in (tmp_path / "names.txt", str(tmp_path / "names.txt")):
+        assert class_names(path) == ("flu", "cold", "rare")
+    (tmp_path / "names.txt").write_bytes(b"\xff\xfe")
+    with pytest.raises(UserError, match="UTF-8"):
+        class_names(tmp_path / "names.txt")
+
+
 DISTRIBUTED = """
 import os, sys
 import jax
@@ -256,17 +341,19 @@ print(distributed(), flush=True)
 
 
 def test_under_jax_distributed_each_process_has_its_part():
-    import socket
-
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{free.getsockname()[1]}"
-    arguments = [sys.executable, "-c", DISTRIBUTED, address]
-    environment = {**os.environ, "JAX_PLATFORMS": "cpu"}
-    running = [
-        subprocess.Popen([*arguments, str(i)], stdout=subprocess.PIPE, text=True, env=environment) for i in (0, 1)
-    ]
-    assert [process.communicate(timeout=60)[0] for process in running] == ["(1, 2)\n", "(2, 2)\n"]
+    # All processes must know the coordinator's port beforehand, so it cannot choose one itself. We hold a port until
+    # they have ended: the system gives it to nobody else, and JAX's server may share it (SO_REUSEPORT). Our socket
+    # doesn't listen, so every connection reaches the coordinator.
+    with socket.socket(socket.AF_INET6 if socket.has_dualstack_ipv6() else socket.AF_INET) as held:
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        held.bind(("", 0))
+        address = f"127.0.0.1:{held.getsockname()[1]}"
+        arguments = [sys.executable, "-c", DISTRIBUTED, address]
+        environment = {**os.environ, "JAX_PLATFORMS": "cpu"}
+        running = [
+            subprocess.Popen([*arguments, str(i)], stdout=subprocess.PIPE, text=True, env=environment) for i in (0, 1)
+        ]
+        assert [process.communicate(timeout=60)[0] for process in running] == ["(1, 2)\n", "(2, 2)\n"]
 
 
 def test_by_itself_a_process_has_everything(monkeypatch):
@@ -274,4 +361,4 @@ def test_by_itself_a_process_has_everything(monkeypatch):
     monkeypatch.setenv("JAX_COORDINATOR_ADDRESS", "127.0.0.1:1")
     with pytest.raises(UserError, match="JAX_COORDINATOR_ADDRESS") as caught:
         extraction.distributed()
-    assert "--task" in caught.value.remedy
+    assert caught.value.fields["parameter"] == "task"

@@ -1,9 +1,12 @@
 """`dpfc`: the commands and how they end.
 
-Exit codes: 0 done; 2 the user can mend it; 1 a defect of ours; 130 stopped by Ctrl-C.
+Exit codes: 0 done; 2 the user can correct it; 1 a defect of dpfc; 130 stopped by Ctrl-C.
+
+`display` is imported inside functions: it looks at the output streams, and `main` may have to repair them first.
 """
 
 import functools
+import importlib
 import io
 import os
 import select
@@ -13,24 +16,27 @@ from collections.abc import Callable
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperCommand
 
-from dpfc_cli import __version__
+from dpfc_cli.cli.help import COMMANDS, Command, Group, flag_of, parameters
 from dpfc_cli.errors import UserError
+from dpfc_cli.version import __version__
 
 app = typer.Typer(
     name="dpfc",
+    cls=Group,
     help="Train an image classifier on sensitive pictures with a proof of differential privacy.",
     no_args_is_help=True,
-    add_completion=False,
-    rich_markup_mode="rich",
+    # Help is our own (`help`); errors look as `display.fail` shows them.
+    rich_markup_mode=None,
     # Locals would be private features.
     pretty_exceptions_enable=False,
     pretty_exceptions_show_locals=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
-    epilog="Start with: dpfc extract --dataset digits, dpfc train --epsilon 1, dpfc evaluate",
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    epilog="Start with: dpfc extract digits; dpfc train --epsilon 1; dpfc evaluate",
 )
 _verbose = False
+named: str | None = None
+"""The command that the line names; None where it is not known yet."""
 
 
 def _show_version(wanted: bool) -> None:
@@ -41,27 +47,37 @@ def _show_version(wanted: bool) -> None:
 
 @app.callback()
 def _common(
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show tracebacks of defects.")] = False,
+    quiet: Annotated[
+        bool, typer.Option("--quiet", "-q", help="Show no remarks and no progress, only results, warnings and errors.")
+    ] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show the traceback of a defect.")] = False,
     version: Annotated[
         bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version.")
     ] = False,
 ) -> None:
     global _verbose
-    _verbose = verbose
+    from dpfc_cli.cli import display
+
+    _verbose, display.quiet = verbose, quiet
 
 
 def command(
-    name: str, when_stopped: str = "Nothing was changed.", cls: type[TyperCommand] = TyperCommand
+    name: str, when_stopped: str = "Nothing was changed."
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Register a function as a command whose every ending is one of the exit codes. when_stopped: said after Ctrl-C."""
+    """Register a function as a command that always ends with one of the exit codes.
+
+    when_stopped: said after Ctrl-C, unless the KeyboardInterrupt has notes (`add_note`), which are said instead.
+    """
 
     def register(function: Callable[..., None]) -> Callable[..., None]:
+        parameters(function)
+
         @functools.wraps(function)
         def guarded(*args: Any, **kwargs: Any) -> None:
             try:
                 function(*args, **kwargs)
             except UserError as error:
-                _fail(*error.text(flag_of), error.exit_code)
+                _fail(*error.text(lambda parameter: flag_of(function, parameter)), error.exit_code)
             except KeyboardInterrupt as stopped:
                 _fail("Stopped.", " ".join(getattr(stopped, "__notes__", [when_stopped])), 130)
             except MemoryError:
@@ -79,15 +95,10 @@ def command(
                     1,
                 )
 
-        app.command(name, cls=cls)(guarded)
+        app.command(name, cls=Command)(guarded)
         return function
 
     return register
-
-
-def flag_of(name: str) -> str:
-    """A parameter as it is typed."""
-    return "--" + name.replace("_", "-")
 
 
 def _fail(what: str, remedy: str, code: int) -> None:
@@ -98,8 +109,9 @@ def _fail(what: str, remedy: str, code: int) -> None:
 
 
 class _Output(io.FileIO):
-    """Standard output or error, which takes whatever it is given: a training that is paid for does not end because a
-    line could not be written. failed: why one could not.
+    """Standard output or standard error. It accepts everything, even what it cannot write.
+
+    So a training that has spent its budget does not end because a line could not be written. failed: why it could not.
     """
 
     failed: OSError | None = None
@@ -108,12 +120,12 @@ class _Output(io.FileIO):
         try:
             taken = super().write(data)
             while taken is None:
-                # A reader who wants no writer to wait, and is late.
+                # The reader made the pipe non-blocking, and has not read yet.
                 select.select([], [self], [])
                 taken = super().write(data)
             return taken
         except BrokenPipeError:
-            # Whoever read it has gone, and misses nothing.
+            # The reader has ended, so nobody misses it.
             return len(data)
         except OSError as error:
             self.failed = error
@@ -121,15 +133,16 @@ class _Output(io.FileIO):
 
 
 def _output(name: str, descriptor: int) -> _Output:
-    """Put the stream `name` of `sys` upon an `_Output`; one that is closed leads nowhere, lest the next file that is
-    opened take its place.
+    """Make the stream `name` of `sys` write to an `_Output`.
+
+    A stream that is closed is led to /dev/null. Otherwise the next file that is opened would take its number.
     """
     stream = getattr(sys, name)
     if stream is None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), descriptor)
     raw = _Output(descriptor, "w", closefd=False)
     encoding, lines = stream.encoding if stream else "utf-8", name == "stderr" or raw.isatty()
-    # A character that a terminal does not know is no reason to end, either.
+    # A character that the terminal does not know does not end the command, either.
     setattr(sys, name, io.TextIOWrapper(io.BufferedWriter(raw), encoding, "replace", line_buffering=lines))
     return raw
 
@@ -141,10 +154,11 @@ def main() -> None:
         code = _run(sys.argv[1:])
     except KeyboardInterrupt:
         code = 130
-    # What is left is to say how it ended.
-    signal.signal(signal.SIGINT, lambda *_: os._exit(130))
+    # Only saying how it ended is left: a second Ctrl-C ends at once, unless the process was started to ignore Ctrl-C.
+    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
+        signal.signal(signal.SIGINT, lambda *_: os._exit(130))
     sys.stdout.flush()
-    # Of remarks that could not be written there is nobody to tell.
+    # Remarks that could not be written are not mentioned: there is no place left to do it.
     failed = results.failed
     if failed and not code:
         from dpfc_cli.cli import display
@@ -159,9 +173,12 @@ def main() -> None:
 
 def _run(words: list[str]) -> Any:
     """The exit code of a command line."""
-    # Each module registers its command when imported; what computes is imported inside the commands.
-    from dpfc_cli.cli import audit, budget, evaluate, extract, import_, statement, train  # noqa: F401
-
+    # A module registers its command when it is imported. A line that names a command needs only that one.
+    global named
+    name = next((word for word in words if not word.startswith("-")), "")
+    named = None if "_DPFC_COMPLETE" in os.environ else name
+    for module in [COMMANDS[name]] if name in COMMANDS else COMMANDS.values():
+        importlib.import_module(f"dpfc_cli.cli.{module}")
     try:
         if not _helped(words):
             app()
@@ -171,8 +188,9 @@ def _run(words: list[str]) -> Any:
 
 
 def _helped(words: list[str]) -> bool:
-    """Show a command's help where nothing else is asked for. Typer would import pydantic to parse the line, which is a
-    third of what such a line costs.
+    """Show a command's help, if the line asks for nothing else: whether it did.
+
+    Typer would import pydantic to parse the line, which takes a third of the time that such a line takes.
     """
     group: Any = typer.main.get_command(app)
     if len(words) != 2 or words[1] not in ("-h", "--help") or words[0] not in group.commands:

@@ -1,6 +1,11 @@
-"""Tables, remarks, progress and errors: results on stdout, everything else on stderr."""
+"""What the commands show: results go to stdout; remarks, progress, warnings and errors go to stderr.
+
+Text that comes from users or files (names of classes, files, folders) is never read as rich's markup, and characters
+that could command a terminal are replaced.
+"""
 
 import math
+import re
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -10,18 +15,24 @@ from typing import Protocol
 from rich.box import SIMPLE_HEAD
 from rich.cells import cell_len
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 out = Console(highlight=False, soft_wrap=not sys.stdout.isatty())
 err = Console(stderr=True, highlight=False, soft_wrap=not sys.stderr.isatty())
+quiet = False
+"""Whether remarks and progress are left out (`dpfc --quiet`)."""
 
 LINE_EVERY = 10.0
 """Seconds between progress lines where there is no terminal."""
 GAP = 2
-"""Between the columns of a table."""
+"""Spaces between the columns of a table."""
 NARROWEST = 16
-"""What a column of text is not squeezed below."""
+"""A column of text is not made narrower than this."""
+FINEST = 2
+"""The most decimals of a percentage."""
+_COMMANDING = re.compile("[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+"""Line ends, control characters, changes of the direction of writing, and halves of characters."""
 
 
 def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) -> None:
@@ -29,17 +40,17 @@ def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], lef
     numbers.
 
     On a terminal a text column that says the same in every row is said once, above. No cell is broken but the first
-    column's, between words; where that does not fit, each row is a block of lines.
+    column's, between words. Where the table does not fit, each row is a block of lines.
     """
     if not out.is_terminal:
         _plain(title, columns, rows, left)
         return
-    out.print(f"[bold]{escape(title)}[/bold]")
+    out.print(_text(title, "bold"))
     alike = [i for i in range(1, left) if len(rows) > 1 and len({row[i] for row in rows}) == 1]
     if alike:
-        out.print(escape("; ".join(f"{columns[i]}: {rows[0][i]}" for i in alike)))
+        out.print(_text("; ".join(f"{columns[i]}: {rows[0][i]}" for i in alike)))
     kept = [i for i in range(len(columns)) if i not in alike]
-    cells = [[line[i] for i in kept] for line in (columns, *rows)]
+    cells = [[_printable(line[i]) for i in kept] for line in (columns, *rows)]
     widths = [max(map(cell_len, column)) for column in zip(*cells, strict=True)]
     words = max(cell_len(word) for line in cells for word in line[0].split() or [""])
     if max(words, min(widths[0], NARROWEST)) + sum(widths[1:]) + GAP * (len(kept) - 1) > out.width:
@@ -48,26 +59,36 @@ def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], lef
         return
     drawn = _drawn()
     for i, column in zip(kept, cells[0], strict=True):
-        drawn.add_column(escape(column), justify="left" if i < left else "right", no_wrap=i > 0)
+        drawn.add_column(_text(column), justify="left" if i < left else "right", no_wrap=i > 0)
     for line in cells[1:]:
-        drawn.add_row(*map(escape, line))
+        drawn.add_row(*map(_text, line))
     out.print(drawn)
 
 
+def _printable(text: str) -> str:
+    """The text with � for line ends and characters that a terminal would act upon."""
+    return _COMMANDING.sub("�", text)
+
+
+def _text(text: str, style: str = "") -> Text:
+    """The text as it is: no markup, no emoji codes."""
+    return Text(_printable(text), style)
+
+
 def _drawn(header: bool = True) -> Table:
-    """An empty table, whose columns stand `GAP` apart."""
+    """An empty table. Its columns stand `GAP` apart."""
     return Table(show_header=header, box=SIMPLE_HEAD, show_edge=False, pad_edge=False, collapse_padding=True)
 
 
 def _lines(rows: Sequence[tuple[str, str]]) -> None:
     for name, value in rows:
-        out.print(f"[bold]{escape(name)}[/bold]: {escape(value)}" if name else "")
+        out.print(Text.assemble(_text(name, "bold"), ": ", _text(value)) if name else "")
 
 
 def _plain(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], left: int) -> None:
-    cells = [list(columns)] * any(columns) + [list(row) for row in rows]
+    cells = [[_printable(cell) for cell in row] for row in ([columns] * any(columns) + list(rows))]
     widths = [max(len(row[i]) for row in cells) for i in range(len(columns))]
-    print(f"# {title}")  # noqa: T201
+    print(f"# {_printable(title)}")  # noqa: T201
     for row in cells:
         line = [
             cell.ljust(w) if i < left else cell.rjust(w) for i, (cell, w) in enumerate(zip(row, widths, strict=True))
@@ -80,7 +101,7 @@ def facts(title: str, rows: Sequence[tuple[str, str]]) -> None:
     if not out.is_terminal:
         _plain(title, ("", ""), rows, 2)
         return
-    out.print(f"[bold]{escape(title)}[/bold]")
+    out.print(_text(title, "bold"))
     if max(cell_len(name) for name, _ in rows) + GAP + NARROWEST > out.width:
         _lines(rows)
         return
@@ -88,7 +109,7 @@ def facts(title: str, rows: Sequence[tuple[str, str]]) -> None:
     drawn.add_column(no_wrap=True, style="bold")
     drawn.add_column(overflow="fold")
     for name, value in rows:
-        drawn.add_row(escape(name), escape(value))
+        drawn.add_row(_text(name), _text(value))
     out.print(drawn)
 
 
@@ -110,66 +131,121 @@ def sigma(value: float) -> str:
     return f"{math.ceil(value * (1 - 1.1e-9) * 1e4) / 1e4:.4f}"
 
 
+def percentage(fraction: float, n: int, interval: tuple[float, float] | None = None) -> str:
+    """A fraction of n records in percent, with no more digits than the records carry: '91 %', '93.1 %'.
+
+    This is the one rule for the figures of an evaluation. The last digit shown is worth
+
+    - one record or more, for a fraction of n records is known to 1/n;
+    - a tenth of half the 95 % interval or more, for a finer digit would change from one test set to the next;
+    - 0.01 % or more, and 1 % or less.
+
+    So 150 records give no decimals, and 10,000 give one. Only a fraction of 0 or 1 is shown as 0 % or 100 %.
+    """
+    decimals = _decimals(n, interval)
+    step = 10.0**-decimals
+    shown = round(100 * fraction, decimals)
+    if 0 < fraction < 1:
+        shown = min(max(shown, step), 100 - step)
+    return f"{shown:.{decimals}f} %"
+
+
+def interval(found: tuple[float, float], n: int) -> str:
+    """A 95 % interval with the decimals of `percentage`, its ends rounded outwards: '86–95 %'."""
+    decimals = _decimals(n, found)
+    scale = 10**decimals
+    # What a float64 cannot tell from a round number is that number.
+    low, high = math.floor(100 * found[0] * scale + 1e-9) / scale, math.ceil(100 * found[1] * scale - 1e-9) / scale
+    return f"{low:.{decimals}f}–{high:.{decimals}f} %"
+
+
+def _decimals(n: int, interval: tuple[float, float] | None) -> int:
+    low, high = interval or (0, 0)
+    coarsest = 100 * max(1 / n, (high - low) / 2 / 10)
+    return max(d for d in range(FINEST + 1) if d == 0 or 10.0**-d >= coarsest * (1 - 1e-9))
+
+
 def say(text: str) -> None:
     """A remark on stderr."""
-    err.print(escape(text))
+    if not quiet:
+        err.print(_message(text))
 
 
 def warn(text: str) -> None:
     """A warning on stderr."""
-    err.print(f"[yellow]Warning:[/yellow] {escape(text)}")
+    err.print(Text.assemble(("Warning:", "yellow"), " ", _message(text)))
 
 
 def fail(what: str, remedy: str) -> None:
-    """An error on stderr: what and why, then what to do."""
-    err.print(f"[red]Error:[/red] {escape(what)}")
+    """An error on stderr: what is wrong and why, then what to do."""
+    err.print(Text.assemble(("Error:", "red"), " ", _message(what)))
     if remedy:
-        err.print(escape(remedy))
+        err.print(_message(remedy))
 
 
-class Meter(Protocol):
-    """Told how much is done so far. what: the stage, if there are several."""
-
-    def __call__(self, done: float, total: float, what: str | None = None) -> None: ...
+def _message(text: str) -> Text:
+    """A text of one line or several, as it is."""
+    return Text("\n".join(map(_printable, text.split("\n"))))
 
 
 Stages = Callable[[str, int, int | None], None]
+"""Told (the stage, how much of it is done, how much it is in all or None)."""
+
+
+class Meter(Protocol):
+    """Told how much is done so far. what: the stage, if there are several. unit: of the stage, if it has its own."""
+
+    def __call__(self, done: float, total: float, what: str | None = None, unit: str | None = None) -> None: ...
 
 
 @contextmanager
 def meter(what: str, unit: str) -> Iterator[Meter]:
-    """A progress bar with rate and time left on a terminal, a line now and then elsewhere. "B": bytes, shown as MB."""
+    """A progress bar with rate and time left on a terminal, a line now and then elsewhere.
+
+    what: the stage until another one is told. unit: what is counted. "B" is for bytes, which are shown as MB.
+    """
+    if quiet:
+        yield _nothing
+        return
     if not err.is_terminal:
         yield _Lines(what, unit)
         return
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
     columns = (
-        TextColumn("{task.description}"),
+        # A stage may have the name of a file: markup would take a part of it for a style.
+        TextColumn("{task.description}", markup=False),
         BarColumn(bar_width=20),
-        TextColumn("{task.fields[count]}"),
-        TextColumn("{task.fields[rate]}"),
+        TextColumn("{task.fields[count]}", markup=False),
+        TextColumn("{task.fields[rate]}", markup=False),
         TimeRemainingColumn(),
     )
     with Progress(*columns, console=err, transient=True) as progress:
-        task = progress.add_task(what, total=None, count="", rate="")
-        clock = _Clock(what)
+        task = progress.add_task(_printable(what), total=None, count="", rate="")
+        clock = _Clock(what, unit)
 
-        def advance(done: float, total: float, what: str | None = None) -> None:
-            if clock.turn(what):
-                progress.reset(task, description=escape(clock.what))
-            count = f"{_counted(done, unit)}/{_counted(total, unit) if total else '?'}"
-            rate = _rated(clock.rate(done), unit)
+        def advance(done: float, total: float, what: str | None = None, unit: str | None = None) -> None:
+            if clock.turn(what, unit):
+                progress.reset(task, description=_printable(clock.what))
+            known = done or total
+            count = f"{_counted(done, clock.unit)}/{_counted(total, clock.unit) if total else '?'}" if known else ""
+            rate = _rated(clock.rate(done), clock.unit) if known else ""
             progress.update(task, completed=done, total=total or None, count=count, rate=rate)
 
         yield advance
 
 
 @contextmanager
-def stages(what: str, unit: str) -> Iterator[Stages]:
-    """A meter for what has several stages, each told by name: (what, done, total or None). what: until the first."""
+def stages(what: str, unit: str, units: Callable[[str], str] | None = None) -> Iterator[Stages]:
+    """A meter as library functions want their `progress`. what: the stage until the first is told. units: the unit of
+    a stage; without it all stages count `unit`.
+    """
     with meter(what, unit) as advance:
-        yield lambda what, done, total: advance(done, total or 0, what)
+        yield lambda what, done, total: advance(done, total or 0, what, units(what) if units else unit)
+
+
+def _nothing(done: float, total: float, what: str | None = None, unit: str | None = None) -> None:
+    """No progress."""
 
 
 def _counted(value: float, unit: str) -> str:
@@ -183,17 +259,17 @@ def _rated(rate: float, unit: str) -> str:
 
 
 class _Clock:
-    """The rate of the stage at work."""
+    """The stage at work and its rate."""
 
-    def __init__(self, what: str) -> None:
-        self.what = what
+    def __init__(self, what: str, unit: str) -> None:
+        self.what, self.unit = what, unit
         self.started = time.monotonic()
 
-    def turn(self, what: str | None) -> bool:
+    def turn(self, what: str | None, unit: str | None) -> bool:
         """Begin another stage, unless it is the one at work."""
         if what is None or what == self.what:
             return False
-        self.what, self.started = what, time.monotonic()
+        self.what, self.unit, self.started = what, unit or self.unit, time.monotonic()
         return True
 
     def rate(self, done: float) -> float:
@@ -202,15 +278,15 @@ class _Clock:
 
 class _Lines:
     def __init__(self, what: str, unit: str) -> None:
-        self._clock, self._unit = _Clock(what), unit
+        self._clock = _Clock(what, unit)
         self._last = time.monotonic()
 
-    def __call__(self, done: float, total: float, what: str | None = None) -> None:
-        self._clock.turn(what)
+    def __call__(self, done: float, total: float, what: str | None = None, unit: str | None = None) -> None:
+        self._clock.turn(what, unit)
         now = time.monotonic()
         if now - self._last >= LINE_EVERY:
             self._last = now
-            rate, unit = self._clock.rate(done), self._unit
+            rate, unit = self._clock.rate(done), self._clock.unit
             left = f", {(total - done) / rate:,.0f} s left" if rate > 0 and total else ""
             of = f" of {_counted(total, unit)}" if total else ""
             size = " MB" if unit == "B" else ""

@@ -1,337 +1,316 @@
 """`dpfc extract`: pictures through a frozen backbone into a feature set."""
 
-import re
-import time
-from contextlib import closing
-from dataclasses import replace
+import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from dpfc_cli.backbones import BACKBONES, POOLINGS, PRECISIONS, PREPROCESS, UNPOOLED
 from dpfc_cli.cli import display, places
 from dpfc_cli.cli.app import command
-from dpfc_cli.cli.classes import class_names
+from dpfc_cli.cli.classes import typed_classes
 
 if TYPE_CHECKING:
-    from dpfc_cli.backbones import Backbone
-    from dpfc_cli.features.manifest import Manifest
-    from dpfc_cli.features.writer import FeatureWriter, Task
-    from dpfc_cli.images import Geometry, ImageSet
+    from dpfc_cli.features.reader import FeatureSet
 
-DTYPES = ("float16", "float32")
-ON_ERROR = ("refuse", "null")
-MOST_HELD_OUT = 0.9
-WHAT, HOW, WORK = "What", "How", "The work"
+SOURCES = "digits, mnist, fashion-mnist, cifar10, cifar100, imagenet, imagefolder:PATH, parquet:PATH or webdataset:PATH"
+WHAT, HOW, WORK = "Pictures", "Features", "Work"
 
 
-@command("extract", when_stopped="Finished shards are kept: run the same command to go on.")
+@command("extract", when_stopped="This run made nothing. What earlier runs finished is kept.")
 def extract(
-    dataset: Annotated[
-        str,
-        typer.Option(
-            help="digits, mnist, fashion-mnist, cifar10, cifar100, imagenet, imagefolder:PATH, parquet:PATH or "
-            "webdataset:PATH. The last two also take patterns, 'train-{0000..0099}.tar'.",
-            rich_help_panel=WHAT,
+    source: Annotated[
+        str | None,
+        typer.Argument(
+            help=f"The pictures: {SOURCES}. parquet and webdataset also take patterns, such as "
+            "'train-{0000..0099}.tar'.",
         ),
-    ],
-    model: Annotated[str, typer.Option(help=f"Backbone: {', '.join(BACKBONES)}.", rich_help_panel=WHAT)] = "scattering",
+    ] = None,
+    dataset: Annotated[
+        str | None, typer.Option(metavar="SOURCE", help="The same as SOURCE.", rich_help_panel=WHAT)
+    ] = None,
+    model: Annotated[
+        str, typer.Option(help=f"The backbone: {', '.join(BACKBONES)}.", rich_help_panel=HOW, metavar="NAME")
+    ] = "scattering",
     data_dir: Annotated[
         Path | None,
         typer.Option(
-            help="Local files of the data set: their folder or its parent. Otherwise they are downloaded.",
+            help="The folder of the data set's files, or its parent. Default: they are downloaded.",
             rich_help_panel=WHAT,
         ),
     ] = None,
     classes: Annotated[
         str | None,
         typer.Option(
-            help="For imagefolder, parquet and webdataset: the classes, a public fact; names (comma-separated, or a "
-            "file with one a line; of folders, all that there are), or for webdataset and parquet their number.",
+            help="The classes, a public fact, for imagefolder, parquet and webdataset: names between commas, or a file "
+            "with a name on each line. For folders name all that there are. For parquet and webdataset their number is "
+            "enough.",
             rich_help_panel=WHAT,
+            metavar="CLASSES",
         ),
     ] = None,
     limit: Annotated[
         int | None,
         typer.Option(
-            min=1, help="Only so many pictures of each split, from all over it: a trial.", rich_help_panel=WHAT
+            min=1,
+            help="For a trial: only this many pictures of each split, taken from all over it.",
+            rich_help_panel=WHAT,
         ),
     ] = None,
     hold_out: Annotated[
         float | None,
         typer.Option(
-            help="Where there is no test split: about this part of the training pictures becomes it, such as 0.1. "
+            help="If there is no test split: make one of about this fraction of the training pictures, such as 0.1. "
             "Each picture's own name decides (in parquet its place).",
             rich_help_panel=WHAT,
+            metavar="FRACTION",
         ),
     ] = None,
+    on_error: Annotated[
+        str,
+        typer.Option(
+            help="What to do with a picture that cannot be decoded, or a feature beyond the dtype. refuse: stop and "
+            "name it. null: keep it as a null record, which adds nothing to a training.",
+            rich_help_panel=WHAT,
+            metavar="NAME",
+        ),
+    ] = "refuse",
     weights: Annotated[
         str | None,
-        typer.Option(help="Checkpoint: a file, or hf:OWNER/NAME. Default: the model's own.", rich_help_panel=HOW),
+        typer.Option(
+            help="A checkpoint: a file, a folder, or hf:OWNER/NAME. Default: the model's published weights.",
+            rich_help_panel=HOW,
+            metavar="CHECKPOINT",
+        ),
     ] = None,
     pool: Annotated[
         str | None,
         typer.Option(
-            help=f"Which vector is the feature: {', '.join(POOLINGS)}. Default: the model's own; of scattering, none "
+            help=f"Which vector is the feature: {', '.join(POOLINGS)}. Default: the model's own. For scattering: none "
             f"for pictures of up to {UNPOOLED} pixels a side, mean for larger ones.",
             rich_help_panel=HOW,
+            metavar="NAME",
         ),
     ] = None,
     preprocess: Annotated[
-        str, typer.Option(help=f"Preprocessing: {', '.join(PREPROCESS)}.", rich_help_panel=HOW)
+        str,
+        typer.Option(
+            help=f"How pictures are resized and cropped for the model: {', '.join(PREPROCESS)}.",
+            rich_help_panel=HOW,
+            metavar="NAME",
+        ),
     ] = "paper",
     image_size: Annotated[
         int | None,
         typer.Option(
             min=8,
-            help="For models without a preprocessing of their own: resize and crop to this side.",
+            help="For models that take pictures of any size: resize and crop to this many pixels a side.",
             rich_help_panel=HOW,
+            metavar="PIXELS",
         ),
     ] = None,
     precision: Annotated[
-        str, typer.Option(help=f"Of the computation: {', '.join(PRECISIONS)}.", rich_help_panel=HOW)
-    ] = "float32",
-    dtype: Annotated[
-        str, typer.Option(help=f"Stored precision: {', '.join(DTYPES)}.", rich_help_panel=HOW)
-    ] = "float16",
-    on_error: Annotated[
         str,
         typer.Option(
-            help="A picture that cannot be decoded (or a feature beyond the dtype): refuse, or keep it as a null "
-            "record, which adds nothing to a training.",
-            rich_help_panel=HOW,
+            help=f"Precision of the computation: {', '.join(PRECISIONS)}.", rich_help_panel=HOW, metavar="NAME"
         ),
-    ] = "refuse",
+    ] = "float32",
+    dtype: Annotated[
+        str,
+        typer.Option(help="Precision of the stored features: float16, float32.", rich_help_panel=HOW, metavar="NAME"),
+    ] = "float16",
     out: Annotated[
         str | None,
         typer.Option(
-            help="Name (or path) of the feature set, which is repeated in its heads' cards. Default: DATASET-MODEL, or "
-            "FOLDER-MODEL.",
+            help="Name or path of the feature set. Its heads repeat the name. Default: DATASET-MODEL, or FOLDER-MODEL.",
             rich_help_panel=WORK,
+            metavar="SET",
         ),
     ] = None,
     batch: Annotated[
-        int | None, typer.Option(min=1, help="Pictures a step. Default: the model's.", rich_help_panel=WORK)
+        int | None,
+        typer.Option(min=1, help="Pictures per call of the model. Default: the model chooses.", rich_help_panel=WORK),
     ] = None,
     shards: Annotated[
-        int | None, typer.Option(min=1, max=99_999, help="Shards per split. Default: by size.", rich_help_panel=WORK)
+        int | None,
+        typer.Option(min=1, max=99_999, help="Files (shards) per split. Default: by size.", rich_help_panel=WORK),
     ] = None,
     task: Annotated[
         str | None,
         typer.Option(
-            help="i/N: make the i-th part of the shards, beside N-1 other processes or machines that share the "
-            "folder; the last to end completes the set. Default: by jax.distributed, if JAX_COORDINATOR_ADDRESS is "
-            "set.",
+            help="Make the I-th of N parts of the shards, beside N-1 other processes or machines that share the "
+            "folder. The last one to end completes the set. Default: what jax.distributed says, if "
+            "JAX_COORDINATOR_ADDRESS is set.",
             rich_help_panel=WORK,
+            metavar="I/N",
         ),
     ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Compute features of a data set's pictures and store them as a feature set.
 
-    Shards that an earlier, interrupted run finished are kept: the same command goes on where it stopped.
+    An interrupted run leaves the shards that it finished. The same command makes the others.
     """
-    from dpfc_cli import backbones, images
-    from dpfc_cli.errors import UserError, counted, unknown
+    from dpfc_cli import extraction, images
 
-    for kind, value, known in (
-        ("dtype", dtype, DTYPES),
-        ("precision", precision, PRECISIONS),
-        ("way to treat errors", on_error, ON_ERROR),
-    ):
-        if value not in known:
-            raise unknown(kind, value, known)
-    part = _task(task)
-    _check_part(hold_out)
-    # Known before a single byte is fetched or read.
-    backbones.check(model, pool, preprocess, weights)
-    named = class_names(classes)
-    images.check(dataset, data_dir, named)
-    geometry = _geometry(dataset, model, preprocess, image_size)
-    if on_error == "null" and geometry is None and not images.small(dataset):
-        raise UserError(
-            "Without a size to bring them to, the first picture would decide which others are null records.",
-            "Give --image-size, or leave out --on-error.",
-        )
-
-    from dpfc_cli import extraction
-    from dpfc_cli.features.writer import FeatureWriter, already_complete, asserted
-    from dpfc_cli.sources.classes import check_classes
-
-    part = part or extraction.distributed()
-    with display.stages("Opening the data set", "B" if images.small(dataset) else "files") as advance:
-        source = images.open_images(dataset, data_dir, geometry, named, advance)
-    check_classes(source.classes, source.origin == "inferred")
-    source = _limited(source if hold_out is None else images.held_out(source, hold_out), limit)
-    first = next(iter(source.splits.values()))
-    with display.stages("Loading the model", "B") as advance:
-        backbone = backbones.load(
-            model,
-            first.image_shape,
-            pool,
-            preprocess=preprocess,
+    wanted = _the_source(source, dataset)
+    part = _part(task)
+    units = {extraction.OPENING: "B" if images.small(wanted) else "files", extraction.LOADING: "B"}
+    units[extraction.EXTRACTING] = "images"
+    with display.stages(extraction.OPENING, "files", lambda stage: units[stage.partition(":")[0]]) as progress:
+        made = extraction.extract(
+            wanted,
+            model=model,
+            out=out,
+            data_dir=data_dir,
+            classes=typed_classes(classes),
+            limit=limit,
+            hold_out=hold_out,
             weights=weights,
-            batch=batch,
+            pool=pool,
+            preprocess=preprocess,
+            image_size=image_size,
             precision=precision,
-            prepared=first.prepared,
-            progress=advance,
+            dtype=dtype,
+            on_error=on_error,
+            batch=batch,
+            shards=shards,
+            task=part,
+            progress=progress,
         )
-    tolerant = on_error == "null"
-    options = {"spread": limit, "hold_out": hold_out, "on_error": on_error if tolerant else None}
-    identity = extraction.identity_of(source, backbone, dtype, geometry, **options)
-    manifest = extraction.manifest_of(source, backbone, dtype, identity)
-    if out is None:
-        own = pool in (None, backbones.own_pool(model, first.image_shape))
-        out = _name(_named_after(dataset), model, None if own else pool, preprocess, hold_out, limit)
-    folder = places.named(out)
-    if already_complete(folder, identity):
-        display.say(f"'{folder}' is complete already; delete it to make it anew.")
-        report(folder, asserted(folder, manifest))
-        return
-    rows = {name: split.n for name, split in source.splits.items()}
-    writer = FeatureWriter(
-        folder,
-        rows=rows,
-        dim=backbone.dim,
-        dtype=dtype,
-        labels_per_record=1,
-        identity=identity,
-        shards=shards,
-        task=part,
-        tolerant=tolerant,
-    )
-    with closing(writer):
-        if writer.resumed:
-            display.say(f"Going on with '{folder}': {counted(len(writer.missing), 'shard')} still to be made.")
-        _run(writer, source, backbone, tolerant)
-        finished = writer.finish(manifest)
-    if finished is None:
-        display.say("This part is done. The other parts are not: the last to end completes the set.")
-        return
-    report(folder, finished)
+    _remark(made)
+    report(made.folder, made.features, made=not made.was_complete, as_json=as_json)
 
 
-def _run(writer: "FeatureWriter", source: "ImageSet", backbone: "Backbone", tolerant: bool) -> None:
-    from dpfc_cli import extraction
-    from dpfc_cli.errors import counted
-
-    started = time.monotonic()
-    with display.meter("Extracting", "images") as advance:
-        count = extraction.run(writer, source, backbone, tolerant, advance)
-    taken = time.monotonic() - started
-    display.say(f"{counted(count, 'image')} in {taken:,.1f} s ({count / taken:,.0f} images/s).")
-
-
-def _check_part(hold_out: float | None) -> None:
+def _the_source(source: str | None, dataset: str | None) -> str:
+    """SOURCE or --dataset SOURCE."""
     from dpfc_cli.errors import UserError
 
-    if hold_out is not None and not 0 < hold_out < MOST_HELD_OUT:
+    if source is not None and dataset is not None:
         raise UserError(
-            f"--hold-out must lie between 0 and {MOST_HELD_OUT}, not at {hold_out:g}.",
-            "Give the part of the training pictures to evaluate on, such as 0.1.",
+            f"The pictures are named twice, as '{source}' and as --dataset '{dataset}'.",
+            "Name them once: dpfc extract SOURCE.",
+            code="conflict",
+            parameter="source",
         )
+    found = source if source is not None else dataset
+    if found is None:
+        raise UserError(
+            "No pictures are named.",
+            f"Write dpfc extract SOURCE. SOURCE is {SOURCES}.",
+            code="missing",
+            parameter="source",
+        )
+    return found
 
 
-def _task(task: str | None) -> "Task | None":
-    """(i, N) of 'i/N'."""
+def _part(task: str | None) -> tuple[int, int] | None:
+    """(i, N) of 'i/N'. That i is one of 1 to N is checked by the extraction."""
     from dpfc_cli.errors import UserError
 
     if task is None:
         return None
-    i, slash, count = task.partition("/")
-    if not (slash and i.isdecimal() and count.isdecimal() and 1 <= int(i) <= int(count)):
+    i, _, count = task.partition("/")
+    if not (i.isdecimal() and count.isdecimal()):
         raise UserError(
             f"--task '{task}' is not i/N with i from 1 to N.",
             "Give for instance 1/4, 2/4, 3/4 and 4/4 to four processes.",
+            code="bad-value",
+            parameter="task",
         )
     return int(i), int(count)
 
 
-def _geometry(dataset: str, model: str, preprocess: str, image_size: int | None) -> "Geometry | None":
-    """What pictures of many sizes are brought to."""
-    from dpfc_cli import backbones, images
-    from dpfc_cli.errors import UserError
-
-    if image_size is None:
-        return None if images.small(dataset) else backbones.geometry_of(model, preprocess)
-    if images.small(dataset):
-        raise UserError(
-            f"The pictures of '{dataset}' have one size already; an image size is for those of many.",
-            "Leave out --image-size; the backbone's own preprocessing resizes.",
-        )
-    own = backbones.geometry_of(model, preprocess)
-    if own is not None:
-        raise UserError(
-            f"'{model}' looks at squares of {own.crop} pixels; an image size is for models that look at any.",
-            "Leave out --image-size, or choose another --preprocess.",
-        )
-    return images.Geometry(resize=image_size, crop=image_size)
-
-
-def _limited(source: "ImageSet", limit: int | None) -> "ImageSet":
-    if limit is None:
-        return source
-    return replace(source, splits={name: split.spread(limit) for name, split in source.splits.items()})
-
-
-def _named_after(dataset: str) -> str:
-    """The data set's name; of one that is named with its place, the folder's or the file's."""
-    kind, colon, path = dataset.partition(":")
-    if not colon:
-        return kind
-    place = Path(path).expanduser()
-    # A pattern takes its name from the folder, as in import.
-    place = place if place.exists() else place.parent
-    name = place.resolve().stem if place.is_file() else place.resolve().name
-    return re.sub(r"[^\w.]+", "-", name).strip("-.") or kind
-
-
-def _name(after: str, model: str, pool: str | None, preprocess: str, hold_out: float | None, limit: int | None) -> str:
-    """What a set is called unless the user says otherwise: its data set, its model and what is not the default."""
-    parts = [after, model]
-    parts += [pool] if pool is not None else []
-    parts += [preprocess] if preprocess != PREPROCESS[0] else []
-    parts += [f"holdout{hold_out:g}"] if hold_out is not None else []
-    parts += [f"limit{limit}"] if limit is not None else []
-    return "-".join(str(part) for part in parts)
-
-
-def report(folder: Path, manifest: "Manifest") -> None:
-    """What a feature set is, as a table."""
+def _remark(made: Any) -> None:
+    """What an extraction did, on stderr."""
     from dpfc_cli.errors import counted
-    from dpfc_cli.training.warn import warnings_of_width
 
+    if made.was_complete:
+        return
+    if made.resumed is not None:
+        display.say(f"Went on with '{made.folder}': {counted(made.resumed, 'shard')} still to be made.")
+    rate = made.images / max(made.seconds, 1e-9)
+    display.say(f"{counted(made.images, 'image')} in {made.seconds:,.1f} s ({rate:,.0f} images/s).")
+    if made.features is None:
+        display.say("This part is done. The other parts are not: the last to end completes the set.")
+
+
+def report(folder: Path, features: "FeatureSet | None", *, made: bool, as_json: bool) -> None:
+    """What a feature set is. features: None if other processes still make it. made: whether it was made now."""
+    if as_json:
+        print(json.dumps(_json(folder, features, made)))  # noqa: T201
+    if features is None:
+        return
+    if not made:
+        display.say(f"'{folder}' is complete already; delete it to make it anew.")
+    if not as_json:
+        _show(features)
+    _advise(features)
+
+
+def _json(folder: Path, features: "FeatureSet | None", made: bool) -> dict[str, Any]:
+    """A feature set for programs. sha256: of the manifest's file."""
+    from dpfc_cli.features.manifest import MANIFEST
+    from dpfc_cli.files import sha256_of
+
+    if features is None:
+        return {"path": str(folder), "name": folder.name, "complete": False, "made": made}
+    manifest = features.manifest
+    return {
+        "path": str(folder),
+        "name": features.name,
+        "complete": True,
+        "made": made,
+        "sha256": sha256_of(folder / MANIFEST),
+        "fingerprint": manifest.fingerprint,
+        "records": {name: split.n for name, split in manifest.splits.items()},
+        "classes": list(manifest.classes),
+        "classes_from": manifest.origin,
+        "labels_per_record": manifest.labels_per_record,
+        "dim": manifest.dim,
+        "dtype": manifest.dtype,
+    }
+
+
+def _show(features: "FeatureSet") -> None:
+    """A feature set as a table."""
+    from dpfc_cli.errors import counted
+
+    manifest = features.manifest
+    imported = manifest.backbone.get("name") == "imported"
     splits = "; ".join(
         f"{name} {split.n:,} in {counted(len(split.shards), 'shard')}"
         for name, split in sorted(manifest.splits.items(), reverse=True)
     )
-    imported = manifest.backbone.get("name") == "imported"
     said = {
         "asserted": "asserted by you",
         "inferred": "inferred from the data: assert with --classes" + (" and --labels-per-record" if imported else ""),
     }
+    feature = manifest.backbone.get("feature") or f"pooling {manifest.backbone.get('pooling', 'unknown')}"
     origin = said.get(manifest.origin, "the data set's own")
+    labels = counted(manifest.labels_per_record, "label")
     display.facts(
-        f"Feature set {folder}",
+        f"Feature set {features.folder}",
         [
             ("backbone", str(manifest.backbone.get("name"))),
-            (
-                "feature",
-                f"{manifest.backbone.get('feature') or 'pooling ' + str(manifest.backbone.get('pooling', 'unknown'))}, "
-                f"{manifest.dim} dimensions, {manifest.dtype}",
-            ),
+            ("feature", f"{feature}, {manifest.dim} dimensions, {manifest.dtype}"),
             ("records", splits),
-            (
-                "classes",
-                f"{len(manifest.classes)} ({origin}); {counted(manifest.labels_per_record, 'label')} per record",
-            ),
+            ("classes", f"{len(manifest.classes)} ({origin}); {labels} per record"),
         ],
     )
-    for warning in warnings_of_width(manifest.dim):
+
+
+def _advise(features: "FeatureSet") -> None:
+    """Warnings about a feature set, and the next command."""
+    from dpfc_cli.training.warn import warnings_of_width
+
+    for warning in warnings_of_width(features.manifest.dim):
         display.warn(warning)
-    if "test" not in manifest.splits:
+    if "test" not in features.manifest.splits:
+        imported = features.manifest.backbone.get("name") == "imported"
         display.warn(
             "there is no test split for dpfc evaluate. "
             + ("Import test_x and test_y beside train_x and train_y." if imported else "Extract with --hold-out 0.1.")
         )
-    display.say(f"Next: dpfc train --epsilon 1 --features {places.said(folder)}")
+    display.say(f"Next: dpfc train --epsilon 1 --features {places.said(features.folder)}")

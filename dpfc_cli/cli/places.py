@@ -4,30 +4,10 @@ import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dpfc_cli.errors import UserError, parameter
 from dpfc_cli.folders import features_folder
 
 if TYPE_CHECKING:
     from dpfc_cli.features.reader import FeatureSet
-
-
-def named(out: str) -> Path:
-    """Where a feature set of that name is to lie: a path as given, or a bare name inside the features folder."""
-    from dpfc_cli.features.lookup import placed
-    from dpfc_cli.features.manifest import PARTIAL
-    from dpfc_cli.training.ledger import SUFFIX
-
-    if not out.strip():
-        raise UserError(f"{parameter('out')} is empty.", "Give the feature set a name.", parameter="out")
-    taken = next((suffix for suffix in (PARTIAL, SUFFIX) if Path(out).name.endswith(suffix)), None)
-    if taken is not None:
-        of = "unfinished sets" if taken == PARTIAL else "ledgers"
-        raise UserError(
-            f"'{out}' ends in {taken}, as the names of {of} do.",
-            f"Give the feature set another name: {parameter('out')}.",
-            parameter="out",
-        )
-    return placed(out)
 
 
 def said(folder: Path) -> str:

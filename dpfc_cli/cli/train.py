@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dpfc_cli.cli import display, places
+from dpfc_cli.cli import app, display, places
 from dpfc_cli.cli.app import command
 from dpfc_cli.folders import heads_folder
 from dpfc_cli.training.observer import Observer
@@ -35,7 +35,21 @@ PRIVACY, METHOD, RUN = "Privacy", "Method", "The run"
 
 
 def with_method_options(function: Callable[..., None]) -> Callable[..., None]:
-    """The command with every option that a method declares, each once, in place of its `**options`."""
+    """The command with every option that a method declares, each once, in place of its `**options`.
+
+    A line that names no command, or another one, does without them: importing the methods takes longer than all else
+    that `dpfc --help` does.
+    """
+    declared: Any = function
+    own = [each for each in inspect.signature(function).parameters.values() if each.kind != each.VAR_KEYWORD]
+    added = [_parameter(name, options) for name, options in _options().items()] if app.named in (None, "train") else []
+    declared.__signature__ = inspect.Signature([*own, *added])
+    declared.__annotations__ = {each.name: each.annotation for each in (*own, *added)}
+    return function
+
+
+def _options() -> "dict[str, dict[str, Option]]":
+    """For each option that has a flag, its declaration in each method that has it."""
     from dpfc_cli.methods import METHODS
 
     found: dict[str, dict[str, Option]] = {}
@@ -43,12 +57,7 @@ def with_method_options(function: Callable[..., None]) -> Callable[..., None]:
         for name, option in method.declared.items():
             if not option.hidden:
                 found.setdefault(name, {})[method.name] = option
-    declared: Any = function
-    own = [each for each in inspect.signature(function).parameters.values() if each.kind != each.VAR_KEYWORD]
-    added = [_parameter(name, options) for name, options in found.items()]
-    declared.__signature__ = inspect.Signature([*own, *added])
-    declared.__annotations__ = {each.name: each.annotation for each in (*own, *added)}
-    return function
+    return found
 
 
 def _parameter(name: str, options: "dict[str, Option]") -> inspect.Parameter:
@@ -193,7 +202,7 @@ def train(
     from dpfc_cli.training.request import requested
     from dpfc_cli.training.train import finish, plan
 
-    given = {name: value for name, value in options.items() if value not in (None, False)}
+    given = {name: value for name, value in options.items() if value is not None and value is not False}
     if "budget_split" in given:
         given["budget_split"] = _fractions(given["budget_split"])
     found, others = places.feature_set(features)

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from dpfc_cli.errors import GUARDED, UserError, parameter
-from dpfc_cli.features.tables import Table, Tables, checked
+from dpfc_cli.features.table import Table, Tables, checked
 from dpfc_cli.sources.label_columns import hub_class_names
 from dpfc_cli.sources.label_columns import label_column as usual_label
 from dpfc_cli.sources.split_files import TEST_SPLITS, files_by_split

@@ -7,44 +7,55 @@ import hashlib
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
 from dpfc_cli.errors import GUARDED, UserError, parameter, unknown
+from dpfc_cli.features.lookup import new_folder
 from dpfc_cli.features.manifest import DTYPES, Manifest
 from dpfc_cli.features.reader import FeatureSet
-from dpfc_cli.features.tables import Table, opened
-from dpfc_cli.features.writer import FeatureWriter, already_complete, asserted
-from dpfc_cli.sources.classes import Origin, check_classes, inferred_classes
+from dpfc_cli.features.table import Table
+from dpfc_cli.features.tables import opened
+from dpfc_cli.features.writer import FeatureWriter, already_complete, asserted, kept
+from dpfc_cli.sources.classes import Origin, check_classes, class_names, inferred_classes
 
 ROWS = 4_096
 Progress = Callable[[str, int, int | None], None]
 """Called as progress(stage, done, total)."""
 
 
+class Imported(NamedTuple):
+    """What an import did. features: the set. made: whether it was made now; False if it was complete before."""
+
+    features: FeatureSet
+    made: bool
+
+
 def import_features(
     path: str | Path,
-    out: str | Path,
+    out: str | Path | None = None,
     *,
-    classes: Sequence[str] | None = None,
+    classes: int | Sequence[str] | Path | None = None,
     labels_per_record: int | None = None,
     dtype: str | None = None,
     shards: int | None = None,
     progress: Progress | None = None,
     column: str | None = None,
     label_column: str | None = None,
-) -> tuple[FeatureSet, bool]:
+) -> Imported:
     """Make a feature set of the features in a file or a folder.
 
-        features, made = import_features("embeddings.npz", "features/texts", classes=["spam", "ham"])
+        texts = import_features("embeddings.npz", "texts", classes=["spam", "ham"]).features
 
     The number of classes and the most labels of a record are treated as public facts. Assert both. What you leave out
     is inferred from the data, and the manifest says so.
 
     Args:
         path: the source: a file, a folder, or a pattern of parquet files.
-        out: the folder of the set to be made.
-        classes: the names of the classes; by default those in the source, otherwise they are inferred from the labels.
+        out: the folder of the set to be made, or its name in the features folder. Default: named after the source.
+        classes: the number or the names of the classes, or the path of a file with a name on each line; by default the
+            names in the source, otherwise they are inferred from the labels.
         labels_per_record: the most labels that a record can have.
         dtype: "float16" or "float32"; by default that of the source ("float32" for float64).
         shards: the number of shards per split; by default it depends on the size.
@@ -59,17 +70,19 @@ def import_features(
         UserError: something cannot be imported. No finished set is left behind then.
 
     """
-    path, out = Path(path), Path(out)
+    path = Path(path)
+    out = new_folder(_name(path) if out is None else out)
     _check_parameters(labels_per_record, dtype, shards)
+    asserted_names = class_names(classes)
     with opened(path, column, label_column) as source:
         tables = source.splits
         width = max(table.y.shape[1] for table in tables.values())
         origin: Origin = "inferred"
-        if classes or source.classes:
-            origin = "asserted" if classes else "data set"
+        if asserted_names or source.classes:
+            origin = "asserted" if asserted_names else "data set"
             counted = any(table.counted for table in tables.values())
             origin = origin if labels_per_record or (width == 1 and not counted) else "inferred"
-        names = tuple(classes) if classes else source.classes
+        names = asserted_names or source.classes
         _check_labels(tables, len(names) if names else None)
         k = labels_per_record or width
         if k < width:
@@ -98,7 +111,7 @@ def import_features(
         )
         if already_complete(out, identity):
             asserted(out, wanted)
-            return FeatureSet(out), False
+            return Imported(FeatureSet(out), made=False)
         writer = FeatureWriter(
             out,
             rows={split: table.n for split, table in tables.items()},
@@ -108,11 +121,21 @@ def import_features(
             identity=identity,
             shards=shards,
         )
-        with closing(writer):
-            _write(writer, tables, k, progress)
-            finished = writer.finish(wanted)
+        try:
+            with closing(writer):
+                _write(writer, tables, k, progress)
+                finished = writer.finish(wanted)
+        except KeyboardInterrupt as stopped:
+            stopped.add_note(kept(out))
+            raise
     assert finished is not None, "a writer that works alone finishes the set"
-    return FeatureSet(out), True
+    return Imported(FeatureSet(out), made=True)
+
+
+def _name(path: Path) -> str:
+    """The name of a set that is made of a source: that of the file or the folder. A pattern has its folder's."""
+    named = path if path.exists() else path.parent
+    return named.resolve().stem if named.is_file() else named.resolve().name
 
 
 def _check_parameters(labels_per_record: int | None, dtype: str | None, shards: int | None) -> None:

@@ -4,9 +4,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from dpfc_cli.errors import UserError, parameter
-from dpfc_cli.features.manifest import MANIFEST, PARTIAL
+from dpfc_cli.features.manifest import MANIFEST
 from dpfc_cli.features.reader import FeatureSet
-from dpfc_cli.folders import features_folder
+from dpfc_cli.folders import LEDGER, PARTIAL, features_folder
 
 
 def open_features(given: str | Path | None = None) -> FeatureSet:
@@ -59,6 +59,27 @@ def placed(name: str | Path) -> Path:
     """The folder that a new set of that name gets: a path stays as it is, a bare name lies in the features folder."""
     path = Path(name)
     return path if path.parent != Path() or path.is_absolute() else features_folder() / path
+
+
+def new_folder(name: str | Path) -> Path:
+    """The folder of a set that is to be made: as `placed`, if the name can be that of a set.
+
+    Raises:
+        UserError: the name is empty, or ends as the names of unfinished sets or of ledgers do.
+
+    """
+    if not str(name).strip():
+        raise UserError(f"{parameter('out')} is empty.", "Give the feature set a name.", parameter="out")
+    ends = {PARTIAL: "unfinished sets", LEDGER: "ledgers"}
+    taken = next((suffix for suffix in ends if Path(name).name.endswith(suffix)), None)
+    if taken is not None:
+        raise UserError(
+            f"'{name}' ends in {taken}, as the names of {ends[taken]} do.",
+            f"Give the feature set another name: {parameter('out')}.",
+            parameter="out",
+            path=str(name),
+        )
+    return placed(name)
 
 
 def newest(folder: Path) -> FeatureSet:

@@ -16,8 +16,6 @@ from dpfc_cli.errors import UserError
 from dpfc_cli.sources.classes import Origin
 
 MANIFEST = "manifest.json"
-PARTIAL = ".partial"
-"""The end of the folder's name while the set is being made."""
 VERSION = 1
 DTYPES = ("float16", "float32")
 """The precisions in which features are stored."""

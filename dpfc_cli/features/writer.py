@@ -35,9 +35,10 @@ import h5py
 import numpy as np
 
 from dpfc_cli import files
-from dpfc_cli.errors import GUARDED, UserError, parameter
+from dpfc_cli.errors import GUARDED, UserError, counted, parameter
 from dpfc_cli.features.locks import PATIENCE, ReplacedError, claimed, locked, locked_soon
-from dpfc_cli.features.manifest import MANIFEST, PARTIAL, Manifest, Shard, SplitFacts, load
+from dpfc_cli.features.manifest import MANIFEST, Manifest, Shard, SplitFacts, load
+from dpfc_cli.folders import PARTIAL
 
 SETTINGS = "settings.json"
 SHARD_BYTES = 128 * 2**20
@@ -465,3 +466,14 @@ def asserted(folder: Path, wanted: Manifest) -> Manifest:
         manifest = replace(manifest, origin=wanted.origin, classes=wanted.classes)
         files.replace(folder / MANIFEST, manifest.to_json().encode())
     return manifest
+
+
+def kept(folder: Path) -> str:
+    """What there is of a feature set after its making was stopped, in a sentence, and what to do next."""
+    partial = folder.with_name(folder.name + PARTIAL)
+    if (folder / MANIFEST).exists():
+        return f"'{folder}' is complete."
+    made = len(list(partial.glob("*.h5")))
+    if not made:
+        return "No shard was finished, so nothing was kept. Run the same command to begin again."
+    return f"{counted(made, 'finished shard')} kept in '{partial}'. Run the same command to go on."

@@ -1,7 +1,7 @@
-"""How good a head is on a labelled split: top-1, top-5, per class, and mean average precision for label sets.
+"""How good a head is on a labelled split: top-1, top-5 and per class, and the average precision for sets of labels.
 
-These figures are computed on raw records without noise. On a test split that is what they are for; on the private
-training split they would leak, so the command line warns.
+The figures are computed from the raw records, without noise. A test split is there for that. On the private training
+split they would leak, so `dpfc_cli.evaluation` warns.
 """
 
 import math
@@ -13,45 +13,73 @@ import numpy as np
 from dpfc_cli.heads.head import Head
 
 Blocks = Iterator[tuple[int, np.ndarray, np.ndarray]]
+BEST = 5
+"""A record is a top-5 hit if one of its labels is among the five best classes."""
+Z = 1.959963984540054
+"""The standard normal distribution has 95 % of its mass between −Z and Z."""
+CHUNK_NUMBERS = 2**26
+"""How many scores `average_precisions` holds at once: half a gigabyte."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Scores:
-    """n: labelled records scored. top1, top5: fractions of 1. rows, hits: records and top-1 hits per class."""
+    """Counts over the labelled records of a split.
+
+    n: labelled records. top1, top5: how many of them are hits. rows, hits: (m,), per class the records that have it as
+    a label, and how many of those have it as their best class.
+    """
 
     n: int
-    top1: float
-    top5: float
+    top1: int
+    top5: int
     rows: np.ndarray
     hits: np.ndarray
 
 
 def score(head: Head, blocks: Blocks) -> Scores:
-    """Score a head. A record counts as right if its best class (or one of its best five) is among its labels.
+    """Score a head. A record is a top-1 hit if its best class (top-5: one of its best five) is among its labels.
 
-    Ties go to the lower class number. Records without a label are not counted.
+    Of equal scores the lower class number wins. Records without a label are not counted.
     """
     m = head.weight.shape[1]
     rows, hits = np.zeros(m, np.int64), np.zeros(m, np.int64)
-    n = first = fifth = 0
+    n = top1 = top5 = 0
     for _, x, y in _labelled(blocks):
-        scores = head.scores(x)
-        order = np.argsort(-scores, axis=1, kind="stable")[:, :5]
+        order = np.argsort(-head.scores(x), axis=1, kind="stable")[:, :BEST]
         right = (order[:, :, None] == y[:, None, :]).any(axis=2)
-        n, first, fifth = n + len(y), first + int(right[:, 0].sum()), fifth + int(right.any(axis=1).sum())
+        n, top1, top5 = n + len(y), top1 + int(right[:, 0].sum()), top5 + int(right.any(axis=1).sum())
         sets = (y[:, :, None] == np.arange(m)).any(axis=1)
         rows += sets.sum(axis=0)
         hits += np.bincount(order[right[:, 0], 0], minlength=m)
-    return Scores(n, first / max(n, 1), fifth / max(n, 1), rows, hits)
+    return Scores(n=n, top1=top1, top5=top5, rows=rows, hits=hits)
 
 
-CHUNK_NUMBERS = 2**26
-"""Scores held at once by `average_precisions`: half a gigabyte."""
+def wilson(hits: int, n: int) -> tuple[float, float]:
+    """The 95 % Wilson score interval of a probability of which `hits` of n independent trials succeeded.
+
+    It holds every p for which hits/n lies within Z standard deviations √(p(1−p)/n) of p (Wilson 1927). It lies in
+    [0, 1]. Unlike p̂ ± Z·√(p̂(1−p̂)/n) it is sound for few trials and near 0 and 1.
+    """
+    p, weight = hits / n, Z**2 / n
+    centre, half = p + weight / 2, Z * math.sqrt(p * (1 - p) / n + weight / (4 * n))
+    # At 0 and n one end is exact, and rounding must not move it.
+    low = 0.0 if hits == 0 else (centre - half) / (1 + weight)
+    high = 1.0 if hits == n else (centre + half) / (1 + weight)
+    return low, high
 
 
 def average_precisions(head: Head, stream: Callable[[], Blocks], n: int) -> np.ndarray:
-    """Average precision of every class, for label sets: Σ (R_i − R_{i−1})·P_i over the distinct scores. NaN without a
-    positive. The split is streamed once for every chunk of classes that fits into memory.
+    """The average precision of every class: Σ (R_i − R_{i−1})·P_i over the distinct scores, recall R and precision P.
+
+    Args:
+        head: what is scored.
+        stream: gives the split's blocks anew at every call. It is called once for every chunk of classes whose scores
+            fit into memory.
+        n: the split's records.
+
+    Returns:
+        (m,); NaN for a class that no record has.
+
     """
     m = head.weight.shape[1]
     width = max(1, min(m, CHUNK_NUMBERS // max(n, 1)))

@@ -4,6 +4,8 @@ The list of classes is a public fact. The data set defines it, or the operator a
 inferred from the labels. Inferred classes depend on the records, so every card says that they were inferred.
 """
 
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Literal
 
 from dpfc_cli.errors import GUARDED, UserError, parameter
@@ -13,6 +15,9 @@ Origin = Literal["data set", "asserted", "inferred"]
 
 MOST_INFERRED = 100_000
 """The most classes that are inferred. Otherwise one damaged label could make dpfc allocate any amount of memory."""
+MOST_ASSERTED = 9_999_999
+"""The most classes. It keeps a mistyped number from taking all memory."""
+_NAMES = "Give a number, two or more names, or a file with a name on each line."
 
 
 def inferred_classes(largest_label: int) -> tuple[str, ...]:
@@ -59,3 +64,58 @@ def check_classes(classes: tuple[str, ...], inferred: bool) -> None:
             code="bad-value",
             parameter="classes",
         )
+
+
+def class_names(given: int | Sequence[str] | Path | None) -> tuple[str, ...] | None:
+    """The names of the classes.
+
+    Args:
+        given: how many classes there are (they are then called "0", "1" and so on), their names, or the path of a UTF-8
+            file with a name on each line. None: nothing is asserted.
+
+    Returns:
+        Two or more different names; None for None.
+
+    Raises:
+        UserError: the names are fewer than two, not different or empty, or the file cannot be read.
+
+    """
+    if given is None:
+        return None
+    if isinstance(given, int):
+        if given > MOST_ASSERTED:
+            raise _refused(f"{given} classes are more than dpfc takes.")
+        names = tuple(map(str, range(given)))
+    elif isinstance(given, str | Path):
+        names = _read(Path(given))
+    else:
+        names = tuple(given)
+    if len(names) < 2 or len(set(names)) < len(names) or not all(isinstance(name, str) and name for name in names):
+        raise _refused(f"{parameter('classes')} must give two or more different names.")
+    return names
+
+
+def _read(path: Path) -> tuple[str, ...]:
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except FileNotFoundError as error:
+        raise UserError(
+            f"There is no file '{path}', and one name is no list of classes.",
+            _NAMES,
+            code="missing",
+            parameter="classes",
+            path=str(path),
+        ) from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(
+            f"'{path}' cannot be read as a list of names.",
+            "Give UTF-8 text with a name on each line.",
+            code="unreadable",
+            parameter="classes",
+            path=str(path),
+        ) from error
+    return tuple(line.strip() for line in lines if line.strip())
+
+
+def _refused(what: str) -> UserError:
+    return UserError(what, _NAMES, code="bad-value", parameter="classes")

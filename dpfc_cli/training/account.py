@@ -6,8 +6,8 @@ from typing import Any
 
 from dpfc_cli.errors import UserError, parameter
 from dpfc_cli.features.manifest import MANIFEST, load
+from dpfc_cli.folders import LEDGER
 from dpfc_cli.training.ledger import (
-    SUFFIX,
     Entry,
     Receipt,
     composes_exactly,
@@ -98,7 +98,7 @@ def account_of(ledger: Path) -> Account:
     folder = ledger.with_name(_name(ledger))
     if (folder / MANIFEST).exists():
         records.add(records_of(load(folder)))
-    others = {path: read(path) for path in sorted(set(ledger.parent.glob(f"*{SUFFIX}")) - {ledger})}
+    others = {path: read(path) for path in sorted(set(ledger.parent.glob(f"*{LEDGER}")) - {ledger})}
     linked = tuple((_name(path), row) for path, rows in others.items() for row in rows if row.records in records)
     counted = {name for name, _ in linked}
     return Account(
@@ -112,7 +112,7 @@ def account_of(ledger: Path) -> Account:
 def newest_ledger(folder: Path) -> Path:
     """The ledger in a folder of feature sets that was charged last. UserError where there is none."""
     # A set may be a link to a folder elsewhere: its ledger then lies there.
-    found = {ledger_path(p.parent) for p in folder.glob(f"*/{MANIFEST}")} | set(folder.glob(f"*{SUFFIX}"))
+    found = {ledger_path(p.parent) for p in folder.glob(f"*/{MANIFEST}")} | set(folder.glob(f"*{LEDGER}"))
     found = {p.resolve() for p in found if p.exists()}
     if not found:
         raise UserError(
@@ -126,4 +126,4 @@ def newest_ledger(folder: Path) -> Path:
 
 
 def _name(ledger: Path) -> str:
-    return ledger.name.removesuffix(SUFFIX)
+    return ledger.name.removesuffix(LEDGER)

@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import dpfc_cli
 from dpfc_cli.errors import UserError, parameter
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.heads import head as heads
@@ -18,6 +17,7 @@ from dpfc_cli.training.calibrate import Calibrated
 from dpfc_cli.training.ledger import Entry, records_of
 from dpfc_cli.training.request import SPLIT
 from dpfc_cli.trust.statement import EXACT, SAMPLED, hold_out_of
+from dpfc_cli.version import __version__
 
 SUFFIXES: Mapping[Claim, str] = {
     "private": heads.PRIVATE,
@@ -77,7 +77,7 @@ def card_of(calibrated: Calibrated, features: FeatureSet, at: str, solution: Sol
             "backbone": manifest.backbone,
             "hold_out": hold_out_of(manifest),
         },
-        "versions": {"dpfc": dpfc_cli.__version__},
+        "versions": {"dpfc": __version__},
         **({} if public is None else {"public_features": dict(public.origin)}),
         **({} if calibrated.tuning is None else {"tuning": dict(calibrated.tuning)}),
         **({} if solution.converged is None else {"converged": solution.converged}),

@@ -7,7 +7,6 @@ from pathlib import Path
 from dpfc_cli.heads import head as heads
 from dpfc_cli.privacy.curator import BlockStream, Records
 from dpfc_cli.training import ledger
-from dpfc_cli.training.account import Account
 from dpfc_cli.training.card import entry_of
 from dpfc_cli.training.check import Checked
 from dpfc_cli.training.ledger import Receipt
@@ -29,11 +28,6 @@ class Charged(Records):
     def stream(self) -> BlockStream:
         """The private records, block by block."""
         return self.checked.features.stream(SPLIT)
-
-    @property
-    def account(self) -> Account:
-        """What was spent on these records, with this training."""
-        return self.checked.account.after(self.receipt)
 
 
 def charge(checked: Checked) -> Charged:

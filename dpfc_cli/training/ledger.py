@@ -11,18 +11,18 @@ import math
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Literal
 
 from dpfc_cli.errors import Code, UserError
 from dpfc_cli.features.manifest import Manifest
+from dpfc_cli.folders import LEDGER
 from dpfc_cli.privacy.accounting import Claim, epsilon_for
 from dpfc_cli.privacy.poisson import Sampled
 from dpfc_cli.privacy.poisson import epsilon_for as poisson_epsilon
 
 State = Literal["charged", "written", "stopped"]
-SUFFIX = ".ledger.sqlite"
 _LATER = {"state": "TEXT NOT NULL DEFAULT 'charged'", "sha256": "TEXT"}
 """Columns that the first ledgers did not have."""
 _SCHEMA = f"""
@@ -86,7 +86,7 @@ def records_of(manifest: Manifest, split: str = "train") -> str:
 def ledger_path(feature_set: Path) -> Path:
     """The ledger of a feature set. It lies beside the set's real folder, so it outlives the set."""
     resolved = feature_set.resolve()
-    return resolved.with_name(resolved.name + SUFFIX)
+    return resolved.with_name(resolved.name + LEDGER)
 
 
 def charge(path: Path, entry: Entry) -> Receipt:
@@ -108,8 +108,10 @@ def charge(path: Path, entry: Entry) -> Receipt:
     return Receipt(ledger=path, number=number, entry=entry, entries=tuple(entries.values()))
 
 
-def settle(receipt: Receipt, state: State, head: str | None = None, sha256: str | None = None) -> None:
-    """Write down what became of a training that was charged. UserError where the ledger cannot be written.
+def settle(receipt: Receipt, state: State, head: str | None = None, sha256: str | None = None) -> Receipt:
+    """Write down what became of a training that was charged: the receipt with the rows as they are then.
+
+    Raises UserError where the ledger cannot be written.
 
     head: the name of the file that was really written. sha256: of its bytes.
     """
@@ -118,6 +120,8 @@ def settle(receipt: Receipt, state: State, head: str | None = None, sha256: str 
             "UPDATE trainings SET state = ?, head = ?, sha256 = ? WHERE id = ?",
             (state, head or receipt.entry.head, sha256, receipt.number),
         )
+        entries = dict(_rows(connection))
+    return replace(receipt, entry=entries[receipt.number], entries=tuple(entries.values()))
 
 
 def read(path: Path) -> list[Entry]:

@@ -1,7 +1,7 @@
 """The training itself: records are summed, noised and released, and the head is written."""
 
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from dpfc_cli.errors import UserError
@@ -22,18 +22,15 @@ from dpfc_cli.training.observer import Observer
 class Trained:
     """A training that ended with a head.
 
-    path: where the head was written; not always where it was to be, see `heads.save`. sha256: of that file.
+    path: where the head was written; not always where it was to be, see `heads.save`. sha256: of that file. spent: all
+    trainings on these records, this one included, as far as the ledgers know.
     """
 
     charged: Charged
     head: Head
     path: Path
     sha256: str
-
-    @property
-    def spent(self) -> Account:
-        """All trainings on these records, this one included, as far as the ledgers know."""
-        return self.charged.account
+    spent: Account
 
 
 def run(charged: Charged, observer: Observer) -> Trained:
@@ -59,12 +56,13 @@ def run(charged: Charged, observer: Observer) -> Trained:
         raise
     finally:
         charged.temporary.unlink(missing_ok=True)
-    digest = sha256_of(path)
+    digest, receipt = sha256_of(path), charged.receipt
     try:
-        ledger.settle(charged.receipt, "written", path.name, digest)
+        receipt = ledger.settle(receipt, "written", path.name, digest)
     except UserError as error:
         observer.warn(f"The head is written, but the ledger's row does not say so. {error.what}")
-    return Trained(charged=charged, head=head, path=path, sha256=digest)
+    spent = checked.account.after(receipt)
+    return Trained(charged=charged, head=replace(head, path=path), path=path, sha256=digest, spent=spent)
 
 
 def oracle_of(charged: Charged, progress: Progress) -> Oracle:

@@ -23,7 +23,6 @@ from typing import Any
 
 import numpy as np
 
-import dpfc_cli
 from dpfc_cli.errors import UserError, parameter
 from dpfc_cli.features.reader import Blocks, FeatureSet, cut
 from dpfc_cli.heads.head import Head
@@ -37,6 +36,7 @@ from dpfc_cli.training.calibrate import Calibrated, with_options
 from dpfc_cli.training.check import check_memory
 from dpfc_cli.training.public import check_other
 from dpfc_cli.training.request import SPLIT
+from dpfc_cli.version import __version__
 
 RUNS = 5
 """Of a point that is compared with the defaults, beside the first."""
@@ -122,7 +122,7 @@ class Trials:
         """Of everything that a trial's score depends on."""
         manifest = self.known.manifest
         said = {
-            "dpfc": dpfc_cli.__version__,
+            "dpfc": __version__,
             "features": manifest.fingerprint,
             "records": manifest.source["identity"]["listing"],
             "rows": {name: split.n for name, split in manifest.splits.items()},

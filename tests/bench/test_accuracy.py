@@ -11,7 +11,7 @@ from bench import ablation, accuracy, cells, recipe, reproduction, synthetic
 from bench.cells import Cell
 from bench.sets import load
 from bench.synthetic import Family
-from dpfc_cli.methods import whitened
+from dpfc_cli.methods import METHODS
 from dpfc_cli.privacy.facts import Facts
 from dpfc_cli.privacy.queries import Gradient, Query
 
@@ -124,16 +124,17 @@ def test_the_recipes_first_release_is_of_whole_class_sums(data: str) -> None:
         def release(self, query: Query) -> np.ndarray:
             if isinstance(query, Gradient):
                 asked.append(query)
-            return np.eye(*query.shape(facts))
+            rows, columns = query.shape(facts)
+            return np.eye(rows, columns)
 
     facts = Facts(n=400, m=3, d=6)
-    recipe.solve((), Spy(), facts, whitened.defaults(facts, 1.0, {}))
+    recipe.solve((), Spy(), facts, METHODS["dp-whitened"].defaults(facts, 1.0, {}))
     assert asked[0].clip == asked[0].radius
     assert {query.clip / query.radius for query in asked[1:] if query.radius} == {0.5}
 
 
 def test_a_table_of_ingredients_pairs_the_seeds(data: str) -> None:
-    done = {}
+    done: dict[str, float] = {}
     for i, ingredients in enumerate(ablation.steps()):
         cell = ablation.variant(Cell(data, "dp-whitened", 1.0), ingredients)
         done |= {dataclasses.replace(cell, seed=seed).key: 50.0 + 10 * seed + i for seed in range(2)}

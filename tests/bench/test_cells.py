@@ -10,7 +10,9 @@ from bench import cells, sets
 from bench.cells import Cell
 from dpfc_cli.features.importing import import_features
 from dpfc_cli.privacy import curator as curator_module
-from dpfc_cli.privacy.noise import SeededBits
+from dpfc_cli.privacy.curator import Records
+from dpfc_cli.privacy.noise import Bits, SeededBits
+from dpfc_cli.privacy.oracle import Mechanism
 from dpfc_cli.privacy.queries import ClassGrams, ClassSums, Gradient
 from tests.support import CHAIN
 
@@ -24,9 +26,9 @@ def test_the_papers_conversion_has_more_noise_at_the_same_epsilon(data: str, mon
     given: list[float] = []
 
     class Spy(curator_module.Curator):
-        def __init__(self, facts, plan, mu, stream, bits) -> None:  # type: ignore[no-untyped-def]
-            given.append(mu)
-            super().__init__(facts, plan, mu, stream, bits)
+        def __init__(self, mechanism: Mechanism, records: Records, bits: Bits) -> None:
+            given.append(mechanism.mu)
+            super().__init__(mechanism, records, bits)
 
     monkeypatch.setattr(cells, "Curator", Spy)
     for conversion in ("exact", "zcdp"):

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from bench import ablation, accuracy, cells, reproduction, synthetic
-from dpfc_cli.privacy.oracle import Facts
+from dpfc_cli.privacy.facts import Facts
 
 ROOT = Path(__file__).parents[2]
-CIFAR = {"cifar10-vit-ti16": Facts(50_000, 10, 192), "cifar100-vit-ti16": Facts(25_000, 100, 192)}
+CIFAR = {"cifar10-vit-ti16": Facts(n=50_000, m=10, d=192), "cifar100-vit-ti16": Facts(n=25_000, m=100, d=192)}
 NOT_IN_THE_TABLE = ("most-classes", "wide")
 
 
@@ -34,7 +34,7 @@ def test_the_reproduction(results: dict[str, float], tmp_path: Path, monkeypatch
 
 def test_the_accuracy(results: dict[str, float], monkeypatch: pytest.MonkeyPatch) -> None:
     made_up = {name: f for name, f in synthetic.FAMILY.items() if name not in NOT_IN_THE_TABLE}
-    facts = CIFAR | {name: Facts(family.n, family.m, family.d) for name, family in made_up.items()}
+    facts = CIFAR | {name: Facts(n=family.n, m=family.m, d=family.d) for name, family in made_up.items()}
     norms = median_norms(results)
 
     def load(name: str) -> SimpleNamespace:

@@ -1,5 +1,6 @@
 """A working folder with a small feature set, and the command line to use on it."""
 
+import importlib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -8,10 +9,13 @@ import pytest
 from PIL import Image
 from typer.testing import CliRunner, Result
 
-from dpfc_cli.cli import audit, budget, evaluate, extract, import_, statement, train  # noqa: F401
 from dpfc_cli.cli.app import app
+from dpfc_cli.cli.help import COMMANDS
 from dpfc_cli.features.reader import FeatureSet
 from tests.support import blobs
+
+for module in COMMANDS.values():
+    importlib.import_module(f"dpfc_cli.cli.{module}")
 
 Dpfc = Callable[..., Result]
 SCATTER = ("--model", "scattering", "--pool", "mean", "--image-size", "8")
@@ -21,7 +25,8 @@ SCATTER = ("--model", "scattering", "--pool", "mean", "--image-size", "8")
 def dpfc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Dpfc:
     """Runs a command in an empty working folder."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("DPFC_FEATURES", raising=False)
+    for variable in ("DPFC_FEATURES", "DPFC_HEADS"):
+        monkeypatch.delenv(variable, raising=False)
 
     def run(*arguments: str) -> Result:
         return CliRunner().invoke(app, list(arguments))

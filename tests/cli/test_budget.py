@@ -3,29 +3,33 @@
 import json
 import re
 import shutil
+from datetime import UTC, datetime
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from dpfc_cli.cli import display
+from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.methods import METHODS
-from dpfc_cli.privacy.accounting import Guarantee, epsilon_for
+from dpfc_cli.privacy.accounting import Claim, epsilon_for
 from dpfc_cli.privacy.facts import Adjacency, Facts
-from dpfc_cli.privacy.oracle import Plan, Release
+from dpfc_cli.privacy.queries import Gradient
 from dpfc_cli.training import ledger
+from dpfc_cli.training.card import entry_of
 from tests.cli.conftest import Dpfc
+from tests.support import CHAIN, calibrated_at, plan_of
 
 
-def charged(
-    mu: float = 0.3, rate: float = 1.0, adjacency: Adjacency = "zero-out", claim: ledger.Claim = "private"
-) -> None:
+def charged(mu: float = 0.3, rate: float = 1.0, adjacency: Adjacency = "zero-out", claim: Claim = "private") -> None:
     """A training on the records of `features/blobs`, with a head of its own name."""
-    plan, facts = Plan((Release("gradient", (3, 2), 1.0, rate),) * 5), Facts(600, 3, 8, adjacency=adjacency)
-    guarantee = Guarantee(epsilon_for(mu, 1e-5), 1e-5, mu)
+    facts = Facts(n=600, m=3, d=8, adjacency=adjacency)
+    plan = plan_of(facts, *[(Gradient(CHAIN, np.zeros((9, 3)), clip=1.0), 1.0)] * 5, rate=rate)
+    made = None if claim == "non-private" else mu
+    calibrated = calibrated_at(facts, plan, made, claim, epsilon_for(mu, 1e-5), "dp-sgd")
     head = f"blobs-{claim}-{adjacency}-{mu:g}.safetensors"
-    from dpfc_cli.features.manifest import load
-
-    row = ledger.entry(load(Path("features/blobs")), "train", "dp-sgd", claim, guarantee, facts, plan, head)
+    at = datetime.now(UTC).isoformat(timespec="seconds")
+    row = entry_of(calibrated, FeatureSet(Path("features/blobs")), head, at)
     ledger.charge(Path("features/blobs.ledger.sqlite"), row)
 
 
@@ -98,9 +102,9 @@ def test_every_row_names_its_head_and_the_title_how_far_the_ledgers_know(dpfc: D
     shown = dpfc("budget").stdout
     assert f"as far as the ledgers in {features.parent.resolve()} know" in shown
     private, spent, others = tables(shown)
-    assert private[0] == ["when (UTC)", "feature set", "head", "method", "adjacency", "delta", "epsilon"]
+    assert private[0] == ["when (UTC)", "feature set", "head", "method", "state", "adjacency", "delta", "epsilon"]
     assert [row[2] for row in private[1:]] == ["blobs-private-zero-out-0.2"]
-    assert [row[2:] for row in others[1:]] == [["blobs-non-private-zero-out-0.3", "dp-sgd", "non-private"]]
+    assert [row[2:] for row in others[1:]] == [["blobs-non-private-zero-out-0.3", "dp-sgd", "charged", "non-private"]]
     assert re.fullmatch(r"\d{4}-\d\d-\d\d \d\d:\d\d", private[1][0])
     assert spent[1][1] == private[1][-1]
     trainings = json.loads(dpfc("budget", "--json").stdout)["spent"]["trainings"]

@@ -7,6 +7,7 @@ import pytest
 from rich.console import Console
 
 from dpfc_cli.cli import display
+from dpfc_cli.heads.metrics import wilson
 
 
 @pytest.fixture
@@ -39,6 +40,102 @@ def test_every_stage_has_a_rate_of_its_own(clock, capsys):
         "one.tar: 0.0 MB (0.0 MB/s)",
         "two.tar: 200.0 of 400.0 MB (20.0 MB/s, 10 s left)",
     ]
+
+
+def test_a_stage_may_count_in_a_unit_of_its_own(clock, capsys):
+    with display.stages("Opening", "files", lambda stage: "B" if stage == "weights" else "images") as advance:
+        for stage in ("weights", "Extracting"):
+            advance(stage, 0, 2_000_000)
+            clock[0] += 10.0
+            advance(stage, 1_000_000, 2_000_000)
+    assert capsys.readouterr().err.splitlines() == [
+        "weights: 1.0 of 2.0 MB (0.1 MB/s, 10 s left)",
+        "Extracting: 1,000,000 of 2,000,000 (100,000 images/s, 10 s left)",
+    ]
+
+
+def test_quiet_leaves_out_remarks_and_progress_and_keeps_warnings_and_errors(clock, capsys, monkeypatch):
+    monkeypatch.setattr(display, "quiet", True)
+    with display.meter("Extracting", "images") as advance:
+        clock[0] = 100.0
+        advance(1, 2)
+    display.say("a remark")
+    display.warn("a warning")
+    display.fail("an error", "a remedy")
+    assert capsys.readouterr().err.splitlines() == ["Warning: a warning", "Error: an error", "a remedy"]
+
+
+NASTY = ["[bold]", "a]b", "[/bold]", "[", "\\[red]", "end\\", ":smile:", "[link=x]y[/link]", "{task.description}", "%s"]
+"""Names that rich's markup, its emoji codes or a format could take for something else."""
+
+
+@pytest.mark.parametrize("name", NASTY)
+def test_a_name_is_shown_as_it_is_and_never_taken_for_markup(
+    shown: Callable[..., list[str]], monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    for width in (20, 80):
+        for lines in (
+            shown(width, display.table, name, (name, "n"), [(name, "1"), (name, "2")]),
+            shown(width, display.table, name, ("class", name), [("a", name), ("b", name)], 2),
+            shown(width, display.facts, name, [(name, name), ("b", name)]),
+        ):
+            assert sum(line.count(name) for line in lines) >= 3
+    text = io.StringIO()
+    monkeypatch.setattr(display, "err", Console(force_terminal=True, color_system=None, file=text, width=200))
+    display.say(name)
+    display.warn(name)
+    display.fail(name, name)
+    with display.meter(name, "records") as advance:
+        advance(1, 2)
+        advance(1, 2, "another")
+        advance(1, 2, name)
+    assert text.getvalue().count(name) >= 5
+
+
+@pytest.mark.parametrize("name", ["a\nb", "a\x1b[2Jb", "a\u202eb", "a\x07b"])
+def test_a_name_gives_the_terminal_no_commands(
+    shown: Callable[..., list[str]], capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    display.table("Classes", ("class", "n"), [(name, "1")])
+    display.warn(name.replace("\n", "\x1b"))
+    written = capsys.readouterr()
+    for text in (written.out, written.err):
+        assert "a�" in text
+        assert name not in text
+    assert "a�" in "".join(shown(80, display.table, "Classes", ("class", "n"), [(name, "1")]))
+
+
+@pytest.mark.parametrize(
+    ("hits", "n", "said", "between"),
+    [
+        (137, 150, "91 %", "85–95 %"),
+        (903, 1_000, "90 %", "88–92 %"),
+        (9_312, 10_000, "93.1 %", "92.6–93.6 %"),
+        (935_000, 1_000_000, "93.50 %", "93.45–93.55 %"),
+        (249, 250, "99 %", "97–100 %"),
+        (150, 150, "100 %", "97–100 %"),
+        (0, 150, "0 %", "0–3 %"),
+        (1, 1, "100 %", "20–100 %"),
+    ],
+)
+def test_an_accuracy_has_as_many_digits_as_its_test_set_carries(hits: int, n: int, said: str, between: str) -> None:
+    found = wilson(hits, n)
+    assert display.percentage(hits / n, n, found) == said
+    assert display.interval(found, n) == between
+
+
+@pytest.mark.parametrize("n", [7, 150, 999, 20_000, 3_000_000])
+def test_the_last_digit_is_worth_a_record_and_a_tenth_of_half_the_interval_at_least(n: int) -> None:
+    for hits in {0, 1, n // 3, n // 2, n - 1, n}:
+        low, high = wilson(hits, n)
+        shown = display.percentage(hits / n, n, (low, high)).removesuffix(" %")
+        step = 10.0 ** -len(shown.partition(".")[2])
+        assert step == 1 or step >= 100 * max(1 / n, (high - low) / 20) * (1 - 1e-6)
+        assert abs(float(shown) - 100 * hits / n) <= step
+        shown_low, shown_high = map(float, display.interval((low, high), n).removesuffix(" %").split("–"))
+        assert shown_low <= 100 * low + 1e-6
+        assert shown_high >= 100 * high - 1e-6
+        assert (shown in ("0", "100")) == (hits in (0, n)) or step < 1
 
 
 COLUMNS = ("when (UTC)", "adjacency", "head", "epsilon")

@@ -1,6 +1,7 @@
 """How a process ends whose output cannot be written, or that is stopped while it stops."""
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -106,16 +107,35 @@ def test_characters_that_the_terminal_lacks_are_replaced() -> None:
 
 
 @pytest.mark.parametrize("again", ["display.fail = stop", "import atexit; atexit.register(stop)"])
+@pytest.mark.usefixtures("ctrl_c")
 def test_a_second_ctrl_c_ends_as_the_first_does(again: str) -> None:
     program = f"""
 import os, signal
 from dpfc_cli.cli import budget, display
 def stop(*_):
     os.kill(os.getpid(), signal.SIGINT)
-budget._conversion = stop
+budget._show_conversion = stop
 {again}
 {MAIN}
 """
     result = ended(*SIGMA, program=program)
     assert result.returncode == 130
     assert "Traceback" not in result.stderr
+
+
+@pytest.mark.parametrize("when", ["stop()", "import atexit; atexit.register(stop)"])
+def test_a_process_that_was_started_to_ignore_ctrl_c_goes_on(when: str) -> None:
+    """As `nohup dpfc … &` starts it."""
+    program = f"""
+import os, signal
+def stop(*_):
+    os.kill(os.getpid(), signal.SIGINT)
+{when}
+{MAIN}
+"""
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        result = ended(*SIGMA, program=program)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert (result.returncode, result.stderr) == (0, "")

@@ -32,15 +32,15 @@ def snapshot() -> dict[str, bytes]:
         (["train", "--epsilon", "nan"], "psilon must lie between 0.0001 and 100"),
         (["train", "--epsilon", "1", "--delta", "0"], "elta must lie between 1e-30 and 1"),
         (["train", "--epsilon", "1", "--delta", "1.5"], "elta must lie between 1e-30 and 1"),
-        (["train", "--sigma", "-3"], "igma must be a positive number"),
+        (["train", "--sigma", "-3"], "multiplier must be a positive number"),
         (["train", "--sigma", "1e-9"], "psilon must lie between 0.0001 and 100"),
-        (["train"], "Privacy must be given once"),
-        (["train", "--epsilon", "1", "--non-private"], "Privacy must be given once"),
-        (["train", "--epsilon", "1", "--sigma", "2"], "Privacy must be given once"),
+        (["train"], "State the privacy once"),
+        (["train", "--epsilon", "1", "--non-private"], "State the privacy once"),
+        (["train", "--epsilon", "1", "--sigma", "2"], "State the privacy once"),
         ([*TRAIN, "--adjacency", "add-remove"], "Unknown adjacency"),
-        ([*TRAIN, "--alpha", "1"], "--alpha is no option of dp-whitened"),
-        ([*TRAIN, "--eta", "0"], "--eta must lie between"),
-        ([*TRAIN, "--lambda", "nan"], "--lambda must lie between"),
+        ([*TRAIN, "--negative-weight", "1"], "--negative-weight is no option of dp-whitened"),
+        ([*TRAIN, "--learning-rate", "0"], "--learning-rate must be a number between"),
+        ([*TRAIN, "--damping", "nan"], "--damping must be a number between"),
         ([*TRAIN, "--features", "nowhere"], "There is no feature set 'nowhere'"),
         ([*TRAIN, "--out", "heads/a.nonprivate.safetensors"], "must end in .safetensors"),
         ([*TRAIN, "--out", "heads/a.txt"], "must end in .safetensors"),
@@ -54,9 +54,9 @@ def snapshot() -> dict[str, bytes]:
         ([*TRAIN, "--budget-split", "1"], "not 3 positive fractions"),
         ([*TRAIN, "--budget-split", "half"], "not a list of numbers"),
         ([*TRAIN, "--method", "dp-fc", "--loss", "hinge"], "Unknown loss 'hinge'"),
-        ([*TRAIN, "--method", "dp-sgd", "--sampling-rate", "2"], "--sampling-rate must lie in (0, 1]"),
+        ([*TRAIN, "--method", "dp-sgd", "--sampling-rate", "2"], "--sampling-rate must be a number between"),
         ([*TRAIN, "--sampling-rate", "0.1"], "--sampling-rate is no option of dp-whitened"),
-        ([*TRAIN, "--eta", "1e307"], "--eta must lie between"),
+        ([*TRAIN, "--learning-rate", "1e307"], "--learning-rate must be a number between"),
         ([*TRAIN, "--out", "heads/" + "x" * 240 + ".safetensors"], "cannot be written"),
         ([*TRAIN, "--seed", "1", "--out", "heads/a.safetensors"], "must end in .research.safetensors"),
         (["train", "--epsilon", "8", "--delta", "1e-100"], "elta must lie between"),
@@ -70,7 +70,7 @@ def snapshot() -> dict[str, bytes]:
         ([*TRAIN, "--tune-on", "nowhere"], "There is no feature set 'nowhere'"),
         ([*TRAIN, "--tune-on", "blobs"], "holds the private records themselves"),
         (["train", "--non-private", "--tune-on", "blobs"], "--tune-on has no effect with --non-private"),
-        (["train", "--non-private", "--lambda", "5"], "Without noise --lambda has no effect"),
+        (["train", "--non-private", "--damping", "5"], "Without noise --damping has no effect"),
         (
             ["train", "--non-private", "--method", "dp-ls", "--budget-split", "0.2,0.1,0.7"],
             "Without noise --budget-split has no effect",
@@ -78,8 +78,8 @@ def snapshot() -> dict[str, bytes]:
         (["train", "--non-private", "--seed", "3"], "no effect with --non-private"),
         (["train", "--non-private", "--delta", "7"], "no effect with --non-private"),
         (["evaluate"], "No private head found"),
-        (["evaluate", "--head", "arrays/train_x.npy"], "cannot be read as a head"),
-        (["evaluate", "--head", "nowhere.safetensors"], "There is no head"),
+        (["evaluate", "arrays/train_x.npy"], "cannot be read as a head"),
+        (["evaluate", "nowhere.safetensors"], "There is no head"),
         (["import", "nowhere"], "There is no 'nowhere'"),
         (["import", "arrays", "--out", "x", "--classes", "2"], "out of range"),
         (["import", "arrays", "--out", "x", "--classes", "1"], "two or more different names"),
@@ -94,7 +94,7 @@ def snapshot() -> dict[str, bytes]:
         (["budget", "--features", "arrays"], "There is no feature set 'arrays'"),
         (["budget", "--features", "blobs", "--delta", "0"], "elta must lie between"),
         (["budget", "--features", "blobs", "--delta", "-1"], "elta must lie between"),
-        (["budget", "--features", "blobs", "--steps", "3"], "says nothing without"),
+        (["budget", "--features", "blobs", "--steps", "3"], "has no meaning without"),
     ],
 )  # fmt: skip
 def test_mistakes_are_named_and_change_nothing(dpfc: Dpfc, features: Path, arguments: list[str], says: str) -> None:
@@ -252,13 +252,13 @@ def test_ledgers_outlive_their_sets(dpfc: Dpfc, features: Path) -> None:
 
 def test_options_that_the_way_to_the_optimum_does_not_read_are_refused(dpfc: Dpfc, features: Path) -> None:
     line = ("train", "--method", "dp-fc", "--non-private")
-    refused = dpfc(*line, "--eta", "3")
+    refused = dpfc(*line, "--learning-rate", "3")
     assert refused.exit_code == 2
-    assert "--eta has no effect" in refused.stderr.replace("\n", " ")
-    assert dpfc(*line, "--eta", "3", "--steps", "2").exit_code == 0
+    assert "--learning-rate has no effect" in refused.stderr.replace("\n", " ")
+    assert dpfc(*line, "--learning-rate", "3", "--steps", "2").exit_code == 0
     made = dpfc(*line)
     assert made.exit_code == 0
-    assert "eta" not in made.stdout.split("this head")[0]
+    assert "learning rate" not in made.stdout.split("this head")[0]
     assert "until converged" in made.stdout
 
 

@@ -1,5 +1,6 @@
 """`dpfc extract`: what a user types, and what stands in the folder afterwards."""
 
+import hashlib
 import json
 import os
 import signal
@@ -14,6 +15,10 @@ from PIL import Image
 
 from dpfc_cli.features.manifest import load
 from tests.cli.conftest import SCATTER, Dpfc, labels_of
+
+
+def one_line(text: str) -> str:
+    return " ".join(text.split())
 
 
 def snapshot() -> dict[str, bytes]:
@@ -45,7 +50,12 @@ def snapshot() -> dict[str, bytes]:
         (["--dataset", "imagefolder:pictures/train", "--hold-out", "0.9"], "--hold-out must lie between 0 and 0.9"),
         (["--dataset", "imagefolder:pictures", "--classes", "nofile.txt"], "There is no file 'nofile.txt'"),
         (["--dataset", "digits", "--out", "a.partial"], "ends in .partial"),
-        (["--dataset", "imagefolder:one"], "one class only, 'alone': nothing to tell apart. This message speaks of"),
+        ([], "No pictures are named. Write dpfc extract SOURCE. SOURCE is digits, mnist"),
+        (["digits", "--dataset", "digits"], "The pictures are named twice, as 'digits' and as --dataset 'digits'"),
+        (
+            ["--dataset", "imagefolder:one"],
+            "one class only, 'alone': nothing to tell apart. This message says",
+        ),
     ],
 )
 def test_mistakes_are_named_and_change_nothing(dpfc: Dpfc, pictures: Path, arguments: list[str], says: str) -> None:
@@ -194,6 +204,7 @@ def test_a_set_that_cannot_be_read_is_not_said_to_be_missing(dpfc: Dpfc) -> None
     assert "manifest.json' cannot be read: Too many levels" in ended.stderr.replace("\n", " ")
 
 
+@pytest.mark.usefixtures("ctrl_c")
 def test_ctrl_c_keeps_finished_shards_and_leaves_nobody_behind(
     dpfc: Dpfc, pictures: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -214,11 +225,64 @@ def test_ctrl_c_keeps_finished_shards_and_leaves_nobody_behind(
         patch.setattr(writer.ShardSink, "append", stopped)
         ended = dpfc(*line)
     assert ended.exit_code == 130
-    assert "Finished shards are kept" in ended.stderr
+    partial = Path("features/pictures-scattering-mean.partial")
+    kept = len(list(partial.glob("*.h5")))
+    assert kept == 2
+    assert f"{kept} finished shards kept in '{partial}'. Run the same command to go on." in one_line(ended.stderr)
     assert threading.active_count() == before
     again = dpfc(*line)
     assert again.exit_code == 0
     assert "8 shards still to be made" in again.stderr
+
+
+def test_ctrl_c_says_when_nothing_was_kept(dpfc: Dpfc, pictures: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from dpfc_cli import images
+    from dpfc_cli.features import writer
+
+    def stopped(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    line = ("extract", "imagefolder:pictures", *SCATTER)
+    for owner, name, says in (
+        (writer.ShardSink, "append", "No shard was finished, so nothing was kept."),
+        (images, "open_images", "This run made nothing. What earlier runs finished is kept."),
+    ):
+        with monkeypatch.context() as patch:
+            patch.setattr(owner, name, stopped)
+            ended = dpfc(*line)
+        assert ended.exit_code == 130
+        assert says in one_line(ended.stderr)
+        assert not list(Path().glob("features/*"))
+
+
+def test_the_source_is_typed_as_an_argument_or_as_an_option(dpfc: Dpfc, pictures: Path) -> None:
+    assert dpfc("extract", "imagefolder:pictures", *SCATTER).exit_code == 0
+    again = dpfc("extract", "--dataset", "imagefolder:pictures", *SCATTER)
+    assert "'features/pictures-scattering-mean' is complete already" in one_line(again.stderr)
+
+
+def test_json_says_which_set_was_made_or_found(dpfc: Dpfc, pictures: Path) -> None:
+    line = ("extract", "imagefolder:pictures", *SCATTER, "--classes", "c0,c1,c2", "--json")
+    made, found = (json.loads(dpfc(*line).stdout) for _ in range(2))
+    folder = Path("features/pictures-scattering-mean")
+    manifest = load(folder)
+    assert made == {
+        "path": str(folder),
+        "name": folder.name,
+        "complete": True,
+        "made": True,
+        "sha256": hashlib.sha256((folder / "manifest.json").read_bytes()).hexdigest(),
+        "fingerprint": manifest.fingerprint,
+        "records": {"train": 30, "test": 6},
+        "classes": ["c0", "c1", "c2"],
+        "classes_from": "asserted",
+        "labels_per_record": 1,
+        "dim": manifest.dim,
+        "dtype": "float16",
+    }
+    assert found == made | {"made": False}
+    part = dpfc(*line, "--out", "shared", "--shards", "4", "--task", "1/2")
+    assert json.loads(part.stdout) == {"path": "features/shared", "name": "shared", "complete": False, "made": True}
 
 
 def test_help_loads_nothing_that_computes() -> None:
@@ -286,15 +350,16 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> dict[str, object]:
 def test_pictures_of_many_sizes_arrive_as_the_model_wants_them(
     dpfc: Dpfc, pictures: Path, asked: dict[str, object]
 ) -> None:
-    made = dpfc("extract", "--dataset", "imagefolder:pictures", "--batch", "5", "--precision", "bfloat16")
+    line = ("extract", "imagefolder:pictures", "--model", "vit-b16")
+    made = dpfc(*line, "--batch", "5", "--precision", "bfloat16")
     assert made.exit_code == 0, made.output
     assert asked["prepared"] is True
     assert asked["image_shape"] == (16, 16, 3)
     assert (asked["batch"], asked["precision"], asked["preprocess"], asked["pool"]) == (5, "bfloat16", "paper", None)
-    manifest = load(Path("features/pictures-scattering"))
+    manifest = load(Path("features/pictures-vit-b16"))
     preparation = {"resize": [24, 24], "crop": 16, "filter": "bicubic"}
     assert manifest.source["identity"]["preparation"] == preparation
-    refused = dpfc("extract", "--dataset", "imagefolder:pictures", "--image-size", "32")
+    refused = dpfc(*line, "--image-size", "32")
     assert refused.exit_code == 2
     assert "looks at squares of 16 pixels" in refused.stderr.replace("\n", " ")
 

@@ -65,8 +65,8 @@ def test_a_held_out_part_is_evaluated_on_and_the_ledger_knows_the_pictures(dpfc:
     assert f" records {parts['test'].n} " in " ".join(dpfc("evaluate").stdout.split())
     assert "has seen some" not in dpfc("evaluate").stderr
     assert dpfc("train", "--epsilon", "2", "--features", plain, "--out", "whole.safetensors").exit_code == 0
-    seen = dpfc("evaluate", "--head", "whole.safetensors", "--features", held)
-    assert "it has seen some of these" in seen.stderr.replace("\n", " ")
+    seen = dpfc("evaluate", "whole.safetensors", "--features", held)
+    assert "has seen some of these" in seen.stderr.replace("\n", " ")
     for name in (plain, held):
         spent = json.loads(dpfc("budget", "--features", name, "--json").stdout)["spent"]
         assert len(spent["trainings"]) == 2

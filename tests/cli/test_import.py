@@ -1,5 +1,7 @@
 """`dpfc import` of one file, of a folder of parquet, and of what is none of these."""
 
+import hashlib
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -97,6 +99,52 @@ def test_what_comes_next_names_the_set_just_made_or_found(dpfc: Dpfc, arrays: Pa
         assert dpfc("import", str(arrays), "--classes", "3", "--out", "newer").exit_code == 0
 
 
+def test_classes_are_typed_as_a_number_as_names_or_as_a_file_of_names(dpfc: Dpfc, arrays: Path) -> None:
+    Path("names.txt").write_text("flu\ncold\nrare\n", encoding="utf-8")
+    for typed, names in (("3", ["0", "1", "2"]), ("a, b,c", ["a", "b", "c"]), ("names.txt", ["flu", "cold", "rare"])):
+        made = dpfc("import", str(arrays), "--classes", typed, "--json")
+        assert json.loads(made.stdout)["classes"] == names
+
+
+def test_json_says_which_set_was_made_or_found(dpfc: Dpfc, arrays: Path) -> None:
+    line = ("import", str(arrays), "--classes", "a,b,c", "--json")
+    made, found = (json.loads(dpfc(*line).stdout) for _ in range(2))
+    folder = Path("features/arrays")
+    assert made["sha256"] == hashlib.sha256((folder / "manifest.json").read_bytes()).hexdigest()
+    assert (made["path"], made["name"], made["made"], made["complete"]) == (str(folder), "arrays", True, True)
+    assert (made["records"], made["classes"], made["dim"]) == ({"train": 600, "test": 150}, ["a", "b", "c"], 8)
+    assert found == made | {"made": False}
+
+
+@pytest.mark.parametrize(
+    ("at", "says"),
+    [
+        (1, "No shard was finished, so nothing was kept. Run the same command to begin again."),
+        (2, "1 finished shard kept in 'features/arrays.partial'. Run the same command to go on."),
+    ],
+)
+def test_ctrl_c_says_what_was_kept(
+    dpfc: Dpfc, arrays: Path, monkeypatch: pytest.MonkeyPatch, at: int, says: str
+) -> None:
+    from dpfc_cli.features import writer
+
+    real, calls = writer.ShardSink.append, 0
+
+    def stopped(self: writer.ShardSink, *rows: np.ndarray) -> None:
+        nonlocal calls
+        calls += 1
+        if calls == at:
+            raise KeyboardInterrupt
+        real(self, *rows)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(writer.ShardSink, "append", stopped)
+        ended = dpfc("import", str(arrays), "--classes", "3")
+    assert ended.exit_code == 130
+    assert says in " ".join(ended.stderr.split())
+    assert dpfc("import", str(arrays), "--classes", "3").exit_code == 0
+
+
 def test_without_a_test_split_it_says_what_to_do(dpfc: Dpfc, arrays: Path) -> None:
     assert "no test split" not in dpfc("import", str(arrays), "--out", "both").stderr
     for name in "xy":
@@ -113,6 +161,6 @@ def test_the_same_features_from_another_file_raise_no_alarm(dpfc: Dpfc, arrays: 
         np.savez(f"{name}.npz", **{p.stem: np.load(p) for p in arrays.iterdir()})
         assert dpfc("import", f"{name}.npz", "--classes", "3").exit_code == 0
     assert dpfc("train", "--epsilon", "8", "--features", "pub").exit_code == 0
-    assert "otherwise" not in dpfc("evaluate", "--features", "own").stderr
+    assert "in another way" not in dpfc("evaluate", "--features", "own").stderr
     assert dpfc("import", "own.npz", "--classes", "3", "--dtype", "float16", "--out", "half").exit_code == 0
-    assert "otherwise" in dpfc("evaluate", "--features", "half").stderr
+    assert "in another way" in dpfc("evaluate", "--features", "half").stderr

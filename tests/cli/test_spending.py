@@ -54,8 +54,10 @@ def test_before_the_charge_a_training_says_what_it_will_make_of_what_is_spent(dp
     assert f"{said} {display.epsilon(made)}." in dpfc(*line).stderr
     assert len(read(Path("features/blobs.ledger.sqlite"))) == 2
     before = Path("features/blobs.ledger.sqlite").read_bytes()
-    refused = dpfc(*line, "--memory", "1KB")
-    assert "this training makes it" in refused.stderr
+    assert dpfc(*line, "--memory", "1KB").exit_code == 2
+    planned = " ".join(dpfc(*line, "--dry-run").stdout.split())
+    third = epsilon_for(mu_for(1.0, 1e-5) * 3**0.5, 1e-5)
+    assert f"spent with this epsilon = {display.epsilon(third)} at delta = 1e-05" in planned
     assert Path("features/blobs.ledger.sqlite").read_bytes() == before
 
 
@@ -118,7 +120,7 @@ def test_nothing_is_summed_before_the_charge(dpfc: Dpfc, features: Path, monkeyp
 
     order: list[str] = []
     real_charge = ledger.charge
-    monkeypatch.setattr(ledger, "charge", lambda *a: (order.append("charge"), real_charge(*a)))
+    monkeypatch.setattr(ledger, "charge", lambda *a: (order.append("charge"), real_charge(*a))[1])
     from dpfc_cli.privacy import curator
 
     real_sum, real_noise = curator.exact_sum, curator.draw_noise

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from safetensors import safe_open
 
-from dpfc_cli.heads.head import load
+from dpfc_cli.heads.head import Head
 from dpfc_cli.training.ledger import read
 from tests.cli.conftest import Dpfc
 
@@ -34,7 +34,7 @@ def test_programs_get_card_digest_and_meaning(dpfc: Dpfc, features: Path) -> Non
         assert dpfc("train", *privacy, "--method", "dp-ls", "--out", out).exit_code == 0
         told = json.loads(dpfc("statement", out, "--json").stdout)
         assert told["sha256"] == hashlib.sha256(Path(out).read_bytes()).hexdigest()
-        assert told["card"] == load(Path(out)).card
+        assert told["card"] == Head.load(Path(out)).card
         assert (told["means"] is not None) == private
     assert "no guarantee" in dpfc("statement", "b.nonprivate.safetensors").stdout
 

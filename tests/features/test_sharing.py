@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from dpfc_cli.errors import UserError, parameter
+from dpfc_cli.features import locks
 from dpfc_cli.features import writer as writer_module
 from dpfc_cli.features.manifest import Manifest, load
 from dpfc_cli.features.reader import FeatureSet
@@ -61,7 +62,9 @@ def files(folder: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("order", [(1, 2, 3), (3, 1, 2)])
-def test_the_last_to_end_completes_the_set(tmp_path, undisturbed, order):
+def test_the_last_to_end_completes_the_set(
+    tmp_path: Path, undisturbed: dict[str, bytes], order: tuple[int, int, int]
+) -> None:
     folder = tmp_path / "set"
     workers = {i: writer(folder, (i, 3)) for i in (1, 2, 3)}
     made = [file for i in (1, 2, 3) for file in make(workers[i])]
@@ -73,7 +76,7 @@ def test_the_last_to_end_completes_the_set(tmp_path, undisturbed, order):
     FeatureSet(folder).verify("train")
 
 
-def test_one_that_ends_after_the_set_was_completed_finds_it(tmp_path, undisturbed):
+def test_one_that_ends_after_the_set_was_completed_finds_it(tmp_path: Path, undisturbed: dict[str, bytes]) -> None:
     folder = tmp_path / "set"
     first, second = writer(folder, (1, 2)), writer(folder, (2, 2))
     make(first)
@@ -84,7 +87,7 @@ def test_one_that_ends_after_the_set_was_completed_finds_it(tmp_path, undisturbe
     assert files(folder) == undisturbed
 
 
-def test_no_shard_is_made_twice_at_a_time_even_by_another_division(tmp_path):
+def test_no_shard_is_made_twice_at_a_time_even_by_another_division(tmp_path: Path) -> None:
     folder = tmp_path / "set"
     first, second = writer(folder, (1, 2)), writer(folder, (1, 3))
     planned = first.missing[0]
@@ -98,7 +101,7 @@ def test_no_shard_is_made_twice_at_a_time_even_by_another_division(tmp_path):
     assert not list((folder.with_name("set.partial")).glob("*.tmp"))
 
 
-def test_a_part_that_died_is_made_by_whoever_comes_next(tmp_path, undisturbed):
+def test_a_part_that_died_is_made_by_whoever_comes_next(tmp_path: Path, undisturbed: dict[str, bytes]) -> None:
     folder = tmp_path / "set"
     first, second = writer(folder, (1, 2)), writer(folder, (2, 2))
     make(first, first.missing[:1])
@@ -112,7 +115,7 @@ def test_a_part_that_died_is_made_by_whoever_comes_next(tmp_path, undisturbed):
     assert files(folder) == undisturbed
 
 
-def test_there_is_a_shard_for_each_part_and_who_goes_on_alone_keeps_them(tmp_path):
+def test_there_is_a_shard_for_each_part_and_who_goes_on_alone_keeps_them(tmp_path: Path) -> None:
     folder = tmp_path / "set"
     first = writer(folder, (1, 4), shards=None)
     assert [planned.file for planned in first.missing] == ["train-00000-of-00004.h5", "test-00000-of-00004.h5"]
@@ -126,7 +129,7 @@ def test_there_is_a_shard_for_each_part_and_who_goes_on_alone_keeps_them(tmp_pat
     assert len(finished.splits["train"].shards) == 4
 
 
-def test_one_by_itself_and_one_that_shares_do_not_mix(tmp_path):
+def test_one_by_itself_and_one_that_shares_do_not_mix(tmp_path: Path) -> None:
     folder = tmp_path / "set"
     alone = writer(folder, None)
     with pytest.raises(UserError, match="Another process") as caught:
@@ -142,7 +145,7 @@ def test_one_by_itself_and_one_that_shares_do_not_mix(tmp_path):
     del sharing
 
 
-def test_a_claim_ends_with_the_process(tmp_path, undisturbed):
+def test_a_claim_ends_with_the_process(tmp_path: Path, undisturbed: dict[str, bytes]) -> None:
     """Killed in the middle of a shard, it leaves a lock on nothing and a file that does not look finished."""
     program = """
 import os, signal, sys
@@ -173,7 +176,9 @@ writer(Path(sys.argv[1]), (1, 2))
 
 
 @pytest.mark.parametrize("ends", ["finishes", "gives up"])
-def test_temporary_files_that_a_killed_process_left_are_removed(tmp_path, undisturbed, ends):
+def test_temporary_files_that_a_killed_process_left_are_removed(
+    tmp_path: Path, undisturbed: dict[str, bytes], ends: str
+) -> None:
     """Their names begin with a dot: settings that were about to be written, and a digest."""
     folder, partial = tmp_path / "set", tmp_path / "set.partial"
     ended = subprocess.run([sys.executable, "-c", KILLED_AT_A_LINK, str(folder)], check=False)
@@ -205,7 +210,7 @@ print("".join("1" if won else "0" for won in first))
 """
 
 
-def test_of_several_that_begin_one_is_first_and_no_other_changes_what_it_wrote(tmp_path):
+def test_of_several_that_begin_one_is_first_and_no_other_changes_what_it_wrote(tmp_path: Path) -> None:
     start = time.time() + 3
     arguments = [sys.executable, "-c", RACE, str(tmp_path / "x.json")]
     running = [subprocess.Popen([*arguments, str(i), str(start)], stdout=subprocess.PIPE, text=True) for i in range(3)]
@@ -216,7 +221,9 @@ def test_of_several_that_begin_one_is_first_and_no_other_changes_what_it_wrote(t
     assert len(list(tmp_path.iterdir())) == 50
 
 
-def test_a_folder_without_hard_links_will_do(tmp_path, undisturbed, monkeypatch):
+def test_a_folder_without_hard_links_will_do(
+    tmp_path: Path, undisturbed: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
     def link(*_: object) -> None:
         raise PermissionError("no hard links here")
 
@@ -231,7 +238,7 @@ def test_a_folder_without_hard_links_will_do(tmp_path, undisturbed, monkeypatch)
     assert files(tmp_path / "set") == undisturbed
 
 
-def test_what_float16_cannot_hold_is_refused_or_made_a_null_record(tmp_path):
+def test_what_float16_cannot_hold_is_refused_or_made_a_null_record(tmp_path: Path) -> None:
     features = np.array([[1, 2], [65_504, 0], [65_520, 0], [np.nan, 1], [3, 4]], np.float32)
     settings: dict[str, Any] = {"rows": {"train": 5}, "dtype": "float16", "shards": 1, "identity": IDENTITY}
     strict = writer(tmp_path / "strict", None, **settings)
@@ -250,7 +257,7 @@ NAN_NULL = np.array([[1, 2], [np.nan, np.inf], [3, 4], [5, np.nan]], np.float32)
 
 
 @pytest.mark.parametrize("k", [1, 2])
-def test_rows_are_made_null_records_by_a_mask_whatever_their_features_are(tmp_path, k):
+def test_rows_are_made_null_records_by_a_mask_whatever_their_features_are(tmp_path: Path, k: int) -> None:
     settings: dict[str, Any] = {"rows": {"train": 4}, "shards": 1, "labels_per_record": k, "tolerant": True}
     w = writer(tmp_path / "set", None, **settings)
     labels = np.ones(4, np.int32) if k == 1 else np.array([[1, -1], [0, 1], [0, 1], [1, 0]])
@@ -263,9 +270,9 @@ def test_rows_are_made_null_records_by_a_mask_whatever_their_features_are(tmp_pa
     assert y.tolist() == [labels[0].tolist() if k > 1 else [1], *[[-1] * k] * 3]
 
 
-def test_a_mask_and_features_that_are_not_finite_make_the_same_bytes(tmp_path):
+def test_a_mask_and_features_that_are_not_finite_make_the_same_bytes(tmp_path: Path) -> None:
     settings: dict[str, Any] = {"rows": {"train": 4}, "shards": 1, "tolerant": True}
-    bad = ~np.isfinite(NAN_NULL).all(axis=1)
+    bad = np.array([not np.isfinite(row).all() for row in NAN_NULL])
     for name, features, null in (("nan", NAN_NULL, None), ("mask", np.where(bad[:, None], 7, NAN_NULL), bad)):
         w = writer(tmp_path / name, None, **settings)
         with w.shard(w.missing[0]) as sink:
@@ -274,7 +281,7 @@ def test_a_mask_and_features_that_are_not_finite_make_the_same_bytes(tmp_path):
     assert files(tmp_path / "nan") == files(tmp_path / "mask")
 
 
-def test_a_writer_that_is_not_tolerant_takes_no_null_record(tmp_path):
+def test_a_writer_that_is_not_tolerant_takes_no_null_record(tmp_path: Path) -> None:
     w = writer(tmp_path / "set", None, rows={"train": 2}, shards=1)
     features, labels = np.ones((2, 2), np.float32), np.ones(2, np.int32)
     with pytest.raises(ValueError, match="without null records"), w.shard(w.missing[0]) as sink:
@@ -285,7 +292,7 @@ def test_a_writer_that_is_not_tolerant_takes_no_null_record(tmp_path):
 
 
 @pytest.mark.parametrize("null", [np.array([0, 1]), np.array([True]), np.array([[True], [False]])])
-def test_what_is_no_mask_of_the_rows_is_refused(tmp_path, null):
+def test_what_is_no_mask_of_the_rows_is_refused(tmp_path: Path, null: np.ndarray) -> None:
     """Integers would be taken for the numbers of the rows."""
     w = writer(tmp_path / "set", None, rows={"train": 2}, shards=1, tolerant=True)
     with pytest.raises(ValueError, match="not bool"), w.shard(w.missing[0]) as sink:
@@ -295,7 +302,7 @@ def test_what_is_no_mask_of_the_rows_is_refused(tmp_path, null):
 TOLERANT = {**IDENTITY, "on_error": "null"}
 
 
-def test_one_that_keeps_null_records_joins_those_that_refuse_and_the_set_says_so_whoever_ends(tmp_path):
+def test_one_that_keeps_null_records_joins_those_that_refuse_and_the_set_says_so_whoever_ends(tmp_path: Path) -> None:
     for last_is_tolerant in (False, True):
         folder = tmp_path / f"set-{last_is_tolerant}"
         refusing = writer(folder, (1, 2))
@@ -314,7 +321,7 @@ def test_one_that_keeps_null_records_joins_those_that_refuse_and_the_set_says_so
             already_complete(folder, IDENTITY)
 
 
-def test_one_that_refuses_does_not_join_those_that_keep_null_records(tmp_path):
+def test_one_that_refuses_does_not_join_those_that_keep_null_records(tmp_path: Path) -> None:
     folder = tmp_path / "set"
     refusing = writer(folder, (1, 3))
     tolerant = writer(folder, (2, 3), identity=TOLERANT, tolerant=True)
@@ -326,7 +333,9 @@ def test_one_that_refuses_does_not_join_those_that_keep_null_records(tmp_path):
 
 
 @pytest.mark.parametrize("task", [None, (1, 2)])
-def test_what_was_begun_without_a_finished_shard_gives_way(tmp_path, undisturbed, task):
+def test_what_was_begun_without_a_finished_shard_gives_way(
+    tmp_path: Path, undisturbed: dict[str, bytes], task: tuple[int, int] | None
+) -> None:
     folder = tmp_path / "set"
     partial = folder.with_name("set.partial")
     killed = writer(folder, None, identity={**IDENTITY, "spread": 3}, shards=7)
@@ -347,7 +356,7 @@ def test_what_was_begun_without_a_finished_shard_gives_way(tmp_path, undisturbed
     assert files(folder) == undisturbed
 
 
-def test_what_others_are_at_work_on_does_not_give_way(tmp_path):
+def test_what_others_are_at_work_on_does_not_give_way(tmp_path: Path) -> None:
     folder = tmp_path / "set"
     at_work = writer(folder, (1, 2))
     before = files(folder.with_name("set.partial"))
@@ -357,7 +366,7 @@ def test_what_others_are_at_work_on_does_not_give_way(tmp_path):
     at_work.close()
 
 
-def test_one_that_ends_without_a_shard_leaves_nothing_and_one_with_a_shard_leaves_it(tmp_path):
+def test_one_that_ends_without_a_shard_leaves_nothing_and_one_with_a_shard_leaves_it(tmp_path: Path) -> None:
     folder = tmp_path / "set"
     partial = folder.with_name("set.partial")
     first, second = writer(folder, (1, 2)), writer(folder, (2, 2))
@@ -373,10 +382,12 @@ def test_one_that_ends_without_a_shard_leaves_nothing_and_one_with_a_shard_leave
     assert writer(folder, None).resumed
 
 
-def test_one_that_begins_while_another_gives_up_is_not_told_of_it(tmp_path, monkeypatch):
+def test_one_that_begins_while_another_gives_up_is_not_told_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Between making the folder and locking it, it may have gone."""
     folder = tmp_path / "set"
-    real, gone = writer_module.locked_soon, 0
+    real, gone = locks.locked_soon, 0
 
     def locked_soon(partial: Path, kind: int) -> int:
         nonlocal gone
@@ -391,7 +402,7 @@ def test_one_that_begins_while_another_gives_up_is_not_told_of_it(tmp_path, monk
     assert w.finish(MANIFEST) is not None
 
 
-def test_null_records_are_no_leave_to_go_on_with_other_settings(tmp_path):
+def test_null_records_are_no_leave_to_go_on_with_other_settings(tmp_path: Path) -> None:
     folder = tmp_path / "set"
     make(writer(folder, None))
     before = files(folder.with_name("set.partial"))

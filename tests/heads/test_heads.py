@@ -12,8 +12,8 @@ import pytest
 
 from dpfc_cli.errors import UserError
 from dpfc_cli.heads import metrics
-from dpfc_cli.heads.head import Head, load, newest, reserve, save
-from dpfc_cli.heads.metrics import score
+from dpfc_cli.heads.head import Head, newest, reserve, save
+from dpfc_cli.heads.metrics import score, wilson
 from dpfc_cli.privacy.chain import Centre, Clip, Linear, from_json, to_json
 from tests.support import stream_of
 
@@ -31,12 +31,12 @@ def saved(path: Path) -> Path:
 def head(m: int = 3, d: int = 2) -> Head:
     rng = np.random.default_rng(0)
     card = {**CARD, "classes": [str(j) for j in range(m)]}
-    return Head((Clip(0.5),), rng.normal(size=(d, m)), rng.normal(size=m), card)
+    return Head(chain=(Clip(0.5),), weight=rng.normal(size=(d, m)), bias=rng.normal(size=m), card=card)
 
 
 def test_what_is_saved_is_loaded(tmp_path: Path) -> None:
     saved(tmp_path / "a.safetensors")
-    again = load(tmp_path / "a.safetensors")
+    again = Head.load(tmp_path / "a.safetensors")
     assert again.chain == head().chain
     assert again.card == head().card
     assert np.array_equal(again.weight, head().weight)
@@ -59,7 +59,7 @@ def test_a_chains_arrays_travel_with_the_head(tmp_path: Path) -> None:
     chain = (Clip(1e-30), Centre(np.array([0.25, -1.0])), Linear(np.array([[1.0, 2.0], [0.0, 3.0]])), Clip(0.5))
     made = replace(head(), chain=chain)
     save(made, tmp_path / "a.safetensors", reserve(tmp_path / "a.safetensors"))
-    again = load(tmp_path / "a.safetensors")
+    again = Head.load(tmp_path / "a.safetensors")
     assert [type(step) for step in again.chain] == [Clip, Centre, Linear, Clip]
     x = np.random.default_rng(1).normal(size=(5, 2)).astype(np.float32)
     assert np.array_equal(again.scores(x), made.scores(x))
@@ -76,9 +76,9 @@ def test_foreign_files_are_refused(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "a.safetensors"
     path.write_bytes(content)
     with pytest.raises(UserError, match="cannot be read as a head"):
-        load(path)
+        Head.load(path)
     with pytest.raises(UserError, match="There is no head"):
-        load(tmp_path / "b.safetensors")
+        Head.load(tmp_path / "b.safetensors")
 
 
 def test_other_safetensors_and_truncated_heads_are_refused(tmp_path: Path) -> None:
@@ -90,7 +90,7 @@ def test_other_safetensors_and_truncated_heads_are_refused(tmp_path: Path) -> No
     (tmp_path / "cut.safetensors").write_bytes(cut)
     for name in ("other", "cut"):
         with pytest.raises(UserError, match="cannot be read as a head"):
-            load(tmp_path / f"{name}.safetensors")
+            Head.load(tmp_path / f"{name}.safetensors")
 
 
 @pytest.mark.parametrize("missing", ["plan", "facts", "versions"])
@@ -99,8 +99,8 @@ def test_a_head_whose_card_cannot_be_stated_is_refused(tmp_path: Path, missing: 
     card = {name: value for name, value in made.card.items() if name != missing}
     path = tmp_path / "a.safetensors"
     save(replace(made, card=card), path, reserve(path))
-    with pytest.raises(UserError, match="its card is not whole"):
-        load(path)
+    with pytest.raises(UserError, match="its card is not complete"):
+        Head.load(path)
 
 
 SAVE = """
@@ -142,23 +142,33 @@ def test_a_place_that_cannot_be_written_is_found_out_beforehand(tmp_path: Path) 
 
 def test_top_1_top_5_and_per_class_are_counted() -> None:
     """A head that scores class j by coordinate j."""
-    plain = Head((), np.eye(7), np.zeros(7), {"classes": list("abcdefg")})
+    plain = Head(chain=(), weight=np.eye(7), bias=np.zeros(7), card={"classes": list("abcdefg")})
     x = np.array([[6, 5, 4, 3, 2, 1, 0]] * 4 + [[0, 9, 0, 0, 0, 0, 0]], np.float32)
     y = np.array([0, 4, 5, 1, 1])
     scores = score(plain, stream_of(x, y)(2))
-    assert (scores.n, scores.top1, scores.top5) == (5, 2 / 5, 4 / 5)
+    assert (scores.n, scores.top1, scores.top5) == (5, 2, 4)
     assert scores.rows.tolist() == [1, 2, 0, 0, 1, 1, 0]
     assert scores.hits.tolist() == [1, 1, 0, 0, 0, 0, 0]
 
 
 def test_label_sets_count_any_of_their_labels_and_unlabelled_rows_not_at_all() -> None:
-    plain = Head((), np.eye(3), np.zeros(3), {"classes": list("abc")})
+    plain = Head(chain=(), weight=np.eye(3), bias=np.zeros(3), card={"classes": list("abc")})
     x = np.array([[1, 0, 0], [0, 1, 0], [0, 0, 1]], np.float32)
     y = np.array([[2, 0, 2], [-1, -1, -1], [0, 1, 1]])
     scores = score(plain, stream_of(x, y)(8))
-    assert (scores.n, scores.top1) == (2, 0.5)
+    assert (scores.n, scores.top1) == (2, 1)
     assert scores.rows.tolist() == [2, 1, 1]
     assert scores.hits.tolist() == [1, 0, 0]
+
+
+@pytest.mark.parametrize(("hits", "n"), [(0, 7), (1, 1), (137, 150), (150, 150), (9_312, 10_000)])
+def test_the_interval_holds_every_probability_that_the_hits_do_not_contradict(hits: int, n: int) -> None:
+    """Its ends are where hits/n is 1.96 standard deviations away, unless they are 0 or 1."""
+    low, high = wilson(hits, n)
+    assert 0 <= low <= hits / n <= high <= 1
+    assert (low == 0, high == 1) == (hits == 0, hits == n)
+    for end in {low, high} - {0.0, 1.0}:
+        assert abs(hits / n - end) == pytest.approx(1.959963984540054 * (end * (1 - end) / n) ** 0.5)
 
 
 @pytest.mark.parametrize("numbers", [2**26, 1])
@@ -169,7 +179,7 @@ def test_average_precision_is_scikit_learns_also_with_ties_and_in_chunks(
 
     monkeypatch.setattr(metrics, "CHUNK_NUMBERS", numbers)
     rng = np.random.default_rng(0)
-    plain = Head((), np.eye(4), np.zeros(4), {})
+    plain = Head(chain=(), weight=np.eye(4), bias=np.zeros(4), card={})
     x = rng.integers(0, 6, size=(60, 4)).astype(np.float32)
     y = np.where(rng.random((60, 2)) < 0.8, rng.integers(0, 3, (60, 2)), -1)
     labelled = (y >= 0).any(axis=1)

@@ -323,8 +323,8 @@ def test_the_noise_that_is_drawn_composes_to_the_claim(method: Method, monkeypat
 
 @ALL
 def test_the_same_noise_gives_the_same_head_and_other_noise_another(method: Method) -> None:  # type: ignore[type-arg]
-    facts = Facts(n=300, m=3, d=5)
-    x, y = blobs(300, 5, 3)
+    facts = Facts(n=90, m=3, d=5)
+    x, y = blobs(90, 5, 3)
     weights = [trained(method, facts, 1.0, x, y, seed)[0].weight for seed in (4, 4, 5)]
     assert np.array_equal(weights[0], weights[1])
     assert not np.isclose(weights[0], weights[2]).any()

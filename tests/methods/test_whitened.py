@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from dpfc_cli.methods import METHODS, method_named
-from dpfc_cli.methods.whitened import LONGEST, STABLE, Options, defaults, schedule, shrink, total_step, whitening
+from dpfc_cli.methods.whitened import LONGEST, STABLE, Options, schedule, shrink, total_step, whitening
 from dpfc_cli.privacy.accounting import mu_for
 from dpfc_cli.privacy.chain import Chain, Linear
-from dpfc_cli.privacy.curator import NonPrivate
+from dpfc_cli.privacy.curator import NonPrivate, Unprotected
 from dpfc_cli.privacy.facts import Facts
 from dpfc_cli.privacy.queries import Gradient, Gram, Mean, inputs
 from tests.support import Watching, accuracy, blobs, curator, stream_of
@@ -47,14 +47,14 @@ def test_whitened_records_have_unit_variance_where_the_covariance_is_known() -> 
     rng = np.random.default_rng(5)
     x = rng.normal(size=(3000, 8)) * np.arange(1, 9)
     covariance = x.T @ x / len(x)
-    matrix, dimension = whitening(covariance, FACTS, replace(defaults(FACTS, None, {})))
+    matrix, dimension = whitening(covariance, FACTS, METHOD.defaults(FACTS, None, {}))
     assert np.allclose(matrix.T @ covariance @ matrix, np.eye(8), atol=1e-4)
     assert dimension == pytest.approx(8, rel=1e-4)
 
 
 @pytest.mark.parametrize("mu", [1e-4, 0.01, 1.0, 30.0])
 def test_step_and_momentum_make_the_total_step_and_stay_stable(mu: float) -> None:
-    options = defaults(FACTS, mu, {})
+    options = METHOD.defaults(FACTS, mu, {})
     rate, momentum = schedule(5.0, FACTS, options)
     assert rate <= STABLE * FACTS.m
     assert 0 <= momentum < 1
@@ -96,7 +96,7 @@ def test_the_non_private_baseline_goes_to_the_optimum_of_softmax_regression() ->
             return super().release(query)  # type: ignore[arg-type]
 
     options = METHOD.defaults(facts, None, {"steps": 400, "learning_rate": 100.0})
-    METHOD.solve(Oracle(facts, stream_of(x, y)), facts, options)
+    METHOD.solve(Oracle(facts, Unprotected(stream_of(x, y))), facts, options)
     query = watched[-1]
     z = inputs(query.chain, query.constant, x, np, query.radius)
     fit = LogisticRegression(C=np.inf, tol=1e-12, max_iter=10_000, fit_intercept=False).fit(z, y)

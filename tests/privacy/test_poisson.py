@@ -48,6 +48,7 @@ def test_calibration_never_overshoots_and_errs_by_less_than_2e_6(epsilon: float,
 def test_no_less_noise_is_used_than_the_accounting_covers() -> None:
     method, facts = METHODS["dp-sgd"], Facts(n=1000, m=2, d=2)
     found = calibrate(method, facts, {"steps": 1, "sampling_rate": 0.5}, Privacy(epsilon=100.0, delta=1e-5))
+    assert found.guarantee is not None
     (sampled,), _ = poisson.sampled_of(found.plan, found.guarantee.mu)
     assert sampled.sigma == pytest.approx(poisson.LEAST_SAMPLED_SIGMA, rel=1e-6)
     assert found.guarantee.epsilon == pytest.approx(31.6, abs=0.1)

@@ -4,6 +4,7 @@ what `contribution` defines.
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -84,8 +85,8 @@ def test_the_bound_is_nearly_reached_so_the_noise_is_not_wasted(query: Query) ->
 
 
 def test_without_the_clip_the_sensitivity_test_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    def unclipped(self: Lattice, v: object, squared: int, xp: object) -> object:
-        return xp.rint(v * self.radius(squared, v.shape[-1]))  # type: ignore[attr-defined]
+    def unclipped(self: Lattice, v: Any, squared: int, xp: Any) -> Any:
+        return xp.rint(v * self.radius(squared, v.shape[-1]))
 
     monkeypatch.setattr(lattice_module.Lattice, "vector", unclipped)
     x = np.full((4, 4), 1.0, np.float32)

@@ -1,0 +1,137 @@
+"""How `--help` looks: options and values as they are typed, in lines that end between words."""
+
+import textwrap
+import types
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, get_args
+
+from typer.core import TyperCommand, TyperGroup
+from typer.models import ArgumentInfo, OptionInfo
+
+VALUES: dict[type, str] = {int: "N", float: "NUMBER", str: "TEXT", Path: "PATH"}
+"""What stands for a value of a type, where an option names nothing better."""
+COMMANDS = {
+    "extract": "extract",
+    "import": "import_",
+    "train": "train",
+    "evaluate": "evaluate",
+    "statement": "statement",
+    "list": "list_",
+    "budget": "budget",
+    "audit": "audit",
+}
+"""The commands in the order in which they are used, each with its module in `dpfc_cli.cli`."""
+WIDEST = 28
+"""Columns for an option and its value. Longer ones have a line of their own."""
+
+
+def parameters(function: Callable[..., None]) -> dict[str, ArgumentInfo | OptionInfo]:
+    """The options and arguments of a command by their Python names, each with a metavar if it takes a value."""
+    found = {}
+    for name, hint in function.__annotations__.items():
+        for info in getattr(hint, "__metadata__", ()):
+            if isinstance(info, ArgumentInfo | OptionInfo):
+                fallback = name.upper() if isinstance(info, ArgumentInfo) else VALUES.get(_value_type(hint.__origin__))
+                info.metavar = info.metavar or fallback
+                found[name] = info
+    return found
+
+
+def _value_type(hint: Any) -> Any:
+    """The type of one value: int of `int`, `int | None` and `list[int] | None`."""
+    inner = [part for part in get_args(hint) if part is not types.NoneType]
+    return _value_type(inner[0]) if inner else hint
+
+
+def flag_of(function: Callable[..., None], name: str) -> str:
+    """What the command calls the parameter of this Python name: '--learning-rate', or 'HEAD' if it is positional."""
+    info = parameters(function).get(name)
+    if isinstance(info, ArgumentInfo):
+        return str(info.metavar)
+    # In Annotated, the first flag stands where a default would.
+    declared = (info.default, *(info.param_decls or ())) if info else ()
+    return next((flag for flag in map(str, declared) if flag.startswith("--")), "--" + name.replace("_", "-"))
+
+
+class Command(TyperCommand):
+    """A command whose help lists its options in the panels that they name."""
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        """[OPTIONS], then every positional argument, in brackets if it may be left out."""
+        names = [(p.metavar or str(p.name), p.required) for p in _arguments(self, ctx)]
+        return ["[OPTIONS]", *(name if required else f"[{name}]" for name, required in names)]
+
+    def format_help_text(self, ctx: Any, formatter: Any) -> None:
+        """Write what the command does."""
+        _write_text(formatter, self.help)
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Write the arguments, then the options in their panels, in the order in which the command declares them."""
+        panels = {"Arguments": [(p.metavar or str(p.name), _said(p)) for p in _arguments(self, ctx)]}
+        for option in _options(self, ctx):
+            panels.setdefault(getattr(option, "rich_help_panel", None) or "Options", []).append(_record(option))
+        for panel, records in panels.items():
+            _write(formatter, panel, records)
+
+
+class Group(TyperGroup):
+    """`dpfc` itself: help lists its options and, each with its first paragraph, its commands."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """The names of the commands in their order of use."""
+        return sorted(super().list_commands(ctx), key=list(COMMANDS).index)
+
+    def format_help_text(self, ctx: Any, formatter: Any) -> None:
+        """Write what dpfc does."""
+        _write_text(formatter, self.help)
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Write the options, then the commands."""
+        _write(formatter, "Options", [_record(option) for option in _options(self, ctx)])
+        commands = [self.commands[name] for name in self.list_commands(ctx)]
+        _write(formatter, "Commands", [(str(c.name), str(c.help).split("\n\n")[0]) for c in commands if not c.hidden])
+
+
+def _arguments(command: Any, ctx: Any) -> list[Any]:
+    return [p for p in command.get_params(ctx) if p.param_type_name == "argument"]
+
+
+def _options(command: Any, ctx: Any) -> list[Any]:
+    return [p for p in command.get_params(ctx) if p.param_type_name == "option" and not getattr(p, "hidden", False)]
+
+
+def _record(option: Any) -> tuple[str, str]:
+    """'-q, --quiet' or '--steps N', and what is said of it."""
+    flags = ", ".join(sorted(option.opts, key=lambda flag: flag.startswith("--")))
+    return (flags if option.is_flag or not option.metavar else f"{flags} {option.metavar}"), _said(option)
+
+
+def _said(param: Any) -> str:
+    """A parameter's help, with its default unless that is nothing."""
+    said = str(param.help or "")
+    return said if param.default in (None, False) else f"{said} Default: {param.default}."
+
+
+def _write_text(formatter: Any, text: str | None) -> None:
+    """Write paragraphs, indented as the options are."""
+    for paragraph in (text or "").split("\n\n"):
+        formatter.write("\n" + "".join(f"  {line}\n" for line in _wrapped(paragraph, formatter.width - 4)))
+
+
+def _write(formatter: Any, title: str, records: list[tuple[str, str]]) -> None:
+    """Write names with what is said of them, in two columns under a title."""
+    if not records:
+        return
+    column = max((len(name) for name, _ in records if len(name) <= WIDEST), default=WIDEST) + 2
+    formatter.write(f"\n{title}:\n")
+    for name, said in records:
+        lines = _wrapped(said, formatter.width - 4 - column)
+        # A name that is wider than its column stands above what is said of it.
+        first = [name.ljust(column) + lines.pop(0)] if len(name) + 2 <= column and lines else [name]
+        formatter.write("".join(f"  {line}\n" for line in [*first, *(" " * column + line for line in lines)]))
+
+
+def _wrapped(text: str, width: int) -> list[str]:
+    """Lines of whole words: neither '--hold-out' nor a path is cut."""
+    return textwrap.wrap(text, max(width, 20), break_long_words=False, break_on_hyphens=False)

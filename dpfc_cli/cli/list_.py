@@ -1,0 +1,61 @@
+"""`dpfc list`: the feature sets, the heads, and what they cost."""
+
+import json
+import math
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+
+from dpfc_cli.cli import display
+from dpfc_cli.cli.app import command
+from dpfc_cli.folders import features_folder, heads_folder
+
+
+@command("list")
+def list_(
+    as_json: Annotated[bool, typer.Option("--json", help="Write one JSON object to stdout.")] = False,
+) -> None:
+    """Show the feature sets with what was spent on them, and the heads with what they claim.
+
+    They are looked for in ./features and ./heads, or where DPFC_FEATURES and DPFC_HEADS say.
+    """
+    from dpfc_cli.training.inventory import inventory
+
+    found = inventory(features_folder(), heads_folder())
+    if as_json:
+        print(json.dumps(asdict(found)))  # noqa: T201
+        return
+    display.table(
+        f"Feature sets in {features_folder()}: what the private trainings on their records cost together",
+        ("set", "backbone", "train", "test", "classes", "dim", "trainings", "delta", "epsilon"),
+        [
+            (
+                *(each.name, each.backbone, f"{each.records.get('train', 0):,}", f"{each.records.get('test', 0):,}"),
+                *(f"{each.classes:,}", f"{each.dim:,}", str(each.trainings), f"{each.delta:.3g}"),
+                display.epsilon(each.epsilon) if each.epsilon else "–",
+            )
+            for each in found.sets
+        ],
+        left=2,
+    )
+    display.table(
+        f"Heads in {heads_folder()}",
+        ("head", "made (UTC)", "set", "method", "delta", "epsilon"),
+        [
+            (
+                each.path.rpartition("/")[2].removesuffix(".safetensors"),
+                (each.date or "–")[:16].replace("T", " "),
+                *(each.features, each.method),
+                "–" if each.delta is None else f"{each.delta:.3g}",
+                display.epsilon(math.inf if each.epsilon is None else each.epsilon),
+            )
+            for each in found.heads
+        ],
+        left=4,
+    )
+    for path, why in found.unreadable:
+        display.warn(f"{path}: {why}")
+    if any(each.unprotected for each in found.sets):
+        names = ", ".join(each.name for each in found.sets if each.unprotected)
+        display.warn(f"{names}: some trainings had no guarantee (epsilon = ∞). No sum covers them: see 'dpfc budget'.")

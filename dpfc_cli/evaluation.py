@@ -1,0 +1,183 @@
+"""How good a head is on a feature set, with what stands in the way of believing the figures.
+
+`evaluate` is what `dpfc evaluate` calls. It refuses a head and features that do not fit together, and warns where the
+figures mean less than they seem to, or must not be published.
+"""
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from dpfc_cli.errors import UserError, parameter
+from dpfc_cli.features.reader import FeatureSet
+from dpfc_cli.heads.head import Head
+from dpfc_cli.heads.metrics import BEST, average_precisions, score, wilson
+from dpfc_cli.trust.statement import hold_out_of
+
+ROWS = 4_096
+"""Records scored at a time."""
+Interval = tuple[float, float]
+Progress = Callable[[str, int, int | None], None]
+Blocks = Iterator[tuple[int, np.ndarray, np.ndarray]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClassFigures:
+    """How good a head is on the records of one class.
+
+    n: records that have the class as a label; the other figures are None where there are none. top1: the fraction of
+    them of which it is the best class, and interval: its 95 % interval. average_precision: None for single labels.
+    """
+
+    name: str
+    n: int
+    top1: float | None
+    interval: Interval | None
+    average_precision: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evaluation:
+    """How good a head is on a split. All figures are fractions of 1.
+
+    n: labelled records. top1: the fraction of them of which the best class is a label; top5: of which one of the best
+    five classes is, None with five classes or fewer, where it would always be 1. interval, top5_interval: their 95 %
+    Wilson intervals, which take the records as drawn independently. mean_average_precision: over the classes that
+    occur, None for single labels. per_class: in the order of the classes. private_split: whether the split has the name
+    of the one that the head was trained on. warnings: sentences about these figures, for whoever reads them.
+    """
+
+    split: str
+    n: int
+    top1: float
+    interval: Interval
+    top5: float | None
+    top5_interval: Interval | None
+    mean_average_precision: float | None
+    per_class: tuple[ClassFigures, ...]
+    private_split: bool
+    warnings: tuple[str, ...]
+
+
+def evaluate(head: Head, features: FeatureSet, split: str = "test", *, progress: Progress | None = None) -> Evaluation:
+    """Score a head on a labelled split.
+
+    The figures come from the raw records, without noise: they are no part of the head's guarantee.
+
+    Args:
+        head: the head, as `Head.load` or a training gives it.
+        features: a feature set of the same backbone and classes.
+        split: which of its splits.
+        progress: told the stage, the records scored so far, and how many there are.
+
+    Returns:
+        The figures, and warnings about them.
+
+    Raises:
+        UserError: the head and the features do not fit together; the set has no such split, or a damaged one; or no
+            record of it has a label.
+
+    Example:
+        >>> found = evaluate(Head.load("heads/eps1.safetensors"), open_features("digits-scattering"))
+        >>> print(f"{found.top1:.0%}, between {found.interval[0]:.0%} and {found.interval[1]:.0%}")
+
+    """
+    facts = features.split(split)
+    _check_fit(head, features)
+    private_split = split == head.card["features"]["split"]
+    warnings = _warnings(head, features, split, private_split)
+    features.verify(split)
+    stream, m = features.stream(split), len(head.classes)
+    scores = score(head, _counted("Evaluating", stream(ROWS), facts.n, progress))
+    if not scores.n:
+        raise UserError(
+            f"No record of the split '{split}' of '{features.folder}' has a label.",
+            "Evaluate on a split with labels.",
+            code="missing",
+            parameter="split",
+            split=split,
+        )
+    precisions = np.full(m, np.nan)
+    if several := features.manifest.labels_per_record > 1:
+        precisions = average_precisions(
+            head, lambda: _counted("Ranking the records", stream(ROWS), facts.n, progress), facts.n
+        )
+    top5 = m > BEST
+    return Evaluation(
+        split=split,
+        n=scores.n,
+        top1=scores.top1 / scores.n,
+        interval=wilson(scores.top1, scores.n),
+        top5=scores.top5 / scores.n if top5 else None,
+        top5_interval=wilson(scores.top5, scores.n) if top5 else None,
+        # Every record scored has a label, so one class at least occurs.
+        mean_average_precision=float(np.nanmean(precisions)) if several else None,
+        per_class=tuple(
+            _class_figures(name, int(n), int(hits), float(precision))
+            for name, n, hits, precision in zip(head.classes, scores.rows, scores.hits, precisions, strict=True)
+        ),
+        private_split=private_split,
+        warnings=warnings,
+    )
+
+
+def _check_fit(head: Head, features: FeatureSet) -> None:
+    manifest = features.manifest
+    d, m = head.weight.shape
+    if d != manifest.dim or m != len(manifest.classes):
+        raise UserError(
+            f"The head takes {d} dimensions and knows {m} classes, "
+            f"the features have {manifest.dim} and {len(manifest.classes)}.",
+            f"Evaluate on features of the same backbone and data set: {parameter('features')}.",
+            code="conflict",
+            parameter="features",
+            head={"dim": d, "classes": m},
+            features={"dim": manifest.dim, "classes": len(manifest.classes)},
+        )
+    if head.classes != manifest.classes:
+        raise UserError(
+            "The head's classes are not those of the features, or they are in another order.",
+            f"Evaluate on features made with the same {parameter('classes')} as those that the head was trained on.",
+            code="conflict",
+            parameter="features",
+        )
+
+
+def _warnings(head: Head, features: FeatureSet, split: str, private_split: bool) -> tuple[str, ...]:
+    own, hold_out = head.card["features"], hold_out_of(features.manifest)
+    found = []
+    if own["fingerprint"] != features.manifest.fingerprint:
+        found.append(
+            "these features were made in another way than those that the head was trained on, so the figures may mean "
+            "little."
+        )
+    if private_split:
+        found.append(
+            f"the head was trained on a split of this name, '{split}'. If these are its records, these figures are not "
+            "differentially private. Do not publish them."
+        )
+    elif hold_out and (features.name, hold_out) != (own["name"], own.get("hold_out")):
+        found.append(
+            f"this {split} split was held out from training pictures, and the head was trained on another set. If that "
+            "set was made from the same pictures, the head has seen some of these."
+        )
+    return tuple(found)
+
+
+def _class_figures(name: str, n: int, hits: int, precision: float) -> ClassFigures:
+    return ClassFigures(
+        name=name,
+        n=n,
+        top1=hits / n if n else None,
+        interval=wilson(hits, n) if n else None,
+        average_precision=None if math.isnan(precision) else precision,
+    )
+
+
+def _counted(stage: str, blocks: Blocks, n: int, progress: Progress | None) -> Blocks:
+    for start, x, y in blocks:
+        yield start, x, y
+        if progress:
+            progress(stage, start + len(x), n)

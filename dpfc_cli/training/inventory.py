@@ -1,0 +1,104 @@
+"""What there is: feature sets with what was spent on them, and heads with what they claim."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from dpfc_cli.errors import UserError
+from dpfc_cli.features.lookup import finished
+from dpfc_cli.features.reader import FeatureSet
+from dpfc_cli.heads.head import Head
+from dpfc_cli.privacy.accounting import default_delta
+from dpfc_cli.training.account import account_of
+from dpfc_cli.training.ledger import ledger_path
+from dpfc_cli.training.request import facts_of
+
+
+@dataclass(frozen=True, kw_only=True)
+class ListedSet:
+    """A feature set. trainings: on its records, as far as the ledgers beside it know. epsilon: what the private ones
+    cost together at `delta`, 0 if there are none. unprotected: trainings that no ε covers.
+    """
+
+    path: str
+    name: str
+    backbone: str
+    records: dict[str, int]
+    classes: int
+    dim: int
+    trainings: int
+    epsilon: float
+    delta: float
+    unprotected: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class ListedHead:
+    """A head. epsilon, delta: what it claims; None if it claims nothing."""
+
+    path: str
+    method: str
+    claim: str
+    epsilon: float | None
+    delta: float | None
+    features: str
+    date: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Inventory:
+    """All feature sets of one folder and all heads of another. unreadable: files among them that are neither, and why
+    not.
+    """
+
+    sets: tuple[ListedSet, ...]
+    heads: tuple[ListedHead, ...]
+    unreadable: tuple[tuple[str, str], ...]
+
+
+def inventory(features: Path, heads: Path) -> Inventory:
+    """The feature sets in `features` and the heads in `heads`, by name. Nothing is refused: see `unreadable`."""
+    sets: list[ListedSet] = []
+    found: list[ListedHead] = []
+    unreadable: list[tuple[str, str]] = []
+    for folder in sorted(finished(features)):
+        try:
+            sets.append(_listed(folder))
+        except UserError as error:
+            unreadable.append((str(folder), error.what))
+    for path in sorted(heads.glob("*.safetensors")):
+        try:
+            found.append(_head(path))
+        except UserError as error:
+            unreadable.append((str(path), error.what))
+    return Inventory(sets=tuple(sets), heads=tuple(found), unreadable=tuple(unreadable))
+
+
+def _listed(folder: Path) -> ListedSet:
+    features = FeatureSet(folder)
+    facts, account = facts_of(features), account_of(ledger_path(folder))
+    delta = default_delta(facts.n)
+    return ListedSet(
+        path=str(folder),
+        name=folder.name,
+        backbone=str(features.manifest.backbone.get("name")),
+        records=dict(features.splits),
+        classes=facts.m,
+        dim=facts.d,
+        trainings=len(account.entries),
+        epsilon=account.epsilon(delta) if account.private else 0.0,
+        delta=delta,
+        unprotected=account.unprotected,
+    )
+
+
+def _head(path: Path) -> ListedHead:
+    card = Head.load(path).card
+    return ListedHead(
+        path=str(path),
+        method=card["method"],
+        claim=card["claim"],
+        epsilon=card["epsilon"],
+        delta=card["delta"],
+        features=card["features"]["name"],
+        date=card.get("date"),
+    )

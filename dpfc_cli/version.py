@@ -1,0 +1,3 @@
+"""The version of dpfc."""
+
+__version__ = "0.1.0"

@@ -1,0 +1,107 @@
+"""What `--help` shows, what a message calls a parameter, and what a shell completes."""
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Annotated
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from dpfc_cli.cli import app as application
+from dpfc_cli.cli import audit, budget, evaluate, extract, import_, statement, train  # noqa: F401
+from dpfc_cli.cli.help import COMMANDS as MODULES
+from dpfc_cli.cli.help import flag_of
+from dpfc_cli.errors import UserError, parameter
+
+COMMANDS = sorted(MODULES)
+MAIN = "from dpfc_cli.cli.app import main; main()"
+
+
+Help = Callable[..., str]
+
+
+@pytest.fixture
+def help_of(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Help:
+    """The help of a command, or of dpfc itself, on a terminal of so many columns."""
+
+    def shown(name: str = "", width: int = 80) -> str:
+        words = [*filter(None, [name]), "--help"]
+        monkeypatch.setenv("COLUMNS", str(width))
+        monkeypatch.setattr(sys, "argv", ["dpfc", *words])
+        assert application._run(words) == 0
+        return capsys.readouterr().out
+
+    return shown
+
+
+@pytest.mark.parametrize("width", [60, 80, 100])
+@pytest.mark.parametrize("name", ["", *COMMANDS])
+def test_no_word_of_a_help_is_cut_and_no_line_is_wider_than_the_terminal(help_of: Help, name: str, width: int) -> None:
+    shown, wide = help_of(name, width), help_of(name, 1_000)
+    assert shown.split() == wide.split()
+    assert all(len(line) <= width for line in shown.splitlines())
+    assert "…" not in shown.replace("dpfc -v …", "")
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_values_are_words_and_not_types(help_of: Help, name: str) -> None:
+    shown = help_of(name)
+    assert not re.search(r"<[a-z]|list\[|\{[a-z]+\}|\brange\b *\[", shown)
+    for flag, value in re.findall(r"^  (--[a-z-]+)(?: ([^ ]+))?(?:  |$)", shown, re.M):
+        assert value == "" or value == value.upper(), (flag, value)
+
+
+def test_the_commands_are_listed_in_their_order_of_use(help_of: Help) -> None:
+    listed = re.findall(r"^  ([a-z]+)  ", help_of().split("Commands:")[1], re.M)
+    assert listed == list(MODULES)
+
+
+def test_positional_arguments_are_shown_as_they_are_typed(help_of: Help) -> None:
+    assert "extract [OPTIONS] [SOURCE]\n" in help_of("extract")
+    assert "evaluate [OPTIONS] [HEAD]\n" in help_of("evaluate")
+    assert "import [OPTIONS] PATH\n" in help_of("import")
+
+
+def test_a_message_calls_a_parameter_what_the_help_calls_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(application, "app", typer.Typer())
+
+    @application.command("example")
+    def example(
+        head: Annotated[str, typer.Argument()],
+        learning_rate: Annotated[float | None, typer.Option()] = None,
+        noise_multiplier: Annotated[float | None, typer.Option("--noise-multiplier", "--sigma")] = None,
+        quick: Annotated[bool, typer.Option("-q", "--quick")] = False,
+    ) -> None:
+        raise UserError(f"{parameter('head')}, {parameter('learning_rate')}", f"{parameter('noise_multiplier')}")
+
+    assert flag_of(example, "quick") == "--quick"
+    assert flag_of(example, "not_of_this_command") == "--not-of-this-command"
+    ended = CliRunner().invoke(application.app, ["a"])
+    assert ended.exit_code == 2
+    assert ended.stderr.splitlines() == ["Error: HEAD, --learning-rate", "--noise-multiplier"]
+
+
+def test_quiet_shows_results_and_warnings_only(tmp_path: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(str(tmp_path))
+    line = ["extract", "digits", "--pool", "mean", "--limit", "30", "--hold-out", "0.1"]
+    for flag in ("--quiet", "-q"):
+        refused = CliRunner().invoke(application.app, [flag, *line])
+        assert refused.stderr.startswith("Error: ")
+        made = CliRunner().invoke(application.app, [flag, *line[:-2]])
+        assert (made.exit_code, made.stderr) == (0, "")
+        assert made.stdout.startswith("# Feature set features/digits-scattering")
+    assert "Next: " in CliRunner().invoke(application.app, line[:-2]).stderr
+
+
+@pytest.mark.parametrize(("typed", "completions"), [("dpfc ev", ["evaluate"]), ("dpfc extract --hold", ["--hold-out"])])
+def test_a_shell_completes_commands_and_options(typed: str, completions: list[str]) -> None:
+    env = {"COMP_WORDS": typed, "COMP_CWORD": str(typed.count(" ")), "_DPFC_COMPLETE": "complete_bash"}
+    program = f"import sys; sys.argv[0] = 'dpfc'; {MAIN}"
+    ended = subprocess.run(
+        [sys.executable, "-c", program], env=os.environ | env, capture_output=True, text=True, check=False
+    )
+    assert (ended.returncode, ended.stdout.split(), ended.stderr) == (0, completions, "")

@@ -1,0 +1,207 @@
+"""`dpfc train`: what is asked, shown and refused before a charge, and what programs get."""
+
+import json
+import os
+import pty
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import dpfc_cli
+from dpfc_cli.features.lookup import open_features
+from dpfc_cli.heads.head import Head
+from dpfc_cli.methods import METHODS
+from dpfc_cli.training.ledger import read
+from tests.cli.conftest import Dpfc, heads
+
+LEDGER = Path("features/blobs.ledger.sqlite")
+LINE = ("train", "--epsilon", "1", "--method", "dp-ls")
+
+
+def everything() -> dict[str, bytes]:
+    return {str(path): path.read_bytes() for path in Path().rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_python_and_the_command_line_make_the_same_head_and_the_same_row(
+    dpfc: Dpfc, features: Path, method: str
+) -> None:
+    out = "heads/cli.research.safetensors"
+    steps = {"steps": 3} if "steps" in METHODS[method].declared else {}
+    words = [word for name, value in steps.items() for word in (f"--{name}", str(value))]
+    assert dpfc("train", "--epsilon", "2", "--seed", "5", "--method", method, "--out", out, *words).exit_code == 0
+    made = dpfc_cli.train(
+        open_features("blobs"), epsilon=2.0, seed=5, method=method, out="heads/python.research.safetensors", **steps
+    )
+    mine, theirs = Head.load(out), Head.load(made.path)
+    assert np.array_equal(mine.weight, theirs.weight)
+    assert np.array_equal(mine.bias, theirs.bias)
+    assert {**mine.card, "date": None} == {**theirs.card, "date": None}
+    first, second = read(LEDGER)
+    differ = {name for name in vars(first) if getattr(first, name) != getattr(second, name)}
+    assert differ <= {"at", "head", "sha256"}
+
+
+@pytest.mark.parametrize("privacy", [("--epsilon", "1"), ("--sigma", "30"), ("--non-private",)])
+def test_a_dry_run_shows_what_would_be_and_changes_nothing(
+    dpfc: Dpfc, features: Path, privacy: tuple[str, ...]
+) -> None:
+    before = everything()
+    planned = dpfc("train", "--method", "dp-ls", *privacy, "--dry-run")
+    assert planned.exit_code == 0, planned.output
+    assert "Nothing was charged" in planned.stdout
+    told = json.loads(dpfc("train", "--method", "dp-ls", *privacy, "--dry-run", "--json").stdout)
+    assert everything() == before
+    trained = dpfc("train", "--method", "dp-ls", *privacy, "--json")
+    card = json.loads(trained.stdout)["card"]
+    assert told["dry_run"] is True
+    assert told["releases"] == card["plan"]
+    assert json.loads(json.dumps(told["options"])) == card["options"]
+    assert (told["epsilon"], told["delta"]) == (card["epsilon"], card["delta"])
+    assert told["head"] == json.loads(trained.stdout)["head"]
+
+
+def test_a_dry_run_refuses_what_a_training_refuses(dpfc: Dpfc, features: Path) -> None:
+    before = everything()
+    for words in (("--memory", "1KB"), ("--out", "arrays/train_x.npy/a.safetensors"), ("--delta", "0.01")):
+        assert dpfc(*LINE, *words, "--dry-run").exit_code == 2
+    assert everything() == before
+
+
+def test_programs_get_path_digest_card_and_what_is_spent(dpfc: Dpfc, features: Path) -> None:
+    told = json.loads(dpfc(*LINE, "--json").stdout)
+    assert told["head"] == f"heads/{heads()[0]}"
+    assert told["card"] == json.loads(json.dumps(dict(Head.load(told["head"]).card)))
+    (row,) = read(LEDGER)
+    assert (row.sha256, row.state) == (told["sha256"], "written")
+    assert told["spent"]["epsilon"]["1e-05"] == pytest.approx(1.0)
+    assert told["spent"]["trainings"][0]["state"] == "written"
+    assert json.loads(dpfc("train", "--non-private", "--method", "dp-ls", "--json").stdout)["spent"] is None
+
+
+def test_a_delta_above_one_over_n_must_be_insisted_on(dpfc: Dpfc, features: Path) -> None:
+    refused = dpfc(*LINE, "--delta", "0.01")
+    assert refused.exit_code == 2
+    assert "--delta 0.01 is larger than 1/n" in refused.stderr
+    assert "--allow-large-delta" in refused.stderr
+    assert not LEDGER.exists()
+    insisted = dpfc(*LINE, "--delta", "0.01", "--allow-large-delta")
+    assert insisted.exit_code == 0
+    assert "Warning: delta = 0.01 is larger than 1/n" in insisted.stderr
+
+
+def on_a_terminal(answer: str, *words: str) -> tuple[int, str]:
+    """Exit code and what a terminal shows of `dpfc` there, with that answer typed in."""
+    main, other = pty.openpty()
+    program = "from dpfc_cli.cli.app import main; main()"
+    line = [sys.executable, "-c", program, *words]
+    with subprocess.Popen(line, stdin=other, stdout=subprocess.PIPE, stderr=other) as process:
+        os.close(other)
+        os.write(main, answer.encode())
+        shown = b""
+        while True:
+            try:
+                part = os.read(main, 4096)
+            except OSError:
+                break
+            if not part:
+                break
+            shown += part
+        os.close(main)
+    return process.returncode, " ".join(shown.decode().split())
+
+
+@pytest.fixture
+def second_set(dpfc: Dpfc, features: Path, arrays: Path) -> None:
+    assert dpfc("import", str(arrays), "--out", "newer", "--classes", "3", "--dtype", "float16").exit_code == 0
+
+
+QUESTION = "Charge ε = 1 to newer, the newest of 2 sets? [Y/n]"
+
+
+def test_on_a_terminal_it_asks_before_it_charges_a_set_that_it_chose_of_several(second_set: None) -> None:
+    code, shown = on_a_terminal("n\n", *LINE)
+    assert QUESTION in shown
+    assert (code, "Nothing was charged." in shown) == (2, True)
+    assert not Path("features/newer.ledger.sqlite").exists()
+    code, shown = on_a_terminal("\n", *LINE)
+    assert (code, QUESTION in shown) == (0, True)
+    assert len(read(Path("features/newer.ledger.sqlite"))) == 1
+
+
+@pytest.mark.parametrize("words", [("--yes",), ("--features", "newer")])
+def test_it_does_not_ask_where_the_answer_was_given(second_set: None, words: tuple[str, ...]) -> None:
+    code, shown = on_a_terminal("", *LINE, *words)
+    assert (code, "Charge" in shown) == (0, False)
+
+
+def test_without_a_terminal_it_goes_on_and_says_which_set_it_took(dpfc: Dpfc, second_set: None) -> None:
+    trained = dpfc(*LINE)
+    assert trained.exit_code == 0
+    assert "Features: features/newer (the newest of 2 sets; --features names another)" in trained.stderr
+
+
+def test_an_option_of_zero_is_given_and_not_left_out(dpfc: Dpfc, features: Path) -> None:
+    assert dpfc(*LINE, "--negative-weight", "0").exit_code == 0
+    assert Head.load(Path("heads") / heads()[0]).card["options"]["negative_weight"] == 0
+    assert dpfc("train", "--epsilon", "1", "--method", "dp-fc", "--learning-rate", "0").exit_code == 2
+
+
+def test_ctrl_c_before_the_charge_says_that_nothing_was_charged(
+    dpfc: Dpfc, features: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from dpfc_cli.training import check
+
+    def stopped(*given: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(check, "check_memory", stopped)
+    ended = dpfc(*LINE)
+    assert ended.exit_code == 130
+    assert "Nothing was charged, and no head was written." in ended.stderr
+    assert not LEDGER.exists()
+
+
+def test_list_shows_sets_heads_and_what_they_cost(dpfc: Dpfc, second_set: None) -> None:
+    for words in (LINE, LINE, ("train", "--non-private", "--method", "dp-ls")):
+        assert dpfc(*words, "--features", "blobs").exit_code == 0
+    shown = dpfc("list")
+    told = json.loads(dpfc("list", "--json").stdout)
+    # Two sets of the same records: what was spent on one was spent on the other.
+    assert [(each["name"], each["trainings"], each["unprotected"]) for each in told["sets"]] == [
+        ("blobs", 3, 1),
+        ("newer", 3, 1),
+    ]
+    spent = json.loads(dpfc("budget", "--features", "blobs", "--delta", "1e-5", "--json").stdout)["spent"]
+    assert told["sets"][0]["epsilon"] == pytest.approx(spent["epsilon"]["1e-05"])
+    assert sorted(each["path"] for each in told["heads"]) == [f"heads/{name}" for name in heads()]
+    assert {each["epsilon"] for each in told["heads"]} == {1.0, None}
+    for words in ("blobs", "newer", "blobs-dp-ls-eps1-2", "1.4652", "∞"):
+        assert words in shown.stdout
+    assert "blobs, newer: some trainings had no guarantee" in shown.stderr
+
+
+def test_list_names_what_it_cannot_read_and_shows_the_rest(dpfc: Dpfc, features: Path) -> None:
+    assert dpfc(*LINE).exit_code == 0
+    Path("heads/broken.safetensors").write_text("no head")
+    (Path("features/broken")).mkdir()
+    Path("features/broken/manifest.json").write_text("{")
+    shown = dpfc("list")
+    assert shown.exit_code == 0
+    assert "blobs-dp-ls-eps1" in shown.stdout
+    assert "'heads/broken.safetensors' cannot be read as a head" in shown.stderr
+    assert "features/broken" in shown.stderr
+
+
+def test_the_places_are_where_the_environment_says(
+    dpfc: Dpfc, features: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DPFC_HEADS", str(tmp_path / "elsewhere"))
+    assert dpfc(*LINE).exit_code == 0
+    assert [path.name for path in (tmp_path / "elsewhere").iterdir()] == ["blobs-dp-ls-eps1.safetensors"]
+    assert json.loads(dpfc("evaluate", "--json").stdout)["head"] == str(
+        tmp_path / "elsewhere" / "blobs-dp-ls-eps1.safetensors"
+    )

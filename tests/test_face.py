@@ -1,0 +1,121 @@
+"""`import dpfc_cli as dpfc`: what the library offers to programs."""
+
+import importlib
+import inspect
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import dpfc_cli as dpfc
+from tests.support import blobs
+
+
+def test_every_public_name_is_where_it_is_said_to_be_and_documented() -> None:
+    assert sorted(dpfc._HOMES) == sorted(set(dpfc.__all__) - {"__version__"})
+    for name, home in dpfc._HOMES.items():
+        found = getattr(dpfc, name)
+        assert found is getattr(importlib.import_module(f"dpfc_cli.{home}"), name)
+        assert inspect.getdoc(found)
+    assert dir(dpfc) == sorted(dpfc.__all__)
+    with pytest.raises(AttributeError, match="no attribute 'training_'"):
+        _ = dpfc.training_
+
+
+def test_public_functions_state_types_arguments_and_errors() -> None:
+    for name in ("extract", "import_features", "open_features", "train", "evaluate"):
+        function = getattr(dpfc, name)
+        doc = inspect.getdoc(function) or ""
+        signature = inspect.signature(function)
+        assert signature.return_annotation is not inspect.Signature.empty
+        assert all(p.annotation is not inspect.Parameter.empty for p in signature.parameters.values())
+        assert all(f"{parameter}:" in doc for parameter in signature.parameters), name
+        for part in ("Args:", "Returns:", "Raises:"):
+            assert part in doc, name
+    assert (Path(dpfc.__file__).parent / "py.typed").exists()
+
+
+def test_importing_the_library_loads_nothing_that_computes() -> None:
+    program = "import sys, dpfc_cli; dpfc_cli.UserError; assert not {'jax', 'numpy', 'h5py'} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", program], check=True)
+
+
+def test_the_whole_path_from_pictures_to_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    made = dpfc.extract("digits", pool="mean", out="digits")
+    assert made.features is not None
+    assert dpfc.open_features("digits").name == made.features.name == "digits"
+    trained = dpfc.train(made.features, epsilon=8.0, method="dp-ls")
+    assert trained.path.parent == Path("heads")
+    found = dpfc.evaluate(trained.head, made.features)
+    low, high = found.interval
+    assert 0.5 < low < found.top1 < high < 1
+    x, y = made.features.arrays("test")
+    head = dpfc.Head.load(trained.path)
+    names = head.predict(x)
+    right = np.mean([name == head.classes[label] for name, label in zip(names, y.ravel(), strict=True)])
+    assert right == pytest.approx(found.top1)
+    assert head.statement() == trained.head.statement()
+
+
+def test_features_from_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    x, y = blobs(90, 4, 3)
+    np.savez("texts.npz", train_x=x, train_y=y)
+    first, again = (dpfc.import_features("texts.npz", classes=["a", "b", "c"]) for _ in range(2))
+    assert (first.features.name, first.made, again.made) == ("texts", True, False)
+    assert (tmp_path / "features" / "texts" / "manifest.json").exists()
+    for name in ("x.partial", "x.ledger.sqlite", " "):
+        with pytest.raises(dpfc.UserError) as refused:
+            dpfc.import_features("texts.npz", name)
+        assert refused.value.fields["parameter"] == "out"
+
+
+def test_noise_and_epsilon_are_converted_as_the_golden_figures_say() -> None:
+    assert dpfc.epsilon_of(noise_multiplier=10, releases=11, delta=1e-5) == pytest.approx(1.264, abs=5e-4)
+    back = dpfc.noise_multiplier_of(epsilon=1.0, releases=11, delta=1e-5)
+    assert dpfc.epsilon_of(noise_multiplier=back, releases=11, delta=1e-5) == pytest.approx(1.0, rel=1e-6)
+    with pytest.raises(ValueError, match="delta"):
+        dpfc.epsilon_of(noise_multiplier=10, releases=11, delta=2.0)
+
+
+@pytest.fixture(scope="module")
+def head(tmp_path_factory: pytest.TempPathFactory) -> dpfc.Head:
+    folder = tmp_path_factory.mktemp("head")
+    x, y = blobs(300, 4, 3)
+    np.savez(folder / "a.npz", train_x=x, train_y=y)
+    features = dpfc.import_features(folder / "a.npz", folder / "set", classes=["a", "b", "c"]).features
+    return dpfc.train(features, epsilon=8.0, method="dp-ls", out=folder / "a.safetensors").head
+
+
+@pytest.mark.parametrize(
+    ("x", "code", "said"),
+    [
+        (np.zeros((2, 5)), "bad-value", "takes features of shape n × 4, not 2 × 5"),
+        (np.zeros(4), "bad-value", "shape n × 4, not 4"),
+        (np.zeros((2, 4, 1)), "bad-value", "not 2 × 4 × 1"),
+        (np.array([["a"] * 4]), "bad-value", "are numbers, not <U1"),
+        (np.array([[None] * 4]), "bad-value", "are numbers, not object"),
+        (np.array([[True] * 4]), "bad-value", "are numbers, not bool"),
+        (np.array([[0.0] * 4, [0, np.nan, 0, 0]]), "bad-record", "1 of 2 feature vectors .* first row 1"),
+        (np.array([[0, np.inf, 0, 0]]), "bad-record", "NaN, infinite or beyond float32"),
+        (np.array([[0, 1e300, 0, 0]]), "bad-record", "beyond float32"),
+    ],
+)
+def test_a_head_says_what_is_wrong_with_features(head: dpfc.Head, x: np.ndarray, code: str, said: str) -> None:
+    for use in (head.scores, head.predict):
+        with pytest.raises(dpfc.UserError, match=said) as refused:
+            use(x)
+        assert refused.value.code == code
+
+
+def test_a_head_takes_any_kind_of_number_and_no_rows_at_all(head: dpfc.Head) -> None:
+    x = np.arange(8).reshape(2, 4)
+    scores = head.scores(x.astype(np.float32))
+    for dtype in (np.float16, np.float64, np.int64, np.uint8):
+        assert np.array_equal(head.scores(x.astype(dtype)), scores)
+    assert np.array_equal(head.scores(x.tolist()), scores)  # type: ignore[arg-type]
+    assert head.scores(np.zeros((0, 4))).shape == (0, 3)
+    assert head.predict(np.zeros((0, 4))) == []

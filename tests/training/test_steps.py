@@ -1,0 +1,322 @@
+"""A training is one value that grows: no step can be left out, and what can be refused is refused before the charge."""
+
+import ast
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import dpfc_cli
+from dpfc_cli.errors import UserError
+from dpfc_cli.features.importing import import_features
+from dpfc_cli.features.reader import FeatureSet
+from dpfc_cli.heads.head import Head
+from dpfc_cli.methods import METHODS, dp_fc
+from dpfc_cli.methods.method import Method, Solution
+from dpfc_cli.privacy import curator as curator_module
+from dpfc_cli.privacy.curator import Curator
+from dpfc_cli.privacy.facts import Facts
+from dpfc_cli.privacy.noise import SeededBits
+from dpfc_cli.privacy.oracle import Mechanism, Oracle, PlanError
+from dpfc_cli.privacy.queries import Gradient, Query
+from dpfc_cli.training import ledger
+from dpfc_cli.training.calibrate import Calibrated, calibrate
+from dpfc_cli.training.charge import Charged, charge
+from dpfc_cli.training.check import Checked, check, rehearse
+from dpfc_cli.training.observer import Observer
+from dpfc_cli.training.request import Privacy, Request, facts_of
+from dpfc_cli.training.run import run
+from dpfc_cli.training.train import finish, plan, train
+from tests.support import blobs
+
+PACKAGE = Path(dpfc_cli.__file__).parent
+
+
+@pytest.fixture
+def features(tmp_path: Path) -> FeatureSet:
+    x, y = blobs(120, 5, 3)
+    np.savez(tmp_path / "raw.npz", train_x=x, train_y=y)
+    import_features(tmp_path / "raw.npz", tmp_path / "set", classes=("a", "b", "c"))
+    return FeatureSet(tmp_path / "set")
+
+
+def request(features: FeatureSet, **changed: Any) -> Request:
+    wanted = Request(
+        features=features,
+        folder=features.folder.parent / "heads",
+        privacy=Privacy(epsilon=2.0),
+        method="dp-fc",
+        options={"steps": 3},
+    )
+    return replace(wanted, **changed)
+
+
+def checked(features: FeatureSet, **changed: Any) -> Checked:
+    return plan(request(features, **changed), Observer())
+
+
+def entries(features: FeatureSet) -> list[ledger.Entry]:
+    return ledger.read(ledger.ledger_path(features.folder))
+
+
+# The order is in the types
+
+
+def callers(name: str) -> set[str]:
+    """The modules that call a class of that name: `training/run.py` for `Curator(…)` and `curator.Curator(…)`."""
+    found = set()
+    for path in PACKAGE.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call):
+                called = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", None)
+                if called == name:
+                    found.add(path.relative_to(PACKAGE).as_posix())
+    return found
+
+
+def test_each_value_is_made_by_its_own_step_alone() -> None:
+    assert callers("Receipt") == {"training/ledger.py"}
+    assert callers("Charged") == {"training/charge.py"}
+    assert callers("Checked") == {"training/check.py"}
+    assert callers("Trained") == {"training/run.py"}
+    assert callers("Calibrated") == {"training/calibrate.py"}
+
+
+def test_curators_are_made_of_charged_records_or_of_records_that_are_said_to_be_unprotected() -> None:
+    assert callers("Curator") == {"training/run.py", "training/tuning.py", "trust/audit.py"}
+    assert callers("Unprotected") == {"training/tuning.py", "trust/audit.py"}
+
+
+def test_nothing_but_records_makes_a_curator(features: FeatureSet) -> None:
+    ready = checked(features)
+    mechanism = ready.calibrated.mechanism
+    assert mechanism is not None
+    for uncharged in (features.stream("train"), ready, features):
+        with pytest.raises(TypeError, match="a curator takes Records"):
+            Curator(mechanism, uncharged, SeededBits(0))  # type: ignore[arg-type]
+    assert isinstance(charge(ready), Charged)
+
+
+def test_up_to_the_charge_no_record_is_read_into_a_sum_and_nothing_is_written(
+    features: FeatureSet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(curator_module, "exact_sum", lambda *a: pytest.fail("records were summed"))
+    monkeypatch.setattr(FeatureSet, "stream", lambda *a: pytest.fail("records were read"))
+    before = sorted(p for p in features.folder.parent.rglob("*"))
+    ready = checked(features)
+    assert entries(features) == []
+    assert sorted(p for p in features.folder.parent.rglob("*") if p.name != "heads") == before
+    assert ready.account.entries == []
+
+
+def test_a_charge_that_fails_leaves_nothing(features: FeatureSet) -> None:
+    ready = checked(features)
+    path = ledger.ledger_path(features.folder)
+    path.mkdir()
+    with pytest.raises(UserError, match="nothing is trained that is not charged") as refused:
+        charge(ready)
+    assert refused.value.code in ("unreadable", "unwritable")
+    assert list(ready.path.parent.iterdir()) == []
+
+
+# What becomes of a training is in its row
+
+
+def test_a_row_says_what_became_of_its_training(features: FeatureSet, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = finish(checked(features), Observer())
+    charged = charge(checked(features))
+    assert [row.state for row in entries(features)] == ["written", "charged"]
+
+    def broken(*given: object) -> np.ndarray:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(curator_module, "draw_noise", broken)
+    with pytest.raises(KeyboardInterrupt):
+        run(charged, Observer())
+    first, second = entries(features)
+    assert (first.state, first.head, first.sha256) == ("written", made.path.name, made.sha256)
+    assert (second.state, second.sha256) == ("stopped", None)
+    assert list(made.path.parent.iterdir()) == [made.path]
+
+
+def test_who_stops_a_training_is_told_whether_it_was_charged(
+    features: FeatureSet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Stopping(Observer):
+        def confirm(self, charge: str) -> bool:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt) as before:
+        finish(checked(features), Stopping())
+    assert before.value.__notes__ == ["Nothing was charged, and no head was written."]
+    assert entries(features) == []
+
+    def stopped(*given: object) -> np.ndarray:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(curator_module, "draw_noise", stopped)
+    with pytest.raises(KeyboardInterrupt) as after:
+        finish(checked(features), Observer())
+    assert "stays charged" in after.value.__notes__[0]
+    assert len(entries(features)) == 1
+
+
+def test_an_observer_that_says_no_stops_the_charge(features: FeatureSet) -> None:
+    asked: list[str] = []
+
+    class Refusing(Observer):
+        def confirm(self, charge: str) -> bool:
+            asked.append(charge)
+            return False
+
+    with pytest.raises(UserError, match="Nothing was charged") as refused:
+        finish(checked(features), Refusing())
+    assert (refused.value.code, asked) == ("declined", ["ε = 2 to set"])
+    assert entries(features) == []
+
+
+def test_the_row_names_the_head_that_was_really_written(features: FeatureSet, monkeypatch: pytest.MonkeyPatch) -> None:
+    ready = checked(features)
+    charged = charge(ready)
+    ready.path.write_bytes(b"somebody else's head")
+    made = run(charged, Observer())
+    assert made.path != ready.path
+    assert entries(features)[0].head == made.path.name
+
+
+def test_a_ledger_of_the_first_version_is_read_and_goes_on(features: FeatureSet) -> None:
+    import sqlite3
+    from contextlib import closing
+
+    path = ledger.ledger_path(features.folder)
+    finish(checked(features), Observer())
+    with closing(sqlite3.connect(path)) as connection, connection:
+        for column in ("state", "sha256"):
+            connection.execute(f"ALTER TABLE trainings DROP COLUMN {column}")
+    (old,) = ledger.read(path)
+    assert (old.state, old.sha256) == ("charged", None)
+    finish(checked(features), Observer())
+    assert [row.state for row in ledger.read(path)] == ["charged", "written"]
+
+
+# A method that does not follow its plan
+
+
+def other_method(solve: Any) -> Method[Any, Any]:
+    return Method(**{**vars(METHODS["dp-fc"]), "solve": solve})
+
+
+def one_gradient_less(oracle: Oracle, facts: Facts, options: dp_fc.Options) -> Solution:
+    return dp_fc.solve(oracle, facts, replace(options, steps=(options.steps or 0) - 1))
+
+
+def another_loss(oracle: Oracle, facts: Facts, options: dp_fc.Options) -> Solution:
+    return dp_fc.solve(oracle, facts, replace(options, loss="softmax"))
+
+
+class Unbiased:
+    """Asks for gradients without a bias."""
+
+    def __init__(self, oracle: Oracle) -> None:
+        self._oracle = oracle
+
+    def release(self, query: Query) -> np.ndarray:
+        if isinstance(query, Gradient):
+            query = replace(query, theta=query.theta[:-1], constant=0.0)
+        return self._oracle.release(query)
+
+
+def without_bias(oracle: Oracle, facts: Facts, options: dp_fc.Options) -> Solution:
+    return dp_fc.solve(Unbiased(oracle), facts, options)
+
+
+@pytest.mark.parametrize("solve", [one_gradient_less, another_loss, without_bias])
+def test_a_method_that_does_not_follow_its_plan_is_found_out_before_the_charge(
+    features: FeatureSet, solve: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calibrated = calibrate(other_method(solve), facts_of(features), {"steps": 3}, Privacy(epsilon=1.0))
+    with pytest.raises(PlanError):
+        check(request(features), calibrated, Observer())
+    assert entries(features) == []
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_passes_its_rehearsal(method: str) -> None:
+    given = {"steps": 3} if "steps" in METHODS[method].declared else {}
+    for facts in (Facts(n=1000, m=40, d=300), Facts(n=50, m=2, d=2, k=2, adjacency="replace-one")):
+        rehearse(calibrate(METHODS[method], facts, given, Privacy(epsilon=1.0)))
+    rehearse(calibrate(METHODS[method], facts, {}, Privacy()))
+
+
+def test_the_curator_refuses_a_query_of_another_form_than_planned(features: FeatureSet) -> None:
+    """Of the same kind and shape, with another loss."""
+    charged = charge(checked(features, method="dp-sgd"))
+    mechanism = charged.checked.calibrated.mechanism
+    assert mechanism is not None
+    (first, *_) = mechanism.plan.releases
+    oracle = Curator(mechanism, charged, SeededBits(0))
+    softmax = Gradient((curator_module.chains.Clip(1.0),), np.zeros(first.shape), 1.0, 1.0, "softmax")
+    with pytest.raises(PlanError, match="of another form"):
+        oracle.release(softmax)
+
+
+# Nothing is derived twice
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_sigmas_are_computed_once_and_read_by_all(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    given = {"steps": 2} if "steps" in METHODS[method].declared else {}
+    calls: list[float] = []
+    real = Mechanism.sigmas.func
+    monkeypatch.setattr(Mechanism.sigmas, "func", lambda self: (calls.append(self.mu), real(self))[1])
+    calibrated = calibrate(METHODS[method], Facts(n=100, m=3, d=4), given, Privacy(epsilon=1.0))
+    assert calibrated.mechanism is not None
+    described = [r["sigma"] for r in calibrated.releases for _ in range(r["times"])]
+    assert described == list(calibrated.mechanism.sigmas)
+    assert calls == [calibrated.mechanism.mu]
+
+
+def test_a_delta_above_one_over_n_is_refused_unless_insisted_on(features: FeatureSet) -> None:
+    method, facts = METHODS["dp-ls"], facts_of(features)
+    with pytest.raises(UserError, match="larger than 1/n") as refused:
+        calibrate(method, facts, {}, Privacy(epsilon=1.0, delta=0.01))
+    assert refused.value.fields["parameter"] == "delta"
+    made: Calibrated = calibrate(method, facts, {}, Privacy(epsilon=1.0, delta=0.01, allow_large_delta=True))
+    assert made.guarantee is not None
+    assert made.guarantee.delta == 0.01
+
+
+# From Python
+
+
+def test_a_training_from_python_is_one_call(features: FeatureSet, tmp_path: Path) -> None:
+    made = train(features, epsilon=8.0, method="dp-ls", out=tmp_path / "a.safetensors")
+    assert made.path == tmp_path / "a.safetensors"
+    head = Head.load(made.path)
+    assert head.statement()["this head"].startswith("differentially private, epsilon = 8")
+    assert made.spent.epsilon(1e-5) == pytest.approx(8.0)
+    x, y = blobs(120, 5, 3)
+    assert np.mean([name == "abc"[label] for name, label in zip(head.predict(x), y, strict=True)]) > 0.8
+    assert json.loads(json.dumps(made.spent.to_json((1e-5,))))["trainings"][0]["state"] == "written"
+
+
+def test_warnings_are_python_warnings(features: FeatureSet, tmp_path: Path) -> None:
+    with pytest.warns(dpfc_cli.TrainingWarning, match="noise"):
+        train(features, epsilon=0.01, method="dp-ls", out=tmp_path / "a.safetensors")
+
+
+def test_wrong_parameters_say_which(features: FeatureSet) -> None:
+    for given, code, said in (
+        ({"epsilon": 1.0, "non_private": True}, "conflict", "State the privacy once"),
+        ({"non_private": True, "seed": 3}, "conflict", "seed has no effect"),
+        ({"epsilon": 1.0, "method": "dp-sl"}, "unknown-name", "Did you mean 'dp-ls'"),
+        ({"epsilon": 1.0, "learning_rate": "fast"}, "bad-value", "learning_rate must be a number"),
+        ({"epsilon": 1.0, "ridge": 1.0}, "conflict", "ridge is no option of dp-whitened"),
+    ):
+        with pytest.raises(UserError, match=said) as refused:
+            train(features, **given)  # type: ignore[arg-type]
+        assert refused.value.code == code
+    assert entries(features) == []
