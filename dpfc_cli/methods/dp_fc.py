@@ -32,7 +32,9 @@ class Planned:
     """The options that shape the plan. steps: None means no privacy, and steps until the optimum."""
 
     steps: int | None = declare.steps(STEPS, optimum=True)
-    budget_split: tuple[float, ...] = declare.budget_split("the Gram matrix", "the gradients", default="equal shares")
+    budget_split: tuple[float, ...] = declare.budget_split(
+        "the Gram matrix", "the gradients", default="equal for all releases"
+    )
     loss: Loss = declare.loss(("sigmoid", "softmax"))
 
 

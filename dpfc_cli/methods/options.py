@@ -176,7 +176,7 @@ def gradient_clip(value: float, computed: bool = False) -> Any:
 
 def budget_split(*parts: str, default: str, value: Any = ...) -> Any:
     """The fractions of the privacy budget μ²."""
-    help = f"Fractions of the privacy budget for {', '.join(parts[:-1])} and {parts[-1]}, in this order."
+    help = f"Fractions of the budget for {', '.join(parts[:-1])} and {parts[-1]}."
     return fractions(help, parts, default=default, value=value)
 
 
