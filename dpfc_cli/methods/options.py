@@ -175,9 +175,9 @@ def gradient_clip(value: float, computed: bool = False) -> Any:
 
 
 def budget_split(*parts: str, default: str, value: Any = ...) -> Any:
-    """The fractions of the privacy budget μ²."""
-    help = f"Fractions of the budget for {', '.join(parts[:-1])} and {parts[-1]}."
-    return fractions(help, parts, default=default, value=value)
+    """Fractions of μ² for the kinds of release `parts`, in plan order."""
+    of = f"{default} for {', '.join(parts[:-1])} and {parts[-1]}"
+    return fractions("Fractions of the budget, one for each kind of release.", parts, default=of, value=value)
 
 
 def loss(choices: tuple[str, ...]) -> Any:
