@@ -1,8 +1,9 @@
 """The charge: the one step after which the privacy is spent."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
+from threading import Lock
 
 from dpfc_cli.heads import head as heads
 from dpfc_cli.privacy.curator import BlockStream, Records
@@ -17,12 +18,14 @@ from dpfc_cli.training.request import SPLIT
 class Charged(Records):
     """A training that was charged to its ledger. It is the only value that gives a curator private records.
 
-    receipt: the ledger's row. temporary: an empty file that keeps the head's place.
+    receipt: the ledger's row. temporary: an empty file that keeps the head's place. unused: free until a curator is made:
+    one charge pays for one training, and two would draw two noises for it.
     """
 
     checked: Checked
     receipt: Receipt
     temporary: Path
+    unused: Lock = field(default_factory=Lock, repr=False, compare=False)
 
     @property
     def stream(self) -> BlockStream:

@@ -39,12 +39,15 @@ def run(charged: Charged, observer: Observer) -> Trained:
     Raises:
         UserError: the head could not be written anywhere.
         KeyboardInterrupt, Exception: whatever stopped the training; its row says `stopped`.
+        RuntimeError: this charge was used before.
 
     """
+    if not charged.unused.acquire(blocking=False):
+        raise RuntimeError("one charge pays for one training, and this one was run already")
     checked = charged.checked
     calibrated = checked.calibrated
     try:
-        oracle = oracle_of(charged, lambda done, total: observer.progress("Training", done, total))
+        oracle = _oracle_of(charged, lambda done, total: observer.progress("Training", done, total))
         solution = calibrated.method.solve(oracle, calibrated.facts, calibrated.options)
         card = card_of(calibrated, checked.features, charged.receipt.entry.at, solution)
         head = Head(chain=solution.chain, weight=solution.weight, bias=solution.bias, card=card)
@@ -65,7 +68,7 @@ def run(charged: Charged, observer: Observer) -> Trained:
     return Trained(charged=charged, head=replace(head, path=path), path=path, sha256=digest, spent=spent)
 
 
-def oracle_of(charged: Charged, progress: Progress) -> Oracle:
+def _oracle_of(charged: Charged, progress: Progress) -> Oracle:
     """The oracle of a charged training: the curator, or the plain sums where no noise was asked for."""
     calibrated = charged.checked.calibrated
     if calibrated.mechanism is None:

@@ -122,6 +122,16 @@ def test_a_charge_that_fails_leaves_nothing(features: FeatureSet) -> None:
     assert list(ready.path.parent.iterdir()) == []
 
 
+def test_one_charge_pays_for_one_training(features: FeatureSet) -> None:
+    """A second run would release the same sums with other noise, and nobody would have paid for them."""
+    charged = charge(checked(features))
+    made = run(charged, Observer())
+    for again in (charged, replace(charged)):
+        with pytest.raises(RuntimeError, match="was run already"):
+            run(again, Observer())
+    assert [(row.state, row.sha256) for row in entries(features)] == [("written", made.sha256)]
+
+
 # What becomes of a training is in its row
 
 
