@@ -268,7 +268,7 @@ def test_the_curator_refuses_a_query_of_another_form_than_planned(features: Feat
     assert mechanism is not None
     (first, *_) = mechanism.plan.releases
     oracle = Curator(mechanism, charged, SeededBits(0))
-    softmax = Gradient((curator_module.chains.Clip(1.0),), np.zeros(first.shape), 1.0, 1.0, "softmax")
+    softmax = Gradient((curator_module.chains.Clip(1.0),), np.zeros(first.shape), clip=1.0, loss="softmax")
     with pytest.raises(PlanError, match="of another form"):
         oracle.release(softmax)
 
