@@ -10,11 +10,11 @@ from dpfc_cli.backbones import BACKBONES, POOLINGS, PRECISIONS, PREPROCESS, UNPO
 from dpfc_cli.cli import display, places
 from dpfc_cli.cli.app import command
 from dpfc_cli.cli.classes import typed_classes
+from dpfc_cli.cli.help import listed
 
 if TYPE_CHECKING:
     from dpfc_cli.features.reader import FeatureSet
 
-SOURCES = "digits, mnist, fashion-mnist, cifar10, cifar100, imagenet, imagefolder:PATH, parquet:PATH or webdataset:PATH"
 WHAT, HOW, WORK = "Pictures", "Features", "Work"
 
 
@@ -23,7 +23,7 @@ def extract(
     source: Annotated[
         str | None,
         typer.Argument(
-            help=f"The pictures: {SOURCES}. parquet and webdataset also take patterns, such as "
+            help="The pictures: ‹data sets›. parquet and webdataset also take patterns, such as "
             "'train-{0000..0099}.tar'.",
         ),
     ] = None,
@@ -196,9 +196,11 @@ def _the_source(source: str | None, dataset: str | None) -> str:
         )
     found = source if source is not None else dataset
     if found is None:
+        from dpfc_cli.images import DATASETS
+
         raise UserError(
             "No pictures are named.",
-            f"Write dpfc extract SOURCE. SOURCE is {SOURCES}.",
+            f"Write dpfc extract SOURCE. SOURCE is {listed(DATASETS)}.",
             code="missing",
             parameter="source",
         )

@@ -1,8 +1,9 @@
 """How `--help` looks: options and values as they are typed, in lines that end between words."""
 
+import re
 import textwrap
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, get_args
 
@@ -22,8 +23,30 @@ COMMANDS = {
     "audit": "audit",
 }
 """The commands in the order in which they are used, each with its module in `dpfc_cli.cli`."""
+
+
+def _data_sets() -> str:
+    from dpfc_cli.images import DATASETS
+
+    return listed(DATASETS)
+
+
+def _methods() -> str:
+    from dpfc_cli.methods import AUTO, METHODS
+
+    return listed((AUTO, *METHODS))
+
+
+LATER: dict[str, Callable[[], str]] = {"data sets": _data_sets, "methods": _methods}
+"""Lists of names that take long to import: a help text says ‹data sets›, and they stand there when it is shown."""
+_LATER = re.compile("‹([a-z ]+)›")
 WIDEST = 28
 """Columns for an option and its value. Longer ones have a line of their own."""
+
+
+def listed(names: Sequence[str]) -> str:
+    """'a, b or c'."""
+    return f"{', '.join(names[:-1])} or {names[-1]}"
 
 
 def parameters(function: Callable[..., None]) -> dict[str, ArgumentInfo | OptionInfo]:
@@ -109,7 +132,7 @@ def _record(option: Any) -> tuple[str, str]:
 
 def _said(param: Any) -> str:
     """A parameter's help, with its default unless that is nothing."""
-    said = str(param.help or "")
+    said = _LATER.sub(lambda match: LATER[match[1]](), str(param.help or ""))
     return said if param.default in (None, False) else f"{said} Default: {param.default}."
 
 

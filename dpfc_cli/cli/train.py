@@ -144,8 +144,7 @@ def train(
         str,
         typer.Option(
             metavar="NAME",
-            help="auto, dp-whitened, dp-fc, dp-ls, dp-newton, dp-sgd, dp-momentum or dp-adam. auto is dp-whitened for "
-            "records with one label, and dp-fc for records with several.",
+            help="‹methods›. auto is dp-whitened for records with one label, and dp-fc for records with several.",
             rich_help_panel=METHOD,
         ),
     ] = "auto",

@@ -1,8 +1,8 @@
-"""Fast exact block sums. Trusted by test only: each equals its query's `contribution` summed.
+"""Fast exact sums over blocks of records. Tests establish that each sum equals the sum of its query's `contribution`.
 
-`rows` runs a query's per-record map as one jit-compiled function over a block, spread over all devices; `products`
-multiplies the integer factors it returns. Importing this room loads JAX and switches it to 64 bits, without which it
-would make float32 of float64 silently.
+`rows` runs the per-record map of a query as one jit-compiled function over a block, spread over all devices. `products`
+multiplies the integer factors that it returns. Importing this package loads JAX and switches it to 64 bits. Without
+that, JAX would silently turn float64 into float32.
 """
 
 from typing import Any

@@ -1,9 +1,9 @@
 """Exact products of integer factors: sums over the records of a block.
 
-All entries are integers and all partial sums stay below 2⁵³ (`privacy.lattice`), so float64 is exact here in any order,
-on BLAS as on XLA. On one CPU device the host's BLAS is several times faster than XLA's float64 product, and NumPy hands
-AᵀA to `dsyrk`; with other devices the product runs where the factors lie, and the partial sums of the devices are
-added, exactly.
+All entries are integers and all partial sums stay below 2⁵³ (`privacy.lattice`). So float64 is exact here for any order
+of the sum, on BLAS and on XLA. On one CPU device the BLAS of the host is several times faster than the float64 product
+of XLA, and NumPy hands AᵀA to `dsyrk`. With other devices the product runs where the factors are stored. Adding the
+partial sums of the devices is exact as well.
 """
 
 import functools
@@ -14,7 +14,7 @@ import numpy as np
 
 PANEL = 4096
 NARROW = 192
-"""Columns of a panel below which the products become too small to be fast."""
+"""If a panel has fewer columns than this, the products are too small to be fast."""
 
 
 @functools.cache
@@ -23,11 +23,15 @@ def _on_host() -> bool:
 
 
 def check_exact() -> None:
-    """ArithmeticError unless products of integers on this machine's devices are exact.
+    """Check that products of integers are exact on the devices of this machine. Some accelerators have no true float64.
 
-    Not every accelerator has a true float64. Also the first use of the devices: what JAX cannot do shows here.
+    This is also the first use of the devices, so it shows what JAX cannot do.
+
+    Raises:
+        ArithmeticError: a product is not exact.
+
     """
-    # As large as real factors: a library may choose its kernel by size. Sums come near 2⁵².
+    # As large as real factors, because a library may choose its kernel by size. The sums come near 2⁵².
     a = np.random.default_rng(0).integers(2**20, 2**21, size=(1024, 64)).astype(np.float64)
     exact = a.astype(np.int64).T @ a.astype(np.int64)
     device = np.asarray(_device_product(jnp.asarray(a), jnp.asarray(a)))
@@ -41,7 +45,16 @@ def _device_product(left: jax.Array, right: jax.Array) -> jax.Array:
 
 
 def outer_sum(left: jax.Array, right: jax.Array) -> np.ndarray:
-    """Σ over rows of left ⊗ right: leftᵀ·right, float64."""
+    """Σ over rows of left ⊗ right, which is leftᵀ·right; float64.
+
+    Args:
+        left: B × p, integers in float64.
+        right: B × q, integers in float64. If it is the same object as `left`, half the work is enough.
+
+    Returns:
+        p × q, on the host.
+
+    """
     if not _on_host():
         return np.asarray(_device_product(left, right))
     a = np.asarray(left)
@@ -49,7 +62,9 @@ def outer_sum(left: jax.Array, right: jax.Array) -> np.ndarray:
 
 
 def gram(a: np.ndarray) -> np.ndarray:
-    """aᵀ·a in panels of columns: OpenBLAS's `dsyrk`, which NumPy calls for aᵀ·a, crashes from about 10,000 columns."""
+    """aᵀ·a, in panels of columns. With about 10,000 columns or more, one call of `dsyrk` by NumPy crashes in
+    OpenBLAS.
+    """
     side = a.shape[1]
     total = np.empty((side, side))
     for i in range(0, side, PANEL):
@@ -62,10 +77,16 @@ def gram(a: np.ndarray) -> np.ndarray:
 
 
 def add_weighted_grams(total: np.ndarray, weights: jax.Array, q: jax.Array) -> None:
-    """total[j] += Σ w_j·q qᵀ over rows, for every column j of weights. In place, on the host.
+    """Add Σ over rows of w_j·q qᵀ to total[j], for every column j of the weights. In place, on the host.
 
-    Where the weights are labels (0 or 1), a record adds to the Grams of its own classes only: the work is that of one
-    Gram per label, whatever the number of classes.
+    If the weights are labels (0 or 1), a record adds to the Gram matrices of its own classes only. The work is then
+    that of one Gram matrix per label, for any number of classes.
+
+    Args:
+        total: m × d × d, float64.
+        weights: B × m, integers in float64.
+        q: B × d, integers in float64.
+
     """
     w, rows = np.asarray(weights), np.asarray(q)
     weighted = np.empty_like(rows)
@@ -80,7 +101,7 @@ def add_weighted_grams(total: np.ndarray, weights: jax.Array, q: jax.Array) -> N
 def _add_symmetric(total: np.ndarray, left: np.ndarray, right: np.ndarray) -> None:
     """Add leftᵀ·right, known to be symmetric, to total: panels from the diagonal to the right, mirrored.
 
-    No BLAS routine does this for two factors; panels save 25 to 40 % of the full product.
+    No BLAS routine does this for two factors. The panels save 25 to 40 % of the full product.
     """
     side = len(total)
     width = -(-side // max(2, side // NARROW))

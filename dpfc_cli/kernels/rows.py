@@ -1,7 +1,7 @@
-"""A per-record map over a block of records, jit-compiled, spread over the devices there are.
+"""Run a per-record map over a block of records: jit-compiled, and spread over all devices.
 
-The map is traced with its scalars fixed and its arrays as arguments, so the T steps of a training share one compiled
-function. Randomness never enters here: a key that a jitted function closes over would be a constant.
+The map is traced with its scalars fixed and its arrays as arguments. So the T steps of a training share one compiled
+function. Random numbers are not used here: a random key inside a jitted function would be a constant.
 """
 
 import functools
@@ -18,7 +18,7 @@ RowMap = Callable[..., tuple[jax.Array, jax.Array]]
 
 @functools.cache
 def _sharding(rows: int) -> NamedSharding | None:
-    """Blocks of `rows` records split evenly over the largest power of two of devices that divides them."""
+    """Split blocks of `rows` records evenly over devices: the largest power of two of them that divides the block."""
     devices = jax.local_devices()
     count = 1
     while count * 2 <= len(devices) and rows % (count * 2) == 0:
@@ -31,21 +31,33 @@ def _sharding(rows: int) -> NamedSharding | None:
 
 @functools.cache
 def compiled(row_map: RowMap) -> RowMap:
-    """`row_map(x, labels, arrays, xp)` as a jitted function of the first three. Hashable maps are compiled
+    """`row_map(x, labels, arrays, xp)` as a jitted function of the first three arguments. Equal maps are compiled
     once.
     """
     return jax.jit(functools.partial(row_map, xp=jnp))
 
 
 def run(row_map: RowMap, x: np.ndarray, labels: np.ndarray, arrays: dict[str, Any]) -> tuple[jax.Array, jax.Array]:
-    """The two factors of a block, on the devices. x: B × d, labels: B × k. Asserts that they are
-    float64.
+    """The two factors of a block, on the devices.
+
+    Args:
+        row_map: a hashable map from records to two factors.
+        x: B × d features.
+        labels: B × k labels.
+        arrays: the arrays and numbers of the query.
+
+    Returns:
+        Two arrays with B rows, float64.
+
+    Raises:
+        TypeError: a factor is not float64.
+
     """
     block: Any = (x, labels)
     sharding = _sharding(len(x))
     if sharding is not None:
         block = jax.device_put(block, sharding)
-    # Accelerators would multiply float32 with fewer bits by default, and heads be scored with more.
+    # By default, accelerators multiply float32 numbers with fewer bits. Heads are scored with all bits.
     with jax.default_matmul_precision("highest"):
         left, right = compiled(row_map)(*block, arrays)
     if left.dtype != jnp.float64 or right.dtype != jnp.float64:

@@ -1,7 +1,7 @@
-"""Released sums in, head out: one module a method.
+"""Training methods: from released sums to a head. Each method is one module.
 
-A method states its options and their defaults (functions of public facts), its plan, its memory and its solution.
-`METHODS` is the table that the command line reads; a new method is a module and an entry here.
+A method states its options and their defaults (functions of public facts), its plan, its memory and its solution. The
+command line reads the table `METHODS`. A new method is a module and an entry in this table.
 """
 
 from typing import Any
@@ -20,10 +20,19 @@ AUTO = "auto"
 
 
 def method_named(name: str, facts: Facts) -> AnyMethod:
-    """The method of that name, in letters of either case; UserError with the known ones otherwise.
+    """The method with that name, in upper or lower case.
 
-    "auto" is dp-whitened, which measured best of all on records with one label, and dp-fc on those with several, whose
-    classes do not compete as the softmax has it (argued, not measured).
+    "auto" is dp-whitened for records with one label, because it had the best accuracy in measurements. It is dp-fc for
+    records with several labels: their classes do not compete, but the softmax loss of dp-whitened assumes that they do.
+    (That choice is an argument, not a measurement.)
+
+    Args:
+        name: the name of a method, or "auto".
+        facts: the public facts.
+
+    Raises:
+        UserError: there is no such method.
+
     """
     name = name.lower()
     if name == AUTO:

@@ -1,12 +1,13 @@
 """DP-FC: logistic regression preconditioned by the feature covariance (Mehta et al. 2022, Algorithm 4).
 
-One release of the Gram matrix of the features, T releases of the clipped gradient of the sigmoid loss, and
-θ ← θ − η·(G/n + λI)⁻¹·g/n. The bias is the weight of a constant feature and starts at −10, as in the paper: every class
-starts out improbable, so the first gradients are the class sums.
+It releases the Gram matrix G of the features once and the clipped gradient g of the loss T times (`steps`). A step is
+θ ← θ − η·(G/n + λI)⁻¹·g/n. η is `learning_rate`, λ is `damping`, C is `feature_clip`, C_g is `gradient_clip`. The bias
+is the weight of a constant feature (`bias_feature`). With the sigmoid loss it starts at −10, as in the paper: every
+class is improbable at first, so the first gradients are the class sums.
 
-The constant feature has the value 0.2 where the paper's has 1 and features are measured in C_G. It is the same model;
-but a constant of 1 is half of every record's squared length, so half of what the clipping leaves and the noise buys
-would go into the bias.
+The constant feature has the value 0.2. In the paper it is 1, and features are measured in units of C_G. The model is
+the same. But with a constant of 1, half of the squared length of every record is the constant. Then half of every
+clipped contribution, and so half of what the budget pays for, would go into the bias.
 """
 
 import math
@@ -28,10 +29,12 @@ BIAS_FEATURE = 0.2
 
 @dataclass(frozen=True, kw_only=True)
 class Planned:
-    """What shapes the plan. steps: None, without privacy: to the optimum."""
+    """The options that shape the plan. steps: None means no privacy, and steps until the optimum."""
 
     steps: int | None = declare.steps(STEPS, optimum=True)
-    budget_split: tuple[float, ...] = declare.budget_split("the Gram matrix", "the gradients", default="equal releases")
+    budget_split: tuple[float, ...] = declare.budget_split(
+        "the Gram matrix", "the gradients", default="equal for all releases"
+    )
     loss: Loss = declare.loss(("sigmoid", "softmax"))
 
 
@@ -39,7 +42,7 @@ class Planned:
 class Options(Planned):
     """Lengths are in units of the feature clipping norm C."""
 
-    learning_rate: float = declare.learning_rate("max(20, 2.2·√d), and more for fewer steps", grid=(0.3, 1.0, 3.0))
+    learning_rate: float = declare.learning_rate("max(20, 2.2·√d)·(20/T)·(0.36/C_g)", grid=(0.3, 1.0, 3.0))
     damping: float = declare.damping("the size of the noise in the Gram matrix", grid=(0.25, 1.0, 4.0))
     feature_clip: float = declare.feature_clip(0.005)
     gradient_clip: float = declare.gradient_clip(GRADIENT_CLIP, computed=True)
@@ -47,8 +50,10 @@ class Options(Planned):
 
 
 def options_of_plan(facts: Facts, given: Given, private: bool) -> Planned:
-    """T = 20: 10 is up to 3 points worse at ε = 0.01, 40 no better. Equal shares: a larger one for the Gram matrix
-    costs at small ε.
+    """The options that shape the plan.
+
+    T = 20 (`steps`): 10 is up to 3 points worse at ε = 0.01, and 40 is no better. The releases have equal shares
+    (`budget_split`): a larger share for the Gram matrix costs accuracy at small ε.
     """
     steps = given.get("steps", STEPS)
     split = (1 / (steps + 1), steps / (steps + 1))
@@ -58,10 +63,14 @@ def options_of_plan(facts: Facts, given: Given, private: bool) -> Planned:
 def complete(facts: Facts, plan_options: Planned, noise: Mechanism | None, given: Given) -> Options:
     """All options, from public facts and the noise.
 
-    damping: the edge of the noise that is left in the Gram matrix. This makes the noise in a step's logits independent
-    of ε and n, so one learning rate serves every ε. It grows as √d, with a floor that lets the bias climb from −10.
-    What matters is the total step T·η·C_g, so the learning rate makes up for other T and C_g. Of C_g itself 0.14 is
-    better in 21 of 72 cells of docs/accuracy.md and 0.9 in 10. Without noise and clip η = 8 is stable; 64 oscillates.
+    damping: the edge of the noise that remains in the Gram matrix (the largest eigenvalue of that noise). With it the
+    noise in the logits of one step does not depend on ε and n, so one learning rate is right for every ε.
+
+    learning_rate: it grows as √d. It has a lower bound that lets the bias climb from −10. The total step T·η·C_g
+    decides, so the learning rate compensates for other values of T and C_g. Without noise and clipping η = 8 is stable,
+    and 64 oscillates.
+
+    gradient_clip: 0.14 is better than 0.36 in 21 of 72 cells of docs/accuracy.md, and 0.9 is better in 10.
     """
     fixed = vars(plan_options)
     if noise is None:
@@ -86,7 +95,7 @@ def plan(facts: Facts, options: Planned) -> Plan:
 
 
 def solve(oracle: Oracle, facts: Facts, options: Options) -> Solution:
-    """Algorithm 4 with a constant step; the last iterate."""
+    """Algorithm 4 with a constant step. The head is the last iterate."""
     chain, bias = (Clip(options.feature_clip),), options.bias_feature
     if options.steps is None:
         return optimum.solve(oracle, facts, chain, bias, options.loss)

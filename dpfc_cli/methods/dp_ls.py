@@ -1,9 +1,10 @@
 """DP-LS: private least squares (Mehta et al. 2022, Algorithm 3).
 
-Three releases, whatever the number of classes: the Gram matrix G, the class Grams A_j and the class sums b_j of the
-clipped features. Then, as post-processing, θ_j = [A_j + α·G + λ·n·I]⁻¹ b_j. α weighs the negatives; λ is a ridge, per
-record and in units of C², so that it means the same at every n and every scale of features. There is no bias: with
-noise a constant feature costs more than it gives.
+It makes three releases for any number of classes: the Gram matrix G, the class Grams A_j and the class sums b_j of the
+clipped features (`feature_clip`, C). Then, as post-processing, θ_j = [A_j + α·G + λ·n·I]⁻¹ b_j. α is `negative_weight`:
+the weight of the records of all classes. λ is `ridge`. It is per record and in units of C², so it means the same for
+every n and every scale of the features. There is no bias: with noise, a constant feature costs more accuracy than it
+gains.
 """
 
 import math
@@ -20,13 +21,14 @@ from dpfc_cli.privacy.oracle import Mechanism, Oracle, Plan, planned
 from dpfc_cli.privacy.queries import OPEN, ClassGrams, ClassSums, Gram, Query
 
 SHARES = (0.2, 0.1, 0.7)
-"""Of G, A_j and b_j. Every class depends on its b_j, while a noisy A_j adds little: against equal shares this gains 5
-to 9 points where noise is strong and loses at most 0.7 at ε = 8."""
+"""The shares of G, A_j and b_j. Every class depends on its b_j, while a noisy A_j adds little. Compared with equal
+shares this gains 5 to 9 points where the noise is strong, and loses at most 0.7 points at ε = 8.
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Planned:
-    """What shapes the plan."""
+    """The options that shape the plan."""
 
     budget_split: tuple[float, ...] = declare.budget_split(
         "the Gram matrix", "the class Grams", "the class sums", default=",".join(map(str, SHARES)), value=SHARES
@@ -38,14 +40,14 @@ class Options(Planned):
     """Lengths are in units of the feature clipping norm C."""
 
     negative_weight: float = declare.number(
-        "Weight α of the records of all classes, beside those of a class itself.",
-        default="0.1, and more where noise is stronger",
+        "Weight α: each class is fitted to its own records and, with this weight, to all records.",
+        default="0.1 without noise, larger with more noise",
         low=0.0,
         grid=(0.3, 1.0, 3.0),
     )
     ridge: float = declare.number(
-        "Ridge λ: the penalty on the squared weights, for each record.",
-        default="grows with the noise in the Gram matrix",
+        "Ridge λ: the penalty on the squared weights, per record.",
+        default="computed from the size of the noise",
         grid=(0.25, 1.0, 4.0),
     )
     feature_clip: float = declare.feature_clip(0.005)
@@ -59,10 +61,14 @@ def options_of_plan(facts: Facts, given: Given, private: bool) -> Planned:
 def complete(facts: Facts, plan_options: Planned, noise: Mechanism | None, given: Given) -> Options:
     """All options, from public facts and the noise.
 
-    feature_clip: the paper's 0.005, smaller than practically every feature vector, so that all records get the same
-    length. negative_weight: A_j is useful while its noise is small beside a class's records, n/m: α = 0.1 without
-    noise, and it grows with √(m·edge), the noise of A_j relative to a class. ridge: α·(¾·edge + 1e-4), the edge of the
-    noise that is left in G; half and twice that are as good, a quarter is not.
+    feature_clip: the paper's 0.005. It is smaller than practically every feature vector, so all records get the same
+    length.
+
+    negative_weight: A_j is useful as long as its noise is small compared with the number of records of a class, n/m. So
+    α = 0.1 without noise, and it grows with √(m·edge), the noise of A_j relative to a class.
+
+    ridge: α·(¾·edge + 1e-4), where edge is the edge of the noise in G (the largest eigenvalue of that noise). Half and
+    twice that are as good; a quarter is not.
     """
     edges = [0.0, 0.0] if noise is None else [noise_edge(facts, facts.d, sigma) for sigma in noise.sigmas[:2]]
     weight = given.get("negative_weight", 0.1 + 3 * math.sqrt(facts.m * edges[1]))
@@ -71,14 +77,16 @@ def complete(facts: Facts, plan_options: Planned, noise: Mechanism | None, given
 
 
 def plan(facts: Facts, options: Planned) -> Plan:
-    """G, A_j and b_j."""
+    """The releases G, A_j and b_j."""
     chain = (Clip(OPEN),)
     queries: tuple[Query, ...] = (Gram(chain), ClassGrams(chain), ClassSums(chain))
     return Plan(tuple(planned(query, facts, w) for query, w in zip(queries, options.budget_split, strict=True)))
 
 
 def solve(oracle: Oracle, facts: Facts, options: Options) -> Solution:
-    """Algorithm 3, with G and each A_j projected to the positive semi-definite matrices, where the exact ones lie."""
+    """Algorithm 3. G and each A_j are first projected to the positive semi-definite matrices, where the exact ones
+    lie.
+    """
     chain = (Clip(options.feature_clip),)
     gram = symmetric_psd(oracle.release(Gram(chain)))
     class_grams = oracle.release(ClassGrams(chain))

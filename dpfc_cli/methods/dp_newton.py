@@ -1,11 +1,13 @@
 """DP-Newton: private Newton steps for logistic regression (Mehta et al. 2022, Algorithm 2).
 
-T times: the gradient of the sigmoid loss and, class by class, its Hessian, both of clipped features, and θ_j ← θ_j −
-η·(H_j/n + λI)⁻¹·g_j/n. The features are clipped instead of gradients and Hessians, which bounds both: √m·C and √m·C²/4.
+T times (`steps`) it releases the gradient g of the sigmoid loss and, for each class j, the Hessian H_j, both of clipped
+features. A step is θ_j ← θ_j − η·(H_j/n + λI)⁻¹·g_j/n. η is `learning_rate`, λ is `damping`, C is `feature_clip`.
+Clipping the features instead of gradients and Hessians bounds both: by √m·C and by √m·C²/4.
 
-The Hessians of all classes are one release of the paper, but far too large to hold at once. They are released in blocks
-of classes, each with the block's part of the share: a block of c classes of share w·c/m has sensitivity √c·C²/4 and
-noise multiplier √(m/c)/(μ√w), so the noise on every Hessian, and what is spent, are those of a single release.
+In the paper the Hessians of all classes are one release. This is far too large to hold in memory at once. So they are
+released in blocks of classes, and each block gets its part of the share. A block of c classes has the share w·c/m, the
+sensitivity √c·C²/4 and the noise multiplier √(m/c)/(μ√w). So the noise on every Hessian, and the privacy that is spent,
+are the same as for a single release.
 """
 
 import math
@@ -29,7 +31,7 @@ BIAS_FEATURE = 0.2
 
 @dataclass(frozen=True, kw_only=True)
 class Planned:
-    """What shapes the plan. steps: None, without privacy: to the optimum."""
+    """The options that shape the plan. steps: None means no privacy, and steps until the optimum."""
 
     steps: int | None = declare.steps(STEPS, optimum=True)
     budget_split: tuple[float, ...] = declare.budget_split(
@@ -42,14 +44,17 @@ class Options(Planned):
     """Lengths are in units of the feature clipping norm C. learning_rate: 1 is the full Newton step."""
 
     learning_rate: float = declare.learning_rate("1, the full Newton step", 1.0, grid=(0.5, 1.0))
-    damping: float = declare.damping("the size of the noise in a Hessian", grid=(0.3, 1.0, 3.0))
+    damping: float = declare.damping("the size of the noise in a Hessian matrix", grid=(0.3, 1.0, 3.0))
     feature_clip: float = declare.feature_clip(0.005)
     bias_feature: float = declare.bias_feature(BIAS_FEATURE)
 
 
 def options_of_plan(facts: Facts, given: Given, private: bool) -> Planned:
-    """T = 10 full steps, as in the paper. One step is 0.6 to 0.7 points worse on CIFAR-10 from ε = 0.5 on, 5 on
-    CIFAR-100 at ε = 8, and level below. Half the budget for the Hessians: not tuned.
+    """The options that shape the plan.
+
+    T = 10 full steps (`steps`), as in the paper. Compared with them, one step is 0.6 to 0.7 points worse on CIFAR-10
+    from ε = 0.5 on, and 5 points worse on CIFAR-100 at ε = 8. It is level at smaller ε. The Hessians get half the
+    budget (`budget_split`); this is not tuned.
     """
     return Planned(**chosen(Planned, given, {"steps": STEPS if private else None}))
 
@@ -57,8 +62,8 @@ def options_of_plan(facts: Facts, given: Given, private: bool) -> Planned:
 def complete(facts: Facts, plan_options: Planned, noise: Mechanism | None, given: Given) -> Options:
     """All options, from public facts and the noise.
 
-    damping: the edge of the noise in a Hessian, as in DP-FC, with a floor for where there is hardly any noise. The
-    constant of the bias is that of DP-FC: not tuned.
+    damping: the edge of the noise in a Hessian, as in DP-FC, with a lower bound for the case of almost no noise.
+    bias_feature: the value of DP-FC; not tuned.
     """
     damping = 1e-6
     if noise is not None:
@@ -70,7 +75,7 @@ def complete(facts: Facts, plan_options: Planned, noise: Mechanism | None, given
 
 
 def plan(facts: Facts, options: Planned) -> Plan:
-    """T times a gradient and all Hessians."""
+    """T times one gradient and all Hessians."""
     if options.steps is None:
         return optimum.plan(facts, "sigmoid")
     chain, (first, second) = (Clip(OPEN),), (share / options.steps for share in options.budget_split)
@@ -80,11 +85,11 @@ def plan(facts: Facts, options: Planned) -> Plan:
 
 
 def solve(oracle: Oracle, facts: Facts, options: Options) -> Solution:
-    """Algorithm 2, with each Hessian projected to the positive semi-definite matrices, where the exact one lies."""
+    """Algorithm 2. Each Hessian is first projected to the positive semi-definite matrices, where the exact one lies."""
     chain, bias = (Clip(options.feature_clip),), options.bias_feature
     if options.steps is None:
         return optimum.solve(oracle, facts, chain, bias, "sigmoid")
-    # No gradient of clipped features is longer than this: the clip never acts.
+    # No gradient of clipped features is longer than this, so this clip has no effect.
     longest = math.sqrt(facts.m * (1 + bias**2))
     theta = np.zeros((facts.d + 1, facts.m))
     for _ in range(options.steps):

@@ -1,12 +1,13 @@
-"""DP-SGD, DP-Momentum and DP-Adam: first-order methods on clipped, noised gradients (Mehta et al. 2022, Algorithm 1).
+"""DP-SGD, DP-Momentum and DP-Adam: first-order methods on noisy clipped gradients (Mehta et al. 2022, Algorithm 1).
 
-T releases of the gradient, each record's clipped to C_g, and after each a step of the optimiser on gradient/(q·n), by
-optax. For a linear model a record's gradient has rank one, so it is clipped without being formed
-(`privacy.queries.Gradient`).
+The gradient of the loss is released T times (`steps`). The gradient of each record is clipped to C_g (`gradient_clip`).
+After each release an optimiser of optax takes a step on gradient/(q·n). For a linear model the gradient of a record has
+rank one, so it is clipped without computing it (`privacy.queries.Gradient`).
 
-With a sampling rate q < 1 each step sees a Poisson sample: every record takes part with probability q, independently,
-by the curator's own draw. The expected size q·n normalises the gradient; the actual size is private. Accounting is then
-by privacy loss distributions, and not composed in closed form.
+With a sampling rate q < 1 (`sampling_rate`) each step sees a Poisson sample: every record takes part with probability
+q, independently of the others. The curator draws the sample. The gradient is divided by the expected size q·n, because
+the real size is private. The accounting is then by privacy loss distributions, because no closed form exists for the
+composition.
 """
 
 import math
@@ -29,16 +30,26 @@ STEPS = 100
 MOMENTUM = 0.9
 GRADIENT_CLIP = 0.5
 ADAM_RATE = 0.4
-"""At T = 10. For ten times as many steps each is half as long. Adam's steps have a length of their own, whatever the
-gradients' length. So its steps lead further, while the distance that noise moves θ, η·√T, hardly grows. At T = 10 no
-other rate of a grid in factors of 3 is better on average (docs/reproduction.md). At T = 100 this is 0.2: on CIFAR's
-features and three synthetic sets at ε = 0.1, 1 and 8, 0.4 is up to 3 points worse and 1.4 better, 0.13 up to 4 worse
-and 0.9 better."""
+"""The default learning rate η of Adam at T = 10. For ten times as many steps each step is half as long. The steps of
+Adam have a length of their own, which does not depend on the length of the gradients. So more steps lead further, while
+the distance that noise moves θ, η·√T, hardly grows. At T = 10 no other rate of a grid in factors of 3 is better on
+average (docs/reproduction.md). At T = 100 the default is 0.2. There, on the features of CIFAR and on three synthetic
+sets at ε = 0.1, 1 and 8, a rate of 0.4 is up to 3 points worse and 1.4 better, and 0.13 is up to 4 points worse and 0.9
+better.
+"""
 
 
 @dataclass(frozen=True)
 class Optimiser:
-    """What makes a first-order method. rate(T, C_g): its default learning rate. make(η): optax's optimiser."""
+    """The parts of a first-order method that differ.
+
+    Attributes:
+        name: its name.
+        title: its name in words.
+        rate: rate(T, C_g) is the default learning rate.
+        make: make(η) is the optimiser of optax.
+
+    """
 
     name: str
     title: str
@@ -47,10 +58,10 @@ class Optimiser:
 
 
 def _as_far(travel: float) -> Callable[[int, float], float]:
-    """The learning rate with 2·T·η·C_g = travel, for optimisers whose steps are as long as the clipped gradients.
+    """The learning rate with 2·T·η·C_g = travel, for optimisers with steps as long as the clipped gradients.
 
-    With momentum 0.9 a step goes ten times as far. Measured at ε = 0.1 to 8 and T = 100: a third or three times as
-    much costs up to 3 points at the one end or the other.
+    With momentum 0.9 a step leads ten times as far. Measured at ε = 0.1 to 8 and T = 100: a third or three times of
+    this travel costs up to 3 points at one of the two ends of that range.
     """
     return lambda steps, clip: travel / steps / (2 * clip)
 
@@ -73,12 +84,12 @@ OPTIMISERS = (
 
 @dataclass(frozen=True, kw_only=True)
 class Planned:
-    """What shapes the plan. steps: None, without privacy: to the optimum."""
+    """The options that shape the plan. steps: None means no privacy, and steps until the optimum."""
 
     steps: int | None = declare.steps(STEPS, optimum=True)
     loss: Loss = declare.loss(("sigmoid", "softmax"))
     sampling_rate: float = declare.number(
-        "Each step sees each record with this probability, drawn anew (Poisson sampling). 1: all records.",
+        "Probability with which each record takes part in a step (Poisson sampling). 1: all records take part.",
         default="1",
         value=1.0,
         high=1.0,
@@ -90,20 +101,20 @@ class Planned:
 class Options(Planned):
     """Lengths are in units of the feature clipping norm C."""
 
-    learning_rate: float = declare.learning_rate("for the number of steps and C_g", grid=(0.1, 0.3, 1.0, 3.0))
+    learning_rate: float = declare.learning_rate("computed from T and C_g", grid=(0.1, 0.3, 1.0, 3.0))
     feature_clip: float = declare.feature_clip(0.005)
     gradient_clip: float = declare.gradient_clip(GRADIENT_CLIP)
-    average: bool = declare.switch("Use the mean of the second half of the steps instead of the last one.")
+    average: bool = declare.switch("Use the mean weights of the second half of the steps, not the last weights.")
     bias_feature: float = declare.bias_feature(1.0)
 
 
 def options_of_plan(facts: Facts, given: Given, private: bool) -> Planned:
-    """T = 100, the paper's longest."""
+    """The options that shape the plan. T = 100 (`steps`) is the largest value in the paper."""
     return Planned(**chosen(Planned, given, {"steps": STEPS if private else None}))
 
 
 def plan(facts: Facts, options: Planned) -> Plan:
-    """T gradients in equal shares."""
+    """T gradients with equal shares."""
     if options.steps is None:
         return optimum.plan(facts, options.loss)
     query = Gradient((Clip(OPEN),), OPEN, OPEN, OPEN, options.loss)
@@ -112,10 +123,7 @@ def plan(facts: Facts, options: Planned) -> Plan:
 
 def _complete(optimiser: Optimiser) -> Callable[[Facts, Planned, Mechanism | None, Given], Options]:
     def complete(facts: Facts, plan_options: Planned, noise: Mechanism | None, given: Given) -> Options:
-        """All options: the feature clipping norm as in the other methods, the bias's feature as long as the others
-        together, as in the paper; and a learning rate that makes up for other T and C_g. C_g = 0.5 and a momentum of
-        0.9 are customary.
-        """
+        """All options, from public facts."""
         rate = optimiser.rate(given.get("steps", STEPS), given.get("gradient_clip", GRADIENT_CLIP))
         return Options(**chosen(Options, given, {**vars(plan_options), "learning_rate": rate}))
 

@@ -1,4 +1,4 @@
-"""What a method is: its options and a handful of pure functions, under a name."""
+"""What a method is: a name, its options, and a few pure functions."""
 
 import itertools
 import math
@@ -24,7 +24,12 @@ Options = TypeVar("Options")
 class Solution:
     """A linear head without its card: scores are chain(x)·weight + bias.
 
-    weight: d × m. bias: m. converged: whether a training that runs to an optimum reached it; None for others.
+    Attributes:
+        chain: the preprocessing.
+        weight: d × m.
+        bias: m.
+        converged: whether a training that runs to the optimum reached it; None for other trainings.
+
     """
 
     chain: Chain
@@ -34,7 +39,7 @@ class Solution:
 
 
 class UntilOptimum(Protocol):
-    """The options of a method that can run to the optimum: `steps` is then None."""
+    """The options of a method that can run to the optimum. `steps` is then None."""
 
     @property
     def steps(self) -> int | None: ...
@@ -44,7 +49,7 @@ class UntilOptimum(Protocol):
 class Method(Generic[Planned, Options]):
     """One way to train a linear head.
 
-    A training has four steps, each a function of public facts, of what the user gave, and of the step before:
+    A training has four steps. Each is a function of public facts, of what the user gave, and of the step before:
 
     1. `planned(facts, given, private)`: the options that shape the plan (number of steps, split of the budget, …).
     2. `plan(facts, planned)`: which sums will be released, in which order, with which shares of the budget.
@@ -52,10 +57,21 @@ class Method(Generic[Planned, Options]):
        (`mechanism`; None without noise).
     4. `solve(oracle, facts, options)`: asks the oracle for the planned sums and computes the head.
 
-    planned_type, options: the dataclasses of 1 and 3; the second extends the first. copies: how many arrays of each
-    answer's shape `solve` keeps at once. state: how its memory grows with m and d, for messages; "" if it does not grow
-    with the number of classes times d². runs_to_optimum: without noise and without a number of steps, it runs to the
-    optimum of its loss. public: it can use moments of public features.
+    Attributes:
+        name: its name on the command line.
+        title: its name in words.
+        planned_type: the dataclass of step 1.
+        options: the dataclass of step 3, which extends the first one.
+        planned: step 1.
+        plan: step 2.
+        complete: step 3.
+        solve: step 4.
+        copies: how many arrays of the shape of each answer `solve` keeps at once.
+        class_matrices: whether its memory grows with the number of classes times d².
+        runs_to_optimum: whether it runs to the optimum of its loss if there is no noise and no number of steps is
+            given.
+        public: whether it can use moments of public features.
+
     """
 
     name: str
@@ -82,13 +98,18 @@ class Method(Generic[Planned, Options]):
         return {name: option.grid for name, option in self.declared.items() if option.grid}
 
     def defaults(self, facts: Facts, mu: float | None, given: Given) -> Options:
-        """All options at that μ; None: without noise."""
+        """All options at that μ. None: without noise."""
         planned = self.planned(facts, given, mu is not None)
         noise = None if mu is None else Mechanism(facts=facts, plan=self.plan(facts, planned), mu=mu)
         return self.complete(facts, planned, noise, given)
 
     def check(self, given: Given) -> None:
-        """UserError for an option that the method does not have, or whose value makes no sense."""
+        """Check given options.
+
+        Raises:
+            UserError: the method does not have an option, or the value of an option is not valid.
+
+        """
         known = self.declared
         for name, value in given.items():
             if name not in known:
@@ -102,7 +123,7 @@ class Method(Generic[Planned, Options]):
             known[name].check(name, value, self.name)
 
     def at_optimum(self, options: Any) -> bool:
-        """Whether a training with these options runs to the optimum, instead of a number of steps."""
+        """Whether a training with these options runs to the optimum, and not for a number of steps."""
         return self.runs_to_optimum and options.steps is None
 
     def in_force(self, options: Any, private: bool) -> dict[str, Any]:
@@ -125,16 +146,25 @@ def factors(method: Method[Any, Any], given: Given) -> list[dict[str, float]]:
 def scaled(
     method: Method[Any, Any], facts: Facts, mu: float, given: Given, point: Mapping[str, float]
 ) -> dict[str, Any]:
-    """The given options and those of a point of the grid, as values: its factors times the defaults, to four digits."""
+    """The given options and those of a point of the grid, as values.
+
+    Args:
+        method: the method.
+        facts: the public facts.
+        mu: the μ of the training.
+        given: options that the user set.
+        point: a factor for each tuned option. The value is the factor times the default, rounded to four digits.
+
+    """
     defaults = method.defaults(facts, mu, given)
     return {**given, **{name: float(f"{getattr(defaults, name) * factor:.4g}") for name, factor in point.items()}}
 
 
 def state_bytes(method: Method[Any, Any], plan: Plan) -> int:
-    """Bytes of a training's largest state, from the plan alone, at 8 bytes a number.
+    """The bytes of the largest state of a training, from the plan alone, at 8 bytes a number.
 
-    It is what the method keeps, and what is needed while the largest answer is made (its exact sum as floats and as
-    integers, and its noise) or while a square matrix is decomposed (its copies and LAPACK's workspace).
+    This is what the method keeps, plus the larger of two needs: to make the largest answer (its exact sum as floats and
+    as integers, and its noise), or to decompose a square matrix (its copies and the workspace of LAPACK).
     """
     kept = method.copies * sum(math.prod(shape) for shape in {r.shape for r in plan.releases})
     square = max((r.shape[-1] ** 2 for r in plan.releases if r.shape[-1] == r.shape[-2]), default=0)
@@ -142,7 +172,7 @@ def state_bytes(method: Method[Any, Any], plan: Plan) -> int:
 
 
 def chosen(options: type[Any], given: Given, computed: Given = {}) -> dict[str, Any]:  # noqa: B006
-    """Values for the fields of an options class: what was computed, unless it was given."""
+    """Values for the fields of an options class: the given value if there is one, otherwise the computed value."""
     from dataclasses import fields
 
     names = {each.name for each in fields(options)}

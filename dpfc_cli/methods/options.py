@@ -1,12 +1,12 @@
-"""The options of methods, each declared once: its type, its bounds, its help and what tuning tries.
+"""The options of methods. Each is declared once, with its type, its bounds, its help text and what tuning tries.
 
-A method states its options as fields of a dataclass, made by the functions of this module:
+A method states its options as fields of a dataclass. The functions of this module make the fields:
 
-    steps: int | None = integer("number of gradient steps T", default="20", value=20, high=10_000)
+    steps: int | None = integer("Number of gradient steps T.", default="20", value=20, high=10_000)
 
-The command line builds `dpfc train --help` from these declarations, `methods.method` checks given values against them,
-and tuning takes its grid from them. So a new option is written in one place, in its method's own module. The flag is
-the field's name with dashes: `learning_rate` is `--learning-rate`.
+The command line builds `dpfc train --help` from these declarations. `methods.method` checks given values against them,
+and tuning takes its grid from them. So a new option is written in one place: in the module of its method. The flag is
+the name of the field with dashes: `learning_rate` is `--learning-rate`.
 """
 
 import dataclasses
@@ -16,7 +16,7 @@ from typing import Any, Literal
 from dpfc_cli.errors import UserError, parameter, unknown
 
 SMALLEST, LARGEST = 1e-12, 1e12
-"""Numbers outside these bounds would overflow during a training, when the budget is spent already."""
+"""Numbers outside these bounds would overflow during a training, after the budget is spent."""
 
 Kind = Literal["integer", "number", "fractions", "choice", "switch"]
 
@@ -25,10 +25,19 @@ Kind = Literal["integer", "number", "fractions", "choice", "switch"]
 class Option:
     """The declaration of one option.
 
-    help: what it is, as `dpfc train --help` says it. default: how its default reads there. low, high: bounds of a
-    number, inclusive. choices: of a choice. parts: of fractions, the kind of release that each is for. private: it has
-    an effect only where there is noise. optimum: it also has an effect where a training without noise runs to the
-    optimum. grid: the factors of its default that tuning tries; empty if it is not tuned. hidden: it has no flag.
+    Attributes:
+        kind: the type of its value.
+        help: what it is, for `dpfc train --help`.
+        default: its default in words, for the sentence "Default: X (methods); Y (methods)."
+        low: the smallest value of a number.
+        high: the largest value of a number.
+        choices: the names to choose from.
+        parts: for fractions, the kind of release that each one is for.
+        private: it has an effect only with noise.
+        optimum: it also has an effect if a training without noise runs to the optimum.
+        grid: the factors of its default that tuning tries; empty if it is not tuned.
+        hidden: it has no flag.
+
     """
 
     kind: Kind
@@ -44,7 +53,17 @@ class Option:
     hidden: bool = False
 
     def check(self, name: str, value: Any, method: str) -> None:
-        """UserError unless `value` makes sense for this option, called `name`, of that method."""
+        """Check a value of this option.
+
+        Args:
+            name: the name of the option.
+            value: the value.
+            method: the name of the method.
+
+        Raises:
+            UserError: the value is not valid.
+
+        """
         said = parameter(name)
         about: dict[str, Any] = {"parameter": name, "method": method}
         if self.kind == "choice":
@@ -55,12 +74,12 @@ class Option:
             if not whole:
                 raise UserError(
                     f"{said} {','.join(map(str, value))} is not {len(self.parts)} positive fractions that add up to 1.",
-                    f"{method} takes one for each kind of release, in this order: {', '.join(self.parts)}.",
+                    f"{method} takes one fraction for each kind of release, in this order: {', '.join(self.parts)}.",
                     **about,
                 )
         elif self.kind == "switch":
             if type(value) is not bool:
-                raise UserError(f"{said} is true or false, not {value!r}.", "Give one of them.", **about)
+                raise UserError(f"{said} must be true or false, not {value!r}.", "Give one of these values.", **about)
         elif (
             isinstance(value, bool)
             or not isinstance(value, int | float)
@@ -80,7 +99,7 @@ def _declared(option: Option, value: Any) -> Any:
 
 
 def integer(help: str, *, default: str, value: Any = ..., low: int = 1, high: int = 10_000, **more: Any) -> Any:
-    """A whole number. value: its default, if it is a constant; otherwise the method computes it."""
+    """A whole number. value: its default if that is a constant. Without a value the method computes the default."""
     return _declared(Option(kind="integer", help=help, default=default, low=low, high=high, **more), value)
 
 
@@ -100,34 +119,34 @@ def choice(help: str, choices: tuple[str, ...], *, value: str, **more: Any) -> A
 
 
 def switch(help: str, **more: Any) -> Any:
-    """True or false, by default false."""
+    """True or false. The default is false."""
     return _declared(Option(kind="switch", help=help, default="off", **more), False)
 
 
 def declared(options: type[Any]) -> dict[str, Option]:
-    """The options that a dataclass declares, by name. Fields that are no options are not among them."""
+    """The options that a dataclass declares, by name. Other fields are left out."""
     fields = dataclasses.fields(options)
     return {each.name: each.metadata["option"] for each in fields if "option" in each.metadata}
 
 
-# Options that several methods share in all but the default
+# Options that several methods have, with different defaults
 
 
 def steps(value: int, **more: Any) -> Any:
-    """T, the number of gradient steps."""
-    return integer("Number of steps T.", default=str(value), value=value, **more)
+    """The number of gradient steps, T in the paper."""
+    return integer("Number of gradient steps T.", default=str(value), value=value, **more)
 
 
 def learning_rate(default: str, value: Any = ..., **more: Any) -> Any:
-    """η."""
-    return number("Learning rate η: the length of a step.", default=default, value=value, **more)
+    """The learning rate, η in the paper."""
+    return number("Learning rate η: the factor of the gradient in a step.", default=default, value=value, **more)
 
 
 def damping(default: str, value: Any = ..., **more: Any) -> Any:
-    """λ."""
+    """The damping, λ in the paper."""
     return number(
-        "Damping λ: it is added to the diagonal of a noisy matrix before the matrix is inverted. More damping makes "
-        "the result less sensitive to noise, and the steps smaller.",
+        "Damping λ: the number that is added to the diagonal of a noisy matrix before it is inverted. More damping "
+        "means less sensitivity to noise and shorter steps.",
         default=default,
         value=value,
         **more,
@@ -135,10 +154,10 @@ def damping(default: str, value: Any = ..., **more: Any) -> Any:
 
 
 def feature_clip(value: float) -> Any:
-    """C."""
+    """The norm that features are clipped to, C in the paper."""
     return number(
-        "Norm C that feature vectors are clipped to, in their own units. The default is smaller than almost every "
-        "vector, so that all get the same length.",
+        "Norm C that feature vectors are clipped to. The default is smaller than almost every vector, so all vectors "
+        "get the same length.",
         default=f"{value:g}",
         value=value,
         optimum=True,
@@ -146,9 +165,9 @@ def feature_clip(value: float) -> Any:
 
 
 def gradient_clip(value: float, computed: bool = False) -> Any:
-    """C_g."""
+    """The norm that gradients are clipped to, C_g in the paper."""
     return number(
-        "Norm C_g that the gradient of each record is clipped to, in units of the feature vectors' length.",
+        "Norm C_g that the gradient of each record is clipped to, in units of the length of a clipped feature vector.",
         default=f"{value:g}",
         value=... if computed else value,
         private=True,
@@ -156,18 +175,18 @@ def gradient_clip(value: float, computed: bool = False) -> Any:
 
 
 def budget_split(*parts: str, default: str, value: Any = ...) -> Any:
-    """Of μ²."""
-    help = f"Fractions of the privacy budget μ² for {', '.join(parts[:-1])} and {parts[-1]}, in this order."
-    return fractions(help, parts, default=default, value=value)
+    """Fractions of μ² for the kinds of release `parts`, in plan order."""
+    of = f"{default} for {', '.join(parts[:-1])} and {parts[-1]}"
+    return fractions("Fractions of the budget, one for each kind of release.", parts, default=of, value=value)
 
 
 def loss(choices: tuple[str, ...]) -> Any:
-    """Of logistic regression."""
+    """The loss of logistic regression."""
     return choice("Loss function.", choices, value=choices[0], optimum=True)
 
 
 def bias_feature(value: float, grid: tuple[float, ...] = ()) -> Any:
-    """The constant feature that is appended to each vector; its weight is the bias."""
+    """The constant feature that is appended to each vector. Its weight gives the bias."""
     return number(
         "Value of the constant feature that stands for the bias.",
         default=f"{value:g}",

@@ -1,12 +1,14 @@
-"""DP-Whitened: softmax regression privatised in the space where the features are white.
+"""DP-Whitened: softmax regression with clipping and noise in the space where the features are white.
 
-One release of the mean, one of the Gram matrix of the centred records, T of the clipped gradient of the softmax loss.
-The gradient is that of z = R·(Wᵀx, c)/‖(Wᵀx, c)‖, W the damped whitening matrix of the released Gram, so what is
-clipped and noised are contributions in the whitened space. `docs/whitening.md` derives why noise does least harm there,
-and says what each default was measured against.
+White means: the features have the same variance in every direction. The method releases the mean of the records once,
+the Gram matrix of the centred records once, and the clipped gradient of the softmax loss T times (`steps`). The
+gradient is that of z = R·(Wᵀx, c)/‖(Wᵀx, c)‖. W is the damped whitening matrix of the released Gram matrix (`damping`),
+c is `bias_feature`, and R is a length. So the contributions that are clipped (`gradient_clip`, C_g) and get noise are
+those in the whitened space. `docs/whitening.md` derives why noise does least harm there, and it says what each default
+was compared with.
 
-Everything but the three kinds of release is post-processing of them, of public facts and of public features: the
-clipping norm after centring, the shrinkage of the spectrum, R, and the total step.
+Everything else is post-processing of the three kinds of release, of public facts and of public features: the clipping
+norm after centring, the shrinkage of the spectrum, R, and the total step.
 """
 
 import math
@@ -25,21 +27,27 @@ from dpfc_cli.privacy.oracle import Mechanism, Oracle, Plan, planned
 from dpfc_cli.privacy.queries import OPEN, Gradient, Gram, Mean, Query, sensitivity
 
 NORMALISE = Clip(1e-30)
-"""Scales every record to norm 1, for a norm this small is shorter than any."""
+"""Scales every record to norm 1, because every record is longer than this norm."""
 FLOOR = 1e-5
-"""Of the damping, in units of the records' mean square: what float32 features resolve."""
+"""The smallest damping, in units of the mean squared norm of the records. Float32 features do not resolve less."""
 LONGEST = 300.0
-"""Total step beyond which no feature set gained."""
+"""The largest total step. No feature set gained from a larger one."""
 STABLE = 0.8
-"""Largest step in units of m. At θ = 0 the softmax's curvature in a white space is 1/m, so that 2 would diverge."""
+"""The largest step, in units of m. At θ = 0 the curvature of the softmax loss in a white space is 1/m, so 2 would
+diverge.
+"""
 
 
 @dataclass(frozen=True, eq=False)
 class Public:
-    """What is known of public features from the same backbone, scaled to norm 1.
+    """What is known from public features of the same backbone, scaled to norm 1.
 
-    mean: d. covariance: d × d, Gram matrix per record of what centring at that mean and the clip of `centred` leave.
-    origin: what the card says of them, JSON-able.
+    Attributes:
+        mean: array of length d.
+        covariance: d × d. The Gram matrix, per record, of the public records after centring at that mean and the clip
+            of `centred`.
+        origin: what the card says about them, JSON-able.
+
     """
 
     mean: np.ndarray
@@ -52,7 +60,7 @@ SPLIT = (0.03, 0.10, 0.87)
 
 @dataclass(frozen=True, kw_only=True)
 class Planned:
-    """What shapes the plan."""
+    """The options that shape the plan."""
 
     steps: int = declare.steps(12)
     budget_split: tuple[float, ...] = declare.budget_split(
@@ -62,18 +70,24 @@ class Planned:
 
 @dataclass(frozen=True, kw_only=True)
 class Options(Planned):
-    """learning_rate: the total step as a multiple of the rule in `total_step`. damping: of the covariance, as a
-    multiple of the edge of its noise. gradient_clip: C_g, in units of ‖z‖ = R. bias_feature: c, before normalisation,
-    where a whitened coordinate has variance 1. mu: of the whole training, from which the size of the noise is known; 0
-    without noise. public: moments that the released mean and Gram matrix are shrunk towards.
+    """All options.
+
+    Attributes:
+        learning_rate: η. Here it is a factor of the total step that `total_step` computes.
+        damping: of the covariance, λ as a multiple of the edge of its noise.
+        gradient_clip: C_g, in units of ‖z‖ = R.
+        bias_feature: c, before normalisation, where a whitened coordinate has variance 1.
+        mu: the μ of the whole training, which gives the size of the noise; 0 without noise.
+        public: the moments that the released mean and Gram matrix are shrunk towards.
+
     """
 
     learning_rate: float = declare.learning_rate(
-        "1. dp-whitened computes the length of its steps itself and multiplies it by this",
+        "1, as a factor of the step that the method computes",
         1.0,
         grid=(0.5, 1.0, 2.0, 4.0),
     )
-    damping: float = declare.damping("0.25, a multiple of the size of the noise in the matrix", 0.25, private=True)
+    damping: float = declare.damping("0.25, in units of the noise in the matrix", 0.25, private=True)
     gradient_clip: float = declare.gradient_clip(0.5)
     bias_feature: float = declare.bias_feature(0.6, grid=(0.5, 1.0, 2.0))
     mu: float
@@ -81,14 +95,15 @@ class Options(Planned):
 
 
 def options_of_plan(facts: Facts, given: Given, private: bool) -> Planned:
-    """The same for every data set. Without noise: 100 steps."""
+    """The options that shape the plan. They are the same for every data set: 12 steps with noise, 100 without."""
     return Planned(**chosen(Planned, given, {} if private else {"steps": 100}))
 
 
 def complete(facts: Facts, plan_options: Planned, noise: Mechanism | None, given: Given) -> Options:
-    """The same for every data set: what must adapt does so in `solve`, to public facts and to what was released.
+    """All options. They are the same for every data set.
 
-    Without noise no gradient is clipped, and C_g only measures the step.
+    What must adapt to the data set adapts in `solve`, to public facts and to what was released. Without noise no
+    gradient is clipped, and C_g is only a factor of the step.
     """
     computed = {"mu": 0.0, "gradient_clip": 2.0} if noise is None else {"mu": noise.mu}
     return Options(**chosen(Options, given, {**vars(plan_options), **computed}))
@@ -106,9 +121,9 @@ def plan(facts: Facts, options: Planned) -> Plan:
 
 
 def solve(oracle: Oracle, facts: Facts, options: Options) -> Solution:
-    """Mean, Gram, and T steps of gradient descent with equal weights; the last iterate, mapped back.
+    """Mean, Gram matrix, and T steps of gradient descent with equal shares. The head is the last iterate, mapped back.
 
-    Scores are linear in the centred record: the normalisation of z scales all scores of a record alike.
+    Scores are linear in the centred record: the normalisation of z scales all scores of a record by the same factor.
     """
     chain = centred(oracle, facts, options)
     whiten, dimension = whitening(oracle.release(Gram(chain)) / facts.n, facts, options)
@@ -127,7 +142,7 @@ def solve(oracle: Oracle, facts: Facts, options: Options) -> Solution:
                 radius,
             )
         )
-        # A record's residuals sum to zero over the classes, hence so does what is not noise.
+        # The residuals of a record sum to zero over the classes. So their mean over the classes is noise alone.
         step = -rate / facts.n * (gradient - gradient.mean(axis=1, keepdims=True))
         velocity = momentum * velocity + step
         theta = theta + momentum * velocity + step
@@ -135,10 +150,12 @@ def solve(oracle: Oracle, facts: Facts, options: Options) -> Solution:
 
 
 def centred(oracle: Oracle, facts: Facts, options: Options) -> Chain:
-    """Records of norm 1, less their released mean, clipped at the norm that then remains in the mean square.
+    """The chain: scale records to norm 1, subtract their mean, and clip at the root of the mean squared norm that
+    remains.
 
-    The mean is shrunk towards the public one, or 0, by the part of their distance that is noise, which is known:
-    E‖noise‖² = d·s² (James and Stein 1961, positive part).
+    The released mean is shrunk towards the public mean, or towards 0. It is shrunk by the part of their distance that
+    is noise. This part is known: E‖noise‖² = d·s², where s is the standard deviation in one coordinate (James and Stein
+    1961, positive part).
     """
     mean = oracle.release(Mean((NORMALISE,)))[0] / facts.n
     deviation = _deviation(facts, options, options.budget_split[0], Mean)
@@ -148,22 +165,37 @@ def centred(oracle: Oracle, facts: Facts, options: Options) -> Chain:
     squared = float(np.square(mean - target).sum())
     kept = max(1 - noise / squared, 0.0) if squared > 0 else 0.0
     centre = target + kept * (mean - target)
-    # Of the true mean's square: the estimate's, and what is still unknown of it.
+    # An estimate of the squared norm of the true mean: that of its estimate, plus what is still unknown.
     signal = float(centre @ centre) + kept * noise
     return unit_chain(centre, signal)
 
 
 def unit_chain(centre: np.ndarray, squared: float) -> Chain:
-    """Scale to norm 1, centre, clip to √(1 − squared), with squared the square of the mean's norm."""
+    """The chain: scale to norm 1, centre, clip to √(1 − squared).
+
+    Args:
+        centre: the mean, d.
+        squared: the squared norm of the mean.
+
+    """
     return (NORMALISE, Centre(centre), Clip(math.sqrt(max(1 - squared, 0.01))))
 
 
 def explained(released: np.ndarray, public: np.ndarray, deviation: float) -> float:
-    """How much of the public moment the released one holds, in [0, 1]: the coefficient of its regression on it.
+    """How much of the public moment is in the released one: the coefficient of a regression of the released on the
+    public one.
 
-    The coefficient has variance deviation²/‖public‖², and is shrunk towards 1 by it: where the release is noise alone,
-    the public moment is taken as it is. deviation: of the noise in one coordinate (of a symmetric matrix: on its
-    diagonal).
+    The coefficient has the variance deviation²/‖public‖². It is shrunk towards 1 accordingly. If the release is noise
+    alone, the public moment is taken as it is.
+
+    Args:
+        released: the released moment.
+        public: the public moment.
+        deviation: the standard deviation of the noise in one coordinate (of a symmetric matrix: on its diagonal).
+
+    Returns:
+        A number in [0, 1].
+
     """
     size = float(np.square(public).sum())
     if size == 0:
@@ -174,10 +206,19 @@ def explained(released: np.ndarray, public: np.ndarray, deviation: float) -> flo
 
 
 def whitening(covariance: np.ndarray, facts: Facts, options: Options) -> tuple[np.ndarray, float]:
-    """W = V·diag(ξ + λ)^(−½), d × d, and the effective dimension Σ ξ/(ξ + λ), at least 1.
+    """The whitening matrix W = V·diag(ξ + λ)^(−½), and the effective dimension Σ ξ/(ξ + λ).
 
-    ξ and V are the eigenvalues and -vectors of the released covariance, shrunk; λ is a fraction of the edge of the
-    noise.
+    ξ and V are the eigenvalues and eigenvectors of the released covariance after shrinkage. λ is a multiple of the edge
+    of the noise.
+
+    Args:
+        covariance: the released Gram matrix, per record, d × d.
+        facts: the public facts.
+        options: all options.
+
+    Returns:
+        W (d × d) and the effective dimension (at least 1).
+
     """
     edge = _edge(facts, options)
     values, vectors = spectrum((covariance + covariance.T) / 2, edge, options.public)
@@ -186,10 +227,17 @@ def whitening(covariance: np.ndarray, facts: Facts, options: Options) -> tuple[n
 
 
 def spectrum(released: np.ndarray, edge: float, public: Public | None) -> tuple[np.ndarray, np.ndarray]:
-    """Eigenvalues, not negative, and eigenvectors of the best guess at what lies under a noise with that edge.
+    """Eigenvalues (not negative) and eigenvectors of the best estimate of a matrix that was released with noise.
 
-    With public features the guess is T + shrink(released − T), T being what of the public covariance is in the released
-    one. Where they agree, the residual is noise and goes; where they do not, it is the signal, and stays.
+    With public features the estimate is T + shrink(released − T). T is the public covariance times the part of it that
+    is in the released one. Where both agree, the difference is noise and goes away. Where they do not agree, the
+    difference is signal and stays.
+
+    Args:
+        released: d × d, symmetric.
+        edge: the edge of the noise in it.
+        public: the public moments, if there are any.
+
     """
     target = np.zeros_like(released)
     if public is not None:
@@ -205,10 +253,10 @@ def spectrum(released: np.ndarray, edge: float, public: Public | None) -> tuple[
 def shrink(values: np.ndarray, spread: float) -> np.ndarray:
     """E[vᵀCv] for each eigenvector v of C + noise with these eigenvalues, in the limit of many dimensions.
 
-    The noise is a symmetric Gaussian matrix whose spectrum is a semicircle of radius 2·spread. The optimal estimator
-    among those that keep the eigenvectors is λ − 2·spread²·h(λ), h the Hilbert transform of the spectral density (Bun,
-    Allez, Bouchaud and Potters 2016, "Rotational invariant estimator for general noisy matrices"), here regularised at
-    the width spread/√d.
+    The noise is a symmetric Gaussian matrix with a semicircle of radius 2·spread as its spectrum. Among the estimators
+    that keep the eigenvectors, the optimal one is λ − 2·spread²·h(λ). h is the Hilbert transform of the spectral
+    density (Bun, Allez, Bouchaud and Potters 2016, "Rotational invariant estimator for general noisy matrices"). Here h
+    is regularised at the width spread/√d.
     """
     width = spread / math.sqrt(len(values)) + np.finfo(float).tiny ** 0.25
     apart = values[:, None] - values
@@ -216,9 +264,16 @@ def shrink(values: np.ndarray, spread: float) -> np.ndarray:
 
 
 def total_step(dimension: float, facts: Facts, options: Options) -> float:
-    """τ = T·step·C_g/R: ρ^0.85·(m/30)^¼, at most `LONGEST`, with ρ = n·μ/d_eff.
+    """The total step τ = T·step·C_g/R: ρ^0.85·(m/30)^¼ with ρ = n·μ/d_eff, but at most `LONGEST`.
 
-    Noise in the logits has standard deviation near τ/ρ: the rule ends the descent when it has grown to about 1.
+    The noise in the logits has a standard deviation near τ/ρ. The rule ends the descent when this noise has grown to
+    about 1.
+
+    Args:
+        dimension: d_eff, the effective dimension.
+        facts: the public facts.
+        options: all options. `learning_rate` multiplies the result.
+
     """
     if options.mu == 0:
         return options.learning_rate * LONGEST
@@ -227,21 +282,23 @@ def total_step(dimension: float, facts: Facts, options: Options) -> float:
 
 
 def schedule(dimension: float, facts: Facts, options: Options) -> tuple[float, float]:
-    """Step and momentum (Nesterov's) that make the total step: momentum is what a stable step lacks."""
+    """The step and the momentum (Nesterov's) that give the total step. If a stable step is too short, momentum adds the
+    rest.
+    """
     rate = total_step(dimension, facts, options) / (options.steps * options.gradient_clip)
     stable = STABLE * facts.m
     return min(rate, stable), max(0.0, 1 - stable / rate)
 
 
 def _deviation(facts: Facts, options: Options, share: float, query: type[Query]) -> float:
-    """Of the noise in one coordinate of a release of that share, per record."""
+    """The standard deviation of the noise, per record, in one coordinate of a release with that share."""
     if options.mu == 0:
         return 0.0
     return sensitivity(query, facts) / (options.mu * math.sqrt(share / sum(options.budget_split)) * facts.n)
 
 
 def _edge(facts: Facts, options: Options) -> float:
-    """Of the noise in the released Gram matrix, per record."""
+    """The edge of the noise, per record, in the released Gram matrix."""
     if options.mu == 0:
         return 0.0
     return noise_edge(facts, facts.d, 1 / (options.mu * math.sqrt(options.budget_split[1] / sum(options.budget_split))))
@@ -249,7 +306,7 @@ def _edge(facts: Facts, options: Options) -> float:
 
 METHOD = Method(
     name="dp-whitened",
-    title="softmax regression privatised in the whitened space",
+    title="softmax regression with noise in the whitened space",
     planned_type=Planned,
     options=Options,
     planned=options_of_plan,

@@ -1,10 +1,19 @@
-"""The trusted core: everything that could leak is in this room.
+"""The trusted core: everything that a head could reveal about the private records comes from this package.
 
-Read it in this order: `oracle` (what a solver may ask), `chain` and `queries` (what one record adds, with the proof
-that it is bounded), `lattice` (why the bound holds in the integers that are really summed), `noise` (why the noise is
-exactly a rounded Gaussian), `accounting` (what that is worth as ε and δ), `curator` (the only place where records and
-noise meet).
+A fault here can make the guarantee false. So the code is small, and each proof stands beside the code that it is about.
+Read the modules in this order. Each one answers one question:
 
-It trusts NumPy, BLAS, XLA, Python's `decimal`, the operating system's random bits, and whoever hands it the records (in
-this project `features`, and through it h5py) to hand it each record once.
+1. `facts`: what is public about the records, and which data sets are neighbours?
+2. `chain`: which preprocessing can one record pass through?
+3. `queries`: which sums can be asked for, and why is the contribution of one record bounded?
+4. `lattice`: why does that bound also hold for the numbers that the computer really adds?
+5. `oracle`: what does a training method see, and how does it state its plan of releases?
+6. `noise`: why is the noise exactly a rounded Gaussian?
+7. `accounting`: which ε and δ follow from that noise?
+8. `poisson`: which ε and δ follow if a release uses a random sample of the records?
+9. `curator`: how are the sums computed and the noise added? This is the only place where records and noise meet, and it
+   has the main theorem.
+
+The core trusts NumPy, BLAS, XLA, Python's `decimal`, the random bits of the operating system, and the code that gives
+it the records. That code must give it each record once. In this project it is `features`, and through it h5py.
 """

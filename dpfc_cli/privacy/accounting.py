@@ -1,12 +1,17 @@
-"""What noise is worth: exact (ε, δ) for Gaussian mechanisms, and calibration.
+"""The privacy that noise gives: exact (ε, δ) for Gaussian mechanisms, and the inverse, calibration.
+
+(ε, δ)-differential privacy limits how much one record can change the probability of any outcome: by a factor of e^ε,
+and by δ in addition. A mechanism is μ-GDP (Gaussian differential privacy) if telling neighbouring data sets apart from
+its output is at least as hard as telling N(0, 1) from N(μ, 1).
 
 Releases with noise multipliers σ_r on full passes over the data compose into one Gaussian mechanism with μ² = Σ 1/σ_r²
-(Dong, Roth and Su 2022, "Gaussian differential privacy", Corollary 3.3), for which
+(Dong, Roth and Su 2022, "Gaussian differential privacy", Corollary 3.3). For this mechanism
 
     δ(ε) = Φ(−ε/μ + μ/2) − e^ε·Φ(−ε/μ − μ/2)
 
-holds with equality (ibid., Corollary 2.13; Balle and Wang 2018, Theorem 8). Nothing is bounded away: this is the
-smallest ε that can be claimed. Python only, no arrays: `dpfc budget` answers without loading JAX.
+holds with equality (ibid., Corollary 2.13; Balle and Wang 2018, Theorem 8). Φ is the distribution function of the
+standard normal distribution. No inequality is involved, so this is the smallest ε that can be claimed. The module uses
+Python alone, no arrays. So `dpfc budget` answers without loading JAX.
 """
 
 import math
@@ -15,20 +20,32 @@ from statistics import NormalDist
 from typing import Literal
 
 Claim = Literal["private", "research", "non-private"]
-"""What a head is said to be: under a guarantee; with noise that a seed repeats, which claims none; without noise."""
+"""What a head is said to be.
+
+"private": it has a guarantee. "research": its noise came from a seed and can be repeated, so it claims no guarantee.
+"non-private": it was trained without noise.
+"""
 
 LEAST_EPSILON, LARGEST_EPSILON = 1e-4, 100.0
 LEAST_DELTA = 1e-30
-"""Within these bounds `delta_of` is accurate to 1e-8 relative; a smaller ε is stated as `LEAST_EPSILON`."""
+"""Within these bounds the relative error of `delta_of` is at most 1e-8. A smaller ε is stated as `LEAST_EPSILON`."""
 _SLACK = 1e-9
-"""Relative distance kept to the private side of a root, far above the error of `delta_of`."""
+"""The relative distance from a root at which a search stops, on the private side. It is far above the error of
+`delta_of`.
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Guarantee:
-    """(ε, δ)-differential privacy, and the μ of Gaussian DP that it was computed from.
+    """(ε, δ)-differential privacy, and the μ of Gaussian differential privacy from which it was computed.
 
-    eta: distance in total variation between the noise that is drawn and the ideal one, over all samples of a run.
+    Attributes:
+        epsilon: ε.
+        delta: δ.
+        mu: μ.
+        eta: the total variation distance between the noise that is drawn and the ideal noise, over all samples of a
+            run.
+
     """
 
     epsilon: float
@@ -39,11 +56,16 @@ class Guarantee:
 
 @dataclass(frozen=True, kw_only=True)
 class Attack:
-    """The best that anyone can do who looks at what was released and guesses which of two neighbouring data sets it
-    came from, whatever else they know.
+    """The success of the best possible attack.
 
-    accuracy: how often they are right where both are equally likely; chance is ½. power: how often they recognise the
-    second data set if they may take the first for it at a given rate (false alarms).
+    The attacker sees what was released and guesses from which of two neighbouring data sets it came. The attacker may
+    know everything else.
+
+    Attributes:
+        accuracy: the probability of a correct guess if both data sets are equally likely. Pure chance gives ½.
+        power: the probability that the attacker recognises the second data set, at a given rate of false alarms. A
+            false alarm is taking the first data set for the second.
+
     """
 
     accuracy: float
@@ -51,10 +73,10 @@ class Attack:
 
 
 def _mills(x: float) -> float:
-    """Φ(−x)/φ(x), to about 1e-13 relative for x ≥ −5."""
+    """Mills ratio Φ(−x)/φ(x), with a relative error of about 1e-13 for x ≥ −5."""
     if x < 10:
         return math.sqrt(math.pi / 2) * math.erfc(x / math.sqrt(2)) * math.exp(x * x / 2)
-    # Laplace's continued fraction x + 1/(x + 2/(x + 3/(x + …))) converges fast out here.
+    # Laplace's continued fraction x + 1/(x + 2/(x + 3/(x + …))) converges fast for large x.
     tail = x
     for i in range(60, 0, -1):
         tail = x + i / tail
@@ -64,8 +86,13 @@ def _mills(x: float) -> float:
 def delta_of(epsilon: float, mu: float) -> float:
     """δ(ε) of a μ-GDP mechanism.
 
-    Both terms share the factor φ(ε/μ − μ/2), since e^ε·φ(ε/μ + μ/2) equals it; what is left is a difference of Mills
-    ratios, so that neither a small δ nor a large ε loses digits.
+    Both terms have the common factor φ(ε/μ − μ/2), because it equals e^ε·φ(ε/μ + μ/2). What remains is a difference of
+    Mills ratios. So neither a small δ nor a large ε loses digits.
+
+    Args:
+        epsilon: ε ≥ 0.
+        mu: μ.
+
     """
     if mu <= 0:
         return 0.0
@@ -76,10 +103,19 @@ def delta_of(epsilon: float, mu: float) -> float:
 
 
 def mu_for(epsilon: float, delta: float, eta: float = 0.0) -> float:
-    """The largest μ whose δ(ε) stays within δ − (1 + e^ε)·η; errs on the private side by about 1e-9 relative.
+    """The largest μ with δ(ε) ≤ δ − (1 + e^ε)·η. Its relative error is about 1e-9, on the private side.
 
-    A mechanism within η in total variation of an (ε, δ')-private one is (ε, δ' + (1 + e^ε)·η)-private. ValueError where
-    ε or δ is out of range or η leaves nothing.
+    If a mechanism is within η in total variation of an (ε, δ')-private one, it is (ε, δ' + (1 + e^ε)·η)-private. So the
+    distance η is paid out of δ.
+
+    Args:
+        epsilon: ε, 1e-4 to 100.
+        delta: δ, 1e-30 to 1.
+        eta: η, the total variation distance of the noise from the ideal noise.
+
+    Raises:
+        ValueError: ε or δ is out of range, or η leaves nothing of δ.
+
     """
     check_privacy(epsilon, delta)
     target = delta - (1 + math.exp(epsilon)) * eta
@@ -95,8 +131,21 @@ def mu_for(epsilon: float, delta: float, eta: float = 0.0) -> float:
 
 
 def epsilon_for(mu: float, delta: float, eta: float = 0.0) -> float:
-    """The smallest ε ≥ 1e-4 with δ(ε) + (1 + e^ε)·η ≤ δ for a μ-GDP mechanism; errs on the private side by about 1e-9
-    relative. inf where there is none, 0 for μ = 0. ValueError where δ is out of range.
+    """The smallest ε ≥ 1e-4 with δ(ε) + (1 + e^ε)·η ≤ δ for a μ-GDP mechanism.
+
+    Its relative error is about 1e-9, on the private side.
+
+    Args:
+        mu: μ.
+        delta: δ, 1e-30 to 1.
+        eta: η, the total variation distance of the noise from the ideal noise.
+
+    Returns:
+        ε. 0 for μ = 0; infinity if there is no such ε.
+
+    Raises:
+        ValueError: δ is out of range.
+
     """
     check_privacy(1.0, delta)
     if mu == 0:
@@ -107,7 +156,7 @@ def epsilon_for(mu: float, delta: float, eta: float = 0.0) -> float:
 
     low, high = 0.0, LEAST_EPSILON
     while not holds(high):
-        # In small steps, for at a large ε the sampler's distance takes over, and nothing holds any more.
+        # In small steps: at a large ε the term with η dominates, and the condition holds no more.
         low, high = high, 1.1 * high
         if high > 500 or math.isinf(mu):
             return math.inf
@@ -118,15 +167,23 @@ def epsilon_for(mu: float, delta: float, eta: float = 0.0) -> float:
 
 
 def gaussian_attack(mu: float, false_alarms: float, eta: float = 0.0) -> Attack:
-    """The best attack on a μ-GDP mechanism that is realised within η in total variation. false_alarms: α in (0, 1).
+    """The best attack on a μ-GDP mechanism, if its noise is within η in total variation of the ideal noise.
 
-    Proof: by definition (Dong, Roth and Su 2022, Definition 2.6) telling the data sets apart is as hard as telling
-    N(0, 1) from N(μ, 1). There the most powerful test is a threshold (Neyman and Pearson), of power Φ(Φ⁻¹(α) + μ), and
-    the one at μ/2, with both errors Φ(−μ/2), has the least sum of errors. With η each probability of an event moves
-    by at most η: power ≤ Φ(Φ⁻¹(α + η) + μ) + η, and accuracy, a mean of two, ≤ Φ(μ/2) + η. ∎
+    Proof: by definition (Dong, Roth and Su 2022, Definition 2.6) telling the data sets apart is at least as hard as
+    telling N(0, 1) from N(μ, 1). For these two distributions the most powerful test is a threshold (Neyman and
+    Pearson). Its power is Φ(Φ⁻¹(α) + μ). The threshold at μ/2, where both errors are Φ(−μ/2), has the smallest sum of
+    errors. With η, the probability of each event changes by at most η. So power ≤ Φ(Φ⁻¹(α + η) + μ) + η. Accuracy is a
+    mean of two probabilities, so accuracy ≤ Φ(μ/2) + η. ∎
 
-    Groups: k records apart means k steps between neighbours. After each the power is at most Φ(Φ⁻¹(·) + μ) of what it
-    was, hence Φ(Φ⁻¹(α) + kμ) after all: k·μ-GDP (ibid., Theorem 2.14).
+    Groups: if two data sets differ in k records, there are k steps between neighbours from one to the other. After each
+    step the power is at most Φ(Φ⁻¹(·) + μ) of the power before it. So after all steps it is at most Φ(Φ⁻¹(α) + kμ).
+    This is k·μ-GDP (ibid., Theorem 2.14).
+
+    Args:
+        mu: μ.
+        false_alarms: α, the rate of false alarms, in (0, 1).
+        eta: η.
+
     """
     normal = NormalDist()
     accuracy = normal.cdf(mu / 2) + eta
@@ -136,11 +193,17 @@ def gaussian_attack(mu: float, false_alarms: float, eta: float = 0.0) -> Attack:
 
 
 def attack(epsilon: float, delta: float, false_alarms: float) -> Attack:
-    """The best attack on an (ε, δ)-private mechanism of which nothing else is known. false_alarms: α in (0, 1).
+    """The best attack on an (ε, δ)-private mechanism, if nothing else is known about it.
 
-    Proof: the errors α and β of any test have α + e^ε·β ≥ 1 − δ and e^ε·α + β ≥ 1 − δ (Kairouz, Oh and Viswanath 2015,
-    "The composition theorem for differential privacy"). Added up they say α + β ≥ 2(1 − δ)/(1 + e^ε), and accuracy is
-    1 − (α + β)/2; each alone bounds the power 1 − β. ∎
+    Proof: the error probabilities α and β of any test satisfy α + e^ε·β ≥ 1 − δ and e^ε·α + β ≥ 1 − δ (Kairouz, Oh and
+    Viswanath 2015, "The composition theorem for differential privacy"). The sum of both gives
+    α + β ≥ 2(1 − δ)/(1 + e^ε), and accuracy is 1 − (α + β)/2. Each of the two alone bounds the power 1 − β. ∎
+
+    Args:
+        epsilon: ε.
+        delta: δ.
+        false_alarms: α, the rate of false alarms, in (0, 1).
+
     """
     odds = math.exp(epsilon)
     power = min(odds * false_alarms + delta, 1 - (1 - delta - false_alarms) / odds)
@@ -148,8 +211,9 @@ def attack(epsilon: float, delta: float, false_alarms: float) -> Attack:
 
 
 def zcdp_epsilon(mu: float, delta: float) -> float:
-    """The paper's conversion, ρ + 2√(ρ·ln(1/δ)) with ρ = μ²/2 (Bun and Steinke 2016, Proposition 1.3): an upper bound,
-    for comparison.
+    """The ε that the paper's conversion gives: ρ + 2√(ρ·ln(1/δ)) with ρ = μ²/2 (Bun and Steinke 2016, Proposition 1.3).
+
+    It is an upper bound, and it serves for comparison only.
     """
     rho = mu * mu / 2
     return rho + 2 * math.sqrt(rho * math.log(1 / delta))
@@ -162,7 +226,7 @@ def zcdp_mu(epsilon: float, delta: float) -> float:
 
 
 def mu_of_sigma(sigma: float, releases: int) -> float:
-    """μ of `releases` equal releases at noise multiplier σ."""
+    """The μ of `releases` equal releases with noise multiplier σ."""
     return math.sqrt(releases) / sigma
 
 
@@ -172,7 +236,12 @@ def default_delta(n: int) -> float:
 
 
 def check_privacy(epsilon: float, delta: float) -> None:
-    """ValueError unless 1e-4 ≤ ε ≤ 100 and 1e-30 ≤ δ < 1."""
+    """Check the range of ε and δ.
+
+    Raises:
+        ValueError: unless 1e-4 ≤ ε ≤ 100 and 1e-30 ≤ δ < 1.
+
+    """
     if not LEAST_EPSILON <= epsilon <= LARGEST_EPSILON:
         raise ValueError(f"epsilon must lie between {LEAST_EPSILON:g} and {LARGEST_EPSILON:g}, not at {epsilon:g}")
     if not LEAST_DELTA <= delta < 1:

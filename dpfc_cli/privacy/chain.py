@@ -1,12 +1,14 @@
-"""Per-record preprocessing: a chain of steps from a small closed set, the same in training and in prediction.
+"""Preprocessing of single records: a chain of steps from a small closed set, the same in training and in prediction.
 
-A step is data, never a callable, so a head's file can carry it and the core can run it on records. Each step maps one
-record by itself. The code is written for any array namespace `xp` (NumPy or `jax.numpy`). But for `Linear` it avoids
-every operation whose result could depend on the order of a floating-point sum, so that it gives the same numbers from
-any block shape and on any number of devices. (NumPy and XLA may differ in a last bit where XLA multiplies by a
-reciprocal, and XLA takes denormal float32 for zero.)
+A step is data, never a function. So the file of a head can hold it, and the core can run it on records. Each step maps
+one record without looking at any other.
 
-No proof rests on a chain: `Lattice.vector` bounds what comes out of it, whatever arrays its steps hold.
+The code works with any array namespace `xp` (NumPy or `jax.numpy`). Except for `Linear`, it avoids every operation with
+a result that could depend on the order of a floating-point sum. So it gives the same numbers for any shape of the
+blocks and any number of devices. (NumPy and XLA may differ in the last bit where XLA multiplies by a reciprocal. XLA
+also treats denormal float32 numbers as zero.)
+
+No proof relies on a chain. `Lattice.vector` bounds the output of every chain, whatever the arrays of its steps hold.
 """
 
 import math
@@ -17,17 +19,19 @@ from typing import Any
 import numpy as np
 
 NUMBERS = (int, float, np.float64)
-"""What a number may be. Not their subclasses, which could carry code."""
+"""The types that a number may have. Subclasses are not accepted, because they could carry code."""
 NORM_BITS = 18
-"""Records are measured on a grid of this many bits below their largest coordinate; see `norms`."""
+"""Norms are measured on a grid with this many bits below the largest coordinate of a record; see `norms`."""
 
 
 @dataclass(frozen=True)
 class Clip:
-    """x ↦ x·min(1, C/‖x‖)/C: clip to norm C, then measure in units of C. The result has norm at most 1.
+    """x ↦ x·min(1, C/‖x‖)/C: clip to norm C, then measure in units of C. The result has a norm of at most 1.
 
-    norm: C > 0, in the features' own units. With a C below every record's norm (the paper's 0.005) each record is
-    scaled to norm 1.
+    Attributes:
+        norm: C > 0, in the units of the features. If C is smaller than the norm of every record (as the paper's 0.005),
+            every record is scaled to norm 1.
+
     """
 
     norm: float
@@ -35,16 +39,25 @@ class Clip:
 
 @dataclass(frozen=True)
 class Centre:
-    """x ↦ x − mean. mean: d, float64."""
+    """x ↦ x − mean.
+
+    Attributes:
+        mean: array of length d, float64.
+
+    """
 
     mean: np.ndarray
 
 
 @dataclass(frozen=True)
 class Linear:
-    """x ↦ Aᵀx, in float32. matrix: A, d × d, float64.
+    """x ↦ Aᵀx, in float32.
 
     The product may round differently in blocks of another shape, as logits do.
+
+    Attributes:
+        matrix: A, d × d, float64.
+
     """
 
     matrix: np.ndarray
@@ -57,25 +70,46 @@ _FIELDS: dict[type[Step], str] = {Clip: "norm", Centre: "mean", Linear: "matrix"
 
 
 def norms(v: Any, xp: Any) -> Any:
-    """Euclidean norms of the rows of v (B × d, float64), as B × 1, to a relative error of √d·2⁻¹⁹.
+    """Euclidean norms of rows, with a relative error of at most √d·2⁻¹⁹.
 
-    The coordinates are rounded to integers on a grid tied to the row's largest one; their squares sum exactly (d·2³⁶ <
-    2⁵³ for d ≤ 2¹⁷), so the result is the same number in any order and on any IEEE machine. Rows of zeros give 0.
+    The coordinates are rounded to integers on a grid. The spacing of the grid is the largest coordinate of the row
+    divided by 2¹⁸. The squares of these integers sum exactly, because d·2³⁶ ≤ 2⁵³ for d ≤ 2¹⁷. So the result is the
+    same number for any order of the sum and on any IEEE machine.
+
+    Args:
+        v: B × d, float64.
+        xp: NumPy or `jax.numpy`.
+
+    Returns:
+        B × 1, float64. The norm of a row of zeros is 0.
+
     """
     largest = xp.max(xp.abs(v), axis=-1, keepdims=True)
     step = xp.where(largest > 0, largest, 1.0) / 2.0**NORM_BITS
-    # A denormal row would make the step 0: such a row counts as zero.
+    # For a row of denormal numbers the step would be 0. Such a row counts as zero.
     grid = xp.rint(v / xp.where(step > 0, step, 1.0))
     return step * xp.sqrt(xp.sum(grid * grid, axis=-1, keepdims=True))
 
 
 def into_ball(v: Any, xp: Any) -> Any:
-    """The rows of v, those longer than 1 scaled down to norm 1 (to the accuracy of `norms`)."""
+    """Scale the rows of v that are longer than 1 to norm 1 (to the accuracy of `norms`). The other rows do not
+    change.
+    """
     return v / xp.maximum(norms(v, xp), 1.0)
 
 
 def run(chain: Chain, x: Any, xp: Any) -> Any:
-    """The chain on every row of x (B × d, float32, finite): B × d float64."""
+    """Apply the chain to every row of x.
+
+    Args:
+        chain: the steps.
+        x: B × d, float32, finite.
+        xp: NumPy or `jax.numpy`.
+
+    Returns:
+        B × d, float64.
+
+    """
     z = x.astype(xp.float64)
     for step in chain:
         if isinstance(step, Clip):
@@ -88,18 +122,35 @@ def run(chain: Chain, x: Any, xp: Any) -> Any:
 
 
 def values(chain: Chain) -> list[Any]:
-    """The number or array of each step."""
+    """The number or the array of each step."""
     return [getattr(step, _FIELDS[type(step)]) for step in chain]
 
 
 def with_values(chain: Chain, given: Sequence[Any]) -> Chain:
-    """The chain with others. With None for each it is hashable, and stands for all of its form."""
+    """The chain with other numbers and arrays.
+
+    If all the given values are hashable placeholders, the result is hashable. It then stands for all chains with these
+    kinds of steps.
+
+    Args:
+        chain: the steps.
+        given: one value for each step, in order.
+
+    """
     return tuple(replace(step, **{_FIELDS[type(step)]: value}) for step, value in zip(chain, given, strict=True))
 
 
 def check(chain: Chain, d: int) -> None:
-    """ValueError unless every step is of a known class, with a positive finite number or a finite float64 array of its
-    exact shape.
+    """Check a chain before it is used on records.
+
+    Args:
+        chain: the steps.
+        d: the number of dimensions.
+
+    Raises:
+        ValueError: a step is of an unknown class, its number is not positive and finite, or its array is not a finite
+            float64 array of exactly the right shape.
+
     """
     for step in chain:
         value: Any = getattr(step, _FIELDS.get(type(step), ""), None)
@@ -115,18 +166,28 @@ def check(chain: Chain, d: int) -> None:
 
 
 def to_json(chain: Chain) -> list[dict[str, float | str]]:
-    """The chain as a head's card carries it, without its arrays."""
+    """The chain as the card of a head holds it, without its arrays."""
     names = {kind: name for name, kind in _NAMES.items()}
     return [{"step": names[type(s)]} | ({"norm": s.norm} if isinstance(s, Clip) else {}) for s in chain]
 
 
 def arrays(chain: Chain) -> list[np.ndarray]:
-    """Those of its steps, in order: what a head carries beside the card."""
+    """The arrays of the steps, in order. A head holds them beside its card."""
     return [value for value in values(chain) if isinstance(value, np.ndarray)]
 
 
 def from_json(steps: list[dict[str, Any]], held: Sequence[np.ndarray], d: int) -> Chain:
-    """The chain of a card with its arrays; ValueError for a step that this version does not know."""
+    """The chain that a card and its arrays describe.
+
+    Args:
+        steps: what `to_json` wrote.
+        held: the arrays, in the order of `arrays`.
+        d: the number of dimensions.
+
+    Raises:
+        ValueError: this version does not know a step, an array is missing, or a value is not valid (see `check`).
+
+    """
     if any(step.get("step") not in _NAMES for step in steps):
         raise ValueError(f"unknown preprocessing step in {steps!r}")
     kinds: list[Any] = [_NAMES[step["step"]] for step in steps]

@@ -1,20 +1,29 @@
-"""The only place where records and noise meet.
+"""The curator: the only place where records and noise meet.
 
-The curator holds the records as a stream of blocks, knows the plan, and answers the plan's queries in the plan's order:
-exact integer sum over every record once, plus fresh integer noise for every coordinate. Anything else it refuses.
+The curator reads the records as a stream of blocks. It knows the plan, and it answers the queries of the plan in the
+order of the plan. An answer is the exact integer sum over all records, each counted once, plus fresh integer noise for
+every coordinate. The curator refuses everything else.
 
 **Theorem.** The sequence of answers is μ-GDP with respect to the adjacency of `facts`, up to a distance η in total
-variation. Proof: (1) By `queries`, the integer sums of neighbouring data sets differ by a vector of norm at most s·U, U
-= 4ᵇ, s = 1 or `replace_one`; by `lattice_for` the sums are exact, and `exact_sum` makes sure that each record was added
-once. (2) By `noise`, S + N is a post-processing of S + N(0, (σ_r·s·U)²·I) up to η; symmetric answers are noised in the
-coordinates (diagonal, √2 × off-diagonal), in which the Frobenius norm is the Euclidean one. σ is rounded up to an
-integer. So release r is (1/σ_r)-GDP, and this holds for every value of the earlier answers, which is all that a query
-can depend on. (3) Adaptive composition: μ² = Σ 1/σ_r². ∎
+variation.
 
-**Sampled releases.** Where the plan has a rate q < 1, each record takes part in that release with probability at most
-q, independently; one that does not is null and adds zero. Under zero-out adjacency the release is then the
-Poisson-subsampled Gaussian mechanism of sensitivity 1 (add or remove one record). `poisson` accounts for it as that,
-and μ only names the noise.
+Proof:
+
+(1) By `queries`, the integer sums of neighbouring data sets differ by a vector of norm at most s·U, where U = 4ᵇ, and
+    s = 1 under zero-out adjacency or s = `replace_one` under replace-one adjacency. By `lattice_for` the sums are
+    exact. `exact_sum` makes sure that each record was added once.
+
+(2) By `noise`, S + N is, up to η, a post-processing of S + N(0, (σ_r·s·U)²·I). Symmetric answers get noise in the
+    coordinates (diagonal, √2 × off-diagonal). In these coordinates the Frobenius norm is the Euclidean norm. σ is
+    rounded up to an integer. So release r is (1/σ_r)-GDP. This holds for every value of the earlier answers, and a
+    query can depend on nothing else.
+
+(3) By adaptive composition, μ² = Σ 1/σ_r². ∎
+
+**Sampled releases.** If the plan has a rate q < 1, each record takes part in that release with probability at most q,
+independently of the others. A record that does not take part is null and adds zero. Under zero-out adjacency the
+release is then the Poisson-subsampled Gaussian mechanism of sensitivity 1 (add or remove one record). `poisson`
+accounts for it as such. μ is then only the name of the noise.
 """
 
 import math
@@ -44,7 +53,7 @@ from dpfc_cli.privacy.queries import (
 )
 
 BlockStream = Callable[[int], Iterator[tuple[int, np.ndarray, np.ndarray]]]
-"""stream(rows) yields (start, features, labels) for rows [start, start + rows) of the global record order; the last
+"""stream(rows) yields (start, features, labels) for the records [start, start + rows) of the global order. The last
 block is shorter.
 """
 
@@ -52,8 +61,8 @@ block is shorter.
 class Records(ABC):
     """Records that a curator may sum. Whoever makes a curator must say which kind they are.
 
-    There are two kinds: `Unprotected` ones, and those of a training that was charged to its ledger
-    (`training.charge.Charged`). So a curator of private records cannot be made before the charge.
+    There are two kinds: `Unprotected` records, and the records of a training that was charged to its ledger
+    (`training.charge.Charged`). So nobody can make a curator of private records before the charge.
     """
 
     @property
@@ -64,7 +73,7 @@ class Records(ABC):
 
 @dataclass(frozen=True)
 class Unprotected(Records):
-    """Records that nobody needs to protect: public, or made up."""
+    """Records that nobody needs to protect, because they are public or made up."""
 
     blocks: BlockStream
 
@@ -74,19 +83,20 @@ class Unprotected(Records):
 
 
 def eta_of(plan: Plan) -> float:
-    """η of a whole run: the distance in total variation of all its noise from the ideal, at most the sum over
-    samples.
+    """η of a whole run: an upper bound on the total variation distance of all its noise from the ideal noise.
+
+    It is the sum of the bounds of the single samples.
     """
     return plan.coordinates * ETA_PER_SAMPLE
 
 
 class IncompletePassError(PlanError):
-    """A pass over the records did not cover each of them exactly once."""
+    """A pass over the records did not read each of them exactly once."""
 
 
 @dataclass(frozen=True)
 class _RowMap:
-    """A query's factors with its arrays and numbers taken out: hashable, so that equal maps share one compiled
+    """The factors of a query, with its arrays and numbers taken out. It is hashable, so equal maps share one compiled
     function.
     """
 
@@ -99,12 +109,15 @@ class _RowMap:
         chain = chains.with_values(self.query.chain, arrays["chain"])
         query = replace(self.query, **{**arrays, "chain": chain})  # type: ignore[type-var]
         left, right = query.factors(x, y, self.facts, self.grid, xp)
-        # The null record adds zero, whatever its factors are: where, since 0·NaN would be NaN.
+        # The null record adds zero, whatever its factors are. `where` and not a product, because 0·NaN is NaN.
         return xp.where(valid, left, 0.0), xp.where(valid, right, 0.0)
 
 
 def block_rows(facts: Facts) -> int:
-    """Records per block: a power of two, from public facts alone, that keeps a block's factors near 64 MB."""
+    """The number of records of a block, from public facts alone.
+
+    It is a power of two that keeps the factors of a block near 64 MB.
+    """
     fit = 1 << int(math.log2((1 << 23) / (facts.d + facts.m + 1)))
     return max(64, min(8192, fit, 1 << math.ceil(math.log2(max(facts.n, 64)))))
 
@@ -117,10 +130,23 @@ def exact_sum(
     progress: Progress | None = None,
     sample: Callable[[int], np.ndarray] | None = None,
 ) -> np.ndarray:
-    """The sum of the query's contributions over all records, float64; on a `Lattice`, exact integers.
+    """The sum of the query's contributions over all records.
 
-    sample(count) says which of the next `count` records take part; the others are null. Raises IncompletePassError
-    unless the stream covers 0..n−1 in order, each record once.
+    Args:
+        query: the query.
+        stream: the records.
+        facts: the public facts.
+        grid: the lattice; `Reals` for the non-private baseline.
+        progress: told of the number of records so far and in all.
+        sample: sample(count) says which of the next `count` records take part. The others count as null. None: all take
+            part.
+
+    Returns:
+        The query's shape, float64. On a `Lattice` the entries are exact integers.
+
+    Raises:
+        IncompletePassError: the stream does not yield the records 0..n−1 in order, each of them once.
+
     """
     from dpfc_cli.kernels import products, rows
 
@@ -130,7 +156,7 @@ def exact_sum(
     bare: Any = opened(query, *arrays)
     arrays["chain"] = chains.values(query.chain)
     if isinstance(bare, Hessians):
-        # Blocks of equally many classes share one compiled function.
+        # Blocks with the same number of classes share one compiled function.
         arrays["theta"] = arrays["theta"][:, bare.start : bare.stop]
         bare = replace(bare, start=0, stop=bare.stop - bare.start)
     row_map = _RowMap(bare, facts, grid)
@@ -150,7 +176,7 @@ def exact_sum(
         if isinstance(query, ClassGrams | Hessians):
             products.add_weighted_grams(total, left, right)
         else:
-            # One array passed twice lets BLAS do half the work.
+            # If both arguments are the same array, BLAS does half the work.
             total += products.outer_sum(left, left if isinstance(query, Gram) else right)
         expected += count
         if progress:
@@ -165,9 +191,19 @@ def _padded(a: np.ndarray, rows: int, fill: int) -> np.ndarray:
 
 
 def draw_noise(query: Query, shape: tuple[int, ...], sigma: int, bits: Bits) -> np.ndarray:
-    """Independent integer noise for every coordinate of an answer, int64: one draw for the full shape.
+    """Independent integer noise for every coordinate of an answer.
 
-    A symmetric answer is drawn on its upper triangle: σ on the diagonal, σ/√2 beside it, mirrored below.
+    A symmetric answer gets noise on its upper triangle, which is then mirrored: σ on the diagonal, σ/√2 above it.
+
+    Args:
+        query: the query.
+        shape: the shape of its answer. All its noise is drawn at once.
+        sigma: the standard deviation of the noise, in integers of the lattice.
+        bits: the source of random bits.
+
+    Returns:
+        The given shape, int64.
+
     """
     if not query.symmetric:
         return rounded_normal(sigma, math.prod(shape), bits).reshape(shape)
@@ -184,7 +220,9 @@ def draw_noise(query: Query, shape: tuple[int, ...], sigma: int, bits: Bits) -> 
 
 
 class _Passes:
-    """Counts releases, and tells `progress` how many records of how many were read over all passes."""
+    """Counts releases, and tells `progress` how many records were read over all passes, and how many there are to
+    read.
+    """
 
     def __init__(self, planned: int, progress: Progress | None) -> None:
         self.released = 0
@@ -192,18 +230,33 @@ class _Passes:
 
     def _advance(self, done: int, n: int) -> None:
         if self._progress:
-            # Without noise a method takes as many passes as it needs.
+            # Without noise a method may take more passes than planned.
             self._progress((self.released - 1) * n + done, max(self._planned, self.released) * n)
 
 
 class Curator(_Passes):
-    """The private oracle: it answers a mechanism's releases, in order, from these records.
+    """The private oracle: it answers the releases of a mechanism, in order, from these records.
 
-    released: how many releases were begun. progress(done, total) counts records over all passes.
+    Attributes:
+        released: how many releases have begun.
+
     """
 
     def __init__(self, mechanism: Mechanism, records: Records, bits: Bits, progress: Progress | None = None) -> None:
-        """Raises ValueError where the mechanism's noise has no exact lattice, or where it samples under replace-one."""
+        """Make a curator for one training.
+
+        Args:
+            mechanism: the plan with its noise.
+            records: the private records of a charged training, or unprotected ones.
+            bits: the source of random bits.
+            progress: progress(done, total) is told of the number of records, over all passes.
+
+        Raises:
+            TypeError: the records are not `Records`.
+            ValueError: the noise of the mechanism has no exact lattice, or the mechanism samples under replace-one
+                adjacency.
+
+        """
         if not isinstance(records, Records):
             raise TypeError("a curator takes Records: those of a charged training, or Unprotected ones")
         super().__init__(len(mechanism.plan.releases), progress)
@@ -212,7 +265,12 @@ class Curator(_Passes):
         self._lattice = lattice_of(mechanism)
 
     def release(self, query: Query) -> np.ndarray:
-        """The noised sum, float64, in the query's natural units. PlanError unless it is the plan's next release."""
+        """The sum of the query's contributions with noise; float64, in the natural units of the query.
+
+        Raises:
+            PlanError: the query is not valid, or it is not the next release of the plan.
+
+        """
         try:
             check(query, self._facts)
         except ValueError as error:
@@ -220,7 +278,7 @@ class Curator(_Passes):
         due, shape = self._plan.due(self.released, query, self._facts), query.shape(self._facts)
         sample = None if due.rate == 1 else lambda count: bernoulli(due.rate, count, self._bits)
         sigma = math.ceil(self._sigmas[self.released] * sensitivity(query, self._facts) * self._lattice.unit)
-        # Counted before the noise is drawn: a release that fails half-way is spent.
+        # Counted before the noise is drawn, so a release that fails in between counts as spent.
         self.released += 1
         total = exact_sum(query, self._records.stream, self._facts, self._lattice, self._advance, sample)
         noised = draw_noise(query, shape, sigma, self._bits)
@@ -232,8 +290,12 @@ class Curator(_Passes):
 
 
 def lattice_of(mechanism: Mechanism) -> Lattice:
-    """The lattice on which a mechanism's sums are exact. ValueError where there is none, or where it samples under
-    replace-one adjacency, for which there is no accounting.
+    """The lattice on which the sums of a mechanism are exact.
+
+    Raises:
+        ValueError: there is no such lattice, or the mechanism samples under replace-one adjacency, for which there is
+            no accounting.
+
     """
     facts = mechanism.facts
     if mechanism.plan.sampled and facts.adjacency != "zero-out":
@@ -242,19 +304,27 @@ def lattice_of(mechanism: Mechanism) -> Lattice:
 
 
 class NonPrivate(_Passes):
-    """The non-private baseline: the same sums without lattice, clipping of contributions and noise. ε = ∞.
-
-    plan: what progress is measured against; how many passes are taken may depend on the records.
+    """The non-private baseline: the same sums without lattice, without clipping of contributions and without noise.
+    ε = ∞.
     """
 
     def __init__(
         self, facts: Facts, records: Records, plan: Plan | None = None, progress: Progress | None = None
     ) -> None:
+        """Make an oracle without privacy.
+
+        Args:
+            facts: the public facts.
+            records: the records.
+            plan: progress is measured against it. The number of passes may depend on the records.
+            progress: as of a `Curator`.
+
+        """
         super().__init__(len(plan.releases) if plan else 1, progress)
         self._facts, self._records = facts, records
 
     def release(self, query: Query) -> np.ndarray:
-        """The plain sum."""
+        """The sum without noise."""
         self.released += 1
         grid = Reals()
         total = exact_sum(query, self._records.stream, self._facts, grid, self._advance)

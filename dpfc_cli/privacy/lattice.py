@@ -1,13 +1,14 @@
-"""Integers instead of reals, so that a bound on one record's contribution is a bound on what is summed.
+"""Integers in place of real numbers, so that a bound on one contribution is a bound on what is really summed.
 
-Floating-point sums round, and their rounding depends on the data and on the order of summation, so a sensitivity proved
-for reals fails for them (Mironov 2012; Casacuberta, Shoemate, Vadhan and Wagaman 2022). Here every contribution is an
-array of integers whose Euclidean norm is checked *as integers*; sums of integers below 2⁵³ are exact in float64, in any
-order and with any kernel. Two data sets that differ in one record therefore have sums that differ by that record's
-contribution exactly.
+Floating-point sums round. Their rounding depends on the data and on the order of the sum. So a sensitivity that is
+proved for real numbers is false for floating-point sums (Mironov 2012; Casacuberta, Shoemate, Vadhan and Wagaman 2022).
+Here every contribution is an array of integers, and its Euclidean norm is checked *in integers*. Sums of integers below
+2⁵³ are exact in float64, in any order and with any kernel. If two data sets differ in one record, their sums differ by
+exactly the contribution of that record.
 
-A vector of norm 1 becomes an integer vector of norm at most 2ᵇ. Every query's contribution is a product of two such
-factors, so in every query the integer 4ᵇ stands for a sensitivity of 1.
+A vector of norm 1 becomes an integer vector of norm at most 2ᵇ. The contribution in every query is a product of two
+such factors (or of factors with the same product of bounds). So in every query the integer 4ᵇ stands for a sensitivity
+of 1.
 """
 
 import math
@@ -24,19 +25,21 @@ LEAST_BITS = 10
 class Lattice:
     """The grid on which one training sums.
 
-    bits: b. A vector of norm 1 has integer norm at most 2ᵇ, and `unit` = 4ᵇ is the sensitivity of every query.
+    Attributes:
+        bits: b. A vector of norm 1 has an integer norm of at most 2ᵇ.
+
     """
 
     bits: int
 
     @property
     def one(self) -> float:
-        """2ᵇ: a factor of one in a product of two."""
+        """2ᵇ: the integer that stands for 1 in one factor of a product of two."""
         return float(1 << self.bits)
 
     @property
     def unit(self) -> int:
-        """4ᵇ, the integer norm that no contribution exceeds."""
+        """4ᵇ: the integer norm that no contribution exceeds. It stands for a sensitivity of 1."""
         return 1 << (2 * self.bits)
 
     @property
@@ -45,21 +48,36 @@ class Lattice:
         return 1 << (2 * self.bits - 8), 1 << (self.bits + 4)
 
     def radius(self, squared: int, d: int) -> float:
-        """The integer length that a vector of norm 1 is given where Σq² ≤ squared must hold.
+        """The integer length that stands for a vector of norm 1 where Σ q² ≤ squared must hold.
 
-        It leaves room for the error of `chain.norms` (√d·2⁻¹⁹ relative) and of rounding (√d/2), so that the check in
-        `vector` does not fire on finite vectors.
+        It is a little less than √squared. The difference leaves room for the error of `chain.norms` (√d·2⁻¹⁹ relative)
+        and for rounding (√d/2). So the check in `vector` does not reject finite vectors.
+
+        Args:
+            squared: the bound on Σ q².
+            d: the number of coordinates.
+
         """
         slack = math.sqrt(d) / (1 << NORM_BITS)
         return math.sqrt(squared) * (1 - slack) - math.sqrt(d)
 
     def vector(self, v: Any, squared: int, xp: Any) -> Any:
-        """Integer vectors q ≈ radius·v/max(1, ‖v‖) for the rows of v (B × d), float64 holding integers.
+        """Integer vectors q ≈ radius·v/max(1, ‖v‖) for the rows of v.
 
-        Guarantee: Σ qᵢ² ≤ squared ≤ 4ᵇ in exact integer arithmetic, for every input, NaN and infinities included.
-        Proof: the last line returns zeros unless every |qᵢ| ≤ 2ᵇ and the sum of squares is at most `squared`. Where the
-        first holds, the squares are integers of at most 4ᵇ ≤ 2³⁶ and d ≤ 2¹⁷ of them sum below 2⁵³: the sum that is
-        compared is exact. ∎
+        Guarantee: Σ qᵢ² ≤ squared ≤ 4ᵇ in exact integer arithmetic, for every input, including NaN and infinities.
+
+        Proof: the last line returns zeros unless every |qᵢ| ≤ 2ᵇ and the sum of squares is at most `squared`. If every
+        |qᵢ| ≤ 2ᵇ, the squares are integers of at most 4ᵇ ≤ 2³⁶. Then d ≤ 2¹⁷ of them sum to at most 2⁵³. So the sum
+        that is compared with `squared` is exact. ∎
+
+        Args:
+            v: B × d, float64.
+            squared: the bound on Σ qᵢ², at most 4ᵇ.
+            xp: NumPy or `jax.numpy`.
+
+        Returns:
+            B × d, float64 with integer values.
+
         """
         q = xp.rint(into_ball(v, xp) * self.radius(squared, v.shape[-1]))
         small = xp.all(xp.abs(q) <= self.one, axis=-1, keepdims=True)
@@ -69,7 +87,7 @@ class Lattice:
 
 @dataclass(frozen=True)
 class Reals:
-    """The non-private twin of `Lattice`: no rounding, no bound."""
+    """The grid of the non-private baseline, in place of `Lattice`: it does not round and it does not bound."""
 
     one: float = 1.0
     unit: int = 1
@@ -83,10 +101,19 @@ class Reals:
 
 
 def lattice_for(n: int, sigma: float, d: int) -> Lattice:
-    """The finest lattice on which sums over n records are exact and noise of σ units fits.
+    """The finest lattice on which sums over n records are exact and the noise fits into 64 bits.
 
-    n·4ᵇ ≤ 2⁵² keeps every partial sum exact in float64; 2·20·σ·4ᵇ ≤ 2⁶¹ keeps the largest possible noise (20 standard
-    deviations, replace-one's factor 2) an int64. ValueError where that leaves fewer than 10 bits or d exceeds 2¹⁷.
+    Two conditions decide. n·4ᵇ ≤ 2⁵² keeps every partial sum exact in float64. 2·20·σ·4ᵇ ≤ 2⁶¹ keeps the largest
+    possible noise an int64: 20 standard deviations, times the factor 2 of replace-one adjacency.
+
+    Args:
+        n: number of records.
+        sigma: the largest noise multiplier of the plan.
+        d: the largest length of a factor.
+
+    Raises:
+        ValueError: the conditions leave fewer than 10 bits, or d exceeds 2¹⁷.
+
     """
     fits = min(math.log2(2**52 / n), math.log2(2**61 / (40 * sigma)))
     bits = min(MOST_BITS, math.floor(fits / 2))

@@ -1,25 +1,27 @@
-"""Integer noise: N = round(σ·Z) with Z a standard normal, drawn exactly.
+"""Integer noise: N = round(σ·Z) with Z a standard normal variable, drawn exactly.
 
-A sum S of integers is released as S + N. Because S is an integer, S + round(σZ) = round(S + σZ): the release is a
-post-processing of the ideal Gaussian mechanism, so Gaussian accounting applies to it as it stands, at any σ ≥ 1, with
-nothing to add for the lattice. (A float64 normal, rounded, is not N: at σ = 2⁴⁰ its tail skips integers.)
+A sum S of integers is released as S + N. Because S is an integer, S + round(σZ) = round(S + σZ). So the release is a
+post-processing of the ideal Gaussian mechanism. Gaussian accounting applies to it without any change, at any σ ≥ 1, and
+nothing must be added for the lattice. (A float64 normal variable that is rounded does not have the distribution of N:
+at σ = 2⁴⁰ its tail skips integers.)
 
-**Algorithm** (after Karney 2016, "Sampling exactly from the normal distribution", algorithm N, with integer parts of
-σ·Z). Draw
+**Algorithm** (after Karney 2016, "Sampling exactly from the normal distribution", algorithm N, with the integer parts
+of σ·Z). Draw
 
 1. k ∈ {0, 1, …} with P(k) ∝ exp(−k²/2);
-2. an integer i uniform in 0..σ−1 and a fraction f uniform in [0, 1); put t = (i + f)/σ, uniform in [0, 1);
-3. accept with probability exp(−t(2k + t)/2), else start again.
+2. an integer i, uniform in 0..σ−1, and a fraction f, uniform in [0, 1); let t = (i + f)/σ, which is uniform in [0, 1);
+3. accept with probability exp(−t(2k + t)/2), otherwise start again.
 
-The accepted k + t has density ∝ exp(−k²/2)·exp(−t(2k + t)/2) = exp(−(k + t)²/2) on [0, ∞): it is |Z|. Then σ|Z| = kσ +
-i + f, whose rounding is the integer kσ + i + [f ≥ ½]; a fair sign ends it.
+The accepted k + t has a density ∝ exp(−k²/2)·exp(−t(2k + t)/2) = exp(−(k + t)²/2) on [0, ∞). This is the density of
+|Z|. Then σ|Z| = kσ + i + f. Rounded, this is the integer kσ + i + [f ≥ ½]. A fair random sign completes the sample.
 
-**Exactness.** Steps 2 and the sign use bits directly (uniform integers by rejection). Steps 1 and 3 compare a uniform
-number, of which 64 bits are drawn, with a real number p. In step 3 p is computed in float64, whose error is far below
-`MARGIN`; a comparison closer than that, and a tie in step 1, is settled in `decimal` arithmetic with `EXTRA` further
-bits of each uniform number. So a sample is distributed as N but for an event of probability at most `ETA_PER_SAMPLE`:
-that k ≥ 20 (below 2⁻²⁸⁸) or that `EXTRA` bits do not settle a comparison (below 2⁻²⁵⁰ for each of the few comparisons).
-No floating-point error reaches the distribution.
+**Exactness.** Step 2 and the sign use random bits directly (uniform integers by rejection). Steps 1 and 3 compare a
+uniform number with a real number p. Of the uniform number 64 bits are drawn. In step 3 p is computed in float64, with
+an error far below `MARGIN`. If the comparison is closer than `MARGIN`, or if there is a tie in step 1, `decimal`
+arithmetic decides, with `EXTRA` more bits of each uniform number. So a sample has the distribution of N, except for an
+event of probability at most `ETA_PER_SAMPLE`. The event is that k ≥ 20 (probability below 2⁻²⁸⁸) or that `EXTRA` bits
+do not decide a comparison (below 2⁻²⁵⁰ for each of the few comparisons). No floating-point error changes the
+distribution.
 """
 
 import hashlib
@@ -31,30 +33,30 @@ from typing import Protocol
 import numpy as np
 
 CELLS = 20
-"""Values of k: P(|Z| ≥ 20) < 2⁻²⁸⁸."""
+"""The number of values of k. The rest has probability P(|Z| ≥ 20) < 2⁻²⁸⁸."""
 MARGIN = 2.0**-40
-"""Far above the float64 error of exp and of its argument (below 2⁻⁴⁷ for arguments from −21 to 0)."""
+"""Far above the float64 error of exp and of its argument, which is below 2⁻⁴⁷ for arguments from −21 to 0."""
 EXTRA = 256
-"""Bits added to each 64-bit uniform number when a comparison is too close for float64."""
+"""The number of bits that are added to each 64-bit uniform number if a comparison is too close for float64."""
 DIGITS = 120
-"""Decimal digits of that comparison: beyond 64 + EXTRA bits."""
+"""The number of decimal digits of that comparison: more than 64 + EXTRA bits."""
 ETA_PER_SAMPLE = 2.0**-240
-"""Bound on the distance in total variation of one sample from the exact N."""
+"""An upper bound on the total variation distance between the distribution of one sample and that of N."""
 _BATCH = 1 << 17
 
 
 class Bits(Protocol):
-    """A source of uniform 64-bit words."""
+    """A source of uniform 64-bit words. secure: whether nobody can predict or repeat them."""
 
     secure: bool
 
     def words(self, count: int) -> np.ndarray:
-        """`count` independent uniform uint64."""
+        """`count` independent uniform uint64 numbers."""
         ...
 
 
 class SystemBits:
-    """The operating system's cryptographic generator."""
+    """The cryptographic random generator of the operating system."""
 
     secure = True
 
@@ -63,8 +65,8 @@ class SystemBits:
 
 
 class SeededBits:
-    """Reproducible bits for research. Who knows the seed can subtract the noise, so nothing drawn from it is
-    private.
+    """Reproducible bits for research. Nothing that is drawn from them is private: whoever knows the seed can subtract
+    the noise.
     """
 
     secure = False
@@ -80,21 +82,31 @@ class SeededBits:
 
 
 def bernoulli(rate: float, count: int, bits: Bits) -> np.ndarray:
-    """`count` independent booleans, each true with probability ⌊rate·2⁶⁴⌋/2⁶⁴ ≤ rate < 1."""
+    """`count` independent booleans. Each is true with probability ⌊rate·2⁶⁴⌋/2⁶⁴ ≤ rate < 1."""
     return bits.words(count) < np.uint64(int(rate * 2**64))
 
 
 def rounded_normal(sigma: int, size: int, bits: Bits) -> np.ndarray:
-    """`size` independent samples of round(σ·Z), int64.
+    """Independent samples of round(σ·Z).
 
-    sigma: an integer in 1..2⁵⁷ (20σ must fit in an int64). ValueError otherwise.
+    Args:
+        sigma: σ, an integer in 1..2⁵⁷. (20σ must fit into an int64.)
+        size: the number of samples.
+        bits: the source of random bits.
+
+    Returns:
+        `size` samples, int64.
+
+    Raises:
+        ValueError: sigma is out of range.
+
     """
     if not 1 <= sigma <= 2**57:
         raise ValueError("sigma must be an integer in 1..2^57")
     out = np.empty(size, np.int64)
     done = 0
     while done < size:
-        # 0.71 of the proposals survive; asking for a little more than that saves the short last rounds.
+        # 0.71 of the proposals are accepted. A few more proposals than needed make a short last round rare.
         accepted = _proposals(sigma, min(_BATCH, int((size - done) / 0.71) + 64), bits)[: size - done]
         out[done : done + len(accepted)] = accepted
         done += len(accepted)
@@ -102,7 +114,7 @@ def rounded_normal(sigma: int, size: int, bits: Bits) -> np.ndarray:
 
 
 def _proposals(sigma: int, count: int, bits: Bits) -> np.ndarray:
-    """`count` proposals of the algorithm; returns those accepted, in order."""
+    """Make `count` proposals of the algorithm and return the accepted ones, in order."""
     words = bits.words(4 * count).reshape(4, count)
     cell, offset, fraction, level = words
     limit = 2**64 - 2**64 % sigma
@@ -127,7 +139,7 @@ def _proposals(sigma: int, count: int, bits: Bits) -> np.ndarray:
 
 
 _FRACTION = np.uint64(2**63 - 1)
-"""The low 63 bits of a word are f; the top bit is the sign."""
+"""The low 63 bits of a word are f. The top bit is the sign."""
 
 
 @cache
@@ -145,14 +157,16 @@ def _cell_bounds() -> tuple[Decimal, ...]:
 
 @cache
 def _cell_tops() -> np.ndarray:
-    """The first 64 bits of each bound: a word above bound k's lies beyond cell k, one equal to it is undecided."""
+    """The first 64 bits of each bound. A word above those of bound k lies beyond cell k. A word equal to them is
+    undecided.
+    """
     with localcontext() as context:
         context.prec = DIGITS
         return np.array([min(int(b * 2**64), 2**64 - 1) for b in _cell_bounds()], np.uint64)
 
 
 def _decide(cell: int, i: int, fraction: int, level: int, sigma: int, bits: Bits) -> tuple[int, bool]:
-    """Steps 1 and 3 for one proposal, with `EXTRA` more bits of each uniform number: (k, accepted)."""
+    """Steps 1 and 3 for one proposal, with `EXTRA` more bits of each uniform number. Returns (k, accepted)."""
     extra = [int.from_bytes(bits.words(EXTRA // 64).tobytes(), "little") for _ in range(3)]
     with localcontext() as context:
         context.prec = DIGITS

@@ -1,8 +1,8 @@
-"""What a method sees: public facts, a plan of releases, and one oracle that answers the plan's queries.
+"""What a training method sees: public facts, a plan of releases, and one oracle that answers the queries of the plan.
 
-A method first states a `Plan`: which sums it will ask for, in which order, and which share of the privacy budget each
-gets. Then it calls `oracle.release(query)` for each of them, and computes a head from the answers. It never sees a
-record. What it computes from answers is post-processing, which costs no privacy.
+A *release* is one noisy sum. A method first states a `Plan`: which sums it will ask for, in which order, and which
+share of the privacy budget each one gets. Then it calls `oracle.release(query)` for each of them, and it computes a
+head from the answers. It never sees a record. Computing with answers is post-processing, which costs no privacy.
 
 The plan is made of the query classes themselves (`queries.form`), so the kind and the shape of an answer are stated in
 one place. `Plan.due` is the one check that a query is the one that was planned.
@@ -25,16 +25,22 @@ Progress = Callable[[int, int], None]
 
 
 class PlanError(RuntimeError):
-    """A method or a stream of records broke its contract. This is a defect of dpfc, never a user's mistake."""
+    """A method or a stream of records did not do what it must do. This is a defect of dpfc, never a mistake of the
+    user.
+    """
 
 
 @dataclass(frozen=True, kw_only=True)
 class Release:
     """One planned release.
 
-    form: the query without the values that earlier answers decide. shape: of the answer. share: its part of μ². rate:
-    the probability with which each record takes part, drawn by the curator for this release alone (Poisson sampling);
-    1 is a full pass.
+    Attributes:
+        form: the query, without the values that depend on earlier answers.
+        shape: the shape of the answer.
+        share: the fraction of the privacy budget μ² that this release gets.
+        rate: the probability with which each record takes part. The curator draws this for each release anew (Poisson
+            sampling). 1 means a full pass: every record takes part.
+
     """
 
     form: Query
@@ -44,22 +50,33 @@ class Release:
 
     @property
     def kind(self) -> str:
-        """The query's kind."""
+        """The kind of the query."""
         return self.form.kind
 
 
 def planned(query: Query, facts: Facts, share: float, rate: float = 1.0) -> Release:
-    """The release that `query` will ask for. Its values may be `queries.OPEN`."""
+    """The release that `query` will ask for.
+
+    Args:
+        query: the query; its values may be `queries.OPEN`.
+        facts: the public facts.
+        share: the fraction of the privacy budget μ².
+        rate: the probability with which each record takes part.
+
+    """
     return Release(form=form(query), shape=query.shape(facts), share=share, rate=rate)
 
 
 @dataclass(frozen=True)
 class Plan:
-    """The releases of one training, in order. Their shares are made to sum to 1.
+    """The releases of one training, in order. Their shares are scaled so that they sum to 1.
 
-    equal: the number of releases as the paper counts them, which is what one noise multiplier for a whole training
-    refers to. It differs from the number of `releases` where one release of the paper is made in blocks of classes.
-    None: it does not differ.
+    Attributes:
+        releases: the releases.
+        equal: the number of releases as the paper counts them. One noise multiplier for a whole training refers to this
+            number. It differs from the number of `releases` if one release of the paper is made in several blocks of
+            classes. None: it does not differ.
+
     """
 
     releases: tuple[Release, ...]
@@ -78,18 +95,20 @@ class Plan:
 
     @property
     def sampled(self) -> bool:
-        """Whether a release sees a Poisson sample instead of all records."""
+        """Whether any release sees a Poisson sample instead of all records."""
         return any(r.rate < 1 for r in self.releases)
 
     @property
     def shares(self) -> tuple[float, ...]:
-        """Fractions of μ², in plan order."""
+        """The fractions of μ² that the releases get, in plan order. They sum to 1."""
         total = math.fsum(r.share for r in self.releases)
         return tuple(r.share / total for r in self.releases)
 
     def sigmas(self, mu: float) -> tuple[float, ...]:
-        """Noise multipliers σ_r = 1/(μ·√w_r), so that Σ 1/σ_r² = μ²: full passes compose so exactly
-        (Dong, Roth and Su 2022, Corollary 3.3).
+        """The noise multipliers σ_r = 1/(μ·√w_r) of releases with shares w_r, in plan order.
+
+        Then Σ 1/σ_r² = μ². For full passes this is exactly the composition of all releases (Dong, Roth and Su 2022,
+        Corollary 3.3).
         """
         return tuple(1 / (mu * math.sqrt(w)) for w in self.shares)
 
@@ -100,11 +119,21 @@ class Plan:
 
     @property
     def largest(self) -> int:
-        """Numbers in the largest answer."""
+        """The number of entries of the largest answer."""
         return max(math.prod(r.shape) for r in self.releases)
 
     def due(self, released: int, query: Query, facts: Facts) -> Release:
-        """The release number `released`, if `query` asks for it. PlanError otherwise."""
+        """The next release of the plan, if `query` asks for it.
+
+        Args:
+            released: how many releases have begun.
+            query: what the method asks for.
+            facts: the public facts.
+
+        Raises:
+            PlanError: the plan has no release left, or `query` is not the next one.
+
+        """
         if released == len(self.releases):
             raise PlanError("the plan has no release left")
         due, shape = self.releases[released], query.shape(facts)
@@ -116,9 +145,14 @@ class Plan:
         return due
 
     def described(self, sigmas: tuple[float, ...] | None) -> list[dict[str, Any]]:
-        """The releases as card and ledger state them, JSON-able, equal neighbours counted once.
+        """The releases as the card of a head and the ledger state them.
 
-        sigmas: noise multipliers in plan order; None without noise, which is stated as 0.
+        Args:
+            sigmas: the noise multipliers in plan order. None: without noise, which is stated as 0.
+
+        Returns:
+            JSON-able rows. Equal releases that follow one another are one row, with their number as `times`.
+
         """
         sigmas = sigmas or (0.0,) * len(self.releases)
         rows = [(r.kind, r.shape, w, s, r.rate) for r, w, s in zip(self.releases, self.shares, sigmas, strict=True)]
@@ -130,10 +164,14 @@ class Plan:
 
 @dataclass(frozen=True, kw_only=True)
 class Mechanism:
-    """A plan with its noise. It is a function of public facts: all that the curator needs beside the records.
+    """A plan with its noise. It is a function of public facts, and it is all that the curator needs beside the records.
 
-    mu: the μ of Gaussian differential privacy that the noise is scaled to. (Where releases are sampled it only names
-    the noise, and `poisson` says what that is worth.)
+    Attributes:
+        facts: the public facts.
+        plan: the releases.
+        mu: the μ of Gaussian differential privacy that the noise is scaled to. (If releases are sampled, μ is only the
+            name of this noise; `poisson` computes the ε and δ that it gives.)
+
     """
 
     facts: Facts
@@ -147,8 +185,10 @@ class Mechanism:
 
 
 class Oracle(Protocol):
-    """The only way from records to a method."""
+    """The only way from the records to a method."""
 
     def release(self, query: Query) -> np.ndarray:
-        """The noised sum over all records of what `query` takes from each: float64, in the query's natural units."""
+        """The sum of the query's contributions over all records, with noise; float64, in the natural units of the
+        query.
+        """
         ...

@@ -1,9 +1,10 @@
-"""(ε, δ) where some releases are Poisson-sampled: dp_accounting's privacy loss distributions.
+"""(ε, δ) of plans with Poisson-sampled releases, by the privacy loss distributions of dp_accounting.
 
-There is no closed form for the composition of subsampled Gaussian mechanisms. dp_accounting discretises each
-mechanism's privacy loss and rounds it up, so that what it says is an upper bound on ε (Koskela, Jälkö and Honkela 2020;
-Doroshenko et al. 2022). Under zero-out adjacency a record that is null adds zero, exactly as one that is absent, so
-"add or remove one" is the neighbouring relation that fits. Full-batch runs never come here.
+In a Poisson sample each record takes part with the same probability, independently of the others. There is no closed
+form for the composition of Gaussian mechanisms on such samples. dp_accounting makes the privacy loss of each mechanism
+discrete and rounds it up. So its result is an upper bound on ε (Koskela, Jälkö and Honkela 2020; Doroshenko et al.
+2022). Under zero-out adjacency a null record adds zero, exactly as an absent record does. So "add or remove one record"
+is the neighbouring relation that fits. Trainings with full passes alone do not use this module.
 """
 
 import functools
@@ -21,7 +22,14 @@ FINE, COARSE = 1e-4, 1e-3
 
 @dataclass(frozen=True, kw_only=True)
 class Sampled:
-    """`times` Poisson-sampled Gaussian mechanisms of noise multiplier sigma and sampling rate."""
+    """`times` Poisson-sampled Gaussian mechanisms with the same noise multiplier and sampling rate.
+
+    Attributes:
+        sigma: the noise multiplier.
+        rate: the probability with which each record takes part.
+        times: the number of mechanisms.
+
+    """
 
     sigma: float
     rate: float
@@ -31,15 +39,24 @@ class Sampled:
 def epsilon_for(
     mechanisms: Sequence[Sampled], mu: float, delta: float, eta: float = 0.0, interval: float = FINE
 ) -> float:
-    """ε at δ of the sampled mechanisms composed with a full-batch one of parameter μ (0: none). inf where there is
-    none.
+    """ε at δ of sampled mechanisms that are composed with one Gaussian mechanism on all records.
 
-    eta: paid for out of δ at the largest ε that is ever claimed, which only errs on the private side; so there is none
-    above that. interval: of the discretised privacy loss; any gives an upper bound, a finer one a closer.
+    Args:
+        mechanisms: the sampled mechanisms.
+        mu: the μ of the mechanism on all records; 0 for none.
+        delta: δ.
+        eta: the total variation distance of the noise from the ideal noise. It is paid out of δ at the largest ε that
+            is ever claimed. This errs on the private side only, but no ε above that largest one can be stated.
+        interval: the step of the discrete privacy loss. Every step gives an upper bound; a finer one gives a closer
+            bound.
+
+    Returns:
+        An upper bound on ε; infinity if there is none.
+
     """
     check_privacy(1.0, delta)
     left = delta - (1 + math.exp(LARGEST_EPSILON)) * eta
-    # Below these the discretisation is coarse or the distributions are huge, and what they protect is little.
+    # Below these bounds the discretisation is coarse or the distributions are huge. Such noise protects little.
     if left < LEAST_SAMPLED_DELTA or any(m.sigma < LEAST_SAMPLED_SIGMA for m in mechanisms):
         return math.inf
     from dp_accounting import dp_event, pld
@@ -61,7 +78,17 @@ def _event(mechanism: Sampled) -> Any:
 
 
 def sampled_of(plan: Plan, mu: float) -> tuple[list[Sampled], float]:
-    """The plan's sampled releases, equal neighbours together, and the μ of its full passes."""
+    """The sampled releases of a plan, and the μ of its full passes.
+
+    Args:
+        plan: the releases.
+        mu: the μ that the noise of the plan is scaled to.
+
+    Returns:
+        The sampled releases, where equal ones that follow one another are one entry, and μ of the full passes (0 for
+        none).
+
+    """
     sampled: list[Sampled] = []
     full = 0.0
     for release, sigma in zip(plan.releases, plan.sigmas(mu), strict=True):
@@ -75,7 +102,12 @@ def sampled_of(plan: Plan, mu: float) -> tuple[list[Sampled], float]:
 
 
 def check(plan: Plan, epsilon: float, delta: float) -> None:
-    """ValueError unless `mu_for` has an answer."""
+    """Check that `mu_for` has an answer.
+
+    Raises:
+        ValueError: ε or δ is out of range, or the sampling rate or δ is too small for this accounting.
+
+    """
     check_privacy(epsilon, delta)
     missed = math.prod(1 - r.rate for r in plan.releases)
     if 1 - missed <= delta:
@@ -85,10 +117,21 @@ def check(plan: Plan, epsilon: float, delta: float) -> None:
 
 
 def mu_for(plan: Plan, epsilon: float, delta: float, eta: float = 0.0) -> float:
-    """The largest nominal μ of a plan with sampled releases whose ε at δ stays within ε: by at most 1e-6 relative
-    below, or as far as releases of `LEAST_SAMPLED_SIGMA` are.
+    """The largest nominal μ of a plan with sampled releases at which its ε, at δ, is at most the given ε.
 
-    The nominal μ is what `Plan.sigmas` divides: the μ that the plan would cost without sampling.
+    The nominal μ is what `Plan.sigmas` divides: the μ that the plan would cost without sampling. The ε that is reached
+    is at most 1e-6 (relative) below the given one. It is lower if the noise multipliers reach `LEAST_SAMPLED_SIGMA`,
+    below which there is no accounting.
+
+    Args:
+        plan: the releases.
+        epsilon: ε.
+        delta: δ.
+        eta: the total variation distance of the noise from the ideal noise.
+
+    Raises:
+        ValueError: see `check`.
+
     """
     check(plan, epsilon, delta)
     from dpfc_cli.privacy import accounting
@@ -100,14 +143,17 @@ def mu_for(plan: Plan, epsilon: float, delta: float, eta: float = 0.0) -> float:
 
         return log_ratio
 
-    # Sampling only helps, so the full-batch μ is a first guess from below. A coarse grid is fast and claims more.
+    # Sampling only helps, so the μ without sampling is a first guess from below. A coarse grid is fast and gives a
+    # larger ε.
     rough = _largest(excess(COARSE), accounting.mu_for(epsilon, delta, eta), 1.5)
     return _largest(excess(FINE), rough, 1.002)
 
 
 def _largest(excess: Callable[[float], float], low: float, factor: float) -> float:
-    """The largest μ with excess(μ) ≤ 0, by at most 1e-6 in that; excess is smooth and increases, up to inf. low: a
-    guess, left in growing steps of `factor`.
+    """The largest μ with excess(μ) ≤ 0. The excess there is within 1e-6 of 0.
+
+    excess: a smooth and increasing function, which may become infinite. low: a guess; the search leaves it in growing
+    steps, the first one by `factor`.
     """
     while excess(low) > 0:
         low /= factor
@@ -116,12 +162,12 @@ def _largest(excess: Callable[[float], float], low: float, factor: float) -> flo
         factor **= 2
         low, high = high, factor * high
     while math.isinf(excess(high)):
-        # Less noise than is accounted for. The largest μ that is may be what is looked for.
+        # At `high` there is less noise than the accounting covers. The result may be the largest μ that it covers.
         if high / low < 1 + 1e-7:
             return low
         middle = math.sqrt(low * high)
         low, high = (middle, high) if excess(middle) <= 0 else (low, middle)
-    # Regula falsi on the logarithm, kept inside the bracket.
+    # Regula falsi in the logarithm of μ, kept inside the bracket.
     f_low, f_high = excess(low), excess(high)
     for _ in range(60):
         if abs(excess(low)) <= 1e-6 or high / low < 1 + 1e-9:
@@ -129,7 +175,7 @@ def _largest(excess: Callable[[float], float], low: float, factor: float) -> flo
         middle = low * (high / low) ** min(max(-f_low / (f_high - f_low) * (1 - 1e-7), 0.01), 0.99)
         value = excess(middle)
         if value <= 0:
-            # Illinois: an end that stays put counts half, else it would stay for ever.
+            # The Illinois rule: the value at an end that did not move is halved. Otherwise that end might never move.
             low, f_low, f_high = middle, value, f_high / 2
         else:
             high, f_high, f_low = middle, value, f_low / 2

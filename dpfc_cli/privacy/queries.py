@@ -1,19 +1,26 @@
-"""The sums that may be asked for: what one record adds, and the proof that it is bounded.
+"""The sums that a method may ask for: what one record adds, and the proof that this is bounded.
 
-A record is a feature vector x and a set of labels, given as a row y of m zeros and ones. A query states two *factors*
-of a record, integer rows `left` and `right` on the lattice, and its contribution is their outer product (for
-`ClassGrams`: y ⊗ q ⊗ q). The sum over records is then a matrix product of integers, which `kernels` computes exactly
-and fast, and which `contribution` spells out for one record.
+A record is a feature vector x and a set of labels. The labels are given as a row y of m zeros and ones. A query
+computes two *factors* of a record, `left` and `right`. Both are rows of integers on the lattice. The *contribution* of
+the record is their outer product (for `ClassGrams` and `Hessians`: left ⊗ right ⊗ right). So the sum over records is a
+matrix product of integers. `kernels` computes it exactly and fast, and `contribution` defines it for one record.
 
-**Sensitivity.** Each class proves: a contribution's Euclidean norm, as integers, is at most 4ᵇ = `lattice.unit`. The
-null record adds zero, so under zero-out adjacency the integer sums of neighbours differ by at most 4ᵇ: sensitivity 1 in
-units of 4ᵇ. Under replace-one adjacency they differ by at most `replace_one` · 4ᵇ: by the triangle inequality 2, and
-for sums of Gram type √2, since for contributions A, B with ⟨A, B⟩ ≥ 0 we have ‖A − B‖² ≤ ‖A‖² + ‖B‖². Both hold
-whatever parameters a solver passes: norms rest on `Lattice.vector` alone, and what is not negative in a Gram is a
-square, a label or p·(1 − p) of a p in [0, 1].
+**Sensitivity.** The sensitivity is the largest change that one record can cause in a sum. Each class below proves this
+bound: the Euclidean norm of a contribution, in integers, is at most 4ᵇ = `lattice.unit`. What follows for two
+neighbouring data sets depends on the adjacency:
 
-Queries carry arrays and numbers, never callables. `scale` turns one integer unit into the query's natural units, which
-is post-processing.
+- Zero-out: the null record adds zero. So the integer sums of neighbours differ by at most 4ᵇ. In units of 4ᵇ the
+  sensitivity is 1.
+- Replace-one: the integer sums of neighbours differ by at most `replace_one` · 4ᵇ. By the triangle inequality
+  `replace_one` = 2 is enough. For sums of Gram type √2 is enough: if two contributions A and B have ⟨A, B⟩ ≥ 0, then
+  ‖A − B‖² ≤ ‖A‖² + ‖B‖².
+
+Both bounds hold for all parameters that a method passes. The norms rely on `Lattice.vector` alone. The condition
+⟨A, B⟩ ≥ 0 holds because all the factors of that inner product are non-negative: squares, labels, or p·(1 − p) with p in
+[0, 1].
+
+A query holds arrays and numbers, never functions. `scale` turns one integer unit into the natural units of the query.
+This is post-processing, so it costs no privacy.
 """
 
 import enum
@@ -31,7 +38,7 @@ from dpfc_cli.privacy.lattice import Lattice, Reals
 Loss = Literal["sigmoid", "softmax"]
 Grid = Lattice | Reals
 NO_LABEL = -1
-"""A record with no other label than this is the null record, which adds nothing to any sum."""
+"""Stands for "no label". A record with no other label is the null record, which adds nothing to any sum."""
 
 
 class _Open(enum.Enum):
@@ -39,7 +46,7 @@ class _Open(enum.Enum):
 
 
 OPEN: Any = _Open.OPEN
-"""Stands in a form for a value that is known only when earlier answers are."""
+"""A placeholder in a form, for a value that is known only after earlier answers."""
 
 
 class Query(Protocol):
@@ -47,24 +54,27 @@ class Query(Protocol):
 
     kind: ClassVar[str]
     words: ClassVar[str]
-    """What is summed, as a statement says it."""
+    """What is summed, in words for a statement."""
     arrays: ClassVar[tuple[str, ...]]
-    """Names of the fields that hold arrays; the others are hashable."""
+    """Names of the fields that hold arrays. The other fields are hashable."""
     numbers: ClassVar[tuple[str, ...]]
-    """Names of the fields with numbers that may come from earlier answers."""
+    """Names of the fields that hold numbers which may depend on earlier answers."""
     replace_one: ClassVar[float]
+    """The sensitivity under replace-one adjacency, in units of 4ᵇ."""
     symmetric: ClassVar[bool]
-    """The answer is a symmetric matrix (or a stack of them) and is noised on its triangle."""
+    """Whether the answer is a symmetric matrix, or a stack of them. Then noise is drawn for one triangle and
+    mirrored.
+    """
 
     @property
     def chain(self) -> Chain: ...
 
     def shape(self, facts: Facts) -> tuple[int, ...]:
-        """Of the answer."""
+        """The shape of the answer."""
         ...
 
     def array_shapes(self, facts: Facts) -> dict[str, tuple[int, ...]]:
-        """Of each field named in `arrays`."""
+        """The shape of each field that `arrays` names."""
         ...
 
     def scale(self, facts: Facts, grid: Grid) -> float: ...
@@ -72,7 +82,15 @@ class Query(Protocol):
 
 
 def opened(query: Query, *names: str) -> Query:
-    """The query with those of its fields and all values of its chain made `OPEN`. None and 0 stay: they mean "none"."""
+    """The query with `OPEN` in place of the named fields and of all values of its chain.
+
+    Fields that are None or 0 stay as they are, because there these values mean "none".
+
+    Args:
+        query: the query.
+        names: the fields to open.
+
+    """
     known: Any = query
     held = {field.name: getattr(query, field.name) for field in fields(known) if field.name in names}
     free = [name for name, value in held.items() if isinstance(value, np.ndarray) or value not in (None, 0)]
@@ -81,27 +99,40 @@ def opened(query: Query, *names: str) -> Query:
 
 
 def form(query: Query) -> Query:
-    """What a plan fixes of a query: its class, the kinds of its chain's steps, loss and classes, whether it has a bias.
+    """What a plan fixes of a query.
 
-    It is hashable. Queries of one form have answers of one shape, and one sensitivity.
+    This is its class, the kinds of the steps of its chain, its loss and classes, and whether it has a bias. The result
+    is hashable. Queries of one form have answers of one shape, and the same sensitivity.
     """
     return opened(query, *query.arrays, *query.numbers, "constant")
 
 
 def sensitivity(query: "Query | type[Query]", facts: Facts) -> float:
-    """The most that one record can change the sum, in units of the lattice's 4ᵇ: 1 under zero-out adjacency,
-    `replace_one` under replace-one.
+    """The largest change of the sum that one record can cause, in units of 4ᵇ.
+
+    It is 1 under zero-out adjacency and `replace_one` under replace-one adjacency.
     """
     return 1.0 if facts.adjacency == "zero-out" else query.replace_one
 
 
 def prepare(x: Any, labels: Any, m: int, xp: Any) -> tuple[Any, Any, Any]:
-    """Records, label rows and the mask of valid records.
+    """Turn raw records into what the queries take.
 
-    x: B × d features; labels: B × k, `NO_LABEL` (−1) for "none". A record is null if it has no label (so padding and
-    records outside a sample are given none), a label outside −1..m−1, or a feature that is NaN or infinite. A null
-    record's features are replaced by zeros before they meet anything else. Labels are a set: a class named twice
-    counts once. Returns float32 B × d, float64 B × m of 0 and 1, bool B × 1.
+    A record is null in each of three cases: it has no label; it has a label outside −1..m−1; one of its features is NaN
+    or infinite. (Padding and records outside a sample are given no label, so they are null too.) The features of a null
+    record are replaced by zeros before they meet anything else. Labels are a set: a class that occurs twice counts
+    once.
+
+    Args:
+        x: B × d features.
+        labels: B × k, with `NO_LABEL` (−1) for "none".
+        m: number of classes.
+        xp: NumPy or `jax.numpy`.
+
+    Returns:
+        The features (B × d, float32), the label rows (B × m, float64 zeros and ones) and the mask of records that are
+        not null (B × 1, bool).
+
     """
     x = x.astype(xp.float32)
     known = xp.all((labels >= NO_LABEL) & (labels < m), axis=-1) & xp.any(labels >= 0, axis=-1)
@@ -111,9 +142,18 @@ def prepare(x: Any, labels: Any, m: int, xp: Any) -> tuple[Any, Any, Any]:
 
 
 def inputs(chain: Chain, constant: float, x: Any, xp: Any, radius: float | None = None) -> Any:
-    """What the linear head sees of a record: chain(x), and behind it a constant feature for the bias (none if 0).
+    """The input of the linear head for each record: chain(x), followed by a constant feature for the bias.
 
-    radius: the length that each such vector is scaled to; None: as it is.
+    Args:
+        chain: the preprocessing.
+        constant: the value of the constant feature; 0 for none.
+        x: B × d, float32, finite.
+        xp: NumPy or `jax.numpy`.
+        radius: the length that every row is scaled to; None leaves the rows as they are.
+
+    Returns:
+        B × d, or B × (d + 1) with the constant feature; float64.
+
     """
     z = run(chain, x, xp)
     if constant:
@@ -125,7 +165,14 @@ def inputs(chain: Chain, constant: float, x: Any, xp: Any, radius: float | None 
 
 
 def probabilities(logits: Any, loss: Loss, xp: Any) -> Any:
-    """Class probabilities of logits (B × m, float32): finite and in [0, 1] whatever the logits are."""
+    """Class probabilities of logits. They are finite and in [0, 1] for all logits, NaN and infinities included.
+
+    Args:
+        logits: B × m, float32.
+        loss: "sigmoid": each class by itself. "softmax": the probabilities of a record sum to 1.
+        xp: NumPy or `jax.numpy`.
+
+    """
     logits = xp.clip(xp.nan_to_num(logits, nan=0.0), -1e6, 1e6)
     if loss == "softmax":
         odds = xp.exp(xp.maximum(logits - xp.max(logits, axis=-1, keepdims=True), -80.0))
@@ -134,7 +181,9 @@ def probabilities(logits: Any, loss: Loss, xp: Any) -> Any:
 
 
 def _bound(constant: float) -> float:
-    """The norm that `inputs` should not exceed: the chain ends in the unit ball. `Lattice.vector` enforces it."""
+    """The norm that `inputs` should not exceed, because the chain ends in the unit ball. `Lattice.vector` enforces
+    it.
+    """
     return math.sqrt(1 + constant**2)
 
 
@@ -144,16 +193,17 @@ def _side(facts: Facts, constant: float) -> int:
 
 @dataclass(frozen=True)
 class Gram:
-    """Σ z zᵀ over records, z = inputs(x): G of Algorithms 3 and 4. Symmetric, side d or d + 1.
+    """Σ z zᵀ over records, with z = inputs(x): the Gram matrix G of Algorithms 3 and 4. Symmetric, with side d or
+    d + 1.
 
-    Proof: the contribution is q qᵀ with Σ q² ≤ 4ᵇ, and ‖q qᵀ‖_F = ‖q‖² ≤ 4ᵇ. For two records ⟨aaᵀ, bbᵀ⟩ = (a·b)² ≥ 0,
-    hence √2 under replace-one. ∎
+    Proof: the contribution is q qᵀ with Σ q² ≤ 4ᵇ, and ‖q qᵀ‖_F = ‖q‖² ≤ 4ᵇ. For two records with factors a and b,
+    ⟨aaᵀ, bbᵀ⟩ = (a·b)² ≥ 0. Hence √2 under replace-one adjacency. ∎
     """
 
     chain: Chain
     constant: float = 0.0
     kind: ClassVar[str] = "gram"
-    words: ClassVar[str] = "sum over records of all products of two features"
+    words: ClassVar[str] = "for each pair of features, the sum over records of their product"
     arrays: ClassVar[tuple[str, ...]] = ()
     numbers: ClassVar[tuple[str, ...]] = ()
     replace_one: ClassVar[float] = math.sqrt(2)
@@ -175,14 +225,14 @@ class Gram:
 
 @dataclass(frozen=True)
 class Mean:
-    """Σ z over records, z = chain(x): n times their mean. 1 × d.
+    """Σ z over records, with z = chain(x): n times their mean. 1 × d.
 
-    Proof: the contribution is 2ᵇ·q with Σ q² ≤ 4ᵇ, hence of norm at most 4ᵇ. ∎
+    Proof: the contribution is 2ᵇ·q with Σ q² ≤ 4ᵇ. So its norm is at most 2ᵇ·2ᵇ = 4ᵇ. ∎
     """
 
     chain: Chain
     kind: ClassVar[str] = "mean"
-    words: ClassVar[str] = "sum of the clipped feature vectors"
+    words: ClassVar[str] = "the sum over records of the clipped feature vector"
     arrays: ClassVar[tuple[str, ...]] = ()
     numbers: ClassVar[tuple[str, ...]] = ()
     replace_one: ClassVar[float] = 2.0
@@ -206,13 +256,13 @@ class Mean:
 class ClassSums:
     """Σ_{i: y_ij = 1} x_i for every class j: b_j of Algorithm 3. m × d.
 
-    Proof: the contribution is 2ᵇ·(y ⊗ q) with at most k ones in y and Σ q² ≤ 4ᵇ/k, so its squared norm is at most
-    4ᵇ·k·4ᵇ/k. ∎
+    Proof: the contribution is 2ᵇ·(y ⊗ q) with at most k ones in y and Σ q² ≤ 4ᵇ/k. So its squared norm is at most
+    4ᵇ·k·4ᵇ/k = 16ᵇ. ∎
     """
 
     chain: Chain
     kind: ClassVar[str] = "class_sums"
-    words: ClassVar[str] = "sum of the clipped feature vectors, class by class"
+    words: ClassVar[str] = "for each class, the sum over its records of the clipped feature vector"
     arrays: ClassVar[tuple[str, ...]] = ()
     numbers: ClassVar[tuple[str, ...]] = ()
     replace_one: ClassVar[float] = 2.0
@@ -233,15 +283,16 @@ class ClassSums:
 
 @dataclass(frozen=True)
 class ClassGrams:
-    """Σ_{i: y_ij = 1} x_i x_iᵀ for every class j: A_j of Algorithm 3. m × d × d, each symmetric.
+    """Σ_{i: y_ij = 1} x_i x_iᵀ for every class j: A_j of Algorithm 3. m × d × d, each matrix symmetric.
 
-    Proof: the contribution is y ⊗ q qᵀ with at most k ones in y and Σ q² ≤ ⌊√(16ᵇ/k)⌋, so its squared norm is at most
-    k·(Σ q²)² ≤ 16ᵇ. For two records the inner product is |L ∩ L'|·(a·b)² ≥ 0, hence √2 under replace-one. ∎
+    Proof: the contribution is y ⊗ q qᵀ with at most k ones in y and Σ q² ≤ ⌊√(16ᵇ/k)⌋. So its squared norm is at most
+    k·(Σ q²)² ≤ 16ᵇ. For two records with label sets L and L' and factors a and b, the inner product is
+    |L∩L'|·(a·b)² ≥ 0. Hence √2 under replace-one adjacency. ∎
     """
 
     chain: Chain
     kind: ClassVar[str] = "class_grams"
-    words: ClassVar[str] = "the gram, class by class"
+    words: ClassVar[str] = "for each class and each pair of features, the sum over its records of their product"
     arrays: ClassVar[tuple[str, ...]] = ()
     numbers: ClassVar[tuple[str, ...]] = ()
     replace_one: ClassVar[float] = math.sqrt(2)
@@ -267,13 +318,22 @@ class ClassGrams:
 class Gradient:
     """Σ clip(∇ℓ(θ; x, y)) over records: g_t of Algorithm 4. θ and the answer are (d or d + 1) × m.
 
-    For a linear model the gradient of one record is z ⊗ r with r = σ(zᵀθ) − y, and its norm is ‖z‖·‖r‖, so it is
-    clipped without ever being formed: z/‖z‖ ⊗ r·min(‖z‖, C_g/‖r‖). The softmax's target is a distribution: a record of
-    several labels has y/|y|. theta: finite float64; clip: C_g > 0; radius: the length that every z is scaled to first,
-    None for none.
+    For a linear model the gradient of one record is z ⊗ r with r = σ(zᵀθ) − y. Its norm is ‖z‖·‖r‖. So it can be
+    clipped without computing it: the clipped gradient is z/‖z‖ ⊗ r·min(‖z‖, C_g/‖r‖). With the softmax loss the target
+    is a distribution. A record with several labels has the target y/|y|.
 
-    Proof: the contribution is q ⊗ s with Σ q² ≤ 4ᵇ and Σ s² ≤ 4ᵇ, and ‖q ⊗ s‖ = ‖q‖·‖s‖ ≤ 4ᵇ. Logits are float32 and
-    may round as they please: they change s, not its bound, and they depend on this record and on θ alone. ∎
+    Proof: the contribution is q ⊗ s with Σ q² ≤ 4ᵇ and Σ s² ≤ 4ᵇ, and ‖q ⊗ s‖ = ‖q‖·‖s‖ ≤ 4ᵇ. Logits are float32
+    numbers, and their rounding does not matter. It changes s, but not the bound on s, and it depends on this record and
+    on θ alone. ∎
+
+    Attributes:
+        chain: the preprocessing.
+        theta: θ, the current weights: finite float64.
+        clip: C_g > 0, the norm that each gradient is clipped to.
+        constant: the value of the bias feature; 0 for none.
+        loss: "sigmoid" or "softmax".
+        radius: the length that every z is scaled to first; None for no scaling.
+
     """
 
     chain: Chain
@@ -283,7 +343,7 @@ class Gradient:
     loss: Loss = "sigmoid"
     radius: float | None = None
     kind: ClassVar[str] = "gradient"
-    words: ClassVar[str] = "sum of the loss's clipped gradients over records"
+    words: ClassVar[str] = "the sum over records of the clipped gradient of the loss (its change with the weights)"
     arrays: ClassVar[tuple[str, ...]] = ("theta",)
     numbers: ClassVar[tuple[str, ...]] = ("clip", "radius")
     replace_one: ClassVar[float] = 2.0
@@ -311,16 +371,25 @@ class Gradient:
 
 @dataclass(frozen=True)
 class Hessians:
-    """Σ s_j·z zᵀ with s_j = p_j(1 − p_j), for the classes start..stop−1: H_j of Algorithm 2, a block of classes at a
-    time.
+    """Σ s_j·z zᵀ with s_j = p_j(1 − p_j), for the classes start..stop−1: H_j of Algorithm 2, for one block of classes.
 
-    The Hessian of the sigmoid loss with respect to θ_j. theta: side × m, finite float64. The answer is a stack of
-    symmetric matrices, (stop − start) × side × side.
+    This is the Hessian (the matrix of second derivatives) of the sigmoid loss with respect to θ_j. The answer is a
+    stack of symmetric matrices, (stop − start) × side × side, where side is d or d + 1.
 
-    Proof: the contribution is s ⊗ q qᵀ with Σ s_j² ≤ S² and Σ q² ≤ Q, S·Q = 4ᵇ, so its norm is at most S·Q. In natural
-    units S stands for √c/4 with c = stop − start, which ‖s‖ never exceeds as s_j ≤ ¼, and Q for C²: the unit is
-    √c·C²/4, the paper's sensitivity for c = m. For two records the inner product is (s·s')(a·b)² ≥ 0, since s is not
-    negative: √2 under replace-one. ∎
+    Proof: the contribution is s ⊗ q qᵀ with Σ s_j² ≤ S², Σ q² ≤ Q and S·Q = 4ᵇ. So its norm is at most S·Q = 4ᵇ. For
+    two records the inner product is (s·s')(a·b)² ≥ 0, because s and s' are not negative. Hence √2 under replace-one
+    adjacency. ∎
+
+    Scale: let c = stop − start. In natural units S stands for √c/4, which ‖s‖ never exceeds because s_j ≤ ¼. Q stands
+    for C². So one unit is √c·C²/4. This is the paper's sensitivity for c = m.
+
+    Attributes:
+        chain: the preprocessing.
+        theta: side × m, finite float64.
+        start: the first class of the block.
+        stop: the class after the last one of the block.
+        constant: the value of the bias feature; 0 for none.
+
     """
 
     chain: Chain
@@ -329,7 +398,7 @@ class Hessians:
     stop: int
     constant: float = 0.0
     kind: ClassVar[str] = "hessians"
-    words: ClassVar[str] = "sums of the loss's second derivatives, class by class"
+    words: ClassVar[str] = "for each class, the sum over records of the second derivatives of the loss"
     arrays: ClassVar[tuple[str, ...]] = ("theta",)
     numbers: ClassVar[tuple[str, ...]] = ()
     replace_one: ClassVar[float] = math.sqrt(2)
@@ -358,12 +427,21 @@ QUERIES = (Mean, Gram, ClassSums, ClassGrams, Gradient, Hessians)
 
 
 def check(query: Query, facts: Facts) -> None:
-    """ValueError unless the query is one of `QUERIES` itself, with its own fields and no others, a chain of known
-    steps, positive finite numbers and finite arrays of their exact shapes.
+    """Check that a query is one that the proofs above are about.
 
-    The proofs above are about these classes and these shapes: a subclass could override `factors`, an attribute of the
-    instance could stand before `replace_one` or `scale`, and an array of another shape could broadcast one record's
-    residual over the others.
+    The proofs are about these classes and these shapes. Other objects could break them in three ways. A subclass could
+    override `factors`. An attribute of the instance could hide `replace_one` or `scale` of its class. An array of
+    another shape could broadcast the residual of one record over the others.
+
+    Args:
+        query: the query.
+        facts: the public facts.
+
+    Raises:
+        ValueError: the class of the query is not one of `QUERIES` itself; it has other fields than its own; its chain
+            has an unknown step; a number is not positive and finite; or an array is not finite or does not have its
+            exact shape.
+
     """
     known: Any = query
     if (
@@ -389,16 +467,26 @@ def check(query: Query, facts: Facts) -> None:
         raise ValueError(f"{query.kind} was asked for with numbers that are not positive and finite")
     for name, shape in query.array_shapes(facts).items():
         array: Any = getattr(query, name)
-        # An object that behaves like an array could bring code of its own into the map over the records.
+        # An object that only behaves like an array could bring its own code into the map over the records.
         plain = type(array) is np.ndarray and array.shape == shape and array.dtype == np.float64
         if not plain or not np.isfinite(array).all():
             raise ValueError(f"{query.kind}: {name} must be a finite float64 array of shape {shape}")
 
 
 def contribution(query: Query, x: np.ndarray, labels: np.ndarray, facts: Facts, grid: Grid) -> np.ndarray:
-    """What one record adds to the sum, in lattice integers: the definition that the kernels are held against.
+    """What one record adds to the sum, in integers of the lattice. This is the definition that the kernels are tested
+    against.
 
-    x: d features; labels: k labels, −1 for "none". Returns the query's shape, float64 holding integers.
+    Args:
+        query: the query.
+        x: d features.
+        labels: k labels, −1 for "none".
+        facts: the public facts.
+        grid: the lattice.
+
+    Returns:
+        The shape of the query's answer; float64 with integer values.
+
     """
     x, y, valid = prepare(x[None], labels[None], facts.m, np)
     left, right = query.factors(x, y, facts, grid, np)

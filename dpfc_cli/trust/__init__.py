@@ -1,1 +1,1 @@
-"""What stands on the trusted core and is not it: the ledger of what was spent, and the statement of what is claimed."""
+"""What helps others to trust a head: the statement of what is claimed, and the audit that attacks the claims."""

@@ -1,47 +1,50 @@
-"""The audit: an attack on what is claimed, and the privacy that the attack proves absent.
+"""The audit: attacks on what is claimed, and the lower bound on ε that an attack proves.
 
-A proof can be wrong and a program can differ from its proof. So the audit plays the adversary that differential
-privacy is about: one who knows all records but one, the *canary*, and guesses from what was released whether it took
-part. How often a guess is right bounds ε from below, whatever the proof says. If that bound exceeds the claim, the
-claim is false.
+A proof can be wrong, and a program can differ from its proof. So the audit plays the attacker that differential privacy
+protects against. This attacker knows all records but one, the *canary*. From what was released the attacker guesses
+whether the canary took part. How often the guess is right gives a lower bound on ε that does not depend on any proof.
+If the bound exceeds the claim, the claim is false.
 
-**The game.** One comparison is two independent runs, one with the canary and one where its record is null, and a
-number computed from each run's answers. The guess is that the larger one belongs to the canary. If a run is μ-GDP,
-then (with, without) and (without, with) are a √2·μ-GDP pair by composition (Dong, Roth and Su 2022, Corollary 3.3).
-The test errs under either order with the same probability e, hence e ≥ Φ(−√2·μ/2), so
+**The game.** One comparison is a pair of independent runs. One run has the canary. In the other run the record of the
+canary is null. A number, the *statistic*, is computed from the answers of each run. The guess is that the larger number
+belongs to the run with the canary. If a run is μ-GDP, then by composition (with, without) and (without, with) are a
+√2·μ-GDP pair (Dong, Roth and Su 2022, Corollary 3.3). The test has the same error probability e under both orders. So
+e ≥ Φ(−√2·μ/2), and
 
-    P(right) ≤ Φ(μ/√2),
+    P(right) ≤ Φ(μ/√2).
 
-and a Clopper-Pearson lower bound on P(right) is one on μ, and by `accounting.epsilon_for` one on ε at δ. This is the
-method of Nasr et al. 2023 ("Tight auditing of differentially private machine learning"), in which false positives and
-false negatives at a threshold do what the order of a pair does here. A pair needs no threshold, so none is chosen
-after the fact; one binomial bound at the whole error probability takes the place of two at half of it; and noise that
-is the same in every run is seen, which no threshold need see. Ties count as wrong.
+A Clopper-Pearson lower bound on P(right) therefore gives a lower bound on μ, and `accounting.epsilon_for` turns this
+into a lower bound on ε at δ. This is the method of Nasr et al. 2023 ("Tight auditing of differentially private machine
+learning"), with one change. In that paper false positives and false negatives at a threshold play the role that the
+order of a pair has here. A pair needs no threshold, so no threshold can be chosen after the fact. One binomial bound at
+the whole error probability replaces two bounds at half of it. And a pair detects noise that is the same in every run,
+which a threshold may miss. Ties count as wrong.
 
-**Two levels.** *Release level*: the adversary sees every answer, as the theorem in `privacy.curator` lets it. All
-answers come from the real `Curator`, one release after the other, with the sampler, lattice and sums of a training;
-nothing is cached or shortened. Queries are fixed beforehand, so the other records add the same to both runs and
-cancel. The best number is then the projection on the canary's contributions, each measured in standard deviations of
-its noise: normal with variance μ² and mean μ² apart. *Whole training*: the adversary sees the head alone, and the
-number is the margin of the canary's class in the canary's scores. How far it stays below the claim says how much a
-head hides of its answers.
+**Two levels.** *Release level*: the attacker sees every answer, as the theorem in `privacy.curator` allows. All answers
+come from the real `Curator`, one release after the other, with the sampler, the lattice and the sums of a training.
+Nothing is cached or shortened. The queries are fixed beforehand, so the other records add the same to both runs and
+cancel. The best statistic is then the projection on the contributions of the canary, each measured in standard
+deviations of its noise. It is normal with variance μ², and its means in the two runs differ by μ². *Whole training*:
+the attacker sees the head alone. The statistic is the margin of the canary's class in the scores of the canary. The
+bound is then lower than the claim. The difference shows how much of its answers a head hides.
 
-**Worst case.** The canary is clipped (it is ten times as long as other records) and lies on an axis that is its own.
-The curator's theorem holds whatever θ a solver passes, so θ is moved to where the canary's contribution is longest:
-into `aimed` queries, which reach the whole sensitivity. Differences between classes and steps need contributions that
-differ, so they are taken on the queries `asked` in a real training.
+**Worst case.** The canary is clipped, because it is ten times as long as the other records. It lies on an axis where
+all other records are zero. The theorem of the curator holds for every θ that a method passes. So θ is moved to where
+the contribution of the canary is longest. These `_aimed` queries reach the whole sensitivity. Differences between
+classes and between steps need contributions that differ. So they are computed from the queries that were `_asked` in a
+real training.
 
-**Several statistics.** Noise that classes or steps share is invisible in a sum and bare in a difference; a fault in
-one kind of release hides behind the sound noise of the others. So there is a statistic for the sum of all releases,
-for each kind alone, and for each kind's differences between classes and between steps. The error probability is
-divided over them (Bonferroni), nine tenths to the sum of all.
+**Several statistics.** If classes or steps share their noise, a sum does not show it, but a difference does. A fault in
+one kind of release can be hidden by the correct noise of the others. So there is a statistic for the sum of all
+releases, one for each kind alone, and one for the differences between classes and between steps of each kind. The error
+probability is divided over them (Bonferroni): nine tenths go to the sum of all.
 
-The bound at the confidence asked for exceeds a true and tight claim in one audit out of 20 at 95 %. An accusation must
-be rarer, so `violated` demands a bound above the claim at an error probability of `FALSE_ALARM`.
+At 95 % confidence the bound exceeds a claim that is true and tight in one audit out of 20. An accusation must be rarer.
+So `violated` requires that a bound at the error probability `FALSE_ALARM` exceeds the claim.
 
-The audit makes its own data. Its result is not noised and would have to be paid for if it came from private records;
-and it is about the mechanism, for which data made to be the worst case tell more. It refutes, and never proves:
-zero-out adjacency, full passes, one canary, and faults that these statistics see.
+The audit makes its own data. Its result has no noise, so it would have to be paid for if it came from private records.
+It is about the mechanism, and worst-case data show more about that. An audit can refute a claim. It can never prove
+one. It covers zero-out adjacency, full passes, one canary, and faults that these statistics can detect.
 """
 
 import math
@@ -63,25 +66,35 @@ from dpfc_cli.privacy.oracle import Mechanism, Oracle, Progress
 from dpfc_cli.privacy.queries import Query, contribution, inputs
 
 FACTS = Facts(n=200, m=3, d=8)
-"""Small, for the guarantee does not depend on n, m or d; m and d differ so that an answer's class axis shows."""
+"""Small, because the guarantee does not depend on n, m or d. m and d differ, so the axis of the classes can be found in
+an answer.
+"""
 LABEL = FACTS.m - 1
-"""The canary's."""
+"""The class of the canary."""
 FALSE_ALARM = 1e-4
-"""Probability that a method whose claim is true is called violated."""
+"""An upper bound on the probability that a method with a true claim is called violated."""
 MAIN_SHARE = 0.9
-"""Of the error probability, for the sum of all releases; the other statistics share the rest."""
+"""The fraction of the error probability for the sum of all releases. The other statistics divide the rest."""
 DIFFERENCES = 1_000
-"""Most pairs for differences, whose faults are gross: this many can show an ε of 20."""
+"""The most pairs for differences. Faults that differences show are large, and this many pairs can show an ε of 20."""
 _SURE = 30.0
-"""A logit whose probability is 0 or 1 to float32."""
+"""A logit with a probability of 0 or 1 in float32."""
 
 Directions = dict[str, list[np.ndarray]]
-"""For each statistic the array that each release's answer is projected on."""
+"""For each statistic the array that the answer of each release is projected on."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """In `wins` of `runs` pairs the statistic was larger with the canary. share: of the error probability."""
+    """The result of a statistic: in `wins` of `runs` pairs it was larger with the canary.
+
+    Attributes:
+        statistic: its name.
+        wins: the number of right guesses.
+        runs: the number of pairs.
+        share: the fraction of the error probability that it gets.
+
+    """
 
     statistic: str
     wins: int
@@ -91,7 +104,15 @@ class Comparison:
 
 @dataclass(frozen=True, kw_only=True)
 class Bound:
-    """A lower bound on μ, and the ε at the claim's δ that it means. statistic: the one that reached it. runs: pairs."""
+    """A lower bound on μ, and the lower bound on ε that follows at the δ of the claim.
+
+    Attributes:
+        epsilon: ε.
+        mu: μ.
+        statistic: the statistic that reached it.
+        runs: the number of pairs of that statistic.
+
+    """
 
     epsilon: float
     mu: float
@@ -101,7 +122,16 @@ class Bound:
 
 @dataclass(frozen=True, kw_only=True)
 class Audit:
-    """One method's claim, and what the attacks reach at the confidence asked for."""
+    """The claim of one method, and what the attacks reach at the given confidence.
+
+    Attributes:
+        method: the name of the method.
+        claim: the guarantee that is attacked.
+        release_level: the bound if the attacker sees all answers.
+        whole_training: the bound if the attacker sees the head alone.
+        violated: whether the claim is refuted.
+
+    """
 
     method: str
     claim: Guarantee
@@ -121,9 +151,22 @@ def audit(
     bits: Bits,
     progress: Progress | None = None,
 ) -> Audit:
-    """Attack `method` on `FACTS`, calibrated to `claim`. runs, trainings: pairs at either level. progress counts pairs.
+    """Attack a method on the records of `FACTS`.
 
-    ValueError for a plan with sampled releases, whose privacy is not Gaussian.
+    Args:
+        method: the method.
+        options: its options.
+        mechanism: its plan with its noise.
+        claim: the guarantee that the mechanism is calibrated to.
+        runs: the number of pairs at release level.
+        trainings: the number of pairs of whole trainings.
+        confidence: of the bounds, such as 0.95.
+        bits: the source of random bits for the noise.
+        progress: progress(done, total) is told of the number of pairs.
+
+    Raises:
+        ValueError: the plan has sampled releases. Their privacy is not Gaussian.
+
     """
     if mechanism.plan.sampled:
         raise ValueError("only full passes are audited")
@@ -156,7 +199,18 @@ def release_level(
     bits: Bits,
     stage: Callable[[int], None] = lambda done: None,
 ) -> list[Comparison]:
-    """`runs` pairs over the aimed queries for the sums, `few` over the asked ones for the differences."""
+    """Compare `runs` pairs on the aimed queries for the sums, and `few` pairs on the asked queries for the differences.
+
+    Args:
+        method: the method.
+        options: its options.
+        mechanism: its plan with its noise.
+        runs: the number of pairs for the sums.
+        few: the number of pairs for the differences.
+        bits: the source of random bits for the noise.
+        stage: told of the number of pairs that are done.
+
+    """
     asked = _asked(method, options, mechanism)
     aimed = [_aimed(query) for query in asked]
     sums = _sums(aimed, mechanism.sigmas)
@@ -184,7 +238,17 @@ def whole_training(
     bits: Bits,
     stage: Callable[[int], None] = lambda done: None,
 ) -> Comparison:
-    """`trainings` pairs of whole trainings, compared by the canary's margin."""
+    """Compare `trainings` pairs of whole trainings by the margin of the canary.
+
+    Args:
+        method: the method.
+        options: its options.
+        mechanism: its plan with its noise.
+        trainings: the number of pairs.
+        bits: the source of random bits for the noise.
+        stage: told of the number of pairs that are done.
+
+    """
 
     def margin(stream: BlockStream) -> np.ndarray:
         return _margin(method.solve(Curator(mechanism, Unprotected(stream), bits), FACTS, options))
@@ -195,8 +259,16 @@ def whole_training(
 
 
 def lower_mu(wins: int, runs: int, error: float) -> float:
-    """The μ that `wins` right guesses in `runs` comparisons refute everything below of: √2·Φ⁻¹ of the Clopper-Pearson
-    lower bound at that error probability; 0 where it is no better than a coin.
+    """The lower bound on μ that `wins` right guesses in `runs` comparisons prove.
+
+    It is √2·Φ⁻¹ of the Clopper-Pearson lower bound on the probability of a right guess. It is 0 if the guesses are no
+    better than chance.
+
+    Args:
+        wins: the number of right guesses.
+        runs: the number of comparisons.
+        error: the probability that the bound is too large.
+
     """
     if 2 * wins <= runs:
         return 0.0
@@ -216,15 +288,18 @@ def lower_mu(wins: int, runs: int, error: float) -> float:
 
 
 def least_runs(mu: float) -> int:
-    """The fewest pairs of runs that could show a claim of μ to be false: with fewer, guesses that are all right could
-    not.
+    """The smallest number of pairs that could refute a claim of μ. With fewer pairs not even right guesses alone could
+    do it.
     """
     wrong = math.erfc(mu / 2) / 2
     return math.floor(math.log(MAIN_SHARE * FALSE_ALARM / 2) / math.log1p(-wrong)) + 1
 
 
 def strongest(comparisons: list[Comparison], error: float) -> tuple[float, Comparison]:
-    """The largest lower bound on μ, valid with probability 1 − error for all statistics together, and whose it is."""
+    """The largest lower bound on μ, and the comparison that gives it.
+
+    The bound is valid with probability 1 − error for all statistics together.
+    """
     bounds = [lower_mu(c.wins, c.runs, c.share * error) for c in comparisons]
     best = int(np.argmax(bounds))
     return bounds[best], comparisons[best]
@@ -232,7 +307,7 @@ def strongest(comparisons: list[Comparison], error: float) -> tuple[float, Compa
 
 def _bound(comparisons: list[Comparison], error: float, delta: float) -> Bound:
     mu, best = strongest(comparisons, error)
-    # `epsilon_for` never answers less than its least ε, which for a lower bound would be too much.
+    # `epsilon_for` never returns less than `LEAST_EPSILON`. For a lower bound this would be too much.
     epsilon = epsilon_for(mu, delta) if delta_of(LEAST_EPSILON, mu) > delta else 0.0
     return Bound(epsilon=epsilon, mu=mu, statistic=best.statistic, runs=best.runs)
 
@@ -241,7 +316,9 @@ def _bound(comparisons: list[Comparison], error: float, delta: float) -> Bound:
 
 
 def _records(canary: bool) -> tuple[np.ndarray, np.ndarray]:
-    """Normal records without the last coordinate, and the canary, which is that coordinate, or the null record."""
+    """Normal records with a last coordinate of zero, and the canary, which lies on the last coordinate, or the null
+    record.
+    """
     x = np.random.default_rng(0).normal(size=(FACTS.n, FACTS.d)).astype(np.float32)
     labels = (np.arange(FACTS.n, dtype=np.int32) % FACTS.m)[:, None]
     x[:, -1] = 0
@@ -261,7 +338,7 @@ def _stream(canary: bool) -> BlockStream:
 
 
 _LATTICE = Lattice(MOST_BITS)
-"""For directions only: a curator's lattice may be coarser, which changes a direction by its rounding."""
+"""For directions only. The lattice of a curator may be coarser, but this changes a direction by its rounding alone."""
 
 
 def _added(query: Query) -> np.ndarray:
@@ -274,7 +351,7 @@ def _added(query: Query) -> np.ndarray:
 
 
 class _Listening:
-    """An oracle that remembers what it was asked."""
+    """An oracle that remembers the queries."""
 
     def __init__(self, inner: Oracle) -> None:
         self._inner = inner
@@ -286,17 +363,18 @@ class _Listening:
 
 
 def _asked(method: Method[Any, Any], options: Any, mechanism: Mechanism) -> list[Query]:
-    """The queries of one training without the canary. Its noise need not be secret: the records are made up."""
+    """The queries of one training without the canary. Its noise need not be secret, because the records are made up."""
     oracle = _Listening(Curator(mechanism, Unprotected(_stream(canary=False)), SeededBits(0)))
     method.solve(oracle, FACTS, options)
     return oracle.asked
 
 
 def _aimed(query: Query) -> Query:
-    """The query with θ moved along the canary to where the canary adds most; itself if it has no θ.
+    """The query with θ moved along the canary to where the canary adds most. A query without θ stays as it is.
 
-    Tried: the θ at hand, and those that give every class an even chance (longest Hessian), every class but the canary's
-    (longest sigmoid residual) or one wrong class (longest softmax residual) certainty.
+    Four candidates are compared: the given θ, and three that give certain probabilities for the canary. One gives every
+    class an even chance (longest Hessian). One gives certainty to every class except that of the canary (longest
+    sigmoid residual). One gives certainty to one wrong class (longest softmax residual).
     """
     if "theta" not in query.arrays:
         return query
@@ -325,7 +403,7 @@ def _sums(queries: list[Query], sigmas: tuple[float, ...]) -> Directions:
 
 
 def _differences(queries: list[Query], sigmas: tuple[float, ...]) -> Directions:
-    """For each kind, contrasts between classes and between steps: noise that they share cancels."""
+    """For each kind, contrasts between classes and between steps. Noise that these share cancels in a contrast."""
     added = [_added(q) / s for q, s in zip(queries, sigmas, strict=True)]
     differences: Directions = {}
     for kind in dict.fromkeys(q.kind for q in queries):
@@ -345,10 +423,10 @@ def _differences(queries: list[Query], sigmas: tuple[float, ...]) -> Directions:
 
 
 def _in_answers(standardised: Directions, queries: list[Query], sigmas: tuple[float, ...]) -> Directions:
-    """Directions for answers in natural units, from directions for answers in standard deviations of their noise.
+    """Turn directions for answers in standard deviations of their noise into directions for answers in natural units.
 
-    The noise of a symmetric answer is σ/√2 off the diagonal, on numbers that stand there twice: projecting the whole
-    matrix weighs them rightly.
+    The noise of a symmetric answer is σ/√2 off the diagonal, and each of these numbers occurs twice. A projection of
+    the whole matrix gives them the right weight.
     """
     deviations = [s * q.scale(FACTS, _LATTICE) * _LATTICE.unit for q, s in zip(queries, sigmas, strict=True)]
     return {name: [u / d for u, d in zip(us, deviations, strict=True)] for name, us in standardised.items()}
@@ -357,7 +435,7 @@ def _in_answers(standardised: Directions, queries: list[Query], sigmas: tuple[fl
 def _answers(
     queries: list[Query], directions: Directions, mechanism: Mechanism, bits: Bits
 ) -> Callable[[BlockStream], np.ndarray]:
-    """A run of all releases by a fresh curator, and the statistics of its answers."""
+    """A run of all releases by a new curator, and the statistics of its answers."""
     stacked = [np.array([us[r].ravel() for us in directions.values()]) for r in range(len(queries))]
 
     def statistics(stream: BlockStream) -> np.ndarray:
@@ -369,7 +447,7 @@ def _answers(
 
 
 def _margin(solution: Solution) -> np.ndarray:
-    """The canary's score at its own class above its mean score; one number."""
+    """The canary's score for its own class minus its mean score; one number."""
     x, _ = _records(canary=True)
     scores = run_chain(solution.chain, x[-1:], np) @ solution.weight + solution.bias
     return np.asarray(scores[:, LABEL] - scores.mean(axis=1))

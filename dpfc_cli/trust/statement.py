@@ -1,4 +1,7 @@
-"""What is claimed of a head, in a card for programs and in sentences for the person who must defend it."""
+"""The statement: what is claimed for a head, in sentences for the person who must defend it.
+
+The statement is computed from the card, the description inside the file of a head.
+"""
 
 import math
 from collections.abc import Mapping
@@ -17,9 +20,9 @@ from dpfc_cli.privacy.accounting import (
 from dpfc_cli.privacy.queries import QUERIES
 
 NOT_COVERED = (
-    "the test split (evaluation on it is not private)",
-    "several pictures of one person: the unit is one record",
-    "the data that the backbone was trained on",
+    "the test split: the results of an evaluation on it are not private",
+    "several pictures of one person together: the guarantee is for one record",
+    "the data that the backbone was trained on (the backbone is the network that computes the features)",
     "running time, progress and memory use",
 )
 
@@ -27,22 +30,30 @@ EXACT = "Gaussian differential privacy, exact composition of full passes"
 SAMPLED = "privacy loss distributions of Poisson-sampled Gaussian releases (dp_accounting), an upper bound"
 FALSE_ALARMS = 0.05
 GROUPS = (2, 5, 10)
-"""Of how many records of one person the statement speaks."""
+"""The numbers of records of one person for which the statement gives an ε."""
 
 
 def hold_out_of(manifest: Manifest) -> float:
-    """The fraction of the training pictures that the set's test split was made of; 0 where it has its own."""
+    """The fraction of the training pictures that became the test split. 0 if the data set has its own test split."""
     return float(manifest.source["identity"].get("hold_out") or 0)
 
 
 def brief(card: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """The claim alone, as (what, said) pairs."""
+    """The claim alone.
+
+    Args:
+        card: the card of a head, or a mapping with its `claim` if that is not "private".
+
+    Returns:
+        (label, text) pairs.
+
+    """
     if card["claim"] == "research":
         return [
-            ("this head", "no guarantee: the noise came from a seed, so whoever knows it can remove it (epsilon = ∞)")
+            ("this head", "no guarantee: the noise came from a seed; who knows the seed can remove it (epsilon = ∞)")
         ]
     if card["claim"] != "private":
-        return [("this head", "no guarantee: no noise, contributions not clipped (epsilon = ∞)")]
+        return [("this head", "no guarantee: no noise was added, contributions were not clipped (epsilon = ∞)")]
     return [
         ("this head", f"differentially private, epsilon = {_up(card['epsilon'], 6)}, delta = {_up(card['delta'], 3)}"),
         ("protects", f"one {card['unit']} of {card['facts']['n']:,}; {_ADJACENCY[card['adjacency']]}"),
@@ -50,7 +61,16 @@ def brief(card: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def rows(card: Mapping[str, Any], sha256: str) -> list[tuple[str, str]]:
-    """The statement as (what, said) pairs, from the card alone. sha256: of the head's file, which cannot say it."""
+    """The whole statement.
+
+    Args:
+        card: the card of a head.
+        sha256: the digest of the head's file. A file cannot contain its own digest.
+
+    Returns:
+        (label, text) pairs.
+
+    """
     facts, private = card["facts"], card["claim"] == "private"
     lines = [("method", _titled(card["method"])), ("options", _options(card["options"]))]
     lines += [*brief(card), *(_means(card) if private else [])]
@@ -61,14 +81,17 @@ def rows(card: Mapping[str, Any], sha256: str) -> list[tuple[str, str]]:
             ("accounting", card["accounting"]),
             *_compared(card),
             ("releases", "; ".join(map(_said, _by_kind(card["plan"])))),
-            ("in words", "; ".join(_words(card["plan"]))),
-            ("sampler", f"within {card['eta']:.1e} of the exact rounded Gaussian, counted into delta"),
+            ("terms", "; ".join(_words(card["plan"]))),
+            ("sampler", f"noise within {card['eta']:.1e} of an exactly rounded Gaussian; delta includes this distance"),
         ]
     counts = f"{counted(facts['m'], 'class')}, {counted(facts['k'], 'label')} per record"
     lines.append(("public facts", f"{counts}: {_origin(facts['origin'], private)}"))
     if "public_features" in card:
         known = card["public_features"]
-        said = f"{known['name']}: mean and covariance of {known['rows']:,} records, asserted public by the operator"
+        said = (
+            f"{known['name']}: mean and covariance of {known['rows']:,} records; the operator asserts that these "
+            "records are public"
+        )
         lines.append(("public features", said))
     if "tuning" in card:
         lines.append(("tuned on", _tuned(card["tuning"])))
@@ -78,19 +101,33 @@ def rows(card: Mapping[str, Any], sha256: str) -> list[tuple[str, str]]:
 def planned_rows(
     method: str, options: Mapping[str, Any], releases: list[dict[str, Any]], claim: str
 ) -> list[tuple[str, str]]:
-    """What a training will do, as (what, said) pairs, before it is run."""
+    """What a training will do, before it runs.
+
+    Args:
+        method: the name of the method.
+        options: the options in force.
+        releases: the plan as `Plan.described` gives it.
+        claim: "private", "research" or "non-private".
+
+    Returns:
+        (label, text) pairs.
+
+    """
     lines = [("method", _titled(method)), ("options", _options(options))]
     if claim != "private":
         return [*lines, *brief({"claim": claim})]
-    return [*lines, ("releases", "; ".join(map(_said, _by_kind(releases)))), ("in words", "; ".join(_words(releases)))]
+    return [*lines, ("releases", "; ".join(map(_said, _by_kind(releases)))), ("terms", "; ".join(_words(releases)))]
 
 
 def meaning(card: Mapping[str, Any]) -> dict[str, Any] | None:
-    """What the guarantee says in other figures, JSON-able; None without one.
+    """What the guarantee says in other figures.
 
-    accuracy and power of the best attack, fractions, the latter at a rate of `false_alarms`; groups: for several
-    records of one person ε at the same δ, null where it exceeds `LARGEST_EPSILON`. There are none where releases were
-    sampled: what is then known is a bound for one record, not the μ that k records multiply by k.
+    Returns:
+        A JSON-able dictionary, or None if there is no guarantee. `accuracy` and `power` are those of the best attack,
+        as fractions; the power is at a rate of `false_alarms`. `groups` has the ε for several records of one person at
+        the same δ, or None if it exceeds `LARGEST_EPSILON`. If releases were sampled, there are no groups: only a bound
+        for one record is then known, and no μ that is k times as large for k records.
+
     """
     if card["claim"] != "private":
         return None
@@ -104,8 +141,10 @@ def meaning(card: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 _ADJACENCY = {
-    "zero-out": "zero-out adjacency: it may count as null; the number of records is public",
-    "replace-one": "replace-one adjacency: it may be any other; the number of records is public",
+    "zero-out": "zero-out adjacency: the guarantee compares training with the record and training where it counts as "
+    "null, which adds nothing; the number of records is public",
+    "replace-one": "replace-one adjacency: the guarantee compares training with the record and training with any other "
+    "record in its place; the number of records is public",
 }
 _GUESSED = {"zero-out": "whether a record was used", "replace-one": "which of two records was used"}
 _KINDS = {query.kind: query.words for query in QUERIES}
@@ -114,17 +153,22 @@ _KINDS = {query.kind: query.words for query in QUERIES}
 def _means(card: Mapping[str, Any]) -> list[tuple[str, str]]:
     found = meaning(card)
     assert found is not None
-    source = "" if card["accounting"] == EXACT else " (what any (epsilon, delta) implies: Kairouz et al. 2015)"
-    several = "not stated: the accounting of sampled releases is for one record, and for several little is known of it"
+    source = "" if card["accounting"] == EXACT else " (this follows from epsilon and delta: Kairouz et al. 2015)"
+    several = "not stated: the accounting of sampled releases is for one record and says little about several"
     if found["groups"] is not None:
         each = (f"{k} records: epsilon = {_figure(epsilon)}" for k, epsilon in found["groups"].items())
-        several = f"{'; '.join(each)}; at the same delta (k records have k times the mu: Dong, Roth and Su 2022)"
+        several = (
+            f"{'; '.join(each)}; at the same delta (for k records mu, the parameter of Gaussian differential privacy, "
+            "is k times as large: Dong, Roth and Su 2022)"
+        )
     return [
         (
-            "which means",
-            f"whoever guesses {_GUESSED[card['adjacency']]}, where both are equally likely, is right at most "
-            f"{_percent(found['accuracy'])} of the time (50 % is chance), and at {found['false_alarms'] * 100:g} % "
-            f"false alarms finds at most {_percent(found['power'])}, whatever else they know{source}",
+            "this means",
+            f"Someone sees the head and guesses {_GUESSED[card['adjacency']]}. If both cases are equally likely, the "
+            f"guess is right at most {_percent(found['accuracy'])} of the time (50 % is chance). A false alarm is to "
+            f"report a record that was not used. With {found['false_alarms'] * 100:g} % false alarms, a record that "
+            f"was used is reported at most {_percent(found['power'])} of the time. This holds whatever else that "
+            f"person knows{source}.",
         ),
         ("several of one person", several),
     ]
@@ -147,7 +191,7 @@ def _value(value: object) -> str:
 
 
 def _percent(fraction: float) -> str:
-    """Rounded up."""
+    """A percentage, rounded up."""
     return f"{min(math.ceil(1000 * fraction) / 10, 100):.1f} %"
 
 
@@ -156,7 +200,7 @@ def _figure(epsilon: float | None) -> str:
 
 
 def _up(value: float, digits: int) -> str:
-    """Rounded up, but for what a float64 cannot tell."""
+    """Rounded up, except for a difference that float64 cannot represent."""
     exponent = digits - 1 - math.floor(math.log10(value))
     return f"{math.ceil(value * (1 - 1e-12) * 10.0**exponent) / 10.0**exponent:.{digits}g}"
 
@@ -164,24 +208,33 @@ def _up(value: float, digits: int) -> str:
 def _origin(origin: str, private: bool) -> str:
     if origin != "inferred":
         return origin
-    unless = "; not covered by the guarantee unless the operator asserts them (--classes, --labels-per-record)"
+    unless = "; the guarantee does not cover them unless the operator asserts the classes and the labels per record"
     return f"inferred from the private records{unless if private else ''}"
 
 
 def _words(plan: list[dict[str, Any]]) -> list[str]:
     kinds = dict.fromkeys(release["kind"] for release in plan)
-    sigma = "sigma: standard deviation of the noise, relative to the most that one record can change that sum"
+    sigma = (
+        "release: one of these sums, with noise; budget: what all releases spend together (mu squared); sigma: the "
+        "standard deviation of the noise of a release, divided by the most that one record can change its sum"
+    )
     return [*(f"{kind}: {_KINDS[kind]}" for kind in kinds), sigma]
 
 
 def _compared(card: Mapping[str, Any]) -> list[tuple[str, str]]:
     if card["accounting"] != EXACT:
         return []
-    return [("for comparison", f"the paper's conversion would say {zcdp_epsilon(card['mu'], card['delta']):.4g}")]
+    return [
+        (
+            "for comparison",
+            f"the conversion of Mehta et al. 2022, an upper bound, gives epsilon = "
+            f"{zcdp_epsilon(card['mu'], card['delta']):.4g}",
+        )
+    ]
 
 
 def _by_kind(plan: list[dict[str, Any]]) -> list[list[dict[str, Any]]]:
-    """Releases of one kind together, in the order of their first: a method may alternate between kinds."""
+    """Releases of one kind together, in the order of the first of each kind. A method may alternate between kinds."""
     kinds: dict[tuple[str, float], list[dict[str, Any]]] = {}
     for release in plan:
         kinds.setdefault((release["kind"], release["rate"]), []).append(release)
@@ -201,6 +254,6 @@ def _tuned(tuning: dict[str, Any]) -> str:
     facts, chosen = tuning["facts"], tuning["chosen"]
     found = ", ".join(f"{name} = {factor:g} × default" for name, factor in chosen.items()) or "the defaults"
     return (
-        f"{tuning['name']}: {len(tuning['tried'])} settings on {facts['n']:,} of its records of {facts['m']} classes, "
-        f"asserted public by the operator; chosen: {found}"
+        f"{tuning['name']}: {len(tuning['tried'])} settings on {facts['n']:,} of its records of {facts['m']} classes; "
+        f"the operator asserts that they are public; chosen: {found}"
     )

@@ -294,7 +294,7 @@ try:
     main()
 except SystemExit as end:
     assert end.code == 0, end.code
-loaded = {"jax", "numpy", "pyarrow", "PIL", "h5py", "scipy", "safetensors", "pydantic"} & set(sys.modules)
+loaded = {"jax", "pyarrow", "PIL", "h5py", "scipy", "safetensors", "pydantic"} & set(sys.modules)
 assert not loaded, loaded
 """
     for name in ("extract", "import"):

@@ -1,4 +1,4 @@
-"""Exact sums are the same integers from any sharding, any number of devices, and any kernel."""
+"""Exact sums are the same integers for any sharding, any number of devices and any kernel."""
 
 import os
 import subprocess
@@ -44,7 +44,7 @@ def test_one_and_four_devices_sum_to_the_same_integers(tmp_path: Path) -> None:
     one, four = sums_with(1, tmp_path), sums_with(4, tmp_path)
     for query, a, b in zip(every_query(Facts(n=700, m=3, d=6)), one, four, strict=True):
         if query.arrays:
-            # Logits are float32 and may differ between block shapes; their sums stay next to each other.
+            # Logits are float32 and may differ between block shapes. The sums differ little.
             assert np.allclose(a, b, atol=700 * 4e-6 * 4.0**18)
         else:
             assert np.array_equal(a, b)
@@ -68,7 +68,7 @@ def test_grams_do_not_depend_on_their_panels(monkeypatch: pytest.MonkeyPatch, pa
 
 
 def test_very_wide_grams_do_not_crash() -> None:
-    """512 rows of 12,000 columns in one product end the process with a segmentation fault; 256 rows do not."""
+    """512 rows of 12,000 columns in one product end the process with a segmentation fault. 256 rows do not."""
     assert products.gram(np.ones((512, 12_000)))[-1, 0] == 512
 
 

@@ -1,5 +1,5 @@
-"""Every method passes the same tests: it asks what it planned, one record moves nothing too far, whatever the records
-are, and it learns.
+"""Tests that every method must pass: it asks for what it planned, one record moves no sum too far for any records, and
+it learns.
 """
 
 import itertools
@@ -41,7 +41,7 @@ def trained(
 
 
 def sets_of(y: np.ndarray, m: int) -> np.ndarray:
-    """Label sets, n × 3: one, two or three classes, and one of them named twice."""
+    """Label sets, n × 3: one, two or three classes. In some of them a class occurs twice."""
     more = np.where(np.arange(len(y)) % 2, (y + 1) % m, y), np.where(np.arange(len(y)) % 3, (y + 2) % m, -1)
     return np.stack([y, *more], axis=1).astype(np.int32)
 
@@ -62,12 +62,12 @@ def masks(monkeypatch: pytest.MonkeyPatch) -> list[np.ndarray]:
 
 
 def samples_of(masks: list[np.ndarray], n: int) -> np.ndarray:
-    """A row for each release."""
+    """The samples, one row for each release."""
     return np.concatenate(masks).reshape(-1, n)
 
 
 def taking(sample: np.ndarray) -> Callable[[int], np.ndarray]:
-    """The sample as `exact_sum` wants it: block by block."""
+    """The sample in the form that `exact_sum` takes, block by block."""
     left = iter(sample)
     return lambda count: np.array(list(itertools.islice(left, count)))
 
@@ -112,7 +112,7 @@ def test_given_options_override_defaults_one_by_one(method: Method) -> None:  # 
         assert getattr(changed, name) == other
 
 
-def test_the_budget_is_split_as_told() -> None:
+def test_the_budget_is_split_as_given() -> None:
     facts = Facts(n=1000, m=3, d=5)
     for name, split in (
         ("dp-whitened", (0.1, 0.3, 0.6)),
@@ -128,7 +128,7 @@ def test_the_budget_is_split_as_told() -> None:
 
 
 @ALL
-def test_so_does_a_run_on_label_sets_under_replacement(method: Method) -> None:  # type: ignore[type-arg]
+def test_a_run_on_label_sets_under_replacement_asks_for_the_plans_releases(method: Method) -> None:  # type: ignore[type-arg]
     facts = Facts(n=90, m=4, d=5, k=3, adjacency="replace-one")
     x, y = blobs(90, 5, 4)
     solution, oracle = trained(method, facts, 1.0, x, sets_of(y, 4))
@@ -138,7 +138,7 @@ def test_so_does_a_run_on_label_sets_under_replacement(method: Method) -> None: 
 
 
 @SAMPLED
-def test_so_does_a_run_on_samples_each_drawn_at_the_rate_given(method: Method, masks: list[np.ndarray]) -> None:  # type: ignore[type-arg]
+def test_a_run_on_samples_draws_each_of_them_at_the_given_rate(method: Method, masks: list[np.ndarray]) -> None:  # type: ignore[type-arg]
     facts = Facts(n=90, m=3, d=5)
     _, oracle = trained(method, facts, 1.0, *blobs(90, 5, 3), steps=4, sampling_rate=RATE)
     plan = method.plan(facts, method.defaults(facts, 1.0, {"steps": 4, "sampling_rate": RATE}))
@@ -194,7 +194,7 @@ def test_with_the_same_answers_one_record_moves_no_sum_beyond_its_sensitivity(
 
 
 @SAMPLED
-def test_nor_does_a_record_in_a_sample_and_one_outside_moves_nothing(method: Method, masks: list[np.ndarray]) -> None:  # type: ignore[type-arg]
+def test_a_sampled_record_moves_no_sum_too_far_and_others_nothing(method: Method, masks: list[np.ndarray]) -> None:  # type: ignore[type-arg]
     facts, (x, y) = FORTY, blobs(40, 4, 3)
     _, oracle = trained(method, facts, 1.0, x, y, steps=2, sampling_rate=RATE)
     lattice = lattice_for(facts.n, 10.0, 5)
@@ -220,9 +220,9 @@ def noise_of_runs(
     masks: list[np.ndarray] | None = None,
     **given: object,
 ) -> list[np.ndarray]:  # type: ignore[type-arg]
-    """For each release of the plan, released minus exact in standard deviations: runs × free coordinates.
+    """For each release of the plan: released minus exact, in standard deviations. runs × free coordinates.
 
-    masks: which the curators draw, where the plan is sampled.
+    masks: the samples that the curators draw, if the plan is sampled.
     """
     mu, (x, y) = 0.9, blobs(40, 4, 3)
     y = y if facts.k == 1 else sets_of(y, 3)
@@ -248,10 +248,12 @@ def noise_of_runs(
 
 
 def check_noise(samples: list[np.ndarray]) -> None:
-    """χ² for the size of each release's noise; correlations between neighbouring coordinates, releases and runs."""
+    """χ² for the size of the noise of each release; correlations between coordinates, between releases and between
+    runs.
+    """
     for z in samples:
         assert abs((z**2).sum() - z.size) < 5.5 * math.sqrt(2 * z.size), "noise of the wrong size"
-        # Every pair of coordinates, classes' among them, in one sum: N·(N − 1)/2 products a run.
+        # All pairs of coordinates in one sum, also pairs from two classes: N·(N − 1)/2 products for each run.
         pairs = ((z.sum(axis=1) ** 2).sum() - (z**2).sum()) / 2
         count = len(z) * z.shape[1] * (z.shape[1] - 1) / 2
         assert abs(pairs) < 8 * math.sqrt(count), "noise shared within a release"
@@ -364,7 +366,7 @@ def test_separable_classes_are_learned(method: Method) -> None:  # type: ignore[
 
 
 @ALL
-def test_the_non_private_twin_learns_them_too(method: Method) -> None:  # type: ignore[type-arg]
+def test_the_non_private_baseline_learns_them_too(method: Method) -> None:  # type: ignore[type-arg]
     x, y = blobs(1000, 8, 4, apart=8.0)
     facts = Facts(n=1000, m=4, d=8)
     options = method.defaults(facts, None, GIVEN[method.name])

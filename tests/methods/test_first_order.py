@@ -1,11 +1,11 @@
-"""Update rules of the first-order methods, held against their definitions: told gradients in, iterates out."""
+"""The update rules of the first-order methods agree with their definitions, for given gradients."""
 
 from collections.abc import Callable, Iterator
 
 import numpy as np
 import pytest
 
-# As every curator does: it switches JAX to 64 bits.
+# This switches JAX to 64 bits, as every curator does.
 import dpfc_cli.kernels  # noqa: F401
 from dpfc_cli.methods import METHODS
 from dpfc_cli.privacy.facts import Facts
@@ -16,11 +16,11 @@ ETA, CONSTANT = 0.3, 0.5
 TOLD = (
     np.random.default_rng(0).normal(size=(7, FACTS.d + 1, FACTS.m)) * FACTS.n * np.geomspace(3, 0.01, 7)[:, None, None]
 )
-"""Seven gradients summed over the records, of very different lengths."""
+"""Seven gradients, summed over the records, with very different lengths."""
 
 
 class Telling:
-    """An oracle that answers with given gradients, whatever θ is, and remembers the θ that it was asked at."""
+    """An oracle that answers with given gradients for every θ, and remembers the θ of each query."""
 
     def __init__(self, answers: np.ndarray) -> None:
         self._answers = iter(answers)
@@ -33,7 +33,7 @@ class Telling:
 
 
 def iterates(name: str, steps: int, **given: object) -> tuple[list[np.ndarray], np.ndarray]:
-    """θ before each step, and the one that the head was made of."""
+    """θ before each step, and the θ of the head."""
     method, oracle = METHODS[name], Telling(TOLD)
     options = method.defaults(FACTS, 1.0, {"steps": steps, "learning_rate": ETA, "bias_feature": CONSTANT, **given})
     solution = method.solve(oracle, FACTS, options)
@@ -47,7 +47,7 @@ def sgd(gradients: np.ndarray) -> Iterator[np.ndarray]:
 
 
 def heavy_ball(gradients: np.ndarray) -> Iterator[np.ndarray]:
-    """v ← 0.9·v + g, θ ← θ − η·v (Polyak 1964): the gradient enters whole, not by 1 − 0.9."""
+    """v ← 0.9·v + g, θ ← θ − η·v (Polyak 1964). The factor of the gradient is 1, not 1 − 0.9."""
     v = np.zeros_like(gradients[0])
     for g in gradients:
         v = 0.9 * v + g
@@ -72,7 +72,7 @@ RULE = pytest.mark.parametrize("name", RULES)
 
 
 def expected(name: str, gradients: np.ndarray, bias: float = -10.0) -> list[np.ndarray]:
-    """θ before the first step and after each, with the bias's weight at first such that the bias is as given."""
+    """θ before the first step and after each step. The first weight of the bias feature gives the given bias."""
     theta = np.zeros((FACTS.d + 1, FACTS.m))
     theta[-1] = bias / CONSTANT
     thetas = [theta]
@@ -82,7 +82,7 @@ def expected(name: str, gradients: np.ndarray, bias: float = -10.0) -> list[np.n
 
 
 @RULE
-def test_each_step_is_the_rules(name: str) -> None:
+def test_each_step_follows_the_rule(name: str) -> None:
     thetas, last = iterates(name, 7)
     exact = expected(name, TOLD / FACTS.n)
     assert len(thetas) == 7
@@ -115,6 +115,6 @@ def test_the_average_is_the_mean_of_the_second_half_of_the_iterates(name: str, s
 
 
 @pytest.mark.parametrize(("name", "factor"), [("dp-sgd", 10), ("dp-momentum", 10), ("dp-adam", 2)])
-def test_ten_times_as_many_steps_are_by_default_so_much_shorter(name: str, factor: float) -> None:
+def test_by_default_ten_times_as_many_steps_are_shorter_by_a_fixed_factor(name: str, factor: float) -> None:
     rates = [METHODS[name].defaults(FACTS, 1.0, {"steps": steps}).learning_rate for steps in (1, 10, 100, 10_000)]
     assert rates == pytest.approx([rates[0] / factor**i for i in (0, 1, 2, 4)])

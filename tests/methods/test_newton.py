@@ -1,4 +1,4 @@
-"""What the battery cannot know of DP-Newton: Hessians released in blocks of classes are those of a single release."""
+"""Tests of DP-Newton alone: releasing Hessians in blocks of classes gives the same as a single release."""
 
 import math
 
@@ -29,7 +29,7 @@ def in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     assert linear.blocks(FACTS) == [(0, 2), (2, 4), (4, 5)]
 
 
-def twin(steps: int | None) -> np.ndarray:
+def head_without_noise(steps: int | None) -> np.ndarray:
     """Weights and biases without noise."""
     options = METHOD.defaults(FACTS, None, {} if steps is None else {"steps": steps})
     solution = METHOD.solve(NonPrivate(FACTS, Unprotected(stream_of(X, Y))), FACTS, options)
@@ -38,20 +38,20 @@ def twin(steps: int | None) -> np.ndarray:
 
 @pytest.fixture(scope="module", params=[STEPS, None], ids=["after three steps", "at the optimum"])
 def whole(request: pytest.FixtureRequest) -> tuple[int | None, np.ndarray]:
-    """Steps, and the head that they lead to in one block."""
-    return request.param, twin(request.param)
+    """The number of steps, and the head that they give with a single block."""
+    return request.param, head_without_noise(request.param)
 
 
 def test_the_head_without_noise_does_not_depend_on_the_blocks(
     whole: tuple[int | None, np.ndarray], in_blocks: None
 ) -> None:
     steps, expected = whole
-    # Logits are float32 and may round differently in products of other widths.
-    assert np.linalg.norm(twin(steps) - expected) < 1e-4 * np.linalg.norm(expected)
+    # Logits are float32 and may round differently in products with another number of columns.
+    assert np.linalg.norm(head_without_noise(steps) - expected) < 1e-4 * np.linalg.norm(expected)
 
 
 def sigmas(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Query, float]]:
-    """The queries of one training, each with the noise multiplier that its noise was drawn at."""
+    """The queries of one training, each with the noise multiplier of its noise."""
     drawn = drawn_sigmas(monkeypatch)
     options = METHOD.defaults(FACTS, MU, {"steps": STEPS})
     oracle = Watching(curator(FACTS, METHOD.plan(FACTS, options), MU, X, Y))
@@ -60,7 +60,7 @@ def sigmas(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Query, float]]:
 
 
 def on_hessians(asked: list[tuple[Query, float]]) -> list[float]:
-    """For each block the standard deviation of the noise on a Hessian's diagonal, in natural units."""
+    """For each block the standard deviation of the noise on the diagonal of a Hessian, in natural units."""
     lattice = lattice_for(FACTS.n, max(sigma for _, sigma in asked), FACTS.m)
     return [s * lattice.unit * q.scale(FACTS, lattice) for q, s in asked if q.kind == "hessians"]
 
@@ -76,10 +76,10 @@ def test_what_the_blocks_spend_and_the_noise_on_each_hessian_are_those_of_a_sing
         assert math.fsum(1 / sigma**2 for _, sigma in asked) == pytest.approx(MU**2, rel=1e-9)
         of_gradients = [sigma for query, sigma in asked if query.kind == "gradient"]
         assert of_gradients == pytest.approx([math.sqrt(2 * STEPS) / MU] * STEPS, rel=1e-9)
-        # A release of c of the m classes has a sensitivity of √(c/m) of theirs.
+        # The sensitivity of a release of c of the m classes is √(c/m) times that of all classes.
         parts = [sigma * math.sqrt(q.shape(FACTS)[0] / FACTS.m) for q, sigma in asked if q.kind == "hessians"]
         assert parts == pytest.approx([math.sqrt(2 * STEPS) / MU] * len(parts), rel=1e-9)
-    # But for the room that the lattice leaves for rounding.
+    # The difference is the room that the lattice leaves for rounding.
     assert on_hessians(blocked) == pytest.approx([on_hessians(single)[0]] * 3 * STEPS, rel=1e-3)
 
 

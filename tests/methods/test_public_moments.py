@@ -1,4 +1,6 @@
-"""What public moments do to DP-Whitened: they steady what is noise, yield to what is signal, and change no release."""
+"""Public moments in DP-Whitened: they replace noise, they do not override a clear signal, and they change no
+release.
+"""
 
 import math
 from dataclasses import replace
@@ -41,7 +43,7 @@ def released(truth: np.ndarray, edge: float, seed: int) -> np.ndarray:
 
 
 def error(covariance: np.ndarray | None, edge: float) -> float:
-    """Mean distance in Frobenius norm of the best guess from the truth, over ten releases."""
+    """The mean distance of the best estimate from the truth, in Frobenius norm, over ten releases."""
     public = None if covariance is None else Public(np.zeros(D), covariance, {})
     found = []
     for seed in range(10):
@@ -59,16 +61,16 @@ def test_an_agreeing_public_covariance_takes_the_place_of_a_noisy_one(edge: floa
 @pytest.mark.parametrize("edge", [1e-3, 1e-2, 0.1, 1.0])
 @pytest.mark.parametrize("poor", [turned(TRUTH), np.eye(D) / D, TRUTH[::-1, ::-1]], ids=["turned", "white", "reversed"])
 def test_a_contradictory_public_covariance_is_overruled(poor: np.ndarray, edge: float) -> None:
-    # Beyond an edge of 1, three times the largest eigenvalue, nothing in the release could contradict it.
+    # At an edge above 1, three times the largest eigenvalue, nothing in the release could contradict it.
     assert error(poor, edge) < 1.15 * error(None, edge)
 
 
-def test_where_the_noise_is_small_the_release_speaks_whatever_the_public_covariance() -> None:
+def test_with_little_noise_the_public_covariance_has_no_effect() -> None:
     for covariance in (TRUTH, turned(TRUTH)):
         assert error(covariance, 1e-6) < 1e-5
 
 
-def test_noise_alone_takes_the_public_moment_as_it_is_and_a_clear_release_says_how_much_of_it_holds() -> None:
+def test_the_public_moment_is_taken_whole_under_noise_and_in_part_from_a_clear_release() -> None:
     public = np.array([0.3, 0.4])
     for released_moment in (public, 0 * public, -3 * public):
         assert explained(released_moment, public, 5.0) == 1
@@ -80,7 +82,7 @@ def test_noise_alone_takes_the_public_moment_as_it_is_and_a_clear_release_says_h
 
 
 class Answering:
-    """An oracle that gives one answer."""
+    """An oracle with one fixed answer."""
 
     def __init__(self, answer: np.ndarray) -> None:
         self.answer = answer
@@ -141,7 +143,9 @@ def test_without_noise_public_features_change_nothing() -> None:
 
 
 def features(n: int, m: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Classes in a space whose directions differ in variance, as those of a backbone do, and with an offset."""
+    """Classes in a space with different variances in different directions, like the features of a backbone, and an
+    offset.
+    """
     x, y = blobs(n, 40, m, seed, apart=3.0)
     return (x * np.arange(1, 41, dtype=np.float32) ** -0.7 + 0.1).astype(np.float32), y
 

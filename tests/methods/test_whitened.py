@@ -1,4 +1,4 @@
-"""What the battery cannot know of DP-Whitened: its spectrum, its steps, its optimum, and features of every kind."""
+"""Tests of DP-Whitened alone: its spectrum, its steps, its optimum, and features of many kinds."""
 
 import math
 from dataclasses import dataclass, replace
@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from dpfc_cli.methods import METHODS, method_named
-from dpfc_cli.methods.whitened import LONGEST, STABLE, Options, defaults, schedule, shrink, total_step, whitening
+from dpfc_cli.methods.whitened import LONGEST, STABLE, Options, schedule, shrink, total_step, whitening
 from dpfc_cli.privacy.accounting import mu_for
 from dpfc_cli.privacy.chain import Chain, Linear
-from dpfc_cli.privacy.curator import NonPrivate
+from dpfc_cli.privacy.curator import NonPrivate, Unprotected
 from dpfc_cli.privacy.facts import Facts
 from dpfc_cli.privacy.queries import Gradient, Gram, Mean, inputs
 from tests.support import Watching, accuracy, blobs, curator, stream_of
@@ -20,7 +20,9 @@ FACTS = Facts(n=4000, m=4, d=8)
 
 
 def noisy(values: np.ndarray, spread: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Eigenvalues and eigenvectors of diag(values) + a symmetric noise of semicircle radius 2·spread."""
+    """Eigenvalues and eigenvectors of diag(values) plus symmetric noise with a semicircle of radius 2·spread as its
+    spectrum.
+    """
     d, rng = len(values), np.random.default_rng(seed)
     noise = rng.normal(size=(d, d)) * spread * math.sqrt(2 / d)
     return np.linalg.eigh(np.diag(values) + (noise + noise.T) / 2)
@@ -45,14 +47,14 @@ def test_whitened_records_have_unit_variance_where_the_covariance_is_known() -> 
     rng = np.random.default_rng(5)
     x = rng.normal(size=(3000, 8)) * np.arange(1, 9)
     covariance = x.T @ x / len(x)
-    matrix, dimension = whitening(covariance, FACTS, replace(defaults(FACTS, None, {})))
+    matrix, dimension = whitening(covariance, FACTS, METHOD.defaults(FACTS, None, {}))
     assert np.allclose(matrix.T @ covariance @ matrix, np.eye(8), atol=1e-4)
     assert dimension == pytest.approx(8, rel=1e-4)
 
 
 @pytest.mark.parametrize("mu", [1e-4, 0.01, 1.0, 30.0])
 def test_step_and_momentum_make_the_total_step_and_stay_stable(mu: float) -> None:
-    options = defaults(FACTS, mu, {})
+    options = METHOD.defaults(FACTS, mu, {})
     rate, momentum = schedule(5.0, FACTS, options)
     assert rate <= STABLE * FACTS.m
     assert 0 <= momentum < 1
@@ -61,13 +63,13 @@ def test_step_and_momentum_make_the_total_step_and_stay_stable(mu: float) -> Non
     assert total <= LONGEST
 
 
-def test_half_the_budget_or_replacement_shorten_the_descent_alike() -> None:
+def test_half_the_mu_and_replacement_shorten_the_descent_equally() -> None:
     halved = total_step(5.0, FACTS, Options(mu=0.01, steps=12))
     replaced = total_step(5.0, replace(FACTS, adjacency="replace-one"), Options(mu=0.02, steps=12))
     assert halved == pytest.approx(replaced)
 
 
-def test_every_record_is_measured_at_one_length_in_the_white_space() -> None:
+def test_every_record_has_the_same_length_in_the_white_space() -> None:
     x, y = blobs(FACTS.n, FACTS.d, FACTS.m)
     options = METHOD.defaults(FACTS, 1.0, {})
     oracle = Watching(curator(FACTS, METHOD.plan(FACTS, options), 1.0, x, y))
@@ -80,7 +82,7 @@ def test_every_record_is_measured_at_one_length_in_the_white_space() -> None:
     assert query.clip == pytest.approx(0.5 * query.radius)
 
 
-def test_the_twin_goes_to_the_optimum_of_softmax_regression() -> None:
+def test_the_non_private_baseline_goes_to_the_optimum_of_softmax_regression() -> None:
     from sklearn.linear_model import LogisticRegression
 
     x, y = blobs(1500, 6, 3, apart=2.0)
@@ -94,7 +96,7 @@ def test_the_twin_goes_to_the_optimum_of_softmax_regression() -> None:
             return super().release(query)  # type: ignore[arg-type]
 
     options = METHOD.defaults(facts, None, {"steps": 400, "learning_rate": 100.0})
-    METHOD.solve(Oracle(facts, stream_of(x, y)), facts, options)
+    METHOD.solve(Oracle(facts, Unprotected(stream_of(x, y))), facts, options)
     query = watched[-1]
     z = inputs(query.chain, query.constant, x, np, query.radius)
     fit = LogisticRegression(C=np.inf, tol=1e-12, max_iter=10_000, fit_intercept=False).fit(z, y)
@@ -126,20 +128,22 @@ def half_precision(x: np.ndarray) -> np.ndarray:
 
 
 @pytest.mark.parametrize("brought", [shifted, of_two_scales, deficient, half_precision])
-def test_features_as_users_bring_them_are_learned(brought: object) -> None:
+def test_features_of_many_scales_and_types_are_learned(brought: object) -> None:
     x, y = blobs(4000, 8, 4, apart=6.0)
     assert learned(brought(x), y, 4, 1.0) > 0.95  # type: ignore[operator]
 
 
 TEST = 2000
 MARGIN = 0.02
-"""Of accuracy: about what three seeds tell apart where the cases below are noisiest."""
+"""Of accuracy. About the smallest difference that three seeds can show in the noisiest of the cases below."""
 
 
 @dataclass(frozen=True)
 class Brought:
-    """A kind of feature set: n records of 16 dimensions around means at distance 3. shares: of the classes; fewer than
-    five leave a class without records. tails: degrees of freedom of Student's t, 0 for normal.
+    """A kind of feature set: n records of 16 dimensions, around means of norm 3.
+
+    shares: the fractions of the classes; with fewer than five, a class has no records. tails: degrees of freedom of
+    Student's t distribution; 0 for normal.
     """
 
     n: int = 4000
@@ -165,7 +169,7 @@ BROUGHT = {
 
 
 def mean_accuracy(name: str, brought: Brought, epsilon: float) -> float:
-    """On records not trained on, over three seeds of the noise."""
+    """On records that were not trained on; the mean of three seeds of the noise."""
     method, facts, mu = METHODS[name], Facts(n=brought.n, m=5, d=16), mu_for(epsilon, 1e-5)
     (x, y), (unseen, labels) = brought.draw(brought.n, 0), brought.draw(TEST, 1)
     options, right = method.defaults(facts, mu, {}), []
@@ -176,7 +180,7 @@ def mean_accuracy(name: str, brought: Brought, epsilon: float) -> float:
 
 
 @pytest.mark.parametrize("brought", BROUGHT.values(), ids=list(BROUGHT))
-def test_no_such_features_are_learned_better_by_the_other_methods_defaults(brought: Brought) -> None:
+def test_no_other_method_learns_these_features_better_with_its_defaults(brought: Brought) -> None:
     best = max(mean_accuracy(name, brought, 1.0) for name in ("dp-fc", "dp-ls"))
     assert best > 0.5
     assert mean_accuracy("dp-whitened", brought, 1.0) > best - MARGIN
@@ -215,6 +219,6 @@ def test_all_steps_share_one_compiled_function_whatever_the_released_arrays() ->
     for seed in (1, 2):
         METHOD.solve(curator(facts, METHOD.plan(facts, options), 1.0, x, y, seed), facts, options)
         misses.append(rows.compiled.cache_info().misses)
-    # One for the mean, one for the Gram matrix and one for all gradients; and none for the second training.
+    # One for the mean, one for the Gram matrix and one for all gradients. The second training needs no new one.
     assert misses[1] - misses[0] <= 3
     assert misses[2] == misses[1]

@@ -1,4 +1,4 @@
-"""(ε, δ) is exact, never overshoots, and is quick."""
+"""(ε, δ) is exact, never too optimistic, and fast to compute."""
 
 import math
 
@@ -62,7 +62,7 @@ def test_the_samplers_distance_is_paid_for_out_of_delta() -> None:
         accounting.mu_for(8.0, 1e-5, 1e-8)
 
 
-def test_with_sigma_the_samplers_distance_raises_epsilon() -> None:
+def test_for_a_given_sigma_the_samplers_distance_raises_epsilon() -> None:
     eta, mu = 1e-9, 0.5
     epsilon = accounting.epsilon_for(mu, 1e-5, eta)
     assert epsilon > accounting.epsilon_for(mu, 1e-5)
@@ -70,7 +70,7 @@ def test_with_sigma_the_samplers_distance_raises_epsilon() -> None:
     assert math.isinf(accounting.epsilon_for(mu, 1e-5, 1e-5))
 
 
-def test_what_is_nearly_free_is_stated_as_the_least_epsilon() -> None:
+def test_an_epsilon_below_the_least_is_stated_as_the_least() -> None:
     assert accounting.epsilon_for(1e-9, 1e-5) == pytest.approx(accounting.LEAST_EPSILON)
 
 
@@ -91,7 +91,7 @@ MUS = (1e-3, 0.27, 1.0, 3.0)
 
 @pytest.mark.parametrize("mu", MUS)
 def test_the_best_guess_is_what_delta_of_epsilon_says_by_duality(mu: float) -> None:
-    """For every ε the power is at most e^ε·α + δ(ε), and for one it is reached; accuracy is (1 + δ(0))/2."""
+    """For every ε the power is at most e^ε·α + δ(ε), with equality for one ε. The accuracy is (1 + δ(0))/2."""
     found = accounting.gaussian_attack(mu, 0.05)
     lines = [math.exp(i * mu / 200) * 0.05 + accounting.delta_of(i * mu / 200, mu) for i in range(1, 2000)]
     assert found.power == pytest.approx(min(lines), rel=1e-4)
@@ -99,7 +99,7 @@ def test_the_best_guess_is_what_delta_of_epsilon_says_by_duality(mu: float) -> N
     assert found.accuracy == pytest.approx((1 + float(delta_in_100_digits(0.0, mu))) / 2, rel=1e-12)
 
 
-def test_epsilon_1_lets_a_guess_be_right_in_55_3_percent_and_find_8_4_at_5_percent_false_alarms() -> None:
+def test_at_epsilon_1_a_guess_is_right_in_55_3_percent_and_finds_8_4_at_5_percent_false_alarms() -> None:
     found = accounting.gaussian_attack(accounting.mu_for(1.0, 1e-5), 0.05)
     assert (found.accuracy, found.power) == pytest.approx((0.5533, 0.0843), abs=1e-4)
 
@@ -124,7 +124,7 @@ def test_an_imperfect_sampler_helps_the_guess() -> None:
 def test_the_bound_for_epsilon_and_delta_is_reached_by_the_leakiest_mechanism(
     epsilon: float, delta: float, alpha: float
 ) -> None:
-    """It tells the data set with probability δ, and else the likelier one with odds e^ε."""
+    """With probability δ it reveals the data set. Otherwise it reveals the likelier one, with odds of e^ε."""
     likely = (1 - delta) / (1 + math.exp(-epsilon))
     first, second = (0.0, 1 - delta - likely, likely, delta), (delta, likely, 1 - delta - likely, 0.0)
     power, left = 0.0, alpha
@@ -157,7 +157,7 @@ def test_no_privacy_is_infinite_and_no_release_is_free() -> None:
 
 @pytest.mark.parametrize("mu", [10.5, 11.0, 12.0])
 def test_a_large_epsilon_is_found_though_the_samplers_distance_soon_takes_over(mu: float) -> None:
-    """Steps that double go from 104.8 to 209.7, where e^ε·η alone exceeds δ."""
+    """A search that doubles ε goes from 104.8 to 209.7, where e^ε·η alone exceeds δ."""
     found = accounting.epsilon_for(mu, 1e-5, 1e-68)
     assert found == pytest.approx(accounting.epsilon_for(mu, 1e-5), rel=1e-6)
     assert 90 < found < 130

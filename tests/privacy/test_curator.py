@@ -1,4 +1,4 @@
-"""The curator answers the plan and nothing else, once per record, with fresh noise of the planned size."""
+"""The curator answers the plan and nothing else. It counts each record once and adds new noise of the planned size."""
 
 from dataclasses import replace
 
@@ -31,7 +31,9 @@ MECHANISM = Mechanism(facts=FACTS, plan=PLAN, mu=MU)
 
 
 def standardised(sigma_claimed: float = 1.0, runs: int = RUNS) -> list[np.ndarray]:
-    """For each release: (runs, …) of (released − exact)/planned standard deviation, off-diagonals scaled by √2."""
+    """For each release: (runs, …) of (released − exact) in planned standard deviations. Off-diagonals are scaled by
+    √2.
+    """
     lattice = lattice_for(FACTS.n, max(PLAN.sigmas(MU)), 5)
     exact = [exact_sum(q, stream_of(X, Y), FACTS, lattice) * q.scale(FACTS, lattice) for q in QUERIES]
     got: list[list[np.ndarray]] = [[] for _ in QUERIES]
@@ -52,7 +54,9 @@ def standardised(sigma_claimed: float = 1.0, runs: int = RUNS) -> list[np.ndarra
 
 
 def check_size(samples: list[np.ndarray]) -> None:
-    """Σz² is χ²: for each release, and for diagonals and off-diagonals of the Gram apart."""
+    """Σz² has a χ² distribution: for each release, and for the diagonal and the off-diagonal of the Gram matrix
+    separately.
+    """
     side = FACTS.d
     diagonal = np.array([i == j for i, j in zip(*np.triu_indices(side), strict=True)])
     parts = [z.ravel() for z in samples] + [samples[0][..., diagonal].ravel(), samples[0][..., ~diagonal].ravel()]
@@ -62,7 +66,10 @@ def check_size(samples: list[np.ndarray]) -> None:
 
 
 def check_independence(samples: list[np.ndarray]) -> None:
-    """No correlation between classes, between coordinates, or between steps: each a sum of products, √N-normal."""
+    """There is no correlation between classes, between coordinates, or between steps.
+
+    Each is a sum of N products, which is nearly normal with standard deviation √N.
+    """
 
     def uncorrelated(a: np.ndarray, b: np.ndarray, what: str) -> None:
         products = a.ravel() * b.ravel()
@@ -118,7 +125,7 @@ def same_within_a_run(query: Query, shape: tuple[int, ...], sigma: int, bits: Bi
 
 
 class _OncePerRun:
-    """The same noise at both steps of a run, another one in the next run."""
+    """The same noise at both steps of a run. The next run has other noise."""
 
     seed = 0
     gradients = 0
@@ -158,7 +165,7 @@ def test_symmetric_noise_is_symmetric() -> None:
 
 
 def blocks_of(*spans: tuple[int, int]) -> object:
-    """A stream whose blocks cover the given spans."""
+    """A stream with blocks that cover the given spans."""
 
     def stream(rows: int) -> object:
         for start, stop in spans:
@@ -212,7 +219,7 @@ ONE_GRADIENT = plan_of(FACTS, (GRADIENT, 1.0))
         pytest.param(Gradient(CHAIN, np.zeros((5, 3)), clip=1.0, constant=np.nan), id="constant not finite"),
         pytest.param(Gradient(CHAIN, np.zeros((5, 3)), clip=1.0, loss="other"), id="another loss"),  # type: ignore[arg-type]
         pytest.param(Gradient((Clip(-1.0),), np.zeros((5, 3)), clip=1.0), id="a negative norm"),
-        pytest.param(Gradient((max,), np.zeros((5, 3)), clip=1.0), id="a step of the solver's own"),  # type: ignore[arg-type]
+        pytest.param(Gradient((max,), np.zeros((5, 3)), clip=1.0), id="a step not of the core"),  # type: ignore[arg-type]
     ],
 )
 def test_queries_that_the_proofs_do_not_cover_are_refused(query: Query) -> None:
@@ -222,7 +229,7 @@ def test_queries_that_the_proofs_do_not_cover_are_refused(query: Query) -> None:
     assert oracle.released == 0
 
 
-def test_a_query_of_the_solvers_own_making_is_refused() -> None:
+def test_a_query_class_that_is_not_of_the_core_is_refused() -> None:
     class Greedy(Gram):
         def factors(self, x: object, y: object, facts: Facts, grid: object, xp: object) -> tuple[object, object]:
             return 1e6 * x, x  # type: ignore[operator]
@@ -233,7 +240,7 @@ def test_a_query_of_the_solvers_own_making_is_refused() -> None:
 
 
 def test_more_label_columns_than_the_public_fact_says_are_refused() -> None:
-    """The sensitivity of class sums rests on k."""
+    """The sensitivity of class sums relies on k."""
     oracle = curator(FACTS, PLAN, MU, X, np.repeat(Y[:, None], 4, axis=1))
     with pytest.raises(IncompletePassError):
         oracle.release(QUERIES[0])
@@ -253,7 +260,7 @@ def test_the_plans_sigmas_compose_to_mu() -> None:
 
 
 REPLACE_ONE = {Mean: 2.0, ClassSums: 2.0, Gradient: 2.0, Gram: 2**0.5, ClassGrams: 2**0.5, Hessians: 2**0.5}
-"""Proved in `queries`, and written down here a second time."""
+"""Proved in `queries`. Written here a second time on purpose."""
 ONE_OF_EACH = {type(query): query for query in every_query(FACTS)}
 
 

@@ -1,4 +1,4 @@
-"""Integer vectors never exceed their norm, whatever comes in, and NumPy and XLA make the same ones."""
+"""Integer vectors never exceed their norm, for any input. NumPy and XLA give the same vectors."""
 
 import numpy as np
 import pytest
@@ -88,7 +88,7 @@ def test_the_lattice_keeps_sums_exact_and_noise_in_64_bits(n: int, sigma: float)
     assert lattice.bits == 18 or n * finer > 2**52 or 40 * sigma * finer > 2**61
 
 
-def test_no_lattice_is_better_than_a_wrong_one() -> None:
+def test_impossible_lattices_are_refused() -> None:
     with pytest.raises(ValueError, match="no exact lattice"):
         lattice_for(2**40, 1.0, 10)
     with pytest.raises(ValueError, match="no exact lattice"):

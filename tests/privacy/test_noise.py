@@ -1,5 +1,5 @@
-"""The sampler draws round(σ·Z): its probabilities, its tails, its independence, and its exact way out of close
-calls.
+"""The sampler draws round(σ·Z): its probabilities, its tails, its independence, and its exact decisions in close
+cases.
 """
 
 import math
@@ -21,7 +21,7 @@ def large() -> np.ndarray:
 
 
 def fits_rounded_normal(samples: np.ndarray, sigma: float) -> bool:
-    """χ² against the exact probabilities Φ((j + ½)/σ) − Φ((j − ½)/σ), at level 1e-6."""
+    """χ² test against the exact probabilities Φ((j + ½)/σ) − Φ((j − ½)/σ), at level 1e-6."""
     reach = int(4 * sigma)
     edges = np.concatenate([[-np.inf], np.arange(-reach, reach + 1) + 0.5, [np.inf]])
     expected = np.diff(stats.norm.cdf(edges / sigma)) * len(samples)
@@ -74,7 +74,9 @@ def test_close_calls_are_decided_exactly_as_clear_ones(monkeypatch: pytest.Monke
 
 
 class Scripted:
-    """Bits from a list of rows: cell, offset, fraction, level for each proposal, then zeros."""
+    """Bits from a list of rows. Each row has cell, offset, fraction and level of a proposal. After the list all bits
+    are zero.
+    """
 
     secure = False
 

@@ -1,4 +1,4 @@
-"""Sampled releases: the sample is what the accounting says it is, and the accounting agrees with what is known
+"""Sampled releases: the sample is as the accounting assumes, and the accounting agrees with cases that are known
 exactly.
 """
 
@@ -34,7 +34,7 @@ def test_without_sampling_it_agrees_with_the_exact_curve(mu: float) -> None:
         (0.1, 0.05, 100),
         (1.0, 0.01, 1000),
         (0.01, 0.2, 20),
-        # From the first guess the bracket jumps to where there is less noise than is accounted for.
+        # After the first guess, the bracket jumps to a place with less noise than the accounting covers.
         (4.0, 0.001, 5000),
     ],
 )
@@ -45,7 +45,7 @@ def test_calibration_never_overshoots_and_errs_by_less_than_2e_6(epsilon: float,
     assert epsilon * (1 - 2e-6) <= spent <= epsilon
 
 
-def test_where_the_least_noise_that_is_accounted_for_protects_more_that_is_what_is_claimed() -> None:
+def test_no_less_noise_is_used_than_the_accounting_covers() -> None:
     method, facts = METHODS["dp-sgd"], Facts(n=1000, m=2, d=2)
     found = calibrate(method, facts, {"steps": 1, "sampling_rate": 0.5}, Privacy(epsilon=100.0, delta=1e-5))
     assert found.guarantee is not None
@@ -55,8 +55,10 @@ def test_where_the_least_noise_that_is_accounted_for_protects_more_that_is_what_
 
 
 def one_sampled_step(epsilon: float, rate: float, sigma: float) -> float:
-    """δ(ε) of one Poisson-subsampled Gaussian, by the definition: P = (1 − q)·N(0, σ²) + q·N(1, σ²) against Q = N(0,
-    σ²), E_P[(1 − e^ε·Q/P)₊] and the same with P and Q changed over.
+    """δ(ε) of one Poisson-subsampled Gaussian mechanism, by the definition.
+
+    It is the larger of E_P[(1 − e^ε·Q/P)₊] and the same with P and Q exchanged, where P = (1 − q)·N(0, σ²) + q·N(1, σ²)
+    and Q = N(0, σ²).
     """
     x = np.linspace(-12 * sigma, 1 + 12 * sigma, 2_000_001)
     q = stats.norm.pdf(x, 0, sigma)
@@ -80,7 +82,7 @@ def test_many_sampled_steps_cost_what_others_have_computed() -> None:
     assert poisson.epsilon_for([Sampled(sigma=sigma, rate=rate, times=steps)], 0, 1e-5) == pytest.approx(limit, rel=0.1)
 
 
-def test_no_more_is_claimed_than_the_distance_of_the_sampler_was_paid_for() -> None:
+def test_no_epsilon_is_claimed_for_which_the_samplers_distance_was_not_paid() -> None:
     assert poisson.epsilon_for([Sampled(sigma=0.25, rate=0.9, times=20)], 0, 1e-5) == float("inf")
 
 
@@ -107,7 +109,7 @@ def test_the_draws_are_independent_with_the_stated_probability() -> None:
 
 
 def test_the_curator_samples_afresh_at_every_release_and_counts_who_takes_part() -> None:
-    """Records of one class along one axis: the answer is their number in the sample."""
+    """All records have the same class and lie on one axis. So the answer is the number of records in the sample."""
     n = 2_000
     facts = Facts(n=n, m=2, d=1)
     plan = plan_of(facts, *[(ClassSums(CHAIN), 1.0)] * 40, rate=0.25)

@@ -1,5 +1,5 @@
-"""One record changes a sum by at most the declared sensitivity, in the lattice's integers, and the kernels sum what
-`contribution` says.
+"""One record changes a sum by at most the declared sensitivity, in integers of the lattice. The kernels sum exactly
+what `contribution` defines.
 """
 
 import math
@@ -76,10 +76,10 @@ def test_the_bound_is_nearly_reached_so_the_noise_is_not_wasted(query: Query) ->
     if isinstance(query, Gradient):
         query = replace(query, clip=1e-3)
     if isinstance(query, Hessians):
-        # At θ = 0 every class has the largest curvature, ¼.
+        # At θ = 0 every class has the largest possible curvature, ¼.
         query = replace(query, theta=0 * query.theta)
     reached = exact_sum(query, stream_of(x, labels), FACTS, LATTICE)
-    # Hessians share the lattice's bits between three factors: their radii stay a little below.
+    # Hessians split the bits of the lattice between three factors, so their radii are a little smaller.
     enough = 0.99 if isinstance(query, Hessians) else 0.999
     assert norm_of_difference(reached, np.zeros_like(reached)) > enough * LATTICE.unit**2
 
@@ -91,7 +91,7 @@ def test_without_the_clip_the_sensitivity_test_fails(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(lattice_module.Lattice, "vector", unclipped)
     x = np.full((4, 4), 1.0, np.float32)
     labels = np.zeros((4, 2), np.int32)
-    # A lattice of its own, so that no function compiled with the clip is used.
+    # Another lattice, so that no function is used that was compiled with the clip.
     small = replace(QUERIES[4], clip=1e-4)  # type: ignore[type-var]
     with pytest.raises(AssertionError):
         check_zero_out(small, x, labels, Lattice(17))
@@ -104,18 +104,18 @@ def test_kernels_sum_what_contribution_says(query: Query) -> None:
     x = (3 * rng.normal(size=(150, 4))).astype(np.float32)
     x[7, 1], x[8, 2] = np.nan, np.inf
     labels = rng.integers(-1, 4, size=(150, 2)).astype(np.int32)
-    # Powers of ten in θ keep float32 logits of NumPy and XLA apart by rounding only.
+    # With powers of ten in θ, the float32 logits of NumPy and XLA differ by rounding alone.
     expected = sum(contribution(query, x[i], labels[i], facts, LATTICE) for i in range(150))
     got = exact_sum(query, stream_of(x, labels), facts, LATTICE)
     if query.arrays:
-        # Logits are float32: a residual may fall on the next lattice point.
+        # Logits are float32, so a residual may be rounded to the next lattice point.
         assert np.max(np.abs(got - expected)) / LATTICE.unit < 150 * (1e-4 if isinstance(query, Hessians) else 4e-6)
     else:
         assert np.array_equal(got, expected)
 
 
 @pytest.mark.parametrize("query", QUERIES, ids=NAMES)
-def test_the_lattice_answers_what_the_reals_do(query: Query) -> None:
+def test_the_lattice_gives_the_answers_of_real_arithmetic(query: Query) -> None:
     facts = Facts(n=60, m=3, d=4, k=2)
     rng = np.random.default_rng(6)
     x = rng.normal(size=(60, 4)).astype(np.float32)
@@ -160,7 +160,7 @@ def test_probabilities_are_finite_whatever_the_logits() -> None:
 
 
 class Smuggler(np.ndarray):
-    """An array to look at, with code of its own."""
+    """It looks like an array, but it has code of its own."""
 
 
 @pytest.mark.parametrize("field", ["theta", "clip", "constant", "loss", "chain"])
@@ -180,7 +180,7 @@ def test_nothing_but_plain_arrays_and_numbers_enters_the_map_over_records(field:
 
 
 @pytest.mark.parametrize("name", ["replace_one", "symmetric", "kind", "scale", "shape", "factors", "numbers"])
-def test_nothing_of_an_instance_stands_before_what_its_class_proves(name: str) -> None:
+def test_attributes_of_an_instance_cannot_hide_what_its_class_proves(name: str) -> None:
     facts, query = Facts(n=10, m=3, d=2), Gradient(CHAIN, np.zeros((3, 3)), clip=1.0)
     check(query, facts)
     object.__setattr__(query, name, getattr(query, name))
@@ -194,5 +194,5 @@ def test_with_the_softmax_a_record_of_several_labels_pulls_towards_each_equally_
     theta[:, 2] = -1e3
     query = Gradient((Clip(1.0),), theta, clip=1e3, loss="softmax")
     added = contribution(query, x, np.array([0, 1], np.int32), facts, Lattice(26))
-    # Half each is what is asked for, and what it has already.
+    # The target is one half for each of both classes, and the prediction is already that.
     assert np.abs(added).max() < 1e-6 * 4.0**26

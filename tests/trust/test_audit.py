@@ -1,4 +1,6 @@
-"""The audit reaches honest claims, stays below them, and exceeds every claim that is made false."""
+"""The bound of the audit comes near true claims, stays below them, and exceeds every claim that a planted fault makes
+false.
+"""
 
 import bisect
 import math
@@ -67,7 +69,7 @@ def test_the_canary_adds_the_whole_sensitivity_to_every_release(method: Method) 
 @pytest.mark.parametrize(("runs", "slack"), [(50, 0.05), (2_000, 0.01)])
 @pytest.mark.parametrize("mu", [0.05, 0.27, 2.0])
 def test_the_bound_exceeds_the_truth_as_often_as_it_says_and_no_more(mu: float, runs: int, slack: float) -> None:
-    """Exact: the probability, under the best attack that μ allows, of as many wins as make the bound too large."""
+    """Exact: under the best attack that μ allows, the probability of enough wins to make the bound too large."""
     error = 0.05
     too_many = bisect.bisect_right(range(runs + 1), mu, key=lambda wins: audit.lower_mu(wins, runs, error))
     wrong = stats.binom.sf(too_many - 1, runs, stats.norm.cdf(mu / math.sqrt(2)))
@@ -82,7 +84,7 @@ def test_the_bound_is_clopper_pearsons() -> None:
 
 
 @pytest.mark.parametrize("mu", [0.01, 0.27, 0.93, 2.0])
-def test_the_least_runs_are_those_whose_right_guesses_could_just_refute(mu: float) -> None:
+def test_the_least_runs_are_just_enough_for_right_guesses_to_refute(mu: float) -> None:
     least = audit.least_runs(mu)
     error = audit.MAIN_SHARE * audit.FALSE_ALARM / 2
     assert audit.lower_mu(least, least, error) > mu >= audit.lower_mu(least - 1, least - 1, error)
@@ -107,7 +109,7 @@ def test_sampled_plans_are_refused() -> None:
 
 
 def noise(draw: Callable[[Plan], Draw]) -> Callable[[Plan], AbstractContextManager[None]]:
-    """The fault of drawing noise by `draw`."""
+    """The fault that noise is drawn by `draw`."""
 
     @contextmanager
     def planted(plan: Plan) -> Iterator[None]:
@@ -160,7 +162,7 @@ def none_in_the_first_release(plan: Plan) -> Draw:
 
 
 def unclipped(chain: bool) -> Callable[[Plan], AbstractContextManager[None]]:
-    """The fault of a lattice that bounds nothing. chain: nor does the chain."""
+    """The fault of a lattice that bounds nothing. chain: the chain does not clip either."""
 
     def vector(self: Lattice, v: object, squared: int, xp: object) -> object:
         return xp.rint(v * self.radius(squared, v.shape[-1]))  # type: ignore[attr-defined, operator]
@@ -171,7 +173,7 @@ def unclipped(chain: bool) -> Callable[[Plan], AbstractContextManager[None]]:
             patch.setattr(Lattice, "vector", vector)
             if chain:
                 patch.setattr(chain_module, "into_ball", lambda v, xp: v)
-            # Compiled maps would remember the clip, and later ones its absence.
+            # Maps that are compiled already contain the clip. Those compiled now will lack it.
             rows.compiled.cache_clear()
             yield
         rows.compiled.cache_clear()
@@ -197,13 +199,13 @@ FAULTS = {
     "no clip of gradients": (unclipped(chain=False), 400, 1),
     "records counted twice": (records_counted_twice, 400, 1),
 }
-"""Each with the pairs it takes, for the sums and for the differences."""
+"""Each fault with the number of pairs that it takes: for the sums, and for the differences."""
 CASES = [(name, fault) for fault in FAULTS for name in ("dp-ls", "dp-fc", "dp-whitened", "dp-newton", "dp-sgd")]
 CASES.remove(("dp-ls", "the same noise at every step"))
-# One has no gradients, the other none that the clip would shorten: what they release is bounded by the chain as well.
+# dp-ls has no gradients, and those of dp-newton are too short to be clipped. The chain bounds their releases too.
 CASES.remove(("dp-ls", "no clip of gradients"))
 CASES.remove(("dp-newton", "no clip of gradients"))
-# Its chain scales records to norm 1 by a clip: without it they overflow, and the run fails.
+# The chain of dp-whitened scales records to norm 1 by a clip. Without it they overflow, and the run fails.
 CASES.remove(("dp-whitened", "no clip"))
 
 
@@ -221,7 +223,9 @@ def test_planted_faults_are_caught(name: str, fault: str) -> None:
 
 @pytest.mark.parametrize("name", ["dp-ls", "dp-fc"])
 def test_a_forgotten_release_in_the_ledger_is_caught(name: str) -> None:
-    """The claim is what the releases in a row add up to. The whole row stands; one release less falls."""
+    """The claim is the composition of the releases in a row. The whole row is not refuted. A row without one release
+    is.
+    """
     c = calibrated(METHODS[name], 8.0, steps=1)
     assert c.guarantee is not None
     assert c.mechanism is not None

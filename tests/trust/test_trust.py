@@ -1,4 +1,4 @@
-"""The ledger adds up and survives; the statement says what the card says."""
+"""The ledger adds up and survives. The statement says what the card says."""
 
 import json
 import math
@@ -188,16 +188,17 @@ def test_the_statement_names_everything_that_must_be_defended() -> None:
     for words in ("test split", "several pictures of one person", "backbone was trained on", "running time"):
         assert words in said["not covered"]
     for words in ("gram: ", "gradient: ", "sigma: ", "the most that one record can change"):
-        assert words in said["in words"]
-    assert "hessians" not in said["in words"]
+        assert words in said["terms"]
+    assert "hessians" not in said["terms"]
 
 
 def test_the_statement_says_in_plain_words_what_anyone_can_guess() -> None:
     """Φ(μ/2) and Φ(Φ⁻¹(0.05) + μ) at μ = 0.268, rounded up."""
-    means = said_of(make_card("private"))["which means"]
-    assert "whether a record was used, where both are equally likely, is right at most 55.4 % of the time" in means
-    assert "at 5 % false alarms finds at most 8.5 %" in means
-    assert "which of two records was used" in said_of(make_card("private", adjacency="replace-one"))["which means"]
+    means = said_of(make_card("private"))["this means"]
+    assert "guesses whether a record was used. If both cases are equally likely, the guess is right" in means
+    assert "right at most 55.4 % of the time (50 % is chance)" in means
+    assert "With 5 % false alarms, a record that was used is reported at most 8.5 % of the time" in means
+    assert "which of two records was used" in said_of(make_card("private", adjacency="replace-one"))["this means"]
 
 
 def test_the_statement_says_what_several_records_of_one_person_have_spent() -> None:
@@ -212,12 +213,12 @@ def test_the_statement_says_what_several_records_of_one_person_have_spent() -> N
     assert json.loads(json.dumps(statement.meaning(far), allow_nan=False))["groups"]["10"] is None
 
 
-def test_of_sampled_trainings_only_epsilon_and_delta_speak() -> None:
+def test_for_sampled_trainings_the_statement_uses_epsilon_and_delta_alone() -> None:
     card = make_card("private", rate=0.1)
     said = said_of(card)
     # (e + 1e-5)/(1 + e) and 0.05·e + 1e-5.
-    assert "right at most 73.2 % of the time" in said["which means"]
-    assert "finds at most 13.6 %" in said["which means"]
+    assert "right at most 73.2 % of the time" in said["this means"]
+    assert "reported at most 13.6 % of the time" in said["this means"]
     assert said["several of one person"].startswith("not stated: ")
     assert statement.meaning(card)["groups"] is None  # type: ignore[index]
 
@@ -229,14 +230,15 @@ def test_without_a_guarantee_none_is_claimed_anywhere(claim: Claim) -> None:
     said = said_of(made)
     assert "no guarantee" in said["this head"]
     assert "∞" in said["this head"]
-    assert not {"protects", "which means", "several of one person"} & set(said)
+    assert not {"protects", "this means", "several of one person"} & set(said)
     assert statement.meaning(made) is None
 
 
-def test_inferred_facts_are_called_inferred_and_uncovered_for_nobody_asserted_them() -> None:
+def test_inferred_facts_are_called_inferred_and_not_covered() -> None:
     said = said_of(make_card("private", "inferred"))["public facts"]
-    assert said.startswith("2 classes, 1 label per record: inferred from the private records; not covered")
-    assert "unless the operator asserts them (--classes" in said
+    assert said.startswith("2 classes, 1 label per record: inferred from the private records; the guarantee does not")
+    assert "unless the operator asserts the classes and the labels per record" in said
+    assert "--" not in said
     assert "asserted public" not in said
     for origin in ("asserted", "data set"):
         assert said_of(make_card("private", origin))["public facts"] == f"2 classes, 1 label per record: {origin}"
@@ -253,7 +255,7 @@ def test_every_kind_of_release_has_words() -> None:
         facts = Facts(n=100, m=2, d=2)
         plan = method.plan(facts, method.defaults(facts, 1.0, {}))
         plan = plan.described(plan.sigmas(1.0))  # type: ignore[assignment]
-        assert len(said_of({**make_card("private"), "plan": plan})["in words"]) > 50
+        assert len(said_of({**make_card("private"), "plan": plan})["terms"]) > 50
 
 
 def test_a_card_is_json_without_the_features_digests() -> None:

@@ -1,4 +1,4 @@
-"""Without privacy every method runs to its optimum: the closed form's, or scikit-learn's of the same loss."""
+"""Without privacy every method runs to its optimum: the closed form, or that of scikit-learn for the same loss."""
 
 from dataclasses import replace
 
@@ -12,7 +12,7 @@ from dpfc_cli.privacy.facts import Facts
 from tests.support import accuracy, blobs, stream_of
 
 
-def test_least_squares_twin_equals_the_closed_form() -> None:
+def test_the_least_squares_baseline_equals_the_closed_form() -> None:
     x, y = blobs(500, 6, 3)
     unit = x / np.linalg.norm(x, axis=1, keepdims=True)
     facts, method = Facts(n=500, m=3, d=6), METHODS["dp-ls"]
@@ -36,7 +36,7 @@ def one_versus_rest(unit: np.ndarray, y: np.ndarray, m: int, ridge: float = RIDG
 
 
 @pytest.mark.parametrize("name", LOGISTIC)
-def test_twins_of_logistic_regression_reach_its_optimum(name: str) -> None:
+def test_baselines_of_logistic_regression_reach_its_optimum(name: str) -> None:
     x, y = blobs(1500, 6, 3, apart=2.0)
     unit = (x / np.linalg.norm(x, axis=1, keepdims=True)).astype(np.float64)
     facts, method = Facts(n=1500, m=3, d=6), METHODS[name]
@@ -47,7 +47,7 @@ def test_twins_of_logistic_regression_reach_its_optimum(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in LOGISTIC if name != "dp-newton"])
-def test_twins_with_softmax_reach_its_optimum(name: str) -> None:
+def test_baselines_with_softmax_reach_its_optimum(name: str) -> None:
     from sklearn.linear_model import LogisticRegression
 
     x, y = blobs(1500, 6, 3, apart=2.0)
