@@ -34,7 +34,8 @@ def rotation(d: int, seed: int) -> np.ndarray:
 
 def turned(matrix: np.ndarray) -> np.ndarray:
     q = rotation(len(matrix), 1)
-    return q @ matrix @ q.T
+    again: np.ndarray = q @ matrix @ q.T
+    return again
 
 
 def released(truth: np.ndarray, edge: float, seed: int) -> np.ndarray:
