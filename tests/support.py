@@ -128,7 +128,9 @@ def calibrated_at(
 
 def trained(features: FeatureSet, calibrated: Calibrated, folder: Path) -> Trained:
     """The training of a calibration on a feature set: checked, charged and run. The head lies in the folder."""
-    request = Request(features=features, folder=folder, privacy=calibrated.privacy)
+    request = Request(
+        features=features, folder=folder, privacy=calibrated.privacy, adjacency=calibrated.facts.adjacency
+    )
     checked = check(request, calibrated, Observer())
     return run(charge(checked), Observer())
 

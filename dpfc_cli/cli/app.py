@@ -77,7 +77,8 @@ def command(
             try:
                 function(*args, **kwargs)
             except UserError as error:
-                _fail(*error.text(lambda parameter: flag_of(function, parameter)), error.exit_code)
+                what, remedy = error.text(lambda parameter: flag_of(function, parameter))
+                _fail(what, "\n".join([remedy, *getattr(error, "__notes__", [])]), error.exit_code)
             except KeyboardInterrupt as stopped:
                 _fail("Stopped.", " ".join(getattr(stopped, "__notes__", [when_stopped])), 130)
             except MemoryError:

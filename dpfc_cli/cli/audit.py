@@ -1,6 +1,5 @@
 """`dpfc audit`: attack every method, and print what the attacks reach beside what is claimed."""
 
-import json
 import math
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
@@ -49,7 +48,7 @@ def audit(
     found = [_audited(each, epsilon, delta, runs, trainings, confidence) for each in chosen]
     violated = [a.method for a in found if a.violated]
     if as_json:
-        print(json.dumps({"confidence": confidence, "violated": violated, "audits": [asdict(a) for a in found]}))  # noqa: T201
+        display.as_json({"confidence": confidence, "violated": violated, "audits": [asdict(a) for a in found]})
     else:
         _show(found, confidence)
     if violated:

@@ -1,6 +1,5 @@
 """`dpfc budget`: what σ is worth, what ε costs, and what was spent."""
 
-import json
 import math
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -77,21 +76,12 @@ def budget(
         account = account_of(places.ledger(features))
         result["spent"] = account.to_json(deltas)
     if as_json:
-        print(json.dumps(_finite(result), allow_nan=False))  # noqa: T201
+        display.as_json(result)
         return
     if "conversion" in result:
         _show_conversion(result["conversion"], sigma, epsilon)
     if account is not None:
         _show_spent(account, deltas)
-
-
-def _finite(value: Any) -> Any:
-    """The same with null for infinity, which JSON does not know."""
-    if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_finite(item) for item in value]
-    return None if isinstance(value, float) and math.isinf(value) else value
 
 
 def _show_conversion(rows: list[dict[str, Any]], sigma: float | None, epsilon: float | None) -> None:

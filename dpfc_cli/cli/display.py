@@ -4,13 +4,14 @@ Text that comes from users or files (names of classes, files, folders) is never 
 that could command a terminal are replaced.
 """
 
+import json
 import math
 import re
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Protocol
+from typing import Any, Protocol
 
 from rich.box import SIMPLE_HEAD
 from rich.cells import cell_len
@@ -291,3 +292,16 @@ class _Lines:
             of = f" of {_counted(total, unit)}" if total else ""
             size = " MB" if unit == "B" else ""
             say(f"{self._clock.what}: {_counted(done, unit)}{of}{size} ({_rated(rate, unit)}{left})")
+
+
+def as_json(value: Any) -> None:
+    """One JSON object on stdout, with null for infinity, which JSON does not know."""
+    print(json.dumps(_finite(value), allow_nan=False))  # noqa: T201
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    return None if isinstance(value, float) and math.isinf(value) else value

@@ -1,6 +1,5 @@
 """`dpfc evaluate`: how good a head is, beside what it cost."""
 
-import json
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -53,7 +52,7 @@ def evaluate(
     for warning in result.warnings:
         display.warn(warning)
     if as_json:
-        print(json.dumps(_json(path, loaded.card, found, result)))  # noqa: T201
+        display.as_json(_json(path, loaded.card, found, result))
         return
     _show(path, loaded.card, found, result)
 

@@ -1,6 +1,5 @@
 """`dpfc extract`: pictures through a frozen backbone into a feature set."""
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -241,7 +240,7 @@ def _remark(made: Any) -> None:
 def report(folder: Path, features: "FeatureSet | None", *, made: bool, as_json: bool) -> None:
     """What a feature set is. features: None if other processes still make it. made: whether it was made now."""
     if as_json:
-        print(json.dumps(_json(folder, features, made)))  # noqa: T201
+        display.as_json(_json(folder, features, made))
     if features is None:
         return
     if not made:

@@ -1,6 +1,5 @@
 """`dpfc list`: the feature sets, the heads, and what they cost."""
 
-import json
 import math
 from dataclasses import asdict
 from typing import Annotated
@@ -24,7 +23,7 @@ def list_(
 
     found = inventory(features_folder(), heads_folder())
     if as_json:
-        print(json.dumps(asdict(found)))  # noqa: T201
+        display.as_json(asdict(found))
         return
     display.table(
         f"Feature sets in {features_folder()}: what the private trainings on their records cost together",
@@ -32,8 +31,9 @@ def list_(
         [
             (
                 *(each.name, each.backbone, f"{each.records.get('train', 0):,}", f"{each.records.get('test', 0):,}"),
-                *(f"{each.classes:,}", f"{each.dim:,}", str(each.trainings), f"{each.delta:.3g}"),
-                display.epsilon(each.epsilon) if each.epsilon else "–",
+                *(f"{each.classes:,}", f"{each.dim:,}", "?" if each.trainings is None else str(each.trainings)),
+                f"{each.delta:.3g}",
+                "?" if each.epsilon is None else display.epsilon(each.epsilon) if each.epsilon else "–",
             )
             for each in found.sets
         ],

@@ -1,6 +1,5 @@
 """`dpfc statement`: what is claimed of a head, for whoever must defend it."""
 
-import json
 from pathlib import Path
 from typing import Annotated
 
@@ -23,6 +22,6 @@ def statement(
     found = Head.load(head)
     if as_json:
         card, digest = found.card, sha256_of(head)
-        print(json.dumps({"head": str(head), "sha256": digest, "card": card, "means": statements.meaning(card)}))  # noqa: T201
+        display.as_json({"head": str(head), "sha256": digest, "card": card, "means": statements.meaning(card)})
         return
     display.facts(f"Head {head}", list(found.statement().items()))

@@ -2,7 +2,6 @@
 
 import contextlib
 import inspect
-import json
 import re
 import shlex
 import sys
@@ -88,12 +87,9 @@ def _said(options: "dict[str, Option]") -> str:
     if len(defaults) == 1:
         parts.append(f"For {', '.join(options)}. Default: {next(iter(defaults))}.")
     else:
-        parts.append(f"Default: {'; '.join(f'{text} ({_several(m)})' for text, m in defaults.items())}.")
+        each = [f"{text} ({', '.join(methods)})" for text, methods in defaults.items()]
+        parts.append(f"Default: {'; '.join(each)}.")
     return " ".join(parts)
-
-
-def _several(methods: list[str]) -> str:
-    return ", ".join(methods)
 
 
 @command("train", when_stopped="Nothing was charged, and no head was written.")
@@ -305,22 +301,20 @@ def _show_plan(checked: "Checked", as_json: bool) -> None:
     options = calibrated.method.in_force(calibrated.options, calibrated.mechanism is not None)
     after = account_with(checked)
     if as_json:
-        print(  # noqa: T201
-            json.dumps(
-                {
-                    "dry_run": True,
-                    "features": str(checked.features.folder),
-                    "head": str(checked.path),
-                    "method": calibrated.method.name,
-                    "options": options,
-                    "claim": calibrated.claim,
-                    "epsilon": claimed.epsilon if claimed else None,
-                    "delta": claimed.delta if claimed else None,
-                    "releases": calibrated.releases,
-                    "spent": checked.account.epsilon(claimed.delta) if claimed else None,
-                    "spent_with_this": after.epsilon(claimed.delta) if claimed else None,
-                }
-            )
+        display.as_json(
+            {
+                "dry_run": True,
+                "features": str(checked.features.folder),
+                "head": str(checked.path),
+                "method": calibrated.method.name,
+                "options": options,
+                "claim": calibrated.claim,
+                "epsilon": claimed.epsilon if claimed else None,
+                "delta": claimed.delta if claimed else None,
+                "releases": calibrated.releases,
+                "spent": checked.account.epsilon(claimed.delta) if claimed else None,
+                "spent_with_this": after.epsilon(claimed.delta) if claimed else None,
+            }
         )
         return
     rows = [("features", str(checked.features.folder)), ("head", str(checked.path))]
@@ -344,7 +338,7 @@ def _show(trained: "Trained", as_json: bool, named: bool, features: str | None) 
     if as_json:
         total = None if claimed is None else spent.to_json((claimed.delta,))
         head = {"head": str(trained.path), "sha256": trained.sha256, "card": card}
-        print(json.dumps({**head, "means": statement.meaning(card), "spent": total}))  # noqa: T201
+        display.as_json({**head, "means": statement.meaning(card), "spent": total})
         return
     rows = statement.rows(card, trained.sha256)
     if claimed is not None:

@@ -56,9 +56,8 @@ def set_folder(given: str | Path, accepted: Callable[[Path], bool] = lambda fold
 
 
 def placed(name: str | Path) -> Path:
-    """The folder that a new set of that name gets: a path stays as it is, a bare name lies in the features folder."""
-    path = Path(name)
-    return path if path.parent != Path() or path.is_absolute() else features_folder() / path
+    """The folder of that name. A bare word lies in the features folder. A text with a slash, and a `Path`, is a path."""
+    return Path(name) if isinstance(name, Path) or "/" in name else features_folder() / name
 
 
 def new_folder(name: str | Path) -> Path:

@@ -138,8 +138,18 @@ def reserve(path: Path) -> Path:
     return temporary
 
 
-def save(head: Head, path: Path, temporary: Path) -> Path:
-    """Write the whole file or nothing, into the reserved temporary file and then under its name.
+def encoded(head: Head) -> bytes:
+    """The bytes of a head's file."""
+    from safetensors.numpy import save as to_bytes
+
+    metadata = {"format": FORMAT, "card": json.dumps(head.card), "chain": json.dumps(to_json(head.chain))}
+    tensors = {"weight": head.weight, "bias": head.bias}
+    tensors |= {f"chain.{i}": value for i, value in enumerate(arrays(head.chain))}
+    return to_bytes({name: np.ascontiguousarray(value) for name, value in tensors.items()}, metadata)
+
+
+def save(data: bytes, path: Path, temporary: Path) -> Path:
+    """Write a head's bytes, all of them or nothing: into the reserved temporary file, then under its name.
 
     A head is never overwritten. If the name was taken meanwhile, it gets a number. If the place fails (a full disk),
     the head is saved in a temporary folder instead.
@@ -148,13 +158,6 @@ def save(head: Head, path: Path, temporary: Path) -> Path:
         Where the head is.
 
     """
-    from safetensors.numpy import save as to_bytes
-
-    chain = json.dumps(to_json(head.chain))
-    metadata = {"format": FORMAT, "card": json.dumps(head.card), "chain": chain}
-    tensors = {"weight": head.weight, "bias": head.bias}
-    tensors |= {f"chain.{i}": value for i, value in enumerate(arrays(head.chain))}
-    data = to_bytes({name: np.ascontiguousarray(value) for name, value in tensors.items()}, metadata)
     try:
         write_synced(temporary, data)
         return _publish(temporary, path)

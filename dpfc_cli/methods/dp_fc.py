@@ -110,7 +110,6 @@ def solve(oracle: Oracle, facts: Facts, options: Options) -> Solution:
 METHOD = Method(
     name="dp-fc",
     title="logistic regression preconditioned by the feature covariance",
-    planned_type=Planned,
     options=Options,
     planned=options_of_plan,
     plan=plan,

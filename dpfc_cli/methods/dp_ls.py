@@ -55,7 +55,7 @@ class Options(Planned):
 
 def options_of_plan(facts: Facts, given: Given, private: bool) -> Planned:
     """The split of the budget."""
-    return Planned(**chosen(Planned, given))
+    return Planned(**chosen(Planned, given, {}))
 
 
 def complete(facts: Facts, plan_options: Planned, noise: Mechanism | None, given: Given) -> Options:
@@ -101,7 +101,6 @@ def solve(oracle: Oracle, facts: Facts, options: Options) -> Solution:
 METHOD = Method(
     name="dp-ls",
     title="private least squares",
-    planned_type=Planned,
     options=Options,
     planned=options_of_plan,
     plan=plan,

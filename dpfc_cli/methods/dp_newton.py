@@ -68,8 +68,9 @@ def complete(facts: Facts, plan_options: Planned, noise: Mechanism | None, given
     damping = 1e-6
     if noise is not None:
         assert plan_options.steps is not None
+        bias = given.get("bias_feature", BIAS_FEATURE)
         share = plan_options.budget_split[1] / plan_options.steps
-        sigma = 1 / (noise.mu * math.sqrt(share)) * math.sqrt(facts.m) / 4 * (1 + BIAS_FEATURE**2)
+        sigma = 1 / (noise.mu * math.sqrt(share)) * math.sqrt(facts.m) / 4 * (1 + bias**2)
         damping = noise_edge(facts, facts.d + 1, sigma) + 1e-4
     return Options(**chosen(Options, given, {**vars(plan_options), "damping": damping}))
 
@@ -106,7 +107,6 @@ def solve(oracle: Oracle, facts: Facts, options: Options) -> Solution:
 METHOD = Method(
     name="dp-newton",
     title="private Newton steps for logistic regression",
-    planned_type=Planned,
     options=Options,
     planned=options_of_plan,
     plan=plan,

@@ -172,7 +172,6 @@ METHODS = tuple(
     Method(
         name=each.name,
         title=each.title,
-        planned_type=Planned,
         options=Options,
         planned=options_of_plan,
         plan=plan,

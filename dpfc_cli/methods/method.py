@@ -3,7 +3,7 @@
 import itertools
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
@@ -76,7 +76,6 @@ class Method(Generic[Planned, Options]):
 
     name: str
     title: str
-    planned_type: type[Planned]
     options: type[Options]
     planned: Callable[[Facts, Given, bool], Planned]
     plan: Callable[[Facts, Planned], Plan]
@@ -103,15 +102,15 @@ class Method(Generic[Planned, Options]):
         noise = None if mu is None else Mechanism(facts=facts, plan=self.plan(facts, planned), mu=mu)
         return self.complete(facts, planned, noise, given)
 
-    def check(self, given: Given) -> None:
-        """Check given options.
+    def taken(self, given: Given) -> dict[str, Any]:
+        """The given options with plain Python values.
 
         Raises:
             UserError: the method does not have an option, or the value of an option is not valid.
 
         """
         known = self.declared
-        for name, value in given.items():
+        for name in given:
             if name not in known:
                 raise UserError(
                     f"{parameter(name)} is no option of {self.name}.",
@@ -120,7 +119,7 @@ class Method(Generic[Planned, Options]):
                     parameter=name,
                     method=self.name,
                 )
-            known[name].check(name, value, self.name)
+        return {name: known[name].taken(name, value, self.name) for name, value in given.items()}
 
     def at_optimum(self, options: Any) -> bool:
         """Whether a training with these options runs to the optimum, and not for a number of steps."""
@@ -171,9 +170,7 @@ def state_bytes(method: Method[Any, Any], plan: Plan) -> int:
     return 8 * (kept + max(3 * plan.largest, 6 * square))
 
 
-def chosen(options: type[Any], given: Given, computed: Given = {}) -> dict[str, Any]:  # noqa: B006
+def chosen(options: type[Any], given: Given, computed: Given) -> dict[str, Any]:
     """Values for the fields of an options class: the given value if there is one, otherwise the computed value."""
-    from dataclasses import fields
-
     names = {each.name for each in fields(options)}
     return {name: value for name, value in {**computed, **given}.items() if name in names}

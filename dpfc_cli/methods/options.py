@@ -10,7 +10,9 @@ the name of the field with dashes: `learning_rate` is `--learning-rate`.
 """
 
 import dataclasses
+import math
 from dataclasses import dataclass, field
+from numbers import Real
 from typing import Any, Literal
 
 from dpfc_cli.errors import UserError, parameter, unknown
@@ -52,8 +54,8 @@ class Option:
     grid: tuple[float, ...] = ()
     hidden: bool = False
 
-    def check(self, name: str, value: Any, method: str) -> None:
-        """Check a value of this option.
+    def taken(self, name: str, value: Any, method: str) -> Any:
+        """A value of this option as plain Python: an int, a float, a str, a bool or a tuple of floats.
 
         Args:
             name: the name of the option.
@@ -67,31 +69,42 @@ class Option:
         said = parameter(name)
         about: dict[str, Any] = {"parameter": name, "method": method}
         if self.kind == "choice":
-            if value not in self.choices:
+            if not isinstance(value, str) or value not in self.choices:
                 raise unknown(name.replace("_", " "), str(value), self.choices)
-        elif self.kind == "fractions":
-            whole = len(value) == len(self.parts) and all(part > 0 for part in value) and abs(sum(value) - 1) <= 1e-9
-            if not whole:
+            return str(value)
+        if self.kind == "switch":
+            if not isinstance(value, bool):
+                raise UserError(f"{said} must be true or false, not {value!r}.", "Give one of these values.", **about)
+            return value
+        if self.kind == "fractions":
+            parts = _floats(value)
+            if len(parts) != len(self.parts) or not all(p > 0 for p in parts) or abs(sum(parts) - 1) > 1e-9:
+                shown = ",".join(map(str, value)) if isinstance(value, list | tuple) else value
                 raise UserError(
-                    f"{said} {','.join(map(str, value))} is not {len(self.parts)} positive fractions that add up to 1.",
+                    f"{said} {shown} is not {len(self.parts)} positive fractions that add up to 1.",
                     f"{method} takes one fraction for each kind of release, in this order: {', '.join(self.parts)}.",
                     **about,
                 )
-        elif self.kind == "switch":
-            if type(value) is not bool:
-                raise UserError(f"{said} must be true or false, not {value!r}.", "Give one of these values.", **about)
-        elif (
-            isinstance(value, bool)
-            or not isinstance(value, int | float)
-            or not self.low <= value <= self.high
-            or (self.kind == "integer" and value != int(value))
-        ):
+            return parts
+        (number,) = _floats((value,)) or (math.nan,)
+        if not self.low <= number <= self.high or (self.kind == "integer" and number != int(number)):
             what = "a whole number" if self.kind == "integer" else "a number"
             raise UserError(
                 f"{said} must be {what} between {self.low:g} and {self.high:g}, not {value}.",
                 "Give a value in that range.",
                 **about,
             )
+        return int(number) if self.kind == "integer" else number
+
+
+def _floats(values: Any) -> tuple[float, ...]:
+    """Numbers as floats; () where one of them is no number. NumPy's count, true and false do not."""
+    try:
+        given = tuple(values)
+    except TypeError:
+        return ()
+    plain = all(isinstance(v, Real) and not isinstance(v, bool) for v in given)
+    return tuple(map(float, given)) if plain else ()
 
 
 def _declared(option: Option, value: Any) -> Any:
@@ -164,13 +177,13 @@ def feature_clip(value: float) -> Any:
     )
 
 
-def gradient_clip(value: float, computed: bool = False) -> Any:
+def gradient_clip(value: float, computed: bool = False, private: bool = True) -> Any:
     """The norm that gradients are clipped to, C_g in the paper."""
     return number(
         "Norm C_g that the gradient of each record is clipped to, in units of the length of a clipped feature vector.",
         default=f"{value:g}",
         value=... if computed else value,
-        private=True,
+        private=private,
     )
 
 

@@ -88,7 +88,7 @@ class Options(Planned):
         grid=(0.5, 1.0, 2.0, 4.0),
     )
     damping: float = declare.damping("0.25, in units of the noise in the matrix", 0.25, private=True)
-    gradient_clip: float = declare.gradient_clip(0.5)
+    gradient_clip: float = declare.gradient_clip(0.5, private=False)
     bias_feature: float = declare.bias_feature(0.6, grid=(0.5, 1.0, 2.0))
     mu: float
     public: Public | None = None
@@ -306,7 +306,6 @@ def _edge(facts: Facts, options: Options) -> float:
 METHOD = Method(
     name="dp-whitened",
     title="softmax regression with noise in the whitened space",
-    planned_type=Planned,
     options=Options,
     planned=options_of_plan,
     plan=plan,

@@ -65,10 +65,9 @@ class Records(ABC):
     (`training.charge.Charged`). So nobody can make a curator of private records before the charge.
     """
 
-    @property
     @abstractmethod
-    def stream(self) -> BlockStream:
-        """The records, block by block."""
+    def opened(self) -> BlockStream:
+        """The records, block by block, for one curator. Records that were charged for can be opened once."""
 
 
 @dataclass(frozen=True)
@@ -77,8 +76,7 @@ class Unprotected(Records):
 
     blocks: BlockStream
 
-    @property
-    def stream(self) -> BlockStream:
+    def opened(self) -> BlockStream:
         return self.blocks
 
 
@@ -220,13 +218,16 @@ def draw_noise(query: Query, shape: tuple[int, ...], sigma: int, bits: Bits) -> 
 
 
 class _Passes:
-    """Counts releases, and tells `progress` how many records were read over all passes, and how many there are to
-    read.
+    """Opens the records, counts releases, and tells `progress` how many records were read over all passes, and how
+    many there are to read.
     """
 
-    def __init__(self, planned: int, progress: Progress | None) -> None:
+    def __init__(self, records: Records, planned: int, progress: Progress | None) -> None:
+        if not isinstance(records, Records):
+            raise TypeError("a curator takes Records: those of a charged training, or Unprotected ones")
         self.released = 0
         self._planned, self._progress = planned, progress
+        self._stream = records.opened()
 
     def _advance(self, done: int, n: int) -> None:
         if self._progress:
@@ -257,12 +258,10 @@ class Curator(_Passes):
                 adjacency.
 
         """
-        if not isinstance(records, Records):
-            raise TypeError("a curator takes Records: those of a charged training, or Unprotected ones")
-        super().__init__(len(mechanism.plan.releases), progress)
-        self._facts, self._plan, self._sigmas = mechanism.facts, mechanism.plan, mechanism.sigmas
-        self._records, self._bits = records, bits
         self._lattice = lattice_of(mechanism)
+        super().__init__(records, len(mechanism.plan.releases), progress)
+        self._facts, self._plan, self._sigmas = mechanism.facts, mechanism.plan, mechanism.sigmas
+        self._bits = bits
 
     def release(self, query: Query) -> np.ndarray:
         """The sum of the query's contributions with noise; float64, in the natural units of the query.
@@ -280,7 +279,7 @@ class Curator(_Passes):
         sigma = math.ceil(self._sigmas[self.released] * sensitivity(query, self._facts) * self._lattice.unit)
         # Counted before the noise is drawn, so a release that fails in between counts as spent.
         self.released += 1
-        total = exact_sum(query, self._records.stream, self._facts, self._lattice, self._advance, sample)
+        total = exact_sum(query, self._stream, self._facts, self._lattice, self._advance, sample)
         noised = draw_noise(query, shape, sigma, self._bits)
         noised += total.astype(np.int64)
         del total
@@ -320,12 +319,12 @@ class NonPrivate(_Passes):
             progress: as of a `Curator`.
 
         """
-        super().__init__(len(plan.releases) if plan else 1, progress)
-        self._facts, self._records = facts, records
+        super().__init__(records, len(plan.releases) if plan else 1, progress)
+        self._facts = facts
 
     def release(self, query: Query) -> np.ndarray:
         """The sum without noise."""
         self.released += 1
         grid = Reals()
-        total = exact_sum(query, self._records.stream, self._facts, grid, self._advance)
+        total = exact_sum(query, self._stream, self._facts, grid, self._advance)
         return total * query.scale(self._facts, grid)

@@ -458,7 +458,9 @@ def check(query: Query, facts: Facts) -> None:
     ):
         raise ValueError(f"there are no classes {query.start}..{query.stop} of {facts.m}")
     if isinstance(query, Gram | Gradient | Hessians):
-        numbers.append(1.0 if query.constant == 0 else query.constant)
+        # The type first: an object of another class could claim to equal 0.
+        none = type(query.constant) in chains.NUMBERS and query.constant == 0
+        numbers.append(1.0 if none else query.constant)
     if isinstance(query, Gradient):
         numbers += [query.clip, 1.0 if query.radius is None else query.radius]
         loss: Any = query.loss

@@ -9,7 +9,6 @@ from dpfc_cli.features.manifest import MANIFEST, load
 from dpfc_cli.folders import LEDGER
 from dpfc_cli.training.ledger import (
     Entry,
-    Receipt,
     composes_exactly,
     ledger_path,
     read,
@@ -69,10 +68,6 @@ class Account:
     def with_planned(self, entry: Entry) -> "Account":
         """The account as it will be after one more training."""
         return replace(self, own=(*self.own, entry))
-
-    def after(self, receipt: Receipt) -> "Account":
-        """The account after a charge, with all rows that the ledger had then."""
-        return replace(self, own=receipt.entries)
 
     def to_json(self, deltas: tuple[float, ...]) -> dict[str, Any]:
         """For programs."""

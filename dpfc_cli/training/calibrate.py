@@ -75,7 +75,7 @@ def calibrate(
         UserError: an option, ε, δ or σ is out of range, or there is one class only.
 
     """
-    method.check(given)
+    given = method.taken(given)
     if facts.m < 2:
         raise UserError(
             "These features have one class only. A head for one class always gives the same answer.",
@@ -116,6 +116,7 @@ def calibrate(
 def with_options(calibrated: Calibrated, given: Mapping[str, Any], tuning: Mapping[str, Any]) -> Calibrated:
     """The same training with other options set, none of which shapes the plan. Plan and guarantee stay."""
     method, facts = calibrated.method, calibrated.facts
+    given = method.taken(given)
     planned = method.planned(facts, given, calibrated.mechanism is not None)
     if method.plan(facts, planned) != calibrated.plan:
         raise ValueError("an option that shapes the plan cannot be chosen afterwards")

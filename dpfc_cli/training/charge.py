@@ -18,8 +18,8 @@ from dpfc_cli.training.request import SPLIT
 class Charged(Records):
     """A training that was charged to its ledger. It is the only value that gives a curator private records.
 
-    receipt: the ledger's row. temporary: an empty file that keeps the head's place. unused: free until the training is
-    run. One charge pays for one training, because a second one would release the same sums with other noise.
+    receipt: the ledger's row. temporary: an empty file that keeps the head's place. unused: free until a curator is
+    made. One charge pays for one curator, because a second one would release the same sums with other noise.
     """
 
     checked: Checked
@@ -27,9 +27,10 @@ class Charged(Records):
     temporary: Path
     unused: Lock = field(default_factory=Lock, repr=False, compare=False)
 
-    @property
-    def stream(self) -> BlockStream:
-        """The private records, block by block."""
+    def opened(self) -> BlockStream:
+        """The private records, block by block, for one curator. RuntimeError the second time."""
+        if not self.unused.acquire(blocking=False):
+            raise RuntimeError("one charge pays for one training, and this one was used already")
         return self.checked.features.stream(SPLIT)
 
 

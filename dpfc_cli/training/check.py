@@ -4,8 +4,10 @@ The features are verified, the head's place is tried, memory and devices are che
 is summed.
 """
 
+import json
 import math
 import os
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -15,14 +17,15 @@ from dpfc_cli.errors import UserError, parameter, sentence
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.heads import head as heads
 from dpfc_cli.kernels import products
-from dpfc_cli.methods.method import state_bytes
+from dpfc_cli.methods.method import Solution, state_bytes
 from dpfc_cli.privacy.curator import lattice_of
 from dpfc_cli.privacy.facts import Facts
 from dpfc_cli.privacy.oracle import Plan, PlanError
 from dpfc_cli.privacy.queries import Query
+from dpfc_cli.privacy.queries import check as check_query
 from dpfc_cli.training.account import Account, account_of
 from dpfc_cli.training.calibrate import Calibrated
-from dpfc_cli.training.card import path_of
+from dpfc_cli.training.card import card_of, path_of
 from dpfc_cli.training.ledger import ledger_path
 from dpfc_cli.training.observer import Observer
 from dpfc_cli.training.request import SPLIT, Request
@@ -60,10 +63,11 @@ def check(request: Request, calibrated: Calibrated, observer: Observer) -> Check
 
     """
     features = request.features
+    if calibrated.facts != request.facts:
+        raise ValueError("the training was calibrated for other records than these")
     path = path_of(calibrated, features, request.out, request.folder)
     account = account_of(ledger_path(features.folder))
     check_memory(calibrated, request.memory)
-    rehearse(calibrated)
     if calibrated.mechanism is not None:
         try:
             lattice_of(calibrated.mechanism)
@@ -71,7 +75,6 @@ def check(request: Request, calibrated: Calibrated, observer: Observer) -> Check
             raise UserError(
                 sentence(error), f"Choose a larger {parameter('epsilon')} or fewer {parameter('steps')}."
             ) from error
-    features.verify(SPLIT, lambda done, total: observer.progress("Checking the features", done, total))
     try:
         products.check_exact()
     except Exception as error:
@@ -80,8 +83,19 @@ def check(request: Request, calibrated: Calibrated, observer: Observer) -> Check
             "Try JAX_PLATFORMS=cpu.",
             code="unsupported",
         ) from error
-    heads.reserve(path).unlink()
+    rehearse(calibrated, features)
+    features.verify(SPLIT, lambda done, total: observer.progress("Checking the features", done, total))
+    _try_place(path)
     return Checked(request=request, calibrated=calibrated, path=path, account=account)
+
+
+def _try_place(path: Path) -> None:
+    """UserError where a head cannot be written. Nothing is left behind, not even a folder."""
+    made = not path.parent.exists()
+    heads.reserve(path).unlink()
+    if made:
+        with suppress(OSError):
+            path.parent.rmdir()
 
 
 class _Rehearsal:
@@ -92,17 +106,26 @@ class _Rehearsal:
         self.released = 0
 
     def release(self, query: Query) -> np.ndarray:
+        check_query(query, self._facts)
         due = self._plan.due(self.released, query, self._facts)
         self.released += 1
         return np.zeros(due.shape)
 
 
-def rehearse(calibrated: Calibrated) -> None:
-    """Run the method on made-up facts of small size, and hold its queries against its plan. PlanError if they differ.
+def rehearse(calibrated: Calibrated, features: FeatureSet) -> None:
+    """Run the method on made-up facts of small size, hold its queries against its plan, and make a head of the result.
 
-    So a method that does not follow its plan fails here, and not after the charge. Without noise a method may take as
-    many passes as it needs, so there is nothing to rehearse.
+    So a method that does not follow its plan, or a card that cannot be written, fails here and not after the charge.
+    Small facts do not show everything: a method that cuts its classes into blocks has one block then. Without noise a
+    method may take as many passes as it needs, so only the card is tried.
+
+    Raises:
+        PlanError, ValueError, TypeError: a defect of the method.
+
     """
+    weight = np.zeros((calibrated.facts.d, calibrated.facts.m))
+    solution = Solution(chain=(), weight=weight, bias=np.zeros(calibrated.facts.m))
+    json.dumps(card_of(calibrated, features, "", solution))
     if calibrated.mechanism is None:
         return
     method, options = calibrated.method, calibrated.options

@@ -12,7 +12,7 @@ _ANY = Facts(n=1, m=2, d=1)
 
 
 def epsilon_of(*, noise_multiplier: float, releases: int, delta: float) -> float:
-    """ε at δ of equal releases over all records, exactly. ValueError where δ is out of range.
+    """ε at δ of equal releases over all records, exactly. ValueError where a value is out of range.
 
     Args:
         noise_multiplier: σ, the standard deviation of the noise over the most that one record can change a release.
@@ -23,12 +23,21 @@ def epsilon_of(*, noise_multiplier: float, releases: int, delta: float) -> float
         epsilon_of(noise_multiplier=10, releases=11, delta=1e-5)  # 1.264
 
     """
+    _check(noise_multiplier, releases)
     return accounting.epsilon_for(accounting.mu_of_sigma(noise_multiplier, releases), delta)
 
 
 def noise_multiplier_of(*, epsilon: float, releases: int, delta: float) -> float:
-    """The noise multiplier with which that many equal releases cost ε at δ. ValueError where ε or δ is out of range."""
+    """The noise multiplier with which equal releases cost ε at δ. ValueError where a value is out of range."""
+    _check(1.0, releases)
     return math.sqrt(releases) / accounting.mu_for(epsilon, delta)
+
+
+def _check(noise_multiplier: float, releases: int) -> None:
+    if not 0 < noise_multiplier < math.inf:
+        raise ValueError(f"a noise multiplier is a positive number, not {noise_multiplier:g}")
+    if releases < 1:
+        raise ValueError(f"there is at least one release, not {releases}")
 
 
 def conversions(

@@ -1,6 +1,6 @@
 """What there is: feature sets with what was spent on them, and heads with what they claim."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from dpfc_cli.errors import UserError
@@ -8,7 +8,7 @@ from dpfc_cli.features.lookup import finished
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.heads.head import Head
 from dpfc_cli.privacy.accounting import default_delta
-from dpfc_cli.training.account import account_of
+from dpfc_cli.training.account import Account, account_of
 from dpfc_cli.training.ledger import ledger_path
 from dpfc_cli.training.request import facts_of
 
@@ -16,7 +16,8 @@ from dpfc_cli.training.request import facts_of
 @dataclass(frozen=True, kw_only=True)
 class ListedSet:
     """A feature set. trainings: on its records, as far as the ledgers beside it know. epsilon: what the private ones
-    cost together at `delta`, 0 if there are none. unprotected: trainings that no ε covers.
+    cost together at `delta`, 0 if there are none. unprotected: trainings that no ε covers. These three are None where a
+    ledger cannot be read.
     """
 
     path: str
@@ -25,10 +26,10 @@ class ListedSet:
     records: dict[str, int]
     classes: int
     dim: int
-    trainings: int
-    epsilon: float
+    trainings: int | None
+    epsilon: float | None
     delta: float
-    unprotected: int
+    unprotected: int | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,21 +63,27 @@ def inventory(features: Path, heads: Path) -> Inventory:
     unreadable: list[tuple[str, str]] = []
     for folder in sorted(finished(features)):
         try:
-            sets.append(_listed(folder))
+            listed = _listed(folder)
         except UserError as error:
-            unreadable.append((str(folder), error.what))
+            unreadable.append((str(folder), _what(error)))
+            continue
+        try:
+            sets.append(_with_account(listed, account_of(ledger_path(folder))))
+        except UserError as error:
+            sets.append(listed)
+            unreadable.append((str(error.fields.get("path", ledger_path(folder))), _what(error)))
     for path in sorted(heads.glob("*.safetensors")):
         try:
             found.append(_head(path))
         except UserError as error:
-            unreadable.append((str(path), error.what))
+            unreadable.append((str(path), _what(error)))
+    unreadable = list(dict.fromkeys(unreadable))
     return Inventory(sets=tuple(sets), heads=tuple(found), unreadable=tuple(unreadable))
 
 
 def _listed(folder: Path) -> ListedSet:
     features = FeatureSet(folder)
-    facts, account = facts_of(features), account_of(ledger_path(folder))
-    delta = default_delta(facts.n)
+    facts = facts_of(features)
     return ListedSet(
         path=str(folder),
         name=folder.name,
@@ -84,11 +91,24 @@ def _listed(folder: Path) -> ListedSet:
         records=dict(features.splits),
         classes=facts.m,
         dim=facts.d,
+        trainings=None,
+        epsilon=None,
+        delta=default_delta(facts.n),
+        unprotected=None,
+    )
+
+
+def _with_account(listed: ListedSet, account: Account) -> ListedSet:
+    return replace(
+        listed,
         trainings=len(account.entries),
-        epsilon=account.epsilon(delta) if account.private else 0.0,
-        delta=delta,
+        epsilon=account.epsilon(listed.delta) if account.private else 0.0,
         unprotected=account.unprotected,
     )
+
+
+def _what(error: UserError) -> str:
+    return error.text(lambda name: name)[0]
 
 
 def _head(path: Path) -> ListedHead:

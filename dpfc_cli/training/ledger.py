@@ -11,7 +11,7 @@ import math
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Literal
 
@@ -22,8 +22,10 @@ from dpfc_cli.privacy.accounting import Claim, epsilon_for
 from dpfc_cli.privacy.poisson import Sampled
 from dpfc_cli.privacy.poisson import epsilon_for as poisson_epsilon
 
-State = Literal["charged", "written", "stopped"]
-_LATER = {"state": "TEXT NOT NULL DEFAULT 'charged'", "sha256": "TEXT"}
+State = Literal["charged", "written", "stopped", "unknown"]
+"""What became of a training. "unknown": its row was written before rows said so."""
+Mode = Literal["ro", "rw", "rwc"]
+_LATER = {"state": "TEXT NOT NULL DEFAULT 'unknown'", "sha256": "TEXT"}
 """Columns that the first ledgers did not have."""
 _SCHEMA = f"""
 CREATE TABLE IF NOT EXISTS trainings (
@@ -90,43 +92,62 @@ def ledger_path(feature_set: Path) -> Path:
 
 
 def charge(path: Path, entry: Entry) -> Receipt:
-    """Write a row durably, and read it back. Returns only when it is on disk. UserError where that fails."""
+    """Write a row durably. Returns only when it is on disk.
+
+    The row is compared with what was to be written before it is committed, and read again afterwards.
+
+    Raises:
+        UserError: the row cannot be written. Nothing is charged then, unless the message says that it may be.
+
+    """
     values = asdict(entry)
-    with _writing(path) as connection:
-        with connection:
-            columns, marks = ", ".join(values), ", ".join("?" * len(values))
-            cursor = connection.execute(f"INSERT INTO trainings ({columns}) VALUES ({marks})", tuple(values.values()))  # noqa: S608
-        number = cursor.lastrowid
+    columns, marks = ", ".join(values), ", ".join("?" * len(values))
+    with _opened(path, "rwc", "nothing is trained that is not charged") as connection:
+        with _transaction(connection):
+            connection.execute(_SCHEMA)
+            for name in set(_LATER) - _columns(connection):
+                connection.execute(f"ALTER TABLE trainings ADD COLUMN {name} {_LATER[name]}")
+            number = connection.execute(
+                f"INSERT INTO trainings ({columns}) VALUES ({marks})",  # noqa: S608
+                tuple(values.values()),
+            ).lastrowid
+            if dict(_rows(connection)).get(number or 0) != entry:
+                raise _strange(path, "does not keep the row that was written. Nothing was charged.")
         entries = dict(_rows(connection))
     if number is None or entries.get(number) != entry:
-        raise UserError(
-            f"The ledger '{path}' did not keep the row that was written, and nothing is trained that is not charged.",
-            "Restore it from a backup; do not delete it.",
-            code="damaged",
-            path=str(path),
-        )
+        raise _strange(path, "has another row than the one that was written. The training may be charged.")
     return Receipt(ledger=path, number=number, entry=entry, entries=tuple(entries.values()))
 
 
-def settle(receipt: Receipt, state: State, head: str | None = None, sha256: str | None = None) -> Receipt:
-    """Write down what became of a training that was charged: the receipt with the rows as they are then.
+def settle(receipt: Receipt, state: State, head: str | None = None, sha256: str | None = None) -> None:
+    """Write down what became of a training that was charged.
 
-    Raises UserError where the ledger cannot be written.
+    Args:
+        receipt: of the charge.
+        state: what became of it.
+        head: the name of the file that was really written.
+        sha256: of its bytes.
 
-    head: the name of the file that was really written. sha256: of its bytes.
+    Raises:
+        UserError: the ledger cannot be written, or no longer has the row of this training.
+
     """
-    with _writing(receipt.ledger) as connection, connection:
-        connection.execute(
-            "UPDATE trainings SET state = ?, head = ?, sha256 = ? WHERE id = ?",
-            (state, head or receipt.entry.head, sha256, receipt.number),
-        )
-        entries = dict(_rows(connection))
-    return replace(receipt, entry=entries[receipt.number], entries=tuple(entries.values()))
+    entry = receipt.entry
+    consequence = "what became of the training is not in it"
+    with _opened(receipt.ledger, "rw", consequence) as connection, _transaction(connection):
+        changed = connection.execute(
+            "UPDATE trainings SET state = ?, head = ?, sha256 = ? "
+            "WHERE id = ? AND at = ? AND head = ? AND releases = ? AND state = 'charged'",
+            (state, head or entry.head, sha256, receipt.number, entry.at, entry.head, entry.releases),
+        ).rowcount
+        if changed != 1:
+            raise _strange(receipt.ledger, "has no open row of this training any more.")
 
 
 def read(path: Path) -> list[Entry]:
     """All rows, oldest first; none when there is no ledger yet. UserError where the file is no ledger."""
-    if not path.exists():
+    # A first charge that was stopped before its commit leaves an empty file: a ledger without rows.
+    if not path.exists() or path.stat().st_size == 0:
         return []
     try:
         with closing(_connected(path, "ro")) as connection:
@@ -141,38 +162,53 @@ def read(path: Path) -> list[Entry]:
 
 
 @contextmanager
-def _writing(path: Path) -> Iterator[sqlite3.Connection]:
+def _opened(path: Path, mode: Mode, consequence: str) -> Iterator[sqlite3.Connection]:
+    """A connection for writing. consequence: what it means if that fails, for the message."""
     try:
-        with closing(_connected(path, "rwc")) as connection:
+        with closing(_connected(path, mode)) as connection:
             # EXTRA also syncs the folder after the journal is removed: the row survives a power cut.
             connection.execute("PRAGMA synchronous = EXTRA")
-            with connection:
-                connection.execute(_SCHEMA)
-                for name in set(_LATER) - _columns(connection):
-                    connection.execute(f"ALTER TABLE trainings ADD COLUMN {name} {_LATER[name]}")
             yield connection
     except sqlite3.Error as error:
         raise UserError(
-            f"The ledger '{path}' cannot be written ({error}), and nothing is trained that is not charged.",
+            f"The ledger '{path}' cannot be written ({error}), and {consequence}.",
             _remedy(error),
             code=_code(error, "unwritable"),
             path=str(path),
         ) from error
 
 
+@contextmanager
+def _transaction(connection: sqlite3.Connection) -> Iterator[None]:
+    """All of it or nothing. It locks the ledger at once, so no other process changes it in between."""
+    connection.execute("BEGIN IMMEDIATE")
+    with connection:
+        yield
+
+
+def _strange(path: Path, what: str) -> UserError:
+    return UserError(
+        f"The ledger '{path}' {what}",
+        "Do not delete it. Compare it with a backup.",
+        code="damaged",
+        path=str(path),
+    )
+
+
 def _rows(connection: sqlite3.Connection) -> Iterator[tuple[int, Entry]]:
     known = _columns(connection)
     names = [each.name for each in fields(Entry) if each.name not in _LATER or each.name in known]
     for number, *values in connection.execute(f"SELECT id, {', '.join(names)} FROM trainings ORDER BY id"):  # noqa: S608
-        yield number, Entry(**dict(zip(names, values, strict=True)))
+        yield number, Entry(**{"state": "unknown", **dict(zip(names, values, strict=True))})
 
 
 def _columns(connection: sqlite3.Connection) -> set[str]:
     return {row[1] for row in connection.execute("PRAGMA table_info(trainings)")}
 
 
-def _connected(path: Path, mode: Literal["ro", "rwc"]) -> sqlite3.Connection:
-    return sqlite3.connect(f"{path.absolute().as_uri()}?mode={mode}", uri=True, timeout=30)
+def _connected(path: Path, mode: Mode) -> sqlite3.Connection:
+    # Transactions are begun by `_transaction` alone.
+    return sqlite3.connect(f"{path.absolute().as_uri()}?mode={mode}", uri=True, timeout=30, isolation_level=None)
 
 
 def _kind(error: sqlite3.Error) -> int:

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from numbers import Real
 from pathlib import Path
 from typing import Any, get_args
 
@@ -87,6 +88,19 @@ def requested(
 
     others: the other fields of `Request`.
     """
+    for name, value in {"features": features, **_sets(others)}.items():
+        if not isinstance(value, FeatureSet):
+            raise UserError(
+                f"{parameter(name)} is a {type(value).__name__}, not a feature set.",
+                "Open it with open_features.",
+                parameter=name,
+            )
+    epsilon, delta = _number("epsilon", epsilon), _number("delta", delta)
+    noise_multiplier = _number("noise_multiplier", noise_multiplier)
+    if (memory := others.get("memory")) is not None:
+        others["memory"] = _number("memory", memory)
+    if seed is not None and type(seed) is not int:
+        raise UserError(f"{parameter('seed')} must be a whole number, not {seed!r}.", "Give one.", parameter="seed")
     if sum((epsilon is not None, noise_multiplier is not None, non_private)) != 1:
         raise UserError(
             f"State the privacy once: as {parameter('epsilon')}, as {parameter('noise_multiplier')} or as "
@@ -122,6 +136,21 @@ def requested(
         options=options,
         **others,
     )
+
+
+def _sets(others: Mapping[str, Any]) -> dict[str, Any]:
+    """Further feature sets among the fields of a request."""
+    named = {name: others.get(name) for name in ("public_features", "tune_on")}
+    return {name: value for name, value in named.items() if value is not None}
+
+
+def _number(name: str, value: Any) -> float | None:
+    """The value as a plain float, because that is what a ledger keeps. UserError for what is no number."""
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise UserError(f"{parameter(name)} must be a number, not {value!r}.", "Give a number.", parameter=name)
+    return float(value)
 
 
 def facts_of(features: FeatureSet, adjacency: Adjacency = "zero-out") -> Facts:

@@ -1,6 +1,6 @@
 """The training itself: records are summed, noised and released, and the head is written."""
 
-from contextlib import suppress
+import hashlib
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -12,9 +12,11 @@ from dpfc_cli.privacy import curator
 from dpfc_cli.privacy.noise import SeededBits, SystemBits
 from dpfc_cli.privacy.oracle import Oracle, Progress
 from dpfc_cli.training import ledger
-from dpfc_cli.training.account import Account
-from dpfc_cli.training.card import card_of
+from dpfc_cli.training.account import Account, account_of
+from dpfc_cli.training.card import card_of, entry_of
 from dpfc_cli.training.charge import Charged
+from dpfc_cli.training.check import Checked
+from dpfc_cli.training.ledger import Receipt
 from dpfc_cli.training.observer import Observer
 
 
@@ -38,34 +40,67 @@ def run(charged: Charged, observer: Observer) -> Trained:
 
     Raises:
         UserError: the head could not be written anywhere.
-        KeyboardInterrupt, Exception: whatever stopped the training; its row says `stopped`.
-        RuntimeError: this charge was used before.
+        KeyboardInterrupt, Exception: whatever stopped the training. The row then says `stopped`, or `written` if there
+            is a head; a note of the exception says the same.
+        RuntimeError: this charge was used before, or for another training.
 
     """
-    if not charged.unused.acquire(blocking=False):
-        raise RuntimeError("one charge pays for one training, and this one was run already")
-    checked = charged.checked
-    calibrated = checked.calibrated
+    checked, receipt = charged.checked, charged.receipt
+    calibrated, features = checked.calibrated, checked.features
+    if entry_of(calibrated, features, checked.path.name, receipt.entry.at) != receipt.entry:
+        raise RuntimeError("the charge was for another training")
+    oracle = _oracle_of(charged, lambda done, total: observer.progress("Training", done, total))
+    digest = None
     try:
-        oracle = _oracle_of(charged, lambda done, total: observer.progress("Training", done, total))
         solution = calibrated.method.solve(oracle, calibrated.facts, calibrated.options)
-        card = card_of(calibrated, checked.features, charged.receipt.entry.at, solution)
+        card = card_of(calibrated, features, receipt.entry.at, solution)
         head = Head(chain=solution.chain, weight=solution.weight, bias=solution.bias, card=card)
-        path = heads.save(head, checked.path, charged.temporary)
-    except BaseException:
-        # The row stays charged in any case; that it was stopped is worth knowing, and no reason for another error.
-        with suppress(UserError):
-            ledger.settle(charged.receipt, "stopped")
+        data = heads.encoded(head)
+        digest = hashlib.sha256(data).hexdigest()
+        path = heads.save(data, checked.path, charged.temporary)
+        unsettled = _settled(receipt, path, digest)
+        spent = _account(checked, receipt)
+    except BaseException as stop:
+        found = checked.path if digest and _holds(checked.path, digest) else None
+        _settled(receipt, found, digest)
+        stop.add_note(
+            f"The training was charged to '{receipt.ledger}' and stays charged. "
+            + (f"The head was written: '{found}'." if found else "No head was written.")
+        )
         raise
     finally:
         charged.temporary.unlink(missing_ok=True)
-    digest, receipt = sha256_of(path), charged.receipt
-    try:
-        receipt = ledger.settle(receipt, "written", path.name, digest)
-    except UserError as error:
-        observer.warn(f"The head is written, but the ledger's row does not say so. {error.what}")
-    spent = checked.account.after(receipt)
+    if unsettled is not None:
+        observer.warn(f"The head is written to '{path}', but the ledger's row does not say so. {unsettled.what}")
     return Trained(charged=charged, head=replace(head, path=path), path=path, sha256=digest, spent=spent)
+
+
+def _settled(receipt: Receipt, path: Path | None, digest: str | None) -> UserError | None:
+    """Write into the ledger what became of a training. A failure is returned: the row stays charged in any case."""
+    try:
+        if path is None:
+            ledger.settle(receipt, "stopped")
+        else:
+            ledger.settle(receipt, "written", path.name, digest)
+    except UserError as error:
+        return error
+    return None
+
+
+def _holds(path: Path, digest: str) -> bool:
+    """Whether there is a file with these bytes."""
+    try:
+        return sha256_of(path) == digest
+    except OSError:
+        return False
+
+
+def _account(checked: Checked, receipt: Receipt) -> Account:
+    """What is spent now. Other trainings on these records may have ended meanwhile, so the ledgers are read again."""
+    try:
+        return account_of(receipt.ledger)
+    except UserError:
+        return replace(checked.account, own=receipt.entries)
 
 
 def _oracle_of(charged: Charged, progress: Progress) -> Oracle:

@@ -15,9 +15,9 @@ from dpfc_cli.training.account import Account
 from dpfc_cli.training.calibrate import calibrate
 from dpfc_cli.training.card import entry_of
 from dpfc_cli.training.charge import charge
-from dpfc_cli.training.check import Checked, check
+from dpfc_cli.training.check import Checked, check, rehearse
 from dpfc_cli.training.observer import Observer
-from dpfc_cli.training.request import Request, requested
+from dpfc_cli.training.request import SPLIT, Request, requested
 from dpfc_cli.training.run import Trained, run
 from dpfc_cli.training.warn import warnings_of
 
@@ -61,6 +61,9 @@ def plan(request: Request, observer: Observer) -> Checked:
     if trials is not None:
         stage = f"Tuning on {trials.known.name}"
         tuned = tuning.tune(calibrated, trials, lambda done, n: observer.progress(stage, done, n))
+        rehearse(tuned, private)
+        # Tuning may take hours, and the features may have changed meanwhile.
+        private.verify(SPLIT)
         checked = replace(checked, calibrated=tuned)
     return checked
 
@@ -73,19 +76,16 @@ def finish(checked: Checked, observer: Observer) -> Trained:
         KeyboardInterrupt: it was stopped. A note of the exception says whether it was charged.
 
     """
-    charged = None
+    note = "Nothing was charged, and no head was written."
     try:
         if not observer.confirm(charge_of(checked)):
             raise UserError("Nothing was charged.", "No head was made.", code="declined")
+        note = "It was stopped during the charge: 'dpfc budget' says whether it is charged. No head was written."
         charged = charge(checked)
-        return run(charged, observer)
     except KeyboardInterrupt as stop:
-        stop.add_note(
-            "Nothing was charged, and no head was written."
-            if charged is None
-            else f"The training was charged to '{charged.receipt.ledger}' and stays charged. No head was written."
-        )
+        stop.add_note(note)
         raise
+    return run(charged, observer)
 
 
 def charge_of(checked: Checked) -> str:

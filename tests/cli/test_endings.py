@@ -36,7 +36,7 @@ def test_a_full_disk_is_named_as_such_whatever_was_to_be_said(arguments: tuple[s
 
 @full
 def test_an_output_longer_than_any_buffer_is_no_defect_on_a_full_disk() -> None:
-    program = f"from dpfc_cli.cli import budget; budget.print = lambda text: print('x' * 100_000); {MAIN}"
+    program = f"from dpfc_cli.cli import display; display.print = lambda text: print('x' * 100_000); {MAIN}"
     assert "could not be written" in ended(*SIGMA, "--json", program=program, out="/dev/full").stderr
 
 
@@ -61,7 +61,7 @@ def test_a_reader_that_is_late_is_waited_for() -> None:
     """Both ends of a pipe share one file description: either may have made it non-blocking."""
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
-    program = f"from dpfc_cli.cli import budget; budget.print = lambda text: print('x' * 300_000); {MAIN}"
+    program = f"from dpfc_cli.cli import display; display.print = lambda text: print('x' * 300_000); {MAIN}"
     line = [sys.executable, "-c", program, *SIGMA, "--json"]
     with subprocess.Popen(line, stdout=writer, stderr=subprocess.PIPE, text=True) as process:
         os.close(writer)

@@ -12,7 +12,7 @@ import pytest
 
 from dpfc_cli.errors import UserError
 from dpfc_cli.heads import metrics
-from dpfc_cli.heads.head import Head, newest, reserve, save
+from dpfc_cli.heads.head import Head, encoded, newest, reserve, save
 from dpfc_cli.heads.metrics import score, wilson
 from dpfc_cli.privacy.chain import Centre, Clip, Linear, from_json, to_json
 from tests.support import stream_of
@@ -25,7 +25,7 @@ CARD = {
 
 
 def saved(path: Path) -> Path:
-    return save(head(), path, reserve(path))
+    return save(encoded(head()), path, reserve(path))
 
 
 def head(m: int = 3, d: int = 2) -> Head:
@@ -58,7 +58,7 @@ def test_a_chain_survives_its_card_and_unknown_steps_are_refused() -> None:
 def test_a_chains_arrays_travel_with_the_head(tmp_path: Path) -> None:
     chain = (Clip(1e-30), Centre(np.array([0.25, -1.0])), Linear(np.array([[1.0, 2.0], [0.0, 3.0]])), Clip(0.5))
     made = replace(head(), chain=chain)
-    save(made, tmp_path / "a.safetensors", reserve(tmp_path / "a.safetensors"))
+    save(encoded(made), tmp_path / "a.safetensors", reserve(tmp_path / "a.safetensors"))
     again = Head.load(tmp_path / "a.safetensors")
     assert [type(step) for step in again.chain] == [Clip, Centre, Linear, Clip]
     x = np.random.default_rng(1).normal(size=(5, 2)).astype(np.float32)
@@ -98,7 +98,7 @@ def test_a_head_whose_card_cannot_be_stated_is_refused(tmp_path: Path, missing: 
     made = head()
     card = {name: value for name, value in made.card.items() if name != missing}
     path = tmp_path / "a.safetensors"
-    save(replace(made, card=card), path, reserve(path))
+    save(encoded(replace(made, card=card)), path, reserve(path))
     with pytest.raises(UserError, match="its card is not complete"):
         Head.load(path)
 

@@ -4,21 +4,26 @@ import ast
 import json
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
 import dpfc_cli
+from dpfc_cli import files
 from dpfc_cli.errors import UserError
 from dpfc_cli.features.importing import import_features
+from dpfc_cli.features.manifest import Manifest
 from dpfc_cli.features.reader import FeatureSet
+from dpfc_cli.files import sha256_of
 from dpfc_cli.heads.head import Head
 from dpfc_cli.methods import METHODS, dp_fc
 from dpfc_cli.methods.method import Method, Solution
 from dpfc_cli.privacy import curator as curator_module
+from dpfc_cli.privacy.accounting import epsilon_for, mu_for
 from dpfc_cli.privacy.chain import Clip
-from dpfc_cli.privacy.curator import Curator
+from dpfc_cli.privacy.curator import Curator, NonPrivate
 from dpfc_cli.privacy.facts import Facts
 from dpfc_cli.privacy.noise import SeededBits
 from dpfc_cli.privacy.oracle import Mechanism, Oracle, PlanError
@@ -27,11 +32,11 @@ from dpfc_cli.training import ledger
 from dpfc_cli.training.calibrate import Calibrated, calibrate
 from dpfc_cli.training.charge import Charged, charge
 from dpfc_cli.training.check import Checked, check, rehearse
-from dpfc_cli.training.observer import Observer
+from dpfc_cli.training.observer import Observer, TrainingWarning
 from dpfc_cli.training.request import Privacy, Request, facts_of
 from dpfc_cli.training.run import run
 from dpfc_cli.training.train import finish, plan, train
-from tests.support import blobs
+from tests.support import blobs, set_with
 
 PACKAGE = Path(dpfc_cli.__file__).parent
 
@@ -88,6 +93,7 @@ def test_each_value_is_made_by_its_own_step_alone() -> None:
 
 def test_curators_are_made_of_charged_records_or_of_records_that_are_said_to_be_unprotected() -> None:
     assert callers("Curator") == {"training/run.py", "training/tuning.py", "trust/audit.py"}
+    assert callers("NonPrivate") == {"training/run.py"}
     assert callers("Unprotected") == {"training/tuning.py", "trust/audit.py"}
 
 
@@ -109,7 +115,7 @@ def test_up_to_the_charge_no_record_is_read_into_a_sum_and_nothing_is_written(
     before = sorted(p for p in features.folder.parent.rglob("*"))
     ready = checked(features)
     assert entries(features) == []
-    assert sorted(p for p in features.folder.parent.rglob("*") if p.name != "heads") == before
+    assert sorted(p for p in features.folder.parent.rglob("*")) == before
     assert ready.account.entries == []
 
 
@@ -123,14 +129,29 @@ def test_a_charge_that_fails_leaves_nothing(features: FeatureSet) -> None:
     assert list(ready.path.parent.iterdir()) == []
 
 
-def test_one_charge_pays_for_one_training(features: FeatureSet) -> None:
-    """A second run would release the same sums with other noise, and nobody would have paid for them."""
+def test_one_charge_pays_for_one_curator(features: FeatureSet) -> None:
+    """A second one would release the same sums with other noise, and nobody would have paid for them."""
     charged = charge(checked(features))
     made = run(charged, Observer())
+    mechanism = charged.checked.calibrated.mechanism
+    assert mechanism is not None
     for again in (charged, replace(charged)):
-        with pytest.raises(RuntimeError, match="was run already"):
+        with pytest.raises(RuntimeError, match="was used already"):
             run(again, Observer())
+        with pytest.raises(RuntimeError, match="was used already"):
+            Curator(mechanism, again, SeededBits(0))
+        with pytest.raises(RuntimeError, match="was used already"):
+            NonPrivate(mechanism.facts, again)
     assert [(row.state, row.sha256) for row in entries(features)] == [("written", made.sha256)]
+
+
+def test_a_charge_pays_for_no_other_training(features: FeatureSet) -> None:
+    charged = charge(checked(features))
+    louder = checked(features, privacy=Privacy(epsilon=90.0))
+    with pytest.raises(RuntimeError, match="for another training"):
+        run(replace(charged, checked=louder), Observer())
+    with pytest.raises(TypeError, match="takes Records"):
+        NonPrivate(facts_of(features), SimpleNamespace(opened=lambda: features.stream("train")))  # type: ignore[arg-type]
 
 
 # What becomes of a training is in its row
@@ -208,9 +229,91 @@ def test_a_ledger_of_the_first_version_is_read_and_goes_on(features: FeatureSet)
         for column in ("state", "sha256"):
             connection.execute(f"ALTER TABLE trainings DROP COLUMN {column}")
     (old,) = ledger.read(path)
-    assert (old.state, old.sha256) == ("charged", None)
+    assert (old.state, old.sha256) == ("unknown", None)
     finish(checked(features), Observer())
-    assert [row.state for row in ledger.read(path)] == ["charged", "written"]
+    assert [row.state for row in ledger.read(path)] == ["unknown", "written"]
+
+
+@pytest.mark.parametrize("moment", ["sync", "settle"])
+def test_a_head_that_is_there_is_told_however_late_the_training_was_stopped(
+    features: FeatureSet, moment: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stopped(*given: object) -> None:
+        raise KeyboardInterrupt
+
+    ready = checked(features)
+    charged = charge(ready)
+    with monkeypatch.context() as patch:
+        if moment == "sync":
+            patch.setattr(files, "sync", stopped)
+        else:
+            real = ledger.settle
+            calls: list[str] = []
+            patch.setattr(
+                ledger, "settle", lambda *a: (calls.append("x"), stopped() if len(calls) == 1 else real(*a))[1]
+            )
+        with pytest.raises(KeyboardInterrupt) as end:
+            run(charged, Observer())
+    assert f"The head was written: '{ready.path}'" in end.value.__notes__[0]
+    (row,) = entries(features)
+    assert (row.state, row.head, row.sha256) == ("written", ready.path.name, sha256_of(ready.path))
+
+
+def test_a_training_that_is_stopped_during_the_charge_says_that_it_may_be_charged(
+    features: FeatureSet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stopped(connection: object) -> object:
+        raise KeyboardInterrupt
+
+    ready, real = checked(features), ledger._rows
+    seen: list[int] = []
+    # The row is read back before the commit and after it.
+    monkeypatch.setattr(ledger, "_rows", lambda c: (seen.append(1), stopped(c) if len(seen) == 2 else real(c))[1])
+    with pytest.raises(KeyboardInterrupt) as end:
+        finish(ready, Observer())
+    monkeypatch.setattr(ledger, "_rows", real)
+    assert "'dpfc budget' says whether it is charged" in end.value.__notes__[0]
+    assert [row.state for row in entries(features)] == ["charged"]
+
+
+def test_a_row_that_the_ledger_does_not_keep_is_not_charged(
+    features: FeatureSet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ready, real = checked(features), ledger._rows
+    monkeypatch.setattr(ledger, "_rows", lambda c: ((n, replace(row, epsilon=9.0)) for n, row in real(c)))
+    with pytest.raises(UserError, match="Nothing was charged") as refused:
+        charge(ready)
+    monkeypatch.setattr(ledger, "_rows", real)
+    assert refused.value.code == "damaged"
+    assert entries(features) == []
+
+
+def test_a_ledger_that_went_or_was_exchanged_meanwhile_is_left_alone(features: FeatureSet) -> None:
+    path = ledger.ledger_path(features.folder)
+    charged = charge(checked(features))
+    path.unlink()
+    with pytest.warns(TrainingWarning, match=r"The head is written to .*, but the ledger's row does not say so"):
+        made = run(charged, Observer())
+    assert made.path.exists()
+    assert not path.exists()
+    other = charge(checked(features, privacy=Privacy(epsilon=7.0)))
+    charged = charge(checked(features))
+    path.unlink()
+    ledger.charge(path, other.receipt.entry)
+    ledger.charge(path, other.receipt.entry)
+    with pytest.warns(TrainingWarning, match="no open row of this training"):
+        run(charged, Observer())
+    assert [(row.epsilon, row.state) for row in entries(features)] == [(7.0, "charged")] * 2
+
+
+def test_what_is_spent_counts_trainings_that_ended_meanwhile(features: FeatureSet, tmp_path: Path) -> None:
+    """On another set of the same records."""
+    again = import_features(tmp_path / "raw.npz", tmp_path / "again", classes=("a", "b", "c"), shards=2).features
+    ready = checked(features)
+    finish(checked(again), Observer())
+    made = finish(ready, Observer())
+    assert made.spent.private == 2
+    assert made.spent.epsilon(1e-5) == pytest.approx(epsilon_for(mu_for(2.0, 1e-5) * 2**0.5, 1e-5), rel=1e-6)
 
 
 # A method that does not follow its plan
@@ -254,12 +357,53 @@ def test_a_method_that_does_not_follow_its_plan_is_found_out_before_the_charge(
     assert entries(features) == []
 
 
+def set_of(facts: Facts) -> FeatureSet:
+    names = tuple(map(str, range(facts.m)))
+    return set_with(
+        Manifest(
+            classes=names,
+            dim=facts.d,
+            dtype="float32",
+            labels_per_record=facts.k,
+            origin="asserted",
+            splits={},
+            backbone={"name": "x"},
+            source={"identity": {}},
+        )
+    )
+
+
 @pytest.mark.parametrize("method", METHODS)
 def test_every_method_passes_its_rehearsal(method: str) -> None:
     given = {"steps": 3} if "steps" in METHODS[method].declared else {}
     for facts in (Facts(n=1000, m=40, d=300), Facts(n=50, m=2, d=2, k=2, adjacency="replace-one")):
-        rehearse(calibrate(METHODS[method], facts, given, Privacy(epsilon=1.0)))
-    rehearse(calibrate(METHODS[method], facts, {}, Privacy()))
+        rehearse(calibrate(METHODS[method], facts, given, Privacy(epsilon=1.0)), set_of(facts))
+        rehearse(calibrate(METHODS[method], facts, {}, Privacy()), set_of(facts))
+
+
+def single_precision(oracle: Oracle, facts: Facts, options: dp_fc.Options) -> Solution:
+    """Asks with a θ that no proof covers."""
+
+    class Single:
+        def release(self, query: Query) -> np.ndarray:
+            if isinstance(query, Gradient):
+                query = replace(query, theta=query.theta.astype(np.float32))
+            return oracle.release(query)
+
+    return dp_fc.solve(Single(), facts, options)
+
+
+def test_a_query_that_no_proof_covers_is_found_out_before_the_charge(features: FeatureSet) -> None:
+    calibrated = calibrate(other_method(single_precision), facts_of(features), {"steps": 3}, Privacy(epsilon=1.0))
+    with pytest.raises(ValueError, match="finite float64 array"):
+        check(request(features), calibrated, Observer())
+    assert entries(features) == []
+
+
+def test_a_calibration_for_other_records_is_refused(features: FeatureSet) -> None:
+    other = calibrate(METHODS["dp-fc"], replace(facts_of(features), n=60), {"steps": 3}, Privacy(epsilon=1.0))
+    with pytest.raises(ValueError, match="calibrated for other records"):
+        check(request(features), other, Observer())
 
 
 def test_the_curator_refuses_a_query_of_another_form_than_planned(features: FeatureSet) -> None:
@@ -327,8 +471,38 @@ def test_wrong_parameters_say_which(features: FeatureSet) -> None:
         ({"epsilon": 1.0, "method": "dp-sl"}, "unknown-name", "Did you mean 'dp-ls'"),
         ({"epsilon": 1.0, "learning_rate": "fast"}, "bad-value", "learning_rate must be a number"),
         ({"epsilon": 1.0, "ridge": 1.0}, "conflict", "ridge is no option of dp-whitened"),
+        ({"epsilon": "2"}, "bad-value", "epsilon must be a number, not '2'"),
+        ({"epsilon": True}, "bad-value", "epsilon must be a number, not True"),
+        ({"epsilon": 1.0, "delta": "1e-5"}, "bad-value", "delta must be a number"),
+        ({"epsilon": 1.0, "memory": "8GB"}, "bad-value", "memory must be a number"),
+        ({"epsilon": 1.0, "seed": "abc"}, "bad-value", "seed must be a whole number"),
+        ({"epsilon": 1.0, "steps": 2.5}, "bad-value", "steps must be a whole number"),
+        ({"epsilon": 1.0, "budget_split": 0.5}, "bad-value", "budget_split 0.5 is not 3 positive fractions"),
+        ({"epsilon": 1.0, "public_features": "x"}, "bad-value", "public_features is a str, not a feature set"),
     ):
         with pytest.raises(UserError, match=said) as refused:
             train(features, **given)
         assert refused.value.code == code
     assert entries(features) == []
+
+
+def test_numbers_of_numpy_are_numbers_in_ledger_and_card(features: FeatureSet, tmp_path: Path) -> None:
+    made = train(
+        features,
+        epsilon=np.int64(8),  # type: ignore[arg-type]
+        delta=np.float32(1e-5),  # type: ignore[arg-type]
+        method="dp-ls",
+        budget_split=np.array([0.2, 0.2, 0.6]),
+        negative_weight=np.float32(0.5),
+        out=tmp_path / "a.safetensors",
+    )
+    (row,) = entries(features)
+    assert (row.epsilon, row.delta) == (8.0, float(np.float32(1e-5)))
+    assert {type(row.epsilon), type(row.delta)} == {float}
+    assert made.head.card["options"]["budget_split"] == (0.2, 0.2, 0.6)
+    assert json.loads(json.dumps(dict(made.head.card)))["options"]["negative_weight"] == 0.5
+
+
+def test_a_string_is_no_feature_set() -> None:
+    with pytest.raises(UserError, match="features is a str, not a feature set"):
+        train("digits", epsilon=1.0)  # type: ignore[arg-type]
