@@ -56,8 +56,8 @@ def set_folder(given: str | Path, accepted: Callable[[Path], bool] = lambda fold
 
 
 def placed(name: str | Path) -> Path:
-    """The folder of that name. A bare word lies in the features folder. A text with a slash, and a `Path`, is a path."""
-    return Path(name) if isinstance(name, Path) or "/" in name else features_folder() / name
+    """The folder of that name. A bare word lies in the features folder; what has a slash is a path, such as './mine'."""
+    return Path(name) if "/" in str(name) else features_folder() / name
 
 
 def new_folder(name: str | Path) -> Path:

@@ -22,7 +22,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def make(folder: str, made_at: int) -> Path:
     """A feature set. made_at: the date of its manifest, in seconds."""
-    import_features("source.npz", folder, classes=("a", "b"))
+    import_features("source.npz", f"./{folder}", classes=("a", "b"))
     os.utime(Path(folder, MANIFEST), (made_at, made_at))
     return Path(folder)
 
@@ -42,6 +42,7 @@ def test_a_path_comes_before_a_name() -> None:
     Path("sets/other").mkdir()
     Path("other").mkdir()
     (Path("sets") / "other" / MANIFEST).symlink_to(Path("sets/mine").resolve() / MANIFEST)
+    assert open_features("./mine").folder == here
     # A folder that holds no set is none.
     assert open_features("other").folder == Path("sets/other")
 
