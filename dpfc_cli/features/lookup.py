@@ -56,7 +56,7 @@ def set_folder(given: str | Path, accepted: Callable[[Path], bool] = lambda fold
 
 
 def placed(name: str | Path) -> Path:
-    """The folder of that name. A bare word lies in the features folder; what has a slash is a path, such as './mine'."""
+    """The folder of that name. A bare word lies in the features folder. With a slash it is a path, such as './mine'."""
     return Path(name) if "/" in str(name) else features_folder() / name
 
 
