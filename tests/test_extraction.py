@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from dpfc_cli import extraction
+from dpfc_cli import backbones, extraction
 from dpfc_cli.backbones import Backbone
 from dpfc_cli.errors import UserError
 from dpfc_cli.features.manifest import Manifest
@@ -36,14 +36,15 @@ class Means:
     def describe(self) -> dict[str, Any]:
         return {"name": self.name, "weights": None}
 
-    def submit(self, pixels: np.ndarray) -> np.ndarray:
+    def submit(self, pixels: np.ndarray) -> Any:
         if self.batches == self.stop_at:
             raise KeyboardInterrupt
         self.batches += 1
         return self(pixels)
 
     def __call__(self, pixels: np.ndarray) -> np.ndarray:
-        return pixels.mean(axis=(1, 2), dtype=np.float32)
+        means: np.ndarray = pixels.mean(axis=(1, 2), dtype=np.float32)
+        return means
 
 
 @pytest.fixture
@@ -96,7 +97,7 @@ def undisturbed(pictures: Path, tmp_path: Path) -> dict[str, bytes]:
     return files(tmp_path / "undisturbed")
 
 
-def test_features_and_labels_are_those_of_the_pictures_in_order(pictures, tmp_path):
+def test_features_and_labels_are_those_of_the_pictures_in_order(pictures: Path, tmp_path: Path) -> None:
     extracted(pictures, tmp_path / "set")
     train = open_images(f"imagefolder:{pictures}", geometry=SQUARE).splits["train"]
     found = FeatureSet(tmp_path / "set")
@@ -106,7 +107,9 @@ def test_features_and_labels_are_those_of_the_pictures_in_order(pictures, tmp_pa
     np.testing.assert_array_equal(y[:, 0], train.labels)
 
 
-def test_interrupted_again_and_again_it_ends_with_the_same_bytes(pictures, tmp_path, undisturbed):
+def test_interrupted_again_and_again_it_ends_with_the_same_bytes(
+    pictures: Path, tmp_path: Path, undisturbed: dict[str, bytes]
+) -> None:
     out = tmp_path / "set"
     interruptions = 0
     for _ in range(12):
@@ -139,7 +142,9 @@ extracted(Path(sys.argv[1]), Path(sys.argv[2]))
 """
 
 
-def test_killed_while_a_shard_is_closed_it_goes_on_to_the_same_bytes(pictures, tmp_path, undisturbed):
+def test_killed_while_a_shard_is_closed_it_goes_on_to_the_same_bytes(
+    pictures: Path, tmp_path: Path, undisturbed: dict[str, bytes]
+) -> None:
     out = tmp_path / "set"
     for kill_at in (1, 3, 2):
         command = [sys.executable, "-c", KILLED, str(pictures), str(out), str(kill_at)]
@@ -150,14 +155,16 @@ def test_killed_while_a_shard_is_closed_it_goes_on_to_the_same_bytes(pictures, t
 
 
 @pytest.mark.parametrize("parts", [2, 3])
-def test_shared_by_several_it_ends_with_the_same_bytes(pictures, tmp_path, undisturbed, parts):
+def test_shared_by_several_it_ends_with_the_same_bytes(
+    pictures: Path, tmp_path: Path, undisturbed: dict[str, bytes], parts: int
+) -> None:
     out = tmp_path / "set"
     finished = [extracted(pictures, out, task=(i, parts)) for i in range(1, parts + 1)]
     assert finished[:-1] == [None] * (parts - 1)
     assert files(out) == undisturbed
 
 
-def test_at_the_same_time_too(pictures, tmp_path, undisturbed):
+def test_at_the_same_time_too(pictures: Path, tmp_path: Path, undisturbed: dict[str, bytes]) -> None:
     program = """
 import sys
 from pathlib import Path
@@ -171,7 +178,9 @@ extracted(Path(sys.argv[1]), Path(sys.argv[2]), task=(int(sys.argv[3]), 3))
     assert files(out) == undisturbed
 
 
-def test_a_broken_picture_is_named_or_kept_as_a_null_record(pictures, tmp_path, undisturbed):
+def test_a_broken_picture_is_named_or_kept_as_a_null_record(
+    pictures: Path, tmp_path: Path, undisturbed: dict[str, bytes]
+) -> None:
     broken = pictures / "train" / "c1" / "004.jpg"
     broken.write_bytes(broken.read_bytes()[:200])
     with pytest.raises(UserError, match=r"c1/004\.jpg.*do not publish"):
@@ -190,7 +199,7 @@ def test_a_broken_picture_is_named_or_kept_as_a_null_record(pictures, tmp_path, 
     np.testing.assert_array_equal(x["kept"][~null], x["undisturbed"][~null])
 
 
-def test_decoding_runs_ahead_while_the_device_computes(pictures, tmp_path):
+def test_decoding_runs_ahead_while_the_device_computes(pictures: Path, tmp_path: Path) -> None:
     """The next batch is decoded before the last one's features are asked for."""
     source = open_images(f"imagefolder:{pictures}", geometry=SQUARE)
     order: list[str] = []
@@ -219,7 +228,7 @@ def test_decoding_runs_ahead_while_the_device_computes(pictures, tmp_path):
     assert order[: order.index("submit")].count("decode") >= 2
 
 
-def test_the_fingerprint_names_the_recipe_and_not_the_records(pictures, tmp_path):
+def test_the_fingerprint_names_the_recipe_and_not_the_records(pictures: Path, tmp_path: Path) -> None:
     source = open_images(f"imagefolder:{pictures}", geometry=SQUARE)
 
     def fingerprint(source: ImageSet = source, geometry: Geometry = SQUARE, dtype: str = "float16") -> str:
@@ -248,10 +257,12 @@ def _jpeg() -> bytes:
     return file.getvalue()
 
 
-SCATTER = {"model": "scattering", "pool": "mean", "image_size": 8}
+SCATTER: dict[str, Any] = {"model": "scattering", "pool": "mean", "image_size": 8}
 
 
-def test_extract_makes_a_set_finds_it_again_and_goes_on(pictures, tmp_path, monkeypatch):
+def test_extract_makes_a_set_finds_it_again_and_goes_on(
+    pictures: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     stages: list[str] = []
     made = extraction.extract(
@@ -273,9 +284,9 @@ def test_extract_makes_a_set_finds_it_again_and_goes_on(pictures, tmp_path, monk
     assert files(second.folder) == files(made.folder)
 
 
-def test_interrupted_it_says_what_was_kept(pictures, tmp_path, monkeypatch):
+def test_interrupted_it_says_what_was_kept(pictures: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(extraction.backbones, "load", lambda *_, **__: Means(stop_at=4))
+    monkeypatch.setattr(backbones, "load", lambda *_, **__: Means(stop_at=4))
     with pytest.raises(KeyboardInterrupt) as stopped:
         extraction.extract("imagefolder:pictures", **SCATTER, shards=6, out="set")
     kept = len(list(Path("features/set.partial").glob("*.h5")))
@@ -308,8 +319,14 @@ def test_interrupted_it_says_what_was_kept(pictures, tmp_path, monkeypatch):
     ],
 )
 def test_what_makes_no_sense_is_refused_by_its_python_name_and_changes_nothing(
-    pictures, tmp_path, monkeypatch, source, options, code, parameter
-):
+    pictures: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    source: str,
+    options: dict[str, Any],
+    code: str,
+    parameter: str,
+) -> None:
     monkeypatch.chdir(tmp_path)
     before = sorted(tmp_path.rglob("*"))
     with pytest.raises(UserError) as caught:
@@ -319,7 +336,7 @@ def test_what_makes_no_sense_is_refused_by_its_python_name_and_changes_nothing(
     assert sorted(tmp_path.rglob("*")) == before
 
 
-def test_classes_are_a_number_names_or_a_file_of_names(tmp_path):
+def test_classes_are_a_number_names_or_a_file_of_names(tmp_path: Path) -> None:
     (tmp_path / "names.txt").write_text("flu\n\n cold \nrare\n")
     assert class_names(None) is None
     assert class_names(3) == ("0", "1", "2")
@@ -340,7 +357,7 @@ print(distributed(), flush=True)
 """
 
 
-def test_under_jax_distributed_each_process_has_its_part():
+def test_under_jax_distributed_each_process_has_its_part() -> None:
     # All processes must know the coordinator's port beforehand, so it cannot choose one itself. We hold a port until
     # they have ended: the system gives it to nobody else, and JAX's server may share it (SO_REUSEPORT). Our socket
     # doesn't listen, so every connection reaches the coordinator.
@@ -356,7 +373,7 @@ def test_under_jax_distributed_each_process_has_its_part():
         assert [process.communicate(timeout=60)[0] for process in running] == ["(1, 2)\n", "(2, 2)\n"]
 
 
-def test_by_itself_a_process_has_everything(monkeypatch):
+def test_by_itself_a_process_has_everything(monkeypatch: pytest.MonkeyPatch) -> None:
     assert extraction.distributed() is None
     monkeypatch.setenv("JAX_COORDINATOR_ADDRESS", "127.0.0.1:1")
     with pytest.raises(UserError, match="JAX_COORDINATOR_ADDRESS") as caught:

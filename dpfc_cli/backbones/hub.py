@@ -20,7 +20,7 @@ _KNOWN = (".safetensors", ".npz")
 _REPOSITORY = re.compile(r"hf:(?P<repository>[^/\s]+/[^/\s]+)(?:/(?P<file>\S+))?")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Located:
     """Weights on this machine.
 
@@ -91,7 +91,7 @@ def locate(weights: str, progress: Progress | None = None) -> Located:
     folder = path if path.is_dir() else path.parent
     files = _in_folder(path) if path.is_dir() else _files(path)
     config = folder / "config.json"
-    return Located(path.resolve().name, files, _json(config) if config.is_file() else {})
+    return Located(id=path.resolve().name, files=files, config=_json(config) if config.is_file() else {})
 
 
 def _in_folder(folder: Path) -> tuple[Path, ...]:
@@ -199,7 +199,7 @@ def _fetch(repository: str, file: str | None, progress: Progress | None) -> Loca
     if file.endswith(".index.json"):
         files = tuple(_path(_download(repository, beside + name, progress)) for name in _parts(path))
     config = _download(repository, f"{beside}config.json", progress, optional=True)
-    return Located(f"hf:{repository}/{file}", files, _json(config) if config else {})
+    return Located(id=f"hf:{repository}/{file}", files=files, config=_json(config) if config else {})
 
 
 def _path(path: Path | None) -> Path:

@@ -78,7 +78,7 @@ CIFAR100 = Layout(
 )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class ImageFile:
     """The contents of one file of images. images: (n, 32, 32, 3). labels: (n,)."""
 
@@ -200,7 +200,7 @@ def _image_file(data: bytes, layout: Layout, name: str, source: str) -> ImageFil
     if not isinstance(labels, list) or any(type(label) is not int or abs(label) >> 31 for label in labels):
         raise _damaged(source, f"does not hold a list of integers under '{layout.labels}'")
     planes = images.reshape(-1, CHANNELS, SIDE, SIDE)
-    held = ImageFile(planes.transpose(0, 2, 3, 1), np.array(labels, np.int64), entry_of(name, data))
+    held = ImageFile(images=planes.transpose(0, 2, 3, 1), labels=np.array(labels, np.int64), entry=entry_of(name, data))
     if len(held.images) != len(held.labels):
         raise _damaged(source, f"has {len(held.images)} images and {len(held.labels)} labels")
     return held

@@ -26,7 +26,7 @@ PIECE = 8
 """Pictures that a thread decodes at a time."""
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, kw_only=True)
 class Batch:
     """The pictures of one backbone call.
 
@@ -84,7 +84,7 @@ def _begun(
     pool: ThreadPoolExecutor, split: Split, start: int, stop: int, tolerant: bool
 ) -> tuple[Batch, list[Future[None]]]:
     n = stop - start
-    batch = Batch(start, np.zeros((n, *split.image_shape), np.uint8), np.zeros(n, bool))
+    batch = Batch(start=start, pixels=np.zeros((n, *split.image_shape), np.uint8), null=np.zeros(n, bool))
     pieces = [(at, min(at + PIECE, n)) for at in range(0, n, PIECE)]
     return batch, [pool.submit(_fill, split, batch, slice(*piece), tolerant) for piece in pieces]
 

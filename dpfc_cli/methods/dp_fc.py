@@ -90,7 +90,7 @@ def plan(facts: Facts, options: Planned) -> Plan:
         return optimum.plan(facts, options.loss)
     first, rest = options.budget_split
     chain = (Clip(OPEN),)
-    gradient = planned(Gradient(chain, OPEN, OPEN, OPEN, options.loss), facts, rest / options.steps)
+    gradient = planned(Gradient(chain, OPEN, clip=OPEN, constant=OPEN, loss=options.loss), facts, rest / options.steps)
     return Plan((planned(Gram(chain, OPEN), facts, first), *[gradient] * options.steps))
 
 
@@ -102,7 +102,7 @@ def solve(oracle: Oracle, facts: Facts, options: Options) -> Solution:
     precondition = damped_inverse(oracle.release(Gram(chain, bias)) / facts.n, options.damping)
     theta = start(facts, options.loss, bias)
     for _ in range(options.steps):
-        gradient = oracle.release(Gradient(chain, theta, options.gradient_clip, bias, options.loss))
+        gradient = oracle.release(Gradient(chain, theta, clip=options.gradient_clip, constant=bias, loss=options.loss))
         theta = theta - options.learning_rate * precondition @ gradient / facts.n
     return Solution(chain=chain, weight=theta[:-1], bias=bias * theta[-1])
 

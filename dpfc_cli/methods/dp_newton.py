@@ -80,7 +80,7 @@ def plan(facts: Facts, options: Planned) -> Plan:
         return optimum.plan(facts, "sigmoid")
     chain, (first, second) = (Clip(OPEN),), (share / options.steps for share in options.budget_split)
     hessians = [planned(Hessians(chain, OPEN, a, b, OPEN), facts, second * (b - a) / facts.m) for a, b in blocks(facts)]
-    step = [planned(Gradient(chain, OPEN, OPEN, OPEN), facts, first), *hessians]
+    step = [planned(Gradient(chain, OPEN, clip=OPEN, constant=OPEN), facts, first), *hessians]
     return Plan(tuple(step * options.steps), equal=2 * options.steps)
 
 
@@ -93,7 +93,7 @@ def solve(oracle: Oracle, facts: Facts, options: Options) -> Solution:
     longest = math.sqrt(facts.m * (1 + bias**2))
     theta = np.zeros((facts.d + 1, facts.m))
     for _ in range(options.steps):
-        gradient = oracle.release(Gradient(chain, theta, longest, bias)) / facts.n
+        gradient = oracle.release(Gradient(chain, theta, clip=longest, constant=bias)) / facts.n
         step = np.empty_like(theta)
         for start, stop in blocks(facts):
             hessians = oracle.release(Hessians(chain, theta, start, stop, bias))

@@ -39,7 +39,7 @@ better.
 """
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Optimiser:
     """The parts of a first-order method that differ.
 
@@ -76,9 +76,24 @@ def _optax(name: str, **fixed: float) -> Callable[[float], Any]:
 
 
 OPTIMISERS = (
-    Optimiser("dp-sgd", "stochastic gradient descent", _as_far(6000.0), _optax("sgd")),
-    Optimiser("dp-momentum", "gradient descent with momentum", _as_far(600.0), _optax("sgd", momentum=MOMENTUM)),
-    Optimiser("dp-adam", "Adam", lambda steps, clip: ADAM_RATE * 2 ** -math.log10(steps / 10), _optax("adam")),
+    Optimiser(
+        name="dp-sgd",
+        title="stochastic gradient descent",
+        rate=_as_far(6000.0),
+        make=_optax("sgd"),
+    ),
+    Optimiser(
+        name="dp-momentum",
+        title="gradient descent with momentum",
+        rate=_as_far(600.0),
+        make=_optax("sgd", momentum=MOMENTUM),
+    ),
+    Optimiser(
+        name="dp-adam",
+        title="Adam",
+        rate=lambda steps, clip: ADAM_RATE * 2 ** -math.log10(steps / 10),
+        make=_optax("adam"),
+    ),
 )
 
 
@@ -117,7 +132,7 @@ def plan(facts: Facts, options: Planned) -> Plan:
     """T gradients with equal shares."""
     if options.steps is None:
         return optimum.plan(facts, options.loss)
-    query = Gradient((Clip(OPEN),), OPEN, OPEN, OPEN, options.loss)
+    query = Gradient((Clip(OPEN),), OPEN, clip=OPEN, constant=OPEN, loss=options.loss)
     return Plan((planned(query, facts, 1 / options.steps, options.sampling_rate),) * options.steps)
 
 
@@ -141,7 +156,7 @@ def _solve(optimiser: Optimiser) -> Callable[[Oracle, Facts, Options], Solution]
         state = stepper.init(theta)
         mean, expected = np.zeros_like(theta), options.sampling_rate * facts.n
         for t in range(options.steps):
-            query = Gradient(chain, theta, options.gradient_clip, bias, options.loss)
+            query = Gradient(chain, theta, clip=options.gradient_clip, constant=bias, loss=options.loss)
             updates, state = stepper.update(oracle.release(query) / expected, state, theta)
             theta = theta + np.asarray(updates, np.float64)
             late = t - options.steps // 2

@@ -37,7 +37,7 @@ UNCLIPPED = 1e6
 def plan(facts: Facts, loss: Loss) -> Plan:
     """The releases of one step. The number of steps depends on the records, so the plan does not state it."""
     chain = (Clip(OPEN),)
-    gradient = planned(Gradient(chain, OPEN, OPEN, OPEN, loss), facts, 1.0)
+    gradient = planned(Gradient(chain, OPEN, clip=OPEN, constant=OPEN, loss=loss), facts, 1.0)
     if loss == "softmax":
         return Plan((planned(Gram(chain, OPEN), facts, 1.0), gradient))
     hessians = [planned(Hessians(chain, OPEN, start, stop, OPEN), facts, 1.0) for start, stop in blocks(facts)]
@@ -105,7 +105,7 @@ def _accelerated(oracle: Oracle, facts: Facts, chain: Chain, constant: float) ->
 
 
 def _gradient(oracle: Oracle, facts: Facts, chain: Chain, constant: float, theta: np.ndarray, loss: Loss) -> np.ndarray:
-    sums = oracle.release(Gradient(chain, theta, UNCLIPPED, constant, loss))
+    sums = oracle.release(Gradient(chain, theta, clip=UNCLIPPED, constant=constant, loss=loss))
     return np.asarray(sums / facts.n + _ridge(facts) @ theta)
 
 

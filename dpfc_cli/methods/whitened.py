@@ -38,7 +38,7 @@ diverge.
 """
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, kw_only=True)
 class Public:
     """What is known from public features of the same backbone, scaled to norm 1.
 
@@ -113,9 +113,8 @@ def plan(facts: Facts, options: Planned) -> Plan:
     """The mean, the Gram matrix and T gradients."""
     mean, gram, rest = options.budget_split
     centred = (NORMALISE, Centre(OPEN), Clip(OPEN))
-    gradient = planned(
-        Gradient((*centred, Linear(OPEN)), OPEN, OPEN, OPEN, "softmax", OPEN), facts, rest / options.steps
-    )
+    descent = Gradient((*centred, Linear(OPEN)), OPEN, clip=OPEN, constant=OPEN, loss="softmax", radius=OPEN)
+    gradient = planned(descent, facts, rest / options.steps)
     first = (planned(Mean((NORMALISE,)), facts, mean), planned(Gram(centred), facts, gram))
     return Plan((*first, *[gradient] * options.steps))
 
@@ -136,10 +135,10 @@ def solve(oracle: Oracle, facts: Facts, options: Options) -> Solution:
             Gradient(
                 (*chain, Linear(whiten)),
                 theta,
-                options.gradient_clip * radius,
-                options.bias_feature,
-                "softmax",
-                radius,
+                clip=options.gradient_clip * radius,
+                constant=options.bias_feature,
+                loss="softmax",
+                radius=radius,
             )
         )
         # The residuals of a record sum to zero over the classes. So their mean over the classes is noise alone.

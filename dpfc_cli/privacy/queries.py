@@ -25,7 +25,7 @@ This is post-processing, so it costs no privacy.
 
 import enum
 import math
-from dataclasses import dataclass, fields, replace
+from dataclasses import KW_ONLY, dataclass, fields, replace
 from typing import Any, ClassVar, Literal, Protocol, get_args
 
 import numpy as np
@@ -338,6 +338,7 @@ class Gradient:
 
     chain: Chain
     theta: np.ndarray
+    _: KW_ONLY
     clip: float
     constant: float = 1.0
     loss: Loss = "sigmoid"

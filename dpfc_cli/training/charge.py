@@ -18,8 +18,8 @@ from dpfc_cli.training.request import SPLIT
 class Charged(Records):
     """A training that was charged to its ledger. It is the only value that gives a curator private records.
 
-    receipt: the ledger's row. temporary: an empty file that keeps the head's place. unused: free until a curator is made:
-    one charge pays for one training, and two would draw two noises for it.
+    receipt: the ledger's row. temporary: an empty file that keeps the head's place. unused: free until the training is
+    run. One charge pays for one training, because a second one would release the same sums with other noise.
     """
 
     checked: Checked

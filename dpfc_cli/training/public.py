@@ -154,7 +154,7 @@ def moments(
     mean = first / used
     for z in passed(unit_chain(mean, float(mean @ mean)), n):
         second += z.T @ z
-    return Public(mean, second / used, origin)
+    return Public(mean=mean, covariance=second / used, origin=origin)
 
 
 def _recipe(manifest: Manifest) -> dict[str, Any]:

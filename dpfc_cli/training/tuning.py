@@ -53,7 +53,7 @@ Point = Mapping[str, float]
 Pieces = Callable[[], Iterator[tuple[np.ndarray, np.ndarray]]]
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, kw_only=True)
 class Draw:
     """One run's public records. train, test: rows of the set's splits. split: that of the test rows. table: for each
     label of the set that of the draw, −1 for none; its last place is that of label −1.
@@ -269,7 +269,13 @@ def drawn(known: FeatureSet, labels: Sequence[np.ndarray], facts: Facts, seed: i
             code="conflict",
             path=str(known.folder),
         )
-    return Draw(replace(facts, n=len(train), m=len(classes)), np.sort(train), split, np.sort(test), table)
+    return Draw(
+        facts=replace(facts, n=len(train), m=len(classes)),
+        train=np.sort(train),
+        split=split,
+        test=np.sort(test),
+        table=table,
+    )
 
 
 def quality(head: Head, test: BlockStream, k: int, rows: int) -> float:

@@ -2,7 +2,10 @@
 
 import hashlib
 import importlib
+from collections.abc import Iterator
+from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -10,7 +13,7 @@ import numpy as np
 import pytest
 
 from dpfc_cli import backbones
-from dpfc_cli.backbones import families
+from dpfc_cli.backbones import Geometry, Options, Progress, families
 from dpfc_cli.backbones.batched import Batched
 from dpfc_cli.backbones.tensors import digest
 from dpfc_cli.errors import UserError
@@ -40,22 +43,30 @@ class Histograms:
     recipes = ("paper", "square")
     precisions = ("float32", "float64")
 
-    def check(self, name, options):
+    def check(self, name: str, options: Options) -> None:
         if options.weights is not None:
             raise UserError(f"{name} has no weights.", "Leave them out.", code="conflict", parameter="weights")
 
-    def own_pool(self, name, image_shape):
+    def own_pool(self, name: str, image_shape: tuple[int, int, int]) -> str:
         return "max" if name == "histogram-l" else "mean"
 
-    def geometry(self, name, preprocess):
+    def geometry(self, name: str, preprocess: str) -> Geometry | None:
         return backbones.Geometry(resize=8, crop=8) if preprocess == "square" else None
 
-    def load(self, name, image_shape, options, *, prepared, progress):
+    def load(
+        self,
+        name: str,
+        image_shape: tuple[int, int, int],
+        options: Options,
+        *,
+        prepared: bool,
+        progress: Progress | None,
+    ) -> Histogram:
         return Histogram(name, image_shape, options.pool or self.own_pool(name, image_shape))
 
 
 @pytest.fixture
-def with_histograms(monkeypatch):
+def with_histograms(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
     """`dpfc_cli.backbones` as it is imported with one row more in the table, and nothing else changed."""
     monkeypatch.setattr(families, "FAMILIES", (*families.FAMILIES, Histograms()))
     yield importlib.reload(backbones)
@@ -63,7 +74,7 @@ def with_histograms(monkeypatch):
     importlib.reload(backbones)
 
 
-def test_a_family_that_is_added_to_the_table_is_known_everywhere(with_histograms: ModuleType):
+def test_a_family_that_is_added_to_the_table_is_known_everywhere(with_histograms: ModuleType) -> None:
     assert with_histograms.BACKBONES[:2] == ("scattering", "vit-ti16")
     assert with_histograms.BACKBONES[-3:] == ("siglip-so400m14", "histogram-s", "histogram-l")
     assert with_histograms.POOLINGS == ("none", "mean", "cls", "map", "max")
@@ -73,7 +84,7 @@ def test_a_family_that_is_added_to_the_table_is_known_everywhere(with_histograms
     assert with_histograms.own_pool("histogram-l", (8, 8, 3)) == "max"
 
 
-def test_a_family_that_is_added_to_the_table_is_loaded_and_checked(with_histograms: ModuleType):
+def test_a_family_that_is_added_to_the_table_is_loaded_and_checked(with_histograms: ModuleType) -> None:
     pixels = np.random.default_rng(0).integers(0, 256, (9, 8, 8, 3), dtype=np.uint8)
     mean = with_histograms.load("histogram-s", (8, 8, 3), preprocess="square", precision="float64")
     np.testing.assert_allclose(mean(pixels), pixels.mean((1, 2)), rtol=1e-5)
@@ -91,7 +102,7 @@ def test_a_family_that_is_added_to_the_table_is_loaded_and_checked(with_histogra
         assert caught.value.code == code
 
 
-def test_the_other_families_do_not_take_what_only_the_new_one_has(with_histograms: ModuleType):
+def test_the_other_families_do_not_take_what_only_the_new_one_has(with_histograms: ModuleType) -> None:
     for name in ("scattering", "vit-b16"):
         with_histograms.check(name)
         for options in ({"pool": "max"}, {"preprocess": "square"}, {"precision": "float64"}):
@@ -99,14 +110,14 @@ def test_the_other_families_do_not_take_what_only_the_new_one_has(with_histogram
                 with_histograms.check(name, **options)
 
 
-def test_no_two_families_have_a_model_of_one_name():
+def test_no_two_families_have_a_model_of_one_name() -> None:
     names = [name for family in families.FAMILIES for name in family.models]
     assert len(set(names)) == len(names) == len(backbones.BACKBONES)
     with pytest.raises(UserError, match="Unknown model 'histogram-s'"):
         backbones.check("histogram-s")
 
 
-REFUSED = [
+REFUSED: list[tuple[dict[str, Any], str, dict[str, object]]] = [
     ({"name": "vit-b61"}, "unknown-name", {"name": "vit-b61"}),
     ({"name": "vit-b16", "pool": "none"}, "conflict", {"parameter": "pool", "known": ["mean", "cls", "map"]}),
     ({"name": "vit-b16", "pool": "map"}, "conflict", {"parameter": "pool", "known": ["mean", "cls"]}),
@@ -122,18 +133,18 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("asked", "code", "fields"), REFUSED)
-def test_a_program_can_read_what_is_wrong(asked, code, fields):
+def test_a_program_can_read_what_is_wrong(asked: dict[str, Any], code: str, fields: dict[str, object]) -> None:
     """The same before anything is loaded and on loading; and the text names parameters, not flags."""
-    loads = {"image_shape": (32, 32, 3)}
-    for function, further in ((backbones.check, {}), (backbones.load, loads)):
+    loads = {**asked, "image_shape": (32, 32, 3)}
+    for function, arguments in ((backbones.check, asked), (backbones.load, loads)):
         with pytest.raises(UserError) as caught:
-            function(**asked, **further)
+            function(**arguments)
         assert caught.value.code == code
         assert caught.value.fields.items() >= fields.items()
         assert "--" not in str(caught.value)
 
 
-def test_the_digest_of_several_files_is_that_of_their_digests(tmp_path):
+def test_the_digest_of_several_files_is_that_of_their_digests(tmp_path: Path) -> None:
     parts = (b"first", b"second")
     for i, part in enumerate(parts):
         (tmp_path / str(i)).write_bytes(part)
@@ -142,7 +153,7 @@ def test_the_digest_of_several_files_is_that_of_their_digests(tmp_path):
     assert digest(files) == hashlib.sha256(b"".join(hashlib.sha256(part).digest() for part in parts)).hexdigest()
 
 
-def test_a_geometry_is_described_as_manifests_state_it():
+def test_a_geometry_is_described_as_manifests_state_it() -> None:
     assert backbones.Geometry(resize=(384, 256), crop=224).describe() == {
         "resize": [384, 256],
         "crop": 224,
@@ -164,5 +175,7 @@ def test_a_geometry_is_described_as_manifests_state_it():
         ((3, 5), (9, 9), (3, 5)),
     ],
 )
-def test_the_shorter_side_is_resized_exactly_and_the_longer_one_is_rounded_down(resize, size, expected):
+def test_the_shorter_side_is_resized_exactly_and_the_longer_one_is_rounded_down(
+    resize: int | tuple[int, int], size: tuple[int, int], expected: tuple[int, int]
+) -> None:
     assert backbones.Geometry(resize=resize, crop=8).resized(*size) == expected

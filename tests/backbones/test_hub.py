@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -21,8 +22,19 @@ CASE = references()["transformers-5-vit"]
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
 
+class Hub(http.server.ThreadingHTTPServer):
+    """The repositories and their files; what was asked for; after how many bytes each answer breaks off."""
+
+    files: dict[str, dict[str, bytes]]
+    asked: list[tuple[str, str, str | None]]
+    breaks: list[int]
+    address: str
+
+
 class Home(http.server.BaseHTTPRequestHandler):
     """`/owner/name/resolve/main/file` of the files given, with the headers that the hub sends."""
+
+    server: Hub
 
     def do_HEAD(self) -> None:
         self._answer(body=False)
@@ -59,11 +71,11 @@ class Home(http.server.BaseHTTPRequestHandler):
 
 
 @pytest.fixture
-def home(tmp_path, monkeypatch) -> Iterator[http.server.ThreadingHTTPServer]:
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
     """The server, as the hub of this process, and an empty cache."""
     from huggingface_hub import constants
 
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Home)
+    server = Hub(("127.0.0.1", 0), Home)
     server.files, server.asked, server.breaks, server.address = {}, [], [], f"http://127.0.0.1:{server.server_port}"
     server.daemon_threads = True
     thread = threading.Thread(target=server.serve_forever, args=(0.01,))
@@ -79,18 +91,20 @@ def home(tmp_path, monkeypatch) -> Iterator[http.server.ThreadingHTTPServer]:
 
 
 @pytest.fixture
-def model(home, tmp_path) -> bytes:
+def model(home: Hub, tmp_path: Path) -> bytes:
     content = write(random_weights(CASE["shapes"]), tmp_path).read_bytes()
     config = json.dumps(CASE["config"]).encode()
     home.files["some/vit"] = {"model.safetensors": content, "config.json": config, "pytorch_model.bin": b""}
     return content
 
 
-def gets(home) -> int:
+def gets(home: Hub) -> int:
     return sum(method == "GET" for method, _, _ in home.asked)
 
 
-def test_a_repository_is_fetched_once_and_found_offline_ever_after(home, model, monkeypatch):
+def test_a_repository_is_fetched_once_and_found_offline_ever_after(
+    home: Hub, model: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from huggingface_hub import constants
 
     heard = []
@@ -108,16 +122,16 @@ def test_a_repository_is_fetched_once_and_found_offline_ever_after(home, model, 
     assert len(home.asked) == asked
 
 
-def test_the_features_are_those_of_the_file(home, model):
+def test_the_features_are_those_of_the_file(home: Hub, model: bytes) -> None:
     expected = np.array(CASE["features"]["16"]["cls"])
     np.testing.assert_allclose(build("hf:some/vit")(pictures(16)), expected, atol=1e-5)
 
 
-def test_a_broken_download_goes_on_where_it_stopped(home, model, monkeypatch):
-    from huggingface_hub import constants, file_download
+def test_a_broken_download_goes_on_where_it_stopped(home: Hub, model: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    from huggingface_hub import constants
 
     monkeypatch.setattr(constants, "DOWNLOAD_CHUNK_SIZE", 1000)
-    monkeypatch.setattr(file_download.time, "sleep", lambda _: None)
+    monkeypatch.setattr(time, "sleep", lambda _: None)
     home.breaks = [20_000, 10_000]
     heard = []
     found = hub.locate("hf:some/vit", lambda *progress: heard.append(progress))
@@ -127,16 +141,14 @@ def test_a_broken_download_goes_on_where_it_stopped(home, model, monkeypatch):
     assert [done for name, done, _ in heard if name == "model.safetensors"][-1] == len(model)
 
 
-def test_a_server_that_always_breaks_off_is_named(home, model, monkeypatch):
-    from huggingface_hub import file_download
-
-    monkeypatch.setattr(file_download.time, "sleep", lambda _: None)
+def test_a_server_that_always_breaks_off_is_named(home: Hub, model: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(time, "sleep", lambda _: None)
     home.breaks = [10] * 20
     with pytest.raises(UserError, match=r"'model\.safetensors' of 'some/vit' cannot be fetched"):
         hub.locate("hf:some/vit")
 
 
-def test_the_parts_of_a_checkpoint_are_fetched_by_their_index(home, model, tmp_path):
+def test_the_parts_of_a_checkpoint_are_fetched_by_their_index(home: Hub, model: bytes, tmp_path: Path) -> None:
     index = json.dumps({"weight_map": {"a": "part-1.safetensors", "b": "part-2.safetensors"}}).encode()
     home.files["some/large"] = {hub.INDEX: index, "part-1.safetensors": model, "part-2.safetensors": model}
     found = hub.locate("hf:some/large")
@@ -147,7 +159,7 @@ def test_the_parts_of_a_checkpoint_are_fetched_by_their_index(home, model, tmp_p
         hub.locate("hf:some/hostile")
 
 
-def test_what_the_hub_does_not_have_is_said(home, model):
+def test_what_the_hub_does_not_have_is_said(home: Hub, model: bytes) -> None:
     home.files["some/pickled"] = {"pytorch_model.bin": b"\x80"}
     for weights, message in (
         ("hf:some/other", "no such public repository"),
@@ -158,7 +170,7 @@ def test_what_the_hub_does_not_have_is_said(home, model):
             hub.locate(weights)
 
 
-def test_what_is_not_cached_cannot_be_had_offline(home, model, monkeypatch):
+def test_what_is_not_cached_cannot_be_had_offline(home: Hub, model: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     from huggingface_hub import constants
 
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
@@ -167,7 +179,9 @@ def test_what_is_not_cached_cannot_be_had_offline(home, model, monkeypatch):
     assert not home.asked
 
 
-def test_a_configuration_that_was_never_fetched_is_not_taken_for_absent(home, model, monkeypatch):
+def test_a_configuration_that_was_never_fetched_is_not_taken_for_absent(
+    home: Hub, model: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Offline, half a repository in the cache: the number of heads must not be guessed."""
     from huggingface_hub import constants, hf_hub_download
 
@@ -177,7 +191,7 @@ def test_a_configuration_that_was_never_fetched_is_not_taken_for_absent(home, mo
         hub.locate("hf:some/vit")
 
 
-def test_the_environment_names_the_mirror_and_the_cache(home, model, tmp_path):
+def test_the_environment_names_the_mirror_and_the_cache(home: Hub, model: bytes, tmp_path: Path) -> None:
     """As a user sets them, in a process of its own."""
     code = "import sys; from dpfc_cli.backbones import hub; print(hub.locate(sys.argv[1]).files[0])"
     settings = {"HF_ENDPOINT": home.address, "HF_HOME": str(tmp_path / "elsewhere"), "HF_HUB_DISABLE_TELEMETRY": "1"}
@@ -191,16 +205,17 @@ def test_the_environment_names_the_mirror_and_the_cache(home, model, tmp_path):
     assert done.stderr == ""
 
 
-def test_a_hub_that_cannot_be_reached_is_asked_once_and_nothing_is_logged(home, monkeypatch, capfd, caplog):
+def test_a_hub_that_cannot_be_reached_is_asked_once_and_nothing_is_logged(
+    home: Hub, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
     from huggingface_hub import constants
-    from huggingface_hub.utils import _http
 
     closed = "http://127.0.0.1:9"
     monkeypatch.setattr(constants, "ENDPOINT", closed)
     template = f"{closed}/{{repo_id}}/resolve/{{revision}}/{{filename}}"
     monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
     waits: list[float] = []
-    monkeypatch.setattr(_http.time, "sleep", waits.append)
+    monkeypatch.setattr(time, "sleep", waits.append)
     with pytest.raises(UserError, match=r"cannot be reached(.|\n)*name it with weights"):
         hub.locate("hf:some/vit")
     assert not waits
@@ -208,7 +223,9 @@ def test_a_hub_that_cannot_be_reached_is_asked_once_and_nothing_is_logged(home, 
     assert not [record for record in caplog.records if record.levelname == "WARNING"]
 
 
-def test_what_is_cached_is_found_when_the_hub_cannot_be_reached(home, model, monkeypatch):
+def test_what_is_cached_is_found_when_the_hub_cannot_be_reached(
+    home: Hub, model: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from huggingface_hub import constants
 
     found = hub.locate("hf:some/vit")

@@ -25,7 +25,7 @@ def relative(ours: np.ndarray, theirs: np.ndarray) -> float:
 
 
 @pytest.mark.parametrize(("name", "size"), CASES)
-def test_the_feature_is_the_librarys_at_its_own_and_at_other_resolutions(name, size, tmp_path):
+def test_the_feature_is_the_librarys_at_its_own_and_at_other_resolutions(name: str, size: str, tmp_path: Path) -> None:
     case = REFERENCES[name]
     file = write(random_weights(case["shapes"]), tmp_path, case["kind"], case["config"])
     pool, expected = next(iter(case["features"][size].items()))
@@ -33,13 +33,13 @@ def test_the_feature_is_the_librarys_at_its_own_and_at_other_resolutions(name, s
 
 
 @pytest.mark.parametrize("name", ["timm-vit-reg-scale", "transformers-5-deit-distilled", "openai-clip"])
-def test_the_mean_is_over_the_patches_tokens_alone(name, tmp_path):
+def test_the_mean_is_over_the_patches_tokens_alone(name: str, tmp_path: Path) -> None:
     case = REFERENCES[name]
     file = write(random_weights(case["shapes"]), tmp_path, case["kind"], case["config"])
     assert relative(build(file, 16, "mean")(pictures(16)), np.array(case["features"]["16"]["mean"])) < 1e-5
 
 
-def test_the_pooling_a_checkpoint_was_trained_with_is_the_default(tmp_path):
+def test_the_pooling_a_checkpoint_was_trained_with_is_the_default(tmp_path: Path) -> None:
     for name, pool in (("timm-vit", "cls"), ("timm-vit-gap", "mean"), ("timm-siglip", "map")):
         case = REFERENCES[name]
         backbone = build(write(random_weights(case["shapes"]), tmp_path, config=case["config"]))
@@ -58,7 +58,7 @@ def test_the_pooling_a_checkpoint_was_trained_with_is_the_default(tmp_path):
         ("timm-siglip", "attn_pool.latent"),
     ],
 )
-def test_the_comparison_notices_each_part(name, leaf, tmp_path):
+def test_the_comparison_notices_each_part(name: str, leaf: str, tmp_path: Path) -> None:
     """Planted faults: one tensor off by a tenth, and the features differ a hundred times more than allowed."""
     case = REFERENCES[name]
     weights = random_weights(case["shapes"])
@@ -67,7 +67,7 @@ def test_the_comparison_notices_each_part(name, leaf, tmp_path):
     assert relative(build(write(weights, tmp_path, config=case["config"]), 16, pool)(pictures(16)), expected) > 1e-3
 
 
-def test_bfloat16_is_near(tmp_path):
+def test_bfloat16_is_near(tmp_path: Path) -> None:
     case = REFERENCES["timm-vit"]
     file = write(random_weights(case["shapes"]), tmp_path, config=case["config"])
     backbone = build(file, precision="bfloat16")
@@ -78,10 +78,10 @@ def test_bfloat16_is_near(tmp_path):
 
 
 @pytest.mark.skipif("DPFC_REFERENCE_WEIGHTS" not in os.environ, reason="DPFC_REFERENCE_WEIGHTS names no folder")
-def test_real_weights_give_the_features_that_were_stored():
+def test_real_weights_give_the_features_that_were_stored() -> None:
     """ViT-Ti/16 and what PyTorch computed with it: see `bench/parity.py`."""
     folder = Path(os.environ["DPFC_REFERENCE_WEIGHTS"])
     stored = np.load(folder / "vit_ti16_reference.npz")
-    options = {"preprocess": "native", "weights": str(folder / "vit_ti16_augreg.safetensors"), "batch": 8}
-    prepared = backbones.load("vit-ti16", (224, 224, 3), **options, prepared=True)
+    weights = str(folder / "vit_ti16_augreg.safetensors")
+    prepared = backbones.load("vit-ti16", (224, 224, 3), preprocess="native", weights=weights, batch=8, prepared=True)
     assert relative(prepared(stored["resized_224"]), stored["features_224"]) < 1e-4

@@ -1,5 +1,8 @@
 """Preprocessing: Pillow's resizing bit for bit, grey becomes colour, patches in their order."""
 
+from collections.abc import Callable
+
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from PIL import Image
@@ -25,16 +28,16 @@ def pillows(picture: np.ndarray, geometry: Geometry) -> np.ndarray:
     image = Image.fromarray(picture.squeeze())
     width, height = image.size
     if isinstance(geometry.resize, int):
-        target = tuple(geometry.resize * side // min(width, height) for side in (width, height))
+        across, down = (geometry.resize * side // min(width, height) for side in (width, height))
     else:
-        target = geometry.resize[::-1]
-    image = image.resize(target, KINDS[geometry.filter])
+        down, across = geometry.resize
+    image = image.resize((across, down), KINDS[geometry.filter])
     left, top = (round((side - geometry.crop) / 2) for side in image.size)
     return np.asarray(image.crop((left, top, left + geometry.crop, top + geometry.crop)))
 
 
 def ours(batch: np.ndarray, geometry: Geometry) -> np.ndarray:
-    return np.asarray(resized(batch, geometry)).transpose(0, 2, 3, 1)
+    return np.asarray(resized(jnp.asarray(batch), geometry)).transpose(0, 2, 3, 1)
 
 
 @pytest.mark.parametrize(
@@ -52,31 +55,33 @@ def ours(batch: np.ndarray, geometry: Geometry) -> np.ndarray:
         (96, 80, Geometry(resize=(33, 31), crop=24, filter="bilinear")),
     ],
 )
-def test_every_byte_is_pillows(height, width, geometry):
+def test_every_byte_is_pillows(height: int, width: int, geometry: Geometry) -> None:
     batch = pictures(height, width)
     expected = np.stack([pillows(picture, geometry) for picture in batch])
     assert np.array_equal(ours(batch, geometry), expected)
 
 
-def test_pictures_shrunk_beyond_exactness_are_off_by_one_at_most():
+def test_pictures_shrunk_beyond_exactness_are_off_by_one_at_most() -> None:
     batch, small = pictures(700, 700, 1), Geometry(resize=16, crop=16)
     difference = ours(batch, small)[..., 0] - np.stack([pillows(picture, small) for picture in batch])
     assert np.abs(difference).max() <= 1
 
 
-def test_grey_becomes_colour():
+def test_grey_becomes_colour() -> None:
     batch = pictures(28, 28, 1)
-    planes = np.asarray(normalised(resized(batch, PAPER), np.array([0.1, 0.2, 0.3]), np.array([1.0, 2.0, 3.0])))
+    planes = np.asarray(
+        normalised(resized(jnp.asarray(batch), PAPER), np.array([0.1, 0.2, 0.3]), np.array([1.0, 2.0, 3.0]))
+    )
     grey = ours(batch, PAPER)[..., 0] / 255
     assert planes.shape == (3, 3, 256, 256)
     for colour, (mean, std) in enumerate([(0.1, 1.0), (0.2, 2.0), (0.3, 3.0)]):
         np.testing.assert_allclose(planes[:, colour], (grey - mean) / std, atol=1e-6)
 
 
-def test_patches_lie_row_by_row_and_what_they_do_not_cover_is_dropped():
+def test_patches_lie_row_by_row_and_what_they_do_not_cover_is_dropped() -> None:
     side, patch = 11, 4
     planes = np.arange(2 * 3 * side * side, dtype=np.float32).reshape(2, 3, side, side)
-    rows = np.asarray(patches(planes, patch))
+    rows = np.asarray(patches(jnp.asarray(planes), patch))
     assert rows.shape == (2, 4, 48)
     expected = planes[1, :, 4:8, 0:4].transpose(1, 2, 0)
     assert np.array_equal(rows[1, 2].reshape(4, 4, 3), expected)
@@ -84,7 +89,7 @@ def test_patches_lie_row_by_row_and_what_they_do_not_cover_is_dropped():
 
 @pytest.mark.parametrize("matrix", [antialiased, interpolated])
 @pytest.mark.parametrize(("size", "target"), [(14, 16), (37, 18), (16, 16), (7, 1)])
-def test_resizing_keeps_constants(matrix, size, target):
+def test_resizing_keeps_constants(matrix: Callable[[int, int], np.ndarray], size: int, target: int) -> None:
     np.testing.assert_allclose(matrix(size, target).sum(1), 1, atol=1e-12)
     if size == target:
         np.testing.assert_allclose(matrix(size, target), np.eye(size), atol=1e-12)

@@ -3,16 +3,20 @@
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
+if TYPE_CHECKING:
+    from dpfc_cli.backbones.vision_transformer.transformer import Transformer
 
 DATA = Path(__file__).parent / "data" / "references.json"
 
 
 def references() -> dict[str, dict[str, Any]]:
     """By case: the library, the names and shapes of its tensors, its configuration, and the features it computed."""
-    return json.loads(DATA.read_text("utf-8"))
+    found: dict[str, dict[str, Any]] = json.loads(DATA.read_text("utf-8"))
+    return found
 
 
 def random_weights(shapes: Mapping[str, Sequence[int]], seed: int = 0) -> dict[str, np.ndarray]:
@@ -27,7 +31,8 @@ def random_weights(shapes: Mapping[str, Sequence[int]], seed: int = 0) -> dict[s
             values = 1 + 0.2 * values
         elif leaf.endswith(("weight", "kernel")) and "position" not in name:
             flax = leaf == "kernel"
-            fan = np.prod(shape[:-1]) if (flax and "out" in name) or (flax and len(shape) != 3) else np.prod(shape[1:])
+            inputs = shape[:-1] if (flax and "out" in name) or (flax and len(shape) != 3) else shape[1:]
+            fan = int(np.prod(inputs))
             fan = shape[0] if flax and len(shape) == 3 and "out" not in name else fan
             values /= np.sqrt(fan)
         elif leaf in ("bias", "in_proj_bias"):
@@ -47,7 +52,7 @@ def write(weights: Mapping[str, np.ndarray], folder: Path, kind: str = "safetens
 
     file = folder / f"model.{kind}"
     if kind == "npz":
-        np.savez(file, **weights)
+        np.savez(file, allow_pickle=True, **weights)
     else:
         save_file(dict(weights), file)
     if config is not None:
@@ -59,11 +64,11 @@ def build(
     file: Path | str,
     size: int = 16,
     pool: str | None = None,
-    batch: int = 2,
+    batch: int | None = 2,
     precision: str = "float32",
     located_as: str | None = None,
     **facts: Any,
-) -> Any:
+) -> "Transformer":
     """The backbone of a tiny checkpoint, on prepared pictures: mean and std are one half. located_as: where the weights
     seem to come from. facts: what the table says of the model beside its 2 heads and patches of 4.
     """

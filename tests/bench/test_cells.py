@@ -40,7 +40,8 @@ def test_shared_noise_is_the_same_for_every_class_and_step_and_ends_with_its_blo
     theta = np.zeros((4, 3))
     with cells.shared_noise(1):
         gradients = [
-            curator_module.draw_noise(Gradient(CHAIN, theta, 1.0), (4, 3), 1000, SeededBits(step)) for step in (1, 2)
+            curator_module.draw_noise(Gradient(CHAIN, theta, clip=1.0), (4, 3), 1000, SeededBits(step))
+            for step in (1, 2)
         ]
         sums = curator_module.draw_noise(ClassSums(CHAIN), (3, 4), 1000, SeededBits(1))
         grams = curator_module.draw_noise(ClassGrams(CHAIN), (3, 4, 4), 1000, SeededBits(1))

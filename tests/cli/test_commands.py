@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import numpy as np
@@ -197,7 +198,7 @@ def test_a_head_that_cannot_be_saved_in_its_place_is_saved_elsewhere(
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(head, "_publish", full)
-    monkeypatch.setattr(head.tempfile, "mkdtemp", lambda prefix: str(tmp_path))
+    monkeypatch.setattr(tempfile, "mkdtemp", lambda prefix: str(tmp_path))
     trained = dpfc("train", "--epsilon", "1")
     assert trained.exit_code == 0
     assert str(tmp_path / "blobs-dp-whitened-eps1.safetensors") in trained.stdout

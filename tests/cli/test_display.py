@@ -1,6 +1,7 @@
 """Tables as wide as a terminal, and progress where there is none: a line now and then for each stage."""
 
 import io
+import time
 from collections.abc import Callable
 
 import pytest
@@ -14,11 +15,13 @@ from dpfc_cli.heads.metrics import wilson
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """The time in seconds, which only the test moves on."""
     now = [0.0]
-    monkeypatch.setattr(display.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
     return now
 
 
-def test_a_line_now_and_then_says_the_rate_and_the_time_left(clock, capsys):
+def test_a_line_now_and_then_says_the_rate_and_the_time_left(
+    clock: list[float], capsys: pytest.CaptureFixture[str]
+) -> None:
     with display.meter("Extracting", "images") as advance:
         for second in range(1, 26):
             clock[0] = float(second)
@@ -29,7 +32,7 @@ def test_a_line_now_and_then_says_the_rate_and_the_time_left(clock, capsys):
     ]
 
 
-def test_every_stage_has_a_rate_of_its_own(clock, capsys):
+def test_every_stage_has_a_rate_of_its_own(clock: list[float], capsys: pytest.CaptureFixture[str]) -> None:
     with display.stages("Opening", "B") as advance:
         clock[0] = 100.0
         advance("one.tar", 0, None)
@@ -42,7 +45,7 @@ def test_every_stage_has_a_rate_of_its_own(clock, capsys):
     ]
 
 
-def test_a_stage_may_count_in_a_unit_of_its_own(clock, capsys):
+def test_a_stage_may_count_in_a_unit_of_its_own(clock: list[float], capsys: pytest.CaptureFixture[str]) -> None:
     with display.stages("Opening", "files", lambda stage: "B" if stage == "weights" else "images") as advance:
         for stage in ("weights", "Extracting"):
             advance(stage, 0, 2_000_000)
@@ -54,7 +57,9 @@ def test_a_stage_may_count_in_a_unit_of_its_own(clock, capsys):
     ]
 
 
-def test_quiet_leaves_out_remarks_and_progress_and_keeps_warnings_and_errors(clock, capsys, monkeypatch):
+def test_quiet_leaves_out_remarks_and_progress_and_keeps_warnings_and_errors(
+    clock: list[float], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(display, "quiet", True)
     with display.meter("Extracting", "images") as advance:
         clock[0] = 100.0

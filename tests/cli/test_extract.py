@@ -325,7 +325,8 @@ class Squares:
 
     def submit(self, pixels: np.ndarray) -> np.ndarray:
         assert pixels.shape[1:] == self.shape
-        return pixels.mean(axis=(1, 2), dtype=np.float32)
+        means: np.ndarray = pixels.mean(axis=(1, 2), dtype=np.float32)
+        return means
 
     __call__ = submit
 

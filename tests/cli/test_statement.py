@@ -58,4 +58,4 @@ def test_heads_are_used_as_the_readme_says(dpfc: Dpfc, features: Path, arrays: P
             else:
                 x = x - file.get_tensor("chain.0")
         scores = x @ file.get_tensor("weight") + file.get_tensor("bias")
-    assert np.abs(scores - names["scores"]).max() < 1e-4 * np.abs(scores).max()  # type: ignore[operator]
+    assert np.abs(scores - names["scores"]).max() < 1e-4 * np.abs(scores).max()

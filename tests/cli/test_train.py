@@ -6,6 +6,7 @@ import pty
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -30,7 +31,7 @@ def test_python_and_the_command_line_make_the_same_head_and_the_same_row(
     dpfc: Dpfc, features: Path, method: str
 ) -> None:
     out = "heads/cli.research.safetensors"
-    steps = {"steps": 3} if "steps" in METHODS[method].declared else {}
+    steps: dict[str, Any] = {"steps": 3} if "steps" in METHODS[method].declared else {}
     words = [word for name, value in steps.items() for word in (f"--{name}", str(value))]
     assert dpfc("train", "--epsilon", "2", "--seed", "5", "--method", method, "--out", out, *words).exit_code == 0
     made = dpfc_cli.train(
@@ -179,8 +180,8 @@ def test_list_shows_sets_heads_and_what_they_cost(dpfc: Dpfc, second_set: None) 
     assert told["sets"][0]["epsilon"] == pytest.approx(spent["epsilon"]["1e-05"])
     assert sorted(each["path"] for each in told["heads"]) == [f"heads/{name}" for name in heads()]
     assert {each["epsilon"] for each in told["heads"]} == {1.0, None}
-    for words in ("blobs", "newer", "blobs-dp-ls-eps1-2", "1.4652", "∞"):
-        assert words in shown.stdout
+    for word in ("blobs", "newer", "blobs-dp-ls-eps1-2", "1.4652", "∞"):
+        assert word in shown.stdout
     assert "blobs, newer: some trainings had no guarantee" in shown.stderr
 
 

@@ -82,7 +82,7 @@ def test_label_sets_are_stored_padded(source: Path, tmp_path: Path) -> None:
     assert np.array_equal(labels, np.pad(y, ((0, 0), (0, 1)), constant_values=-1))
 
 
-BAD = {
+BAD: dict[str, tuple[dict[str, np.ndarray], str]] = {
     "a NaN": ({"train_x": np.full((100, 6), np.nan, np.float32)}, "NaN"),
     "an infinity": ({"test_x": np.full((20, 6), np.inf, np.float32)}, "NaN, infinite"),
     "a negative label": ({"train_y": np.full(100, -7)}, "out of range"),
@@ -306,7 +306,7 @@ def test_a_set_says_what_it_holds_and_hands_out_a_split_as_arrays(source: Path, 
     assert found.splits == {"train": 100, "test": 20}
     assert repr(found) == f"FeatureSet('{tmp_path / 'set'}')"
     x, y = found.arrays("test")
-    assert (x.dtype, y.dtype) == (np.float16, np.int32)
+    assert (x.dtype, y.dtype) == (np.dtype(np.float16), np.dtype(np.int32))
     assert np.array_equal(x, np.load(source / "test_x.npy"))
     assert np.array_equal(y, np.load(source / "test_y.npy")[:, None])
     with pytest.raises(UserError, match="no split 'val'"):

@@ -17,6 +17,7 @@ from dpfc_cli.features.reader import FeatureSet
 
 N, D = {"train": 100, "test": 20}, 6
 Data = dict[str, tuple[np.ndarray, np.ndarray]]
+Write = Callable[[Path, Data], Path]
 
 
 @pytest.fixture
@@ -37,7 +38,7 @@ def npy(folder: Path, data: Data) -> Path:
 
 
 def npz(folder: Path, data: Data) -> Path:
-    np.savez(folder / "a.npz", **flat(data))
+    np.savez(folder / "a.npz", allow_pickle=True, **flat(data))
     return folder / "a.npz"
 
 
@@ -76,7 +77,7 @@ def vectors(x: np.ndarray, kind: str) -> pa.Array:
     return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), values)
 
 
-def parquet(kind: str) -> Callable[[Path, Data], Path]:
+def parquet(kind: str) -> Write:
     def write(folder: Path, data: Data) -> Path:
         place = folder / "parquet"
         place.mkdir()
@@ -90,7 +91,14 @@ def parquet(kind: str) -> Callable[[Path, Data], Path]:
     return write
 
 
-FORMATS = [npz, safetensors, safetensors_by_path, hdf5, hdf5_flat, *map(parquet, ("list", "large", "fixed"))]
+FORMATS: list[Write] = [
+    npz,
+    safetensors,
+    safetensors_by_path,
+    hdf5,
+    hdf5_flat,
+    *map(parquet, ("list", "large", "fixed")),
+]
 NAMES = [f.__name__ for f in FORMATS[:5]] + ["parquet lists", "parquet large lists", "parquet fixed lists"]
 
 
@@ -99,7 +107,9 @@ def shards(folder: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("write", FORMATS, ids=NAMES)
-def test_every_format_makes_the_same_shards_and_the_same_listing(tmp_path, data, write, monkeypatch):
+def test_every_format_makes_the_same_shards_and_the_same_listing(
+    tmp_path: Path, data: Data, write: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("dpfc_cli.features.importing.ROWS", 9)
     monkeypatch.setattr("dpfc_cli.features.columns.ROWS", 5)
     reference, _ = import_features(npy(tmp_path, data), tmp_path / "reference", shards=3)
@@ -112,13 +122,13 @@ def test_every_format_makes_the_same_shards_and_the_same_listing(tmp_path, data,
 
 @pytest.mark.parametrize("write", FORMATS[1:], ids=NAMES[1:])
 @pytest.mark.parametrize("dtype", [np.float16, np.float64])
-def test_the_source_s_precision_decides_the_set_s(tmp_path, data, write, dtype):
+def test_the_source_s_precision_decides_the_set_s(tmp_path: Path, data: Data, write: Write, dtype: type) -> None:
     source = write(tmp_path, {s: (x.astype(dtype), y) for s, (x, y) in data.items()})
     found, _ = import_features(source, tmp_path / "set")
     assert found.manifest.dtype == ("float16" if dtype == np.float16 else "float32")
 
 
-def test_one_pair_of_arrays_is_the_training_split(tmp_path, data):
+def test_one_pair_of_arrays_is_the_training_split(tmp_path: Path, data: Data) -> None:
     x, y = data["train"]
     save_file({"features": x, "labels": y}, tmp_path / "a.safetensors")
     with h5py.File(tmp_path / "b.h5", "w") as file:
@@ -136,13 +146,13 @@ def hub_table(x: np.ndarray, y: np.ndarray, **more: object) -> pa.Table:
     return table.replace_schema_metadata({"huggingface": json.dumps(names)})
 
 
-def test_text_embeddings_with_the_hubs_class_names_need_no_assertion(tmp_path, data):
+def test_text_embeddings_with_the_hubs_class_names_need_no_assertion(tmp_path: Path, data: Data) -> None:
     pq.write_table(hub_table(*data["train"]), tmp_path / "texts.parquet")
     found, _ = import_features(tmp_path / "texts.parquet", tmp_path / "set")
     assert (found.classes, found.manifest.origin) == (("pos", "neg", "so-so"), "data set")
 
 
-def test_columns_are_chosen_by_name_where_there_are_several(tmp_path, data):
+def test_columns_are_chosen_by_name_where_there_are_several(tmp_path: Path, data: Data) -> None:
     x, y = data["train"]
     pq.write_table(hub_table(x, y, title=vectors(-x, "list"), stars=y[::-1].copy()), tmp_path / "a.parquet")
     with pytest.raises(UserError, match="2 columns of lists of floats") as caught:
@@ -155,7 +165,7 @@ def test_columns_are_chosen_by_name_where_there_are_several(tmp_path, data):
     np.testing.assert_array_equal(labels[:, 0], y[::-1])
 
 
-def test_label_sets_of_parquet_are_padded(tmp_path, data):
+def test_label_sets_of_parquet_are_padded(tmp_path: Path, data: Data) -> None:
     x, _ = data["train"]
     y = [[i % 3] if i % 2 else [i % 3, 4] for i in range(100)]
     pq.write_table(pa.table({"embedding": vectors(x, "list"), "labels": y}), tmp_path / "a.parquet")
@@ -165,7 +175,9 @@ def test_label_sets_of_parquet_are_padded(tmp_path, data):
     assert labels[:2].tolist() == [[0, 4, -1], [1, -1, -1]]
 
 
-def test_a_stopped_parquet_import_goes_on_in_the_middle(tmp_path, data, monkeypatch):
+def test_a_stopped_parquet_import_goes_on_in_the_middle(
+    tmp_path: Path, data: Data, monkeypatch: pytest.MonkeyPatch
+) -> None:
     source = parquet("list")(tmp_path, data)
     import_features(source, tmp_path / "whole", shards=4)
     calls = 0
@@ -298,7 +310,9 @@ BAD = [
 
 
 @pytest.mark.parametrize(("make", "says", "code"), BAD, ids=[make.__name__ for make, _, _ in BAD])
-def test_what_cannot_be_taken_is_named_and_leaves_no_set(tmp_path, make, says, code):
+def test_what_cannot_be_taken_is_named_and_leaves_no_set(
+    tmp_path: Path, make: Callable[[Path], Path], says: str, code: str | None
+) -> None:
     with pytest.raises(UserError, match=says) as caught:
         import_features(make(tmp_path), tmp_path / "out" / "set")
     assert code in (None, caught.value.code)
@@ -306,7 +320,7 @@ def test_what_cannot_be_taken_is_named_and_leaves_no_set(tmp_path, make, says, c
 
 
 @pytest.mark.parametrize("write", [safetensors, hdf5, parquet("list")], ids=["safetensors", "hdf5", "parquet"])
-def test_a_name_that_is_not_there_is_answered_with_those_that_are(tmp_path, data, write):
+def test_a_name_that_is_not_there_is_answered_with_those_that_are(tmp_path: Path, data: Data, write: Write) -> None:
     with pytest.raises(UserError) as caught:
         import_features(write(tmp_path, data), tmp_path / "set", column="vector")
     assert "vector" in caught.value.what

@@ -4,6 +4,7 @@ import gzip
 import pickle
 import struct
 import tarfile
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -17,10 +18,15 @@ def idx_bytes(values: np.ndarray) -> bytes:
 
 
 @pytest.fixture
-def idx_folder(tmp_path):
+def idx_folder(tmp_path: Path) -> Callable[..., Path]:
     """A function that writes the four files of MNIST for images (n, H, W) and labels, plain or packed."""
 
-    def write(train, test=None, packed=False, folder=tmp_path) -> Path:
+    def write(
+        train: tuple[np.ndarray, np.ndarray],
+        test: tuple[np.ndarray, np.ndarray] | None = None,
+        packed: bool = False,
+        folder: Path = tmp_path,
+    ) -> Path:
         folder.mkdir(parents=True, exist_ok=True)
         for prefix, part in (("train", train), ("t10k", test)):
             for kind, values in zip(("images-idx3", "labels-idx1"), part or (), strict=False):
@@ -36,7 +42,7 @@ def idx_folder(tmp_path):
 
 
 @pytest.fixture
-def digits_of():
+def digits_of() -> Callable[..., tuple[np.ndarray, np.ndarray]]:
     """A function that makes n images of 4 by 4 with the labels 0, 1 … 9, 0 …. Each start gives other images."""
 
     def make(n: int, start: int = 0) -> tuple[np.ndarray, np.ndarray]:
@@ -47,7 +53,7 @@ def digits_of():
 
 
 @pytest.fixture
-def planes():
+def planes() -> Callable[[int, int], np.ndarray]:
     """A function that makes n images as CIFAR stores them, (n, 3072) bytes: three planes of 32 by 32."""
 
     def make(n: int, seed: int) -> np.ndarray:
@@ -57,13 +63,13 @@ def planes():
 
 
 @pytest.fixture
-def cifar10_folder(tmp_path, planes):
+def cifar10_folder(tmp_path: Path, planes: Callable[[int, int], np.ndarray]) -> Callable[..., Path]:
     """A function that writes `cifar-10-batches-py`: a file of three training images for each number, and a test file.
 
     changes: what other files hold, or the same files hold instead.
     """
 
-    def write(numbers=(1, 2), folder=tmp_path, **changes) -> Path:
+    def write(numbers: tuple[int, ...] = (1, 2), folder: Path = tmp_path, **changes: object) -> Path:
         place = folder / "cifar-10-batches-py"
         place.mkdir(parents=True, exist_ok=True)
         files = {f"data_batch_{number}": contents(planes(3, number), [number % 10, 0, 9]) for number in numbers}
@@ -72,14 +78,14 @@ def cifar10_folder(tmp_path, planes):
             (place / name).write_bytes(pickle.dumps(value, protocol=2))
         return place
 
-    def contents(data, labels):
+    def contents(data: np.ndarray, labels: list[int]) -> dict[bytes, object]:
         return {b"data": data, b"labels": labels, b"batch_label": b"a batch", b"filenames": [b"a.png"] * len(labels)}
 
     return write
 
 
 @pytest.fixture
-def pack():
+def pack() -> Callable[[Path, str], Path]:
     """A function that packs a folder into a .tar.gz beside it, under the folder's own name."""
 
     def make(folder: Path, name: str) -> Path:

@@ -3,6 +3,8 @@
 import io
 import pickle
 import tarfile
+from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,7 +15,9 @@ from dpfc_cli.images import open_images
 ARCHIVE = "cifar-10-python.tar.gz"
 
 
-def test_pixels_are_red_green_blue_by_row(cifar10_folder, planes):
+def test_pixels_are_red_green_blue_by_row(
+    cifar10_folder: Callable[..., Path], planes: Callable[[int, int], np.ndarray]
+) -> None:
     train = open_images("cifar10", cifar10_folder()).splits["train"]
     stored = planes(3, 1)
     first = train.pixels(0, 1)[0]
@@ -23,7 +27,9 @@ def test_pixels_are_red_green_blue_by_row(cifar10_folder, planes):
     assert first[31, 31, 2] == stored[0, 3071]
 
 
-def test_files_are_joined_in_the_order_of_their_numbers(cifar10_folder, planes):
+def test_files_are_joined_in_the_order_of_their_numbers(
+    cifar10_folder: Callable[..., Path], planes: Callable[[int, int], np.ndarray]
+) -> None:
     data = open_images("cifar10", cifar10_folder(numbers=(10, 2, 1)))
     train = data.splits["train"]
     assert train.n == 9
@@ -36,7 +42,9 @@ def test_files_are_joined_in_the_order_of_their_numbers(cifar10_folder, planes):
     assert train.labels.dtype == np.int32
 
 
-def test_folder_parent_archive_and_its_folder_are_one_data_set(cifar10_folder, pack, tmp_path):
+def test_folder_parent_archive_and_its_folder_are_one_data_set(
+    cifar10_folder: Callable[..., Path], pack: Callable[[Path, str], Path], tmp_path: Path
+) -> None:
     folder = cifar10_folder(folder=tmp_path / "loose")
     archive = pack(folder, ARCHIVE)
     apart = tmp_path / "apart" / ARCHIVE
@@ -50,13 +58,13 @@ def test_folder_parent_archive_and_its_folder_are_one_data_set(cifar10_folder, p
             np.testing.assert_array_equal(one.splits[split].pixels(0, n), sets[0].splits[split].pixels(0, n))
 
 
-def test_a_changed_file_changes_the_listing(cifar10_folder):
+def test_a_changed_file_changes_the_listing(cifar10_folder: Callable[..., Path]) -> None:
     before = open_images("cifar10", cifar10_folder(numbers=(1,))).splits["train"].listing
     after = open_images("cifar10", cifar10_folder(numbers=(1, 3))).splits["train"].listing
     assert before != after
 
 
-def test_cifar100_has_its_fine_labels(tmp_path, planes):
+def test_cifar100_has_its_fine_labels(tmp_path: Path, planes: Callable[[int, int], np.ndarray]) -> None:
     folder = tmp_path / "cifar-100-python"
     folder.mkdir()
     fine = [f"fine {i}".encode() for i in range(100)]
@@ -72,7 +80,9 @@ def test_cifar100_has_its_fine_labels(tmp_path, planes):
     assert len(data.classes) == 100
 
 
-def test_nothing_but_regular_members_of_the_official_folder_is_read(cifar10_folder, tmp_path):
+def test_nothing_but_regular_members_of_the_official_folder_is_read(
+    cifar10_folder: Callable[..., Path], tmp_path: Path
+) -> None:
     folder = cifar10_folder(folder=tmp_path / "loose")
     archive = tmp_path / ARCHIVE
     with tarfile.open(archive, "w:gz") as tar:
@@ -87,7 +97,7 @@ def test_nothing_but_regular_members_of_the_official_folder_is_read(cifar10_fold
     assert sorted(path.name for path in tmp_path.iterdir()) == [ARCHIVE, "loose"]
 
 
-def test_a_file_that_is_there_twice_is_refused(cifar10_folder, tmp_path):
+def test_a_file_that_is_there_twice_is_refused(cifar10_folder: Callable[..., Path], tmp_path: Path) -> None:
     """A record that is counted twice would double the sensitivity."""
     folder = cifar10_folder(folder=tmp_path / "loose")
     with tarfile.open(tmp_path / ARCHIVE, "w:gz") as tar:
@@ -97,7 +107,9 @@ def test_a_file_that_is_there_twice_is_refused(cifar10_folder, tmp_path):
         open_images("cifar10", tmp_path)
 
 
-def test_every_truncation_of_the_archive_is_an_error(cifar10_folder, pack, tmp_path):
+def test_every_truncation_of_the_archive_is_an_error(
+    cifar10_folder: Callable[..., Path], pack: Callable[[Path, str], Path], tmp_path: Path
+) -> None:
     archive = pack(cifar10_folder(folder=tmp_path / "loose"), ARCHIVE).rename(tmp_path / ARCHIVE)
     whole = archive.read_bytes()
     for length in [*range(0, len(whole), 997), *range(len(whole) - 40, len(whole))]:
@@ -106,7 +118,9 @@ def test_every_truncation_of_the_archive_is_an_error(cifar10_folder, pack, tmp_p
             open_images("cifar10", archive)
 
 
-def test_a_flipped_bit_in_the_archive_is_an_error(cifar10_folder, pack, tmp_path):
+def test_a_flipped_bit_in_the_archive_is_an_error(
+    cifar10_folder: Callable[..., Path], pack: Callable[[Path, str], Path], tmp_path: Path
+) -> None:
     archive = pack(cifar10_folder(folder=tmp_path / "loose"), ARCHIVE).rename(tmp_path / ARCHIVE)
     whole = archive.read_bytes()
     for position in range(64, len(whole), 1009):  # after the file name in gzip's header, which nobody reads
@@ -116,14 +130,14 @@ def test_a_flipped_bit_in_the_archive_is_an_error(cifar10_folder, pack, tmp_path
 
 
 @pytest.mark.parametrize("name", ["data_batch_1", "test_batch", "batches.meta"])
-def test_a_truncated_file_is_an_error_that_names_it(cifar10_folder, name):
+def test_a_truncated_file_is_an_error_that_names_it(cifar10_folder: Callable[..., Path], name: str) -> None:
     folder = cifar10_folder()
     (folder / name).write_bytes((folder / name).read_bytes()[:-5])
     with pytest.raises(UserError, match=name):
         open_images("cifar10", folder)
 
 
-def test_a_hostile_file_is_named(cifar10_folder):
+def test_a_hostile_file_is_named(cifar10_folder: Callable[..., Path]) -> None:
     folder = cifar10_folder()
     (folder / "data_batch_2").write_bytes(b"cos\nsystem\n(S'true'\ntR.")
     with pytest.raises(UserError, match=r"data_batch_2.* os\.system"):
@@ -146,29 +160,31 @@ def test_a_hostile_file_is_named(cifar10_folder):
         (np.zeros((2, 3072), np.uint8), [0, -1], "outside 0..9"),
     ],
 )
-def test_a_file_of_another_form_is_an_error(cifar10_folder, data, labels, said):
+def test_a_file_of_another_form_is_an_error(
+    cifar10_folder: Callable[..., Path], data: object, labels: object, said: str
+) -> None:
     folder = cifar10_folder(data_batch_1={b"data": data, b"labels": labels})
     with pytest.raises(UserError, match=said):
         open_images("cifar10", folder)
 
 
 @pytest.mark.parametrize("names", [[b"a"] * 10, [b"only", b"two"], None, [1, 2, 3, 4, 5, 6, 7, 8, 9, 10]], ids=str)
-def test_the_classes_must_be_ten_different_names(cifar10_folder, names):
+def test_the_classes_must_be_ten_different_names(cifar10_folder: Callable[..., Path], names: object) -> None:
     with pytest.raises(UserError, match="10 different classes"):
         open_images("cifar10", cifar10_folder(**{"batches.meta": {b"label_names": names}}))
 
 
-def test_without_training_images_there_is_no_data_set(cifar10_folder):
+def test_without_training_images_there_is_no_data_set(cifar10_folder: Callable[..., Path]) -> None:
     with pytest.raises(UserError, match="file of training images"):
         open_images("cifar10", cifar10_folder(numbers=()))
 
 
-def test_without_a_test_file_there_is_no_test_split(cifar10_folder):
+def test_without_a_test_file_there_is_no_test_split(cifar10_folder: Callable[..., Path]) -> None:
     folder = cifar10_folder()
     (folder / "test_batch").unlink()
     assert list(open_images("cifar10", folder).splits) == ["train"]
 
 
-def test_a_folder_without_the_data_set_is_an_error_that_names_what_was_looked_for(tmp_path):
+def test_a_folder_without_the_data_set_is_an_error_that_names_what_was_looked_for(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"cifar-10-batches-py.*cifar-10-python\.tar\.gz"):
         open_images("cifar10", tmp_path)

@@ -28,17 +28,17 @@ def in_two_steps(image: Image.Image, geometry: Geometry) -> np.ndarray:
     """torchvision's Resize and CenterCrop, written out."""
     if isinstance(geometry.resize, int):
         short = min(image.size)
-        size = tuple(geometry.resize if s == short else int(geometry.resize * s / short) for s in image.size)
+        width, height = (geometry.resize if s == short else int(geometry.resize * s / short) for s in image.size)
     else:
-        size = geometry.resize[::-1]
-    whole = image.resize(size, FILTERS[geometry.filter])
-    left, top = (round((s - geometry.crop) / 2.0) for s in size)
+        height, width = geometry.resize
+    whole = image.resize((width, height), FILTERS[geometry.filter])
+    left, top = (round((s - geometry.crop) / 2.0) for s in (width, height))
     return np.asarray(whole.crop((left, top, left + geometry.crop, top + geometry.crop)), int)
 
 
 @pytest.mark.parametrize("geometry", GEOMETRIES, ids=str)
 @pytest.mark.parametrize("size", SIZES, ids=str)
-def test_one_step_equals_two_up_to_rounding(size, geometry):
+def test_one_step_equals_two_up_to_rounding(size: tuple[int, int], geometry: Geometry) -> None:
     image = noise(size)
     expected, found = in_two_steps(image, geometry), np.asarray(fitted(image, geometry), int)
     assert found.shape == (geometry.crop, geometry.crop, 3)
@@ -48,27 +48,27 @@ def test_one_step_equals_two_up_to_rounding(size, geometry):
     assert (off > 0).mean() <= 0.05
 
 
-def test_a_crop_larger_than_the_picture_is_black_around_it():
+def test_a_crop_larger_than_the_picture_is_black_around_it() -> None:
     found = np.asarray(fitted(Image.new("RGB", (8, 8), (9, 9, 9)), Geometry(resize=8, crop=12)))
     assert found.shape == (12, 12, 3)
     assert (found[2:10, 2:10] == 9).all()
     assert found.sum() == 9 * 3 * 64
 
 
-def test_a_line_of_pixels_does_not_become_a_giant_picture():
+def test_a_line_of_pixels_does_not_become_a_giant_picture() -> None:
     """If it was resized before it is cropped, it would have 256 by 5 million pixels."""
     assert fitted(Image.new("RGB", (20_000, 1)), Geometry(resize=256, crop=224)).size == (224, 224)
 
 
 @pytest.mark.parametrize("mode", ["RGB", "L", "CMYK"])
-def test_every_shape_and_mode_becomes_the_square_of_the_geometry(mode):
+def test_every_shape_and_mode_becomes_the_square_of_the_geometry(mode: str) -> None:
     file = io.BytesIO()
     noise((50, 30)).convert(mode).save(file, "JPEG")
     found = decode(file.getvalue(), "a.jpg", Geometry(resize=(38, 38), crop=25))
-    assert (found.shape, found.dtype) == ((25, 25, 3), np.uint8)
+    assert (found.shape, found.dtype) == ((25, 25, 3), np.dtype(np.uint8))
 
 
 @pytest.mark.parametrize("data", [b"", b"\x89PNG\r\n\x1a\n", b"GIF89a", bytes(100), b"%!PS-Adobe"])
-def test_what_is_not_a_picture_is_named_in_a_message_that_must_not_be_published(data):
+def test_what_is_not_a_picture_is_named_in_a_message_that_must_not_be_published(data: bytes) -> None:
     with pytest.raises(UserError, match=r"'there/a\.jpg' cannot be decoded.*do not publish"):
         decode(data, "there/a.jpg", None)

@@ -2,6 +2,7 @@
 
 import hashlib
 import threading
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 
 from dpfc_cli.errors import UserError
+from dpfc_cli.folders import cache_folder
 from dpfc_cli.images import catalogue, download, open_images
 from dpfc_cli.images.dataset import Remote
 
@@ -21,11 +23,12 @@ NAME = "file.bin"
 class Site:
     """A server on this machine. ways: how it answers each path's requests, in turn. seen: the requests."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         self.ways: dict[str, list[str]] = {}
         self.seen: list[tuple[str, str | None]] = []
         self.content = CONTENT
         self.url = ""
+        self.remotes: tuple[Remote, ...] = ()
 
     def answer(self, request: BaseHTTPRequestHandler) -> None:
         asked = request.headers.get("Range")
@@ -50,14 +53,14 @@ class Site:
 
 
 @pytest.fixture
-def site(monkeypatch, tmp_path):
+def site(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Site]:
     site = Site()
 
     class Handler(BaseHTTPRequestHandler):
-        def do_GET(self):
+        def do_GET(self) -> None:
             site.answer(self)
 
-        def log_message(self, format, *arguments):
+        def log_message(self, format: str, *arguments: object) -> None:
             pass
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
@@ -73,7 +76,7 @@ def site(monkeypatch, tmp_path):
 
 
 @pytest.fixture
-def serve(site):
+def serve(site: Site) -> Callable[..., Site]:
     """A function that offers one file, `site.remotes`, at paths that answer in the given ways."""
 
     def offer(content: bytes = CONTENT, **ways: list[str]) -> Site:
@@ -86,11 +89,11 @@ def serve(site):
     return offer
 
 
-def cached(tmp_path) -> list[str]:
+def cached(tmp_path: Path) -> list[str]:
     return sorted(path.name for path in (tmp_path / "cache" / "test").iterdir())
 
 
-def test_a_file_is_downloaded_once_with_progress(serve, tmp_path):
+def test_a_file_is_downloaded_once_with_progress(serve: Callable[..., Site], tmp_path: Path) -> None:
     site = serve(a=["good"])
     told = []
     folder = download.fetch("test", site.remotes, lambda *what: told.append(what))
@@ -102,7 +105,7 @@ def test_a_file_is_downloaded_once_with_progress(serve, tmp_path):
     assert site.seen == [("/a", None)]
 
 
-def test_an_interrupted_download_continues_where_it_stopped(serve, tmp_path):
+def test_an_interrupted_download_continues_where_it_stopped(serve: Callable[..., Site], tmp_path: Path) -> None:
     site = serve(a=["half", "good"])
     with pytest.raises(UserError, match=f"closed after {len(CONTENT) // 2} of {len(CONTENT)} bytes"):
         download.fetch("test", site.remotes)
@@ -113,25 +116,25 @@ def test_an_interrupted_download_continues_where_it_stopped(serve, tmp_path):
     assert cached(tmp_path) == [NAME]
 
 
-def test_another_mirror_finishes_what_the_first_began(serve):
+def test_another_mirror_finishes_what_the_first_began(serve: Callable[..., Site]) -> None:
     site = serve(a=["half"], b=["good"])
     assert (download.fetch("test", site.remotes) / NAME).read_bytes() == CONTENT
     assert site.seen == [("/a", None), ("/b", f"bytes={len(CONTENT) // 2}-")]
 
 
-def test_a_server_that_ignores_the_range_starts_the_file_again(serve):
+def test_a_server_that_ignores_the_range_starts_the_file_again(serve: Callable[..., Site]) -> None:
     site = serve(a=["half"], b=["whole"])
     assert (download.fetch("test", site.remotes) / NAME).read_bytes() == CONTENT
     assert site.seen[1] == ("/b", f"bytes={len(CONTENT) // 2}-")
 
 
 @pytest.mark.parametrize("fault", ["404", "zeros", "other"])
-def test_the_second_mirror_is_tried_when_the_first_fails(serve, fault):
+def test_the_second_mirror_is_tried_when_the_first_fails(serve: Callable[..., Site], fault: str) -> None:
     site = serve(a=[fault], b=["good", "good"])
     assert (download.fetch("test", site.remotes) / NAME).read_bytes() == CONTENT
 
 
-def test_a_wrong_beginning_is_thrown_away_and_the_file_fetched_anew(serve, tmp_path):
+def test_a_wrong_beginning_is_thrown_away_and_the_file_fetched_anew(serve: Callable[..., Site], tmp_path: Path) -> None:
     site = serve(a=["good", "good"])
     part = tmp_path / "cache" / "test" / f"{NAME}.part"
     part.parent.mkdir(parents=True)
@@ -140,7 +143,7 @@ def test_a_wrong_beginning_is_thrown_away_and_the_file_fetched_anew(serve, tmp_p
     assert site.seen == [("/a", "bytes=15-"), ("/a", None)]
 
 
-def test_a_beginning_that_the_server_cannot_continue_is_thrown_away(serve, tmp_path):
+def test_a_beginning_that_the_server_cannot_continue_is_thrown_away(serve: Callable[..., Site], tmp_path: Path) -> None:
     site = serve(a=["416", "good"])
     part = tmp_path / "cache" / "test" / f"{NAME}.part"
     part.parent.mkdir(parents=True)
@@ -149,7 +152,9 @@ def test_a_beginning_that_the_server_cannot_continue_is_thrown_away(serve, tmp_p
 
 
 @pytest.mark.parametrize("excess", [0, 5])
-def test_a_beginning_as_long_as_the_file_is_checked_before_it_is_used(serve, tmp_path, excess):
+def test_a_beginning_as_long_as_the_file_is_checked_before_it_is_used(
+    serve: Callable[..., Site], tmp_path: Path, excess: int
+) -> None:
     site = serve(a=["good"])
     part = tmp_path / "cache" / "test" / f"{NAME}.part"
     part.parent.mkdir(parents=True)
@@ -158,7 +163,9 @@ def test_a_beginning_as_long_as_the_file_is_checked_before_it_is_used(serve, tmp
     assert site.seen == [("/a", None)]
 
 
-def test_a_file_that_was_complete_when_the_download_was_stopped_is_not_requested_again(serve, tmp_path):
+def test_a_file_that_was_complete_when_the_download_was_stopped_is_not_requested_again(
+    serve: Callable[..., Site], tmp_path: Path
+) -> None:
     site = serve(a=[])
     part = tmp_path / "cache" / "test" / f"{NAME}.part"
     part.parent.mkdir(parents=True)
@@ -167,7 +174,7 @@ def test_a_file_that_was_complete_when_the_download_was_stopped_is_not_requested
     assert site.seen == []
 
 
-def test_a_wrong_checksum_is_an_error_and_leaves_nothing(serve, tmp_path):
+def test_a_wrong_checksum_is_an_error_and_leaves_nothing(serve: Callable[..., Site], tmp_path: Path) -> None:
     site = serve(a=["zeros"])
     with pytest.raises(UserError, match="wrong SHA-256 and was removed") as caught:
         download.fetch("test", site.remotes)
@@ -175,7 +182,7 @@ def test_a_wrong_checksum_is_an_error_and_leaves_nothing(serve, tmp_path):
     assert (caught.value.code, caught.value.fields["parameter"]) == ("unreadable", "data_dir")
 
 
-def test_a_server_that_sends_without_end_is_cut_off(serve, site, tmp_path):
+def test_a_server_that_sends_without_end_is_cut_off(serve: Callable[..., Site], site: Site, tmp_path: Path) -> None:
     serve(content=CONTENT[:100], a=["good"])
     told = []
     with pytest.raises(UserError, match="SHA-256"):
@@ -184,7 +191,7 @@ def test_a_server_that_sends_without_end_is_cut_off(serve, site, tmp_path):
     assert cached(tmp_path) == []
 
 
-def test_when_every_mirror_fails_the_error_names_each(serve):
+def test_when_every_mirror_fails_the_error_names_each(serve: Callable[..., Site]) -> None:
     site = serve(a=["404"], b=["404"])
     with pytest.raises(UserError) as caught:
         download.fetch("test", site.remotes)
@@ -192,13 +199,15 @@ def test_when_every_mirror_fails_the_error_names_each(serve):
     assert f"{site.url}/b: the server answered 404" in caught.value.what
 
 
-def test_no_server_at_all_is_a_user_error(site):
+def test_no_server_at_all_is_a_user_error(site: Site) -> None:
     unused = Remote(name=NAME, size=1, sha256="", urls=("http://127.0.0.1:1/nobody",))
     with pytest.raises(UserError, match=r"127\.0\.0\.1:1/nobody"):
         download.fetch("test", (unused,))
 
 
-def test_of_two_downloads_at_once_the_first_to_end_gives_the_file_its_name(serve, tmp_path, monkeypatch):
+def test_of_two_downloads_at_once_the_first_to_end_gives_the_file_its_name(
+    serve: Callable[..., Site], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     site = serve(a=["good"])
     target = tmp_path / "cache" / "test" / NAME
     monkeypatch.setattr(download, "sync", lambda part: target.write_bytes(part.read_bytes()))
@@ -206,14 +215,16 @@ def test_of_two_downloads_at_once_the_first_to_end_gives_the_file_its_name(serve
     assert cached(tmp_path) == [NAME]
 
 
-def test_a_cached_file_that_was_damaged_is_fetched_again(serve):
+def test_a_cached_file_that_was_damaged_is_fetched_again(serve: Callable[..., Site]) -> None:
     site = serve(a=["good", "good"])
     file = download.fetch("test", site.remotes) / NAME
     file.write_bytes(b"damaged")
     assert (download.fetch("test", site.remotes) / NAME).read_bytes() == CONTENT
 
 
-def test_a_cache_that_cannot_be_written_is_an_error_with_a_remedy(serve, monkeypatch, tmp_path):
+def test_a_cache_that_cannot_be_written_is_an_error_with_a_remedy(
+    serve: Callable[..., Site], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     site = serve(a=["good"])
     (tmp_path / "taken").write_bytes(b"a file, not a folder")
     monkeypatch.setenv("DPFC_CACHE", str(tmp_path / "taken"))
@@ -223,18 +234,24 @@ def test_a_cache_that_cannot_be_written_is_an_error_with_a_remedy(serve, monkeyp
     assert caught.value.code == "unwritable"
 
 
-def test_the_cache_is_where_the_environment_says(monkeypatch):
+def test_the_cache_is_where_the_environment_says(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DPFC_CACHE", "/own")
     monkeypatch.setenv("XDG_CACHE_HOME", "/shared")
     monkeypatch.setenv("HOME", "/home/me")
-    assert download.cache_folder() == Path("/own")
+    assert cache_folder() == Path("/own")
     monkeypatch.delenv("DPFC_CACHE")
-    assert download.cache_folder() == Path("/shared/dpfc")
+    assert cache_folder() == Path("/shared/dpfc")
     monkeypatch.delenv("XDG_CACHE_HOME")
-    assert download.cache_folder() == Path("/home/me/.cache/dpfc")
+    assert cache_folder() == Path("/home/me/.cache/dpfc")
 
 
-def test_a_data_set_without_a_folder_is_downloaded_and_opened(site, monkeypatch, cifar10_folder, pack, tmp_path):
+def test_a_data_set_without_a_folder_is_downloaded_and_opened(
+    site: Site,
+    monkeypatch: pytest.MonkeyPatch,
+    cifar10_folder: Callable[..., Path],
+    pack: Callable[[Path, str], Path],
+    tmp_path: Path,
+) -> None:
     archive = pack(cifar10_folder(folder=tmp_path / "there"), "cifar-10-python.tar.gz")
     site.content = archive.read_bytes()
     site.ways = {"/a": ["good"]}
@@ -248,7 +265,7 @@ def test_a_data_set_without_a_folder_is_downloaded_and_opened(site, monkeypatch,
     assert told
 
 
-def test_the_table_holds_complete_checksums_and_https_addresses():
+def test_the_table_holds_complete_checksums_and_https_addresses() -> None:
     remotes = [remote for entry in catalogue.CATALOGUE.values() for remote in entry.remotes]
     for remote in remotes:
         assert len(bytes.fromhex(remote.sha256)) == hashlib.sha256().digest_size

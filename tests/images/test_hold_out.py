@@ -1,20 +1,25 @@
 """A part of the training pictures is held out for test. Each picture's own name decides, and the listing stays."""
 
+from collections.abc import Callable
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 from dpfc_cli.errors import UserError
-from dpfc_cli.images import held_out, open_images
+from dpfc_cli.images import ImageSet, held_out, open_images
 from tests.images.pictures import SQUARE, png
 from tests.images.test_spread import N, folder, idx, imagenet, parquet, values, webdataset
 
 
-def opened(path, name):
+def opened(path: Path, name: str) -> ImageSet:
     return open_images(name, None if ":" in name else path, None if name == "mnist" else SQUARE)
 
 
 @pytest.mark.parametrize("make", [folder, webdataset, parquet, imagenet, idx])
-def test_the_two_parts_are_the_whole_with_its_labels_and_its_listing_in_every_format(make, tmp_path):
+def test_the_two_parts_are_the_whole_with_its_labels_and_its_listing_in_every_format(
+    make: Callable[[Path], str], tmp_path: Path
+) -> None:
     whole = opened(tmp_path, make(tmp_path))
     parts = held_out(whole, 0.3).splits
     assert sorted(values(parts["train"]) + values(parts["test"])) == list(range(N))
@@ -31,25 +36,25 @@ def test_the_two_parts_are_the_whole_with_its_labels_and_its_listing_in_every_fo
     assert [trial.name(i) for i in range(3)] == [names[i] for i in values(trial)]
 
 
-def test_other_pictures_do_not_change_where_a_picture_goes(tmp_path):
+def test_other_pictures_do_not_change_where_a_picture_goes(tmp_path: Path) -> None:
     name = folder(tmp_path)
 
-    def test_names():
+    def names_in_test() -> set[str]:
         test = held_out(opened(tmp_path, name), 0.3).splits["test"]
         return {test.name(i) for i in range(test.n)}
 
-    before = test_names()
+    before = names_in_test()
     assert 5 < len(before) < 35
     new = {"a/000.png", "a/001.png", "b/200.png"}
     for name_of_new in new:
         (tmp_path / "train" / name_of_new).write_bytes(png(0))
     (tmp_path / "train" / "0").mkdir()
-    assert test_names() - new == before
+    assert names_in_test() - new == before
     (tmp_path / "train" / "a" / "00.png").unlink()
-    assert test_names() - new == before - {"a/00.png"}
+    assert names_in_test() - new == before - {"a/00.png"}
 
 
-def test_the_part_has_the_fraction_asked_for_whatever_the_names():
+def test_the_part_has_the_fraction_asked_for_whatever_the_names() -> None:
     from dpfc_cli.images.sets import _hashed
 
     for form in ("{}", "cat/{:05d}.png", "IMG_{:04d}\udcff.JPG"):
@@ -61,7 +66,7 @@ def test_the_part_has_the_fraction_asked_for_whatever_the_names():
         assert abs(np.corrcoef(at[:-1], at[1:])[0, 1]) < 0.04
 
 
-def test_a_set_with_a_test_split_and_one_too_small_are_refused(tmp_path):
+def test_a_set_with_a_test_split_and_one_too_small_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="'digits' has a test split already, of 397 images"):
         held_out(open_images("digits"), 0.1)
     whole = opened(tmp_path, folder(tmp_path))

@@ -2,6 +2,7 @@
 
 import io
 import tarfile
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +17,7 @@ WNIDS = ("n01440764", "n01443537", "n02084071")
 
 
 @pytest.fixture
-def imagenet(tmp_path: Path):
+def imagenet(tmp_path: Path) -> Callable[[str], Path]:
     """A function that writes ImageNet in one of its layouts: 3 classes of 4 training images, 6 validation images."""
     train = {w: [(f"{w}_{j}.JPEG", png(10 * i + j)) for j in (3, 1, 2, 0)] for i, w in enumerate(WNIDS)}
     truth = [2, 0, 1, 1, 0, 2]
@@ -63,7 +64,7 @@ def imagenet(tmp_path: Path):
 
 
 @pytest.mark.parametrize("layout", ["folders", "packed", "unpacked"])
-def test_imagenet_is_the_same_from_folders_and_from_its_archives(imagenet, layout):
+def test_imagenet_is_the_same_from_folders_and_from_its_archives(imagenet: Callable[[str], Path], layout: str) -> None:
     data = open_images("imagenet", imagenet(layout), SQUARE)
     train, test = data.splits["train"], data.splits["test"]
     assert (data.name, data.classes, data.origin) == ("imagenet", WNIDS, "data set")
@@ -76,7 +77,7 @@ def test_imagenet_is_the_same_from_folders_and_from_its_archives(imagenet, layou
     assert test.listing == reference.splits["test"].listing
 
 
-def test_imagenet_without_its_kit_has_no_validation_labels_and_says_so(imagenet):
+def test_imagenet_without_its_kit_has_no_validation_labels_and_says_so(imagenet: Callable[[str], Path]) -> None:
     folder = imagenet("packed")
     kit = folder / "ILSVRC2012_devkit_t12.tar.gz"
     data = kit.read_bytes()
@@ -99,14 +100,14 @@ def test_imagenet_without_its_kit_has_no_validation_labels_and_says_so(imagenet)
         ("meta.mat", b"MATLAB 5.0 MAT-file"),
     ],
 )
-def test_a_kit_that_does_not_fit_is_refused(imagenet, name, data):
+def test_a_kit_that_does_not_fit_is_refused(imagenet: Callable[[str], Path], name: str, data: bytes) -> None:
     folder = imagenet("unpacked")
     (folder / "ILSVRC2012_devkit_t12" / "data" / name).write_bytes(data)
     with pytest.raises(UserError):
         open_images("imagenet", folder, SQUARE)
 
 
-def test_imagenet_that_is_not_there_says_where_to_get_it(tmp_path):
+def test_imagenet_that_is_not_there_says_where_to_get_it(tmp_path: Path) -> None:
     for folder in (None, tmp_path):
         with pytest.raises(UserError) as caught:
             open_images("imagenet", folder, SQUARE)
@@ -114,7 +115,7 @@ def test_imagenet_that_is_not_there_says_where_to_get_it(tmp_path):
         assert (caught.value.code, caught.value.fields["parameter"]) == ("missing", "data_dir")
 
 
-def test_classes_that_imagenet_does_not_define_are_refused(imagenet, tmp_path):
+def test_classes_that_imagenet_does_not_define_are_refused(imagenet: Callable[[str], Path], tmp_path: Path) -> None:
     assert open_images("imagenet", imagenet("folders"), SQUARE).origin == "data set"
     (tmp_path / "folders" / "train" / "n01440764").rename(tmp_path / "folders" / "train" / "rare disease")
     with pytest.raises(UserError, match=r"'rare disease'.*do not publish") as caught:

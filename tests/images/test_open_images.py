@@ -3,18 +3,20 @@
 import logging
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from dpfc_cli.errors import UserError
 from dpfc_cli.images import DATASETS, check, open_images, small
 from dpfc_cli.images.catalogue import CATALOGUE
-from dpfc_cli.images.dataset import DataSet
+from dpfc_cli.images.dataset import DataSet, Request
 from dpfc_cli.images.sets import ImageSet
 
 
-def refused(dataset: str, **options: object) -> UserError:
+def refused(dataset: str, **options: Any) -> UserError:
     with pytest.raises(UserError) as caught:
         check(dataset, **options)
     with pytest.raises(UserError) as again:
@@ -23,7 +25,7 @@ def refused(dataset: str, **options: object) -> UserError:
     return caught.value
 
 
-def test_what_the_table_says_of_each_data_set():
+def test_what_the_table_says_of_each_data_set() -> None:
     assert list(DATASETS) == [
         *("digits", "mnist", "fashion-mnist", "cifar10", "cifar100", "imagenet"),
         *("imagefolder:PATH", "parquet:PATH", "webdataset:PATH"),
@@ -38,14 +40,14 @@ def test_what_the_table_says_of_each_data_set():
 
 
 @pytest.mark.parametrize(("dataset", "is_small"), [("cifar10", True), ("imagenet", False), ("imagefolder:x", False)])
-def test_small_is_what_the_table_says(dataset, is_small):
+def test_small_is_what_the_table_says(dataset: str, is_small: bool) -> None:
     assert small(dataset) is is_small
 
 
-def test_a_new_data_set_is_one_entry(monkeypatch, tmp_path):
+def test_a_new_data_set_is_one_entry(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     seen = []
 
-    def opened(request):
+    def opened(request: Request) -> ImageSet:
         seen.append(request)
         return ImageSet("mine", ("a", "b"), {})
 
@@ -56,7 +58,7 @@ def test_a_new_data_set_is_one_entry(monkeypatch, tmp_path):
     assert not small("mine")
 
 
-def test_an_unknown_data_set_is_an_error_with_the_nearest_name():
+def test_an_unknown_data_set_is_an_error_with_the_nearest_name() -> None:
     error = refused("cifar-10")
     assert error.what == "Unknown data set 'cifar-10'."
     assert "'cifar10'" in error.remedy
@@ -76,7 +78,9 @@ def test_an_unknown_data_set_is_an_error_with_the_nearest_name():
         ("data", ["imagefolder:data", "parquet:data"]),
     ],
 )
-def test_a_path_without_its_format_is_an_error_that_says_how_to_write_it(typed, suggested, tmp_path, monkeypatch):
+def test_a_path_without_its_format_is_an_error_that_says_how_to_write_it(
+    typed: str, suggested: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path))
     Path("photos", "cat").mkdir(parents=True)
@@ -91,7 +95,9 @@ def test_a_path_without_its_format_is_an_error_that_says_how_to_write_it(typed, 
 
 
 @pytest.mark.parametrize("typed", ["nowhere", "", "notes.txt", "~nobody-has-this-name/photos", "a" * 5000, "nul\0"])
-def test_what_is_no_path_to_pictures_is_an_unknown_name(typed, tmp_path, monkeypatch):
+def test_what_is_no_path_to_pictures_is_an_unknown_name(
+    typed: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     Path("notes.txt").touch()
     error = refused(typed)
@@ -100,7 +106,7 @@ def test_what_is_no_path_to_pictures_is_an_unknown_name(typed, tmp_path, monkeyp
 
 
 @pytest.mark.parametrize("dataset", ["mnist", "fashion-mnist", "cifar10", "cifar100"])
-def test_a_missing_folder_is_an_error_with_a_remedy(dataset, tmp_path):
+def test_a_missing_folder_is_an_error_with_a_remedy(dataset: str, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="nowhere") as caught:
         open_images(dataset, tmp_path / "nowhere")
     assert (caught.value.code, caught.value.fields["parameter"]) == ("missing", "data_dir")
@@ -118,16 +124,18 @@ def test_a_missing_folder_is_an_error_with_a_remedy(dataset, tmp_path):
         ("imagefolder:somewhere", {"data_dir": Path("somewhere")}, "conflict", "data_dir"),
     ],
 )
-def test_an_option_that_would_have_no_effect_is_an_error_before_any_file_is_opened(dataset, options, code, parameter):
+def test_an_option_that_would_have_no_effect_is_an_error_before_any_file_is_opened(
+    dataset: str, options: dict[str, Path | tuple[str, ...]], code: str, parameter: str
+) -> None:
     error = refused(dataset, **options)
     assert (error.code, error.fields["parameter"]) == (code, parameter)
 
 
-def test_a_data_set_that_is_not_named_with_a_path_takes_none():
+def test_a_data_set_that_is_not_named_with_a_path_takes_none() -> None:
     assert refused("digits:here").code == "unknown-name"
 
 
-def test_no_message_spells_a_parameter_as_a_flag():
+def test_no_message_spells_a_parameter_as_a_flag() -> None:
     """Python callers read these messages too. The command line puts its flags into them."""
     for room in ("images", "sources"):
         modules = list(Path(__file__).parents[2].glob(f"dpfc_cli/{room}/*.py"))
@@ -135,13 +143,15 @@ def test_no_message_spells_a_parameter_as_a_flag():
         assert [module for module in modules if "--" in module.read_text(encoding="utf-8")] == []
 
 
-def test_a_tilde_after_the_colon_is_the_home_folder(monkeypatch, tmp_path):
+def test_a_tilde_after_the_colon_is_the_home_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     with pytest.raises(UserError, match=str(tmp_path / "pictures")):
         open_images("imagefolder:~/pictures")
 
 
-def test_nothing_is_printed_or_logged(capfd, caplog, cifar10_folder):
+def test_nothing_is_printed_or_logged(
+    capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture, cifar10_folder: Callable[..., Path]
+) -> None:
     caplog.set_level(logging.DEBUG)
     for data in (open_images("digits"), open_images("cifar10", cifar10_folder())):
         for split in data.splits.values():
@@ -150,7 +160,7 @@ def test_nothing_is_printed_or_logged(capfd, caplog, cifar10_folder):
     assert not caplog.records
 
 
-def test_the_table_and_the_digits_need_no_large_package():
+def test_the_table_and_the_digits_need_no_large_package() -> None:
     """Only encoded pictures need Pillow, only parquet needs PyArrow, and nothing here needs JAX."""
     code = (
         "import sys, dpfc_cli.images as i; i.open_images('digits'); "

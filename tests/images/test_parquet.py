@@ -1,6 +1,7 @@
 """Parquet as the hub stores it is read by row groups. The files name the classes."""
 
 import json
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,9 @@ from dpfc_cli.images import open_images
 from tests.images.pictures import SQUARE, png, values
 
 
-def parquet(path: Path, pictures: list[bytes | None], labels: list[int], group: int = 3, **schema: object) -> Path:
+def parquet(
+    path: Path, pictures: list[bytes | None], labels: Sequence[int | None], group: int = 3, **schema: object
+) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     kind = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
     image = pa.array([None if p is None else {"bytes": p, "path": "x.png"} for p in pictures], kind)
@@ -36,7 +39,7 @@ def hub(tmp_path: Path) -> Path:
     return folder
 
 
-def test_parquet_is_read_by_row_groups_with_the_hubs_names(hub):
+def test_parquet_is_read_by_row_groups_with_the_hubs_names(hub: Path) -> None:
     data = open_images(f"parquet:{hub}", geometry=SQUARE)
     train = data.splits["train"]
     assert (data.classes, data.origin, train.n) == (("a", "b", "c"), "data set", 10)
@@ -47,7 +50,9 @@ def test_parquet_is_read_by_row_groups_with_the_hubs_names(hub):
     np.testing.assert_array_equal(values(data.splits["test"]), [50, 51])
 
 
-def test_parquet_keeps_the_pictures_of_a_trial_only_and_reads_each_row_group_once(tmp_path, monkeypatch):
+def test_parquet_keeps_the_pictures_of_a_trial_only_and_reads_each_row_group_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     n, read, kept = 400, [], []
     parquet(tmp_path / "train.parquet", [png(i % 200) for i in range(n)], [i % 3 for i in range(n)], group=40)
     train = open_images(f"parquet:{tmp_path}", geometry=SQUARE).splits["train"].spread(50)
@@ -56,7 +61,10 @@ def test_parquet_keeps_the_pictures_of_a_trial_only_and_reads_each_row_group_onc
 
     real_read, real = pq.ParquetFile.read_row_group, RowGroups._pictures
     monkeypatch.setattr(pq.ParquetFile, "read_row_group", lambda *a, **k: (read.append(a[1]), real_read(*a, **k))[1])
-    count = lambda self: kept.append(sum(map(len, self._kept.values())))  # noqa: E731
+
+    def count(groups: RowGroups) -> None:
+        kept.append(sum(map(len, groups._kept.values())))
+
     monkeypatch.setattr(RowGroups, "_pictures", lambda self, g: (real(self, g), count(self))[0])
     monkeypatch.setattr(RowGroups, "span", 4 * prefetch.PIECE * 8)
     found = [batch.pixels for _, batch in prefetch.batches([(0, train, 0, 50)], workers=8)]
@@ -65,7 +73,7 @@ def test_parquet_keeps_the_pictures_of_a_trial_only_and_reads_each_row_group_onc
     assert max(kept) <= 50
 
 
-def test_parquet_keeps_no_more_than_the_threads_need(hub, monkeypatch):
+def test_parquet_keeps_no_more_than_the_threads_need(hub: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from dpfc_cli.images.row_groups import RowGroups
 
     kept = []
@@ -78,7 +86,7 @@ def test_parquet_keeps_no_more_than_the_threads_need(hub, monkeypatch):
         kept.clear()
 
 
-def test_parquet_without_names_has_inferred_or_asserted_classes(tmp_path):
+def test_parquet_without_names_has_inferred_or_asserted_classes(tmp_path: Path) -> None:
     kind = pa.struct([("bytes", pa.large_binary())])
     pictures = pa.array([{"bytes": png(7)}, {"bytes": png(8)}], kind)
     pq.write_table(pa.table({"img": pictures, "coarse": [1, 0], "fine_label": [0, 3]}), tmp_path / "all.parquet")
@@ -89,7 +97,7 @@ def test_parquet_without_names_has_inferred_or_asserted_classes(tmp_path):
 
 
 @pytest.mark.parametrize("broken", [None, b"", b"no picture"])
-def test_a_broken_picture_in_parquet_is_named_by_its_place(tmp_path, broken):
+def test_a_broken_picture_in_parquet_is_named_by_its_place(tmp_path: Path, broken: bytes | None) -> None:
     parquet(tmp_path / "train.parquet", [png(0), png(1), png(2), broken], [0, 1, 2, 0])
     train = open_images(f"parquet:{tmp_path}", geometry=SQUARE).splits["train"]
     with pytest.raises(UserError, match=r"row 0 of row group 1.*do not publish"):
@@ -108,14 +116,14 @@ def test_a_broken_picture_in_parquet_is_named_by_its_place(tmp_path, broken):
         (lambda f: parquet(f / "train.parquet", [png(1), png(1)], [0, -1]), r"outside 0\.\.2"),
     ],
 )
-def test_parquet_that_cannot_be_taken_is_refused(tmp_path, make, says):
+def test_parquet_that_cannot_be_taken_is_refused(tmp_path: Path, make: Callable[[Path], object], says: str) -> None:
     parquet(tmp_path / "good", [png(1)], [0])
     make(tmp_path)
     with pytest.raises(UserError, match=says):
         open_images(f"parquet:{tmp_path}", geometry=SQUARE)
 
 
-def test_a_row_group_that_would_fill_the_memory_is_refused(hub, monkeypatch):
+def test_a_row_group_that_would_fill_the_memory_is_refused(hub: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from dpfc_cli.images import row_groups
 
     monkeypatch.setattr(row_groups, "LARGEST_GROUP", 100)
@@ -124,12 +132,12 @@ def test_a_row_group_that_would_fill_the_memory_is_refused(hub, monkeypatch):
     assert "row_group_size" in caught.value.remedy
 
 
-def test_another_parquet_has_another_listing(hub):
+def test_another_parquet_has_another_listing(hub: Path) -> None:
     before = open_images(f"parquet:{hub}", geometry=SQUARE).splits["train"].listing
     parquet(hub / "data" / "train-00000-of-00002.parquet", [png(i) for i in range(4)], [0, 2, 1, 0])
     assert open_images(f"parquet:{hub}", geometry=SQUARE).splits["train"].listing != before
 
 
-def test_files_that_name_their_classes_take_no_others(hub):
+def test_files_that_name_their_classes_take_no_others(hub: Path) -> None:
     with pytest.raises(UserError, match="name their classes"):
         open_images(f"parquet:{hub}", geometry=SQUARE, classes=("x", "y", "z"))

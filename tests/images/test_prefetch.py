@@ -39,7 +39,7 @@ def wanted(split: Split, rows: int) -> list[tuple[int, Split, int, int]]:
 
 @pytest.mark.parametrize("workers", [1, 4])
 @pytest.mark.parametrize("rows", [1, 7, 8, 64, 1000])
-def test_batches_come_in_order_whoever_decodes_them(rows, workers):
+def test_batches_come_in_order_whoever_decodes_them(rows: int, workers: int) -> None:
     source = Source(100)
     found = list(batches(wanted(source.split, rows), workers=workers))
     assert [key for key, _ in found] == list(range(0, 100, rows))
@@ -47,7 +47,7 @@ def test_batches_come_in_order_whoever_decodes_them(rows, workers):
     assert not any(batch.null.any() for _, batch in found)
 
 
-def test_no_more_is_decoded_ahead_than_said():
+def test_no_more_is_decoded_ahead_than_said() -> None:
     source = Source(200)
     with closing(batches(wanted(source.split, 10), workers=2)) as found:
         for done in range(5):
@@ -55,13 +55,13 @@ def test_no_more_is_decoded_ahead_than_said():
             assert source.highest <= 10 * (done + 1 + AHEAD)
 
 
-def test_of_the_pictures_that_cannot_be_decoded_the_first_one_is_named():
+def test_of_the_pictures_that_cannot_be_decoded_the_first_one_is_named() -> None:
     source = Source(100, frozenset((33, 34, 90)))
     with pytest.raises(UserError, match="picture 33"):
         list(batches(wanted(source.split, 20), workers=4))
 
 
-def test_a_tolerant_reader_marks_it_as_null_and_leaves_the_others_as_they_were():
+def test_a_tolerant_reader_marks_it_as_null_and_leaves_the_others_as_they_were() -> None:
     source = Source(100, frozenset((0, 33, 34, 99)))
     found = [batch for _, batch in batches(wanted(source.split, 20), tolerant=True)]
     null = np.concatenate([batch.null for batch in found])
@@ -70,7 +70,7 @@ def test_a_tolerant_reader_marks_it_as_null_and_leaves_the_others_as_they_were()
     np.testing.assert_array_equal(pixels, np.where(null, 0, np.arange(100)))
 
 
-def test_a_source_that_fails_is_not_a_null_record():
+def test_a_source_that_fails_is_not_a_null_record() -> None:
     def gone(start: int, stop: int) -> np.ndarray:
         raise UserError("the disk is gone", "")
 
@@ -79,7 +79,7 @@ def test_a_source_that_fails_is_not_a_null_record():
 
 
 @pytest.mark.parametrize("end", [KeyboardInterrupt, RuntimeError])
-def test_no_thread_runs_on_after_an_interruption(end):
+def test_no_thread_runs_on_after_an_interruption(end: type[BaseException]) -> None:
     source, before = Source(1000), threading.active_count()
 
     def interrupted() -> None:

@@ -1,5 +1,6 @@
 """The pictures of a trial come from all over the listing, in every format, and are the same every time."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -61,7 +62,9 @@ def values(split: Split) -> list[int]:
 
 
 @pytest.mark.parametrize("make", [folder, webdataset, parquet, imagenet, idx])
-def test_a_trial_has_pictures_of_the_whole_listing_with_their_labels_in_every_format(make, tmp_path):
+def test_a_trial_has_pictures_of_the_whole_listing_with_their_labels_in_every_format(
+    make: Callable[[Path], str], tmp_path: Path
+) -> None:
     name = make(tmp_path)
     place = None if ":" in name else tmp_path
     train = open_images(name, place, None if name == "mnist" else SQUARE).splits["train"]
@@ -80,7 +83,7 @@ def test_a_trial_has_pictures_of_the_whole_listing_with_their_labels_in_every_fo
 
 
 @pytest.mark.parametrize("total", [1, 2, 7, 1000, 1_281_167])
-def test_one_record_is_taken_of_each_of_n_equal_stretches(total):
+def test_one_record_is_taken_of_each_of_n_equal_stretches(total: int) -> None:
     for n in {1, 2, 3, 10, total // 2, total - 1, total}:
         if not 0 < n <= total:
             continue
@@ -92,7 +95,7 @@ def test_one_record_is_taken_of_each_of_n_equal_stretches(total):
 
 
 @pytest.mark.parametrize("period", [2, 3, 10, 50])
-def test_a_listing_that_repeats_its_classes_in_turn_gives_all_classes(period):
+def test_a_listing_that_repeats_its_classes_in_turn_gives_all_classes(period: int) -> None:
     """Every k-th record would be of one class."""
     labels = np.arange(200_000) % period
     for stride in (period, 2 * period, 4 * period):
@@ -101,7 +104,7 @@ def test_a_listing_that_repeats_its_classes_in_turn_gives_all_classes(period):
         assert counts.min() >= 0.5 * n / period
 
 
-def test_a_broken_picture_outside_the_trial_is_not_opened(tmp_path):
+def test_a_broken_picture_outside_the_trial_is_not_opened(tmp_path: Path) -> None:
     name = folder(tmp_path)
     for i in set(range(N)) - set(spread(6, N).tolist()):
         (tmp_path / "train" / "abc"[i // 20] / f"{i:02d}.png").write_bytes(b"")

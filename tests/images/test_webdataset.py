@@ -2,6 +2,7 @@
 
 import io
 import tarfile
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -29,7 +30,7 @@ def web(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("how", ["folder", "braces", "wildcard"])
-def test_archives_are_read_in_place_and_in_order(web, how):
+def test_archives_are_read_in_place_and_in_order(web: Path, how: str) -> None:
     name = {"folder": f"{web}", "braces": f"{web}/train-{{000..001}}.tar", "wildcard": f"{web}/train-*.tar"}[how]
     data = open_images(f"webdataset:{name}", geometry=SQUARE, classes=("a", "b", "c"))
     train = data.splits["train"]
@@ -42,7 +43,7 @@ def test_archives_are_read_in_place_and_in_order(web, how):
     assert sorted(p.name for p in web.iterdir()) == ["train-000.tar", "train-001.tar", "val-000.tar"]
 
 
-def test_classes_that_nobody_names_are_inferred_and_say_so_with_the_same_listing(web):
+def test_classes_that_nobody_names_are_inferred_and_say_so_with_the_same_listing(web: Path) -> None:
     inferred = open_images(f"webdataset:{web}", geometry=SQUARE)
     asserted = open_images(f"webdataset:{web}", geometry=SQUARE, classes=("a", "b", "c", "d"))
     assert (inferred.origin, inferred.classes) == ("inferred", ("0", "1", "2"))
@@ -51,9 +52,13 @@ def test_classes_that_nobody_names_are_inferred_and_say_so_with_the_same_listing
         open_images(f"webdataset:{web}", geometry=SQUARE, classes=("a", "b"))
 
 
-def test_a_changed_label_or_picture_has_another_listing(web):
+def test_a_changed_label_or_picture_has_another_listing(web: Path) -> None:
     before = open_images(f"webdataset:{web}", geometry=SQUARE).splits["train"].listing
-    for change in (lambda r: (r[0], b"1" if r[0] == "0005.cls" else r[1]), lambda r: (r[0].replace("0005", "x"), r[1])):
+    changes: tuple[Callable[[tuple[str, bytes]], tuple[str, bytes]], ...] = (
+        lambda r: (r[0], b"1" if r[0] == "0005.cls" else r[1]),
+        lambda r: (r[0].replace("0005", "x"), r[1]),
+    )
+    for change in changes:
         tar(web / "train-001.tar", [change(r) for r in records(5, 4)])
         assert open_images(f"webdataset:{web}", geometry=SQUARE).splits["train"].listing != before
 
@@ -73,13 +78,13 @@ def test_a_changed_label_or_picture_has_another_listing(web):
         ([], "no labelled training images"),
     ],
 )
-def test_incomplete_records_are_refused(tmp_path, members, says):
+def test_incomplete_records_are_refused(tmp_path: Path, members: list[tuple[str, bytes]], says: str) -> None:
     tar(tmp_path / "train.tar", members)
     with pytest.raises(UserError, match=says):
         open_images(f"webdataset:{tmp_path}", geometry=SQUARE)
 
 
-def test_names_in_archives_are_only_names(tmp_path):
+def test_names_in_archives_are_only_names(tmp_path: Path) -> None:
     """Links are ignored, and paths are not used as paths. Nothing is ever written."""
     secret = tmp_path / "secret.png"
     secret.write_bytes(png(99))
@@ -112,7 +117,7 @@ def test_names_in_archives_are_only_names(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["b\xe4r", "\u732b", "\x1b[31mred", "a b"])
-def test_member_names_of_any_encoding_are_read_and_shown_without_control_characters(tmp_path, name):
+def test_member_names_of_any_encoding_are_read_and_shown_without_control_characters(tmp_path: Path, name: str) -> None:
     path = tmp_path / "train.tar"
     with tarfile.open(path, "w", encoding="latin-1" if name == "b\xe4r" else "utf-8", format=tarfile.GNU_FORMAT) as out:
         for extension, data in (("png", b"no picture"), ("cls", b"0")):
@@ -126,7 +131,7 @@ def test_member_names_of_any_encoding_are_read_and_shown_without_control_charact
     assert caught.value.what.encode("utf-8")
 
 
-def test_every_truncation_of_an_archive_is_an_error_that_names_it(web):
+def test_every_truncation_of_an_archive_is_an_error_that_names_it(web: Path) -> None:
     path = web / "train-001.tar"
     whole = path.read_bytes()
     end = len(whole.rstrip(b"\0")) // 512 * 512 + 512
@@ -136,7 +141,7 @@ def test_every_truncation_of_an_archive_is_an_error_that_names_it(web):
             open_images(f"webdataset:{web}", geometry=SQUARE)
 
 
-def test_a_damaged_header_in_the_middle_is_not_taken_for_the_end(web):
+def test_a_damaged_header_in_the_middle_is_not_taken_for_the_end(web: Path) -> None:
     path = web / "train-001.tar"
     data = bytearray(path.read_bytes())
     at = data.index(b"0006.json")
@@ -146,7 +151,7 @@ def test_a_damaged_header_in_the_middle_is_not_taken_for_the_end(web):
         open_images(f"webdataset:{web}", geometry=SQUARE)
 
 
-def test_a_packed_archive_says_what_to_do(tmp_path):
+def test_a_packed_archive_says_what_to_do(tmp_path: Path) -> None:
     with tarfile.open(tmp_path / "train.tar", "w:gz") as archive:
         archive.add(__file__, "a.png")
     with pytest.raises(UserError, match="cannot be read as a tar") as caught:
@@ -154,7 +159,7 @@ def test_a_packed_archive_says_what_to_do(tmp_path):
     assert "gunzip" in caught.value.remedy
 
 
-def test_an_archive_that_shrank_since_it_was_listed_is_an_error(web):
+def test_an_archive_that_shrank_since_it_was_listed_is_an_error(web: Path) -> None:
     train = open_images(f"webdataset:{web}", geometry=SQUARE).splits["train"]
     path = web / "train-001.tar"
     path.write_bytes(path.read_bytes()[:600])
@@ -162,8 +167,8 @@ def test_an_archive_that_shrank_since_it_was_listed_is_an_error(web):
         train.pixels(0, train.n)
 
 
-def test_an_archive_that_cannot_be_opened_is_an_error_that_names_it(web, monkeypatch):
-    def refuse(path, *_arguments, **_options):
+def test_an_archive_that_cannot_be_opened_is_an_error_that_names_it(web: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(path: Path, *_arguments: object, **_options: object) -> None:
         raise PermissionError(13, "Permission denied", str(path))
 
     monkeypatch.setattr(Path, "open", refuse)

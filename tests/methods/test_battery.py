@@ -20,7 +20,7 @@ from dpfc_cli.privacy import curator as curator_module
 from dpfc_cli.privacy.curator import NonPrivate, Unprotected, exact_sum
 from dpfc_cli.privacy.facts import Facts
 from dpfc_cli.privacy.lattice import MOST_BITS, lattice_for
-from dpfc_cli.privacy.noise import Bits, SeededBits
+from dpfc_cli.privacy.noise import Bits, SeededBits, bernoulli
 from dpfc_cli.privacy.queries import Query
 from tests.support import Watching, accuracy, blobs, curator, drawn_sigmas, integers, stream_of
 
@@ -34,7 +34,7 @@ RATE = 0.6
 
 def trained(
     method: Method, facts: Facts, mu: float, x: np.ndarray, y: np.ndarray, seed: int = 0, **given: object
-) -> tuple[Solution, Watching]:  # type: ignore[type-arg]
+) -> tuple[Solution, Watching]:
     options = method.defaults(facts, mu, GIVEN[method.name] | given)
     oracle = Watching(curator(facts, method.plan(facts, options), mu, x, y, seed))
     return method.solve(oracle, facts, options), oracle
@@ -50,11 +50,10 @@ def sets_of(y: np.ndarray, m: int) -> np.ndarray:
 def masks(monkeypatch: pytest.MonkeyPatch) -> list[np.ndarray]:
     """The samples that curators draw, block by block, as masks over the records."""
     drawn: list[np.ndarray] = []
-    real = curator_module.bernoulli
 
     def spy(rate: float, count: int, bits: Bits) -> np.ndarray:
         assert rate == RATE
-        drawn.append(real(rate, count, bits))
+        drawn.append(bernoulli(rate, count, bits))
         return drawn[-1]
 
     monkeypatch.setattr(curator_module, "bernoulli", spy)
@@ -76,7 +75,7 @@ def taking(sample: np.ndarray) -> Callable[[int], np.ndarray]:
 
 
 @ALL
-def test_a_run_asks_for_exactly_the_plans_releases(method: Method) -> None:  # type: ignore[type-arg]
+def test_a_run_asks_for_exactly_the_plans_releases(method: Method) -> None:
     facts = Facts(n=90, m=3, d=5)
     _, oracle = trained(method, facts, 1.0, *blobs(90, 5, 3))
     plan = method.plan(facts, method.defaults(facts, 1.0, GIVEN[method.name]))
@@ -84,7 +83,7 @@ def test_a_run_asks_for_exactly_the_plans_releases(method: Method) -> None:  # t
 
 
 @ALL
-def test_plan_and_defaults_are_functions_of_public_facts(method: Method) -> None:  # type: ignore[type-arg]
+def test_plan_and_defaults_are_functions_of_public_facts(method: Method) -> None:
     facts = Facts(n=1000, m=3, d=5)
     options = method.defaults(facts, 0.3, {})
     assert options == method.defaults(facts, 0.3, {})
@@ -104,7 +103,7 @@ def other_than(value: object) -> object:
 
 
 @ALL
-def test_given_options_override_defaults_one_by_one(method: Method) -> None:  # type: ignore[type-arg]
+def test_given_options_override_defaults_one_by_one(method: Method) -> None:
     facts = Facts(n=1000, m=3, d=5)
     for name, value in method.defaults(facts, 0.3, {}).__dict__.items():
         other = other_than(value)
@@ -128,7 +127,7 @@ def test_the_budget_is_split_as_given() -> None:
 
 
 @ALL
-def test_a_run_on_label_sets_under_replacement_asks_for_the_plans_releases(method: Method) -> None:  # type: ignore[type-arg]
+def test_a_run_on_label_sets_under_replacement_asks_for_the_plans_releases(method: Method) -> None:
     facts = Facts(n=90, m=4, d=5, k=3, adjacency="replace-one")
     x, y = blobs(90, 5, 4)
     solution, oracle = trained(method, facts, 1.0, x, sets_of(y, 4))
@@ -138,7 +137,7 @@ def test_a_run_on_label_sets_under_replacement_asks_for_the_plans_releases(metho
 
 
 @SAMPLED
-def test_a_run_on_samples_draws_each_of_them_at_the_given_rate(method: Method, masks: list[np.ndarray]) -> None:  # type: ignore[type-arg]
+def test_a_run_on_samples_draws_each_of_them_at_the_given_rate(method: Method, masks: list[np.ndarray]) -> None:
     facts = Facts(n=90, m=3, d=5)
     _, oracle = trained(method, facts, 1.0, *blobs(90, 5, 3), steps=4, sampling_rate=RATE)
     plan = method.plan(facts, method.defaults(facts, 1.0, {"steps": 4, "sampling_rate": RATE}))
@@ -168,7 +167,7 @@ ALL_CLASSES = np.array([0, 1, 2], np.int32)
 )
 @settings(max_examples=15, deadline=None)
 def test_with_the_same_answers_one_record_moves_no_sum_beyond_its_sensitivity(
-    method: Method,  # type: ignore[type-arg]
+    method: Method,
     k: int,
     x: np.ndarray,
     y: np.ndarray,
@@ -194,7 +193,7 @@ def test_with_the_same_answers_one_record_moves_no_sum_beyond_its_sensitivity(
 
 
 @SAMPLED
-def test_a_sampled_record_moves_no_sum_too_far_and_others_nothing(method: Method, masks: list[np.ndarray]) -> None:  # type: ignore[type-arg]
+def test_a_sampled_record_moves_no_sum_too_far_and_others_nothing(method: Method, masks: list[np.ndarray]) -> None:
     facts, (x, y) = FORTY, blobs(40, 4, 3)
     _, oracle = trained(method, facts, 1.0, x, y, steps=2, sampling_rate=RATE)
     lattice = lattice_for(facts.n, 10.0, 5)
@@ -219,7 +218,7 @@ def noise_of_runs(
     facts: Facts = FORTY,
     masks: list[np.ndarray] | None = None,
     **given: object,
-) -> list[np.ndarray]:  # type: ignore[type-arg]
+) -> list[np.ndarray]:
     """For each release of the plan: released minus exact, in standard deviations. runs × free coordinates.
 
     masks: the samples that the curators draw, if the plan is sampled.
@@ -235,7 +234,8 @@ def noise_of_runs(
         method.solve(oracle, facts, options)
         drawn = [None] * len(plan.releases) if masks is None else samples_of(masks, 40)[-len(plan.releases) :]
         for i, (query, answer, sigma) in enumerate(zip(oracle.queries, oracle.answers, plan.sigmas(mu), strict=True)):
-            sample = None if drawn[i] is None else taking(drawn[i])
+            mask = drawn[i]
+            sample = None if mask is None else taking(mask)
             exact = exact_sum(query, stream_of(x, y), facts, lattice, sample=sample)
             sensitivity = query.replace_one if facts.adjacency == "replace-one" else 1.0
             z = (answer / query.scale(facts, lattice) - exact) / (sensitivity * sigma * lattice.unit)
@@ -265,17 +265,17 @@ def check_noise(samples: list[np.ndarray]) -> None:
 
 
 @ALL
-def test_every_release_has_its_own_noise_of_the_planned_size(method: Method) -> None:  # type: ignore[type-arg]
+def test_every_release_has_its_own_noise_of_the_planned_size(method: Method) -> None:
     check_noise(noise_of_runs(method, 60))
 
 
 @ALL
-def test_noise_grows_with_the_sensitivity_of_replacement_and_not_with_the_labels(method: Method) -> None:  # type: ignore[type-arg]
+def test_noise_grows_with_the_sensitivity_of_replacement_and_not_with_the_labels(method: Method) -> None:
     check_noise(noise_of_runs(method, 40, replace(FORTY, k=3, adjacency="replace-one")))
 
 
 @SAMPLED
-def test_sampled_releases_have_their_own_noise_too(method: Method, masks: list[np.ndarray]) -> None:  # type: ignore[type-arg]
+def test_sampled_releases_have_their_own_noise_too(method: Method, masks: list[np.ndarray]) -> None:
     check_noise(noise_of_runs(method, 40, masks=masks, sampling_rate=RATE))
 
 
@@ -307,7 +307,7 @@ def check_composition(sigmas: list[float], mu: float) -> None:
 
 
 @ALL
-def test_the_noise_that_is_drawn_composes_to_the_claim(method: Method, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[type-arg]
+def test_the_noise_that_is_drawn_composes_to_the_claim(method: Method, monkeypatch: pytest.MonkeyPatch) -> None:
     facts, mu = Facts(n=90, m=3, d=5), 0.8
     drawn = drawn_sigmas(monkeypatch)
     trained(method, facts, mu, *blobs(90, 5, 3))
@@ -322,7 +322,7 @@ def test_the_noise_that_is_drawn_composes_to_the_claim(method: Method, monkeypat
 
 
 @ALL
-def test_the_same_noise_gives_the_same_head_and_other_noise_another(method: Method) -> None:  # type: ignore[type-arg]
+def test_the_same_noise_gives_the_same_head_and_other_noise_another(method: Method) -> None:
     facts = Facts(n=90, m=3, d=5)
     x, y = blobs(90, 5, 3)
     weights = [trained(method, facts, 1.0, x, y, seed)[0].weight for seed in (4, 4, 5)]
@@ -347,7 +347,7 @@ HOSTILE = {
 @ALL
 @pytest.mark.parametrize("case", HOSTILE)
 @pytest.mark.parametrize("m", [2, 9])
-def test_a_finite_head_comes_out_whatever_the_records_are(method: Method, case: str, m: int) -> None:  # type: ignore[type-arg]
+def test_a_finite_head_comes_out_whatever_the_records_are(method: Method, case: str, m: int) -> None:
     x, y = HOSTILE[case]
     for mu in (1e-3, 3.0):
         solution, _ = trained(method, Facts(n=len(x), m=m, d=3), mu, x, y)
@@ -359,14 +359,14 @@ def test_a_finite_head_comes_out_whatever_the_records_are(method: Method, case: 
 
 
 @ALL
-def test_separable_classes_are_learned(method: Method) -> None:  # type: ignore[type-arg]
+def test_separable_classes_are_learned(method: Method) -> None:
     x, y = blobs(3000, 8, 4, apart=8.0)
     solution, _ = trained(method, Facts(n=3000, m=4, d=8), accounting.mu_for(8.0, 1e-5), x, y)
     assert accuracy(solution, x, y) > 0.98
 
 
 @ALL
-def test_the_non_private_baseline_learns_them_too(method: Method) -> None:  # type: ignore[type-arg]
+def test_the_non_private_baseline_learns_them_too(method: Method) -> None:
     x, y = blobs(1000, 8, 4, apart=8.0)
     facts = Facts(n=1000, m=4, d=8)
     options = method.defaults(facts, None, GIVEN[method.name])

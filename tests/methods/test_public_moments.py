@@ -25,7 +25,7 @@ TRUTH = np.diag(np.arange(1, D + 1) ** -1.5) / 3
 def moments(x: np.ndarray) -> Public:
     mean = chains.run((NORMALISE,), x, np).mean(axis=0)
     z = chains.run(unit_chain(mean, float(mean @ mean)), x, np)
-    return Public(mean, z.T @ z / len(z), {})
+    return Public(mean=mean, covariance=z.T @ z / len(z), origin={})
 
 
 def rotation(d: int, seed: int) -> np.ndarray:
@@ -34,7 +34,8 @@ def rotation(d: int, seed: int) -> np.ndarray:
 
 def turned(matrix: np.ndarray) -> np.ndarray:
     q = rotation(len(matrix), 1)
-    return q @ matrix @ q.T
+    again: np.ndarray = q @ matrix @ q.T
+    return again
 
 
 def released(truth: np.ndarray, edge: float, seed: int) -> np.ndarray:
@@ -44,7 +45,7 @@ def released(truth: np.ndarray, edge: float, seed: int) -> np.ndarray:
 
 def error(covariance: np.ndarray | None, edge: float) -> float:
     """The mean distance of the best estimate from the truth, in Frobenius norm, over ten releases."""
-    public = None if covariance is None else Public(np.zeros(D), covariance, {})
+    public = None if covariance is None else Public(mean=np.zeros(D), covariance=covariance, origin={})
     found = []
     for seed in range(10):
         values, vectors = spectrum(released(TRUTH, edge, seed), edge, public)
@@ -92,7 +93,7 @@ class Answering:
 
 
 def centre_of(mean: np.ndarray, facts: Facts, mu: float, public: np.ndarray | None) -> tuple[np.ndarray, float]:
-    known = None if public is None else Public(public, np.eye(facts.d), {})
+    known = None if public is None else Public(mean=public, covariance=np.eye(facts.d), origin={})
     options = METHOD.defaults(facts, mu, {"public": known})
     _, centre, clip = centred(Answering(facts.n * mean[None]), facts, options)
     assert isinstance(centre, Centre)

@@ -77,6 +77,7 @@ def test_every_record_has_the_same_length_in_the_white_space() -> None:
     assert [type(q) for q in oracle.queries] == [Mean, Gram, *[Gradient] * options.steps]
     query = oracle.queries[-1]
     assert isinstance(query, Gradient)
+    assert query.radius is not None
     z = inputs(query.chain, query.constant, x, np, query.radius)
     assert np.allclose(np.linalg.norm(z, axis=1), query.radius, rtol=1e-4)
     assert query.clip == pytest.approx(0.5 * query.radius)

@@ -6,13 +6,13 @@ from dpfc_cli.errors import GUARDED, UserError
 from dpfc_cli.sources.classes import MOST_INFERRED, check_classes, inferred_classes
 
 
-def test_inferred_classes_are_the_numbers_up_to_the_largest_label():
+def test_inferred_classes_are_the_numbers_up_to_the_largest_label() -> None:
     assert inferred_classes(0) == ("0",)
     assert inferred_classes(2) == ("0", "1", "2")
     assert len(inferred_classes(MOST_INFERRED - 1)) == MOST_INFERRED
 
 
-def test_a_label_too_large_to_be_a_class_is_refused_in_private():
+def test_a_label_too_large_to_be_a_class_is_refused_in_private() -> None:
     with pytest.raises(UserError, match="100,001 classes") as caught:
         inferred_classes(MOST_INFERRED)
     assert GUARDED in caught.value.what
@@ -20,7 +20,7 @@ def test_a_label_too_large_to_be_a_class_is_refused_in_private():
 
 
 @pytest.mark.parametrize("inferred", [True, False])
-def test_one_class_is_refused_and_only_inferred_ones_are_private(inferred):
+def test_one_class_is_refused_and_only_inferred_ones_are_private(inferred: bool) -> None:
     check_classes(("a", "b"), inferred)
     with pytest.raises(UserError, match="one class only, 'a'") as caught:
         check_classes(("a",), inferred)

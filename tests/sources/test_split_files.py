@@ -1,12 +1,14 @@
 """Which files a pattern or a folder means, and which split each belongs to."""
 
+from pathlib import Path
+
 import pytest
 
 from dpfc_cli.errors import UserError
 from dpfc_cli.sources.split_files import expanded, files_by_split, splits_by_role
 
 
-def test_braces_expand_as_a_shell_expands_them():
+def test_braces_expand_as_a_shell_expands_them() -> None:
     assert expanded("a-{08..11}.tar") == ["a-08.tar", "a-09.tar", "a-10.tar", "a-11.tar"]
     assert expanded("{x,y}/{1..2}") == ["x/1", "x/2", "y/1", "y/2"]
     assert expanded("plain") == ["plain"]
@@ -15,7 +17,7 @@ def test_braces_expand_as_a_shell_expands_them():
             expanded(bad)
 
 
-def test_splits_go_by_file_or_folder_name(tmp_path):
+def test_splits_go_by_file_or_folder_name(tmp_path: Path) -> None:
     names = ("train-0.tar", "training/1.tar", "training-2.tar", "deep/test/0.tar", "testing-3.tar", "trainer.tar")
     for name in (*names, "validation.0.tar", ".hidden.tar", "x.txt"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
@@ -33,7 +35,7 @@ def test_splits_go_by_file_or_folder_name(tmp_path):
         assert (caught.value.code, "path" in caught.value.fields) == ("missing", True)
 
 
-def test_of_the_splits_to_evaluate_on_the_first_usual_name_is_taken():
+def test_of_the_splits_to_evaluate_on_the_first_usual_name_is_taken() -> None:
     assert splits_by_role(["validation", "train", "test"]) == {"train": "train", "test": "test"}
     assert splits_by_role(["val", "train"]) == {"train": "train", "test": "val"}
     assert splits_by_role(["train"]) == {"train": "train"}

@@ -17,6 +17,7 @@ from dpfc_cli.heads.head import Head
 from dpfc_cli.methods import METHODS, dp_fc
 from dpfc_cli.methods.method import Method, Solution
 from dpfc_cli.privacy import curator as curator_module
+from dpfc_cli.privacy.chain import Clip
 from dpfc_cli.privacy.curator import Curator
 from dpfc_cli.privacy.facts import Facts
 from dpfc_cli.privacy.noise import SeededBits
@@ -268,7 +269,7 @@ def test_the_curator_refuses_a_query_of_another_form_than_planned(features: Feat
     assert mechanism is not None
     (first, *_) = mechanism.plan.releases
     oracle = Curator(mechanism, charged, SeededBits(0))
-    softmax = Gradient((curator_module.chains.Clip(1.0),), np.zeros(first.shape), 1.0, 1.0, "softmax")
+    softmax = Gradient((Clip(1.0),), np.zeros(first.shape), clip=1.0, loss="softmax")
     with pytest.raises(PlanError, match="of another form"):
         oracle.release(softmax)
 
@@ -280,8 +281,9 @@ def test_the_curator_refuses_a_query_of_another_form_than_planned(features: Feat
 def test_sigmas_are_computed_once_and_read_by_all(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
     given = {"steps": 2} if "steps" in METHODS[method].declared else {}
     calls: list[float] = []
-    real = Mechanism.sigmas.func
-    monkeypatch.setattr(Mechanism.sigmas, "func", lambda self: (calls.append(self.mu), real(self))[1])
+    sigmas: Any = Mechanism.sigmas
+    real = sigmas.func
+    monkeypatch.setattr(sigmas, "func", lambda self: (calls.append(self.mu), real(self))[1])
     calibrated = calibrate(METHODS[method], Facts(n=100, m=3, d=4), given, Privacy(epsilon=1.0))
     assert calibrated.mechanism is not None
     described = [r["sigma"] for r in calibrated.releases for _ in range(r["times"])]
@@ -327,6 +329,6 @@ def test_wrong_parameters_say_which(features: FeatureSet) -> None:
         ({"epsilon": 1.0, "ridge": 1.0}, "conflict", "ridge is no option of dp-whitened"),
     ):
         with pytest.raises(UserError, match=said) as refused:
-            train(features, **given)  # type: ignore[arg-type]
+            train(features, **given)
         assert refused.value.code == code
     assert entries(features) == []

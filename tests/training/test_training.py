@@ -19,6 +19,7 @@ from dpfc_cli.privacy.accounting import epsilon_for
 from dpfc_cli.privacy.curator import Curator
 from dpfc_cli.privacy.facts import Adjacency
 from dpfc_cli.privacy.lattice import MOST_BITS
+from dpfc_cli.privacy.noise import bernoulli
 from dpfc_cli.privacy.oracle import Mechanism, Plan
 from dpfc_cli.privacy.queries import QUERIES
 from dpfc_cli.training import ledger
@@ -84,8 +85,7 @@ def test_the_noise_of_a_training_is_what_is_charged_and_claimed(
 
 def test_so_is_that_of_a_sampled_one(features: FeatureSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rates: list[float] = []
-    real = curator_module.bernoulli
-    monkeypatch.setattr(curator_module, "bernoulli", lambda rate, *a: (rates.append(rate), real(rate, *a))[1])
+    monkeypatch.setattr(curator_module, "bernoulli", lambda rate, *a: (rates.append(rate), bernoulli(rate, *a))[1])
     calibrated = calibrated_for(features, METHODS["dp-sgd"], "zero-out", sampling_rate=0.3)
     check_door(features, calibrated, drawn_sigmas(monkeypatch), tmp_path)
     assert set(rates) == {0.3}

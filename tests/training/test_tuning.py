@@ -13,7 +13,8 @@ from dpfc_cli.errors import UserError
 from dpfc_cli.features.importing import import_features
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.methods import METHODS, dp_fc
-from dpfc_cli.methods.method import Given, Method
+from dpfc_cli.methods.method import Given, Method, factors, scaled
+from dpfc_cli.privacy.curator import BlockStream, Curator
 from dpfc_cli.privacy.facts import Facts
 from dpfc_cli.privacy.oracle import Mechanism
 from dpfc_cli.training import ledger, tuning
@@ -26,7 +27,7 @@ from tests.support import blobs, trained
 def made(folder: Path, name: str, n: int, m: int, seed: int, tested: bool = True, d: int = 6) -> FeatureSet:
     x, y = blobs(n + 200, d, m, seed)
     arrays = {"train_x": x[:n], "train_y": y[:n]} | ({"test_x": x[n:], "test_y": y[n:]} if tested else {})
-    np.savez(folder / f"{name}.npz", **arrays)
+    np.savez(folder / f"{name}.npz", allow_pickle=True, **arrays)
     import_features(folder / f"{name}.npz", folder / "features" / name, classes=tuple("abcdefgh"[:m]))
     return FeatureSet(folder / "features" / name)
 
@@ -49,7 +50,7 @@ def labels_of(features: FeatureSet, *splits: str) -> list[np.ndarray]:
     return [np.concatenate([y for _, _, y in features.stream(split)(64)]) for split in splits]
 
 
-def whole(stream: tuning.BlockStream, rows: int = 50) -> tuple[np.ndarray, np.ndarray]:
+def whole(stream: BlockStream, rows: int = 50) -> tuple[np.ndarray, np.ndarray]:
     blocks = list(stream(rows))
     assert [start for start, _, _ in blocks] == list(range(0, rows * len(blocks), rows))
     return np.concatenate([x for _, x, _ in blocks]), np.concatenate([y for _, _, y in blocks])
@@ -110,7 +111,7 @@ def test_fewer_records_get_less_noise_so_that_each_has_as_much(
     few, c = made(tmp_path, "few", 100, 3, seed=2), calibrated(private)
     asked: set[tuple[int, float]] = set()
 
-    class Spy(tuning.Curator):
+    class Spy(Curator):
         def __init__(self, mechanism: Mechanism, *rest: Any) -> None:
             asked.add((mechanism.facts.n, mechanism.mu))
             super().__init__(mechanism, *rest)
@@ -298,5 +299,5 @@ def test_every_method_has_a_grid_around_its_defaults_that_its_plan_does_not_hang
     facts, m = Facts(n=1000, m=3, d=6), METHODS[method]
     points = list(itertools.product(*m.grid.values()))
     assert tuple(1.0 for _ in m.grid) in points
-    plans = {m.plan(facts, m.defaults(facts, 1.0, tuning.scaled(m, facts, 1.0, {}, p))) for p in tuning.factors(m, {})}
+    plans = {m.plan(facts, m.defaults(facts, 1.0, scaled(m, facts, 1.0, {}, p))) for p in factors(m, {})}
     assert len(plans) == 1

@@ -32,7 +32,7 @@ DRAW: Draw = curator_module.draw_noise
 DELTA = 1e-5
 
 
-def calibrated(method: Method, epsilon: float, steps: int = 2) -> Calibrated:  # type: ignore[type-arg]
+def calibrated(method: Method, epsilon: float, steps: int = 2) -> Calibrated:
     given = {"steps": steps} if "steps" in method.declared else {}
     return calibrate(method, audit.FACTS, given, Privacy(epsilon=epsilon, delta=DELTA))
 
@@ -41,7 +41,7 @@ def calibrated(method: Method, epsilon: float, steps: int = 2) -> Calibrated:  #
 
 
 @ALL
-def test_an_honest_method_comes_near_its_claim_and_is_not_accused(method: Method) -> None:  # type: ignore[type-arg]
+def test_an_honest_method_comes_near_its_claim_and_is_not_accused(method: Method) -> None:
     c = calibrated(method, 4.0)
     assert c.guarantee is not None
     assert c.mechanism is not None
@@ -56,7 +56,7 @@ def test_an_honest_method_comes_near_its_claim_and_is_not_accused(method: Method
 
 
 @ALL
-def test_the_canary_adds_the_whole_sensitivity_to_every_release(method: Method) -> None:  # type: ignore[type-arg]
+def test_the_canary_adds_the_whole_sensitivity_to_every_release(method: Method) -> None:
     c = calibrated(method, 1.0)
     assert c.mechanism is not None
     for query in audit._asked(method, c.options, c.mechanism):

@@ -115,7 +115,7 @@ def test_a_ledger_that_is_sound_is_not_to_be_restored(tmp_path: Path, monkeypatc
         ledger.charge(tmp_path / "nowhere" / "l.sqlite", row(0.3))
     path, real = tmp_path / "l.sqlite", sqlite3.connect
     ledger.charge(path, row(0.3))
-    monkeypatch.setattr(ledger.sqlite3, "connect", lambda *a, **k: real(*a, **{**k, "timeout": 0}))
+    monkeypatch.setattr(sqlite3, "connect", lambda *a, **k: real(*a, **{**k, "timeout": 0}))
     with closing(real(path)) as other:
         other.execute("BEGIN EXCLUSIVE")
         for touch in (lambda: ledger.read(path), lambda: ledger.charge(path, row(0.3))):
@@ -139,7 +139,7 @@ def test_a_charge_is_synced_before_it_returns(tmp_path: Path, monkeypatch: pytes
             return super().execute(sql, *args)  # type: ignore[arg-type]
 
     real = sqlite3.connect
-    monkeypatch.setattr(ledger.sqlite3, "connect", lambda *a, **k: real(*a, factory=Spying, **k))
+    monkeypatch.setattr(sqlite3, "connect", lambda *a, **k: real(*a, factory=Spying, **k))
     ledger.charge(tmp_path / "l.sqlite", row(0.3))
     words = [line.split()[0] for line in said if not line.startswith("PRAGMA table_info")]
     assert said[0] == "PRAGMA synchronous = EXTRA"
