@@ -156,9 +156,10 @@ class Reader:
 
     def follow(self, block: Block) -> None:
         if block.kind == "text":
-            printed = " ".join(self.said.split())
-            for part in block.body.split("…"):
-                assert " ".join(part.split()) in printed, self.said
+            left = " ".join(self.said.split())
+            for part in filter(None, (" ".join(part.split()) for part in block.body.split("…"))):
+                _, found, left = left.partition(part)
+                assert found, f"'{part}' is not where the page has it in:\n{self.said}"
         elif block.kind == "sh":
             self._run([sys.executable, "-c", INTERRUPTIBLE, block.body], block.exit_code)
         elif name := re.match(r"# (\w+\.py)\n", block.body):
@@ -196,6 +197,18 @@ def reader(tmp_path: Path) -> Reader:
     folder = tmp_path / "page"
     folder.mkdir()
     return Reader(folder)
+
+
+def test_a_page_that_says_something_else_is_caught(reader: Reader) -> None:
+    reader.said = "delta    epsilon\n1e-05     1.0000\n"
+    reader.follow(Block(kind="text", body="delta …\n1e-05 1.0000\n", exit_code=0))
+    for wrong in ("1e-05 2.0000", "1e-05 … delta", "delta … beta"):
+        with pytest.raises(AssertionError):
+            reader.follow(Block(kind="text", body=wrong, exit_code=0))
+    with pytest.raises(AssertionError):
+        reader.follow(Block(kind="sh", body="dpfc evaluate\n", exit_code=0))
+    with pytest.raises(AssertionError):
+        reader.follow(Block(kind="sh", body="dpfc --version\n", exit_code=2))
 
 
 def test_the_readme_begins_with_what_works(reader: Reader) -> None:
