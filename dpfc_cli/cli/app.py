@@ -169,6 +169,10 @@ def main() -> None:
             f"The output could not be written ({failed.strerror}).",
             "What the command made is in place. Make room, or send the output elsewhere.",
         )
+    if code == 130:
+        # What was stopped may still compute on JAX's threads, and would crash the interpreter while it ends.
+        sys.stderr.flush()
+        os._exit(code)
     sys.exit(code)
 
 

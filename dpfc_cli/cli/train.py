@@ -278,6 +278,8 @@ def _so_far(checked: "Checked") -> None:
 
 
 def _summed(account: "Account", delta: float) -> str:
+    if not account.private:
+        return "nothing"
     bound = "" if account.exact else " (an upper bound)"
     return f"epsilon = {display.epsilon(account.epsilon(delta))}{bound} at delta = {delta:g} under zero-out adjacency"
 
