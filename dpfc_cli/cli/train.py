@@ -278,8 +278,6 @@ def _so_far(checked: "Checked") -> None:
 
 
 def _summed(account: "Account", delta: float) -> str:
-    if not account.private:
-        return "nothing"
     bound = "" if account.exact else " (an upper bound)"
     return f"epsilon = {display.epsilon(account.epsilon(delta))}{bound} at delta = {delta:g} under zero-out adjacency"
 
@@ -323,7 +321,8 @@ def _show_plan(checked: "Checked", as_json: bool) -> None:
     rows += planned_rows(calibrated.method.name, options, calibrated.releases, calibrated.claim)
     if claimed is not None:
         rows.append(("guarantee", f"epsilon = {claimed.epsilon:.6g}, delta = {claimed.delta:g}"))
-        rows.append(("spent before", _summed(checked.account, claimed.delta)))
+        before = _summed(checked.account, claimed.delta) if checked.account.private else "nothing"
+        rows.append(("spent before", before))
         rows.append(("spent with this", _summed(after, claimed.delta)))
     display.facts("Nothing was charged. This training would be", rows)
 
