@@ -82,10 +82,13 @@ def finish(checked: Checked, observer: Observer) -> Trained:
             raise UserError("Nothing was charged.", "No head was made.", code="declined")
         note = "It was stopped during the charge: 'dpfc budget' says whether it is charged. No head was written."
         charged = charge(checked)
+        note = f"The training was charged to '{charged.receipt.ledger}' and stays charged. No head was written."
+        return run(charged, observer)
     except KeyboardInterrupt as stop:
-        stop.add_note(note)
+        # `run` knows better, once it has begun.
+        if not hasattr(stop, "__notes__"):
+            stop.add_note(note)
         raise
-    return run(charged, observer)
 
 
 def charge_of(checked: Checked) -> str:

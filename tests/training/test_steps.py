@@ -276,6 +276,20 @@ def test_a_training_that_is_stopped_during_the_charge_says_that_it_may_be_charge
     assert [row.state for row in entries(features)] == ["charged"]
 
 
+def test_so_does_one_that_is_stopped_before_the_records_are_opened(
+    features: FeatureSet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stopped(charged: Charged) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Charged, "opened", stopped)
+    with pytest.raises(KeyboardInterrupt) as end:
+        finish(checked(features), Observer())
+    (note,) = end.value.__notes__
+    assert "stays charged" in note
+    assert len(entries(features)) == 1
+
+
 def test_a_row_that_the_ledger_does_not_keep_is_not_charged(
     features: FeatureSet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
