@@ -84,6 +84,13 @@ def evaluate(head: Head, features: FeatureSet, split: str = "test", *, progress:
         >>> print(f"{found.top1:.0%}, between {found.interval[0]:.0%} and {found.interval[1]:.0%}")
 
     """
+    for name, value, kind in (("head", head, Head), ("features", features, FeatureSet)):
+        if not isinstance(value, kind):
+            raise UserError(
+                f"{parameter(name)} is a {type(value).__name__}, not a {kind.__name__}.",
+                "Use Head.load and open_features to open what is on disk.",
+                parameter=name,
+            )
     facts = features.split(split)
     _check_fit(head, features)
     private_split = split == head.card["features"]["split"]

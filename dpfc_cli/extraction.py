@@ -123,6 +123,12 @@ def extract(
 
     """
     # What can be refused before a single byte is fetched or read is refused here.
+    if not isinstance(source, str):
+        raise UserError(
+            f"{parameter('source')} is a {type(source).__name__}, not a text.",
+            "Give the name of a data set, or a format with its path such as 'imagefolder:photos'.",
+            parameter="source",
+        )
     for name, kind, value, known in (
         ("dtype", "dtype", dtype, DTYPES),
         ("on_error", "way to treat errors", on_error, ON_ERROR),

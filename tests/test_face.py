@@ -119,3 +119,22 @@ def test_a_head_takes_any_kind_of_number_and_no_rows_at_all(head: dpfc.Head) -> 
     assert np.array_equal(head.scores(x.tolist()), scores)  # type: ignore[arg-type]
     assert head.scores(np.zeros((0, 4))).shape == (0, 3)
     assert head.predict(np.zeros((0, 4))) == []
+
+
+def test_what_is_no_head_and_no_set_is_called_so(head: dpfc.Head, tmp_path: Path) -> None:
+    with pytest.raises(dpfc.UserError, match="head is a str, not a Head"):
+        dpfc.evaluate("heads/a.safetensors", "digits")  # type: ignore[arg-type]
+    with pytest.raises(dpfc.UserError, match="features is a str, not a FeatureSet"):
+        dpfc.evaluate(head, "digits")  # type: ignore[arg-type]
+    with pytest.raises(dpfc.UserError, match="source is a PosixPath, not a text"):
+        dpfc.extract(tmp_path)  # type: ignore[arg-type]
+
+
+def test_a_table_of_zeros_and_ones_is_not_taken_for_class_numbers(tmp_path: Path) -> None:
+    x, y = blobs(60, 4, 5)
+    np.savez(tmp_path / "a.npz", train_x=x, train_y=np.eye(5, dtype=int)[y])
+    with pytest.raises(dpfc.UserError, match="a column for each class"):
+        dpfc.import_features(tmp_path / "a.npz", tmp_path / "set", classes=5)
+    numbers = np.stack([y % 2, 1 - y % 2], axis=1)
+    np.savez(tmp_path / "b.npz", train_x=x, train_y=numbers)
+    assert dpfc.import_features(tmp_path / "b.npz", tmp_path / "two", classes=2).features.classes == ("0", "1")

@@ -17,6 +17,7 @@ from typing import Annotated, Any
 
 import typer
 
+from dpfc_cli.cli import stop
 from dpfc_cli.cli.help import COMMANDS, Command, Group, flag_of, parameters
 from dpfc_cli.errors import UserError
 from dpfc_cli.version import __version__
@@ -151,6 +152,7 @@ def _output(name: str, descriptor: int) -> _Output:
 def main() -> None:
     """The console script."""
     results, _ = _output("stdout", 1), _output("stderr", 2)
+    stop.listen()
     try:
         code = _run(sys.argv[1:])
     except KeyboardInterrupt:

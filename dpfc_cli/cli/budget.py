@@ -51,7 +51,7 @@ def budget(
         raise UserError(
             f"{parameter('sigma')} must be a positive number, not {sigma:g}.", "Give a noise multiplier such as 10."
         )
-    deltas = tuple(delta or DELTAS)
+    deltas = tuple(dict.fromkeys(delta or DELTAS))
     try:
         for value in deltas:
             check_privacy(1.0 if epsilon is None else epsilon, value)

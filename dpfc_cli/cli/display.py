@@ -19,6 +19,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from dpfc_cli.cli import stop
+
 out = Console(highlight=False, soft_wrap=not sys.stdout.isatty())
 err = Console(stderr=True, highlight=False, soft_wrap=not sys.stderr.isatty())
 quiet = False
@@ -242,7 +244,12 @@ def stages(what: str, unit: str, units: Callable[[str], str] | None = None) -> I
     a stage; without it all stages count `unit`.
     """
     with meter(what, unit) as advance:
-        yield lambda what, done, total: advance(done, total or 0, what, units(what) if units else unit)
+
+        def told(what: str, done: int, total: int | None) -> None:
+            stop.check()
+            advance(done, total or 0, what, units(what) if units else unit)
+
+        yield told
 
 
 def _nothing(done: float, total: float, what: str | None = None, unit: str | None = None) -> None:

@@ -46,6 +46,7 @@ def evaluate(
     if head is None:
         display.say(f"Head: {path} (the newest private one; name another: dpfc evaluate HEAD)")
     loaded = Head.load(path)
+    path = loaded.path or path
     found = _features(features, str(loaded.card["features"]["name"]))
     with display.stages("Evaluating", "records") as progress:
         result = evaluation.evaluate(loaded, found, split, progress=progress)

@@ -19,9 +19,10 @@ def statement(
     from dpfc_cli.heads.head import Head
     from dpfc_cli.trust import statement as statements
 
-    found = Head.load(head)
+    found = Head.load(str(head))
+    path = found.path or head
     if as_json:
-        card, digest = found.card, sha256_of(head)
-        display.as_json({"head": str(head), "sha256": digest, "card": card, "means": statements.meaning(card)})
+        card, digest = found.card, sha256_of(path)
+        display.as_json({"head": str(path), "sha256": digest, "card": card, "means": statements.meaning(card)})
         return
-    display.facts(f"Head {head}", list(found.statement().items()))
+    display.facts(f"Head {path}", list(found.statement().items()))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dpfc_cli.cli import app, display, places
+from dpfc_cli.cli import app, display, places, stop
 from dpfc_cli.cli.app import command
 from dpfc_cli.folders import heads_folder
 from dpfc_cli.training.observer import Observer
@@ -252,12 +252,17 @@ class _Observer(Observer):
 
     def confirm(self, charge: str) -> bool:
         """Ask on a terminal, if there are several sets and none was named."""
+        stop.check()
         if not (self._asks and self._others and sys.stdin.isatty() and sys.stderr.isatty()):
             return True
         self._stack.close()
         self._advance = None
         question = f"Charge {charge}, the newest of {self._others + 1} sets?"
-        return typer.confirm(question, default=True, err=True)
+        try:
+            return typer.confirm(question, default=True, err=True)
+        except typer.Abort:
+            # Ctrl-C, or the end of the input.
+            raise KeyboardInterrupt from None
 
 
 def _named(name: str | None) -> "FeatureSet | None":
@@ -346,6 +351,8 @@ def _show(trained: "Trained", as_json: bool, named: bool, features: str | None) 
         by = f"{_summed(spent, claimed.delta)} by {counted(spent.private, 'private training')}"
         rows.append(("spent so far", "; ".join([by, *_not_in(spent), f"ledger {spent.ledger}"])))
     display.facts(f"Head {trained.path}", rows)
+    if "test" not in trained.charged.checked.features.splits:
+        return
     line = [] if claimed is not None and not named else [str(trained.path)]
     line += [] if features is None else ["--features", features]
     display.say(f"Next: {shlex.join(['dpfc', 'evaluate', *line])}")

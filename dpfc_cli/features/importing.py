@@ -172,6 +172,13 @@ def _check_labels(tables: dict[str, Table], m: int | None) -> None:
                 parameter="classes",
                 split=split,
             )
+        if table.y.shape[1] > 1 and _one_hot(table.y):
+            raise UserError(
+                f"The {split} labels seem to be a table of zeros and ones, a column for each class. {GUARDED}",
+                "Give the numbers of each record's classes instead, from 0, filled up with −1 to one length.",
+                code="bad-record",
+                split=split,
+            )
         if (table.y < 0).all(axis=1).any():
             raise UserError(
                 f"Some {split} records are without a label. {GUARDED}",
@@ -179,6 +186,11 @@ def _check_labels(tables: dict[str, Table], m: int | None) -> None:
                 code="bad-record",
                 split=split,
             )
+
+
+def _one_hot(y: np.ndarray) -> bool:
+    """Whether labels (n × k) have a column for each class: nothing but 0 and 1, and a class twice in one row."""
+    return bool(np.isin(y, (0, 1)).all() and (np.sort(y, axis=1)[:, 1:] == np.sort(y, axis=1)[:, :-1]).any())
 
 
 def _as_stored(y: np.ndarray, k: int) -> np.ndarray:

@@ -47,6 +47,15 @@ def set_folder(given: str | Path, accepted: Callable[[Path], bool] = lambda fold
         found = next(filter(holds, folders), None)
         if found:
             return found
+    named = [folder for folder in folders if folder.name]
+    begun = next((folder for folder in named if _there(folder.with_name(folder.name + PARTIAL))), None)
+    if begun is not None:
+        raise UserError(
+            f"The feature set '{given}' is not complete.",
+            "Run the command that began it again, or its other tasks.",
+            code="missing",
+            path=str(begun),
+        )
     raise UserError(
         f"There is no feature set '{given}'.",
         f"Name a folder, or a set in '{features_folder()}'.",

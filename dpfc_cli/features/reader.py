@@ -76,7 +76,7 @@ class FeatureSet:
             remedy = f"It has: {', '.join(known)}."
             if name == "test":
                 remedy += (
-                    f" For pictures, 'dpfc extract' with {parameter('hold_out')} at 0.1 makes one of a part of the "
+                    f" For pictures, 'dpfc extract' with {parameter('hold_out')} 0.1 makes one of a part of the "
                     "training split."
                 )
             raise UserError(

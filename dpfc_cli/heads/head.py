@@ -16,6 +16,7 @@ import numpy as np
 
 from dpfc_cli.errors import UserError, parameter
 from dpfc_cli.files import publish, sha256_of, temporary_beside, write_synced
+from dpfc_cli.folders import heads_folder
 from dpfc_cli.privacy.chain import Chain, arrays, from_json, run, to_json
 from dpfc_cli.trust import statement
 
@@ -50,8 +51,16 @@ class Head:
 
     @classmethod
     def load(cls, path: Path | str) -> "Head":
-        """Read a head. UserError where the file is missing or no head."""
-        return _load(Path(path))
+        """Read a head.
+
+        Args:
+            path: its file, or its name in the folder for heads ($DPFC_HEADS, or ./heads), as `dpfc list` shows it.
+
+        Raises:
+            UserError: the file is missing, or it is no head.
+
+        """
+        return _load(located(path))
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -114,6 +123,13 @@ class Head:
                 row=int(bad.argmax()),
             )
         return taken
+
+
+def located(path: Path | str) -> Path:
+    """The file of a head that is given by its path, or by its name in the folder for heads."""
+    given = Path(path)
+    named = heads_folder() / f"{given.name.removesuffix(PRIVATE)}{PRIVATE}"
+    return named if "/" not in str(path) and not given.exists() and named.exists() else given
 
 
 def free_name(folder: Path, stem: str, suffix: str) -> Path:

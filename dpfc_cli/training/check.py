@@ -73,7 +73,9 @@ def check(request: Request, calibrated: Calibrated, observer: Observer) -> Check
             lattice_of(calibrated.mechanism)
         except ValueError as error:
             raise UserError(
-                sentence(error), f"Choose a larger {parameter('epsilon')} or fewer {parameter('steps')}."
+                f"The noise is too strong to be added exactly: {error}.",
+                f"Choose a larger {parameter('epsilon')}, a smaller {parameter('noise_multiplier')} or fewer "
+                f"{parameter('steps')}.",
             ) from error
     try:
         products.check_exact()

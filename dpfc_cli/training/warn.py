@@ -32,10 +32,11 @@ def warnings_of(calibrated: Calibrated) -> list[str]:
             "record would satisfy it."
         )
     signal, noise = facts.n / facts.m, math.sqrt(facts.d) / guarantee.mu
+    length = f"{noise:,.0f}" if noise < 1e9 else f"{noise:.3g}"
     if signal < 2 * noise:
         said.append(
             f"the noise is larger than the signal: about {signal:,.0f} records per class against noise of length "
-            f"{noise:,.0f} ({facts.d} dimensions at epsilon = {guarantee.epsilon:g}). Expect a poor head. More "
+            f"{length} ({facts.d} dimensions at epsilon = {guarantee.epsilon:g}). Expect a poor head. More "
             "records, fewer dimensions or a larger epsilon help."
         )
     return said

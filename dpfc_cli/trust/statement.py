@@ -186,7 +186,7 @@ def _value(value: object) -> str:
     if value is None:
         return "until converged"
     if isinstance(value, list | tuple):
-        return ":".join(map(_value, value))
+        return ",".join(map(_value, value))
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 

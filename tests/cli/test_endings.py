@@ -139,3 +139,25 @@ def stop(*_):
     finally:
         signal.signal(signal.SIGINT, before)
     assert (result.returncode, result.stderr) == (0, "")
+
+
+def test_a_ctrl_c_that_python_drops_is_not_lost(ctrl_c: None) -> None:
+    """JAX has a callback for the garbage collector, and Python drops exceptions that are raised in one."""
+    program = f"""
+import gc, os, signal
+from dpfc_cli.cli import budget, display
+def collected(*_):
+    gc.callbacks.remove(collected)
+    os.kill(os.getpid(), signal.SIGINT)
+def work(*_):
+    gc.callbacks.append(collected)
+    gc.collect()
+    with display.stages("Working", "records") as progress:
+        progress("Working", 1, 2)
+    print("went on")
+budget._show_conversion = work
+{MAIN}
+"""
+    result = ended(*SIGMA, program=program)
+    assert "Exception ignored" in result.stderr
+    assert result.returncode == 130

@@ -95,14 +95,20 @@ def test_a_delta_above_one_over_n_must_be_insisted_on(dpfc: Dpfc, features: Path
 
 
 def on_a_terminal(answer: str, *words: str) -> tuple[int, str]:
-    """Exit code and what a terminal shows of `dpfc` there, with that answer typed in."""
+    """Exit code and what a terminal shows of `dpfc` there, with that answer typed when it asks."""
     main, other = pty.openpty()
-    program = "from dpfc_cli.cli.app import main; main()"
-    line = [sys.executable, "-c", program, *words]
-    with subprocess.Popen(line, stdin=other, stdout=subprocess.PIPE, stderr=other) as process:
+    # The terminal becomes the process's own, so that its keys reach it.
+    own = "import fcntl, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0)"
+    line = [sys.executable, "-c", f"{own}; from dpfc_cli.cli.app import main; main()", *words]
+    with subprocess.Popen(
+        line,
+        stdin=other,
+        stdout=subprocess.PIPE,
+        stderr=other,
+        start_new_session=True,
+    ) as process:
         os.close(other)
-        os.write(main, answer.encode())
-        shown = b""
+        shown, left = b"", answer.encode()
         while True:
             try:
                 part = os.read(main, 4096)
@@ -111,6 +117,9 @@ def on_a_terminal(answer: str, *words: str) -> tuple[int, str]:
             if not part:
                 break
             shown += part
+            if left and b"[Y/n]" in shown:
+                os.write(main, left)
+                left = b""
         os.close(main)
     return process.returncode, " ".join(shown.decode().split())
 
@@ -131,6 +140,15 @@ def test_on_a_terminal_it_asks_before_it_charges_a_set_that_it_chose_of_several(
     code, shown = on_a_terminal("\n", *LINE)
     assert (code, QUESTION in shown) == (0, True)
     assert len(read(Path("features/newer.ledger.sqlite"))) == 1
+
+
+@pytest.mark.parametrize("key", ["\x03", "\x04"])
+def test_ctrl_c_and_the_end_of_input_at_the_question_charge_nothing(second_set: None, key: str, ctrl_c: None) -> None:
+    code, shown = on_a_terminal(key, *LINE)
+    assert QUESTION in shown
+    assert code == 130
+    assert "Nothing was charged, and no head was written." in shown
+    assert not Path("features/newer.ledger.sqlite").exists()
 
 
 @pytest.mark.parametrize("words", [("--yes",), ("--features", "newer")])
@@ -206,3 +224,18 @@ def test_the_places_are_where_the_environment_says(
     assert json.loads(dpfc("evaluate", "--json").stdout)["head"] == str(
         tmp_path / "elsewhere" / "blobs-dp-ls-eps1.safetensors"
     )
+
+
+def test_heads_are_named_as_list_shows_them(dpfc: Dpfc, features: Path) -> None:
+    assert dpfc(*LINE).exit_code == 0
+    for name in ("blobs-dp-ls-eps1", "blobs-dp-ls-eps1.safetensors", "heads/blobs-dp-ls-eps1.safetensors"):
+        assert json.loads(dpfc("statement", name, "--json").stdout)["head"] == "heads/blobs-dp-ls-eps1.safetensors"
+        assert json.loads(dpfc("evaluate", name, "--json").stdout)["head"] == "heads/blobs-dp-ls-eps1.safetensors"
+
+
+def test_noise_beyond_all_measure_is_refused(dpfc: Dpfc, features: Path) -> None:
+    for sigma in ("1e30", "1e300"):
+        refused = dpfc("train", "--sigma", sigma)
+        assert refused.exit_code == 2
+        assert "too strong to be added exactly" in refused.stderr
+        assert max(map(len, refused.stderr.split())) < 40

@@ -96,3 +96,10 @@ def test_the_set_of_a_training_is_known_by_the_name_of_its_real_folder() -> None
     found = set_of_training("real")
     assert found is not None
     assert found.folder == newer
+
+
+def test_a_set_that_is_not_complete_is_said_to_be_so() -> None:
+    Path("sets/half.partial").mkdir(parents=True)
+    with pytest.raises(UserError, match="'half' is not complete") as caught:
+        open_features("half")
+    assert caught.value.fields["path"] == "sets/half"

@@ -143,8 +143,8 @@ def test_a_charge_is_synced_before_it_returns(tmp_path: Path, monkeypatch: pytes
     ledger.charge(tmp_path / "l.sqlite", row(0.3))
     words = [line.split()[0] for line in said if not line.startswith("PRAGMA table_info")]
     assert said[0] == "PRAGMA synchronous = EXTRA"
-    # It is read back, after it was committed.
-    assert words == ["PRAGMA", "CREATE", "INSERT", "SELECT"]
+    # It is read back before it is committed, and again afterwards.
+    assert words == ["PRAGMA", "BEGIN", "CREATE", "INSERT", "SELECT", "SELECT"]
 
 
 def manifest(origin: str = "asserted") -> Manifest:
