@@ -189,8 +189,9 @@ def _check_labels(tables: dict[str, Table], m: int | None) -> None:
 
 
 def _one_hot(y: np.ndarray) -> bool:
-    """Whether labels (n × k) have a column for each class: nothing but 0 and 1, and a class twice in one row."""
-    return bool(np.isin(y, (0, 1)).all() and (np.sort(y, axis=1)[:, 1:] == np.sort(y, axis=1)[:, :-1]).any())
+    """Whether labels (n × k) have a column for each class: zeros and ones and nothing else, and one twice in a row."""
+    ordered = np.sort(y, axis=1)
+    return np.array_equal(np.unique(y), (0, 1)) and bool((ordered[:, 1:] == ordered[:, :-1]).any())
 
 
 def _as_stored(y: np.ndarray, k: int) -> np.ndarray:

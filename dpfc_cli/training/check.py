@@ -33,7 +33,7 @@ from dpfc_cli.training.request import SPLIT, Request
 WORKING_BYTES = 600 * 2**20
 """Beside a method's state: the blocks that are worked on, the compiled kernels and the interpreter."""
 REHEARSED = 3
-"""Records, dimensions and (at most) classes of a rehearsal."""
+"""Records, dimensions and (at most) classes and steps of a rehearsal."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,6 +133,9 @@ def rehearse(calibrated: Calibrated, features: FeatureSet) -> None:
     method, options = calibrated.method, calibrated.options
     if method.public:
         options = replace(options, public=None)
+    if "steps" in method.declared:
+        # All steps run the same code, and thousands of them take seconds.
+        options = replace(options, steps=min(options.steps, REHEARSED))
     facts = replace(calibrated.facts, n=REHEARSED, d=REHEARSED, m=min(REHEARSED, calibrated.facts.m))
     plan = method.plan(facts, options)
     oracle = _Rehearsal(plan, facts)
