@@ -59,14 +59,20 @@ def epsilon_for(
     # Below these bounds the discretisation is coarse or the distributions are huge. Such noise protects little.
     if left < LEAST_SAMPLED_DELTA or any(m.sigma < LEAST_SAMPLED_SIGMA for m in mechanisms):
         return math.inf
+    epsilon = float(_composed(tuple(mechanisms), mu, interval).get_epsilon(left))
+    return epsilon if epsilon <= LARGEST_EPSILON else math.inf
+
+
+@functools.lru_cache(maxsize=8)
+def _composed(mechanisms: tuple[Sampled, ...], mu: float, interval: float) -> Any:
+    """The accountant of a composition. A training asks for the same one several times, and it takes seconds."""
     from dp_accounting import dp_event, pld
 
     events = [_event(m) for m in mechanisms if m.times] + ([dp_event.GaussianDpEvent(1 / mu)] if mu else [])
     accountant: Any = pld.PLDAccountant(value_discretization_interval=interval)
     for event in events:
         accountant.compose(event)
-    epsilon = float(accountant.get_epsilon(left))
-    return epsilon if epsilon <= LARGEST_EPSILON else math.inf
+    return accountant
 
 
 def _event(mechanism: Sampled) -> Any:
