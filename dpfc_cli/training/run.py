@@ -50,18 +50,19 @@ def run(charged: Charged, observer: Observer) -> Trained:
     if entry_of(calibrated, features, checked.path.name, receipt.entry.at) != receipt.entry:
         raise RuntimeError("the charge was for another training")
     oracle = _oracle_of(charged, lambda done, total: observer.progress("Training", done, total))
-    digest = None
+    digest, saved = None, None
     try:
         solution = calibrated.method.solve(oracle, calibrated.facts, calibrated.options)
         card = card_of(calibrated, features, receipt.entry.at, solution)
         head = Head(chain=solution.chain, weight=solution.weight, bias=solution.bias, card=card)
         data = heads.encoded(head)
         digest = hashlib.sha256(data).hexdigest()
-        path = heads.save(data, checked.path, charged.temporary)
+        path = saved = heads.save(data, checked.path, charged.temporary)
         unsettled = _settled(receipt, path, digest)
         spent = _account(checked, receipt)
     except BaseException as stop:
-        found = checked.path if digest and _holds(checked.path, digest) else None
+        # Stopped while it was saved, the file may be there all the same.
+        found = saved or (checked.path if digest and _holds(checked.path, digest) else None)
         _settled(receipt, found, digest)
         stop.add_note(
             f"The training was charged to '{receipt.ledger}' and stays charged. "

@@ -259,6 +259,26 @@ def test_a_head_that_is_there_is_told_however_late_the_training_was_stopped(
     assert (row.state, row.head, row.sha256) == ("written", ready.path.name, sha256_of(ready.path))
 
 
+def test_so_is_one_that_had_to_take_another_name(features: FeatureSet, monkeypatch: pytest.MonkeyPatch) -> None:
+    ready = checked(features)
+    charged, real = charge(ready), ledger.settle
+    ready.path.write_bytes(b"somebody else's head")
+    calls: list[str] = []
+
+    def stopped_once(*given: Any) -> None:
+        calls.append("settle")
+        if len(calls) == 1:
+            raise KeyboardInterrupt
+        real(*given)
+
+    monkeypatch.setattr(ledger, "settle", stopped_once)
+    with pytest.raises(KeyboardInterrupt) as end:
+        run(charged, Observer())
+    (row,) = entries(features)
+    assert (row.state, row.head) == ("written", ready.path.name.replace(".safetensors", "-2.safetensors"))
+    assert row.head in end.value.__notes__[0]
+
+
 def test_a_training_that_is_stopped_during_the_charge_says_that_it_may_be_charged(
     features: FeatureSet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
