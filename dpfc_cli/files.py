@@ -1,19 +1,44 @@
-"""Files that are whole or not there: one way to hash, to write and to publish them.
+"""Files that are whole or not there: one way to hash, to write and to publish them, and one way to read JSON.
 
 A file is written under a temporary name in its own folder, synced to disk, and then given its name. So a reader never
 sees half a file, and a file that was published survives a power cut.
 """
 
 import hashlib
+import json
+import math
 import os
 import secrets
 from pathlib import Path
+from typing import Any, NoReturn
 
 
 def sha256_of(path: Path) -> str:
     """SHA-256 of a file's bytes, in hex. Raises OSError where it cannot be read."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def json_of(text: str | bytes) -> Any:
+    """The values of a JSON text from a file.
+
+    Raises:
+        ValueError: it is no JSON, it is nested too deeply, or it has a number that no float64 is (NaN, 1e400).
+
+    """
+    try:
+        return json.loads(text, parse_float=_finite, parse_constant=_no_number)
+    except RecursionError:
+        raise ValueError("its JSON is nested too deeply") from None
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    return value if math.isfinite(value) else _no_number(text)
+
+
+def _no_number(text: str) -> NoReturn:
+    raise ValueError(f"its JSON has the number {text[:40]}")
 
 
 def temporary_beside(path: Path) -> Path:
