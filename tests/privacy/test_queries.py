@@ -2,6 +2,7 @@
 what `contribution` defines.
 """
 
+import itertools
 import math
 from dataclasses import replace
 from typing import Any
@@ -15,9 +16,18 @@ from hypothesis.extra.numpy import arrays
 from dpfc_cli.privacy import lattice as lattice_module
 from dpfc_cli.privacy.chain import Clip
 from dpfc_cli.privacy.curator import exact_sum
-from dpfc_cli.privacy.facts import Facts
+from dpfc_cli.privacy.facts import Adjacency, Facts
 from dpfc_cli.privacy.lattice import Lattice, Reals
-from dpfc_cli.privacy.queries import Gradient, Hessians, Query, check, contribution, probabilities
+from dpfc_cli.privacy.queries import (
+    Gradient,
+    Hessians,
+    Query,
+    check,
+    contribution,
+    prepare,
+    probabilities,
+    sensitivity,
+)
 from tests.support import CHAIN, every_query, integers, stream_of
 
 FACTS = Facts(n=4, m=3, d=4, k=2)
@@ -65,6 +75,26 @@ def test_replacing_one_record_moves_the_sum_by_at_most_the_declared_factor(
     x[2], labels[2] = other[2], other_labels[2]
     after = exact_sum(query, stream_of(x, labels), FACTS, LATTICE)
     assert norm_of_difference(before, after) <= round(query.replace_one**2) * LATTICE.unit**2
+
+
+EXTREME = [
+    np.array(x, np.float32)
+    for x in ([1e4, 0, 0, 0], [3e38] * 4, [-3e38, 3e38, 0, 0], [1e-45] * 4, [0] * 4, [0.5] * 4, [1, -2, 3, -4])
+]
+SETS = [np.array(labels, np.int32) for labels in ([0, -1], [1, 2], [2, 2], [-1, 0])]
+
+
+@pytest.mark.parametrize("adjacency", ["zero-out", "replace-one"])
+@pytest.mark.parametrize("query", QUERIES, ids=NAMES)
+def test_no_extreme_record_is_worth_more_than_the_sensitivity(query: Query, adjacency: Adjacency) -> None:
+    facts = replace(FACTS, adjacency=adjacency)
+    with np.errstate(all="ignore"):
+        added = [contribution(query, x, labels, facts, LATTICE) for x in EXTREME for labels in SETS]
+    others = added if adjacency == "replace-one" else [np.zeros_like(added[0])]
+    most = sensitivity(query, facts)
+    assert most == {"zero-out": 1.0, "replace-one": query.replace_one}[adjacency]
+    for a, b in itertools.product(added, others):
+        assert norm_of_difference(a, b) <= round(most**2) * LATTICE.unit**2
 
 
 @pytest.mark.parametrize("query", QUERIES, ids=NAMES)
@@ -149,6 +179,22 @@ def test_a_null_record_adds_zero_and_a_record_of_zeros_is_an_ordinary_one(bad: f
     zeros = contribution(QUERIES[1], np.zeros(4, np.float32), np.array([0, -1], np.int32), FACTS, LATTICE)
     assert zeros[-1, -1] > 0
     assert math.isclose(zeros.sum(), zeros[-1, -1])
+
+
+def test_a_record_is_prepared_without_looking_at_the_others() -> None:
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(40, 4)).astype(np.float32)
+    x[3, 1], x[5, 0], x[7, 3] = np.nan, np.inf, -np.inf
+    labels = rng.integers(-2, 4, size=(40, 2)).astype(np.int32)
+    together = prepare(x, labels, 3, np)
+    for i in range(40):
+        for whole, alone in zip(together, prepare(x[i : i + 1], labels[i : i + 1], 3, np), strict=True):
+            assert np.array_equal(whole[i : i + 1], alone)
+        null = not np.isfinite(x[i]).all() or not ((-1 <= labels[i]) & (labels[i] <= 2)).all() or (labels[i] < 0).all()
+        assert together[2][i] == (not null)
+        assert set(np.flatnonzero(together[1][i])) == (set() if null else set(labels[i]) - {-1})
+        assert np.array_equal(together[0][i], 0 * together[0][i] if null else x[i])
+    assert [part.dtype for part in together] == [np.float32, np.float64, bool]
 
 
 def test_probabilities_are_finite_whatever_the_logits() -> None:
