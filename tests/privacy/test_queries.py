@@ -24,6 +24,7 @@ from dpfc_cli.privacy.queries import (
     Query,
     check,
     contribution,
+    inputs,
     prepare,
     probabilities,
     sensitivity,
@@ -190,11 +191,30 @@ def test_a_record_is_prepared_without_looking_at_the_others() -> None:
     for i in range(40):
         for whole, alone in zip(together, prepare(x[i : i + 1], labels[i : i + 1], 3, np), strict=True):
             assert np.array_equal(whole[i : i + 1], alone)
-        null = not np.isfinite(x[i]).all() or not ((-1 <= labels[i]) & (labels[i] <= 2)).all() or (labels[i] < 0).all()
+        null = not np.isfinite(x[i]).all() or not ((labels[i] >= -1) & (labels[i] <= 2)).all() or (labels[i] < 0).all()
         assert together[2][i] == (not null)
         assert set(np.flatnonzero(together[1][i])) == (set() if null else set(labels[i]) - {-1})
         assert np.array_equal(together[0][i], 0 * together[0][i] if null else x[i])
     assert [part.dtype for part in together] == [np.float32, np.float64, bool]
+
+
+@pytest.mark.parametrize("radius", [0.5, 1.0, 2.0])
+def test_inputs_have_a_constant_feature_and_the_length_that_was_asked_for(radius: float) -> None:
+    x = np.array([[3, 4, 0, 0], [0, 0, 0.5, 0], [0, 0, 0, 0]], np.float32)
+    plain = inputs((Clip(1.0),), 0, x, np)
+    assert np.allclose(plain, [[0.6, 0.8, 0, 0], [0, 0, 0.5, 0], [0, 0, 0, 0]], atol=1e-5)
+    biased = inputs((Clip(1.0),), 0.25, x, np)
+    assert np.array_equal(biased, np.concatenate([plain, np.full((3, 1), 0.25)], axis=1))
+    scaled = inputs((Clip(1.0),), 0, x, np, radius)
+    assert np.allclose(scaled, radius * np.array([[0.6, 0.8, 0, 0], [0, 0, 1, 0], [0, 0, 0, 0]]), atol=1e-5)
+
+
+def test_probabilities_are_those_of_the_loss() -> None:
+    logits = np.array([[0.0, 2.0, -1.0]], np.float32)
+    assert np.allclose(probabilities(logits, "sigmoid", np), 1 / (1 + np.exp(-logits)), rtol=1e-6)
+    assert np.allclose(probabilities(logits, "softmax", np), np.exp(logits) / np.exp(logits).sum(), rtol=1e-6)
+    both = np.concatenate([logits, 3 * logits])
+    assert np.array_equal(probabilities(both, "softmax", np)[:1], probabilities(logits, "softmax", np))
 
 
 def test_probabilities_are_finite_whatever_the_logits() -> None:

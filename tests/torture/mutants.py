@@ -19,6 +19,7 @@ import hashlib
 import importlib
 import importlib.machinery
 import importlib.util
+import inspect
 import itertools
 import json
 import math
@@ -346,8 +347,8 @@ def verdict_of(name: str, path: Path, code: CodeType, tests: Mapping[str, float]
     if os.WIFSIGNALED(status):
         return Verdict(True, signal.Signals(os.WTERMSIG(status)).name)
     result = os.waitstatus_to_exitcode(status)
-    if result in (pytest.ExitCode.NO_TESTS_COLLECTED, pytest.ExitCode.USAGE_ERROR):
-        raise RuntimeError(f"none of these tests can be run: {tests}")
+    if result == pytest.ExitCode.NO_TESTS_COLLECTED:
+        raise RuntimeError(f"there are no such tests: {', '.join(tests)}")
     return Verdict(result != 0, by or ("" if result == 0 else "import"))
 
 
@@ -355,10 +356,14 @@ def verdict_of(name: str, path: Path, code: CodeType, tests: Mapping[str, float]
 
 
 class _Recorder:
-    """Which lines of dpfc_cli each test runs, and how many seconds it takes."""
+    """Which lines of dpfc_cli each test runs, and how many seconds it takes.
 
-    def __init__(self) -> None:
+    known: of tests that need not be run again. package: the digests of all modules.
+    """
+
+    def __init__(self, known: Mapping[str, Any], package: Mapping[str, str]) -> None:
         self.tests: dict[str, Any] = {}
+        self._known, self._package = known, package
         self._fixtures: dict[object, tuple[set[tuple[str, int]], float]] = {}
         self._lines: set[tuple[str, int]] = set()
 
@@ -378,6 +383,17 @@ class _Recorder:
         finally:
             sys.settrace(before)
             self._lines = outer
+
+    def pytest_collection_modifyitems(self, items: list[Any]) -> None:
+        for item in items[:]:
+            known = self._known.get(item.nodeid)
+            if known and known["source"] == self._source(item):
+                self.tests[item.nodeid] = known
+                items.remove(item)
+
+    @staticmethod
+    def _source(item: Any) -> str:
+        return hashlib.sha256(inspect.getsource(item.function).encode()).hexdigest()[:16]
 
     @pytest.hookimpl(wrapper=True)
     def pytest_fixture_setup(self, fixturedef: Any, request: Any) -> Any:
@@ -403,7 +419,9 @@ class _Recorder:
         for path, line in sorted(lines):
             reached.setdefault(path.split("/dpfc_cli/")[1], []).append(line)
         took = seconds() + sum(self._fixtures[f][1] for f in used)
-        self.tests[item.nodeid] = {"seconds": round(took, 3), "lines": reached}
+        modules = {module: self._package[module] for module in reached}
+        said = {"seconds": round(took, 3), "lines": reached, "modules": modules, "source": self._source(item)}
+        self.tests[item.nodeid] = said
         return result
 
 
@@ -412,32 +430,39 @@ def digest_of(*paths: Path) -> str:
 
 
 def record(rooms: Sequence[str]) -> dict[str, Any]:
-    """Run the tests of each file once, unless neither it nor the package has changed since the last time."""
-    package = digest_of(*(ROOT / "dpfc_cli").rglob("*.py"))
-    folder = FOLDER / "lines"
-    folder.mkdir(parents=True, exist_ok=True)
-    known: dict[str, Any] = {}
+    """Run each test once, unless neither it nor a module that it reaches has changed since the last time."""
+    kept = FOLDER / "lines.json"
+    known: dict[str, Any] = json.loads(kept.read_text()) if kept.exists() else {}
+    package = {p.relative_to(ROOT / "dpfc_cli").as_posix(): digest_of(p) for p in (ROOT / "dpfc_cli").rglob("*.py")}
+    fresh = {
+        name: test
+        for name, test in known.items()
+        if all(package.get(module) == digest for module, digest in test["modules"].items())
+    }
+    tests: dict[str, Any] = {}
     for room in rooms:
         found = ROOT / "tests" / room
         for path in sorted(found.rglob("test_*.py")) if found.is_dir() else [found]:
-            kept = folder / f"{package}-{digest_of(path)}.json"
-            if not kept.exists():
-                print(f"recording {path.relative_to(ROOT)}", file=sys.stderr, flush=True)
-                child = os.fork()
-                if child == 0:
-                    recorder, result = _Recorder(), 99
-                    try:
-                        os.chdir(ROOT)
-                        result = run_tests([str(path.relative_to(ROOT))], recorder)
-                        if result == 0:
-                            kept.write_text(json.dumps(recorder.tests))
-                    finally:
-                        sys.stdout.flush()
-                        os._exit(result)
-                if os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) != 0:
-                    raise SystemExit(f"{path} fails without any fault")
-            known |= json.loads(kept.read_text())
-    return known
+            reading, writing = os.pipe()
+            child = os.fork()
+            if child == 0:
+                recorder, result = _Recorder(fresh, package), 99
+                try:
+                    os.chdir(ROOT)
+                    result = run_tests([str(path.relative_to(ROOT))], recorder)
+                    with os.fdopen(writing, "w") as file:
+                        json.dump(recorder.tests, file)
+                finally:
+                    sys.stdout.flush()
+                    os._exit(result)
+            os.close(writing)
+            with os.fdopen(reading) as file:
+                said = file.read()
+            if os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) not in (0, pytest.ExitCode.NO_TESTS_COLLECTED):
+                raise SystemExit(f"{path} fails without any fault")
+            tests |= json.loads(said)
+            kept.write_text(json.dumps(known | tests))
+    return tests
 
 
 def reaching(mutant: Mutant, tests: Mapping[str, Any]) -> list[str]:
