@@ -15,10 +15,10 @@ CHAIN: Chain = (Clip(0.5), Centre(np.array([0.1, -0.2])), Linear(MATRIX))
 
 
 def test_a_step_maps_each_record_by_itself() -> None:
-    assert np.allclose(run((Clip(2.0),), TWO, np), [[0.6, 0.8], [0.15, 0.2]], atol=1e-6)
-    assert np.allclose(run((Centre(np.array([1.0, -1.0])),), TWO, np), [[2, 5], [-0.7, 1.4]], atol=1e-6)
-    assert np.allclose(run((Linear(MATRIX),), TWO, np), [[15, 26], [1.5, 2.6]], atol=1e-6)
-    assert np.allclose(run(CHAIN, TWO, np), ([[0.5, 1.0], [0.5, 1.0]] @ MATRIX), atol=1e-5)
+    assert np.allclose(run((Clip(2.0),), TWO, np), np.array([[0.6, 0.8], [0.15, 0.2]]), atol=1e-6)
+    assert np.allclose(run((Centre(np.array([1.0, -1.0])),), TWO, np), np.array([[2, 5], [-0.7, 1.4]]), atol=1e-6)
+    assert np.allclose(run((Linear(MATRIX),), TWO, np), np.array([[15, 26], [1.5, 2.6]]), atol=1e-6)
+    assert np.allclose(run(CHAIN, TWO, np), np.array([[0.5, 1.0], [0.5, 1.0]]) @ MATRIX, atol=1e-5)
     assert run((), TWO, np).dtype == run(CHAIN, TWO, np).dtype == np.float64
 
 
@@ -32,7 +32,7 @@ def test_rows_in_the_ball_stay_as_they_are_and_longer_ones_get_norm_1() -> None:
     v = np.array([[0.6, 0.8], [0.1, 0.2], [30.0, 40.0], [0.0, 0.0]])
     found = into_ball(v, np)
     assert np.array_equal(found[[1, 3]], v[[1, 3]])
-    assert np.allclose(found, [[0.6, 0.8], [0.1, 0.2], [0.6, 0.8], [0, 0]], atol=1e-5)
+    assert np.allclose(found, np.array([[0.6, 0.8], [0.1, 0.2], [0.6, 0.8], [0, 0]]), atol=1e-5)
 
 
 def test_a_norm_is_that_of_its_row_alone() -> None:
@@ -48,11 +48,15 @@ class Subclass(Clip):
     """It could bring code of its own."""
 
 
+NO_NORMS: list[Any] = [0, 0.0, -1.0, math.inf, math.nan, True, np.float32(1), "1", None]
+NO_MEANS: list[Any] = [np.zeros(3), np.zeros((1, 2)), np.zeros(2, np.float32), [0.0, 0.0], None]
+
+
 @pytest.mark.parametrize(
     "step",
     [
-        *(Clip(norm) for norm in (0, 0.0, -1.0, math.inf, math.nan, True, np.float32(1), "1", None)),
-        *(Centre(mean) for mean in (np.zeros(3), np.zeros((1, 2)), np.zeros(2, np.float32), [0.0, 0.0], None)),
+        *(Clip(norm) for norm in NO_NORMS),
+        *(Centre(mean) for mean in NO_MEANS),
         *(Centre(np.array([0.0, bad])) for bad in (math.nan, math.inf)),
         *(Linear(matrix) for matrix in (np.zeros((2, 3)), np.zeros((3, 2)), np.zeros(2), np.zeros((2, 2), np.int64))),
         Linear(np.full((2, 2), -math.inf)),

@@ -9,7 +9,7 @@ import pytest
 from dpfc_cli.privacy.chain import Clip
 from dpfc_cli.privacy.facts import Facts
 from dpfc_cli.privacy.oracle import Mechanism, Plan, PlanError, planned
-from dpfc_cli.privacy.queries import ClassGrams, Gradient, Gram, Mean
+from dpfc_cli.privacy.queries import ClassGrams, Gradient, Gram, Mean, Query
 from tests.support import CHAIN
 
 FACTS = Facts(n=100, m=3, d=4)
@@ -53,7 +53,8 @@ def test_a_plan_counts_its_releases_its_samples_and_its_largest_answer() -> None
 
 
 def test_the_next_release_is_due_and_nothing_else() -> None:
-    assert [PLAN.due(i, query, FACTS) for i, query in enumerate((MEAN, GRAM, GRADIENT))] == list(PLAN.releases)
+    queries: list[Query] = [MEAN, GRAM, GRADIENT]
+    assert [PLAN.due(i, query, FACTS) for i, query in enumerate(queries)] == list(PLAN.releases)
     with pytest.raises(PlanError, match=r"release 0 is planned as mean \(1, 4\), asked for as gram \(4, 4\)$"):
         PLAN.due(0, GRAM, FACTS)
     with pytest.raises(PlanError, match=r"asked for as gram \(5, 5\)$"):

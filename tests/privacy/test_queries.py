@@ -202,7 +202,7 @@ def test_a_record_is_prepared_without_looking_at_the_others() -> None:
 def test_inputs_have_a_constant_feature_and_the_length_that_was_asked_for(radius: float) -> None:
     x = np.array([[3, 4, 0, 0], [0, 0, 0.5, 0], [0, 0, 0, 0]], np.float32)
     plain = inputs((Clip(1.0),), 0, x, np)
-    assert np.allclose(plain, [[0.6, 0.8, 0, 0], [0, 0, 0.5, 0], [0, 0, 0, 0]], atol=1e-5)
+    assert np.allclose(plain, np.array([[0.6, 0.8, 0, 0], [0, 0, 0.5, 0], [0, 0, 0, 0]]), atol=1e-5)
     biased = inputs((Clip(1.0),), 0.25, x, np)
     assert np.array_equal(biased, np.concatenate([plain, np.full((3, 1), 0.25)], axis=1))
     scaled = inputs((Clip(1.0),), 0, x, np, radius)

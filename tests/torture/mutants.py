@@ -331,7 +331,7 @@ def verdict_of(name: str, path: Path, code: CodeType, tests: Mapping[str, float]
         signal.alarm(int(300 + 20 * sum(tests.values())))
         resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-        sys.meta_path.insert(0, _Mutated(name, str(path), code))  # type: ignore[arg-type]
+        sys.meta_path.insert(0, _Mutated(name, str(path), code))
         result = 99
         try:
             result = run_tests([*tests], _Only(tests, writing))
@@ -554,7 +554,7 @@ def work(module: str, wanted: Set[Mutant], tests: Mapping[str, Any], results: _R
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])  # type: ignore[union-attr]
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("places", nargs="*", default=["privacy", "training"], help="rooms or modules of dpfc_cli")
     parser.add_argument("--sample", type=int, help="try that many mutants, drawn at random")
     parser.add_argument("--seed", type=int, default=0, help="of the sample")
