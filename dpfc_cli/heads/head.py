@@ -155,13 +155,18 @@ def reserve(path: Path) -> Path:
 
 
 def encoded(head: Head) -> bytes:
-    """The bytes of a head's file."""
+    """The bytes of a head's file. The same head always gives the same bytes."""
     from safetensors.numpy import save as to_bytes
 
     metadata = {"format": FORMAT, "card": json.dumps(head.card), "chain": json.dumps(to_json(head.chain))}
     tensors = {"weight": head.weight, "bias": head.bias}
     tensors |= {f"chain.{i}": value for i, value in enumerate(arrays(head.chain))}
-    return to_bytes({name: np.ascontiguousarray(value) for name, value in tensors.items()}, metadata)
+    data = to_bytes({name: np.ascontiguousarray(value) for name, value in tensors.items()}, metadata)
+    # The library writes metadata in an order that chance decides. The header is therefore written again in ours.
+    start = 8 + int.from_bytes(data[:8], "little")
+    header = json.dumps({**json.loads(data[8:start]), "__metadata__": metadata}, sort_keys=True).encode()
+    header += b" " * (-len(header) % 8)
+    return len(header).to_bytes(8, "little") + header + data[start:]
 
 
 def save(data: bytes, path: Path, temporary: Path) -> Path:
