@@ -7,6 +7,7 @@ Clocks and random names count how often they are asked for, so that one time mor
 """
 
 import hashlib
+import io
 import json
 import os
 import re
@@ -28,8 +29,9 @@ from typing import Any
 import h5py
 import numpy as np
 import pytest
+from PIL import Image
 
-from dpfc_cli import evaluation, files
+from dpfc_cli import evaluation, extraction, files
 from dpfc_cli.cli import display
 from dpfc_cli.cli import train as command
 from dpfc_cli.cli.app import main
@@ -50,6 +52,7 @@ from dpfc_cli.training.charge import Charged
 from tests.support import blobs
 
 N, TEST, D, M, K = 150, 30, 4, 3, 3
+CLASSES = ("flu", "cold", "rare")
 BLOCK = 64
 """Records read at a time: a pass takes three blocks."""
 Fault = Callable[[pytest.MonkeyPatch], None]
@@ -90,7 +93,7 @@ def write_set(folder: Path, x: np.ndarray, y: np.ndarray) -> None:
     identity = {"imported": "raw.npz", "listing": listing, "k": k, "dtype": "float32"}
     rows = {name: len(part) for name, (part, _) in splits.items()}
     manifest = Manifest(
-        classes=("flu", "cold", "rare"),
+        classes=CLASSES,
         dim=D,
         dtype="float32",
         labels_per_record=k,
@@ -139,7 +142,22 @@ def worlds(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         (folder / "arrays").mkdir()
         for part, array in {**raw, "train_x": np.nan_to_num(x), "train_y": y[:, 0].clip(0, M - 1)}.items():
             np.save(folder / "arrays" / f"{part}.npy", array)
+        write_pictures(folder / "pictures", y[:12, 0], damaged=name == "strange")
     return made
+
+
+def write_pictures(folder: Path, labels: np.ndarray, damaged: bool) -> None:
+    """Pictures in class folders. A damaged set has one good picture, of another size, and TIFF that libtiff refuses."""
+    rng = np.random.default_rng(0)
+    for i, label in enumerate(labels):
+        file = io.BytesIO()
+        size = (9, 30) if damaged else (20, 20)
+        picture = Image.fromarray(rng.integers(0, 256, (*size, 3), np.uint8))
+        picture.save(file, "TIFF", compression="tiff_deflate")
+        path = folder / CLASSES[label] / f"{i:03d}.tif"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        data = file.getvalue()
+        path.write_bytes(data[:8] + data[8:-300].replace(data[20:40], bytes(20)) + data[-300:] if damaged and i else data)
 
 
 # --- What can be seen.
@@ -152,6 +170,8 @@ HOLDERS = {
 """The files that depend on records, and how. They stay with whoever holds the records. Of the first kind only names and
 sizes are compared; of the others everything but these digests.
 """
+SOURCES = ("arrays", "pictures")
+"""What feature sets are made of."""
 DIGEST = re.compile(rb"[0-9a-f]{64}")
 
 
@@ -171,7 +191,8 @@ def watched(patch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
     real, moments = curator.exact_sum, list[Any]()
 
     def forgotten(*given: Any) -> np.ndarray:
-        moments.append({str(path): path.stat().st_size for path in sorted(Path().rglob("*")) if path.is_file()})
+        found = (path for path in sorted(Path().rglob("*")) if path.is_file() and path.parts[0] not in SOURCES)
+        moments.append({str(path): path.stat().st_size for path in found})
         return np.zeros_like(real(*given))
 
     patch.setattr(curator, "exact_sum", forgotten)
@@ -181,7 +202,8 @@ def watched(patch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
     patch.setattr(Clock, "asked", count())
     patch.setattr(charge, "datetime", Clock)
     # So long a time between two calls that each step of the progress is a line.
-    patch.setattr(display, "time", SimpleNamespace(monotonic=lambda: 60.0 * next(asked)))
+    for place in (display, extraction):
+        patch.setattr(place, "time", SimpleNamespace(monotonic=lambda: 60.0 * next(asked)))
     patch.setattr(files, "secrets", SimpleNamespace(token_hex=lambda size: f"{next(named):0{2 * size}x}"))
     with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
@@ -225,10 +247,12 @@ def seen_in(world: Path, here: Path, lines: tuple[str, ...], patch: pytest.Monke
     digests = {found for path in here.rglob(MANIFEST) for found in DIGEST.findall(path.read_bytes())}
     for path in sorted(here.rglob("*")):
         name, data = str(path.relative_to(here)), path.read_bytes() if path.is_file() else b"a folder"
+        if name.startswith(SOURCES):
+            continue
         if any(path.match(pattern) for pattern in HOLDERS):
             for digest in digests:
                 data = data.replace(digest, b"*" * len(digest))
-        seen[name] = len(data) if path.suffix in (".h5", ".npy") else data
+        seen[name] = len(data) if path.suffix == ".h5" else data
     return seen
 
 
@@ -305,6 +329,9 @@ SCENARIOS: dict[str, tuple[str, ...]] = {
         f"{PRIVATE} --public-features private",
         f"{PRIVATE} --tune-on several",
         "train --features private --sigma 1e30",
+    ),
+    "an extraction": (
+        "extract imagefolder:pictures --classes flu,cold,rare --on-error null --image-size 8 --pool mean --out found",
     ),
     "an import": (
         "import arrays --out fresh --classes 3 --labels-per-record 1 --json",
