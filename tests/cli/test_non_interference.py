@@ -24,7 +24,7 @@ from datetime import UTC, datetime, timedelta, tzinfo
 from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Self
 
 import h5py
 import numpy as np
@@ -102,9 +102,7 @@ def write_set(folder: Path, x: np.ndarray, y: np.ndarray) -> None:
         backbone={"name": "imported", "from": "raw.npz"},
         source={"dataset": "raw", "identity": identity},
     )
-    writer = FeatureWriter(
-        folder, rows=rows, dim=D, dtype="float32", labels_per_record=k, identity=identity, shards=2
-    )
+    writer = FeatureWriter(folder, rows=rows, dim=D, dtype="float32", labels_per_record=k, identity=identity, shards=2)
     with closing(writer):
         shards = writer.missing
         for planned in shards:
@@ -127,7 +125,7 @@ def worlds(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """The working folder of each world. The public set is the same in both."""
     top = tmp_path_factory.mktemp("worlds")
     x, y = blobs(N + TEST, D, M, seed=3)
-    raw = {"train_x": x[:N], "train_y": y[:N], "test_x": x[N:], "test_y": y[N:]}
+    raw: dict[str, Any] = {"train_x": x[:N], "train_y": y[:N], "test_x": x[N:], "test_y": y[N:]}
     np.savez(top / "raw.npz", **raw)
     import_features(top / "raw.npz", top / "known", classes=("a", "b", "c"), labels_per_record=1)
     made = {}
@@ -157,7 +155,9 @@ def write_pictures(folder: Path, labels: np.ndarray, damaged: bool) -> None:
         path = folder / CLASSES[label] / f"{i:03d}.tif"
         path.parent.mkdir(parents=True, exist_ok=True)
         data = file.getvalue()
-        path.write_bytes(data[:8] + data[8:-300].replace(data[20:40], bytes(20)) + data[-300:] if damaged and i else data)
+        path.write_bytes(
+            data[:8] + data[8:-300].replace(data[20:40], bytes(20)) + data[-300:] if damaged and i else data
+        )
 
 
 # --- What can be seen.
@@ -181,8 +181,8 @@ class Clock(datetime):
     asked = count()
 
     @classmethod
-    def now(cls, tz: tzinfo | None = None) -> datetime:
-        return datetime(2026, 1, 1, tzinfo=UTC) + timedelta(seconds=next(cls.asked))
+    def now(cls, tz: tzinfo | None = None) -> Self:
+        return cls(2026, 1, 1, tzinfo=tz) + timedelta(seconds=next(cls.asked))
 
 
 @contextmanager
@@ -593,7 +593,7 @@ def clipped_by_the_records(asked: request.Request) -> request.Request:
 
 
 def early_stopping(patch: pytest.MonkeyPatch) -> None:
-    real = training.run
+    real = run.run
 
     def shortened(charged: Charged, observer: Any) -> Any:
         checked, fewer = charged.checked, int(nulls() > 0)
@@ -654,7 +654,7 @@ FAULTS: dict[str, tuple[str, Fault]] = {
     "a figure of the records in the row": ("ledger.sqlite", row_with_a_figure),
     "a clock that is asked once for every null record": (
         "ledger.sqlite",
-        before(training, "charge", lambda: [charge.datetime.now(UTC) for _ in range(nulls())]),
+        before(training, "charge", lambda: [Clock.now(UTC) for _ in range(nulls())]),
     ),
     "a warning of unequal classes": ("stderr", before(training, "check", warned)),
     "a warning of NumPy about huge numbers": (
