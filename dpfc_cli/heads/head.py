@@ -18,6 +18,7 @@ import numpy as np
 from dpfc_cli.errors import UserError, parameter
 from dpfc_cli.files import json_of, publish, sha256_of, temporary_beside, write_synced
 from dpfc_cli.folders import heads_folder
+from dpfc_cli.privacy.accounting import LEAST_EPSILON
 from dpfc_cli.privacy.chain import Chain, arrays, from_json, run, to_json
 from dpfc_cli.trust import statement
 
@@ -266,7 +267,10 @@ def _is_standing(found: Any) -> bool:
         and found["training"] >= 1
         and found["private"] + found["unprotected"] == found["trainings"] >= 1
         and type(found["exact"]) is bool
-        and (found["epsilon"] is None or (type(found["epsilon"]) is float and 0 < found["epsilon"] < math.inf))
+        and (
+            found["epsilon"] is None
+            or (type(found["epsilon"]) is float and LEAST_EPSILON <= found["epsilon"] < math.inf)
+        )
     )
 
 

@@ -27,9 +27,10 @@ from pathlib import Path
 from typing import Any
 
 from dpfc_cli.errors import UserError, parameter
-from dpfc_cli.features.manifest import MANIFEST, load
+from dpfc_cli.features.manifest import MANIFEST, load, unreadable
 from dpfc_cli.files import json_of
 from dpfc_cli.folders import LEDGER, features_folder
+from dpfc_cli.privacy.accounting import LEAST_EPSILON
 from dpfc_cli.training.ledger import (
     Entry,
     composes_exactly,
@@ -95,7 +96,7 @@ class Account:
             delta: at which the head claims an ε; None if it claims nothing.
 
         """
-        epsilon = self.epsilon(delta) if delta is not None else math.inf
+        epsilon = max(self.epsilon(delta), LEAST_EPSILON) if delta is not None else math.inf
         return {
             "training": number,
             "trainings": len(self.entries),
@@ -158,7 +159,10 @@ def account_of(
     """
     own = tuple(read(ledger))
     roots = [ledger.parent, *([] if named is None else [named.parent]), features_folder()]
-    found, folders, nowhere = _search(roots)
+    try:
+        found, folders, nowhere = _search(roots)
+    except OSError as error:
+        raise unreadable(Path(error.filename or ledger.parent), error) from error
     others = {path: tuple(read(path)) for real, path in sorted(found.items()) if real != _real(ledger)}
     names = _named([ledger, *others])
     records, fingerprint = {row.records for row in own}, None

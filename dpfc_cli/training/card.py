@@ -96,7 +96,10 @@ def path_of(calibrated: Calibrated, features: FeatureSet, out: Path | None, fold
     suffix = SUFFIXES[claim]
     if out is None:
         asked = f"-eps{guarantee.epsilon:.4g}" if guarantee else ""
-        return heads.free_name(folder, f"{features.name}-{calibrated.method.name}{asked}", suffix)
+        free = heads.free_name(folder, f"{features.name}-{calibrated.method.name}{asked}", suffix)
+        _check_name(free)
+        return free
+    _check_name(out)
     others = [other for other in SUFFIXES.values() if other not in (suffix, heads.PRIVATE)]
     if not out.name.endswith(suffix) or any(out.name.endswith(other) for other in others):
         raise UserError(
@@ -114,3 +117,15 @@ def path_of(calibrated: Calibrated, features: FeatureSet, out: Path | None, fold
             path=str(out),
         )
     return out
+
+
+def _check_name(path: Path) -> None:
+    """UserError for a name that the ledger cannot keep."""
+    try:
+        path.name.encode()
+    except UnicodeEncodeError:
+        raise UserError(
+            f"The head's name {path.name!r} is not UTF-8, so the ledger cannot keep it.",
+            f"Choose another name with {parameter('out')}.",
+            parameter="out",
+        ) from None

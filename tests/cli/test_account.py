@@ -278,3 +278,10 @@ def test_a_total_that_no_figure_states_is_null_in_the_card(disks: Path) -> None:
         **{"versions": {"dpfc": "1"}, "plan": json.loads(loud.releases)},
     }
     assert "spent more than can be stated" in dict(rows(card, "0"))["other heads"]
+
+
+def test_a_name_that_the_ledger_cannot_keep_is_refused_before_the_charge(dpfc: Dpfc, features: Path) -> None:
+    refused = dpfc(*LS, "--out", "heads/\udcff.safetensors")
+    assert refused.exit_code == 2
+    assert "is not UTF-8" in refused.stderr
+    assert read(Path("features/blobs.ledger.sqlite")) == []
