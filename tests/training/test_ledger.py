@@ -16,7 +16,8 @@ import pytest
 from dpfc_cli.errors import UserError
 from dpfc_cli.features.manifest import Manifest, SplitFacts
 from dpfc_cli.methods import METHODS
-from dpfc_cli.privacy.accounting import Claim, epsilon_for
+from dpfc_cli.privacy import poisson
+from dpfc_cli.privacy.accounting import LEAST_EPSILON, Claim, epsilon_for
 from dpfc_cli.privacy.facts import Adjacency, Facts
 from dpfc_cli.privacy.queries import Gradient, Gram
 from dpfc_cli.training import ledger
@@ -237,6 +238,17 @@ def test_so_does_a_sampled_one() -> None:
     given = {"sampling_rate": 0.1, "steps": 5}
     calibrated = calibrate(METHODS["dp-sgd"], Facts(n=1000, m=3, d=4), given, Privacy(noise_multiplier=2.0))
     assert calibrated.plan.sampled
+    ledger.check(entry(calibrated))
+
+
+def test_a_sampled_training_that_costs_nothing_claims_the_least_epsilon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a record hardly ever takes part, δ covers all of it. An ε of 0 has no digits to be stated with."""
+    monkeypatch.setattr(poisson, "mu_for", lambda *given: 1 / poisson.LEAST_SAMPLED_SIGMA)
+    monkeypatch.setattr(poisson, "epsilon_for", lambda *given: 0.0)
+    facts, given = Facts(n=1000, m=3, d=4), {"sampling_rate": 0.0010002, "steps": 1}
+    calibrated = calibrate(METHODS["dp-sgd"], facts, given, Privacy(epsilon=1.0, delta=1e-3))
+    assert calibrated.claimed is not None
+    assert calibrated.claimed.epsilon == LEAST_EPSILON
     ledger.check(entry(calibrated))
 
 
