@@ -253,6 +253,8 @@ def _check_card(card: Mapping[str, Any]) -> None:
     """Raise ValueError, KeyError or TypeError for a card that lacks something."""
     if (
         not set(card) >= _CARD
+        or not isinstance(card["features"], dict)
+        or not isinstance(card["facts"], dict)
         or not {"name", "split", "fingerprint"} <= set(card["features"])
         or not {"n", "m", "k", "origin"} <= set(card["facts"])
         or not _is_standing(card.get("ledger"))

@@ -250,9 +250,10 @@ def _named(ledgers: list[Path]) -> dict[Path, str]:
 
 def _has(rows: tuple[Entry, ...], card: Mapping[str, Any]) -> bool:
     """Whether a head's training is the row that its card names. A head of an earlier version names none."""
-    if "ledger" not in card:
+    standing = card.get("ledger")
+    if standing is None:
         return True
-    number = card["ledger"]["training"]
+    number = standing["training"]
     if len(rows) < number:
         return False
     row = rows[number - 1]
