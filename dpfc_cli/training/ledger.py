@@ -175,7 +175,6 @@ def settle(receipt: Receipt, state: State, head: str | None = None, sha256: str 
         _opened(receipt.ledger, "rw", "What became of the training is not in it.") as connection,
         _transaction(connection),
     ):
-        _columns(connection)
         changed = connection.execute(
             "UPDATE trainings SET state = ?, head = ?, sha256 = ? "
             "WHERE id = ? AND at = ? AND head = ? AND releases = ? AND state = 'charged'",

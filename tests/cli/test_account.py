@@ -142,6 +142,22 @@ def test_a_set_that_got_another_name_keeps_its_account(disks: Path) -> None:
 # Heads know their training
 
 
+def test_a_head_is_the_row_of_its_number(disks: Path) -> None:
+    """Two trainings may be alike in all but their numbers."""
+    charged(Path("features/b"), 0.4)
+    row = account("features/a").linked[0][1]
+    card = {"date": row.at, "method": row.method, "claim": row.claim, "plan": json.loads(row.releases)}
+    card["features"] = {"fingerprint": FeatureSet(Path("features/a")).manifest.fingerprint}
+    known = [(Path(str(number)), {**card, "ledger": {"training": number}}) for number in (1, 2, 3)]
+    changed = [(Path(name), {**known[0][1], name: "other"}) for name in ("date", "method", "claim", "plan")]
+    others = [(Path("other set"), {**known[2][1], "features": {"fingerprint": "other"}})]
+    for named in ("features/a", "features/b"):
+        found = account_of(ledger_path(Path(named)), Path(named), [*known, *changed, *others])
+        assert found.lost == ("3", "date", "method", "claim", "plan")
+    assert found.warning is not None
+    assert "'3' and 4 more" in found.warning
+
+
 LS = ("train", "--method", "dp-ls", "--epsilon", "1")
 
 
