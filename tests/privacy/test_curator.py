@@ -26,7 +26,7 @@ from dpfc_cli.privacy.noise import Bits, SeededBits
 from dpfc_cli.privacy.oracle import Mechanism, PlanError
 from dpfc_cli.privacy.queries import QUERIES as ALL_QUERIES
 from dpfc_cli.privacy.queries import ClassGrams, ClassSums, Gradient, Gram, Hessians, Mean, Query
-from tests.support import CHAIN, blobs, curator, every_query, plan_of
+from tests.support import CHAIN, blobs, curator, every_query, plan_of, stream_of
 
 FACTS = Facts(n=40, m=3, d=4)
 X, Y = blobs(40, 4, 3)
