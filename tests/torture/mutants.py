@@ -503,14 +503,23 @@ class _Results:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._suite = digest_of(*(path for path in (ROOT / "tests").rglob("*.py") if path.parent.name != "torture"))
+        files = [path for path in (ROOT / "tests").rglob("*.py") if path.parent.name != "torture"]
+        self._suite = digest_of(*files)
+        self._texts = {path.relative_to(ROOT).as_posix(): path.read_text() for path in files}
         lines = path.read_text().splitlines() if path.exists() else []
         self._known = {(row["source"], *row["mutant"]): row for row in map(json.loads, lines)}
 
     def of(self, mutant: Mutant) -> Mapping[str, Any] | None:
-        """None if it is to be tried: for the first time, or because tests have changed since it survived."""
+        """None if it is to be tried: for the first time, because tests have changed since it survived, or because the
+        one that killed it is gone.
+        """
         row = self._known.get((self._source(mutant), *mutant.name, mutant.line))
-        return row if row and (row["killed"] or row["suite"] == self._suite) else None
+        holds = row and (self._exists(row["by"]) if row["killed"] else row["suite"] == self._suite)
+        return row if holds else None
+
+    def _exists(self, test: str) -> bool:
+        file, _, name = test.partition("::")
+        return not name or f"def {name.split('[')[0]}(" in self._texts.get(file, "")
 
     def add(self, mutant: Mutant, **said: Any) -> None:
         row = {"source": self._source(mutant), "mutant": (*mutant.name, mutant.line), "suite": self._suite, **said}
