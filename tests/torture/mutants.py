@@ -279,7 +279,7 @@ class _Only:
 
 def load(libraries: Sequence[str]) -> None:
     """Import what is the same for all mutants."""
-    FOLDER.mkdir(exist_ok=True)
+    (FOLDER / "tmp").mkdir(parents=True, exist_ok=True)
     for variable, value in ENVIRONMENT.items():
         os.environ.setdefault(variable, value)
     for library in libraries:

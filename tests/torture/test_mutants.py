@@ -147,6 +147,9 @@ def verdicts() -> dict[str, bool | list[str]]:
                     path = mutants.ROOT / "dpfc_cli" / module
                     code = compile(tree, str(path), "exec")
                     said[name] = mutants.verdict_of(mutants.import_name(module), path, code, {fault.test: 1.0}).killed
+    sound = compile(TOY.read_text(), str(TOY), "exec")
+    every = dict.fromkeys((fault.test for fault in FAULTS.values()), 1.0)
+    said["no fault"] = mutants.verdict_of("tests.torture.toy", TOY, sound, every).killed
     for name, tests in (("both tests", (LARGE, SMALL)), ("one test", (LARGE,))):
         said[name] = [
             mutant.after
@@ -169,6 +172,10 @@ def said() -> dict[str, bool | list[str]]:
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_fault_that_would_make_epsilon_a_lie_is_seen(fault: str, said: dict[str, bool | list[str]]) -> None:
     assert said[fault] is True
+
+
+def test_without_a_fault_all_these_tests_pass(said: dict[str, bool | list[str]]) -> None:
+    assert said["no fault"] is False
 
 
 def test_a_mutant_survives_if_no_test_looks_or_if_it_does_the_same(said: dict[str, bool | list[str]]) -> None:
