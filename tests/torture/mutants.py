@@ -458,7 +458,9 @@ def record(rooms: Sequence[str]) -> dict[str, Any]:
             os.close(writing)
             with os.fdopen(reading) as file:
                 said = file.read()
-            if os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) not in (0, pytest.ExitCode.NO_TESTS_COLLECTED):
+            status = os.waitpid(child, 0)[1]
+            shutil.rmtree(FOLDER / "tmp" / str(child), ignore_errors=True)
+            if os.waitstatus_to_exitcode(status) not in (0, pytest.ExitCode.NO_TESTS_COLLECTED):
                 raise SystemExit(f"{path} fails without any fault")
             tests |= json.loads(said)
             kept.write_text(json.dumps(known | tests))
