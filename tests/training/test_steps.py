@@ -332,7 +332,7 @@ def test_a_ledger_that_went_or_was_exchanged_meanwhile_is_left_alone(features: F
     assert not path.exists()
     with pytest.warns(TrainingWarning, match="do not have the training of"):
         other = charge(checked(features, privacy=Privacy(epsilon=7.0)))
-    charged = charge(checked(features))
+        charged = charge(checked(features))
     path.unlink()
     ledger.charge(path, other.receipt.entry)
     ledger.charge(path, other.receipt.entry)
