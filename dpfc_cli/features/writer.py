@@ -210,7 +210,7 @@ class FeatureWriter:
             before = splits[planned.split].shards if planned.split in splits else ()
             splits[planned.split] = SplitFacts(n=planned.stop, shards=(*before, shard))
         whole = replace(manifest, splits=splits, source={**manifest.source, "identity": identity})
-        files.replace(self._partial / MANIFEST, whole.to_json().encode())
+        files.replace(self._partial / MANIFEST, whole.to_json())
         # Killed before the renaming, a later run finds everything in place and renames. Killed after it, the notes
         # stay.
         os.replace(self._partial, self.folder)
@@ -464,7 +464,7 @@ def asserted(folder: Path, wanted: Manifest) -> Manifest:
     manifest = load(folder)
     if wanted.origin == "asserted" and (manifest.origin, manifest.classes) != (wanted.origin, wanted.classes):
         manifest = replace(manifest, origin=wanted.origin, classes=wanted.classes)
-        files.replace(folder / MANIFEST, manifest.to_json().encode())
+        files.replace(folder / MANIFEST, manifest.to_json())
     return manifest
 
 

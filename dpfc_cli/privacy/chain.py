@@ -188,12 +188,16 @@ def from_json(steps: list[dict[str, Any]], held: Sequence[np.ndarray], d: int) -
         ValueError: this version does not know a step, an array is missing, or a value is not valid (see `check`).
 
     """
-    if any(step.get("step") not in _NAMES for step in steps):
-        raise ValueError(f"unknown preprocessing step in {steps!r}")
+    if not isinstance(steps, list) or not all(isinstance(step, dict) for step in steps):
+        raise ValueError("its preprocessing is no list of steps")
+    if not all(isinstance(step.get("step"), str) and step["step"] in _NAMES for step in steps):
+        raise ValueError("unknown preprocessing step")
+    if not all(type(step.get("norm", 1.0)) is float for step in steps):
+        raise ValueError("a clipping norm must be positive and finite")
     kinds: list[Any] = [_NAMES[step["step"]] for step in steps]
     if len(held) != sum(kind is not Clip for kind in kinds):
         raise ValueError("the arrays of its preprocessing are missing")
     left = iter(held)
-    chain = tuple(k(float(s["norm"]) if k is Clip else next(left)) for s, k in zip(steps, kinds, strict=True))
+    chain = tuple(k(s.get("norm") if k is Clip else next(left)) for s, k in zip(steps, kinds, strict=True))
     check(chain, d)
     return chain
