@@ -13,7 +13,6 @@ import stat
 from pathlib import Path
 from typing import Any, NoReturn
 
-
 LARGEST_JSON = 2**28
 """Bytes of the largest JSON file that is read. The names of ten million classes take half of it."""
 
@@ -45,11 +44,9 @@ def sha256_of(path: Path) -> str:
 def json_in(path: Path) -> Any:
     """The values in a JSON file. Raises OSError where it cannot be read, and ValueError as `json_of` does."""
     check_plain(path)
-    with path.open("rb") as file:
-        text = file.read(LARGEST_JSON + 1)
-    if len(text) > LARGEST_JSON:
+    if path.stat().st_size > LARGEST_JSON:
         raise ValueError(f"it is larger than {LARGEST_JSON >> 20} MiB")
-    return json_of(text)
+    return json_of(path.read_bytes())
 
 
 def json_of(text: str | bytes) -> Any:

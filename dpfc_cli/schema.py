@@ -27,6 +27,7 @@ def test(holds: Callable[[Any], bool]) -> Check:
     return lambda value: None if holds(value) else ""
 
 
+anything = test(lambda value: True)
 text = test(lambda value: type(value) is str)
 null = test(lambda value: value is None)
 boolean = test(lambda value: type(value) is bool)

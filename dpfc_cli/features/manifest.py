@@ -112,7 +112,9 @@ def _file_name(value: str) -> bool:
     return Path(value).name == value and value != ".." and b"\0" not in encoded
 
 
-_SHARD = record({"file": test(lambda value: type(value) is str and _file_name(value)), "rows": whole(1), "sha256": text})
+_SHARD = record(
+    {"file": test(lambda value: type(value) is str and _file_name(value)), "rows": whole(1), "sha256": text}
+)
 _IDENTITY = record({"listing": mapping(text)}, hold_out=either(null, number(0, 1)))
 _MANIFEST = record(
     {
@@ -155,7 +157,10 @@ def load(folder: Path) -> Manifest:
             f"'{path}' cannot be read as a manifest: {error}.", REMEDY, code="damaged", path=str(path)
         ) from error
     splits = {
-        name: SplitFacts(n=split["n"], shards=tuple(Shard(file=h["file"], rows=h["rows"], sha256=h["sha256"]) for h in split["shards"]))
+        name: SplitFacts(
+            n=split["n"],
+            shards=tuple(Shard(file=h["file"], rows=h["rows"], sha256=h["sha256"]) for h in split["shards"]),
+        )
         for name, split in raw["splits"].items()
     }
     manifest = Manifest(**{**raw, "splits": splits, "classes": tuple(raw["classes"])})
@@ -186,6 +191,8 @@ def _check(manifest: Manifest, path: Path) -> None:
         for name, split in manifest.splits.items()
         if len({s.file.casefold() for s in split.shards}) < len(split.shards)
     ]
+    if not manifest.splits:
+        wrong.append("it has no split")
     if len(set(manifest.classes)) < len(manifest.classes):
         wrong.append("two of its classes have one name")
     if not set(manifest.source["identity"]["listing"]) >= set(manifest.splits):

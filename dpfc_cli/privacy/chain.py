@@ -20,6 +20,8 @@ import numpy as np
 
 NUMBERS = (int, float, np.float64)
 """The types that a number may have. Subclasses are not accepted, because they could carry code."""
+LARGEST = 1e200
+"""The largest clipping norm of a head, and the reciprocal of the smallest one."""
 NORM_BITS = 18
 """Norms are measured on a grid with this many bits below the largest coordinate of a record; see `norms`."""
 
@@ -192,8 +194,8 @@ def from_json(steps: list[dict[str, Any]], held: Sequence[np.ndarray], d: int) -
         raise ValueError("its preprocessing is no list of steps")
     if not all(isinstance(step.get("step"), str) and step["step"] in _NAMES for step in steps):
         raise ValueError("unknown preprocessing step")
-    if not all(type(step.get("norm", 1.0)) is float for step in steps):
-        raise ValueError("a clipping norm must be positive and finite")
+    if not all(type(norm := step.get("norm", 1.0)) is float and 1 / LARGEST <= norm <= LARGEST for step in steps):
+        raise ValueError("a clipping norm must be positive, and a float32 number in units of it must be finite")
     kinds: list[Any] = [_NAMES[step["step"]] for step in steps]
     if len(held) != sum(kind is not Clip for kind in kinds):
         raise ValueError("the arrays of its preprocessing are missing")

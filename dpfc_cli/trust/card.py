@@ -21,6 +21,7 @@ from dpfc_cli.privacy.queries import QUERIES
 from dpfc_cli.schema import (
     Check,
     among,
+    anything,
     boolean,
     each,
     either,
@@ -67,7 +68,7 @@ _SOMETIMES: dict[str, Check] = {
         {
             "name": text,
             "facts": record({"n": whole(1), "m": whole(1)}),
-            "tried": each(lambda _: None),
+            "tried": each(anything),
             "chosen": mapping(number(0, 1e308)),
         }
     ),
