@@ -133,7 +133,7 @@ def _files(path: Path) -> tuple[Path, ...]:
 def _parts(index: Path) -> list[str]:
     """The names of the files that an index names."""
     names = _json(index).get("weight_map")
-    if not isinstance(names, dict) or not all(
+    if not isinstance(names, dict) or not names or not all(
         isinstance(name, str) and Path(name).name == name and name.endswith(".safetensors") for name in names.values()
     ):
         raise UserError(

@@ -151,7 +151,7 @@ def test_rows_that_were_never_written_are_not_made_up(folder: Path, chunks: tupl
 
 
 def test_a_shard_whose_features_were_never_written_is_refused(folder: Path) -> None:
-    written = {"index": {"data": np.arange(ROWS)}, "labels": {"data": np.zeros(ROWS, np.int32)}}
+    written: dict[str, Any] = {"index": {"data": np.arange(ROWS)}, "labels": {"data": np.zeros(ROWS, np.int32)}}
     replaced(folder, ROWS, **written)
     with pytest.raises(UserError, match="'features' declares 80 bytes, which the file does not hold"):
         next(FeatureSet(folder).stream("train")(4))

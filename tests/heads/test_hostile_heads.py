@@ -55,13 +55,13 @@ def written(
     return folder / "a.safetensors"
 
 
-def refused_or_used(path: Path) -> bool:
+def refused_or_used(path: Path, listed: bool = True) -> bool:
     """Whether the head is refused as damaged. If it is not, everything that shows it must work."""
     try:
         found = Head.load(path)
     except UserError as error:
         return error.code == "damaged" or pytest.fail(str(error))
-    for line in (["statement", str(path)], ["list"]):
+    for line in (["statement", str(path)], *([["list"]] if listed else [])):
         ended = CliRunner().invoke(app, line)
         assert ended.exit_code == 0, (line, ended.output)
     assert np.isfinite(found.scores(np.ones((2, 2)))).all()
@@ -82,7 +82,8 @@ def refused_or_used(path: Path) -> bool:
 def test_whatever_stands_at_a_place_of_a_card_is_shown_or_refused(
     folder: Path, kind: str, place: tuple[str | int, ...]
 ) -> None:
-    refused = [refused_or_used(written(folder, text)) for text in altered(CARDS[kind], place)]
+    listed = not place or place[0] in ("method", "claim", "epsilon", "delta", "features", "date")
+    refused = [refused_or_used(written(folder, text), listed) for text in altered(CARDS[kind], place)]
     assert any(refused)
 
 
