@@ -113,12 +113,13 @@ def opened(path: Path, stack: ExitStack) -> dict[str, Array]:
     archive = stack.enter_context(zipfile.ZipFile(path))
     found: dict[str, Array] = {}
     for member in archive.infolist():
-        name, _, kind = member.filename.rpartition(".")
+        name = member.filename.removesuffix(".npy")
+        if name == member.filename:
+            continue
         if name in found:
             raise ValueError(f"it holds '{name}' twice")
-        if kind == "npy":
-            found[name] = Array(path, archive, member)
-            stack.callback(found[name].close)
+        found[name] = Array(path, archive, member)
+        stack.callback(found[name].close)
     return found
 
 

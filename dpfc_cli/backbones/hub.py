@@ -133,8 +133,13 @@ def _files(path: Path) -> tuple[Path, ...]:
 def _parts(index: Path) -> list[str]:
     """The names of the files that an index names."""
     names = _json(index).get("weight_map")
-    if not isinstance(names, dict) or not names or not all(
-        isinstance(name, str) and Path(name).name == name and name.endswith(".safetensors") for name in names.values()
+    if (
+        not isinstance(names, dict)
+        or not names
+        or not all(
+            isinstance(name, str) and Path(name).name == name and name.endswith(".safetensors")
+            for name in names.values()
+        )
     ):
         raise UserError(
             f"'{index}' is not an index of .safetensors files.", "Get the file again.", code="damaged", path=str(index)

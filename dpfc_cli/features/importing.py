@@ -4,6 +4,7 @@
 """
 
 import hashlib
+import os
 import shutil
 from collections.abc import Callable, Sequence
 from contextlib import closing
@@ -181,7 +182,7 @@ def _check_room(path: Path, out: Path, tables: dict[str, Table], k: int, dtype: 
     needed = sum(table.n * (table.d * width + 4 * k + 8) for table in tables.values())
     partial = out.with_name(out.name + PARTIAL)
     made = sum(file.stat().st_size for file in partial.glob("*.h5"))
-    place = next(folder for folder in partial.absolute().parents if folder.is_dir())
+    place = next(folder for folder in partial.absolute().parents if os.path.isdir(folder))
     free = shutil.disk_usage(place).free
     if needed - made > free:
         raise UserError(

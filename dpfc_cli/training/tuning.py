@@ -298,7 +298,7 @@ def _stream(known: FeatureSet, split: str, rows: np.ndarray, table: np.ndarray, 
         wanted[rows] = True
         for start, x, y in known.stream(split)(ROWS):
             here = wanted[start : start + len(x)]
-            labels = table[y[here]]
+            labels = table[_valid(y[here], known)]
             yield x[here], np.pad(labels, ((0, 0), (0, k - labels.shape[1])), constant_values=-1)
 
     read: Pieces = pieces
@@ -319,7 +319,12 @@ def _splits(known: FeatureSet) -> list[str]:
 
 
 def _labels(known: FeatureSet, split: str) -> np.ndarray:
-    return np.concatenate([y for _, _, y in known.stream(split)(ROWS)])
+    return np.concatenate([_valid(y, known) for _, _, y in known.stream(split)(ROWS)])
+
+
+def _valid(y: np.ndarray, known: FeatureSet) -> np.ndarray:
+    """Labels, −1 where there is none or one that the set has no class for. The core takes such labels for none, too."""
+    return np.where((y >= 0) & (y < len(known.manifest.classes)), y, -1)
 
 
 def _read(path: Path) -> dict[str, float]:

@@ -5,6 +5,7 @@ size; what must be held at once is compared with the memory that is free, and th
 """
 
 import io
+import json
 import os
 import shutil
 import struct
@@ -26,6 +27,8 @@ from dpfc_cli import memory
 from dpfc_cli.errors import UserError
 from dpfc_cli.features import importing
 from dpfc_cli.features.importing import import_features
+from dpfc_cli.sources.label_columns import hub_class_names
+from tests.hostile import altered, places
 
 X, Y = np.ones((6, 2), np.float32), np.arange(6) % 2
 BILLION = 10**9
@@ -174,6 +177,9 @@ def test_an_archive_is_read_the_same_in_pieces_of_any_size(
 ) -> None:
     x = np.random.default_rng(0).normal(size=(50, 3)).astype(np.float32)
     np.savez(tmp_path / "a.npz", train_x=np.array(x, order=order), train_y=np.arange(50) % 2)
+    with zipfile.ZipFile(tmp_path / "a.npz", "a") as file:
+        for name in ("LICENSE", "README", "notes.txt"):
+            file.writestr(name, "What is no array is passed over.")
     monkeypatch.setattr(importing, "ROWS", 7)
     made, _ = import_features(tmp_path / "a.npz", tmp_path / "set", classes=("a", "b"), shards=4)
     np.testing.assert_array_equal(made.arrays("train")[0], x)
@@ -324,6 +330,17 @@ def test_labels_of_any_width_are_read_from_parquet(tmp_path: Path, kind: Any, li
     pq.write_table(pa.table({"e": pa.array(X.tolist(), pa.list_(pa.float32())), "label": y}), tmp_path / "a.parquet")
     made, _ = import_features(tmp_path / "a.parquet", tmp_path / "set", classes=("a", "b"))
     assert made.arrays("train")[1][:, 0].tolist() == Y.tolist()
+
+
+NAMES = {"info": {"features": {"label": {"names": ["a", "b"]}}}}
+
+
+@pytest.mark.parametrize("place", list(places(NAMES)), ids=lambda place: ".".join(map(str, place)) or "all")
+def test_whatever_stands_in_the_schema_it_names_classes_or_nothing(place: tuple[str | int, ...]) -> None:
+    assert hub_class_names({b"huggingface": json.dumps(NAMES).encode()}, "label") == ("a", "b")
+    for text in altered(NAMES, place):
+        found = hub_class_names({b"huggingface": text.encode()}, "label")
+        assert found is None or all(type(name) is str for name in found)
 
 
 @pytest.mark.parametrize("kind", [np.uint8, np.uint16, np.uint32, np.uint64])
