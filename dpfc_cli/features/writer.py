@@ -38,7 +38,7 @@ from dpfc_cli import files
 from dpfc_cli.errors import GUARDED, UserError, counted, parameter
 from dpfc_cli.features.locks import PATIENCE, ReplacedError, claimed, locked, locked_soon
 from dpfc_cli.features.manifest import MANIFEST, Manifest, Shard, SplitFacts, load
-from dpfc_cli.folders import PARTIAL
+from dpfc_cli.folders import PARTIAL, moved_by
 
 SETTINGS = "settings.json"
 SHARD_BYTES = 128 * 2**20
@@ -313,7 +313,7 @@ class FeatureWriter:
         except OSError as error:
             raise UserError(
                 f"'{self.folder}' cannot be written: {error.strerror or error}.",
-                f"Choose a writable place: {parameter('out')}.",
+                f"Choose a writable place: {moved_by(self.folder.parent) or parameter('out')}.",
                 code="unwritable",
                 path=str(self.folder),
             ) from error

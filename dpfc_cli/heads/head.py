@@ -16,7 +16,7 @@ import numpy as np
 
 from dpfc_cli.errors import UserError, parameter
 from dpfc_cli.files import publish, sha256_of, temporary_beside, write_synced
-from dpfc_cli.folders import heads_folder
+from dpfc_cli.folders import heads_folder, moved_by
 from dpfc_cli.privacy.chain import Chain, arrays, from_json, run, to_json
 from dpfc_cli.trust import statement
 
@@ -196,9 +196,10 @@ def _publish(temporary: Path, path: Path) -> Path:
 
 
 def _unwritable(path: Path, error: OSError) -> UserError:
+    variable = moved_by(path.parent)
     return UserError(
         f"The head cannot be written to '{path}': {error.strerror or error}.",
-        f"Choose a writable place with {parameter('out')}.",
+        f"Choose a writable place with {variable or parameter('out')}.",
         code="unwritable",
         path=str(path),
     )
