@@ -25,7 +25,7 @@ def cache_folder() -> Path:
 
 
 def moved_by(folder: Path) -> str | None:
-    """The environment variable that says that feature sets, heads or downloads lie in this folder; None if none does."""
+    """The environment variable that names this folder as the one of feature sets, heads or downloads; or None."""
     return next((name for name in ("DPFC_FEATURES", "DPFC_HEADS", "DPFC_CACHE") if _from(name) == folder), None)
 
 

@@ -98,8 +98,8 @@ def _warn_of_few(found: list["Audit"]) -> None:
         enough = max(least[name] for name in few)
         more = f"Give --trainings {enough} or more." if enough <= MOST_RUNS else "Audit a smaller --epsilon."
         display.warn(
-            f"{found[0].whole_training.runs} pairs of trainings are too few to show that a claim is false, even if every "
-            f"guess were right. So nothing is said of the heads of {', '.join(few)}, only of their releases. {more}"
+            f"{found[0].whole_training.runs} pairs of trainings are too few to show that a claim is false, even if "
+            f"every guess were right. So this audit says nothing of the heads of {', '.join(few)}. {more}"
         )
 
 

@@ -175,13 +175,13 @@ def save(data: bytes, path: Path, temporary: Path) -> Path:
 
     """
     try:
-        write_synced(temporary, data)
+        write_synced(temporary, data, kept=True)
         return _publish(temporary, path)
     except OSError as error:
         # The budget is spent, so another place is better than none.
         try:
             rescued = Path(tempfile.mkdtemp(prefix="dpfc-")) / path.name
-            rescued.write_bytes(data)
+            write_synced(rescued, data)
             return rescued
         except OSError:
             raise _unwritable(path, error) from error
