@@ -124,7 +124,7 @@ class Group(TyperGroup):
             error.show(text)
             sys.stderr.write("\n".join(map(printable, text.getvalue().split("\n"))))
             code = error.exit_code
-        sys.exit(code)
+        sys.exit(code or 0)
 
     def invoke(self, ctx: Any) -> Any:
         """Parse the command's words and run it. Ctrl-C in between ends as in a command."""
