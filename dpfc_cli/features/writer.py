@@ -18,6 +18,10 @@ share this lock, but a process that works alone holds it alone. Each process als
 making, so that no two processes make the same shard at a time, even if N changes between runs. Finishing takes the
 folder's lock alone, so the last process that gives up the shared lock finishes the set. The locks are flock's: they end
 with the process, in any case.
+
+**Who may read.** A shard holds values of records, so it is for its owner alone (mode 0600) from its first byte on. The
+folder and the manifest, which holds public facts, get what the umask says. To share a set, change the modes of its
+files: `chmod g+r features/NAME/*.h5`. The processes that make one set are of one user.
 """
 
 import fcntl
@@ -38,7 +42,7 @@ from dpfc_cli import files, schema
 from dpfc_cli.errors import GUARDED, UserError, counted, parameter
 from dpfc_cli.features.locks import PATIENCE, ReplacedError, claimed, locked, locked_soon
 from dpfc_cli.features.manifest import MANIFEST, Manifest, Shard, SplitFacts, load
-from dpfc_cli.folders import PARTIAL
+from dpfc_cli.folders import PARTIAL, moved_by
 
 SETTINGS = "settings.json"
 SHARD_BYTES = 128 * 2**20
@@ -171,7 +175,10 @@ class FeatureWriter:
         path, temporary = self._partial / planned.file, self._temporary(planned)
         try:
             # We hold the lock on the file. HDF5 would take a second one.
+            # HDF5 empties the file that `claim` made, and keeps its mode.
             with h5py.File(temporary, "w", libver="latest", track_order=False, locking=False) as file:
+                if not os.path.samestat(os.fstat(self._claims[planned.file]), os.lstat(temporary)):
+                    raise RuntimeError(f"{temporary} was replaced while it was opened")
                 sink = ShardSink(file, planned, self.dim, self.dtype, self.k, self._tolerant)
                 yield sink
                 if sink.filled != planned.rows:
@@ -327,7 +334,7 @@ class FeatureWriter:
         except OSError as error:
             raise UserError(
                 f"'{self.folder}' cannot be written: {error.strerror or error}.",
-                f"Choose a writable place: {parameter('out')}.",
+                f"Choose a writable place: {moved_by(self.folder.parent) or parameter('out')}.",
                 code="unwritable",
                 path=str(self.folder),
             ) from error
