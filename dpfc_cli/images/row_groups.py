@@ -134,7 +134,8 @@ def listed(paths: list[Path], columns: Columns, progress: Progress | None) -> Li
     for done, path in enumerate(paths, 1):
         with _readable(path):
             file = pq.ParquetFile(path)
-            _refuse_more_rows_than_bytes(file.metadata.num_rows, path)
+            declared = sum(file.metadata.row_group(number).num_rows for number in range(file.num_row_groups))
+            _refuse_more_rows_than_bytes(max(declared, file.metadata.num_rows), path)
             y = file.read([columns.label]).column(0)
             if y.null_count or not pa.types.is_integer(y.type):
                 raise UserError(
