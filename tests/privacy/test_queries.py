@@ -19,8 +19,12 @@ from dpfc_cli.privacy.curator import exact_sum
 from dpfc_cli.privacy.facts import Adjacency, Facts
 from dpfc_cli.privacy.lattice import Lattice, Reals
 from dpfc_cli.privacy.queries import (
+    ClassGrams,
+    ClassSums,
     Gradient,
+    Gram,
     Hessians,
+    Mean,
     Query,
     check,
     contribution,
@@ -207,6 +211,32 @@ def test_inputs_have_a_constant_feature_and_the_length_that_was_asked_for(radius
     assert np.array_equal(biased, np.concatenate([plain, np.full((3, 1), 0.25)], axis=1))
     scaled = inputs((Clip(1.0),), 0, x, np, radius)
     assert np.allclose(scaled, radius * np.array([[0.6, 0.8, 0, 0], [0, 0, 1, 0], [0, 0, 0, 0]]), atol=1e-5)
+
+
+@pytest.mark.parametrize("constant", [0.0, 0.2, 1.0, 3.0])
+def test_the_longest_record_is_not_shortened_by_its_constant_feature(constant: float) -> None:
+    """The factor of a record and its constant has the bound √(1 + constant²), and the longest record reaches it."""
+    x, labels = np.array([0, 30, 0, 40], np.float32), np.array([1, -1], np.int32)
+    z = np.array([0, 0.6, 0, 0.8, *[constant][: constant > 0]])
+    gram = Gram(CHAIN, constant=constant)
+    added = contribution(gram, x, labels, FACTS, LATTICE) * gram.scale(FACTS, LATTICE)
+    assert np.allclose(added, np.outer(z, z), rtol=0, atol=1e-4 * (1 + constant**2))
+    hessians = Hessians(CHAIN, np.zeros((len(z), 3)), 0, 3, constant=constant)
+    added = contribution(hessians, x, labels, FACTS, LATTICE) * hessians.scale(FACTS, LATTICE)
+    assert np.allclose(added, 0.25 * np.outer(z, z), rtol=0, atol=1e-3 * (1 + constant**2))
+
+
+@pytest.mark.parametrize("k", [1, 2, 3])
+def test_sums_of_several_labels_are_in_natural_units(k: int) -> None:
+    facts, x = replace(FACTS, k=k), np.array([0, 0.3, 0, 0.4], np.float32)
+    labels = np.arange(k, dtype=np.int32)
+    for query, expected in (
+        (Mean(CHAIN), x[None]),
+        (ClassSums(CHAIN), np.outer(np.arange(3) < k, x)),
+        (ClassGrams(CHAIN), np.multiply.outer(np.arange(3) < k, np.outer(x, x))),
+    ):
+        added = contribution(query, x, labels, facts, LATTICE) * query.scale(facts, LATTICE)
+        assert np.allclose(added, expected, rtol=0, atol=1e-5)
 
 
 def test_probabilities_are_those_of_the_loss() -> None:

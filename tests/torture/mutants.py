@@ -211,8 +211,8 @@ def planted(module: str, source: str) -> Iterator[tuple[Mutant, ast.Module]]:
                 about, within, inside = child if whole else about, scope, function
                 if isinstance(child, ast.FunctionDef | ast.ClassDef):
                     within, inside = child, f"{function}.{child.name}".removeprefix(".")
-                # What runs at import changes the whole function, or the whole module.
-                reach = (1, 10**6)
+                # What runs at import may change anything.
+                reach = (0, 10**6)
                 if isinstance(within, ast.FunctionDef):
                     body = getattr(about, "body", None) if about is not within else None
                     reach = about.lineno, max(about.lineno, body[0].lineno - 1) if body else about.end_lineno
@@ -468,12 +468,16 @@ def record(rooms: Sequence[str]) -> dict[str, Any]:
 
 
 def reaching(mutant: Mutant, tests: Mapping[str, Any]) -> list[str]:
-    """The tests that reach a mutant: those of its own room first, and fast ones before slow ones."""
+    """The tests that reach a mutant: those of its own room first, and fast ones before slow ones.
+
+    What runs at import reaches all tests of its room.
+    """
     room, (first, last) = f"tests/{mutant.module.split('/')[0]}/", mutant.reach
     found = [
         (not name.startswith(room), test["seconds"], name)
         for name, test in tests.items()
         if any(first <= line <= last for line in test["lines"].get(mutant.module, ()))
+        or (not first and name.startswith(room))
     ]
     return [name for *_, name in sorted(found)]
 
