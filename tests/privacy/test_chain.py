@@ -101,5 +101,19 @@ def test_a_card_and_its_arrays_give_the_chain_again() -> None:
         chains.from_json(said, held, 3)
     with pytest.raises(ValueError, match="unknown preprocessing step"):
         chains.from_json([*said, {"step": "square"}], held, 2)
-    with pytest.raises(ValueError, match="positive and finite"):
-        chains.from_json([{"step": "clip", "norm": -1}], [], 2)
+
+
+def test_a_head_has_steps_with_names_and_norms_that_can_be_used() -> None:
+    for norm in (1e-200, 1.0, 1e200):
+        assert chains.from_json([{"step": "clip", "norm": norm}], [], 2) == (Clip(norm),)
+    for wrong in (0.99e-200, 1.01e200, 0.0, -1.0, 1, True, "1", None, math.nan, math.inf):
+        with pytest.raises(ValueError, match="norm must be positive"):
+            chains.from_json([{"step": "clip", "norm": wrong}], [], 2)
+    with pytest.raises(ValueError, match="norm must be positive"):
+        chains.from_json([{"step": "clip"}], [], 2)
+    for steps in ("clip", {"step": "clip"}, [["clip"]], [{"step": "clip", "norm": 1.0}, "centre"], None):
+        with pytest.raises(ValueError, match="no list of steps"):
+            chains.from_json(steps, [], 2)  # type: ignore[arg-type]
+    for step in ({}, {"step": None}, {"step": ["clip"]}, {"step": "Clip"}):
+        with pytest.raises(ValueError, match="unknown preprocessing step"):
+            chains.from_json([step], [], 2)
