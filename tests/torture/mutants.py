@@ -271,6 +271,8 @@ class _Only:
     def pytest_runtest_logstart(self, nodeid: str, location: object) -> None:
         limit = math.ceil(time.process_time() + 4 + 5 * self._tests[nodeid])
         resource.setrlimit(resource.RLIMIT_CPU, (limit, resource.RLIM_INFINITY))
+        # One that waits for ever uses no processor time. On a busy machine others wait, too.
+        signal.alarm(math.ceil(60 + 40 * self._tests[nodeid]))
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.failed:
@@ -327,8 +329,6 @@ def verdict_of(name: str, path: Path, code: CodeType, tests: Mapping[str, float]
         nowhere = os.open(os.devnull, os.O_RDWR)
         for stream in (0, 1, 2):
             os.dup2(nowhere, stream)
-        # A process that waits uses no processor time.
-        signal.alarm(int(300 + 20 * sum(tests.values())))
         resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         sys.meta_path.insert(0, _Mutated(name, str(path), code))
