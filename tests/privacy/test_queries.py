@@ -220,7 +220,7 @@ def test_the_longest_record_is_not_shortened_by_its_constant_feature(constant: f
     z = np.array([0, 0.6, 0, 0.8, *[constant][: constant > 0]])
     gram = Gram(CHAIN, constant=constant)
     added = contribution(gram, x, labels, FACTS, LATTICE) * gram.scale(FACTS, LATTICE)
-    assert np.allclose(added, np.outer(z, z), rtol=0, atol=1e-4 * (1 + constant**2))
+    assert np.allclose(added, np.outer(z, z), rtol=0, atol=1e-5 * (1 + constant**2))
     hessians = Hessians(CHAIN, np.zeros((len(z), 3)), 0, 3, constant=constant)
     added = contribution(hessians, x, labels, FACTS, LATTICE) * hessians.scale(FACTS, LATTICE)
     assert np.allclose(added, 0.25 * np.outer(z, z), rtol=0, atol=1e-3 * (1 + constant**2))
