@@ -61,6 +61,9 @@ def test_the_next_release_is_due_and_nothing_else() -> None:
         PLAN.due(1, Gram(CHAIN, constant=1.0), FACTS)
     with pytest.raises(PlanError, match=r"of another form$"):
         PLAN.due(2, replace(GRADIENT, loss="softmax"), FACTS)
+    # None means that there is no such number. It is not decided by earlier answers.
+    with pytest.raises(PlanError, match=r"of another form$"):
+        PLAN.due(2, replace(GRADIENT, radius=2.0), FACTS)
     with pytest.raises(PlanError, match=r"of another form$"):
         PLAN.due(0, Mean((*CHAIN, Clip(1.0))), FACTS)
     with pytest.raises(PlanError, match="no release left"):
