@@ -177,12 +177,16 @@ def test_the_cells_left_out_weigh_less_than_eta() -> None:
     assert math.log2(left_out) < -288
     assert noise.DIGITS * math.log2(10) > 64 + noise.EXTRA + 64
     assert noise.ETA_PER_SAMPLE >= 8 * 2.0**-250
+    # Of 10⁹ samples at ε = 100 it takes less out of δ than any figure of δ shows.
+    assert (1 + math.exp(100)) * 1e9 * noise.ETA_PER_SAMPLE < 1e-19
 
 
 def test_system_bits_are_fresh_and_seeded_bits_repeat() -> None:
     assert SystemBits.secure
     assert not SeededBits.secure
     assert not np.array_equal(SystemBits().words(8), SystemBits().words(8))
+    for words in (SystemBits().words(8), SeededBits(7).words(8)):
+        assert (words.shape, words.dtype) == ((8,), np.uint64)
     a, b = SeededBits(7), SeededBits(7)
     assert np.array_equal(a.words(8), b.words(8))
     assert not np.array_equal(a.words(8), SeededBits(7).words(8))

@@ -17,6 +17,7 @@ from dpfc_cli.features.importing import import_features
 from dpfc_cli.features.manifest import Manifest
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.files import sha256_of
+from dpfc_cli.heads import head as head_files
 from dpfc_cli.heads.head import Head
 from dpfc_cli.methods import METHODS, dp_fc
 from dpfc_cli.methods.method import Method, Solution
@@ -257,6 +258,25 @@ def test_a_head_that_is_there_is_told_however_late_the_training_was_stopped(
     assert f"The head was written: '{ready.path}'" in end.value.__notes__[0]
     (row,) = entries(features)
     assert (row.state, row.head, row.sha256) == ("written", ready.path.name, sha256_of(ready.path))
+
+
+@pytest.mark.parametrize("there", [False, True], ids=["nothing", "another head"])
+def test_a_head_that_was_not_saved_is_not_told(
+    features: FeatureSet, there: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stopped(*given: object) -> None:
+        raise KeyboardInterrupt
+
+    ready = checked(features)
+    charged = charge(ready)
+    if there:
+        ready.path.write_bytes(b"somebody else's head")
+    monkeypatch.setattr(head_files, "save", stopped)
+    with pytest.raises(KeyboardInterrupt) as end:
+        run(charged, Observer())
+    assert "No head was written" in end.value.__notes__[0]
+    (row,) = entries(features)
+    assert (row.state, row.head, row.sha256) == ("stopped", ready.path.name, None)
 
 
 def test_so_is_one_that_had_to_take_another_name(features: FeatureSet, monkeypatch: pytest.MonkeyPatch) -> None:
