@@ -20,7 +20,7 @@ from dpfc_cli.files import sha256_of
 from dpfc_cli.heads import head as head_files
 from dpfc_cli.heads.head import Head
 from dpfc_cli.methods import METHODS, dp_fc
-from dpfc_cli.methods.method import Method, Solution
+from dpfc_cli.methods.method import Method, Solution, state_bytes
 from dpfc_cli.privacy import curator as curator_module
 from dpfc_cli.privacy.accounting import epsilon_for, mu_for
 from dpfc_cli.privacy.chain import Clip
@@ -32,7 +32,7 @@ from dpfc_cli.privacy.queries import Gradient, Query
 from dpfc_cli.training import ledger
 from dpfc_cli.training.calibrate import Calibrated, calibrate
 from dpfc_cli.training.charge import Charged, charge
-from dpfc_cli.training.check import Checked, check, rehearse
+from dpfc_cli.training.check import Checked, check, check_memory, rehearse
 from dpfc_cli.training.observer import Observer, TrainingWarning
 from dpfc_cli.training.request import Privacy, Request, facts_of
 from dpfc_cli.training.run import run
@@ -153,6 +153,16 @@ def test_a_charge_pays_for_no_other_training(features: FeatureSet) -> None:
         run(replace(charged, checked=louder), Observer())
     with pytest.raises(TypeError, match="takes Records"):
         NonPrivate(facts_of(features), SimpleNamespace(opened=lambda: features.stream("train")))  # type: ignore[arg-type]
+
+
+def test_a_training_takes_600_mebibytes_beside_the_state_of_its_method(features: FeatureSet) -> None:
+    calibrated = checked(features).calibrated
+    needed = state_bytes(calibrated.method, calibrated.plan) + 600 * 2**20
+    check_memory(calibrated, needed)
+    with pytest.raises(UserError, match=r"needs about 0.6 GB \(3 classes, 5 dimensions\)") as refused:
+        check_memory(calibrated, needed - 1)
+    assert refused.value.code == "memory"
+    assert (refused.value.fields["needed"], refused.value.fields["allowed"]) == (needed, needed - 1)
 
 
 # What becomes of a training is in its row
