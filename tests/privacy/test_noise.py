@@ -168,7 +168,9 @@ def test_half_a_unit_rounds_away_and_the_top_bit_is_the_sign() -> None:
 
 
 def test_offsets_beyond_the_last_full_run_are_rejected() -> None:
-    assert len(noise._proposals(100, 1, Scripted([0, 2**64 - 1, 0, 0]))) == 0
+    # 2⁶⁴ is 16 more than a multiple of 100.
+    for offset in (2**64 - 1, 2**64 - 16):
+        assert len(noise._proposals(100, 1, Scripted([0, offset, 0, 0]))) == 0
     assert len(noise._proposals(100, 1, Scripted([0, 2**64 - 17, 0, 0]))) == 1
 
 

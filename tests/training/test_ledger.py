@@ -199,6 +199,13 @@ def test_so_is_one_with_a_release_that_no_training_made(path: Path, name: str, v
     refused(path, "has a row that no training wrote. In row 2")
 
 
+@pytest.mark.parametrize("digest", ["x", DIGEST.upper(), DIGEST[1:], DIGEST + "0", DIGEST + "\n", b"0" * 64])
+def test_the_digest_of_a_head_that_was_written_is_64_digits(digest: Any) -> None:
+    ledger.check(replace(row(), state="written", sha256=DIGEST))
+    with pytest.raises(ValueError, match="'sha256' is no digest"):
+        ledger.check(replace(row(), state="written", sha256=digest))
+
+
 def test_a_training_without_a_guarantee_claims_none(path: Path) -> None:
     for claim in ("research", "non-private"):
         with pytest.raises(ValueError, match="claims an epsilon"):
