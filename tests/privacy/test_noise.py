@@ -163,8 +163,11 @@ def test_a_record_takes_part_if_its_word_lies_below_the_rate() -> None:
 
 def test_half_a_unit_rounds_away_and_the_top_bit_is_the_sign() -> None:
     half, sign = 1 << 62, 1 << 63
-    values = [int(noise._proposals(100, 1, Scripted([0, 5, f, 0]))[0]) for f in (0, half - 1, half, sign, sign | half)]
-    assert values == [5, 5, 6, -5, -6]
+    values = [
+        int(noise._proposals(100, 1, Scripted([0, 5, f, 0]))[0])
+        for f in (0, half - 1, half, sign - 1, sign, sign | half)
+    ]
+    assert values == [5, 5, 6, 6, -5, -6]
 
 
 def test_offsets_beyond_the_last_full_run_are_rejected() -> None:
@@ -188,7 +191,8 @@ def test_system_bits_are_fresh_and_seeded_bits_repeat() -> None:
     assert not SeededBits.secure
     assert not np.array_equal(SystemBits().words(8), SystemBits().words(8))
     for words in (SystemBits().words(8), SeededBits(7).words(8)):
-        assert (words.shape, words.dtype) == ((8,), np.uint64)
+        assert words.shape == (8,)
+        assert words.dtype == np.uint64
     a, b = SeededBits(7), SeededBits(7)
     assert np.array_equal(a.words(8), b.words(8))
     assert not np.array_equal(a.words(8), SeededBits(7).words(8))

@@ -247,12 +247,24 @@ def test_what_trainings_cost_together_is_the_root_of_the_sum_of_squares() -> Non
     plan = plan_of(FACTS, *[(GRADIENT, 1.0)] * 3, rate=0.5)
     sampled = entry(calibrated_at(FACTS, plan, 0.6))
     sigma = math.sqrt(3) / 0.6
-    made = [poisson.Sampled(sigma=pytest.approx(sigma), rate=0.5, times=3)]
     with pytest.MonkeyPatch.context() as patch:
         asked: list[Any] = []
         patch.setattr(ledger, "poisson_epsilon", lambda *given: (asked.append(given), 0.7)[1])
         assert ledger.together([row(0.3), sampled, row(0.4)], 1e-5) == 0.7
-    assert asked == [(made, pytest.approx(0.5), 1e-5, pytest.approx(3e-60))]
+    (((made,), mu, delta, distance),) = asked
+    assert (made.rate, made.times, delta) == (0.5, 3, 1e-5)
+    assert (made.sigma, mu, distance) == pytest.approx((sigma, 0.5, 3e-60))
+
+
+def test_a_card_says_how_many_trainings_there_are_and_what_they_cost() -> None:
+    rows = [row(0.3), row(claim="research"), row(0.4), row(claim="non-private")]
+    said = ledger.standing(rows, 3, 1e-5)
+    assert said.pop("epsilon") == pytest.approx(epsilon_for(0.5, 1e-5), rel=1e-9)
+    assert said == {"training": 3, "trainings": 4, "private": 2, "unprotected": 2, "exact": True}
+    assert ledger.standing(rows, 2, None)["epsilon"] is None
+    assert ledger.standing([row(0.3), row(1e9)], 1, 1e-5)["epsilon"] is None
+    assert ledger.standing([row(claim="research")], 1, 1e-5)["epsilon"] == LEAST_EPSILON
+    assert not ledger.standing([replace(row(), adjacency="replace-one")], 1, 1e-5)["exact"]
 
 
 def test_a_row_that_no_reader_would_take_is_not_written(path: Path) -> None:
