@@ -510,6 +510,12 @@ def test_a_delta_above_one_over_n_is_refused_unless_insisted_on(features: Featur
     assert made.guarantee.delta == 0.01
 
 
+def test_a_card_says_whether_a_training_without_noise_reached_its_optimum(features: FeatureSet) -> None:
+    card = finish(checked(features, method="dp-fc", options={}, privacy=Privacy()), Observer()).head.card
+    assert card["converged"] is True
+    assert "converged" not in finish(checked(features), Observer()).head.card
+
+
 # From Python
 
 
