@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from dpfc_cli.privacy import lattice as lattice_module
-from dpfc_cli.privacy.chain import Clip, norms, run
+from dpfc_cli.privacy.chain import NORM_BITS, Clip, norms, run
 from dpfc_cli.privacy.lattice import LEAST_BITS, Lattice, lattice_for
 from tests.support import integers
 
@@ -98,7 +98,8 @@ def test_norms_are_good_to_the_stated_error() -> None:
 
 
 def test_norms_do_not_depend_on_the_order_of_the_coordinates() -> None:
-    """At the largest d the squares sum to nearly 2⁵³. One bit more would not be exact."""
+    """At the largest d the squares sum to at most 2⁵³. One bit more would not be exact."""
+    assert 2**17 * 4**NORM_BITS <= 2**53
     rng = np.random.default_rng(0)
     v = rng.uniform(0.9, 1.0, size=(1, 2**17))
     found = {float(norms(v[:, rng.permutation(2**17)], np)[0, 0]) for _ in range(20)}

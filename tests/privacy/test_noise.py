@@ -85,7 +85,9 @@ class Scripted:
         self._rows: Iterator[list[int]] = iter(rows)
 
     def words(self, count: int) -> np.ndarray:
-        return np.array(next(self._rows, [0] * count), np.uint64)
+        row = next(self._rows, [0] * count)
+        assert len(row) == count
+        return np.array(row, np.uint64)
 
 
 def test_a_tie_with_a_cell_bound_is_settled_by_further_bits() -> None:
@@ -119,16 +121,17 @@ def test_between_two_cells_the_last_of_320_bits_decides(cell: int) -> None:
         assert noise._proposals(100, 1, script).tolist() == [100 * k]
 
 
+@pytest.mark.parametrize("sign", [0, 2**63], ids=["plus", "minus"])
 @pytest.mark.parametrize("k", [0, 1, 3])
-def test_between_accepted_and_rejected_the_last_of_320_bits_decides(k: int) -> None:
+def test_between_accepted_and_rejected_the_last_of_320_bits_decides(k: int, sign: int) -> None:
     sigma, i, fraction, more = 1000, 777, 2**62 - 12_345, 2**255 + 6_789
     cell = 0 if k == 0 else int(noise._cell_tops()[k - 1]) + 1
     with mpmath.workdps(150):
         t = (i + mpmath.mpf(fraction * 2**256 + more) / mpmath.mpf(2) ** 319) / sigma
         bound = scaled(mpmath.exp(-t * (2 * k + t) / 2))
-    for number, accepted in ((bound, [k * sigma + i]), (bound + 1, [])):
+    for number, accepted in ((bound, [(-1 if sign else 1) * (k * sigma + i)]), (bound + 1, [])):
         level, extra = divmod(number, 2**256)
-        script = Scripted([cell, i, fraction, level], [0] * 4, words_of(more), words_of(extra))
+        script = Scripted([cell, i, sign | fraction, level], [0] * 4, words_of(more), words_of(extra))
         assert noise._proposals(sigma, 1, script).tolist() == accepted
 
 

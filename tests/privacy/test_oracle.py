@@ -90,3 +90,5 @@ def test_equal_releases_that_follow_one_another_are_one_row() -> None:
         {"kind": "mean", "shape": (1, 4), "share": 1 / 8, "sigma": sigmas[4], "rate": 1.0, "times": 1},
     ]
     assert [row["sigma"] for row in plan.described(None)] == [0.0] * 3
+    with pytest.raises(ValueError, match="zip"):
+        plan.described(sigmas[:-1])

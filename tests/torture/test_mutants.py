@@ -81,7 +81,7 @@ FAULTS = {
         "",
         "MARGIN = 2.0 ** (-40)",
         "MARGIN = 2.0 * -40",
-        "tests/privacy/test_noise.py::test_between_accepted_and_rejected_the_last_of_320_bits_decides[1]",
+        "tests/privacy/test_noise.py::test_between_accepted_and_rejected_the_last_of_320_bits_decides[1-plus]",
     ),
     "a sample above its rate": Fault(
         "privacy/noise.py",
