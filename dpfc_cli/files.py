@@ -4,11 +4,13 @@ A file is written under a temporary name in its own folder, synced to disk, and 
 sees half a file, and a file that was published survives a power cut.
 """
 
+import errno
 import hashlib
 import json
 import math
 import os
 import secrets
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -16,7 +18,10 @@ from typing import Any, NoReturn
 def sha256_of(path: Path) -> str:
     """SHA-256 of a file's bytes, in hex. Raises OSError where it cannot be read."""
     with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+        if file.tell() != os.fstat(file.fileno()).st_size:
+            raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
+        return digest
 
 
 def json_of(text: str | bytes) -> Any:
@@ -81,7 +86,6 @@ def publish(temporary: Path, path: Path) -> bool:
     """
     try:
         os.link(temporary, path)
-        temporary.unlink()
     except FileExistsError:
         return False
     except OSError:
@@ -89,5 +93,9 @@ def publish(temporary: Path, path: Path) -> bool:
         if path.exists():
             return False
         os.replace(temporary, path)
+    else:
+        # The file has its name, even if the other one cannot be removed.
+        with suppress(OSError):
+            temporary.unlink()
     sync(path.parent)
     return True

@@ -86,6 +86,8 @@ def command(
                 _fail("The machine's memory ran out.", "Free some, or use fewer features (--pool mean) or classes.", 2)
             except (typer.Exit, typer.Abort):
                 raise
+            except OSError as error:
+                _fail(*_refused(error), 2)
             except Exception as error:
                 if _verbose:
                     import traceback
@@ -101,6 +103,14 @@ def command(
         return function
 
     return register
+
+
+def _refused(error: OSError) -> tuple[str, str]:
+    """What is said of an error of the system that no room has put into words: which file, and the system's reason."""
+    reason = os.strerror(error.errno) if error.errno else type(error).__name__
+    about = f"'{os.fsdecode(error.filename)}'" if isinstance(error.filename, str | bytes) else "a file"
+    notes = "\n".join(getattr(error, "__notes__", []))
+    return f"The system does not let dpfc use {about}: {reason}.", f"Look at the disk and the rights.\n{notes}".strip()
 
 
 def _fail(what: str, remedy: str, code: int) -> None:

@@ -6,6 +6,7 @@ unfiltered storage in its own file, with the shape and the dtype that the manife
 """
 
 import itertools
+import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -104,7 +105,11 @@ class FeatureSet:
             path = self.folder / shard.file
             with self._open(shard, start):
                 pass
-            if sha256_of(path) != shard.sha256:
+            try:
+                found = sha256_of(path)
+            except OSError as error:
+                raise unreadable(path, error) from error
+            if found != shard.sha256:
                 raise _broken(path, "its contents are not those of the manifest (truncated, damaged or replaced)")
             if progress:
                 progress(i + 1, len(facts.shards))
@@ -154,7 +159,7 @@ class FeatureSet:
     @contextmanager
     def _open(self, shard: Shard, start: int) -> Iterator[tuple[h5py.Dataset, h5py.Dataset]]:
         path, k = self.folder / shard.file, self.manifest.labels_per_record
-        with opened_hdf5(path) as file:
+        with _readable(path), opened_hdf5(path) as file:
             index = plain_dataset(file, path, "index", (shard.rows,), "int64")
             if not np.array_equal(index[:], np.arange(start, start + shard.rows)):
                 raise _broken(path, "its records are not those that belong in its place")
@@ -241,6 +246,19 @@ def _joined(pieces: list[tuple[np.ndarray, np.ndarray]]) -> tuple[np.ndarray, np
     if len(pieces) == 1:
         return pieces[0]
     return np.concatenate([x for x, _ in pieces]), np.concatenate([y for _, y in pieces])
+
+
+@contextmanager
+def _readable(path: Path) -> Iterator[None]:
+    """Raise UserError for what h5py raises while it reads a file. Code that uses the values must lie outside."""
+    try:
+        yield
+    # h5py turns HDF5's errors into any of these. The system's own error is in the text.
+    except (OSError, RuntimeError, KeyError, ValueError, TypeError) as error:
+        number = re.search(r"errno = (\d+)", str(error))
+        if number is not None:
+            raise unreadable(path, OSError(int(number[1]), "")) from error
+        raise _broken(path, "it is damaged") from error
 
 
 _REMEDY = "Make the file again ('dpfc extract' and 'dpfc import' make feature sets)."

@@ -24,9 +24,10 @@ import fcntl
 import itertools
 import json
 import os
+import re
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -133,7 +134,7 @@ class FeatureWriter:
         }
         self._settings = json.dumps(settings, sort_keys=True, indent=1)
         self._claims: dict[str, int] = {}
-        self._release = weakref.finalize(self, _close, self._claims)
+        self._release = weakref.finalize(self, _release, self._claims)
         self._unlock: Callable[[], object] = lambda: None
         self.resumed = self._open()
 
@@ -141,7 +142,8 @@ class FeatureWriter:
     def missing(self) -> list[PlannedShard]:
         """The shards that this process still has to make."""
         first, step = self._task or (1, 1)
-        return [planned for planned in self._all[first - 1 :: step] if not self._made(planned)]
+        with _writing(self.folder):
+            return [planned for planned in self._all[first - 1 :: step] if not self._made(planned)]
 
     def claim(self, planned: PlannedShard) -> bool:
         """Reserve a shard for this process, before `shard` writes it.
@@ -153,15 +155,16 @@ class FeatureWriter:
         if planned.file in self._claims:
             return True
         path = self._temporary(planned)
-        descriptor = claimed(path)
-        if descriptor is None:
-            return False
-        if self._made(planned):
+        with _writing(self.folder):
+            descriptor = claimed(path)
+            if descriptor is None:
+                return False
+            self._claims[planned.file] = descriptor
+            if not self._made(planned):
+                return True
             path.unlink()
-            os.close(descriptor)
-            return False
-        self._claims[planned.file] = descriptor
-        return True
+        _close(self._claims.pop(planned.file))
+        return False
 
     @contextmanager
     def shard(self, planned: PlannedShard) -> Iterator["ShardSink"]:
@@ -170,20 +173,26 @@ class FeatureWriter:
             raise RuntimeError(f"{planned.file} is another process's")
         path, temporary = self._partial / planned.file, self._temporary(planned)
         try:
-            # We hold the lock on the file. HDF5 would take a second one.
-            with h5py.File(temporary, "w", libver="latest", track_order=False, locking=False) as file:
-                sink = ShardSink(file, planned, self.dim, self.dtype, self.k, self._tolerant)
+            with ExitStack() as stack:
+                with _writing(self.folder):
+                    # We hold the lock on the file. HDF5 would take a second one.
+                    file = h5py.File(temporary, "w", libver="latest", track_order=False, locking=False)
+                    stack.callback(_abandon, file)
+                    sink = ShardSink(self.folder, file, planned, self.dim, self.dtype, self.k, self._tolerant)
                 yield sink
                 if sink.filled != planned.rows:
                     raise RuntimeError(f"{planned.file}: {sink.filled} rows of {planned.rows}")
-            files.sync(temporary)
-            digest = files.sha256_of(temporary)
-            os.replace(temporary, path)
-            # The note says that the shard is there, so the shard's name must reach the disk first.
-            files.sync(self._partial)
-            files.replace(self._note(planned), digest.encode())
+                with _writing(self.folder):
+                    file.close()
+            with _writing(self.folder):
+                files.sync(temporary)
+                digest = files.sha256_of(temporary)
+                os.replace(temporary, path)
+                # The note says that the shard is there, so the shard's name must reach the disk first.
+                files.sync(self._partial)
+                files.replace(self._note(planned), digest.encode())
         finally:
-            os.close(self._claims.pop(planned.file))
+            _close(self._claims.pop(planned.file))
 
     def finish(self, manifest: Manifest) -> Manifest | None:
         """Write the manifest, and give the folder its name.
@@ -195,6 +204,10 @@ class FeatureWriter:
             The manifest as written; None if other processes are still making shards. The last of them will finish.
 
         """
+        with _writing(self.folder):
+            return self._finished(manifest)
+
+    def _finished(self, manifest: Manifest) -> Manifest | None:
         if self._task is not None and not self._alone():
             return None
         if not self._partial.exists():
@@ -211,13 +224,11 @@ class FeatureWriter:
             splits[planned.split] = SplitFacts(n=planned.stop, shards=(*before, shard))
         whole = replace(manifest, splits=splits, source={**manifest.source, "identity": identity})
         files.replace(self._partial / MANIFEST, whole.to_json().encode())
-        # Killed before the renaming, a later run finds everything in place and renames. Killed after it, the notes
-        # stay.
+        # Killed before the renaming, a later run finds everything in place and renames. Killed after it, a later run
+        # tidies up.
         os.replace(self._partial, self.folder)
         files.sync(self.folder.parent)
-        for left in (*self.folder.glob("*.sha256"), *self.folder.glob("*.tmp")):
-            left.unlink()
-        (self.folder / SETTINGS).unlink()
+        _tidy(self.folder)
         self.close()
         return whole
 
@@ -257,7 +268,7 @@ class FeatureWriter:
         """Exchange the shared lock for one that we hold alone. False if others hold it: they will come here, too."""
         self._unlock()
         try:
-            self._unlock = weakref.finalize(self, os.close, locked(self._partial, fcntl.LOCK_EX))
+            self._unlock = weakref.finalize(self, _close, locked(self._partial, fcntl.LOCK_EX))
         except (BlockingIOError, FileNotFoundError):
             # Others are at work, or one of them has finished.
             return not self._partial.exists()
@@ -279,7 +290,7 @@ class FeatureWriter:
         kind = fcntl.LOCK_EX if self._task is None else fcntl.LOCK_SH
         try:
             descriptor = self._entered(kind)
-            self._unlock = weakref.finalize(self, os.close, descriptor)
+            self._unlock = weakref.finalize(self, _close, descriptor)
             if _written_first(settings, self._settings):
                 return False
             begun = settings.read_text(encoding="utf-8")
@@ -311,12 +322,7 @@ class FeatureWriter:
                 path=str(self.folder),
             ) from error
         except OSError as error:
-            raise UserError(
-                f"'{self.folder}' cannot be written: {error.strerror or error}.",
-                f"Choose a writable place: {parameter('out')}.",
-                code="unwritable",
-                path=str(self.folder),
-            ) from error
+            raise _unwritable(self.folder, error) from error
         return True
 
     def _entered(self, kind: int) -> int:
@@ -345,9 +351,52 @@ class FeatureWriter:
         return True
 
 
-def _close(claims: dict[str, int]) -> None:
-    for descriptor in claims.values():
-        os.close(descriptor)
+@contextmanager
+def _writing(folder: Path) -> Iterator[None]:
+    """Raise UserError where the system does not let us write the set that is to lie in `folder`."""
+    try:
+        yield
+    except OSError as error:
+        raise _unwritable(folder, error) from error
+    except (RuntimeError, ValueError, KeyError, TypeError) as error:
+        # h5py turns HDF5's errors into any of these. The system's own error is in the text.
+        number = re.search(r"errno = (\d+)", str(error))
+        if number is None:
+            raise
+        raise _unwritable(folder, OSError(int(number[1]), "")) from error
+
+
+def _abandon(file: h5py.File) -> None:
+    """Close a file, if that has not been done. What stopped the writing is told, and not what follows from it."""
+    with suppress(Exception):
+        file.close()
+
+
+def _unwritable(folder: Path, error: OSError) -> UserError:
+    return UserError(
+        f"'{folder}' cannot be written: {os.strerror(error.errno) if error.errno else error}.",
+        f"Make room and look at the disk, or choose another place: {parameter('out')}. The same command goes on.",
+        code="unwritable",
+        path=str(folder),
+    )
+
+
+def _tidy(folder: Path) -> None:
+    """Remove what only an unfinished set needs from a finished one."""
+    with suppress(OSError):
+        for left in (*folder.glob("*.sha256"), *folder.glob("*.tmp"), folder / SETTINGS):
+            left.unlink(missing_ok=True)
+
+
+def _close(*descriptors: int) -> None:
+    """Let go of locks. Nothing is written through these descriptors, so nothing is lost if that fails."""
+    for descriptor in descriptors:
+        with suppress(OSError):
+            os.close(descriptor)
+
+
+def _release(claims: dict[str, int]) -> None:
+    _close(*claims.values())
 
 
 def _written_first(path: Path, text: str) -> bool:
@@ -366,7 +415,7 @@ class ShardSink:
     """Takes the rows of one shard, in order."""
 
     def __init__(
-        self, file: h5py.File, planned: PlannedShard, dim: int, dtype: str, k: int, tolerant: bool = False
+        self, folder: Path, file: h5py.File, planned: PlannedShard, dim: int, dtype: str, k: int, tolerant: bool
     ) -> None:
         rows = planned.rows
         chunk = min(rows, CHUNK_ROWS)
@@ -375,7 +424,7 @@ class ShardSink:
         self._y = file.create_dataset("labels", labels, "int32", track_times=False)
         # The numbers of the records in the split, so that the reader notices if shards were exchanged.
         file.create_dataset("index", data=np.arange(planned.start, planned.stop), dtype="int64", track_times=False)
-        self._dtype, self._tolerant = dtype, tolerant
+        self._folder, self._dtype, self._tolerant = folder, dtype, tolerant
         self.filled = 0
 
     def append(self, features: np.ndarray, labels: np.ndarray, null: np.ndarray | None = None) -> None:
@@ -416,8 +465,9 @@ class ShardSink:
             rows[bad] = 0
             labels = np.where(bad if labels.ndim == 1 else bad[:, None], -1, labels)
         stop = self.filled + len(rows)
-        self._x[self.filled : stop] = rows
-        self._y[self.filled : stop] = labels
+        with _writing(self._folder):
+            self._x[self.filled : stop] = rows
+            self._y[self.filled : stop] = labels
         self.filled = stop
 
 
@@ -450,6 +500,8 @@ def already_complete(folder: Path, identity: dict[str, Any]) -> bool:
         return False
     manifest = load(folder)
     if _goes_on(identity, manifest.source.get("identity")):
+        # The run that finished it may have been killed before it tidied up.
+        _tidy(folder)
         return True
     raise UserError(
         f"'{folder}' exists and was made from another source or with other settings.",
@@ -464,7 +516,8 @@ def asserted(folder: Path, wanted: Manifest) -> Manifest:
     manifest = load(folder)
     if wanted.origin == "asserted" and (manifest.origin, manifest.classes) != (wanted.origin, wanted.classes):
         manifest = replace(manifest, origin=wanted.origin, classes=wanted.classes)
-        files.replace(folder / MANIFEST, manifest.to_json().encode())
+        with _writing(folder):
+            files.replace(folder / MANIFEST, manifest.to_json().encode())
     return manifest
 
 

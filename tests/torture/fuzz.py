@@ -12,6 +12,7 @@ import base64
 import contextlib
 import hashlib
 import importlib.util
+import io
 import json
 import os
 import random
@@ -266,7 +267,7 @@ def load(guided: bool) -> None:
     if guided:
         import atheris
 
-        with atheris.instrument_imports(include=["dpfc_cli", "PIL", "tarfile", "zipfile"]):
+        with contextlib.redirect_stderr(io.StringIO()), atheris.instrument_imports(include=["dpfc_cli", "PIL", "tarfile", "zipfile"]):
             import tests.torture.targets
     import tests.torture.targets  # noqa: F401
 
