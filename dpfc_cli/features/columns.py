@@ -112,10 +112,12 @@ def _table(paths: list[Path], x: str, y: str) -> Table:
                     column=x,
                 )
             dtype, d = kind, d or _width(file, x, path)
+    n = sum(rows for _, _, rows in groups)
+    if n and not d:
+        raise _unequal(paths[0], x, d)
     column = Column(x, d, groups)
     wide = max(part.shape[1] for part in labels)
     padded = [np.pad(part, ((0, 0), (0, wide - part.shape[1])), constant_values=-1) for part in labels]
-    n = sum(rows for _, _, rows in groups)
     table = checked(str(paths[0]), (n, d), dtype, column.rows, np.concatenate(padded), x, y)
     return replace(table, counted=listed)
 
@@ -132,15 +134,21 @@ def _matrix(lists: Any, d: int, path: Path, name: str) -> np.ndarray:
     values = lists.flatten()
     equal = lists.null_count == 0 and len(values) == d * len(lists)
     if not equal or pc.any(pc.not_equal(pc.list_value_length(lists), d)).as_py():
-        raise UserError(
-            f"'{path}' has lists in '{name}' that are missing or not {d} long. {GUARDED}",
-            "All records need features of the same length.",
-            code="bad-record",
-            path=str(path),
-            column=name,
-            dimensions=d,
-        )
+        raise _unequal(path, name, d)
     return np.asarray(values.to_numpy(zero_copy_only=False)).reshape(len(lists), d)
+
+
+def _unequal(path: Path, name: str, d: int) -> UserError:
+    return UserError(
+        f"'{path}' has lists in '{name}' that are missing or not {d} long. {GUARDED}"
+        if d
+        else f"'{path}' begins with a list in '{name}' that is missing or empty. {GUARDED}",
+        "All records need features of the same length.",
+        code="bad-record",
+        path=str(path),
+        column=name,
+        dimensions=d,
+    )
 
 
 def _labels(column: Any, path: Path, name: str) -> np.ndarray:

@@ -77,17 +77,18 @@ def import_features(
     with opened(path, column, label_column) as source:
         tables = source.splits
         width = max(table.y.shape[1] for table in tables.values())
+        counted = any(table.counted for table in tables.values())
         origin: Origin = "inferred"
         if asserted_names or source.classes:
             origin = "asserted" if asserted_names else "data set"
-            counted = any(table.counted for table in tables.values())
             origin = origin if labels_per_record or (width == 1 and not counted) else "inferred"
         names = asserted_names or source.classes
         _check_labels(tables, len(names) if names else None)
         k = labels_per_record or width
         if k < width:
             raise UserError(
-                f"'{path}' has {width} label columns, more than {parameter('labels_per_record')} {k}.",
+                f"'{path}' has {f'a record with {width} labels' if counted else f'{width} label columns'}, more than "
+                f"{parameter('labels_per_record')} {k}.{f' {GUARDED}' if counted else ''}",
                 "Assert the larger number, or drop columns.",
                 code="conflict",
                 parameter="labels_per_record",

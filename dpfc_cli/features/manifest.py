@@ -1,8 +1,10 @@
 """The description of a feature set, in one JSON file: `manifest.json`.
 
-The manifest holds public facts only: what made the features, the names of the classes, and the number of rows per split
-(never per class). For each shard it also lists file, rows and SHA-256. These digests serve integrity, and are used
-nowhere else. The manifest has no date, so the same inputs give the same manifest, byte for byte.
+The manifest holds public facts: what made the features, the names of the classes, and the number of rows per split
+(never per class). It also holds digests that depend on the records: the SHA-256 of each shard, for integrity, and the
+listing of the source, for the ledger. Whoever knows all records but one can use them to confirm a guess of that one. So
+the manifest stays with the shards. Nothing that is handed over has these digests. The manifest has no date, so the same
+inputs give the same manifest, byte for byte.
 """
 
 import hashlib

@@ -33,7 +33,7 @@ class FeatureSet:
 
     Attributes:
         folder: the folder.
-        manifest: the description of the set: public facts only.
+        manifest: the description of the set: public facts, and digests for integrity.
 
     Raises:
         UserError: there is no feature set in that folder, or its manifest is damaged. The shards are not checked yet:

@@ -6,8 +6,9 @@ The card says how the head was made and what it cost in privacy. Everything in t
 
 import itertools
 import json
+import math
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,8 +16,9 @@ from typing import Any
 import numpy as np
 
 from dpfc_cli.errors import UserError, parameter
-from dpfc_cli.files import publish, sha256_of, temporary_beside, write_synced
+from dpfc_cli.files import json_of, publish, sha256_of, temporary_beside, write_synced
 from dpfc_cli.folders import heads_folder
+from dpfc_cli.privacy.accounting import LEAST_EPSILON
 from dpfc_cli.privacy.chain import Chain, arrays, from_json, run, to_json
 from dpfc_cli.trust import statement
 
@@ -28,6 +30,8 @@ _CARD = {
     *("method", "options", "claim", "epsilon", "delta", "mu", "eta", "accounting", "adjacency", "unit"),
     *("facts", "plan", "classes", "features", "versions"),
 }
+_COUNTS = ("training", "trainings", "private", "unprotected")
+"""In what the card says of the ledger. Heads of earlier versions do not have it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -155,13 +159,18 @@ def reserve(path: Path) -> Path:
 
 
 def encoded(head: Head) -> bytes:
-    """The bytes of a head's file."""
+    """The bytes of a head's file. The same head always gives the same bytes."""
     from safetensors.numpy import save as to_bytes
 
     metadata = {"format": FORMAT, "card": json.dumps(head.card), "chain": json.dumps(to_json(head.chain))}
     tensors = {"weight": head.weight, "bias": head.bias}
     tensors |= {f"chain.{i}": value for i, value in enumerate(arrays(head.chain))}
-    return to_bytes({name: np.ascontiguousarray(value) for name, value in tensors.items()}, metadata)
+    data = to_bytes({name: np.ascontiguousarray(value) for name, value in tensors.items()}, metadata)
+    # The library writes metadata in an order that chance decides. The header is therefore written again in ours.
+    start = 8 + int.from_bytes(data[:8], "little")
+    header = json.dumps({**json.loads(data[8:start]), "__metadata__": metadata}, sort_keys=True).encode()
+    header += b" " * (-len(header) % 8)
+    return len(header).to_bytes(8, "little") + header + data[start:]
 
 
 def save(data: bytes, path: Path, temporary: Path) -> Path:
@@ -227,12 +236,7 @@ def _load(path: Path) -> Head:
             or len(head.classes) != head.weight.shape[1]
         ):
             raise ValueError("its weight, bias and classes do not fit together")
-        if (
-            not set(head.card) >= _CARD
-            or not {"name", "split", "fingerprint"} <= set(head.card["features"])
-            or not {"n", "m", "k", "origin"} <= set(head.card["facts"])
-        ):
-            raise ValueError("its card is not complete")
+        _check_card(head.card)
     except FileNotFoundError as error:
         raise UserError(
             f"There is no head '{path}'.",
@@ -248,6 +252,53 @@ def _load(path: Path) -> Head:
             path=str(path),
         ) from error
     return head
+
+
+def _check_card(card: Mapping[str, Any]) -> None:
+    """Raise ValueError, KeyError or TypeError for a card that lacks something."""
+    if (
+        not set(card) >= _CARD
+        or not isinstance(card["features"], dict)
+        or not isinstance(card["facts"], dict)
+        or not {"name", "split", "fingerprint"} <= set(card["features"])
+        or not {"n", "m", "k", "origin"} <= set(card["facts"])
+        or not _is_standing(card.get("ledger"))
+    ):
+        raise ValueError("its card is not complete")
+
+
+def _is_standing(found: Any) -> bool:
+    """Whether this is what a card may say of the ledger."""
+    return found is None or (
+        all(type(found[name]) is int and found[name] >= 0 for name in _COUNTS)
+        and found["training"] >= 1
+        and found["private"] + found["unprotected"] == found["trainings"] >= 1
+        and type(found["exact"]) is bool
+        and (
+            found["epsilon"] is None
+            or (type(found["epsilon"]) is float and LEAST_EPSILON <= found["epsilon"] < math.inf)
+        )
+    )
+
+
+def cards(folder: Path) -> Iterator[tuple[Path, Mapping[str, Any]]]:
+    """The cards of the heads in a folder, with their files. No weight is read. What is no head is left out."""
+    from safetensors import SafetensorError, safe_open
+
+    for path in sorted(folder.glob(f"*{PRIVATE}")):
+        try:
+            # Opening a pipe would wait for somebody to write into it.
+            if not path.is_file():
+                continue
+            with safe_open(path, framework="numpy") as file:
+                metadata = file.metadata() or {}
+            if metadata.get("format") != FORMAT:
+                continue
+            card = json_of(metadata["card"])
+            _check_card(card)
+        except (OSError, SafetensorError, KeyError, ValueError, TypeError):
+            continue
+        yield path, card
 
 
 def newest(folder: Path) -> Path:

@@ -16,12 +16,14 @@ used.
 with more than `Image.MAX_IMAGE_PIXELS` pixels is refused before it is decoded. A cut-off file is an error.
 """
 
+import ctypes
 import io
 import logging
 import warnings
+from contextlib import suppress
 
 import numpy as np
-from PIL import Image, UnidentifiedImageError
+from PIL import Image, UnidentifiedImageError, _imaging
 
 from dpfc_cli.backbones.geometry import Geometry
 from dpfc_cli.errors import GUARDED, parameter
@@ -36,6 +38,11 @@ Image.init()
 logging.getLogger("PIL").addHandler(logging.NullHandler())
 warnings.filterwarnings("ignore", module=r"PIL\.")
 warnings.filterwarnings("ignore", category=Image.DecompressionBombWarning)
+# libtiff writes to standard error what is wrong with a picture, past Python and past our own message.
+with suppress(OSError, AttributeError):
+    _libtiff = ctypes.CDLL(_imaging.__file__)
+    _libtiff.TIFFSetErrorHandler(None)
+    _libtiff.TIFFSetWarningHandler(None)
 
 
 def decode(data: bytes, name: str, geometry: Geometry | None) -> Pixels:

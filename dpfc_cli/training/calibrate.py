@@ -155,7 +155,7 @@ def _guarantee(plan: Plan, facts: Facts, privacy: Privacy, slow: Callable[[], No
             mu = poisson.mu_for(plan, epsilon, delta, eta) if plan.sampled else accounting.mu_for(epsilon, delta, eta)
             if plan.sampled and min(plan.sigmas(mu)) < 1.0001 * poisson.LEAST_SAMPLED_SIGMA:
                 # Less noise than this is not accounted for. What is spent may then be less than what was asked for.
-                epsilon = min(epsilon, spent(plan, mu, delta, eta))
+                epsilon = max(min(epsilon, spent(plan, mu, delta, eta)), accounting.LEAST_EPSILON)
     except ValueError as error:
         raise UserError(
             sentence(error),

@@ -47,11 +47,13 @@ def entry_of(calibrated: Calibrated, features: FeatureSet, head: str, at: str) -
     )
 
 
-def card_of(calibrated: Calibrated, features: FeatureSet, at: str, solution: Solution) -> dict[str, Any]:
+def card_of(
+    calibrated: Calibrated, features: FeatureSet, at: str, solution: Solution, standing: Mapping[str, Any]
+) -> dict[str, Any]:
     """The head's card, JSON-able. `epsilon` and `delta` are null unless the claim is "private".
 
     Of public features it says where they came from; their arrays are no option. Of the solution it says only whether a
-    training without noise reached its optimum.
+    training without noise reached its optimum. standing: see `Account.standing`.
     """
     facts, claimed, manifest = calibrated.facts, calibrated.claimed, features.manifest
     public = calibrated.options.public if calibrated.method.public else None
@@ -77,6 +79,7 @@ def card_of(calibrated: Calibrated, features: FeatureSet, at: str, solution: Sol
             "backbone": manifest.backbone,
             "hold_out": hold_out_of(manifest),
         },
+        "ledger": dict(standing),
         "versions": {"dpfc": __version__},
         **({} if public is None else {"public_features": dict(public.origin)}),
         **({} if calibrated.tuning is None else {"tuning": dict(calibrated.tuning)}),
@@ -93,7 +96,10 @@ def path_of(calibrated: Calibrated, features: FeatureSet, out: Path | None, fold
     suffix = SUFFIXES[claim]
     if out is None:
         asked = f"-eps{guarantee.epsilon:.4g}" if guarantee else ""
-        return heads.free_name(folder, f"{features.name}-{calibrated.method.name}{asked}", suffix)
+        free = heads.free_name(folder, f"{features.name}-{calibrated.method.name}{asked}", suffix)
+        _check_name(free)
+        return free
+    _check_name(out)
     others = [other for other in SUFFIXES.values() if other not in (suffix, heads.PRIVATE)]
     if not out.name.endswith(suffix) or any(out.name.endswith(other) for other in others):
         raise UserError(
@@ -111,3 +117,15 @@ def path_of(calibrated: Calibrated, features: FeatureSet, out: Path | None, fold
             path=str(out),
         )
     return out
+
+
+def _check_name(path: Path) -> None:
+    """UserError for a name that the ledger cannot keep."""
+    try:
+        path.name.encode()
+    except UnicodeEncodeError:
+        raise UserError(
+            f"The head's name {path.name!r} is not UTF-8, so the ledger cannot keep it.",
+            f"Choose another name with {parameter('out')}.",
+            parameter="out",
+        ) from None

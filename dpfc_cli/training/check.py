@@ -25,7 +25,7 @@ from dpfc_cli.privacy.queries import Query
 from dpfc_cli.privacy.queries import check as check_query
 from dpfc_cli.training.account import Account, account_of
 from dpfc_cli.training.calibrate import Calibrated
-from dpfc_cli.training.card import card_of, path_of
+from dpfc_cli.training.card import card_of, entry_of, path_of
 from dpfc_cli.training.ledger import ledger_path
 from dpfc_cli.training.observer import Observer
 from dpfc_cli.training.request import SPLIT, Request
@@ -66,7 +66,9 @@ def check(request: Request, calibrated: Calibrated, observer: Observer) -> Check
     if calibrated.facts != request.facts:
         raise ValueError("the training was calibrated for other records than these")
     path = path_of(calibrated, features, request.out, request.folder)
-    account = account_of(ledger_path(features.folder))
+    account = account_of(ledger_path(features.folder), features.folder, heads.cards(request.folder))
+    if account.warning is not None:
+        observer.warn(account.warning)
     check_memory(calibrated, request.memory)
     if calibrated.mechanism is not None:
         try:
@@ -86,6 +88,9 @@ def check(request: Request, calibrated: Calibrated, observer: Observer) -> Check
             code="unsupported",
         ) from error
     rehearse(calibrated, features)
+    # The card will say what is spent with this training. If that cannot be computed, it is found out here.
+    claimed, planned = calibrated.claimed, entry_of(calibrated, features, path.name, "")
+    account.with_planned(planned).standing(len(account.own) + 1, claimed.delta if claimed else None)
     features.verify(SPLIT, lambda done, total: observer.progress("Checking the features", done, total))
     _try_place(path)
     return Checked(request=request, calibrated=calibrated, path=path, account=account)
@@ -127,7 +132,7 @@ def rehearse(calibrated: Calibrated, features: FeatureSet) -> None:
     """
     weight = np.zeros((calibrated.facts.d, calibrated.facts.m))
     solution = Solution(chain=(), weight=weight, bias=np.zeros(calibrated.facts.m))
-    json.dumps(card_of(calibrated, features, "", solution))
+    json.dumps(card_of(calibrated, features, "", solution, {}))
     if calibrated.mechanism is None:
         return
     method, options = calibrated.method, calibrated.options

@@ -53,8 +53,11 @@ def run(charged: Charged, observer: Observer) -> Trained:
     oracle = _oracle_of(charged, lambda done, total: observer.progress("Training", done, total))
     digest, saved = None, None
     try:
+        # Of the ledgers alone, before a record is read.
+        claimed = calibrated.claimed
+        standing = _account(checked, receipt).standing(receipt.number, claimed.delta if claimed else None)
         solution = calibrated.method.solve(oracle, calibrated.facts, calibrated.options)
-        card = card_of(calibrated, features, receipt.entry.at, solution)
+        card = card_of(calibrated, features, receipt.entry.at, solution, standing)
         head = Head(chain=solution.chain, weight=solution.weight, bias=solution.bias, card=card)
         data = heads.encoded(head)
         digest = hashlib.sha256(data).hexdigest()
@@ -102,7 +105,7 @@ def _holds(path: Path, digest: str) -> bool:
 def _account(checked: Checked, receipt: Receipt) -> Account:
     """What is spent now. Other trainings on these records may have ended meanwhile, so the ledgers are read again."""
     try:
-        return account_of(receipt.ledger)
+        return account_of(receipt.ledger, checked.features.folder)
     except UserError:
         return replace(checked.account, own=receipt.entries)
 

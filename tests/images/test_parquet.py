@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from dpfc_cli.errors import UserError
+from dpfc_cli.errors import GUARDED, UserError
 from dpfc_cli.images import open_images
 from tests.images.pictures import SQUARE, png, values
 
@@ -141,3 +141,10 @@ def test_another_parquet_has_another_listing(hub: Path) -> None:
 def test_files_that_name_their_classes_take_no_others(hub: Path) -> None:
     with pytest.raises(UserError, match="name their classes"):
         open_images(f"parquet:{hub}", geometry=SQUARE, classes=("x", "y", "z"))
+
+
+def test_that_no_training_picture_has_a_label_is_not_for_publication(tmp_path: Path) -> None:
+    parquet(tmp_path / "train.parquet", [png(1), png(2)], [-1, -1])
+    with pytest.raises(UserError, match="no labelled training images") as refused:
+        open_images(f"parquet:{tmp_path}", geometry=SQUARE)
+    assert GUARDED in str(refused.value)
