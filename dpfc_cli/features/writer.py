@@ -21,10 +21,10 @@ with the process, in any case.
 """
 
 import fcntl
+import io
 import itertools
 import json
 import os
-import re
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -175,15 +175,13 @@ class FeatureWriter:
         try:
             with ExitStack() as stack:
                 with _writing(self.folder):
-                    # We hold the lock on the file. HDF5 would take a second one.
-                    file = h5py.File(temporary, "w", libver="latest", track_order=False, locking=False)
-                    stack.callback(_abandon, file)
-                    sink = ShardSink(self.folder, file, planned, self.dim, self.dtype, self.k, self._tolerant)
+                    storage = stack.enter_context(_Storage(temporary, "w+"))
+                file = stack.enter_context(h5py.File(storage, "w", libver="latest", track_order=False))
+                sink = ShardSink(file, planned, self.dim, self.dtype, self.k, self._tolerant, storage.check)
                 yield sink
                 if sink.filled != planned.rows:
                     raise RuntimeError(f"{planned.file}: {sink.filled} rows of {planned.rows}")
-                with _writing(self.folder):
-                    file.close()
+            storage.check()
             with _writing(self.folder):
                 files.sync(temporary)
                 digest = files.sha256_of(temporary)
@@ -358,23 +356,11 @@ def _writing(folder: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise _unwritable(folder, error) from error
-    except (RuntimeError, ValueError, KeyError, TypeError) as error:
-        # h5py turns HDF5's errors into any of these. The system's own error is in the text.
-        number = re.search(r"errno = (\d+)", str(error))
-        if number is None:
-            raise
-        raise _unwritable(folder, OSError(int(number[1]), "")) from error
-
-
-def _abandon(file: h5py.File) -> None:
-    """Close a file, if that has not been done. What stopped the writing is told, and not what follows from it."""
-    with suppress(Exception):
-        file.close()
 
 
 def _unwritable(folder: Path, error: OSError) -> UserError:
     return UserError(
-        f"'{folder}' cannot be written: {os.strerror(error.errno) if error.errno else error}.",
+        f"'{folder}' cannot be written: {error.strerror or error}.",
         f"Make room and look at the disk, or choose another place: {parameter('out')}. The same command goes on.",
         code="unwritable",
         path=str(folder),
@@ -411,11 +397,68 @@ def _written_first(path: Path, text: str) -> bool:
         temporary.unlink(missing_ok=True)
 
 
+class _Storage(io.FileIO):
+    """The file that HDF5 writes a shard to. It takes everything, even what the disk does not.
+
+    HDF5 may end the process if a write fails, for instance on a full disk while a file is closed. So it is told of no
+    failure. failed: why the first write failed; the file is worth nothing then.
+    """
+
+    failed: OSError | None = None
+
+    def check(self) -> None:
+        """UserError if something could not be written."""
+        if self.failed is not None:
+            raise _unwritable(Path(self.name), self.failed) from self.failed
+
+    def write(self, data: Any) -> int:
+        rest = memoryview(data).cast("B")
+        size, begin = len(rest), self.tell()
+        while len(rest) and self.failed is None:
+            try:
+                rest = rest[super().write(rest) :]
+            except OSError as error:
+                self.failed = error
+        self.seek(begin + size)
+        return size
+
+    def readinto(self, buffer: Any) -> int:
+        rest = memoryview(buffer).cast("B")
+        size = len(rest)
+        try:
+            while len(rest) and (read := super().readinto(rest)):
+                rest = rest[read:]
+        except OSError as error:
+            self.failed = self.failed or error
+        rest[:] = bytes(len(rest))
+        return size
+
+    def truncate(self, size: int | None = None) -> int:
+        try:
+            return super().truncate(size)
+        except OSError as error:
+            self.failed = self.failed or error
+            return size or 0
+
+    def close(self) -> None:
+        try:
+            super().close()
+        except OSError as error:
+            self.failed = self.failed or error
+
+
 class ShardSink:
     """Takes the rows of one shard, in order."""
 
     def __init__(
-        self, folder: Path, file: h5py.File, planned: PlannedShard, dim: int, dtype: str, k: int, tolerant: bool
+        self,
+        file: h5py.File,
+        planned: PlannedShard,
+        dim: int,
+        dtype: str,
+        k: int,
+        tolerant: bool = False,
+        check: Callable[[], None] = lambda: None,
     ) -> None:
         rows = planned.rows
         chunk = min(rows, CHUNK_ROWS)
@@ -424,7 +467,7 @@ class ShardSink:
         self._y = file.create_dataset("labels", labels, "int32", track_times=False)
         # The numbers of the records in the split, so that the reader notices if shards were exchanged.
         file.create_dataset("index", data=np.arange(planned.start, planned.stop), dtype="int64", track_times=False)
-        self._folder, self._dtype, self._tolerant = folder, dtype, tolerant
+        self._dtype, self._tolerant, self._check = dtype, tolerant, check
         self.filled = 0
 
     def append(self, features: np.ndarray, labels: np.ndarray, null: np.ndarray | None = None) -> None:
@@ -465,9 +508,9 @@ class ShardSink:
             rows[bad] = 0
             labels = np.where(bad if labels.ndim == 1 else bad[:, None], -1, labels)
         stop = self.filled + len(rows)
-        with _writing(self._folder):
-            self._x[self.filled : stop] = rows
-            self._y[self.filled : stop] = labels
+        self._x[self.filled : stop] = rows
+        self._y[self.filled : stop] = labels
+        self._check()
         self.filled = stop
 
 

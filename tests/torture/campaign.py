@@ -119,5 +119,7 @@ def prepared(environment: Path) -> None:
     machine.warm()
     import jax
 
-    jax.config.update("jax_compilation_cache_dir", os.environ.get("TORTURE_COMPILED", str(environment / "compiled")))
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
+    settings: Any = jax.config
+    kept = os.environ.get("JAX_COMPILATION_CACHE_DIR", str(environment / "compiled"))
+    settings.update("jax_compilation_cache_dir", kept)
+    settings.update("jax_persistent_cache_min_compile_time_secs", 0)

@@ -1,15 +1,12 @@
 """Every system call of every small command fails once, in every way: `python -m tests.torture.faults`.
 
 The commands run on a few records. A run without faults shows which calls a command makes on its files. Then the k-th
-one fails, for every k, with every error that it can fail with; or it reads or writes less than it should; or the process
-is killed there. Some faults last: a full disk, one that became read-only, one that is gone. After each run the folder is
-looked at without dpfc (`witness`), and the same command must work again.
+one fails, for every k, with every error that it can fail with; or it reads or writes less than it should; or the
+process is killed there. Some faults last: a full disk, one that became read-only, one that is gone. After each run the
+folder is looked at without dpfc (`witness`), and the same command must work again.
 """
 
-import argparse
-import os
 import random
-import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -43,7 +40,11 @@ def attempt(scene: Scenes, case: Case, place: Path) -> list[str]:
     ended = machine.run(place, scene.line(job), fault=fault, at=case["at"], step=step, plant=plant)
     if name in CLOCK:
         # The date of the row and of the card is that of the clock. All else is as without the step.
-        return [each for each in scenes.judged(job, reference, place, ended, fault=False, killed=False) if "not what" not in each]
+        return [
+            each
+            for each in scenes.judged(job, reference, place, ended, fault=False, killed=False)
+            if "not what" not in each
+        ]
     wrong = scenes.judged(job, reference, place, ended, fault=ended.signal is None, killed=ended.signal is not None)
     if not JOBS[job].reads:
         wrong += scenes.second(scene, job, place)

@@ -1,13 +1,12 @@
 """Every reader gets damaged input: `python -m tests.torture.fuzz`.
 
-With atheris (`pip install atheris`, the extra `torture`) inputs are made by libFuzzer from what code they reach. Without
-it, or with --plain, they are made from the whole inputs of `targets` by changes drawn by chance: flipped bits, numbers
-at the edges, lengths, pieces cut out, doubled or exchanged. A reader may return or raise a UserError. Everything else is
-a find: other exceptions, more than 2 GB, more than 10 seconds, a crash. Each find is made smaller, and kept with its
-reason. Inputs that broke something once lie in `corpus`, by target, and are tried first.
+With atheris (`pip install atheris`, the extra `torture`) inputs are made by libFuzzer from what code they reach.
+Without it, or with --plain, they are made from the whole inputs of `targets` by changes drawn by chance: flipped bits,
+numbers at the edges, lengths, pieces cut out, doubled or exchanged. A reader may return or raise a UserError.
+Everything else is a find: other exceptions, more than 2 GB, more than 10 seconds, a crash. Each find is made smaller,
+and kept with its reason. Inputs that broke something once lie in `corpus`, by target, and are tried first.
 """
 
-import argparse
 import base64
 import contextlib
 import hashlib
@@ -16,7 +15,6 @@ import io
 import json
 import os
 import random
-import re
 import resource
 import shutil
 import signal
@@ -24,7 +22,7 @@ import sys
 import time
 import traceback
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -37,9 +35,48 @@ MEMORY = 2 * 2**30
 SECONDS = 10
 SLICE = 20_000
 """Inputs of one process."""
-EDGES = (0, 1, 2, 4, 7, 8, 15, 16, 127, 128, 255, 256, 32767, 32768, 65535, 65536, 2**31 - 1, 2**31, 2**32 - 1)
+EDGES: tuple[int, ...] = (
+    0,
+    1,
+    2,
+    4,
+    7,
+    8,
+    15,
+    16,
+    127,
+    128,
+    255,
+    256,
+    32767,
+    32768,
+    65535,
+    65536,
+    2**31 - 1,
+    2**31,
+    2**32 - 1,
+)
 EDGES += (2**63 - 1, 2**63, 2**64 - 1)
-VALUES = (None, True, False, 0, -1, 1, 0.5, 1e-300, 1e308, 2**31, 2**63, 2**64, 10**400, "", "a", "\x1b[31m", "é", "..")
+VALUES: tuple[Any, ...] = (
+    None,
+    True,
+    False,
+    0,
+    -1,
+    1,
+    0.5,
+    1e-300,
+    1e308,
+    2**31,
+    2**63,
+    2**64,
+    10**400,
+    "",
+    "a",
+    "\x1b[31m",
+    "é",
+    "..",
+)
 VALUES += ([], {}, [[]], [None], {"a": None}, float("nan"), float("inf"), -0.0, "0" * 300)
 
 
@@ -98,7 +135,9 @@ def _splice(rng: random.Random, data: bytearray, seeds: list[bytes]) -> None:
 
 def _insert(rng: random.Random, data: bytearray, seeds: list[bytes]) -> None:
     at = rng.randrange(len(data) + 1)
-    data[at:at] = rng.choice((b"\0" * 8, b"\xff" * 8, b"[" * 3000, b'"', b"\x1b]0;x\x07", b"1e400", b"-", bytes([rng.randrange(256)])))
+    data[at:at] = rng.choice(
+        (b"\0" * 8, b"\xff" * 8, b"[" * 3000, b'"', b"\x1b]0;x\x07", b"1e400", b"-", bytes([rng.randrange(256)]))
+    )
 
 
 _CHANGES = (_flip, _flip, _byte, _byte, _number, _number, _cut, _double, _splice, _insert)
@@ -116,7 +155,9 @@ def _changed(rng: random.Random, value: Any) -> Any:
         new = [_changed(rng, value[i])] if rng.random() < 0.8 else rng.choice(([], [value[i]] * 2))
         return [*value[:i], *new, *value[i + 1 :]]
     if isinstance(value, int | float) and not isinstance(value, bool) and rng.random() < 0.5:
-        return rng.choice((-value, value + 1, value * 1e300 if isinstance(value, float) else value * 10**30, str(value)))
+        return rng.choice(
+            (-value, value + 1, value * 1e300 if isinstance(value, float) else value * 10**30, str(value))
+        )
     return rng.choice(VALUES)
 
 
@@ -230,7 +271,7 @@ def _plain(name: str, state: Path, count: int, seed: int) -> None:
 
 
 def _guided(name: str, state: Path, count: int, seed: int) -> None:
-    import atheris  # type: ignore[import-not-found,unused-ignore]
+    import atheris
 
     from tests.torture.targets import TARGETS
 
@@ -238,7 +279,7 @@ def _guided(name: str, state: Path, count: int, seed: int) -> None:
     inputs = state / "inputs"
     inputs.mkdir(exist_ok=True)
     for data in [*target.seeds(), *(path.read_bytes() for path in corpus(name))]:
-        (inputs / hashlib.sha1(data).hexdigest()).write_bytes(data)  # noqa: S324
+        (inputs / hashlib.sha1(data).hexdigest()).write_bytes(data)
 
     def one(data: bytes) -> None:
         worker.give(data)
@@ -267,7 +308,10 @@ def load(guided: bool) -> None:
     if guided:
         import atheris
 
-        with contextlib.redirect_stderr(io.StringIO()), atheris.instrument_imports(include=["dpfc_cli", "PIL", "tarfile", "zipfile"]):
+        with (
+            contextlib.redirect_stderr(io.StringIO()),
+            atheris.instrument_imports(include=["dpfc_cli", "PIL", "tarfile", "zipfile"]),
+        ):
             import tests.torture.targets
     import tests.torture.targets  # noqa: F401
 
@@ -294,7 +338,9 @@ def batch(name: str, count: int, seed: int, guided: bool, root: Path) -> dict[st
         finally:
             os._exit(code)
     code = _watched(child, state)
-    finds = [json.loads(line) for line in (state / "finds").read_text().splitlines()] if (state / "finds").exists() else []
+    finds = (
+        [json.loads(line) for line in (state / "finds").read_text().splitlines()] if (state / "finds").exists() else []
+    )
     number = int((state / "count").read_text()) if (state / "count").exists() else 0
     if code != 0:
         current = (state / "current").read_bytes() if (state / "current").exists() else b"\0" * 4
@@ -349,12 +395,13 @@ def main() -> int:
         for name in names
     ]
     with machine.scratch() as root:
+
         def attempt(case: campaign.Case, place: Path) -> list[str]:
             found = batch(case["job"], case["count"], case["seed"], guided, place)
             with (path.parent / (path.stem + ".inputs.jsonl")).open("a") as file:
                 file.write(json.dumps({"job": case["job"], "inputs": found["inputs"]}) + "\n")
             for each in found["finds"]:
-                keep = path.parent / "finds" / f"{case['job']}-{hashlib.sha1(each['reason'].encode()).hexdigest()[:8]}"  # noqa: S324
+                keep = path.parent / "finds" / f"{case['job']}-{hashlib.sha1(each['reason'].encode()).hexdigest()[:8]}"
                 keep.parent.mkdir(parents=True, exist_ok=True)
                 keep.write_bytes(base64.b64decode(each["input"]))
                 keep.with_name(keep.name + ".reason").write_text(each["reason"] + "\n")

@@ -14,6 +14,7 @@ import sys
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from tests.torture import campaign, machine, scenes, witness
 from tests.torture.campaign import Case
@@ -27,11 +28,11 @@ CHARGES = 12
 NAMES = ("extract", "import", "train", "tune", "evaluate", "budget", "ledger")
 
 
-def cases(seed: int, count: int, jobs: list[str]) -> Iterator[Case]:
+def cases(seed: int, count: int, jobs: list[str], ways: list[str]) -> Iterator[Case]:
     """Kills drawn by chance. moment: the part of the run, in time or in calls, after which it is killed."""
     for number in range(count):
         rng = random.Random(f"{seed} {number}")
-        job, way = rng.choice(jobs), rng.choice(WAYS)
+        job, way = rng.choice(jobs), rng.choice(ways)
         yield {"job": job, "what": way, "moment": round(rng.random(), 6), "seed": seed, "number": number}
 
 
@@ -65,7 +66,7 @@ def attempt(scene: Scenes, case: Case, place: Path) -> list[str]:
     return wrong + scenes.second(scene, job, place)
 
 
-def _kill(case: Case, ended: machine.Ended) -> dict[str, object]:
+def _kill(case: Case, ended: machine.Ended) -> dict[str, Any]:
     """How `machine.run` is told of a kill."""
     if case["what"] in SIGNALS:
         return {"stop": (case["moment"] * ended.seconds, SIGNALS[case["what"]])}
@@ -96,7 +97,9 @@ def _ledger(scene: Scenes, case: Case, place: Path) -> list[str]:
         wrong.append(f"{len(promised)} rows were charged, and {len(rows) - len(before)} are there")
     if len(rows) - len(before) > len(promised) + 1:
         wrong.append(f"{len(rows) - len(before)} rows are there, and {len(promised)} were charged")
-    if ended.signal not in (None, signal.SIGKILL, signal.SIGTERM) or (ended.signal is None and ended.code not in (0, 1)):
+    if ended.signal not in (None, signal.SIGKILL, signal.SIGTERM) or (
+        ended.signal is None and ended.code not in (0, 1)
+    ):
         wrong.append(f"ended by signal {ended.signal}, code {ended.code}")
     again = machine.run(place, run)
     if again.code != 0:
@@ -111,6 +114,7 @@ def main() -> int:
     """The campaign."""
     parser = campaign.arguments(str(__doc__), 1000)
     parser.add_argument("--jobs", nargs="+", default=list(NAMES), metavar="JOB", choices=NAMES)
+    parser.add_argument("--ways", nargs="+", default=list(WAYS), metavar="WAY", choices=WAYS)
     options: argparse.Namespace = parser.parse_args()
     machine.restart_with_shim()
     with machine.scratch() as root:
@@ -120,7 +124,7 @@ def main() -> int:
             if job != "ledger":
                 scene.reference(job)
         path = options.results or campaign.RESULTS / "kills.jsonl"
-        found = cases(options.seed, options.count, options.jobs)
+        found = cases(options.seed, options.count, options.jobs, options.ways)
         return campaign.carry_out(found, partial(attempt, scene), options, path, root)
 
 

@@ -1,7 +1,7 @@
 """Runs command lines of dpfc that are killed, or whose system calls fail.
 
-Each run is a forked child of a process that has imported everything and computed nothing, so that a run takes a fraction
-of a second. The child goes through `dpfc_cli.cli.app.main`, as the console script does. The shim (`shim.c`) counts its
+Each run is a forked child of a process that has imported everything and computed nothing, so that a run takes a
+fraction of a second. The child goes through `dpfc_cli.cli.app.main`, as the console script does. The shim (`shim.c`) counts its
 system calls on files below the working folder, and makes one of them fail.
 """
 
@@ -36,7 +36,15 @@ NOW = 1_893_456_000
 SIGNALS = {"kill": signal.SIGKILL, "ctrl-c": signal.SIGINT, "terminate": signal.SIGTERM}
 HEAVY = (
     *("jax", "numpy", "scipy.special", "scipy.optimize", "h5py", "PIL.Image", "pyarrow.parquet", "safetensors.numpy"),
-    *("typer.testing", "typer._adapters", "rich.progress", "rich.table", "sqlite3", "dp_accounting", "dpfc_cli.extraction"),
+    *(
+        "typer.testing",
+        "typer._adapters",
+        "rich.progress",
+        "rich.table",
+        "sqlite3",
+        "dp_accounting",
+        "dpfc_cli.extraction",
+    ),
     *("dpfc_cli.evaluation", "dpfc_cli.training.train", "dpfc_cli.training.convert", "dpfc_cli.trust.statement"),
     *("dpfc_cli.features.importing", "dpfc_cli.images.decoding", "dpfc_cli.backbones.scattering.transform"),
 )
@@ -97,13 +105,17 @@ class Ended:
     calls: tuple[tuple[str, str], ...] = ()
 
 
+def compiler() -> str | None:
+    """The C compiler that makes the shim; None where there is none, or where the system is not Linux."""
+    return (shutil.which("cc") or shutil.which("gcc")) if sys.platform.startswith("linux") else None
+
+
 def compiled(folder: Path) -> Path | None:
-    """The shim, compiled into a folder; None where there is no C compiler, or where the system is not Linux."""
-    compiler = shutil.which("cc") or shutil.which("gcc")
-    if compiler is None or not sys.platform.startswith("linux"):
+    """The shim, compiled into a folder; None where that cannot be."""
+    made, found = folder / "shim.so", compiler()
+    if found is None:
         return None
-    made = folder / "shim.so"
-    line = [compiler, "-O2", "-shared", "-fPIC", "-o", str(made), str(SHIM), "-ldl"]
+    line = [found, "-O2", "-shared", "-fPIC", "-o", str(made), str(SHIM), "-ldl"]
     return made if subprocess.run(line, check=False).returncode == 0 else None
 
 
@@ -120,7 +132,7 @@ def restart_with_shim() -> None:
     assert module is not None
     line = [sys.executable, "-m", module.name, *sys.argv[1:]]
     # The shim's own place is known to the second start, which removes it.
-    os.execve(sys.executable, line, {**os.environ, "LD_PRELOAD": str(made), "TORTURE_SHIM": str(made)})  # noqa: S606
+    os.execve(sys.executable, line, {**os.environ, "LD_PRELOAD": str(made), "TORTURE_SHIM": str(made)})
 
 
 @functools.cache
@@ -131,7 +143,7 @@ def _shim() -> Any:
     except AttributeError:
         return None
     library.torture_clock.argtypes = [ctypes.c_long] * 3
-    arguments = [ctypes.c_char_p, ctypes.c_uint, ctypes.c_long, ctypes.c_int, ctypes.c_int, ctypes.c_int]
+    arguments: list[Any] = [ctypes.c_char_p, ctypes.c_uint, ctypes.c_long, ctypes.c_int, ctypes.c_int, ctypes.c_int]
     library.torture_arm.argtypes = arguments
     return library
 
@@ -204,9 +216,8 @@ def _awaited(child: int, begun: float, stop: tuple[float, int] | None, limit: fl
     try:
         waiting = select.poll()
         waiting.register(handle, select.POLLIN)
-        if stop is not None:
-            if not waiting.poll(1000 * max(0.0, begun + stop[0] - time.monotonic())):
-                os.kill(child, stop[1])
+        if stop is not None and not waiting.poll(1000 * max(0.0, begun + stop[0] - time.monotonic())):
+            os.kill(child, stop[1])
         if not waiting.poll(1000 * limit):
             os.kill(child, signal.SIGKILL)
             os.waitpid(child, 0)
@@ -234,7 +245,7 @@ def _become(
         os.dup2(os.open(place / name, os.O_WRONLY | os.O_APPEND), descriptor)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     # What the parent had on its streams is not the child's to write.
-    sys.stdout, sys.stderr = open(1, "w", closefd=False), open(2, "w", closefd=False)  # noqa: SIM115, PTH123
+    sys.stdout, sys.stderr = open(1, "w", closefd=False), open(2, "w", closefd=False)  # noqa: SIM115
     os.chdir(place / "work")
     os.environ |= {"TMPDIR": str(place / "rescue"), "HOME": str(place / "rescue")}
     (place / "rescue").mkdir(exist_ok=True)
@@ -286,7 +297,7 @@ def _become(
 @contextlib.contextmanager
 def scratch() -> Iterator[Path]:
     """A folder for runs, in memory where that is possible."""
-    memory = Path("/dev/shm")  # noqa: S108
+    memory = Path("/dev/shm")
     root = Path(tempfile.mkdtemp(prefix="torture-", dir=memory if os.access(memory, os.W_OK) else None)).resolve()
     try:
         yield root

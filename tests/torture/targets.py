@@ -257,6 +257,7 @@ def _idx(values: np.ndarray) -> bytes:
     return struct.pack(f">4B{values.ndim}I", 0, 0, 8, values.ndim, *values.shape) + values.tobytes()
 
 
+_NUMBERS = np.arange(3, dtype=np.uint8)
 _DIGITS = np.arange(3 * 4 * 4, dtype=np.uint8).reshape(3, 4, 4)
 
 
@@ -264,7 +265,7 @@ def _run_idx(data: bytes, place: Path) -> None:
     """The first byte says which file is the input, and whether it is packed."""
     for path in place.glob("train-*"):
         path.unlink()
-    parts = {"train-images-idx3-ubyte": _idx(_DIGITS), "train-labels-idx1-ubyte": _idx(np.arange(3, dtype=np.uint8))}
+    parts = {"train-images-idx3-ubyte": _idx(_DIGITS), "train-labels-idx1-ubyte": _idx(_NUMBERS)}
     which = data[0] if data else 0
     name = list(parts)[which & 1]
     for other, whole in parts.items():
@@ -282,7 +283,11 @@ def _batch() -> dict[bytes, object]:
     return {b"data": pixels, b"labels": [1, 2], b"batch_label": b"a", b"filenames": [b"a.png", b"b.png"]}
 
 
-_META = pickle.dumps({b"label_names": [b"c%d" % i for i in range(10)]}, protocol=2)
+def _pickled(value: object) -> bytes:
+    return pickle.dumps(value, protocol=2)
+
+
+_META = _pickled({b"label_names": [b"c%d" % i for i in range(10)]})
 
 
 def _run_cifar(data: bytes, place: Path) -> None:
@@ -291,7 +296,7 @@ def _run_cifar(data: bytes, place: Path) -> None:
     folder.mkdir(exist_ok=True)
     pictures = data[:1] < b"\x80"
     (folder / "batches.meta").write_bytes(_META if pictures else data[1:])
-    (folder / "data_batch_1").write_bytes(data[1:] if pictures else pickle.dumps(_batch(), protocol=2))
+    (folder / "data_batch_1").write_bytes(data[1:] if pictures else _pickled(_batch()))
     _look(open_images("cifar10", place))
 
 
@@ -303,7 +308,7 @@ def _run_cifar_archive(data: bytes, place: Path) -> None:
 def _cifar_tar() -> bytes:
     def write(file: Any) -> None:
         with tarfile.open(fileobj=file, mode="w") as archive:
-            for name, data in (("batches.meta", _META), ("data_batch_1", pickle.dumps(_batch(), protocol=2))):
+            for name, data in (("batches.meta", _META), ("data_batch_1", _pickled(_batch()))):
                 info = tarfile.TarInfo(f"cifar-10-batches-py/{name}")
                 info.size = len(data)
                 archive.addfile(info, io.BytesIO(data))
@@ -339,7 +344,7 @@ def _run_ledger(data: bytes, place: Path) -> None:
     path = place / "set.ledger.sqlite"
     path.write_bytes(data)
     account = account_of(path)
-    account.rows, account.private, account.exact
+    assert account.rows is not None and account.private >= 0 and account.exact in (True, False)
     if len(account.entries) <= 8:
         account.to_json((1e-5,))
     receipt = ledger.charge(path, _entry("[]", 9))
@@ -355,7 +360,7 @@ def _run_releases(data: bytes, place: Path) -> None:
     with contextlib.closing(sqlite3.connect(path)) as connection, connection:
         connection.execute("UPDATE trainings SET releases = ? WHERE id = 2", (data.decode("utf-8", "replace"),))
     account = account_of(path)
-    account.exact
+    assert account.exact in (True, False)
     account.to_json((1e-5,))
 
 
@@ -484,72 +489,79 @@ def _pictures() -> pa.Table:
     return pa.table({"image": image, "label": pa.array([0, 1])})
 
 
-_EITHER = (b"\x00", b"\xff")
+def _chain() -> bytes:
+    """The text that says which steps a head's features go through."""
+    whole = encoded(_head())
+    header = json.loads(whole[8 : 8 + struct.unpack("<Q", whole[:8])[0]])
+    return str(header["__metadata__"]["chain"]).encode()
+
+
+def _npy(array: np.ndarray) -> bytes:
+    return _saved(lambda file: np.save(file, array))
+
+
+def _pictures_of(kind: str) -> Callable[[], list[bytes]]:
+    return lambda: [_picture(kind, mode, **more) for mode, more in _KINDS[kind]]
+
+
+_KINDS: dict[str, tuple[tuple[str, dict[str, Any]], ...]] = {
+    "JPEG": (("RGB", {}), ("L", {"progressive": True}), ("CMYK", {})),
+    "PNG": (("RGB", {}), ("P", {}), ("I;16", {}), ("LA", {}), ("1", {})),
+    "TIFF": (("RGB", {}), ("L", {"compression": "tiff_lzw"}), ("RGB", {"compression": "jpeg"})),
+    "GIF": (("P", {}),),
+    "WEBP": (("RGB", {}), ("RGBA", {"lossless": True})),
+    "BMP": (("RGB", {}), ("P", {})),
+    "PPM": (("RGB", {}), ("L", {}), ("1", {})),
+}
+_RESEARCH: dict[str, Any] = {"claim": "research", "epsilon": None, "delta": None, "mu": None, "eta": None}
+_RELEASES = [{"kind": "gram", "sigma": 5.0, "rate": 1.0, "times": 1}, {"sigma": 2.0, "rate": 0.5, "times": 3}]
 TARGETS = {
     "manifest": Target(seeds=lambda: [_manifest().to_json().encode()], run=_run_manifest, text="json"),
-    "shard": Target(seeds=lambda: [_shard("earliest"), _shard(), _shard("earliest", "float16")], run=_run_shard),
-    "head": Target(seeds=lambda: [encoded(_head()), encoded(_head(epsilon=None, claim="research"))], run=_run_head),
+    "shard": Target(seeds=lambda: [_shard("earliest"), _shard()], run=_run_shard),
+    "head": Target(seeds=lambda: [encoded(_head()), encoded(_head(**_RESEARCH))], run=_run_head),
     "card": Target(
-        seeds=lambda: [_json(_head().card), _json(_head(claim="non-private", epsilon=None, tuning=None).card)],
+        seeds=lambda: [_json(_head().card), _json(_head(**_RESEARCH).card)],
         run=lambda data, place: _run_head(_with_metadata("card", data), place),
         text="json",
     ),
     "chain": Target(
-        seeds=lambda: [json.loads(encoded(_head())[8 : 8 + struct.unpack("<Q", encoded(_head())[:8])[0]])["__metadata__"]["chain"].encode()],
-        run=lambda data, place: _run_head(_with_metadata("chain", data), place),
-        text="json",
+        seeds=lambda: [_chain()], run=lambda data, place: _run_head(_with_metadata("chain", data), place), text="json"
     ),
     "npz": Target(seeds=lambda: [_npz(train_x=X, train_y=Y), _npz(features=X, labels=Y)], run=_import(".npz")),
     "safetensors": Target(seeds=lambda: [_safetensors(train_x=X, train_y=Y)], run=_import(".safetensors")),
     "hdf5": Target(
         seeds=lambda: [_hdf5(libver, train_x=X, train_y=Y) for libver in ("earliest", "latest")], run=_import(".h5")
     ),
-    "npy": Target(
-        seeds=lambda: [first + _saved(lambda file, a=array: np.save(file, a)) for first, array in zip(_EITHER, (X, Y))],
-        run=_run_npy,
-    ),
+    "npy": Target(seeds=lambda: [b"\x00" + _npy(X), b"\xff" + _npy(Y)], run=_run_npy),
     "columns": Target(
-        seeds=lambda: [_parquet(_table()), _parquet(_table(pa.list_(pa.float16(), 4))), _parquet(_table(pa.large_list(pa.float64())))],
+        seeds=lambda: [
+            _parquet(_table(kind))
+            for kind in (pa.list_(pa.float32()), pa.list_(pa.float16(), 4), pa.large_list(pa.float64()))
+        ],
         run=_import(".parquet"),
     ),
     "pictures": Target(seeds=lambda: [_parquet(_pictures())], run=_run_pictures),
     "tar": Target(seeds=lambda: [_tar(), _tar("w:gz")], run=_run_tar),
     "idx": Target(
         seeds=lambda: [
-            b"\x00" + _idx(_DIGITS), b"\x01" + _idx(np.arange(3, dtype=np.uint8)), b"\x02" + _idx(_DIGITS),
+            *(b"\x00" + _idx(_DIGITS), b"\x01" + _idx(_NUMBERS), b"\x02" + _idx(_DIGITS)),
             b"\x06" + gzip.compress(_idx(_DIGITS)),
         ],
         run=_run_idx,
     ),
-    "cifar": Target(seeds=lambda: [b"\x00" + pickle.dumps(_batch(), protocol=2), b"\xff" + _META], run=_run_cifar),
+    "cifar": Target(seeds=lambda: [b"\x00" + _pickled(_batch()), b"\xff" + _META], run=_run_cifar),
     "cifar-archive": Target(seeds=lambda: [_cifar_tar()], run=_run_cifar_archive),
     "pickle": Target(
         seeds=lambda: [pickle.dumps(_batch(), protocol=p) for p in (0, 2, 4)],
         run=lambda data, place: read_pickle(data, "name"),
     ),
-    **{
-        kind.lower(): Target(
-            seeds=lambda kind=kind, modes=modes: [_picture(kind, mode, **more) for mode, more in modes],
-            run=_run_decode,
-        )
-        for kind, modes in (
-            ("JPEG", (("RGB", {}), ("L", {"progressive": True}), ("CMYK", {}))),
-            ("PNG", (("RGB", {}), ("P", {}), ("I;16", {}), ("LA", {}), ("1", {}))),
-            ("TIFF", (("RGB", {}), ("L", {"compression": "tiff_lzw"}), ("RGB", {"compression": "jpeg"}))),
-            ("GIF", (("P", {}),)),
-            ("WEBP", (("RGB", {}), ("RGBA", {"lossless": True}))),
-            ("BMP", (("RGB", {}), ("P", {}))),
-            ("PPM", (("RGB", {}), ("L", {}), ("1", {}))),
-        )
-    },
+    **{kind.lower(): Target(seeds=_pictures_of(kind), run=_run_decode) for kind in _KINDS},
     "trials": Target(seeds=lambda: [b'\n{"trial": "ab", "score": 0.5}\n'], run=_run_trials, text="json"),
     "ledger": Target(seeds=lambda: [_ledger(), _ledger(1)], run=_run_ledger),
-    "releases": Target(
-        seeds=lambda: [_json([{"kind": "gram", "sigma": 5.0, "rate": 1.0, "times": 1}, {"sigma": 2.0, "rate": 0.5, "times": 3}])],
-        run=_run_releases,
-        text="json",
-    ),
-    "patterns": Target(seeds=lambda: [b"train-{00..02}.tar", b"{train,val}-*.tar", b"t[a-z]?in*"], run=_run_patterns),
+    "releases": Target(seeds=lambda: [_json(_RELEASES)], run=_run_releases, text="json"),
+    "patterns": Target(seeds=lambda: [b"train-{00..00}.tar", b"{train-00,}.tar", b"t[a-z]?in*"], run=_run_patterns),
     "names": Target(seeds=lambda: [b"flu\ncold\n", "ü\nb".encode()], run=_run_names),
-    "words": Target(seeds=lambda: [bytes(range(i, i + 6)) for i in range(0, len(WORDS), 6)], run=_run_words, text="words"),
-}  # fmt: skip
+    "words": Target(
+        seeds=lambda: [bytes(range(i, i + 6)) for i in range(0, len(WORDS), 6)], run=_run_words, text="words"
+    ),
+}

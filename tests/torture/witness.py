@@ -32,7 +32,7 @@ PRODUCTS = re.compile(
 
 @dataclass(frozen=True)
 class Seen:
-    """files: SHA-256 of each file but ledgers, by its path. rows: of each ledger, oldest first. wrong: what is broken."""
+    """files: SHA-256 of each file but ledgers, by its path. rows: of each ledger. wrong: what is broken."""
 
     files: dict[str, str]
     rows: dict[str, list[dict[str, Any]]]
@@ -51,7 +51,9 @@ class Seen:
     @property
     def strange(self) -> list[str]:
         """Files in `features` and `heads` that are no products."""
-        return [path for path in self.files if path.split("/")[0] in ("features", "heads") and path not in self.products]
+        return [
+            path for path in self.files if path.split("/")[0] in ("features", "heads") and path not in self.products
+        ]
 
 
 def look(work: Path) -> Seen:
