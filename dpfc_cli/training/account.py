@@ -19,7 +19,6 @@ For Poisson-sampled releases the total is an upper bound, and only for trainings
 of no such filter for the composition that is used here.
 """
 
-import math
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -30,7 +29,6 @@ from dpfc_cli.errors import UserError, parameter
 from dpfc_cli.features.manifest import MANIFEST, load, unreadable
 from dpfc_cli.files import json_of
 from dpfc_cli.folders import LEDGER, features_folder
-from dpfc_cli.privacy.accounting import LEAST_EPSILON
 from dpfc_cli.training.ledger import (
     Entry,
     composes_exactly,
@@ -87,24 +85,6 @@ class Account:
     def epsilon(self, delta: float) -> float:
         """ε at δ of all private trainings together, under zero-out adjacency."""
         return together(self.entries, delta)
-
-    def standing(self, number: int, delta: float | None) -> dict[str, Any]:
-        """What a head's card says of the trainings on its records.
-
-        Args:
-            number: of the head's own row in its ledger.
-            delta: at which the head claims an ε; None if it claims nothing.
-
-        """
-        epsilon = max(self.epsilon(delta), LEAST_EPSILON) if delta is not None else math.inf
-        return {
-            "training": number,
-            "trainings": len(self.entries),
-            "private": self.private,
-            "unprotected": self.unprotected,
-            "epsilon": epsilon if math.isfinite(epsilon) else None,
-            "exact": self.exact,
-        }
 
     @property
     def warning(self) -> str | None:

@@ -53,7 +53,7 @@ def card_of(
     """The head's card, JSON-able. `epsilon` and `delta` are null unless the claim is "private".
 
     Of public features it says where they came from; their arrays are no option. Of the solution it says only whether a
-    training without noise reached its optimum. standing: see `Account.standing`.
+    training without noise reached its optimum. standing: see `ledger.standing`.
     """
     facts, claimed, manifest = calibrated.facts, calibrated.claimed, features.manifest
     public = calibrated.options.public if calibrated.method.public else None

@@ -26,7 +26,7 @@ from dpfc_cli.privacy.queries import check as check_query
 from dpfc_cli.training.account import Account, account_of
 from dpfc_cli.training.calibrate import Calibrated
 from dpfc_cli.training.card import card_of, entry_of, path_of
-from dpfc_cli.training.ledger import ledger_path
+from dpfc_cli.training.ledger import ledger_path, standing
 from dpfc_cli.training.observer import Observer
 from dpfc_cli.training.request import SPLIT, Request
 
@@ -90,7 +90,7 @@ def check(request: Request, calibrated: Calibrated, observer: Observer) -> Check
     rehearse(calibrated, features)
     # The card will say what is spent with this training. If that cannot be computed, it is found out here.
     claimed, planned = calibrated.claimed, entry_of(calibrated, features, path.name, "")
-    account.with_planned(planned).standing(len(account.own) + 1, claimed.delta if claimed else None)
+    standing((*account.own, planned), len(account.own) + 1, claimed.delta if claimed else None)
     features.verify(SPLIT, lambda done, total: observer.progress("Checking the features", done, total))
     _try_place(path)
     return Checked(request=request, calibrated=calibrated, path=path, account=account)

@@ -17,7 +17,7 @@ import math
 import re
 import sqlite3
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass, fields, replace
 from datetime import UTC, datetime
@@ -175,7 +175,6 @@ def settle(receipt: Receipt, state: State, head: str | None = None, sha256: str 
         _opened(receipt.ledger, "rw", "What became of the training is not in it.") as connection,
         _transaction(connection),
     ):
-        _columns(connection)
         changed = connection.execute(
             "UPDATE trainings SET state = ?, head = ?, sha256 = ? "
             "WHERE id = ? AND at = ? AND head = ? AND releases = ? AND state = 'charged'",
@@ -446,3 +445,28 @@ def together(rows: list[Entry], delta: float) -> float:
     mu = math.sqrt(math.fsum(r["times"] / r["sigma"] ** 2 for r in made if r["rate"] == 1))
     sampled = [Sampled(sigma=r["sigma"], rate=r["rate"], times=r["times"]) for r in made if r["rate"] < 1]
     return poisson_epsilon(sampled, mu, delta, eta) if sampled else epsilon_for(mu, delta, eta)
+
+
+def standing(entries: Sequence[Entry], number: int, delta: float | None) -> dict[str, Any]:
+    """What a head's card says of the trainings in its ledger.
+
+    Only the set's own ledger counts. Which other sets are linked to it depends on whether they hold exactly the same
+    records. That is a fact about records, and a head is handed over.
+
+    Args:
+        entries: all rows of the ledger.
+        number: of the head's own row.
+        delta: at which the head claims an ε; None if it claims nothing.
+
+    """
+    rows = list(entries)
+    private = sum(row.claim == "private" for row in rows)
+    epsilon = max(together(rows, delta), LEAST_EPSILON) if delta is not None else math.inf
+    return {
+        "training": number,
+        "trainings": len(rows),
+        "private": private,
+        "unprotected": len(rows) - private,
+        "epsilon": epsilon if math.isfinite(epsilon) else None,
+        "exact": composes_exactly(rows),
+    }

@@ -53,9 +53,9 @@ def run(charged: Charged, observer: Observer) -> Trained:
     oracle = _oracle_of(charged, lambda done, total: observer.progress("Training", done, total))
     digest, saved = None, None
     try:
-        # Of the ledgers alone, before a record is read.
+        # Of the ledger alone, before a record is read.
         claimed = calibrated.claimed
-        standing = _account(checked, receipt).standing(receipt.number, claimed.delta if claimed else None)
+        standing = ledger.standing(receipt.entries, receipt.number, claimed.delta if claimed else None)
         solution = calibrated.method.solve(oracle, calibrated.facts, calibrated.options)
         card = card_of(calibrated, features, receipt.entry.at, solution, standing)
         head = Head(chain=solution.chain, weight=solution.weight, bias=solution.bias, card=card)

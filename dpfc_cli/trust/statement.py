@@ -185,7 +185,7 @@ def _others(card: Mapping[str, Any]) -> str:
     if ledger is None:
         unknown = "It is unknown how many there are: this head was made by a version of dpfc that did not say so."
         return f"{unknown} {limits}" if private else unknown
-    known = f"as far as the ledgers knew when it was made (row {ledger['training']} of its own ledger)"
+    known = f"as far as its ledger knew when it was made (row {ledger['training']})"
     if ledger["trainings"] == 1:
         said = f"This was the first training on these records, {known}."
     else:

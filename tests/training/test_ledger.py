@@ -274,12 +274,19 @@ def test_two_trainings_may_be_alike(path: Path) -> None:
     assert ledger.read(path)[2:] == [row(0.5)] * 2
 
 
-def test_a_page_that_is_damaged_is_noticed(path: Path) -> None:
+@pytest.mark.parametrize("where", ["the cells of the table's page", "the list of free pages"])
+def test_a_page_that_is_damaged_is_noticed(path: Path, where: str) -> None:
+    """Even where all rows can still be read."""
     data = bytearray(path.read_bytes())
-    page = int.from_bytes(data[16:18], "big")
-    # Where the cells of the table's first page begin.
-    data[page + 8 : page + 10] = b"\xff\xf0"
-    path.write_bytes(data)
+    if where == "the list of free pages":
+        data[36:40] = (7).to_bytes(4, "big")
+        path.write_bytes(data)
+        with closing(sqlite3.connect(path)) as connection:
+            assert len(connection.execute("SELECT * FROM trainings").fetchall()) == 2
+    else:
+        page = int.from_bytes(data[16:18], "big")
+        data[page + 8 : page + 10] = b"\xff\xf0"
+        path.write_bytes(data)
     for touch in (lambda: ledger.read(path), lambda: ledger.charge(path, row(0.5))):
         with pytest.raises(UserError, match=r"damaged|malformed") as found:
             touch()
