@@ -1,8 +1,8 @@
 """Runs command lines of dpfc that are killed, or whose system calls fail.
 
 Each run is a forked child of a process that has imported everything and computed nothing, so that a run takes a
-fraction of a second. The child goes through `dpfc_cli.cli.app.main`, as the console script does. The shim (`shim.c`) counts its
-system calls on files below the working folder, and makes one of them fail.
+fraction of a second. The child goes through `dpfc_cli.cli.app.main`, as the console script does. The shim (`shim.c`)
+counts its system calls on files below the working folder, and makes one of them fail.
 """
 
 import contextlib
