@@ -16,12 +16,17 @@ from typing import Any, NoReturn
 
 
 def sha256_of(path: Path) -> str:
-    """SHA-256 of a file's bytes, in hex. Raises OSError where it cannot be read."""
-    with path.open("rb") as file:
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
-        if file.tell() != os.fstat(file.fileno()).st_size:
-            raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
-        return digest
+    """SHA-256 of a file's bytes, in hex. Raises OSError where it cannot be read as a whole."""
+    try:
+        with path.open("rb") as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+            if file.tell() != os.fstat(file.fileno()).st_size:
+                raise OSError(errno.EIO, os.strerror(errno.EIO))
+            return digest
+    except OSError as error:
+        # Only those of `open` name the file.
+        error.filename = str(path)
+        raise
 
 
 def json_of(text: str | bytes) -> Any:

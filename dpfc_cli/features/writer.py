@@ -20,11 +20,13 @@ folder's lock alone, so the last process that gives up the shared lock finishes 
 with the process, in any case.
 """
 
+import errno
 import fcntl
 import io
 import itertools
 import json
 import os
+import re
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -217,7 +219,10 @@ class FeatureWriter:
         identity = json.loads((self._partial / SETTINGS).read_text(encoding="utf-8"))["identity"]
         splits: dict[str, SplitFacts] = {}
         for planned in self._all:
-            shard = Shard(file=planned.file, rows=planned.rows, sha256=self._note(planned).read_text(encoding="utf-8"))
+            digest = self._note(planned).read_text(encoding="utf-8")
+            if not re.fullmatch("[0-9a-f]{64}", digest):
+                raise OSError(errno.EIO, os.strerror(errno.EIO))
+            shard = Shard(file=planned.file, rows=planned.rows, sha256=digest)
             before = splits[planned.split].shards if planned.split in splits else ()
             splits[planned.split] = SplitFacts(n=planned.stop, shards=(*before, shard))
         whole = replace(manifest, splits=splits, source={**manifest.source, "identity": identity})
