@@ -10,14 +10,36 @@ import json
 import math
 import os
 import secrets
+import stat
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
+
+LARGEST_JSON = 2**28
+"""Bytes of the largest JSON file that is read. The names of ten million classes take half of it."""
+
+
+DEEPEST = 64
+"""Levels of the deepest JSON that is read. What can be read can then be copied and written again."""
+
+
+class NoPlainFileError(OSError):
+    """There is something of that name, but it holds no bytes of its own: a folder, a pipe, a device."""
+
+
+def check_plain(path: Path) -> None:
+    """Raise OSError unless there is a regular file of that name, perhaps through links.
+
+    To open a pipe would wait for whoever writes to it, and a device has no end.
+    """
+    if not stat.S_ISREG(path.stat().st_mode):
+        raise NoPlainFileError(f"'{path}' is no regular file")
 
 
 def sha256_of(path: Path) -> str:
     """SHA-256 of a file's bytes, in hex. Raises OSError where it cannot be read as a whole."""
     try:
+        check_plain(path)
         with path.open("rb") as file:
             digest = hashlib.file_digest(file, "sha256").hexdigest()
             if file.tell() != os.fstat(file.fileno()).st_size:
@@ -29,6 +51,14 @@ def sha256_of(path: Path) -> str:
         raise
 
 
+def json_in(path: Path) -> Any:
+    """The values in a JSON file. Raises OSError where it cannot be read, and ValueError as `json_of` does."""
+    check_plain(path)
+    if path.stat().st_size > LARGEST_JSON:
+        raise ValueError(f"it is larger than {LARGEST_JSON >> 20} MiB")
+    return json_of(path.read_bytes())
+
+
 def json_of(text: str | bytes) -> Any:
     """The values of a JSON text from a file.
 
@@ -37,9 +67,16 @@ def json_of(text: str | bytes) -> Any:
 
     """
     try:
-        return json.loads(text, parse_float=_finite, parse_constant=_no_number)
+        value = json.loads(text, parse_float=_finite, parse_constant=_no_number)
     except RecursionError:
         raise ValueError("its JSON is nested too deeply") from None
+    inside = [value]
+    for _ in range(DEEPEST):
+        within = (each for each in inside if isinstance(each, list | dict))
+        inside = [item for each in within for item in (each.values() if isinstance(each, dict) else each)]
+        if not inside:
+            return value
+    raise ValueError("its JSON is nested too deeply")
 
 
 def _finite(text: str) -> float:

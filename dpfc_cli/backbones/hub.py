@@ -5,7 +5,6 @@ its way to continue a download work as its documentation says. (After a broken c
 version 2, a process that was killed leaves nothing to continue from, except what hf_xet keeps in its own cache.)
 """
 
-import json
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Any
 
 from dpfc_cli.backbones.backbone import Progress
 from dpfc_cli.errors import Code, UserError, parameter, sentence
+from dpfc_cli.files import json_in
 
 INDEX = "model.safetensors.index.json"
 _PICKLES = (".pt", ".pth", ".bin", ".ckpt", ".pkl", ".pickle", ".tar")
@@ -133,8 +133,13 @@ def _files(path: Path) -> tuple[Path, ...]:
 def _parts(index: Path) -> list[str]:
     """The names of the files that an index names."""
     names = _json(index).get("weight_map")
-    if not isinstance(names, dict) or not all(
-        isinstance(name, str) and Path(name).name == name and name.endswith(".safetensors") for name in names.values()
+    if (
+        not isinstance(names, dict)
+        or not names
+        or not all(
+            isinstance(name, str) and Path(name).name == name and name.endswith(".safetensors")
+            for name in names.values()
+        )
     ):
         raise UserError(
             f"'{index}' is not an index of .safetensors files.", "Get the file again.", code="damaged", path=str(index)
@@ -144,10 +149,14 @@ def _parts(index: Path) -> list[str]:
 
 def _json(path: Path) -> dict[str, Any]:
     try:
-        content = json.loads(path.read_text("utf-8"))
+        content = json_in(path)
     except ValueError as error:
         raise UserError(
             f"'{path}' is not JSON: {error}.", "Get the file again.", code="damaged", path=str(path)
+        ) from error
+    except OSError as error:
+        raise UserError(
+            f"'{path}' cannot be read: {error}.", "Check its permissions.", code="unreadable", path=str(path)
         ) from error
     return content if isinstance(content, dict) else {}
 

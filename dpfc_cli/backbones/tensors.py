@@ -1,11 +1,10 @@
 """Files of weights: read them tensor by tensor, so that memory never holds a file twice.
 
 Files are `.safetensors` or `.npz`. A tensor that is not asked for is not read. Pickles are refused: to open a pickle
-runs the code in it. `hub` refuses them by name, and NumPy is told to refuse them inside an archive.
+runs the code in it. `hub` refuses them by name, and `npz` refuses them inside an archive.
 """
 
 import hashlib
-import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from functools import partial
@@ -14,8 +13,9 @@ from pathlib import Path
 import ml_dtypes
 import numpy as np
 
+from dpfc_cli import npz
 from dpfc_cli.errors import Code, UserError
-from dpfc_cli.files import sha256_of
+from dpfc_cli.files import check_plain, sha256_of
 
 Read = Callable[[], np.ndarray]
 """It reads one tensor."""
@@ -40,7 +40,7 @@ def opened(file: Path, stack: ExitStack) -> Iterator[tuple[str, Read]]:
     """
     from safetensors import SafetensorError, safe_open
 
-    broken = (OSError, ValueError, EOFError, zipfile.BadZipFile, SafetensorError)
+    broken = (OSError, SafetensorError, *npz.BROKEN)
 
     def careful(read: Callable[[str], np.ndarray], name: str) -> np.ndarray:
         try:
@@ -50,10 +50,10 @@ def opened(file: Path, stack: ExitStack) -> Iterator[tuple[str, Read]]:
 
     try:
         if file.suffix == ".npz":
-            stored = np.load(stack.enter_context(file.open("rb")), allow_pickle=False)
-            stack.callback(stored.close)
-            names, read = stored.files, stored.__getitem__
+            arrays = npz.opened(file, stack)
+            names, read = list(arrays), lambda name: arrays[name].read()
         else:
+            check_plain(file)
             stored = stack.enter_context(safe_open(file, framework="numpy"))
             names, read = stored.keys(), stored.get_tensor
     except broken as error:

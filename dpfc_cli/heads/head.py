@@ -6,7 +6,6 @@ The card says how the head was made and what it cost in privacy. Everything in t
 
 import itertools
 import json
-import math
 import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -16,22 +15,20 @@ from typing import Any
 import numpy as np
 
 from dpfc_cli.errors import UserError, parameter
-from dpfc_cli.files import json_of, publish, sha256_of, temporary_beside, write_synced
+from dpfc_cli.files import check_plain, json_of, publish, sha256_of, temporary_beside, write_synced
 from dpfc_cli.folders import heads_folder
-from dpfc_cli.privacy.accounting import LEAST_EPSILON
 from dpfc_cli.privacy.chain import Chain, arrays, from_json, run, to_json
+from dpfc_cli.trust import card as card_values
 from dpfc_cli.trust import statement
 
 FORMAT = "dpfc-head-1"
 PRIVATE = ".safetensors"
 NONPRIVATE = ".nonprivate.safetensors"
 RESEARCH = ".research.safetensors"
-_CARD = {
-    *("method", "options", "claim", "epsilon", "delta", "mu", "eta", "accounting", "adjacency", "unit"),
-    *("facts", "plan", "classes", "features", "versions"),
-}
-_COUNTS = ("training", "trainings", "private", "unprotected")
-"""In what the card says of the ledger. Heads of earlier versions do not have it."""
+LARGEST_HEADER = 100 * 10**6
+"""Bytes of the largest header that safetensors reads. It writes larger ones, too."""
+_SMALL = 100_000
+"""Bytes that the rest of a header may take beside the card."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -213,30 +210,43 @@ def _unwritable(path: Path, error: OSError) -> UserError:
     )
 
 
+def check_card(card: Mapping[str, Any]) -> None:
+    """Check that a head with this card can be read again.
+
+    Raises:
+        UserError: the card is too large.
+        ValueError: it is no card that a training writes. This is a defect.
+
+    """
+    header = json.dumps(json.dumps(card))
+    if len(header) + _SMALL > LARGEST_HEADER:
+        raise UserError(
+            f"The card of the head would take {len(header) / 1e6:.0f} MB, because it names all classes. A head can "
+            f"hold {LARGEST_HEADER / 1e6:.0f} MB.",
+            f"Give the classes shorter names: {parameter('classes')} of 'dpfc extract' and 'dpfc import'.",
+            code="unsupported",
+            parameter="classes",
+        )
+    card_values.check(json.loads(json.loads(header)))
+
+
 def _load(path: Path) -> Head:
     from safetensors import SafetensorError, safe_open
 
     try:
+        check_plain(path)
         with safe_open(path, framework="numpy") as file:
             metadata = file.metadata() or {}
             if metadata.get("format") != FORMAT:
-                raise ValueError(f"its format is {metadata.get('format')!r}, not {FORMAT!r}")
-            weight = file.get_tensor("weight")
+                raise ValueError(f"its format is {str(metadata.get('format'))[:40]!r}, not {FORMAT!r}")
+            weight, bias = _numbers(file, "weight", 2), _numbers(file, "bias", 1)
             held = [file.get_tensor(f"chain.{i}") for i in range(sum(k.startswith("chain.") for k in file.keys()))]  # noqa: SIM118
-            head = Head(
-                chain=from_json(json.loads(metadata["chain"]), held, len(weight)),
-                weight=weight,
-                bias=file.get_tensor("bias"),
-                card=json.loads(metadata["card"]),
-                path=path,
-            )
-        if (
-            head.weight.ndim != 2
-            or head.bias.shape != (head.weight.shape[1],)
-            or len(head.classes) != head.weight.shape[1]
-        ):
+            card = json_of(metadata["card"])
+            card_values.check(card)
+            chain = from_json(json_of(metadata["chain"]), held, len(weight))
+        d, m = weight.shape
+        if bias.shape != (m,) or len(card["classes"]) != m or card["facts"].get("d", d) != d:
             raise ValueError("its weight, bias and classes do not fit together")
-        _check_card(head.card)
     except FileNotFoundError as error:
         raise UserError(
             f"There is no head '{path}'.",
@@ -244,41 +254,25 @@ def _load(path: Path) -> Head:
             code="missing",
             path=str(path),
         ) from error
-    except (OSError, SafetensorError, KeyError, ValueError, TypeError, AttributeError) as error:
+    # The library raises these for damaged files, and other ones for types of numbers that it does not know.
+    except (OSError, SafetensorError, LookupError, ValueError, TypeError, AttributeError) as error:
         raise UserError(
             f"'{path}' cannot be read as a head: {error}.",
-            "Name a file made by 'dpfc train'.",
+            "Name a file made by 'dpfc train'. If it is one, it is damaged: restore it from a backup.",
             code="damaged",
             path=str(path),
         ) from error
-    return head
+    return Head(chain=chain, weight=weight, bias=bias, card=card, path=path)
 
 
-def _check_card(card: Mapping[str, Any]) -> None:
-    """Raise ValueError, KeyError or TypeError for a card that lacks something."""
-    if (
-        not set(card) >= _CARD
-        or not isinstance(card["features"], dict)
-        or not isinstance(card["facts"], dict)
-        or not {"name", "split", "fingerprint"} <= set(card["features"])
-        or not {"n", "m", "k", "origin"} <= set(card["facts"])
-        or not _is_standing(card.get("ledger"))
-    ):
-        raise ValueError("its card is not complete")
-
-
-def _is_standing(found: Any) -> bool:
-    """Whether this is what a card may say of the ledger."""
-    return found is None or (
-        all(type(found[name]) is int and found[name] >= 0 for name in _COUNTS)
-        and found["training"] >= 1
-        and found["private"] + found["unprotected"] == found["trainings"] >= 1
-        and type(found["exact"]) is bool
-        and (
-            found["epsilon"] is None
-            or (type(found["epsilon"]) is float and LEAST_EPSILON <= found["epsilon"] < math.inf)
-        )
-    )
+def _numbers(file: Any, name: str, axes: int) -> np.ndarray:
+    """An array of finite numbers from the file. Raises ValueError for anything else."""
+    found: np.ndarray = file.get_tensor(name)
+    if found.dtype not in (np.float32, np.float64) or found.ndim != axes or not found.size:
+        raise ValueError(f"'{name}' has shape {found.shape} and dtype {found.dtype}")
+    if not np.isfinite(found).all():
+        raise ValueError(f"'{name}' has a number that is NaN or infinite")
+    return found
 
 
 def cards(folder: Path) -> Iterator[tuple[Path, Mapping[str, Any]]]:
@@ -295,7 +289,7 @@ def cards(folder: Path) -> Iterator[tuple[Path, Mapping[str, Any]]]:
             if metadata.get("format") != FORMAT:
                 continue
             card = json_of(metadata["card"])
-            _check_card(card)
+            card_values.check(card)
         except (OSError, SafetensorError, KeyError, ValueError, TypeError):
             continue
         yield path, card

@@ -48,12 +48,12 @@ def entry_of(calibrated: Calibrated, features: FeatureSet, head: str, at: str) -
 
 
 def card_of(
-    calibrated: Calibrated, features: FeatureSet, at: str, solution: Solution, standing: Mapping[str, Any]
+    calibrated: Calibrated, features: FeatureSet, at: str, solution: Solution, standing: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
     """The head's card, JSON-able. `epsilon` and `delta` are null unless the claim is "private".
 
     Of public features it says where they came from; their arrays are no option. Of the solution it says only whether a
-    training without noise reached its optimum. standing: see `ledger.standing`.
+    training without noise reached its optimum. standing: see `ledger.standing`; None before the charge.
     """
     facts, claimed, manifest = calibrated.facts, calibrated.claimed, features.manifest
     public = calibrated.options.public if calibrated.method.public else None
@@ -79,8 +79,8 @@ def card_of(
             "backbone": manifest.backbone,
             "hold_out": hold_out_of(manifest),
         },
-        "ledger": dict(standing),
         "versions": {"dpfc": __version__},
+        **({} if standing is None else {"ledger": dict(standing)}),
         **({} if public is None else {"public_features": dict(public.origin)}),
         **({} if calibrated.tuning is None else {"tuning": dict(calibrated.tuning)}),
         **({} if solution.converged is None else {"converged": solution.converged}),

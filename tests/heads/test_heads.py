@@ -15,13 +15,11 @@ from dpfc_cli.heads import metrics
 from dpfc_cli.heads.head import Head, encoded, newest, reserve, save
 from dpfc_cli.heads.metrics import score, wilson
 from dpfc_cli.privacy.chain import Centre, Clip, Linear, from_json, to_json
+from dpfc_cli.training.request import Privacy
+from tests.hostile import calibrated, card_as_written
 from tests.support import stream_of
 
-CARD = {
-    **dict.fromkeys(("method", "claim", "adjacency", "unit", "options", "mu", "eta", "accounting", "plan", "versions")),
-    **{"epsilon": 1.0, "delta": 1e-5, "features": {"name": "a", "split": "train", "fingerprint": "b"}},
-    "facts": {"n": 9, "m": 3, "k": 1, "origin": "asserted"},
-}
+CARD = card_as_written(calibrated("dp-whitened", Privacy(epsilon=1.0)))
 
 
 def saved(path: Path) -> Path:
@@ -104,7 +102,7 @@ def test_a_head_whose_card_cannot_be_stated_is_refused(tmp_path: Path, missing: 
     card = {name: value for name, value in made.card.items() if name != missing}
     path = tmp_path / "a.safetensors"
     save(encoded(replace(made, card=card)), path, reserve(path))
-    with pytest.raises(UserError, match="its card is not complete"):
+    with pytest.raises(UserError, match=f"'{missing}' in its card is missing"):
         Head.load(path)
 
 

@@ -22,7 +22,8 @@ GRADIENT = Gradient(CHAIN, np.zeros((2, 2)), clip=1.0)
 def test_without_sampling_it_agrees_with_the_exact_curve(mu: float) -> None:
     exact = accounting.epsilon_for(mu, 1e-5)
     assert poisson.epsilon_for([], mu, 1e-5) == pytest.approx(exact, rel=1e-4)
-    assert poisson.epsilon_for([Sampled(sigma=2 / mu, rate=1.0, times=4)], 0, 1e-5) == pytest.approx(exact, rel=1e-4)
+    almost = [Sampled(sigma=2 / mu, rate=1 - 1e-8, times=4)]
+    assert poisson.epsilon_for(almost, 0, 1e-5) == pytest.approx(exact, rel=1e-4)
 
 
 @pytest.mark.parametrize(
@@ -81,6 +82,24 @@ def test_many_sampled_steps_cost_what_others_have_computed() -> None:
 
 def test_no_epsilon_is_claimed_for_which_the_samplers_distance_was_not_paid() -> None:
     assert poisson.epsilon_for([Sampled(sigma=0.25, rate=0.9, times=20)], 0, 1e-5) == float("inf")
+
+
+@pytest.mark.parametrize("missed", [1e-13, 1e-16, 0.0])
+@pytest.mark.parametrize("sigma", [0.25, 1.0])
+def test_a_rate_that_float64_does_not_tell_from_1_costs_what_a_full_pass_does(sigma: float, missed: float) -> None:
+    """dp_accounting fails there: it takes the logarithm of the chance to be missed."""
+    found = poisson.epsilon_for([Sampled(sigma=sigma, rate=1 - missed, times=1)], 0, 1e-5)
+    assert found == pytest.approx(accounting.epsilon_for(1 / sigma, 1e-5), rel=1e-9)
+
+
+def test_what_the_full_passes_cost_alone_is_enough_to_say_that_there_is_no_epsilon() -> None:
+    """Their privacy loss would take 76 GB."""
+    assert poisson.epsilon_for([Sampled(sigma=1.0, rate=0.1, times=1)], 1e3, 1e-5) == float("inf")
+
+
+@pytest.mark.parametrize(("sigma", "mu"), [(1e8, 0.0), (1e300, 0.0), (1e300, 1e-320)])
+def test_noise_of_any_size_has_an_epsilon_which_is_not_below_the_least(sigma: float, mu: float) -> None:
+    assert poisson.epsilon_for([Sampled(sigma=sigma, rate=0.1, times=1)], mu, 1e-5) == accounting.LEAST_EPSILON
 
 
 def test_sampling_needs_less_noise_than_full_passes_do() -> None:

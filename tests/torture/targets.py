@@ -123,7 +123,7 @@ def _run_manifest(data: bytes, place: Path) -> None:
 def _run_shard(data: bytes, place: Path) -> None:
     folder = place / "set"
     folder.mkdir(exist_ok=True)
-    (folder / "manifest.json").write_text(_manifest().to_json())
+    (folder / "manifest.json").write_bytes(_manifest().to_json())
     (folder / "train-00000-of-00001.h5").write_bytes(data)
     _read_all(FeatureSet(folder))
 
@@ -484,7 +484,7 @@ _KINDS: dict[str, tuple[tuple[str, dict[str, Any]], ...]] = {
     "PPM": (("RGB", {}), ("L", {}), ("1", {})),
 }
 TARGETS = {
-    "manifest": Target(seeds=lambda: [_manifest().to_json().encode()], run=_run_manifest, text="json"),
+    "manifest": Target(seeds=lambda: [_manifest().to_json()], run=_run_manifest, text="json"),
     "shard": Target(seeds=lambda: [_shard("earliest"), _shard()], run=_run_shard),
     "head": Target(seeds=lambda: [encoded(_head()), encoded(_head("research"))], run=_run_head),
     "card": Target(

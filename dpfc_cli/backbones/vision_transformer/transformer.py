@@ -98,7 +98,8 @@ def architecture(model: Model, parameters: Parameters, located: hub.Located, poo
         UserError: config.json has values that cannot be used, or the checkpoint cannot give this pooling.
 
     """
-    config = located.config.get("vision_config") or located.config
+    inner = located.config.get("vision_config")
+    config = inner if isinstance(inner, dict) and inner else located.config
     width = parameters.outer["patch.weight"].shape[-1]
     stated, epsilon = config.get("hidden_act"), config.get("layer_norm_eps", model.epsilon)
     heads = parameters.heads or config.get("num_attention_heads", model.heads)
