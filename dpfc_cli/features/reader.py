@@ -5,12 +5,17 @@ training read any file of the machine. So, before a single value is read, each d
 unfiltered storage in its own file, with the shape and the dtype that the manifest states.
 """
 
+import errno
+import fcntl
+import io
 import itertools
 import math
+import os
 import re
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 
 import h5py
 import numpy as np
@@ -177,16 +182,47 @@ class FeatureSet:
             )
 
 
-def opened_hdf5(path: Path) -> h5py.File:
-    """The HDF5 file, open for reading.
+class _Whole(io.FileIO):
+    """A file that gives all bytes that it is asked for, or fails.
+
+    HDF5 takes zeros for what a file that ends early no longer holds, and says nothing. A head would be made of them.
+    """
+
+    def readinto(self, buffer: Any) -> int:
+        rest = memoryview(buffer).cast("B")
+        size = len(rest)
+        while len(rest):
+            read = super().readinto(rest)
+            if not read:
+                raise OSError(errno.EIO, os.strerror(errno.EIO))
+            rest = rest[read:]
+        return size
+
+
+@contextmanager
+def opened_hdf5(path: Path) -> Iterator[h5py.File]:
+    """The HDF5 file, open for reading until the end of the block. Nobody may write to it meanwhile.
 
     Raises:
         UserError: it cannot be opened. The message tells a damaged file from one that we may not read now.
 
     """
+    with ExitStack() as stack:
+        yield _opened(path, stack)
+
+
+def _opened(path: Path, stack: ExitStack) -> h5py.File:
     try:
         check_plain(path)
-        return h5py.File(path, "r")
+        storage = stack.enter_context(_Whole(path))
+        try:
+            fcntl.flock(storage, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise
+        except OSError:
+            # Some file systems have no locks. HDF5 takes its own in the same way.
+            pass
+        return stack.enter_context(h5py.File(storage, "r"))
     except FileNotFoundError as error:
         raise UserError(f"'{path}' cannot be used: it is missing.", _REMEDY, code="missing", path=str(path)) from error
     except BlockingIOError as error:
@@ -286,6 +322,8 @@ def _readable(path: Path) -> Iterator[None]:
 
 def _failed(path: Path, error: Exception, why: str) -> UserError:
     """The error for a file that HDF5 could not read. why: what is wrong with it, if the disk is not."""
+    if isinstance(error, OSError) and error.errno:
+        return unreadable(path, error)
     # Whatever h5py makes of it, the system's own error is in the text.
     number = re.search(r"errno = (\d+)", str(error))
     return _broken(path, why) if number is None else unreadable(path, OSError(int(number[1]), ""))
