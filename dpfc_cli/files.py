@@ -2,6 +2,11 @@
 
 A file is written under a temporary name in its own folder, synced to disk, and then given its name. So a reader never
 sees half a file, and a file that was published survives a power cut.
+
+A temporary file is made anew, or it is one that we keep: what lies under its name is never followed to another file.
+Whoever may write to the folder could else lead us to a file of ours elsewhere. Modes: what holds values of records is
+for its owner alone (shards of features: `locks.claimed`). Heads, manifests and ledgers hold none, and are there to be
+shown. So they get what the umask says.
 """
 
 import errno
@@ -102,9 +107,17 @@ def sync(path: Path) -> None:
         os.close(descriptor)
 
 
-def write_synced(path: Path, data: bytes) -> None:
-    """Write a file and sync its contents. Raises OSError; the file may then be incomplete."""
-    with path.open("wb") as file:
+def opened(path: Path, flags: int, mode: int = 0o666) -> int:
+    """A descriptor of the file itself. Raises OSError where its name leads elsewhere."""
+    return os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
+
+
+def write_synced(path: Path, data: bytes, kept: bool = False) -> None:
+    """Write a new file and sync its contents. kept: it may be there already.
+
+    Raises OSError. The file may then be incomplete.
+    """
+    with os.fdopen(opened(path, os.O_WRONLY | os.O_CREAT | (os.O_TRUNC if kept else os.O_EXCL)), "wb") as file:
         file.write(data)
         file.flush()
         os.fsync(file.fileno())

@@ -40,11 +40,13 @@ class Array:
         self._at = 0
         self._file: IO[bytes] | None = None
         self._held: np.ndarray | None = None
-        with self._opened() as (_, shape, fortran, dtype, at):
-            self.shape, self.dtype, self._fortran = shape, dtype, fortran
+        try:
+            with self._opened() as (_, shape, fortran, dtype, at):
+                self.shape, self.dtype, self._fortran = shape, dtype, fortran
             if at + self.nbytes != member.file_size:
-                held = member.file_size - at
-                raise ValueError(f"'{member.filename}' declares {self.nbytes:,} bytes of numbers, and holds {held:,}")
+                raise ValueError(f"it declares {self.nbytes:,} bytes of numbers, and holds {member.file_size - at:,}")
+        except BROKEN as error:
+            raise ValueError(f"'{member.filename}': {error}") from error
 
     @property
     def nbytes(self) -> int:

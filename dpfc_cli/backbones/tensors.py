@@ -5,7 +5,7 @@ runs the code in it. `hub` refuses them by name, and `npz` refuses them inside a
 """
 
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -15,15 +15,16 @@ import numpy as np
 
 from dpfc_cli import npz
 from dpfc_cli.errors import Code, UserError
-from dpfc_cli.files import check_plain, sha256_of
+from dpfc_cli.files import check_plain
 
 Read = Callable[[], np.ndarray]
 """It reads one tensor."""
 
 
-def digest(files: tuple[Path, ...]) -> str:
-    """SHA-256 of one file, in hex. For several files: the SHA-256 of their digests' bytes, joined in order."""
-    sums = [sha256_of(file) for file in files]
+def digest(sums: Sequence[str]) -> str:
+    """One digest of files, of the SHA-256 of each: that of one file. For several files: the SHA-256 of the digests'
+    bytes, joined in order.
+    """
     return sums[0] if len(sums) == 1 else hashlib.sha256(b"".join(map(bytes.fromhex, sums))).hexdigest()
 
 

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dpfc_cli.errors import GUARDED, UserError, parameter, unknown
+from dpfc_cli.errors import GUARDED, UserError, parameter, printable, unknown
 from dpfc_cli.features.lookup import new_folder
 from dpfc_cli.features.manifest import DTYPES, Manifest
 from dpfc_cli.features.reader import FeatureSet
@@ -133,7 +133,7 @@ def import_features(
                 _write(writer, tables, k, progress)
                 finished = writer.finish(wanted)
         except KeyboardInterrupt as stopped:
-            stopped.add_note(kept(out))
+            stopped.add_note(printable(kept(out)))
             raise
     assert finished is not None, "a writer that works alone finishes the set"
     return Imported(FeatureSet(out), made=True)

@@ -76,7 +76,7 @@ def check_features(source: str, shape: tuple[int, ...], dtype: Any, name: str) -
         remedy = "Features are an n × d array: a row for each record, and a column for each dimension."
     elif min(shape) < 1:
         remedy = "There must be at least one record, and a feature of at least one dimension. Was the array filled?"
-    elif native not in FLOATS:
+    elif native is None or native not in FLOATS:
         remedy = "Features are an n × d array of float16, 32 or 64. Convert them (in NumPy: x.astype('float32'))."
     else:
         return native

@@ -18,6 +18,10 @@ share this lock, but a process that works alone holds it alone. Each process als
 making, so that no two processes make the same shard at a time, even if N changes between runs. Finishing takes the
 folder's lock alone, so the last process that gives up the shared lock finishes the set. The locks are flock's: they end
 with the process, in any case.
+
+**Who may read.** A shard holds values of records, so it is for its owner alone (mode 0600) from its first byte on. The
+folder and the manifest, which holds public facts, get what the umask says. To share a set, change the modes of its
+files: `chmod g+r features/NAME/*.h5`. The processes that make one set are of one user.
 """
 
 import fcntl
@@ -40,7 +44,7 @@ from dpfc_cli import files, schema
 from dpfc_cli.errors import GUARDED, UserError, counted, parameter
 from dpfc_cli.features.locks import PATIENCE, ReplacedError, claimed, locked, locked_soon
 from dpfc_cli.features.manifest import MANIFEST, Manifest, Shard, SplitFacts, load
-from dpfc_cli.folders import PARTIAL
+from dpfc_cli.folders import PARTIAL, moved_by
 
 SETTINGS = "settings.json"
 SHARD_BYTES = 128 * 2**20
@@ -176,7 +180,11 @@ class FeatureWriter:
         try:
             with ExitStack() as stack:
                 with _writing(self.folder):
-                    storage = stack.enter_context(_Storage(temporary, "w+"))
+                    # We write through the descriptor that holds the lock, to the very file that `claim` made.
+                    os.ftruncate(self._claims[planned.file], 0)
+                    storage = stack.enter_context(_Storage(os.dup(self._claims[planned.file]), self.folder))
+                    if not os.path.samestat(os.fstat(storage.fileno()), os.lstat(temporary)):
+                        raise RuntimeError(f"{temporary} was replaced while it was opened")
                 file = stack.enter_context(h5py.File(storage, "w", libver="latest", track_order=False))
                 sink = ShardSink(file, planned, self.dim, self.dtype, self.k, self._tolerant, storage.check)
                 yield sink
@@ -378,7 +386,7 @@ def _writing(folder: Path) -> Iterator[None]:
 def _unwritable(folder: Path, error: OSError) -> UserError:
     return UserError(
         f"'{folder}' cannot be written: {error.strerror or error}.",
-        f"Make room and look at the disk, or choose another place: {parameter('out')}. The same command goes on.",
+        f"Make room, or choose another place: {moved_by(folder.parent) or parameter('out')}. The same command goes on.",
         code="unwritable",
         path=str(folder),
     )
@@ -423,10 +431,14 @@ class _Storage(io.FileIO):
 
     failed: OSError | None = None
 
+    def __init__(self, descriptor: int, folder: Path) -> None:
+        super().__init__(descriptor, "w+")
+        self._folder = folder
+
     def check(self) -> None:
         """UserError if something could not be written."""
         if self.failed is not None:
-            raise _unwritable(Path(self.name), self.failed) from self.failed
+            raise _unwritable(self._folder, self.failed) from self.failed
 
     def write(self, data: Any) -> int:
         rest = memoryview(data).cast("B")

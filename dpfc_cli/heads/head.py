@@ -16,7 +16,7 @@ import numpy as np
 
 from dpfc_cli.errors import UserError, parameter
 from dpfc_cli.files import check_plain, json_of, publish, sha256_of, temporary_beside, write_synced
-from dpfc_cli.folders import heads_folder
+from dpfc_cli.folders import heads_folder, moved_by
 from dpfc_cli.privacy.chain import Chain, arrays, from_json, run, to_json
 from dpfc_cli.trust import card as card_values
 from dpfc_cli.trust import statement
@@ -181,13 +181,13 @@ def save(data: bytes, path: Path, temporary: Path) -> Path:
 
     """
     try:
-        write_synced(temporary, data)
+        write_synced(temporary, data, kept=True)
         return _publish(temporary, path)
     except OSError as error:
         # The budget is spent, so another place is better than none.
         try:
             rescued = Path(tempfile.mkdtemp(prefix="dpfc-")) / path.name
-            rescued.write_bytes(data)
+            write_synced(rescued, data)
             return rescued
         except OSError:
             raise _unwritable(path, error) from error
@@ -202,9 +202,10 @@ def _publish(temporary: Path, path: Path) -> Path:
 
 
 def _unwritable(path: Path, error: OSError) -> UserError:
+    variable = moved_by(path.parent)
     return UserError(
         f"The head cannot be written to '{path}': {error.strerror or error}.",
-        f"Choose a writable place with {parameter('out')}.",
+        f"Choose a writable place with {variable or parameter('out')}.",
         code="unwritable",
         path=str(path),
     )

@@ -37,7 +37,7 @@ from PIL import Image, UnidentifiedImageError, _imaging
 from dpfc_cli.backbones.geometry import Geometry
 from dpfc_cli.errors import GUARDED, UserError, parameter
 from dpfc_cli.images.headers import declared
-from dpfc_cli.images.memory import MOST_BYTES, MOST_PIXELS, TOGETHER, Room, bound, proved
+from dpfc_cli.images.memory import MOST_PIXELS, TOGETHER, Room, bound, check_size, proved
 from dpfc_cli.images.sets import Pixels, UnreadableError
 
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM")
@@ -86,12 +86,11 @@ def decode(data: bytes, name: str, geometry: Geometry | None) -> Pixels:
         try:
             return _decoded(data, geometry, proved)
         except Exception as error:
-            raise _refusal(error, name) from error
+            raise refusal(error, name) from error
 
 
 def _decoded(data: bytes, geometry: Geometry | None, within: Within) -> Pixels:
-    if len(data) > MOST_BYTES:
-        raise ValueError(f"it has more than {MOST_BYTES} bytes")
+    check_size(len(data))
     pixels = _bounded(declared(data))
     with within(bound(len(data), pixels)):
         opened = Image.open(io.BytesIO(data), formats=FORMATS)
@@ -155,8 +154,8 @@ def _rgb(image: Image.Image) -> Image.Image:
     return image if image.mode == "RGB" else image.convert("RGB")
 
 
-def _refusal(error: Exception, name: str) -> UserError:
-    """What an error says about the picture that was decoded alone."""
+def refusal(error: Exception, name: str) -> UserError:
+    """What the user reads of an error about the picture `name`, which nothing beside it can have caused."""
     number = error.errno if isinstance(error, OSError) else None
     if isinstance(error, MemoryError | RecursionError) or number == errno.ENOMEM:
         return UserError(

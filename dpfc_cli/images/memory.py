@@ -34,6 +34,12 @@ def bound(encoded: int, pixels: int) -> int:
     return PER_BYTE * encoded + PER_PIXEL * pixels
 
 
+def check_size(encoded: int) -> None:
+    """Refuse a picture of so many bytes if they are more than `MOST_BYTES`, with a ValueError."""
+    if encoded > MOST_BYTES:
+        raise ValueError(f"it has more than {MOST_BYTES} bytes")
+
+
 class Room:
     """Memory that threads share. Each takes a part of it, waits until that part is free, and gives it back."""
 

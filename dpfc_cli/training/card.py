@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from dpfc_cli.errors import UserError, parameter
+from dpfc_cli.errors import UserError, check_new_name, parameter, printable
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.heads import head as heads
 from dpfc_cli.methods.method import Solution
@@ -90,16 +90,15 @@ def card_of(
 def path_of(calibrated: Calibrated, features: FeatureSet, out: Path | None, folder: Path) -> Path:
     """Where the head goes: `out`, or a new name in `folder`. It is named by what was asked for, not by what came out.
 
-    UserError where `out` does not end as the claim demands, or exists.
+    UserError where `out` is not printable, does not end as the claim demands, or exists.
     """
     claim, guarantee = calibrated.claim, calibrated.guarantee
     suffix = SUFFIXES[claim]
     if out is None:
         asked = f"-eps{guarantee.epsilon:.4g}" if guarantee else ""
-        free = heads.free_name(folder, f"{features.name}-{calibrated.method.name}{asked}", suffix)
-        _check_name(free)
-        return free
-    _check_name(out)
+        # A set that was made elsewhere may have any name.
+        return heads.free_name(folder, f"{printable(features.name)}-{calibrated.method.name}{asked}", suffix)
+    check_new_name(out.name)
     others = [other for other in SUFFIXES.values() if other not in (suffix, heads.PRIVATE)]
     if not out.name.endswith(suffix) or any(out.name.endswith(other) for other in others):
         raise UserError(
@@ -117,15 +116,3 @@ def path_of(calibrated: Calibrated, features: FeatureSet, out: Path | None, fold
             path=str(out),
         )
     return out
-
-
-def _check_name(path: Path) -> None:
-    """UserError for a name that the ledger cannot keep."""
-    try:
-        path.name.encode()
-    except UnicodeEncodeError:
-        raise UserError(
-            f"The head's name {path.name!r} is not UTF-8, so the ledger cannot keep it.",
-            f"Choose another name with {parameter('out')}.",
-            parameter="out",
-        ) from None

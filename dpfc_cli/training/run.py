@@ -5,7 +5,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from dpfc_cli.errors import UserError
+from dpfc_cli.errors import UserError, printable
 from dpfc_cli.files import sha256_of
 from dpfc_cli.heads import head as heads
 from dpfc_cli.heads.head import Head
@@ -68,10 +68,8 @@ def run(charged: Charged, observer: Observer) -> Trained:
         # Stopped while it was saved, the file may be there all the same.
         found = saved or (checked.path if digest and _holds(checked.path, digest) else None)
         _settled(receipt, found, digest)
-        stop.add_note(
-            f"The training was charged to '{receipt.ledger}' and stays charged. "
-            + (f"The head was written: '{found}'." if found else "No head was written.")
-        )
+        written = f"The head was written: '{found}'." if found else "No head was written."
+        stop.add_note(printable(f"The training was charged to '{receipt.ledger}' and stays charged. {written}"))
         raise
     finally:
         # What is left is an empty file, or another name of the head.

@@ -33,7 +33,7 @@ from dpfc_cli.privacy.curator import BlockStream, Curator, Unprotected
 from dpfc_cli.privacy.facts import Facts
 from dpfc_cli.privacy.noise import SeededBits
 from dpfc_cli.privacy.oracle import Mechanism
-from dpfc_cli.schema import fault, number, record, text
+from dpfc_cli.schema import LARGEST, fault, number, record, text
 from dpfc_cli.training.calibrate import Calibrated, with_options
 from dpfc_cli.training.check import check_memory
 from dpfc_cli.training.public import check_other
@@ -52,7 +52,8 @@ IN_MEMORY = 2**30
 SUFFIX = ".tuning.jsonl"
 LONGEST = 1_000
 """Characters of a line that is read at once."""
-_TRIAL = record({"trial": text, "score": number(0, 1)})
+_TRIAL = record({"trial": text, "score": number(0, LARGEST)})
+"""A score is a number of hits, or a mean average precision."""
 Progress = Callable[[int, int], None]
 Point = Mapping[str, float]
 Pieces = Callable[[], Iterator[tuple[np.ndarray, np.ndarray]]]

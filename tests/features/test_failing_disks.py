@@ -41,7 +41,7 @@ def no_file_larger_than(size: int) -> Iterator[None]:
 
 @pytest.mark.parametrize("size", [700, 1_500, 400_000, 769_000, 781_000, 803_000])
 def test_a_disk_that_fills_up_is_told_and_the_next_run_goes_on(run: Import, tmp_path: Path, size: int) -> None:
-    """HDF5 ends the process if a write fails while it closes a file. Room runs out in its header, in values, at the end."""
+    """HDF5 ends the process if a write fails while it closes a file. Room runs out in header, values and at the end."""
     with no_file_larger_than(size), pytest.raises(UserError) as caught:
         run()
     assert caught.value.code == "unwritable"

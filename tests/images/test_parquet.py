@@ -56,11 +56,11 @@ def test_parquet_keeps_the_pictures_of_a_trial_only_and_reads_each_row_group_onc
     n, read, kept = 400, [], []
     parquet(tmp_path / "train.parquet", [png(i % 200) for i in range(n)], [i % 3 for i in range(n)], group=40)
     train = open_images(f"parquet:{tmp_path}", geometry=SQUARE).splits["train"].spread(50)
-    from dpfc_cli.images import prefetch
+    from dpfc_cli.images import prefetch, row_groups
     from dpfc_cli.images.row_groups import RowGroups
 
-    real_read, real = pq.ParquetFile.read_row_group, RowGroups._pictures
-    monkeypatch.setattr(pq.ParquetFile, "read_row_group", lambda *a, **k: (read.append(a[1]), real_read(*a, **k))[1])
+    real_read, real = row_groups._read, RowGroups._pictures
+    monkeypatch.setattr(row_groups, "_read", lambda *a: (read.append(a[1]), real_read(*a))[1])
 
     def count(groups: RowGroups) -> None:
         kept.append(sum(map(len, groups._kept.values())))
