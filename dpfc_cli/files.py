@@ -9,12 +9,14 @@ for its owner alone (shards of features: `locks.claimed`). Heads, manifests and 
 shown. So they get what the umask says.
 """
 
+import errno
 import hashlib
 import json
 import math
 import os
 import secrets
 import stat
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -40,10 +42,18 @@ def check_plain(path: Path) -> None:
 
 
 def sha256_of(path: Path) -> str:
-    """SHA-256 of a file's bytes, in hex. Raises OSError where it cannot be read."""
-    check_plain(path)
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    """SHA-256 of a file's bytes, in hex. Raises OSError where it cannot be read as a whole."""
+    try:
+        check_plain(path)
+        with path.open("rb") as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+            if file.tell() != os.fstat(file.fileno()).st_size:
+                raise OSError(errno.EIO, os.strerror(errno.EIO))
+            return digest
+    except OSError as error:
+        # Only those of `open` name the file.
+        error.filename = str(path)
+        raise
 
 
 def json_in(path: Path) -> Any:
@@ -131,7 +141,6 @@ def publish(temporary: Path, path: Path) -> bool:
     """
     try:
         os.link(temporary, path)
-        temporary.unlink()
     except FileExistsError:
         return False
     except OSError:
@@ -139,5 +148,9 @@ def publish(temporary: Path, path: Path) -> bool:
         if path.exists():
             return False
         os.replace(temporary, path)
+    else:
+        # The file has its name, even if the other one cannot be removed.
+        with suppress(OSError):
+            temporary.unlink()
     sync(path.parent)
     return True

@@ -106,6 +106,10 @@ def ledger_path(feature_set: Path) -> Path:
     return resolved.with_name(resolved.name + LEDGER)
 
 
+_UNREADABLE = (sqlite3.Error, OSError, UnicodeDecodeError)
+"""What SQLite, the system and Python's own module raise. A name in a damaged schema may be no text."""
+
+
 class _StrangeError(Exception):
     """A file that is no ledger as we write them. The text goes on after the ledger's name."""
 
@@ -193,13 +197,14 @@ def read(path: Path) -> list[Entry]:
         try:
             return _read(path, "ro")
         except sqlite3.OperationalError as error:
-            if error.sqlite_errorcode != sqlite3.SQLITE_READONLY_ROLLBACK:
+            # An error of Python's own module has no code.
+            if getattr(error, "sqlite_errorcode", None) != sqlite3.SQLITE_READONLY_ROLLBACK:
                 raise
             # A charge was killed before its commit was whole. What it wrote has to be taken back first.
             return _read(path, "rw")
     except _StrangeError as error:
         raise _strange(path, str(error), "") from error
-    except (sqlite3.Error, OSError) as error:
+    except _UNREADABLE as error:
         raise UserError(
             f"'{path}' cannot be read as a ledger: {error}.",
             _remedy(error),
@@ -229,7 +234,7 @@ def _opened(path: Path, mode: Mode, consequence: str) -> Iterator[sqlite3.Connec
             yield connection
     except _StrangeError as error:
         raise _strange(path, str(error), consequence) from error
-    except (sqlite3.Error, OSError) as error:
+    except _UNREADABLE as error:
         raise UserError(
             f"The ledger '{path}' cannot be written: {error}. {consequence}",
             _remedy(error),
@@ -400,7 +405,7 @@ def _connected(path: Path, mode: Mode) -> sqlite3.Connection:
     return sqlite3.connect(f"{path.absolute().as_uri()}?mode={mode}", uri=True, timeout=30, isolation_level=None)
 
 
-def _kind(error: sqlite3.Error | OSError) -> int:
+def _kind(error: Exception) -> int:
     if isinstance(error, OSError):
         return sqlite3.SQLITE_CANTOPEN
     return int(getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR)) & 0xFF
@@ -413,7 +418,7 @@ _CLOSED = (
 )
 
 
-def _remedy(error: sqlite3.Error | OSError) -> str:
+def _remedy(error: Exception) -> str:
     if _kind(error) in _BUSY:
         return "Another program holds it: try again when that one has ended."
     if _kind(error) in _CLOSED:
@@ -421,7 +426,7 @@ def _remedy(error: sqlite3.Error | OSError) -> str:
     return "Restore it from a backup; do not delete it."
 
 
-def _code(error: sqlite3.Error | OSError, closed: Code = "unreadable") -> Code:
+def _code(error: Exception, closed: Code = "unreadable") -> Code:
     return "busy" if _kind(error) in _BUSY else closed if _kind(error) in _CLOSED else "damaged"
 
 

@@ -43,7 +43,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 ARGUED = Path(__file__).with_name("argued.toml")
-FOLDER = ROOT / ".mutants"
+FOLDER = ROOT / "torture-results/mutants"
 """Results, and what is kept between runs."""
 ROOMS = (
     "privacy", "kernels", "methods", "training", "trust/test_trust.py", "heads", "cli/test_spending.py",
