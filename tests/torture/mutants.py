@@ -46,8 +46,8 @@ ARGUED = Path(__file__).with_name("argued.toml")
 FOLDER = ROOT / "torture-results/mutants"
 """Results, and what is kept between runs."""
 ROOMS = (
-    "privacy", "kernels", "methods", "training", "trust/test_trust.py", "heads", "cli/test_spending.py",
-    "cli/test_budget.py",
+    "privacy", "kernels", "methods", "training", "trust/test_trust.py", "heads", "cli/test_account.py",
+    "cli/test_budget.py", "cli/test_spending.py",
 )  # fmt: skip
 """The tests that may kill a mutant."""
 LIBRARIES = (
