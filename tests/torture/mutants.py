@@ -325,7 +325,8 @@ def verdict_of(name: str, path: Path, code: CodeType, tests: Mapping[str, float]
     child = os.fork()
     if child == 0:
         os.setsid()
-        os.chdir(ROOT)
+        # Away from here, because a mutant may write anywhere.
+        os.chdir(FOLDER / "tmp")
         nowhere = os.open(os.devnull, os.O_RDWR)
         for stream in (0, 1, 2):
             os.dup2(nowhere, stream)
