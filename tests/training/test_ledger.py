@@ -160,6 +160,7 @@ def test_the_first_ledgers_are_read_and_go_on(tmp_path: Path, added: list[str]) 
 
 VALUES: list[tuple[str, Any]] = [
     *[("at", value) for value in ("", "yesterday", "2026-01-02", "2026-01-02T03:04:05", "2026-01-02T03:04:05+01:00")],
+    ("at", "0001-01-01T00:00:00+23:59"),
     *[("records", value) for value in ("", b"digest")],
     *[(name, value) for name in ("claim", "adjacency", "state") for value in ("other", "PRIVATE", b"private")],
     *[("n", value) for value in (0, -1, 1.5, "many", b"\1", 2.0**70)],
@@ -199,9 +200,19 @@ def test_so_is_one_with_a_release_that_no_training_made(path: Path, name: str, v
     refused(path, "has a row that no training wrote. In row 2")
 
 
+@pytest.mark.parametrize(("sigma", "mu"), [(1e-200, 1e200), (1e200, 1e-200)])
+def test_noise_whose_square_no_float64_has_is_refused_even_where_the_figures_agree(
+    path: Path, sigma: float, mu: float
+) -> None:
+    release = {"kind": "gram", "shape": [3, 3], "share": 1.0, "sigma": sigma, "rate": 1, "times": 1}
+    agreeing = (json.dumps([release]), mu, 1.0 if mu > 1 else LEAST_EPSILON, 1 - 2**-53 if mu > 1 else 1e-5)
+    changed(path, "UPDATE trainings SET releases = ?, mu = ?, epsilon = ?, delta = ?, eta = 0 WHERE id = 2", *agreeing)
+    refused(path, "has a row that no training wrote. In row 2")
+
+
 def test_a_training_without_a_guarantee_claims_none(path: Path) -> None:
     for claim in ("research", "non-private"):
-        with pytest.raises(ValueError, match="claims an epsilon"):
+        with pytest.raises(ValueError, match="'epsilon' makes no sense"):
             ledger.check(replace(row(claim=claim), epsilon=1.0))
         ledger.check(row(claim=claim))
     with pytest.raises(ValueError, match="sigma"):
@@ -211,7 +222,7 @@ def test_a_training_without_a_guarantee_claims_none(path: Path) -> None:
 
 
 def test_a_row_that_no_reader_would_take_is_not_written(path: Path) -> None:
-    with pytest.raises(ValueError, match="'head' is no name"):
+    with pytest.raises(ValueError, match="'head' makes no sense"):
         ledger.charge(path, replace(row(), head="a/b.safetensors"))
     assert len(ledger.read(path)) == 2
 
