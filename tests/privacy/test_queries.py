@@ -217,10 +217,11 @@ def test_inputs_have_a_constant_feature_and_the_length_that_was_asked_for(radius
 def test_the_longest_record_is_not_shortened_by_its_constant_feature(constant: float) -> None:
     """The factor of a record and its constant has the bound √(1 + constant²), and the longest record reaches it."""
     x, labels = np.array([0, 30, 0, 40], np.float32), np.array([1, -1], np.int32)
-    z = np.array([0, 0.6, 0, 0.8, *[constant][: constant > 0]])
     gram = Gram(CHAIN, constant=constant)
-    added = contribution(gram, x, labels, FACTS, LATTICE) * gram.scale(FACTS, LATTICE)
-    assert np.allclose(added, np.outer(z, z), rtol=0, atol=1e-5 * (1 + constant**2))
+    for part in (0.5, 50):
+        z = np.array([0, 0.6 * min(part, 1), 0, 0.8 * min(part, 1), *[constant][: constant > 0]])
+        added = contribution(gram, x / 50 * part, labels, FACTS, LATTICE) * gram.scale(FACTS, LATTICE)
+        assert np.allclose(added, np.outer(z, z), rtol=0, atol=1e-5 * (1 + constant**2))
     hessians = Hessians(CHAIN, np.zeros((len(z), 3)), 0, 3, constant=constant)
     added = contribution(hessians, x, labels, FACTS, LATTICE) * hessians.scale(FACTS, LATTICE)
     assert np.allclose(added, 0.25 * np.outer(z, z), rtol=0, atol=1e-3 * (1 + constant**2))

@@ -144,4 +144,5 @@ def test_every_stage_before_the_charge_is_told(
     assert ("Reading the public features", 1000, 1000) in told
     assert ("Checking the features", 1, 1) in told
     assert told[-1] == ("Tuning on other", 1, 2)
+    assert all(total is not None and done <= total for _, done, total in told)
     assert checked.calibrated.options.public is not None
