@@ -264,7 +264,7 @@ def _hdf5(path: Path, stack: ExitStack) -> dict[str, Array]:
                     read=_guarded(_parts(dataset), path),
                 )
     # h5py turns HDF5's errors into any of these.
-    except (OSError, RuntimeError, KeyError, ValueError, TypeError) as error:
+    except (OSError, RuntimeError, KeyError, ValueError, TypeError, OverflowError) as error:
         raise _unread(path, "HDF5", error) from error
     return found
 
