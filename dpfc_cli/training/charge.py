@@ -26,7 +26,7 @@ class Charged(Records):
     checked: Checked
     receipt: Receipt
     temporary: Path
-    unused: Lock = field(default_factory=Lock, repr=False, compare=False)
+    unused: Lock = field(default_factory=Lock)
 
     def opened(self) -> BlockStream:
         """The private records, block by block, for one curator. RuntimeError the second time."""

@@ -1,6 +1,7 @@
 """A ledger is exactly our table, with rows that a training can have. Nothing is charged to any other file."""
 
 import json
+import math
 import os
 import sqlite3
 import subprocess
@@ -17,7 +18,7 @@ from dpfc_cli.errors import UserError
 from dpfc_cli.features.manifest import Manifest, SplitFacts
 from dpfc_cli.methods import METHODS
 from dpfc_cli.privacy import poisson
-from dpfc_cli.privacy.accounting import LEAST_EPSILON, Claim, epsilon_for
+from dpfc_cli.privacy.accounting import LEAST_EPSILON, Claim, epsilon_for, mu_for
 from dpfc_cli.privacy.facts import Adjacency, Facts
 from dpfc_cli.privacy.queries import Gradient, Gram
 from dpfc_cli.training import ledger
@@ -199,6 +200,13 @@ def test_so_is_one_with_a_release_that_no_training_made(path: Path, name: str, v
     refused(path, "has a row that no training wrote. In row 2")
 
 
+@pytest.mark.parametrize("digest", ["x", DIGEST.upper(), DIGEST[1:], DIGEST + "0", DIGEST + "\n", b"0" * 64])
+def test_the_digest_of_a_head_that_was_written_is_64_digits(digest: Any) -> None:
+    ledger.check(replace(row(), state="written", sha256=DIGEST))
+    with pytest.raises(ValueError, match="'sha256' is no digest"):
+        ledger.check(replace(row(), state="written", sha256=digest))
+
+
 def test_a_training_without_a_guarantee_claims_none(path: Path) -> None:
     for claim in ("research", "non-private"):
         with pytest.raises(ValueError, match="claims an epsilon"):
@@ -208,6 +216,55 @@ def test_a_training_without_a_guarantee_claims_none(path: Path) -> None:
         ledger.check(replace(row(claim="non-private"), releases=row().releases))
     with pytest.raises(ValueError, match="sigma"):
         ledger.check(replace(row(claim="research"), releases=row(claim="non-private").releases))
+
+
+def test_the_samplers_distance_is_part_of_the_claim() -> None:
+    """Here it takes half of δ."""
+    eta = 0.5e-5 / (1 + math.e)
+    paid = replace(entry(calibrated_at(FACTS, PLAN, mu_for(1.0, 1e-5, eta), "private", 1.0)), eta=eta)
+    ledger.check(paid)
+    for other in (0.0, 0.9 * eta, 1.1 * eta):
+        with pytest.raises(ValueError, match="not those of mu and eta"):
+            ledger.check(replace(paid, eta=other))
+
+
+def test_only_full_passes_under_zero_out_compose_exactly() -> None:
+    sampled = entry(calibrated_at(FACTS, plan_of(FACTS, (GRADIENT, 1.0), rate=0.5), 0.3))
+    replaced = replace(row(), adjacency="replace-one")
+    without = row(claim="non-private")
+    assert ledger.composes_exactly([row(), row(0.4), without])
+    assert not ledger.composes_exactly([row(), sampled])
+    assert not ledger.composes_exactly([row(), replaced])
+
+
+def test_what_trainings_cost_together_is_the_root_of_the_sum_of_squares() -> None:
+    assert ledger.together([row(0.3), row(0.4), row(claim="non-private")], 1e-5) == pytest.approx(
+        epsilon_for(0.5, 1e-5), rel=1e-9
+    )
+    eta = 1e-7
+    helped = [replace(row(0.3), eta=eta), replace(row(0.4), eta=eta)]
+    assert ledger.together(helped, 1e-5) == pytest.approx(epsilon_for(0.5, 1e-5, 2 * eta), rel=1e-9)
+    plan = plan_of(FACTS, *[(GRADIENT, 1.0)] * 3, rate=0.5)
+    sampled = entry(calibrated_at(FACTS, plan, 0.6))
+    sigma = math.sqrt(3) / 0.6
+    with pytest.MonkeyPatch.context() as patch:
+        asked: list[Any] = []
+        patch.setattr(ledger, "poisson_epsilon", lambda *given: (asked.append(given), 0.7)[1])
+        assert ledger.together([row(0.3), sampled, row(0.4)], 1e-5) == 0.7
+    (((made,), mu, delta, distance),) = asked
+    assert (made.rate, made.times, delta) == (0.5, 3, 1e-5)
+    assert (made.sigma, mu, distance) == pytest.approx((sigma, 0.5, 3e-60))
+
+
+def test_a_card_says_how_many_trainings_there_are_and_what_they_cost() -> None:
+    rows = [row(0.3), row(claim="research"), row(0.4), row(claim="non-private")]
+    said = ledger.standing(rows, 3, 1e-5)
+    assert said.pop("epsilon") == pytest.approx(epsilon_for(0.5, 1e-5), rel=1e-9)
+    assert said == {"training": 3, "trainings": 4, "private": 2, "unprotected": 2, "exact": True}
+    assert ledger.standing(rows, 2, None)["epsilon"] is None
+    assert ledger.standing([row(0.3), row(1e9)], 1, 1e-5)["epsilon"] is None
+    assert ledger.standing([row(claim="research")], 1, 1e-5)["epsilon"] == LEAST_EPSILON
+    assert not ledger.standing([replace(row(), adjacency="replace-one")], 1, 1e-5)["exact"]
 
 
 def test_a_row_that_no_reader_would_take_is_not_written(path: Path) -> None:
