@@ -27,7 +27,6 @@ from typing import Any
 
 from dpfc_cli.errors import UserError, parameter
 from dpfc_cli.features.manifest import MANIFEST, load, unreadable
-from dpfc_cli.files import json_of
 from dpfc_cli.folders import LEDGER, features_folder
 from dpfc_cli.training.ledger import (
     Entry,
@@ -237,9 +236,8 @@ def _has(rows: tuple[Entry, ...], card: Mapping[str, Any]) -> bool:
     if len(rows) < number:
         return False
     row = rows[number - 1]
-    return (row.at, row.method, row.claim) == (card.get("date"), card["method"], card["claim"]) and json_of(
-        row.releases
-    ) == card["plan"]
+    made = (row.at, row.method, row.claim, row.plan)
+    return made == (card.get("date"), card["method"], card["claim"], card["plan"])
 
 
 def _name(ledger: Path) -> str:

@@ -12,7 +12,6 @@ a gap (unless it was the last one). SQLite keeps any value in any column, so eac
 file that does not pass is damaged, or somebody has changed it. It is refused, and never mended.
 """
 
-import json
 import math
 import re
 import sqlite3
@@ -28,10 +27,11 @@ from dpfc_cli.errors import Code, UserError
 from dpfc_cli.features.manifest import Manifest
 from dpfc_cli.files import json_of
 from dpfc_cli.folders import LEDGER
-from dpfc_cli.privacy.accounting import LARGEST_EPSILON, LEAST_DELTA, LEAST_EPSILON, Claim, delta_of, epsilon_for
-from dpfc_cli.privacy.facts import Adjacency
+from dpfc_cli.privacy.accounting import LEAST_EPSILON, Claim, epsilon_for
 from dpfc_cli.privacy.poisson import Sampled
 from dpfc_cli.privacy.poisson import epsilon_for as poisson_epsilon
+from dpfc_cli.schema import among, either, fault, null, record, test, whole
+from dpfc_cli.trust.claims import claim_fault, figures_agree
 
 State = Literal["charged", "written", "stopped", "unknown"]
 """What became of a training. "unknown": its row was written before rows said so."""
@@ -46,8 +46,6 @@ _FIRST = {
 _LATER = {"state": "TEXT NOT NULL DEFAULT 'unknown'", "sha256": "TEXT"}
 """Columns that the first ledgers did not have."""
 _SCHEMA = f"CREATE TABLE trainings ({', '.join(f'{name} {kind}' for name, kind in (_FIRST | _LATER).items())})"
-_RELEASE = {"kind", "shape", "share", "sigma", "rate", "times"}
-_MOST_TIMES = 2**53
 _REMEDY = "Do not delete it. Compare it with a backup, or restore it from one."
 
 
@@ -76,6 +74,12 @@ class Entry:
     head: str
     state: State = "charged"
     sha256: str | None = None
+
+    @property
+    def plan(self) -> list[dict[str, Any]]:
+        """The releases. Raises ValueError where they are no JSON."""
+        found: list[dict[str, Any]] = json_of(self.releases)
+        return found
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -319,85 +323,42 @@ def _rows(connection: sqlite3.Connection) -> Iterator[tuple[int, Entry]]:
 
 def check(entry: Entry) -> None:
     """Raise ValueError for values that no training has."""
-    for name in ("at", "records", "split", "method", "claim", "adjacency", "unit", "releases", "head", "state"):
-        if type(value := getattr(entry, name)) is not str or not value:
-            raise ValueError(f"'{name}' is no text")
-    for name, kinds in {"claim": Claim, "adjacency": Adjacency, "state": State}.items():
-        if getattr(entry, name) not in get_args(kinds):
-            raise ValueError(f"'{name}' is none of {', '.join(get_args(kinds))}")
-    if not _is_utc(entry.at):
-        raise ValueError("'at' is no time in UTC")
-    if type(entry.n) is not int or entry.n < 1:
-        raise ValueError("'n' is no number of records")
-    if "/" in entry.head or "\0" in entry.head or entry.head in (".", ".."):
-        raise ValueError("'head' is no name of a file")
-    digest: object = entry.sha256
-    if digest is not None and not (isinstance(digest, str) and re.fullmatch("[0-9a-f]{64}", digest)):
-        raise ValueError("'sha256' is no digest")
-    if (entry.state == "written") != (digest is not None):
+    row: dict[str, Any] = asdict(entry)
+    wrong = fault(row, _ROW)
+    if wrong is None:
+        try:
+            row["plan"] = entry.plan
+        except ValueError as error:
+            raise ValueError(f"'releases' cannot be read: {error}") from error
+        wrong = claim_fault(row)
+    if wrong is not None:
+        raise ValueError(f"'{wrong[:80]}' makes no sense")
+    if (entry.state == "written") != (entry.sha256 is not None):
         raise ValueError("'sha256' does not fit 'state': the digest of a head is there once it is written")
-    try:
-        releases = json_of(entry.releases)
-    except ValueError as error:
-        raise ValueError(f"'releases' cannot be read: {error}") from error
-    if type(releases) is not list or not releases:
-        raise ValueError("'releases' is no list of releases")
-    for release in releases:
-        _check_release(release, noisy=entry.claim != "non-private")
-    claimed = (entry.epsilon, entry.delta, entry.mu, entry.eta)
-    if entry.claim == "private":
-        _check_claim(releases, *claimed)
-    elif claimed != (None, None, None, None):
-        raise ValueError(f"a training that is {entry.claim} claims an epsilon")
+    if not figures_agree(row):
+        raise ValueError("the figures contradict one another")
 
 
-def _is_utc(text: str) -> bool:
+def _is_utc(value: object) -> bool:
     try:
-        at = datetime.fromisoformat(text)
-    except ValueError:
+        at = datetime.fromisoformat(str(value))
+        return at.tzinfo is not None and at.astimezone(UTC).isoformat(timespec="seconds") == value
+    except (ValueError, OverflowError):
         return False
-    return at.tzinfo is not None and at.astimezone(UTC).isoformat(timespec="seconds") == text
 
 
-def _check_release(release: Any, *, noisy: bool) -> None:
-    if type(release) is not dict or set(release) != _RELEASE:
-        raise ValueError("a release has other keys than a release has")
-    shape, times, sigma = release["shape"], release["times"], release["sigma"]
-    if type(release["kind"]) is not str or type(shape) is not list or not all(_is_count(each) for each in shape):
-        raise ValueError("the kind or the shape of a release is none")
-    if not _is_count(times):
-        raise ValueError("a release is made less than once")
-    if not all(_is_number(release[name]) and 0 < release[name] <= 1 for name in ("share", "rate")):
-        raise ValueError("the share or the rate of a release lies outside (0, 1]")
-    if not _is_number(sigma) or not (0 < sigma < math.inf if noisy else sigma == 0):
-        raise ValueError("the sigma of a release is none")
+def _is_file_name(value: object) -> bool:
+    return isinstance(value, str) and value not in ("", ".", "..") and "/" not in value and "\0" not in value
 
 
-def _check_claim(releases: list[dict[str, Any]], *claimed: Any) -> None:
-    epsilon, delta, mu, eta = claimed
-    if (
-        not all(type(value) is float and math.isfinite(value) for value in claimed)
-        or not 0 < epsilon <= LARGEST_EPSILON
-        or not LEAST_DELTA <= delta < 1
-        or not mu > 0
-        or not eta >= 0
-    ):
-        raise ValueError("epsilon, delta, mu or eta is out of range")
-    if not math.isclose(math.fsum(r["times"] / r["sigma"] / r["sigma"] for r in releases), mu * mu, rel_tol=1e-9):
-        raise ValueError("the noise of the releases is not that of mu")
-    if all(r["rate"] == 1 for r in releases):
-        # Calibration is exact within 1e-9 in mu or in epsilon; in delta that is at most some hundred times as much.
-        spent = delta_of(epsilon, mu) + (1 + math.exp(epsilon)) * eta
-        if spent > delta * (1 + 1e-6) or (spent < delta * (1 - 1e-6) and epsilon > LEAST_EPSILON * (1 + 1e-6)):
-            raise ValueError("epsilon and delta are not those of mu and eta")
-
-
-def _is_number(value: object) -> bool:
-    return type(value) in (int, float)
-
-
-def _is_count(value: object) -> bool:
-    return type(value) is int and 1 <= value <= _MOST_TIMES
+_SOME = test(lambda value: type(value) is str and value != "")
+_ROW = record(
+    {
+        **{"at": test(_is_utc), "n": whole(1), "head": test(_is_file_name), "state": among(get_args(State))},
+        **dict.fromkeys(("records", "split", "method", "unit", "releases"), _SOME),
+        "sha256": either(null, test(lambda value: bool(re.fullmatch("[0-9a-f]{64}", str(value))))),
+    }
+)
 
 
 def _connected(path: Path, mode: Mode) -> sqlite3.Connection:
@@ -433,7 +394,7 @@ def _code(error: Exception, closed: Code = "unreadable") -> Code:
 def composes_exactly(rows: list[Entry]) -> bool:
     """Whether `together` is the smallest ε that can be claimed. Otherwise it is an upper bound."""
     private = [r for r in rows if r.mu is not None]
-    sampled = any(release["rate"] < 1 for r in private for release in json.loads(r.releases))
+    sampled = any(release["rate"] < 1 for r in private for release in r.plan)
     return not sampled and all(r.adjacency == "zero-out" for r in private)
 
 
@@ -446,7 +407,7 @@ def together(rows: list[Entry], delta: float) -> float:
     """
     private = [r for r in rows if r.mu is not None]
     eta = math.fsum(r.eta or 0.0 for r in private)
-    made = [release for row in private for release in json.loads(row.releases)]
+    made = [release for r in private for release in r.plan]
     mu = math.sqrt(math.fsum(r["times"] / r["sigma"] ** 2 for r in made if r["rate"] == 1))
     sampled = [Sampled(sigma=r["sigma"], rate=r["rate"], times=r["times"]) for r in made if r["rate"] < 1]
     return poisson_epsilon(sampled, mu, delta, eta) if sampled else epsilon_for(mu, delta, eta)
