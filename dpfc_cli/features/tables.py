@@ -243,7 +243,7 @@ def _hdf5(path: Path, stack: ExitStack) -> dict[str, Array]:
                     read=_guarded(sliced(dataset), path),
                 )
     # h5py turns HDF5's errors into any of these.
-    except (OSError, RuntimeError, KeyError, ValueError, TypeError) as error:
+    except (OSError, RuntimeError, KeyError, ValueError, TypeError, OverflowError) as error:
         raise unread(path, "HDF5", error, "Write it again.") from error
     return found
 
