@@ -15,6 +15,7 @@ import math
 import os
 import secrets
 import stat
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
@@ -27,6 +28,17 @@ DEEPEST = 64
 
 class NoPlainFileError(OSError):
     """There is something of that name, but it holds no bytes of its own: a folder, a pipe, a device."""
+
+
+def named_twice(paths: Iterable[Path]) -> Path | None:
+    """The first path that leads to the same file as one before it: it is the same name, a link, or a second name."""
+    seen = set()
+    for path in paths:
+        found = path.stat()
+        if (found.st_dev, found.st_ino) in seen:
+            return path
+        seen.add((found.st_dev, found.st_ino))
+    return None
 
 
 def check_plain(path: Path) -> None:
