@@ -26,8 +26,8 @@ from dpfc_cli.files import NoPlainFileError, check_plain, sha256_of
 
 _INDICES = 2**16
 """Record numbers that are compared at a time."""
-_DAMAGED = (RuntimeError, KeyError, ValueError, TypeError)
-"""What h5py makes of HDF5's errors, beside OSError."""
+_DAMAGED = (RuntimeError, KeyError, ValueError, TypeError, OverflowError)
+"""What h5py makes of HDF5's errors, beside OSError. OverflowError: the file sends HDF5 to a place beyond all files."""
 Blocks = Iterator[tuple[int, np.ndarray, np.ndarray]]
 """Blocks of consecutive records: (number of the first record, features, labels)."""
 

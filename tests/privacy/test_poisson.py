@@ -1,6 +1,7 @@
 """The accounting of sampled releases agrees with cases that are known exactly. (The samples: `test_releases`.)"""
 
 import math
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -9,6 +10,7 @@ from scipy import stats
 
 from dpfc_cli.methods import METHODS
 from dpfc_cli.privacy import accounting, poisson
+from dpfc_cli.privacy.curator import eta_of
 from dpfc_cli.privacy.facts import Facts
 from dpfc_cli.privacy.oracle import Plan, planned
 from dpfc_cli.privacy.poisson import Sampled
@@ -27,6 +29,33 @@ def test_without_sampling_it_agrees_with_the_exact_curve(mu: float) -> None:
     assert poisson.epsilon_for([], mu, 1e-5) == pytest.approx(exact, rel=1e-4)
     almost = [Sampled(sigma=2 / mu, rate=1 - 1e-8, times=4)]
     assert poisson.epsilon_for(almost, 0, 1e-5) == pytest.approx(exact, rel=1e-4)
+
+
+def test_rounding_of_the_convolutions_is_paid_for() -> None:
+    """A convolution by Fourier transforms errs by some 1e-17 for each release, in either direction. For thousands of
+    releases and a δ near 1e-12 this is a part of δ. Here it made ε smaller than it is.
+
+    A record takes part in all T releases with probability q^T. So every event has at least q^T times the probability
+    that it has without sampling, and δ(ε) ≥ q^T·δ₁(ε − T·ln q), where δ₁ is that of T full passes.
+    """
+    rate, times, sigma = 1 - 1e-8, 10_000, 100.0
+    made = [Sampled(sigma=sigma, rate=rate, times=times)]
+    for delta in (1.2e-11, 1e-10, 1e-5):
+        full = accounting.epsilon_for(times**0.5 / sigma, delta / rate**times)
+        assert poisson.epsilon_for(made, 0, delta) >= full * (1 - 2e-9) + times * math.log(rate)
+    assert poisson.epsilon_for(made, 0, 1e-12) == math.inf
+
+
+@pytest.mark.parametrize("steps", [1, 1000])
+def test_the_smallest_delta_with_sampling_can_be_reached(steps: int) -> None:
+    """What η and the convolutions take from δ is refused, too. The search for the noise found no end there."""
+    plan = plan_of(FACTS, *[(GRADIENT, 1.0)] * steps, rate=0.1)
+    eta = eta_of(plan)
+    with pytest.raises(ValueError, match="at least") as refused:
+        poisson.mu_for(plan, 1.0, poisson.LEAST_SAMPLED_DELTA, eta)
+    least = float(re.search("at least (.*),", str(refused.value))[1])  # type: ignore[index]
+    mu = poisson.mu_for(plan, 1.0, least, eta)
+    assert poisson.epsilon_for(*poisson.sampled_of(plan, mu), least, eta) <= 1.0
 
 
 @pytest.mark.parametrize(

@@ -77,6 +77,8 @@ def carry_out(cases: Iterable[Case], attempt: Try, options: argparse.Namespace, 
 def _work(cases: Sequence[Case], attempt: Try, path: Path, place: Path, until: float | None, tells: bool) -> None:
     begun = said = time.monotonic()
     with path.open("ab", buffering=0) as results:
+        # The last line may have been cut short by a kill.
+        results.write(b"\n")
         for number, case in enumerate(cases):
             now = time.monotonic()
             if until is not None and now > until:

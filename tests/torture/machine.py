@@ -185,6 +185,20 @@ def run(
         plant: called in the child before anything else.
 
     """
+    return started(place, line, fault=fault, at=at, watch=watch, step=step, plant=plant)(stop, limit)
+
+
+def started(
+    place: Path,
+    line: Sequence[str] | Callable[[], object],
+    *,
+    fault: Fault | None = None,
+    at: int = 0,
+    watch: bool = False,
+    step: tuple[int, int] = (0, 0),
+    plant: Callable[[], object] | None = None,
+) -> Callable[[tuple[float, int] | None, float], Ended]:
+    """Begin what `run` does. What is returned waits for its end; its arguments are `stop` and `limit` of `run`."""
     for name in ("out", "err", "calls"):
         (place / name).write_bytes(b"")
     begun = time.monotonic()
@@ -194,15 +208,23 @@ def run(
             _become(place, line, fault, at, watch, step, plant)
         finally:
             os._exit(99)
-    ended = _awaited(child, begun, stop, limit)
-    seconds = time.monotonic() - begun
+
+    def ended(stop: tuple[float, int] | None, limit: float) -> Ended:
+        status = _awaited(child, begun, stop, limit)
+        return _ended(place, status, time.monotonic() - begun)
+
+    return ended
+
+
+def _ended(place: Path, status: int, seconds: float) -> Ended:
+    """How a run ended whose output lies in a folder."""
     calls = [each.split(" ", 1) for each in (place / "calls").read_text(errors="replace").splitlines() if " " in each]
     hit = (place / "hit").exists()
     (place / "hit").unlink(missing_ok=True)
     said = {name: (place / name).read_text(errors="replace").replace(str(place), "PLACE") for name in ("out", "err")}
     return Ended(
-        code=os.waitstatus_to_exitcode(ended) if os.WIFEXITED(ended) else None,
-        signal=os.WTERMSIG(ended) if os.WIFSIGNALED(ended) else None,
+        code=os.waitstatus_to_exitcode(status) if os.WIFEXITED(status) else None,
+        signal=os.WTERMSIG(status) if os.WIFSIGNALED(status) else None,
         **said,
         seconds=seconds,
         hit=hit,

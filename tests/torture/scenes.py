@@ -85,7 +85,11 @@ class Scenes:
         shutil.rmtree(place, ignore_errors=True)
         (place / "work").mkdir(parents=True)
         for part in JOBS[name].needs:
-            shutil.copytree(self.root / "template" / "work" / part, place / "work" / part)
+            self.add(part, place)
+
+    def add(self, part: str, place: Path) -> None:
+        """Copy a part of the template to a working folder."""
+        shutil.copytree(self.root / "template" / "work" / part, place / "work" / part)
 
     def reference(self, name: str) -> Reference:
         """The reference of a job, which is run for that the first time."""
@@ -96,7 +100,7 @@ class Scenes:
                 self.fresh(name, place)
                 before = witness.look(place / "work")
                 ended = machine.run(place, self.line(name), watch=True)
-            assert ended.code == 0, ended
+            assert ended.code == 0, ended.err
             after = witness.look(place / "work")
             assert not after.wrong, after.wrong
             self.references[name] = Reference(ended=ended, before=before, after=after)
@@ -154,7 +158,7 @@ def judged(name: str, reference: Reference, place: Path, ended: Ended, *, fault:
     """What is broken after a run. fault: whether a system call failed. killed: whether it could not tidy up."""
     job, seen = JOBS[name], witness.look(place / "work")
     wrong = list(seen.wrong)
-    wrong += _ending(ended, fault)
+    wrong += ending(ended, fault)
     wrong += _kept(job, reference, seen, ended)
     if job.charges:
         wrong += _charged(reference, seen, place, ended)
@@ -169,7 +173,8 @@ def judged(name: str, reference: Reference, place: Path, ended: Ended, *, fault:
     return wrong
 
 
-def _ending(ended: Ended, fault: bool) -> list[str]:
+def ending(ended: Ended, fault: bool) -> list[str]:
+    """What is wrong with the way a run ended. fault: a message must name a file."""
     wrong = []
     if ended.code not in (None, 0, 2, 130):
         wrong.append(f"exit code {ended.code}: {_origin(ended.err)}")
@@ -180,9 +185,9 @@ def _ending(ended: Ended, fault: bool) -> list[str]:
     if (
         fault
         and ended.code == 2
-        and not re.search(r"'[^']*(features|heads|pictures|arrays|\.partial)[^']*'", ended.err)
+        and not re.search(r"'[^']*(features|heads|pictures|arrays|blobs|\.partial)[^']*'", ended.err)
     ):
-        wrong.append(f"the message names no file: {_first(ended.err)}")
+        wrong.append(f"the message names no file: {first_lines(ended.err)}")
     return wrong
 
 
@@ -191,10 +196,11 @@ def _origin(text: str) -> str:
     frames = re.findall(r'File "[^"]*/(dpfc_cli/[^"]+)", line (\d+), in (\w+)', text)
     errors = re.findall(r"^(\w+(?:\.\w+)*(?:Error|Exception|Interrupt)\b.*)$", text, re.MULTILINE)
     where = " < ".join(f"{path}:{line} {function}" for path, line, function in frames[:-4:-1])
-    return re.sub("0x[0-9a-f]+|[0-9a-f]{16}", "HEX", f"{errors[-1][:120] if errors else _first(text)} at {where}")
+    return re.sub("0x[0-9a-f]+|[0-9a-f]{16}", "HEX", f"{errors[-1][:120] if errors else first_lines(text)} at {where}")
 
 
-def _first(text: str) -> str:
+def first_lines(text: str) -> str:
+    """The end of what a run said, in one line."""
     return " / ".join(text.strip().splitlines()[-3:])[:300]
 
 
@@ -233,7 +239,7 @@ def _charged(reference: Reference, seen: Seen, place: Path, ended: Ended) -> lis
     if (place / "read").exists() and not new:
         wrong.append("records were read, and no row was written")
     if new and ended.code in (2, 130) and "charged" not in ended.err and "spent so far" not in ended.out:
-        wrong.append(f"it is charged, and the user is not told: {_first(ended.err)}")
+        wrong.append(f"it is charged, and the user is not told: {first_lines(ended.err)}")
     if ended.code == 0 and not (new and (heads or rescued)):
         wrong.append("exit code 0 without a row and a head")
     return wrong
@@ -243,7 +249,7 @@ def _same(job: Job, reference: Reference, seen: Seen, place: Path, ended: Ended)
     """A run that ended well made what an undisturbed one makes."""
     if job.reads:
         same = ended.out == reference.ended.out or (job.line[0] == "list" and _gaps(ended.out, reference.ended.out))
-        return [] if same else [f"other figures than without the fault: {_first(ended.out)}"]
+        return [] if same else [f"other figures than without the fault: {first_lines(ended.out)}"]
     if job.charges and "--seed" not in ended.out and "research" not in "".join(reference.after.heads):
         return []
     wanted = {path: digest for path, digest in reference.after.products.items() if ".tuning." not in path}
@@ -276,7 +282,7 @@ def second(scenes: Scenes, name: str, place: Path) -> list[str]:
     seen = witness.look(place / "work")
     wrong = [f"second run: {each}" for each in seen.wrong]
     if ended.code != 0:
-        return [*wrong, f"second run: exit code {ended.code}: {_first(ended.err)}"]
+        return [*wrong, f"second run: exit code {ended.code}: {first_lines(ended.err)}"]
     if job.charges:
         rows, old = seen.rows[LEDGER], before.rows.get(LEDGER, [])
         if rows[: len(old)] != old or len(rows) != len(old) + 1 or rows[-1]["state"] != "written":

@@ -36,7 +36,7 @@ from dpfc_cli.training.check import Checked, check, check_memory, rehearse
 from dpfc_cli.training.observer import Observer, TrainingWarning
 from dpfc_cli.training.request import Privacy, Request, facts_of
 from dpfc_cli.training.run import run
-from dpfc_cli.training.train import finish, plan, train
+from dpfc_cli.training.train import charge_of, finish, plan, train
 from tests.support import blobs, set_with
 
 PACKAGE = Path(dpfc_cli.__file__).parent
@@ -120,6 +120,15 @@ def test_up_to_the_charge_no_record_is_read_into_a_sum_and_nothing_is_written(
     assert entries(features) == []
     assert sorted(p for p in features.folder.parent.rglob("*")) == before
     assert ready.account.entries == []
+
+
+@pytest.mark.parametrize("epsilon", [1.0, 1.00004, 1.0000004])
+def test_no_name_and_no_question_says_less_than_is_spent(features: FeatureSet, epsilon: float) -> None:
+    ready = checked(features, privacy=Privacy(epsilon=epsilon))
+    named = float(ready.path.name.removesuffix(".safetensors").rpartition("-eps")[2])
+    asked = float(charge_of(ready).split()[2])
+    assert epsilon <= named <= 1.001 * epsilon
+    assert epsilon <= asked <= 1.00001 * epsilon
 
 
 def test_a_charge_that_fails_leaves_nothing(features: FeatureSet) -> None:
