@@ -38,7 +38,7 @@ test: .venv/.test ## Run the tests, on all cores
 check: .venv/.test ## Lint, types and the import contract
 	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy && $(BIN)/lint-imports
 
-# By the oldest Python that dpfc runs on: its newest versions exist for the later ones, too.
+# Run it with the oldest Python that dpfc supports: the versions for it also exist for later ones.
 lock: ## Write constraints.txt anew, with the newest versions that fit (PYTHON=python3.11); then run the tests
 	@new=$$(mktemp -d) && trap 'rm -rf "$$new"' EXIT && set -x && $(PYTHON) -m venv $$new && \
 	$$new/bin/pip install --quiet --disable-pip-version-check -e '.[test]' && \

@@ -3,10 +3,9 @@
 A file is written under a temporary name in its own folder, synced to disk, and then given its name. So a reader never
 sees half a file, and a file that was published survives a power cut.
 
-A temporary file is made anew, or it is one that we keep: what lies under its name is never followed to another file.
-Whoever may write to the folder could else lead us to a file of ours elsewhere. Modes: what holds values of records is
-for its owner alone (shards of features: `locks.claimed`). Heads, manifests and ledgers hold none, and are there to be
-shown. So they get what the umask says.
+A link under the name of a temporary file is never followed. Otherwise another user who may write to the folder could
+make us overwrite a file elsewhere. Files that hold values of records are for their owner alone (shards of features:
+`locks.claimed`). Heads, manifests and ledgers hold none. They get the modes that the umask allows.
 """
 
 import errno
@@ -22,8 +21,6 @@ from typing import Any, NoReturn
 
 LARGEST_JSON = 2**28
 """Bytes of the largest JSON file that is read. The names of ten million classes take half of it."""
-
-
 DEEPEST = 64
 """Levels of the deepest JSON that is read. What can be read can then be copied and written again."""
 
@@ -35,10 +32,10 @@ class NoPlainFileError(OSError):
 def check_plain(path: Path) -> None:
     """Raise OSError unless there is a regular file of that name, perhaps through links.
 
-    To open a pipe would wait for whoever writes to it, and a device has no end.
+    Opening a pipe would wait until somebody writes to it, and a device has no end.
     """
     if not stat.S_ISREG(path.stat().st_mode):
-        raise NoPlainFileError(f"'{path}' is no regular file")
+        raise NoPlainFileError("it is no regular file")
 
 
 def sha256_of(path: Path) -> str:

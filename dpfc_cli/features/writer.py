@@ -20,7 +20,7 @@ folder's lock alone, so the last process that gives up the shared lock finishes 
 with the process, in any case.
 
 **Who may read.** A shard holds values of records, so it is for its owner alone (mode 0600) from its first byte on. The
-folder and the manifest, which holds public facts, get what the umask says. To share a set, change the modes of its
+folder and the manifest get the modes that the umask allows. To share a set, change the modes of its
 files: `chmod g+r features/NAME/*.h5`. The processes that make one set are of one user.
 """
 

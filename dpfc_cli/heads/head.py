@@ -220,16 +220,17 @@ def check_card(card: Mapping[str, Any]) -> None:
         ValueError: it is no card that a training writes. This is a defect.
 
     """
-    header = json.dumps(json.dumps(card))
-    if len(header) + _SMALL > LARGEST_HEADER:
+    text = json.dumps(card)
+    size = len(json.dumps(text))
+    if size + _SMALL > LARGEST_HEADER:
         raise UserError(
-            f"The card of the head would take {len(header) / 1e6:.0f} MB, because it names all classes. A head can "
+            f"The card of the head would take {size / 1e6:.0f} MB, because it names all classes. A head can "
             f"hold {LARGEST_HEADER / 1e6:.0f} MB.",
             f"Give the classes shorter names: {parameter('classes')} of 'dpfc extract' and 'dpfc import'.",
             code="unsupported",
             parameter="classes",
         )
-    card_values.check(json.loads(json.loads(header)))
+    card_values.check(json_of(text))
 
 
 def _load(path: Path) -> Head:

@@ -2,12 +2,12 @@
 
 The total of full passes is exact: it is the smallest ε that holds for all their releases together (Dong, Roth and Su
 2022, Corollary 3.3). The corollary lets each training depend on what the earlier ones released, but it takes their
-noise as fixed in advance. Who looks at one head to decide whether to train another, and with how much noise, chooses
-the noise adaptively. The sum of what was spent is then no guarantee by itself: a bound that is only known afterwards
-may depend on the records. A *cap* that is fixed in advance is one. If Σ 1/σ² over all full passes is never let above
-μ², whatever was seen before, everything that was released is μ-GDP together. This is a privacy filter in the sense of
-Rogers, Roth, Ullman and Vadhan (2016), which tell it from an odometer, a total that is valid at any time and has to be
-larger. For Gaussian differential privacy the filter costs nothing: Smith and Thakurta (2022), "Fully adaptive
+noise as fixed in advance. If someone looks at one head to decide whether to train another, and with how much noise, the
+noise is chosen adaptively. The sum of what was spent is then no guarantee by itself: a bound that is only known
+afterwards may depend on the records. A *cap* that is fixed in advance is one. If Σ 1/σ² over all full passes is never
+let above μ², whatever was seen before, everything that was released is μ-GDP together. This is a privacy filter in the
+sense of Rogers, Roth, Ullman and Vadhan (2016), which tell it from an odometer, a total that is valid at any time and
+has to be larger. For Gaussian differential privacy the filter costs nothing: Smith and Thakurta (2022), "Fully adaptive
 composition for Gaussian differential privacy"; Koskela, Tobaben and Honkela (2023), "Individual privacy accounting with
 Gaussian differential privacy". So for full passes:
 

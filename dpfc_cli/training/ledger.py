@@ -15,7 +15,6 @@ file that does not pass is damaged, or somebody has changed it. It is refused, a
 import math
 import re
 import sqlite3
-import stat
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass, fields, replace
@@ -25,7 +24,7 @@ from typing import Any, Literal, get_args
 
 from dpfc_cli.errors import Code, UserError
 from dpfc_cli.features.manifest import Manifest
-from dpfc_cli.files import json_of
+from dpfc_cli.files import check_plain, json_of
 from dpfc_cli.folders import LEDGER
 from dpfc_cli.privacy.accounting import LEAST_EPSILON, Claim, epsilon_for
 from dpfc_cli.privacy.poisson import Sampled
@@ -272,8 +271,7 @@ def _size(path: Path) -> int:
         if path.is_symlink():
             raise _StrangeError("is a link that leads nowhere: the ledger is not where it was") from None
         return 0
-    if not stat.S_ISREG(found.st_mode):
-        raise OSError("it is no plain file")
+    check_plain(path)
     if found.st_nlink > 1:
         # SQLite finds the journal of a stopped charge by the file's name, and would miss it under another name.
         raise _StrangeError("has a second name (a hard link): what is charged under one name shows under the other")

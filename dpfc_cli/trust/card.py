@@ -1,6 +1,6 @@
 """Whether a card is one that a training writes: the types and ranges of its values, and that its figures agree.
 
-The card of a head is data from whoever hands the head over. `Head.load` checks it before anything is said of the head.
+A head may come from somebody else. `Head.load` checks its card before anything is said of the head.
 """
 
 from typing import Any, get_args

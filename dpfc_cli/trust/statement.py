@@ -179,8 +179,8 @@ def _others(card: Mapping[str, Any]) -> str:
     """What is known of other heads trained on the same records, and what the claim of this one does not say of them."""
     ledger, private = card.get("ledger"), card["claim"] == "private"
     limits = (
-        "The guarantee of this head is for this head alone. For the people in the records the total of all trainings "
-        "on them counts, also of later ones. It counts for this head, too, if it was chosen among others."
+        "The guarantee is for this head alone. For the people in the records the total of all trainings counts. It "
+        "also counts for this head, if it was chosen among others."
     )
     if ledger is None:
         unknown = "It is unknown how many there are: this head was made by a version of dpfc that did not say so."
@@ -195,8 +195,8 @@ def _others(card: Mapping[str, Any]) -> str:
         bound = "exact" if ledger["exact"] else "an upper bound"
         said += (
             f" Together the {ledger['private']:,} private ones spent {total} at the same delta under zero-out "
-            f"adjacency ({bound}). This total is a guarantee if they were planned in advance. If later ones were "
-            "chosen by looking at earlier heads, a cap that was fixed in advance is the guarantee."
+            f"adjacency ({bound}). This is a guarantee if they were planned in advance. If not, a cap that was fixed "
+            "in advance is the guarantee."
         )
     if ledger["unprotected"] > (not private):
         said += f" {counted(ledger['unprotected'], 'training')} had no guarantee (epsilon = ∞)."

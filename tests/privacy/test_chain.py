@@ -44,6 +44,14 @@ def test_a_norm_is_that_of_its_row_alone() -> None:
     assert together[:3, 0] == pytest.approx([5.0, 13e300, 0.0], rel=1e-5)
 
 
+@pytest.mark.parametrize(
+    ("row", "norm"), [([-3e-9, -4e-9], 5e-9), ([1e-300, 1.0], 1.0), ([-1.0, 1e-300], 1.0), ([0.0, -2e300], 2e300)]
+)
+def test_a_norm_is_measured_against_the_largest_size_of_a_coordinate(row: list[float], norm: float) -> None:
+    with np.errstate(all="ignore"):
+        assert norms(np.array([row]), np)[0, 0] == pytest.approx(norm, rel=1e-5)
+
+
 class Subclass(Clip):
     """It could bring code of its own."""
 

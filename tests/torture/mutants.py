@@ -43,11 +43,11 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 ARGUED = Path(__file__).with_name("argued.toml")
-FOLDER = ROOT / ".mutants"
+FOLDER = ROOT / "torture-results/mutants"
 """Results, and what is kept between runs."""
 ROOMS = (
-    "privacy", "kernels", "methods", "training", "trust/test_trust.py", "heads", "cli/test_spending.py",
-    "cli/test_budget.py",
+    "privacy", "kernels", "methods", "training", "trust/test_trust.py", "heads", "cli/test_account.py",
+    "cli/test_budget.py", "cli/test_spending.py",
 )  # fmt: skip
 """The tests that may kill a mutant."""
 LIBRARIES = (
@@ -325,7 +325,8 @@ def verdict_of(name: str, path: Path, code: CodeType, tests: Mapping[str, float]
     child = os.fork()
     if child == 0:
         os.setsid()
-        os.chdir(ROOT)
+        # Away from here, because a mutant may write anywhere.
+        os.chdir(FOLDER / "tmp")
         nowhere = os.open(os.devnull, os.O_RDWR)
         for stream in (0, 1, 2):
             os.dup2(nowhere, stream)

@@ -15,7 +15,6 @@ import numpy as np
 import pytest
 
 from dpfc_cli.errors import UserError
-from dpfc_cli.features.manifest import Manifest, SplitFacts
 from dpfc_cli.methods import METHODS
 from dpfc_cli.privacy import poisson
 from dpfc_cli.privacy.accounting import LEAST_EPSILON, Claim, epsilon_for, mu_for
@@ -26,7 +25,8 @@ from dpfc_cli.training.calibrate import Calibrated, calibrate
 from dpfc_cli.training.card import entry_of
 from dpfc_cli.training.ledger import Entry, Receipt
 from dpfc_cli.training.request import Privacy
-from tests.support import CHAIN, calibrated_at, plan_of, set_with
+from tests.hostile import set_of
+from tests.support import CHAIN, calibrated_at, plan_of
 
 AT = "2026-01-02T03:04:05+00:00"
 FACTS = Facts(n=100, m=2, d=2)
@@ -36,17 +36,7 @@ DIGEST = "0123456789abcdef" * 4
 
 
 def entry(calibrated: Calibrated) -> Entry:
-    manifest = Manifest(
-        classes=("a", "b"),
-        dim=2,
-        dtype="float16",
-        labels_per_record=1,
-        origin="asserted",
-        splits={"train": SplitFacts(n=100, shards=())},
-        backbone={"name": "x"},
-        source={"identity": {"listing": {"train": "digest"}}},
-    )
-    return entry_of(calibrated, set_with(manifest), "h.safetensors", AT)
+    return entry_of(calibrated, set_of(calibrated.facts), "h.safetensors", AT)
 
 
 def row(mu: float = 0.3, claim: Claim = "private") -> Entry:

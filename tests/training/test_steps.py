@@ -43,7 +43,9 @@ PACKAGE = Path(dpfc_cli.__file__).parent
 
 
 @pytest.fixture
-def features(tmp_path: Path) -> FeatureSet:
+def features(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FeatureSet:
+    # Heads of other trainings may lie where the tests are run.
+    monkeypatch.chdir(tmp_path)
     x, y = blobs(120, 5, 3)
     np.savez(tmp_path / "raw.npz", train_x=x, train_y=y)
     import_features(tmp_path / "raw.npz", tmp_path / "set", classes=("a", "b", "c"))
