@@ -122,6 +122,10 @@ def compiled(folder: Path) -> Path | None:
 def restart_with_shim() -> None:
     """Start this program again with the shim in it, unless it is there."""
     if _shim() is not None:
+        # It is loaded. Its file is not needed any more.
+        os.environ.pop("LD_PRELOAD", None)
+        if "TORTURE_SHIM" in os.environ:
+            shutil.rmtree(Path(os.environ.pop("TORTURE_SHIM")).parent, ignore_errors=True)
         return
     if "TORTURE_SHIM" in os.environ:
         raise SystemExit("The shim could not be loaded.")
@@ -131,7 +135,6 @@ def restart_with_shim() -> None:
     module = sys.modules["__main__"].__spec__
     assert module is not None
     line = [sys.executable, "-m", module.name, *sys.argv[1:]]
-    # The shim's own place is known to the second start, which removes it.
     os.execve(sys.executable, line, {**os.environ, "LD_PRELOAD": str(made), "TORTURE_SHIM": str(made)})
 
 

@@ -23,7 +23,7 @@ LEFT_BY_KILLS = re.compile(
     r"|features/[^/]+\.ledger\.sqlite-journal"
     r"|features/[^/]+/(settings\.json|[^/]+\.sha256|\.[^/]+\.[0-9a-f]{16}\.tmp)"
 )
-"""What a run may leave that was killed. Documents: docs/heads.md, docs/data.md."""
+"""What a run may leave that was killed. The next extraction tidies up; docs/heads.md names the head's place."""
 PRODUCTS = re.compile(
     r"features/[^/.]+/(manifest\.json|[^/.]+\.h5)|features/[^/.]+\.(ledger\.sqlite|tuning\.jsonl)"
     r"|heads/[^/]+\.safetensors"
