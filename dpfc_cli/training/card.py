@@ -54,7 +54,7 @@ def card_of(calibrated: Calibrated, features: FeatureSet, at: str, solution: Sol
     training without noise reached its optimum.
     """
     facts, claimed, manifest = calibrated.facts, calibrated.claimed, features.manifest
-    public = calibrated.options.public if calibrated.method.public else None
+    public = calibrated.options.public if "public" in calibrated.method.public else None
     return {
         "method": calibrated.method.name,
         "date": at,
