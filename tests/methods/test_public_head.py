@@ -2,6 +2,7 @@
 changes.
 """
 
+import itertools
 import math
 from dataclasses import replace
 
@@ -29,7 +30,7 @@ METHOD = METHODS["dp-whitened"]
 M, D = 12, 30
 FACTS = Facts(n=1500, m=M, d=D)
 X, Y = blobs(3000, D, M, apart=3.0)
-CENTRES = np.stack([X[Y == j].mean(axis=0) for j in range(M)], axis=1)
+CENTRES = np.stack([X[j == Y].mean(axis=0) for j in range(M)], axis=1)
 
 
 def head(vectors: np.ndarray) -> PublicHead:
@@ -132,7 +133,7 @@ def test_trust_is_the_prior_under_noise_and_follows_the_agreement_without() -> N
     for deviation in (0.0, 0.001, 0.01, 0.1, 1.0):
         found = [trust(agreed, deviation) for agreed in np.linspace(-1, 1, 201)]
         assert all(0 <= value <= 1 for value in found)
-        assert all(b >= a - 1e-12 for a, b in zip(found, found[1:], strict=False))
+        assert all(b >= a - 1e-12 for a, b in itertools.pairwise(found))
     assert trust(0.0, 0.01) < 0.02
     assert trust(GOOD, 0.01) > 0.999
     assert trust(-5.0, 0.0) < 0.02
