@@ -3,18 +3,21 @@ PYTHON ?= python3
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check format reproduce costs bench-accuracy clean
+.PHONY: help demo test check lock format reproduce costs bench-accuracy clean
 
 help: ## What one can do here
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-15s %s\n", $$1, $$2}'
 
-.venv/.run: pyproject.toml
+$(BIN)/pip:
 	$(PYTHON) -m venv .venv
+
+.venv/.run: pyproject.toml | $(BIN)/pip
 	$(BIN)/pip install --quiet --disable-pip-version-check -e .
 	@touch $@
 
-.venv/.test: .venv/.run
-	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[test]'
+# Tests and checks run with the versions of constraints.txt, so that the same commit gives the same result tomorrow.
+.venv/.test: pyproject.toml constraints.txt | $(BIN)/pip
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[test]'
 	@touch $@
 
 demo: .venv/.run ## Extract, train (ε = 1, ε = 8, non-private), evaluate and budget on the embedded digits
@@ -34,6 +37,13 @@ test: .venv/.test ## Run the tests, on all cores
 
 check: .venv/.test ## Lint, types and the import contract
 	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy && $(BIN)/lint-imports
+
+# By the oldest Python that dpfc runs on: its newest versions exist for the later ones, too.
+lock: ## Write constraints.txt anew, with the newest versions that fit (PYTHON=python3.11); then run the tests
+	@new=$$(mktemp -d) && trap 'rm -rf "$$new"' EXIT && set -x && $(PYTHON) -m venv $$new && \
+	$$new/bin/pip install --quiet --disable-pip-version-check -e '.[test]' && \
+	{ echo '# The versions that the tests run with, all of them. Written by make lock.'; \
+	  $$new/bin/pip freeze --exclude-editable; } > $$new/constraints.txt && cp $$new/constraints.txt constraints.txt
 
 format: .venv/.test ## Format the code
 	$(BIN)/ruff check --fix . && $(BIN)/ruff format .

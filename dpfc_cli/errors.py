@@ -5,9 +5,15 @@ Every room raises `UserError`. The command line prints it and exits with code 2;
 
 A message names a parameter as `parameter("learning_rate")`. Python callers then read `learning_rate`, and the command
 line puts the flag in its place, `--learning-rate`. So the library knows no flags.
+
+Messages say names of classes, files and folders, and texts of other libraries. Whoever made a file chose them. So
+`printable` is applied where a text leaves: in `cli.display`, in `str(error)`, in notes of exceptions and in Python
+warnings. Names are kept as they are everywhere else: they are not refused, for a name may well hold a joiner or a mark
+of direction, and a check at the entrance would not cover files that others made.
 """
 
 import re
+import unicodedata
 from collections.abc import Callable, Sequence
 from typing import Literal
 
@@ -32,6 +38,10 @@ Code = Literal[
 ]
 
 _PARAMETER = re.compile("‹([a-z_]+)›")
+MOST_MARKS = 6
+"""Marks in a row (accents, vowel signs) that are shown. More of them would cover the lines above and below."""
+_EMPTY = "\u115f\u1160\u3164\uffa0"
+"""Letters that look like nothing."""
 
 
 class UserError(Exception):
@@ -43,7 +53,7 @@ class UserError(Exception):
         code: the kind of error, for programs.
         fields: what the message is about, as JSON-able values (`parameter`, `path`, `known` …), for programs.
 
-    `str(error)` is both texts, a line each, with parameters named as Python names them.
+    `str(error)` is both texts, a line each and `printable`, with parameters named as Python names them.
 
     """
 
@@ -54,11 +64,30 @@ class UserError(Exception):
         self.what, self.remedy, self.code, self.fields = what, remedy, code, fields
 
     def __str__(self) -> str:
-        return "\n".join(self.text(lambda name: name))
+        return "\n".join(map(printable, self.text(lambda name: name)))
 
     def text(self, spell: Callable[[str], str]) -> tuple[str, str]:
         """(what, remedy) with every parameter spelled by `spell`, a function of its Python name."""
         return spelled(self.what, spell), spelled(self.remedy, spell)
+
+
+def printable(text: str) -> str:
+    r"""The text with an escape, such as \x1b, in place of each character that is no visible one.
+
+    These are line ends, control characters (a terminal obeys them), marks of direction (they reorder a line), other
+    characters without a look of their own, halves of characters (bytes of a file's name that are no UTF-8), and marks
+    beyond `MOST_MARKS`. Letters of all scripts stay, those that are written from right to left too. Different texts
+    stay different, unless one holds an escape already. Twice is the same as once.
+    """
+    if text.isascii() and text.isprintable():
+        return text
+    shown, marks = [], 0
+    for character in text:
+        category = unicodedata.category(character)
+        marks = marks + 1 if category[0] == "M" else 0
+        seen = (character.isprintable() or category == "Zs") and character not in _EMPTY and marks <= MOST_MARKS
+        shown.append(character if seen else character.encode("unicode_escape").decode())
+    return "".join(shown)
 
 
 def parameter(name: str) -> str:
@@ -81,6 +110,22 @@ def unknown(kind: str, name: str, known: Sequence[str]) -> UserError:
     return UserError(
         f"Unknown {kind} '{name}'.", f"{hint}Known: {', '.join(known)}.", code="unknown-name", name=name, known=known
     )
+
+
+def check_new_name(name: str) -> None:
+    """Refuse the name of a file or folder that is to be made, if a listing or a log could not show it.
+
+    Raises:
+        UserError: it has characters that are not `printable`.
+
+    """
+    if printable(name) != name:
+        raise UserError(
+            f"'{name}' has characters that cannot be seen, or that a terminal obeys.",
+            f"Give it another name: {parameter('out')}.",
+            parameter="out",
+            name=name,
+        )
 
 
 def counted(n: int, noun: str) -> str:

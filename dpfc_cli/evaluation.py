@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dpfc_cli.errors import UserError, parameter
+from dpfc_cli.errors import GUARDED, UserError, parameter
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.heads.head import Head
 from dpfc_cli.heads.metrics import BEST, average_precisions, score, wilson
@@ -100,7 +100,8 @@ def evaluate(head: Head, features: FeatureSet, split: str = "test", *, progress:
     scores = score(head, _counted("Evaluating", stream(ROWS), facts.n, progress))
     if not scores.n:
         raise UserError(
-            f"No record of the split '{split}' of '{features.folder}' has a label.",
+            f"No record of the split '{split}' of '{features.folder}' has a label."
+            f"{f' {GUARDED}' if private_split else ''}",
             "Evaluate on a split with labels.",
             code="missing",
             parameter="split",

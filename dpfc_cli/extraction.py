@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dpfc_cli import backbones, images
-from dpfc_cli.errors import UserError, counted, parameter, unknown
+from dpfc_cli.errors import UserError, counted, parameter, printable, unknown
 from dpfc_cli.features.lookup import new_folder
 from dpfc_cli.features.manifest import DTYPES, Manifest
 from dpfc_cli.features.reader import FeatureSet
@@ -201,7 +201,7 @@ def extract(
             seconds = time.monotonic() - started
             finished = writer.finish(manifest)
     except KeyboardInterrupt as stopped:
-        stopped.add_note(kept(folder))
+        stopped.add_note(printable(kept(folder)))
         raise
     made = None if finished is None else FeatureSet(folder)
     return Extracted(folder=folder, features=made, images=count, seconds=seconds, resumed=left)

@@ -2,6 +2,11 @@
 
 A file is written under a temporary name in its own folder, synced to disk, and then given its name. So a reader never
 sees half a file, and a file that was published survives a power cut.
+
+A temporary file is made anew, or it is one that we keep: what lies under its name is never followed to another file.
+Whoever may write to the folder could else lead us to a file of ours elsewhere. Modes: what holds values of records is
+for its owner alone (shards of features: `locks.claimed`). Heads, manifests and ledgers hold none, and are there to be
+shown. So they get what the umask says.
 """
 
 import hashlib
@@ -9,14 +14,44 @@ import json
 import math
 import os
 import secrets
+import stat
 from pathlib import Path
 from typing import Any, NoReturn
+
+LARGEST_JSON = 2**28
+"""Bytes of the largest JSON file that is read. The names of ten million classes take half of it."""
+
+
+DEEPEST = 64
+"""Levels of the deepest JSON that is read. What can be read can then be copied and written again."""
+
+
+class NoPlainFileError(OSError):
+    """There is something of that name, but it holds no bytes of its own: a folder, a pipe, a device."""
+
+
+def check_plain(path: Path) -> None:
+    """Raise OSError unless there is a regular file of that name, perhaps through links.
+
+    To open a pipe would wait for whoever writes to it, and a device has no end.
+    """
+    if not stat.S_ISREG(path.stat().st_mode):
+        raise NoPlainFileError(f"'{path}' is no regular file")
 
 
 def sha256_of(path: Path) -> str:
     """SHA-256 of a file's bytes, in hex. Raises OSError where it cannot be read."""
+    check_plain(path)
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def json_in(path: Path) -> Any:
+    """The values in a JSON file. Raises OSError where it cannot be read, and ValueError as `json_of` does."""
+    check_plain(path)
+    if path.stat().st_size > LARGEST_JSON:
+        raise ValueError(f"it is larger than {LARGEST_JSON >> 20} MiB")
+    return json_of(path.read_bytes())
 
 
 def json_of(text: str | bytes) -> Any:
@@ -27,9 +62,16 @@ def json_of(text: str | bytes) -> Any:
 
     """
     try:
-        return json.loads(text, parse_float=_finite, parse_constant=_no_number)
+        value = json.loads(text, parse_float=_finite, parse_constant=_no_number)
     except RecursionError:
         raise ValueError("its JSON is nested too deeply") from None
+    inside = [value]
+    for _ in range(DEEPEST):
+        within = (each for each in inside if isinstance(each, list | dict))
+        inside = [item for each in within for item in (each.values() if isinstance(each, dict) else each)]
+        if not inside:
+            return value
+    raise ValueError("its JSON is nested too deeply")
 
 
 def _finite(text: str) -> float:
@@ -55,9 +97,17 @@ def sync(path: Path) -> None:
         os.close(descriptor)
 
 
-def write_synced(path: Path, data: bytes) -> None:
-    """Write a file and sync its contents. Raises OSError; the file may then be incomplete."""
-    with path.open("wb") as file:
+def opened(path: Path, flags: int, mode: int = 0o666) -> int:
+    """A descriptor of the file itself. Raises OSError where its name leads elsewhere."""
+    return os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
+
+
+def write_synced(path: Path, data: bytes, kept: bool = False) -> None:
+    """Write a new file and sync its contents. kept: it may be there already.
+
+    Raises OSError. The file may then be incomplete.
+    """
+    with os.fdopen(opened(path, os.O_WRONLY | os.O_CREAT | (os.O_TRUNC if kept else os.O_EXCL)), "wb") as file:
         file.write(data)
         file.flush()
         os.fsync(file.fileno())

@@ -24,6 +24,11 @@ def cache_folder() -> Path:
     return _from("DPFC_CACHE") or (_from("XDG_CACHE_HOME") or Path.home() / ".cache") / "dpfc"
 
 
+def moved_by(folder: Path) -> str | None:
+    """The environment variable that names this folder as the one of feature sets, heads or downloads; or None."""
+    return next((name for name in ("DPFC_FEATURES", "DPFC_HEADS", "DPFC_CACHE") if _from(name) == folder), None)
+
+
 def _from(variable: str) -> Path | None:
     """The folder that an environment variable names; None if it is unset or empty."""
     value = os.environ.get(variable)

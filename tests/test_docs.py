@@ -237,3 +237,19 @@ def test_the_table_of_codes_is_whole() -> None:
     page = (DOCS / "python.md").read_text("utf-8")
     rows = re.findall(r"^\| (`[a-z`, -]+`) \|", page.partition("| code |")[2], re.MULTILINE)
     assert sorted(re.findall("`([a-z-]+)`", " ".join(rows))) == sorted(get_args(Code))
+
+
+def test_the_page_on_security_names_tests_that_there_are_and_counts_what_is_planted() -> None:
+    from tests import leaks
+    from tests.cli import test_non_interference
+
+    page = (DOCS / "security.md").read_text(encoding="utf-8")
+    named = set(re.findall(r"`((?:tests|dpfc_cli)/[\w/]+\.(?:py|toml))`", page))
+    assert len(named) > 20
+    assert [name for name in sorted(named) if not (DOCS.parent / name).is_file()] == []
+    planted = dict(re.findall(r"^\| (faults of the noise|faults of Poisson|leaks past)[^|]*\| (\d+) \|", page, re.M))
+    assert planted == {
+        "faults of the noise": str(len(leaks.FAULTS)),
+        "faults of Poisson": str(len(leaks.SAMPLE_FAULTS)),
+        "leaks past": str(len(test_non_interference.FAULTS)),
+    }

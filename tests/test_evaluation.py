@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dpfc_cli.errors import UserError
+from dpfc_cli.errors import GUARDED, UserError
 from dpfc_cli.evaluation import evaluate
 from dpfc_cli.features.importing import import_features
 from dpfc_cli.features.manifest import Manifest
@@ -126,6 +126,10 @@ def test_a_split_that_is_missing_or_damaged_or_has_no_label_is_refused(seven: Fe
     with pytest.raises(UserError, match="No record of the split 'test'") as caught:
         evaluate(head_of(null), null)
     assert caught.value.code == "missing"
+    assert GUARDED not in str(caught.value)
+    with pytest.raises(UserError, match="No record of the split 'train'") as caught:
+        evaluate(head_of(null), null, "train")
+    assert GUARDED in str(caught.value)
 
 
 def test_figures_of_the_split_of_the_training_are_not_for_publication(seven: FeatureSet) -> None:

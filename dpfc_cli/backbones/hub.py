@@ -3,21 +3,40 @@
 huggingface_hub downloads them. Its cache, its offline mode (HF_HUB_OFFLINE), its mirrors (HF_ENDPOINT), its tokens and
 its way to continue a download work as its documentation says. (After a broken connection it continues. Since its
 version 2, a process that was killed leaves nothing to continue from, except what hf_xet keeps in its own cache.)
+
+The digest of weights is checked whenever they are loaded, also from the cache (`Located.check`). The hub names a large
+file by its SHA-256, and the cache keeps that name. This finds damage. It says nothing against the hub itself, or a
+mirror. Where the table of models has a pin, commit and digest are those of the table, whatever the hub says.
 """
 
-import json
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from dpfc_cli.backbones.backbone import Progress
 from dpfc_cli.errors import Code, UserError, parameter, sentence
+from dpfc_cli.files import json_in
 
 INDEX = "model.safetensors.index.json"
 _PICKLES = (".pt", ".pth", ".bin", ".ckpt", ".pkl", ".pickle", ".tar")
 _KNOWN = (".safetensors", ".npz")
 _REPOSITORY = re.compile(r"hf:(?P<repository>[^/\s]+/[^/\s]+)(?:/(?P<file>\S+))?")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pin:
+    """The one version of a file on the hub that is accepted.
+
+    Attributes:
+        commit: the revision of its repository, 40 hexadecimal digits.
+        sha256: of the file, in hex.
+
+    """
+
+    commit: str
+    sha256: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,12 +47,35 @@ class Located:
         id: `hf:owner/name/file`, or the name of a local file.
         files: the files that hold the weights, in order.
         config: the content of the config.json beside them; {} if there is none.
+        expected: the SHA-256 that each file must have; None where nobody says it.
 
     """
 
     id: str
     files: tuple[Path, ...]
     config: dict[str, Any]
+    expected: tuple[str | None, ...]
+
+    def check(self, sums: Sequence[str]) -> None:
+        """Refuse files whose SHA-256 is another one than expected.
+
+        Args:
+            sums: the SHA-256 of each file, in hex.
+
+        Raises:
+            UserError: a file was damaged or exchanged.
+
+        """
+        for file, found, wanted in zip(self.files, sums, self.expected, strict=True):
+            if wanted not in (None, found):
+                raise UserError(
+                    f"'{file}' of '{self.id}' has the SHA-256 {found}, not {wanted}: it was damaged or exchanged.",
+                    "Delete it and run the command again. If it comes back, do not use it.",
+                    code="damaged",
+                    path=str(file),
+                    sha256=found,
+                    expected=wanted,
+                )
 
 
 def check(weights: str) -> None:
@@ -73,12 +115,13 @@ def check(weights: str) -> None:
         _check_suffix(path.name)
 
 
-def locate(weights: str, progress: Progress | None = None) -> Located:
+def locate(weights: str, progress: Progress | None = None, pin: Pin | None = None) -> Located:
     """Find the files of weights, and fetch them if they are not on this machine.
 
     Args:
         weights: a file, a folder or `hf:owner/name[/file]`.
         progress: it is told how many bytes of a file were downloaded.
+        pin: the version to fetch, of `hf:owner/name/file`. None: the newest.
 
     Raises:
         UserError: the weights cannot be found or fetched.
@@ -86,12 +129,17 @@ def locate(weights: str, progress: Progress | None = None) -> Located:
     """
     check(weights)
     if found := _REPOSITORY.fullmatch(weights):
-        return _fetch(found["repository"], found["file"], progress)
+        return _fetch(found["repository"], found["file"], progress, pin)
     path = Path(weights).expanduser()
     folder = path if path.is_dir() else path.parent
     files = _in_folder(path) if path.is_dir() else _files(path)
     config = folder / "config.json"
-    return Located(id=path.resolve().name, files=files, config=_json(config) if config.is_file() else {})
+    return Located(
+        id=path.resolve().name,
+        files=files,
+        config=_json(config) if config.is_file() else {},
+        expected=(None,) * len(files),
+    )
 
 
 def _in_folder(folder: Path) -> tuple[Path, ...]:
@@ -133,8 +181,13 @@ def _files(path: Path) -> tuple[Path, ...]:
 def _parts(index: Path) -> list[str]:
     """The names of the files that an index names."""
     names = _json(index).get("weight_map")
-    if not isinstance(names, dict) or not all(
-        isinstance(name, str) and Path(name).name == name and name.endswith(".safetensors") for name in names.values()
+    if (
+        not isinstance(names, dict)
+        or not names
+        or not all(
+            isinstance(name, str) and Path(name).name == name and name.endswith(".safetensors")
+            for name in names.values()
+        )
     ):
         raise UserError(
             f"'{index}' is not an index of .safetensors files.", "Get the file again.", code="damaged", path=str(index)
@@ -144,10 +197,14 @@ def _parts(index: Path) -> list[str]:
 
 def _json(path: Path) -> dict[str, Any]:
     try:
-        content = json.loads(path.read_text("utf-8"))
+        content = json_in(path)
     except ValueError as error:
         raise UserError(
             f"'{path}' is not JSON: {error}.", "Get the file again.", code="damaged", path=str(path)
+        ) from error
+    except OSError as error:
+        raise UserError(
+            f"'{path}' cannot be read: {error}.", "Check its permissions.", code="unreadable", path=str(path)
         ) from error
     return content if isinstance(content, dict) else {}
 
@@ -175,10 +232,11 @@ def _check_suffix(name: str) -> None:
         )
 
 
-def _fetch(repository: str, file: str | None, progress: Progress | None) -> Located:
+def _fetch(repository: str, file: str | None, progress: Progress | None, pin: Pin | None) -> Located:
+    commit = None if pin is None else pin.commit
     if file is None:
         for candidate in ("model.safetensors", INDEX):
-            path = _download(repository, candidate, progress, optional=True)
+            path = _download(repository, candidate, progress, commit, optional=True)
             if path is not None:
                 file = candidate
                 break
@@ -191,15 +249,26 @@ def _fetch(repository: str, file: str | None, progress: Progress | None) -> Loca
                 repository=repository,
             )
     else:
-        path = _download(repository, file, progress)
+        path = _download(repository, file, progress, commit)
     assert path is not None
     files: tuple[Path, ...] = (path,)
     folder = file.rpartition("/")[0]
     beside = f"{folder}/" if folder else ""
     if file.endswith(".index.json"):
-        files = tuple(_path(_download(repository, beside + name, progress)) for name in _parts(path))
-    config = _download(repository, f"{beside}config.json", progress, optional=True)
-    return Located(id=f"hf:{repository}/{file}", files=files, config=_json(config) if config else {})
+        files = tuple(_path(_download(repository, beside + name, progress, commit)) for name in _parts(path))
+    config = _download(repository, f"{beside}config.json", progress, commit, optional=True)
+    return Located(
+        id=f"hf:{repository}/{file}",
+        files=files,
+        config=_json(config) if config else {},
+        expected=tuple(map(_named_by, files)) if pin is None else (pin.sha256,),
+    )
+
+
+def _named_by(file: Path) -> str | None:
+    """The SHA-256 that the cache names a file by; None if it is a small one, which has the name of a git object."""
+    name = file.resolve().name
+    return name if re.fullmatch("[0-9a-f]{64}", name) else None
 
 
 def _path(path: Path | None) -> Path:
@@ -207,7 +276,9 @@ def _path(path: Path | None) -> Path:
     return path
 
 
-def _download(repository: str, file: str, progress: Progress | None, optional: bool = False) -> Path | None:
+def _download(
+    repository: str, file: str, progress: Progress | None, commit: str | None, optional: bool = False
+) -> Path | None:
     """The file in the cache, fetched if it is not there; None if it is optional and the repository does not have it.
 
     Raises UserError for everything that goes wrong.
@@ -217,12 +288,12 @@ def _download(repository: str, file: str, progress: Progress | None, optional: b
 
     code: Code = "unreadable"
     try:
-        if not isinstance(try_to_load_from_cache(repository, file), str):
-            _reach(repository, file)
-        return Path(hf_hub_download(repository, file, tqdm_class=_meter(file, progress)))
+        if not isinstance(try_to_load_from_cache(repository, file, revision=commit), str):
+            _reach(repository, file, commit)
+        return Path(hf_hub_download(repository, file, revision=commit, tqdm_class=_meter(file, progress)))
     except hub.LocalEntryNotFoundError:
         # The cache also remembers which files the hub does not have.
-        if optional and try_to_load_from_cache(repository, file) is _CACHED_NO_EXIST:
+        if optional and try_to_load_from_cache(repository, file, revision=commit) is _CACHED_NO_EXIST:
             return None
         problem = "it is not in the cache, and the hub cannot be reached (or HF_HUB_OFFLINE is set)"
     except hub.EntryNotFoundError:
@@ -246,7 +317,7 @@ def _download(repository: str, file: str, progress: Progress | None, optional: b
     )
 
 
-def _reach(repository: str, file: str) -> None:
+def _reach(repository: str, file: str, commit: str | None) -> None:
     """Raise LocalEntryNotFoundError if the hub cannot be reached.
 
     Without this, the library would try six times to fetch the file, for half a minute, and log each time.
@@ -255,7 +326,7 @@ def _reach(repository: str, file: str) -> None:
     from huggingface_hub import get_hf_file_metadata, hf_hub_url
 
     try:
-        get_hf_file_metadata(hf_hub_url(repository, file))
+        get_hf_file_metadata(hf_hub_url(repository, file, revision=commit))
     except hub.HfHubHTTPError:
         # The hub answered. The download then raises what it answered.
         return

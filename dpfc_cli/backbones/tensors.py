@@ -1,12 +1,11 @@
 """Files of weights: read them tensor by tensor, so that memory never holds a file twice.
 
 Files are `.safetensors` or `.npz`. A tensor that is not asked for is not read. Pickles are refused: to open a pickle
-runs the code in it. `hub` refuses them by name, and NumPy is told to refuse them inside an archive.
+runs the code in it. `hub` refuses them by name, and `npz` refuses them inside an archive.
 """
 
 import hashlib
-import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -14,16 +13,18 @@ from pathlib import Path
 import ml_dtypes
 import numpy as np
 
+from dpfc_cli import npz
 from dpfc_cli.errors import Code, UserError
-from dpfc_cli.files import sha256_of
+from dpfc_cli.files import check_plain
 
 Read = Callable[[], np.ndarray]
 """It reads one tensor."""
 
 
-def digest(files: tuple[Path, ...]) -> str:
-    """SHA-256 of one file, in hex. For several files: the SHA-256 of their digests' bytes, joined in order."""
-    sums = [sha256_of(file) for file in files]
+def digest(sums: Sequence[str]) -> str:
+    """One digest of files, of the SHA-256 of each: that of one file. For several files: the SHA-256 of the digests'
+    bytes, joined in order.
+    """
     return sums[0] if len(sums) == 1 else hashlib.sha256(b"".join(map(bytes.fromhex, sums))).hexdigest()
 
 
@@ -40,7 +41,7 @@ def opened(file: Path, stack: ExitStack) -> Iterator[tuple[str, Read]]:
     """
     from safetensors import SafetensorError, safe_open
 
-    broken = (OSError, ValueError, EOFError, zipfile.BadZipFile, SafetensorError)
+    broken = (OSError, SafetensorError, *npz.BROKEN)
 
     def careful(read: Callable[[str], np.ndarray], name: str) -> np.ndarray:
         try:
@@ -50,10 +51,10 @@ def opened(file: Path, stack: ExitStack) -> Iterator[tuple[str, Read]]:
 
     try:
         if file.suffix == ".npz":
-            stored = np.load(stack.enter_context(file.open("rb")), allow_pickle=False)
-            stack.callback(stored.close)
-            names, read = stored.files, stored.__getitem__
+            arrays = npz.opened(file, stack)
+            names, read = list(arrays), lambda name: arrays[name].read()
         else:
+            check_plain(file)
             stored = stack.enter_context(safe_open(file, framework="numpy"))
             names, read = stored.keys(), stored.get_tensor
     except broken as error:

@@ -12,6 +12,7 @@ import os
 import select
 import signal
 import sys
+import warnings
 from collections.abc import Callable
 from typing import Annotated, Any
 
@@ -19,7 +20,7 @@ import typer
 
 from dpfc_cli.cli import stop
 from dpfc_cli.cli.help import COMMANDS, Command, Group, flag_of, parameters
-from dpfc_cli.errors import UserError
+from dpfc_cli.errors import UserError, printable
 from dpfc_cli.version import __version__
 
 app = typer.Typer(
@@ -79,22 +80,20 @@ def command(
                 function(*args, **kwargs)
             except UserError as error:
                 what, remedy = error.text(lambda parameter: flag_of(function, parameter))
-                _fail(what, "\n".join([remedy, *getattr(error, "__notes__", [])]), error.exit_code)
+                _fail(error.exit_code, what, remedy, *getattr(error, "__notes__", []))
             except KeyboardInterrupt as stopped:
-                _fail("Stopped.", " ".join(getattr(stopped, "__notes__", [when_stopped])), 130)
+                _fail(130, "Stopped.", " ".join(getattr(stopped, "__notes__", [when_stopped])))
             except MemoryError:
-                _fail("The machine's memory ran out.", "Free some, or use fewer features (--pool mean) or classes.", 2)
+                _fail(2, "The machine's memory ran out.", "Free some, or use fewer features (--pool mean) or classes.")
             except (typer.Exit, typer.Abort):
                 raise
             except Exception as error:
                 if _verbose:
-                    import traceback
-
-                    traceback.print_exception(error)
+                    _show_traceback(error)
                 _fail(
+                    1,
                     f"A defect in dpfc: {type(error).__name__}.",
                     "Run again with 'dpfc -v …' for the traceback, and report it.",
-                    1,
                 )
 
         app.command(name, cls=Command)(guarded)
@@ -103,11 +102,26 @@ def command(
     return register
 
 
-def _fail(what: str, remedy: str, code: int) -> None:
+def _fail(code: int, what: str, *remedies: str) -> None:
     from dpfc_cli.cli import display
 
-    display.fail(what, remedy)
+    display.fail(what, *remedies)
     raise typer.Exit(code) from None
+
+
+def _show_traceback(error: Exception) -> None:
+    """The traceback on stderr, indented: a message in it may have lines that look like ours."""
+    import traceback
+
+    for line in "".join(traceback.format_exception(error)).splitlines():
+        print(f"  {printable(line)}", file=sys.stderr)  # noqa: T201
+
+
+def _show_warning(message: Warning | str, category: type[Warning], *_: Any, **__: Any) -> None:
+    """A warning of Python, as the libraries issue them."""
+    from dpfc_cli.cli import display
+
+    display.warn(f"{category.__name__}: {message}")
 
 
 class _Output(io.FileIO):
@@ -153,9 +167,12 @@ def main() -> None:
     """The console script."""
     results, _ = _output("stdout", 1), _output("stderr", 2)
     stop.listen()
+    warnings.showwarning = _show_warning
     try:
         code = _run(sys.argv[1:])
     except KeyboardInterrupt:
+        # No command has begun.
+        sys.stderr.write(stop.STOPPED)
         code = 130
     # Only saying how it ended is left: a second Ctrl-C ends at once, unless the process was started to ignore Ctrl-C.
     if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:

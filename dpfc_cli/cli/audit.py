@@ -47,6 +47,7 @@ def audit(
     chosen = list(METHODS.values()) if method == "all" else [method_named(method, FACTS)]
     found = [_audited(each, epsilon, delta, runs, trainings, confidence) for each in chosen]
     violated = [a.method for a in found if a.violated]
+    _warn_of_few(found)
     if as_json:
         display.as_json({"confidence": confidence, "violated": violated, "audits": [asdict(a) for a in found]})
     else:
@@ -87,6 +88,21 @@ def _audited(
         )
 
 
+def _warn_of_few(found: list["Audit"]) -> None:
+    """Say where the pairs of trainings could refute nothing: then the head was not tried."""
+    from dpfc_cli.trust.audit import WHOLE_SHARE, least_runs
+
+    least = {a.method: least_runs(a.claim.mu, WHOLE_SHARE) for a in found}
+    few = [a.method for a in found if a.whole_training.runs < least[a.method]]
+    if few:
+        enough = max(least[name] for name in few)
+        more = f"Give --trainings {enough} or more." if enough <= MOST_RUNS else "Audit a smaller --epsilon."
+        display.warn(
+            f"{found[0].whole_training.runs} pairs of trainings are too few to show that a claim is false, even if "
+            f"every guess were right. So this audit says nothing of the heads of {', '.join(few)}. {more}"
+        )
+
+
 def _show(found: list["Audit"], confidence: float) -> None:
     columns = ("method", "verdict", "best attack", "claimed", "runs", "trainings")
     rows = [
@@ -104,12 +120,12 @@ def _show(found: list["Audit"], confidence: float) -> None:
         rows,
         left=6,
     )
-    bounds = [(a, max(a.release_level.epsilon, a.whole_training.epsilon)) for a in found]
-    for a, epsilon in bounds:
-        if epsilon > a.claim.epsilon and not a.violated:
+    for a in found:
+        seen = a.release_level.epsilon > a.claim.epsilon
+        if (seen or a.whole_training.epsilon > a.claim.epsilon) and not a.violated:
             display.say(
                 f"{a.method}: the bound is above the claim, which happens by chance in up to {1 - confidence:.2g} of "
-                "audits of a true claim. Run it again with more --runs."
+                f"audits of a true claim. Run it again with more {'--runs' if seen else '--trainings'}."
             )
 
 

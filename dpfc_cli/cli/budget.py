@@ -71,9 +71,12 @@ def budget(
         rows = conversions(noise_multiplier=sigma, epsilon=epsilon, deltas=deltas, steps=steps)
         result["conversion"] = rows
     if features is not None or not result:
+        from dpfc_cli.folders import heads_folder
+        from dpfc_cli.heads.head import cards
         from dpfc_cli.training.account import account_of
 
-        account = account_of(places.ledger(features))
+        ledger, named = places.ledger(features)
+        account = account_of(ledger, named, cards(heads_folder()))
         result["spent"] = account.to_json(deltas)
     if as_json:
         display.as_json(result)
@@ -110,7 +113,7 @@ def _show_spent(account: "Account", deltas: tuple[float, ...]) -> None:
     sets = ", ".join(sorted({account.name, *(name for name, _ in account.linked)}))
     columns = ("when (UTC)", "feature set", "head", "method", "state")
     display.table(
-        f"Charged to the records of {sets}, as far as the ledgers in {account.ledger.parent} know",
+        f"Charged to the records of {sets}, as far as the ledgers in {', '.join(map(str, account.folders))} know",
         (*columns, "adjacency", "delta", "epsilon"),
         [
             (*_named(name, row), row.adjacency, f"{row.delta:g}", display.epsilon(row.epsilon or math.inf))
@@ -121,9 +124,16 @@ def _show_spent(account: "Account", deltas: tuple[float, ...]) -> None:
     bound = "exact" if account.exact else "an upper bound"
     total = [(f"{delta:g}", display.epsilon(account.epsilon(delta))) for delta in deltas]
     display.table(f"Spent by these together ({bound}, zero-out adjacency)", ("delta", "epsilon"), total)
+    if account.private > 1:
+        display.say(
+            "This sum is a guarantee if the trainings were planned in advance. If later ones were chosen by looking at "
+            "earlier heads, it says what they spent, and a cap that was fixed in advance is the guarantee."
+        )
     if others:
         rows = [(*_named(name, row), row.claim) for name, row in others]
         display.table("Without a guarantee: epsilon = ∞", (*columns, "claim"), rows, left=6)
+    if account.warning is not None:
+        display.warn(account.warning)
     if account.not_counted:
         display.warn(
             f"Not counted: {', '.join(account.not_counted)}. Sets are linked if they were made of exactly the same "

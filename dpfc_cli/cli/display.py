@@ -1,18 +1,18 @@
 """What the commands show: results go to stdout; remarks, progress, warnings and errors go to stderr.
 
-Text that comes from users or files (names of classes, files, folders) is never read as rich's markup, and characters
-that could command a terminal are replaced.
+All texts leave here. They may say what comes from users or files (names of classes, files, folders, messages of other
+libraries). So they are never read as rich's markup, and they are `printable`: a text is one line, whatever is in it.
 """
 
 import json
 import math
-import re
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Protocol
 
+import typer
 from rich.box import SIMPLE_HEAD
 from rich.cells import cell_len
 from rich.console import Console
@@ -20,6 +20,7 @@ from rich.table import Table
 from rich.text import Text
 
 from dpfc_cli.cli import stop
+from dpfc_cli.errors import printable
 
 out = Console(highlight=False, soft_wrap=not sys.stdout.isatty())
 err = Console(stderr=True, highlight=False, soft_wrap=not sys.stderr.isatty())
@@ -34,8 +35,6 @@ NARROWEST = 16
 """A column of text is not made narrower than this."""
 FINEST = 2
 """The most decimals of a percentage."""
-_COMMANDING = re.compile("[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
-"""Line ends, control characters, changes of the direction of writing, and halves of characters."""
 
 
 def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) -> None:
@@ -53,7 +52,7 @@ def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], lef
     if alike:
         out.print(_text("; ".join(f"{columns[i]}: {rows[0][i]}" for i in alike)))
     kept = [i for i in range(len(columns)) if i not in alike]
-    cells = [[_printable(line[i]) for i in kept] for line in (columns, *rows)]
+    cells = [[printable(line[i]) for i in kept] for line in (columns, *rows)]
     widths = [max(map(cell_len, column)) for column in zip(*cells, strict=True)]
     words = max(cell_len(word) for line in cells for word in line[0].split() or [""])
     if max(words, min(widths[0], NARROWEST)) + sum(widths[1:]) + GAP * (len(kept) - 1) > out.width:
@@ -68,14 +67,9 @@ def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], lef
     out.print(drawn)
 
 
-def _printable(text: str) -> str:
-    """The text with � for line ends and characters that a terminal would act upon."""
-    return _COMMANDING.sub("�", text)
-
-
 def _text(text: str, style: str = "") -> Text:
     """The text as it is: no markup, no emoji codes."""
-    return Text(_printable(text), style)
+    return Text(printable(text), style)
 
 
 def _drawn(header: bool = True) -> Table:
@@ -89,9 +83,9 @@ def _lines(rows: Sequence[tuple[str, str]]) -> None:
 
 
 def _plain(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], left: int) -> None:
-    cells = [[_printable(cell) for cell in row] for row in ([columns] * any(columns) + list(rows))]
+    cells = [[printable(cell) for cell in row] for row in ([columns] * any(columns) + list(rows))]
     widths = [max(len(row[i]) for row in cells) for i in range(len(columns))]
-    print(f"# {_printable(title)}")  # noqa: T201
+    print(f"# {printable(title)}")  # noqa: T201
     for row in cells:
         line = [
             cell.ljust(w) if i < left else cell.rjust(w) for i, (cell, w) in enumerate(zip(row, widths, strict=True))
@@ -171,24 +165,24 @@ def _decimals(n: int, interval: tuple[float, float] | None) -> int:
 def say(text: str) -> None:
     """A remark on stderr."""
     if not quiet:
-        err.print(_message(text))
+        err.print(_text(text))
 
 
 def warn(text: str) -> None:
     """A warning on stderr."""
-    err.print(Text.assemble(("Warning:", "yellow"), " ", _message(text)))
+    err.print(Text.assemble(("Warning:", "yellow"), " ", _text(text)))
 
 
-def fail(what: str, remedy: str) -> None:
-    """An error on stderr: what is wrong and why, then what to do."""
-    err.print(Text.assemble(("Error:", "red"), " ", _message(what)))
-    if remedy:
-        err.print(_message(remedy))
+def fail(what: str, *remedies: str) -> None:
+    """An error on stderr: what is wrong and why, then what to do, a line each."""
+    err.print(Text.assemble(("Error:", "red"), " ", _text(what)))
+    for remedy in filter(None, remedies):
+        err.print(_text(remedy))
 
 
-def _message(text: str) -> Text:
-    """A text of one line or several, as it is."""
-    return Text("\n".join(map(_printable, text.split("\n"))))
+def confirmed(question: str) -> bool:
+    """The answer to a question that is asked on stderr. typer.Abort at the end of the input, and on Ctrl-C."""
+    return typer.confirm(printable(question), default=True, err=True)
 
 
 Stages = Callable[[str, int, int | None], None]
@@ -224,12 +218,12 @@ def meter(what: str, unit: str) -> Iterator[Meter]:
         TimeRemainingColumn(),
     )
     with Progress(*columns, console=err, transient=True) as progress:
-        task = progress.add_task(_printable(what), total=None, count="", rate="")
+        task = progress.add_task(printable(what), total=None, count="", rate="")
         clock = _Clock(what, unit)
 
         def advance(done: float, total: float, what: str | None = None, unit: str | None = None) -> None:
             if clock.turn(what, unit):
-                progress.reset(task, description=_printable(clock.what))
+                progress.reset(task, description=printable(clock.what))
             known = done or total
             count = f"{_counted(done, clock.unit)}/{_counted(total, clock.unit) if total else '?'}" if known else ""
             rate = _rated(clock.rate(done), clock.unit) if known else ""
@@ -302,8 +296,11 @@ class _Lines:
 
 
 def as_json(value: Any) -> None:
-    """One JSON object on stdout, with null for infinity, which JSON does not know."""
-    print(json.dumps(_finite(value), allow_nan=False))  # noqa: T201
+    """One JSON object on stdout, with null for infinity, which JSON does not know.
+
+    It is visible ASCII: JSON's own escapes stand for all other characters, so programs read every name as it is.
+    """
+    print(json.dumps(_finite(value), allow_nan=False).replace("\x7f", "\\u007f"))  # noqa: T201
 
 
 def _finite(value: Any) -> Any:

@@ -251,7 +251,7 @@ def report(folder: Path, features: "FeatureSet | None", *, made: bool, as_json: 
 
 
 def _json(folder: Path, features: "FeatureSet | None", made: bool) -> dict[str, Any]:
-    """A feature set for programs. sha256: of the manifest's file."""
+    """A feature set for programs. sha256: of the manifest's file. It depends on the records, as the manifest does."""
     from dpfc_cli.features.manifest import MANIFEST
     from dpfc_cli.files import sha256_of
 

@@ -1,14 +1,20 @@
 """How `--help` looks: options and values as they are typed, in lines that end between words."""
 
+import io
 import re
+import sys
 import textwrap
 import types
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, get_args
 
+import typer
 from typer.core import TyperCommand, TyperGroup
 from typer.models import ArgumentInfo, OptionInfo
+
+from dpfc_cli.cli import stop
+from dpfc_cli.errors import printable
 
 VALUES: dict[type, str] = {int: "N", float: "NUMBER", str: "TEXT", Path: "PATH"}
 """What stands for a value of a type, where an option names nothing better."""
@@ -37,6 +43,8 @@ def _methods() -> str:
     return listed((AUTO, *METHODS))
 
 
+_LineError: Any = typer.BadParameter.__mro__[1]
+"""What is wrong with a line: the class that Typer takes from click, or has itself in its later versions."""
 LATER: dict[str, Callable[[], str]] = {"data sets": _data_sets, "methods": _methods}
 """Lists of names that take long to import: a help text says ‹data sets›, and they stand there when it is shown."""
 _LATER = re.compile("‹([a-z ]+)›")
@@ -99,7 +107,32 @@ class Command(TyperCommand):
 
 
 class Group(TyperGroup):
-    """`dpfc` itself: help lists its options and, each with its first paragraph, its commands."""
+    """`dpfc` itself: help lists its options and, each with its first paragraph, its commands.
+
+    A wrong line ends as other errors do. (Typer would write words of the line to the terminal as they are.)
+    """
+
+    def main(self, *args: Any, **kwargs: Any) -> Any:
+        """Run a line, and end with an exit code."""
+        try:
+            code = super().main(*args, **kwargs | {"standalone_mode": False})
+        except _LineError as error:
+            # Without any word, the help is the message.
+            if not error.ctx or error.message != error.ctx.get_help():
+                error.message = printable(error.message)
+            text = io.StringIO()
+            error.show(text)
+            sys.stderr.write("\n".join(map(printable, text.getvalue().split("\n"))))
+            code = error.exit_code
+        sys.exit(code or 0)
+
+    def invoke(self, ctx: Any) -> Any:
+        """Parse the command's words and run it. Ctrl-C in between ends as in a command."""
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            sys.stderr.write(stop.STOPPED)
+            raise typer.Exit(130) from None
 
     def list_commands(self, ctx: Any) -> list[str]:
         """The names of the commands in their order of use."""

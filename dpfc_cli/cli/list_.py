@@ -56,6 +56,9 @@ def list_(
     )
     for path, why in found.unreadable:
         display.warn(f"{path}: {why}")
+    for each in found.sets:
+        if each.warning is not None:
+            display.warn(each.warning)
     if any(each.unprotected for each in found.sets):
         names = ", ".join(each.name for each in found.sets if each.unprotected)
         display.warn(f"{names}: some trainings had no guarantee (epsilon = ∞). No sum covers them: see 'dpfc budget'.")

@@ -23,12 +23,18 @@ def feature_set(given: str | None) -> tuple["FeatureSet", int]:
     return open_features(given), others
 
 
-def ledger(features: str | None) -> Path:
-    """The ledger of the feature set given by path or name, or the newest one in the features folder."""
+def ledger(features: str | None) -> tuple[Path, Path | None]:
+    """The ledger of the feature set given by path or name, or the newest one in the features folder.
+
+    Returns:
+        The ledger, and the path by which its set was named, if it was.
+
+    """
     from dpfc_cli.features.lookup import set_folder
     from dpfc_cli.training.account import newest_ledger
     from dpfc_cli.training.ledger import ledger_path
 
     if features is None:
-        return newest_ledger(features_folder())
-    return ledger_path(set_folder(features, lambda folder: ledger_path(folder).exists()))
+        return newest_ledger(features_folder()), None
+    folder = set_folder(features, lambda folder: ledger_path(folder).exists())
+    return ledger_path(folder), folder

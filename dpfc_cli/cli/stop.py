@@ -5,15 +5,26 @@ such as JAX has one, Python drops exceptions: the program would go on. So Ctrl-C
 where work makes progress.
 """
 
+import os
 import signal
 from types import FrameType
 
+STOPPED = "Error: Stopped.\n"
+"""What is said of Ctrl-C before a command has begun."""
 pressed = False
+
+
+def end_at_once() -> None:
+    """Until `listen`, Ctrl-C ends the process. Nothing has begun then, and modules that are half imported say nothing
+    that helps.
+    """
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, _end)
 
 
 def listen() -> None:
     """Remember Ctrl-C from now on, unless the process was started to ignore it."""
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+    if signal.getsignal(signal.SIGINT) in (signal.default_int_handler, _end):
         signal.signal(signal.SIGINT, _press)
 
 
@@ -21,6 +32,11 @@ def check() -> None:
     """KeyboardInterrupt if Ctrl-C was pressed."""
     if pressed:
         raise KeyboardInterrupt
+
+
+def _end(number: int, frame: FrameType | None) -> None:
+    os.write(2, STOPPED.encode())
+    os._exit(130)
 
 
 def _press(number: int, frame: FrameType | None) -> None:

@@ -259,7 +259,7 @@ class _Observer(Observer):
         self._advance = None
         question = f"Charge {charge}, the newest of {self._others + 1} sets?"
         try:
-            return typer.confirm(question, default=True, err=True)
+            return display.confirmed(question)
         except typer.Abort:
             # Ctrl-C, or the end of the input.
             raise KeyboardInterrupt from None

@@ -13,11 +13,15 @@ import pyarrow.parquet as pq
 
 from dpfc_cli.errors import GUARDED, UserError, parameter
 from dpfc_cli.features.table import Table, Tables, checked
+from dpfc_cli.files import check_plain
+from dpfc_cli.memory import check_fits
 from dpfc_cli.sources.label_columns import hub_class_names
 from dpfc_cli.sources.label_columns import label_column as usual_label
 from dpfc_cli.sources.split_files import TEST_SPLITS, files_by_split
 
 ROWS = 4_096
+BLOCK = 2**26
+"""Bytes of the features that are read at once."""
 _FLOATS = {pa.float16(): np.float16, pa.float32(): np.float32, pa.float64(): np.float64}
 
 
@@ -84,7 +88,8 @@ class Column:
                 start -= rows
                 continue
             with _readable(path), pq.ParquetFile(path, pre_buffer=False) as file:
-                for batch in file.iter_batches(ROWS, row_groups=[group], columns=[self._name]):
+                count = max(1, min(ROWS, BLOCK // (8 * max(self._d, 1))))
+                for batch in file.iter_batches(count, row_groups=[group], columns=[self._name]):
                     block = _matrix(batch.column(0), self._d, path, self._name)
                     skipped = min(start, len(block))
                     start -= skipped
@@ -100,6 +105,7 @@ def _table(paths: list[Path], x: str, y: str) -> Table:
         with _readable(path), pq.ParquetFile(path) as file:
             field = _field(file.schema_arrow, x, _is_vector, path)
             listed = listed or not pa.types.is_integer(_field(file.schema_arrow, y, _is_label, path).type)
+            _check_declared(file, x, y, path, field.type)
             groups += [(path, i, file.metadata.row_group(i).num_rows) for i in range(file.num_row_groups)]
             labels.append(_labels(file.read([y]).column(0), path, y))
             kind = _FLOATS[field.type.value_type]
@@ -112,12 +118,33 @@ def _table(paths: list[Path], x: str, y: str) -> Table:
                     column=x,
                 )
             dtype, d = kind, d or _width(file, x, path)
+    n = sum(rows for _, _, rows in groups)
+    if n and not d:
+        raise _unequal(paths[0], x, d)
     column = Column(x, d, groups)
     wide = max(part.shape[1] for part in labels)
     padded = [np.pad(part, ((0, 0), (0, wide - part.shape[1])), constant_values=-1) for part in labels]
-    n = sum(rows for _, _, rows in groups)
     table = checked(str(paths[0]), (n, d), dtype, column.rows, np.concatenate(padded), x, y)
     return replace(table, counted=listed)
+
+
+def _check_declared(file: Any, x: str, y: str, path: Path, kind: Any) -> None:
+    """Raise UserError if memory cannot hold the labels of a file, or one of its records, by what its footer declares.
+
+    A list of equal numbers takes some bytes in the file, however long it is.
+    """
+    labels = 0
+    for i in range(file.num_row_groups):
+        group = file.metadata.row_group(i)
+        for column in (group.column(j) for j in range(group.num_columns)):
+            name = column.path_in_schema.split(".")[0]
+            labels += 8 * column.num_values if name == y else 0
+            if name == x:
+                # Where lists differ in length, one of them may have all the numbers.
+                even = group.num_rows and column.num_values % group.num_rows == 0
+                held = column.num_values // group.num_rows if even else column.num_values
+                check_fits(path, f"a list of '{x}'", held * np.dtype(_FLOATS[kind.value_type]).itemsize, copies=4)
+    check_fits(path, f"'{y}'", labels, copies=4)
 
 
 def _width(file: Any, x: str, path: Path) -> int:
@@ -132,26 +159,41 @@ def _matrix(lists: Any, d: int, path: Path, name: str) -> np.ndarray:
     values = lists.flatten()
     equal = lists.null_count == 0 and len(values) == d * len(lists)
     if not equal or pc.any(pc.not_equal(pc.list_value_length(lists), d)).as_py():
-        raise UserError(
-            f"'{path}' has lists in '{name}' that are missing or not {d} long. {GUARDED}",
-            "All records need features of the same length.",
-            code="bad-record",
-            path=str(path),
-            column=name,
-            dimensions=d,
-        )
+        raise _unequal(path, name, d)
     return np.asarray(values.to_numpy(zero_copy_only=False)).reshape(len(lists), d)
+
+
+def _unequal(path: Path, name: str, d: int) -> UserError:
+    return UserError(
+        f"'{path}' has lists in '{name}' that are missing or not {d} long. {GUARDED}"
+        if d
+        else f"'{path}' begins with a list in '{name}' that is missing or empty. {GUARDED}",
+        "All records need features of the same length.",
+        code="bad-record",
+        path=str(path),
+        column=name,
+        dimensions=d,
+    )
 
 
 def _labels(column: Any, path: Path, name: str) -> np.ndarray:
     """Labels as n × k: k = 1 for a column of integers, the longest list for one of lists. Short lists end in −1."""
     lists = column.combine_chunks()
     if pa.types.is_integer(column.type):
-        return np.asarray(lists.fill_null(-1).to_numpy(zero_copy_only=False)).astype(np.int64)[:, None]
+        return _integers(lists)[:, None]
     lengths = np.asarray(pc.list_value_length(lists).fill_null(0).to_numpy(zero_copy_only=False)).astype(int)
-    y = np.full((len(lists), max(int(lengths.max(initial=0)), 1)), -1, np.int64)
-    y[np.arange(y.shape[1]) < lengths[:, None]] = lists.flatten().fill_null(-1).to_numpy(zero_copy_only=False)
+    longest = max(int(lengths.max(initial=0)), 1)
+    check_fits(
+        path, f"'{name}', with as many labels for each record as the longest list has,", 8 * len(lists) * longest, 4
+    )
+    y = np.full((len(lists), longest), -1, np.int64)
+    y[np.arange(longest) < lengths[:, None]] = _integers(lists.flatten())
     return y
+
+
+def _integers(values: Any) -> np.ndarray:
+    """Integers of any width as int64, −1 where there is none. Raises ArrowInvalid for one beyond int64."""
+    return np.asarray(values.cast(pa.int64()).fill_null(-1).to_numpy(zero_copy_only=False))
 
 
 def _chosen(schema: Any, given: str | None, fits: Any, what: str, option: str, source: str) -> str:
@@ -199,6 +241,7 @@ def _is_label(kind: Any) -> bool:
 @contextmanager
 def _readable(path: Path) -> Iterator[None]:
     try:
+        check_plain(path)
         yield
     except (OSError, LookupError, ValueError, TypeError, pa.ArrowException) as error:
         refused = isinstance(error, OSError) and error.errno is not None

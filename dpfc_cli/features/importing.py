@@ -4,6 +4,8 @@
 """
 
 import hashlib
+import os
+import shutil
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from pathlib import Path
@@ -11,16 +13,19 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dpfc_cli.errors import GUARDED, UserError, parameter, unknown
+from dpfc_cli.errors import GUARDED, UserError, parameter, printable, unknown
 from dpfc_cli.features.lookup import new_folder
 from dpfc_cli.features.manifest import DTYPES, Manifest
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.features.table import Table
 from dpfc_cli.features.tables import opened
 from dpfc_cli.features.writer import FeatureWriter, already_complete, asserted, kept
+from dpfc_cli.folders import PARTIAL
+from dpfc_cli.memory import check_fits
 from dpfc_cli.sources.classes import Origin, check_classes, class_names, inferred_classes
 
-ROWS = 4_096
+ROWS, BLOCK = 4_096, 2**26
+"""Of a block: the most rows, and the bytes that it should not exceed."""
 Progress = Callable[[str, int, int | None], None]
 """Called as progress(stage, done, total)."""
 
@@ -77,17 +82,18 @@ def import_features(
     with opened(path, column, label_column) as source:
         tables = source.splits
         width = max(table.y.shape[1] for table in tables.values())
+        counted = any(table.counted for table in tables.values())
         origin: Origin = "inferred"
         if asserted_names or source.classes:
             origin = "asserted" if asserted_names else "data set"
-            counted = any(table.counted for table in tables.values())
             origin = origin if labels_per_record or (width == 1 and not counted) else "inferred"
         names = asserted_names or source.classes
         _check_labels(tables, len(names) if names else None)
         k = labels_per_record or width
         if k < width:
             raise UserError(
-                f"'{path}' has {width} label columns, more than {parameter('labels_per_record')} {k}.",
+                f"'{path}' has {f'a record with {width} labels' if counted else f'{width} label columns'}, more than "
+                f"{parameter('labels_per_record')} {k}.{f' {GUARDED}' if counted else ''}",
                 "Assert the larger number, or drop columns.",
                 code="conflict",
                 parameter="labels_per_record",
@@ -97,6 +103,7 @@ def import_features(
         names = names or inferred_classes(max(int(table.y.max()) for table in tables.values()))
         check_classes(names, origin == "inferred")
         dtype = dtype or ("float16" if all(table.dtype == np.float16 for table in tables.values()) else "float32")
+        _check_room(path, out, tables, k, dtype)
         identity = {"imported": path.name, "listing": _listing(tables, progress), "k": k, "dtype": dtype}
         wanted = Manifest(
             classes=names,
@@ -126,7 +133,7 @@ def import_features(
                 _write(writer, tables, k, progress)
                 finished = writer.finish(wanted)
         except KeyboardInterrupt as stopped:
-            stopped.add_note(kept(out))
+            stopped.add_note(printable(kept(out)))
             raise
     assert finished is not None, "a writer that works alone finishes the set"
     return Imported(FeatureSet(out), made=True)
@@ -153,11 +160,42 @@ def _write(writer: FeatureWriter, tables: dict[str, Table], k: int, progress: Pr
     for planned in writer.missing:
         table = tables[planned.split]
         with writer.shard(planned) as sink:
-            for at in range(planned.start, planned.stop, ROWS):
-                stop = min(at + ROWS, planned.stop)
+            rows = _rows_of(table)
+            for at in range(planned.start, planned.stop, rows):
+                stop = min(at + rows, planned.stop)
                 sink.append(table.rows(at, stop), _as_stored(table.y[at:stop], k))
                 if progress:
                     progress(f"Importing {planned.split}", stop, table.n)
+
+
+def _rows_of(table: Table) -> int:
+    """How many rows are read at once. Only the size of a row decides, and the digest of the rows does not."""
+    return max(1, min(ROWS, BLOCK // (8 * table.d)))
+
+
+def _check_room(path: Path, out: Path, tables: dict[str, Table], k: int, dtype: str) -> None:
+    """Raise UserError if memory cannot hold a row, or the disk the feature set. So a small file that expands without
+    end stops nothing.
+    """
+    for table in tables.values():
+        check_fits(path, "one record", 8 * table.d, copies=8)
+    width = np.dtype(dtype).itemsize
+    needed = sum(table.n * (table.d * width + 4 * k + 8) for table in tables.values())
+    partial = out.with_name(out.name + PARTIAL)
+    made = sum(file.stat().st_size for file in partial.glob("*.h5"))
+    place = next(folder for folder in partial.absolute().parents if os.path.isdir(folder))
+    free = shutil.disk_usage(place).free
+    if needed - made > free:
+        raise UserError(
+            f"'{path}' says that it holds {' + '.join(f'{table.n:,}' for table in tables.values())} records. They take "
+            f"{needed / 1e9:,.1f} GB, and {free / 1e9:,.1f} GB are free in '{place}'.",
+            f"Check the file. If it is right, choose another {parameter('out')}, or make room.",
+            code="unwritable",
+            parameter="out",
+            path=str(path),
+            needed=needed,
+            allowed=free,
+        )
 
 
 def _check_labels(tables: dict[str, Table], m: int | None) -> None:
@@ -209,8 +247,9 @@ def _listing(tables: dict[str, Table], progress: Progress | None) -> dict[str, s
     digests = {}
     for split, table in tables.items():
         digest = hashlib.sha256(f"{(table.n, table.d)} {table.dtype} {table.y.shape}".encode())
-        for at in range(0, table.n, ROWS):
-            stop = min(at + ROWS, table.n)
+        rows = _rows_of(table)
+        for at in range(0, table.n, rows):
+            stop = min(at + rows, table.n)
             digest.update(np.ascontiguousarray(table.rows(at, stop)).tobytes())
             digest.update(table.y[at:stop].astype("<i8").tobytes())
             if progress:

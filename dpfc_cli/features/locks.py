@@ -1,9 +1,12 @@
 """Locks on folders and files that several processes share. They are flock's: they end with the process, in any case."""
 
+import errno
 import fcntl
 import os
 import time
 from pathlib import Path
+
+from dpfc_cli.files import opened
 
 PATIENCE = 20
 """How often to try."""
@@ -40,13 +43,14 @@ def locked(folder: Path, kind: int) -> int:
     Raises:
         BlockingIOError: another process holds the lock.
         FileNotFoundError: there is no such folder. ReplacedError: it was removed or renamed meanwhile.
+        NotADirectoryError: its name leads elsewhere, or to a file.
 
     """
-    descriptor = os.open(folder, os.O_RDONLY)
+    descriptor = opened(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
         # If the folder was renamed between these two calls, we have locked the wrong one.
-        if not os.path.samestat(os.fstat(descriptor), os.stat(folder)):
+        if not os.path.samestat(os.fstat(descriptor), os.lstat(folder)):
             raise ReplacedError
     except BaseException:
         os.close(descriptor)
@@ -55,17 +59,27 @@ def locked(folder: Path, kind: int) -> int:
 
 
 def claimed(path: Path) -> int | None:
-    """Lock a file, which is made if it is not there.
+    """Lock a file that holds values of records. It is made if it is not there, for its owner alone.
+
+    A link under that name is removed: it is not followed, and it is none of ours.
 
     Returns:
         A descriptor of the file, which holds the lock; None if another process holds it.
 
     """
     while True:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+        try:
+            descriptor = opened(path, os.O_RDWR | os.O_CREAT, 0o600)
+        except OSError as error:
+            if error.errno != errno.ELOOP:
+                raise
+            path.unlink(missing_ok=True)
+            continue
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if os.path.samestat(os.fstat(descriptor), os.stat(path)):
+            if os.path.samestat(os.fstat(descriptor), os.lstat(path)):
+                # A file that an earlier version began may be open to others.
+                os.fchmod(descriptor, 0o600)
                 return descriptor
         except BlockingIOError:
             os.close(descriptor)

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from dpfc_cli.errors import UserError, parameter
+from dpfc_cli.errors import UserError, check_new_name, parameter
 from dpfc_cli.features.manifest import MANIFEST
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.folders import LEDGER, PARTIAL, features_folder
@@ -73,11 +73,12 @@ def new_folder(name: str | Path) -> Path:
     """The folder of a set that is to be made: as `placed`, if the name can be that of a set.
 
     Raises:
-        UserError: the name is empty, or ends as the names of unfinished sets or of ledgers do.
+        UserError: the name is empty or not printable, or ends as the names of unfinished sets or of ledgers do.
 
     """
     if not str(name).strip():
         raise UserError(f"{parameter('out')} is empty.", "Give the feature set a name.", parameter="out")
+    check_new_name(Path(name).name)
     ends = {PARTIAL: "unfinished sets", LEDGER: "ledgers"}
     taken = next((suffix for suffix in ends if Path(name).name.endswith(suffix)), None)
     if taken is not None:

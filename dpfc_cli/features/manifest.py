@@ -1,8 +1,10 @@
 """The description of a feature set, in one JSON file: `manifest.json`.
 
-The manifest holds public facts only: what made the features, the names of the classes, and the number of rows per split
-(never per class). For each shard it also lists file, rows and SHA-256. These digests serve integrity, and are used
-nowhere else. The manifest has no date, so the same inputs give the same manifest, byte for byte.
+The manifest holds public facts: what made the features, the names of the classes, and the number of rows per split
+(never per class). It also holds digests that depend on the records: the SHA-256 of each shard, for integrity, and the
+listing of the source, for the ledger. Whoever knows all records but one can use them to confirm a guess of that one. So
+the manifest stays with the shards. Nothing that is handed over has these digests. The manifest has no date, so the same
+inputs give the same manifest, byte for byte.
 """
 
 import hashlib
@@ -10,9 +12,11 @@ import json
 import os
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from dpfc_cli.errors import UserError
+from dpfc_cli.files import json_in
+from dpfc_cli.schema import among, each, either, fault, mapping, null, number, record, test, text, whole
 from dpfc_cli.sources.classes import Origin
 
 MANIFEST = "manifest.json"
@@ -76,8 +80,10 @@ class Manifest:
     versions: dict[str, str] = field(default_factory=dict)
     version: int = VERSION
 
-    def to_json(self) -> str:
-        return json.dumps(asdict(self), indent=2, sort_keys=True, ensure_ascii=False) + "\n"
+    def to_json(self) -> bytes:
+        """The bytes of `manifest.json`. A name that is not UTF-8 on disk is written with JSON's escapes."""
+        said = json.dumps(asdict(self), indent=2, sort_keys=True, ensure_ascii=False) + "\n"
+        return said.encode("utf-8", "backslashreplace")
 
     @property
     def fingerprint(self) -> str:
@@ -99,23 +105,46 @@ class Manifest:
         return hashlib.sha256(json.dumps(public, sort_keys=True).encode()).hexdigest()
 
 
+def _file_name(value: str) -> bool:
+    """Whether it names a file in the folder of the set, and nothing elsewhere."""
+    try:
+        encoded = os.fsencode(value)
+    except UnicodeEncodeError:
+        return False
+    return Path(value).name == value and value != ".." and b"\0" not in encoded
+
+
+_SHARD = record(
+    {"file": test(lambda value: type(value) is str and _file_name(value)), "rows": whole(1), "sha256": text}
+)
+_IDENTITY = record({"listing": mapping(text)}, hold_out=either(null, number(0, 1)))
+_MANIFEST = record(
+    {
+        "classes": each(text, least=1),
+        "dim": whole(1, 2**31),
+        "dtype": among(DTYPES),
+        "labels_per_record": whole(1, 2**31),
+        "origin": among(get_args(Origin)),
+        "splits": mapping(record({"n": whole(1), "shards": each(_SHARD, least=1)})),
+        "backbone": record({}, name=either(null, text), weights=either(null, record({}, sha256=text))),
+        "source": record({"identity": _IDENTITY}),
+    },
+    versions=mapping(text),
+)
+
+
 def load(folder: Path) -> Manifest:
     """The manifest of a feature set. Raises UserError if there is none, or if it is damaged."""
     path = folder / MANIFEST
     try:
-        raw = json.loads(path.read_text(encoding="utf-8"))
+        raw = json_in(path)
+        if not isinstance(raw, dict):
+            raise ValueError("it is no JSON object")
         if raw.get("version") != VERSION:
-            raise ValueError(f"its version is {raw.get('version')!r}, this dpfc reads version {VERSION}")
-        splits = {
-            name: SplitFacts(
-                n=int(s["n"]),
-                shards=tuple(
-                    Shard(file=str(h["file"]), rows=int(h["rows"]), sha256=str(h["sha256"])) for h in s["shards"]
-                ),
-            )
-            for name, s in raw.pop("splits").items()
-        }
-        manifest = Manifest(splits=splits, classes=tuple(map(str, raw.pop("classes"))), **raw)
+            raise ValueError(f"its version is {str(raw.get('version'))[:40]}, this dpfc reads version {VERSION}")
+        wrong = fault(raw, _MANIFEST) or next(iter(set(raw) - set(Manifest.__dataclass_fields__)), None)
+        if wrong is not None:
+            raise ValueError(f"'{wrong[:80]}' in it makes no sense")
     except FileNotFoundError as error:
         raise UserError(
             f"'{folder}' is no feature set: it has no {MANIFEST}.",
@@ -125,18 +154,27 @@ def load(folder: Path) -> Manifest:
         ) from error
     except OSError as error:
         raise unreadable(path, error) from error
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except ValueError as error:
         raise UserError(
             f"'{path}' cannot be read as a manifest: {error}.", REMEDY, code="damaged", path=str(path)
         ) from error
+    splits = {
+        name: SplitFacts(
+            n=split["n"],
+            shards=tuple(Shard(file=h["file"], rows=h["rows"], sha256=h["sha256"]) for h in split["shards"]),
+        )
+        for name, split in raw["splits"].items()
+    }
+    manifest = Manifest(**{**raw, "splits": splits, "classes": tuple(raw["classes"])})
     _check(manifest, path)
     return manifest
 
 
 def unreadable(path: Path, error: OSError) -> UserError:
     """The error for a file that is there, but that the system does not let us read."""
+    why = os.strerror(error.errno) if error.errno else "it is no regular file"
     return UserError(
-        f"'{path}' cannot be read: {os.strerror(error.errno or 0)}.",
+        f"'{path}' cannot be read: {why}.",
         "The file itself need not be damaged: check its permissions, and the disk.",
         code="unreadable",
         path=str(path),
@@ -148,32 +186,18 @@ def _check(manifest: Manifest, path: Path) -> None:
     wrong = [
         f"split '{name}' has shards that do not add up to its rows"
         for name, split in manifest.splits.items()
-        if sum(s.rows for s in split.shards) != split.n or split.n < 1
+        if sum(s.rows for s in split.shards) != split.n
     ]
     wrong += [
         f"split '{name}' lists a shard twice"
         for name, split in manifest.splits.items()
         if len({s.file.casefold() for s in split.shards}) < len(split.shards)
     ]
-    wrong += [
-        f"shard name '{shard.file}' is not a plain file name"
-        for split in manifest.splits.values()
-        for shard in split.shards
-        if Path(shard.file).name != shard.file
-    ]
-    numbers = (manifest.dim, manifest.labels_per_record)
-    if (
-        any(type(v) is not int for v in numbers)
-        or manifest.dtype not in DTYPES
-        or manifest.dim < 1
-        or manifest.labels_per_record < 1
-        or not manifest.classes
-        or not isinstance(manifest.backbone, dict)
-        or not isinstance(manifest.source, dict)
-        or not isinstance(manifest.source.get("identity"), dict)
-        or not isinstance(manifest.source["identity"].get("listing"), dict)
-        or not set(manifest.source["identity"]["listing"]) >= set(manifest.splits)
-    ):
-        wrong.append("its dtype, dim, labels_per_record, classes, backbone or source make no sense")
+    if not manifest.splits:
+        wrong.append("it has no split")
+    if len(set(manifest.classes)) < len(manifest.classes):
+        wrong.append("two of its classes have one name")
+    if not set(manifest.source["identity"]["listing"]) >= set(manifest.splits):
+        wrong.append("its listing lacks a split")
     if wrong:
         raise UserError(f"'{path}' contradicts itself: {wrong[0]}.", REMEDY, code="damaged", path=str(path))

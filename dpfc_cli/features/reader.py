@@ -6,6 +6,7 @@ unfiltered storage in its own file, with the shape and the dtype that the manife
 """
 
 import itertools
+import math
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,8 +16,12 @@ import numpy as np
 
 from dpfc_cli.errors import UserError, parameter
 from dpfc_cli.features.manifest import Manifest, Shard, SplitFacts, load, unreadable
-from dpfc_cli.files import sha256_of
+from dpfc_cli.files import NoPlainFileError, check_plain, sha256_of
 
+_INDICES = 2**16
+"""Record numbers that are compared at a time."""
+_DAMAGED = (RuntimeError, KeyError, ValueError, TypeError)
+"""What h5py makes of HDF5's errors, beside OSError."""
 Blocks = Iterator[tuple[int, np.ndarray, np.ndarray]]
 """Blocks of consecutive records: (number of the first record, features, labels)."""
 
@@ -32,7 +37,7 @@ class FeatureSet:
 
     Attributes:
         folder: the folder.
-        manifest: the description of the set: public facts only.
+        manifest: the description of the set: public facts, and digests for integrity.
 
     Raises:
         UserError: there is no feature set in that folder, or its manifest is damaged. The shards are not checked yet:
@@ -146,18 +151,21 @@ class FeatureSet:
 
     def _pieces(self, facts: SplitFacts, rows: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         for shard, start in _starts(facts):
+            path = self.folder / shard.file
             with self._open(shard, start) as (x, y):
                 for at in range(0, shard.rows, rows):
-                    features = x[at : at + rows]
-                    yield features, y[at : at + rows].reshape(len(features), -1)
+                    features, labels = _rows(x, path, at, rows), _rows(y, path, at, rows)
+                    yield features, labels.reshape(len(features), -1)
 
     @contextmanager
     def _open(self, shard: Shard, start: int) -> Iterator[tuple[h5py.Dataset, h5py.Dataset]]:
         path, k = self.folder / shard.file, self.manifest.labels_per_record
         with opened_hdf5(path) as file:
             index = plain_dataset(file, path, "index", (shard.rows,), "int64")
-            if not np.array_equal(index[:], np.arange(start, start + shard.rows)):
-                raise _broken(path, "its records are not those that belong in its place")
+            for at in range(0, shard.rows, _INDICES):
+                found = _rows(index, path, at, _INDICES)
+                if not np.array_equal(found, np.arange(start + at, start + at + len(found))):
+                    raise _broken(path, "its records are not those that belong in its place")
             yield (
                 plain_dataset(file, path, "features", (shard.rows, self.manifest.dim), self.manifest.dtype),
                 plain_dataset(file, path, "labels", (shard.rows,) if k == 1 else (shard.rows, k), "int32"),
@@ -172,6 +180,7 @@ def opened_hdf5(path: Path) -> h5py.File:
 
     """
     try:
+        check_plain(path)
         return h5py.File(path, "r")
     except FileNotFoundError as error:
         raise UserError(f"'{path}' cannot be used: it is missing.", _REMEDY, code="missing", path=str(path)) from error
@@ -182,22 +191,40 @@ def opened_hdf5(path: Path) -> h5py.File:
             code="busy",
             path=str(path),
         ) from error
+    except NoPlainFileError as error:
+        raise unreadable(path, error) from error
     except OSError as error:
         if error.errno is None:
             raise _broken(path, "it is truncated or not HDF5") from error
         raise unreadable(path, error) from error
+    except _DAMAGED as error:
+        raise _broken(path, "it is truncated or not HDF5") from error
 
 
 def plain_dataset(file: h5py.File, path: Path, name: str, shape: tuple[int, ...], dtype: str) -> h5py.Dataset:
     """The data set `name` of an open file. Raises UserError unless it is stored plainly, in that file, with this shape
-    and dtype.
+    and dtype, and with all its values: HDF5 makes up what was never written.
     """
-    dataset = local_dataset(file, path, name)
-    if dataset.id.get_create_plist().get_nfilters():
-        raise _broken(path, f"'{name}' is stored through filters, which dpfc does not run")
-    if dataset.shape != shape or dataset.dtype != np.dtype(dtype):
-        raise _broken(path, f"'{name}' has shape {dataset.shape} and dtype {dataset.dtype}, not {shape} and {dtype}")
+    try:
+        dataset = local_dataset(file, path, name)
+        if dataset.id.get_create_plist().get_nfilters():
+            raise _broken(path, f"'{name}' is stored through filters, which dpfc does not run")
+        if dataset.shape != shape or dataset.dtype != np.dtype(dtype):
+            said = f"shape {dataset.shape} and dtype {dataset.dtype}"
+            raise _broken(path, f"'{name}' has {said}, not {shape} and {dtype}")
+        size = math.prod(shape) * dataset.dtype.itemsize
+        if size > min(dataset.id.get_storage_size(), path.stat().st_size):
+            raise _broken(path, f"'{name}' declares {size:,} bytes, which the file does not hold")
+    except (OSError, *_DAMAGED) as error:
+        raise _broken(path, f"'{name}' is damaged") from error
     return dataset
+
+
+def _rows(dataset: h5py.Dataset, path: Path, start: int, count: int) -> np.ndarray:
+    try:
+        return np.asarray(dataset[start : start + count])
+    except (OSError, *_DAMAGED) as error:
+        raise _broken(path, "its values are damaged") from error
 
 
 def local_dataset(group: h5py.Group, path: Path, name: str) -> h5py.Dataset:

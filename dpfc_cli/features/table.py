@@ -1,12 +1,15 @@
 """Imported features as a table: one split's features, readable in ranges of rows, with its labels."""
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from dpfc_cli.errors import UserError
+from dpfc_cli.errors import UserError, parameter
+from dpfc_cli.memory import check_fits
 
 Rows = Callable[[int, int], np.ndarray]
 """rows(start, stop): the rows [start, stop)."""
@@ -42,25 +45,71 @@ class Tables:
     classes: tuple[str, ...] | None = None
 
 
+FLOATS = tuple(map(np.dtype, (np.float16, np.float32, np.float64)))
+
+
 def checked(
     source: str, shape: tuple[int, ...], dtype: Any, rows: Rows, y: np.ndarray, x_name: str, y_name: str
 ) -> Table:
-    """The table of features of that shape and dtype with the labels y. Raises UserError if they do not fit together."""
-    if len(shape) != 2 or dtype not in (np.float16, np.float32, np.float64) or min(shape) < 1:
+    """The table of features of that shape and dtype with the labels y. Raises UserError if they do not fit together.
+
+    Numbers in another order of bytes are turned into this machine's.
+    """
+    native = check_features(source, shape, dtype, x_name)
+    check_labels(source, y.shape, y.dtype, shape[0], y_name)
+    read = rows if np.dtype(dtype) == native else lambda start, stop: rows(start, stop).astype(native)
+    return Table(n=shape[0], d=shape[1], dtype=native, rows=read, y=y[:, None] if y.ndim == 1 else y)
+
+
+def check_features(source: str, shape: tuple[int, ...], dtype: Any, name: str) -> np.dtype[Any]:
+    """Refuse what cannot be features, before they are read.
+
+    Returns:
+        Their dtype, in this machine's order of bytes.
+
+    Raises:
+        UserError: they are no floats, have another shape, or there are none.
+
+    """
+    native = np.dtype(dtype).newbyteorder("=") if isinstance(dtype, np.dtype | type) else None
+    if len(shape) != 2:
+        remedy = "Features are an n × d array: a row for each record, and a column for each dimension."
+    elif min(shape) < 1:
+        remedy = "There must be at least one record, and a feature of at least one dimension. Was the array filled?"
+    elif native is None or native not in FLOATS:
+        remedy = "Features are an n × d array of float16, 32 or 64. Convert them (in NumPy: x.astype('float32'))."
+    else:
+        return native
+    raise UserError(
+        f"'{source}': {name} has shape {shape} and dtype {dtype}.", remedy, code="damaged", path=source, array=name
+    )
+
+
+def check_labels(source: str, shape: tuple[int, ...], dtype: Any, n: int, name: str) -> None:
+    """Refuse what cannot be the labels of n records, before they are read.
+
+    Raises:
+        UserError: they are no integers, have another shape, or are more than memory can hold.
+
+    """
+    kind = dtype.kind if isinstance(dtype, np.dtype) else "?"
+    remedy = None
+    if kind in "OSUT":
+        remedy = (
+            "Labels are integers, not text: give each class its number, from 0. Say the names of the classes, in this "
+            f"order, with {parameter('classes')}."
+        )
+    elif kind not in "iu":
+        remedy = "Labels are n, or n × k, integers: the number of the class, from 0 (in NumPy: y.astype('int64'))."
+    elif len(shape) not in (1, 2) or shape[0] != n or 0 in shape:
+        remedy = "Labels are n, or n × k, integers: one row for each record, in the order of the features."
+    if remedy is not None:
         raise UserError(
-            f"'{source}': {x_name} has shape {shape} and dtype {dtype}.",
-            "Features are an n × d array of float16, 32 or 64.",
+            f"'{source}': {name} has shape {shape} and dtype {dtype} beside {n} rows of features.",
+            remedy,
             code="damaged",
             path=source,
-            array=x_name,
+            array=name,
         )
-    labels = y[:, None] if y.ndim == 1 else y
-    if labels.ndim != 2 or not np.issubdtype(y.dtype, np.integer) or len(labels) != shape[0] or labels.shape[1] < 1:
-        raise UserError(
-            f"'{source}': {y_name} has shape {y.shape} and dtype {y.dtype} beside {shape[0]} rows of features.",
-            "Labels are n, or n × k, integers.",
-            code="damaged",
-            path=source,
-            array=y_name,
-        )
-    return Table(n=shape[0], d=shape[1], dtype=np.dtype(dtype), rows=rows, y=labels)
+    # As they are, as int64, and twice more while they are compared.
+    check_fits(Path(source), f"'{name}'", 8 * math.prod(shape), copies=4)

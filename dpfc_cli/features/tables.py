@@ -6,11 +6,12 @@
 | .npz, .safetensors, HDF5 (.h5, .hdf5) | these names, or `train/features`, `train/labels`, or `features`, `labels` |
 | .parquet: a file, a folder or a pattern | a column of lists of floats and one of integers (or lists of them) |
 
-x is n × d, float16, 32 or 64. y is n or n × k integers, −1 for "no label". Labels are read at once. Features are read a
-range of rows at a time, so memory stays bounded (except for .npz, which is compressed as a whole). Nothing is
-unpickled, and no link is followed out of an HDF5 file.
+x is n × d, float16, 32 or 64. y is n or n × k integers, −1 for "no label". Labels are read at once, if memory can hold
+what they declare. Features are read a range of rows at a time, so memory stays bounded, however well they are
+compressed. Nothing is unpickled, and no link is followed out of an HDF5 file.
 """
 
+import math
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -19,14 +20,18 @@ from typing import Any
 
 import numpy as np
 
+from dpfc_cli import npz
 from dpfc_cli.errors import UserError, parameter
-from dpfc_cli.features.table import Rows, Table, Tables, checked
+from dpfc_cli.features.table import Rows, Table, Tables, check_features, check_labels, checked
+from dpfc_cli.files import check_plain
+from dpfc_cli.memory import check_fits
 
 SPLITS = ("train", "test")
 NAMES = "{train,test}_{x,y}.npy"
 ACCEPTED = f"a folder with {NAMES}, or an .npz, .safetensors, .h5 or .parquet file"
 BUILT_IN = frozenset((1, 2, 3, 4, 5, 6, 32000))
 """HDF5's filters: deflate, shuffle, fletcher32, szip, nbit, scale-offset, and h5py's lzf."""
+COMPRESSING = frozenset((1, 4, 5, 6, 32000))
 
 
 @contextmanager
@@ -121,8 +126,11 @@ def _named(path: Path, arrays: dict[str, Array], column: str | None, label_colum
                 path=str(path),
                 known=sorted(arrays),
             )
-        labels = arrays[y].read(0, arrays[y].shape[0] if arrays[y].shape else 0)
-        tables[split] = checked(str(path), arrays[x].shape, arrays[x].dtype, arrays[x].read, labels, x, y)
+        features, found = arrays[x], arrays[y]
+        check_features(str(path), features.shape, features.dtype, x)
+        check_labels(str(path), found.shape, found.dtype, features.shape[0], y)
+        labels = found.read(0, found.shape[0])
+        tables[split] = checked(str(path), features.shape, features.dtype, features.read, labels, x, y)
     return tables
 
 
@@ -163,12 +171,12 @@ def _folder(path: Path) -> dict[str, Table]:
 
 def _npy(path: Path) -> np.ndarray:
     try:
+        check_plain(path)
         # np.load would accept other formats under this name, too.
         with path.open("rb") as file:
-            if file.read(6) != b"\x93NUMPY":
-                raise ValueError("it does not begin like one")
+            npz.header(file)
         return np.asanyarray(np.load(path, mmap_mode="r", allow_pickle=False))
-    except (OSError, ValueError, EOFError) as error:
+    except (OSError, *npz.BROKEN) as error:
         raise _unread(
             path, "a .npy array", error, "Both {split}_x.npy and {split}_y.npy must be complete, plain arrays."
         ) from error
@@ -178,28 +186,27 @@ def _slices(array: np.ndarray) -> Rows:
     return lambda start, stop: np.asarray(array[start:stop])
 
 
-def _npz(path: Path, _stack: ExitStack) -> dict[str, Array]:
-    import zipfile
-    import zlib
-
+def _npz(path: Path, stack: ExitStack) -> dict[str, Array]:
     try:
-        if not zipfile.is_zipfile(path):
-            raise ValueError("it is not a zip archive")
-        with np.load(path, allow_pickle=False) as file:
-            arrays = {name: file[name] for name in file.files}
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+        found = npz.opened(path, stack)
+    except (OSError, *npz.BROKEN) as error:
         raise _unread(
             path, "an .npz of features", error, "It must hold train_x and train_y (and test_x, test_y)."
         ) from error
-    return {name: Array(shape=array.shape, dtype=array.dtype, read=_slices(array)) for name, array in arrays.items()}
+    return {
+        name: Array(shape=array.shape, dtype=array.dtype, read=_guarded(array.rows, path))
+        for name, array in found.items()
+    }
 
 
 def _safetensors(path: Path, stack: ExitStack) -> dict[str, Array]:
     from safetensors import SafetensorError, safe_open
 
     kinds: dict[str, Any] = {"F16": np.float16, "F32": np.float32, "F64": np.float64}
-    kinds |= {"I8": np.int8, "I16": np.int16, "I32": np.int32, "I64": np.int64, "U8": np.uint8}
+    kinds |= {"I8": np.int8, "I16": np.int16, "I32": np.int32, "I64": np.int64}
+    kinds |= {"U8": np.uint8, "U16": np.uint16, "U32": np.uint32, "U64": np.uint64}
     try:
+        check_plain(path)
         file = stack.enter_context(safe_open(path, framework="numpy"))
         slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118
     except (OSError, SafetensorError) as error:
@@ -210,16 +217,24 @@ def _safetensors(path: Path, stack: ExitStack) -> dict[str, Array]:
         name: Array(
             shape=tuple(part.get_shape()),
             dtype=kinds.get(part.get_dtype(), part.get_dtype()),
-            read=_parts(part, path),
+            read=_guarded(_parts(part), path),
         )
         for name, part in slices.items()
     }
 
 
-def _parts(part: Any, path: Path) -> Rows:
+def _parts(part: Any) -> Rows:
+    return lambda start, stop: np.asarray(part[start:stop])
+
+
+def _guarded(read: Rows, path: Path) -> Rows:
+    """Rows of a file that may be damaged."""
+
     def rows(start: int, stop: int) -> np.ndarray:
         try:
-            return np.asarray(part[start:stop])
+            return read(start, stop)
+        except UserError:
+            raise
         # The library may raise anything for a damaged file.
         except Exception as error:
             raise UserError(
@@ -241,25 +256,36 @@ def _hdf5(path: Path, stack: ExitStack) -> dict[str, Array]:
                 if _is_group(group, name):
                     continue
                 dataset = local_dataset(group, path, name)
-                _refuse_plugins(dataset, path, name)
-                found[prefix + name] = Array(shape=dataset.shape, dtype=dataset.dtype, read=_parts(dataset, path))
+                _check_stored(dataset, path, name)
+                found[prefix + name] = Array(
+                    # A data set without a data space has no shape.
+                    shape=dataset.shape or (),
+                    dtype=dataset.dtype,
+                    read=_guarded(_parts(dataset), path),
+                )
     # h5py turns HDF5's errors into any of these.
     except (OSError, RuntimeError, KeyError, ValueError, TypeError) as error:
         raise _unread(path, "HDF5", error) from error
     return found
 
 
-def _refuse_plugins(dataset: Any, path: Path, name: str) -> None:
-    """Raise UserError for a filter that is not built into HDF5.
+def _check_stored(dataset: Any, path: Path, name: str) -> None:
+    """Raise UserError for a filter that is not built into HDF5, and for chunks that memory cannot hold.
 
-    HDF5 would load such a filter from a folder that an environment variable names.
+    HDF5 would load such a filter from a folder that an environment variable names. It expands a chunk as a whole, even
+    if one row of it is read. Numbers that are compressed twice could expand by a factor of a million.
     """
     made = dataset.id.get_create_plist()
-    foreign = [made.get_filter(i)[0] for i in range(made.get_nfilters()) if made.get_filter(i)[0] not in BUILT_IN]
+    filters = [made.get_filter(i)[0] for i in range(made.get_nfilters())]
+    foreign = [number for number in filters if number not in BUILT_IN]
+    if not foreign and sum(number in COMPRESSING for number in filters) > 1:
+        foreign = [number for number in filters if number in COMPRESSING][1:]
+    if dataset.chunks is not None:
+        check_fits(path, f"a chunk of '{name}'", math.prod(dataset.chunks) * dataset.dtype.itemsize, copies=3)
     if foreign:
         raise UserError(
-            f"'{path}': '{name}' is stored through filter {foreign[0]}, which dpfc does not run.",
-            "Write it without compression, or with gzip or lzf.",
+            f"'{path}': '{name}' is stored through filter {foreign[0]}, which dpfc does not run there.",
+            "Write it without compression, or with gzip or lzf alone.",
             code="unsupported",
             path=str(path),
             array=name,

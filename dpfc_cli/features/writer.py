@@ -18,6 +18,10 @@ share this lock, but a process that works alone holds it alone. Each process als
 making, so that no two processes make the same shard at a time, even if N changes between runs. Finishing takes the
 folder's lock alone, so the last process that gives up the shared lock finishes the set. The locks are flock's: they end
 with the process, in any case.
+
+**Who may read.** A shard holds values of records, so it is for its owner alone (mode 0600) from its first byte on. The
+folder and the manifest, which holds public facts, get what the umask says. To share a set, change the modes of its
+files: `chmod g+r features/NAME/*.h5`. The processes that make one set are of one user.
 """
 
 import fcntl
@@ -34,11 +38,11 @@ from typing import Any
 import h5py
 import numpy as np
 
-from dpfc_cli import files
+from dpfc_cli import files, schema
 from dpfc_cli.errors import GUARDED, UserError, counted, parameter
 from dpfc_cli.features.locks import PATIENCE, ReplacedError, claimed, locked, locked_soon
 from dpfc_cli.features.manifest import MANIFEST, Manifest, Shard, SplitFacts, load
-from dpfc_cli.folders import PARTIAL
+from dpfc_cli.folders import PARTIAL, moved_by
 
 SETTINGS = "settings.json"
 SHARD_BYTES = 128 * 2**20
@@ -117,7 +121,7 @@ class FeatureWriter:
         counts = {s: min(n, shards or max(default_shards(n, width), parts)) for s, n in rows.items()}
         if shards is None:
             # A set begun by another number of processes may have another number of shards. We keep that number.
-            counts = self._begun(counts, identity)
+            counts = self._begun(counts, rows, identity)
         self._all = [
             PlannedShard(split=split, file=f"{split}-{i:05d}-of-{counts[split]:05d}.h5", start=start, stop=stop)
             for split, n in rows.items()
@@ -171,7 +175,10 @@ class FeatureWriter:
         path, temporary = self._partial / planned.file, self._temporary(planned)
         try:
             # We hold the lock on the file. HDF5 would take a second one.
+            # HDF5 empties the file that `claim` made, and keeps its mode.
             with h5py.File(temporary, "w", libver="latest", track_order=False, locking=False) as file:
+                if not os.path.samestat(os.fstat(self._claims[planned.file]), os.lstat(temporary)):
+                    raise RuntimeError(f"{temporary} was replaced while it was opened")
                 sink = ShardSink(file, planned, self.dim, self.dtype, self.k, self._tolerant)
                 yield sink
                 if sink.filled != planned.rows:
@@ -202,15 +209,24 @@ class FeatureWriter:
         if not all(map(self._made, self._all)):
             self._unlock()
             return None
-        # Another process may have begun to keep null records meanwhile.
-        identity = json.loads((self._partial / SETTINGS).read_text(encoding="utf-8"))["identity"]
+        try:
+            # Another process may have begun to keep null records meanwhile.
+            identity = files.json_in(self._partial / SETTINGS)["identity"]
+            notes = {planned.file: self._note(planned).read_text(encoding="ascii") for planned in self._all}
+        except (ValueError, LookupError, TypeError) as error:
+            raise UserError(
+                f"'{self._partial}' is damaged: its settings or the notes beside its shards cannot be read.",
+                "Delete that folder, and run the command again.",
+                code="damaged",
+                path=str(self._partial),
+            ) from error
         splits: dict[str, SplitFacts] = {}
         for planned in self._all:
-            shard = Shard(file=planned.file, rows=planned.rows, sha256=self._note(planned).read_text(encoding="utf-8"))
+            shard = Shard(file=planned.file, rows=planned.rows, sha256=notes[planned.file])
             before = splits[planned.split].shards if planned.split in splits else ()
             splits[planned.split] = SplitFacts(n=planned.stop, shards=(*before, shard))
         whole = replace(manifest, splits=splits, source={**manifest.source, "identity": identity})
-        files.replace(self._partial / MANIFEST, whole.to_json().encode())
+        files.replace(self._partial / MANIFEST, whole.to_json())
         # Killed before the renaming, a later run finds everything in place and renames. Killed after it, the notes
         # stay.
         os.replace(self._partial, self.folder)
@@ -263,15 +279,19 @@ class FeatureWriter:
             return not self._partial.exists()
         return True
 
-    def _begun(self, counts: dict[str, int], identity: dict[str, Any]) -> dict[str, int]:
+    def _begun(self, counts: dict[str, int], rows: dict[str, int], identity: dict[str, Any]) -> dict[str, int]:
         """The numbers of shards with which the set was begun; `counts` if it was not."""
         try:
-            stored = json.loads((self._partial / SETTINGS).read_text(encoding="utf-8"))
-            if not _goes_on(identity, stored["identity"]):
-                return counts
-            return {split: int(stored["shards"][split]) for split in counts}
-        except (OSError, ValueError, KeyError, TypeError):
+            stored = files.json_in(self._partial / SETTINGS)
+        except (OSError, ValueError):
             return counts
+        numbers = schema.record({split: schema.whole(1, n) for split, n in rows.items()})
+        known = schema.record({"identity": schema.anything, "shards": numbers})
+        if schema.fault(stored, known) is not None:
+            return counts
+        return (
+            {split: stored["shards"][split] for split in counts} if _goes_on(identity, stored["identity"]) else counts
+        )
 
     def _open(self) -> bool:
         """Make or reopen the partial folder. True if it already held this very set."""
@@ -282,7 +302,8 @@ class FeatureWriter:
             self._unlock = weakref.finalize(self, os.close, descriptor)
             if _written_first(settings, self._settings):
                 return False
-            begun = settings.read_text(encoding="utf-8")
+            files.check_plain(settings)
+            begun = settings.read_text(encoding="utf-8", errors="replace")
             if not _continues(begun, self._settings):
                 if self._gave_way(descriptor, kind):
                     return False
@@ -313,7 +334,7 @@ class FeatureWriter:
         except OSError as error:
             raise UserError(
                 f"'{self.folder}' cannot be written: {error.strerror or error}.",
-                f"Choose a writable place: {parameter('out')}.",
+                f"Choose a writable place: {moved_by(self.folder.parent) or parameter('out')}.",
                 code="unwritable",
                 path=str(self.folder),
             ) from error
@@ -433,7 +454,7 @@ def _goes_on(identity: dict[str, Any], begun: Any) -> bool:
 def _continues(begun: str, wanted: str) -> bool:
     """`_goes_on`, for the settings of a partial set."""
     try:
-        old, new = json.loads(begun), json.loads(wanted)
+        old, new = files.json_of(begun), files.json_of(wanted)
         return _goes_on(new["identity"], old["identity"]) and {**old, "identity": None} == {**new, "identity": None}
     except (ValueError, LookupError, TypeError):
         return False
@@ -464,7 +485,7 @@ def asserted(folder: Path, wanted: Manifest) -> Manifest:
     manifest = load(folder)
     if wanted.origin == "asserted" and (manifest.origin, manifest.classes) != (wanted.origin, wanted.classes):
         manifest = replace(manifest, origin=wanted.origin, classes=wanted.classes)
-        files.replace(folder / MANIFEST, manifest.to_json().encode())
+        files.replace(folder / MANIFEST, manifest.to_json())
     return manifest
 
 

@@ -7,7 +7,7 @@ The card says how the head was made and what it cost in privacy. Everything in t
 import itertools
 import json
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,19 +15,20 @@ from typing import Any
 import numpy as np
 
 from dpfc_cli.errors import UserError, parameter
-from dpfc_cli.files import publish, sha256_of, temporary_beside, write_synced
-from dpfc_cli.folders import heads_folder
+from dpfc_cli.files import check_plain, json_of, publish, sha256_of, temporary_beside, write_synced
+from dpfc_cli.folders import heads_folder, moved_by
 from dpfc_cli.privacy.chain import Chain, arrays, from_json, run, to_json
+from dpfc_cli.trust import card as card_values
 from dpfc_cli.trust import statement
 
 FORMAT = "dpfc-head-1"
 PRIVATE = ".safetensors"
 NONPRIVATE = ".nonprivate.safetensors"
 RESEARCH = ".research.safetensors"
-_CARD = {
-    *("method", "options", "claim", "epsilon", "delta", "mu", "eta", "accounting", "adjacency", "unit"),
-    *("facts", "plan", "classes", "features", "versions"),
-}
+LARGEST_HEADER = 100 * 10**6
+"""Bytes of the largest header that safetensors reads. It writes larger ones, too."""
+_SMALL = 100_000
+"""Bytes that the rest of a header may take beside the card."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -155,13 +156,18 @@ def reserve(path: Path) -> Path:
 
 
 def encoded(head: Head) -> bytes:
-    """The bytes of a head's file."""
+    """The bytes of a head's file. The same head always gives the same bytes."""
     from safetensors.numpy import save as to_bytes
 
     metadata = {"format": FORMAT, "card": json.dumps(head.card), "chain": json.dumps(to_json(head.chain))}
     tensors = {"weight": head.weight, "bias": head.bias}
     tensors |= {f"chain.{i}": value for i, value in enumerate(arrays(head.chain))}
-    return to_bytes({name: np.ascontiguousarray(value) for name, value in tensors.items()}, metadata)
+    data = to_bytes({name: np.ascontiguousarray(value) for name, value in tensors.items()}, metadata)
+    # The library writes metadata in an order that chance decides. The header is therefore written again in ours.
+    start = 8 + int.from_bytes(data[:8], "little")
+    header = json.dumps({**json.loads(data[8:start]), "__metadata__": metadata}, sort_keys=True).encode()
+    header += b" " * (-len(header) % 8)
+    return len(header).to_bytes(8, "little") + header + data[start:]
 
 
 def save(data: bytes, path: Path, temporary: Path) -> Path:
@@ -175,13 +181,13 @@ def save(data: bytes, path: Path, temporary: Path) -> Path:
 
     """
     try:
-        write_synced(temporary, data)
+        write_synced(temporary, data, kept=True)
         return _publish(temporary, path)
     except OSError as error:
         # The budget is spent, so another place is better than none.
         try:
             rescued = Path(tempfile.mkdtemp(prefix="dpfc-")) / path.name
-            rescued.write_bytes(data)
+            write_synced(rescued, data)
             return rescued
         except OSError:
             raise _unwritable(path, error) from error
@@ -196,43 +202,52 @@ def _publish(temporary: Path, path: Path) -> Path:
 
 
 def _unwritable(path: Path, error: OSError) -> UserError:
+    variable = moved_by(path.parent)
     return UserError(
         f"The head cannot be written to '{path}': {error.strerror or error}.",
-        f"Choose a writable place with {parameter('out')}.",
+        f"Choose a writable place with {variable or parameter('out')}.",
         code="unwritable",
         path=str(path),
     )
+
+
+def check_card(card: Mapping[str, Any]) -> None:
+    """Check that a head with this card can be read again.
+
+    Raises:
+        UserError: the card is too large.
+        ValueError: it is no card that a training writes. This is a defect.
+
+    """
+    header = json.dumps(json.dumps(card))
+    if len(header) + _SMALL > LARGEST_HEADER:
+        raise UserError(
+            f"The card of the head would take {len(header) / 1e6:.0f} MB, because it names all classes. A head can "
+            f"hold {LARGEST_HEADER / 1e6:.0f} MB.",
+            f"Give the classes shorter names: {parameter('classes')} of 'dpfc extract' and 'dpfc import'.",
+            code="unsupported",
+            parameter="classes",
+        )
+    card_values.check(json.loads(json.loads(header)))
 
 
 def _load(path: Path) -> Head:
     from safetensors import SafetensorError, safe_open
 
     try:
+        check_plain(path)
         with safe_open(path, framework="numpy") as file:
             metadata = file.metadata() or {}
             if metadata.get("format") != FORMAT:
-                raise ValueError(f"its format is {metadata.get('format')!r}, not {FORMAT!r}")
-            weight = file.get_tensor("weight")
+                raise ValueError(f"its format is {str(metadata.get('format'))[:40]!r}, not {FORMAT!r}")
+            weight, bias = _numbers(file, "weight", 2), _numbers(file, "bias", 1)
             held = [file.get_tensor(f"chain.{i}") for i in range(sum(k.startswith("chain.") for k in file.keys()))]  # noqa: SIM118
-            head = Head(
-                chain=from_json(json.loads(metadata["chain"]), held, len(weight)),
-                weight=weight,
-                bias=file.get_tensor("bias"),
-                card=json.loads(metadata["card"]),
-                path=path,
-            )
-        if (
-            head.weight.ndim != 2
-            or head.bias.shape != (head.weight.shape[1],)
-            or len(head.classes) != head.weight.shape[1]
-        ):
+            card = json_of(metadata["card"])
+            card_values.check(card)
+            chain = from_json(json_of(metadata["chain"]), held, len(weight))
+        d, m = weight.shape
+        if bias.shape != (m,) or len(card["classes"]) != m or card["facts"].get("d", d) != d:
             raise ValueError("its weight, bias and classes do not fit together")
-        if (
-            not set(head.card) >= _CARD
-            or not {"name", "split", "fingerprint"} <= set(head.card["features"])
-            or not {"n", "m", "k", "origin"} <= set(head.card["facts"])
-        ):
-            raise ValueError("its card is not complete")
     except FileNotFoundError as error:
         raise UserError(
             f"There is no head '{path}'.",
@@ -240,14 +255,45 @@ def _load(path: Path) -> Head:
             code="missing",
             path=str(path),
         ) from error
-    except (OSError, SafetensorError, KeyError, ValueError, TypeError, AttributeError) as error:
+    # The library raises these for damaged files, and other ones for types of numbers that it does not know.
+    except (OSError, SafetensorError, LookupError, ValueError, TypeError, AttributeError) as error:
         raise UserError(
             f"'{path}' cannot be read as a head: {error}.",
-            "Name a file made by 'dpfc train'.",
+            "Name a file made by 'dpfc train'. If it is one, it is damaged: restore it from a backup.",
             code="damaged",
             path=str(path),
         ) from error
-    return head
+    return Head(chain=chain, weight=weight, bias=bias, card=card, path=path)
+
+
+def _numbers(file: Any, name: str, axes: int) -> np.ndarray:
+    """An array of finite numbers from the file. Raises ValueError for anything else."""
+    found: np.ndarray = file.get_tensor(name)
+    if found.dtype not in (np.float32, np.float64) or found.ndim != axes or not found.size:
+        raise ValueError(f"'{name}' has shape {found.shape} and dtype {found.dtype}")
+    if not np.isfinite(found).all():
+        raise ValueError(f"'{name}' has a number that is NaN or infinite")
+    return found
+
+
+def cards(folder: Path) -> Iterator[tuple[Path, Mapping[str, Any]]]:
+    """The cards of the heads in a folder, with their files. No weight is read. What is no head is left out."""
+    from safetensors import SafetensorError, safe_open
+
+    for path in sorted(folder.glob(f"*{PRIVATE}")):
+        try:
+            # Opening a pipe would wait for somebody to write into it.
+            if not path.is_file():
+                continue
+            with safe_open(path, framework="numpy") as file:
+                metadata = file.metadata() or {}
+            if metadata.get("format") != FORMAT:
+                continue
+            card = json_of(metadata["card"])
+            card_values.check(card)
+        except (OSError, SafetensorError, KeyError, ValueError, TypeError):
+            continue
+        yield path, card
 
 
 def newest(folder: Path) -> Path:

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from dpfc_cli.errors import UserError, parameter
 from dpfc_cli.images.dataset import DataSet, Remote, mirrored
 from dpfc_cli.images.sets import LARGEST, Entry, ImageSet, Pixels, Split, entry_of, in_memory, listing_of, reading_code
+from dpfc_cli.images.tars import Header
 from dpfc_cli.images.unpickle import read_pickle
 
 SIDE, CHANNELS = 32, 3
@@ -131,7 +132,7 @@ def _files(place: Path, layout: Layout) -> Iterator[tuple[str, bytes]]:
     """Name and bytes of the files of a folder or an archive that belong to the data set, each name once."""
     try:
         yield from _in_folder(place, layout) if place.is_dir() else _in_archive(place, layout)
-    except (OSError, EOFError, zlib.error, tarfile.TarError) as error:
+    except (OSError, EOFError, ValueError, RecursionError, zlib.error, tarfile.TarError) as error:
         raise UserError(
             f"'{place}' cannot be read: {error}.", AGAIN, code=reading_code(error), path=str(place)
         ) from error
@@ -146,7 +147,7 @@ def _in_folder(place: Path, layout: Layout) -> Iterator[tuple[str, bytes]]:
 
 def _in_archive(place: Path, layout: Layout) -> Iterator[tuple[str, bytes]]:
     seen: set[str] = set()
-    with gzip.open(place) as stream, tarfile.open(fileobj=stream, mode="r:") as archive:
+    with gzip.open(place) as stream, tarfile.open(fileobj=stream, mode="r:", tarinfo=Header) as archive:
         for member in archive:
             folder, _, name = member.name.removeprefix("./").rpartition("/")
             if folder != layout.folder or not _belongs(name, layout) or not member.isreg():

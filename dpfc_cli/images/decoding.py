@@ -13,29 +13,52 @@ single precision. JPEG's decoding at reduced size (`draft`) would be faster, but
 used.
 
 **Hostile files.** Only the decoders of common formats see a file (Pillow's EPS decoder starts Ghostscript). A picture
-with more than `Image.MAX_IMAGE_PIXELS` pixels is refused before it is decoded. A cut-off file is an error.
+with more than `MOST_PIXELS` pixels is refused before it is decoded, and so is one with more than `MOST_BYTES` bytes. A
+cut-off file is an error. `headers` refuses what would take far more time or memory than a picture of that size.
+
+**Whether a picture can be decoded depends on its own bytes alone.** It may become a null record. If that depended on
+another picture, one record could turn a second one into a null record, and the sensitivity would be two records. So a
+picture that fails is decoded again: alone, and with proved memory (see `memory`). Only what fails then, too, is
+damaged. What comes from the system (no memory, no descriptors, a disk that fails) is never a property of a picture. It
+stops the run.
 """
 
+import ctypes
+import errno
 import io
 import logging
 import warnings
+from collections.abc import Callable
+from contextlib import AbstractContextManager, suppress
 
 import numpy as np
-from PIL import Image, UnidentifiedImageError
+from PIL import Image, UnidentifiedImageError, _imaging
 
 from dpfc_cli.backbones.geometry import Geometry
-from dpfc_cli.errors import GUARDED, parameter
+from dpfc_cli.errors import GUARDED, UserError, parameter
+from dpfc_cli.images.headers import declared
+from dpfc_cli.images.memory import MOST_PIXELS, TOGETHER, Room, bound, check_size, proved
 from dpfc_cli.images.sets import Pixels, UnreadableError
 
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM")
 FILTERS = {"bicubic": Image.Resampling.BICUBIC, "bilinear": Image.Resampling.BILINEAR}
 
+Within = Callable[[int], AbstractContextManager[None]]
+"""within(bytes) is a context in which a decoder may take so much memory."""
+
+_room = Room(TOGETHER)
+
 # Pillow looks for its decoders when it first needs one. A second thread at that moment would find none.
 Image.init()
-# Pillow also warns about files that it decodes. It warns about very large ones too, but `_refuse_giant` refuses those.
+# Pillow also warns about files that it decodes. It warns about very large ones too, but those are refused here.
 logging.getLogger("PIL").addHandler(logging.NullHandler())
 warnings.filterwarnings("ignore", module=r"PIL\.")
 warnings.filterwarnings("ignore", category=Image.DecompressionBombWarning)
+# libtiff writes to standard error what is wrong with a picture, past Python and past our own message.
+with suppress(OSError, AttributeError):
+    _libtiff = ctypes.CDLL(_imaging.__file__)
+    _libtiff.TIFFSetErrorHandler(None)
+    _libtiff.TIFFSetWarningHandler(None)
 
 
 def decode(data: bytes, name: str, geometry: Geometry | None) -> Pixels:
@@ -50,25 +73,44 @@ def decode(data: bytes, name: str, geometry: Geometry | None) -> Pixels:
         uint8, (H, W, 3). With a geometry H = W = geometry.crop.
 
     Raises:
-        UnreadableError: the picture is damaged, too large, or of another format (code "bad-record").
+        UnreadableError: the picture is damaged, too large, or of another format (code "bad-record"). This depends on
+            its own bytes alone.
+        UserError: the system did not give what decoding takes (code "memory" or "unreadable").
 
     """
-    try:
-        opened = Image.open(io.BytesIO(data), formats=FORMATS)
-        _refuse_giant(opened)
-        opened.load()
-        image = _rgb(opened)
-        return np.asarray(image if geometry is None else fitted(image, geometry))
     # Decoders raise whatever a damaged file leads them into: not only OSError, but SyntaxError, struct.error and more.
-    except Exception as error:
-        raise UnreadableError(
-            f"'{name}' cannot be decoded: {_reason(error)}. {GUARDED}",
-            "Remove it, replace it by an 8-bit PNG or JPEG, or keep it as a record without content: "
-            f"{parameter('on_error')} null.",
-            code="bad-record",
-            parameter="on_error",
-            path=name,
-        ) from error
+    # At first it is not known whether the picture or a lack of memory is the reason.
+    with suppress(Exception):
+        return _decoded(data, geometry, _room.share)
+    with _room.alone():
+        try:
+            return _decoded(data, geometry, proved)
+        except Exception as error:
+            raise refusal(error, name) from error
+
+
+def _decoded(data: bytes, geometry: Geometry | None, within: Within) -> Pixels:
+    check_size(len(data))
+    pixels = _bounded(declared(data))
+    with within(bound(len(data), pixels)):
+        opened = Image.open(io.BytesIO(data), formats=FORMATS)
+        whole = _bounded(opened.width * opened.height)
+        if whole <= pixels:
+            return _finished(opened, geometry)
+    with within(bound(len(data), whole)):
+        return _finished(opened, geometry)
+
+
+def _bounded(pixels: int) -> int:
+    if pixels > MOST_PIXELS:
+        raise ValueError(f"it has more than {MOST_PIXELS} pixels")
+    return pixels
+
+
+def _finished(opened: Image.Image, geometry: Geometry | None) -> Pixels:
+    opened.load()
+    image = _rgb(opened)
+    return np.asarray(image if geometry is None else fitted(image, geometry))
 
 
 def fitted(image: Image.Image, geometry: Geometry) -> Image.Image:
@@ -112,10 +154,32 @@ def _rgb(image: Image.Image) -> Image.Image:
     return image if image.mode == "RGB" else image.convert("RGB")
 
 
-def _refuse_giant(image: Image.Image) -> None:
-    limit = Image.MAX_IMAGE_PIXELS
-    if limit is not None and image.width * image.height > limit:
-        raise ValueError(f"it has more than {limit} pixels")
+def refusal(error: Exception, name: str) -> UserError:
+    """What the user reads of an error about the picture `name`, which nothing beside it can have caused."""
+    number = error.errno if isinstance(error, OSError) else None
+    if isinstance(error, MemoryError | RecursionError) or number == errno.ENOMEM:
+        return UserError(
+            f"There is not enough memory to decode '{name}'. {GUARDED}",
+            "Give the process more memory (ulimit or the batch system may limit it), and run the same command again to "
+            "continue.",
+            code="memory",
+            path=name,
+        )
+    if number is not None:
+        return UserError(
+            f"'{name}' cannot be decoded, because the system refused: {error}. {GUARDED}",
+            "Remove the reason, and run the same command again to continue.",
+            code="unreadable",
+            path=name,
+        )
+    return UnreadableError(
+        f"'{name}' cannot be decoded: {_reason(error)}. {GUARDED}",
+        "Remove it, replace it by an 8-bit PNG or JPEG, or keep it as a record without content: "
+        f"{parameter('on_error')} null.",
+        code="bad-record",
+        parameter="on_error",
+        path=name,
+    )
 
 
 def _reason(error: Exception) -> str:

@@ -5,16 +5,19 @@ So a file with its own name is complete, however the download was stopped. A sto
 stopped, if the server allows it. All addresses of a file serve the same bytes, so one may finish what another began.
 
 A cached file is checked again at every use. This takes a fraction of a second and finds damage on the disk.
+
+A link under the name of a partial file is removed, not followed.
 """
 
 import http.client
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
 from dpfc_cli.errors import UserError, parameter
-from dpfc_cli.files import publish, sha256_of, sync
+from dpfc_cli.files import opened, publish, sha256_of, sync
 from dpfc_cli.folders import cache_folder
 from dpfc_cli.images.dataset import Remote
 from dpfc_cli.images.sets import Progress
@@ -62,6 +65,8 @@ def _ensure(remote: Remote, target: Path, progress: Progress | None) -> None:
             return
         target.unlink()
     part = target.with_name(f"{target.name}.part")
+    if part.is_symlink():
+        part.unlink()
     problems = []
     for url in _tries(remote, part):
         problem = _receive(remote, url, part, progress)
@@ -108,7 +113,8 @@ def _receive(remote: Remote, url: str, part: Path, progress: Progress | None) ->
         with urlopen(Request(url, headers=headers), timeout=TIMEOUT_S) as response:
             if have and not _continues(response, have):
                 have = 0
-            with part.open("ab" if have else "wb") as file:
+            how = os.O_APPEND if have else os.O_TRUNC
+            with os.fdopen(opened(part, os.O_WRONLY | os.O_CREAT | how), "ab" if have else "wb") as file:
                 while have <= remote.size and (chunk := response.read(CHUNK)):
                     file.write(chunk)
                     have += len(chunk)

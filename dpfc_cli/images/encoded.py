@@ -3,6 +3,7 @@
 The bytes of the pictures may be in files of their own, in archives, or in tables.
 """
 
+import os
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +14,7 @@ from numpy.typing import NDArray
 
 from dpfc_cli.backbones.geometry import Geometry
 from dpfc_cli.errors import GUARDED, UserError, parameter
+from dpfc_cli.images.memory import check_size
 from dpfc_cli.images.sets import Decode, Entry, Pixels, Records, Split, check_range, listing_of
 
 
@@ -24,7 +26,10 @@ class Encoded(Protocol):
         ...
 
     def read(self, i: int) -> bytes:
-        """The bytes of picture i. Raises OSError or UserError if the source fails."""
+        """The bytes of picture i.
+
+        Raises OSError or UserError if the source fails, and ValueError if these are more than `MOST_BYTES`.
+        """
         ...
 
     def only(self, records: Records) -> "Encoded":
@@ -43,7 +48,9 @@ class Files:
         return str(self.folder / self.names[i])
 
     def read(self, i: int) -> bytes:
-        return (self.folder / self.names[i]).read_bytes()
+        with (self.folder / self.names[i]).open("rb") as file:
+            check_size(os.fstat(file.fileno()).st_size)
+            return file.read()
 
     def only(self, records: Records) -> "Files":
         return Files(self.folder, [self.names[i] for i in records])
@@ -114,10 +121,12 @@ def _decoder(pictures: Encoded, n: int, shape: tuple[int, int, int], geometry: G
 
 def _decoded(pictures: Encoded, i: int, geometry: Geometry | None) -> Pixels:
     # Most commands never decode a picture, and Pillow takes longer to import than the rest of the room.
-    from dpfc_cli.images.decoding import decode
+    from dpfc_cli.images.decoding import decode, refusal
 
     try:
         data = pictures.read(i)
+    except (ValueError, MemoryError) as error:
+        raise refusal(error, pictures.name(i)) from error
     except OSError as error:
         raise UserError(
             f"'{pictures.name(i)}' cannot be read: {error.strerror or error}.",

@@ -25,7 +25,7 @@ from dpfc_cli.images.dataset import DataSet
 from dpfc_cli.images.encoded import encoded_split
 from dpfc_cli.images.folder import open_folder
 from dpfc_cli.images.sets import Entry, ImageSet, Progress, Split
-from dpfc_cli.images.tars import Member, members, nested, ranges
+from dpfc_cli.images.tars import Header, Member, members, nested, ranges
 
 TRAIN, VAL = "ILSVRC2012_img_train.tar", "ILSVRC2012_img_val.tar"
 KIT = "ILSVRC2012_devkit_t12"
@@ -127,9 +127,9 @@ def _kit(folder: Path) -> tuple[bytes, bytes]:
             if (place / TRUTH).is_file() and (place / META).is_file():
                 return (place / TRUTH).read_bytes(), (place / META).read_bytes()
         if packed.is_file():
-            with gzip.open(packed) as stream, tarfile.open(fileobj=stream, mode="r:") as archive:
+            with gzip.open(packed) as stream, tarfile.open(fileobj=stream, mode="r:", tarinfo=Header) as archive:
                 return _contents(archive, TRUTH), _contents(archive, META)
-    except (OSError, EOFError, KeyError, ValueError, zlib.error, tarfile.TarError) as error:
+    except (OSError, EOFError, KeyError, ValueError, RecursionError, zlib.error, tarfile.TarError) as error:
         raise _damaged(f"The development kit in '{folder}' cannot be read: {error}.", folder) from error
     raise UserError(
         f"'{folder}' holds '{VAL}' but not '{KIT}.tar.gz', which states the classes of these images.",

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from dpfc_cli.errors import GUARDED, UserError
+from dpfc_cli.errors import GUARDED, UserError, counted
 from dpfc_cli.images.prefetch import PIECE, cores
 from dpfc_cli.images.sets import Entry, Progress, Records, reading_code
 from dpfc_cli.sources.label_columns import hub_class_names, label_column
@@ -113,8 +113,7 @@ class RowGroups:
             if group not in self._kept:
                 path, number = self._groups[group]
                 with _readable(path):
-                    table = pq.ParquetFile(path).read_row_group(number, columns=[f"{self._column}.bytes"])
-                    pictures = table.column(0).combine_chunks().flatten()[0]
+                    pictures = _read(path, number, f"{self._column}.bytes")
                 wanted = self._records[slice(*self._firsts[group : group + 2])] - self._starts[group]
                 self._kept[group] = pictures if len(wanted) == len(pictures) else pictures.take(pa.array(wanted))
                 while len(self._kept) > 2 and sum(map(len, self._kept.values())) > self.span:
@@ -135,6 +134,8 @@ def listed(paths: list[Path], columns: Columns, progress: Progress | None) -> Li
     for done, path in enumerate(paths, 1):
         with _readable(path):
             file = pq.ParquetFile(path)
+            declared = sum(file.metadata.row_group(number).num_rows for number in range(file.num_row_groups))
+            _refuse_more_rows_than_bytes(max(declared, file.metadata.num_rows), path)
             y = file.read([columns.label]).column(0)
             if y.null_count or not pa.types.is_integer(y.type):
                 raise UserError(
@@ -146,7 +147,7 @@ def listed(paths: list[Path], columns: Columns, progress: Progress | None) -> Li
                 )
             _check_image(file.schema_arrow, columns.image, path)
             for number in range(file.num_row_groups):
-                _refuse_giant(file.metadata.row_group(number), path)
+                _refuse_giant(file.metadata.row_group(number).total_byte_size, path)
                 groups.append((path, number))
                 rows.append(file.metadata.row_group(number).num_rows)
             labels.append(y.to_numpy().astype(np.int64))
@@ -168,14 +169,44 @@ def _entry(path: Path, labels: NDArray[np.int64]) -> Entry:
     return Entry(path.name, size, digest.hexdigest())
 
 
-def _refuse_giant(group: Any, path: Path) -> None:
-    if group.total_byte_size > LARGEST_GROUP:
+def _read(path: Path, number: int, column: str) -> Any:
+    """The pictures of a row group.
+
+    A picture that is repeated may be stored once. So a small row group may expand to any size, and its declared size
+    says nothing. Therefore it is read in batches that cannot be larger than a row group may be, and they are counted.
+    """
+    file = pq.ParquetFile(path)
+    group = file.metadata.row_group(number)
+    _refuse_giant(group.total_byte_size, path)
+    rows = max(1, min(group.num_rows, LARGEST_GROUP // max(1, group.total_byte_size)))
+    parts, size = [], 0
+    for batch in file.iter_batches(rows, row_groups=[number], columns=[column]):
+        parts.append(batch.column(0).flatten()[0])
+        size += parts[-1].nbytes
+        _refuse_giant(size, path)
+    return parts[0] if len(parts) == 1 else pa.concat_arrays(parts)
+
+
+def _refuse_more_rows_than_bytes(rows: int, path: Path) -> None:
+    """A repeated label takes no bytes, so a file of 1 kB may declare billions of records. Pictures take some bytes."""
+    size = path.stat().st_size
+    if rows > size:
         raise UserError(
-            f"'{path}' has a row group of {group.total_byte_size / 1e9:.1f} GB. dpfc holds row groups in memory.",
+            f"'{path}' declares {counted(rows, 'record')} in {counted(size, 'byte')}.",
+            _AGAIN,
+            code="damaged",
+            path=str(path),
+        )
+
+
+def _refuse_giant(size: int, path: Path) -> None:
+    if size > LARGEST_GROUP:
+        raise UserError(
+            f"'{path}' has a row group of {size / 1e9:.1f} GB. dpfc holds row groups in memory.",
             "Write the file again with smaller row groups: pyarrow's write_table(…, row_group_size=1000).",
             code="memory",
             path=str(path),
-            bytes=group.total_byte_size,
+            bytes=size,
         )
 
 

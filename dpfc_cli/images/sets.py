@@ -263,7 +263,7 @@ def labelled(
     used = splits_by_role(known)
     if "train" not in used:
         raise UserError(
-            "There are no labelled training images.",
+            f"There are no labelled training images.{f' {GUARDED}' if 'train' in labels else ''}",
             "Give their files or their folder names that begin with 'train'.",
             code="missing",
             split="train",

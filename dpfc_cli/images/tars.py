@@ -6,6 +6,7 @@ the file, and an archive must have the end mark that archives have. Otherwise an
 member would look complete.
 """
 
+import io
 import tarfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,8 +17,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpfc_cli.errors import UserError
+from dpfc_cli.images.memory import check_size
 from dpfc_cli.images.sets import Records, reading_code
 
+LONGEST_NAME = 1 << 20
+"""Bytes of the longest record of a name, or of other facts, that stands before a member. It is read as a whole."""
 _AGAIN = "Fetch the archive again. It must be a plain .tar: unpack .tar.gz to .tar with gunzip first."
 
 
@@ -65,6 +69,7 @@ class Ranges:
 
     def read(self, i: int) -> bytes:
         path, size = self.paths[int(self.which[i])], int(self.sizes[i])
+        check_size(size)
         with path.open("rb") as file:
             file.seek(int(self.offsets[i]))
             data = file.read(size)
@@ -82,6 +87,17 @@ class Ranges:
         )
 
 
+class Header(tarfile.TarInfo):
+    """The header of a member. A record before a member that claims to be very long is not read."""
+
+    def _proc_member(self, archive: tarfile.TarFile) -> tarfile.TarInfo:
+        named = (tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK, tarfile.XHDTYPE, tarfile.XGLTYPE)
+        if self.type in (*named, tarfile.SOLARIS_XHDTYPE) and self.size > LONGEST_NAME:
+            raise tarfile.ReadError(f"a name of {self.size} bytes")
+        member: tarfile.TarInfo = super()._proc_member(archive)  # type: ignore[misc]
+        return member
+
+
 def ranges(found: list[tuple[int, Member]], paths: tuple[Path, ...]) -> Ranges:
     """The pictures in `found`, in that order, each as the number of its path and its member."""
     return Ranges(
@@ -95,20 +111,20 @@ def ranges(found: list[tuple[int, Member]], paths: tuple[Path, ...]) -> Ranges:
 
 def members(path: Path) -> Iterator[Member]:
     """The regular files of an archive, in its order. Raises UserError if it is damaged or not a tar archive."""
-    with readable(path), tarfile.open(path, "r:", errors="backslashreplace") as archive:
+    with readable(path), tarfile.open(path, "r:", errors="backslashreplace", tarinfo=Header) as archive:
         for member in _regular(archive, str(path)):
             yield Member(name=_printable(member.name), offset=member.offset_data, size=member.size)
 
 
 def nested(path: Path) -> Iterator[tuple[str, list[Member]]]:
     """The .tar archives inside an archive, each with its name and its regular files. Raises UserError as `members`."""
-    with readable(path), tarfile.open(path, "r:", errors="backslashreplace") as outer:
+    with readable(path), tarfile.open(path, "r:", errors="backslashreplace", tarinfo=Header) as outer:
         for part in _regular(outer, str(path)):
             if not part.name.endswith(".tar"):
                 continue
             stream = outer.extractfile(part)
             assert stream is not None, "regular members have contents"
-            with stream, tarfile.open(fileobj=stream, mode="r:", errors="backslashreplace") as inner:
+            with stream, tarfile.open(fileobj=stream, mode="r:", errors="backslashreplace", tarinfo=Header) as inner:
                 found = [
                     Member(name=_printable(m.name), offset=part.offset_data + m.offset_data, size=m.size)
                     for m in _regular(inner, f"{path}: {_printable(part.name)}")
@@ -121,18 +137,22 @@ def readable(path: Path) -> Iterator[None]:
     """Turn the errors of reading an archive into a UserError that names it."""
     try:
         yield
-    except (OSError, EOFError, ValueError, OverflowError, tarfile.TarError) as error:
+    # A member may have many names, one before the other. tarfile calls itself for each.
+    except (OSError, EOFError, ValueError, OverflowError, RecursionError, tarfile.TarError) as error:
         what = f"'{path}' cannot be read as a tar archive: {error}."
         raise UserError(what, _AGAIN, code=reading_code(error), path=str(path)) from error
 
 
 def _regular(archive: tarfile.TarFile, source: str) -> Iterator[tarfile.TarInfo]:
-    end = -1
+    archive.fileobj.seek(0, io.SEEK_END)  # type: ignore[call-arg]
+    end, whole = -1, archive.fileobj.tell()
     while (member := archive.next()) is not None:
         # The archive would remember every member, and there may be millions.
         archive.members = []  # type: ignore[attr-defined]
         if member.size < 0 or member.offset_data <= end:
             raise _damaged(source, "has a member that overlaps the one before it")
+        if member.offset_data + member.size > whole:
+            raise _damaged(source, "has a member that ends behind the end of the archive")
         end = member.offset_data
         if member.issparse():
             raise UserError(

@@ -11,6 +11,7 @@ A hostile pickle can still waste memory and time. It cannot run code.
 
 import io
 import pickle
+import pickletools
 from typing import Any, NoReturn
 
 import numpy as np
@@ -40,6 +41,7 @@ def read_pickle(data: bytes, name: str) -> dict[str, object]:
 
     """
     try:
+        _check_memo(data)
         value = _Unpickler(io.BytesIO(data)).load()
         return {_text(key): item.values() if isinstance(item, _Array) else item for key, item in value.items()}
     except _ForbiddenError as refusal:
@@ -57,6 +59,17 @@ def read_pickle(data: bytes, name: str) -> dict[str, object]:
             code="damaged",
             path=name,
         ) from error
+
+
+def _check_memo(data: bytes) -> None:
+    """Refuse a number in the table of remembered objects that no file of this size needs.
+
+    Each instruction remembers one object at most, but it names the place itself. Python makes the table as long as
+    that, so five bytes could take 32 GB.
+    """
+    for instruction, place, _ in pickletools.genops(data):
+        if instruction.name in ("PUT", "LONG_BINPUT") and place is not None and int(place) > len(data):
+            raise _ForbiddenError(f"the {place}th of its objects")
 
 
 class _ForbiddenError(Exception):

@@ -20,6 +20,8 @@ import numpy as np
 
 NUMBERS = (int, float, np.float64)
 """The types that a number may have. Subclasses are not accepted, because they could carry code."""
+LARGEST = 1e200
+"""The largest clipping norm of a head, and the reciprocal of the smallest one."""
 NORM_BITS = 18
 """Norms are measured on a grid with this many bits below the largest coordinate of a record; see `norms`."""
 
@@ -188,12 +190,16 @@ def from_json(steps: list[dict[str, Any]], held: Sequence[np.ndarray], d: int) -
         ValueError: this version does not know a step, an array is missing, or a value is not valid (see `check`).
 
     """
-    if any(step.get("step") not in _NAMES for step in steps):
-        raise ValueError(f"unknown preprocessing step in {steps!r}")
+    if not isinstance(steps, list) or not all(isinstance(step, dict) for step in steps):
+        raise ValueError("its preprocessing is no list of steps")
+    if not all(isinstance(step.get("step"), str) and step["step"] in _NAMES for step in steps):
+        raise ValueError("unknown preprocessing step")
+    if not all(type(norm := step.get("norm", 1.0)) is float and 1 / LARGEST <= norm <= LARGEST for step in steps):
+        raise ValueError("a clipping norm must be positive, and a float32 number in units of it must be finite")
     kinds: list[Any] = [_NAMES[step["step"]] for step in steps]
     if len(held) != sum(kind is not Clip for kind in kinds):
         raise ValueError("the arrays of its preprocessing are missing")
     left = iter(held)
-    chain = tuple(k(float(s["norm"]) if k is Clip else next(left)) for s, k in zip(steps, kinds, strict=True))
+    chain = tuple(k(s.get("norm") if k is Clip else next(left)) for s, k in zip(steps, kinds, strict=True))
     check(chain, d)
     return chain

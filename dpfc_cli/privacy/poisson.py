@@ -10,14 +10,21 @@ is the neighbouring relation that fits. Trainings with full passes alone do not 
 import functools
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from dpfc_cli.privacy.accounting import LARGEST_EPSILON, check_privacy
+from dpfc_cli.privacy.accounting import LARGEST_EPSILON, LEAST_EPSILON, check_privacy
+from dpfc_cli.privacy.accounting import epsilon_for as accounting_epsilon
 from dpfc_cli.privacy.oracle import Plan
 
 LEAST_SAMPLED_DELTA, LEAST_SAMPLED_SIGMA = 1e-12, 0.2
 FINE, COARSE = 1e-4, 1e-3
+MOST_SIGMA = 1e9
+"""More noise counts as this much: dp_accounting overflows, and nothing that is stated depends on it."""
+NEARLY_ALL = 1 - 1e-9
+"""A larger sampling rate counts as a full pass, which costs more. dp_accounting takes the logarithm of 1 minus the
+rate, and fails where float64 does not know that difference well enough.
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,15 +58,28 @@ def epsilon_for(
             bound.
 
     Returns:
-        An upper bound on ε; infinity if there is none.
+        An upper bound on ε; infinity if there is none. A smaller ε than 1e-4 is stated as 1e-4.
 
     """
+    epsilon = _epsilon_for(mechanisms, mu, delta, eta, interval)
+    return max(epsilon, LEAST_EPSILON) if mechanisms or mu else epsilon
+
+
+def _epsilon_for(mechanisms: Sequence[Sampled], mu: float, delta: float, eta: float, interval: float) -> float:
+    """`epsilon_for`, also below the least ε that is stated."""
     check_privacy(1.0, delta)
     left = delta - (1 + math.exp(LARGEST_EPSILON)) * eta
     # Below these bounds the discretisation is coarse or the distributions are huge. Such noise protects little.
     if left < LEAST_SAMPLED_DELTA or any(m.sigma < LEAST_SAMPLED_SIGMA for m in mechanisms):
         return math.inf
-    epsilon = float(_composed(tuple(mechanisms), mu, interval).get_epsilon(left))
+    mu = math.hypot(mu, *(math.sqrt(m.times) / m.sigma for m in mechanisms if m.rate > NEARLY_ALL))
+    rest = tuple(replace(m, sigma=min(m.sigma, MOST_SIGMA)) for m in mechanisms if m.rate <= NEARLY_ALL)
+    full = accounting_epsilon(mu, left)
+    if not rest or full > LARGEST_EPSILON:
+        # The sampled releases only add to what the full passes cost.
+        epsilon = full
+    else:
+        epsilon = float(_composed(rest, max(mu, 1 / MOST_SIGMA) if mu else 0.0, interval).get_epsilon(left))
     return epsilon if epsilon <= LARGEST_EPSILON else math.inf
 
 
@@ -145,7 +165,7 @@ def mu_for(plan: Plan, epsilon: float, delta: float, eta: float = 0.0) -> float:
     def excess(interval: float) -> Callable[[float], float]:
         @functools.cache
         def log_ratio(mu: float) -> float:
-            return math.log(max(epsilon_for(*sampled_of(plan, mu), delta, eta, interval) / epsilon, 1e-3))
+            return math.log(max(_epsilon_for(*sampled_of(plan, mu), delta, eta, interval) / epsilon, 1e-3))
 
         return log_ratio
 

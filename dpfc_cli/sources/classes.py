@@ -45,16 +45,27 @@ def inferred_classes(largest_label: int) -> tuple[str, ...]:
 
 
 def check_classes(classes: tuple[str, ...], inferred: bool) -> None:
-    """Refuse fewer than two classes, because a classifier could not tell anything apart.
+    """Refuse fewer than two classes, because a classifier could not tell anything apart, and names that are no text.
+
+    The names of folders and of arguments are bytes to the system. Those that are not UTF-8 reach Python as surrogates,
+    which no manifest and no head can hold.
 
     Args:
         classes: the names of the classes, at least one.
         inferred: the classes were inferred from the records, so the message says something about the records.
 
     Raises:
-        UserError: there is one class only (code "bad-value").
+        UserError: there is one class only, or a name is not UTF-8 (code "bad-value").
 
     """
+    foreign = next((name for name in classes if not _is_text(name)), None)
+    if foreign is not None:
+        raise UserError(
+            f"The name of the class {foreign!a} is not UTF-8.{f' {GUARDED}' if inferred else ''}",
+            "Rename it. If it is a folder, rename the folder (convmv converts whole trees of names).",
+            code="bad-value",
+            parameter="classes",
+        )
     if len(classes) < 2:
         raise UserError(
             f"There is one class only, '{classes[0]}': nothing to tell apart.{f' {GUARDED}' if inferred else ''}",
@@ -93,6 +104,14 @@ def class_names(given: int | Sequence[str] | Path | None) -> tuple[str, ...] | N
     if len(names) < 2 or len(set(names)) < len(names) or not all(isinstance(name, str) and name for name in names):
         raise _refused(f"{parameter('classes')} must give two or more different names.")
     return names
+
+
+def _is_text(name: str) -> bool:
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _read(path: Path) -> tuple[str, ...]:

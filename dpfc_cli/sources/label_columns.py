@@ -1,9 +1,9 @@
 """Labels in a table: which column holds them, and what their classes are called."""
 
-import json
 from collections.abc import Mapping
 
 from dpfc_cli.errors import UserError
+from dpfc_cli.files import json_of
 
 USUAL_NAMES = ("label", "labels", "fine_label", "class", "target")
 """Usual names of the label's column. The first one that is there is taken."""
@@ -50,7 +50,7 @@ def hub_class_names(metadata: Mapping[bytes, bytes] | None, label: str) -> tuple
 
     """
     try:
-        names = json.loads((metadata or {})[b"huggingface"])["info"]["features"][label]["names"]
+        names = json_of((metadata or {})[b"huggingface"])["info"]["features"][label]["names"]
     except (TypeError, KeyError, ValueError):
         return None
     known = isinstance(names, list) and all(isinstance(n, str) for n in names) and len(set(names)) == len(names)

@@ -1,12 +1,34 @@
-"""The account of a set of records: all trainings on them that the ledgers in one folder know."""
+"""The account of a set of records: all trainings on them that the ledgers know.
 
+The total of full passes is exact: it is the smallest ε that holds for all their releases together (Dong, Roth and Su
+2022, Corollary 3.3). The corollary lets each training depend on what the earlier ones released, but it takes their
+noise as fixed in advance. Who looks at one head to decide whether to train another, and with how much noise, chooses
+the noise adaptively. The sum of what was spent is then no guarantee by itself: a bound that is only known afterwards
+may depend on the records. A *cap* that is fixed in advance is one. If Σ 1/σ² over all full passes is never let above
+μ², whatever was seen before, everything that was released is μ-GDP together. This is a privacy filter in the sense of
+Rogers, Roth, Ullman and Vadhan (2016), which tell it from an odometer, a total that is valid at any time and has to be
+larger. For Gaussian differential privacy the filter costs nothing: Smith and Thakurta (2022), "Fully adaptive
+composition for Gaussian differential privacy"; Koskela, Tobaben and Honkela (2023), "Individual privacy accounting with
+Gaussian differential privacy". So for full passes:
+
+- planned in advance, the total is the guarantee;
+- under a cap (or any other rule, fixed in advance, that keeps the total below one), the ε of the cap is;
+- without either, the total says what the trainings spent, and no more.
+
+For Poisson-sampled releases the total is an upper bound, and only for trainings that were planned in advance: we know
+of no such filter for the composition that is used here.
+"""
+
+import os
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from dpfc_cli.errors import UserError, parameter
-from dpfc_cli.features.manifest import MANIFEST, load
-from dpfc_cli.folders import LEDGER
+from dpfc_cli.features.manifest import MANIFEST, load, unreadable
+from dpfc_cli.files import json_of
+from dpfc_cli.folders import LEDGER, features_folder
 from dpfc_cli.training.ledger import (
     Entry,
     composes_exactly,
@@ -21,20 +43,19 @@ from dpfc_cli.training.ledger import (
 class Account:
     """What was spent on the same records.
 
-    ledger: of the feature set. own: its rows. linked: rows of other ledgers in that folder about the same records, each
-    with the name of its feature set. not_counted: other feature sets in that folder that have a ledger. They were not
-    made of exactly the same pictures, but may share some.
+    ledger: of the feature set. name: of the feature set. folders: where ledgers were looked for. own: the rows of the
+    ledger. linked: rows of other ledgers about the same records, each with the name of its feature set. not_counted:
+    other feature sets that have a ledger, or that are links which lead nowhere. They were not made of exactly the same
+    pictures, as far as can be seen, but may share some. lost: heads of this set whose training is in no ledger.
     """
 
     ledger: Path
+    name: str
+    folders: tuple[Path, ...]
     own: tuple[Entry, ...]
     linked: tuple[tuple[str, Entry], ...]
     not_counted: tuple[str, ...]
-
-    @property
-    def name(self) -> str:
-        """The feature set's name."""
-        return _name(self.ledger)
+    lost: tuple[str, ...]
 
     @property
     def rows(self) -> list[tuple[str, Entry]]:
@@ -65,6 +86,18 @@ class Account:
         """ε at δ of all private trainings together, under zero-out adjacency."""
         return together(self.entries, delta)
 
+    @property
+    def warning(self) -> str | None:
+        """What to tell if heads of this set have no row."""
+        if not self.lost:
+            return None
+        others = f" and {len(self.lost) - 1} more" if len(self.lost) > 1 else ""
+        return (
+            f"The ledgers do not have the training of '{self.lost[0]}'{others}, made of {self.name}. A ledger is gone "
+            "or was put back from an older backup, the set was moved without its ledger, or the training was done "
+            "elsewhere. What was spent there is in no sum. Put the ledger back beside the set's folder."
+        )
+
     def with_planned(self, entry: Entry) -> "Account":
         """The account as it will be after one more training."""
         return replace(self, own=(*self.own, entry))
@@ -80,35 +113,66 @@ class Account:
             "exact": self.exact,
             "epsilon": {f"{delta:g}": self.epsilon(delta) for delta in deltas},
             "unprotected": self.unprotected,
+            "heads_without_row": list(self.lost),
             "trainings": [
                 {**{key: getattr(row, key) for key in shown}, "feature_set": name} for name, row in self.rows
             ],
         }
 
 
-def account_of(ledger: Path) -> Account:
-    """The account that a ledger and those beside it give. UserError where one of them cannot be read."""
+def account_of(
+    ledger: Path, named: Path | None = None, cards: Iterable[tuple[Path, Mapping[str, Any]]] = ()
+) -> Account:
+    """The account that a ledger gives, and those that can be found from it.
+
+    Ledgers are looked for in the folder of this one, in the folder where the set was named, in the folder for feature
+    sets, and wherever sets in these folders really lie. So sets that are links are found from one another.
+
+    Args:
+        ledger: of the feature set.
+        named: the path by which the set was named, if it was.
+        cards: of the heads that may have been trained on the set, with their files.
+
+    Raises:
+        UserError: a ledger cannot be read.
+
+    """
     own = tuple(read(ledger))
-    records = {row.records for row in own}
+    roots = [ledger.parent, *([] if named is None else [named.parent]), features_folder()]
+    try:
+        found, folders, nowhere = _search(roots)
+    except OSError as error:
+        raise unreadable(Path(error.filename or ledger.parent), error) from error
+    others = {path: tuple(read(path)) for real, path in sorted(found.items()) if real != _real(ledger)}
+    names = _named([ledger, *others])
+    records, fingerprint = {row.records for row in own}, None
     folder = ledger.with_name(_name(ledger))
     if (folder / MANIFEST).exists():
-        records.add(records_of(load(folder)))
-    others = {path: read(path) for path in sorted(set(ledger.parent.glob(f"*{LEDGER}")) - {ledger})}
-    linked = tuple((_name(path), row) for path, rows in others.items() for row in rows if row.records in records)
-    counted = {name for name, _ in linked}
+        manifest = load(folder)
+        records.add(records_of(manifest))
+        fingerprint = manifest.fingerprint
+    linked = {path: [row for row in rows if row.records in records] for path, rows in others.items()}
+    lost = [
+        str(path)
+        for path, card in cards
+        if card["features"]["fingerprint"] == fingerprint
+        and not any(_has(rows, card) for rows in (own, *others.values()))
+    ]
     return Account(
         ledger=ledger,
+        name=names[ledger],
+        folders=tuple(folders),
         own=own,
-        linked=linked,
-        not_counted=tuple(sorted(_name(path) for path in others if _name(path) not in counted)),
+        linked=tuple((names[path], row) for path, rows in linked.items() for row in rows),
+        not_counted=tuple(sorted({*(names[path] for path, rows in linked.items() if not rows), *nowhere})),
+        lost=tuple(lost),
     )
 
 
 def newest_ledger(folder: Path) -> Path:
     """The ledger in a folder of feature sets that was charged last. UserError where there is none."""
     # A set may be a link to a folder elsewhere: its ledger then lies there.
-    found = {ledger_path(p.parent) for p in folder.glob(f"*/{MANIFEST}")} | set(folder.glob(f"*{LEDGER}"))
-    found = {p.resolve() for p in found if p.exists()}
+    found = {path for path in _in(folder) if os.path.exists(path)}
     if not found:
         raise UserError(
             f"Nothing to show: there is no ledger in '{folder}', and neither {parameter('sigma')} nor "
@@ -117,7 +181,65 @@ def newest_ledger(folder: Path) -> Path:
             code="missing",
             path=str(folder),
         )
-    return max(found, key=lambda p: p.stat().st_mtime_ns)
+    return max(found, key=lambda p: p.stat().st_mtime_ns).absolute()
+
+
+def _search(roots: list[Path]) -> tuple[dict[Path, Path], list[Path], list[str]]:
+    """Every ledger in some folders, and in the folders where sets in them really lie.
+
+    Returns:
+        The ledgers, each under its real path; the folders; and the names of links in them that lead nowhere.
+
+    """
+    waiting = [_real(root) for root in roots if os.path.isdir(root)]
+    found: dict[Path, Path] = {}
+    folders: list[Path] = []
+    nowhere: list[str] = []
+    while waiting:
+        folder = waiting.pop(0)
+        if folder in folders:
+            continue
+        folders.append(folder)
+        nowhere += [path.name for path in folder.glob("*") if os.path.islink(path) and not os.path.exists(path)]
+        for path in _in(folder):
+            if os.path.lexists(path):
+                found.setdefault(_real(path), path)
+            if os.path.isdir(path.parent):
+                waiting.append(_real(path.parent))
+    return found, folders, nowhere
+
+
+def _in(folder: Path) -> list[Path]:
+    """The ledgers in a folder, and the places of those of the sets in it."""
+    sets = (path.parent for path in sorted(folder.glob(f"*/{MANIFEST}")))
+    return [*sorted(folder.glob(f"*{LEDGER}")), *map(ledger_path, sets)]
+
+
+def _real(path: Path) -> Path:
+    return Path(os.path.realpath(path))
+
+
+def _named(ledgers: list[Path]) -> dict[Path, str]:
+    """The names of feature sets by their ledgers. Sets of one name are told apart by their paths."""
+    names = [_name(path) for path in ledgers]
+    return {
+        path: name if names.count(name) == 1 else str(path.with_name(name))
+        for path, name in zip(ledgers, names, strict=True)
+    }
+
+
+def _has(rows: tuple[Entry, ...], card: Mapping[str, Any]) -> bool:
+    """Whether a head's training is the row that its card names. A head of an earlier version names none."""
+    standing = card.get("ledger")
+    if standing is None:
+        return True
+    number = standing["training"]
+    if len(rows) < number:
+        return False
+    row = rows[number - 1]
+    return (row.at, row.method, row.claim) == (card.get("date"), card["method"], card["claim"]) and json_of(
+        row.releases
+    ) == card["plan"]
 
 
 def _name(ledger: Path) -> str:

@@ -154,13 +154,13 @@ def _guarantee(plan: Plan, facts: Facts, privacy: Privacy, slow: Callable[[], No
             mu = poisson.mu_for(plan, epsilon, delta, eta) if plan.sampled else accounting.mu_for(epsilon, delta, eta)
             if plan.sampled and min(plan.sigmas(mu)) < 1.0001 * poisson.LEAST_SAMPLED_SIGMA:
                 # Less noise than this is not accounted for. What is spent may then be less than what was asked for.
-                epsilon = min(epsilon, spent(plan, mu, delta, eta))
+                epsilon = max(min(epsilon, spent(plan, mu, delta, eta)), accounting.LEAST_EPSILON)
     except ValueError as error:
+        asked_for = (
+            f"{parameter('epsilon')} such as 1" if sigma is None else f"a larger {parameter('noise_multiplier')}"
+        )
         raise UserError(
-            sentence(error),
-            f"Choose {parameter('epsilon')} such as 1, {parameter('delta')} such as 1e-5, or a larger "
-            f"{parameter('noise_multiplier')}.",
-            code="bad-value",
+            sentence(error), f"Choose {asked_for}, or {parameter('delta')} such as 1e-5.", code="bad-value"
         ) from error
     return Guarantee(epsilon=epsilon, delta=delta, mu=mu, eta=eta)
 

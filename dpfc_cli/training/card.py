@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from dpfc_cli.errors import UserError, parameter
+from dpfc_cli.errors import UserError, check_new_name, parameter, printable
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.heads import head as heads
 from dpfc_cli.methods.method import Solution
@@ -47,11 +47,13 @@ def entry_of(calibrated: Calibrated, features: FeatureSet, head: str, at: str) -
     )
 
 
-def card_of(calibrated: Calibrated, features: FeatureSet, at: str, solution: Solution) -> dict[str, Any]:
+def card_of(
+    calibrated: Calibrated, features: FeatureSet, at: str, solution: Solution, standing: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
     """The head's card, JSON-able. `epsilon` and `delta` are null unless the claim is "private".
 
     Of public features it says where they came from; their arrays are no option. Of the solution it says only whether a
-    training without noise reached its optimum.
+    training without noise reached its optimum. standing: see `ledger.standing`; None before the charge.
     """
     facts, claimed, manifest = calibrated.facts, calibrated.claimed, features.manifest
     public = calibrated.options.public if "public" in calibrated.method.public else None
@@ -78,6 +80,7 @@ def card_of(calibrated: Calibrated, features: FeatureSet, at: str, solution: Sol
             "hold_out": hold_out_of(manifest),
         },
         "versions": {"dpfc": __version__},
+        **({} if standing is None else {"ledger": dict(standing)}),
         **({} if public is None else {"public_features": dict(public.origin)}),
         **({} if calibrated.tuning is None else {"tuning": dict(calibrated.tuning)}),
         **({} if solution.converged is None else {"converged": solution.converged}),
@@ -87,13 +90,15 @@ def card_of(calibrated: Calibrated, features: FeatureSet, at: str, solution: Sol
 def path_of(calibrated: Calibrated, features: FeatureSet, out: Path | None, folder: Path) -> Path:
     """Where the head goes: `out`, or a new name in `folder`. It is named by what was asked for, not by what came out.
 
-    UserError where `out` does not end as the claim demands, or exists.
+    UserError where `out` is not printable, does not end as the claim demands, or exists.
     """
     claim, guarantee = calibrated.claim, calibrated.guarantee
     suffix = SUFFIXES[claim]
     if out is None:
         asked = f"-eps{guarantee.epsilon:.4g}" if guarantee else ""
-        return heads.free_name(folder, f"{features.name}-{calibrated.method.name}{asked}", suffix)
+        # A set that was made elsewhere may have any name.
+        return heads.free_name(folder, f"{printable(features.name)}-{calibrated.method.name}{asked}", suffix)
+    check_new_name(out.name)
     others = [other for other in SUFFIXES.values() if other not in (suffix, heads.PRIVATE)]
     if not out.name.endswith(suffix) or any(out.name.endswith(other) for other in others):
         raise UserError(

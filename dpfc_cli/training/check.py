@@ -4,9 +4,6 @@ The features are verified, the head's place is tried, memory and devices are che
 is summed.
 """
 
-import json
-import math
-import os
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,6 +14,7 @@ from dpfc_cli.errors import UserError, parameter, sentence
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.heads import head as heads
 from dpfc_cli.kernels import products
+from dpfc_cli.memory import free_memory
 from dpfc_cli.methods.method import Solution, state_bytes
 from dpfc_cli.privacy.curator import lattice_of
 from dpfc_cli.privacy.facts import Facts
@@ -25,8 +23,8 @@ from dpfc_cli.privacy.queries import Query
 from dpfc_cli.privacy.queries import check as check_query
 from dpfc_cli.training.account import Account, account_of
 from dpfc_cli.training.calibrate import Calibrated
-from dpfc_cli.training.card import card_of, path_of
-from dpfc_cli.training.ledger import ledger_path
+from dpfc_cli.training.card import card_of, entry_of, path_of
+from dpfc_cli.training.ledger import ledger_path, standing
 from dpfc_cli.training.observer import Observer
 from dpfc_cli.training.request import SPLIT, Request
 
@@ -66,7 +64,9 @@ def check(request: Request, calibrated: Calibrated, observer: Observer) -> Check
     if calibrated.facts != request.facts:
         raise ValueError("the training was calibrated for other records than these")
     path = path_of(calibrated, features, request.out, request.folder)
-    account = account_of(ledger_path(features.folder))
+    account = account_of(ledger_path(features.folder), features.folder, heads.cards(request.folder))
+    if account.warning is not None:
+        observer.warn(account.warning)
     check_memory(calibrated, request.memory)
     if calibrated.mechanism is not None:
         try:
@@ -86,6 +86,9 @@ def check(request: Request, calibrated: Calibrated, observer: Observer) -> Check
             code="unsupported",
         ) from error
     rehearse(calibrated, features)
+    # The card will say what is spent with this training. If that cannot be computed, it is found out here.
+    claimed, planned = calibrated.claimed, entry_of(calibrated, features, path.name, "")
+    standing((*account.own, planned), len(account.own) + 1, claimed.delta if claimed else None)
     features.verify(SPLIT, lambda done, total: observer.progress("Checking the features", done, total))
     _try_place(path)
     return Checked(request=request, calibrated=calibrated, path=path, account=account)
@@ -122,12 +125,14 @@ def rehearse(calibrated: Calibrated, features: FeatureSet) -> None:
     method may take as many passes as it needs, so only the card is tried.
 
     Raises:
+        UserError: the card is too large for the file of a head.
         PlanError, ValueError, TypeError: a defect of the method.
 
     """
     weight = np.zeros((calibrated.facts.d, calibrated.facts.m))
     solution = Solution(chain=(), weight=weight, bias=np.zeros(calibrated.facts.m))
-    json.dumps(card_of(calibrated, features, "", solution))
+    # What the card says of the ledger is known after the charge.
+    heads.check_card(card_of(calibrated, features, "", solution))
     if calibrated.mechanism is None:
         return
     method, options = calibrated.method, calibrated.options
@@ -159,21 +164,3 @@ def check_memory(calibrated: Calibrated, memory: float | None) -> None:
             needed=needed,
             allowed=allowed,
         )
-
-
-def free_memory() -> float:
-    """Bytes that this process may still take: what the machine has available, or less where a control group says so."""
-    free = math.inf
-    if hasattr(os, "sysconf") and "SC_PHYS_PAGES" in os.sysconf_names:
-        free = float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
-    for path in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
-        try:
-            free = min(free, float(Path(path).read_text()))
-        except (OSError, ValueError):
-            continue
-    try:
-        lines = Path("/proc/meminfo").read_text().splitlines()
-        free = min(free, *(1024 * float(line.split()[1]) for line in lines if line.startswith("MemAvailable")))
-    except (OSError, ValueError, TypeError):
-        pass
-    return free

@@ -1,7 +1,9 @@
 """What there is: feature sets with what was spent on them, and heads with what they claim."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from dpfc_cli.errors import UserError
 from dpfc_cli.features.lookup import finished
@@ -17,7 +19,7 @@ from dpfc_cli.training.request import facts_of
 class ListedSet:
     """A feature set. trainings: on its records, as far as the ledgers beside it know. epsilon: what the private ones
     cost together at `delta`, 0 if there are none. unprotected: trainings that no ε covers. These three are None where a
-    ledger cannot be read.
+    ledger cannot be read. warning: what to tell if heads of this set have no row in the ledgers.
     """
 
     path: str
@@ -30,6 +32,7 @@ class ListedSet:
     epsilon: float | None
     delta: float
     unprotected: int | None
+    warning: str | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,6 +64,14 @@ def inventory(features: Path, heads: Path) -> Inventory:
     sets: list[ListedSet] = []
     found: list[ListedHead] = []
     unreadable: list[tuple[str, str]] = []
+    cards: list[tuple[Path, Mapping[str, Any]]] = []
+    for path in sorted(heads.glob("*.safetensors")):
+        try:
+            card = Head.load(path).card
+            found.append(_head(path, card))
+            cards.append((path, card))
+        except UserError as error:
+            unreadable.append((str(path), _what(error)))
     for folder in sorted(finished(features)):
         try:
             listed = _listed(folder)
@@ -68,15 +79,10 @@ def inventory(features: Path, heads: Path) -> Inventory:
             unreadable.append((str(folder), _what(error)))
             continue
         try:
-            sets.append(_with_account(listed, account_of(ledger_path(folder))))
+            sets.append(_with_account(listed, account_of(ledger_path(folder), folder, cards)))
         except UserError as error:
             sets.append(listed)
             unreadable.append((str(error.fields.get("path", ledger_path(folder))), _what(error)))
-    for path in sorted(heads.glob("*.safetensors")):
-        try:
-            found.append(_head(path))
-        except UserError as error:
-            unreadable.append((str(path), _what(error)))
     unreadable = list(dict.fromkeys(unreadable))
     return Inventory(sets=tuple(sets), heads=tuple(found), unreadable=tuple(unreadable))
 
@@ -95,6 +101,7 @@ def _listed(folder: Path) -> ListedSet:
         epsilon=None,
         delta=default_delta(facts.n),
         unprotected=None,
+        warning=None,
     )
 
 
@@ -104,6 +111,7 @@ def _with_account(listed: ListedSet, account: Account) -> ListedSet:
         trainings=len(account.entries),
         epsilon=account.epsilon(listed.delta) if account.private else 0.0,
         unprotected=account.unprotected,
+        warning=account.warning,
     )
 
 
@@ -111,8 +119,7 @@ def _what(error: UserError) -> str:
     return error.text(lambda name: name)[0]
 
 
-def _head(path: Path) -> ListedHead:
-    card = Head.load(path).card
+def _head(path: Path, card: Mapping[str, Any]) -> ListedHead:
     return ListedHead(
         path=str(path),
         method=card["method"],

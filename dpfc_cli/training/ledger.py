@@ -4,36 +4,51 @@ It has one row for each training. A row is committed and synced to disk before t
 that is killed afterwards stays charged. When the training ends, its row says what became of it: `written`, with name
 and SHA-256 of the head, or `stopped`. A row that still says `charged` belongs to a training that runs, or that was
 killed.
+
+A ledger is exactly our table and nothing else. SQLite lets a file say what a write to it does: triggers, views, and
+clauses such as ON CONFLICT IGNORE can make a charge succeed without a row. So the schema is compared with ours, word
+for word, before anything else is done with the file. The rows are numbered 1, 2, 3 …, so a row that was deleted leaves
+a gap (unless it was the last one). SQLite keeps any value in any column, so each value is checked when it is read. A
+file that does not pass is damaged, or somebody has changed it. It is refused, and never mended.
 """
 
 import json
 import math
+import re
 import sqlite3
-from collections.abc import Iterator
+import stat
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal, get_args
 
 from dpfc_cli.errors import Code, UserError
 from dpfc_cli.features.manifest import Manifest
+from dpfc_cli.files import json_of
 from dpfc_cli.folders import LEDGER
-from dpfc_cli.privacy.accounting import Claim, epsilon_for
+from dpfc_cli.privacy.accounting import LARGEST_EPSILON, LEAST_DELTA, LEAST_EPSILON, Claim, delta_of, epsilon_for
+from dpfc_cli.privacy.facts import Adjacency
 from dpfc_cli.privacy.poisson import Sampled
 from dpfc_cli.privacy.poisson import epsilon_for as poisson_epsilon
 
 State = Literal["charged", "written", "stopped", "unknown"]
 """What became of a training. "unknown": its row was written before rows said so."""
 Mode = Literal["ro", "rw", "rwc"]
+_FIRST = {
+    **{"id": "INTEGER PRIMARY KEY", "at": "TEXT NOT NULL", "records": "TEXT NOT NULL", "split": "TEXT NOT NULL"},
+    **{"method": "TEXT NOT NULL", "claim": "TEXT NOT NULL", "epsilon": "REAL", "delta": "REAL", "mu": "REAL"},
+    **{"eta": "REAL", "adjacency": "TEXT NOT NULL", "unit": "TEXT NOT NULL", "n": "INTEGER NOT NULL"},
+    **{"releases": "TEXT NOT NULL", "head": "TEXT NOT NULL"},
+}
+"""The columns of the first ledgers."""
 _LATER = {"state": "TEXT NOT NULL DEFAULT 'unknown'", "sha256": "TEXT"}
 """Columns that the first ledgers did not have."""
-_SCHEMA = f"""
-CREATE TABLE IF NOT EXISTS trainings (
-  id INTEGER PRIMARY KEY, at TEXT NOT NULL, records TEXT NOT NULL, split TEXT NOT NULL, method TEXT NOT NULL, claim TEXT
-  NOT NULL, epsilon REAL, delta REAL, mu REAL, eta REAL, adjacency TEXT NOT NULL, unit TEXT NOT NULL, n INTEGER NOT
-  NULL, releases TEXT NOT NULL, head TEXT NOT NULL, {", ".join(f"{name} {kind}" for name, kind in _LATER.items())}
-)
-"""
+_SCHEMA = f"CREATE TABLE trainings ({', '.join(f'{name} {kind}' for name, kind in (_FIRST | _LATER).items())})"
+_RELEASE = {"kind", "shape", "share", "sigma", "rate", "times"}
+_MOST_TIMES = 2**53
+_REMEDY = "Do not delete it. Compare it with a backup, or restore it from one."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,32 +106,54 @@ def ledger_path(feature_set: Path) -> Path:
     return resolved.with_name(resolved.name + LEDGER)
 
 
+class _StrangeError(Exception):
+    """A file that is no ledger as we write them. The text goes on after the ledger's name."""
+
+
 def charge(path: Path, entry: Entry) -> Receipt:
     """Write a row durably. Returns only when it is on disk.
 
-    The row is compared with what was to be written before it is committed, and read again afterwards.
+    The row is compared with what was to be written before it is committed. Afterwards the file of that name is opened
+    again, and must have it.
 
     Raises:
         UserError: the row cannot be written. Nothing is charged then, unless the message says that it may be.
+        ValueError: a row that no ledger would keep. Nothing is charged.
 
     """
+    check(entry)
     values = asdict(entry)
     columns, marks = ", ".join(values), ", ".join("?" * len(values))
-    with _opened(path, "rwc", "nothing is trained that is not charged") as connection:
-        with _transaction(connection):
-            connection.execute(_SCHEMA)
+    committing = False
+    try:
+        with (
+            _opened(path, "rwc", "Nothing was charged, and nothing is trained that is not charged.") as connection,
+            _transaction(connection),
+        ):
+            if path.stat().st_size == 0:
+                connection.execute(_SCHEMA)
             for name in set(_LATER) - _columns(connection):
                 connection.execute(f"ALTER TABLE trainings ADD COLUMN {name} {_LATER[name]}")
             number = connection.execute(
                 f"INSERT INTO trainings ({columns}) VALUES ({marks})",  # noqa: S608
                 tuple(values.values()),
             ).lastrowid
-            if dict(_rows(connection)).get(number or 0) != entry:
-                raise _strange(path, "does not keep the row that was written. Nothing was charged.")
-        entries = dict(_rows(connection))
-    if number is None or entries.get(number) != entry:
-        raise _strange(path, "has another row than the one that was written. The training may be charged.")
-    return Receipt(ledger=path, number=number, entry=entry, entries=tuple(entries.values()))
+            if number is None or dict(_rows(connection)).get(number) != entry:
+                raise _StrangeError("does not keep the row that was written")
+            committing = True
+        entries = read(path)
+        if entries[number - 1 : number] != [entry]:
+            raise _strange(path, "has another row than the one that was written", "")
+    except UserError as error:
+        if not committing:
+            raise
+        raise UserError(
+            f"{error.what} The training may be charged: 'dpfc budget' says whether it is. It was not begun.",
+            error.remedy,
+            code=error.code,
+            **error.fields,
+        ) from error
+    return Receipt(ledger=path, number=number, entry=entry, entries=tuple(entries))
 
 
 def settle(receipt: Receipt, state: State, head: str | None = None, sha256: str | None = None) -> None:
@@ -133,26 +170,36 @@ def settle(receipt: Receipt, state: State, head: str | None = None, sha256: str 
 
     """
     entry = receipt.entry
-    consequence = "what became of the training is not in it"
-    with _opened(receipt.ledger, "rw", consequence) as connection, _transaction(connection):
+    settled = replace(entry, state=state, head=head or entry.head, sha256=sha256)
+    with (
+        _opened(receipt.ledger, "rw", "What became of the training is not in it.") as connection,
+        _transaction(connection),
+    ):
         changed = connection.execute(
             "UPDATE trainings SET state = ?, head = ?, sha256 = ? "
             "WHERE id = ? AND at = ? AND head = ? AND releases = ? AND state = 'charged'",
-            (state, head or entry.head, sha256, receipt.number, entry.at, entry.head, entry.releases),
+            (state, settled.head, sha256, receipt.number, entry.at, entry.head, entry.releases),
         ).rowcount
-        if changed != 1:
-            raise _strange(receipt.ledger, "has no open row of this training any more.")
+        if changed != 1 or dict(_rows(connection)).get(receipt.number) != settled:
+            raise _StrangeError("has no open row of this training any more")
 
 
 def read(path: Path) -> list[Entry]:
     """All rows, oldest first; none when there is no ledger yet. UserError where the file is no ledger."""
-    # A first charge that was stopped before its commit leaves an empty file: a ledger without rows.
-    if not path.exists() or path.stat().st_size == 0:
-        return []
     try:
-        with closing(_connected(path, "ro")) as connection:
-            return [entry for _, entry in _rows(connection)]
-    except sqlite3.Error as error:
+        # A first charge that was stopped before its commit leaves an empty file: a ledger without rows.
+        if not _size(path):
+            return []
+        try:
+            return _read(path, "ro")
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode != sqlite3.SQLITE_READONLY_ROLLBACK:
+                raise
+            # A charge was killed before its commit was whole. What it wrote has to be taken back first.
+            return _read(path, "rw")
+    except _StrangeError as error:
+        raise _strange(path, str(error), "") from error
+    except (sqlite3.Error, OSError) as error:
         raise UserError(
             f"'{path}' cannot be read as a ledger: {error}.",
             _remedy(error),
@@ -161,17 +208,30 @@ def read(path: Path) -> list[Entry]:
         ) from error
 
 
+def _read(path: Path, mode: Mode) -> list[Entry]:
+    with closing(_connected(path, mode)) as connection:
+        # In one transaction, so that the schema that is checked is that of the rows.
+        connection.execute("BEGIN")
+        return [entry for _, entry in _rows(connection)]
+
+
 @contextmanager
 def _opened(path: Path, mode: Mode, consequence: str) -> Iterator[sqlite3.Connection]:
     """A connection for writing. consequence: what it means if that fails, for the message."""
     try:
+        _size(path)
         with closing(_connected(path, mode)) as connection:
             # EXTRA also syncs the folder after the journal is removed: the row survives a power cut.
             connection.execute("PRAGMA synchronous = EXTRA")
+            # Somebody may have switched to a log (WAL). Rows would then lie in a second file, which backups miss.
+            if connection.execute("PRAGMA journal_mode = DELETE").fetchone() != ("delete",):
+                raise _StrangeError("keeps rows in a second file (WAL) that another program holds open")
             yield connection
-    except sqlite3.Error as error:
+    except _StrangeError as error:
+        raise _strange(path, str(error), consequence) from error
+    except (sqlite3.Error, OSError) as error:
         raise UserError(
-            f"The ledger '{path}' cannot be written ({error}), and {consequence}.",
+            f"The ledger '{path}' cannot be written: {error}. {consequence}",
             _remedy(error),
             code=_code(error, "unwritable"),
             path=str(path),
@@ -186,24 +246,153 @@ def _transaction(connection: sqlite3.Connection) -> Iterator[None]:
         yield
 
 
-def _strange(path: Path, what: str) -> UserError:
+def _strange(path: Path, what: str, consequence: str) -> UserError:
     return UserError(
-        f"The ledger '{path}' {what}",
-        "Do not delete it. Compare it with a backup.",
+        f"The ledger '{path}' {what}. {consequence}".strip(),
+        _REMEDY,
         code="damaged",
         path=str(path),
     )
 
 
-def _rows(connection: sqlite3.Connection) -> Iterator[tuple[int, Entry]]:
-    known = _columns(connection)
-    names = [each.name for each in fields(Entry) if each.name not in _LATER or each.name in known]
-    for number, *values in connection.execute(f"SELECT id, {', '.join(names)} FROM trainings ORDER BY id"):  # noqa: S608
-        yield number, Entry(**{"state": "unknown", **dict(zip(names, values, strict=True))})
+def _size(path: Path) -> int:
+    """The size of the ledger's file; 0 if there is none."""
+    try:
+        found = path.stat()
+    except FileNotFoundError:
+        if path.is_symlink():
+            raise _StrangeError("is a link that leads nowhere: the ledger is not where it was") from None
+        return 0
+    if not stat.S_ISREG(found.st_mode):
+        raise OSError("it is no plain file")
+    if found.st_nlink > 1:
+        # SQLite finds the journal of a stopped charge by the file's name, and would miss it under another name.
+        raise _StrangeError("has a second name (a hard link): what is charged under one name shows under the other")
+    return found.st_size
 
 
 def _columns(connection: sqlite3.Connection) -> set[str]:
-    return {row[1] for row in connection.execute("PRAGMA table_info(trainings)")}
+    """The columns of the table, if the file has exactly our table and nothing else."""
+    ((version,),) = connection.execute("PRAGMA user_version")
+    if version != 0:
+        raise _StrangeError(f"says that it is of version {version}, and this dpfc knows version 0 only")
+    found = connection.execute("SELECT type, name, sql FROM sqlite_master").fetchall()
+    others = [f"{kind} '{name}'" for kind, name, _ in found if (kind, name) != ("table", "trainings")]
+    if others:
+        raise _StrangeError(f"has more in it than the table of trainings: the {others[0]}")
+    if len(found) != 1:
+        raise _StrangeError("has no table of trainings")
+    # Our own text, except for spaces, and for columns that were added later.
+    text = re.sub(r"\s+", " ", str(found[0][2]), flags=re.ASCII)
+    table = re.fullmatch(r"CREATE TABLE trainings \((.*)\)", text)
+    said = [part.strip(" ") for part in table[1].split(",")] if table else []
+    first = [f"{name} {kind}" for name, kind in _FIRST.items()]
+    later = {f"{name} {kind}": name for name, kind in _LATER.items()}
+    if said[: len(first)] != first or not set(said[len(first) :]) <= set(later):
+        raise _StrangeError("has another table of trainings than dpfc makes")
+    return {*_FIRST, *(later[part] for part in said[len(first) :])}
+
+
+def _rows(connection: sqlite3.Connection) -> Iterator[tuple[int, Entry]]:
+    """All rows with their numbers, checked."""
+    known = _columns(connection)
+    ((sound,),) = connection.execute("PRAGMA quick_check(1)")
+    if sound != "ok":
+        raise _StrangeError(f"is damaged: {sound}")
+    names = [each.name for each in fields(Entry) if each.name in known]
+    found = connection.execute(f"SELECT id, {', '.join(names)} FROM trainings ORDER BY id")  # noqa: S608
+    for due, (number, *values) in enumerate(found, start=1):
+        if number != due:
+            raise _StrangeError(f"has no row {due}, but one with the number {number}: a row was taken out")
+        entry = Entry(**{"state": "unknown", **dict(zip(names, values, strict=True))})
+        try:
+            check(entry)
+        except ValueError as error:
+            raise _StrangeError(f"has a row that no training wrote. In row {number}, {error}") from error
+        yield number, entry
+
+
+def check(entry: Entry) -> None:
+    """Raise ValueError for values that no training has."""
+    for name in ("at", "records", "split", "method", "claim", "adjacency", "unit", "releases", "head", "state"):
+        if type(value := getattr(entry, name)) is not str or not value:
+            raise ValueError(f"'{name}' is no text")
+    for name, kinds in {"claim": Claim, "adjacency": Adjacency, "state": State}.items():
+        if getattr(entry, name) not in get_args(kinds):
+            raise ValueError(f"'{name}' is none of {', '.join(get_args(kinds))}")
+    if not _is_utc(entry.at):
+        raise ValueError("'at' is no time in UTC")
+    if type(entry.n) is not int or entry.n < 1:
+        raise ValueError("'n' is no number of records")
+    if "/" in entry.head or "\0" in entry.head or entry.head in (".", ".."):
+        raise ValueError("'head' is no name of a file")
+    digest: object = entry.sha256
+    if digest is not None and not (isinstance(digest, str) and re.fullmatch("[0-9a-f]{64}", digest)):
+        raise ValueError("'sha256' is no digest")
+    if (entry.state == "written") != (digest is not None):
+        raise ValueError("'sha256' does not fit 'state': the digest of a head is there once it is written")
+    try:
+        releases = json_of(entry.releases)
+    except ValueError as error:
+        raise ValueError(f"'releases' cannot be read: {error}") from error
+    if type(releases) is not list or not releases:
+        raise ValueError("'releases' is no list of releases")
+    for release in releases:
+        _check_release(release, noisy=entry.claim != "non-private")
+    claimed = (entry.epsilon, entry.delta, entry.mu, entry.eta)
+    if entry.claim == "private":
+        _check_claim(releases, *claimed)
+    elif claimed != (None, None, None, None):
+        raise ValueError(f"a training that is {entry.claim} claims an epsilon")
+
+
+def _is_utc(text: str) -> bool:
+    try:
+        at = datetime.fromisoformat(text)
+    except ValueError:
+        return False
+    return at.tzinfo is not None and at.astimezone(UTC).isoformat(timespec="seconds") == text
+
+
+def _check_release(release: Any, *, noisy: bool) -> None:
+    if type(release) is not dict or set(release) != _RELEASE:
+        raise ValueError("a release has other keys than a release has")
+    shape, times, sigma = release["shape"], release["times"], release["sigma"]
+    if type(release["kind"]) is not str or type(shape) is not list or not all(_is_count(each) for each in shape):
+        raise ValueError("the kind or the shape of a release is none")
+    if not _is_count(times):
+        raise ValueError("a release is made less than once")
+    if not all(_is_number(release[name]) and 0 < release[name] <= 1 for name in ("share", "rate")):
+        raise ValueError("the share or the rate of a release lies outside (0, 1]")
+    if not _is_number(sigma) or not (0 < sigma < math.inf if noisy else sigma == 0):
+        raise ValueError("the sigma of a release is none")
+
+
+def _check_claim(releases: list[dict[str, Any]], *claimed: Any) -> None:
+    epsilon, delta, mu, eta = claimed
+    if (
+        not all(type(value) is float and math.isfinite(value) for value in claimed)
+        or not 0 < epsilon <= LARGEST_EPSILON
+        or not LEAST_DELTA <= delta < 1
+        or not mu > 0
+        or not eta >= 0
+    ):
+        raise ValueError("epsilon, delta, mu or eta is out of range")
+    if not math.isclose(math.fsum(r["times"] / r["sigma"] / r["sigma"] for r in releases), mu * mu, rel_tol=1e-9):
+        raise ValueError("the noise of the releases is not that of mu")
+    if all(r["rate"] == 1 for r in releases):
+        # Calibration is exact within 1e-9 in mu or in epsilon; in delta that is at most some hundred times as much.
+        spent = delta_of(epsilon, mu) + (1 + math.exp(epsilon)) * eta
+        if spent > delta * (1 + 1e-6) or (spent < delta * (1 - 1e-6) and epsilon > LEAST_EPSILON * (1 + 1e-6)):
+            raise ValueError("epsilon and delta are not those of mu and eta")
+
+
+def _is_number(value: object) -> bool:
+    return type(value) in (int, float)
+
+
+def _is_count(value: object) -> bool:
+    return type(value) is int and 1 <= value <= _MOST_TIMES
 
 
 def _connected(path: Path, mode: Mode) -> sqlite3.Connection:
@@ -211,15 +400,20 @@ def _connected(path: Path, mode: Mode) -> sqlite3.Connection:
     return sqlite3.connect(f"{path.absolute().as_uri()}?mode={mode}", uri=True, timeout=30, isolation_level=None)
 
 
-def _kind(error: sqlite3.Error) -> int:
+def _kind(error: sqlite3.Error | OSError) -> int:
+    if isinstance(error, OSError):
+        return sqlite3.SQLITE_CANTOPEN
     return int(getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR)) & 0xFF
 
 
 _BUSY = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
-_CLOSED = (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_FULL)
+_CLOSED = (
+    *(sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM, sqlite3.SQLITE_READONLY),
+    *(sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR),
+)
 
 
-def _remedy(error: sqlite3.Error) -> str:
+def _remedy(error: sqlite3.Error | OSError) -> str:
     if _kind(error) in _BUSY:
         return "Another program holds it: try again when that one has ended."
     if _kind(error) in _CLOSED:
@@ -227,7 +421,7 @@ def _remedy(error: sqlite3.Error) -> str:
     return "Restore it from a backup; do not delete it."
 
 
-def _code(error: sqlite3.Error, closed: Code = "unreadable") -> Code:
+def _code(error: sqlite3.Error | OSError, closed: Code = "unreadable") -> Code:
     return "busy" if _kind(error) in _BUSY else closed if _kind(error) in _CLOSED else "damaged"
 
 
@@ -251,3 +445,28 @@ def together(rows: list[Entry], delta: float) -> float:
     mu = math.sqrt(math.fsum(r["times"] / r["sigma"] ** 2 for r in made if r["rate"] == 1))
     sampled = [Sampled(sigma=r["sigma"], rate=r["rate"], times=r["times"]) for r in made if r["rate"] < 1]
     return poisson_epsilon(sampled, mu, delta, eta) if sampled else epsilon_for(mu, delta, eta)
+
+
+def standing(entries: Sequence[Entry], number: int, delta: float | None) -> dict[str, Any]:
+    """What a head's card says of the trainings in its ledger.
+
+    Only the set's own ledger counts. Which other sets are linked to it depends on whether they hold exactly the same
+    records. That is a fact about records, and a head is handed over.
+
+    Args:
+        entries: all rows of the ledger.
+        number: of the head's own row.
+        delta: at which the head claims an ε; None if it claims nothing.
+
+    """
+    rows = list(entries)
+    private = sum(row.claim == "private" for row in rows)
+    epsilon = max(together(rows, delta), LEAST_EPSILON) if delta is not None else math.inf
+    return {
+        "training": number,
+        "trainings": len(rows),
+        "private": private,
+        "unprotected": len(rows) - private,
+        "epsilon": epsilon if math.isfinite(epsilon) else None,
+        "exact": composes_exactly(rows),
+    }

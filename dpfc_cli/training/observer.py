@@ -2,6 +2,8 @@
 
 import warnings
 
+from dpfc_cli.errors import printable
+
 
 class TrainingWarning(UserWarning):
     """Something that the user of a training should know before privacy is spent on it."""
@@ -12,7 +14,7 @@ class Observer:
 
     def warn(self, text: str) -> None:
         """Told what will go badly."""
-        warnings.warn(text, TrainingWarning, stacklevel=4)
+        warnings.warn(printable(text), TrainingWarning, stacklevel=4)
 
     def say(self, text: str) -> None:
         """Told what is worth knowing."""

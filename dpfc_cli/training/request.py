@@ -150,7 +150,12 @@ def _number(name: str, value: Any) -> float | None:
         return None
     if isinstance(value, bool) or not isinstance(value, Real):
         raise UserError(f"{parameter(name)} must be a number, not {value!r}.", "Give a number.", parameter=name)
-    return float(value)
+    try:
+        return float(value)
+    except OverflowError as error:
+        raise UserError(
+            f"{parameter(name)} is beyond the numbers of this machine.", "Give a smaller one.", parameter=name
+        ) from error
 
 
 def facts_of(features: FeatureSet, adjacency: Adjacency = "zero-out") -> Facts:

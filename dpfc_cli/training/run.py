@@ -4,7 +4,7 @@ import hashlib
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from dpfc_cli.errors import UserError
+from dpfc_cli.errors import UserError, printable
 from dpfc_cli.files import sha256_of
 from dpfc_cli.heads import head as heads
 from dpfc_cli.heads.head import Head
@@ -52,8 +52,11 @@ def run(charged: Charged, observer: Observer) -> Trained:
     oracle = _oracle_of(charged, lambda done, total: observer.progress("Training", done, total))
     digest, saved = None, None
     try:
+        # Of the ledger alone, before a record is read.
+        claimed = calibrated.claimed
+        standing = ledger.standing(receipt.entries, receipt.number, claimed.delta if claimed else None)
         solution = calibrated.method.solve(oracle, calibrated.facts, calibrated.options)
-        card = card_of(calibrated, features, receipt.entry.at, solution)
+        card = card_of(calibrated, features, receipt.entry.at, solution, standing)
         head = Head(chain=solution.chain, weight=solution.weight, bias=solution.bias, card=card)
         data = heads.encoded(head)
         digest = hashlib.sha256(data).hexdigest()
@@ -64,10 +67,8 @@ def run(charged: Charged, observer: Observer) -> Trained:
         # Stopped while it was saved, the file may be there all the same.
         found = saved or (checked.path if digest and _holds(checked.path, digest) else None)
         _settled(receipt, found, digest)
-        stop.add_note(
-            f"The training was charged to '{receipt.ledger}' and stays charged. "
-            + (f"The head was written: '{found}'." if found else "No head was written.")
-        )
+        written = f"The head was written: '{found}'." if found else "No head was written."
+        stop.add_note(printable(f"The training was charged to '{receipt.ledger}' and stays charged. {written}"))
         raise
     finally:
         charged.temporary.unlink(missing_ok=True)
@@ -99,7 +100,7 @@ def _holds(path: Path, digest: str) -> bool:
 def _account(checked: Checked, receipt: Receipt) -> Account:
     """What is spent now. Other trainings on these records may have ended meanwhile, so the ledgers are read again."""
     try:
-        return account_of(receipt.ledger)
+        return account_of(receipt.ledger, checked.features.folder)
     except UserError:
         return replace(checked.account, own=receipt.entries)
 

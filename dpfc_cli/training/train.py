@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from dpfc_cli.errors import UserError
+from dpfc_cli.errors import UserError, printable
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.folders import heads_folder
 from dpfc_cli.training import public, tuning
@@ -87,7 +87,7 @@ def finish(checked: Checked, observer: Observer) -> Trained:
     except KeyboardInterrupt as stop:
         # `run` knows better, once it has begun.
         if not hasattr(stop, "__notes__"):
-            stop.add_note(note)
+            stop.add_note(printable(note))
         raise
 
 

@@ -25,6 +25,7 @@ import numpy as np
 
 from dpfc_cli.errors import UserError, parameter
 from dpfc_cli.features.reader import Blocks, FeatureSet, cut
+from dpfc_cli.files import check_plain, json_of
 from dpfc_cli.heads.head import Head
 from dpfc_cli.heads.metrics import average_precisions, score
 from dpfc_cli.methods.method import factors, scaled
@@ -32,6 +33,7 @@ from dpfc_cli.privacy.curator import BlockStream, Curator, Unprotected
 from dpfc_cli.privacy.facts import Facts
 from dpfc_cli.privacy.noise import SeededBits
 from dpfc_cli.privacy.oracle import Mechanism
+from dpfc_cli.schema import LARGEST, fault, number, record, text
 from dpfc_cli.training.calibrate import Calibrated, with_options
 from dpfc_cli.training.check import check_memory
 from dpfc_cli.training.public import check_other
@@ -48,6 +50,10 @@ ROWS = 8192
 IN_MEMORY = 2**30
 """Bytes of records that a draw may hold at once; more are read again for every pass."""
 SUFFIX = ".tuning.jsonl"
+LONGEST = 1_000
+"""Characters of a line that is read at once."""
+_TRIAL = record({"trial": text, "score": number(0, LARGEST)})
+"""A score is a number of hits, or a mean average precision."""
 Progress = Callable[[int, int], None]
 Point = Mapping[str, float]
 Pieces = Callable[[], Iterator[tuple[np.ndarray, np.ndarray]]]
@@ -293,7 +299,7 @@ def _stream(known: FeatureSet, split: str, rows: np.ndarray, table: np.ndarray, 
         wanted[rows] = True
         for start, x, y in known.stream(split)(ROWS):
             here = wanted[start : start + len(x)]
-            labels = table[y[here]]
+            labels = table[_valid(y[here], known)]
             yield x[here], np.pad(labels, ((0, 0), (0, k - labels.shape[1])), constant_values=-1)
 
     read: Pieces = pieces
@@ -314,15 +320,23 @@ def _splits(known: FeatureSet) -> list[str]:
 
 
 def _labels(known: FeatureSet, split: str) -> np.ndarray:
-    return np.concatenate([y for _, _, y in known.stream(split)(ROWS)])
+    return np.concatenate([_valid(y, known) for _, _, y in known.stream(split)(ROWS)])
+
+
+def _valid(y: np.ndarray, known: FeatureSet) -> np.ndarray:
+    """Labels, −1 where there is none or one that the set has no class for. The core takes such labels for none, too."""
+    return np.where((y >= 0) & (y < len(known.manifest.classes)), y, -1)
 
 
 def _read(path: Path) -> dict[str, float]:
-    """Scores of finished trials. A line that a kill cut short is none."""
+    """Scores of finished trials. A line that a kill cut short is none, and neither is one that holds something else."""
     kept: dict[str, float] = {}
     with suppress(OSError):
-        for line in path.read_text(errors="replace").splitlines():
-            with suppress(ValueError, KeyError, TypeError):
-                row = json.loads(line)
-                kept[str(row["trial"])] = float(row["score"])
+        check_plain(path)
+        with path.open(errors="replace") as file:
+            while line := file.readline(LONGEST):
+                with suppress(ValueError):
+                    row = json_of(line)
+                    if fault(row, _TRIAL) is None:
+                        kept[row["trial"]] = float(row["score"])
     return kept

@@ -73,6 +73,8 @@ LABEL = FACTS.m - 1
 """The class of the canary."""
 FALSE_ALARM = 1e-4
 """An upper bound on the probability that a method with a true claim is called violated."""
+WHOLE_SHARE = 1.0
+"""The fraction of the error probability for the one statistic of whole trainings."""
 MAIN_SHARE = 0.9
 """The fraction of the error probability for the sum of all releases. The other statistics divide the rest."""
 DIFFERENCES = 1_000
@@ -254,7 +256,10 @@ def whole_training(
         return _margin(method.solve(Curator(mechanism, Unprotected(stream), bits), FACTS, options))
 
     return Comparison(
-        statistic="the canary's margin", wins=int(_wins(margin, trainings, stage)[0]), runs=trainings, share=1.0
+        statistic="the canary's margin",
+        wins=int(_wins(margin, trainings, stage)[0]),
+        runs=trainings,
+        share=WHOLE_SHARE,
     )
 
 
@@ -287,12 +292,12 @@ def lower_mu(wins: int, runs: int, error: float) -> float:
     return math.sqrt(2) * NormalDist().inv_cdf(low)
 
 
-def least_runs(mu: float) -> int:
+def least_runs(mu: float, share: float = MAIN_SHARE) -> int:
     """The smallest number of pairs that could refute a claim of μ. With fewer pairs not even right guesses alone could
-    do it.
+    do it. share: the fraction of the error probability that their statistic gets.
     """
     wrong = math.erfc(mu / 2) / 2
-    return math.floor(math.log(MAIN_SHARE * FALSE_ALARM / 2) / math.log1p(-wrong)) + 1
+    return math.floor(math.log(share * FALSE_ALARM / 2) / math.log1p(-wrong)) + 1
 
 
 def strongest(comparisons: list[Comparison], error: float) -> tuple[float, Comparison]:

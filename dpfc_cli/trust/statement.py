@@ -22,6 +22,7 @@ from dpfc_cli.privacy.queries import QUERIES
 NOT_COVERED = (
     "the test split: the results of an evaluation on it are not private",
     "several pictures of one person together: the guarantee is for one record",
+    "other heads trained on the same records, and the choice of this head among them",
     "the data that the backbone was trained on (the backbone is the network that computes the features)",
     "running time, progress and memory use",
 )
@@ -95,7 +96,7 @@ def rows(card: Mapping[str, Any], sha256: str) -> list[tuple[str, str]]:
         lines.append(("public features", said))
     if "tuning" in card:
         lines.append(("tuned on", _tuned(card["tuning"])))
-    return [*lines, ("not covered", "; ".join(NOT_COVERED))]
+    return [*lines, ("other heads", _others(card)), ("not covered", "; ".join(NOT_COVERED))]
 
 
 def planned_rows(
@@ -172,6 +173,34 @@ def _means(card: Mapping[str, Any]) -> list[tuple[str, str]]:
         ),
         ("several of one person", several),
     ]
+
+
+def _others(card: Mapping[str, Any]) -> str:
+    """What is known of other heads trained on the same records, and what the claim of this one does not say of them."""
+    ledger, private = card.get("ledger"), card["claim"] == "private"
+    limits = (
+        "The guarantee of this head is for this head alone. For the people in the records the total of all trainings "
+        "on them counts, also of later ones. It counts for this head, too, if it was chosen among others."
+    )
+    if ledger is None:
+        unknown = "It is unknown how many there are: this head was made by a version of dpfc that did not say so."
+        return f"{unknown} {limits}" if private else unknown
+    known = f"as far as its ledger knew when it was made (row {ledger['training']})"
+    if ledger["trainings"] == 1:
+        said = f"This was the first training on these records, {known}."
+    else:
+        said = f"This was one of {ledger['trainings']:,} trainings on these records, {known}."
+    if private and ledger["private"] > 1:
+        total = "more than can be stated" if ledger["epsilon"] is None else f"epsilon = {_up(ledger['epsilon'], 6)}"
+        bound = "exact" if ledger["exact"] else "an upper bound"
+        said += (
+            f" Together the {ledger['private']:,} private ones spent {total} at the same delta under zero-out "
+            f"adjacency ({bound}). This total is a guarantee if they were planned in advance. If later ones were "
+            "chosen by looking at earlier heads, a cap that was fixed in advance is the guarantee."
+        )
+    if ledger["unprotected"] > (not private):
+        said += f" {counted(ledger['unprotected'], 'training')} had no guarantee (epsilon = ∞)."
+    return f"{said} {limits}" if private else said
 
 
 def _titled(method: str) -> str:

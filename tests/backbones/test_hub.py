@@ -4,17 +4,24 @@ import hashlib
 import http.server
 import json
 import os
+import re
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from dpfc_cli.backbones import hub
+from dpfc_cli.backbones.family import Options
+from dpfc_cli.backbones.geometry import Geometry
+from dpfc_cli.backbones.vision_transformer import transformer
+from dpfc_cli.backbones.vision_transformer.models import MODELS
 from dpfc_cli.errors import UserError
 from tests.backbones.tiny import build, pictures, random_weights, references, write
 
@@ -232,3 +239,56 @@ def test_what_is_cached_is_found_when_the_hub_cannot_be_reached(
     template = "http://127.0.0.1:9/{repo_id}/resolve/{revision}/{filename}"
     monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
     assert hub.locate("hf:some/vit") == found
+
+
+@pytest.fixture
+def load(home: Hub, model: bytes, monkeypatch: pytest.MonkeyPatch) -> Callable[[hub.Pin | None], object]:
+    """Loads a model of the table whose published weights the server has, with a pin."""
+
+    def loaded(pin: hub.Pin | None) -> object:
+        square = Geometry(resize=16, crop=16)
+        entry = replace(MODELS["vit-ti16"], home="some/vit/model.safetensors", width=None, depth=None, patch=4, heads=2)
+        monkeypatch.setitem(MODELS, "vit-ti16", replace(entry, native=square, pin=pin))
+        return transformer.load("vit-ti16", (16, 16, 3), Options(), square, prepared=True, progress=None)
+
+    return loaded
+
+
+def test_weights_that_changed_in_the_cache_are_refused_at_every_load(
+    model: bytes, load: Callable[[hub.Pin | None], object]
+) -> None:
+    load(None)
+    found = hub.locate("hf:some/vit")
+    assert found.expected == (hashlib.sha256(model).hexdigest(),)
+    found.files[0].write_bytes(model[:-1] + bytes([model[-1] ^ 1]))
+    with pytest.raises(UserError, match=r"was damaged or exchanged") as refused:
+        load(None)
+    assert refused.value.code == "damaged"
+
+
+@pytest.mark.parametrize("honest", [True, False])
+def test_a_pin_decides_what_is_fetched_and_which_bytes_are_taken(
+    home: Hub, model: bytes, load: Callable[[hub.Pin | None], object], honest: bool
+) -> None:
+    """The server says of every commit that it has these bytes. Only what the table says counts."""
+    digest = hashlib.sha256(model).hexdigest() if honest else "0" * 64
+    with nullcontext() if honest else pytest.raises(UserError, match=r"not 0{64}: it was damaged"):
+        load(hub.Pin(commit=COMMIT, sha256=digest))
+    assert {path.split("/")[4] for _, path, _ in home.asked} == {COMMIT}
+
+
+def test_a_pinned_version_that_the_hub_does_not_have_is_refused(home: Hub, model: bytes) -> None:
+    hub.locate("hf:some/vit/model.safetensors", pin=hub.Pin(commit=COMMIT, sha256="0" * 64))
+    before = len(home.asked)
+    with pytest.raises(UserError, match=r"the repository has no such file"):
+        hub.locate("hf:some/vit/other.safetensors", pin=hub.Pin(commit="f" * 40, sha256="0" * 64))
+    assert all("f" * 40 in path for _, path, _ in home.asked[before:])
+
+
+def test_pins_are_whole() -> None:
+    pins = {name: model.pin for name, model in MODELS.items() if model.pin}
+    assert pins
+    for pin in pins.values():
+        assert re.fullmatch("[0-9a-f]{40}", pin.commit)
+        assert re.fullmatch("[0-9a-f]{64}", pin.sha256)
+    assert len({pin.sha256 for pin in pins.values()}) == len(pins)

@@ -1,6 +1,7 @@
 """`dpfc audit`: a table per method, exit code 1 where a claim is refuted, and no file touched."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -55,6 +56,24 @@ def test_an_audit_that_could_refute_nothing_is_refused(dpfc: Dpfc, epsilon: str,
     assert "--runs 18 is too few to show that a claim" in result.stderr
     assert remedy in result.stderr
     assert result.stdout == ""
+
+
+@pytest.mark.parametrize(("epsilon", "trainings", "remedy"), [("1", "17", "18"), ("1", "18", None), ("4", "18", "")])
+def test_too_few_trainings_are_said_to_show_nothing(
+    dpfc: Dpfc, epsilon: str, trainings: str, remedy: str | None
+) -> None:
+    line = ("--method", "dp-fc", "--epsilon", epsilon, "--runs", "60", "--trainings", trainings)
+    result = dpfc("audit", *line)
+    assert result.exit_code == 0
+    said = f"{trainings} pairs of trainings are too few to show that a claim is false"
+    assert (said in result.stderr) == (remedy is not None)
+    assert remedy is None or ("of dp-fc" in result.stderr and f"--trainings {remedy}" in result.stderr)
+
+
+@pytest.mark.parametrize("wrong", [("--epsilon", "-1"), ("--delta", "2"), ("--method", "dp-sl"), ("--confidence", "2")])
+def test_a_remedy_names_flags_that_the_command_has(dpfc: Dpfc, wrong: tuple[str, str]) -> None:
+    said = set(re.findall("--[a-z-]+", dpfc("audit", *wrong).stderr))
+    assert said <= set(re.findall("--[a-z-]+", dpfc("audit", "--help").stdout))
 
 
 @pytest.mark.parametrize(

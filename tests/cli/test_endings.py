@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -161,3 +162,47 @@ budget._show_conversion = work
     result = ended(*SIGMA, program=program)
     assert "Exception ignored" in result.stderr
     assert result.returncode == 130
+
+
+@pytest.mark.parametrize(
+    "module", ["typer", "dpfc_cli.cli.app", "dpfc_cli.cli.budget", "rich.console", "dpfc_cli.errors"]
+)
+@pytest.mark.usefixtures("ctrl_c")
+def test_ctrl_c_while_modules_are_imported_is_said_in_one_line(module: str) -> None:
+    """The first tenths of a second are imports. Ctrl-C comes when that one begins."""
+    program = f"""
+import importlib.abc, os, signal, sys
+class Finder(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path, target=None):
+        if name == {module!r}:
+            sys.meta_path.remove(self)
+            os.kill(os.getpid(), signal.SIGINT)
+from dpfc_cli.__main__ import main
+sys.meta_path.insert(0, Finder())
+main()
+"""
+    result = ended(*SIGMA, program=program)
+    assert (result.returncode, result.stderr) == (130, "Error: Stopped.\n")
+
+
+@pytest.mark.usefixtures("ctrl_c")
+def test_ctrl_c_while_a_line_is_parsed_is_said_in_one_line() -> None:
+    program = f"""
+import os, signal
+from dpfc_cli.cli import budget, help
+help.Command.parse_args = lambda *_: os.kill(os.getpid(), signal.SIGINT)
+{MAIN}
+"""
+    result = ended(*SIGMA, program=program)
+    assert (result.returncode, result.stderr) == (130, "Error: Stopped.\n")
+
+
+def test_the_console_script_is_the_module_that_imports_least() -> None:
+    declared = tomllib.loads(Path(__file__).parents[2].joinpath("pyproject.toml").read_text())
+    assert declared["project"]["scripts"] == {"dpfc": "dpfc_cli.__main__:main"}
+    program = "import sys, dpfc_cli.__main__; print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True).stdout.split()
+    assert {each for each in loaded if each.startswith("dpfc_cli")} == {
+        *("dpfc_cli", "dpfc_cli.version", "dpfc_cli.cli", "dpfc_cli.cli.stop", "dpfc_cli.__main__")
+    }
+    assert not {"typer", "click", "rich", "numpy"} & set(loaded)

@@ -265,3 +265,16 @@ def test_options_that_the_way_to_the_optimum_does_not_read_are_refused(dpfc: Dpf
 @pytest.mark.parametrize("classes", ["²", "99999999999"])
 def test_numbers_of_classes_that_are_none_are_the_users_to_mend(dpfc: Dpfc, arrays: Path, classes: str) -> None:
     assert dpfc("import", str(arrays), "--classes", classes).exit_code == 2
+
+
+def test_a_place_that_a_variable_names_is_not_blamed_on_a_flag(
+    dpfc: Dpfc, features: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for variable, line in (("DPFC_HEADS", TRAIN), ("DPFC_FEATURES", ["import", "arrays", "--classes", "3"])):
+        with monkeypatch.context() as patch:
+            patch.setenv(variable, "arrays/train_x.npy")
+            ended = dpfc(*line)
+        assert ended.exit_code == 2
+        assert "cannot be written" in ended.stderr
+        assert variable in ended.stderr
+        assert "--out" not in ended.stderr

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 from safetensors.numpy import save_file
 
-from dpfc_cli.errors import UserError
+from dpfc_cli.errors import GUARDED, UserError
 from dpfc_cli.features.importing import import_features
 from dpfc_cli.features.reader import FeatureSet
 
@@ -173,6 +173,24 @@ def test_label_sets_of_parquet_are_padded(tmp_path: Path, data: Data) -> None:
     assert (made.manifest.labels_per_record, made.manifest.origin) == (3, "asserted")
     _, labels = made.arrays("train")
     assert labels[:2].tolist() == [[0, 4, -1], [1, -1, -1]]
+
+
+@pytest.mark.parametrize(
+    ("embedding", "labels", "says"),
+    [
+        ([[1.0], [2.0]], [[0], [0, 1, 2]], "has a record with 3 labels, more than labels_per_record 2"),
+        ([[], [2.0]], [[0], [0]], "begins with a list in 'embedding' that is missing or empty"),
+        ([[1.0], [2.0, 3.0]], [[0], [0]], "lists in 'embedding' that are missing or not 1 long"),
+    ],
+)
+def test_a_refusal_that_says_something_about_a_record_says_so(
+    tmp_path: Path, embedding: list[list[float]], labels: list[list[int]], says: str
+) -> None:
+    pq.write_table(pa.table({"embedding": embedding, "labels": labels}), tmp_path / "a.parquet")
+    with pytest.raises(UserError) as refused:
+        import_features(tmp_path / "a.parquet", tmp_path / "set", classes=3, labels_per_record=2)
+    assert says in str(refused.value)
+    assert GUARDED in str(refused.value)
 
 
 def test_a_stopped_parquet_import_goes_on_in_the_middle(

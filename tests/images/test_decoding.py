@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from dpfc_cli.errors import UserError
+from dpfc_cli.errors import GUARDED, UserError
 from dpfc_cli.images import Geometry
 from dpfc_cli.images.decoding import FILTERS, decode, fitted
 
@@ -72,3 +72,23 @@ def test_every_shape_and_mode_becomes_the_square_of_the_geometry(mode: str) -> N
 def test_what_is_not_a_picture_is_named_in_a_message_that_must_not_be_published(data: bytes) -> None:
     with pytest.raises(UserError, match=r"'there/a\.jpg' cannot be decoded.*do not publish"):
         decode(data, "there/a.jpg", None)
+
+
+@pytest.mark.parametrize("compression", ["tiff_lzw", "tiff_deflate", "group4"])
+def test_no_library_says_past_our_own_message_what_is_wrong_with_a_picture(
+    compression: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """libtiff writes to standard error by itself. It would say which records are damaged."""
+    whole, rng = io.BytesIO(), np.random.default_rng(0)
+    noise((40, 40)).convert("1" if compression == "group4" else "RGB").save(whole, "TIFF", compression=compression)
+    refused = []
+    for _ in range(20):
+        data = bytearray(whole.getvalue())
+        data[int(rng.integers(8, len(data)))] ^= 0xFF
+        try:
+            decode(bytes(data), "a.tif", None)
+        except UserError as error:
+            refused.append(str(error))
+    assert refused
+    assert all(GUARDED in text for text in refused)
+    assert capfd.readouterr() == ("", "")

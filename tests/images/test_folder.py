@@ -277,10 +277,9 @@ def test_every_truncation_is_an_error_that_names_the_file(tmp_path: Path) -> Non
             train.pixels(0, 1)
 
 
-@pytest.mark.filterwarnings("ignore::PIL.Image.DecompressionBombWarning")
 def test_an_image_bomb_is_an_error(save: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     save("a/1.png", size=(20, 20))
-    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 399)
+    monkeypatch.setattr("dpfc_cli.images.decoding.MOST_PIXELS", 399)
     with pytest.raises(UserError, match="more than 399 pixels"):
         opened(tmp_path)
 

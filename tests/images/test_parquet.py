@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from dpfc_cli.errors import UserError
+from dpfc_cli.errors import GUARDED, UserError
 from dpfc_cli.images import open_images
 from tests.images.pictures import SQUARE, png, values
 
@@ -56,11 +56,11 @@ def test_parquet_keeps_the_pictures_of_a_trial_only_and_reads_each_row_group_onc
     n, read, kept = 400, [], []
     parquet(tmp_path / "train.parquet", [png(i % 200) for i in range(n)], [i % 3 for i in range(n)], group=40)
     train = open_images(f"parquet:{tmp_path}", geometry=SQUARE).splits["train"].spread(50)
-    from dpfc_cli.images import prefetch
+    from dpfc_cli.images import prefetch, row_groups
     from dpfc_cli.images.row_groups import RowGroups
 
-    real_read, real = pq.ParquetFile.read_row_group, RowGroups._pictures
-    monkeypatch.setattr(pq.ParquetFile, "read_row_group", lambda *a, **k: (read.append(a[1]), real_read(*a, **k))[1])
+    real_read, real = row_groups._read, RowGroups._pictures
+    monkeypatch.setattr(row_groups, "_read", lambda *a: (read.append(a[1]), real_read(*a))[1])
 
     def count(groups: RowGroups) -> None:
         kept.append(sum(map(len, groups._kept.values())))
@@ -141,3 +141,10 @@ def test_another_parquet_has_another_listing(hub: Path) -> None:
 def test_files_that_name_their_classes_take_no_others(hub: Path) -> None:
     with pytest.raises(UserError, match="name their classes"):
         open_images(f"parquet:{hub}", geometry=SQUARE, classes=("x", "y", "z"))
+
+
+def test_that_no_training_picture_has_a_label_is_not_for_publication(tmp_path: Path) -> None:
+    parquet(tmp_path / "train.parquet", [png(1), png(2)], [-1, -1])
+    with pytest.raises(UserError, match="no labelled training images") as refused:
+        open_images(f"parquet:{tmp_path}", geometry=SQUARE)
+    assert GUARDED in str(refused.value)

@@ -17,11 +17,12 @@ from dpfc_cli.methods import METHODS
 from dpfc_cli.methods.method import Method, Solution
 from dpfc_cli.privacy import accounting
 from dpfc_cli.privacy import curator as curator_module
-from dpfc_cli.privacy.curator import NonPrivate, Unprotected, exact_sum
+from dpfc_cli.privacy.curator import NonPrivate, Unprotected, draw_noise, exact_sum
 from dpfc_cli.privacy.facts import Facts
 from dpfc_cli.privacy.lattice import MOST_BITS, lattice_for
-from dpfc_cli.privacy.noise import Bits, SeededBits, bernoulli
-from dpfc_cli.privacy.queries import Query
+from dpfc_cli.privacy.noise import Bits, bernoulli
+from tests.leaks import FAULTS
+from tests.noise import Drawn, drawn_from, failed
 from tests.support import Watching, accuracy, blobs, curator, drawn_sigmas, integers, stream_of
 
 ALL = pytest.mark.parametrize("method", METHODS.values(), ids=list(METHODS))
@@ -210,93 +211,66 @@ def test_a_sampled_record_moves_no_sum_too_far_and_others_nothing(method: Method
 
 
 FORTY = Facts(n=40, m=3, d=4)
+PLANTED_IN_TRAININGS = [
+    "first coordinate of the gradient without noise",
+    "two thirds of the deviation",
+    "last class with the noise of the first",
+    "noise of the gradient in the next one",
+    "a key for each shape",
+]
+"""How to draw wrong noise is tried out in full on the curator alone (`tests/privacy/test_releases.py`)."""
 
 
 def noise_of_runs(
     method: Method,
-    runs: int,
     facts: Facts = FORTY,
     masks: list[np.ndarray] | None = None,
     **given: object,
-) -> list[np.ndarray]:
-    """For each release of the plan: released minus exact, in standard deviations. runs × free coordinates.
+) -> Drawn:
+    """The noise of whole trainings.
 
     masks: the samples that the curators draw, if the plan is sampled.
     """
-    mu, (x, y) = 0.9, blobs(40, 4, 3)
+    mu, runs, (x, y) = 0.9, 40, blobs(40, 4, 3)
     y = y if facts.k == 1 else sets_of(y, 3)
     options = method.defaults(facts, mu, ({"steps": 2} if method.name in FEW else {}) | given)
     plan = method.plan(facts, options)
     lattice = lattice_for(facts.n, max(plan.sigmas(mu)), 5)
-    samples: list[list[np.ndarray]] = [[] for _ in plan.releases]
+    answers: list[list[np.ndarray]] = [[] for _ in plan.releases]
+    exact: list[list[np.ndarray]] = [[] for _ in plan.releases]
     for seed in range(runs):
         oracle = Watching(curator(facts, plan, mu, x, y, seed))
         method.solve(oracle, facts, options)
         drawn = [None] * len(plan.releases) if masks is None else samples_of(masks, 40)[-len(plan.releases) :]
-        for i, (query, answer, sigma) in enumerate(zip(oracle.queries, oracle.answers, plan.sigmas(mu), strict=True)):
+        for i, query in enumerate(oracle.queries):
             mask = drawn[i]
             sample = None if mask is None else taking(mask)
-            exact = exact_sum(query, stream_of(x, y), facts, lattice, sample=sample)
-            sensitivity = query.replace_one if facts.adjacency == "replace-one" else 1.0
-            z = (answer / query.scale(facts, lattice) - exact) / (sensitivity * sigma * lattice.unit)
-            if query.symmetric:
-                above = np.triu_indices(z.shape[-1], 1)
-                diagonal = np.diagonal(z, axis1=-2, axis2=-1)
-                z = np.concatenate([diagonal, math.sqrt(2) * z[..., *above]], axis=-1)
-            samples[i].append(z.ravel())
-    return [np.array(sample) for sample in samples]
-
-
-def check_noise(samples: list[np.ndarray]) -> None:
-    """χ² for the size of the noise of each release; correlations between coordinates, between releases and between
-    runs.
-    """
-    for z in samples:
-        assert abs((z**2).sum() - z.size) < 5.5 * math.sqrt(2 * z.size), "noise of the wrong size"
-        # All pairs of coordinates in one sum, also pairs from two classes: N·(N − 1)/2 products for each run.
-        pairs = ((z.sum(axis=1) ** 2).sum() - (z**2).sum()) / 2
-        count = len(z) * z.shape[1] * (z.shape[1] - 1) / 2
-        assert abs(pairs) < 8 * math.sqrt(count), "noise shared within a release"
-        assert abs((z[:-1] * z[1:]).sum()) < 5.5 * math.sqrt(z[1:].size), "noise shared by runs"
-    for i, a in enumerate(samples):
-        for b in samples[i + 1 :]:
-            if a.shape == b.shape:
-                assert abs((a * b).sum()) < 5.5 * math.sqrt(a.size), "noise shared by releases"
+            answers[i].append(oracle.answers[i] / query.scale(facts, lattice))
+            exact[i].append(exact_sum(query, stream_of(x, y), facts, lattice, sample=sample))
+    noise = [np.array(got) - np.array(total) for got, total in zip(answers, exact, strict=True)]
+    return drawn_from(oracle.queries, noise, facts, plan.sigmas(mu), lattice)
 
 
 @ALL
 def test_every_release_has_its_own_noise_of_the_planned_size(method: Method) -> None:
-    check_noise(noise_of_runs(method, 60))
+    assert failed(noise_of_runs(method)) == []
 
 
 @ALL
 def test_noise_grows_with_the_sensitivity_of_replacement_and_not_with_the_labels(method: Method) -> None:
-    check_noise(noise_of_runs(method, 40, replace(FORTY, k=3, adjacency="replace-one")))
+    assert failed(noise_of_runs(method, replace(FORTY, k=3, adjacency="replace-one"))) == []
 
 
 @SAMPLED
 def test_sampled_releases_have_their_own_noise_too(method: Method, masks: list[np.ndarray]) -> None:
-    check_noise(noise_of_runs(method, 40, masks=masks, sampling_rate=RATE))
+    assert failed(noise_of_runs(method, masks=masks, sampling_rate=RATE)) == []
 
 
-@pytest.mark.parametrize("fault", ["size", "classes", "steps", "runs"])
-def test_the_noise_test_catches_planted_faults(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = curator_module.draw_noise
-
-    def draw(query: Query, shape: tuple[int, ...], sigma: int, bits: Bits) -> np.ndarray:
-        if fault == "size":
-            return real(query, shape, 2 * sigma // 3, bits)
-        if fault == "classes" and query.kind == "gradient":
-            return np.repeat(real(query, (shape[0], 1), sigma, bits), shape[1], axis=1)
-        if fault == "steps" and query.kind == "gradient":
-            same = kept.setdefault(id(bits), real(query, shape, sigma, bits))
-            return same.copy()
-        return real(query, shape, sigma, SeededBits(0) if fault == "runs" else bits)
-
-    kept: dict[int, np.ndarray] = {}
-    monkeypatch.setattr(curator_module, "draw_noise", draw)
-    with pytest.raises(AssertionError, match=r"wrong size|noise shared"):
-        check_noise(noise_of_runs(METHODS["dp-fc"], 60))
+@pytest.mark.parametrize("name", PLANTED_IN_TRAININGS)
+def test_faults_of_the_noise_are_found_in_trainings_too(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    planted = FAULTS[name]
+    monkeypatch.setattr(curator_module, "draw_noise", planted.fault(draw_noise))
+    assert planted.found_by in failed(noise_of_runs(METHODS["dp-fc"]))
 
 
 # 4. Composition

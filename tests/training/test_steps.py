@@ -330,8 +330,9 @@ def test_a_ledger_that_went_or_was_exchanged_meanwhile_is_left_alone(features: F
         made = run(charged, Observer())
     assert made.path.exists()
     assert not path.exists()
-    other = charge(checked(features, privacy=Privacy(epsilon=7.0)))
-    charged = charge(checked(features))
+    with pytest.warns(TrainingWarning, match="do not have the training of"):
+        ready = [checked(features, privacy=Privacy(epsilon=epsilon)) for epsilon in (7.0, 1.0)]
+    other, charged = map(charge, ready)
     path.unlink()
     ledger.charge(path, other.receipt.entry)
     ledger.charge(path, other.receipt.entry)

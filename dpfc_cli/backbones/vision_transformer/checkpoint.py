@@ -81,8 +81,10 @@ def _read(readers: dict[str, Read], source: str, dtype: np.dtype[Any]) -> Parame
     heads = None
     for name, place in where.items():
         raw = readers[name]()
+        if not raw.ndim or not raw.size:
+            raise _misshapen(source, name, raw.shape)
         if dialect.layout == "flax" and place.name in ("q.weight", "map.q.weight"):
-            heads = raw.shape[-2]
+            heads = raw.shape[-2] if raw.ndim > 1 else None
         for number, array in _numbered(place, raw):
             into = outer if number == OUTER else blocks.setdefault(number, {})
             if place.name in into:
@@ -93,12 +95,16 @@ def _read(readers: dict[str, Read], source: str, dtype: np.dtype[Any]) -> Parame
                     source=source,
                     tensor=name,
                 )
-            laid = _laid(dialect, place.name, array)
+            try:
+                laid = _laid(dialect, place.name, array)
+            except (ValueError, IndexError) as error:
+                raise _misshapen(source, name, raw.shape) from error
             factor = laid.ndim > 1 and place.name not in TOKENS
             into[place.name] = np.ascontiguousarray(laid, dtype=dtype if factor else np.float32)
-    ordered = [blocks.get(i, {}) for i in range(1 + max(blocks, default=-1))]
+    # One block that is missing is enough to refuse the file, whatever the largest number is.
+    ordered = [blocks.get(i, {}) for i in range(min(1 + max(blocks, default=-1), len(blocks) + 1))]
     for group in (outer, *ordered):
-        _join(group)
+        _join(group, source)
     for name, number in _lacking(outer, ordered):
         missing = spelling(dialect, prefix, name, number, where)
         raise UserError(
@@ -135,17 +141,16 @@ def _laid(dialect: Dialect, name: str, array: np.ndarray) -> np.ndarray:
     return array.reshape(-1, array.shape[-1]) if module.endswith("out") else array.reshape(len(array), -1)
 
 
-def _join(group: Arrays) -> None:
-    """Join the parts of tensors that other dialects split, and remove the parts."""
-    for whole, parts in _PARTS.items():
+def _join(group: Arrays, source: str) -> None:
+    """Join the parts of tensors that other dialects split, and remove the parts. Raises UserError if they differ."""
+    for whole, parts in (*_PARTS.items(), ("map.qkv", ("map.q", "map.kv"))):
         for leaf in ("weight", "bias"):
             names = [f"{part}.{leaf}" for part in parts]
-            if all(name in group for name in names):
-                group[f"{whole}.{leaf}"] = np.concatenate([group.pop(name) for name in names], axis=-1)
-    for leaf in ("weight", "bias"):
-        names = [f"map.q.{leaf}", f"map.kv.{leaf}"]
-        if all(name in group for name in names):
-            group[f"map.qkv.{leaf}"] = np.concatenate([group.pop(name) for name in names], axis=-1)
+            if not all(name in group for name in names):
+                continue
+            if len({group[name].shape[:-1] for name in names}) > 1:
+                raise _misshapen(source, names[0], group[names[0]].shape)
+            group[f"{whole}.{leaf}"] = np.concatenate([group.pop(name) for name in names], axis=-1)
 
 
 def _lacking(outer: Arrays, blocks: list[Arrays]) -> Iterator[tuple[str, int]]:
@@ -230,6 +235,16 @@ def _shapes(width: int, first: int, second: int) -> dict[str, tuple[int, ...]]:
         "fc1.bias": (first,),
         "fc2.weight": (second, width),
     }
+
+
+def _misshapen(source: str, name: str, shape: tuple[int, ...]) -> UserError:
+    return UserError(
+        f"The tensor '{name}' in '{source}' has the shape {shape}, which makes no sense there.",
+        "Get the checkpoint again.",
+        code="damaged",
+        source=source,
+        tensor=name,
+    )
 
 
 def _fits(source: str, name: str, array: np.ndarray, expected: tuple[int, ...]) -> None:

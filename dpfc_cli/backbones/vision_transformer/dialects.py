@@ -268,6 +268,8 @@ class Place:
 
 
 OUTER, STACKED = -1, -2
+_DIGITS = 6
+"""Of the number of a block. A name with more of them is no name of a tensor."""
 
 
 def recognise(names: Iterable[str], source: str) -> tuple[Dialect, str]:
@@ -319,6 +321,8 @@ def _place(dialect: Dialect, name: str) -> Place | None:
     if inside is None:
         target = _target(dialect, dialect.outer, name)
         return None if target is None else Place(target, OUTER)
+    if len(inside["number"] or "") > _DIGITS:
+        return None
     target = _target(dialect, dialect.inner, inside["rest"])
     number = STACKED if inside["number"] is None else int(inside["number"])
     return None if target is None else Place(target, number)

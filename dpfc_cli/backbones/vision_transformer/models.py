@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from dpfc_cli.backbones.geometry import Geometry
+from dpfc_cli.backbones.hub import Pin
 
 Activation = Literal["gelu", "gelu_tanh", "quick_gelu"]
 Triple = tuple[float, float, float]
@@ -50,6 +51,7 @@ class Model:
         activation: of the MLPs.
         epsilon: of the normalisations.
         pool: the pooling of the published weights; None if there are no published weights.
+        pin: the version of the published weights. None: it was not established, and the newest is taken.
 
     """
 
@@ -64,6 +66,7 @@ class Model:
     activation: Activation = "gelu"
     epsilon: float = 1e-6
     pool: Literal["cls", "map"] | None = "cls"
+    pin: Pin | None = None
 
 
 # Width, depth and heads of each size.
@@ -88,6 +91,7 @@ def _model(
     activation: Activation = "gelu",
     epsilon: float = 1e-6,
     pool: Literal["cls", "map"] = "cls",
+    pin: Pin | None = None,
 ) -> Model:
     (width, depth, heads), (mean, std) = _SIZES[size], statistics
     return Model(
@@ -102,6 +106,7 @@ def _model(
         activation=activation,
         epsilon=epsilon,
         pool=pool,
+        pin=pin,
     )
 
 
@@ -115,9 +120,9 @@ def _deit(size: str, name: str) -> Model:
     return _model(size, 16, home=home, native=native, statistics=IMAGENET)
 
 
-def _dinov2(size: str, name: str) -> Model:
+def _dinov2(size: str, name: str, pin: Pin | None = None) -> Model:
     home, native = f"facebook/{name}/model.safetensors", Geometry(resize=256, crop=224)
-    return _model(size, 14, home=home, native=native, statistics=IMAGENET)
+    return _model(size, 14, home=home, native=native, statistics=IMAGENET, pin=pin)
 
 
 def _clip(size: str, patch: int, name: str) -> Model:
@@ -125,9 +130,11 @@ def _clip(size: str, patch: int, name: str) -> Model:
     return _model(size, patch, home=home, native=native, statistics=CLIP, activation="quick_gelu", epsilon=1e-5)
 
 
-def _siglip(size: str, patch: int, name: str) -> Model:
+def _siglip(size: str, patch: int, name: str, pin: Pin | None = None) -> Model:
     home, native = f"google/{name}/model.safetensors", Geometry(resize=(224, 224), crop=224)
-    return _model(size, patch, home=home, native=native, statistics=(HALF, HALF), activation="gelu_tanh", pool="map")
+    return _model(
+        size, patch, home=home, native=native, statistics=(HALF, HALF), activation="gelu_tanh", pool="map", pin=pin
+    )
 
 
 def _vit_g14() -> Model:
@@ -147,6 +154,20 @@ def _vit_g14() -> Model:
     )
 
 
+# Pins are those that several independent projects state alike. A wrong one would refuse honest weights.
+_DINOV2_S = Pin(
+    commit="ed25f3a31f01632728cabb09d1542f84ab7b0056",
+    sha256="ae1e99fcefd534ed978cdeb8326f08030c96e28b7a81ffcbc98a857c84d14be1",
+)
+_DINOV2_L = Pin(
+    commit="47b73eefe95e8d44ec3623f8890bd894b6ea2d6c",
+    sha256="399fba97a95f22c36834418bc69373364a99af3a1153da1c0fb31db567c92e23",
+)
+_SIGLIP_B = Pin(
+    commit="7fd15f0689c79d79e38b1c2e2e2370a7bf2761ed",
+    sha256="2c63cb7d1f2e95ba501893cbb8faeb4ea9a3af295498d35097126228659c2af8",
+)
+
 MODELS: dict[str, Model] = {
     "vit-ti16": _augreg("ti", 16, "vit_tiny_patch16_224.augreg_in21k"),
     "vit-s16": _augreg("s", 16, "vit_small_patch16_224.augreg_in21k"),
@@ -159,9 +180,9 @@ MODELS: dict[str, Model] = {
     "deit-ti16": _deit("ti", "deit_tiny_patch16_224.fb_in1k"),
     "deit-s16": _deit("s", "deit_small_patch16_224.fb_in1k"),
     "deit-b16": _deit("b", "deit_base_patch16_224.fb_in1k"),
-    "dinov2-s14": _dinov2("s", "dinov2-small"),
+    "dinov2-s14": _dinov2("s", "dinov2-small", _DINOV2_S),
     "dinov2-b14": _dinov2("b", "dinov2-base"),
-    "dinov2-l14": _dinov2("l", "dinov2-large"),
+    "dinov2-l14": _dinov2("l", "dinov2-large", _DINOV2_L),
     "dinov2-g14": _dinov2("g", "dinov2-giant"),
     "dinov2-s14-reg": _dinov2("s", "dinov2-with-registers-small"),
     "dinov2-b14-reg": _dinov2("b", "dinov2-with-registers-base"),
@@ -170,7 +191,7 @@ MODELS: dict[str, Model] = {
     "clip-b32": _clip("b", 32, "vit_base_patch32_clip_224.openai"),
     "clip-b16": _clip("b", 16, "vit_base_patch16_clip_224.openai"),
     "clip-l14": _clip("l", 14, "vit_large_patch14_clip_224.openai"),
-    "siglip-b16": _siglip("b", 16, "siglip-base-patch16-224"),
+    "siglip-b16": _siglip("b", 16, "siglip-base-patch16-224", _SIGLIP_B),
     "siglip-so400m14": _siglip("so400m", 14, "siglip-so400m-patch14-224"),
 }
 

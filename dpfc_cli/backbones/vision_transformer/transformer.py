@@ -27,6 +27,7 @@ from dpfc_cli.backbones.vision_transformer import checkpoint, models, vit
 from dpfc_cli.backbones.vision_transformer.checkpoint import Parameters
 from dpfc_cli.backbones.vision_transformer.models import MODELS, Activation, Model, Triple
 from dpfc_cli.errors import UserError, parameter
+from dpfc_cli.files import sha256_of
 
 DTYPES: dict[str, np.dtype[Any]] = {"float32": np.dtype(np.float32), "bfloat16": np.dtype(ml_dtypes.bfloat16)}
 _ACTIVATIONS: dict[str, Activation] = {
@@ -70,10 +71,16 @@ def load(
 
     """
     model = MODELS[name]
-    located = hub.locate(options.weights or f"hf:{model.home}", progress)
+    located = (
+        hub.locate(f"hf:{model.home}", progress, model.pin)
+        if options.weights is None
+        else hub.locate(options.weights, progress)
+    )
+    sums = [sha256_of(file) for file in located.files]
+    located.check(sums)
     parameters = checkpoint.read(located.files, located.id, DTYPES[options.precision])
     _check_size(name, model, parameters, located.id)
-    weights = {"id": located.id, "sha256": digest(located.files), "dialect": parameters.dialect}
+    weights = {"id": located.id, "sha256": digest(sums), "dialect": parameters.dialect}
     return Transformer(
         {"name": name, "weights": weights},
         parameters,
@@ -98,7 +105,8 @@ def architecture(model: Model, parameters: Parameters, located: hub.Located, poo
         UserError: config.json has values that cannot be used, or the checkpoint cannot give this pooling.
 
     """
-    config = located.config.get("vision_config") or located.config
+    inner = located.config.get("vision_config")
+    config = inner if isinstance(inner, dict) and inner else located.config
     width = parameters.outer["patch.weight"].shape[-1]
     stated, epsilon = config.get("hidden_act"), config.get("layer_norm_eps", model.epsilon)
     heads = parameters.heads or config.get("num_attention_heads", model.heads)

@@ -1,0 +1,51 @@
+"""How much memory there is, and the refusal of what does not fit, before a byte of it is taken."""
+
+import math
+import os
+from pathlib import Path
+
+from dpfc_cli.errors import UserError
+
+
+def free_memory() -> float:
+    """Bytes that this process may still take: what the machine has available, or less where a control group says so."""
+    free = math.inf
+    if hasattr(os, "sysconf") and "SC_PHYS_PAGES" in os.sysconf_names:
+        free = float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+    for path in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
+        try:
+            free = min(free, float(Path(path).read_text()))
+        except (OSError, ValueError):
+            continue
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+        free = min(free, *(1024 * float(line.split()[1]) for line in lines if line.startswith("MemAvailable")))
+    except (OSError, ValueError, TypeError):
+        pass
+    return free
+
+
+def check_fits(path: Path, what: str, needed: int, copies: int = 1) -> None:
+    """Refuse what a file says that it holds, if memory cannot hold it.
+
+    Args:
+        path: the file.
+        what: what it says that it holds, for the message.
+        needed: its size in bytes, as the file declares it.
+        copies: how many times it is held at once, in that size.
+
+    Raises:
+        UserError: it does not fit (code "memory").
+
+    """
+    allowed = free_memory()
+    if copies * needed > allowed:
+        raise UserError(
+            f"'{path}' says that {what} takes {needed / 1e9:,.1f} GB. That needs {copies * needed / 1e9:,.1f} GB of "
+            f"memory, and {allowed / 1e9:,.1f} GB are free.",
+            "Check the file. If it is right, use a machine with more memory, or a smaller part of the data.",
+            code="memory",
+            path=str(path),
+            needed=copies * needed,
+            allowed=allowed,
+        )

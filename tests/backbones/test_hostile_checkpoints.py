@@ -1,0 +1,126 @@
+"""Checkpoints from strangers: whatever a tensor or a configuration is, the model is built or refused."""
+
+import io
+import json
+import os
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dpfc_cli import memory
+from dpfc_cli.backbones import hub
+from dpfc_cli.errors import UserError
+from tests.backbones.tiny import build, random_weights, references, write
+from tests.hostile import altered, places
+
+REFERENCES = references()
+NAMES = ["timm-siglip", "augreg"]
+ODD: list[np.ndarray] = [
+    np.array(1, np.float32),
+    np.zeros(0, np.float32),
+    np.ones((1, 1), np.float32),
+    np.ones((3, 0, 2), np.float32),
+    np.ones((2, 3, 4, 5), np.float32),
+    np.ones((1,) * 7, np.float32),
+    np.ones(33, np.int64),
+    np.ones(33, bool),
+]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_whatever_a_tensor_is_the_model_is_built_or_refused(name: str, tmp_path: Path) -> None:
+    case = REFERENCES[name]
+    whole = random_weights(case["shapes"])
+    # Of the two blocks one will do.
+    for tensor in (tensor for tensor in whole if "1." not in tensor and "_1/" not in tensor):
+        for odd in ODD:
+            try:
+                build(write({**whole, tensor: odd}, tmp_path, case["kind"], case["config"]))
+            except UserError as error:
+                assert error.code in ("damaged", "unsupported", "conflict"), error  # noqa: PT017
+    build(write(whole, tmp_path, case["kind"], case["config"]))
+
+
+@pytest.mark.parametrize("number", ["99999999", "9" * 5_000, "5"])
+def test_a_block_of_any_number_is_missed_at_once(number: str, tmp_path: Path) -> None:
+    """The blocks used to be listed up to the largest number."""
+    whole = random_weights(REFERENCES["timm-vit"]["shapes"])
+    more = {f"blocks.{number}.norm1.weight": np.ones(32, np.float32)}
+    with pytest.raises(UserError) as caught:
+        build(write({**whole, **more}, tmp_path))
+    assert caught.value.code in ("damaged", "unsupported")
+
+
+CONFIG = {
+    "architecture": "vit_base_patch16_clip_224",
+    "pretrained_cfg": {"tag": "openai", "notes": ["a"]},
+    "hidden_act": "gelu",
+    "layer_norm_eps": 1e-6,
+    "num_attention_heads": 2,
+    "vision_config": {"model_type": "clip_vision_model", "hidden_act": "gelu", "num_attention_heads": 2},
+}
+
+
+@pytest.mark.parametrize("place", list(places(CONFIG)), ids=lambda place: ".".join(map(str, place)) or "all")
+def test_whatever_stands_in_a_configuration_the_model_is_built_or_refused(
+    place: tuple[str | int, ...], tmp_path: Path
+) -> None:
+    file = write(random_weights(REFERENCES["openai-clip"]["shapes"]), tmp_path)
+    for text in altered(CONFIG, place):
+        (tmp_path / "config.json").write_text(text)
+        try:
+            build(file)
+        except UserError as error:
+            assert error.code in ("damaged", "unsupported", "conflict"), error  # noqa: PT017
+
+
+INDEX = {"metadata": {}, "weight_map": {"a": "model.safetensors"}}
+
+
+@pytest.mark.parametrize("place", list(places(INDEX)), ids=lambda place: ".".join(map(str, place)) or "all")
+def test_whatever_stands_in_an_index_it_names_files_beside_it_or_is_refused(
+    place: tuple[str, ...], tmp_path: Path
+) -> None:
+    write({"a": np.ones(1, np.float32)}, tmp_path)
+    for text in altered(INDEX, place):
+        (tmp_path / hub.INDEX).write_text(text)
+        try:
+            found = hub.locate(str(tmp_path))
+        except UserError as error:
+            assert error.code in ("damaged", "missing"), error  # noqa: PT017
+        else:
+            assert [file.parent for file in found.files] == [tmp_path]
+
+
+def test_a_configuration_or_an_index_that_is_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+    file = write({"a": np.ones(1, np.float32)}, tmp_path)
+    os.mkfifo(tmp_path / "pipe.index.json")
+    with pytest.raises(UserError, match=r"no weights at|cannot be read"):
+        hub.locate(str(tmp_path / "pipe.index.json"))
+    os.mkfifo(tmp_path / "config.json")
+    assert hub.locate(str(file)).config == {}
+
+
+def test_a_tensor_that_memory_cannot_hold_is_refused_by_what_it_declares(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """40 MB in an archive of 40 kB."""
+    monkeypatch.setattr(memory, "free_memory", lambda: 1e7)
+    header = io.BytesIO()
+    fields: dict[str, Any] = {"descr": "<f4", "fortran_order": False, "shape": (10_000_000,)}
+    np.lib.format.write_array_header_1_0(header, fields)
+    whole = random_weights(REFERENCES["augreg"]["shapes"])
+    file = write({name: array for name, array in whole.items() if name != "cls"}, tmp_path, "npz")
+    with zipfile.ZipFile(file, "a", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("cls.npy", header.getvalue() + bytes(40_000_000))
+    with pytest.raises(UserError, match=r"'cls\.npy' takes") as caught:
+        build(file)
+    assert caught.value.code == "memory"
+
+
+def test_the_configuration_that_is_not_altered_is_used(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(CONFIG))
+    build(write(random_weights(REFERENCES["openai-clip"]["shapes"]), tmp_path))

@@ -1,0 +1,256 @@
+"""Whatever a name is, it reaches the terminal as text: no command, no direction, nothing hidden, nothing drawn over.
+
+Names of classes, files, folders, sets, heads, columns and splits, and every text of a manifest, a card and a ledger are
+the worst ones. Every command is run on them, on a terminal and into a pipe.
+"""
+
+import io
+import json
+import os
+import re
+import sqlite3
+import unicodedata
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+from rich.console import Console
+from safetensors.numpy import load_file, save_file
+from typer.testing import CliRunner, Result
+
+from dpfc_cli.cli import app as application
+from dpfc_cli.cli import budget, display
+from dpfc_cli.errors import MOST_MARKS, UserError, printable
+from dpfc_cli.training.observer import Observer, TrainingWarning
+from tests.cli import conftest  # noqa: F401  # It registers the commands.
+from tests.support import blobs
+
+COMMANDING = (
+    "[/b]]\x1b[2J\x1b]0;title\x07\x1b]8;;http://x\x1b\\y\x1b]52;c;eA==\x07\x9b31m\x90\r\b\x7f\x0b\x0c\n\x85Error: none"
+)
+UNSEEN = "[x\u202eb\u2066c\u2069\u200b\u200e\u200f\u2060\ufeff\u00ad\u061c\u2028\u2029\U000e0041\U000e007f\u3164]"
+FLOOD = "z" + "\u0301" * 20 + "\udcff\udc80\ud800"
+WORST = (COMMANDING, UNSEEN, FLOOD)
+FILES = tuple(text.replace("/", "").replace("\ud800", "").replace("\x00", "") for text in WORST)
+"""The same as names of files."""
+OWN = re.compile("\r?\x1b\\[(2K|1A)|\x1b\\[\\?25[lh]")
+"""What draws a progress bar. All other commands would be a name's."""
+
+
+def bad(text: str) -> set[str]:
+    """What of a text a terminal would not show as a character of its own."""
+    seen = OWN.sub("", text)
+    found = {c for c in seen if not (c in "\n " or c.isprintable() or unicodedata.category(c) == "Zs")} | (
+        set("\u3164\u115f\u1160\uffa0") & set(seen)
+    )
+    marks = longest = 0
+    for character in seen:
+        marks = marks + 1 if unicodedata.category(character)[0] == "M" else 0
+        longest = max(longest, marks)
+    return found | ({"flood"} if longest > MOST_MARKS else set())
+
+
+def worst(value: Any, text: str) -> Any:
+    """A JSON value with that text in place of every text in it that no rule of its format decides."""
+    if isinstance(value, dict):
+        return {name: worst(item, text) for name, item in value.items()} | {text: text}
+    if isinstance(value, list):
+        return [worst(item, text) for item in value]
+    return text if isinstance(value, str) else value
+
+
+@pytest.fixture(scope="module", params=range(len(WORST)), ids=("commanding", "unseen", "flood"))
+def world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str]]:
+    """A working folder in which everything has one of the worst names: (the name, the same as a file's)."""
+    text, file = WORST[request.param], FILES[request.param]
+    folder = tmp_path_factory.mktemp("world")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        for variable in ("DPFC_FEATURES", "DPFC_HEADS"):
+            patch.delenv(variable, raising=False)
+        _made(text, file)
+        yield text, file
+
+
+def _made(text: str, file: str) -> None:
+    x, y = blobs(60, 8, 3, seed=1, apart=8.0)
+    np.savez("good.npz", train_x=x, train_y=y, test_x=x[:30], test_y=y[:30])
+    assert ran("import", "good.npz", "--out", "good", "--classes", "3").exit_code == 0
+    manifest = Path("features/good/manifest.json")
+    stored = json.loads(manifest.read_text())
+    stored["classes"] = [text + str(i) for i in range(3)]
+    for part in ("backbone", "versions"):
+        stored[part] = worst(stored[part], text)
+    stored["source"]["dataset"] = text
+    manifest.write_text(json.dumps(stored))
+    Path("features/good").rename(Path("features", file))
+    assert ran("train", "--epsilon", "1", "--method", "dp-ls", "--features", file).exit_code == 0
+    [head] = Path("heads").iterdir()
+    head.rename(Path("heads", f"{file}.safetensors"))
+    head = Path("heads", f"{file}.safetensors")
+    data = head.read_bytes()
+    length = int.from_bytes(data[:8], "little")
+    metadata = json.loads(data[8 : 8 + length])["__metadata__"]
+    card = json.loads(metadata["card"])
+    kept = ("claim", "adjacency", "accounting", "unit", "plan", "facts", "method", "options")
+    hostile = {name: card[name] if name in kept else worst(card[name], text) for name in card}
+    save_file(load_file(head), Path("heads", f"card{file}.safetensors"), metadata | {"card": json.dumps(hostile)})
+    with closing(sqlite3.connect(os.fsencode(f"features/{file}.ledger.sqlite"), isolation_level=None)) as ledger:
+        ledger.execute("UPDATE trainings SET head = ?", (text.encode("utf-8", "ignore").decode(),))
+    # What is no head, no set, no picture and no features, under the worst names.
+    Path("heads", f"no{file}.safetensors").write_bytes(b"none")
+    Path("features", f"no{file}").mkdir()
+    Path("features", f"no{file}", "manifest.json").write_text(json.dumps({"version": text}))
+    # A class is not named by half characters.
+    named = file.encode("utf-8", "ignore").decode()
+    for i in range(6):
+        path = Path(f"pictures{file}", "train", f"{named}{i % 2}", f"{file}{i}.png")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (9, 9), (40 * i, 0, 0)).save(path)
+    Path(f"pictures{file}", "train", f"{named}1", f"{file}x.png").write_bytes(b"none")
+    Path(f"{file}.npy").write_bytes(b"none")
+    np.savez(f"{file}.npz", train_x=x, train_y=y, **{named: x})  # type: ignore[arg-type]
+
+
+def ran(*words: str) -> Result:
+    return CliRunner().invoke(application.app, list(words))
+
+
+def lines(text: str, file: str) -> list[list[str]]:
+    """Command lines that say the worst name in every place where there is one."""
+    head, card, broken = f"heads/{file}.safetensors", f"heads/card{file}.safetensors", f"heads/no{file}.safetensors"
+    argument = text.replace("\ud800", "")
+    train = ["train", "--epsilon", "1", "--features", file]
+    extract = ["extract", "--image-size", "8", f"imagefolder:pictures{file}"]
+    digits, weights = ["extract", "digits"], ["extract", "digits", "--model", "vit-b16", "--weights"]
+    return [
+        *(["list"], ["budget"], ["evaluate"], ["evaluate", head], ["evaluate", card], ["statement", head]),
+        *(["statement", card], ["statement", broken], ["statement", argument]),
+        *(["budget", "--features", file], ["budget", "--features", argument]),
+        *(["evaluate", head, "--split", argument], ["evaluate", head, "--features", f"no{file}"]),
+        *([*train, "--method", method, "--dry-run"] for method in ("dp-ls", argument)),
+        *([*train, "--method", "dp-ls"], [*train, "--public-features", file], [*train, "--out", f"heads/{argument}"]),
+        *([*train, "--out", head], [*train, "--memory", argument], [*train, "--loss", argument]),
+        *([*train, "--budget-split", argument], [*train, "--steps", argument]),
+        *(["audit", "--method", argument], ["audit", "--epsilon", argument]),
+        *(extract, [*extract, "--classes", argument], [*extract, "--out", file, "--on-error", "null"]),
+        *([*extract, "--out", "p", "--on-error", "null"], ["extract", argument]),
+        *([*digits, "--pool", argument], [*digits, "--task", argument], [*digits, "--model", argument]),
+        *([*weights, argument], [*weights, f"hf:{argument}"], [*weights, f"{file}.npy"]),
+        *(["import", name, "--classes", "3"] for name in (f"{file}.npz", f"{file}.npy", file, "good.npz", argument)),
+        *(["import", "good.npz", option, argument] for option in ("--column", "--classes", "--out")),
+        *(
+            [argument],
+            [f"--{argument}"],
+            ["list", argument],
+            ["list", f"--{argument}"],
+            ["budget", "--steps", argument],
+        ),
+    ]
+
+
+def on_terminal(patch: pytest.MonkeyPatch) -> None:
+    """A terminal without colours: then no command but those of `OWN` is ours."""
+    patch.setattr(display, "out", Console(force_terminal=True, color_system=None, width=90))
+    patch.setattr(display, "err", Console(force_terminal=True, color_system=None, width=90, stderr=True))
+
+
+@pytest.mark.parametrize("terminal", [True, False], ids=("terminal", "pipe"))
+def test_no_name_commands_a_terminal(world: tuple[str, str], monkeypatch: pytest.MonkeyPatch, terminal: bool) -> None:
+    if terminal:
+        on_terminal(monkeypatch)
+    faults = {}
+    for words in lines(*world):
+        ended = ran(*words)
+        found = bad(ended.stdout) | bad(ended.stderr)
+        lied = re.search("^Error: none", ended.stdout + ended.stderr, re.M)
+        if ended.exit_code not in (0, 2) or found or lied:
+            faults[tuple(words)] = (ended.exit_code, found, ended.output[-600:])
+    assert not faults, "\n".join(f"{words!r} {fault!r}" for words, fault in faults.items())
+
+
+def test_json_is_visible_ascii_and_gives_the_names_as_they_are(world: tuple[str, str]) -> None:
+    text, file = world
+    head, card = f"heads/{file}.safetensors", f"heads/card{file}.safetensors"
+    for words in (["list"], ["budget"], ["statement", card], ["evaluate", head, "--features", file]):
+        said = ran(*words, "--json").stdout.removesuffix("\n")
+        assert re.fullmatch("[ -~]*", said)
+        found = json.loads(said)
+        if words[0] == "statement":
+            assert found["card"]["classes"] == [text] * 3
+            assert found["card"]["features"]["name"] == text
+
+
+@pytest.mark.parametrize("terminal", [True, False], ids=("terminal", "pipe"))
+@pytest.mark.parametrize("text", WORST, ids=("commanding", "unseen", "flood"))
+def test_no_defect_warning_or_stage_commands_a_terminal(
+    monkeypatch: pytest.MonkeyPatch, text: str, terminal: bool
+) -> None:
+    """What only a fault shows: the traceback of a defect, warnings of libraries, names of stages, notes, questions."""
+    if terminal:
+        on_terminal(monkeypatch)
+
+    def broken(*_: object) -> None:
+        application._show_warning(UserWarning(text), UserWarning)
+        with display.stages(text, "records") as advance:
+            for stage in (text, "another", text):
+                advance(stage, 1, 2)
+        raise error
+
+    monkeypatch.setattr(budget, "_show_conversion", broken)
+    monkeypatch.setattr(display, "LINE_EVERY", 0)
+    for error in (RuntimeError(text), UserError(text, text), KeyboardInterrupt()):
+        error.add_note(text)
+        ended = ran("-v", "budget", "--sigma", "1")
+        assert not bad(ended.stdout) | bad(ended.stderr)
+        assert not re.search("^Error: none", ended.stderr, re.M)
+        assert len(ended.stderr.splitlines()) >= 2
+
+
+@pytest.mark.parametrize("text", WORST, ids=("commanding", "unseen", "flood"))
+def test_a_question_commands_no_terminal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], text: str
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO("n\n"))
+    assert not display.confirmed(text)
+    written = capsys.readouterr()
+    assert printable(text) in written.err
+    assert not bad(written.err) | bad(written.out)
+
+
+@pytest.mark.parametrize("text", WORST, ids=("commanding", "unseen", "flood"))
+def test_what_python_itself_prints_of_us_commands_no_terminal(text: str) -> None:
+    """An error that a program does not catch, and a warning."""
+    assert not bad(str(UserError(text, text)))
+    assert len(str(UserError(text, text)).split("\n")) == 2
+    with pytest.warns(TrainingWarning) as found:
+        Observer().warn(text)
+    assert not bad(str(found[0].message))
+
+
+@pytest.mark.parametrize(
+    "name", ["כלב", "כֶּלֶב", "قطة", "قِطَّة", "猫　犬", "Katze", "naïve café", "हाथी", "แมว", "🐈", "a b"]
+)
+def test_names_of_every_script_are_shown_as_they_are(name: str) -> None:
+    assert printable(name) == name
+    assert not bad(name)
+
+
+@pytest.mark.parametrize("text", [*WORST, "a\\x1b", "plain"])
+def test_twice_escaped_is_once_escaped(text: str) -> None:
+    assert not bad(printable(text))
+    assert printable(printable(text)) == printable(text)
+
+
+def test_no_set_and_no_head_is_given_a_name_that_cannot_be_seen(world: tuple[str, str]) -> None:
+    _, file = world
+    train = ["train", "--epsilon", "1", "--features", file, "--dry-run"]
+    for words in (["import", "good.npz", "--out", file], [*train, "--out", f"heads/new{file}.safetensors"]):
+        ended = ran(*words)
+        assert ended.exit_code == 2
+        assert "has characters that cannot be seen" in ended.stderr
+    assert Path(json.loads(ran(*train, "--json").stdout)["head"]).name.startswith(printable(file))

@@ -1,0 +1,232 @@
+"""A head's file is data from a stranger: whatever it holds, it is read as what it says, or refused as damaged."""
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import save
+from typer.testing import CliRunner
+
+from dpfc_cli.cli import list_, statement  # noqa: F401 (they register their commands)
+from dpfc_cli.cli.app import app
+from dpfc_cli.errors import UserError
+from dpfc_cli.heads import head as heads
+from dpfc_cli.heads.head import Head, check_card
+from dpfc_cli.methods import METHODS
+from dpfc_cli.privacy.facts import Adjacency
+from dpfc_cli.training.request import Privacy
+from dpfc_cli.trust.card import check
+from tests.hostile import altered, calibrated, card_as_written, places
+
+EXACT = card_as_written(calibrated("dp-whitened", Privacy(epsilon=1.0)))
+SAMPLED = card_as_written(
+    calibrated("dp-sgd", Privacy(noise_multiplier=30.0, delta=1e-5), steps=2, sampling_rate=0.1, learning_rate=1.0)
+)
+NON_PRIVATE = card_as_written(calibrated("dp-ls", Privacy()))
+CARDS = {"exact": EXACT, "sampled": SAMPLED, "non-private": NON_PRIVATE}
+CHAIN = [{"step": "clip", "norm": 0.5}, {"step": "centre"}, {"step": "linear"}]
+ARRAYS = {
+    "weight": np.ones((2, 3)),
+    "bias": np.zeros(3),
+    "chain.0": np.zeros(2),
+    "chain.1": np.eye(2),
+}
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder for heads; nothing else is there."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("DPFC_HEADS", str(tmp_path))
+    monkeypatch.setenv("DPFC_FEATURES", str(tmp_path / "features"))
+    return tmp_path
+
+
+def written(
+    folder: Path, card: str = json.dumps(EXACT), chain: str = json.dumps(CHAIN), **arrays: np.ndarray | None
+) -> Path:
+    metadata = {"format": heads.FORMAT, "card": card, "chain": chain}
+    held = {name: array for name, array in {**ARRAYS, **arrays}.items() if array is not None}
+    (folder / "a.safetensors").write_bytes(save(held, metadata))
+    return folder / "a.safetensors"
+
+
+def refused_or_used(path: Path, listed: bool = True) -> bool:
+    """Whether the head is refused as damaged. If it is not, everything that shows it must work."""
+    try:
+        found = Head.load(path)
+    except UserError as error:
+        return error.code == "damaged" or pytest.fail(str(error))
+    for line in (["statement", str(path)], *([["list"]] if listed else [])):
+        ended = CliRunner().invoke(app, line)
+        assert ended.exit_code == 0, (line, ended.output)
+    assert np.isfinite(found.scores(np.ones((2, 2)))).all()
+    return False
+
+
+@pytest.mark.parametrize(
+    ("kind", "place"),
+    [
+        (kind, place)
+        for kind, card in CARDS.items()
+        for place in places(card)
+        # The cards differ in these.
+        if kind == "exact" or (place and place[0] in ("claim", "epsilon", "delta", "mu", "eta", "accounting", "plan"))
+    ],
+    ids=lambda value: value if isinstance(value, str) else ".".join(map(str, value)) or "all",
+)
+def test_whatever_stands_at_a_place_of_a_card_is_shown_or_refused(
+    folder: Path, kind: str, place: tuple[str | int, ...]
+) -> None:
+    listed = not place or place[0] in ("method", "claim", "epsilon", "delta", "features", "date")
+    refused = [refused_or_used(written(folder, text), listed) for text in altered(CARDS[kind], place)]
+    assert any(refused)
+
+
+@pytest.mark.parametrize("place", list(places(CHAIN)), ids=lambda place: ".".join(map(str, place)) or "all")
+def test_whatever_stands_at_a_place_of_a_chain_is_run_or_refused(folder: Path, place: tuple[str | int, ...]) -> None:
+    for text in altered(CHAIN, place):
+        refused_or_used(written(folder, chain=text))
+
+
+@pytest.mark.parametrize("card", CARDS.values(), ids=CARDS)
+def test_a_head_as_it_is_written_is_read(folder: Path, card: dict[str, Any]) -> None:
+    assert not refused_or_used(written(folder, json.dumps(card)))
+
+
+@pytest.mark.parametrize("adjacency", ["zero-out", "replace-one"])
+@pytest.mark.parametrize("method", METHODS)
+def test_every_card_that_a_training_writes_is_taken(method: str, adjacency: Adjacency) -> None:
+    wanted = [
+        *(Privacy(epsilon=epsilon, delta=1e-5) for epsilon in (1e-4, 1.0, 100.0)),
+        Privacy(epsilon=0.01, delta=1e-30),
+        Privacy(epsilon=1e-4, delta=0.4, allow_large_delta=True),
+        *(Privacy(noise_multiplier=sigma, delta=1e-5) for sigma in (5.0, 1e9)),
+        Privacy(epsilon=1.0, seed=3),
+        Privacy(),
+    ]
+    for privacy in wanted:
+        for k in (1, 3):
+            check(card_as_written(calibrated(method, privacy, adjacency, k)))
+
+
+def weaker(card: dict[str, Any]) -> None:
+    card["epsilon"] *= 0.9
+
+
+def stronger(card: dict[str, Any]) -> None:
+    card["mu"] *= 1.0001
+
+
+def another_delta(card: dict[str, Any]) -> None:
+    card["delta"] /= 2
+
+
+def less_noise(card: dict[str, Any]) -> None:
+    card["plan"][0]["sigma"] *= 0.999
+
+
+def another_release(card: dict[str, Any]) -> None:
+    card["plan"].append(card["plan"][0])
+
+
+def more_classes(card: dict[str, Any]) -> None:
+    card["facts"]["m"] += 1
+
+
+def sampled(card: dict[str, Any]) -> None:
+    card["plan"][0]["rate"] = 0.5
+
+
+def no_room_for_the_sampler(card: dict[str, Any]) -> None:
+    card["eta"] = card["delta"]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [weaker, stronger, another_delta, less_noise, another_release, more_classes, sampled, no_room_for_the_sampler],
+)
+def test_a_card_whose_figures_contradict_one_another_is_refused(
+    folder: Path, change: Callable[[dict[str, Any]], None]
+) -> None:
+    card = json.loads(json.dumps(EXACT))
+    change(card)
+    with pytest.raises(UserError, match="figures in its card contradict"):
+        Head.load(written(folder, json.dumps(card)))
+
+
+@pytest.mark.parametrize(
+    ("arrays", "says"),
+    [
+        ({"weight": np.full((2, 3), np.nan)}, "NaN or infinite"),
+        ({"bias": np.array([0, np.inf, 0])}, "NaN or infinite"),
+        ({"weight": np.ones((2, 3), np.int64)}, "dtype int64"),
+        ({"weight": np.ones((2, 3), bool)}, "dtype bool"),
+        ({"weight": np.ones(6)}, "shape"),
+        ({"weight": np.ones((2, 3, 1))}, "shape"),
+        ({"weight": np.zeros((0, 3))}, "shape"),
+        ({"weight": np.zeros((2, 0)), "bias": np.zeros(0)}, "shape"),
+        ({"weight": np.ones((3, 3)), "chain.0": np.zeros(3), "chain.1": np.eye(3)}, "do not fit together"),
+        ({"bias": np.zeros(2)}, "do not fit together"),
+        ({"bias": None}, "bias"),
+        ({"chain.0": np.zeros(3)}, "not a step"),
+        ({"chain.1": np.full((2, 2), np.inf)}, "finite"),
+        ({"chain.1": np.zeros((2, 3))}, "not a step"),
+        ({"chain.1": None}, "arrays of its preprocessing are missing"),
+        ({"chain.2": np.zeros((9, 9))}, "arrays of its preprocessing are missing"),
+        ({"chain.1": None, "chain.7": np.eye(2)}, "chain"),
+    ],
+)
+def test_arrays_that_no_training_writes_are_refused(folder: Path, arrays: dict[str, Any], says: str) -> None:
+    with pytest.raises(UserError, match=f"cannot be read as a head.*{says}"):
+        Head.load(written(folder, **arrays))
+
+
+@pytest.mark.parametrize(
+    ("header", "data"),
+    [
+        (b'{"weight":{"dtype":"BF16","shape":[2,3],"data_offsets":[0,12]}}', 12),
+        (b'{"weight":{"dtype":"F8_E4M3","shape":[2,3],"data_offsets":[0,6]}}', 6),
+        (b'{"weight":{"dtype":"F99","shape":[2,3],"data_offsets":[0,6]}}', 6),
+        (b'{"weight":{"dtype":"F64","shape":[1000000000,1000000000],"data_offsets":[0,8]}}', 8),
+        (b'{"weight":{"dtype":"F64","shape":[1],"data_offsets":[0,8]},"b":{"dtype":"F64","shape":[1],'
+         b'"data_offsets":[4,12]}}', 12),
+        (b'{"weight":{"dtype":"F64","shape":[1],"data_offsets":[8,0]}}', 8),
+        (b'{"weight":1}', 0),
+        (b"[" * 100_000, 0),
+    ],
+)  # fmt: skip
+def test_headers_that_lie_are_refused(folder: Path, header: bytes, data: int) -> None:
+    metadata = json.dumps({"format": heads.FORMAT, "card": json.dumps(EXACT), "chain": "[]"}).encode()
+    whole = header.replace(b"{", b'{"__metadata__":' + metadata + b",", 1)
+    for text, size in ((whole, len(whole)), (whole, 100_000_001), (whole, 2**63)):
+        (folder / "a.safetensors").write_bytes(size.to_bytes(8, "little") + text + bytes(data))
+        assert refused_or_used(folder / "a.safetensors")
+
+
+def test_what_is_no_plain_file_is_refused_at_once(folder: Path) -> None:
+    """To open a pipe would wait for whoever writes to it."""
+    os.mkfifo(folder / "pipe.safetensors")
+    (folder / "folder.safetensors").mkdir()
+    (folder / "loop.safetensors").symlink_to("loop.safetensors")
+    (folder / "device.safetensors").symlink_to("/dev/zero")
+    for path in folder.glob("*.safetensors"):
+        with pytest.raises(UserError, match="cannot be read as a head"):
+            Head.load(path)
+    ended = CliRunner().invoke(app, ["list"])
+    assert ended.exit_code == 0
+    assert ended.stderr.count("cannot be read as a head") == 4
+
+
+def test_a_card_that_could_not_be_read_again_is_refused_before_the_charge(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The library that reads heads takes 100 MB of names, and the one that writes them takes more."""
+    check_card(EXACT)
+    assert heads.LARGEST_HEADER == 100_000_000
+    monkeypatch.setattr(heads, "LARGEST_HEADER", 200_000)
+    with pytest.raises(UserError, match="because it names all classes") as caught:
+        check_card({**EXACT, "classes": [f"{i}{'x' * 40_000}" for i in range(3)]})
+    assert caught.value.code == "unsupported"

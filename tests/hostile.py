@@ -1,0 +1,84 @@
+"""What hostile and odd files hold: every node of a JSON text in turn, replaced by every odd value."""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from dpfc_cli.features.manifest import Manifest, SplitFacts
+from dpfc_cli.methods import METHODS
+from dpfc_cli.methods.method import Solution
+from dpfc_cli.privacy.facts import Adjacency, Facts
+from dpfc_cli.training.calibrate import Calibrated, calibrate
+from dpfc_cli.training.card import card_of
+from dpfc_cli.training.request import Privacy
+from tests.support import set_with
+
+Place = tuple[str | int, ...]
+MISSING = object()
+DATE = "2026-01-02T03:04:05+00:00"
+
+ODD: list[object] = [
+    *(None, True, False, 0, 1, -1, 2**70, -(2**70), 0.5, -1.5, 1e308, 5e-324),
+    *("", "x", "é\u202e\x1b[2J", "\ud800", "a\0b", "..", "../x", "x" * 5_000),
+    *([], {}, [None], [[]], {"a": 1}, ["x", "x"], MISSING),
+]
+"""Values that a node of a file may have instead of its own."""
+RAW = ["NaN", "1e400", "-Infinity", "9" * 5_000, "[" * 500 + "]" * 500, "[" * 100_000, '{"a":' * 100_000]
+"""Texts that stand where a value belongs."""
+_HERE = "the place of a raw text"
+
+
+def places(tree: object, so_far: Place = ()) -> Iterator[Place]:
+    """Every node of a tree. Of lists the first two items."""
+    yield so_far
+    items = tree.items() if isinstance(tree, dict) else enumerate(tree[:2]) if isinstance(tree, list) else ()
+    for key, item in items:
+        yield from places(item, (*so_far, key))
+
+
+def altered(tree: object, place: Place) -> Iterator[str]:
+    """The JSON texts of a tree with something odd at one place."""
+    for value in ODD:
+        if place or value is not MISSING:
+            yield json.dumps(_with(tree, place, value))
+    for text in RAW:
+        yield json.dumps(_with(tree, place, _HERE)).replace(json.dumps(_HERE), text)
+
+
+def _with(tree: object, place: Place, value: object) -> object:
+    if not place:
+        return value
+    copy: Any = json.loads(json.dumps(tree))
+    within = copy
+    for key in place[:-1]:
+        within = within[key]
+    if value is MISSING:
+        del within[place[-1]]
+    else:
+        within[place[-1]] = value
+    return copy
+
+
+def calibrated(
+    method: str, privacy: Privacy, adjacency: Adjacency = "zero-out", k: int = 1, **options: object
+) -> Calibrated:
+    return calibrate(METHODS[method], Facts(n=100, m=3, d=2, k=k, adjacency=adjacency), options, privacy)
+
+
+def card_as_written(made: Calibrated) -> dict[str, Any]:
+    """The card of that training, as its head's file has it."""
+    manifest = Manifest(
+        classes=("a", "b", "c"),
+        dim=made.facts.d,
+        dtype="float16",
+        labels_per_record=made.facts.k,
+        origin="asserted",
+        splits={"train": SplitFacts(n=made.facts.n, shards=())},
+        backbone={"name": "x"},
+        source={"identity": {"listing": {"train": "digest"}}},
+    )
+    solution = Solution(chain=(), weight=np.zeros((2, 3)), bias=np.zeros(3))
+    card: dict[str, Any] = json.loads(json.dumps(card_of(made, set_with(manifest), DATE, solution)))
+    return card

@@ -1,0 +1,393 @@
+"""A ledger is exactly our table, with rows that a training can have. Nothing is charged to any other file."""
+
+import json
+import os
+import sqlite3
+import subprocess
+import sys
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, get_args
+
+import numpy as np
+import pytest
+
+from dpfc_cli.errors import UserError
+from dpfc_cli.features.manifest import Manifest, SplitFacts
+from dpfc_cli.methods import METHODS
+from dpfc_cli.privacy import poisson
+from dpfc_cli.privacy.accounting import LEAST_EPSILON, Claim, epsilon_for
+from dpfc_cli.privacy.facts import Adjacency, Facts
+from dpfc_cli.privacy.queries import Gradient, Gram
+from dpfc_cli.training import ledger
+from dpfc_cli.training.calibrate import Calibrated, calibrate
+from dpfc_cli.training.card import entry_of
+from dpfc_cli.training.ledger import Entry, Receipt
+from dpfc_cli.training.request import Privacy
+from tests.support import CHAIN, calibrated_at, plan_of, set_with
+
+AT = "2026-01-02T03:04:05+00:00"
+FACTS = Facts(n=100, m=2, d=2)
+GRADIENT = Gradient(CHAIN, np.zeros((3, 2)), clip=1.0)
+PLAN = plan_of(FACTS, (Gram(CHAIN, 0.2), 0.2), (GRADIENT, 0.4), (GRADIENT, 0.4))
+DIGEST = "0123456789abcdef" * 4
+
+
+def entry(calibrated: Calibrated) -> Entry:
+    manifest = Manifest(
+        classes=("a", "b"),
+        dim=2,
+        dtype="float16",
+        labels_per_record=1,
+        origin="asserted",
+        splits={"train": SplitFacts(n=100, shards=())},
+        backbone={"name": "x"},
+        source={"identity": {"listing": {"train": "digest"}}},
+    )
+    return entry_of(calibrated, set_with(manifest), "h.safetensors", AT)
+
+
+def row(mu: float = 0.3, claim: Claim = "private") -> Entry:
+    return entry(calibrated_at(FACTS, PLAN, None if claim == "non-private" else mu, claim, epsilon_for(mu, 1e-5)))
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """A ledger with two rows."""
+    made = tmp_path / "set.ledger.sqlite"
+    for mu in (0.3, 0.4):
+        ledger.charge(made, row(mu))
+    return made
+
+
+def changed(path: Path, sql: str, *values: object) -> None:
+    with closing(sqlite3.connect(path)) as connection, connection:
+        if values:
+            connection.execute(sql, values)
+        else:
+            connection.executescript(sql)
+
+
+def refused(path: Path, says: str) -> None:
+    """Reading and charging are refused, and the file stays as it is."""
+    before = path.read_bytes()
+    with pytest.raises(UserError, match=says) as on_reading:
+        ledger.read(path)
+    with pytest.raises(UserError, match=rf"(?s){says}.*Nothing was charged") as on_charging:
+        ledger.charge(path, row(0.5))
+    assert on_reading.value.code == on_charging.value.code == "damaged"
+    assert "Do not delete it" in on_charging.value.remedy
+    assert path.read_bytes() == before
+
+
+# Exactly our table, and nothing else
+
+CHANGES = {
+    "a trigger that deletes": "CREATE TRIGGER t AFTER INSERT ON trainings BEGIN DELETE FROM trainings; END",
+    "a trigger that changes": "CREATE TRIGGER t AFTER INSERT ON trainings BEGIN UPDATE trainings SET mu = 0; END",
+    "a trigger that waits": "CREATE TRIGGER t AFTER UPDATE ON trainings BEGIN DELETE FROM trainings; END",
+    "a trigger that ignores": "CREATE TRIGGER t BEFORE INSERT ON trainings BEGIN SELECT RAISE(IGNORE); END",
+    "a trigger that rolls back": "CREATE TRIGGER t BEFORE INSERT ON trainings BEGIN SELECT RAISE(ROLLBACK, 'no'); END",
+    "a view in its place": "ALTER TABLE trainings RENAME TO kept; CREATE VIEW trainings AS SELECT * FROM kept; CREATE "
+    "TRIGGER t INSTEAD OF INSERT ON trainings BEGIN SELECT 1; END",
+    "another view": "CREATE VIEW v AS SELECT * FROM trainings",
+    "another table": "CREATE TABLE other (a)",
+    "an index": "CREATE UNIQUE INDEX i ON trainings (id, head)",
+    "statistics": "ANALYZE",
+    "another column": "ALTER TABLE trainings ADD COLUMN more TEXT",
+    "a computed column": "ALTER TABLE trainings ADD COLUMN more AS (n + 1)",
+    "no table": "DROP TABLE trainings",
+    "a later version": "PRAGMA user_version = 1",
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_file_with_more_or_less_than_our_table_is_refused(path: Path, change: str) -> None:
+    changed(path, CHANGES[change])
+    refused(path, "has (more in it than|no|another) .*table|is of version 1")
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs"),
+    [
+        ("at TEXT NOT NULL", "at TEXT NOT NULL ON CONFLICT IGNORE"),
+        ("head TEXT NOT NULL", "head TEXT NOT NULL UNIQUE ON CONFLICT IGNORE"),
+        ("head TEXT NOT NULL", "head TEXT NOT NULL UNIQUE ON CONFLICT REPLACE"),
+        ("head TEXT NOT NULL", "head TEXT NOT NULL UNIQUE"),
+        ("head TEXT NOT NULL", "head TEXT NOT NULL COLLATE NOCASE"),
+        ("head TEXT NOT NULL", "head TEXT NOT NULL DEFAULT 'x'"),
+        ("head TEXT NOT NULL", "head TEXT"),
+        ("n INTEGER NOT NULL", "n INTEGER NOT NULL CHECK (n > 0)"),
+        ("n INTEGER NOT NULL", "n TEXT NOT NULL"),
+        ("epsilon REAL", "epsilon REAL GENERATED ALWAYS AS (0.1) STORED"),
+        ("epsilon REAL", "epsilon REAL REFERENCES other (a)"),
+        ("sha256 TEXT", "sha256 TEXT, UNIQUE (mu) ON CONFLICT REPLACE"),
+        ("sha256 TEXT)", "sha256 TEXT) STRICT"),
+        ("sha256 TEXT)", "sha256 TEXT) WITHOUT ROWID"),
+        ("sha256 TEXT)", "sha256 TEXT /* more */)"),
+        ("id INTEGER PRIMARY KEY", "id INTEGER PRIMARY KEY AUTOINCREMENT"),
+        ("id INTEGER PRIMARY KEY", "id INTEGER PRIMARY KEY ON CONFLICT REPLACE"),
+        ("mu REAL, eta REAL", "eta REAL, mu REAL"),
+        ("eta REAL, ", ""),
+        ("trainings", "Trainings"),
+    ],
+)
+def test_a_table_with_other_columns_or_clauses_is_refused(tmp_path: Path, ours: str, theirs: str) -> None:
+    text = ledger._SCHEMA.replace(ours, theirs)
+    assert text != ledger._SCHEMA
+    changed(tmp_path / "l.sqlite", text)
+    refused(tmp_path / "l.sqlite", "has (another|more|no)")
+
+
+@pytest.mark.parametrize("added", [[], ["state"], ["sha256"], ["sha256", "state"], ["state", "sha256"]])
+def test_the_first_ledgers_are_read_and_go_on(tmp_path: Path, added: list[str]) -> None:
+    """Their text had other line ends, and later columns were added in any order."""
+    path, first = tmp_path / "l.sqlite", replace(row(), state="unknown")
+    columns = ",\n  ".join(f"{name} {kind}" for name, kind in ledger._FIRST.items())
+    changed(path, f"CREATE TABLE IF NOT EXISTS trainings (\n  {columns}\n)\n")
+    for name in added:
+        changed(path, f"ALTER TABLE trainings ADD COLUMN {name} {ledger._LATER[name]}")
+    values = {name: value for name, value in first.__dict__.items() if name not in ledger._LATER}
+    marks = ", ".join("?" * len(values))
+    changed(path, f"INSERT INTO trainings ({', '.join(values)}) VALUES ({marks})", *values.values())
+    assert ledger.read(path) == [first]
+    ledger.charge(path, row(0.4))
+    assert ledger.read(path) == [first, row(0.4)]
+
+
+# Rows that a training can have
+
+VALUES: list[tuple[str, Any]] = [
+    *[("at", value) for value in ("", "yesterday", "2026-01-02", "2026-01-02T03:04:05", "2026-01-02T03:04:05+01:00")],
+    *[("records", value) for value in ("", b"digest")],
+    *[(name, value) for name in ("claim", "adjacency", "state") for value in ("other", "PRIVATE", b"private")],
+    *[("n", value) for value in (0, -1, 1.5, "many", b"\1", 2.0**70)],
+    *[("epsilon", value) for value in (None, 0.0, -1.0, 0.5, 1.5, 1e9, float("inf"), "low", b"1")],
+    *[("delta", value) for value in (None, 0.0, 1.0, 1e-6, 1e-4, "1")],
+    *[("mu", value) for value in (None, 0.0, -0.3, 0.3000001, 1e300, float("inf"), "x")],
+    *[("eta", value) for value in (None, -1e-9, 1e-6, float("inf"))],
+    *[("head", value) for value in ("", "../h.safetensors", "/h.safetensors", ".", "..", "h\0", b"h")],
+    *[("sha256", value) for value in (DIGEST, "x", b"0" * 64)],
+    ("state", "written"),
+    *[("releases", value) for value in ("", "[", "{}", "[]", "[1]", "[{}]", "[" * 100_000, "null", b"[]")],
+]
+
+
+@pytest.mark.parametrize(("name", "value"), VALUES, ids=lambda each: str(each)[:20])
+def test_a_row_with_a_value_that_no_training_has_is_refused(path: Path, name: str, value: object) -> None:
+    changed(path, f"UPDATE trainings SET {name} = ? WHERE id = 2", value)
+    refused(path, "has a row that no training wrote. In row 2|is damaged")
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *[("rate", value) for value in ("0", "-0.5", "1.5", "1e400", "NaN", "true", "null", '"1"')],
+        *[("times", value) for value in ("0", "-1", "1.5", "true", "1e3", "9" * 400)],
+        *[("sigma", value) for value in ("0", "-3", "0.1", "1e-200", "1e-400", "1e400", "NaN", "Infinity", "null")],
+        *[("share", value) for value in ("0", "-1", "2", "null")],
+        *[("shape", value) for value in ("3", "[0]", "[1.5]", "null")],
+        *[("kind", value) for value in ("3", "null")],
+        ("more", "1"),
+    ],
+)
+def test_so_is_one_with_a_release_that_no_training_made(path: Path, name: str, value: str) -> None:
+    releases = json.loads(row(0.4).releases)
+    releases[0][name] = "HERE"
+    changed(path, "UPDATE trainings SET releases = ? WHERE id = 2", json.dumps(releases).replace('"HERE"', value))
+    refused(path, "has a row that no training wrote. In row 2")
+
+
+def test_a_training_without_a_guarantee_claims_none(path: Path) -> None:
+    for claim in ("research", "non-private"):
+        with pytest.raises(ValueError, match="claims an epsilon"):
+            ledger.check(replace(row(claim=claim), epsilon=1.0))
+        ledger.check(row(claim=claim))
+    with pytest.raises(ValueError, match="sigma"):
+        ledger.check(replace(row(claim="non-private"), releases=row().releases))
+    with pytest.raises(ValueError, match="sigma"):
+        ledger.check(replace(row(claim="research"), releases=row(claim="non-private").releases))
+
+
+def test_a_row_that_no_reader_would_take_is_not_written(path: Path) -> None:
+    with pytest.raises(ValueError, match="'head' is no name"):
+        ledger.charge(path, replace(row(), head="a/b.safetensors"))
+    assert len(ledger.read(path)) == 2
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_training_makes_a_row_that_is_taken(method: str) -> None:
+    """Whatever the method, the claim, the adjacency, and the size of ε and δ."""
+    made = METHODS[method]
+    for adjacency in get_args(Adjacency):
+        facts = Facts(n=1000, m=3, d=4, adjacency=adjacency)
+        wanted = [Privacy(epsilon=1.0, seed=3), Privacy(noise_multiplier=3.0), Privacy(noise_multiplier=40.0)]
+        wanted += [
+            Privacy(epsilon=epsilon, delta=delta, allow_large_delta=True)
+            for epsilon in (1e-4, 1.001e-4, 0.01, 1.0, 8.0, 30.0, 100.0)
+            for delta in (1e-30, 1e-12, 1e-5, 0.1, 0.9)
+            # Where the sampler's distance from a Gaussian leaves something of δ.
+            if epsilon <= 30 or delta > 1e-20
+        ]
+        for privacy in [*wanted, *([Privacy()] if adjacency == "zero-out" else [])]:
+            ledger.check(entry(calibrate(made, facts, {}, privacy)))
+
+
+def test_so_does_a_sampled_one() -> None:
+    given = {"sampling_rate": 0.1, "steps": 5}
+    calibrated = calibrate(METHODS["dp-sgd"], Facts(n=1000, m=3, d=4), given, Privacy(noise_multiplier=2.0))
+    assert calibrated.plan.sampled
+    ledger.check(entry(calibrated))
+
+
+def test_a_sampled_training_that_costs_nothing_claims_the_least_epsilon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a record hardly ever takes part, δ covers all of it. An ε of 0 has no digits to be stated with."""
+    monkeypatch.setattr(poisson, "mu_for", lambda *given: 1 / poisson.LEAST_SAMPLED_SIGMA)
+    monkeypatch.setattr(poisson, "epsilon_for", lambda *given: 0.0)
+    facts, given = Facts(n=1000, m=3, d=4), {"sampling_rate": 0.0010002, "steps": 1}
+    calibrated = calibrate(METHODS["dp-sgd"], facts, given, Privacy(epsilon=1.0, delta=1e-3))
+    assert calibrated.claimed is not None
+    assert calibrated.claimed.epsilon == LEAST_EPSILON
+    ledger.check(entry(calibrated))
+
+
+# The numbers of the rows, and the file
+
+
+def test_a_row_that_was_taken_out_is_missed(path: Path) -> None:
+    ledger.charge(path, row(0.5))
+    changed(path, "DELETE FROM trainings WHERE id = 2")
+    refused(path, "has no row 2, but one with the number 3: a row was taken out")
+
+
+@pytest.mark.parametrize("number", [-1, 0, 2**63 - 1])
+def test_rows_have_numbers_that_a_charge_gave(path: Path, number: int) -> None:
+    """After the largest number, SQLite takes numbers at random."""
+    changed(path, "UPDATE trainings SET id = ? WHERE id = 2", number)
+    refused(path, "a row was taken out")
+
+
+def test_two_trainings_may_be_alike(path: Path) -> None:
+    for _ in range(2):
+        ledger.charge(path, row(0.5))
+    assert ledger.read(path)[2:] == [row(0.5)] * 2
+
+
+@pytest.mark.parametrize("where", ["the cells of the table's page", "the list of free pages"])
+def test_a_page_that_is_damaged_is_noticed(path: Path, where: str) -> None:
+    """Even where all rows can still be read."""
+    data = bytearray(path.read_bytes())
+    if where == "the list of free pages":
+        data[36:40] = (7).to_bytes(4, "big")
+        path.write_bytes(data)
+        with closing(sqlite3.connect(path)) as connection:
+            assert len(connection.execute("SELECT * FROM trainings").fetchall()) == 2
+    else:
+        page = int.from_bytes(data[16:18], "big")
+        data[page + 8 : page + 10] = b"\xff\xf0"
+        path.write_bytes(data)
+    for touch in (lambda: ledger.read(path), lambda: ledger.charge(path, row(0.5))):
+        with pytest.raises(UserError, match=r"damaged|malformed") as found:
+            touch()
+        assert found.value.code == "damaged"
+    assert path.read_bytes() == bytes(data)
+
+
+def test_a_charge_that_was_killed_in_its_commit_is_taken_back_and_stops_nobody(path: Path) -> None:
+    """It leaves a journal beside the ledger. Who may only read could not use it."""
+    killed = """
+import os, sqlite3, sys
+connection = sqlite3.connect(sys.argv[1], isolation_level=None)
+connection.execute("PRAGMA cache_size = 1")
+connection.execute("BEGIN IMMEDIATE")
+for _ in range(50):
+    connection.execute("UPDATE trainings SET releases = releases || zeroblob(9000)")
+os._exit(9)
+"""
+    before = ledger.read(path)
+    subprocess.run([sys.executable, "-c", killed, str(path)], check=False)
+    journal = path.with_name(path.name + "-journal")
+    assert journal.stat().st_size > 0
+    assert ledger.read(path) == before
+    assert not journal.exists()
+
+
+def test_rows_lie_in_one_file_after_a_charge(path: Path, tmp_path: Path) -> None:
+    """A log beside it (WAL) would be missed by a backup."""
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("PRAGMA journal_mode = WAL")
+    assert len(ledger.read(path)) == 2
+    ledger.charge(path, row(0.5))
+    (tmp_path / "copy.sqlite").write_bytes(path.read_bytes())
+    assert len(ledger.read(tmp_path / "copy.sqlite")) == 3
+    with closing(sqlite3.connect(path)) as other:
+        other.execute("PRAGMA journal_mode = WAL")
+        other.execute("SELECT * FROM trainings").fetchone()
+        with pytest.MonkeyPatch.context() as patch:
+            real = sqlite3.connect
+            patch.setattr(sqlite3, "connect", lambda *a, **k: real(*a, **{**k, "timeout": 0}))
+            with pytest.raises(UserError, match="Nothing was charged") as refused:
+                ledger.charge(path, row(0.6))
+        assert refused.value.code in ("busy", "damaged")
+    assert len(ledger.read(path)) == 3
+
+
+def test_a_ledger_with_two_names_is_refused(path: Path, tmp_path: Path) -> None:
+    (tmp_path / "backup").hardlink_to(path)
+    refused(path, "has a second name")
+
+
+def test_a_link_to_a_ledger_that_is_not_there_is_no_new_ledger(path: Path, tmp_path: Path) -> None:
+    link = tmp_path / "link.sqlite"
+    link.symlink_to(path)
+    assert len(ledger.read(link)) == 2
+    ledger.charge(link, row(0.5))
+    assert len(ledger.read(path)) == 3
+    path.rename(tmp_path / "elsewhere")
+    for touch in (lambda: ledger.read(link), lambda: ledger.charge(link, row(0.5))):
+        with pytest.raises(UserError, match="is a link that leads nowhere"):
+            touch()
+    assert not path.exists()
+
+
+def test_what_is_no_file_is_no_empty_ledger(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    for name in ("pipe", "folder", "loop"):
+        for touch in (ledger.read, lambda path: ledger.charge(path, row())):
+            with pytest.raises(UserError, match=r"cannot be (read|written)"):
+                touch(tmp_path / name)
+
+
+# The row is read back
+
+
+def test_a_charge_to_a_file_that_was_exchanged_meanwhile_says_that_it_may_stand(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is read back is the file of that name, not the one that was written."""
+    older, real = path.read_bytes(), ledger._rows
+
+    def exchanged(connection: sqlite3.Connection) -> Any:
+        monkeypatch.undo()
+        path.unlink()
+        path.write_bytes(older)
+        return real(connection)
+
+    monkeypatch.setattr(ledger, "_rows", exchanged)
+    with pytest.raises(UserError, match="The training may be charged: 'dpfc budget' says whether it is"):
+        ledger.charge(path, row(0.5))
+    assert len(ledger.read(path)) == 2
+
+
+def test_what_became_of_a_training_is_read_back_too(path: Path) -> None:
+    receipt: Receipt = ledger.charge(path, row(0.5))
+    changed(path, "CREATE TRIGGER t AFTER UPDATE ON trainings BEGIN DELETE FROM trainings WHERE id = 1; END")
+    with pytest.raises(UserError, match="has more in it"):
+        ledger.settle(receipt, "written", "other.safetensors", DIGEST)
+    changed(path, "DROP TRIGGER t")
+    assert ledger.read(path)[2] == row(0.5)
+    ledger.settle(receipt, "written", "other.safetensors", DIGEST)
+    assert ledger.read(path)[2] == replace(row(0.5), state="written", head="other.safetensors", sha256=DIGEST)
