@@ -86,8 +86,11 @@ def start_of(vectors: np.ndarray, whiten: np.ndarray, variances: np.ndarray) -> 
     units -= units.mean(axis=1, keepdims=True)
     theta = np.zeros_like(vectors)
     # The columns of W are orthogonal, so W⁻¹ is Wᵀ with its rows divided by their squared lengths.
-    theta[:, known] = (whiten.T @ units) / np.square(whiten).sum(axis=0)[:, None]
-    spread = float((np.square(theta) * variances[:, None]).sum() / vectors.shape[1])
+    squares = np.square(whiten).sum(axis=0)
+    theta[:, known] = (whiten.T @ units) / squares[:, None]
+    # Records have the total variance 1. What the noise has hidden of it may lie in any direction.
+    hidden = max(1 - float((variances / squares).sum()), 0.0) / len(squares)
+    spread = float((np.square(theta) * (variances + hidden * squares)[:, None]).sum() / vectors.shape[1])
     if not spread > np.finfo(float).tiny:
         return None
     theta /= math.sqrt(spread)

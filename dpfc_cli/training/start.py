@@ -11,12 +11,14 @@ Whoever names it asserts that it is public: nothing in it may depend on records 
 """
 
 import unicodedata
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from dpfc_cli import npz
 from dpfc_cli.errors import UserError, parameter
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.files import json_of, sha256_of
@@ -105,11 +107,10 @@ def vectors_of(private: FeatureSet, given: Path | str, account: Account) -> Publ
         )
     digest = sha256_of(path)
     vectors, names = _read(path, private, digest, account)
-    if vectors.ndim != 2 or vectors.shape[1] != private.dim:
+    if vectors.ndim != 2 or vectors.shape[1] != private.dim or vectors.dtype.kind not in "fiu":
         shape = list(vectors.shape)
-        raise _unfit(
-            path, f"its vectors have the shape {shape}, not classes × {private.dim}", shape=list(vectors.shape)
-        )
+        why = f"its vectors are {vectors.dtype} of shape {shape}, not numbers of shape [classes, {private.dim}]"
+        raise _unfit(path, why, shape=shape)
     if not np.isfinite(vectors).all():
         raise _unfit(path, "it has numbers that are NaN or infinite")
     if names is None:
@@ -137,23 +138,22 @@ def vectors_of(private: FeatureSet, given: Path | str, account: Account) -> Publ
 
 def _read(path: Path, private: FeatureSet, digest: str, account: Account) -> tuple[np.ndarray, tuple[str, ...] | None]:
     """Vectors, classes × dimensions, and the names of the classes."""
-    try:
-        if path.suffix == ".npy":
-            return np.load(path, allow_pickle=False), None
-        if path.suffix == ".npz":
-            with np.load(path, allow_pickle=False) as held:
-                return held["vectors"], tuple(map(str, held["classes"]))
-        if path.suffix == ".safetensors":
-            from safetensors import safe_open
+    from safetensors import SafetensorError, safe_open
 
-            with safe_open(path, framework="numpy") as file:
+    try:
+        with ExitStack() as stack:
+            if path.suffix == ".npy":
+                return np.load(path, mmap_mode="r", allow_pickle=False), None
+            if path.suffix == ".npz":
+                arrays = npz.opened(path, stack)
+                return arrays["vectors"].read(), tuple(map(str, arrays["classes"].read()))
+            if path.suffix == ".safetensors":
+                file = stack.enter_context(safe_open(path, framework="numpy"))
                 metadata = file.metadata() or {}
                 if "card" not in metadata:
                     return file.get_tensor("vectors"), tuple(map(str, json_of(metadata["classes"])))
-            return _of_head(Head.load(path), private, digest, account)
-    except UserError:
-        raise
-    except Exception as error:
+                return _of_head(Head.load(path), private, digest, account)
+    except (OSError, SafetensorError, *npz.BROKEN) as error:
         raise _unfit(path, f"it cannot be read as class vectors ({error})") from error
     raise _unfit(path, "its name does not end in .npz, .safetensors or .npy")
 

@@ -94,6 +94,13 @@ def test_vectors_that_tell_no_classes_apart_are_no_start(vectors: np.ndarray) ->
     assert plain == started
 
 
+def test_a_start_is_there_even_where_noise_hides_the_whole_covariance() -> None:
+    start = start_of(VECTORS["good"], np.eye(D), np.zeros(D))
+    assert start is not None
+    # Every direction then counts alike: scores of records of length 1 have the standard deviation 1.
+    assert np.square(start.theta).sum() / M / D == pytest.approx(1)
+
+
 def test_a_start_changes_no_release_but_the_weights_that_a_gradient_is_taken_at() -> None:
     mu = 0.5
     asked = []
