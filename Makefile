@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check lock format reproduce costs bench-accuracy clean
+.PHONY: help demo test check lock format reproduce costs bench-accuracy torture clean
 
 help: ## What one can do here
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-15s %s\n", $$1, $$2}'
@@ -38,7 +38,7 @@ test: .venv/.test ## Run the tests, on all cores
 check: .venv/.test ## Lint, types and the import contract
 	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy && $(BIN)/lint-imports
 
-# By the oldest Python that dpfc runs on: its newest versions exist for the later ones, too.
+# Run it with the oldest Python that dpfc supports: the versions for it also exist for later ones.
 lock: ## Write constraints.txt anew, with the newest versions that fit (PYTHON=python3.11); then run the tests
 	@new=$$(mktemp -d) && trap 'rm -rf "$$new"' EXIT && set -x && $(PYTHON) -m venv $$new && \
 	$$new/bin/pip install --quiet --disable-pip-version-check -e '.[test]' && \
@@ -60,6 +60,14 @@ costs: .venv/.run ## Seconds and memory of every method on made-up features (SHA
 
 bench-accuracy: .venv/.run ## The default beside the paper's methods on synthetic sets and FEATURES="SET…" (hours; resumable)
 	$(BIN)/python -m bench.accuracy $(FEATURES) --synthetic bench-results/synthetic --workers $(or $(WORKERS),2)
+
+.venv/.torture: .venv/.test
+	-$(BIN)/pip install --quiet --disable-pip-version-check -e '.[torture]'
+	@touch $@
+
+torture: .venv/.torture ## Kills, failing system calls, damaged input, mutants (hours; goes on where it stopped; WORKERS=2)
+	@broke=0; for campaign in kills faults pairs fuzz mutants; do \
+	$(BIN)/python -m tests.torture.$$campaign --workers $(or $(WORKERS),2) || broke=1; done; exit $$broke
 
 clean: ## Remove what make made
 	rm -rf .venv demo build dist

@@ -6,10 +6,10 @@ Every room raises `UserError`. The command line prints it and exits with code 2;
 A message names a parameter as `parameter("learning_rate")`. Python callers then read `learning_rate`, and the command
 line puts the flag in its place, `--learning-rate`. So the library knows no flags.
 
-Messages say names of classes, files and folders, and texts of other libraries. Whoever made a file chose them. So
-`printable` is applied where a text leaves: in `cli.display`, in `str(error)`, in notes of exceptions and in Python
-warnings. Names are kept as they are everywhere else: they are not refused, for a name may well hold a joiner or a mark
-of direction, and a check at the entrance would not cover files that others made.
+Messages have names of classes, files and folders, and texts of other libraries, which others chose. So `printable` is
+applied where texts are shown: in `cli.display`, in `str(error)`, in notes of exceptions and in Python warnings.
+Everywhere else names are kept as they are. They are not refused when they are read: an honest name may have a joiner or
+a mark of direction.
 """
 
 import re

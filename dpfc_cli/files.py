@@ -3,25 +3,25 @@
 A file is written under a temporary name in its own folder, synced to disk, and then given its name. So a reader never
 sees half a file, and a file that was published survives a power cut.
 
-A temporary file is made anew, or it is one that we keep: what lies under its name is never followed to another file.
-Whoever may write to the folder could else lead us to a file of ours elsewhere. Modes: what holds values of records is
-for its owner alone (shards of features: `locks.claimed`). Heads, manifests and ledgers hold none, and are there to be
-shown. So they get what the umask says.
+A link under the name of a temporary file is never followed. Otherwise another user who may write to the folder could
+make us overwrite a file elsewhere. Files that hold values of records are for their owner alone (shards of features:
+`locks.claimed`). Heads, manifests and ledgers hold none. They get the modes that the umask allows.
 """
 
+import errno
 import hashlib
 import json
 import math
 import os
 import secrets
 import stat
+from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
 LARGEST_JSON = 2**28
 """Bytes of the largest JSON file that is read. The names of ten million classes take half of it."""
-
-
 DEEPEST = 64
 """Levels of the deepest JSON that is read. What can be read can then be copied and written again."""
 
@@ -30,20 +30,39 @@ class NoPlainFileError(OSError):
     """There is something of that name, but it holds no bytes of its own: a folder, a pipe, a device."""
 
 
+def named_twice(paths: Iterable[Path]) -> Path | None:
+    """The first path that leads to the same file as one before it: it is the same name, a link, or a second name."""
+    seen = set()
+    for path in paths:
+        found = path.stat()
+        if (found.st_dev, found.st_ino) in seen:
+            return path
+        seen.add((found.st_dev, found.st_ino))
+    return None
+
+
 def check_plain(path: Path) -> None:
     """Raise OSError unless there is a regular file of that name, perhaps through links.
 
-    To open a pipe would wait for whoever writes to it, and a device has no end.
+    Opening a pipe would wait until somebody writes to it, and a device has no end.
     """
     if not stat.S_ISREG(path.stat().st_mode):
-        raise NoPlainFileError(f"'{path}' is no regular file")
+        raise NoPlainFileError("it is no regular file")
 
 
 def sha256_of(path: Path) -> str:
-    """SHA-256 of a file's bytes, in hex. Raises OSError where it cannot be read."""
-    check_plain(path)
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    """SHA-256 of a file's bytes, in hex. Raises OSError where it cannot be read as a whole."""
+    try:
+        check_plain(path)
+        with path.open("rb") as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+            if file.tell() != os.fstat(file.fileno()).st_size:
+                raise OSError(errno.EIO, os.strerror(errno.EIO))
+            return digest
+    except OSError as error:
+        # Only those of `open` name the file.
+        error.filename = str(path)
+        raise
 
 
 def json_in(path: Path) -> Any:
@@ -131,7 +150,6 @@ def publish(temporary: Path, path: Path) -> bool:
     """
     try:
         os.link(temporary, path)
-        temporary.unlink()
     except FileExistsError:
         return False
     except OSError:
@@ -139,5 +157,9 @@ def publish(temporary: Path, path: Path) -> bool:
         if path.exists():
             return False
         os.replace(temporary, path)
+    else:
+        # The file has its name, even if the other one cannot be removed.
+        with suppress(OSError):
+            temporary.unlink()
     sync(path.parent)
     return True

@@ -102,5 +102,16 @@ def record(needed: Mapping[str, Check], **others: Check) -> Check:
     return check
 
 
+def closed(needed: Mapping[str, Check]) -> Check:
+    """An object with these keys and no others."""
+    inside, others = record(needed), mapping(test(lambda value: False))
+
+    def check(value: Any) -> str | None:
+        found = inside(value)
+        return found if found is not None else others({key: value[key] for key in value if key not in needed})
+
+    return check
+
+
 scalar = either(null, boolean, text, number(-1e308, 1e308))
 """A value that is not a list or an object."""

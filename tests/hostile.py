@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from dpfc_cli.features.manifest import Manifest, SplitFacts
+from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.methods import METHODS
 from dpfc_cli.methods.method import Solution
 from dpfc_cli.privacy.facts import Adjacency, Facts
@@ -69,16 +70,22 @@ def calibrated(
 
 def card_as_written(made: Calibrated) -> dict[str, Any]:
     """The card of that training, as its head's file has it."""
-    manifest = Manifest(
-        classes=("a", "b", "c"),
-        dim=made.facts.d,
-        dtype="float16",
-        labels_per_record=made.facts.k,
-        origin="asserted",
-        splits={"train": SplitFacts(n=made.facts.n, shards=())},
-        backbone={"name": "x"},
-        source={"identity": {"listing": {"train": "digest"}}},
-    )
     solution = Solution(chain=(), weight=np.zeros((2, 3)), bias=np.zeros(3))
-    card: dict[str, Any] = json.loads(json.dumps(card_of(made, set_with(manifest), DATE, solution)))
+    card: dict[str, Any] = json.loads(json.dumps(card_of(made, set_of(made.facts), DATE, solution)))
     return card
+
+
+def set_of(facts: Facts) -> FeatureSet:
+    """A feature set of those records, without a file."""
+    return set_with(
+        Manifest(
+            classes=tuple("abc"[: facts.m]),
+            dim=facts.d,
+            dtype="float16",
+            labels_per_record=facts.k,
+            origin="asserted",
+            splits={"train": SplitFacts(n=facts.n, shards=())},
+            backbone={"name": "x"},
+            source={"identity": {"listing": {"train": "digest"}}},
+        )
+    )

@@ -1,7 +1,11 @@
 """Files are whole or not there, and JSON from a file is values or a ValueError."""
 
+import errno
+import hashlib
 import os
+import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -44,3 +48,28 @@ def test_what_is_no_plain_file_is_not_opened(tmp_path: Path) -> None:
         for read in (json_in, sha256_of):
             with pytest.raises(NoPlainFileError):
                 read(path)
+
+
+def test_a_file_that_ends_before_its_size_has_no_digest(tmp_path: Path) -> None:
+    """Planted: a file that says it is longer than what can be read of it."""
+    path = tmp_path / "file"
+    path.write_bytes(b"abc")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fstat", lambda descriptor: SimpleNamespace(st_size=4))
+        with pytest.raises(OSError, match=re.escape(str(path))):
+            sha256_of(path)
+    assert sha256_of(path) == hashlib.sha256(b"abc").hexdigest()
+
+
+def test_a_file_gets_one_name_even_if_the_other_cannot_be_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    temporary, path = tmp_path / "temporary", tmp_path / "file"
+    temporary.write_bytes(b"abc")
+
+    def refused(self: Path, missing_ok: bool = False) -> None:
+        raise OSError(errno.EIO, "planted")
+
+    monkeypatch.setattr(Path, "unlink", refused)
+    assert files.publish(temporary, path)
+    assert path.read_bytes() == b"abc"

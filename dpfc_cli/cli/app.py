@@ -87,6 +87,8 @@ def command(
                 _fail(2, "The machine's memory ran out.", "Free some, or use fewer features (--pool mean) or classes.")
             except (typer.Exit, typer.Abort):
                 raise
+            except OSError as error:
+                _fail(UserError.exit_code, *_refused(error))
             except Exception as error:
                 if _verbose:
                     _show_traceback(error)
@@ -100,6 +102,14 @@ def command(
         return function
 
     return register
+
+
+def _refused(error: OSError) -> list[str]:
+    """What is said of an error of the system that no room has put into words: which file, and the system's reason."""
+    reason = os.strerror(error.errno) if error.errno else type(error).__name__
+    about = f"'{os.fsdecode(error.filename)}'" if isinstance(error.filename, str | bytes) else "a file"
+    said = [f"The system does not let dpfc use {about}: {reason}.", "Look at the disk and the rights."]
+    return [*said, *getattr(error, "__notes__", [])]
 
 
 def _fail(code: int, what: str, *remedies: str) -> None:

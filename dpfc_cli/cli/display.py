@@ -1,7 +1,8 @@
 """What the commands show: results go to stdout; remarks, progress, warnings and errors go to stderr.
 
-All texts leave here. They may say what comes from users or files (names of classes, files, folders, messages of other
-libraries). So they are never read as rich's markup, and they are `printable`: a text is one line, whatever is in it.
+All texts are shown here. They may have parts that come from users or files (names of classes, files, folders, messages
+of other libraries). So they are never read as rich's markup, and they are `printable`: a text is one line, whatever is
+in it.
 """
 
 import json

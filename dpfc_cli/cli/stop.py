@@ -7,6 +7,7 @@ where work makes progress.
 
 import os
 import signal
+import sys
 from types import FrameType
 
 STOPPED = "Error: Stopped.\n"
@@ -26,6 +27,7 @@ def listen() -> None:
     """Remember Ctrl-C from now on, unless the process was started to ignore it."""
     if signal.getsignal(signal.SIGINT) in (signal.default_int_handler, _end):
         signal.signal(signal.SIGINT, _press)
+        sys.unraisablehook = _dropped
 
 
 def check() -> None:
@@ -37,6 +39,12 @@ def check() -> None:
 def _end(number: int, frame: FrameType | None) -> None:
     os.write(2, STOPPED.encode())
     os._exit(130)
+
+
+def _dropped(what: "sys.UnraisableHookArgs") -> None:
+    """Called for what Python drops. Of a Ctrl-C it would show a traceback, though it is raised again."""
+    if not issubclass(what.exc_type, KeyboardInterrupt):
+        sys.__unraisablehook__(what)
 
 
 def _press(number: int, frame: FrameType | None) -> None:

@@ -311,7 +311,7 @@ def _not_in(account: "Account") -> list[str]:
 def _show_plan(checked: "Checked", as_json: bool) -> None:
     """What would be released, claimed and spent."""
     from dpfc_cli.training.train import account_with
-    from dpfc_cli.trust.statement import planned_rows
+    from dpfc_cli.trust import statement
 
     calibrated, claimed = checked.calibrated, checked.calibrated.claimed
     options = calibrated.method.in_force(calibrated.options, calibrated.mechanism is not None)
@@ -334,9 +334,9 @@ def _show_plan(checked: "Checked", as_json: bool) -> None:
         )
         return
     rows = [("features", str(checked.features.folder)), ("head", str(checked.path))]
-    rows += planned_rows(calibrated.method.name, options, calibrated.releases, calibrated.claim)
+    rows += statement.planned_rows(calibrated.method.name, options, calibrated.releases, calibrated.claim)
     if claimed is not None:
-        rows.append(("guarantee", f"epsilon = {claimed.epsilon:.6g}, delta = {claimed.delta:g}"))
+        rows.append(("guarantee", statement.claimed(claimed.epsilon, claimed.delta)))
         before = _summed(checked.account, claimed.delta) if checked.account.private else "nothing"
         rows.append(("spent before", before))
         rows.append(("spent with this", _summed(after, claimed.delta)))

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from dpfc_cli.errors import GUARDED, UserError, parameter
-from dpfc_cli.features.table import Table, Tables, checked
+from dpfc_cli.features.table import Array, Table, Tables, checked, sliced, unread
 from dpfc_cli.files import check_plain
 from dpfc_cli.memory import check_fits
 from dpfc_cli.sources.label_columns import hub_class_names
@@ -124,7 +124,9 @@ def _table(paths: list[Path], x: str, y: str) -> Table:
     column = Column(x, d, groups)
     wide = max(part.shape[1] for part in labels)
     padded = [np.pad(part, ((0, 0), (0, wide - part.shape[1])), constant_values=-1) for part in labels]
-    table = checked(str(paths[0]), (n, d), dtype, column.rows, np.concatenate(padded), x, y)
+    joined = np.concatenate(padded)
+    features = Array(shape=(n, d), dtype=dtype, read=column.rows)
+    table = checked(str(paths[0]), features, Array(shape=joined.shape, dtype=joined.dtype, read=sliced(joined)), x, y)
     return replace(table, counted=listed)
 
 
@@ -244,10 +246,4 @@ def _readable(path: Path) -> Iterator[None]:
         check_plain(path)
         yield
     except (OSError, LookupError, ValueError, TypeError, pa.ArrowException) as error:
-        refused = isinstance(error, OSError) and error.errno is not None
-        raise UserError(
-            f"'{path}' cannot be read as parquet: {error}.",
-            "Write it again, or leave it out.",
-            code="unreadable" if refused else "damaged",
-            path=str(path),
-        ) from error
+        raise unread(path, "parquet", error, "Write it again, or leave it out.") from error

@@ -61,7 +61,7 @@ def locked(folder: Path, kind: int) -> int:
 def claimed(path: Path) -> int | None:
     """Lock a file that holds values of records. It is made if it is not there, for its owner alone.
 
-    A link under that name is removed: it is not followed, and it is none of ours.
+    A link under that name is removed and not followed.
 
     Returns:
         A descriptor of the file, which holds the lock; None if another process holds it.

@@ -172,7 +172,7 @@ def load(folder: Path) -> Manifest:
 
 def unreadable(path: Path, error: OSError) -> UserError:
     """The error for a file that is there, but that the system does not let us read."""
-    why = os.strerror(error.errno) if error.errno else "it is no regular file"
+    why = os.strerror(error.errno) if error.errno else str(error)
     return UserError(
         f"'{path}' cannot be read: {why}.",
         "The file itself need not be damaged: check its permissions, and the disk.",

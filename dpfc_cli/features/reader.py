@@ -5,11 +5,17 @@ training read any file of the machine. So, before a single value is read, each d
 unfiltered storage in its own file, with the shape and the dtype that the manifest states.
 """
 
+import errno
+import fcntl
+import io
 import itertools
 import math
+import os
+import re
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 
 import h5py
 import numpy as np
@@ -20,8 +26,8 @@ from dpfc_cli.files import NoPlainFileError, check_plain, sha256_of
 
 _INDICES = 2**16
 """Record numbers that are compared at a time."""
-_DAMAGED = (RuntimeError, KeyError, ValueError, TypeError)
-"""What h5py makes of HDF5's errors, beside OSError."""
+_DAMAGED = (RuntimeError, KeyError, ValueError, TypeError, OverflowError)
+"""What h5py makes of HDF5's errors, beside OSError. OverflowError: the file sends HDF5 to a place beyond all files."""
 Blocks = Iterator[tuple[int, np.ndarray, np.ndarray]]
 """Blocks of consecutive records: (number of the first record, features, labels)."""
 
@@ -109,7 +115,11 @@ class FeatureSet:
             path = self.folder / shard.file
             with self._open(shard, start):
                 pass
-            if sha256_of(path) != shard.sha256:
+            try:
+                found = sha256_of(path)
+            except OSError as error:
+                raise unreadable(path, error) from error
+            if found != shard.sha256:
                 raise _broken(path, "its contents are not those of the manifest (truncated, damaged or replaced)")
             if progress:
                 progress(i + 1, len(facts.shards))
@@ -160,7 +170,7 @@ class FeatureSet:
     @contextmanager
     def _open(self, shard: Shard, start: int) -> Iterator[tuple[h5py.Dataset, h5py.Dataset]]:
         path, k = self.folder / shard.file, self.manifest.labels_per_record
-        with opened_hdf5(path) as file:
+        with _readable(path), opened_hdf5(path) as file:
             index = plain_dataset(file, path, "index", (shard.rows,), "int64")
             for at in range(0, shard.rows, _INDICES):
                 found = _rows(index, path, at, _INDICES)
@@ -172,16 +182,47 @@ class FeatureSet:
             )
 
 
-def opened_hdf5(path: Path) -> h5py.File:
-    """The HDF5 file, open for reading.
+class _Whole(io.FileIO):
+    """A file that gives all bytes that it is asked for, or fails.
+
+    HDF5 takes zeros for what a file that ends early no longer holds, and says nothing. A head would be made of them.
+    """
+
+    def readinto(self, buffer: Any) -> int:
+        rest = memoryview(buffer).cast("B")
+        size = len(rest)
+        while len(rest):
+            read = super().readinto(rest)
+            if not read:
+                raise OSError(errno.EIO, os.strerror(errno.EIO))
+            rest = rest[read:]
+        return size
+
+
+@contextmanager
+def opened_hdf5(path: Path) -> Iterator[h5py.File]:
+    """The HDF5 file, open for reading until the end of the block. Nobody may write to it meanwhile.
 
     Raises:
         UserError: it cannot be opened. The message tells a damaged file from one that we may not read now.
 
     """
+    with ExitStack() as stack:
+        yield _opened(path, stack)
+
+
+def _opened(path: Path, stack: ExitStack) -> h5py.File:
     try:
         check_plain(path)
-        return h5py.File(path, "r")
+        storage = stack.enter_context(_Whole(path))
+        try:
+            fcntl.flock(storage, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise
+        except OSError:
+            # Some file systems have no locks. HDF5 takes its own in the same way.
+            pass
+        return stack.enter_context(h5py.File(storage, "r"))
     except FileNotFoundError as error:
         raise UserError(f"'{path}' cannot be used: it is missing.", _REMEDY, code="missing", path=str(path)) from error
     except BlockingIOError as error:
@@ -198,7 +239,7 @@ def opened_hdf5(path: Path) -> h5py.File:
             raise _broken(path, "it is truncated or not HDF5") from error
         raise unreadable(path, error) from error
     except _DAMAGED as error:
-        raise _broken(path, "it is truncated or not HDF5") from error
+        raise _failed(path, error, "it is truncated or not HDF5") from error
 
 
 def plain_dataset(file: h5py.File, path: Path, name: str, shape: tuple[int, ...], dtype: str) -> h5py.Dataset:
@@ -216,7 +257,7 @@ def plain_dataset(file: h5py.File, path: Path, name: str, shape: tuple[int, ...]
         if size > min(dataset.id.get_storage_size(), path.stat().st_size):
             raise _broken(path, f"'{name}' declares {size:,} bytes, which the file does not hold")
     except (OSError, *_DAMAGED) as error:
-        raise _broken(path, f"'{name}' is damaged") from error
+        raise _failed(path, error, f"'{name}' is damaged") from error
     return dataset
 
 
@@ -224,7 +265,7 @@ def _rows(dataset: h5py.Dataset, path: Path, start: int, count: int) -> np.ndarr
     try:
         return np.asarray(dataset[start : start + count])
     except (OSError, *_DAMAGED) as error:
-        raise _broken(path, "its values are damaged") from error
+        raise _failed(path, error, "its values are damaged") from error
 
 
 def local_dataset(group: h5py.Group, path: Path, name: str) -> h5py.Dataset:
@@ -268,6 +309,24 @@ def _joined(pieces: list[tuple[np.ndarray, np.ndarray]]) -> tuple[np.ndarray, np
     if len(pieces) == 1:
         return pieces[0]
     return np.concatenate([x for x, _ in pieces]), np.concatenate([y for _, y in pieces])
+
+
+@contextmanager
+def _readable(path: Path) -> Iterator[None]:
+    """Raise UserError for what h5py raises when it looks at a file or closes it. Code that uses values lies outside."""
+    try:
+        yield
+    except (OSError, *_DAMAGED) as error:
+        raise _failed(path, error, "it is damaged") from error
+
+
+def _failed(path: Path, error: Exception, why: str) -> UserError:
+    """The error for a file that HDF5 could not read. why: what is wrong with it, if the disk is not."""
+    if isinstance(error, OSError) and error.errno:
+        return unreadable(path, error)
+    # Whatever h5py makes of it, the system's own error is in the text.
+    number = re.search(r"errno = (\d+)", str(error))
+    return _broken(path, why) if number is None else unreadable(path, OSError(int(number[1]), ""))
 
 
 _REMEDY = "Make the file again ('dpfc extract' and 'dpfc import' make feature sets)."

@@ -16,6 +16,20 @@ Rows = Callable[[int, int], np.ndarray]
 
 
 @dataclass(frozen=True, kw_only=True)
+class Array:
+    """An array in a file. read(start, stop): its rows of that range."""
+
+    shape: tuple[int, ...]
+    dtype: Any
+    read: Rows
+
+
+def sliced(array: Any) -> Rows:
+    """The rows of what can be sliced, as NumPy arrays."""
+    return lambda start, stop: np.asarray(array[start:stop])
+
+
+@dataclass(frozen=True, kw_only=True)
 class Table:
     """One split as found.
 
@@ -48,28 +62,22 @@ class Tables:
 FLOATS = tuple(map(np.dtype, (np.float16, np.float32, np.float64)))
 
 
-def checked(
-    source: str, shape: tuple[int, ...], dtype: Any, rows: Rows, y: np.ndarray, x_name: str, y_name: str
-) -> Table:
-    """The table of features of that shape and dtype with the labels y. Raises UserError if they do not fit together.
+def checked(source: str, x: Array, y: Array, x_name: str, y_name: str) -> Table:
+    """The table of the features x with the labels y. Raises UserError if they do not fit together.
 
-    Numbers in another order of bytes are turned into this machine's.
+    Nothing is read before that. Numbers in another order of bytes are turned into this machine's.
     """
-    native = check_features(source, shape, dtype, x_name)
-    check_labels(source, y.shape, y.dtype, shape[0], y_name)
-    read = rows if np.dtype(dtype) == native else lambda start, stop: rows(start, stop).astype(native)
-    return Table(n=shape[0], d=shape[1], dtype=native, rows=read, y=y[:, None] if y.ndim == 1 else y)
+    native = _check_features(source, x.shape, x.dtype, x_name)
+    n, d = x.shape
+    _check_labels(source, y.shape, y.dtype, n, y_name)
+    rows = x.read if np.dtype(x.dtype) == native else lambda start, stop: x.read(start, stop).astype(native)
+    labels = y.read(0, n)
+    return Table(n=n, d=d, dtype=native, rows=rows, y=labels[:, None] if labels.ndim == 1 else labels)
 
 
-def check_features(source: str, shape: tuple[int, ...], dtype: Any, name: str) -> np.dtype[Any]:
-    """Refuse what cannot be features, before they are read.
-
-    Returns:
-        Their dtype, in this machine's order of bytes.
-
-    Raises:
-        UserError: they are no floats, have another shape, or there are none.
-
+def _check_features(source: str, shape: tuple[int, ...], dtype: Any, name: str) -> np.dtype[Any]:
+    """The dtype of features in this machine's order of bytes. UserError if they are no floats, have another shape, or
+    there are none.
     """
     native = np.dtype(dtype).newbyteorder("=") if isinstance(dtype, np.dtype | type) else None
     if len(shape) != 2:
@@ -85,13 +93,8 @@ def check_features(source: str, shape: tuple[int, ...], dtype: Any, name: str) -
     )
 
 
-def check_labels(source: str, shape: tuple[int, ...], dtype: Any, n: int, name: str) -> None:
-    """Refuse what cannot be the labels of n records, before they are read.
-
-    Raises:
-        UserError: they are no integers, have another shape, or are more than memory can hold.
-
-    """
+def _check_labels(source: str, shape: tuple[int, ...], dtype: Any, n: int, name: str) -> None:
+    """UserError for labels of n records that are no integers, have another shape, or are more than memory can hold."""
     kind = dtype.kind if isinstance(dtype, np.dtype) else "?"
     remedy = None
     if kind in "OSUT":
@@ -113,3 +116,14 @@ def check_labels(source: str, shape: tuple[int, ...], dtype: Any, n: int, name: 
         )
     # As they are, as int64, and twice more while they are compared.
     check_fits(Path(source), f"'{name}'", 8 * math.prod(shape), copies=4)
+
+
+def unread(path: Path, kind: str, error: Exception, remedy: str) -> UserError:
+    """The error for a file that cannot be read as what it should be."""
+    refused = isinstance(error, OSError) and error.errno is not None
+    return UserError(
+        f"'{path}' cannot be read as {kind}: {error}.",
+        remedy,
+        code="unreadable" if refused else "damaged",
+        path=str(path),
+    )

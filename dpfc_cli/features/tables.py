@@ -14,7 +14,6 @@ compressed. Nothing is unpickled, and no link is followed out of an HDF5 file.
 import math
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,7 @@ import numpy as np
 
 from dpfc_cli import npz
 from dpfc_cli.errors import UserError, parameter
-from dpfc_cli.features.table import Rows, Table, Tables, check_features, check_labels, checked
+from dpfc_cli.features.table import Array, Rows, Table, Tables, checked, sliced, unread
 from dpfc_cli.files import check_plain
 from dpfc_cli.memory import check_fits
 
@@ -83,15 +82,6 @@ def opened(path: Path, column: str | None = None, label_column: str | None = Non
         yield found
 
 
-@dataclass(frozen=True, kw_only=True)
-class Array:
-    """An array in a file. read(start, stop): its rows of that range."""
-
-    shape: tuple[int, ...]
-    dtype: Any
-    read: Rows
-
-
 def _holds_arrays(path: Path) -> bool:
     return any(path.glob("*_[xy].npy"))
 
@@ -126,11 +116,7 @@ def _named(path: Path, arrays: dict[str, Array], column: str | None, label_colum
                 path=str(path),
                 known=sorted(arrays),
             )
-        features, found = arrays[x], arrays[y]
-        check_features(str(path), features.shape, features.dtype, x)
-        check_labels(str(path), found.shape, found.dtype, features.shape[0], y)
-        labels = found.read(0, found.shape[0])
-        tables[split] = checked(str(path), features.shape, features.dtype, features.read, labels, x, y)
+        tables[split] = checked(str(path), arrays[x], arrays[y], x, y)
     return tables
 
 
@@ -165,32 +151,29 @@ def _folder(path: Path) -> dict[str, Table]:
         files = [path / f"{split}_{name}.npy" for name in "xy"]
         if any(file.exists() for file in files):
             x, y = map(_npy, files)
-            tables[split] = checked(str(path), x.shape, x.dtype, _slices(x), np.asarray(y), f"{split}_x", f"{split}_y")
+            tables[split] = checked(str(path), x, y, f"{split}_x", f"{split}_y")
     return tables
 
 
-def _npy(path: Path) -> np.ndarray:
+def _npy(path: Path) -> Array:
     try:
         check_plain(path)
         # np.load would accept other formats under this name, too.
         with path.open("rb") as file:
             npz.header(file)
-        return np.asanyarray(np.load(path, mmap_mode="r", allow_pickle=False))
+        array = np.asanyarray(np.load(path, mmap_mode="r", allow_pickle=False))
     except (OSError, *npz.BROKEN) as error:
-        raise _unread(
+        raise unread(
             path, "a .npy array", error, "Both {split}_x.npy and {split}_y.npy must be complete, plain arrays."
         ) from error
-
-
-def _slices(array: np.ndarray) -> Rows:
-    return lambda start, stop: np.asarray(array[start:stop])
+    return Array(shape=array.shape, dtype=array.dtype, read=sliced(array))
 
 
 def _npz(path: Path, stack: ExitStack) -> dict[str, Array]:
     try:
         found = npz.opened(path, stack)
     except (OSError, *npz.BROKEN) as error:
-        raise _unread(
+        raise unread(
             path, "an .npz of features", error, "It must hold train_x and train_y (and test_x, test_y)."
         ) from error
     return {
@@ -210,21 +193,17 @@ def _safetensors(path: Path, stack: ExitStack) -> dict[str, Array]:
         file = stack.enter_context(safe_open(path, framework="numpy"))
         slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118
     except (OSError, SafetensorError) as error:
-        raise _unread(path, "safetensors", error) from error
+        raise unread(path, "safetensors", error, "Write it again.") from error
     kinds = {name: np.dtype(kind) for name, kind in kinds.items()}
     # A type that is not in `kinds` stays a name: the error about it then says which type it is.
     return {
         name: Array(
             shape=tuple(part.get_shape()),
             dtype=kinds.get(part.get_dtype(), part.get_dtype()),
-            read=_guarded(_parts(part), path),
+            read=_guarded(sliced(part), path),
         )
         for name, part in slices.items()
     }
-
-
-def _parts(part: Any) -> Rows:
-    return lambda start, stop: np.asarray(part[start:stop])
 
 
 def _guarded(read: Rows, path: Path) -> Rows:
@@ -261,11 +240,11 @@ def _hdf5(path: Path, stack: ExitStack) -> dict[str, Array]:
                     # A data set without a data space has no shape.
                     shape=dataset.shape or (),
                     dtype=dataset.dtype,
-                    read=_guarded(_parts(dataset), path),
+                    read=_guarded(sliced(dataset), path),
                 )
     # h5py turns HDF5's errors into any of these.
-    except (OSError, RuntimeError, KeyError, ValueError, TypeError) as error:
-        raise _unread(path, "HDF5", error) from error
+    except (OSError, RuntimeError, KeyError, ValueError, TypeError, OverflowError) as error:
+        raise unread(path, "HDF5", error, "Write it again.") from error
     return found
 
 
@@ -296,17 +275,6 @@ def _is_group(group: Any, name: str) -> bool:
     import h5py
 
     return isinstance(group.get(name, getlink=True), h5py.HardLink) and isinstance(group[name], h5py.Group)
-
-
-def _unread(path: Path, kind: str, error: Exception, remedy: str = "Write it again.") -> UserError:
-    """The error for a file that cannot be read as what it should be."""
-    refused = isinstance(error, OSError) and error.errno is not None
-    return UserError(
-        f"'{path}' cannot be read as {kind}: {error}.",
-        remedy,
-        code="unreadable" if refused else "damaged",
-        path=str(path),
-    )
 
 
 _FORMATS: dict[str, Callable[[Path, ExitStack], dict[str, Array]]] = {

@@ -20,17 +20,19 @@ folder's lock alone, so the last process that gives up the shared lock finishes 
 with the process, in any case.
 
 **Who may read.** A shard holds values of records, so it is for its owner alone (mode 0600) from its first byte on. The
-folder and the manifest, which holds public facts, get what the umask says. To share a set, change the modes of its
+folder and the manifest get the modes that the umask allows. To share a set, change the modes of its
 files: `chmod g+r features/NAME/*.h5`. The processes that make one set are of one user.
 """
 
 import fcntl
+import io
 import itertools
 import json
 import os
+import re
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -137,7 +139,7 @@ class FeatureWriter:
         }
         self._settings = json.dumps(settings, sort_keys=True, indent=1)
         self._claims: dict[str, int] = {}
-        self._release = weakref.finalize(self, _close, self._claims)
+        self._release = weakref.finalize(self, _release, self._claims)
         self._unlock: Callable[[], object] = lambda: None
         self.resumed = self._open()
 
@@ -145,7 +147,8 @@ class FeatureWriter:
     def missing(self) -> list[PlannedShard]:
         """The shards that this process still has to make."""
         first, step = self._task or (1, 1)
-        return [planned for planned in self._all[first - 1 :: step] if not self._made(planned)]
+        with _writing(self.folder):
+            return [planned for planned in self._all[first - 1 :: step] if not self._made(planned)]
 
     def claim(self, planned: PlannedShard) -> bool:
         """Reserve a shard for this process, before `shard` writes it.
@@ -157,15 +160,16 @@ class FeatureWriter:
         if planned.file in self._claims:
             return True
         path = self._temporary(planned)
-        descriptor = claimed(path)
-        if descriptor is None:
-            return False
-        if self._made(planned):
+        with _writing(self.folder):
+            descriptor = claimed(path)
+            if descriptor is None:
+                return False
+            self._claims[planned.file] = descriptor
+            if not self._made(planned):
+                return True
             path.unlink()
-            os.close(descriptor)
-            return False
-        self._claims[planned.file] = descriptor
-        return True
+        _close(self._claims.pop(planned.file))
+        return False
 
     @contextmanager
     def shard(self, planned: PlannedShard) -> Iterator["ShardSink"]:
@@ -174,23 +178,28 @@ class FeatureWriter:
             raise RuntimeError(f"{planned.file} is another process's")
         path, temporary = self._partial / planned.file, self._temporary(planned)
         try:
-            # We hold the lock on the file. HDF5 would take a second one.
-            # HDF5 empties the file that `claim` made, and keeps its mode.
-            with h5py.File(temporary, "w", libver="latest", track_order=False, locking=False) as file:
-                if not os.path.samestat(os.fstat(self._claims[planned.file]), os.lstat(temporary)):
-                    raise RuntimeError(f"{temporary} was replaced while it was opened")
-                sink = ShardSink(file, planned, self.dim, self.dtype, self.k, self._tolerant)
+            with ExitStack() as stack:
+                with _writing(self.folder):
+                    # We write through the descriptor that holds the lock, to the very file that `claim` made.
+                    os.ftruncate(self._claims[planned.file], 0)
+                    storage = stack.enter_context(_Storage(os.dup(self._claims[planned.file]), self.folder))
+                    if not os.path.samestat(os.fstat(storage.fileno()), os.lstat(temporary)):
+                        raise RuntimeError(f"{temporary} was replaced while it was opened")
+                file = stack.enter_context(h5py.File(storage, "w", libver="latest", track_order=False))
+                sink = ShardSink(file, planned, self.dim, self.dtype, self.k, self._tolerant, storage.check)
                 yield sink
                 if sink.filled != planned.rows:
                     raise RuntimeError(f"{planned.file}: {sink.filled} rows of {planned.rows}")
-            files.sync(temporary)
-            digest = files.sha256_of(temporary)
-            os.replace(temporary, path)
-            # The note says that the shard is there, so the shard's name must reach the disk first.
-            files.sync(self._partial)
-            files.replace(self._note(planned), digest.encode())
+            storage.check()
+            with _writing(self.folder):
+                files.sync(temporary)
+                digest = files.sha256_of(temporary)
+                os.replace(temporary, path)
+                # The note says that the shard is there, so the shard's name must reach the disk first.
+                files.sync(self._partial)
+                files.replace(self._note(planned), digest.encode())
         finally:
-            os.close(self._claims.pop(planned.file))
+            _close(self._claims.pop(planned.file))
 
     def finish(self, manifest: Manifest) -> Manifest | None:
         """Write the manifest, and give the folder its name.
@@ -202,6 +211,10 @@ class FeatureWriter:
             The manifest as written; None if other processes are still making shards. The last of them will finish.
 
         """
+        with _writing(self.folder):
+            return self._finished(manifest)
+
+    def _finished(self, manifest: Manifest) -> Manifest | None:
         if self._task is not None and not self._alone():
             return None
         if not self._partial.exists():
@@ -213,6 +226,8 @@ class FeatureWriter:
             # Another process may have begun to keep null records meanwhile.
             identity = files.json_in(self._partial / SETTINGS)["identity"]
             notes = {planned.file: self._note(planned).read_text(encoding="ascii") for planned in self._all}
+            if not all(re.fullmatch("[0-9a-f]{64}", note) for note in notes.values()):
+                raise ValueError("a note is no digest")
         except (ValueError, LookupError, TypeError) as error:
             raise UserError(
                 f"'{self._partial}' is damaged: its settings or the notes beside its shards cannot be read.",
@@ -227,13 +242,11 @@ class FeatureWriter:
             splits[planned.split] = SplitFacts(n=planned.stop, shards=(*before, shard))
         whole = replace(manifest, splits=splits, source={**manifest.source, "identity": identity})
         files.replace(self._partial / MANIFEST, whole.to_json())
-        # Killed before the renaming, a later run finds everything in place and renames. Killed after it, the notes
-        # stay.
+        # Killed before the renaming, a later run finds everything in place and renames. Killed after it, a later run
+        # tidies up.
         os.replace(self._partial, self.folder)
         files.sync(self.folder.parent)
-        for left in (*self.folder.glob("*.sha256"), *self.folder.glob("*.tmp")):
-            left.unlink()
-        (self.folder / SETTINGS).unlink()
+        _tidy(self.folder)
         self.close()
         return whole
 
@@ -273,7 +286,7 @@ class FeatureWriter:
         """Exchange the shared lock for one that we hold alone. False if others hold it: they will come here, too."""
         self._unlock()
         try:
-            self._unlock = weakref.finalize(self, os.close, locked(self._partial, fcntl.LOCK_EX))
+            self._unlock = weakref.finalize(self, _close, locked(self._partial, fcntl.LOCK_EX))
         except (BlockingIOError, FileNotFoundError):
             # Others are at work, or one of them has finished.
             return not self._partial.exists()
@@ -299,7 +312,7 @@ class FeatureWriter:
         kind = fcntl.LOCK_EX if self._task is None else fcntl.LOCK_SH
         try:
             descriptor = self._entered(kind)
-            self._unlock = weakref.finalize(self, os.close, descriptor)
+            self._unlock = weakref.finalize(self, _close, descriptor)
             if _written_first(settings, self._settings):
                 return False
             files.check_plain(settings)
@@ -332,12 +345,7 @@ class FeatureWriter:
                 path=str(self.folder),
             ) from error
         except OSError as error:
-            raise UserError(
-                f"'{self.folder}' cannot be written: {error.strerror or error}.",
-                f"Choose a writable place: {moved_by(self.folder.parent) or parameter('out')}.",
-                code="unwritable",
-                path=str(self.folder),
-            ) from error
+            raise _unwritable(self.folder, error) from error
         return True
 
     def _entered(self, kind: int) -> int:
@@ -366,9 +374,40 @@ class FeatureWriter:
         return True
 
 
-def _close(claims: dict[str, int]) -> None:
-    for descriptor in claims.values():
-        os.close(descriptor)
+@contextmanager
+def _writing(folder: Path) -> Iterator[None]:
+    """Raise UserError where the system does not let us write the set that is to lie in `folder`."""
+    try:
+        yield
+    except OSError as error:
+        raise _unwritable(folder, error) from error
+
+
+def _unwritable(folder: Path, error: OSError) -> UserError:
+    return UserError(
+        f"'{folder}' cannot be written: {error.strerror or error}.",
+        f"Make room, or choose another place: {moved_by(folder.parent) or parameter('out')}. The same command goes on.",
+        code="unwritable",
+        path=str(folder),
+    )
+
+
+def _tidy(folder: Path) -> None:
+    """Remove what only an unfinished set needs from a finished one."""
+    with suppress(OSError):
+        for left in (*folder.glob("*.sha256"), *folder.glob("*.tmp"), folder / SETTINGS):
+            left.unlink(missing_ok=True)
+
+
+def _close(*descriptors: int) -> None:
+    """Let go of locks. Nothing is written through these descriptors, so nothing is lost if that fails."""
+    for descriptor in descriptors:
+        with suppress(OSError):
+            os.close(descriptor)
+
+
+def _release(claims: dict[str, int]) -> None:
+    _close(*claims.values())
 
 
 def _written_first(path: Path, text: str) -> bool:
@@ -383,11 +422,72 @@ def _written_first(path: Path, text: str) -> bool:
         temporary.unlink(missing_ok=True)
 
 
+class _Storage(io.FileIO):
+    """The file that HDF5 writes a shard to. It takes everything, even what the disk does not.
+
+    HDF5 may end the process if a write fails, for instance on a full disk while a file is closed. So it is told of no
+    failure. failed: why the first write failed; the file is worth nothing then.
+    """
+
+    failed: OSError | None = None
+
+    def __init__(self, descriptor: int, folder: Path) -> None:
+        super().__init__(descriptor, "w+")
+        self._folder = folder
+
+    def check(self) -> None:
+        """UserError if something could not be written."""
+        if self.failed is not None:
+            raise _unwritable(self._folder, self.failed) from self.failed
+
+    def write(self, data: Any) -> int:
+        rest = memoryview(data).cast("B")
+        size, begin = len(rest), self.tell()
+        while len(rest) and self.failed is None:
+            try:
+                rest = rest[super().write(rest) :]
+            except OSError as error:
+                self.failed = error
+        self.seek(begin + size)
+        return size
+
+    def readinto(self, buffer: Any) -> int:
+        rest = memoryview(buffer).cast("B")
+        size = len(rest)
+        try:
+            while len(rest) and (read := super().readinto(rest)):
+                rest = rest[read:]
+        except OSError as error:
+            self.failed = self.failed or error
+        rest[:] = bytes(len(rest))
+        return size
+
+    def truncate(self, size: int | None = None) -> int:
+        try:
+            return super().truncate(size)
+        except OSError as error:
+            self.failed = self.failed or error
+            return size or 0
+
+    def close(self) -> None:
+        try:
+            super().close()
+        except OSError as error:
+            self.failed = self.failed or error
+
+
 class ShardSink:
     """Takes the rows of one shard, in order."""
 
     def __init__(
-        self, file: h5py.File, planned: PlannedShard, dim: int, dtype: str, k: int, tolerant: bool = False
+        self,
+        file: h5py.File,
+        planned: PlannedShard,
+        dim: int,
+        dtype: str,
+        k: int,
+        tolerant: bool = False,
+        check: Callable[[], None] = lambda: None,
     ) -> None:
         rows = planned.rows
         chunk = min(rows, CHUNK_ROWS)
@@ -396,7 +496,7 @@ class ShardSink:
         self._y = file.create_dataset("labels", labels, "int32", track_times=False)
         # The numbers of the records in the split, so that the reader notices if shards were exchanged.
         file.create_dataset("index", data=np.arange(planned.start, planned.stop), dtype="int64", track_times=False)
-        self._dtype, self._tolerant = dtype, tolerant
+        self._dtype, self._tolerant, self._check = dtype, tolerant, check
         self.filled = 0
 
     def append(self, features: np.ndarray, labels: np.ndarray, null: np.ndarray | None = None) -> None:
@@ -439,6 +539,7 @@ class ShardSink:
         stop = self.filled + len(rows)
         self._x[self.filled : stop] = rows
         self._y[self.filled : stop] = labels
+        self._check()
         self.filled = stop
 
 
@@ -471,6 +572,8 @@ def already_complete(folder: Path, identity: dict[str, Any]) -> bool:
         return False
     manifest = load(folder)
     if _goes_on(identity, manifest.source.get("identity")):
+        # The run that finished it may have been killed before it tidied up.
+        _tidy(folder)
         return True
     raise UserError(
         f"'{folder}' exists and was made from another source or with other settings.",
@@ -485,7 +588,8 @@ def asserted(folder: Path, wanted: Manifest) -> Manifest:
     manifest = load(folder)
     if wanted.origin == "asserted" and (manifest.origin, manifest.classes) != (wanted.origin, wanted.classes):
         manifest = replace(manifest, origin=wanted.origin, classes=wanted.classes)
-        files.replace(folder / MANIFEST, manifest.to_json())
+        with _writing(folder):
+            files.replace(folder / MANIFEST, manifest.to_json())
     return manifest
 
 

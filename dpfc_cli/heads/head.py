@@ -8,6 +8,7 @@ import itertools
 import json
 import tempfile
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -219,31 +220,24 @@ def check_card(card: Mapping[str, Any]) -> None:
         ValueError: it is no card that a training writes. This is a defect.
 
     """
-    header = json.dumps(json.dumps(card))
-    if len(header) + _SMALL > LARGEST_HEADER:
+    text = json.dumps(card)
+    size = len(json.dumps(text))
+    if size + _SMALL > LARGEST_HEADER:
         raise UserError(
-            f"The card of the head would take {len(header) / 1e6:.0f} MB, because it names all classes. A head can "
+            f"The card of the head would take {size / 1e6:.0f} MB, because it names all classes. A head can "
             f"hold {LARGEST_HEADER / 1e6:.0f} MB.",
             f"Give the classes shorter names: {parameter('classes')} of 'dpfc extract' and 'dpfc import'.",
             code="unsupported",
             parameter="classes",
         )
-    card_values.check(json.loads(json.loads(header)))
+    card_values.check(json_of(text))
 
 
 def _load(path: Path) -> Head:
-    from safetensors import SafetensorError, safe_open
-
     try:
-        check_plain(path)
-        with safe_open(path, framework="numpy") as file:
-            metadata = file.metadata() or {}
-            if metadata.get("format") != FORMAT:
-                raise ValueError(f"its format is {str(metadata.get('format'))[:40]!r}, not {FORMAT!r}")
+        with _opened(path) as (file, metadata, card):
             weight, bias = _numbers(file, "weight", 2), _numbers(file, "bias", 1)
             held = [file.get_tensor(f"chain.{i}") for i in range(sum(k.startswith("chain.") for k in file.keys()))]  # noqa: SIM118
-            card = json_of(metadata["card"])
-            card_values.check(card)
             chain = from_json(json_of(metadata["chain"]), held, len(weight))
         d, m = weight.shape
         if bias.shape != (m,) or len(card["classes"]) != m or card["facts"].get("d", d) != d:
@@ -255,8 +249,7 @@ def _load(path: Path) -> Head:
             code="missing",
             path=str(path),
         ) from error
-    # The library raises these for damaged files, and other ones for types of numbers that it does not know.
-    except (OSError, SafetensorError, LookupError, ValueError, TypeError, AttributeError) as error:
+    except (OSError, ValueError) as error:
         raise UserError(
             f"'{path}' cannot be read as a head: {error}.",
             "Name a file made by 'dpfc train'. If it is one, it is damaged: restore it from a backup.",
@@ -264,6 +257,27 @@ def _load(path: Path) -> Head:
             path=str(path),
         ) from error
     return Head(chain=chain, weight=weight, bias=bias, card=card, path=path)
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[tuple[Any, dict[str, str], dict[str, Any]]]:
+    """The file of a head, its metadata and its checked card. Raises OSError, or ValueError if it is damaged, also for
+    what is read from the file afterwards.
+    """
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        check_plain(path)
+        with safe_open(path, framework="numpy") as file:
+            metadata = file.metadata() or {}
+            if metadata.get("format") != FORMAT:
+                raise ValueError(f"its format is {str(metadata.get('format'))[:40]!r}, not {FORMAT!r}")
+            card = json_of(metadata["card"])
+            card_values.check(card)
+            yield file, metadata, card
+    # The library raises these for damaged files, and other ones for types of numbers that it does not know.
+    except (SafetensorError, LookupError, TypeError, AttributeError) as error:
+        raise ValueError(str(error)) from error
 
 
 def _numbers(file: Any, name: str, axes: int) -> np.ndarray:
@@ -278,20 +292,11 @@ def _numbers(file: Any, name: str, axes: int) -> np.ndarray:
 
 def cards(folder: Path) -> Iterator[tuple[Path, Mapping[str, Any]]]:
     """The cards of the heads in a folder, with their files. No weight is read. What is no head is left out."""
-    from safetensors import SafetensorError, safe_open
-
     for path in sorted(folder.glob(f"*{PRIVATE}")):
         try:
-            # Opening a pipe would wait for somebody to write into it.
-            if not path.is_file():
-                continue
-            with safe_open(path, framework="numpy") as file:
-                metadata = file.metadata() or {}
-            if metadata.get("format") != FORMAT:
-                continue
-            card = json_of(metadata["card"])
-            card_values.check(card)
-        except (OSError, SafetensorError, KeyError, ValueError, TypeError):
+            with _opened(path) as (_, _, card):
+                pass
+        except (OSError, ValueError):
             continue
         yield path, card
 

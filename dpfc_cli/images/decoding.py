@@ -54,7 +54,7 @@ Image.init()
 logging.getLogger("PIL").addHandler(logging.NullHandler())
 warnings.filterwarnings("ignore", module=r"PIL\.")
 warnings.filterwarnings("ignore", category=Image.DecompressionBombWarning)
-# libtiff writes to standard error what is wrong with a picture, past Python and past our own message.
+# libtiff writes to standard error what is wrong with a picture. Our own message says that.
 with suppress(OSError, AttributeError):
     _libtiff = ctypes.CDLL(_imaging.__file__)
     _libtiff.TIFFSetErrorHandler(None)

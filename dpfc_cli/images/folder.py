@@ -14,13 +14,13 @@ memory.
 
 import os
 import stat
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 
 from dpfc_cli.backbones.geometry import Geometry
 from dpfc_cli.errors import GUARDED, UserError, counted, parameter
+from dpfc_cli.files import named_twice
 from dpfc_cli.images.dataset import DataSet
 from dpfc_cli.images.encoded import Files, encoded_split
 from dpfc_cli.images.sets import Entry, ImageSet, Split
@@ -68,7 +68,7 @@ def _opened(path: Path, geometry: Geometry | None, classes: tuple[str, ...] | No
             code="missing",
             path=str(path),
         )
-    files = {split: list(_files(folder, found)) for split, folder in folders.items()}
+    files = {split: _files(folder, found) for split, folder in folders.items()}
     for split, folder in folders.items():
         if not files[split]:
             raise UserError(
@@ -128,11 +128,14 @@ def _class_names(folder: Path) -> list[str]:
         return [entry.name for entry in entries if entry.is_dir() and not entry.name.startswith(".")]
 
 
-def _files(folder: Path, found: tuple[str, ...]) -> Iterator[tuple[int, Entry]]:
+def _files(folder: Path, found: tuple[str, ...]) -> list[tuple[int, Entry]]:
     """The number of the class folder and the entry of every image of a split, sorted by class, then by name."""
+    files: list[tuple[int, Entry]] = []
+    linked = False
     for place, name in enumerate(found):
         if not (folder / name).is_dir():
             continue
+        linked |= (folder / name).is_symlink()
         with os.scandir(folder / name) as entries:
             listed = sorted(entries, key=lambda entry: entry.name)
         for entry in listed:
@@ -150,7 +153,19 @@ def _files(folder: Path, found: tuple[str, ...]) -> Iterator[tuple[int, Entry]]:
                 if not stat.S_ISREG(facts.st_mode):
                     # Opening a pipe would wait forever.
                     raise UserError(f"'{entry.path}' is not a file.", "Remove it.", code="unreadable", path=entry.path)
-                yield place, Entry(f"{name}/{entry.name}", facts.st_size, "")
+                linked |= entry.is_symlink() or facts.st_nlink > 1
+                files.append((place, Entry(f"{name}/{entry.name}", facts.st_size, "")))
+    # Without links no file has two names, and millions of files are not looked at again.
+    twice = named_twice(folder / entry.name for _, entry in files) if linked else None
+    if twice is not None:
+        raise UserError(
+            f"'{twice}' is a picture that is there twice, as a link or under a second name. It would count as two "
+            f"records, and the guarantee is for one. {GUARDED}",
+            "Leave one of them.",
+            code="conflict",
+            path=str(twice),
+        )
+    return files
 
 
 def _split(

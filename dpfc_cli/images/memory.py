@@ -5,8 +5,8 @@ libjpeg gets no memory). So a picture beside another one could look damaged beca
 that:
 
 - Decoders run at once only as far as their stated bounds fit into `TOGETHER`. A larger picture runs alone.
-- Whoever must know whether a picture is damaged decodes it again `alone`. A failure counts only if it is `proved` that
-  the system would have given as much memory as the bound says.
+- A picture that failed is decoded again `alone`. Only then a failure counts, and only if it is `proved` that the system
+  would have given as much memory as the bound says.
 """
 
 import mmap
@@ -49,9 +49,9 @@ class Room:
 
     @contextmanager
     def share(self, wanted: int) -> Iterator[None]:
-        """Hold `wanted` bytes. Whoever wants more than there is holds all of it, so nobody else holds any."""
+        """Hold `wanted` bytes, or all of it if that is less. In the second case nobody else holds any."""
         part = min(wanted, self._size)
-        # Who comes first is served first. Otherwise a large picture might wait for as long as there are small ones.
+        # In order of arrival. Otherwise a large picture might wait for as long as there are small ones.
         with self._turn, self._changed:
             self._changed.wait_for(lambda: self._free >= part)
             self._free -= part

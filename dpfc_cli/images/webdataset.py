@@ -51,8 +51,17 @@ def _records(paths: list[Path], progress: Progress | None) -> list[tuple[Path, i
     """(archive, label, picture) of every record."""
     found = []
     for done, path in enumerate(paths, 1):
+        keys: set[str] = set()
         with readable(path), path.open("rb") as file:
             for key, parts in groupby(members(path), lambda member: _key(member.name)):
+                if key in keys:
+                    raise UserError(
+                        f"Record '{key}' is in '{path}' twice. It would count as two records. {GUARDED}",
+                        "Pack the archive again: 'tar' with --append or --update keeps the old members.",
+                        code="bad-record",
+                        path=str(path),
+                    )
+                keys.add(key)
                 record = [(_extension(member.name), member) for member in parts]
                 picture = _only([m for e, m in record if e in PICTURES], path, key, "picture")
                 label = _only([m for e, m in record if e == LABEL], path, key, f".{LABEL}")

@@ -58,7 +58,8 @@ def run(row_map: RowMap, x: np.ndarray, labels: np.ndarray, arrays: dict[str, An
     if sharding is not None:
         block = jax.device_put(block, sharding)
     # By default, accelerators multiply float32 numbers with fewer bits. Heads are scored with all bits.
-    with jax.default_matmul_precision("highest"):
+    # JAX can be set to stop at the first NaN. Then the end of a training would tell of a record.
+    with jax.default_matmul_precision("highest"), jax.debug_nans(False), jax.debug_infs(False):
         left, right = compiled(row_map)(*block, arrays)
     if left.dtype != jnp.float64 or right.dtype != jnp.float64:
         raise TypeError("lattice factors must be float64: JAX is not in 64-bit mode")

@@ -28,7 +28,7 @@ Claim = Literal["private", "research", "non-private"]
 
 LEAST_EPSILON, LARGEST_EPSILON = 1e-4, 100.0
 LEAST_DELTA = 1e-30
-"""Within these bounds the relative error of `delta_of` is at most 1e-8. A smaller ε is stated as `LEAST_EPSILON`."""
+"""Within these bounds the relative error of `delta_of` is at most 2e-8. A smaller ε is stated as `LEAST_EPSILON`."""
 _SLACK = 1e-9
 """The relative distance from a root at which a search stops, on the private side. It is far above the error of
 `delta_of`.
@@ -51,7 +51,7 @@ class Guarantee:
     epsilon: float
     delta: float
     mu: float
-    eta: float = 0.0
+    eta: float
 
 
 @dataclass(frozen=True, kw_only=True)

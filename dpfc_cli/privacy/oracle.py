@@ -46,7 +46,7 @@ class Release:
     form: Query
     shape: tuple[int, ...]
     share: float
-    rate: float = 1.0
+    rate: float
 
     @property
     def kind(self) -> str:

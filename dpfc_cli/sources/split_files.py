@@ -11,6 +11,7 @@ from itertools import product
 from pathlib import Path
 
 from dpfc_cli.errors import UserError
+from dpfc_cli.files import named_twice
 
 MOST_FILES = 1_000_000
 TRAIN_SPLITS = ("train", "training")
@@ -33,7 +34,8 @@ def files_by_split(pattern: str, suffix: str) -> dict[str, list[Path]]:
         The files of each split, sorted by name. The key is "train", or the word that names another split.
 
     Raises:
-        UserError: no file fits the pattern, or a named file is missing (code "missing").
+        UserError: no file fits the pattern, or a named file is missing (code "missing"). Or a file would be read twice
+            (code "conflict"): each of its records would then count twice, and the guarantee is for one.
 
     Example:
         files_by_split("photos/{train,val}.tar", ".tar")
@@ -51,6 +53,13 @@ def files_by_split(pattern: str, suffix: str) -> dict[str, list[Path]]:
             f"Name a {suffix} file, a folder of them, or a pattern such as 'train-{{0000..0099}}{suffix}' in quotes.",
             code="missing",
             path=pattern,
+        )
+    if (twice := named_twice(found)) is not None:
+        raise UserError(
+            f"'{pattern}' names the same file twice. The second time it is '{twice}'.",
+            "Name each file once: take the links away, or the second of two patterns that fit it.",
+            code="conflict",
+            path=str(twice),
         )
     splits: dict[str, list[Path]] = {}
     for path in found:

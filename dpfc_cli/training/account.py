@@ -2,12 +2,12 @@
 
 The total of full passes is exact: it is the smallest ε that holds for all their releases together (Dong, Roth and Su
 2022, Corollary 3.3). The corollary lets each training depend on what the earlier ones released, but it takes their
-noise as fixed in advance. Who looks at one head to decide whether to train another, and with how much noise, chooses
-the noise adaptively. The sum of what was spent is then no guarantee by itself: a bound that is only known afterwards
-may depend on the records. A *cap* that is fixed in advance is one. If Σ 1/σ² over all full passes is never let above
-μ², whatever was seen before, everything that was released is μ-GDP together. This is a privacy filter in the sense of
-Rogers, Roth, Ullman and Vadhan (2016), which tell it from an odometer, a total that is valid at any time and has to be
-larger. For Gaussian differential privacy the filter costs nothing: Smith and Thakurta (2022), "Fully adaptive
+noise as fixed in advance. If someone looks at one head to decide whether to train another, and with how much noise, the
+noise is chosen adaptively. The sum of what was spent is then no guarantee by itself: a bound that is only known
+afterwards may depend on the records. A *cap* that is fixed in advance is one. If Σ 1/σ² over all full passes is never
+let above μ², whatever was seen before, everything that was released is μ-GDP together. This is a privacy filter in the
+sense of Rogers, Roth, Ullman and Vadhan (2016), which tell it from an odometer, a total that is valid at any time and
+has to be larger. For Gaussian differential privacy the filter costs nothing: Smith and Thakurta (2022), "Fully adaptive
 composition for Gaussian differential privacy"; Koskela, Tobaben and Honkela (2023), "Individual privacy accounting with
 Gaussian differential privacy". So for full passes:
 
@@ -27,7 +27,6 @@ from typing import Any
 
 from dpfc_cli.errors import UserError, parameter
 from dpfc_cli.features.manifest import MANIFEST, load, unreadable
-from dpfc_cli.files import json_of
 from dpfc_cli.folders import LEDGER, features_folder
 from dpfc_cli.training.ledger import (
     Entry,
@@ -237,9 +236,8 @@ def _has(rows: tuple[Entry, ...], card: Mapping[str, Any]) -> bool:
     if len(rows) < number:
         return False
     row = rows[number - 1]
-    return (row.at, row.method, row.claim) == (card.get("date"), card["method"], card["claim"]) and json_of(
-        row.releases
-    ) == card["plan"]
+    made = (row.at, row.method, row.claim, row.plan)
+    return made == (card.get("date"), card["method"], card["claim"], card["plan"])
 
 
 def _name(ledger: Path) -> str:

@@ -142,7 +142,7 @@ def _guarantee(plan: Plan, facts: Facts, privacy: Privacy, slow: Callable[[], No
             raise ValueError(f"the noise multiplier must be a positive number, not {sigma:g}")
         _check_delta(delta, facts, privacy)
         if plan.sampled:
-            poisson.check(plan, 1.0 if asked is None else asked, delta)
+            poisson.check(plan, 1.0 if asked is None else asked, delta, eta)
             slow()
         if sigma is not None:
             mu = accounting.mu_of_sigma(sigma, plan.count)

@@ -16,7 +16,7 @@ from dpfc_cli.privacy.accounting import Claim
 from dpfc_cli.training.calibrate import Calibrated
 from dpfc_cli.training.ledger import Entry, records_of
 from dpfc_cli.training.request import SPLIT
-from dpfc_cli.trust.statement import EXACT, SAMPLED, hold_out_of
+from dpfc_cli.trust.statement import EXACT, SAMPLED, hold_out_of, rounded_up
 from dpfc_cli.version import __version__
 
 SUFFIXES: Mapping[Claim, str] = {
@@ -100,7 +100,7 @@ def path_of(calibrated: Calibrated, features: FeatureSet, out: Path | None, fold
     claim, guarantee = calibrated.claim, calibrated.guarantee
     suffix = SUFFIXES[claim]
     if out is None:
-        asked = f"-eps{guarantee.epsilon:.4g}" if guarantee else ""
+        asked = f"-eps{rounded_up(guarantee.epsilon, 4)}" if guarantee else ""
         # A set that was made elsewhere may have any name.
         return heads.free_name(folder, f"{printable(features.name)}-{calibrated.method.name}{asked}", suffix)
     check_new_name(out.name)

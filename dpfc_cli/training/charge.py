@@ -1,5 +1,6 @@
 """The charge: the one step after which the privacy is spent."""
 
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -25,7 +26,7 @@ class Charged(Records):
     checked: Checked
     receipt: Receipt
     temporary: Path
-    unused: Lock = field(default_factory=Lock, repr=False, compare=False)
+    unused: Lock = field(default_factory=Lock)
 
     def opened(self) -> BlockStream:
         """The private records, block by block, for one curator. RuntimeError the second time."""
@@ -47,6 +48,7 @@ def charge(checked: Checked) -> Charged:
         entry = entry_of(checked.calibrated, checked.features, checked.path.name, at)
         receipt = ledger.charge(ledger.ledger_path(checked.features.folder), entry)
     except BaseException:
-        temporary.unlink(missing_ok=True)
+        with suppress(OSError):
+            temporary.unlink()
         raise
     return Charged(checked=checked, receipt=receipt, temporary=temporary)

@@ -12,11 +12,9 @@ a gap (unless it was the last one). SQLite keeps any value in any column, so eac
 file that does not pass is damaged, or somebody has changed it. It is refused, and never mended.
 """
 
-import json
 import math
 import re
 import sqlite3
-import stat
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass, fields, replace
@@ -26,12 +24,13 @@ from typing import Any, Literal, get_args
 
 from dpfc_cli.errors import Code, UserError
 from dpfc_cli.features.manifest import Manifest
-from dpfc_cli.files import json_of
+from dpfc_cli.files import check_plain, json_of
 from dpfc_cli.folders import LEDGER
-from dpfc_cli.privacy.accounting import LARGEST_EPSILON, LEAST_DELTA, LEAST_EPSILON, Claim, delta_of, epsilon_for
-from dpfc_cli.privacy.facts import Adjacency
+from dpfc_cli.privacy.accounting import LEAST_EPSILON, Claim, epsilon_for
 from dpfc_cli.privacy.poisson import Sampled
 from dpfc_cli.privacy.poisson import epsilon_for as poisson_epsilon
+from dpfc_cli.schema import among, either, fault, null, record, test, whole
+from dpfc_cli.trust.claims import claim_fault, figures_agree
 
 State = Literal["charged", "written", "stopped", "unknown"]
 """What became of a training. "unknown": its row was written before rows said so."""
@@ -46,8 +45,6 @@ _FIRST = {
 _LATER = {"state": "TEXT NOT NULL DEFAULT 'unknown'", "sha256": "TEXT"}
 """Columns that the first ledgers did not have."""
 _SCHEMA = f"CREATE TABLE trainings ({', '.join(f'{name} {kind}' for name, kind in (_FIRST | _LATER).items())})"
-_RELEASE = {"kind", "shape", "share", "sigma", "rate", "times"}
-_MOST_TIMES = 2**53
 _REMEDY = "Do not delete it. Compare it with a backup, or restore it from one."
 
 
@@ -77,6 +74,12 @@ class Entry:
     state: State = "charged"
     sha256: str | None = None
 
+    @property
+    def plan(self) -> list[dict[str, Any]]:
+        """The releases. Raises ValueError where they are no JSON."""
+        found: list[dict[str, Any]] = json_of(self.releases)
+        return found
+
 
 @dataclass(frozen=True, kw_only=True)
 class Receipt:
@@ -104,6 +107,10 @@ def ledger_path(feature_set: Path) -> Path:
     """The ledger of a feature set. It lies beside the set's real folder, so it outlives the set."""
     resolved = feature_set.resolve()
     return resolved.with_name(resolved.name + LEDGER)
+
+
+_UNREADABLE = (sqlite3.Error, OSError, UnicodeDecodeError)
+"""What SQLite, the system and Python's own module raise. A name in a damaged schema may be no text."""
 
 
 class _StrangeError(Exception):
@@ -193,13 +200,14 @@ def read(path: Path) -> list[Entry]:
         try:
             return _read(path, "ro")
         except sqlite3.OperationalError as error:
-            if error.sqlite_errorcode != sqlite3.SQLITE_READONLY_ROLLBACK:
+            # An error of Python's own module has no code.
+            if getattr(error, "sqlite_errorcode", None) != sqlite3.SQLITE_READONLY_ROLLBACK:
                 raise
             # A charge was killed before its commit was whole. What it wrote has to be taken back first.
             return _read(path, "rw")
     except _StrangeError as error:
         raise _strange(path, str(error), "") from error
-    except (sqlite3.Error, OSError) as error:
+    except _UNREADABLE as error:
         raise UserError(
             f"'{path}' cannot be read as a ledger: {error}.",
             _remedy(error),
@@ -229,7 +237,7 @@ def _opened(path: Path, mode: Mode, consequence: str) -> Iterator[sqlite3.Connec
             yield connection
     except _StrangeError as error:
         raise _strange(path, str(error), consequence) from error
-    except (sqlite3.Error, OSError) as error:
+    except _UNREADABLE as error:
         raise UserError(
             f"The ledger '{path}' cannot be written: {error}. {consequence}",
             _remedy(error),
@@ -263,8 +271,7 @@ def _size(path: Path) -> int:
         if path.is_symlink():
             raise _StrangeError("is a link that leads nowhere: the ledger is not where it was") from None
         return 0
-    if not stat.S_ISREG(found.st_mode):
-        raise OSError("it is no plain file")
+    check_plain(path)
     if found.st_nlink > 1:
         # SQLite finds the journal of a stopped charge by the file's name, and would miss it under another name.
         raise _StrangeError("has a second name (a hard link): what is charged under one name shows under the other")
@@ -314,85 +321,42 @@ def _rows(connection: sqlite3.Connection) -> Iterator[tuple[int, Entry]]:
 
 def check(entry: Entry) -> None:
     """Raise ValueError for values that no training has."""
-    for name in ("at", "records", "split", "method", "claim", "adjacency", "unit", "releases", "head", "state"):
-        if type(value := getattr(entry, name)) is not str or not value:
-            raise ValueError(f"'{name}' is no text")
-    for name, kinds in {"claim": Claim, "adjacency": Adjacency, "state": State}.items():
-        if getattr(entry, name) not in get_args(kinds):
-            raise ValueError(f"'{name}' is none of {', '.join(get_args(kinds))}")
-    if not _is_utc(entry.at):
-        raise ValueError("'at' is no time in UTC")
-    if type(entry.n) is not int or entry.n < 1:
-        raise ValueError("'n' is no number of records")
-    if "/" in entry.head or "\0" in entry.head or entry.head in (".", ".."):
-        raise ValueError("'head' is no name of a file")
-    digest: object = entry.sha256
-    if digest is not None and not (isinstance(digest, str) and re.fullmatch("[0-9a-f]{64}", digest)):
-        raise ValueError("'sha256' is no digest")
-    if (entry.state == "written") != (digest is not None):
+    row: dict[str, Any] = asdict(entry)
+    wrong = fault(row, _ROW)
+    if wrong is None:
+        try:
+            row["plan"] = entry.plan
+        except ValueError as error:
+            raise ValueError(f"'releases' cannot be read: {error}") from error
+        wrong = claim_fault(row)
+    if wrong is not None:
+        raise ValueError(f"'{wrong[:80]}' makes no sense")
+    if (entry.state == "written") != (entry.sha256 is not None):
         raise ValueError("'sha256' does not fit 'state': the digest of a head is there once it is written")
-    try:
-        releases = json_of(entry.releases)
-    except ValueError as error:
-        raise ValueError(f"'releases' cannot be read: {error}") from error
-    if type(releases) is not list or not releases:
-        raise ValueError("'releases' is no list of releases")
-    for release in releases:
-        _check_release(release, noisy=entry.claim != "non-private")
-    claimed = (entry.epsilon, entry.delta, entry.mu, entry.eta)
-    if entry.claim == "private":
-        _check_claim(releases, *claimed)
-    elif claimed != (None, None, None, None):
-        raise ValueError(f"a training that is {entry.claim} claims an epsilon")
+    if not figures_agree(row):
+        raise ValueError("the figures contradict one another")
 
 
-def _is_utc(text: str) -> bool:
+def _is_utc(value: object) -> bool:
     try:
-        at = datetime.fromisoformat(text)
-    except ValueError:
+        at = datetime.fromisoformat(str(value))
+        return at.tzinfo is not None and at.astimezone(UTC).isoformat(timespec="seconds") == value
+    except (ValueError, OverflowError):
         return False
-    return at.tzinfo is not None and at.astimezone(UTC).isoformat(timespec="seconds") == text
 
 
-def _check_release(release: Any, *, noisy: bool) -> None:
-    if type(release) is not dict or set(release) != _RELEASE:
-        raise ValueError("a release has other keys than a release has")
-    shape, times, sigma = release["shape"], release["times"], release["sigma"]
-    if type(release["kind"]) is not str or type(shape) is not list or not all(_is_count(each) for each in shape):
-        raise ValueError("the kind or the shape of a release is none")
-    if not _is_count(times):
-        raise ValueError("a release is made less than once")
-    if not all(_is_number(release[name]) and 0 < release[name] <= 1 for name in ("share", "rate")):
-        raise ValueError("the share or the rate of a release lies outside (0, 1]")
-    if not _is_number(sigma) or not (0 < sigma < math.inf if noisy else sigma == 0):
-        raise ValueError("the sigma of a release is none")
+def _is_file_name(value: object) -> bool:
+    return isinstance(value, str) and value not in ("", ".", "..") and "/" not in value and "\0" not in value
 
 
-def _check_claim(releases: list[dict[str, Any]], *claimed: Any) -> None:
-    epsilon, delta, mu, eta = claimed
-    if (
-        not all(type(value) is float and math.isfinite(value) for value in claimed)
-        or not 0 < epsilon <= LARGEST_EPSILON
-        or not LEAST_DELTA <= delta < 1
-        or not mu > 0
-        or not eta >= 0
-    ):
-        raise ValueError("epsilon, delta, mu or eta is out of range")
-    if not math.isclose(math.fsum(r["times"] / r["sigma"] / r["sigma"] for r in releases), mu * mu, rel_tol=1e-9):
-        raise ValueError("the noise of the releases is not that of mu")
-    if all(r["rate"] == 1 for r in releases):
-        # Calibration is exact within 1e-9 in mu or in epsilon; in delta that is at most some hundred times as much.
-        spent = delta_of(epsilon, mu) + (1 + math.exp(epsilon)) * eta
-        if spent > delta * (1 + 1e-6) or (spent < delta * (1 - 1e-6) and epsilon > LEAST_EPSILON * (1 + 1e-6)):
-            raise ValueError("epsilon and delta are not those of mu and eta")
-
-
-def _is_number(value: object) -> bool:
-    return type(value) in (int, float)
-
-
-def _is_count(value: object) -> bool:
-    return type(value) is int and 1 <= value <= _MOST_TIMES
+_SOME = test(lambda value: type(value) is str and value != "")
+_ROW = record(
+    {
+        **{"at": test(_is_utc), "n": whole(1), "head": test(_is_file_name), "state": among(get_args(State))},
+        **dict.fromkeys(("records", "split", "method", "unit", "releases"), _SOME),
+        "sha256": either(null, test(lambda value: bool(re.fullmatch("[0-9a-f]{64}", str(value))))),
+    }
+)
 
 
 def _connected(path: Path, mode: Mode) -> sqlite3.Connection:
@@ -400,7 +364,7 @@ def _connected(path: Path, mode: Mode) -> sqlite3.Connection:
     return sqlite3.connect(f"{path.absolute().as_uri()}?mode={mode}", uri=True, timeout=30, isolation_level=None)
 
 
-def _kind(error: sqlite3.Error | OSError) -> int:
+def _kind(error: Exception) -> int:
     if isinstance(error, OSError):
         return sqlite3.SQLITE_CANTOPEN
     return int(getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR)) & 0xFF
@@ -413,7 +377,7 @@ _CLOSED = (
 )
 
 
-def _remedy(error: sqlite3.Error | OSError) -> str:
+def _remedy(error: Exception) -> str:
     if _kind(error) in _BUSY:
         return "Another program holds it: try again when that one has ended."
     if _kind(error) in _CLOSED:
@@ -421,14 +385,14 @@ def _remedy(error: sqlite3.Error | OSError) -> str:
     return "Restore it from a backup; do not delete it."
 
 
-def _code(error: sqlite3.Error | OSError, closed: Code = "unreadable") -> Code:
+def _code(error: Exception, closed: Code = "unreadable") -> Code:
     return "busy" if _kind(error) in _BUSY else closed if _kind(error) in _CLOSED else "damaged"
 
 
 def composes_exactly(rows: list[Entry]) -> bool:
     """Whether `together` is the smallest ε that can be claimed. Otherwise it is an upper bound."""
     private = [r for r in rows if r.mu is not None]
-    sampled = any(release["rate"] < 1 for r in private for release in json.loads(r.releases))
+    sampled = any(release["rate"] < 1 for r in private for release in r.plan)
     return not sampled and all(r.adjacency == "zero-out" for r in private)
 
 
@@ -441,7 +405,7 @@ def together(rows: list[Entry], delta: float) -> float:
     """
     private = [r for r in rows if r.mu is not None]
     eta = math.fsum(r.eta or 0.0 for r in private)
-    made = [release for row in private for release in json.loads(row.releases)]
+    made = [release for r in private for release in r.plan]
     mu = math.sqrt(math.fsum(r["times"] / r["sigma"] ** 2 for r in made if r["rate"] == 1))
     sampled = [Sampled(sigma=r["sigma"], rate=r["rate"], times=r["times"]) for r in made if r["rate"] < 1]
     return poisson_epsilon(sampled, mu, delta, eta) if sampled else epsilon_for(mu, delta, eta)

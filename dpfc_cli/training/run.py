@@ -1,6 +1,7 @@
 """The training itself: records are summed, noised and released, and the head is written."""
 
 import hashlib
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -71,7 +72,9 @@ def run(charged: Charged, observer: Observer) -> Trained:
         stop.add_note(printable(f"The training was charged to '{receipt.ledger}' and stays charged. {written}"))
         raise
     finally:
-        charged.temporary.unlink(missing_ok=True)
+        # What is left is an empty file, or another name of the head.
+        with suppress(OSError):
+            charged.temporary.unlink()
     if unsettled is not None:
         observer.warn(f"The head is written to '{path}', but the ledger's row does not say so. {unsettled.what}")
     return Trained(charged=charged, head=replace(head, path=path), path=path, sha256=digest, spent=spent)

@@ -21,6 +21,7 @@ from dpfc_cli.training.observer import Observer
 from dpfc_cli.training.request import SPLIT, Request, requested
 from dpfc_cli.training.run import Trained, run
 from dpfc_cli.training.warn import warnings_of
+from dpfc_cli.trust.statement import rounded_up
 
 
 def plan(request: Request, observer: Observer) -> Checked:
@@ -100,7 +101,8 @@ def finish(checked: Checked, observer: Observer) -> Trained:
 def charge_of(checked: Checked) -> str:
     """What is charged to what, as a question says it: 'ε = 0.1 to digits-scattering'."""
     claimed = checked.calibrated.claimed
-    return f"ε = {claimed.epsilon:g} to {checked.features.name}" if claimed else f"no ε to {checked.features.name}"
+    spent = f"ε = {rounded_up(claimed.epsilon, 6)}" if claimed else "no ε"
+    return f"{spent} to {checked.features.name}"
 
 
 def account_with(checked: Checked) -> Account:

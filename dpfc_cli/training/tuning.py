@@ -324,12 +324,12 @@ def _labels(known: FeatureSet, split: str) -> np.ndarray:
 
 
 def _valid(y: np.ndarray, known: FeatureSet) -> np.ndarray:
-    """Labels, −1 where there is none or one that the set has no class for. The core takes such labels for none, too."""
+    """Labels, with −1 for those that the set has no class for. The core treats them in the same way."""
     return np.where((y >= 0) & (y < len(known.manifest.classes)), y, -1)
 
 
 def _read(path: Path) -> dict[str, float]:
-    """Scores of finished trials. A line that a kill cut short is none, and neither is one that holds something else."""
+    """Scores of finished trials. Other lines are left out, such as one that a kill cut short."""
     kept: dict[str, float] = {}
     with suppress(OSError):
         check_plain(path)

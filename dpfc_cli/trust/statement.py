@@ -56,7 +56,7 @@ def brief(card: Mapping[str, Any]) -> list[tuple[str, str]]:
     if card["claim"] != "private":
         return [("this head", "no guarantee: no noise was added, contributions were not clipped (epsilon = ∞)")]
     return [
-        ("this head", f"differentially private, epsilon = {_up(card['epsilon'], 6)}, delta = {_up(card['delta'], 3)}"),
+        ("this head", f"differentially private, {claimed(card['epsilon'], card['delta'])}"),
         ("protects", f"one {card['unit']} of {card['facts']['n']:,}; {_ADJACENCY[card['adjacency']]}"),
     ]
 
@@ -181,8 +181,8 @@ def _others(card: Mapping[str, Any]) -> str:
     """What is known of other heads trained on the same records, and what the claim of this one does not say of them."""
     ledger, private = card.get("ledger"), card["claim"] == "private"
     limits = (
-        "The guarantee of this head is for this head alone. For the people in the records the total of all trainings "
-        "on them counts, also of later ones. It counts for this head, too, if it was chosen among others."
+        "The guarantee is for this head alone. For the people in the records the total of all trainings counts. It "
+        "also counts for this head, if it was chosen among others."
     )
     if ledger is None:
         unknown = "It is unknown how many there are: this head was made by a version of dpfc that did not say so."
@@ -193,12 +193,14 @@ def _others(card: Mapping[str, Any]) -> str:
     else:
         said = f"This was one of {ledger['trainings']:,} trainings on these records, {known}."
     if private and ledger["private"] > 1:
-        total = "more than can be stated" if ledger["epsilon"] is None else f"epsilon = {_up(ledger['epsilon'], 6)}"
+        total = (
+            "more than can be stated" if ledger["epsilon"] is None else f"epsilon = {rounded_up(ledger['epsilon'], 6)}"
+        )
         bound = "exact" if ledger["exact"] else "an upper bound"
         said += (
             f" Together the {ledger['private']:,} private ones spent {total} at the same delta under zero-out "
-            f"adjacency ({bound}). This total is a guarantee if they were planned in advance. If later ones were "
-            "chosen by looking at earlier heads, a cap that was fixed in advance is the guarantee."
+            f"adjacency ({bound}). This is a guarantee if they were planned in advance. If not, a cap that was fixed "
+            "in advance is the guarantee."
         )
     if ledger["unprotected"] > (not private):
         said += f" {counted(ledger['unprotected'], 'training')} had no guarantee (epsilon = ∞)."
@@ -236,11 +238,16 @@ def _percent(fraction: float) -> str:
 
 
 def _figure(epsilon: float | None) -> str:
-    return f"more than {LARGEST_EPSILON:g}" if epsilon is None else _up(epsilon, 3)
+    return f"more than {LARGEST_EPSILON:g}" if epsilon is None else rounded_up(epsilon, 3)
 
 
-def _up(value: float, digits: int) -> str:
-    """Rounded up, except for a difference that float64 cannot represent."""
+def claimed(epsilon: float, delta: float) -> str:
+    """ε and δ as a statement says them."""
+    return f"epsilon = {rounded_up(epsilon, 6)}, delta = {rounded_up(delta, 3)}"
+
+
+def rounded_up(value: float, digits: int) -> str:
+    """An ε or a δ as text. It is rounded up, except for a difference that float64 cannot represent."""
     exponent = digits - 1 - math.floor(math.log10(value))
     return f"{math.ceil(value * (1 - 1e-12) * 10.0**exponent) / 10.0**exponent:.{digits}g}"
 

@@ -22,8 +22,10 @@ from dpfc_cli.training.account import Account, account_of, newest_ledger
 from dpfc_cli.training.card import entry_of
 from dpfc_cli.training.inventory import inventory
 from dpfc_cli.training.ledger import ledger_path, read
+from dpfc_cli.training.request import Privacy
 from dpfc_cli.trust.statement import rows
 from tests.cli.conftest import Dpfc
+from tests.hostile import calibrated, card_as_written
 from tests.support import CHAIN, blobs, calibrated_at, plan_of
 
 AT = "2026-01-02T03:04:05+00:00"
@@ -268,16 +270,12 @@ def test_heads_of_earlier_versions_are_read_and_say_that_it_is_unknown(dpfc: Dpf
 )
 def test_a_card_that_says_nonsense_of_the_ledger_is_refused(tmp_path: Path, broken: dict[str, Any]) -> None:
     told = {"training": 1, "trainings": 1, "private": 1, "unprotected": 0, "epsilon": 1.0, "exact": True}
-    card: dict[str, Any] = dict.fromkeys(
-        ("method", "options", "claim", "epsilon", "delta", "mu", "eta", "accounting", "adjacency", "unit", "plan")
-    )
-    card |= {"facts": dict.fromkeys(("n", "m", "k", "origin")), "classes": ["a"], "versions": {}}
-    card |= {"features": dict.fromkeys(("name", "split", "fingerprint"))}
-    head = Head(chain=(), weight=np.zeros((2, 1)), bias=np.zeros(1), card=card | {"ledger": told})
+    card = card_as_written(calibrated("dp-ls", Privacy(epsilon=1.0)))
+    head = Head(chain=(), weight=np.zeros((2, 3)), bias=np.zeros(3), card=card | {"ledger": told})
     (tmp_path / "whole.safetensors").write_bytes(encoded(head))
     assert Head.load(tmp_path / "whole.safetensors").card["ledger"] == told
     (tmp_path / "broken.safetensors").write_bytes(encoded(replace(head, card=card | {"ledger": told | broken})))
-    with pytest.raises(UserError, match="its card is not complete"):
+    with pytest.raises(UserError, match="in its card"):
         Head.load(tmp_path / "broken.safetensors")
 
 
@@ -300,5 +298,5 @@ def test_a_total_that_no_figure_states_is_null_in_the_card(disks: Path) -> None:
 def test_a_name_that_the_ledger_cannot_keep_is_refused_before_the_charge(dpfc: Dpfc, features: Path) -> None:
     refused = dpfc(*LS, "--out", "heads/\udcff.safetensors")
     assert refused.exit_code == 2
-    assert "is not UTF-8" in refused.stderr
+    assert "has characters that cannot be seen" in refused.stderr
     assert read(Path("features/blobs.ledger.sqlite")) == []

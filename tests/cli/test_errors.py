@@ -1,6 +1,8 @@
 """What the user can mend: one message with a remedy, exit code 2, nothing written, nothing charged."""
 
+import errno
 import json
+import os
 import shutil
 from pathlib import Path
 
@@ -11,6 +13,24 @@ from dpfc_cli.training.ledger import read
 from tests.cli.conftest import Dpfc
 
 TRAIN = ["train", "--epsilon", "1"]
+
+
+def test_what_the_system_refuses_is_no_defect(dpfc: Dpfc, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Planted: a disk that fails where no room has words for it."""
+
+    def refused(*_: object) -> None:
+        error = OSError(errno.EIO, "planted", "features/file")
+        error.add_note("The training was charged.")
+        raise error
+
+    monkeypatch.setattr("dpfc_cli.cli.budget._show_conversion", refused)
+    result = dpfc("budget", "--sigma", "10")
+    assert result.exit_code == 2
+    assert result.stderr.splitlines() == [
+        f"Error: The system does not let dpfc use 'features/file': {os.strerror(errno.EIO)}.",
+        "Look at the disk and the rights.",
+        "The training was charged.",
+    ]
 
 
 def snapshot() -> dict[str, bytes]:

@@ -98,9 +98,10 @@ def _made(text: str, file: str) -> None:
     card = json.loads(metadata["card"])
     kept = ("claim", "adjacency", "accounting", "unit", "plan", "facts", "method", "options")
     hostile = {name: card[name] if name in kept else worst(card[name], text) for name in card}
+    hostile["classes"] = stored["classes"]
     save_file(load_file(head), Path("heads", f"card{file}.safetensors"), metadata | {"card": json.dumps(hostile)})
     with closing(sqlite3.connect(os.fsencode(f"features/{file}.ledger.sqlite"), isolation_level=None)) as ledger:
-        ledger.execute("UPDATE trainings SET head = ?", (text.encode("utf-8", "ignore").decode(),))
+        ledger.execute("UPDATE trainings SET head = ?", (file.encode("utf-8", "ignore").decode(),))
     # What is no head, no set, no picture and no features, under the worst names.
     Path("heads", f"no{file}.safetensors").write_bytes(b"none")
     Path("features", f"no{file}").mkdir()
@@ -181,7 +182,7 @@ def test_json_is_visible_ascii_and_gives_the_names_as_they_are(world: tuple[str,
         assert re.fullmatch("[ -~]*", said)
         found = json.loads(said)
         if words[0] == "statement":
-            assert found["card"]["classes"] == [text] * 3
+            assert found["card"]["classes"] == [text + str(i) for i in range(3)]
             assert found["card"]["features"]["name"] == text
 
 

@@ -67,6 +67,11 @@ def test_a_dry_run_shows_what_would_be_and_changes_nothing(
     assert told["head"] == json.loads(trained.stdout)["head"]
 
 
+def test_a_dry_run_does_not_say_less_than_would_be_spent(dpfc: Dpfc, features: Path) -> None:
+    shown = dpfc(*LINE, "--epsilon", "1.0000004", "--delta", "1.2341e-6", "--dry-run").stdout
+    assert "epsilon = 1.00001, delta = 1.24e-06" in shown
+
+
 def test_a_dry_run_refuses_what_a_training_refuses(dpfc: Dpfc, features: Path) -> None:
     before = everything()
     for words in (("--memory", "1KB"), ("--out", "arrays/train_x.npy/a.safetensors"), ("--delta", "0.01")):

@@ -73,6 +73,30 @@ def test_the_splits_may_go_by_the_names_that_are_usual(
     assert {name: split.n for name, split in opened(tmp_path).splits.items()} == {"train": 2, "test": 1}
 
 
+@pytest.mark.parametrize("kind", ["symbolic", "hard", "folder"])
+def test_a_picture_that_would_count_twice_is_refused(save: Callable[..., Path], tmp_path: Path, kind: str) -> None:
+    """Its two records would be one picture's, and the guarantee is for one record."""
+    picture = save("train/a/1.png")
+    save("train/b/2.png")
+    if kind == "symbolic":
+        (tmp_path / "train" / "b" / "1.png").symlink_to(picture)
+    elif kind == "hard":
+        (tmp_path / "train" / "b" / "1.png").hardlink_to(picture)
+    else:
+        (tmp_path / "train" / "c").symlink_to(picture.parent)
+    with pytest.raises(UserError, match="twice") as caught:
+        opened(tmp_path)
+    assert caught.value.code == "conflict"
+
+
+def test_a_set_of_links_to_other_files_is_read(save: Callable[..., Path], tmp_path: Path) -> None:
+    elsewhere = [save(f"store/{i}.png") for i in range(2)]
+    for name, file in zip("ab", elsewhere, strict=True):
+        (tmp_path / "set" / name).mkdir(parents=True)
+        (tmp_path / "set" / name / "1.png").symlink_to(file)
+    assert opened(tmp_path / "set").splits["train"].n == 2
+
+
 def test_two_folders_for_training_are_refused(save: Callable[..., Path], tmp_path: Path) -> None:
     save("train/a/1.png")
     save("training/a/1.png")

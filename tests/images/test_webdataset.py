@@ -84,6 +84,14 @@ def test_incomplete_records_are_refused(tmp_path: Path, members: list[tuple[str,
         open_images(f"webdataset:{tmp_path}", geometry=SQUARE)
 
 
+def test_a_record_that_an_archive_has_twice_is_refused(tmp_path: Path) -> None:
+    """'tar --append' and 'tar --update' keep what an archive had of that name. It would count as two records."""
+    tar(tmp_path / "t.tar", [*records(0, 3), *records(1, 1)])
+    with pytest.raises(UserError, match=r"'0001'.*twice.*do not publish") as caught:
+        open_images(f"webdataset:{tmp_path / 't.tar'}", geometry=SQUARE)
+    assert caught.value.code == "bad-record"
+
+
 def test_names_in_archives_are_only_names(tmp_path: Path) -> None:
     """Links are ignored, and paths are not used as paths. Nothing is ever written."""
     secret = tmp_path / "secret.png"

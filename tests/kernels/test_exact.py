@@ -5,16 +5,22 @@ import subprocess
 import sys
 from pathlib import Path
 
+import jax
 import numpy as np
 import pytest
 
 from dpfc_cli.kernels import products, rows
+from dpfc_cli.privacy.chain import Clip
+from dpfc_cli.privacy.curator import exact_sum
 from dpfc_cli.privacy.facts import Facts
-from tests.support import every_query
+from dpfc_cli.privacy.lattice import Lattice
+from dpfc_cli.privacy.queries import Gradient
+from tests.support import every_query, stream_of
 
 PROGRAM = """
 import sys
 import jax, numpy as np
+from dpfc_cli.privacy.chain import Clip
 from dpfc_cli.privacy.curator import exact_sum
 from dpfc_cli.privacy.lattice import Lattice
 from dpfc_cli.privacy.facts import Facts
@@ -91,3 +97,17 @@ def test_factors_that_are_not_float64_are_refused() -> None:
     block = np.ones((4, 2), np.float32)
     with pytest.raises(TypeError, match="float64"):
         rows.run(single, block, np.zeros((4, 1), np.int32), {})  # type: ignore[arg-type]
+
+
+def test_jaxs_search_for_nan_does_not_tell_of_a_record() -> None:
+    """With JAX_DEBUG_NANS and JAX_DISABLE_JIT a record with NaN stopped the training, and a null record did not."""
+    facts = Facts(n=4, m=2, d=3)
+    x, y = np.ones((4, 3), np.float32), np.array([0, 1, 0, 1], np.int32)
+    last = np.arange(4) == 3
+    query = Gradient((Clip(1.0),), np.ones((4, 2)), clip=1.0, loss="softmax")
+    with jax.disable_jit(), jax.debug_nans(True), jax.debug_infs(True):
+        null, unusable = (
+            exact_sum(query, stream_of(*records), facts, Lattice(18))
+            for records in ((x, np.where(last, np.int32(-1), y)), (np.where(last[:, None], np.float32(np.nan), x), y))
+        )
+    assert np.array_equal(null, unusable)

@@ -1,20 +1,32 @@
 """The curator answers the plan and nothing else, and it counts each record once. (Its noise: `test_releases`.)"""
 
+import math
 from dataclasses import replace
+from fractions import Fraction
 
 import numpy as np
 import pytest
 
 from dpfc_cli.privacy import curator as curator_module
 from dpfc_cli.privacy.chain import Clip
-from dpfc_cli.privacy.curator import Curator, IncompletePassError, Unprotected, draw_noise, exact_sum
+from dpfc_cli.privacy.curator import (
+    Curator,
+    IncompletePassError,
+    NonPrivate,
+    Records,
+    Unprotected,
+    block_rows,
+    draw_noise,
+    exact_sum,
+    lattice_of,
+)
 from dpfc_cli.privacy.facts import Facts
 from dpfc_cli.privacy.lattice import MOST_BITS, lattice_for
 from dpfc_cli.privacy.noise import Bits, SeededBits
 from dpfc_cli.privacy.oracle import Mechanism, PlanError
 from dpfc_cli.privacy.queries import QUERIES as ALL_QUERIES
 from dpfc_cli.privacy.queries import ClassGrams, ClassSums, Gradient, Gram, Hessians, Mean, Query
-from tests.support import CHAIN, blobs, curator, every_query, plan_of
+from tests.support import CHAIN, blobs, curator, every_query, plan_of, stream_of
 
 FACTS = Facts(n=40, m=3, d=4)
 X, Y = blobs(40, 4, 3)
@@ -23,6 +35,44 @@ QUERIES: list[Query] = [Gram(CHAIN), ClassGrams(CHAIN), ClassSums(CHAIN), GRADIE
 PLAN = plan_of(FACTS, *zip(QUERIES, (0.3, 0.1, 0.2, 0.15, 0.25), strict=True))
 MU = 0.7
 MECHANISM = Mechanism(facts=FACTS, plan=PLAN, mu=MU)
+
+
+# Draws
+
+
+@pytest.mark.parametrize(
+    ("query", "shape", "drawn"),
+    [
+        (GRADIENT, (5, 3), [(10, 15)]),
+        (Mean(CHAIN), (1, 4), [(10, 4)]),
+        # 10/√2 is 7.07…: rounded up, so that the noise is never less than planned.
+        (Gram(CHAIN), (4, 4), [(8, 6), (10, 4)]),
+        (ClassGrams(CHAIN), (2, 3, 3), [(8, 3), (10, 3)] * 2),
+        (Hessians(CHAIN, np.zeros((1, 3)), 0, 3), (3, 1, 1), [(8, 0), (10, 1)] * 3),
+    ],
+    ids=lambda value: getattr(value, "kind", None),
+)
+def test_every_coordinate_has_a_sample_of_its_own_of_its_sigma(
+    query: Query, shape: tuple[int, ...], drawn: list[tuple[int, int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[int, int]] = []
+
+    def numbered(sigma: int, size: int, bits: Bits) -> np.ndarray:
+        start = 1 + sum(size for _, size in asked)
+        asked.append((sigma, size))
+        return np.arange(start, start + size)
+
+    monkeypatch.setattr(curator_module, "rounded_normal", numbered)
+    noise = draw_noise(query, shape, 10, SeededBits(0))
+    assert (noise.shape, asked) == (shape, drawn)
+    free = noise[..., *np.triu_indices(shape[-1])] if query.symmetric else noise
+    assert sorted(free.ravel()) == list(range(1, 1 + sum(size for _, size in drawn)))
+    if query.symmetric:
+        assert np.array_equal(noise, noise.swapaxes(-1, -2))
+        # The last samples of each matrix are those of its diagonal.
+        for matrix, (_, above), (_, side) in zip(noise.reshape(-1, *shape[-2:]), asked[::2], asked[1::2], strict=True):
+            assert matrix.diagonal().tolist() == list(range(matrix.max() - side + 1, matrix.max() + 1))
+            assert above == side * (side - 1) / 2
 
 
 # Passes
@@ -47,11 +97,81 @@ def blocks_of(*spans: tuple[int, int]) -> object:
         pytest.param([], id="nothing"),
         pytest.param([(1, 40)], id="a late start"),
         pytest.param([(20, 40), (0, 20)], id="out of order"),
+        pytest.param([(0, 16), (0, 16), (32, 40)], id="a block in place of the next one"),
+        pytest.param([(0, 16), (32, 40), (16, 32)], id="two blocks exchanged"),
+        pytest.param([(0, 8), (8, 16), (16, 32), (32, 40)], id="a block in two parts"),
     ],
 )
 def test_a_pass_that_does_not_cover_each_record_once_fails(spans: list[tuple[int, int]]) -> None:
     with pytest.raises(IncompletePassError):
         exact_sum(Gram(CHAIN), blocks_of(*spans), FACTS, lattice_for(40, 1.0, 4))  # type: ignore[arg-type]
+
+
+def test_features_of_other_dimensions_than_the_public_fact_says_are_refused() -> None:
+    narrow = stream_of(X[:, :3], Y)
+    with pytest.raises(IncompletePassError):
+        exact_sum(Gram(CHAIN), narrow, FACTS, lattice_for(40, 1.0, 4))
+
+
+@pytest.mark.parametrize(
+    ("n", "d", "m", "rows"),
+    [
+        pytest.param(10**6, 192, 10, 8192, id="never more than 8192"),
+        pytest.param(10, 5, 3, 64, id="never fewer than 64"),
+        pytest.param(64, 5, 3, 64, id="as many as there are records"),
+        pytest.param(65, 5, 3, 128, id="or the next power of two"),
+        pytest.param(10**6, 2046, 1, 4096, id="64 MiB exactly"),
+        pytest.param(10**6, 2046, 2, 2048, id="more than 64 MiB"),
+        pytest.param(10**6, 1, 2046, 4096, id="classes count as well as dimensions"),
+        pytest.param(10**6, 2**17, 2**17, 64, id="wide"),
+    ],
+)
+def test_blocks_are_powers_of_two_and_their_factors_take_64_mebibytes(n: int, d: int, m: int, rows: int) -> None:
+    assert block_rows(Facts(n=n, d=d, m=m)) == rows
+
+
+def test_progress_counts_the_records_of_all_planned_passes() -> None:
+    told: list[tuple[int, int]] = []
+    records = Unprotected(stream_of(X, Y))
+    oracle = Curator(MECHANISM, records, SeededBits(0), lambda done, total: told.append((done, total)))
+    for query in QUERIES[:2]:
+        oracle.release(query)
+    assert told == [(done, 5 * 40) for done in (16, 32, 40, 56, 72, 80)]
+
+
+def test_without_noise_there_may_be_more_passes_than_planned_and_progress_counts_them() -> None:
+    told: list[tuple[int, int]] = []
+    plan = plan_of(FACTS, (QUERIES[0], 1.0))
+    oracle = NonPrivate(FACTS, Unprotected(stream_of(X, Y)), plan, lambda done, total: told.append((done, total)))
+    for _ in range(2):
+        oracle.release(QUERIES[0])
+    assert told == [(16, 40), (32, 40), (40, 40), (56, 80), (72, 80), (80, 80)]
+
+
+def test_records_must_say_that_they_are_charged_or_unprotected() -> None:
+    for anything in (stream_of(X, Y), X, None):
+        with pytest.raises(TypeError, match="takes Records"):
+            Curator(MECHANISM, anything, SeededBits(0))  # type: ignore[arg-type]
+        with pytest.raises(TypeError, match="takes Records"):
+            NonPrivate(FACTS, anything)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="abstract"):
+        Records()  # type: ignore[abstract]
+
+
+def test_the_lattice_of_a_training_fits_its_largest_noise_and_its_longest_factor() -> None:
+    """The noise of the release with the smallest share is the largest. It must fit into 64 bits as well."""
+    loud = plan_of(FACTS, (Gram(CHAIN), 1.0), (Mean(CHAIN), 1e-16))
+    assert lattice_of(Mechanism(facts=FACTS, plan=loud, mu=MU)).bits == 14
+    assert lattice_of(MECHANISM).bits == MOST_BITS
+    # A bias makes a factor one longer than the features.
+    for d, m, fits in ((2**17 - 1, 3, True), (2**17, 3, False), (4, 2**17, True), (4, 2**17 + 1, False)):
+        facts = Facts(n=40, m=m, d=d)
+        mechanism = Mechanism(facts=facts, plan=plan_of(facts, (ClassSums(CHAIN), 1.0)), mu=MU)
+        if fits:
+            assert lattice_of(mechanism).bits == MOST_BITS
+        else:
+            with pytest.raises(ValueError, match="no exact lattice"):
+                lattice_of(mechanism)
 
 
 # Plan
@@ -129,7 +249,9 @@ ONE_OF_EACH = {type(query): query for query in every_query(FACTS)}
 
 
 def test_every_query_is_in_that_table() -> None:
-    assert set(REPLACE_ONE) == set(ALL_QUERIES) == set(ONE_OF_EACH)
+    assert {query: query.replace_one for query in ALL_QUERIES} == REPLACE_ONE
+    assert set(REPLACE_ONE) == set(ONE_OF_EACH)
+    assert {query for query in ALL_QUERIES if query.symmetric} == {Gram, ClassGrams, Hessians}
 
 
 @pytest.mark.parametrize("query", ONE_OF_EACH.values(), ids=lambda query: query.kind)
@@ -148,3 +270,5 @@ def test_replace_one_takes_twice_the_noise_for_sums_and_root_two_for_grams(
         curator(replace(FACTS, adjacency=adjacency), plan, MU, X, Y).release(query)
     assert drawn[0] == pytest.approx(4**MOST_BITS / MU, rel=1e-9)
     assert drawn[1] / drawn[0] == pytest.approx(REPLACE_ONE[type(query)], rel=1e-9)
+    # Rounded up, so that the noise is never less than planned.
+    assert drawn[0] == math.ceil(Fraction(plan.sigmas(MU)[0]) * 4**MOST_BITS) > 4**MOST_BITS / MU

@@ -1,12 +1,15 @@
 """Integer vectors never exceed their norm, for any input. NumPy and XLA give the same vectors."""
 
+import math
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from dpfc_cli.privacy.chain import Clip, norms, run
+from dpfc_cli.privacy import lattice as lattice_module
+from dpfc_cli.privacy.chain import NORM_BITS, Clip, norms, run
 from dpfc_cli.privacy.lattice import LEAST_BITS, Lattice, lattice_for
 from tests.support import integers
 
@@ -43,6 +46,27 @@ def test_no_vector_that_hypothesis_finds_is_longer(v: np.ndarray) -> None:
     assert all(sum(c * c for c in integers(row)) <= lattice.unit for row in q)
 
 
+def test_a_record_is_rounded_without_looking_at_the_others() -> None:
+    """Not even at one that is not finite, or that is too long. Otherwise it would change what they add."""
+    lattice, v = Lattice(18), worst_cases(7)[:60]
+    with np.errstate(all="ignore"):
+        together = lattice.vector(v, lattice.unit, np)
+        alone = np.concatenate([lattice.vector(row[None], lattice.unit, np) for row in v])
+    assert np.array_equal(together, alone)
+    assert not together[[0, 4, 5, 6]].any()
+    assert together[[1, 2, 3, 7, 8, 9]].any(axis=1).all()
+
+
+def test_the_check_alone_keeps_the_bound_if_nothing_is_scaled(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lattice_module, "into_ball", lambda v, xp: v)
+    lattice = Lattice(18)
+    longer = np.array([[1.001, 0], [-1.001, 0], [0.8, 0.8], [1e300, 0], [-1e300, 1], [np.inf, 0], [np.nan, 0.1]])
+    with np.errstate(all="ignore"):
+        assert not lattice.vector(longer, lattice.unit, np).any()
+        kept = lattice.vector(np.array([[0.999, 0.0], [-0.999, 0.0]]), lattice.unit, np)
+    assert kept.any(axis=1).all()
+
+
 def test_finite_vectors_keep_their_direction_and_are_never_dropped() -> None:
     lattice, rng = Lattice(18), np.random.default_rng(1)
     v = rng.normal(size=(2000, 64))
@@ -73,6 +97,20 @@ def test_norms_are_good_to_the_stated_error() -> None:
     assert norms(np.zeros((1, 3)), np) == 0
 
 
+def test_norms_do_not_depend_on_the_order_of_the_coordinates() -> None:
+    """At the largest d the squares sum to at most 2⁵³. One bit more would not be exact."""
+    assert 2**17 * 4**NORM_BITS <= 2**53
+    rng = np.random.default_rng(0)
+    v = rng.uniform(0.9, 1.0, size=(1, 2**17))
+    found = {float(norms(v[:, rng.permutation(2**17)], np)[0, 0]) for _ in range(20)}
+    assert len(found) == 1
+
+
+def test_a_row_of_denormal_numbers_counts_as_zero() -> None:
+    with np.errstate(all="ignore"):
+        assert norms(np.full((1, 3), 5e-324), np) == 0
+
+
 def test_the_clip_step_measures_in_its_norm() -> None:
     x = np.array([[3.0, 4.0], [0.03, 0.04]], np.float32)
     assert np.allclose(run((Clip(0.5),), x, np), [[0.6, 0.8], [0.06, 0.08]], atol=1e-6)
@@ -86,6 +124,39 @@ def test_the_lattice_keeps_sums_exact_and_noise_in_64_bits(n: int, sigma: float)
     assert lattice.bits >= LEAST_BITS
     finer = 4 * lattice.unit
     assert lattice.bits == 18 or n * finer > 2**52 or 40 * sigma * finer > 2**61
+
+
+@pytest.mark.parametrize(
+    ("n", "sigma", "d", "bits"),
+    [
+        pytest.param(2**32, 1.0, 10, 10, id="the most records"),
+        pytest.param(2**32 + 1, 1.0, 10, None, id="one record more"),
+        pytest.param(1000, 2**41 / 40, 10, 10, id="the most noise"),
+        pytest.param(1000, 2**41 / 39.9, 10, None, id="a little more noise"),
+        pytest.param(1000, 1.0, 2**17, 18, id="the longest factor"),
+        pytest.param(1000, 1.0, 2**17 + 1, None, id="a longer one"),
+        pytest.param(2**16, 1.0, 10, 18, id="the most records at full resolution"),
+        pytest.param(2**16 + 1, 1.0, 10, 17, id="one more"),
+    ],
+)
+def test_a_lattice_has_10_to_18_bits_or_is_refused(n: int, sigma: float, d: int, bits: int | None) -> None:
+    if bits is None:
+        with pytest.raises(ValueError, match="no exact lattice"):
+            lattice_for(n, sigma, d)
+    else:
+        assert lattice_for(n, sigma, d).bits == bits
+
+
+@pytest.mark.parametrize("bits", [10, 14, 18])
+@pytest.mark.parametrize("d", [1, 7, 192, 1024, 2**17])
+def test_the_radius_leaves_room_for_rounding_and_wastes_little(bits: int, d: int) -> None:
+    """A vector of norm 1, measured with the error of `norms` and rounded, stays within the bound."""
+    lattice = Lattice(bits)
+    for squared in (lattice.unit, lattice.unit // 3):
+        longest, error = math.sqrt(squared), math.sqrt(d) / 2**19
+        radius = lattice.radius(squared, d)
+        assert radius * (1 + error) + math.sqrt(d) / 2 <= longest
+        assert radius >= longest * (1 - 4 * error) - 2 * math.sqrt(d)
 
 
 def test_impossible_lattices_are_refused() -> None:

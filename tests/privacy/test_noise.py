@@ -5,12 +5,13 @@ cases.
 import math
 from collections.abc import Iterator
 
+import mpmath
 import numpy as np
 import pytest
 from scipy import stats
 
 from dpfc_cli.privacy import noise
-from dpfc_cli.privacy.noise import SeededBits, SystemBits, rounded_normal
+from dpfc_cli.privacy.noise import SeededBits, SystemBits, bernoulli, rounded_normal
 
 LARGE = 2**40 + 12_345
 
@@ -84,7 +85,9 @@ class Scripted:
         self._rows: Iterator[list[int]] = iter(rows)
 
     def words(self, count: int) -> np.ndarray:
-        return np.array(next(self._rows, [0] * count), np.uint64)
+        row = next(self._rows, [0] * count)
+        assert len(row) == count
+        return np.array(row, np.uint64)
 
 
 def test_a_tie_with_a_cell_bound_is_settled_by_further_bits() -> None:
@@ -96,14 +99,84 @@ def test_a_tie_with_a_cell_bound_is_settled_by_further_bits() -> None:
     assert (below[0], above[0]) == (5, 105)
 
 
+def words_of(number: int) -> list[int]:
+    """256 bits as four words, the lowest first."""
+    return [number >> shift & (2**64 - 1) for shift in (0, 64, 128, 192)]
+
+
+def scaled(p: mpmath.mpf) -> int:
+    """⌊p·2³²⁰⌋: the 320-bit numbers up to this one lie below p, the next one lies above."""
+    return int(mpmath.floor(p * mpmath.mpf(2) ** 320))
+
+
+@pytest.mark.parametrize("cell", range(noise.CELLS - 1))
+def test_between_two_cells_the_last_of_320_bits_decides(cell: int) -> None:
+    with mpmath.workdps(150):
+        weights = [mpmath.exp(mpmath.mpf(-k * k) / 2) for k in range(noise.CELLS)]
+        bound = scaled(sum(weights[: cell + 1]) / sum(weights))
+    for number, k in ((bound, cell), (bound + 1, cell + 1)):
+        top, extra = divmod(number, 2**256)
+        script = Scripted([top, 0, 0, 0], words_of(extra), [0] * 4, [0] * 4)
+        # At i = f = 0 every proposal is accepted.
+        assert noise._proposals(100, 1, script).tolist() == [100 * k]
+
+
+@pytest.mark.parametrize("sign", [0, 2**63], ids=["plus", "minus"])
+@pytest.mark.parametrize("k", [0, 1, 3])
+def test_between_accepted_and_rejected_the_last_of_320_bits_decides(k: int, sign: int) -> None:
+    sigma, i, fraction, more = 1000, 777, 2**62 - 12_345, 2**255 + 6_789
+    cell = 0 if k == 0 else int(noise._cell_tops()[k - 1]) + 1
+    with mpmath.workdps(150):
+        t = (i + mpmath.mpf(fraction * 2**256 + more) / mpmath.mpf(2) ** 319) / sigma
+        bound = scaled(mpmath.exp(-t * (2 * k + t) / 2))
+    for number, accepted in ((bound, [(-1 if sign else 1) * (k * sigma + i)]), (bound + 1, [])):
+        level, extra = divmod(number, 2**256)
+        script = Scripted([cell, i, sign | fraction, level], [0] * 4, words_of(more), words_of(extra))
+        assert noise._proposals(sigma, 1, script).tolist() == accepted
+
+
+def test_a_word_beyond_all_bounds_belongs_to_the_last_cell() -> None:
+    script = Scripted([2**64 - 1, 0, 0, 0], [2**64 - 1] * 4)
+    assert noise._proposals(100, 1, script).tolist() == [100 * (noise.CELLS - 1)]
+
+
+def test_a_seed_gives_the_same_noise_in_every_version() -> None:
+    """So a head of `--seed` can be made again."""
+    bits = SeededBits(7)
+    assert [bits.words(2).tolist(), bits.words(1).tolist()] == [
+        [2097641186326806216, 4306094222733379496],
+        [7491507793203888568],
+    ]
+    assert rounded_normal(LARGE, 5, SeededBits(2)).tolist() == [
+        -150694242685,
+        -1884901566836,
+        486551075369,
+        122599252024,
+        -606371712726,
+    ]
+    assert rounded_normal(3, 12, SeededBits(2)).tolist() == [0, -5, -1, -3, 0, -6, 1, -1, -2, -1, -1, 0]
+    assert int(rounded_normal(5, 200_000, SeededBits(3)).sum()) == -4408
+
+
+def test_a_record_takes_part_if_its_word_lies_below_the_rate() -> None:
+    limit = int(0.3 * 2**64)
+    assert bernoulli(0.3, 3, Scripted([limit - 1, limit, limit + 1])).tolist() == [True, False, False]
+    assert bernoulli(0.3, 3, Scripted([0, 2**63, 2**64 - 1])).tolist() == [True, False, False]
+
+
 def test_half_a_unit_rounds_away_and_the_top_bit_is_the_sign() -> None:
     half, sign = 1 << 62, 1 << 63
-    values = [int(noise._proposals(100, 1, Scripted([0, 5, f, 0]))[0]) for f in (0, half - 1, half, sign, sign | half)]
-    assert values == [5, 5, 6, -5, -6]
+    values = [
+        int(noise._proposals(100, 1, Scripted([0, 5, f, 0]))[0])
+        for f in (0, half - 1, half, sign - 1, sign, sign | half)
+    ]
+    assert values == [5, 5, 6, 6, -5, -6]
 
 
 def test_offsets_beyond_the_last_full_run_are_rejected() -> None:
-    assert len(noise._proposals(100, 1, Scripted([0, 2**64 - 1, 0, 0]))) == 0
+    # 2⁶⁴ is 16 more than a multiple of 100.
+    for offset in (2**64 - 1, 2**64 - 16):
+        assert len(noise._proposals(100, 1, Scripted([0, offset, 0, 0]))) == 0
     assert len(noise._proposals(100, 1, Scripted([0, 2**64 - 17, 0, 0]))) == 1
 
 
@@ -112,15 +185,26 @@ def test_the_cells_left_out_weigh_less_than_eta() -> None:
     assert math.log2(left_out) < -288
     assert noise.DIGITS * math.log2(10) > 64 + noise.EXTRA + 64
     assert noise.ETA_PER_SAMPLE >= 8 * 2.0**-250
+    # Of 10⁹ samples at ε = 100 it takes less out of δ than any figure of δ shows.
+    assert (1 + math.exp(100)) * 1e9 * noise.ETA_PER_SAMPLE < 1e-19
 
 
 def test_system_bits_are_fresh_and_seeded_bits_repeat() -> None:
     assert SystemBits.secure
     assert not SeededBits.secure
     assert not np.array_equal(SystemBits().words(8), SystemBits().words(8))
+    for words in (SystemBits().words(8), SeededBits(7).words(8)):
+        assert words.shape == (8,)
+        assert words.dtype == np.uint64
     a, b = SeededBits(7), SeededBits(7)
     assert np.array_equal(a.words(8), b.words(8))
     assert not np.array_equal(a.words(8), SeededBits(7).words(8))
+
+
+def test_the_largest_sigma_fits_into_64_bits() -> None:
+    samples = rounded_normal(2**57, 1000, SeededBits(1))
+    assert samples.dtype == np.int64
+    assert 0.9 < samples.std() / 2**57 < 1.1
 
 
 @pytest.mark.parametrize("sigma", [0, -1, 2**57 + 1])

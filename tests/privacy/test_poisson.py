@@ -1,11 +1,16 @@
 """The accounting of sampled releases agrees with cases that are known exactly. (The samples: `test_releases`.)"""
 
+import math
+import re
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from scipy import stats
 
 from dpfc_cli.methods import METHODS
 from dpfc_cli.privacy import accounting, poisson
+from dpfc_cli.privacy.curator import eta_of
 from dpfc_cli.privacy.facts import Facts
 from dpfc_cli.privacy.oracle import Plan, planned
 from dpfc_cli.privacy.poisson import Sampled
@@ -24,6 +29,33 @@ def test_without_sampling_it_agrees_with_the_exact_curve(mu: float) -> None:
     assert poisson.epsilon_for([], mu, 1e-5) == pytest.approx(exact, rel=1e-4)
     almost = [Sampled(sigma=2 / mu, rate=1 - 1e-8, times=4)]
     assert poisson.epsilon_for(almost, 0, 1e-5) == pytest.approx(exact, rel=1e-4)
+
+
+def test_rounding_of_the_convolutions_is_paid_for() -> None:
+    """A convolution by Fourier transforms errs by some 1e-17 for each release, in either direction. For thousands of
+    releases and a δ near 1e-12 this is a part of δ. Here it made ε smaller than it is.
+
+    A record takes part in all T releases with probability q^T. So every event has at least q^T times the probability
+    that it has without sampling, and δ(ε) ≥ q^T·δ₁(ε − T·ln q), where δ₁ is that of T full passes.
+    """
+    rate, times, sigma = 1 - 1e-8, 10_000, 100.0
+    made = [Sampled(sigma=sigma, rate=rate, times=times)]
+    for delta in (1.2e-11, 1e-10, 1e-5):
+        full = accounting.epsilon_for(times**0.5 / sigma, delta / rate**times)
+        assert poisson.epsilon_for(made, 0, delta) >= full * (1 - 2e-9) + times * math.log(rate)
+    assert poisson.epsilon_for(made, 0, 1e-12) == math.inf
+
+
+@pytest.mark.parametrize("steps", [1, 1000])
+def test_the_smallest_delta_with_sampling_can_be_reached(steps: int) -> None:
+    """What η and the convolutions take from δ is refused, too. The search for the noise found no end there."""
+    plan = plan_of(FACTS, *[(GRADIENT, 1.0)] * steps, rate=0.1)
+    eta = eta_of(plan)
+    with pytest.raises(ValueError, match="at least") as refused:
+        poisson.mu_for(plan, 1.0, poisson.LEAST_SAMPLED_DELTA, eta)
+    least = float(re.search("at least (.*),", str(refused.value))[1])  # type: ignore[index]
+    mu = poisson.mu_for(plan, 1.0, least, eta)
+    assert poisson.epsilon_for(*poisson.sampled_of(plan, mu), least, eta) <= 1.0
 
 
 @pytest.mark.parametrize(
@@ -50,6 +82,87 @@ def test_no_less_noise_is_used_than_the_accounting_covers() -> None:
     (sampled,), _ = poisson.sampled_of(found.plan, found.guarantee.mu)
     assert sampled.sigma == pytest.approx(poisson.LEAST_SAMPLED_SIGMA, rel=1e-6)
     assert found.guarantee.epsilon == pytest.approx(31.6, abs=0.1)
+
+
+@pytest.mark.parametrize("slope", [0.5, 1.0, 7.0])
+@pytest.mark.parametrize("guess", [1e-3, 0.9, 1.0, 40.0])
+def test_the_search_ends_just_below_the_root_wherever_it_starts(guess: float, slope: float) -> None:
+    asked: list[float] = []
+
+    def excess(mu: float) -> float:
+        asked.append(mu)
+        return slope * math.log(mu) + 0.2 * (mu - 1)
+
+    found = poisson._largest(excess, guess, 1.5)
+    assert -1e-6 <= excess(found) <= 0
+    assert len(set(asked)) < 40
+
+
+@pytest.mark.parametrize("edge", [0.3, 1.0, 5.0])
+def test_the_search_ends_at_the_edge_of_what_is_accounted_for(edge: float) -> None:
+    found = poisson._largest(lambda mu: math.log(mu / 6) if mu <= edge else math.inf, 0.2, 1.5)
+    assert edge / (1 + 2e-7) <= found <= edge
+
+
+def test_a_root_before_that_edge_is_found() -> None:
+    found = poisson._largest(lambda mu: math.log(mu) if mu <= 1.1 else math.inf, 0.01, 1.5)
+    assert 1 - 1.1e-6 <= found <= 1
+
+
+STEP = Sampled(sigma=1.5, rate=0.2, times=3)
+
+
+def test_the_samplers_distance_is_paid_at_the_largest_epsilon() -> None:
+    eta = 1e-50
+    left = 1e-5 - (1 + math.exp(100)) * eta
+    assert left < 0.98e-5
+    assert poisson.epsilon_for([STEP], 0.5, 1e-5, eta) == poisson.epsilon_for([STEP], 0.5, left)
+
+
+def test_noise_and_delta_below_what_is_accounted_for_are_worth_nothing() -> None:
+    least = poisson.LEAST_SAMPLED_DELTA
+    for sigma, delta, known in ((1.5, 1e-12, True), (1.5, 0.99e-12, False), (0.199, 1e-5, False)):
+        assert math.isfinite(poisson.epsilon_for([replace(STEP, sigma=sigma)], 0, delta)) is known
+    assert math.isinf(poisson.epsilon_for([STEP, replace(STEP, sigma=0.1)], 0, 1e-5))
+    assert (least, poisson.LEAST_SAMPLED_SIGMA) == (1e-12, 0.2)
+
+
+def test_mechanisms_compose_and_those_of_no_release_cost_nothing() -> None:
+    one, twice = (poisson.epsilon_for([replace(STEP, times=times)], 0, 1e-5) for times in (3, 6))
+    assert one < twice
+    assert poisson.epsilon_for([STEP, STEP], 0, 1e-5) == pytest.approx(twice, rel=1e-9)
+    assert poisson.epsilon_for([STEP, replace(STEP, times=0)], 0, 1e-5) == one
+    assert one < poisson.epsilon_for([STEP], 0.5, 1e-5)
+
+
+def test_only_equal_releases_that_follow_one_another_are_one_mechanism() -> None:
+    a, b = planned(GRADIENT, FACTS, 0.25, 0.1), planned(GRADIENT, FACTS, 0.25, 0.2)
+    quiet = planned(GRADIENT, FACTS, 0.0625, 0.1)
+    sampled, full = poisson.sampled_of(Plan((a, a, b, quiet, a)), 1.0)
+    unit = 1 / math.sqrt(0.25 / 1.0625)
+    assert [(each.rate, each.times) for each in sampled] == [(0.1, 2), (0.2, 1), (0.1, 1), (0.1, 1)]
+    assert [each.sigma for each in sampled] == pytest.approx([unit, unit, 2 * unit, unit])
+    assert full == 0
+    whole = planned(Gram(CHAIN), FACTS, 0.5)
+    none, full = poisson.sampled_of(Plan((whole, whole)), 3.0)
+    assert none == []
+    assert full == pytest.approx(3.0)
+
+
+def test_a_record_that_hardly_ever_takes_part_needs_no_noise_and_is_refused() -> None:
+    """It is in some sample with probability 1 − (1 − q)ᵀ, here just above δ or just below it."""
+    for rate, refused in ((0.9e-5 / 4, True), (1.1e-5 / 4, False)):
+        plan = plan_of(FACTS, *[(GRADIENT, 1.0)] * 4, rate=rate)
+        if refused:
+            with pytest.raises(ValueError, match="below delta"):
+                poisson.check(plan, 1.0, 1e-5)
+        else:
+            poisson.check(plan, 1.0, 1e-5)
+    plan = plan_of(FACTS, (GRADIENT, 1.0), rate=0.5)
+    poisson.check(plan, 1.0, 1e-12)
+    for epsilon, delta in ((0.0, 1e-5), (1.0, 1.0), (1.0, 0.99e-12)):
+        with pytest.raises(ValueError, match=r"must lie between|must be at least"):
+            poisson.check(plan, epsilon, delta)
 
 
 def one_sampled_step(epsilon: float, rate: float, sigma: float) -> float:

@@ -2,6 +2,7 @@
 what `contribution` defines.
 """
 
+import itertools
 import math
 from dataclasses import replace
 from typing import Any
@@ -15,9 +16,23 @@ from hypothesis.extra.numpy import arrays
 from dpfc_cli.privacy import lattice as lattice_module
 from dpfc_cli.privacy.chain import Clip
 from dpfc_cli.privacy.curator import exact_sum
-from dpfc_cli.privacy.facts import Facts
+from dpfc_cli.privacy.facts import Adjacency, Facts
 from dpfc_cli.privacy.lattice import Lattice, Reals
-from dpfc_cli.privacy.queries import Gradient, Hessians, Query, check, contribution, probabilities
+from dpfc_cli.privacy.queries import (
+    ClassGrams,
+    ClassSums,
+    Gradient,
+    Gram,
+    Hessians,
+    Mean,
+    Query,
+    check,
+    contribution,
+    inputs,
+    prepare,
+    probabilities,
+    sensitivity,
+)
 from tests.support import CHAIN, every_query, integers, stream_of
 
 FACTS = Facts(n=4, m=3, d=4, k=2)
@@ -65,6 +80,26 @@ def test_replacing_one_record_moves_the_sum_by_at_most_the_declared_factor(
     x[2], labels[2] = other[2], other_labels[2]
     after = exact_sum(query, stream_of(x, labels), FACTS, LATTICE)
     assert norm_of_difference(before, after) <= round(query.replace_one**2) * LATTICE.unit**2
+
+
+EXTREME = [
+    np.array(x, np.float32)
+    for x in ([1e4, 0, 0, 0], [3e38] * 4, [-3e38, 3e38, 0, 0], [1e-45] * 4, [0] * 4, [0.5] * 4, [1, -2, 3, -4])
+]
+SETS = [np.array(labels, np.int32) for labels in ([0, -1], [1, 2], [2, 2], [-1, 0])]
+
+
+@pytest.mark.parametrize("adjacency", ["zero-out", "replace-one"])
+@pytest.mark.parametrize("query", QUERIES, ids=NAMES)
+def test_no_extreme_record_is_worth_more_than_the_sensitivity(query: Query, adjacency: Adjacency) -> None:
+    facts = replace(FACTS, adjacency=adjacency)
+    with np.errstate(all="ignore"):
+        added = [contribution(query, x, labels, facts, LATTICE) for x in EXTREME for labels in SETS]
+    others = added if adjacency == "replace-one" else [np.zeros_like(added[0])]
+    most = sensitivity(query, facts)
+    assert most == {"zero-out": 1.0, "replace-one": query.replace_one}[adjacency]
+    for a, b in itertools.product(added, others):
+        assert norm_of_difference(a, b) <= round(most**2) * LATTICE.unit**2
 
 
 @pytest.mark.parametrize("query", QUERIES, ids=NAMES)
@@ -149,6 +184,67 @@ def test_a_null_record_adds_zero_and_a_record_of_zeros_is_an_ordinary_one(bad: f
     zeros = contribution(QUERIES[1], np.zeros(4, np.float32), np.array([0, -1], np.int32), FACTS, LATTICE)
     assert zeros[-1, -1] > 0
     assert math.isclose(zeros.sum(), zeros[-1, -1])
+
+
+def test_a_record_is_prepared_without_looking_at_the_others() -> None:
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(40, 4)).astype(np.float32)
+    x[3, 1], x[5, 0], x[7, 3] = np.nan, np.inf, -np.inf
+    labels = rng.integers(-2, 4, size=(40, 2)).astype(np.int32)
+    together = prepare(x, labels, 3, np)
+    for i in range(40):
+        for whole, alone in zip(together, prepare(x[i : i + 1], labels[i : i + 1], 3, np), strict=True):
+            assert np.array_equal(whole[i : i + 1], alone)
+        null = not np.isfinite(x[i]).all() or not ((labels[i] >= -1) & (labels[i] <= 2)).all() or (labels[i] < 0).all()
+        assert together[2][i] == (not null)
+        assert set(np.flatnonzero(together[1][i])) == (set() if null else set(labels[i]) - {-1})
+        assert np.array_equal(together[0][i], 0 * together[0][i] if null else x[i])
+    assert [part.dtype for part in together] == [np.float32, np.float64, bool]
+
+
+@pytest.mark.parametrize("radius", [0.5, 1.0, 2.0])
+def test_inputs_have_a_constant_feature_and_the_length_that_was_asked_for(radius: float) -> None:
+    x = np.array([[3, 4, 0, 0], [0, 0, 0.5, 0], [0, 0, 0, 0]], np.float32)
+    plain = inputs((Clip(1.0),), 0, x, np)
+    assert np.allclose(plain, np.array([[0.6, 0.8, 0, 0], [0, 0, 0.5, 0], [0, 0, 0, 0]]), atol=1e-5)
+    biased = inputs((Clip(1.0),), 0.25, x, np)
+    assert np.array_equal(biased, np.concatenate([plain, np.full((3, 1), 0.25)], axis=1))
+    scaled = inputs((Clip(1.0),), 0, x, np, radius)
+    assert np.allclose(scaled, radius * np.array([[0.6, 0.8, 0, 0], [0, 0, 1, 0], [0, 0, 0, 0]]), atol=1e-5)
+
+
+@pytest.mark.parametrize("constant", [0.0, 0.2, 1.0, 3.0])
+def test_the_longest_record_is_not_shortened_by_its_constant_feature(constant: float) -> None:
+    """The factor of a record and its constant has the bound √(1 + constant²), and the longest record reaches it."""
+    x, labels = np.array([0, 30, 0, 40], np.float32), np.array([1, -1], np.int32)
+    z = np.array([0, 0.6, 0, 0.8, *[constant][: constant > 0]])
+    gram = Gram(CHAIN, constant=constant)
+    added = contribution(gram, x, labels, FACTS, LATTICE) * gram.scale(FACTS, LATTICE)
+    assert np.allclose(added, np.outer(z, z), rtol=0, atol=1e-5 * (1 + constant**2))
+    hessians = Hessians(CHAIN, np.zeros((len(z), 3)), 0, 3, constant=constant)
+    added = contribution(hessians, x, labels, FACTS, LATTICE) * hessians.scale(FACTS, LATTICE)
+    assert np.allclose(added, 0.25 * np.outer(z, z), rtol=0, atol=1e-3 * (1 + constant**2))
+
+
+@pytest.mark.parametrize("k", [1, 2, 3])
+def test_sums_of_several_labels_are_in_natural_units(k: int) -> None:
+    facts, x = replace(FACTS, k=k), np.array([0, 0.3, 0, 0.4], np.float32)
+    labels = np.arange(k, dtype=np.int32)
+    for query, expected in (
+        (Mean(CHAIN), x[None]),
+        (ClassSums(CHAIN), np.outer(np.arange(3) < k, x)),
+        (ClassGrams(CHAIN), np.multiply.outer(np.arange(3) < k, np.outer(x, x))),
+    ):
+        added = contribution(query, x, labels, facts, LATTICE) * query.scale(facts, LATTICE)
+        assert np.allclose(added, expected, rtol=0, atol=1e-5)
+
+
+def test_probabilities_are_those_of_the_loss() -> None:
+    logits = np.array([[0.0, 2.0, -1.0]], np.float32)
+    assert np.allclose(probabilities(logits, "sigmoid", np), 1 / (1 + np.exp(-logits)), rtol=1e-6)
+    assert np.allclose(probabilities(logits, "softmax", np), np.exp(logits) / np.exp(logits).sum(), rtol=1e-6)
+    both = np.concatenate([logits, 3 * logits])
+    assert np.array_equal(probabilities(both, "softmax", np)[:1], probabilities(logits, "softmax", np))
 
 
 def test_probabilities_are_finite_whatever_the_logits() -> None:

@@ -35,6 +35,21 @@ def test_splits_go_by_file_or_folder_name(tmp_path: Path) -> None:
         assert (caught.value.code, "path" in caught.value.fields) == ("missing", True)
 
 
+@pytest.mark.parametrize("twice", ["{train-*,*-0}.tar", "{train-0,train-0}.tar", "symbolic", "hard"])
+def test_a_file_that_would_be_read_twice_is_refused(tmp_path: Path, twice: str) -> None:
+    """Each of its records would count twice, and ε would be that of half a record."""
+    file = tmp_path / "train-0.tar"
+    file.write_bytes(b"")
+    if twice == "symbolic":
+        (tmp_path / "other.tar").symlink_to(file)
+    if twice == "hard":
+        (tmp_path / "other.tar").hardlink_to(file)
+    with pytest.raises(UserError, match="twice") as caught:
+        files_by_split(str(tmp_path / twice if "{" in twice else tmp_path), ".tar")
+    assert caught.value.code == "conflict"
+    assert files_by_split(str(file), ".tar") == {"train": [file]}
+
+
 def test_of_the_splits_to_evaluate_on_the_first_usual_name_is_taken() -> None:
     assert splits_by_role(["validation", "train", "test"]) == {"train": "train", "test": "test"}
     assert splits_by_role(["val", "train"]) == {"train": "train", "test": "val"}

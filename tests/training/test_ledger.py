@@ -1,6 +1,7 @@
 """A ledger is exactly our table, with rows that a training can have. Nothing is charged to any other file."""
 
 import json
+import math
 import os
 import sqlite3
 import subprocess
@@ -14,10 +15,9 @@ import numpy as np
 import pytest
 
 from dpfc_cli.errors import UserError
-from dpfc_cli.features.manifest import Manifest, SplitFacts
 from dpfc_cli.methods import METHODS
 from dpfc_cli.privacy import poisson
-from dpfc_cli.privacy.accounting import LEAST_EPSILON, Claim, epsilon_for
+from dpfc_cli.privacy.accounting import LEAST_EPSILON, Claim, epsilon_for, mu_for
 from dpfc_cli.privacy.facts import Adjacency, Facts
 from dpfc_cli.privacy.queries import Gradient, Gram
 from dpfc_cli.training import ledger
@@ -25,7 +25,8 @@ from dpfc_cli.training.calibrate import Calibrated, calibrate
 from dpfc_cli.training.card import entry_of
 from dpfc_cli.training.ledger import Entry, Receipt
 from dpfc_cli.training.request import Privacy
-from tests.support import CHAIN, calibrated_at, plan_of, set_with
+from tests.hostile import set_of
+from tests.support import CHAIN, calibrated_at, plan_of
 
 AT = "2026-01-02T03:04:05+00:00"
 FACTS = Facts(n=100, m=2, d=2)
@@ -35,17 +36,7 @@ DIGEST = "0123456789abcdef" * 4
 
 
 def entry(calibrated: Calibrated) -> Entry:
-    manifest = Manifest(
-        classes=("a", "b"),
-        dim=2,
-        dtype="float16",
-        labels_per_record=1,
-        origin="asserted",
-        splits={"train": SplitFacts(n=100, shards=())},
-        backbone={"name": "x"},
-        source={"identity": {"listing": {"train": "digest"}}},
-    )
-    return entry_of(calibrated, set_with(manifest), "h.safetensors", AT)
+    return entry_of(calibrated, set_of(calibrated.facts), "h.safetensors", AT)
 
 
 def row(mu: float = 0.3, claim: Claim = "private") -> Entry:
@@ -160,6 +151,7 @@ def test_the_first_ledgers_are_read_and_go_on(tmp_path: Path, added: list[str]) 
 
 VALUES: list[tuple[str, Any]] = [
     *[("at", value) for value in ("", "yesterday", "2026-01-02", "2026-01-02T03:04:05", "2026-01-02T03:04:05+01:00")],
+    ("at", "0001-01-01T00:00:00+23:59"),
     *[("records", value) for value in ("", b"digest")],
     *[(name, value) for name in ("claim", "adjacency", "state") for value in ("other", "PRIVATE", b"private")],
     *[("n", value) for value in (0, -1, 1.5, "many", b"\1", 2.0**70)],
@@ -199,9 +191,26 @@ def test_so_is_one_with_a_release_that_no_training_made(path: Path, name: str, v
     refused(path, "has a row that no training wrote. In row 2")
 
 
+@pytest.mark.parametrize("digest", ["x", DIGEST.upper(), DIGEST[1:], DIGEST + "0", DIGEST + "\n", b"0" * 64])
+def test_the_digest_of_a_head_that_was_written_is_64_digits(digest: Any) -> None:
+    ledger.check(replace(row(), state="written", sha256=DIGEST))
+    with pytest.raises(ValueError, match="'sha256'"):
+        ledger.check(replace(row(), state="written", sha256=digest))
+
+
+@pytest.mark.parametrize(("sigma", "mu"), [(1e-200, 1e200), (1e200, 1e-200)])
+def test_noise_whose_square_no_float64_has_is_refused_even_where_the_figures_agree(
+    path: Path, sigma: float, mu: float
+) -> None:
+    release = {"kind": "gram", "shape": [3, 3], "share": 1.0, "sigma": sigma, "rate": 1, "times": 1}
+    agreeing = (json.dumps([release]), mu, 1.0 if mu > 1 else LEAST_EPSILON, 1 - 2**-53 if mu > 1 else 1e-5)
+    changed(path, "UPDATE trainings SET releases = ?, mu = ?, epsilon = ?, delta = ?, eta = 0 WHERE id = 2", *agreeing)
+    refused(path, "has a row that no training wrote. In row 2")
+
+
 def test_a_training_without_a_guarantee_claims_none(path: Path) -> None:
     for claim in ("research", "non-private"):
-        with pytest.raises(ValueError, match="claims an epsilon"):
+        with pytest.raises(ValueError, match="'epsilon' makes no sense"):
             ledger.check(replace(row(claim=claim), epsilon=1.0))
         ledger.check(row(claim=claim))
     with pytest.raises(ValueError, match="sigma"):
@@ -210,8 +219,57 @@ def test_a_training_without_a_guarantee_claims_none(path: Path) -> None:
         ledger.check(replace(row(claim="research"), releases=row(claim="non-private").releases))
 
 
+def test_the_samplers_distance_is_part_of_the_claim() -> None:
+    """Here it takes half of δ."""
+    eta = 0.5e-5 / (1 + math.e)
+    paid = replace(entry(calibrated_at(FACTS, PLAN, mu_for(1.0, 1e-5, eta), "private", 1.0)), eta=eta)
+    ledger.check(paid)
+    for other in (0.0, 0.9 * eta, 1.1 * eta):
+        with pytest.raises(ValueError, match="the figures contradict one another"):
+            ledger.check(replace(paid, eta=other))
+
+
+def test_only_full_passes_under_zero_out_compose_exactly() -> None:
+    sampled = entry(calibrated_at(FACTS, plan_of(FACTS, (GRADIENT, 1.0), rate=0.5), 0.3))
+    replaced = replace(row(), adjacency="replace-one")
+    without = row(claim="non-private")
+    assert ledger.composes_exactly([row(), row(0.4), without])
+    assert not ledger.composes_exactly([row(), sampled])
+    assert not ledger.composes_exactly([row(), replaced])
+
+
+def test_what_trainings_cost_together_is_the_root_of_the_sum_of_squares() -> None:
+    assert ledger.together([row(0.3), row(0.4), row(claim="non-private")], 1e-5) == pytest.approx(
+        epsilon_for(0.5, 1e-5), rel=1e-9
+    )
+    eta = 1e-7
+    helped = [replace(row(0.3), eta=eta), replace(row(0.4), eta=eta)]
+    assert ledger.together(helped, 1e-5) == pytest.approx(epsilon_for(0.5, 1e-5, 2 * eta), rel=1e-9)
+    plan = plan_of(FACTS, *[(GRADIENT, 1.0)] * 3, rate=0.5)
+    sampled = entry(calibrated_at(FACTS, plan, 0.6))
+    sigma = math.sqrt(3) / 0.6
+    with pytest.MonkeyPatch.context() as patch:
+        asked: list[Any] = []
+        patch.setattr(ledger, "poisson_epsilon", lambda *given: (asked.append(given), 0.7)[1])
+        assert ledger.together([row(0.3), sampled, row(0.4)], 1e-5) == 0.7
+    (((made,), mu, delta, distance),) = asked
+    assert (made.rate, made.times, delta) == (0.5, 3, 1e-5)
+    assert (made.sigma, mu, distance) == pytest.approx((sigma, 0.5, 3e-60))
+
+
+def test_a_card_says_how_many_trainings_there_are_and_what_they_cost() -> None:
+    rows = [row(0.3), row(claim="research"), row(0.4), row(claim="non-private")]
+    said = ledger.standing(rows, 3, 1e-5)
+    assert said.pop("epsilon") == pytest.approx(epsilon_for(0.5, 1e-5), rel=1e-9)
+    assert said == {"training": 3, "trainings": 4, "private": 2, "unprotected": 2, "exact": True}
+    assert ledger.standing(rows, 2, None)["epsilon"] is None
+    assert ledger.standing([row(0.3), row(1e9)], 1, 1e-5)["epsilon"] is None
+    assert ledger.standing([row(claim="research")], 1, 1e-5)["epsilon"] == LEAST_EPSILON
+    assert not ledger.standing([replace(row(), adjacency="replace-one")], 1, 1e-5)["exact"]
+
+
 def test_a_row_that_no_reader_would_take_is_not_written(path: Path) -> None:
-    with pytest.raises(ValueError, match="'head' is no name"):
+    with pytest.raises(ValueError, match="'head' makes no sense"):
         ledger.charge(path, replace(row(), head="a/b.safetensors"))
     assert len(ledger.read(path)) == 2
 

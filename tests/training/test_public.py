@@ -1,5 +1,6 @@
 """Public features: what is refused, and what is made of the rest."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,9 +12,11 @@ from dpfc_cli.errors import UserError
 from dpfc_cli.features.importing import import_features
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.methods import METHODS
-from dpfc_cli.training import public
-from dpfc_cli.training.calibrate import calibrate
-from dpfc_cli.training.request import Privacy, facts_of
+from dpfc_cli.training import public, tuning
+from dpfc_cli.training.calibrate import Calibrated, calibrate
+from dpfc_cli.training.observer import Observer
+from dpfc_cli.training.request import Privacy, Request, facts_of
+from dpfc_cli.training.train import plan
 from tests.support import blobs, trained
 
 
@@ -107,3 +110,38 @@ def test_a_damaged_set_or_too_little_memory_is_refused_first(private: FeatureSet
     shard.write_bytes(shard.read_bytes()[:-1] + b"x")
     with pytest.raises(UserError, match="are not those of the manifest"):
         public.inform(plain, private, other)
+
+
+def test_every_stage_before_the_charge_is_told(
+    private: FeatureSet, other: FeatureSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[tuple[str, int, int | None]] = []
+
+    class Told(Observer):
+        def warn(self, text: str) -> None:
+            pass
+
+        def progress(self, stage: str, done: int, total: int | None) -> None:
+            told.append((stage, done, total))
+
+    def tuned(calibrated: Calibrated, trials: tuning.Trials, progress: Callable[[int, int], None]) -> Calibrated:
+        progress(1, 2)
+        return calibrated
+
+    monkeypatch.setattr(tuning, "tune", tuned)
+    checked = plan(
+        Request(
+            features=private,
+            folder=tmp_path / "heads",
+            privacy=Privacy(epsilon=2.0),
+            method="dp-whitened",
+            options={"steps": 2},
+            public_features=other,
+            tune_on=other,
+        ),
+        Told(),
+    )
+    assert ("Reading the public features", 1000, 1000) in told
+    assert ("Checking the features", 1, 1) in told
+    assert told[-1] == ("Tuning on other", 1, 2)
+    assert checked.calibrated.options.public is not None

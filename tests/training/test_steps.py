@@ -17,9 +17,10 @@ from dpfc_cli.features.importing import import_features
 from dpfc_cli.features.manifest import Manifest
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.files import sha256_of
+from dpfc_cli.heads import head as head_files
 from dpfc_cli.heads.head import Head
 from dpfc_cli.methods import METHODS, dp_fc
-from dpfc_cli.methods.method import Method, Solution
+from dpfc_cli.methods.method import Method, Solution, state_bytes
 from dpfc_cli.privacy import curator as curator_module
 from dpfc_cli.privacy.accounting import epsilon_for, mu_for
 from dpfc_cli.privacy.chain import Clip
@@ -31,18 +32,20 @@ from dpfc_cli.privacy.queries import Gradient, Query
 from dpfc_cli.training import ledger
 from dpfc_cli.training.calibrate import Calibrated, calibrate
 from dpfc_cli.training.charge import Charged, charge
-from dpfc_cli.training.check import Checked, check, rehearse
+from dpfc_cli.training.check import Checked, check, check_memory, rehearse
 from dpfc_cli.training.observer import Observer, TrainingWarning
 from dpfc_cli.training.request import Privacy, Request, facts_of
 from dpfc_cli.training.run import run
-from dpfc_cli.training.train import finish, plan, train
+from dpfc_cli.training.train import charge_of, finish, plan, train
 from tests.support import blobs, set_with
 
 PACKAGE = Path(dpfc_cli.__file__).parent
 
 
 @pytest.fixture
-def features(tmp_path: Path) -> FeatureSet:
+def features(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FeatureSet:
+    # Heads of other trainings may lie where the tests are run.
+    monkeypatch.chdir(tmp_path)
     x, y = blobs(120, 5, 3)
     np.savez(tmp_path / "raw.npz", train_x=x, train_y=y)
     import_features(tmp_path / "raw.npz", tmp_path / "set", classes=("a", "b", "c"))
@@ -119,6 +122,15 @@ def test_up_to_the_charge_no_record_is_read_into_a_sum_and_nothing_is_written(
     assert ready.account.entries == []
 
 
+@pytest.mark.parametrize("epsilon", [1.0, 1.00004, 1.0000004])
+def test_no_name_and_no_question_says_less_than_is_spent(features: FeatureSet, epsilon: float) -> None:
+    ready = checked(features, privacy=Privacy(epsilon=epsilon))
+    named = float(ready.path.name.removesuffix(".safetensors").rpartition("-eps")[2])
+    asked = float(charge_of(ready).split()[2])
+    assert epsilon <= named <= 1.001 * epsilon
+    assert epsilon <= asked <= 1.00001 * epsilon
+
+
 def test_a_charge_that_fails_leaves_nothing(features: FeatureSet) -> None:
     ready = checked(features)
     path = ledger.ledger_path(features.folder)
@@ -152,6 +164,16 @@ def test_a_charge_pays_for_no_other_training(features: FeatureSet) -> None:
         run(replace(charged, checked=louder), Observer())
     with pytest.raises(TypeError, match="takes Records"):
         NonPrivate(facts_of(features), SimpleNamespace(opened=lambda: features.stream("train")))  # type: ignore[arg-type]
+
+
+def test_a_training_takes_600_mebibytes_beside_the_state_of_its_method(features: FeatureSet) -> None:
+    calibrated = checked(features).calibrated
+    needed = state_bytes(calibrated.method, calibrated.plan) + 600 * 2**20
+    check_memory(calibrated, needed)
+    with pytest.raises(UserError, match=r"needs about 0.6 GB \(3 classes, 5 dimensions\)") as refused:
+        check_memory(calibrated, needed - 1)
+    assert refused.value.code == "memory"
+    assert (refused.value.fields["needed"], refused.value.fields["allowed"]) == (needed, needed - 1)
 
 
 # What becomes of a training is in its row
@@ -257,6 +279,25 @@ def test_a_head_that_is_there_is_told_however_late_the_training_was_stopped(
     assert f"The head was written: '{ready.path}'" in end.value.__notes__[0]
     (row,) = entries(features)
     assert (row.state, row.head, row.sha256) == ("written", ready.path.name, sha256_of(ready.path))
+
+
+@pytest.mark.parametrize("there", [False, True], ids=["nothing", "another head"])
+def test_a_head_that_was_not_saved_is_not_told(
+    features: FeatureSet, there: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stopped(*given: object) -> None:
+        raise KeyboardInterrupt
+
+    ready = checked(features)
+    charged = charge(ready)
+    if there:
+        ready.path.write_bytes(b"somebody else's head")
+    monkeypatch.setattr(head_files, "save", stopped)
+    with pytest.raises(KeyboardInterrupt) as end:
+        run(charged, Observer())
+    assert "No head was written" in end.value.__notes__[0]
+    (row,) = entries(features)
+    assert (row.state, row.head, row.sha256) == ("stopped", ready.path.name, None)
 
 
 def test_so_is_one_that_had_to_take_another_name(features: FeatureSet, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -478,6 +519,12 @@ def test_a_delta_above_one_over_n_is_refused_unless_insisted_on(features: Featur
     made: Calibrated = calibrate(method, facts, {}, Privacy(epsilon=1.0, delta=0.01, allow_large_delta=True))
     assert made.guarantee is not None
     assert made.guarantee.delta == 0.01
+
+
+def test_a_card_says_whether_a_training_without_noise_reached_its_optimum(features: FeatureSet) -> None:
+    card = finish(checked(features, method="dp-fc", options={}, privacy=Privacy()), Observer()).head.card
+    assert card["converged"] is True
+    assert "converged" not in finish(checked(features), Observer()).head.card
 
 
 # From Python

@@ -1,0 +1,94 @@
+"""A plan says what is released, in which order and with how much noise, and it refuses everything else."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from dpfc_cli.privacy.chain import Clip
+from dpfc_cli.privacy.facts import Facts
+from dpfc_cli.privacy.oracle import Mechanism, Plan, PlanError, planned
+from dpfc_cli.privacy.queries import ClassGrams, Gradient, Gram, Mean, Query
+from tests.support import CHAIN
+
+FACTS = Facts(n=100, m=3, d=4)
+GRAM, MEAN = Gram(CHAIN), Mean(CHAIN)
+GRADIENT = Gradient(CHAIN, np.zeros((5, 3)), clip=1.0)
+PLAN = Plan((planned(MEAN, FACTS, 1.0), planned(GRAM, FACTS, 3.0), planned(GRADIENT, FACTS, 6.0)))
+
+
+@pytest.mark.parametrize("share", [0.0, -1.0, math.nan])
+def test_each_release_needs_a_positive_share(share: float) -> None:
+    with pytest.raises(ValueError, match="positive share"):
+        Plan((planned(MEAN, FACTS, 1.0), planned(GRAM, FACTS, share)))
+    with pytest.raises(ValueError, match="needs releases"):
+        Plan(())
+
+
+@pytest.mark.parametrize("rate", [0.0, -0.1, 1.0000001, math.nan])
+def test_a_rate_is_a_probability_above_zero(rate: float) -> None:
+    with pytest.raises(ValueError, match="sampling rate"):
+        Plan((planned(MEAN, FACTS, 1.0), planned(GRAM, FACTS, 1.0, rate)))
+
+
+def test_a_plan_is_sampled_if_one_of_its_releases_is() -> None:
+    assert not PLAN.sampled
+    assert [release.rate for release in PLAN.releases] == [1.0, 1.0, 1.0]
+    assert Plan((*PLAN.releases, planned(GRADIENT, FACTS, 1.0, 0.5))).sampled
+
+
+def test_shares_sum_to_one_and_sigmas_compose_to_mu() -> None:
+    assert PLAN.shares == pytest.approx((0.1, 0.3, 0.6), rel=1e-12)
+    mechanism = Mechanism(facts=FACTS, plan=PLAN, mu=0.5)
+    assert mechanism.sigmas == PLAN.sigmas(0.5) == pytest.approx([2 / math.sqrt(w) for w in PLAN.shares], rel=1e-12)
+    assert math.fsum(1 / sigma**2 for sigma in mechanism.sigmas) == pytest.approx(0.25, rel=1e-12)
+
+
+def test_a_plan_counts_its_releases_its_samples_and_its_largest_answer() -> None:
+    assert (PLAN.count, replace(PLAN, equal=2).count) == (3, 2)
+    assert PLAN.coordinates == 4 + 16 + 15
+    assert PLAN.largest == 16
+    assert planned(ClassGrams(CHAIN), FACTS, 1.0).shape == (3, 4, 4)
+
+
+def test_the_next_release_is_due_and_nothing_else() -> None:
+    queries: list[Query] = [MEAN, GRAM, GRADIENT]
+    assert [PLAN.due(i, query, FACTS) for i, query in enumerate(queries)] == list(PLAN.releases)
+    with pytest.raises(PlanError, match=r"release 0 is planned as mean \(1, 4\), asked for as gram \(4, 4\)$"):
+        PLAN.due(0, GRAM, FACTS)
+    with pytest.raises(PlanError, match=r"asked for as gram \(5, 5\)$"):
+        PLAN.due(1, Gram(CHAIN, constant=1.0), FACTS)
+    with pytest.raises(PlanError, match=r"of another form$"):
+        PLAN.due(2, replace(GRADIENT, loss="softmax"), FACTS)
+    # None means that there is no such number. It is not decided by earlier answers.
+    with pytest.raises(PlanError, match=r"of another form$"):
+        PLAN.due(2, replace(GRADIENT, radius=2.0), FACTS)
+    with pytest.raises(PlanError, match=r"of another form$"):
+        PLAN.due(0, Mean((*CHAIN, Clip(1.0))), FACTS)
+    with pytest.raises(PlanError, match="no release left"):
+        PLAN.due(3, GRADIENT, FACTS)
+
+
+def test_the_same_query_on_other_facts_is_not_the_one_that_was_planned() -> None:
+    with pytest.raises(PlanError, match=r"asked for as mean \(1, 5\)"):
+        PLAN.due(0, MEAN, replace(FACTS, d=5))
+
+
+def test_what_earlier_answers_decide_is_no_part_of_the_form() -> None:
+    other = replace(GRADIENT, theta=np.ones((5, 3)), clip=0.5, chain=(Clip(2.0),))
+    assert PLAN.due(2, other, FACTS) == PLAN.releases[2]
+    hash(PLAN)
+
+
+def test_equal_releases_that_follow_one_another_are_one_row() -> None:
+    plan = Plan((PLAN.releases[0], *[planned(GRADIENT, FACTS, 2.0, 0.5)] * 3, PLAN.releases[0]))
+    sigmas = plan.sigmas(1.0)
+    assert plan.described(sigmas) == [
+        {"kind": "mean", "shape": (1, 4), "share": 1 / 8, "sigma": sigmas[0], "rate": 1.0, "times": 1},
+        {"kind": "gradient", "shape": (5, 3), "share": 2 / 8, "sigma": sigmas[1], "rate": 0.5, "times": 3},
+        {"kind": "mean", "shape": (1, 4), "share": 1 / 8, "sigma": sigmas[4], "rate": 1.0, "times": 1},
+    ]
+    assert [row["sigma"] for row in plan.described(None)] == [0.0] * 3
+    with pytest.raises(ValueError, match="zip"):
+        plan.described(sigmas[:-1])

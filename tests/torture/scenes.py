@@ -1,0 +1,309 @@
+"""Small working folders, the commands that are tried in them, and what must be true of them afterwards."""
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import signal
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+from tests.support import blobs
+from tests.torture import machine, witness
+from tests.torture.machine import Ended
+from tests.torture.witness import LEFT_BY_KILLS, Seen
+
+LEDGER = "features/blobs.ledger.sqlite"
+SCATTERING = ("--model", "scattering", "--pool", "mean", "--image-size", "8")
+OWN = ("--features", "blobs")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """A command that is tried.
+
+    line: its words. needs: what of the template it needs. charges: whether it is a training. reads: whether it changes
+    nothing.
+    """
+
+    line: tuple[str, ...]
+    needs: tuple[str, ...]
+    charges: bool = False
+    reads: bool = False
+
+
+TRAINED = ("features", "heads")
+JOBS = {
+    "extract": Job(
+        line=("extract", "imagefolder:pictures", *SCATTERING, "--classes", "c0,c1,c2", "--out", "set", "--shards", "2"),
+        needs=("pictures",),
+    ),
+    "import": Job(line=("import", "arrays", "--out", "set", "--classes", "3", "--shards", "2"), needs=("arrays",)),
+    "train": Job(line=("train", *OWN, "--method", "dp-ls", "--epsilon", "1"), needs=TRAINED, charges=True),
+    "tune": Job(
+        line=("train", *OWN, "--tune-on", "open", "--method", "dp-sgd", "--steps", "2", "--epsilon", "1"),
+        needs=TRAINED,
+        charges=True,
+    ),
+    "evaluate": Job(line=("evaluate", "first", *OWN, "--json"), needs=TRAINED, reads=True),
+    "budget": Job(line=("budget", *OWN, "--json"), needs=TRAINED, reads=True),
+    "statement": Job(line=("statement", "first", "--json"), needs=TRAINED, reads=True),
+    "list": Job(line=("list", "--json"), needs=TRAINED, reads=True),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reference:
+    """An undisturbed run of a job: how it ended, and what there was before and afterwards."""
+
+    ended: Ended
+    before: Seen
+    after: Seen
+
+
+@dataclass(frozen=True)
+class Scenes:
+    """The template of all working folders, and the reference of each job. seeded: trainings use --seed."""
+
+    root: Path
+    seeded: bool = False
+    references: dict[str, Reference] = field(default_factory=dict)
+
+    def line(self, name: str) -> tuple[str, ...]:
+        """The words of a job."""
+        job = JOBS[name]
+        # -v shows where a defect comes from.
+        return ("-v", *job.line, *(("--seed", "5") if self.seeded and job.charges else ()))
+
+    def fresh(self, name: str, place: Path) -> None:
+        """A working folder for a job, as it is before the job."""
+        shutil.rmtree(place, ignore_errors=True)
+        (place / "work").mkdir(parents=True)
+        for part in JOBS[name].needs:
+            self.add(part, place)
+
+    def add(self, part: str, place: Path) -> None:
+        """Copy a part of the template to a working folder."""
+        shutil.copytree(self.root / "template" / "work" / part, place / "work" / part)
+
+    def reference(self, name: str) -> Reference:
+        """The reference of a job, which is run for that the first time."""
+        if name not in self.references:
+            place = self.root / f"reference-{name}-{os.getpid()}"
+            # What is compiled is kept by the first run, so that the second one is as fast as all later ones.
+            for _ in range(2):
+                self.fresh(name, place)
+                before = witness.look(place / "work")
+                ended = machine.run(place, self.line(name), watch=True)
+            assert ended.code == 0, ended.err
+            after = witness.look(place / "work")
+            assert not after.wrong, after.wrong
+            self.references[name] = Reference(ended=ended, before=before, after=after)
+            shutil.rmtree(place)
+        return self.references[name]
+
+
+def made(root: Path, seeded: bool = False) -> Scenes:
+    """A template with pictures, arrays, a private set with a training, and a public set."""
+    work = root / "template" / "work"
+    rng = np.random.default_rng(0)
+    for split, n in (("train", 24), ("test", 6)):
+        for i in range(n):
+            path = work / "pictures" / split / f"c{i % 3}" / f"{i:03d}.png"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            Image.fromarray(rng.integers(0, 256, (*rng.integers(8, 14, 2), 3), np.uint8)).save(path)
+    for name, seed in (("arrays", 1), ("others", 2)):
+        (work / name).mkdir()
+        for split, n in (("train", 60), ("test", 15)):
+            x, y = blobs(n, 4, 3, seed=seed, apart=8.0)
+            np.save(work / name / f"{split}_x.npy", x)
+            np.save(work / name / f"{split}_y.npy", y)
+    classes = ("--classes", "3", "--shards", "2")
+    for line in (
+        ("import", "others", "--out", "open", *classes),
+        ("import", "arrays", "--out", "blobs", *classes),
+        ("train", *OWN, "--method", "dp-ls", "--epsilon", "0.5", "--out", "heads/first.safetensors"),
+    ):
+        ended = machine.run(work.parent, line)
+        assert ended.code == 0, ended.err
+    return Scenes(root, seeded)
+
+
+def plant_trace(place: Path) -> None:
+    """From now on the first record that a training reads leaves a mark: how many rows the ledger had by then."""
+    from dpfc_cli.privacy.curator import BlockStream
+    from dpfc_cli.training.charge import Charged
+
+    opened = Charged.opened
+
+    def watched(self: Charged) -> BlockStream:
+        blocks = opened(self)
+
+        def marked(rows: int):  # type: ignore[no-untyped-def]
+            for block in blocks(rows):
+                (place / "read").touch()
+                yield block
+
+        return marked
+
+    Charged.opened = watched  # type: ignore[method-assign]
+
+
+def judged(name: str, reference: Reference, place: Path, ended: Ended, *, fault: bool, killed: bool) -> list[str]:
+    """What is broken after a run. fault: whether a system call failed. killed: whether it could not tidy up."""
+    job, seen = JOBS[name], witness.look(place / "work")
+    wrong = list(seen.wrong)
+    wrong += ending(ended, fault)
+    wrong += _kept(job, reference, seen, ended)
+    if job.charges:
+        wrong += _charged(reference, seen, place, ended)
+    left = [path for path in seen.strange if not (killed and LEFT_BY_KILLS.fullmatch(path))]
+    if not killed and ended.code not in (None, 0) and name in ("extract", "import"):
+        # Finished shards stay on purpose.
+        left = [path for path in left if not path.startswith("features/set.partial/")]
+    # The disk may not let the run tidy up.
+    wrong += [f"left behind: {re.sub('[0-9a-f]{16}', 'HEX', path)}" for path in left if not fault]
+    if ended.code == 0:
+        wrong += _same(job, reference, seen, place, ended)
+    return wrong
+
+
+def ending(ended: Ended, fault: bool) -> list[str]:
+    """What is wrong with the way a run ended. fault: a message must name a file."""
+    wrong = []
+    if ended.code not in (None, 0, 2, 130):
+        wrong.append(f"exit code {ended.code}: {_origin(ended.err)}")
+    elif "Traceback" in ended.err:
+        wrong.append(f"a traceback: {_origin(ended.err)}")
+    if ended.signal not in (None, signal.SIGKILL, signal.SIGTERM):
+        wrong.append(f"ended by signal {ended.signal}")
+    if (
+        fault
+        and ended.code == 2
+        and not re.search(r"'[^']*(features|heads|pictures|arrays|blobs|\.partial)[^']*'", ended.err)
+    ):
+        wrong.append(f"the message names no file: {first_lines(ended.err)}")
+    return wrong
+
+
+def _origin(text: str) -> str:
+    """Which error a traceback ends with, and in which line of dpfc it was raised."""
+    frames = re.findall(r'File "[^"]*/(dpfc_cli/[^"]+)", line (\d+), in (\w+)', text)
+    errors = re.findall(r"^(\w+(?:\.\w+)*(?:Error|Exception|Interrupt)\b.*)$", text, re.MULTILINE)
+    where = " < ".join(f"{path}:{line} {function}" for path, line, function in frames[:-4:-1])
+    return re.sub("0x[0-9a-f]+|[0-9a-f]{16}", "HEX", f"{errors[-1][:120] if errors else first_lines(text)} at {where}")
+
+
+def first_lines(text: str) -> str:
+    """The end of what a run said, in one line."""
+    return " / ".join(text.strip().splitlines()[-3:])[:300]
+
+
+def _kept(job: Job, reference: Reference, seen: Seen, ended: Ended) -> list[str]:
+    """Nothing that was there is lost or changed."""
+    wrong = []
+    for path, digest in reference.before.files.items():
+        if seen.files.get(path) != digest and not path.endswith(".tuning.jsonl"):
+            wrong.append(f"{path} was there, and is {'changed' if path in seen.files else 'gone'}")
+    for path, rows in reference.before.rows.items():
+        if seen.rows.get(path, [])[: len(rows)] != rows:
+            wrong.append(f"{path} lost or changed rows")
+    if job.reads and (seen.products != reference.before.products or seen.rows != reference.before.rows):
+        wrong.append("a command that only reads has changed something")
+    return wrong
+
+
+def _charged(reference: Reference, seen: Seen, place: Path, ended: Ended) -> list[str]:
+    """Heads have rows, and rows say what became of them."""
+    wrong = []
+    new = seen.rows.get(LEDGER, [])[len(reference.before.rows[LEDGER]) :]
+    heads = {name: digest for name, digest in seen.heads.items() if name not in reference.before.heads}
+    heads = {name: digest for name, digest in heads.items() if not name.startswith(".")}
+    if len(new) > 1 or len(heads) > 1:
+        wrong.append(f"{len(new)} rows and {len(heads)} heads of one training")
+    for name, digest in heads.items():
+        rows = [row for row in new if row["head"] == name and row["state"] in ("charged", "written")]
+        if not rows:
+            wrong.append(f"head {name} has no row")
+        elif rows[0]["sha256"] not in (None, digest):
+            wrong.append(f"head {name} is another one than its row says")
+    rescued = {path.name for path in (place / "rescue").rglob("*.safetensors")}
+    for row in new:
+        if row["state"] == "written" and row["head"] not in heads.keys() | rescued:
+            wrong.append(f"the row says that {row['head']} was written, and it is not there")
+    if (place / "read").exists() and not new:
+        wrong.append("records were read, and no row was written")
+    if new and ended.code in (2, 130) and "charged" not in ended.err and "spent so far" not in ended.out:
+        wrong.append(f"it is charged, and the user is not told: {first_lines(ended.err)}")
+    if ended.code == 0 and not (new and (heads or rescued)):
+        wrong.append("exit code 0 without a row and a head")
+    return wrong
+
+
+def _same(job: Job, reference: Reference, seen: Seen, place: Path, ended: Ended) -> list[str]:
+    """A run that ended well made what an undisturbed one makes."""
+    if job.reads:
+        same = ended.out == reference.ended.out or (job.line[0] == "list" and _gaps(ended.out, reference.ended.out))
+        return [] if same else [f"other figures than without the fault: {first_lines(ended.out)}"]
+    if job.charges and "--seed" not in ended.out and "research" not in "".join(reference.after.heads):
+        return []
+    wanted = {path: digest for path, digest in reference.after.products.items() if ".tuning." not in path}
+    have = dict(seen.products)
+    for path in (place / "rescue").rglob("*.safetensors"):
+        have[f"heads/{path.name}"] = hashlib.sha256(path.read_bytes()).hexdigest()
+    return [f"{path} is not what it is without the fault" for path in wanted if have.get(path) != wanted[path]]
+
+
+def _gaps(found: str, wanted: str) -> bool:
+    """Whether a list only lacks figures that could not be read, and says so of each."""
+    have, whole = json.loads(found), json.loads(wanted)
+    sets = {each["path"]: each for each in have["sets"]}
+    unread = {path for path, _ in have["unreadable"]}
+    for each in whole["sets"]:
+        other = sets.get(each["path"], {})
+        if each["path"] not in unread and any(other.get(name) not in (value, None) for name, value in each.items()):
+            return False
+    return all(each in have["heads"] or each["path"] in unread for each in whole["heads"])
+
+
+def second(scenes: Scenes, name: str, place: Path) -> list[str]:
+    """What is wrong with a second, undisturbed run in the same place."""
+    job, reference = JOBS[name], scenes.reference(name)
+    before = witness.look(place / "work")
+    if before == reference.before:
+        # The first run left no trace, so the second one would be the reference.
+        return []
+    ended = machine.run(place, scenes.line(name))
+    seen = witness.look(place / "work")
+    wrong = [f"second run: {each}" for each in seen.wrong]
+    if ended.code != 0:
+        return [*wrong, f"second run: exit code {ended.code}: {first_lines(ended.err)}"]
+    if job.charges:
+        rows, old = seen.rows[LEDGER], before.rows.get(LEDGER, [])
+        if rows[: len(old)] != old or len(rows) != len(old) + 1 or rows[-1]["state"] != "written":
+            wrong.append("second run: its row is not there")
+        elif seen.heads.get(rows[-1]["head"]) != rows[-1]["sha256"]:
+            wrong.append("second run: its head is not there")
+    else:
+        wanted, have = reference.after.products, seen.products
+        wrong += [
+            f"second run: {path} is not what an undisturbed run makes"
+            for path in sorted(wanted.keys() | have.keys())
+            if have.get(path) != wanted.get(path)
+        ]
+        if (place / "work" / "features" / "set.partial").exists():
+            wrong.append("second run: features/set.partial is left")
+    return wrong
+
+
+def words(names: Sequence[str]) -> list[str]:
+    """Names of jobs, checked."""
+    unknown = [name for name in names if name not in JOBS]
+    if unknown:
+        raise SystemExit(f"Unknown: {', '.join(unknown)}. Known: {', '.join(JOBS)}.")
+    return list(names)

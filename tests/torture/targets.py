@@ -1,0 +1,537 @@
+"""What is fuzzed: every reader of files, and the command line. Each target has whole inputs to start from.
+
+A target takes bytes and a folder of its own. It may return, or raise a UserError. Anything else is a find.
+"""
+
+import contextlib
+import gzip
+import io
+import json
+import pickle
+import sqlite3
+import struct
+import tarfile
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import typer
+from PIL import Image
+
+from dpfc_cli.errors import UserError
+from dpfc_cli.features.importing import import_features
+from dpfc_cli.features.manifest import Manifest, Shard, SplitFacts
+from dpfc_cli.features.reader import FeatureSet
+from dpfc_cli.features.tables import opened
+from dpfc_cli.heads.head import Head, encoded
+from dpfc_cli.images import Geometry, open_images
+from dpfc_cli.images.decoding import decode
+from dpfc_cli.images.unpickle import read_pickle
+from dpfc_cli.privacy.accounting import Claim
+from dpfc_cli.privacy.chain import Centre, Clip
+from dpfc_cli.sources.classes import class_names
+from dpfc_cli.sources.split_files import files_by_split
+from dpfc_cli.training import ledger, tuning
+from dpfc_cli.training.account import account_of
+from dpfc_cli.trust import statement
+from tests.training.test_ledger import row
+from tests.trust.test_trust import make_card
+
+SQUARE = Geometry(resize=8, crop=8)
+X = np.arange(24, dtype=np.float32).reshape(6, 4)
+Y = np.array([0, 1, 2, 0, 1, 2], np.int32)
+PICTURES = np.arange(6 * 5 * 3, dtype=np.uint8).reshape(6, 5, 3)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Target:
+    """seeds: makes the inputs to start from. run: reads an input in a folder. text: it is JSON, or words."""
+
+    seeds: Callable[[], list[bytes]]
+    run: Callable[[bytes, Path], object]
+    text: str = ""
+
+
+def _saved(write: Callable[[Any], object]) -> bytes:
+    """What is written into a file in memory."""
+    file = io.BytesIO()
+    write(file)
+    return file.getvalue()
+
+
+def _written(write: Callable[[Path], object], suffix: str = "") -> bytes:
+    """What is written into a file that has a name."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / f"file{suffix}"
+        write(path)
+        return path.read_bytes()
+
+
+def _manifest(rows: int = 6, **changes: Any) -> Manifest:
+    shard = Shard(file="train-00000-of-00001.h5", rows=rows, sha256="0" * 64)
+    identity = {"listing": {"train": "1" * 64, "test": "2" * 64}, "hold_out": 0.25}
+    said = {
+        "classes": ("a", "b", "ü"),
+        "dim": 4,
+        "dtype": "float32",
+        "labels_per_record": 1,
+        "origin": "asserted",
+        "splits": {"train": SplitFacts(n=rows, shards=(shard,))},
+        "backbone": {"name": "imported", "from": "x.npz", "weights": {"sha256": "3" * 64}},
+        "source": {"dataset": "d", "identity": identity},
+        "versions": {"dpfc": "0.1.0"},
+    }
+    return Manifest(**{**said, **changes})
+
+
+def _shard(libver: str = "latest", dtype: str = "float32") -> bytes:
+    def write(path: Path) -> None:
+        with h5py.File(path, "w", libver=libver) as file:
+            file.create_dataset("features", data=X.astype(dtype), chunks=(3, 4), track_times=False)
+            file.create_dataset("labels", data=Y, track_times=False)
+            file.create_dataset("index", data=np.arange(6), track_times=False)
+
+    return _written(write, ".h5")
+
+
+def _read_all(features: FeatureSet) -> None:
+    for split in features.splits:
+        if features.splits[split] <= 10_000:
+            for _ in features.stream(split)(4):
+                pass
+
+
+def _run_manifest(data: bytes, place: Path) -> None:
+    folder = place / "set"
+    folder.mkdir(exist_ok=True)
+    (folder / "manifest.json").write_bytes(data)
+    (folder / "train-00000-of-00001.h5").write_bytes(_SHARD)
+    features = FeatureSet(folder)
+    repr(features), features.manifest.fingerprint, features.manifest.to_json(), features.classes
+    statement.hold_out_of(features.manifest)
+    for split in features.splits:
+        ledger.records_of(features.manifest, split)
+    _read_all(features)
+
+
+def _run_shard(data: bytes, place: Path) -> None:
+    folder = place / "set"
+    folder.mkdir(exist_ok=True)
+    (folder / "manifest.json").write_bytes(_manifest().to_json())
+    (folder / "train-00000-of-00001.h5").write_bytes(data)
+    _read_all(FeatureSet(folder))
+
+
+def _head(claim: Claim = "private", rate: float = 1.0) -> Head:
+    card = make_card(claim, rate=rate)
+    chain = (Clip(1.0), Centre(np.ones(2)))
+    return Head(chain=chain, weight=np.array([[0.0, 1.0], [2.0, -3.0]]), bias=np.zeros(2), card=card)
+
+
+def _use_head(path: Path) -> None:
+    head = Head.load(path)
+    if head.dim * len(head.classes) <= 1_000_000:
+        # Numbers that are no numbers are the head's own.
+        with np.errstate(all="ignore"):
+            head.scores(np.zeros((2, head.dim), np.float32))
+            head.predict(np.ones((2, head.dim), np.float32))
+    head.statement()
+    statement.brief(head.card)
+    statement.meaning(head.card)
+
+
+def _run_head(data: bytes, place: Path) -> None:
+    path = place / "head.safetensors"
+    path.write_bytes(data)
+    _use_head(path)
+
+
+def _with_metadata(name: str, data: bytes) -> bytes:
+    """A head's file with other metadata under that name."""
+    whole = encoded(_head())
+    (length,) = struct.unpack("<Q", whole[:8])
+    header = json.loads(whole[8 : 8 + length])
+    header["__metadata__"][name] = data.decode("utf-8", "replace")
+    text = json.dumps(header).encode()
+    return struct.pack("<Q", len(text)) + text + whole[8 + length :]
+
+
+def _import(suffix: str) -> Callable[[bytes, Path], None]:
+    """Import the input as a file that ends so: the features are read, and sometimes the whole set is made."""
+
+    def run(data: bytes, place: Path) -> None:
+        path = place / f"train{suffix}"
+        path.write_bytes(data)
+        with opened(path) as tables:
+            for table in tables.splits.values():
+                for start in range(0, min(table.n, 10_000), 5_000):
+                    table.rows(start, min(start + 5_000, table.n))
+        if sum(data) % 16 == 0:
+            import_features(path, place / "made")
+
+    return run
+
+
+def _run_npy(data: bytes, place: Path) -> None:
+    """The first byte says whether features or labels are the input."""
+    folder = place / "arrays"
+    folder.mkdir(exist_ok=True)
+    x, y = folder / "train_x.npy", folder / "train_y.npy"
+    np.save(x, X)
+    np.save(y, Y)
+    (x if data[:1] < b"\x80" else y).write_bytes(data[1:])
+    import_features(folder, place / "made")
+
+
+def _table(kind: Any = None) -> pa.Table:
+    values = pa.array([list(map(float, row)) for row in X], kind or pa.list_(pa.float32()))
+    return pa.table({"features": values, "label": pa.array(Y)})
+
+
+def _run_pictures(data: bytes, place: Path) -> None:
+    path = place / "train.parquet"
+    path.write_bytes(data)
+    _look(open_images(f"parquet:{path}", geometry=SQUARE))
+
+
+def _run_tar(data: bytes, place: Path) -> None:
+    path = place / "train.tar"
+    path.write_bytes(data)
+    _look(open_images(f"webdataset:{path}", geometry=SQUARE))
+
+
+def _look(found: Any) -> None:
+    """Decode some pictures, and name them."""
+    for split in found.splits.values():
+        split.pixels(0, min(split.n, 4))
+        split.name(0)
+
+
+def _tar(kind: int = tarfile.PAX_FORMAT, prefix: str = "ü") -> bytes:
+    def write(file: Any) -> None:
+        with tarfile.open(fileobj=file, mode="w", format=kind) as archive:
+            for i in range(2):
+                for name, data in ((f"{prefix}{i}.png", _picture("PNG")), (f"{prefix}{i}.cls", b"%d" % i)):
+                    info = tarfile.TarInfo(name)
+                    info.size = len(data)
+                    archive.addfile(info, io.BytesIO(data))
+
+    return _saved(write)
+
+
+def _picture(kind: str, mode: str = "RGB", **more: Any) -> bytes:
+    return _saved(lambda file: Image.fromarray(PICTURES).convert(mode).save(file, kind, **more))
+
+
+def _run_decode(data: bytes, place: Path) -> None:
+    decode(data, "picture", SQUARE)
+
+
+def _idx(values: np.ndarray) -> bytes:
+    return struct.pack(f">4B{values.ndim}I", 0, 0, 8, values.ndim, *values.shape) + values.tobytes()
+
+
+_NUMBERS = np.arange(3, dtype=np.uint8)
+_DIGITS = np.arange(3 * 4 * 4, dtype=np.uint8).reshape(3, 4, 4)
+
+
+def _run_idx(data: bytes, place: Path) -> None:
+    """The first byte says which file is the input, and whether it is packed."""
+    for path in place.glob("train-*"):
+        path.unlink()
+    parts = {"train-images-idx3-ubyte": _idx(_DIGITS), "train-labels-idx1-ubyte": _idx(_NUMBERS)}
+    which = data[0] if data else 0
+    name = list(parts)[which & 1]
+    for other, whole in parts.items():
+        (place / other).write_bytes(whole)
+    if which & 2:
+        (place / name).unlink()
+        (place / f"{name}.gz").write_bytes(data[1:] if which & 4 else gzip.compress(data[1:], 1))
+    else:
+        (place / name).write_bytes(data[1:])
+    _look(open_images("mnist", place))
+
+
+def _batch() -> dict[bytes, object]:
+    pixels = np.arange(2 * 3072, dtype=np.int64).astype(np.uint8).reshape(2, 3072)
+    return {b"data": pixels, b"labels": [1, 2], b"batch_label": b"a", b"filenames": [b"a.png", b"b.png"]}
+
+
+def _pickled(value: object) -> bytes:
+    return pickle.dumps(value, protocol=2)
+
+
+_META = _pickled({b"label_names": [b"c%d" % i for i in range(10)]})
+
+
+def _run_cifar(data: bytes, place: Path) -> None:
+    """The first byte says whether pictures or names are the input."""
+    folder = place / "cifar-10-batches-py"
+    folder.mkdir(exist_ok=True)
+    pictures = data[:1] < b"\x80"
+    (folder / "batches.meta").write_bytes(_META if pictures else data[1:])
+    (folder / "data_batch_1").write_bytes(data[1:] if pictures else _pickled(_batch()))
+    _look(open_images("cifar10", place))
+
+
+def _run_cifar_archive(data: bytes, place: Path) -> None:
+    (place / "cifar-10-python.tar.gz").write_bytes(gzip.compress(data, 1))
+    _look(open_images("cifar10", place))
+
+
+def _cifar_tar() -> bytes:
+    def write(file: Any) -> None:
+        with tarfile.open(fileobj=file, mode="w") as archive:
+            for name, data in (("batches.meta", _META), ("data_batch_1", _pickled(_batch()))):
+                info = tarfile.TarInfo(f"cifar-10-batches-py/{name}")
+                info.size = len(data)
+                archive.addfile(info, io.BytesIO(data))
+
+    return _saved(write)
+
+
+def _run_trials(data: bytes, place: Path) -> None:
+    path = place / "set.tuning.jsonl"
+    path.write_bytes(data)
+    tuning._read(path)
+
+
+def _ledger(rows: int = 2) -> bytes:
+    def write(path: Path) -> None:
+        for number in range(rows):
+            ledger.charge(path, row(0.3 + number / 10))
+
+    return _written(write, ".ledger.sqlite")
+
+
+def _run_ledger(data: bytes, place: Path) -> None:
+    path = place / "set.ledger.sqlite"
+    path.write_bytes(data)
+    account = account_of(path)
+    assert len(account.rows) >= account.private
+    if len(account.entries) <= 8:
+        account.to_json((1e-5,))
+    receipt = ledger.charge(path, row(0.2))
+    ledger.settle(receipt, "stopped")
+    if ledger.read(path)[-1].state != "stopped":
+        raise AssertionError("a ledger took a row, and does not say what became of it")
+
+
+def _run_releases(data: bytes, place: Path) -> None:
+    """A ledger whose file is sound, with other releases in a row."""
+    path = place / "set.ledger.sqlite"
+    path.write_bytes(_LEDGER)
+    with contextlib.closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("UPDATE trainings SET releases = ? WHERE id = 2", (data.decode("utf-8", "replace"),))
+    account = account_of(path)
+    account.to_json((1e-5,))
+
+
+def _run_patterns(data: bytes, place: Path) -> None:
+    text = data.decode("utf-8", "surrogateescape").replace("/", "").replace("~", "")
+    if "\0" not in text and len(text) < 200 and text.count("..") < 2:
+        with contextlib.chdir(place):
+            Path("train-00.tar").touch()
+            files_by_split(text, ".tar")
+
+
+def _run_names(data: bytes, place: Path) -> None:
+    path = place / "names.txt"
+    path.write_bytes(data)
+    class_names(path)
+
+
+WORDS = (
+    *("budget", "train", "evaluate", "statement", "list", "import", "extract", "--help", "-h", "-q", "-v", "--json"),
+    *("--sigma", "--epsilon", "--delta", "--steps", "--features", "--out", "--classes", "--method", "--seed"),
+    *("--non-private", "--adjacency", "--dry-run", "--yes", "--memory", "--tune-on", "--public-features", "--column"),
+    *("--labels-per-record", "--dtype", "--shards", "--limit", "--hold-out", "--task", "--batch", "--budget-split"),
+    *("float16", "float32", "a,b", "", " ", "ü", "\udcff", "--delta=0.5", "--", "-", "dp-ls", "dp-sgd", "dp-whitened"),
+    *("set", "head.safetensors", "arrays", "imagefolder:arrays", "webdataset:arrays", "parquet:arrays", "train-0.tar"),
+    *("1", "0", "-1", "1e-5", "nan", "inf", "-inf", "1e400", "1e-400", "999999999999999999999", "0.5,0.5", "8GB"),
+    *("--split", "1/2", "zero-out", "replace-one", "--momentum", "--learning-rate", "--clip", "--sampling-rate"),
+    *("--noise-multiplier", "heads/a.safetensors"),
+)  # fmt: skip
+
+
+def _run_words(data: bytes, place: Path) -> None:
+    """Each byte is a word of the table; after 255 the bytes up to the next 255 are a word of their own."""
+    words, rest = [], list(data[:60])
+    while rest:
+        first = rest.pop(0)
+        if first < 255:
+            words.append(WORDS[first % len(WORDS)])
+            continue
+        own = rest[: rest.index(255)] if 255 in rest else rest
+        rest = rest[len(own) + 1 :]
+        words.append(bytes(own).decode("utf-8", "surrogateescape").replace("/", "").replace("\0", ""))
+    _prepare_words(place)
+    from dpfc_cli.cli import app
+
+    said = io.TextIOWrapper(io.BytesIO(), "utf-8", errors="replace")
+    with contextlib.chdir(place / "words"), contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
+        try:
+            typer.main.get_command(app.app).main(words, prog_name="dpfc", standalone_mode=True)
+            code: object = 0
+        except SystemExit as end:
+            code = end.code
+    if code not in (0, 2, None):
+        said.seek(0)
+        raise AssertionError(f"exit code {code}: {said.read().strip().splitlines()[-2:]}")
+
+
+def _prepare_words(place: Path) -> None:
+    """A folder with a feature set, a head and arrays, in which no network is asked."""
+    if (place / "words").exists():
+        return
+    import importlib
+
+    from dpfc_cli.cli import app
+    from dpfc_cli.cli.help import COMMANDS
+
+    app.named = None
+    for name, module in COMMANDS.items():
+        # An audit takes minutes by itself.
+        if name != "audit":
+            importlib.import_module(f"dpfc_cli.cli.{module}")
+    (place / "words" / "arrays").mkdir(parents=True)
+    for split in ("train", "test"):
+        np.save(place / "words" / "arrays" / f"{split}_x.npy", X)
+        np.save(place / "words" / "arrays" / f"{split}_y.npy", Y)
+    (place / "words" / "head.safetensors").write_bytes(encoded(_head()))
+    import_features(place / "words" / "arrays", place / "words" / "features" / "set", classes=3)
+
+    def refused(*_: Any, **__: Any) -> Any:
+        raise UserError("No network here.", "None.", code="unreadable")
+
+    from dpfc_cli.backbones import hub
+    from dpfc_cli.images import catalogue, digits
+
+    catalogue._download = refused
+    hub.fetch = refused  # type: ignore[attr-defined]
+    digits.open_digits = refused
+    # Trainings and extractions themselves take long, and have campaigns of their own.
+    import dpfc_cli.extraction
+    import dpfc_cli.training.train
+
+    dpfc_cli.training.train.finish = refused
+    dpfc_cli.extraction.run = refused
+
+
+_SHARD, _LEDGER = _shard(), _ledger()
+
+
+def _json(value: Any) -> bytes:
+    return json.dumps(value).encode()
+
+
+def _npz(**arrays: np.ndarray) -> bytes:
+    return _saved(lambda file: np.savez_compressed(file, **arrays))  # type: ignore[arg-type]
+
+
+def _safetensors(**arrays: np.ndarray) -> bytes:
+    from safetensors.numpy import save
+
+    return save(arrays)
+
+
+def _hdf5(libver: str, **arrays: np.ndarray) -> bytes:
+    def write(path: Path) -> None:
+        with h5py.File(path, "w", libver=libver) as file:
+            for name, array in arrays.items():
+                file.create_dataset(name, data=array, compression="gzip")
+
+    return _written(write, ".h5")
+
+
+def _parquet(table: pa.Table) -> bytes:
+    return _saved(lambda file: pq.write_table(table, file))
+
+
+def _pictures() -> pa.Table:
+    image = pa.array([{"bytes": _picture("PNG"), "path": None}] * 2)
+    return pa.table({"image": image, "label": pa.array([0, 1])})
+
+
+def _chain() -> bytes:
+    """The text that says which steps a head's features go through."""
+    whole = encoded(_head())
+    header = json.loads(whole[8 : 8 + struct.unpack("<Q", whole[:8])[0]])
+    return str(header["__metadata__"]["chain"]).encode()
+
+
+def _npy(array: np.ndarray) -> bytes:
+    return _saved(lambda file: np.save(file, array))
+
+
+def _pictures_of(kind: str) -> Callable[[], list[bytes]]:
+    return lambda: [_picture(kind, mode, **more) for mode, more in _KINDS[kind]]
+
+
+_KINDS: dict[str, tuple[tuple[str, dict[str, Any]], ...]] = {
+    "JPEG": (("RGB", {}), ("L", {"progressive": True}), ("CMYK", {})),
+    "PNG": (("RGB", {}), ("P", {}), ("I;16", {}), ("LA", {}), ("1", {})),
+    "TIFF": (("RGB", {}), ("L", {"compression": "tiff_lzw"}), ("RGB", {"compression": "jpeg"})),
+    "GIF": (("P", {}),),
+    "WEBP": (("RGB", {}), ("RGBA", {"lossless": True})),
+    "BMP": (("RGB", {}), ("P", {})),
+    "PPM": (("RGB", {}), ("L", {}), ("1", {})),
+}
+TARGETS = {
+    "manifest": Target(seeds=lambda: [_manifest().to_json()], run=_run_manifest, text="json"),
+    "shard": Target(seeds=lambda: [_shard("earliest"), _shard()], run=_run_shard),
+    "head": Target(seeds=lambda: [encoded(_head()), encoded(_head("research"))], run=_run_head),
+    "card": Target(
+        seeds=lambda: [_json(_head().card), _json(_head("non-private").card), _json(_head(rate=0.5).card)],
+        run=lambda data, place: _run_head(_with_metadata("card", data), place),
+        text="json",
+    ),
+    "chain": Target(
+        seeds=lambda: [_chain()], run=lambda data, place: _run_head(_with_metadata("chain", data), place), text="json"
+    ),
+    "npz": Target(seeds=lambda: [_npz(train_x=X, train_y=Y), _npz(features=X, labels=Y)], run=_import(".npz")),
+    "safetensors": Target(seeds=lambda: [_safetensors(train_x=X, train_y=Y)], run=_import(".safetensors")),
+    "hdf5": Target(
+        seeds=lambda: [_hdf5(libver, train_x=X, train_y=Y) for libver in ("earliest", "latest")], run=_import(".h5")
+    ),
+    "npy": Target(seeds=lambda: [b"\x00" + _npy(X), b"\xff" + _npy(Y)], run=_run_npy),
+    "columns": Target(
+        seeds=lambda: [
+            _parquet(_table(kind))
+            for kind in (pa.list_(pa.float32()), pa.list_(pa.float16(), 4), pa.large_list(pa.float64()))
+        ],
+        run=_import(".parquet"),
+    ),
+    "pictures": Target(seeds=lambda: [_parquet(_pictures())], run=_run_pictures),
+    "tar": Target(seeds=lambda: [_tar(), _tar(tarfile.GNU_FORMAT, "n" * 120)], run=_run_tar),
+    "idx": Target(
+        seeds=lambda: [
+            *(b"\x00" + _idx(_DIGITS), b"\x01" + _idx(_NUMBERS), b"\x02" + _idx(_DIGITS)),
+            b"\x06" + gzip.compress(_idx(_DIGITS)),
+        ],
+        run=_run_idx,
+    ),
+    "cifar": Target(seeds=lambda: [b"\x00" + _pickled(_batch()), b"\xff" + _META], run=_run_cifar),
+    "cifar-archive": Target(seeds=lambda: [_cifar_tar()], run=_run_cifar_archive),
+    "pickle": Target(
+        seeds=lambda: [pickle.dumps(_batch(), protocol=p) for p in (0, 2, 4)],
+        run=lambda data, place: read_pickle(data, "name"),
+    ),
+    **{kind.lower(): Target(seeds=_pictures_of(kind), run=_run_decode) for kind in _KINDS},
+    "trials": Target(seeds=lambda: [b'\n{"trial": "ab", "score": 0.5}\n'], run=_run_trials, text="json"),
+    "ledger": Target(seeds=lambda: [_ledger(), _ledger(1)], run=_run_ledger),
+    "releases": Target(seeds=lambda: [row(0.4).releases.encode()], run=_run_releases, text="json"),
+    "patterns": Target(
+        seeds=lambda: [b"train-{00..00}.tar", b"{train-00,train-00}.tar", b"t[a-z]?in*"], run=_run_patterns
+    ),
+    "names": Target(seeds=lambda: [b"flu\ncold\n", "ü\nb".encode()], run=_run_names),
+    "words": Target(
+        seeds=lambda: [bytes(range(i, i + 6)) for i in range(0, len(WORDS), 6)], run=_run_words, text="words"
+    ),
+}

@@ -1,0 +1,96 @@
+"""A short form of the campaign of failing system calls, and tests of what campaigns are made of."""
+
+import argparse
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.torture import campaign, machine, scenes, witness
+from tests.torture.scenes import JOBS, LEDGER, Reference
+from tests.torture.witness import Seen
+
+ROOT = Path(__file__).parents[2]
+shim = pytest.mark.skipif(machine.compiler() is None, reason="needs Linux and a C compiler")
+
+
+def ended(name: str, folder: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
+    line = [sys.executable, "-m", f"tests.torture.{name}", "--results", str(folder / "results.jsonl"), *arguments]
+    return subprocess.run(line, check=False, cwd=ROOT, capture_output=True, text=True)
+
+
+@shim
+def test_a_system_call_that_fails_ends_in_a_message_and_breaks_nothing(tmp_path: Path) -> None:
+    jobs = ("import", "train", "evaluate", "budget", "statement", "list")
+    result = ended("faults", tmp_path, "--count", "24", "--jobs", *jobs)
+    assert result.returncode == 0, result.stdout + result.stderr
+
+
+def options(**changes: object) -> argparse.Namespace:
+    return argparse.Namespace(**{"minutes": None, "workers": 2, **changes})
+
+
+def test_a_campaign_goes_on_where_it_stopped_and_counts_what_broke(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    results, cases = tmp_path / "results.jsonl", [{"job": "a", "what": "b", "at": at} for at in range(6)]
+    results.write_text(json.dumps({"case": cases[0], "broke": ["a planted fault"]}) + '\n{"case": {"job"')
+    tried = tmp_path / "tried"
+
+    def attempt(case: campaign.Case, place: Path) -> list[str]:
+        with tried.open("a") as file:
+            file.write(f"{case['at']}\n")
+        return ["another one"] if case["at"] == 4 else []
+
+    assert campaign.carry_out(cases, attempt, options(), results, tmp_path) == 2
+    assert sorted(tried.read_text().split()) == ["1", "2", "3", "4", "5"]
+    assert "a planted fault" in capsys.readouterr().out
+    assert campaign.carry_out(cases, attempt, options(), results, tmp_path) == 2
+    assert "0 of them are left" in capsys.readouterr().out
+
+
+def done(code: int, said: str = "") -> machine.Ended:
+    return machine.Ended(code=code, signal=None, out="", err=said, seconds=1.0, hit=True)
+
+
+REFUSED = "Error: 'heads/a' cannot be written."
+CHARGED = f"{REFUSED} The training was charged."
+ROW = {"id": 1, "head": "a.safetensors", "state": "written", "sha256": "0"}
+
+
+@pytest.mark.parametrize(
+    ("after", "code", "said", "broken"),
+    [
+        (Seen({}, {LEDGER: [ROW]}, []), 2, CHARGED, "written, and it is not"),
+        (Seen({"heads/a.safetensors": "0"}, {LEDGER: []}, []), 0, "", "has no row"),
+        (Seen({"heads/a.safetensors": "1"}, {LEDGER: [ROW]}, []), 0, "", "another one than its row says"),
+        (Seen({}, {LEDGER: [{**ROW, "state": "charged"}]}, []), 2, REFUSED, "is not told"),
+        (Seen({}, {LEDGER: []}, ["a fault"]), 2, REFUSED, "a fault"),
+        (Seen({}, {}, []), 0, "", "without a row and a head"),
+        (Seen({}, {LEDGER: []}, []), 1, "A defect in dpfc: OSError.", "exit code 1"),
+        (Seen({}, {LEDGER: []}, []), 2, "Error: something went wrong.", "names no file"),
+    ],
+)  # fmt: skip
+def test_each_promise_that_is_broken_is_seen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after: Seen, code: int, said: str, broken: str
+) -> None:
+    """Planted: what a training could leave that breaks a promise."""
+    monkeypatch.setattr(witness, "look", lambda work: after)
+    before = Seen({}, {LEDGER: []}, [])
+    reference = Reference(ended=done(0), before=before, after=before)
+    assert JOBS["train"].charges
+    wrong = scenes.judged("train", reference, tmp_path, done(code, said), fault=True, killed=False)
+    assert any(broken in each for each in wrong), wrong
+
+
+def test_the_witness_sees_what_is_not_whole(tmp_path: Path) -> None:
+    (tmp_path / "heads").mkdir()
+    (tmp_path / "features" / "set").mkdir(parents=True)
+    (tmp_path / "heads" / "a.safetensors").write_bytes(b"\x08\0\0\0\0\0\0\0{}")
+    (tmp_path / "features" / "set.ledger.sqlite").write_bytes(b"SQLite format 3\0 and no more")
+    wrong = witness.look(tmp_path).wrong
+    assert {each.split(":")[0] for each in wrong} == {
+        *("features/set", "features/set.ledger.sqlite", "heads/a.safetensors"),
+    }
