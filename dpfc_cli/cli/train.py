@@ -153,6 +153,16 @@ def train(
             rich_help_panel=METHOD,
         ),
     ] = None,
+    public_head: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE",
+            help="Public class vectors over the same features: .npz, .safetensors or .npy, or a head of public "
+            "records. The training starts from them, at no cost in privacy. This helps where epsilon is small or "
+            "classes have few records (dp-whitened).",
+            rich_help_panel=METHOD,
+        ),
+    ] = None,
     tune_on: Annotated[
         str | None,
         typer.Option(
@@ -216,6 +226,7 @@ def train(
             options=given,
             method=method,
             public_features=_named(public_features),
+            public_head=public_head,
             tune_on=_named(tune_on),
             out=out,
             memory=None if memory is None else _bytes(memory),

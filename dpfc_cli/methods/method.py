@@ -29,6 +29,7 @@ class Solution:
         weight: d × m.
         bias: m.
         converged: whether a training that runs to the optimum reached it; None for other trainings.
+        trusted: how far a public start was trusted, 0 to 1; None if there was none.
 
     """
 
@@ -36,6 +37,7 @@ class Solution:
     weight: np.ndarray
     bias: np.ndarray
     converged: bool | None = None
+    trusted: float | None = None
 
 
 class UntilOptimum(Protocol):
@@ -70,7 +72,7 @@ class Method(Generic[Planned, Options]):
         class_matrices: whether its memory grows with the number of classes times d².
         runs_to_optimum: whether it runs to the optimum of its loss if there is no noise and no number of steps is
             given.
-        public: whether it can use moments of public features.
+        public: the fields of its options that hold public knowledge: arrays that no user types.
 
     """
 
@@ -84,7 +86,7 @@ class Method(Generic[Planned, Options]):
     copies: int = 1
     class_matrices: bool = False
     runs_to_optimum: bool = False
-    public: bool = False
+    public: tuple[str, ...] = ()
 
     @property
     def declared(self) -> dict[str, Option]:

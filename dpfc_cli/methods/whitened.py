@@ -21,6 +21,7 @@ import numpy as np
 from dpfc_cli.methods import options as declare
 from dpfc_cli.methods.linear import noise_edge
 from dpfc_cli.methods.method import Given, Method, Solution, chosen
+from dpfc_cli.methods.public_head import PublicHead, Start, agreement, scale, start_of, trust
 from dpfc_cli.privacy.chain import Centre, Chain, Clip, Linear
 from dpfc_cli.privacy.facts import Facts
 from dpfc_cli.privacy.oracle import Mechanism, Oracle, Plan, planned
@@ -79,6 +80,7 @@ class Options(Planned):
         bias_feature: c, before normalisation, where a whitened coordinate has variance 1.
         mu: the μ of the whole training, which gives the size of the noise; 0 without noise.
         public: the moments that the released mean and Gram matrix are shrunk towards.
+        public_head: the class vectors that the descent starts from.
 
     """
 
@@ -92,6 +94,7 @@ class Options(Planned):
     bias_feature: float = declare.bias_feature(0.6, grid=(0.5, 1.0, 2.0))
     mu: float
     public: Public | None = None
+    public_head: PublicHead | None = None
 
 
 def options_of_plan(facts: Facts, given: Given, private: bool) -> Planned:
@@ -123,14 +126,19 @@ def solve(oracle: Oracle, facts: Facts, options: Options) -> Solution:
     """Mean, Gram matrix, and T steps of gradient descent with equal shares. The head is the last iterate, mapped back.
 
     Scores are linear in the centred record: the normalisation of z scales all scores of a record by the same factor.
+
+    A public start is added after the first gradient, which says how far to trust it (`public_head`).
     """
     chain = centred(oracle, facts, options)
-    whiten, dimension = whitening(oracle.release(Gram(chain)) / facts.n, facts, options)
+    whiten, variances = whitening(oracle.release(Gram(chain)) / facts.n, facts, options)
+    dimension = max(1.0, float(variances.sum()))
+    start = None if options.public_head is None else start_of(options.public_head.vectors, whiten, variances)
     radius = math.sqrt(dimension + options.bias_feature**2)
     rate, momentum = schedule(dimension, facts, options)
     theta = np.zeros((facts.d + 1, facts.m))
     velocity = np.zeros_like(theta)
-    for _ in range(options.steps):
+    trusted = None
+    for step in range(options.steps):
         gradient = oracle.release(
             Gradient(
                 (*chain, Linear(whiten)),
@@ -142,10 +150,38 @@ def solve(oracle: Oracle, facts: Facts, options: Options) -> Solution:
             )
         )
         # The residuals of a record sum to zero over the classes. So their mean over the classes is noise alone.
-        step = -rate / facts.n * (gradient - gradient.mean(axis=1, keepdims=True))
-        velocity = momentum * velocity + step
-        theta = theta + momentum * velocity + step
-    return Solution(chain=chain, weight=whiten @ theta[:-1], bias=options.bias_feature * theta[-1])
+        gradient = gradient - gradient.mean(axis=1, keepdims=True)
+        if start is not None and step == 0:
+            trusted, begun = weighed(start, gradient[:-1], radius, facts, options)
+            theta[:-1] = begun
+        move = -rate / facts.n * gradient
+        velocity = momentum * velocity + move
+        theta = theta + momentum * velocity + move
+    return Solution(chain=chain, weight=whiten @ theta[:-1], bias=options.bias_feature * theta[-1], trusted=trusted)
+
+
+def weighed(
+    start: Start, gradient: np.ndarray, radius: float, facts: Facts, options: Options
+) -> tuple[float, np.ndarray]:
+    """How far a start is trusted, and the weights that the descent starts from, d × m.
+
+    Args:
+        start: the start.
+        gradient: the released gradient at θ = 0, without the row of the bias.
+        radius: R.
+        facts: the public facts.
+        options: all options.
+
+    """
+    longest = facts.n * options.gradient_clip * radius / math.sqrt(facts.m)
+    deviation = doubt(facts, options)
+    trusted = trust(agreement(gradient, start, longest), deviation)
+    return trusted, trusted * scale(deviation) * start.theta
+
+
+def doubt(facts: Facts, options: Options) -> float:
+    """v: the standard deviation of the noise in the agreement of a start with the first gradient."""
+    return math.sqrt(facts.m) * _deviation(facts, options, options.budget_split[2] / options.steps, Gradient)
 
 
 def centred(oracle: Oracle, facts: Facts, options: Options) -> Chain:
@@ -204,8 +240,10 @@ def explained(released: np.ndarray, public: np.ndarray, deviation: float) -> flo
     return min(max(1 + kept * away, 0.0), 1.0)
 
 
-def whitening(covariance: np.ndarray, facts: Facts, options: Options) -> tuple[np.ndarray, float]:
-    """The whitening matrix W = V·diag(ξ + λ)^(−½), and the effective dimension Σ ξ/(ξ + λ).
+def whitening(covariance: np.ndarray, facts: Facts, options: Options) -> tuple[np.ndarray, np.ndarray]:
+    """The whitening matrix W = V·diag(ξ + λ)^(−½), and the variances ξ/(ξ + λ) of the white coordinates.
+
+    The sum of the variances is the effective dimension.
 
     ξ and V are the eigenvalues and eigenvectors of the released covariance after shrinkage. λ is a multiple of the edge
     of the noise.
@@ -216,13 +254,13 @@ def whitening(covariance: np.ndarray, facts: Facts, options: Options) -> tuple[n
         options: all options.
 
     Returns:
-        W (d × d) and the effective dimension (at least 1).
+        W (d × d) and the variances (d).
 
     """
     edge = _edge(facts, options)
     values, vectors = spectrum((covariance + covariance.T) / 2, edge, options.public)
     damped = values + options.damping * edge + FLOOR
-    return vectors * damped**-0.5, max(1.0, float((values / damped).sum()))
+    return vectors * damped**-0.5, values / damped
 
 
 def spectrum(released: np.ndarray, edge: float, public: Public | None) -> tuple[np.ndarray, np.ndarray]:
@@ -312,5 +350,5 @@ METHOD = Method(
     complete=complete,
     solve=solve,
     copies=2,
-    public=True,
+    public=("public", "public_head"),
 )

@@ -121,8 +121,7 @@ def with_options(calibrated: Calibrated, given: Mapping[str, Any], tuning: Mappi
     if method.plan(facts, planned) != calibrated.plan:
         raise ValueError("an option that shapes the plan cannot be chosen afterwards")
     options = method.complete(facts, planned, calibrated.mechanism, given)
-    if method.public:
-        options = replace(options, public=calibrated.options.public)
+    options = replace(options, **{name: getattr(calibrated.options, name) for name in method.public})
     return replace(calibrated, given=given, options=options, tuning=tuning)
 
 

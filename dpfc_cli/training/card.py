@@ -52,11 +52,15 @@ def card_of(
 ) -> dict[str, Any]:
     """The head's card, JSON-able. `epsilon` and `delta` are null unless the claim is "private".
 
-    Of public features it says where they came from; their arrays are no option. Of the solution it says only whether a
-    training without noise reached its optimum. standing: see `ledger.standing`; None before the charge.
+    Of what is public it says where it came from; its arrays are no option. Of the solution it says only whether a
+    training without noise reached its optimum, and how far a public start was trusted. standing: see `ledger.standing`;
+    None before the charge.
     """
     facts, claimed, manifest = calibrated.facts, calibrated.claimed, features.manifest
-    public = calibrated.options.public if calibrated.method.public else None
+    options, holds = calibrated.options, calibrated.method.public
+    public = options.public if "public" in holds else None
+    start = options.public_head if "public_head" in holds else None
+    trusted = {} if solution.trusted is None else {"trusted": solution.trusted}
     return {
         "method": calibrated.method.name,
         "date": at,
@@ -82,6 +86,7 @@ def card_of(
         "versions": {"dpfc": __version__},
         **({} if standing is None else {"ledger": dict(standing)}),
         **({} if public is None else {"public_features": dict(public.origin)}),
+        **({} if start is None else {"public_head": {**start.origin, **trusted}}),
         **({} if calibrated.tuning is None else {"tuning": dict(calibrated.tuning)}),
         **({} if solution.converged is None else {"converged": solution.converged}),
     }

@@ -136,8 +136,7 @@ def rehearse(calibrated: Calibrated, features: FeatureSet) -> None:
     if calibrated.mechanism is None:
         return
     method, options = calibrated.method, calibrated.options
-    if method.public:
-        options = replace(options, public=None)
+    options = replace(options, **dict.fromkeys(method.public))
     if "steps" in method.declared:
         # All steps run the same code, and thousands of them take seconds.
         options = replace(options, steps=min(options.steps, REHEARSED))

@@ -85,7 +85,7 @@ def check_other(private: FeatureSet, public: FeatureSet) -> None:
             code="private-records",
             path=str(public.folder),
         )
-    mine, other = _recipe(private.manifest), _recipe(public.manifest)
+    mine, other = recipe(private.manifest), recipe(public.manifest)
     names = [name for name in mine | other if mine.get(name) != other.get(name)]
     differ = [f"{name} ({other.get(name)}, not {mine.get(name)})" for name in names]
     if differ:
@@ -157,6 +157,6 @@ def moments(
     return Public(mean=mean, covariance=second / used, origin=origin)
 
 
-def _recipe(manifest: Manifest) -> dict[str, Any]:
+def recipe(manifest: Manifest) -> dict[str, Any]:
     """What makes features comparable. The file that features were imported from says nothing of their backbone."""
     return {**{name: value for name, value in manifest.backbone.items() if name != "from"}, "dimensions": manifest.dim}

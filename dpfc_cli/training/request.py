@@ -44,8 +44,9 @@ class Request:
 
     features: the private records. method: a method's name, or "auto". options: the method's options that are set, by
     name. adjacency: which data sets are neighbours. public_features, tune_on: sets of public records, see
-    `training.public` and `training.tuning`. out: the head's file; None: a name of its own in `folder`. memory: bytes
-    that the training may take; None: what the machine has free.
+    `training.public` and `training.tuning`. public_head: public class vectors, see `training.start`. out:
+    the head's file; None: a name of its own in `folder`. memory: bytes that the training may take; None: what the
+    machine has free.
     """
 
     features: FeatureSet
@@ -55,6 +56,7 @@ class Request:
     adjacency: Adjacency = "zero-out"
     options: Mapping[str, Any] = field(default_factory=dict)
     public_features: FeatureSet | None = None
+    public_head: Path | str | None = None
     tune_on: FeatureSet | None = None
     out: Path | None = None
     memory: float | None = None

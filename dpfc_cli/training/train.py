@@ -10,12 +10,13 @@ from typing import Any
 from dpfc_cli.errors import UserError, printable
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.folders import heads_folder
-from dpfc_cli.training import public, tuning
-from dpfc_cli.training.account import Account
+from dpfc_cli.training import public, start, tuning
+from dpfc_cli.training.account import Account, account_of
 from dpfc_cli.training.calibrate import calibrate
 from dpfc_cli.training.card import entry_of
 from dpfc_cli.training.charge import charge
 from dpfc_cli.training.check import Checked, check, rehearse
+from dpfc_cli.training.ledger import ledger_path
 from dpfc_cli.training.observer import Observer
 from dpfc_cli.training.request import SPLIT, Request, requested
 from dpfc_cli.training.run import Trained, run
@@ -58,6 +59,11 @@ def plan(request: Request, observer: Observer) -> Checked:
             request.memory,
             lambda done, total: observer.progress("Reading the public features", done, total),
         )
+    if request.public_head is not None:
+        account = account_of(ledger_path(private.folder), private.folder)
+        calibrated = start.begin(calibrated, private, request.public_head, account)
+        for text in start.warnings_of(calibrated):
+            observer.warn(text)
     checked = check(request, calibrated, observer)
     if trials is not None:
         stage = f"Tuning on {trials.known.name}"
@@ -115,6 +121,7 @@ def train(
     allow_large_delta: bool = False,
     adjacency: str | None = None,
     public_features: FeatureSet | None = None,
+    public_head: Path | str | None = None,
     tune_on: FeatureSet | None = None,
     out: Path | str | None = None,
     memory: float | None = None,
@@ -136,6 +143,8 @@ def train(
         allow_large_delta: accept a δ above 1/n.
         adjacency: "zero-out" (default): one record may count as null. "replace-one": it may be any other record.
         public_features: records that nobody needs to protect, from the same backbone, to steady the released moments.
+        public_head: a file of public class vectors over the same features (.npz, .safetensors or .npy), or a head that
+            was trained on public records. The training starts from it, at no cost in privacy.
         tune_on: such records with labels, on which options are chosen at no cost in privacy.
         out: the head's file. Default: a new name in the folder for heads.
         memory: bytes that the training may take. Default: what the machine has free.
@@ -168,6 +177,7 @@ def train(
         options=options,
         method=method,
         public_features=public_features,
+        public_head=public_head,
         tune_on=tune_on,
         out=None if out is None else Path(out),
         memory=memory,

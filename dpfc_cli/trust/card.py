@@ -44,6 +44,9 @@ _SOMETIMES: dict[str, Check] = {
     "date": text,
     "ledger": record(_LEDGER),
     "public_features": record({"name": text, "rows": whole(1)}),
+    "public_head": record(
+        {"name": text, "sha256": text, "classes": whole(2), "without": each(text)}, trusted=number(0, 1)
+    ),
     "tuning": record(
         {
             "name": text,

@@ -94,6 +94,8 @@ def rows(card: Mapping[str, Any], sha256: str) -> list[tuple[str, str]]:
             "records are public"
         )
         lines.append(("public features", said))
+    if "public_head" in card:
+        lines.append(("public start", _started(card["public_head"], facts["m"])))
     if "tuning" in card:
         lines.append(("tuned on", _tuned(card["tuning"])))
     return [*lines, ("other heads", _others(card)), ("not covered", "; ".join(NOT_COVERED))]
@@ -203,6 +205,15 @@ def _others(card: Mapping[str, Any]) -> str:
     if ledger["unprotected"] > (not private):
         said += f" {counted(ledger['unprotected'], 'training')} had no guarantee (epsilon = ∞)."
     return f"{said} {limits}" if private else said
+
+
+def _started(known: Mapping[str, Any], m: int) -> str:
+    trusted = known.get("trusted")
+    said = (
+        f"class vectors for {known['classes']:,} of {m:,} classes from {known['name']} (SHA-256 {known['sha256']}); "
+        "the operator asserts that they are public"
+    )
+    return said if trusted is None else f"{said}; trusted to {trusted:.0%} after the first gradient was released"
 
 
 def _titled(method: str) -> str:

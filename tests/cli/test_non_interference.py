@@ -132,6 +132,7 @@ def worlds(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     for name, records in WORLDS.items():
         folder = made[name] = top / name
         shutil.copytree(top / "known", folder / "features" / "known")
+        np.savez(folder / "vectors.npz", vectors=np.eye(M, D), classes=np.array(CLASSES))
         for own, k in (("private", 1), ("several", K)):
             write_set(folder / "features" / own, *records(k))
         for i, each in enumerate(("known", "several", "private")):
@@ -298,7 +299,9 @@ def here(tmp_path_factory: pytest.TempPathFactory) -> Path:
 PRIVATE, SEVERAL = "train --features private --epsilon 1", "train --features several --epsilon 1"
 SCENARIOS: dict[str, tuple[str, ...]] = {
     "dp-whitened": (f"{PRIVATE} --steps 2 --damping 0.5",),
-    "dp-whitened with public features": (f"{PRIVATE} --public-features known --json",),
+    "dp-whitened with all that is public": (
+        f"{PRIVATE} --public-features known --public-head vectors.npz --steps 2 --json",
+    ),
     "dp-fc": (f"{PRIVATE} --method dp-fc --adjacency replace-one --steps 2 --budget-split 0.3,0.7 --json",),
     "dp-ls": (f"{PRIVATE} --method dp-ls --negative-weight 0.2 --ridge 1 --delta 0.02 --allow-large-delta",),
     "dp-newton, tuned": (f"{PRIVATE} --method dp-newton --steps 1 --damping 1 --tune-on known --json",),
@@ -454,6 +457,11 @@ CARD = {
     "public_features.fingerprint": "as that of the features",
     "public_features.backbone.name": "the backbone's",
     "public_features.backbone.from": "the name of the file that was imported",
+    "public_head.name": "the name of a file",
+    "public_head.sha256": "of public class vectors",
+    "public_head.classes": "of public class vectors",
+    "public_head.without": "of public class vectors, and names of classes, which are asserted",
+    "public_head.trusted": "a function of the first gradient that is released",
     "tuning.name": "the name of a folder",
     "tuning.fingerprint": "as that of the features",
     "tuning.facts.n": "of public records",

@@ -47,9 +47,9 @@ def test_whitened_records_have_unit_variance_where_the_covariance_is_known() -> 
     rng = np.random.default_rng(5)
     x = rng.normal(size=(3000, 8)) * np.arange(1, 9)
     covariance = x.T @ x / len(x)
-    matrix, dimension = whitening(covariance, FACTS, METHOD.defaults(FACTS, None, {}))
+    matrix, variances = whitening(covariance, FACTS, METHOD.defaults(FACTS, None, {}))
     assert np.allclose(matrix.T @ covariance @ matrix, np.eye(8), atol=1e-4)
-    assert dimension == pytest.approx(8, rel=1e-4)
+    assert variances == pytest.approx(np.ones(8), rel=1e-4)
 
 
 @pytest.mark.parametrize("mu", [1e-4, 0.01, 1.0, 30.0])

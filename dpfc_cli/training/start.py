@@ -1,0 +1,229 @@
+"""Public starts: class vectors from a file, matched to the classes of a feature set before anything is charged.
+
+A file of class vectors is one of these:
+
+- a head of `dpfc train` on public records: its weights;
+- .npz with `vectors` (classes × dimensions) and `classes` (their names);
+- .safetensors with the tensor `vectors`, and in its metadata `classes`, a JSON list of names;
+- .npy with one vector for each class of the feature set, in the set's order.
+
+Whoever names it asserts that it is public: nothing in it may depend on records that must be protected.
+"""
+
+import unicodedata
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dpfc_cli import npz
+from dpfc_cli.errors import UserError, parameter
+from dpfc_cli.features.reader import FeatureSet
+from dpfc_cli.files import json_of, sha256_of
+from dpfc_cli.heads.head import Head, located
+from dpfc_cli.methods.public_head import PublicHead
+from dpfc_cli.methods.whitened import doubt
+from dpfc_cli.privacy.chain import Linear
+from dpfc_cli.training.account import Account
+from dpfc_cli.training.calibrate import Calibrated
+from dpfc_cli.training.public import recipe
+
+HIDDEN = 0.15
+"""From this standard deviation of the agreement on, a useless start cannot be told from a good one."""
+
+
+def begin(calibrated: Calibrated, private: FeatureSet, given: Path | str, account: Account) -> Calibrated:
+    """The same training from a public start. Plan and guarantee stay.
+
+    Args:
+        calibrated: the training.
+        private: the private records.
+        given: a file of class vectors, or the name of a head.
+        account: what was spent on the private records.
+
+    Raises:
+        UserError: the method has no use for a start, the file cannot be read, it does not fit the features, or it was
+            made of the private records and not charged for.
+
+    """
+    check(calibrated)
+    known = vectors_of(private, given, account)
+    return replace(calibrated, options=replace(calibrated.options, public_head=known))
+
+
+def check(calibrated: Calibrated) -> None:
+    """UserError where the method has no use for a start."""
+    if "public_head" not in calibrated.method.public:
+        raise UserError(
+            f"{parameter('public_head')} is no option of {calibrated.method.name}.",
+            "Leave it out, or use dp-whitened.",
+            code="conflict",
+            parameter="public_head",
+        )
+    if calibrated.mechanism is None:
+        raise UserError(
+            f"{parameter('public_head')} has no effect with {parameter('non_private')}.",
+            "Leave it out.",
+            code="conflict",
+            parameter="public_head",
+        )
+
+
+def warnings_of(calibrated: Calibrated) -> list[str]:
+    """What public facts say about a start."""
+    known: PublicHead | None = calibrated.options.public_head
+    if known is None:
+        return []
+    said = []
+    missing = known.origin["without"]
+    if missing:
+        shown = ", ".join(missing[:5]) + (f" and {len(missing) - 5} more" if len(missing) > 5 else "")
+        said.append(f"{len(missing)} of {calibrated.facts.m} classes have no public vector and start at zero: {shown}.")
+    if doubt(calibrated.facts, calibrated.options) > HIDDEN:
+        said.append(
+            f"at this noise a useless public start cannot be told from a good one. It is believed. Be sure that "
+            f"'{known.origin['name']}' has the right vectors for the classes."
+        )
+    return said
+
+
+def vectors_of(private: FeatureSet, given: Path | str, account: Account) -> PublicHead:
+    """Class vectors for the classes of a feature set.
+
+    Raises:
+        UserError: see `begin`.
+
+    """
+    path = located(given)
+    if not path.is_file():
+        raise UserError(
+            f"There is no file '{path}'.",
+            "Name a head, or a file of class vectors (.npz, .safetensors or .npy).",
+            code="missing",
+            parameter="public_head",
+            path=str(path),
+        )
+    digest = sha256_of(path)
+    vectors, names = _read(path, private, digest, account)
+    if vectors.ndim != 2 or vectors.shape[1] != private.dim or vectors.dtype.kind not in "fiu":
+        shape = list(vectors.shape)
+        why = f"its vectors are {vectors.dtype} of shape {shape}, not numbers of shape [classes, {private.dim}]"
+        raise _unfit(path, why, shape=shape)
+    if not np.isfinite(vectors).all():
+        raise _unfit(path, "it has numbers that are NaN or infinite")
+    if names is None:
+        if len(vectors) != len(private.classes):
+            raise _unfit(path, f"it has {len(vectors)} vectors without names for {len(private.classes)} classes")
+        matched = dict(enumerate(range(len(vectors))))
+    else:
+        if len(names) != len(vectors):
+            raise _unfit(path, f"it has {len(names)} names for {len(vectors)} vectors")
+        matched = _matched(path, private.classes, names)
+    found = np.zeros((private.dim, len(private.classes)))
+    for column, row in matched.items():
+        vector = vectors[row].astype(np.float64)
+        largest = np.abs(vector).max(initial=0.0)
+        # Long and short vectors say the same. Their squares must be numbers.
+        found[:, column] = vector / largest if largest > 0 else 0.0
+    without = [name for j, name in enumerate(private.classes) if not found[:, j].any()]
+    if len(private.classes) - len(without) < 2:
+        raise _unfit(
+            path, f"only {len(private.classes) - len(without)} of the set's classes have a vector in it", known=names
+        )
+    origin = {"name": path.name, "sha256": digest, "classes": len(private.classes) - len(without), "without": without}
+    return PublicHead(vectors=found, origin=origin)
+
+
+def _read(path: Path, private: FeatureSet, digest: str, account: Account) -> tuple[np.ndarray, tuple[str, ...] | None]:
+    """Vectors, classes × dimensions, and the names of the classes."""
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with ExitStack() as stack:
+            if path.suffix == ".npy":
+                return np.load(path, mmap_mode="r", allow_pickle=False), None
+            if path.suffix == ".npz":
+                arrays = npz.opened(path, stack)
+                return arrays["vectors"].read(), tuple(map(str, arrays["classes"].read()))
+            if path.suffix == ".safetensors":
+                file = stack.enter_context(safe_open(path, framework="numpy"))
+                metadata = file.metadata() or {}
+                if "card" not in metadata:
+                    return file.get_tensor("vectors"), tuple(map(str, json_of(metadata["classes"])))
+                return _of_head(Head.load(path), private, digest, account)
+    except (OSError, SafetensorError, *npz.BROKEN) as error:
+        raise _unfit(path, f"it cannot be read as class vectors ({error})") from error
+    raise _unfit(path, "its name does not end in .npz, .safetensors or .npy")
+
+
+def _of_head(head: Head, private: FeatureSet, digest: str, account: Account) -> tuple[np.ndarray, tuple[str, ...]]:
+    """The weights of a head in the space of the features."""
+    assert head.path is not None
+    mine, other = recipe(private.manifest), {**head.card["features"]["backbone"], "dimensions": head.dim}
+    differ = sorted(name for name in mine if name != "dimensions" and mine[name] != other.get(name))
+    if differ:
+        raise _unfit(head.path, f"it was trained on features of another backbone (they differ in {', '.join(differ)})")
+    trained = [row for row in account.entries if row.sha256 == digest]
+    if not trained:
+        if head.card["claim"] == "private":
+            raise _private(
+                head.path,
+                "It is a private head, and the ledgers of these records do not have its training. The records that it "
+                "was trained on would be charged for once and used twice.",
+            )
+        said = head.card["features"]
+        if (said["name"], head.card["facts"]["n"]) == (private.name, private.split("train").n):
+            raise _private(head.path, f"It was trained on '{said['name']}', the private records, without privacy.")
+    elif any(row.claim != "private" for row in trained):
+        raise _private(head.path, "It was trained on the private records without privacy.")
+    weight = head.weight
+    for step in reversed(head.chain):
+        if isinstance(step, Linear):
+            weight = step.matrix @ weight
+    return weight.T, head.classes
+
+
+def _matched(path: Path, classes: tuple[str, ...], names: tuple[str, ...]) -> dict[int, int]:
+    """For each class that has one: its vector. By the exact name, or by the name without regard to case and spaces."""
+    exact = {name: row for row, name in enumerate(names)}
+    if len(exact) != len(names):
+        raise _unfit(path, "it has a class twice")
+    loose: dict[str, list[int]] = {}
+    for row, name in enumerate(names):
+        loose.setdefault(_plain(name), []).append(row)
+    found = {}
+    for column, name in enumerate(classes):
+        rows = [exact[name]] if name in exact else loose.get(_plain(name), [])
+        if len(rows) > 1:
+            raise _unfit(path, f"its classes {', '.join(repr(names[row]) for row in rows)} could all be {name!r}")
+        if rows:
+            found[column] = rows[0]
+    return found
+
+
+def _plain(name: str) -> str:
+    return " ".join(unicodedata.normalize("NFKC", name).casefold().replace("_", " ").replace("-", " ").split())
+
+
+def _unfit(path: Path, why: str, **fields: Any) -> UserError:
+    return UserError(
+        f"'{path}' cannot be a public start: {why}.",
+        "Give vectors over the features of the private set, with the names of its classes.",
+        code="conflict",
+        parameter="public_head",
+        path=str(path),
+        **fields,
+    )
+
+
+def _private(path: Path, why: str) -> UserError:
+    return UserError(
+        f"'{path}' is no public start. {why}",
+        "Start from a head that was trained on public records, or from a private head of these same records, which "
+        "their ledger has.",
+        code="private-records",
+        parameter="public_head",
+        path=str(path),
+    )

@@ -1,0 +1,238 @@
+"""Public starts: which files are class vectors, how they are matched to classes, and what is refused."""
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+
+from dpfc_cli.errors import UserError
+from dpfc_cli.features.importing import import_features
+from dpfc_cli.features.reader import FeatureSet
+from dpfc_cli.methods import METHODS
+from dpfc_cli.privacy import chain as chains
+from dpfc_cli.training import start
+from dpfc_cli.training.account import account_of
+from dpfc_cli.training.calibrate import Calibrated, calibrate
+from dpfc_cli.training.ledger import ledger_path
+from dpfc_cli.training.observer import Observer
+from dpfc_cli.training.request import Privacy, facts_of
+from dpfc_cli.training.run import Trained
+from dpfc_cli.training.train import train
+from tests.support import blobs
+
+CLASSES = ("red fox", "Wolf", "otter")
+VECTORS = np.arange(1, 19, dtype=np.float32).reshape(3, 6) ** 1.5
+NAMES = ("otter", "RED_FOX", "badger")
+
+
+def made(folder: Path, name: str, seed: int, classes: tuple[str, ...] = CLASSES) -> FeatureSet:
+    x, y = blobs(120, 6, 3, seed=seed)
+    np.savez(folder / f"{name}.npz", train_x=x, train_y=y)
+    return import_features(folder / f"{name}.npz", folder / "features" / name, classes=classes).features
+
+
+@pytest.fixture(autouse=True)
+def heads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DPFC_HEADS", str(tmp_path / "heads"))
+
+
+@pytest.fixture
+def private(tmp_path: Path) -> FeatureSet:
+    return made(tmp_path, "private", 0)
+
+
+def read(private: FeatureSet, path: Path | str) -> Any:
+    return start.vectors_of(private, path, account_of(ledger_path(private.folder)))
+
+
+def npz(path: Path, vectors: np.ndarray = VECTORS, classes: tuple[str, ...] = NAMES) -> Path:
+    np.savez(path, vectors=vectors, classes=np.array(classes))
+    return path
+
+
+def safetensors(path: Path) -> Path:
+    save_file({"vectors": VECTORS}, path, {"classes": json.dumps(NAMES)})
+    return path
+
+
+@pytest.mark.parametrize(("write", "name"), [(npz, "v.npz"), (safetensors, "v.safetensors")])
+def test_vectors_are_matched_to_classes_by_name(
+    tmp_path: Path, private: FeatureSet, write: Callable[[Path], Path], name: str
+) -> None:
+    found = read(private, write(tmp_path / name))
+    expected = np.stack([VECTORS[1] / VECTORS[1].max(), np.zeros(6), VECTORS[0] / VECTORS[0].max()], axis=1)
+    assert np.allclose(found.vectors, expected)
+    assert (found.origin["name"], found.origin["classes"], found.origin["without"]) == (name, 2, ["Wolf"])
+
+
+def test_an_array_has_the_classes_of_the_set_in_their_order(tmp_path: Path, private: FeatureSet) -> None:
+    np.save(tmp_path / "v.npy", VECTORS)
+    found = read(private, tmp_path / "v.npy")
+    assert np.allclose(found.vectors, (VECTORS / VECTORS.max(axis=1, keepdims=True)).T)
+    assert found.origin["without"] == []
+
+
+def test_numbers_of_every_size_become_vectors(tmp_path: Path, private: FeatureSet) -> None:
+    found = read(private, npz(tmp_path / "v.npz", VECTORS.astype(np.float64) * 1e300))
+    assert np.isfinite(np.square(found.vectors)).all()
+
+
+@pytest.mark.parametrize(
+    ("vectors", "classes", "why"),
+    [
+        (VECTORS[:, :5], NAMES, r"shape \[3, 5\], not numbers of shape \[classes, 6\]"),
+        (VECTORS[0], NAMES, r"shape \[6\]"),
+        (np.where(VECTORS > 20, np.nan, VECTORS), NAMES, "NaN or infinite"),
+        (VECTORS, NAMES[:2], "2 names for 3 vectors"),
+        (VECTORS, ("a", "b", "c"), "only 0 of the set's classes"),
+        (VECTORS * [[1], [0], [1]], NAMES, "only 1 of the set's classes"),
+        (VECTORS, ("otter", "otter", "Wolf"), "a class twice"),
+        (VECTORS, ("Red Fox", "RED_FOX", "otter"), "could all be 'red fox'"),
+    ],
+)
+def test_vectors_that_do_not_fit_are_refused(
+    tmp_path: Path, private: FeatureSet, vectors: np.ndarray, classes: tuple[str, ...], why: str
+) -> None:
+    with pytest.raises(UserError, match=why):
+        read(private, npz(tmp_path / "v.npz", vectors, classes))
+
+
+@pytest.mark.parametrize(
+    ("name", "data"),
+    [("v.npz", b"PK"), ("v.npy", b"\x93NUMPY"), ("v.safetensors", b"1"), ("v.txt", b"1"), ("no", None)],
+)
+def test_what_is_no_file_of_vectors_is_refused(
+    tmp_path: Path, private: FeatureSet, name: str, data: bytes | None
+) -> None:
+    if data is not None:
+        (tmp_path / name).write_bytes(data)
+    with pytest.raises(UserError) as refused:
+        read(private, tmp_path / name)
+    assert refused.value.fields["parameter"] == "public_head"
+
+
+def test_objects_in_arrays_are_not_unpacked(tmp_path: Path, private: FeatureSet) -> None:
+    np.savez(tmp_path / "v.npz", vectors=VECTORS, classes=np.array(list(NAMES), dtype=object))
+    with pytest.raises(UserError, match="cannot be read as class vectors"):
+        read(private, tmp_path / "v.npz")
+
+
+# Heads as a start
+
+
+def head_of(features: FeatureSet, **privacy: Any) -> Trained:
+    return train(features, method="dp-whitened", steps=2, observer=Quiet(), **privacy)
+
+
+class Quiet(Observer):
+    def warn(self, text: str) -> None:
+        """Warnings are not what is tested here."""
+
+
+def test_the_weights_of_a_public_head_are_its_vectors(tmp_path: Path, private: FeatureSet) -> None:
+    trained = head_of(made(tmp_path, "public", 1, ("otter", "red fox", "badger")), non_private=True)
+    found = read(private, trained.path)
+    x = np.random.default_rng(0).normal(size=(50, 6)).astype(np.float32)
+    head = trained.head
+    # Up to their length, and to what centring adds to all records alike, the scores are those of the head.
+    scores = np.diff(x @ found.vectors[:, [2, 0]] * np.abs(head_vectors(head)[:, :2]).max(axis=0), axis=0)
+    before = tuple(step for step in head.chain if isinstance(step, chains.Linear))
+    expected = np.diff(chains.run(before, x, np) @ head.weight[:, :2], axis=0)
+    assert np.allclose(scores, expected, rtol=1e-4, atol=1e-4 * np.abs(expected).max())
+    assert found.origin["without"] == ["Wolf"]
+
+
+def head_vectors(head: Any) -> np.ndarray:
+    weight: np.ndarray = head.weight
+    for step in reversed(head.chain):
+        if isinstance(step, chains.Linear):
+            weight = step.matrix @ weight
+    return weight
+
+
+def test_a_head_that_saw_the_private_records_without_privacy_is_refused(tmp_path: Path, private: FeatureSet) -> None:
+    trained = head_of(private, non_private=True)
+    with pytest.raises(UserError, match="without privacy") as refused:
+        read(private, trained.path)
+    assert refused.value.code == "private-records"
+    ledger_path(private.folder).unlink()
+    with pytest.raises(UserError, match="without privacy"):
+        read(private, trained.path)
+    seeded = head_of(private, epsilon=1.0, seed=1)
+    with pytest.raises(UserError, match="without privacy"):
+        read(private, seeded.path)
+
+
+def test_a_private_head_is_a_start_where_its_training_is_charged(tmp_path: Path, private: FeatureSet) -> None:
+    trained = head_of(private, epsilon=1.0)
+    assert read(private, trained.path).origin["sha256"] == trained.sha256
+    other = head_of(made(tmp_path, "other", 3), epsilon=1.0)
+    with pytest.raises(UserError, match="do not have its training") as refused:
+        read(private, other.path)
+    assert refused.value.code == "private-records"
+
+
+def test_a_head_of_another_backbone_is_refused(tmp_path: Path, private: FeatureSet) -> None:
+    trained = head_of(made(tmp_path, "public", 1), non_private=True)
+    private.manifest = replace(private.manifest, backbone={"name": "vit", "sha256": "ab"})
+    with pytest.raises(UserError, match=r"another backbone \(they differ in name, sha256\)"):
+        read(private, trained.path)
+
+
+# Trainings
+
+
+def calibrated(private: FeatureSet, method: str = "dp-whitened", **privacy: Any) -> Calibrated:
+    return calibrate(METHODS[method], facts_of(private), {}, Privacy(**privacy))
+
+
+def test_plan_and_guarantee_stay(tmp_path: Path, private: FeatureSet) -> None:
+    plain = calibrated(private, epsilon=1.0)
+    begun = start.begin(plain, private, npz(tmp_path / "v.npz"), account_of(ledger_path(private.folder)))
+    assert (begun.plan, begun.guarantee, begun.mechanism) == (plain.plan, plain.guarantee, plain.mechanism)
+    assert replace(begun.options, public_head=None) == plain.options
+
+
+@pytest.mark.parametrize(("method", "privacy"), [("dp-fc", {"epsilon": 1.0}), ("dp-whitened", {})])
+def test_trainings_without_a_use_for_a_start_refuse_it(
+    tmp_path: Path, private: FeatureSet, method: str, privacy: dict[str, float]
+) -> None:
+    with pytest.raises(UserError, match=r"‹public_head›|public_head") as refused:
+        start.begin(
+            calibrated(private, method, **privacy),
+            private,
+            npz(tmp_path / "v.npz"),
+            account_of(ledger_path(private.folder)),
+        )
+    assert refused.value.code == "conflict"
+
+
+def test_what_a_start_lacks_and_what_noise_hides_is_told(tmp_path: Path, private: FeatureSet) -> None:
+    def said(epsilon: float) -> list[str]:
+        account = account_of(ledger_path(private.folder))
+        return start.warnings_of(
+            start.begin(calibrated(private, epsilon=epsilon), private, npz(tmp_path / "v.npz"), account)
+        )
+
+    assert "1 of 3 classes have no public vector and start at zero: Wolf" in said(100.0)[0]
+    assert len(said(100.0)) == 1
+    assert "cannot be told from a good one" in said(0.01)[1]
+    assert start.warnings_of(calibrated(private, epsilon=1.0)) == []
+
+
+def test_card_and_statement_say_where_the_start_came_from(tmp_path: Path, private: FeatureSet) -> None:
+    path = npz(tmp_path / "v.npz")
+    trained = head_of(private, epsilon=50.0, public_head=path)
+    told = trained.head.card["public_head"]
+    assert (told["name"], told["classes"], told["without"]) == ("v.npz", 2, ["Wolf"])
+    assert 0 <= told["trusted"] <= 1
+    shown = trained.head.statement()["public start"]
+    assert "class vectors for 2 of 3 classes from v.npz" in shown
+    assert "the operator asserts that they are public" in shown
+    assert f"trusted to {told['trusted']:.0%}" in shown
+    assert "public start" not in head_of(private, epsilon=50.0).head.statement()
