@@ -193,8 +193,10 @@ class _Whole(io.FileIO):
         size = len(rest)
         while len(rest):
             read = super().readinto(rest)
-            if not read:
+            if not read and self.tell() < os.fstat(self.fileno()).st_size:
                 raise OSError(errno.EIO, os.strerror(errno.EIO))
+            if not read:
+                raise OSError("the file ends early")
             rest = rest[read:]
         return size
 

@@ -57,7 +57,7 @@ def _records(paths: list[Path], progress: Progress | None) -> list[tuple[Path, i
                 if key in keys:
                     raise UserError(
                         f"Record '{key}' is in '{path}' twice. It would count as two records. {GUARDED}",
-                        "Pack the archive again: 'tar' with --append or --update keeps the old members.",
+                        "Pack the archive again. A member that 'tar' appends or updates does not replace the old one.",
                         code="bad-record",
                         path=str(path),
                     )

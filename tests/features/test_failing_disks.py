@@ -58,9 +58,9 @@ def test_values_that_a_file_no_longer_holds_are_not_taken_for_zeros(run: Import,
     next(blocks)
     (shard,) = (tmp_path / "set").glob("*.h5")
     os.truncate(shard, shard.stat().st_size // 2)
-    with pytest.raises(UserError, match="cannot be read") as caught:
+    with pytest.raises(UserError, match="its values are damaged") as caught:
         list(blocks)
-    assert caught.value.code == "unreadable"
+    assert caught.value.code == "damaged"
 
 
 def test_notes_that_a_killed_run_left_in_a_finished_set_are_removed(run: Import, tmp_path: Path) -> None:

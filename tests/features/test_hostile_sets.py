@@ -18,6 +18,7 @@ from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.features.writer import SETTINGS, FeatureWriter
 from dpfc_cli.files import sha256_of
 from dpfc_cli.methods import METHODS
+from dpfc_cli.methods.method import Solution
 from dpfc_cli.training.calibrate import calibrate
 from dpfc_cli.training.card import card_of
 from dpfc_cli.training.inventory import inventory
@@ -109,8 +110,8 @@ def _refused(folder: Path) -> bool:
     if "train" in found.splits and len(found.classes) > 1:
         facts = facts_of(found)
         made = calibrate(METHODS["dp-ls"], facts, {}, Privacy(noise_multiplier=30, delta=1e-30))
-        solution = type("Solution", (), {"converged": None})
-        check(json.loads(json.dumps(card_of(made, found, "", solution))))  # type: ignore[arg-type]
+        solution = Solution(chain=(), weight=np.zeros((1, 1)), bias=np.zeros(1))
+        check(json.loads(json.dumps(card_of(made, found, "", solution))))
     return False
 
 

@@ -527,9 +527,7 @@ TARGETS = {
     "trials": Target(seeds=lambda: [b'\n{"trial": "ab", "score": 0.5}\n'], run=_run_trials, text="json"),
     "ledger": Target(seeds=lambda: [_ledger(), _ledger(1)], run=_run_ledger),
     "releases": Target(seeds=lambda: [row(0.4).releases.encode()], run=_run_releases, text="json"),
-    "patterns": Target(
-        seeds=lambda: [b"train-{00..00}.tar", b"{train-00,train-00}.tar", b"t[a-z]?in*"], run=_run_patterns
-    ),
+    "patterns": Target(seeds=lambda: [b"train-{00..00}.tar", b"train-0{0}.tar", b"t[a-z]?in*"], run=_run_patterns),
     "names": Target(seeds=lambda: [b"flu\ncold\n", "ü\nb".encode()], run=_run_names),
     "words": Target(
         seeds=lambda: [bytes(range(i, i + 6)) for i in range(0, len(WORDS), 6)], run=_run_words, text="words"

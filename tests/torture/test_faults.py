@@ -32,7 +32,7 @@ def test_a_system_call_that_fails_ends_in_a_message_and_breaks_nothing(tmp_path:
 
 
 def options(**changes: object) -> argparse.Namespace:
-    return argparse.Namespace(**{"minutes": None, "workers": 2, **changes})
+    return argparse.Namespace(**{"minutes": None, "workers": 1, **changes})
 
 
 def test_a_campaign_goes_on_where_it_stopped_and_counts_what_broke(
