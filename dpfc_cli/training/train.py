@@ -3,6 +3,7 @@
 The command line, Python callers and experiments all come this way. None of them knows the order of the steps.
 """
 
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -90,7 +91,12 @@ def finish(checked: Checked, observer: Observer) -> Trained:
         note = "It was stopped during the charge: 'dpfc budget' says whether it is charged. No head was written."
         charged = charge(checked)
         note = f"The training was charged to '{charged.receipt.ledger}' and stays charged. No head was written."
-        return run(charged, observer)
+        try:
+            return run(charged, observer)
+        finally:
+            # It may be stopped before `run` tidies up after itself.
+            with suppress(OSError):
+                charged.temporary.unlink()
     except KeyboardInterrupt as stop:
         # `run` knows better, once it has begun.
         if not hasattr(stop, "__notes__"):

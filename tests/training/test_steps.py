@@ -344,11 +344,13 @@ def test_so_does_one_that_is_stopped_before_the_records_are_opened(
         raise KeyboardInterrupt
 
     monkeypatch.setattr(Charged, "opened", stopped)
+    ready = checked(features)
     with pytest.raises(KeyboardInterrupt) as end:
-        finish(checked(features), Observer())
+        finish(ready, Observer())
     (note,) = end.value.__notes__
     assert "stays charged" in note
     assert len(entries(features)) == 1
+    assert list(ready.path.parent.iterdir()) == [], "the place that was kept for the head is free again"
 
 
 def test_a_row_that_the_ledger_does_not_keep_is_not_charged(
