@@ -10,7 +10,6 @@ import importlib
 import io
 import os
 import select
-import signal
 import sys
 import warnings
 from collections.abc import Callable
@@ -176,17 +175,16 @@ def _output(name: str, descriptor: int) -> _Output:
 def main() -> None:
     """The console script."""
     results, _ = _output("stdout", 1), _output("stderr", 2)
-    stop.listen()
-    warnings.showwarning = _show_warning
     try:
+        stop.listen()
+        warnings.showwarning = _show_warning
         code = _run(sys.argv[1:])
+        stop.finish()
     except KeyboardInterrupt:
-        # No command has begun.
+        stop.finish()
+        # No command has begun, or it has ended.
         sys.stderr.write(stop.STOPPED)
         code = 130
-    # Only saying how it ended is left: a second Ctrl-C ends at once, unless the process was started to ignore Ctrl-C.
-    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
-        signal.signal(signal.SIGINT, lambda *_: os._exit(130))
     sys.stdout.flush()
     # Remarks that could not be written are not mentioned: there is no place left to do it.
     failed = results.failed

@@ -30,6 +30,12 @@ def listen() -> None:
         sys.unraisablehook = _dropped
 
 
+def finish() -> None:
+    """Ctrl-C ends the process at once from now on, unless it was started to ignore it: only the ending is left."""
+    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
+        signal.signal(signal.SIGINT, lambda *_: os._exit(130))
+
+
 def check() -> None:
     """KeyboardInterrupt if Ctrl-C was pressed."""
     if pressed:

@@ -199,6 +199,24 @@ help.Command.parse_args = lambda *_: os.kill(os.getpid(), signal.SIGINT)
     assert (result.returncode, result.stderr) == (130, "Error: Stopped.\n")
 
 
+@pytest.mark.usefixtures("ctrl_c")
+def test_ctrl_c_at_the_moment_a_command_has_ended_shows_no_traceback() -> None:
+    program = f"""
+import os, signal
+from dpfc_cli.cli import stop
+real, calls = stop.finish, []
+def late():
+    calls.append(1)
+    if len(calls) == 1:
+        os.kill(os.getpid(), signal.SIGINT)
+    real()
+stop.finish = late
+{MAIN}
+"""
+    result = ended(*SIGMA, program=program)
+    assert (result.returncode, result.stderr) == (130, "Error: Stopped.\n")
+
+
 def test_the_console_script_is_the_module_that_imports_least() -> None:
     declared = tomllib.loads(Path(__file__).parents[2].joinpath("pyproject.toml").read_text())
     assert declared["project"]["scripts"] == {"dpfc": "dpfc_cli.__main__:main"}
