@@ -165,18 +165,14 @@ def _of_head(head: Head, private: FeatureSet, digest: str, account: Account) -> 
     differ = sorted(name for name in mine if name != "dimensions" and mine[name] != other.get(name))
     if differ:
         raise _unfit(head.path, f"it was trained on features of another backbone (they differ in {', '.join(differ)})")
-    trained = [row for row in account.entries if row.sha256 == digest]
-    if not trained:
-        if head.card["claim"] == "private":
-            raise _private(
-                head.path,
-                "It is a private head, and the ledgers of these records do not have its training. The records that it "
-                "was trained on would be charged for once and used twice.",
-            )
-        said = head.card["features"]
-        if (said["name"], head.card["facts"]["n"]) == (private.name, private.split("train").n):
-            raise _private(head.path, f"It was trained on '{said['name']}', the private records, without privacy.")
-    elif any(row.claim != "private" for row in trained):
+    if head.card["claim"] == "private":
+        # It depends on its records, and so would the new head. The new claim would be too small by what it cost.
+        raise _private(head.path, "It is a private head. What it cost would not be in the claim of the new one.")
+    said, n = head.card["features"], head.card["facts"]["n"]
+    if any(row.sha256 == digest for row in account.entries) or (said["name"], n) == (
+        private.name,
+        private.split("train").n,
+    ):
         raise _private(head.path, "It was trained on the private records without privacy.")
     weight = head.weight
     for step in reversed(head.chain):
@@ -221,8 +217,7 @@ def _unfit(path: Path, why: str, **fields: Any) -> UserError:
 def _private(path: Path, why: str) -> UserError:
     return UserError(
         f"'{path}' is no public start. {why}",
-        "Start from a head that was trained on public records, or from a private head of these same records, which "
-        "their ledger has.",
+        "Start from class vectors, or from a head that was trained on public records without noise.",
         code="private-records",
         parameter="public_head",
         path=str(path),
