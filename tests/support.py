@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -133,6 +133,20 @@ def trained(features: FeatureSet, calibrated: Calibrated, folder: Path) -> Train
     )
     checked = check(request, calibrated, Observer())
     return run(charge(checked), Observer())
+
+
+def bare_manifest(source: dict[str, Any] | None = None) -> Manifest:
+    """The least that a manifest says, before its shards are made: two classes, two dimensions."""
+    return Manifest(
+        classes=("a", "b"),
+        dim=2,
+        dtype="float32",
+        labels_per_record=1,
+        origin="asserted",
+        splits={},
+        backbone={},
+        source=source or {},
+    )
 
 
 def set_with(manifest: Manifest, name: str = "set") -> FeatureSet:

@@ -25,6 +25,7 @@ from dpfc_cli.training.inventory import inventory
 from dpfc_cli.training.request import Privacy, facts_of
 from dpfc_cli.trust.card import check
 from tests.hostile import altered, places
+from tests.support import bare_manifest
 
 SHARD = "train-00000-of-00001.h5"
 ROWS = 10
@@ -223,23 +224,8 @@ def test_a_set_whose_notes_were_damaged_is_not_finished(tmp_path: Path) -> None:
             sink.append(np.zeros((3, 2)), np.zeros(3, np.int32))
     settings.write_text("[" * 100_000)
     with pytest.raises(UserError, match="Delete that folder"):
-        writer.finish(load_like())
+        writer.finish(bare_manifest())
     writer.close()
-
-
-def load_like() -> Any:
-    from dpfc_cli.features.manifest import Manifest
-
-    return Manifest(
-        classes=("x", "y"),
-        dim=2,
-        dtype="float32",
-        labels_per_record=1,
-        origin="asserted",
-        splits={},
-        backbone={},
-        source={},
-    )
 
 
 def test_the_newest_set_is_found_beside_one_whose_manifest_is_a_pipe(folder: Path, tmp_path: Path) -> None:

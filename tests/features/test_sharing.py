@@ -14,23 +14,15 @@ import pytest
 from dpfc_cli.errors import UserError, parameter
 from dpfc_cli.features import locks
 from dpfc_cli.features import writer as writer_module
-from dpfc_cli.features.manifest import Manifest, load
+from dpfc_cli.features.manifest import load
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.features.writer import FeatureWriter, PlannedShard, Task, already_complete
 from dpfc_cli.files import temporary_beside
+from tests.support import bare_manifest
 
 ROWS = {"train": 20, "test": 6}
 IDENTITY = {"listing": {"train": "", "test": ""}}
-MANIFEST = Manifest(
-    classes=("a", "b"),
-    dim=2,
-    dtype="float32",
-    labels_per_record=1,
-    origin="asserted",
-    splits={},
-    backbone={},
-    source={"identity": IDENTITY},
-)
+MANIFEST = bare_manifest({"identity": IDENTITY})
 
 
 def writer(folder: Path, task: Task | None, **changes: Any) -> FeatureWriter:
