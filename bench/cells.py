@@ -21,6 +21,7 @@ from bench import recipe
 from bench.sets import load
 from dpfc_cli.heads.head import Head
 from dpfc_cli.methods import METHODS
+from dpfc_cli.methods.public_head import PublicHead
 from dpfc_cli.methods.whitened import Public
 from dpfc_cli.privacy import accounting
 from dpfc_cli.privacy import curator as curator_module
@@ -52,6 +53,7 @@ class Cell:
         noise: "independent", or "shared" (see `shared_noise`). The product has "independent" only.
         variant: "" for the product; for dp-whitened also "recipe" with the ingredients added to it.
         public: path of a set of which the moments are used, as with `--public-features`; "" for none.
+        start: path of class vectors, m × d, that the descent starts from, as with `--public-head`; "" for none.
     """
 
     data: str
@@ -63,6 +65,7 @@ class Cell:
     noise: str = "independent"
     variant: str = ""
     public: str = ""
+    start: str = ""
 
     @property
     def given(self) -> dict[str, Any]:
@@ -70,7 +73,8 @@ class Cell:
 
     @property
     def key(self) -> str:
-        said = {**asdict(self), "data": Path(self.data).name, "options": self.given, "public": Path(self.public).name}
+        names = {name: Path(getattr(self, name)).name for name in ("data", "public", "start")}
+        said = {**asdict(self), **names, "options": self.given}
         return json.dumps({name: value for name, value in said.items() if value != ""}, sort_keys=True)
 
 
@@ -162,6 +166,8 @@ def train(cell: Cell) -> Head:
         options = method.defaults(facts, mu, cell.given)
         if cell.public:
             options = replace(options, public=_moments(cell.public))
+        if cell.start:
+            options = replace(options, public_head=PublicHead(vectors=np.load(cell.start).T, origin={}))
         mechanism = Mechanism(facts=facts, plan=method.plan(facts, options), mu=mu)
         oracle = Curator(mechanism, Unprotected(stream), SeededBits(cell.seed))
         solve = functools.partial(recipe.solve, cell.variant.split("+")[1:]) if cell.variant else method.solve

@@ -32,8 +32,12 @@ USELESS = 0.02
 """The standard deviation of the agreement of useless starts. Its mean is 0."""
 EVEN = 0.08
 """The v at which the scores of a start get the standard deviation 1."""
-SMALLEST, LARGEST = 0.5, 3.0
+SMALLEST, LARGEST = 0.5, 1.5
 """Between these the standard deviation of the scores lies."""
+CLEAR = 0.02
+"""Up to this v the classes that have a start take full steps."""
+SHORTEST = 0.2
+"""The shortest step of a class that has a start, as a part of the full step."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -57,11 +61,22 @@ class Start:
     Attributes:
         theta: d × m: its scores have the standard deviation 1 over records and classes.
         length: the Frobenius norm of theta.
+        variances: those of the scores of each class, m. 0 for a class of which nothing is known.
 
     """
 
     theta: np.ndarray
     length: float
+    variances: np.ndarray
+
+    def bias(self, size: float) -> np.ndarray:
+        """The bias of each class, m, when the start is multiplied by `size`.
+
+        Without it, a class with large scores would be probable for most records, only because exp is convex. If scores
+        are normal with the variance s², the mean of exp(score) is exp(s²/2). So s²/2 is subtracted, and every class
+        begins with the same mass. The classes of which nothing is known gain most.
+        """
+        return -(size**2) / 2 * self.variances
 
 
 def start_of(vectors: np.ndarray, whiten: np.ndarray, variances: np.ndarray) -> Start | None:
@@ -90,11 +105,12 @@ def start_of(vectors: np.ndarray, whiten: np.ndarray, variances: np.ndarray) -> 
     theta[:, known] = (whiten.T @ units) / squares[:, None]
     # Records have the total variance 1. What the noise has hidden of it may lie in any direction.
     hidden = max(1 - float((variances / squares).sum()), 0.0) / len(squares)
-    spread = float((np.square(theta) * (variances + hidden * squares)[:, None]).sum() / vectors.shape[1])
+    scores = (np.square(theta) * (variances + hidden * squares)[:, None]).sum(axis=0)
+    spread = float(scores.mean())
     if not spread > np.finfo(float).tiny:
         return None
     theta /= math.sqrt(spread)
-    return Start(theta=theta, length=float(np.linalg.norm(theta)))
+    return Start(theta=theta, length=float(np.linalg.norm(theta)), variances=scores / spread)
 
 
 def agreement(gradient: np.ndarray, start: Start, longest: float) -> float:
@@ -128,7 +144,7 @@ def trust(agreed: float, deviation: float) -> float:
 
 
 def scale(deviation: float) -> float:
-    """The standard deviation that the scores of a start get: √(v/0.08), between ½ and 3.
+    """The standard deviation that the scores of a start get: √(v/0.08), between ½ and 1.5.
 
     Where noise hides the classes, a start of small scale is lost in the noise that is learned. Where the records speak,
     a start of large scale has to be unlearned.
@@ -138,3 +154,16 @@ def scale(deviation: float) -> float:
 
     """
     return min(max(math.sqrt(deviation / EVEN), SMALLEST), LARGEST)
+
+
+def pace(deviation: float) -> float:
+    """The step of a class that has a good start, as a part of the full step: √(0.02/v), between 0.2 and 1.
+
+    What a step adds to a class is signal and noise. A class that begins with good scores has less to gain from the
+    signal, and as much to lose by the noise. A class of which nothing is known takes full steps.
+
+    Args:
+        deviation: v, the standard deviation of the noise in the agreement.
+
+    """
+    return max(min(math.sqrt(CLEAR / deviation), 1.0), SHORTEST) if deviation else 1.0

@@ -21,7 +21,7 @@ import numpy as np
 from dpfc_cli.methods import options as declare
 from dpfc_cli.methods.linear import noise_edge
 from dpfc_cli.methods.method import Given, Method, Solution, chosen
-from dpfc_cli.methods.public_head import PublicHead, Start, agreement, scale, start_of, trust
+from dpfc_cli.methods.public_head import PublicHead, Start, agreement, pace, scale, start_of, trust
 from dpfc_cli.privacy.chain import Centre, Chain, Clip, Linear
 from dpfc_cli.privacy.facts import Facts
 from dpfc_cli.privacy.oracle import Mechanism, Oracle, Plan, planned
@@ -137,7 +137,7 @@ def solve(oracle: Oracle, facts: Facts, options: Options) -> Solution:
     rate, momentum = schedule(dimension, facts, options)
     theta = np.zeros((facts.d + 1, facts.m))
     velocity = np.zeros_like(theta)
-    trusted = None
+    trusted, paces = None, np.ones(facts.m)
     for step in range(options.steps):
         gradient = oracle.release(
             Gradient(
@@ -152,9 +152,8 @@ def solve(oracle: Oracle, facts: Facts, options: Options) -> Solution:
         # The residuals of a record sum to zero over the classes. So their mean over the classes is noise alone.
         gradient = gradient - gradient.mean(axis=1, keepdims=True)
         if start is not None and step == 0:
-            trusted, begun = weighed(start, gradient[:-1], radius, facts, options)
-            theta[:-1] = begun
-        move = -rate / facts.n * gradient
+            trusted, theta, paces = weighed(start, gradient[:-1], radius, facts, options)
+        move = -rate / facts.n * gradient * paces
         velocity = momentum * velocity + move
         theta = theta + momentum * velocity + move
     return Solution(chain=chain, weight=whiten @ theta[:-1], bias=options.bias_feature * theta[-1], trusted=trusted)
@@ -162,8 +161,8 @@ def solve(oracle: Oracle, facts: Facts, options: Options) -> Solution:
 
 def weighed(
     start: Start, gradient: np.ndarray, radius: float, facts: Facts, options: Options
-) -> tuple[float, np.ndarray]:
-    """How far a start is trusted, and the weights that the descent starts from, d × m.
+) -> tuple[float, np.ndarray, np.ndarray]:
+    """How far a start is trusted, the weights that the descent starts from, and the paces of the classes.
 
     Args:
         start: the start.
@@ -172,11 +171,17 @@ def weighed(
         facts: the public facts.
         options: all options.
 
+    Returns:
+        A number in [0, 1]; (d + 1) × m, with the row of the bias; the factors of the steps, m.
+
     """
     longest = facts.n * options.gradient_clip * radius / math.sqrt(facts.m)
     deviation = doubt(facts, options)
     trusted = trust(agreement(gradient, start, longest), deviation)
-    return trusted, trusted * scale(deviation) * start.theta
+    size = trusted * scale(deviation)
+    bias = start.bias(size) / options.bias_feature
+    paces = np.where(start.variances > 0, 1 - trusted * (1 - pace(deviation)), 1.0)
+    return trusted, np.vstack([size * start.theta, bias]), paces
 
 
 def doubt(facts: Facts, options: Options) -> float:

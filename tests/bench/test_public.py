@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bench import cells, public
+from bench import cells, public, starts
 from bench.cells import Cell
 from dpfc_cli.features.importing import import_features
 from dpfc_cli.training import tuning
@@ -47,3 +47,43 @@ def test_gains_are_paired_by_seed_with_the_first_row() -> None:
     done |= {replace(other, seed=s).key: 51.0 + 10 * s for s in range(2)}
     lines = list(public.table({"alone": [plain], "with": [other]}, [1.0], 2, done))
     assert lines[2:] == ["| alone | 55.0 ± 7.1 |", "| with | +1.0 ± 0.0 |"]
+
+
+def test_a_start_changes_a_cell_and_its_key(tmp_path: Path) -> None:
+    mine = made(tmp_path, "mine", 0)
+    np.save(tmp_path / "vectors.npy", np.eye(3, 6))
+    plain = Cell(mine, "dp-whitened", 0.5)
+    started = replace(plain, start=str(tmp_path / "vectors.npy"))
+    assert started.key != plain.key
+    assert (cells.train(started).weight != cells.train(plain).weight).any()
+
+
+def test_the_rows_differ_in_what_is_public() -> None:
+    rows = starts.rows_of("sets/mine", "sets/theirs")
+    said = {name: {(cell.start, cell.public) for cell in row} for name, row in rows.items()}
+    vectors = "sets/mine/class_vectors.npy"
+    assert said == {
+        "no start": {("", "")},
+        "start": {(vectors, "")},
+        "public features": {("", "sets/theirs")},
+        "both": {(vectors, "sets/theirs")},
+    }
+
+
+def test_hostile_starts_are_wrong_each_in_its_own_way() -> None:
+    vectors = np.vstack([np.eye(5), np.zeros((1, 5))])
+    made_of = starts.hostile(vectors)
+    assert set(starts.rows_of("mine", "theirs", Path("folder"))) == {"no start", *made_of}
+    moved = {name: int((found != vectors).any(axis=1).sum()) for name, found in made_of.items()}
+    assert (moved["two-swapped"], moved["half-permuted"], moved["zeros"], moved["long"]) == (2, 2, 5, 5)
+    assert sorted(map(tuple, made_of["permuted"])) == sorted(map(tuple, vectors))
+    assert moved["permuted"] >= 4
+
+
+def test_vectors_alone_never_predict_a_class_without_one(tmp_path: Path) -> None:
+    x, y = np.eye(4).repeat(3, axis=0), np.arange(4).repeat(3)
+    for split in ("train", "test"):
+        np.save(tmp_path / f"{split}_x.npy", x)
+        np.save(tmp_path / f"{split}_y.npy", y)
+    np.save(tmp_path / starts.VECTORS, np.diag([3.0, 1.0, 2.0, 0.0]))
+    assert starts.alone(str(tmp_path)) == 75

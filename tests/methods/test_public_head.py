@@ -14,14 +14,16 @@ from dpfc_cli.methods.public_head import (
     GOOD,
     LARGEST,
     PRIOR,
+    SHORTEST,
     SMALLEST,
     PublicHead,
     agreement,
+    pace,
     scale,
     start_of,
     trust,
 )
-from dpfc_cli.methods.whitened import doubt
+from dpfc_cli.methods.whitened import doubt, weighed
 from dpfc_cli.privacy.accounting import mu_for
 from dpfc_cli.privacy.facts import Facts
 from tests.support import Watching, accuracy, blobs, curator
@@ -151,3 +153,36 @@ def test_the_scale_grows_with_the_doubt_within_its_bounds() -> None:
     assert found == sorted(found)
     assert (found[0], found[-1]) == (SMALLEST, LARGEST)
     assert scale(0.08) == pytest.approx(1.0)
+
+
+def test_steps_get_shorter_with_the_doubt_within_their_bounds() -> None:
+    found = [pace(v) for v in (0.0, 0.02, 0.05, 0.08, 0.2, 50.0)]
+    assert found == sorted(found, reverse=True)
+    assert (found[:2], found[-1]) == ([1.0, 1.0], SHORTEST)
+    assert pace(0.08) == pytest.approx(0.5)
+
+
+def test_every_class_begins_with_the_same_mass() -> None:
+    """The mean of exp(score) over normal records is 1 for each class, whether its vector is known or not."""
+    start = start_of(VECTORS["half of the classes"] * np.linspace(1, 5, M), np.eye(D), np.full(D, 1 / D))
+    assert start is not None
+    size = 0.7
+    records = rng().normal(size=(200_000, D)) / math.sqrt(D)
+    mass = np.exp(records @ (size * start.theta) + start.bias(size)).mean(axis=0)
+    # The standard deviation of exp(score) is below 1.5, so the mean of 200,000 errs by less than 0.004.
+    assert mass == pytest.approx(np.ones(M), abs=0.02)
+
+
+def test_only_classes_that_are_known_and_believed_take_shorter_steps() -> None:
+    options = METHOD.defaults(FACTS, 0.05, {})
+    start = start_of(VECTORS["half of the classes"], np.eye(D), np.full(D, 1 / D))
+    assert start is not None
+    known = np.arange(M) % 2 == 1
+    for sign, believed in ((-1, True), (1, False)):
+        gradient = sign * 1e6 * start.theta
+        trusted, theta, paces = weighed(start, gradient, 2.0, FACTS, options)
+        assert (trusted > 0.5) == believed
+        assert (paces[~known] == 1).all()
+        assert paces[known] == pytest.approx(1 - trusted * (1 - pace(doubt(FACTS, options))))
+        assert (theta[-1, ~known] == 0).all()
+        assert (theta[-1, known] < 0).all()

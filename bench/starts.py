@@ -1,0 +1,98 @@
+"""Measures what a public start is worth: `python -m bench.starts SET PUBLIC`.
+
+SET is a folder with `{train,test}_{x,y}.npy` and `class_vectors.npy` (m × d), the public vectors of its classes. The
+table says, for each ε, the test accuracy of the default method without anything public, and what it gains from the
+start (`--public-head`), with the moments of the records in PUBLIC (`--public-features`), and with both. Below it stand
+the vectors alone and the optimum without noise.
+
+With `--hostile` the table says what useless starts cost instead.
+"""
+
+import argparse
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from bench import cells
+from bench.cells import Cell
+from bench.public import table
+from bench.sets import load
+
+METHOD = "dp-whitened"
+EPSILONS = (0.01, 0.05, 0.1, 0.5, 1.0, 2.0, 4.0, 8.0)
+VECTORS = "class_vectors.npy"
+
+
+def unit(vectors: np.ndarray) -> np.ndarray:
+    """Rows of length 1. Rows of zeros stay."""
+    vectors = np.asarray(vectors, np.float64)
+    return vectors / np.maximum(np.linalg.norm(vectors, axis=-1, keepdims=True), np.finfo(float).tiny)
+
+
+def alone(data: str) -> float:
+    """The test accuracy of the vectors alone, in percent. A class without a vector is never predicted."""
+    vectors, records = unit(np.load(Path(data) / VECTORS)), load(data)
+    known = vectors.any(axis=1)
+    scores = unit(records.test_x) @ (vectors - vectors[known].mean(axis=0)).T
+    return float(100 * (np.where(known, scores, -np.inf).argmax(axis=1) == records.test_y).mean())
+
+
+def hostile(vectors: np.ndarray) -> dict[str, np.ndarray]:
+    """Starts that are wrong, by name."""
+    rng = np.random.default_rng(0)
+    order = rng.permutation(len(vectors))
+    swapped, half = vectors.copy(), vectors.copy()
+    known = np.flatnonzero(vectors.any(axis=1))
+    swapped[known[:2]] = vectors[known[1::-1]]
+    chosen = rng.permutation(known)[: len(known) // 2]
+    half[chosen] = vectors[np.roll(chosen, 1)]
+    return {
+        "random": rng.normal(size=vectors.shape),
+        "permuted": vectors[order],
+        "half-permuted": half,
+        "two-swapped": swapped,
+        "reversed": -vectors,
+        "long": 1e3 * vectors,
+        "zeros": np.zeros_like(vectors),
+    }
+
+
+def rows_of(data: str, public: str, folder: Path | None = None) -> dict[str, list[Cell]]:
+    """The rows of the table of one set. folder: of the wrong starts, for the table of what they cost."""
+    plain = [Cell(data, METHOD, epsilon) for epsilon in EPSILONS]
+    if folder is not None:
+        names = hostile(np.zeros((2, 2)))
+        return {"no start": plain} | {
+            name: [replace(cell, start=str(folder / f"{name}.npy")) for cell in plain] for name in names
+        }
+    informed = [replace(cell, public=public) for cell in plain]
+    started, both = (
+        [replace(cell, start=str(Path(data) / VECTORS)) for cell in before] for before in (plain, informed)
+    )
+    return {"no start": plain, "start": started, "public features": informed, "both": both}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("data", help="folder")
+    parser.add_argument("public", help="folder of other records, which nobody needs to protect")
+    parser.add_argument("--hostile", type=Path, help="measure wrong starts, and keep them in this folder")
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--results", type=Path, default=cells.RESULTS)
+    given = parser.parse_args()
+    if given.hostile:
+        given.hostile.mkdir(parents=True, exist_ok=True)
+        for name, vectors in hostile(np.load(Path(given.data) / VECTORS)).items():
+            np.save(given.hostile / f"{name}.npy", vectors)
+    rows = rows_of(given.data, given.public, given.hostile)
+    optimum = Cell(given.data, METHOD, None)
+    wanted = [replace(cell, seed=seed) for row in rows.values() for cell in row for seed in range(given.seeds)]
+    done = cells.run([optimum, *wanted], given.results, given.workers)
+    print("\n".join(table(rows, EPSILONS, given.seeds, done)))
+    print(f"The vectors alone: {alone(given.data):.1f}. Without noise: {done[optimum.key]:.1f}.")
+
+
+if __name__ == "__main__":
+    main()
