@@ -30,14 +30,12 @@ GOOD, SPREAD = 0.35, 0.12
 """Mean and standard deviation of the agreement of good starts."""
 USELESS = 0.02
 """The standard deviation of the agreement of useless starts. Its mean is 0."""
-EVEN = 0.08
+EVEN = 0.1
 """The v at which the scores of a start get the standard deviation 1."""
 SMALLEST, LARGEST = 0.5, 1.5
 """Between these the standard deviation of the scores lies."""
 CLEAR = 0.02
 """Up to this v the classes that have a start take full steps."""
-SHORTEST = 0.2
-"""The shortest step of a class that has a start, as a part of the full step."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -103,9 +101,10 @@ def start_of(vectors: np.ndarray, whiten: np.ndarray, variances: np.ndarray) -> 
     # The columns of W are orthogonal, so W⁻¹ is Wᵀ with its rows divided by their squared lengths.
     squares = np.square(whiten).sum(axis=0)
     theta[:, known] = (whiten.T @ units) / squares[:, None]
-    # Records have the total variance 1. What the noise has hidden of it may lie in any direction.
-    hidden = max(1 - float((variances / squares).sum()), 0.0) / len(squares)
-    scores = (np.square(theta) * (variances + hidden * squares)[:, None]).sum(axis=0)
+    # Records have the total variance 1. What is hidden by noise may lie in any direction. What is more is noise.
+    total = float((variances / squares).sum())
+    hidden = max(1 - total, 0.0) / len(squares)
+    scores = (np.square(theta) * (variances / max(total, 1.0) + hidden * squares)[:, None]).sum(axis=0)
     spread = float(scores.mean())
     if not spread > np.finfo(float).tiny:
         return None
@@ -144,7 +143,7 @@ def trust(agreed: float, deviation: float) -> float:
 
 
 def scale(deviation: float) -> float:
-    """The standard deviation that the scores of a start get: √(v/0.08), between ½ and 1.5.
+    """The standard deviation that the scores of a start get: √(v/0.1), between ½ and 1.5.
 
     Where noise hides the classes, a start of small scale is lost in the noise that is learned. Where the records speak,
     a start of large scale has to be unlearned.
@@ -157,7 +156,7 @@ def scale(deviation: float) -> float:
 
 
 def pace(deviation: float) -> float:
-    """The step of a class that has a good start, as a part of the full step: √(0.02/v), between 0.2 and 1.
+    """The step of a class that has a good start, as a part of the full step: √(0.02/v), at most 1.
 
     What a step adds to a class is signal and noise. A class that begins with good scores has less to gain from the
     signal, and as much to lose by the noise. A class of which nothing is known takes full steps.
@@ -166,4 +165,4 @@ def pace(deviation: float) -> float:
         deviation: v, the standard deviation of the noise in the agreement.
 
     """
-    return max(min(math.sqrt(CLEAR / deviation), 1.0), SHORTEST) if deviation else 1.0
+    return min(math.sqrt(CLEAR / deviation), 1.0) if deviation else 1.0

@@ -180,7 +180,7 @@ def weighed(
     trusted = trust(agreement(gradient, start, longest), deviation)
     size = trusted * scale(deviation)
     bias = start.bias(size) / options.bias_feature
-    paces = np.where(start.variances > 0, 1 - trusted * (1 - pace(deviation)), 1.0)
+    paces = np.where(start.variances > 0, pace(deviation) ** trusted, 1.0)
     return trusted, np.vstack([size * start.theta, bias]), paces
 
 

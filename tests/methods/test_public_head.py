@@ -14,7 +14,6 @@ from dpfc_cli.methods.public_head import (
     GOOD,
     LARGEST,
     PRIOR,
-    SHORTEST,
     SMALLEST,
     PublicHead,
     agreement,
@@ -103,6 +102,14 @@ def test_a_start_is_there_even_where_noise_hides_the_whole_covariance() -> None:
     assert np.square(start.theta).sum() / M / D == pytest.approx(1)
 
 
+def test_noise_that_looks_like_variance_does_not_shrink_a_start() -> None:
+    """Records have the total variance 1 at most, whatever a noisy covariance says."""
+    one, many = (start_of(VECTORS["good"], np.eye(D), np.full(D, total / D)) for total in (1.0, 50.0))
+    assert one is not None
+    assert many is not None
+    assert many.theta == pytest.approx(one.theta)
+
+
 def test_a_start_changes_no_release_but_the_weights_that_a_gradient_is_taken_at() -> None:
     mu = 0.5
     asked = []
@@ -149,16 +156,17 @@ def test_trust_is_the_prior_under_noise_and_follows_the_agreement_without() -> N
 
 
 def test_the_scale_grows_with_the_doubt_within_its_bounds() -> None:
-    found = [scale(v) for v in (0.0, 0.01, 0.05, 0.08, 0.2, 0.7, 50.0)]
+    found = [scale(v) for v in (0.0, 0.01, 0.05, 0.1, 0.2, 0.7, 50.0)]
     assert found == sorted(found)
     assert (found[0], found[-1]) == (SMALLEST, LARGEST)
-    assert scale(0.08) == pytest.approx(1.0)
+    assert scale(0.1) == pytest.approx(1.0)
 
 
-def test_steps_get_shorter_with_the_doubt_within_their_bounds() -> None:
+def test_steps_get_shorter_with_the_doubt() -> None:
     found = [pace(v) for v in (0.0, 0.02, 0.05, 0.08, 0.2, 50.0)]
     assert found == sorted(found, reverse=True)
-    assert (found[:2], found[-1]) == ([1.0, 1.0], SHORTEST)
+    assert found[:2] == [1.0, 1.0]
+    assert found[-1] > 0
     assert pace(0.08) == pytest.approx(0.5)
 
 
@@ -183,6 +191,6 @@ def test_only_classes_that_are_known_and_believed_take_shorter_steps() -> None:
         trusted, theta, paces = weighed(start, gradient, 2.0, FACTS, options)
         assert (trusted > 0.5) == believed
         assert (paces[~known] == 1).all()
-        assert paces[known] == pytest.approx(1 - trusted * (1 - pace(doubt(FACTS, options))))
+        assert paces[known] == pytest.approx(pace(doubt(FACTS, options)) ** trusted)
         assert (theta[-1, ~known] == 0).all()
         assert (theta[-1, known] < 0).all()
