@@ -26,8 +26,8 @@ VECTORS = "class_vectors.npy"
 
 def unit(vectors: np.ndarray) -> np.ndarray:
     """Rows of length 1. Rows of zeros stay."""
-    lengths: np.ndarray = np.linalg.norm(vectors.astype(np.float64), axis=1, keepdims=True)
-    return vectors / np.maximum(lengths, np.finfo(float).tiny)
+    lengths = np.sqrt(np.square(vectors.astype(np.float64)).sum(axis=1, keepdims=True))
+    return np.asarray(vectors / np.maximum(lengths, np.finfo(float).tiny))
 
 
 def alone(data: str) -> float:

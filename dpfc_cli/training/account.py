@@ -236,8 +236,14 @@ def _has(rows: tuple[Entry, ...], card: Mapping[str, Any]) -> bool:
     if len(rows) < number:
         return False
     row = rows[number - 1]
-    made = (row.at, row.method, row.claim, row.plan)
-    return made == (card.get("date"), card["method"], card["claim"], card["plan"])
+    # A head that started from a private one has the releases of both, and shares of their common budget.
+    own = card["plan"][card.get("public_head", {}).get("releases", 0) :]
+    made = (row.at, row.method, row.claim, _unshared(row.plan))
+    return made == (card.get("date"), card["method"], card["claim"], _unshared(own))
+
+
+def _unshared(releases: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [{name: value for name, value in release.items() if name != "share"} for release in releases]
 
 
 def _name(ledger: Path) -> str:

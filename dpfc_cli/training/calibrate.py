@@ -24,7 +24,8 @@ class Calibrated:
     """What a training will release, with how much noise, and what it will claim.
 
     given: the options that the user set; options: all of them. mechanism and guarantee: None without noise. tuning:
-    what the card says of public records that options were chosen on.
+    what the card says of public records that options were chosen on. before: the card of the private head that the
+    training starts from, if it does (`training.whole`).
     """
 
     method: AnyMethod
@@ -36,6 +37,7 @@ class Calibrated:
     mechanism: Mechanism | None
     guarantee: Guarantee | None
     tuning: Mapping[str, Any] | None = None
+    before: Mapping[str, Any] | None = None
 
     @property
     def claim(self) -> Claim:

@@ -16,6 +16,7 @@ from dpfc_cli.privacy.accounting import Claim
 from dpfc_cli.training.calibrate import Calibrated
 from dpfc_cli.training.ledger import Entry, records_of
 from dpfc_cli.training.request import SPLIT
+from dpfc_cli.training.whole import whole
 from dpfc_cli.trust.statement import EXACT, SAMPLED, hold_out_of, rounded_up
 from dpfc_cli.version import __version__
 
@@ -56,7 +57,8 @@ def card_of(
     training without noise reached its optimum, and how far a public start was trusted. standing: see `ledger.standing`;
     None before the charge.
     """
-    facts, claimed, manifest = calibrated.facts, calibrated.claimed, features.manifest
+    facts, manifest = calibrated.facts, features.manifest
+    claimed, releases = whole(calibrated)
     options, holds = calibrated.options, calibrated.method.public
     public = options.public if "public" in holds else None
     start = options.public_head if "public_head" in holds else None
@@ -70,11 +72,11 @@ def card_of(
         "delta": claimed.delta if claimed else None,
         "mu": claimed.mu if claimed else None,
         "eta": claimed.eta if claimed else None,
-        "accounting": SAMPLED if calibrated.plan.sampled else EXACT,
+        "accounting": SAMPLED if any(release["rate"] < 1 for release in releases) else EXACT,
         "adjacency": facts.adjacency,
         "unit": facts.unit,
         "facts": {"n": facts.n, "m": facts.m, "d": facts.d, "k": facts.k, "origin": manifest.origin},
-        "plan": calibrated.releases,
+        "plan": releases,
         "classes": list(manifest.classes),
         "features": {
             "name": features.name,
@@ -97,7 +99,7 @@ def path_of(calibrated: Calibrated, features: FeatureSet, out: Path | None, fold
 
     UserError where `out` is not printable, does not end as the claim demands, or exists.
     """
-    claim, guarantee = calibrated.claim, calibrated.guarantee
+    claim, guarantee = calibrated.claim, whole(calibrated)[0] or calibrated.guarantee
     suffix = SUFFIXES[claim]
     if out is None:
         asked = f"-eps{rounded_up(guarantee.epsilon, 4)}" if guarantee else ""

@@ -15,7 +15,7 @@ file that does not pass is damaged, or somebody has changed it. It is refused, a
 import math
 import re
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass, fields, replace
 from datetime import UTC, datetime
@@ -404,10 +404,14 @@ def together(rows: list[Entry], delta: float) -> float:
     distributions compose all of them.
     """
     private = [r for r in rows if r.mu is not None]
-    eta = math.fsum(r.eta or 0.0 for r in private)
     made = [release for r in private for release in r.plan]
-    mu = math.sqrt(math.fsum(r["times"] / r["sigma"] ** 2 for r in made if r["rate"] == 1))
-    sampled = [Sampled(sigma=r["sigma"], rate=r["rate"], times=r["times"]) for r in made if r["rate"] < 1]
+    return epsilon_of(made, delta, math.fsum(r.eta or 0.0 for r in private))
+
+
+def epsilon_of(releases: Sequence[Mapping[str, Any]], delta: float, eta: float) -> float:
+    """ε at δ of releases, as a card or a row has them. eta: the sum of their trainings' η."""
+    mu = math.sqrt(math.fsum(r["times"] / r["sigma"] ** 2 for r in releases if r["rate"] == 1))
+    sampled = [Sampled(sigma=r["sigma"], rate=r["rate"], times=r["times"]) for r in releases if r["rate"] < 1]
     return poisson_epsilon(sampled, mu, delta, eta) if sampled else epsilon_for(mu, delta, eta)
 
 

@@ -8,9 +8,13 @@ A file of class vectors is one of these:
 - .npy with one vector for each class of the feature set, in the set's order.
 
 Whoever names it asserts that it is public: nothing in it may depend on records that must be protected.
+
+One file is allowed that is not public: a private head of the same records that their ledger was charged for. The new
+head then claims what both trainings cost together (`whole`).
 """
 
 import unicodedata
+from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -25,13 +29,17 @@ from dpfc_cli.files import json_of, sha256_of
 from dpfc_cli.heads.head import Head, located
 from dpfc_cli.methods.public_head import PublicHead
 from dpfc_cli.methods.whitened import doubt
+from dpfc_cli.privacy.accounting import LARGEST_EPSILON
 from dpfc_cli.privacy.chain import Linear
 from dpfc_cli.training.account import Account
 from dpfc_cli.training.calibrate import Calibrated
 from dpfc_cli.training.public import recipe
+from dpfc_cli.training.whole import whole
 
 HIDDEN = 0.15
 """From this standard deviation of the agreement on, a useless start cannot be told from a good one."""
+_Found = tuple[np.ndarray, tuple[str, ...] | None, Mapping[str, Any] | None]
+"""Vectors (classes × dimensions), the names of the classes, and the card of a private head."""
 
 
 def begin(calibrated: Calibrated, private: FeatureSet, given: Path | str, account: Account) -> Calibrated:
@@ -44,13 +52,15 @@ def begin(calibrated: Calibrated, private: FeatureSet, given: Path | str, accoun
         account: what was spent on the private records.
 
     Raises:
-        UserError: the method has no use for a start, the file cannot be read, it does not fit the features, or it was
-            made of the private records and not charged for.
+        UserError: the method has no use for a start, the file cannot be read, it does not fit the features, it was
+            made of the private records and not charged for, or both trainings together have no ε that can be claimed.
 
     """
     check(calibrated)
-    known = vectors_of(private, given, account)
-    return replace(calibrated, options=replace(calibrated.options, public_head=known))
+    known, before = vectors_of(private, given, account)
+    begun = replace(calibrated, options=replace(calibrated.options, public_head=known), before=before)
+    _check_together(begun)
+    return begun
 
 
 def check(calibrated: Calibrated) -> None:
@@ -89,8 +99,24 @@ def warnings_of(calibrated: Calibrated) -> list[str]:
     return said
 
 
-def vectors_of(private: FeatureSet, given: Path | str, account: Account) -> PublicHead:
-    """Class vectors for the classes of a feature set.
+def _check_together(begun: Calibrated) -> None:
+    """UserError where a private head cannot be continued with this training."""
+    own, before = begun.claimed, begun.before
+    if before is None:
+        return
+    if own is None:
+        why, remedy = "It is a private head, and this training has no guarantee", "Train without a seed, or start from"
+    elif before["adjacency"] != begun.facts.adjacency:
+        why, remedy = f"It was trained with {before['adjacency']} adjacency", "Use the same adjacency, or start from"
+    elif (together := whole(begun)[0]) is not None and together.epsilon > LARGEST_EPSILON:
+        why, remedy = f"Both trainings together spend epsilon = {together.epsilon:.3g}", "Spend less, or start from"
+    else:
+        return
+    raise _private(begun.options.public_head.origin["name"], f"{why}.", f"{remedy} class vectors that are public.")
+
+
+def vectors_of(private: FeatureSet, given: Path | str, account: Account) -> tuple[PublicHead, Mapping[str, Any] | None]:
+    """Class vectors for the classes of a feature set. If they are a private head of the same records, its card, too.
 
     Raises:
         UserError: see `begin`.
@@ -106,7 +132,7 @@ def vectors_of(private: FeatureSet, given: Path | str, account: Account) -> Publ
             path=str(path),
         )
     digest = sha256_of(path)
-    vectors, names = _read(path, private, digest, account)
+    vectors, names, before = _read(path, private, digest, account)
     if vectors.ndim != 2 or vectors.shape[1] != private.dim or vectors.dtype.kind not in "fiu":
         shape = list(vectors.shape)
         why = f"its vectors are {vectors.dtype} of shape {shape}, not numbers of shape [classes, {private.dim}]"
@@ -133,52 +159,60 @@ def vectors_of(private: FeatureSet, given: Path | str, account: Account) -> Publ
             path, f"only {len(private.classes) - len(without)} of the set's classes have a vector in it", known=names
         )
     origin = {"name": path.name, "sha256": digest, "classes": len(private.classes) - len(without), "without": without}
-    return PublicHead(vectors=found, origin=origin)
+    continued = {} if before is None else {"releases": len(before["plan"])}
+    return PublicHead(vectors=found, origin={**origin, **continued}), before
 
 
-def _read(path: Path, private: FeatureSet, digest: str, account: Account) -> tuple[np.ndarray, tuple[str, ...] | None]:
-    """Vectors, classes × dimensions, and the names of the classes."""
+def _read(path: Path, private: FeatureSet, digest: str, account: Account) -> _Found:
+    """What a file has."""
     from safetensors import SafetensorError, safe_open
 
     try:
         with ExitStack() as stack:
             if path.suffix == ".npy":
-                return np.load(path, mmap_mode="r", allow_pickle=False), None
+                return np.load(path, mmap_mode="r", allow_pickle=False), None, None
             if path.suffix == ".npz":
                 arrays = npz.opened(path, stack)
-                return arrays["vectors"].read(), tuple(map(str, arrays["classes"].read()))
+                return arrays["vectors"].read(), tuple(map(str, arrays["classes"].read())), None
             if path.suffix == ".safetensors":
                 file = stack.enter_context(safe_open(path, framework="numpy"))
                 metadata = file.metadata() or {}
                 if "card" not in metadata:
-                    return file.get_tensor("vectors"), tuple(map(str, json_of(metadata["classes"])))
+                    return file.get_tensor("vectors"), tuple(map(str, json_of(metadata["classes"]))), None
                 return _of_head(Head.load(path), private, digest, account)
     except (OSError, SafetensorError, *npz.BROKEN) as error:
         raise _unfit(path, f"it cannot be read as class vectors ({error})") from error
     raise _unfit(path, "its name does not end in .npz, .safetensors or .npy")
 
 
-def _of_head(head: Head, private: FeatureSet, digest: str, account: Account) -> tuple[np.ndarray, tuple[str, ...]]:
+def _of_head(head: Head, private: FeatureSet, digest: str, account: Account) -> _Found:
     """The weights of a head in the space of the features."""
     assert head.path is not None
     mine, other = recipe(private.manifest), {**head.card["features"]["backbone"], "dimensions": head.dim}
     differ = sorted(name for name in mine if name != "dimensions" and mine[name] != other.get(name))
     if differ:
         raise _unfit(head.path, f"it was trained on features of another backbone (they differ in {', '.join(differ)})")
+    before = None
     if head.card["claim"] == "private":
-        # It depends on its records, and so would the new head. The new claim would be too small by what it cost.
-        raise _private(head.path, "It is a private head. What it cost would not be in the claim of the new one.")
+        # The new head will depend on the records of this one. They must be the same, or two guarantees were needed.
+        if all(row.sha256 != digest for row in account.own):
+            raise _private(
+                head.path.name,
+                f"It is a private head, and '{account.ledger.name}' has no row of its training. What it cost would not "
+                "be in the claim of the new one.",
+            )
+        before = head.card
     said, n = head.card["features"], head.card["facts"]["n"]
-    if any(row.sha256 == digest for row in account.entries) or (said["name"], n) == (
-        private.name,
-        private.split("train").n,
+    if before is None and (
+        any(row.sha256 == digest for row in account.entries)
+        or (said["name"], n) == (private.name, private.split("train").n)
     ):
-        raise _private(head.path, "It was trained on the private records without privacy.")
+        raise _private(head.path.name, "It was trained on the private records without privacy.")
     weight = head.weight
     for step in reversed(head.chain):
         if isinstance(step, Linear):
             weight = step.matrix @ weight
-    return weight.T, head.classes
+    return weight.T, head.classes, before
 
 
 def _matched(path: Path, classes: tuple[str, ...], names: tuple[str, ...]) -> dict[int, int]:
@@ -214,11 +248,11 @@ def _unfit(path: Path, why: str, **fields: Any) -> UserError:
     )
 
 
-def _private(path: Path, why: str) -> UserError:
+def _private(name: str, why: str, remedy: str = "") -> UserError:
     return UserError(
-        f"'{path}' is no public start. {why}",
-        "Start from class vectors, or from a head that was trained on public records without noise.",
+        f"The training cannot start from '{name}'. {why}",
+        remedy or "Start from class vectors, or from a head that was trained on public records without noise.",
         code="private-records",
         parameter="public_head",
-        path=str(path),
+        path=name,
     )

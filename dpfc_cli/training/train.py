@@ -150,7 +150,8 @@ def train(
         adjacency: "zero-out" (default): one record may count as null. "replace-one": it may be any other record.
         public_features: records that nobody needs to protect, from the same backbone, to steady the released moments.
         public_head: a file of public class vectors over the same features (.npz, .safetensors or .npy), or a head that
-            was trained on public records. The training starts from it, at no cost in privacy.
+            was trained on public records. The training starts from it, at no cost in privacy. A private head of the
+            same records continues its training: the new head claims what both cost.
         tune_on: such records with labels, on which options are chosen at no cost in privacy.
         out: the head's file. Default: a new name in the folder for heads.
         memory: bytes that the training may take. Default: what the machine has free.

@@ -45,7 +45,9 @@ _SOMETIMES: dict[str, Check] = {
     "ledger": record(_LEDGER),
     "public_features": record({"name": text, "rows": whole(1)}),
     "public_head": record(
-        {"name": text, "sha256": text, "classes": whole(2), "without": each(text)}, trusted=number(0, 1)
+        {"name": text, "sha256": text, "classes": whole(2), "without": each(text)},
+        trusted=number(0, 1),
+        releases=whole(1),
     ),
     "tuning": record(
         {
@@ -79,6 +81,7 @@ def check(card: Any) -> None:
         card["facts"]["m"] == len(classes) == len(set(classes))
         and (known is None or known["private"] + known["unprotected"] == known["trainings"])
         and card["accounting"] == (SAMPLED if sampled else EXACT)
+        and card.get("public_head", {}).get("releases", 0) < len(card["plan"])
         and figures_agree(card)
     ):
         raise ValueError("the figures in its card contradict one another")

@@ -95,7 +95,7 @@ def rows(card: Mapping[str, Any], sha256: str) -> list[tuple[str, str]]:
         )
         lines.append(("public features", said))
     if "public_head" in card:
-        lines.append(("public start", _started(card["public_head"], facts["m"])))
+        lines.append(_started(card["public_head"], facts["m"]))
     if "tuning" in card:
         lines.append(("tuned on", _tuned(card["tuning"])))
     return [*lines, ("other heads", _others(card)), ("not covered", "; ".join(NOT_COVERED))]
@@ -207,13 +207,17 @@ def _others(card: Mapping[str, Any]) -> str:
     return f"{said} {limits}" if private else said
 
 
-def _started(known: Mapping[str, Any], m: int) -> str:
-    trusted = known.get("trusted")
-    said = (
-        f"class vectors for {known['classes']:,} of {m:,} classes from {known['name']} (SHA-256 {known['sha256']}); "
-        "the operator asserts that they are public"
-    )
-    return said if trusted is None else f"{said}; trusted to {trusted:.0%} after the first gradient was released"
+def _started(known: Mapping[str, Any], m: int) -> tuple[str, str]:
+    label, trusted = "public start", known.get("trusted")
+    said = f"class vectors for {known['classes']:,} of {m:,} classes from {known['name']} (SHA-256 {known['sha256']}); "
+    if "releases" in known:
+        label = "started from"
+        said += (
+            "this is a private head of the same records, and the guarantee and the releases are those of both trainings"
+        )
+    else:
+        said += "the operator asserts that they are public"
+    return label, said if trusted is None else f"{said}; trusted to {trusted:.0%} after the first gradient was released"
 
 
 def _titled(method: str) -> str:

@@ -151,7 +151,8 @@ def test_a_head_is_the_row_of_its_number(disks: Path) -> None:
     card = {"date": row.at, "method": row.method, "claim": row.claim, "plan": json.loads(row.releases)}
     card["features"] = {"fingerprint": FeatureSet(Path("features/a")).manifest.fingerprint}
     known = [(Path(str(number)), {**card, "ledger": {"training": number}}) for number in (1, 2, 3)]
-    changed = [(Path(name), {**known[0][1], name: "other"}) for name in ("date", "method", "claim", "plan")]
+    other = {"date": "other", "method": "other", "claim": "other", "plan": card["plan"][1:]}
+    changed = [(Path(name), {**known[0][1], name: value}) for name, value in other.items()]
     others = [(Path("other set"), {**known[2][1], "features": {"fingerprint": "other"}})]
     for named in ("features/a", "features/b"):
         found = account_of(ledger_path(Path(named)), Path(named), [*known, *changed, *others])

@@ -1,6 +1,7 @@
 """Public starts: which files are class vectors, how they are matched to classes, and what is refused."""
 
 import json
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +14,7 @@ from safetensors.numpy import save_file
 from dpfc_cli.errors import UserError
 from dpfc_cli.features.importing import import_features
 from dpfc_cli.features.reader import FeatureSet
+from dpfc_cli.heads.head import Head
 from dpfc_cli.methods import METHODS
 from dpfc_cli.privacy import chain as chains
 from dpfc_cli.training import start
@@ -23,6 +25,7 @@ from dpfc_cli.training.observer import Observer
 from dpfc_cli.training.request import Privacy, facts_of
 from dpfc_cli.training.run import Trained
 from dpfc_cli.training.train import train
+from dpfc_cli.trust.card import check
 from tests.support import blobs
 
 CLASSES = ("red fox", "Wolf", "otter")
@@ -47,7 +50,7 @@ def private(tmp_path: Path) -> FeatureSet:
 
 
 def read(private: FeatureSet, path: Path | str) -> Any:
-    return start.vectors_of(private, path, account_of(ledger_path(private.folder)))
+    return start.vectors_of(private, path, account_of(ledger_path(private.folder)))[0]
 
 
 def npz(path: Path, vectors: np.ndarray = VECTORS, classes: tuple[str, ...] = NAMES) -> Path:
@@ -168,12 +171,65 @@ def test_a_head_that_saw_the_private_records_without_privacy_is_refused(tmp_path
         read(private, seeded.path)
 
 
-def test_a_private_head_is_refused_whatever_it_was_trained_on(tmp_path: Path, private: FeatureSet) -> None:
+def test_a_private_head_that_the_ledger_was_not_charged_for_is_refused(tmp_path: Path, private: FeatureSet) -> None:
     """The new head would depend on it, so its cost would be missing in the new claim."""
-    for features in (private, made(tmp_path, "other", 3)):
+    other, mine = head_of(made(tmp_path, "other", 3), epsilon=1.0), head_of(private, epsilon=1.0)
+    read(private, mine.path)
+    ledger_path(private.folder).unlink()
+    for trained in (other, mine):
         with pytest.raises(UserError, match="not be in the claim of the new one") as refused:
-            read(private, head_of(features, epsilon=1.0).path)
+            read(private, trained.path)
         assert refused.value.code == "private-records"
+    # A row of another training.
+    head_of(private, epsilon=1.0)
+    with pytest.raises(UserError, match="not be in the claim of the new one"):
+        read(private, mine.path)
+
+
+def test_a_head_that_continues_a_private_one_claims_what_both_cost(private: FeatureSet) -> None:
+    paths = [head_of(private, epsilon=1.0).path]
+    for epsilon in (2.0, 1.0):
+        paths.append(head_of(private, epsilon=epsilon, public_head=paths[-1]).path)
+    rows = account_of(ledger_path(private.folder)).own
+    assert [row.epsilon for row in rows] == [1.0, 2.0, 1.0]
+    trained = [Head.load(path) for path in paths]
+    for count, head in enumerate(trained, start=1):
+        card = head.card
+        assert card["mu"] == pytest.approx(math.hypot(*(row.mu or 0.0 for row in rows[:count])))
+        assert card["eta"] == pytest.approx(sum(row.eta or 0.0 for row in rows[:count]))
+        assert card["epsilon"] == pytest.approx(card["ledger"]["epsilon"], rel=1e-6)
+        assert sum(release["times"] for release in card["plan"]) == 4 * count
+    assert trained[2].card["epsilon"] > 2.4
+    assert "the guarantee and the releases are those of both trainings" in trained[2].statement()["started from"]
+    cards = [(path, head.card) for path, head in zip(paths, trained, strict=True)]
+    assert not account_of(ledger_path(private.folder), cards=cards).lost
+
+
+def test_a_card_of_a_continued_head_must_have_releases_of_its_own(private: FeatureSet) -> None:
+    first = head_of(private, epsilon=1.0)
+    card = dict(Head.load(head_of(private, epsilon=2.0, public_head=first.path).path).card)
+    check(card)
+    card["public_head"] = {**card["public_head"], "releases": len(card["plan"])}
+    with pytest.raises(ValueError, match="contradict"):
+        check(card)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "why"),
+    [
+        ({"epsilon": 1.0}, {"epsilon": 1.0, "seed": 3}, "this training has no guarantee"),
+        ({"epsilon": 1.0}, {"epsilon": 1.0, "adjacency": "replace-one"}, "with zero-out adjacency"),
+        ({"epsilon": 70.0}, {"epsilon": 90.0}, "together spend epsilon = 1"),
+    ],
+)
+def test_a_private_head_is_not_continued_where_nothing_could_be_claimed(
+    private: FeatureSet, first: dict[str, Any], second: dict[str, Any], why: str
+) -> None:
+    begun = head_of(private, **first)
+    with pytest.raises(UserError, match=why) as refused:
+        head_of(private, **second, public_head=begun.path)
+    assert refused.value.code == "private-records"
+    assert len(account_of(ledger_path(private.folder)).own) == 1
 
 
 def test_a_head_of_another_backbone_is_refused(tmp_path: Path, private: FeatureSet) -> None:
