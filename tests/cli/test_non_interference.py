@@ -302,6 +302,11 @@ SCENARIOS: dict[str, tuple[str, ...]] = {
     "dp-whitened with all that is public": (
         f"{PRIVATE} --public-features known --public-head vectors.npz --steps 2 --json",
     ),
+    "a private head, continued": (
+        f"{PRIVATE} --steps 2 --out heads/first.safetensors",
+        f"{PRIVATE} --steps 2 --public-head first --out heads/second.safetensors --json",
+        "statement second",
+    ),
     "dp-fc": (f"{PRIVATE} --method dp-fc --adjacency replace-one --steps 2 --budget-split 0.3,0.7 --json",),
     "dp-ls": (f"{PRIVATE} --method dp-ls --negative-weight 0.2 --ridge 1 --delta 0.02 --allow-large-delta",),
     "dp-newton, tuned": (f"{PRIVATE} --method dp-newton --steps 1 --damping 1 --tune-on known --json",),
@@ -462,6 +467,7 @@ CARD = {
     "public_head.classes": "of public class vectors",
     "public_head.without": "of public class vectors, and names of classes, which are asserted",
     "public_head.trusted": "a function of the first gradient that is released",
+    "public_head.releases": "how many kinds of releases the private head that was continued had",
     "tuning.name": "the name of a folder",
     "tuning.fingerprint": "as that of the features",
     "tuning.facts.n": "of public records",
