@@ -8,7 +8,6 @@ import pytest
 
 from dpfc_cli.methods import METHODS, method_named
 from dpfc_cli.methods.whitened import (
-    DROWNED,
     FLOOR,
     LONGEST,
     STABLE,
@@ -69,10 +68,11 @@ def damping_at(mu: float) -> float:
 
 
 def test_the_damping_grows_with_the_noise_and_more_slowly_where_the_noise_hides_the_spectrum() -> None:
-    at_the_border = 4 * damping_at(1.0) / DROWNED
-    assert damping_at(4 * at_the_border) == pytest.approx(0.25 * DROWNED / 4)
-    assert damping_at(at_the_border) == pytest.approx(0.25 * DROWNED)
-    assert damping_at(at_the_border / 4) == pytest.approx(0.25 * DROWNED * 2)
+    drowned = 0.04  # The edge at which the rule changes.
+    at_the_border = 4 * damping_at(1.0) / drowned
+    assert damping_at(4 * at_the_border) == pytest.approx(0.25 * drowned / 4)
+    assert damping_at(at_the_border) == pytest.approx(0.25 * drowned)
+    assert damping_at(at_the_border / 4) == pytest.approx(0.25 * drowned * 2)
 
 
 def test_the_total_step_is_longer_where_many_classes_share_few_directions() -> None:
