@@ -7,12 +7,14 @@ The recipe differs from the product in this:
 - The bias feature is as long as a whitened coordinate.
 - Negative eigenvalues are cut at 0, and the damping is half the edge of the noise.
 - There is no momentum, and the total step is at most 150.
+- The total step is ρ^0.85·(m/30)^¼, and the damping is proportional to the edge, however large that is.
 """
 
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Any
 from unittest import mock
 
@@ -22,11 +24,12 @@ from dpfc_cli.methods import whitened
 from dpfc_cli.methods.method import Solution
 from dpfc_cli.privacy.facts import Facts
 from dpfc_cli.privacy.oracle import Oracle
-from dpfc_cli.privacy.queries import Gradient, Query
+from dpfc_cli.privacy.queries import Gradient, Query, sensitivity
 
-INGREDIENTS = ("equal weights", "short constant", "shrinkage", "momentum")
+INGREDIENTS = ("equal weights", "short constant", "shrinkage", "momentum", "total step")
 """In the order in which they are added to the recipe. The shrinkage comes with damping by a quarter of the edge. The
-momentum comes with a largest stable step and a total step of up to 300. All of them together are the product."""
+momentum comes with a largest stable step and a total step of up to 300. The rule for the total step comes with the
+damping of large edges. All of them together are the product."""
 
 
 def options(ingredients: Sequence[str]) -> dict[str, Any]:
@@ -43,8 +46,17 @@ def only(ingredients: Sequence[str]) -> Iterator[None]:
             stack.enter_context(mock.patch.object(whitened, "shrink", lambda values, spread: values))
         if "momentum" not in ingredients:
             stack.enter_context(mock.patch.object(whitened, "STABLE", math.inf))
-            stack.enter_context(mock.patch.object(whitened, "LONGEST", 150.0))
+        if "total step" not in ingredients:
+            longest = 300.0 if "momentum" in ingredients else 150.0
+            stack.enter_context(mock.patch.object(whitened, "DROWNED", math.inf))
+            stack.enter_context(mock.patch.object(whitened, "total_step", partial(total_step, longest)))
         yield
+
+
+def total_step(longest: float, dimension: float, facts: Facts, options: whitened.Options) -> float:
+    """The rule of the recipe for the total step."""
+    rho = facts.n * options.mu / (sensitivity(Gradient, facts) * dimension)
+    return options.learning_rate * min(math.pow(rho, 0.85) * math.pow(facts.m / 30, 0.25), longest)
 
 
 class FirstWhole:

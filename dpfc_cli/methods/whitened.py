@@ -31,8 +31,17 @@ NORMALISE = Clip(1e-30)
 """Scales every record to norm 1, because every record is longer than this norm."""
 FLOOR = 1e-5
 """The smallest damping, in units of the mean squared norm of the records. Float32 features do not resolve less."""
-LONGEST = 300.0
-"""The largest total step. No feature set gained from a larger one."""
+DROWNED = 0.04
+"""The edge above which the damping grows only with the root of the edge, in units of the mean squared norm.
+
+Noise with such an edge hides most of the spectrum. The eigenvalues are shrunk by what is known of this noise, so the
+damping need not do it again. What it is for then is the noise of the gradients, which grows more slowly than the edge
+does."""
+LONGEST = 600.0
+"""The largest total step with noise. No feature set gained from a larger one."""
+NOISELESS = 300.0
+"""The total step without noise. A longer one comes closer to the optimum of the loss, which is not always a better
+head."""
 STABLE = 0.8
 """The largest step, in units of m. At θ = 0 the curvature of the softmax loss in a white space is 1/m, so 2 would
 diverge.
@@ -75,7 +84,7 @@ class Options(Planned):
 
     Attributes:
         learning_rate: η. Here it is a factor of the total step that `total_step` computes.
-        damping: of the covariance, λ as a multiple of the edge of its noise.
+        damping: of the covariance, λ as a multiple of the edge of its noise (see `DROWNED`).
         gradient_clip: C_g, in units of ‖z‖ = R.
         bias_feature: c, before normalisation, where a whitened coordinate has variance 1.
         mu: the μ of the whole training, which gives the size of the noise; 0 without noise.
@@ -251,7 +260,7 @@ def whitening(covariance: np.ndarray, facts: Facts, options: Options) -> tuple[n
     The sum of the variances is the effective dimension.
 
     ξ and V are the eigenvalues and eigenvectors of the released covariance after shrinkage. λ is a multiple of the edge
-    of the noise.
+    of the noise, or of √(0.04·edge) where that is smaller.
 
     Args:
         covariance: the released Gram matrix, per record, d × d.
@@ -264,7 +273,7 @@ def whitening(covariance: np.ndarray, facts: Facts, options: Options) -> tuple[n
     """
     edge = _edge(facts, options)
     values, vectors = spectrum((covariance + covariance.T) / 2, edge, options.public)
-    damped = values + options.damping * edge + FLOOR
+    damped = values + options.damping * min(edge, math.sqrt(DROWNED * edge)) + FLOOR
     return vectors * damped**-0.5, values / damped
 
 
@@ -306,10 +315,11 @@ def shrink(values: np.ndarray, spread: float) -> np.ndarray:
 
 
 def total_step(dimension: float, facts: Facts, options: Options) -> float:
-    """The total step τ = T·step·C_g/R: ρ^0.85·(m/30)^¼ with ρ = n·μ/d_eff, but at most `LONGEST`.
+    """The total step τ = T·step·C_g/R: 1.5·ρ^0.85·(m/d_eff)^⅓ with ρ = n·μ/d_eff, but at most `LONGEST`.
 
     The noise in the logits has a standard deviation near τ/ρ. The rule ends the descent when this noise has grown to
-    about 1.
+    about 1, and earlier if there are many white directions for each class. Then the classes are found with short steps,
+    and what longer ones add is noise. The constants are fitted (docs/whitening.md).
 
     Args:
         dimension: d_eff, the effective dimension.
@@ -318,9 +328,9 @@ def total_step(dimension: float, facts: Facts, options: Options) -> float:
 
     """
     if options.mu == 0:
-        return options.learning_rate * LONGEST
+        return options.learning_rate * NOISELESS
     rho = facts.n * options.mu / (sensitivity(Gradient, facts) * dimension)
-    return options.learning_rate * min(math.pow(rho, 0.85) * math.pow(facts.m / 30, 0.25), LONGEST)
+    return options.learning_rate * min(1.5 * math.pow(rho, 0.85) * math.cbrt(facts.m / dimension), LONGEST)
 
 
 def schedule(dimension: float, facts: Facts, options: Options) -> tuple[float, float]:

@@ -139,4 +139,4 @@ def test_a_table_of_ingredients_pairs_the_seeds(data: str) -> None:
         cell = ablation.variant(Cell(data, "dp-whitened", 1.0), ingredients)
         done |= {dataclasses.replace(cell, seed=seed).key: 50.0 + 10 * seed + i for seed in range(2)}
     (row,) = list(ablation.table([data], [1.0], 2, done))[2:]
-    assert row.endswith("| 1 | 55.0 | +1.0 ± 0.0 | +2.0 ± 0.0 | +3.0 ± 0.0 | +4.0 ± 0.0 |")
+    assert row.endswith("| 1 | 55.0 | +1.0 ± 0.0 | +2.0 ± 0.0 | +3.0 ± 0.0 | +4.0 ± 0.0 | +5.0 ± 0.0 |")

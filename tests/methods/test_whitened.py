@@ -7,7 +7,16 @@ import numpy as np
 import pytest
 
 from dpfc_cli.methods import METHODS, method_named
-from dpfc_cli.methods.whitened import LONGEST, STABLE, Options, schedule, shrink, total_step, whitening
+from dpfc_cli.methods.whitened import (
+    FLOOR,
+    LONGEST,
+    STABLE,
+    Options,
+    schedule,
+    shrink,
+    total_step,
+    whitening,
+)
 from dpfc_cli.privacy.accounting import mu_for
 from dpfc_cli.privacy.chain import Chain, Linear
 from dpfc_cli.privacy.curator import NonPrivate, Unprotected
@@ -50,6 +59,29 @@ def test_whitened_records_have_unit_variance_where_the_covariance_is_known() -> 
     matrix, variances = whitening(covariance, FACTS, METHOD.defaults(FACTS, None, {}))
     assert np.allclose(matrix.T @ covariance @ matrix, np.eye(8), atol=1e-4)
     assert variances == pytest.approx(np.ones(8), rel=1e-4)
+
+
+def damping_at(mu: float) -> float:
+    """λ with noise of that μ: of a released matrix of zeros nothing but λ is left."""
+    matrix, _ = whitening(np.zeros((8, 8)), FACTS, METHOD.defaults(FACTS, mu, {}))
+    return float(1 / np.square(matrix).sum(axis=0).max()) - FLOOR
+
+
+def test_the_damping_grows_with_the_noise_and_more_slowly_where_the_noise_hides_the_spectrum() -> None:
+    drowned = 0.04  # The edge at which the rule changes.
+    at_the_border = 4 * damping_at(1.0) / drowned
+    assert damping_at(4 * at_the_border) == pytest.approx(0.25 * drowned / 4)
+    assert damping_at(at_the_border) == pytest.approx(0.25 * drowned)
+    assert damping_at(at_the_border / 4) == pytest.approx(0.25 * drowned * 2)
+
+
+def test_the_total_step_is_longer_where_many_classes_share_few_directions() -> None:
+    options = METHOD.defaults(FACTS, 0.01, {})
+    rho = FACTS.n * 0.01 / 4
+    assert total_step(4.0, FACTS, options) == pytest.approx(1.5 * rho**0.85)
+    assert total_step(4.0, replace(FACTS, m=32), options) == pytest.approx(2 * total_step(4.0, FACTS, options))
+    # With n·μ/d_eff unchanged: eight times the directions, half the total step.
+    assert total_step(32.0, replace(FACTS, n=8 * FACTS.n), options) == pytest.approx(1.5 * rho**0.85 / 2)
 
 
 @pytest.mark.parametrize("mu", [1e-4, 0.01, 1.0, 30.0])
