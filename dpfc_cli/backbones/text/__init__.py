@@ -114,8 +114,9 @@ def class_vectors(
     from dpfc_cli.backbones.text import tokenizer, tower
 
     # The tokenizer is small. If it is missing, nothing large was fetched.
-    tokens = tokenizer.load(model, weights, progress)
-    loaded = tower.load(name, model, weights, progress)
+    where, pin = (f"hf:{model.home}", model.pin) if weights is None else (weights, None)
+    tokens = tokenizer.load(model, where, pin, progress)
+    loaded = tower.load(model, where, pin, progress)
     encoded = tokens(texts, loaded.context, loaded.source, loaded.vocabulary)
     vectors = loaded.class_vectors(encoded, len(names), progress)
     cut = dict.fromkeys(names[i // len(prompts)] for i in encoded.cut)

@@ -35,21 +35,20 @@ _STEP = 8
 """CLIP's texts are padded to a multiple of this number of tokens, so that few programs are compiled."""
 
 
-def load(name: str, model: Model, weights: str | None, progress: Progress | None) -> "Tower":
+def load(model: Model, weights: str, pin: hub.Pin | None = None, progress: Progress | None = None) -> "Tower":
     """Load the text tower of a model, and fetch its weights if they are not on this machine.
 
     Args:
-        name: the model.
         model: its row of the table.
-        weights: a file, a folder or `hf:owner/name[/file]`; None: the published weights.
+        weights: a file, a folder or `hf:owner/name[/file]`.
+        pin: the version of the weights. None: the newest.
         progress: it is told how many bytes of a file were downloaded.
 
     Raises:
         UserError: the weights cannot be fetched or read, or have no text tower.
 
     """
-    where, pin = (f"hf:{model.home}", model.pin) if weights is None else (weights, None)
-    located = hub.locate(where, progress, pin)
+    located = hub.locate(weights, progress, pin)
     sums = [sha256_of(file) for file in located.files]
     located.check(sums)
     parameters = checkpoint.read(located, model)
@@ -144,10 +143,12 @@ class Tower:
             UserError: the weights give no numbers.
 
         """
-        joint = self(encoded, progress).astype(np.float64).reshape(classes, -1, self._joint())
-        mean = _unit(_unit(joint).mean(axis=1))
-        vectors: np.ndarray = mean if self._visual is None else mean @ self._visual.T.astype(np.float64)
-        if not np.isfinite(vectors).all():
+        joint = self(encoded, progress).astype(np.float64)
+        with np.errstate(all="ignore"):
+            mean = _unit(_unit(joint).reshape(classes, -1, joint.shape[1]).mean(axis=1))
+            vectors: np.ndarray = mean if self._visual is None else mean @ self._visual.T.astype(np.float64)
+            lengths = np.linalg.norm(vectors, axis=1)
+        if not (np.isfinite(lengths) & (lengths > 0)).all():
             raise UserError(
                 f"The text tower of '{self.source}' gives vectors that are zero, NaN or infinite.",
                 "Get the weights again.",
@@ -156,9 +157,6 @@ class Tower:
                 source=self.source,
             )
         return vectors.astype(np.float32)
-
-    def _joint(self) -> int:
-        return int(self._outer["projection"].shape[1])
 
 
 @partial(jax.jit, static_argnames="a")
@@ -171,6 +169,5 @@ def _joint(outer: vit.Group, blocks: list[vit.Group], x: jax.Array, ends: jax.Ar
 
 
 def _unit(vectors: np.ndarray) -> np.ndarray:
-    with np.errstate(invalid="ignore", divide="ignore"):
-        unit: np.ndarray = vectors / np.linalg.norm(vectors, axis=-1, keepdims=True)
+    unit: np.ndarray = vectors / np.linalg.norm(vectors, axis=-1, keepdims=True)
     return unit
