@@ -29,10 +29,9 @@ import numpy as np
 from dpfc_cli import schema
 from dpfc_cli.backbones import hub
 from dpfc_cli.backbones.backbone import Progress
-from dpfc_cli.backbones.tensors import digest
 from dpfc_cli.backbones.vision_transformer.models import Model
 from dpfc_cli.errors import UserError
-from dpfc_cli.files import check_plain, json_in, sha256_of
+from dpfc_cli.files import check_plain, json_in
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer as Search
@@ -151,9 +150,7 @@ def load(model: Model, weights: str, pin: hub.Pin | None = None, progress: Progr
             source=weights,
             known=["tokenizer.json", *older],
         )
-    sums = [sha256_of(file) for file in located.files]
-    located.check(sums)
-    description = {"id": located.id, "sha256": digest(sums)}
+    description = {"id": located.id, "sha256": located.digest()}
     with _refused(located.id):
         read = _clip if model.text == "clip" else _siglip
         return read(located.files, description)
@@ -313,7 +310,10 @@ class Rules:
             return text
         data, done, at = text.encode(), [], 0
         while at < len(data):
-            length, new = self._longest(data, at)
+            try:
+                length, new = self._longest(data, at)
+            except (IndexError, ValueError) as error:
+                raise ValueError("its rules for characters are damaged") from error
             if length == 0:
                 # No rule: the character stays. Its first byte says how many bytes it has.
                 first = data[at]
@@ -329,20 +329,13 @@ class Rules:
         node = _offset(units[0])
         for i in range(at, len(data)):
             node ^= data[i]
-            if node >= len(units):
-                raise ValueError("its rules for characters are damaged")
             unit = units[node]
             if unit & 0x800000FF != data[i]:
                 break
             node ^= _offset(unit)
             if unit >> 8 & 1:
-                if node >= len(units):
-                    raise ValueError("its rules for characters are damaged")
                 start = units[node] & 0x7FFFFFFF
-                stop = self._texts.find(b"\0", start)
-                if stop < 0:
-                    raise ValueError("its rules for characters are damaged")
-                found = (i + 1 - at, self._texts[start:stop])
+                found = (i + 1 - at, self._texts[start : self._texts.index(b"\0", start)])
         return found
 
 

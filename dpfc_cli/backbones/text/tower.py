@@ -20,14 +20,12 @@ import numpy as np
 
 from dpfc_cli.backbones import hub
 from dpfc_cli.backbones.backbone import Progress
-from dpfc_cli.backbones.tensors import digest
 from dpfc_cli.backbones.text import checkpoint
 from dpfc_cli.backbones.text.tokenizer import Encoded
 from dpfc_cli.backbones.vision_transformer import transformer, vit
 from dpfc_cli.backbones.vision_transformer.checkpoint import Parameters
 from dpfc_cli.backbones.vision_transformer.models import Model
 from dpfc_cli.errors import UserError
-from dpfc_cli.files import sha256_of
 
 _HEAD = 64
 """Dimensions of a head in all text towers that OpenAI and OpenCLIP trained."""
@@ -49,10 +47,9 @@ def load(model: Model, weights: str, pin: hub.Pin | None = None, progress: Progr
 
     """
     located = hub.locate(weights, progress, pin)
-    sums = [sha256_of(file) for file in located.files]
-    located.check(sums)
+    digest = located.digest()
     parameters = checkpoint.read(located, model)
-    description = {"id": located.id, "sha256": digest(sums), "dialect": parameters.dialect}
+    description = {"id": located.id, "sha256": digest, "dialect": parameters.dialect}
     return Tower(parameters, architecture(model, parameters, located), description)
 
 
