@@ -365,13 +365,15 @@ def test_a_score_that_is_no_number_is_refused(tmp_path: Path) -> None:
             tokenizer.load(MODELS["siglip-b16"], str(tmp_path))
 
 
-def test_what_is_no_vocabulary_is_refused(tmp_path: Path) -> None:
+def test_what_is_no_vocabulary_is_refused(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """The tokenizers package would print where it was, and end in a panic."""
     write({"any": np.ones(1, np.float32)}, tmp_path)
     whole = json.dumps(SMALL["clip"]["model"]["vocab"] | {tokenizer.END: 3}).encode()
     for files in (
         {"vocab.json": b"{}", "merges.txt": b""},
         {"vocab.json": b"[", "merges.txt": b""},
         {"vocab.json": whole, "merges.txt": b"a\n"},
+        {"vocab.json": whole, "merges.txt": b"a b</w>\na ab</w>\n"},
         {"vocab.json": whole, "merges.txt": b"\xff"},
     ):
         for file, content in files.items():
@@ -383,6 +385,14 @@ def test_what_is_no_vocabulary_is_refused(tmp_path: Path) -> None:
         (tmp_path / file).unlink()
     with pytest.raises(UserError, match="no tokenizer"):
         tokenizer.load(MODELS["clip-b16"], str(tmp_path))
+    assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize("units", [(0x7FFFFC00,), (0x400 << 10, 0), ()])
+def test_rules_for_characters_that_lead_outside_are_refused(units: tuple[int, ...]) -> None:
+    content = struct.pack(f"<{1 + len(units)}I", 4 * max(1, len(units)), *units)
+    with pytest.raises(ValueError, match="rules for characters are damaged"):
+        tokenizer.Rules(content)("a")
 
 
 def test_a_program_that_only_asks_loads_nothing_large() -> None:
