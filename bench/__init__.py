@@ -2,7 +2,7 @@
 
 These make documents or parts of them: `reproduction` (docs/reproduction.md), `accuracy` (docs/accuracy.md), `ablation`,
 `public` and `starts` (tables of docs/whitening.md), `costs` (a table of docs/design.md). These compare with PyTorch and
-need it: `throughput`, `parity`, and `references`, which makes data for the tests. The others are parts: `cells` runs
-trainings once and keeps the results, `sets` and `synthetic` are the data, `recipe` is an early version of the default
-method, and `paper` has the paper's tables.
+need it: `throughput`, `parity`, and `references` and `text_references`, which make data for the tests. The others are
+parts: `cells` runs trainings once and keeps the results, `sets` and `synthetic` are the data, `recipe` is an early
+version of the default method, and `paper` has the paper's tables.
 """

@@ -4,7 +4,7 @@ huggingface_hub downloads them. Its cache, its offline mode (HF_HUB_OFFLINE), it
 its way to continue a download work as its documentation says. (After a broken connection it continues. Since its
 version 2, a process that was killed leaves nothing to continue from, except what hf_xet keeps in its own cache.)
 
-The digest of weights is checked whenever they are loaded, also from the cache (`Located.check`). The hub names a large
+The digest of weights is checked whenever they are loaded, also from the cache (`Located.digest`). The hub names a large
 file by its SHA-256, and the cache keeps that name. This finds damage. It says nothing against the hub itself, or a
 mirror. Where the table of models has a pin, commit and digest are those of the table, whatever the hub says.
 """
@@ -17,7 +17,7 @@ from typing import Any
 
 from dpfc_cli.backbones.backbone import Progress
 from dpfc_cli.errors import Code, UserError, parameter, sentence
-from dpfc_cli.files import json_in
+from dpfc_cli.files import json_in, sha256_of
 
 INDEX = "model.safetensors.index.json"
 _PICKLES = (".pt", ".pth", ".bin", ".ckpt", ".pkl", ".pickle", ".tar")
@@ -55,6 +55,19 @@ class Located:
     files: tuple[Path, ...]
     config: dict[str, Any]
     expected: tuple[str | None, ...]
+
+    def digest(self) -> str:
+        """One digest of the files (`tensors.digest`).
+
+        Raises:
+            UserError: a file was damaged or exchanged.
+
+        """
+        from dpfc_cli.backbones.tensors import digest
+
+        sums = [sha256_of(file) for file in self.files]
+        self.check(sums)
+        return digest(sums)
 
     def check(self, sums: Sequence[str]) -> None:
         """Refuse files whose SHA-256 is another one than expected.
@@ -140,6 +153,48 @@ def locate(weights: str, progress: Progress | None = None, pin: Pin | None = Non
         config=_json(config) if config.is_file() else {},
         expected=(None,) * len(files),
     )
+
+
+def beside(
+    weights: str, names: Sequence[str], progress: Progress | None = None, pin: Pin | None = None
+) -> Located | None:
+    """Find other files in the folder of weights, and fetch them if they are not on this machine.
+
+    Args:
+        weights: as for `locate`.
+        names: of the files.
+        progress: it is told how many bytes of a file were downloaded.
+        pin: the version of the weights. The files are those of its commit.
+
+    Returns:
+        The files; None if one of them is not there.
+
+    Raises:
+        UserError: the hub cannot be reached.
+
+    """
+    check(weights)
+    if found := _REPOSITORY.fullmatch(weights):
+        folder = (found["file"] or "").rpartition("/")[0]
+        ahead = f"{folder}/" if folder else ""
+        commit = None if pin is None else pin.commit
+        id, fetched = f"hf:{found['repository']}/{ahead}{names[0]}", []
+        for name in names:
+            try:
+                file = _download(found["repository"], ahead + name, progress, commit, optional=True)
+            except UserError as error:
+                remedy = "Check the network and try again. Or put the file and the weights into a folder of your own."
+                raise UserError(error.what, remedy, code=error.code, **error.fields) from error
+            if file is None:
+                return None
+            fetched.append(file)
+        files = tuple(fetched)
+        return Located(id=id, files=files, config={}, expected=tuple(map(_named_by, files)))
+    path = Path(weights).expanduser()
+    files = tuple((path if path.is_dir() else path.parent) / name for name in names)
+    if not all(file.is_file() for file in files):
+        return None
+    return Located(id=names[0], files=files, config={}, expected=(None,) * len(files))
 
 
 def _in_folder(folder: Path) -> tuple[Path, ...]:

@@ -4,7 +4,7 @@ Tensors are read one at a time, so a checkpoint is never in memory twice. From a
 the vision tower is read.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,7 +34,8 @@ _PARTS = {
     "map.kv": ("map.k", "map.v"),
 }
 _NORMS = ("prenorm", "norm1", "norm2", "norm", "fc_norm", "map.norm")
-TOKENS = ("cls", "dist", "registers", "position", "map.probe")
+TOKENS = ("cls", "dist", "registers", "position", "map.probe", "tokens", "projection", "visual")
+"""Tensors that are the same in every layout: one row for each token, or for each input."""
 _BLOCK = ("norm1", "qkv", "out", "norm2", "fc1", "fc2")
 _MAP = ("map.qkv", "map.out", "map.norm", "map.fc1", "map.fc2")
 
@@ -70,11 +71,39 @@ def read(files: tuple[Path, ...], source: str, dtype: np.dtype[Any]) -> Paramete
 
     """
     with ExitStack() as stack:
-        return _read({name: read for file in files for name, read in opened(file, stack)}, source, dtype)
+        readers = tensors(files, stack)
+        found = gathered(readers, *recognise(readers, source), source, dtype, _wanted)
+    _check_shapes(found.outer, found.blocks, source)
+    return found
 
 
-def _read(readers: dict[str, Read], source: str, dtype: np.dtype[Any]) -> Parameters:
-    dialect, prefix = recognise(readers, source)
+def tensors(files: tuple[Path, ...], stack: ExitStack) -> dict[str, Read]:
+    """All tensors of some files by name, not yet read."""
+    return {name: read for file in files for name, read in opened(file, stack)}
+
+
+def gathered(
+    readers: dict[str, Read],
+    dialect: Dialect,
+    prefix: str,
+    source: str,
+    dtype: np.dtype[Any],
+    wanted: Callable[[Arrays], list[str]],
+) -> Parameters:
+    """The tensors of a file in their places, none of them missing. Their shapes are not compared.
+
+    Args:
+        readers: the tensors of the file.
+        dialect: the naming of the file.
+        prefix: what its names begin with.
+        source: what messages call it.
+        dtype: of the factors of matrix products. All other tensors are float32.
+        wanted: which tensors outside blocks there must be, judged by those that are there.
+
+    Raises:
+        UserError: a tensor is unknown, missing, twice there or damaged.
+
+    """
     where = places(dialect, prefix, readers, source)
     outer: Arrays = {}
     blocks: dict[int, Arrays] = {}
@@ -105,16 +134,15 @@ def _read(readers: dict[str, Read], source: str, dtype: np.dtype[Any]) -> Parame
     ordered = [blocks.get(i, {}) for i in range(min(1 + max(blocks, default=-1), len(blocks) + 1))]
     for group in (outer, *ordered):
         _join(group, source)
-    for name, number in _lacking(outer, ordered):
+    for name, number in _lacking(outer, ordered, wanted(outer)):
         missing = spelling(dialect, prefix, name, number, where)
         raise UserError(
-            f"'{source}' lacks the tensor '{missing}', so it is not a complete checkpoint of a Vision Transformer.",
+            f"'{source}' lacks the tensor '{missing}', so it is not a complete checkpoint of a {dialect.kind}.",
             "Get a complete checkpoint.",
             code="damaged",
             source=source,
             tensor=missing,
         )
-    _check_shapes(outer, ordered, source)
     return Parameters(dialect=dialect.name, outer=outer, blocks=ordered, heads=heads)
 
 
@@ -153,32 +181,37 @@ def _join(group: Arrays, source: str) -> None:
             group[f"{whole}.{leaf}"] = np.concatenate([group.pop(name) for name in names], axis=-1)
 
 
-def _lacking(outer: Arrays, blocks: list[Arrays]) -> Iterator[tuple[str, int]]:
-    """The names and blocks of tensors that are missing, as the other tensors show."""
-    wanted = ["patch.weight", "position", *_both("fc_norm" if "fc_norm.weight" in outer else "norm")]
+def _wanted(outer: Arrays) -> list[str]:
+    """The tensors outside blocks that a Vision Transformer must have, as the others show."""
+    wanted = ["patch.weight", "position", *both("fc_norm" if "fc_norm.weight" in outer else "norm")]
     if any(name.startswith("prenorm") for name in outer):
         # This is a CLIP model. Its patches have no bias.
-        wanted += _both("prenorm")
+        wanted += both("prenorm")
     else:
         wanted.append("patch.bias")
     if any(name.startswith("map.") for name in outer):
-        wanted += ["map.probe", *_both(*_MAP)]
+        wanted += ["map.probe", *both(*_MAP)]
     if (
         "position" in outer
         and "cls" not in outer
         and round(len(outer["position"]) ** 0.5) ** 2 != len(outer["position"])
     ):
         wanted.append("cls")
+    return wanted
+
+
+def _lacking(outer: Arrays, blocks: list[Arrays], wanted: list[str]) -> Iterator[tuple[str, int]]:
+    """The names and blocks of tensors that are missing."""
     scales = sorted({name for block in blocks for name in block if name in ("scale1", "scale2")})
     for number, group, names in [(OUTER, outer, wanted)] + [
-        (number, block, [*_both(*_BLOCK), *scales]) for number, block in enumerate(blocks or [{}])
+        (number, block, [*both(*_BLOCK), *scales]) for number, block in enumerate(blocks or [{}])
     ]:
         for name in names:
             if name not in group:
                 yield _part(group, name), number
 
 
-def _both(*modules: str) -> list[str]:
+def both(*modules: str) -> list[str]:
     """The names of the weight and the bias of each module."""
     return [f"{module}.{leaf}" for module in modules for leaf in ("weight", "bias")]
 
@@ -205,6 +238,16 @@ def _check_shapes(outer: Arrays, blocks: list[Arrays], source: str) -> None:
             source=source,
             tensor="patch.weight",
         )
+    check_blocks(blocks, width, source)
+    pool = len(outer["map.fc2.weight"]) if "map.probe" in outer else 0
+    around = {f"map.{name}": shape for name, shape in _shapes(width, pool, pool).items()}
+    around |= {name: (len(outer[name]), width) for name in TOKENS if name in outer} | {"patch.weight": patch.shape}
+    for name, array in outer.items():
+        fits(source, name, array, around.get(name, (width,)))
+
+
+def check_blocks(blocks: list[Arrays], width: int, source: str) -> None:
+    """Raise UserError if two tensors of blocks do not fit together."""
     hidden, half = blocks[0]["fc1.weight"].shape[-1], len(blocks[0]["fc2.weight"])
     if hidden not in (half, 2 * half):
         raise UserError(
@@ -217,12 +260,7 @@ def _check_shapes(outer: Arrays, blocks: list[Arrays], source: str) -> None:
     inner = _shapes(width, hidden, half)
     for group in blocks:
         for name, array in group.items():
-            _fits(source, name, array, inner.get(name, (width,)))
-    pool = len(outer["map.fc2.weight"]) if "map.probe" in outer else 0
-    around = {f"map.{name}": shape for name, shape in _shapes(width, pool, pool).items()}
-    around |= {name: (len(outer[name]), width) for name in TOKENS if name in outer} | {"patch.weight": patch.shape}
-    for name, array in outer.items():
-        _fits(source, name, array, around.get(name, (width,)))
+            fits(source, name, array, inner.get(name, (width,)))
 
 
 def _shapes(width: int, first: int, second: int) -> dict[str, tuple[int, ...]]:
@@ -247,7 +285,8 @@ def _misshapen(source: str, name: str, shape: tuple[int, ...]) -> UserError:
     )
 
 
-def _fits(source: str, name: str, array: np.ndarray, expected: tuple[int, ...]) -> None:
+def fits(source: str, name: str, array: np.ndarray, expected: tuple[int, ...]) -> None:
+    """Raise UserError if a tensor has another shape than it must have."""
     if array.shape != expected:
         raise UserError(
             f"The tensor '{name}' in '{source}' has the shape {array.shape} instead of {expected}.",

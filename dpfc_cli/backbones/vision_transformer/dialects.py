@@ -41,6 +41,7 @@ class Dialect:
         inner: names in the file to names in `vit`, inside blocks.
         ignored: patterns for names of tensors that are not used.
         leaves: what the library calls weights and biases.
+        kind: what messages call a model with these names.
 
     """
 
@@ -54,6 +55,7 @@ class Dialect:
     inner: dict[str, str]
     ignored: tuple[str, ...] = ()
     leaves: dict[str, str] = field(default_factory=lambda: {"weight": "weight", "bias": "bias"})
+    kind: str = "Vision Transformer"
 
 
 TIMM = Dialect(
@@ -298,7 +300,7 @@ def places(dialect: Dialect, prefix: str, names: Iterable[str], source: str) -> 
             found[name] = place
         elif not _ignored(dialect, prefix, name):
             raise UserError(
-                f"'{source}' holds a tensor that a {dialect.name} checkpoint of a Vision Transformer does not have: "
+                f"'{source}' holds a tensor that a {dialect.name} checkpoint of a {dialect.kind} does not have: "
                 f"'{name}'.",
                 "Use one of the known models. This checkpoint belongs to another architecture, which dpfc cannot run.",
                 code="unsupported",
