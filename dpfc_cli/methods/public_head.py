@@ -34,8 +34,10 @@ EVEN = 0.1
 """The v at which the scores of a start get the standard deviation 1."""
 SMALLEST, LARGEST = 0.5, 1.5
 """Between these the standard deviation of the scores lies."""
-CLEAR = 0.02
-"""Up to this v the classes that have a start take full steps."""
+CLEAR = 0.08
+"""The v at which a start with the agreement 1 takes full steps."""
+OTHERS = 2.0
+"""How much longer the steps of a class without a vector are, up to the full step."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -155,14 +157,20 @@ def scale(deviation: float) -> float:
     return min(max(math.sqrt(deviation / EVEN), SMALLEST), LARGEST)
 
 
-def pace(deviation: float) -> float:
-    """The step of a class that has a good start, as a part of the full step: √(0.02/v), at most 1.
+def pace(agreed: float, deviation: float) -> float:
+    """The step of a class that begins with good scores, as a part of the full step: â·√(0.08/v), at most 1.
 
     What a step adds to a class is signal and noise. A class that begins with good scores has less to gain from the
-    signal, and as much to lose by the noise. A class of which nothing is known takes full steps.
+    signal, and as much to lose by the noise. Where the agreement is high, the classes lie far apart, and records say
+    more about them. â is the mean of the agreement of a good start, given a.
 
     Args:
+        agreed: a.
         deviation: v, the standard deviation of the noise in the agreement.
 
     """
-    return min(math.sqrt(CLEAR / deviation), 1.0) if deviation else 1.0
+    if deviation == 0:
+        return 1.0
+    kept = SPREAD**2 / (SPREAD**2 + deviation**2)
+    expected = max(GOOD + kept * (agreed - GOOD), 0.0)
+    return min(expected * math.sqrt(CLEAR / deviation), 1.0)

@@ -21,7 +21,7 @@ import numpy as np
 from dpfc_cli.methods import options as declare
 from dpfc_cli.methods.linear import noise_edge
 from dpfc_cli.methods.method import Given, Method, Solution, chosen
-from dpfc_cli.methods.public_head import PublicHead, Start, agreement, pace, scale, start_of, trust
+from dpfc_cli.methods.public_head import OTHERS, PublicHead, Start, agreement, pace, scale, start_of, trust
 from dpfc_cli.privacy.chain import Centre, Chain, Clip, Linear
 from dpfc_cli.privacy.facts import Facts
 from dpfc_cli.privacy.oracle import Mechanism, Oracle, Plan, planned
@@ -186,10 +186,12 @@ def weighed(
     """
     longest = facts.n * options.gradient_clip * radius / math.sqrt(facts.m)
     deviation = doubt(facts, options)
-    trusted = trust(agreement(gradient, start, longest), deviation)
+    agreed = agreement(gradient, start, longest)
+    trusted = trust(agreed, deviation)
     size = trusted * scale(deviation)
     bias = start.bias(size) / options.bias_feature
-    paces = np.where(start.variances > 0, pace(deviation) ** trusted, 1.0)
+    known = pace(agreed, deviation)
+    paces = 1 - trusted * (1 - np.where(start.variances > 0, known, min(OTHERS * known, 1.0)))
     return trusted, np.vstack([size * start.theta, bias]), paces
 
 

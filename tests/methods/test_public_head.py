@@ -162,12 +162,17 @@ def test_the_scale_grows_with_the_doubt_within_its_bounds() -> None:
     assert scale(0.1) == pytest.approx(1.0)
 
 
-def test_steps_get_shorter_with_the_doubt() -> None:
-    found = [pace(v) for v in (0.0, 0.02, 0.05, 0.08, 0.2, 50.0)]
+def test_steps_get_shorter_with_the_doubt_and_longer_with_the_agreement() -> None:
+    found = [pace(GOOD, v) for v in (0.0, 0.001, 0.02, 0.05, 0.2, 50.0)]
     assert found == sorted(found, reverse=True)
-    assert found[:2] == [1.0, 1.0]
+    assert found[:2] == [1, 1]
     assert found[-1] > 0
-    assert pace(0.08) == pytest.approx(0.5)
+    for deviation in (0.01, 0.1):
+        found = [pace(agreed, deviation) for agreed in (-1.0, 0.1, 0.3, 0.7)]
+        assert found == sorted(found)
+    assert pace(GOOD, 0.08) == pytest.approx(GOOD)
+    # Where the noise hides the agreement, it is that of good starts.
+    assert pace(5.0, 100.0) == pytest.approx(pace(GOOD, 100.0), rel=0.01)
 
 
 def test_every_class_begins_with_the_same_mass() -> None:
@@ -181,16 +186,18 @@ def test_every_class_begins_with_the_same_mass() -> None:
     assert mass == pytest.approx(np.ones(M), abs=0.02)
 
 
-def test_only_classes_that_are_known_and_believed_take_shorter_steps() -> None:
+def test_steps_are_shorter_as_far_as_a_start_is_believed_and_most_for_classes_with_a_vector() -> None:
     options = METHOD.defaults(FACTS, 0.05, {})
     start = start_of(VECTORS["half of the classes"], np.eye(D), np.full(D, 1 / D))
     assert start is not None
     known = np.arange(M) % 2 == 1
     for sign, believed in ((-1, True), (1, False)):
-        gradient = sign * 1e6 * start.theta
+        gradient = sign * 100 * start.theta
         trusted, theta, paces = weighed(start, gradient, 2.0, FACTS, options)
         assert (trusted > 0.5) == believed
-        assert (paces[~known] == 1).all()
-        assert paces[known] == pytest.approx(pace(doubt(FACTS, options)) ** trusted)
+        agreed = agreement(gradient, start, FACTS.n * options.gradient_clip * 2.0 / math.sqrt(M))
+        step = pace(agreed, doubt(FACTS, options))
+        assert paces[known] == pytest.approx(1 - trusted * (1 - step))
+        assert paces[~known] == pytest.approx(1 - trusted * (1 - min(2 * step, 1)))
         assert (theta[-1, ~known] == 0).all()
         assert (theta[-1, known] < 0).all()
