@@ -78,9 +78,14 @@ def _features(given: str | None, own: str) -> "FeatureSet":
 
 def _json(path: Path, card: Mapping[str, Any], features: "FeatureSet", result: "Evaluation") -> dict[str, Any]:
     cost = {name: card[name] for name in ("method", "claim", "epsilon", "delta", "adjacency", "unit")}
+    return {"head": str(path), **cost, "features": str(features.folder), **figures_json(result)}
+
+
+def figures_json(result: "Evaluation") -> dict[str, Any]:
+    """The figures of an evaluation, for programs."""
     figures = asdict(result)
     figures["per_class"] = [{"class": each.pop("name"), **each} for each in figures["per_class"]]
-    return {"head": str(path), **cost, "features": str(features.folder), **figures}
+    return figures
 
 
 def _show(path: Path, card: Mapping[str, Any], features: "FeatureSet", result: "Evaluation") -> None:
@@ -92,16 +97,17 @@ def _show(path: Path, card: Mapping[str, Any], features: "FeatureSet", result: "
         f"{path} on the {result.split} split of {features.folder}",
         [
             ("method", card["method"]),
-            *((said, _with_interval(figure, interval, result.n)) for said, figure, interval in figures if interval),
+            *((said, with_interval(figure, interval, result.n)) for said, figure, interval in figures if interval),
             *([] if precision is None else [("mean average precision", display.percentage(precision, result.n))]),
             ("records", f"{result.n:,}"),
             *brief(card),
         ],
     )
-    _show_classes(result)
+    show_classes(result)
 
 
-def _show_classes(result: "Evaluation") -> None:
+def show_classes(result: "Evaluation") -> None:
+    """The accuracy per class."""
     # The best class can match only one of several labels, so there the ranking counts.
     several = result.mean_average_precision is not None
     said = "average precision" if several else "top-1"
@@ -124,6 +130,7 @@ def _class_figures(found: "ClassFigures", several: bool) -> tuple[str, ...]:
     return display.percentage(found.top1, found.n, found.interval), display.interval(found.interval, found.n)
 
 
-def _with_interval(figure: float | None, interval: tuple[float, float], n: int) -> str:
+def with_interval(figure: float | None, interval: tuple[float, float], n: int) -> str:
+    """A figure of n records with its 95 % interval."""
     assert figure is not None
     return f"{display.percentage(figure, n, interval)} (95 % interval {display.interval(interval, n)})"

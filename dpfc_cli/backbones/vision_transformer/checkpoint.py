@@ -4,7 +4,7 @@ Tensors are read one at a time, so a checkpoint is never in memory twice. From a
 the vision tower is read.
 """
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,11 +18,12 @@ from dpfc_cli.backbones.vision_transformer.dialects import (
     STACKED,
     Dialect,
     Place,
+    classifiers,
     places,
     recognise,
     spelling,
 )
-from dpfc_cli.errors import UserError
+from dpfc_cli.errors import UserError, parameter
 
 Arrays = dict[str, np.ndarray]
 
@@ -73,6 +74,88 @@ def read(files: tuple[Path, ...], source: str, dtype: np.dtype[Any]) -> Paramete
         return _read({name: read for file in files for name, read in opened(file, stack)}, source, dtype)
 
 
+def pool_of(outer: Collection[str]) -> str:
+    """The pooling that a checkpoint was trained with. outer: the names of its tensors outside blocks."""
+    if "map.probe" in outer:
+        return "map"
+    return "cls" if "cls" in outer and "fc_norm.weight" not in outer else "mean"
+
+
+def classifier(files: tuple[Path, ...], source: str, pool: str | None) -> tuple[np.ndarray, str]:
+    """The weights of a checkpoint's own classifier. No other tensor is read.
+
+    Its bias is not read either: class vectors have none.
+
+    Args:
+        files: the files that hold the checkpoint.
+        source: what messages call it.
+        pool: the pooling of the features; None: the one that the checkpoint was trained with.
+
+    Returns:
+        A row for each class, over the feature; and the pooling. The classifier of a DINOv2 takes the class token and
+        the mean of the patches' tokens, one behind the other: of its rows, the part that belongs to the pooling.
+
+    Raises:
+        UserError: there is no classifier of this feature in the checkpoint, or it is damaged.
+
+    """
+    with ExitStack() as stack:
+        readers = {name: read for file in files for name, read in opened(file, stack)}
+        dialect, prefix = recognise(readers, source)
+        where = places(dialect, prefix, readers, source)
+        outer = {place.name: name for name, place in where.items() if place.block == OUTER}
+        known = classifiers(dialect, prefix)
+        found = next((name for name in known if name in readers), None)
+        if found is None:
+            raise UserError(
+                f"'{source}' has no classifier of its own.",
+                "Use a checkpoint that was trained as a classifier and still has its last layer.",
+                code="missing",
+                source=source,
+                known=list(known),
+            )
+        between = next((name for name in readers if "pre_logits" in name), None)
+        if between is not None:
+            raise UserError(
+                f"'{source}' has a layer between the feature and its classifier ('{between}').",
+                "Use another checkpoint: rows over that layer say nothing about the feature.",
+                code="unsupported",
+                source=source,
+                tensor=between,
+            )
+        raw = readers[found]()
+        norm = next((outer[name] for name in ("norm.weight", "fc_norm.weight") if name in outer), None)
+        if norm is None:
+            raise _incomplete(source, spelling(dialect, prefix, "norm.weight", OUTER, where))
+        width = readers[norm]().size
+    rows = (raw.T if dialect.layout == "flax" else raw).astype(np.float64)
+    double = prefix.startswith("dinov2")
+    if rows.ndim != 2 or not rows.size or rows.shape[1] != width * (1 + double):
+        raise _misshapen(source, found, raw.shape)
+    trained = pool_of(outer)
+    if pool not in (None, trained) and not (double and pool == "mean"):
+        raise UserError(
+            f"The classifier of '{source}' was trained on the pooling '{trained}', the features have '{pool}'.",
+            f"Extract features with {parameter('pool')} {trained}.",
+            code="conflict",
+            source=source,
+            trained=trained,
+            pool=pool,
+        )
+    pool = pool or trained
+    if double:
+        rows = np.split(rows, 2, axis=1)[pool == "mean"]
+    if not np.isfinite(rows).all() or not rows.any():
+        raise UserError(
+            f"The classifier of '{source}' is empty: its weights ('{found}') are zeros, or no numbers.",
+            "Use another checkpoint.",
+            code="damaged",
+            source=source,
+            tensor=found,
+        )
+    return rows, pool
+
+
 def _read(readers: dict[str, Read], source: str, dtype: np.dtype[Any]) -> Parameters:
     dialect, prefix = recognise(readers, source)
     where = places(dialect, prefix, readers, source)
@@ -106,14 +189,7 @@ def _read(readers: dict[str, Read], source: str, dtype: np.dtype[Any]) -> Parame
     for group in (outer, *ordered):
         _join(group, source)
     for name, number in _lacking(outer, ordered):
-        missing = spelling(dialect, prefix, name, number, where)
-        raise UserError(
-            f"'{source}' lacks the tensor '{missing}', so it is not a complete checkpoint of a Vision Transformer.",
-            "Get a complete checkpoint.",
-            code="damaged",
-            source=source,
-            tensor=missing,
-        )
+        raise _incomplete(source, spelling(dialect, prefix, name, number, where))
     _check_shapes(outer, ordered, source)
     return Parameters(dialect=dialect.name, outer=outer, blocks=ordered, heads=heads)
 
@@ -235,6 +311,16 @@ def _shapes(width: int, first: int, second: int) -> dict[str, tuple[int, ...]]:
         "fc1.bias": (first,),
         "fc2.weight": (second, width),
     }
+
+
+def _incomplete(source: str, missing: str) -> UserError:
+    return UserError(
+        f"'{source}' lacks the tensor '{missing}', so it is not a complete checkpoint of a Vision Transformer.",
+        "Get a complete checkpoint.",
+        code="damaged",
+        source=source,
+        tensor=missing,
+    )
 
 
 def _misshapen(source: str, name: str, shape: tuple[int, ...]) -> UserError:

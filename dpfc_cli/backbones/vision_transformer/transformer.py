@@ -22,12 +22,11 @@ from dpfc_cli.backbones.batched import Batched
 from dpfc_cli.backbones.family import Options
 from dpfc_cli.backbones.geometry import Geometry
 from dpfc_cli.backbones.preprocess import normalised, patches, resized
-from dpfc_cli.backbones.tensors import digest
 from dpfc_cli.backbones.vision_transformer import checkpoint, models, vit
 from dpfc_cli.backbones.vision_transformer.checkpoint import Parameters
 from dpfc_cli.backbones.vision_transformer.models import MODELS, Activation, Model, Triple
+from dpfc_cli.backbones.vision_transformer.weights import find
 from dpfc_cli.errors import UserError, parameter
-from dpfc_cli.files import sha256_of
 
 DTYPES: dict[str, np.dtype[Any]] = {"float32": np.dtype(np.float32), "bfloat16": np.dtype(ml_dtypes.bfloat16)}
 _ACTIVATIONS: dict[str, Activation] = {
@@ -71,16 +70,10 @@ def load(
 
     """
     model = MODELS[name]
-    located = (
-        hub.locate(f"hf:{model.home}", progress, model.pin)
-        if options.weights is None
-        else hub.locate(options.weights, progress)
-    )
-    sums = [sha256_of(file) for file in located.files]
-    located.check(sums)
+    located, digest = find(name, options.weights, progress)
     parameters = checkpoint.read(located.files, located.id, DTYPES[options.precision])
     _check_size(name, model, parameters, located.id)
-    weights = {"id": located.id, "sha256": digest(sums), "dialect": parameters.dialect}
+    weights = {"id": located.id, "sha256": digest, "dialect": parameters.dialect}
     return Transformer(
         {"name": name, "weights": weights},
         parameters,
@@ -137,7 +130,7 @@ def architecture(model: Model, parameters: Parameters, located: hub.Located, poo
             activation=stated,
             known=list(_ACTIVATIONS),
         )
-    trained = vit.pool_of(parameters.outer)
+    trained = checkpoint.pool_of(parameters.outer)
     pool = pool or trained
     lacks = {"cls": "cls" not in parameters.outer, "map": trained != "map"}
     if lacks.get(pool, False):
