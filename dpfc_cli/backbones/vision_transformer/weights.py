@@ -1,0 +1,42 @@
+"""Where the weights of a model are, and which bytes they have."""
+
+from dpfc_cli.backbones import hub
+from dpfc_cli.backbones.backbone import Progress
+from dpfc_cli.backbones.tensors import digest
+from dpfc_cli.backbones.vision_transformer.models import MODELS
+from dpfc_cli.errors import UserError, parameter
+from dpfc_cli.files import sha256_of
+
+
+def find(
+    name: str, weights: str | None, progress: Progress | None, expected: str | None = None
+) -> tuple[hub.Located, str]:
+    """The weights of a model of the table, fetched if they are not on this machine, and their digest.
+
+    Args:
+        name: the model.
+        weights: a file, a folder or `hf:owner/name[/file]`; None: the published weights.
+        progress: it is told how many bytes of a file were downloaded.
+        expected: the digest that they must have; None: any.
+
+    Raises:
+        UserError: the weights cannot be fetched, were damaged, or are others than expected.
+
+    """
+    model = MODELS[name]
+    located = hub.locate(f"hf:{model.home}", progress, model.pin) if weights is None else hub.locate(weights, progress)
+    sums = [sha256_of(file) for file in located.files]
+    located.check(sums)
+    found = digest(sums)
+    if expected not in (None, found):
+        raise UserError(
+            f"'{located.id}' has not the weights that the features were computed with: its digest is {found}, theirs "
+            f"is {expected}.",
+            f"Name the weights of the features: {parameter('weights')}.",
+            code="conflict",
+            parameter="weights",
+            source=located.id,
+            sha256=found,
+            expected=expected,
+        )
+    return located, found
