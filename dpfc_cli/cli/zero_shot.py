@@ -11,7 +11,6 @@ from dpfc_cli.cli.app import command
 from dpfc_cli.cli.evaluate import show_classes, with_interval
 
 if TYPE_CHECKING:
-    from dpfc_cli.evaluation import Evaluation
     from dpfc_cli.features.reader import FeatureSet
     from dpfc_cli.starts.zero_shot import ZeroShot
 
@@ -150,7 +149,9 @@ def zero_shot(
     else:
         _show(made, scored)
     if scored is not None:
-        display.say("The figures are of raw records, without noise. They cost nothing only if these records are public.")
+        display.say(
+            "The figures are of raw records, without noise. They cost nothing only if these records are public."
+        )
     if not made.made:
         display.say(f"'{made.path}' was there already, with the same bytes.")
     named = "" if found is None else f" --features {places.said(found.folder)}"

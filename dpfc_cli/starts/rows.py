@@ -1,8 +1,12 @@
 """Which rows of a classifier belong to which class. A class without a row is left without one: nothing is guessed.
 
 There are three ways: a file says it; the class has the name of a row; or WordNet has the row's meaning below a meaning
-of the class's name. A name may have several meanings. WordNet does not say which one is meant. So the rows of all of
-them are taken, and those who use the rows are told (`Chosen.several`).
+of the class's name.
+
+A name may have several meanings with rows, and WordNet does not say which one is meant. The rows of all of them are
+taken, and those who use them are told (`Chosen.several`). The other choice is the most usual of these meanings. With
+the 1,000 rows of ImageNet it is as good (CIFAR-10: 75.6 % against 75.1 %, CIFAR-100: 43.6 % against 43.4 %). With
+21,843 rows it takes the turtle for a turtleneck, the seal for sealing wax and the shrew for a person.
 """
 
 import re
@@ -121,7 +125,8 @@ def stated(path: Path, names: Sequence[str], count: int) -> Chosen:
     for name, numbers in chosen.items():
         if len(numbers) > 1:
             raise refused(f"{' and '.join(repr(listed[number]) for number in numbers)} could both be {name!r}")
-    return Chosen(rows={name: sorted({row for i in numbers for row in found[listed[i]]}) for name, numbers in chosen.items()})
+    rows = {name: sorted(set(found[listed[number]])) for name, numbers in chosen.items() for number in numbers}
+    return Chosen(rows={name: rows.get(name, []) for name in names})
 
 
 def labelled(names: Sequence[str], labels: Sequence[Label]) -> Chosen:
@@ -137,6 +142,7 @@ def below(names: Sequence[str], labels: Sequence[Label], wordnet: WordNet) -> Ch
     Args:
         names: of the classes.
         labels: of the rows. A row without an id has the meaning that has all its names, if there is one such meaning.
+            Otherwise it belongs to the classes of its names alone.
         wordnet: the nouns.
 
     Raises:
@@ -154,18 +160,22 @@ def below(names: Sequence[str], labels: Sequence[Label], wordnet: WordNet) -> Ch
             path=str(wordnet.folder),
         )
     placed: dict[int, list[int]] = {}
+    lost = []
     for row, label in enumerate(labels):
         synset = label.synset if label.synset is not None else _meant(label, wordnet)
-        if synset is not None:
+        if synset is None:
+            lost.append(row)
+        else:
             placed.setdefault(synset, []).append(row)
+    by_label = by_name(names, ((name, row) for row in lost for name in labels[row].names))
     rows, several = {}, {}
     for name in names:
         by_sense = {sense: _among(wordnet.below(sense), placed) for sense in wordnet.senses(name)}
         hit = {sense: found for sense, found in by_sense.items() if found}
-        rows[name] = sorted({row for found in hit.values() for row in found})
+        rows[name] = sorted({row for found in (*hit.values(), by_label[name]) for row in found})
         if len(hit) > 1:
             several[name] = [f"{', '.join(wordnet.words(sense))} ({len(found)})" for sense, found in hit.items()]
-    return Chosen(rows=rows, several=several, unplaced=len(labels) - sum(map(len, placed.values())))
+    return Chosen(rows=rows, several=several, unplaced=len(lost))
 
 
 def _meant(label: Label, wordnet: WordNet) -> int | None:

@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 
 from dpfc_cli import backbones
-from dpfc_cli.backbones import BACKBONES, text
-from dpfc_cli.errors import UserError, check_new_name, parameter, printable, unknown
+from dpfc_cli.backbones import BACKBONES
+from dpfc_cli.errors import UserError, check_new_name, counted, parameter, printable, unknown
 from dpfc_cli.evaluation import Evaluation, figures
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.files import publish, sha256_of, temporary_beside, write_synced
@@ -282,6 +282,8 @@ def _of_text(
     network: _Network, names: Mapping[str, str], prompts: Sequence[str] | Path | None, progress: Progress | None
 ) -> tuple[np.ndarray, dict[str, Any], tuple[str, ...]]:
     """The vectors of names, how they were made, and what to know of them."""
+    from dpfc_cli.backbones import text
+
     given = {} if prompts is None else {"prompts": _prompts(prompts)}
     found = text.class_vectors(
         network.model,
@@ -364,20 +366,21 @@ def _told(chosen: Chosen) -> list[str]:
     """What whoever uses these rows must know."""
     said = []
     if chosen.several:
-        shown = "; ".join(f"{name}: {' / '.join(each)}" for name, each in list(chosen.several.items())[:5])
+        shown = "; ".join(f"{name} ({' / '.join(each)})" for name, each in list(chosen.several.items())[:5])
         more = f"; and {len(chosen.several) - 5} more" if len(chosen.several) > 5 else ""
         said.append(
-            f"{len(chosen.several)} names have several meanings with rows. All of them were taken: {shown}{more}. To "
-            f"choose, give the rows of the classes in a file."
+            f"all meanings were taken of names with several, each with its rows: {shown}{more}. To choose, say which "
+            "rows the classes have."
         )
     if chosen.unplaced:
-        said.append(f"{chosen.unplaced:,} rows have no meaning in WordNet that is theirs alone. They were not used.")
+        said.append(
+            f"{counted(chosen.unplaced, 'row')} of the classifier cannot be placed in WordNet: their names have no "
+            "meaning or several. Only classes with the same name got them."
+        )
     return said
 
 
-def _check_on(
-    on: FeatureSet, split: str, features: FeatureSet | None, network: _Network, pool: str
-) -> list[str]:
+def _check_on(on: FeatureSet, split: str, features: FeatureSet | None, network: _Network, pool: str) -> list[str]:
     """UserError unless the vectors may be scored on a split. Returns what to beware of."""
     on.split(split)
     mine = {"name": network.model, "pooling": pool} if features is None else recipe(features.manifest)
