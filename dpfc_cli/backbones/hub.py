@@ -142,6 +142,44 @@ def locate(weights: str, progress: Progress | None = None, pin: Pin | None = Non
     )
 
 
+def beside(
+    weights: str, names: Sequence[str], progress: Progress | None = None, pin: Pin | None = None
+) -> Located | None:
+    """Find other files in the folder of weights, and fetch them if they are not on this machine.
+
+    Args:
+        weights: as for `locate`.
+        names: of the files.
+        progress: it is told how many bytes of a file were downloaded.
+        pin: the version of the weights. The files are those of its commit.
+
+    Returns:
+        The files; None if one of them is not there.
+
+    Raises:
+        UserError: the hub cannot be reached.
+
+    """
+    check(weights)
+    if found := _REPOSITORY.fullmatch(weights):
+        folder = (found["file"] or "").rpartition("/")[0]
+        ahead = f"{folder}/" if folder else ""
+        commit = None if pin is None else pin.commit
+        id, fetched = f"hf:{found['repository']}/{ahead}{names[0]}", []
+        for name in names:
+            file = _download(found["repository"], ahead + name, progress, commit, optional=True)
+            if file is None:
+                return None
+            fetched.append(file)
+        files = tuple(fetched)
+        return Located(id=id, files=files, config={}, expected=tuple(map(_named_by, files)))
+    path = Path(weights).expanduser()
+    files = tuple((path if path.is_dir() else path.parent) / name for name in names)
+    if not all(file.is_file() for file in files):
+        return None
+    return Located(id=names[0], files=files, config={}, expected=(None,) * len(files))
+
+
 def _in_folder(folder: Path) -> tuple[Path, ...]:
     index = folder / INDEX
     if index.is_file():

@@ -125,7 +125,7 @@ def zero_shot(
         if others:
             display.say(f"Features: {found.folder} (the newest of {others + 1} sets; --features names another)")
     scored = None if on is None else places.feature_set(on)[0]
-    units = {"Reading the records": "records", "Evaluating": "records", "Encoding": "texts"}
+    units = {"Reading the records": "records", "Evaluating": "records", "texts": "texts"}
     with display.stages("Reading the weights", "B", lambda stage: units.get(stage, "B")) as progress:
         made = make(
             found,
@@ -201,7 +201,7 @@ def _show(made: "ZeroShot", on: "FeatureSet | None") -> None:
 
 def _source(origin: Any) -> str:
     """What the vectors were made of."""
-    by = f"{origin['backbone']} ({origin['weights']['id']})"
+    by = f"{origin['model']} ({origin['weights']['id']})"
     if origin["source"] == "text":
         return f"the names of the classes, by the text tower of {by}"
     return f"the classifier of {by}, {origin['classifier']:,} rows"

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from dpfc_cli import backbones
-from dpfc_cli.backbones import BACKBONES
+from dpfc_cli.backbones import BACKBONES, text
 from dpfc_cli.errors import UserError, check_new_name, counted, parameter, printable, unknown
 from dpfc_cli.evaluation import Evaluation, figures
 from dpfc_cli.features.reader import FeatureSet
@@ -160,7 +160,7 @@ def zero_shot(
             code="conflict",
             known=list(known),
         )
-    origin = {"source": source, "backbone": network.model, **origin, "without": sorted(set(own) - set(known))}
+    origin = {"source": source, "model": network.model, **origin, "without": sorted(set(own) - set(known))}
     if any(names[name] != name for name in own):
         origin["called"] = names
     found = None
@@ -282,13 +282,10 @@ def _of_text(
     network: _Network, names: Mapping[str, str], prompts: Sequence[str] | Path | None, progress: Progress | None
 ) -> tuple[np.ndarray, dict[str, Any], tuple[str, ...]]:
     """The vectors of names, how they were made, and what to know of them."""
-    from dpfc_cli.backbones import text
-
-    given = {} if prompts is None else {"prompts": _prompts(prompts)}
     found = text.class_vectors(
         network.model,
         list(names.values()),
-        **given,
+        text.PROMPTS if prompts is None else _prompts(prompts),
         weights=network.weights,
         pool=network.pool,
         expected=network.sha256,

@@ -38,7 +38,7 @@ def write(folder: Path, nouns: Mapping[str, tuple[str, Sequence[str], str]] = NO
         others = f"%p {at.get('wax', 0):08d} n 0000 "
         pointers = others + "".join(f"{kind} {at.get(each, 0):08d} n 0000 " for each in below)
         count = f"{len(words.split()):02x} {said} {1 + len(below):03d}"
-        return f"{at.get(name, 0):08d} 05 n {count} {pointers}| a meaning; \"an example\"  \n"
+        return f'{at.get(name, 0):08d} 05 n {count} {pointers}| a meaning; "an example"  \n'
 
     place, at = len(LICENCE + ahead), {}
     for name in nouns:

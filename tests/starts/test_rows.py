@@ -76,7 +76,9 @@ def test_damaged_files_of_wordnet_are_refused(tmp_path: Path, at: dict[str, int]
     if name == DATA:
         with (folder / INDEX).open("a") as file:
             file.write(f"bad n 1 1 ~ 1 1 {number:08d}  \n")
-    with pytest.raises(UserError, match=rf"{name}' is not a file of WordNet|{DATA}' is not a file of WordNet") as refused:
+    with pytest.raises(
+        UserError, match=rf"{name}' is not a file of WordNet|{DATA}' is not a file of WordNet"
+    ) as refused:
         below(["bad"], labels("cat"), WordNet(folder))
     assert refused.value.code == "damaged"
 
@@ -110,7 +112,9 @@ def test_each_line_is_a_row_also_an_empty_one(tmp_path: Path) -> None:
 
 
 def test_rows_with_the_name_of_a_class_are_its_rows_and_several_meanings_are_told() -> None:
-    found = labelled(["Fire Truck", "crane", "deer", "cat"], labels("fire-truck", "crane, bird", "crane, machine", "cat, Cat"))
+    found = labelled(
+        ["Fire Truck", "crane", "deer", "cat"], labels("fire-truck", "crane, bird", "crane, machine", "cat, Cat")
+    )
     assert found.rows == {"Fire Truck": [0], "crane": [1, 2], "deer": [], "cat": [3]}
     assert found.several == {"crane": ["crane, bird", "crane, machine"]}
 

@@ -4,7 +4,7 @@ Tensors are read one at a time, so a checkpoint is never in memory twice. From a
 the vision tower is read.
 """
 
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,12 +18,11 @@ from dpfc_cli.backbones.vision_transformer.dialects import (
     STACKED,
     Dialect,
     Place,
-    classifiers,
     places,
     recognise,
     spelling,
 )
-from dpfc_cli.errors import UserError, parameter
+from dpfc_cli.errors import UserError
 
 Arrays = dict[str, np.ndarray]
 
@@ -35,7 +34,8 @@ _PARTS = {
     "map.kv": ("map.k", "map.v"),
 }
 _NORMS = ("prenorm", "norm1", "norm2", "norm", "fc_norm", "map.norm")
-TOKENS = ("cls", "dist", "registers", "position", "map.probe")
+TOKENS = ("cls", "dist", "registers", "position", "map.probe", "tokens", "projection", "visual")
+"""Tensors that are the same in every layout: one row for each token, or for each input."""
 _BLOCK = ("norm1", "qkv", "out", "norm2", "fc1", "fc2")
 _MAP = ("map.qkv", "map.out", "map.norm", "map.fc1", "map.fc2")
 
@@ -71,7 +71,10 @@ def read(files: tuple[Path, ...], source: str, dtype: np.dtype[Any]) -> Paramete
 
     """
     with ExitStack() as stack:
-        return _read({name: read for file in files for name, read in opened(file, stack)}, source, dtype)
+        readers = tensors(files, stack)
+        found = gathered(readers, *recognise(readers, source), source, dtype, _wanted)
+    _check_shapes(found.outer, found.blocks, source)
+    return found
 
 
 def pool_of(outer: Collection[str]) -> str:
@@ -81,83 +84,33 @@ def pool_of(outer: Collection[str]) -> str:
     return "cls" if "cls" in outer and "fc_norm.weight" not in outer else "mean"
 
 
-def classifier(files: tuple[Path, ...], source: str, pool: str | None) -> tuple[np.ndarray, str]:
-    """The weights of a checkpoint's own classifier. No other tensor is read.
+def tensors(files: tuple[Path, ...], stack: ExitStack) -> dict[str, Read]:
+    """All tensors of some files by name, not yet read."""
+    return {name: read for file in files for name, read in opened(file, stack)}
 
-    Its bias is not read either: class vectors have none.
+
+def gathered(
+    readers: dict[str, Read],
+    dialect: Dialect,
+    prefix: str,
+    source: str,
+    dtype: np.dtype[Any],
+    wanted: Callable[[Arrays], list[str]],
+) -> Parameters:
+    """The tensors of a file in their places, none of them missing. Their shapes are not compared.
 
     Args:
-        files: the files that hold the checkpoint.
+        readers: the tensors of the file.
+        dialect: the naming of the file.
+        prefix: what its names begin with.
         source: what messages call it.
-        pool: the pooling of the features; None: the one that the checkpoint was trained with.
-
-    Returns:
-        A row for each class, over the feature; and the pooling. The classifier of a DINOv2 takes the class token and
-        the mean of the patches' tokens, one behind the other: of its rows, the part that belongs to the pooling.
+        dtype: of the factors of matrix products. All other tensors are float32.
+        wanted: which tensors outside blocks there must be, judged by those that are there.
 
     Raises:
-        UserError: there is no classifier of this feature in the checkpoint, or it is damaged.
+        UserError: a tensor is unknown, missing, twice there or damaged.
 
     """
-    with ExitStack() as stack:
-        readers = {name: read for file in files for name, read in opened(file, stack)}
-        dialect, prefix = recognise(readers, source)
-        where = places(dialect, prefix, readers, source)
-        outer = {place.name: name for name, place in where.items() if place.block == OUTER}
-        known = classifiers(dialect, prefix)
-        found = next((name for name in known if name in readers), None)
-        if found is None:
-            raise UserError(
-                f"'{source}' has no classifier of its own.",
-                "Use a checkpoint that was trained as a classifier and still has its last layer.",
-                code="missing",
-                source=source,
-                known=list(known),
-            )
-        between = next((name for name in readers if "pre_logits" in name), None)
-        if between is not None:
-            raise UserError(
-                f"'{source}' has a layer between the feature and its classifier ('{between}').",
-                "Use another checkpoint: rows over that layer say nothing about the feature.",
-                code="unsupported",
-                source=source,
-                tensor=between,
-            )
-        raw = readers[found]()
-        norm = next((outer[name] for name in ("norm.weight", "fc_norm.weight") if name in outer), None)
-        if norm is None:
-            raise _incomplete(source, spelling(dialect, prefix, "norm.weight", OUTER, where))
-        width = readers[norm]().size
-    rows = (raw.T if dialect.layout == "flax" else raw).astype(np.float64)
-    double = prefix.startswith("dinov2")
-    if rows.ndim != 2 or not rows.size or rows.shape[1] != width * (1 + double):
-        raise _misshapen(source, found, raw.shape)
-    trained = pool_of(outer)
-    if pool not in (None, trained) and not (double and pool == "mean"):
-        raise UserError(
-            f"The classifier of '{source}' was trained on the pooling '{trained}', the features have '{pool}'.",
-            f"Extract features with {parameter('pool')} {trained}.",
-            code="conflict",
-            source=source,
-            trained=trained,
-            pool=pool,
-        )
-    pool = pool or trained
-    if double:
-        rows = np.split(rows, 2, axis=1)[pool == "mean"]
-    if not np.isfinite(rows).all() or not rows.any():
-        raise UserError(
-            f"The classifier of '{source}' is empty: its weights ('{found}') are zeros, or no numbers.",
-            "Use another checkpoint.",
-            code="damaged",
-            source=source,
-            tensor=found,
-        )
-    return rows, pool
-
-
-def _read(readers: dict[str, Read], source: str, dtype: np.dtype[Any]) -> Parameters:
-    dialect, prefix = recognise(readers, source)
     where = places(dialect, prefix, readers, source)
     outer: Arrays = {}
     blocks: dict[int, Arrays] = {}
@@ -188,9 +141,15 @@ def _read(readers: dict[str, Read], source: str, dtype: np.dtype[Any]) -> Parame
     ordered = [blocks.get(i, {}) for i in range(min(1 + max(blocks, default=-1), len(blocks) + 1))]
     for group in (outer, *ordered):
         _join(group, source)
-    for name, number in _lacking(outer, ordered):
-        raise _incomplete(source, spelling(dialect, prefix, name, number, where))
-    _check_shapes(outer, ordered, source)
+    for name, number in _lacking(outer, ordered, wanted(outer)):
+        missing = spelling(dialect, prefix, name, number, where)
+        raise UserError(
+            f"'{source}' lacks the tensor '{missing}', so it is not a complete checkpoint of a {dialect.kind}.",
+            "Get a complete checkpoint.",
+            code="damaged",
+            source=source,
+            tensor=missing,
+        )
     return Parameters(dialect=dialect.name, outer=outer, blocks=ordered, heads=heads)
 
 
@@ -229,32 +188,37 @@ def _join(group: Arrays, source: str) -> None:
             group[f"{whole}.{leaf}"] = np.concatenate([group.pop(name) for name in names], axis=-1)
 
 
-def _lacking(outer: Arrays, blocks: list[Arrays]) -> Iterator[tuple[str, int]]:
-    """The names and blocks of tensors that are missing, as the other tensors show."""
-    wanted = ["patch.weight", "position", *_both("fc_norm" if "fc_norm.weight" in outer else "norm")]
+def _wanted(outer: Arrays) -> list[str]:
+    """The tensors outside blocks that a Vision Transformer must have, as the others show."""
+    wanted = ["patch.weight", "position", *both("fc_norm" if "fc_norm.weight" in outer else "norm")]
     if any(name.startswith("prenorm") for name in outer):
         # This is a CLIP model. Its patches have no bias.
-        wanted += _both("prenorm")
+        wanted += both("prenorm")
     else:
         wanted.append("patch.bias")
     if any(name.startswith("map.") for name in outer):
-        wanted += ["map.probe", *_both(*_MAP)]
+        wanted += ["map.probe", *both(*_MAP)]
     if (
         "position" in outer
         and "cls" not in outer
         and round(len(outer["position"]) ** 0.5) ** 2 != len(outer["position"])
     ):
         wanted.append("cls")
+    return wanted
+
+
+def _lacking(outer: Arrays, blocks: list[Arrays], wanted: list[str]) -> Iterator[tuple[str, int]]:
+    """The names and blocks of tensors that are missing."""
     scales = sorted({name for block in blocks for name in block if name in ("scale1", "scale2")})
     for number, group, names in [(OUTER, outer, wanted)] + [
-        (number, block, [*_both(*_BLOCK), *scales]) for number, block in enumerate(blocks or [{}])
+        (number, block, [*both(*_BLOCK), *scales]) for number, block in enumerate(blocks or [{}])
     ]:
         for name in names:
             if name not in group:
                 yield _part(group, name), number
 
 
-def _both(*modules: str) -> list[str]:
+def both(*modules: str) -> list[str]:
     """The names of the weight and the bias of each module."""
     return [f"{module}.{leaf}" for module in modules for leaf in ("weight", "bias")]
 
@@ -281,6 +245,16 @@ def _check_shapes(outer: Arrays, blocks: list[Arrays], source: str) -> None:
             source=source,
             tensor="patch.weight",
         )
+    check_blocks(blocks, width, source)
+    pool = len(outer["map.fc2.weight"]) if "map.probe" in outer else 0
+    around = {f"map.{name}": shape for name, shape in _shapes(width, pool, pool).items()}
+    around |= {name: (len(outer[name]), width) for name in TOKENS if name in outer} | {"patch.weight": patch.shape}
+    for name, array in outer.items():
+        fits(source, name, array, around.get(name, (width,)))
+
+
+def check_blocks(blocks: list[Arrays], width: int, source: str) -> None:
+    """Raise UserError if two tensors of blocks do not fit together."""
     hidden, half = blocks[0]["fc1.weight"].shape[-1], len(blocks[0]["fc2.weight"])
     if hidden not in (half, 2 * half):
         raise UserError(
@@ -293,12 +267,7 @@ def _check_shapes(outer: Arrays, blocks: list[Arrays], source: str) -> None:
     inner = _shapes(width, hidden, half)
     for group in blocks:
         for name, array in group.items():
-            _fits(source, name, array, inner.get(name, (width,)))
-    pool = len(outer["map.fc2.weight"]) if "map.probe" in outer else 0
-    around = {f"map.{name}": shape for name, shape in _shapes(width, pool, pool).items()}
-    around |= {name: (len(outer[name]), width) for name in TOKENS if name in outer} | {"patch.weight": patch.shape}
-    for name, array in outer.items():
-        _fits(source, name, array, around.get(name, (width,)))
+            fits(source, name, array, inner.get(name, (width,)))
 
 
 def _shapes(width: int, first: int, second: int) -> dict[str, tuple[int, ...]]:
@@ -313,16 +282,6 @@ def _shapes(width: int, first: int, second: int) -> dict[str, tuple[int, ...]]:
     }
 
 
-def _incomplete(source: str, missing: str) -> UserError:
-    return UserError(
-        f"'{source}' lacks the tensor '{missing}', so it is not a complete checkpoint of a Vision Transformer.",
-        "Get a complete checkpoint.",
-        code="damaged",
-        source=source,
-        tensor=missing,
-    )
-
-
 def _misshapen(source: str, name: str, shape: tuple[int, ...]) -> UserError:
     return UserError(
         f"The tensor '{name}' in '{source}' has the shape {shape}, which makes no sense there.",
@@ -333,7 +292,8 @@ def _misshapen(source: str, name: str, shape: tuple[int, ...]) -> UserError:
     )
 
 
-def _fits(source: str, name: str, array: np.ndarray, expected: tuple[int, ...]) -> None:
+def fits(source: str, name: str, array: np.ndarray, expected: tuple[int, ...]) -> None:
+    """Raise UserError if a tensor has another shape than it must have."""
     if array.shape != expected:
         raise UserError(
             f"The tensor '{name}' in '{source}' has the shape {array.shape} instead of {expected}.",

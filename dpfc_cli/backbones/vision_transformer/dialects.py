@@ -43,6 +43,7 @@ class Dialect:
         leaves: what the library calls weights and biases.
         classifiers: the names of the layer that makes scores of the feature. Other layers that classify (of DeiT's
             distillation token) take another vector.
+        kind: what messages call a model with these names.
 
     """
 
@@ -57,6 +58,7 @@ class Dialect:
     ignored: tuple[str, ...] = ()
     leaves: dict[str, str] = field(default_factory=lambda: {"weight": "weight", "bias": "bias"})
     classifiers: tuple[str, ...] = ()
+    kind: str = "Vision Transformer"
 
 
 TIMM = Dialect(
@@ -315,7 +317,7 @@ def places(dialect: Dialect, prefix: str, names: Iterable[str], source: str) -> 
             found[name] = place
         elif not _ignored(dialect, prefix, name):
             raise UserError(
-                f"'{source}' holds a tensor that a {dialect.name} checkpoint of a Vision Transformer does not have: "
+                f"'{source}' holds a tensor that a {dialect.name} checkpoint of a {dialect.kind} does not have: "
                 f"'{name}'.",
                 "Use one of the known models. This checkpoint belongs to another architecture, which dpfc cannot run.",
                 code="unsupported",

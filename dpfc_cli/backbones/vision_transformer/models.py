@@ -52,6 +52,7 @@ class Model:
         epsilon: of the normalisations.
         pool: the pooling of the published weights; None if there are no published weights.
         pin: the version of the published weights. None: it was not established, and the newest is taken.
+        text: which kind of text tower its weights have beside it (`backbones.text`); None: they have none.
 
     """
 
@@ -67,6 +68,7 @@ class Model:
     epsilon: float = 1e-6
     pool: Literal["cls", "map"] | None = "cls"
     pin: Pin | None = None
+    text: Literal["clip", "siglip"] | None = None
 
 
 # Width, depth and heads of each size.
@@ -92,6 +94,7 @@ def _model(
     epsilon: float = 1e-6,
     pool: Literal["cls", "map"] = "cls",
     pin: Pin | None = None,
+    text: Literal["clip", "siglip"] | None = None,
 ) -> Model:
     (width, depth, heads), (mean, std) = _SIZES[size], statistics
     return Model(
@@ -107,6 +110,7 @@ def _model(
         epsilon=epsilon,
         pool=pool,
         pin=pin,
+        text=text,
     )
 
 
@@ -127,13 +131,23 @@ def _dinov2(size: str, name: str, pin: Pin | None = None) -> Model:
 
 def _clip(size: str, patch: int, name: str) -> Model:
     home, native = f"timm/{name}/open_clip_model.safetensors", Geometry(resize=224, crop=224)
-    return _model(size, patch, home=home, native=native, statistics=CLIP, activation="quick_gelu", epsilon=1e-5)
+    return _model(
+        size, patch, home=home, native=native, statistics=CLIP, activation="quick_gelu", epsilon=1e-5, text="clip"
+    )
 
 
 def _siglip(size: str, patch: int, name: str, pin: Pin | None = None) -> Model:
     home, native = f"google/{name}/model.safetensors", Geometry(resize=(224, 224), crop=224)
     return _model(
-        size, patch, home=home, native=native, statistics=(HALF, HALF), activation="gelu_tanh", pool="map", pin=pin
+        size,
+        patch,
+        home=home,
+        native=native,
+        statistics=(HALF, HALF),
+        activation="gelu_tanh",
+        pool="map",
+        pin=pin,
+        text="siglip",
     )
 
 

@@ -100,9 +100,46 @@ def architecture(model: Model, parameters: Parameters, located: hub.Located, poo
     """
     inner = located.config.get("vision_config")
     config = inner if isinstance(inner, dict) and inner else located.config
-    width = parameters.outer["patch.weight"].shape[-1]
-    stated, epsilon = config.get("hidden_act"), config.get("layer_norm_eps", model.epsilon)
-    heads = parameters.heads or config.get("num_attention_heads", model.heads)
+    heads, epsilon, activation = unseen(
+        model,
+        located,
+        width=parameters.outer["patch.weight"].shape[-1],
+        heads=parameters.heads or config.get("num_attention_heads", model.heads),
+        epsilon=config.get("layer_norm_eps", model.epsilon),
+        stated=config.get("hidden_act"),
+    )
+    trained = checkpoint.pool_of(parameters.outer)
+    pool = pool or trained
+    lacks = {"cls": "cls" not in parameters.outer, "map": trained != "map"}
+    if lacks.get(pool, False):
+        what = "class token" if pool == "cls" else "attention pooling"
+        raise UserError(
+            f"'{located.id}' has no {what}.",
+            f"Leave out {parameter('pool')} to get '{trained}'.",
+            code="conflict",
+            parameter="pool",
+            source=located.id,
+        )
+    return vit.Architecture(heads=heads, epsilon=epsilon, activation=activation, pool=pool)
+
+
+def unseen(
+    model: Model, located: hub.Located, *, width: int, heads: Any, epsilon: Any, stated: Any
+) -> tuple[int, float, Activation]:
+    """What the shapes of a checkpoint do not show: heads, epsilon, activation.
+
+    Args:
+        model: the row of the table.
+        located: where the checkpoint is, with its config.json.
+        width: of a token.
+        heads: as config.json or the table states it. The same for epsilon.
+        epsilon: of the normalisations.
+        stated: the activation in config.json; None if it has none.
+
+    Raises:
+        UserError: config.json has values that cannot be used, or the activation cannot be known.
+
+    """
     known = type(heads) is int and type(epsilon) in (int, float) and isinstance(stated, str | None)
     if not known or not 0 < epsilon < 1:
         raise UserError(
@@ -130,24 +167,7 @@ def architecture(model: Model, parameters: Parameters, located: hub.Located, poo
             activation=stated,
             known=list(_ACTIVATIONS),
         )
-    trained = checkpoint.pool_of(parameters.outer)
-    pool = pool or trained
-    lacks = {"cls": "cls" not in parameters.outer, "map": trained != "map"}
-    if lacks.get(pool, False):
-        what = "class token" if pool == "cls" else "attention pooling"
-        raise UserError(
-            f"'{located.id}' has no {what}.",
-            f"Leave out {parameter('pool')} to get '{trained}'.",
-            code="conflict",
-            parameter="pool",
-            source=located.id,
-        )
-    return vit.Architecture(
-        heads=heads,
-        epsilon=float(epsilon),
-        activation=_ACTIVATIONS[stated] if stated is not None else _unstated(model, located),
-        pool=pool,
-    )
+    return heads, float(epsilon), _ACTIVATIONS[stated] if stated is not None else _unstated(model, located)
 
 
 def _unstated(model: Model, located: hub.Located) -> Activation:
@@ -259,7 +279,7 @@ class Transformer(Batched):
         tokens = grid * grid + sum(prefix)
         self._devices = jax.local_devices()
         # All parts of a batch have the same size, and each device takes the same number of rows of a part.
-        most = _rows(tokens, parameters, architecture.heads) * len(self._devices)
+        most = rows(tokens, parameters.blocks[0], architecture.heads) * len(self._devices)
         self._parts = -(-(batch or most) // most)
         unit = self._parts * len(self._devices)
         self.batch: int = -(-(batch or most) // unit) * unit
@@ -340,10 +360,9 @@ def _joined(parameters: Parameters, grid: int) -> dict[str, np.ndarray]:
     return result | ({"prefix": np.concatenate(tokens)} if tokens else {})
 
 
-def _rows(tokens: int, parameters: Parameters, heads: int) -> int:
+def rows(tokens: int, block: checkpoint.Arrays, heads: int) -> int:
     """Rows per device that fit the budget. A row's intermediates are those of one block and the attention scores."""
-    kernel = parameters.outer["patch.weight"]
-    hidden = parameters.blocks[0]["fc1.weight"].shape[1]
-    row = tokens * (4 * (2 * hidden + 6 * kernel.shape[-1]) + 8 * heads * tokens)
+    width, hidden = block["fc1.weight"].shape
+    row = tokens * (4 * (2 * hidden + 6 * width) + 8 * heads * tokens)
     budget = _BUDGET.get(jax.default_backend(), _BUDGET_ELSEWHERE)
     return int(max(1, min(budget // row, _ROWS)))

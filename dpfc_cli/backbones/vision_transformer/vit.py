@@ -38,6 +38,7 @@ class Architecture:
         epsilon: added to the variance in normalisations.
         activation: of the MLPs.
         pool: which vector is the feature: cls, mean or map.
+        causal: whether a token sees only itself and those before it (CLIP's text tower).
 
     """
 
@@ -45,6 +46,7 @@ class Architecture:
     epsilon: float
     activation: Activation
     pool: str
+    causal: bool = False
 
 
 def position(parameters: Parameters, grid: int) -> tuple[np.ndarray, np.ndarray]:
@@ -86,54 +88,56 @@ def features(outer: Group, blocks: list[Group], x: jax.Array, a: Architecture) -
 def embed(outer: Group, x: jax.Array, a: Architecture) -> jax.Array:
     """The tokens, float32 (B, prefix + N, D): class, distillation and register tokens, then those of the patches."""
     kernel = outer["patch.weight"]
-    x = _product(x.astype(kernel.dtype), kernel) + outer.get("patch.bias", 0) + outer["position"]
+    x = product(x.astype(kernel.dtype), kernel) + outer.get("patch.bias", 0) + outer["position"]
     if "prefix" in outer:
         x = jnp.concatenate([jnp.broadcast_to(outer["prefix"], (len(x), *outer["prefix"].shape)), x], 1)
-    return _norm(x, outer, "prenorm", a) if "prenorm.weight" in outer else x
+    return norm(x, outer, "prenorm", a) if "prenorm.weight" in outer else x
 
 
 def transform(block: Group, x: jax.Array, a: Architecture) -> jax.Array:
     """One block: from float32 (B, N, D) to the same shape."""
-    y = _attention(_dense(_norm(x, block, "norm1", a), block, "qkv"), block["qkv.weight"].dtype, a.heads)
+    y = _attention(_dense(norm(x, block, "norm1", a), block, "qkv"), block["qkv.weight"].dtype, a)
     x = x + _dense(y, block, "out") * block.get("scale1", 1)
-    return x + _mlp(_norm(x, block, "norm2", a), block, a) * block.get("scale2", 1)
+    return x + _mlp(norm(x, block, "norm2", a), block, a) * block.get("scale2", 1)
 
 
 def pool(outer: Group, x: jax.Array, a: Architecture) -> jax.Array:
     """The feature: from float32 (B, N, D) to (B, D)."""
     prefix = outer["prefix"].shape[0] if "prefix" in outer else 0
     if a.pool == "cls":
-        return _norm(x[:, 0], outer, "norm" if "norm.weight" in outer else "fc_norm", a)
+        return norm(x[:, 0], outer, "norm" if "norm.weight" in outer else "fc_norm", a)
     if a.pool == "map":
-        return _attention_pool(_norm(x, outer, "norm", a), _under(outer, "map."), a)
+        return _attention_pool(norm(x, outer, "norm", a), _under(outer, "map."), a)
     if "fc_norm.weight" in outer:
-        return _norm(x[:, prefix:].mean(1), outer, "fc_norm", a)
-    return _norm(x[:, prefix:], outer, "norm", a).mean(1)
+        return norm(x[:, prefix:].mean(1), outer, "fc_norm", a)
+    return norm(x[:, prefix:], outer, "norm", a).mean(1)
 
 
-def _attention(qkv: jax.Array, dtype: Any, heads: int) -> jax.Array:
+def _attention(qkv: jax.Array, dtype: Any, a: Architecture) -> jax.Array:
     """Self-attention: from float32 (B, N, 3·D) to (B, N, D) of dtype."""
     batch, count, width = qkv.shape
-    q, k, v = jnp.moveaxis(qkv.reshape(batch, count, 3, heads, -1), (2, 3), (0, 2))
-    return _mix(q, k, v, dtype).swapaxes(1, 2).reshape(batch, count, width // 3)
+    q, k, v = jnp.moveaxis(qkv.reshape(batch, count, 3, a.heads, -1), (2, 3), (0, 2))
+    return _mix(q, k, v, dtype, a.causal).swapaxes(1, 2).reshape(batch, count, width // 3)
 
 
-def _mix(q: jax.Array, k: jax.Array, v: jax.Array, dtype: Any) -> jax.Array:
+def _mix(q: jax.Array, k: jax.Array, v: jax.Array, dtype: Any, causal: bool = False) -> jax.Array:
     """Scaled dot-product attention on float32 (B, heads, N, D / heads), computed and returned as dtype."""
-    scores = _product((q * q.shape[-1] ** -0.5).astype(dtype), k.swapaxes(2, 3).astype(dtype))
-    return _product(jax.nn.softmax(scores, -1).astype(dtype), v.astype(dtype)).astype(dtype)
+    scores = product((q * q.shape[-1] ** -0.5).astype(dtype), k.swapaxes(2, 3).astype(dtype))
+    if causal:
+        scores = jnp.where(np.tri(scores.shape[-1], dtype=bool), scores, -jnp.inf)
+    return product(jax.nn.softmax(scores, -1).astype(dtype), v.astype(dtype)).astype(dtype)
 
 
 def _attention_pool(x: jax.Array, head: Group, a: Architecture) -> jax.Array:
     """Attention of one learnt query over all tokens, then a residual MLP."""
     batch, _, width = x.shape
     kernel = head["qkv.weight"]
-    q = _product(head["probe"].astype(kernel.dtype), kernel[:, :width]) + head["qkv.bias"][:width]
-    kv = _product(x.astype(kernel.dtype), kernel[:, width:]) + head["qkv.bias"][width:]
+    q = product(head["probe"].astype(kernel.dtype), kernel[:, :width]) + head["qkv.bias"][:width]
+    kv = product(x.astype(kernel.dtype), kernel[:, width:]) + head["qkv.bias"][width:]
     parts = (jnp.broadcast_to(q, (batch, 1, width)), *jnp.split(kv, 2, 2))
     q, k, v = (each.reshape(batch, -1, a.heads, width // a.heads).swapaxes(1, 2) for each in parts)
     y = _dense(_mix(q, k, v, kernel.dtype).swapaxes(1, 2).reshape(batch, width), head, "out")
-    return y + _mlp(_norm(y, head, "norm", a), head, a)
+    return y + _mlp(norm(y, head, "norm", a), head, a)
 
 
 def _mlp(x: jax.Array, block: Group, a: Architecture) -> jax.Array:
@@ -158,10 +162,10 @@ def _activate(x: jax.Array, activation: Activation) -> jax.Array:
 
 def _dense(x: jax.Array, group: Group, name: str) -> jax.Array:
     kernel = group[f"{name}.weight"]
-    return _product(x.astype(kernel.dtype), kernel) + group[f"{name}.bias"]
+    return product(x.astype(kernel.dtype), kernel) + group[f"{name}.bias"]
 
 
-def _product(x: jax.Array, y: jax.Array) -> jax.Array:
+def product(x: jax.Array, y: jax.Array) -> jax.Array:
     """The matrix product of two arrays of one type, as float32."""
     # Accelerators round the factors of float32 products to fewer bits unless they are told not to.
     precision = "highest" if x.dtype == jnp.float32 else None
@@ -169,7 +173,7 @@ def _product(x: jax.Array, y: jax.Array) -> jax.Array:
     return product
 
 
-def _norm(x: jax.Array, group: Group, name: str, a: Architecture) -> jax.Array:
+def norm(x: jax.Array, group: Group, name: str, a: Architecture) -> jax.Array:
     """Layer normalisation over the last axis, in float32."""
     centred = x - x.mean(-1, keepdims=True)
     scale = jax.lax.rsqrt((centred * centred).mean(-1, keepdims=True) + a.epsilon)

@@ -1,0 +1,184 @@
+"""Text towers: from names of classes to vectors in the space of a backbone's features. This module imports no JAX.
+
+CLIP (Radford et al. 2021, "Learning Transferable Visual Models From Natural Language Supervision") and SigLIP (Zhai et
+al. 2023, "Sigmoid Loss for Language Image Pre-Training") were trained on pictures with their captions. A vision tower
+and a text tower map both to one joint space, where a picture and its caption have a large inner product. So the text
+vector of a class's name is a linear classifier for that class that no picture of it was needed for. Names of classes
+are public facts, and so are these vectors.
+
+`tokenizer` turns a text into numbers, `checkpoint` reads the tower from the file of the vision tower, and `tower` runs
+it.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from dpfc_cli.backbones.backbone import Progress
+from dpfc_cli.backbones.vision_transformer.models import MODELS
+from dpfc_cli.errors import UserError, counted, parameter
+
+if TYPE_CHECKING:
+    import numpy as np
+
+PROMPTS = ("a photo of a {}.", "a photo of a big {}.", "a photo of a small {}.")
+"""The prompts unless the user names others: those that Radford et al. 2021, section 3.1.4, name for pictures of any
+kind. One alone is better than the bare name, and the mean of several is better than one. Prompts that know more of the
+pictures ("a satellite photo of a {}.") are better still, but only the user can know them.
+"""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class TextVectors:
+    """A vector for each class, made from its name.
+
+    Attributes:
+        vectors: float32 (classes, d). The inner product with a feature vector is the score of the class, up to a factor
+            that is the same for all classes of a record.
+        classes: their names, as they were given.
+        origin: what made the vectors, JSON-able: model, weights (as the manifest of features says it), tokenizer,
+            pooling and prompts.
+        notes: what the user should know, one sentence each.
+
+    """
+
+    vectors: "np.ndarray"
+    classes: tuple[str, ...]
+    origin: dict[str, Any]
+    notes: tuple[str, ...]
+
+
+def has_text(name: str) -> bool:
+    """Whether the model `name` has a text tower beside its vision tower."""
+    return name in MODELS and MODELS[name].text is not None
+
+
+def class_vectors(
+    name: str,
+    names: Sequence[str],
+    prompts: Sequence[str] = PROMPTS,
+    *,
+    weights: str | None = None,
+    pool: str | None = None,
+    expected: str | None = None,
+    progress: Progress | None = None,
+) -> TextVectors:
+    """The vectors of class names in the space of the features of a backbone.
+
+    Each name is put into each prompt. The text vectors of a class get length 1, their mean gets length 1, and it is
+    mapped back to the space of the features (`tower.Tower`).
+
+    Args:
+        name: a model with a text tower (`has_text`).
+        names: of the classes. An underscore is read as a space.
+        prompts: texts with `{}` where the name is put.
+        weights: a file, a folder or `hf:owner/name[/file]`; None: the published weights, which are downloaded. The
+            tokenizer lies beside them.
+        pool: the pooling of the features; None: the model's own. No other one lies in the joint space.
+        expected: the digest that the weights must have; None: any.
+        progress: it is told how many bytes of a file were downloaded, and how many texts are done.
+
+    Returns:
+        The vectors, and where they come from.
+
+    Raises:
+        UserError: the model or its weights have no text tower, there is no tokenizer, a file cannot be used, or a name
+            or a prompt makes no sense.
+
+    Example:
+        >>> class_vectors("clip-b16", ["cat", "fire_truck"]).vectors.shape
+        (2, 768)
+
+    """
+    model = MODELS.get(name)
+    if model is None or model.text is None:
+        known = [each for each in MODELS if has_text(each)]
+        raise UserError(
+            f"The model {name} has no text tower.",
+            f"Use one that was trained on pictures with captions: {', '.join(known)}.",
+            code="unsupported",
+            parameter="model",
+            model=name,
+            known=known,
+        )
+    if pool not in (None, model.pool):
+        raise UserError(
+            f"Texts and pictures are compared by the feature '{model.pool}' of {name}. The feature '{pool}' does not "
+            "lie in their joint space.",
+            f"Use features with {parameter('pool')} '{model.pool}'.",
+            code="conflict",
+            parameter="pool",
+            model=name,
+            known=[model.pool],
+        )
+    texts = texts_of(names, prompts)
+
+    from dpfc_cli.backbones.text import tokenizer, tower
+
+    # The tokenizer is small. If it is missing, nothing large was fetched.
+    tokens = tokenizer.load(model, weights, progress)
+    loaded = tower.load(name, model, weights, progress, expected)
+    encoded = tokens(texts, loaded.context, loaded.source, loaded.vocabulary)
+    vectors = loaded.class_vectors(encoded, len(names), progress)
+    cut = dict.fromkeys(names[i // len(prompts)] for i in encoded.cut)
+    notes = []
+    if cut:
+        shown = ", ".join(f"'{each}'" for each in list(cut)[:3]) + (" and others" if len(cut) > 3 else "")
+        notes.append(
+            f"{counted(len(encoded.cut), 'text')} of {counted(len(cut), 'class')} ({shown}) had more than the "
+            f"{loaded.context} tokens that {name} reads. Only the beginning was used."
+        )
+    return TextVectors(
+        vectors=vectors,
+        classes=tuple(names),
+        origin={
+            "model": name,
+            "weights": loaded.description,
+            "tokenizer": tokens.description,
+            "pooling": model.pool,
+            "prompts": list(prompts),
+        },
+        notes=tuple(notes),
+    )
+
+
+def texts_of(names: Sequence[str], prompts: Sequence[str]) -> list[str]:
+    """Each name in each prompt: all texts of the first class, then those of the second one, and so on.
+
+    Raises:
+        UserError: there is no name or no prompt, a name has no letter, digit or sign, or a prompt has no place for it.
+
+    """
+    if not prompts:
+        raise UserError("There is no prompt.", "Give at least one, such as 'a photo of a {}.'.", parameter="prompts")
+    for prompt in prompts:
+        if "{}" not in prompt or not _is_text(prompt):
+            raise UserError(
+                f"The prompt '{prompt}' " + ("has no {}." if _is_text(prompt) else "is no valid text."),
+                "Write {} where the name of the class belongs, such as in 'a photo of a {}.'.",
+                parameter="prompts",
+                value=prompt,
+            )
+    if not names:
+        raise UserError("There is no class.", "Give the names of the classes.", code="missing", parameter="classes")
+    spoken = []
+    for name in names:
+        words = " ".join(name.replace("_", " ").split())
+        if not words or not _is_text(words):
+            raise UserError(
+                f"The class '{name}' has no name that can be read." if not words else f"'{name}' is no valid text.",
+                "Give the class a name in words.",
+                parameter="classes",
+                value=name,
+            )
+        spoken.append(words)
+    return [prompt.replace("{}", words) for words in spoken for prompt in prompts]
+
+
+def _is_text(text: str) -> bool:
+    """Whether a text has no halves of characters, as names of files may have."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

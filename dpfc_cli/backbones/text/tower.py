@@ -1,0 +1,175 @@
+"""The text towers of CLIP and SigLIP, as one function of parameters and numbers of tokens.
+
+Their blocks are those of the Vision Transformer (`vit.transform`). In CLIP a token sees only those before it, and the
+text is the end token, after the final normalisation and a projection. What is behind the end token has no influence, so
+texts are padded to the longest one only. In SigLIP all tokens see one another, the padding too, and the text is the
+last token of a fixed number: the padding belongs to the model.
+
+**The space of the vectors.** In CLIP the joint vector of a picture is P f, with the feature f and P without a bias; the
+joint vector of a text is t. Their inner product is ⟨t, P f⟩ = ⟨Pᵀt, f⟩, so the class's vector over the features is Pᵀt.
+In SigLIP the feature is the joint vector of the picture, and the class's vector is t. The joint scores of a record are
+its inner products divided by ‖P f‖, which is the same for all classes.
+"""
+
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from dpfc_cli.backbones import hub
+from dpfc_cli.backbones.backbone import Progress
+from dpfc_cli.backbones.text import checkpoint
+from dpfc_cli.backbones.text.tokenizer import Encoded
+from dpfc_cli.backbones.vision_transformer import transformer, vit
+from dpfc_cli.backbones.vision_transformer.checkpoint import Parameters
+from dpfc_cli.backbones.vision_transformer.models import Model
+from dpfc_cli.backbones.vision_transformer.weights import find
+from dpfc_cli.errors import UserError
+
+_HEAD = 64
+"""Dimensions of a head in all text towers that OpenAI and OpenCLIP trained."""
+_STEP = 8
+"""CLIP's texts are padded to a multiple of this number of tokens, so that few programs are compiled."""
+
+
+def load(
+    name: str, model: Model, weights: str | None, progress: Progress | None, expected: str | None = None
+) -> "Tower":
+    """Load the text tower of a model, and fetch its weights if they are not on this machine.
+
+    Args:
+        name: the model.
+        model: its row of the table.
+        weights: a file, a folder or `hf:owner/name[/file]`; None: the published weights.
+        progress: it is told how many bytes of a file were downloaded.
+        expected: the digest that the weights must have; None: any.
+
+    Raises:
+        UserError: the weights cannot be fetched or read, are others than expected, or have no text tower.
+
+    """
+    located, digest = find(name, weights, progress, expected)
+    parameters = checkpoint.read(located, model)
+    description = {"id": located.id, "sha256": digest, "dialect": parameters.dialect}
+    return Tower(parameters, architecture(model, parameters, located), description)
+
+
+def architecture(model: Model, parameters: Parameters, located: hub.Located) -> vit.Architecture:
+    """What the shapes of a text tower do not show: from config.json first, then from the table.
+
+    Raises:
+        UserError: config.json has values that cannot be used.
+
+    """
+    inner = located.config.get("text_config")
+    config = inner if isinstance(inner, dict) and inner else located.config
+    width = parameters.outer["tokens"].shape[1]
+    # SigLIP's two towers have the same number of heads. Outside `text_config` a number of heads is the vision tower's.
+    usual = max(1, width // _HEAD) if model.text == "clip" else model.heads
+    heads, epsilon, activation = transformer.unseen(
+        model,
+        located,
+        width=width,
+        heads=config.get("num_attention_heads", usual) if config is inner else usual,
+        epsilon=config.get("layer_norm_eps", model.epsilon),
+        stated=config.get("hidden_act"),
+    )
+    clip = model.text == "clip"
+    return vit.Architecture(
+        heads=heads, epsilon=epsilon, activation=activation, pool="end" if clip else "last", causal=clip
+    )
+
+
+class Tower:
+    """A text tower of one checkpoint.
+
+    Args:
+        parameters: the content of the checkpoint.
+        architecture: what their shapes do not show.
+        description: what the origin of vectors says about the weights.
+
+    """
+
+    def __init__(self, parameters: Parameters, architecture: vit.Architecture, description: dict[str, Any]) -> None:
+        outer = dict(parameters.outer)
+        # The table of tokens is large, and few of its rows are needed: it stays on the host.
+        self._tokens, self._visual = outer.pop("tokens"), outer.pop("visual", None)
+        self._position = outer.pop("position")
+        self._architecture, self._blocks = architecture, parameters.blocks
+        self._outer, self._placed = jax.device_put(outer), jax.device_put(parameters.blocks)
+        self.description = description
+        self.source: str = description["id"]
+        self.context, self.vocabulary = len(self._position), len(self._tokens)
+
+    def __call__(self, encoded: Encoded, progress: Progress | None = None) -> np.ndarray:
+        """The joint vectors of texts.
+
+        Args:
+            encoded: the texts in tokens of this tower.
+            progress: it is told how many texts are done.
+
+        Returns:
+            float32 (texts, joint).
+
+        """
+        a, count = self._architecture, self.context
+        if a.causal:
+            count = min(count, -(-(int(encoded.ends.max()) + 1) // _STEP) * _STEP)
+        ids, ends = encoded.ids[:, :count], encoded.ends if a.causal else np.full(len(encoded.ids), count - 1)
+        most = min(transformer.rows(count, self._blocks[0], a.heads), len(ids))
+        found = []
+        for start in range(0, len(ids), most):
+            part = np.arange(start, start + most) % len(ids)
+            x = self._tokens[ids[part]] + self._position[:count]
+            found.append(np.asarray(_joint(self._outer, self._placed, x, ends[part], a))[: len(ids) - start])
+            if progress is not None:
+                progress("texts", min(start + most, len(ids)), len(ids))
+        return np.concatenate(found)
+
+    def class_vectors(self, encoded: Encoded, classes: int, progress: Progress | None = None) -> np.ndarray:
+        """The vectors of classes over the features.
+
+        Args:
+            encoded: the texts of the classes, equally many for each, one class after the other.
+            classes: how many.
+            progress: it is told how many texts are done.
+
+        Returns:
+            float32 (classes, d).
+
+        Raises:
+            UserError: the weights give no numbers.
+
+        """
+        joint = self(encoded, progress).astype(np.float64).reshape(classes, -1, self._joint())
+        mean = _unit(_unit(joint).mean(axis=1))
+        vectors: np.ndarray = mean if self._visual is None else mean @ self._visual.T.astype(np.float64)
+        if not np.isfinite(vectors).all():
+            raise UserError(
+                f"The text tower of '{self.source}' gives vectors that are zero, NaN or infinite.",
+                "Get the weights again.",
+                code="damaged",
+                parameter="weights",
+                source=self.source,
+            )
+        return vectors.astype(np.float32)
+
+    def _joint(self) -> int:
+        return int(self._outer["projection"].shape[1])
+
+
+@partial(jax.jit, static_argnames="a")
+def _joint(outer: vit.Group, blocks: list[vit.Group], x: jax.Array, ends: jax.Array, a: vit.Architecture) -> jax.Array:
+    """From embedded tokens (B, N, width) and the position of the token that is the text, (B,), to (B, joint)."""
+    for block in blocks:
+        x = vit.transform(block, x, a)
+    text = vit.norm(jnp.take_along_axis(x, ends[:, None, None], 1)[:, 0], outer, "norm", a)
+    return vit.product(text, outer["projection"]) + outer.get("projection.bias", 0)
+
+
+def _unit(vectors: np.ndarray) -> np.ndarray:
+    with np.errstate(invalid="ignore", divide="ignore"):
+        unit: np.ndarray = vectors / np.linalg.norm(vectors, axis=-1, keepdims=True)
+    return unit
