@@ -77,7 +77,7 @@ def zero_shot(
         Path | None,
         typer.Option(
             metavar="FILE",
-            help='Which rows of the classifier a class has: JSON {"cat": [281, 282], …}, counted from 0.',
+            help='Which rows of the classifier a class has: JSON {"cat": [281, 282]}, counted from 0.',
             rich_help_panel=CLASSIFIER,
         ),
     ] = None,
@@ -150,7 +150,7 @@ def zero_shot(
         _show(made, scored)
     if scored is not None:
         display.say(
-            "The figures are of raw records, without noise. They cost nothing only if these records are public."
+            "These figures are of raw records, without noise: they cost nothing only if the records are public."
         )
     if not made.made:
         display.say(f"'{made.path}' was there already, with the same bytes.")
