@@ -1,4 +1,4 @@
-"""Seconds and memory of `dpfc zero-shot --from text`, with weights of the size of CLIP ViT-B/16 from a hub on this machine.
+"""Seconds and memory of `dpfc zero-shot --from text`, with weights of CLIP ViT-B/16's size from a hub on this machine.
 
     python -m bench.zero_shot --classes 10 1000
 

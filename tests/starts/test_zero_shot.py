@@ -26,7 +26,7 @@ from dpfc_cli.training.train import train
 from tests.backbones.tiny import random_weights, references, write
 
 CLASSES = ("red fox", "wolf", "otter", "deer")
-MODEL = {"source": "classifier", "model": "vit-ti16"}
+MODEL: dict[str, Any] = {"source": "classifier", "model": "vit-ti16"}
 ROWS = {"red fox": [0, 4], "wolf": [1], "otter": [3, 2]}
 DIM = 32
 
@@ -218,7 +218,7 @@ def test_the_same_vectors_give_the_same_bytes_and_another_file_is_never_overwrit
     other = zero_shot(features, **MODEL, weights=weights, rows=rows, out="other.safetensors")
     assert other.path.read_bytes() == before
     rows.write_text(json.dumps({"wolf": [0], "otter": [1]}))
-    with pytest.raises(UserError, match="another file 'private-classifier.safetensors' already") as refused:
+    with pytest.raises(UserError, match=r"another file 'private-classifier\.safetensors' already") as refused:
         zero_shot(features, **MODEL, weights=weights, rows=rows)
     assert refused.value.code == "exists"
     assert made.path.read_bytes() == before
@@ -394,10 +394,10 @@ def test_the_training_split_of_private_records_is_not_scored(features: FeatureSe
 
 def test_other_features_are_not_scored(features: FeatureSet, weights: str, score: Score) -> None:
     other = extracted(imported("other", seed=1), weights)
-    with pytest.raises(UserError, match="features of another backbone. They differ in name") as refused:
+    with pytest.raises(UserError, match=r"features of another backbone\. They differ in name") as refused:
         score(other)
     assert refused.value.fields["parameter"] == "on"
-    line = {"features": None, "classes": CLASSES}
+    line: dict[str, Any] = {"features": None, "classes": CLASSES}
     assert score(other, **line).evaluation is not None
     with pytest.raises(UserError, match="They differ in pooling"):
         score(extracted(other, weights, pooling="mean"), **line)
