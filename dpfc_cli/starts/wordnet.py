@@ -82,6 +82,8 @@ class WordNet:
             words = int(fields[3], 16)
             pointers = 4 + 2 * words
             count = int(fields[pointers])
+            if pointers + 4 * count >= len(fields) or count < 0:
+                raise ValueError("it has fewer pointers than it says")
             parts = [fields[pointers + 1 + 4 * i : pointers + 5 + 4 * i] for i in range(count)]
             said = tuple(fields[4 + 2 * i].decode("latin-1").replace("_", " ") for i in range(words))
             return said, {int(at) for symbol, at, kind, _ in parts if symbol in _BELOW and kind == b"n"}

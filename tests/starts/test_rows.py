@@ -65,6 +65,8 @@ def test_only_the_beginning_of_a_synsets_line_is_its_number(tmp_path: Path, at: 
         (DATA, "{:08d} 05 n zz bad 0 000 | none"),
         (DATA, "{:08d} 05 n 01 bad 0"),
         (DATA, "{:08d} 05 n 01 bad 0 009 ~ 00000001 n 0000 | none"),
+        (DATA, "{:08d} 05 n 01 bad 0 999999999999 | none"),
+        (DATA, "{:08d} 05 n 01 bad 0 -01 | none"),
         (DATA, "{:08d} 05 n 01 bad 0 001 ~ 00000001 n 0000 | leads nowhere"),
     ],
 )
