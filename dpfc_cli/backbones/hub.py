@@ -167,7 +167,11 @@ def beside(
         commit = None if pin is None else pin.commit
         id, fetched = f"hf:{found['repository']}/{ahead}{names[0]}", []
         for name in names:
-            file = _download(found["repository"], ahead + name, progress, commit, optional=True)
+            try:
+                file = _download(found["repository"], ahead + name, progress, commit, optional=True)
+            except UserError as error:
+                remedy = "Check the network and try again. Or put the file and the weights into a folder of your own."
+                raise UserError(error.what, remedy, code=error.code, **error.fields) from error
             if file is None:
                 return None
             fetched.append(file)

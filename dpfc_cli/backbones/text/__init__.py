@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from dpfc_cli.backbones.backbone import Progress
 from dpfc_cli.backbones.vision_transformer.models import MODELS
+from dpfc_cli.backbones.vision_transformer.weights import place
 from dpfc_cli.errors import UserError, counted, parameter
 
 if TYPE_CHECKING:
@@ -116,8 +117,9 @@ def class_vectors(
     from dpfc_cli.backbones.text import tokenizer, tower
 
     # The tokenizer is small. If it is missing, nothing large was fetched.
-    tokens = tokenizer.load(model, weights, progress)
-    loaded = tower.load(name, model, weights, progress, expected)
+    where, pin = place(model, weights)
+    tokens = tokenizer.load(model, where, pin, progress)
+    loaded = tower.load(model, where, pin, progress, expected)
     encoded = tokens(texts, loaded.context, loaded.source, loaded.vocabulary)
     vectors = loaded.class_vectors(encoded, len(names), progress)
     cut = dict.fromkeys(names[i // len(prompts)] for i in encoded.cut)

@@ -127,12 +127,13 @@ class Tokenizer:
         return Encoded(ids=ids, ends=ends, cut=cut)
 
 
-def load(model: Model, weights: str | None, progress: Progress | None = None) -> Tokenizer:
+def load(model: Model, weights: str, pin: hub.Pin | None = None, progress: Progress | None = None) -> Tokenizer:
     """Read the tokenizer that lies beside weights, and fetch it if it is not on this machine.
 
     Args:
         model: the row of the table.
-        weights: a file, a folder or `hf:owner/name[/file]`; None: the published weights.
+        weights: a file, a folder or `hf:owner/name[/file]`.
+        pin: the version of the weights. None: the newest.
         progress: it is told how many bytes of a file were downloaded.
 
     Raises:
@@ -140,15 +141,14 @@ def load(model: Model, weights: str | None, progress: Progress | None = None) ->
 
     """
     older = ("vocab.json", "merges.txt") if model.text == "clip" else ("spiece.model",)
-    where, pin = (f"hf:{model.home}", model.pin) if weights is None else (weights, None)
-    located = hub.beside(where, ["tokenizer.json"], progress, pin) or hub.beside(where, older, progress, pin)
+    located = hub.beside(weights, ["tokenizer.json"], progress, pin) or hub.beside(weights, older, progress, pin)
     if located is None:
         raise UserError(
-            f"There is no tokenizer beside the weights '{where}': neither tokenizer.json nor {' and '.join(older)}.",
+            f"There is no tokenizer beside the weights '{weights}': neither tokenizer.json nor {' and '.join(older)}.",
             "Get it from the repository of the weights, and put it into their folder.",
             code="missing",
             parameter="weights",
-            source=where,
+            source=weights,
             known=["tokenizer.json", *older],
         )
     sums = [sha256_of(file) for file in located.files]
@@ -339,7 +339,10 @@ class Rules:
                 if node >= len(units):
                     raise ValueError("its rules for characters are damaged")
                 start = units[node] & 0x7FFFFFFF
-                found = (i + 1 - at, self._texts[start : self._texts.find(b"\0", start)])
+                stop = self._texts.find(b"\0", start)
+                if stop < 0:
+                    raise ValueError("its rules for characters are damaged")
+                found = (i + 1 - at, self._texts[start:stop])
         return found
 
 

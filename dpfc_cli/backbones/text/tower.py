@@ -35,14 +35,18 @@ _STEP = 8
 
 
 def load(
-    name: str, model: Model, weights: str | None, progress: Progress | None, expected: str | None = None
+    model: Model,
+    weights: str,
+    pin: hub.Pin | None = None,
+    progress: Progress | None = None,
+    expected: str | None = None,
 ) -> "Tower":
     """Load the text tower of a model, and fetch its weights if they are not on this machine.
 
     Args:
-        name: the model.
         model: its row of the table.
-        weights: a file, a folder or `hf:owner/name[/file]`; None: the published weights.
+        weights: a file, a folder or `hf:owner/name[/file]`.
+        pin: the version of the weights. None: the newest.
         progress: it is told how many bytes of a file were downloaded.
         expected: the digest that the weights must have; None: any.
 
@@ -50,7 +54,7 @@ def load(
         UserError: the weights cannot be fetched or read, are others than expected, or have no text tower.
 
     """
-    located, digest = find(name, weights, progress, expected)
+    located, digest = find(weights, pin, progress, expected)
     parameters = checkpoint.read(located, model)
     description = {"id": located.id, "sha256": digest, "dialect": parameters.dialect}
     return Tower(parameters, architecture(model, parameters, located), description)
@@ -143,10 +147,12 @@ class Tower:
             UserError: the weights give no numbers.
 
         """
-        joint = self(encoded, progress).astype(np.float64).reshape(classes, -1, self._joint())
-        mean = _unit(_unit(joint).mean(axis=1))
-        vectors: np.ndarray = mean if self._visual is None else mean @ self._visual.T.astype(np.float64)
-        if not np.isfinite(vectors).all():
+        joint = self(encoded, progress).astype(np.float64)
+        with np.errstate(all="ignore"):
+            mean = _unit(_unit(joint).reshape(classes, -1, joint.shape[1]).mean(axis=1))
+            vectors: np.ndarray = mean if self._visual is None else mean @ self._visual.T.astype(np.float64)
+            lengths = np.linalg.norm(vectors, axis=1)
+        if not (np.isfinite(lengths) & (lengths > 0)).all():
             raise UserError(
                 f"The text tower of '{self.source}' gives vectors that are zero, NaN or infinite.",
                 "Get the weights again.",
@@ -155,9 +161,6 @@ class Tower:
                 source=self.source,
             )
         return vectors.astype(np.float32)
-
-    def _joint(self) -> int:
-        return int(self._outer["projection"].shape[1])
 
 
 @partial(jax.jit, static_argnames="a")
@@ -170,6 +173,5 @@ def _joint(outer: vit.Group, blocks: list[vit.Group], x: jax.Array, ends: jax.Ar
 
 
 def _unit(vectors: np.ndarray) -> np.ndarray:
-    with np.errstate(invalid="ignore", divide="ignore"):
-        unit: np.ndarray = vectors / np.linalg.norm(vectors, axis=-1, keepdims=True)
+    unit: np.ndarray = vectors / np.linalg.norm(vectors, axis=-1, keepdims=True)
     return unit

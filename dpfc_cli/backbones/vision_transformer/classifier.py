@@ -11,13 +11,14 @@ from dpfc_cli.backbones.backbone import Progress
 from dpfc_cli.backbones.family import Classifier, Options
 from dpfc_cli.backbones.vision_transformer.checkpoint import fits, pool_of, tensors
 from dpfc_cli.backbones.vision_transformer.dialects import OUTER, classifiers, places, recognise
-from dpfc_cli.backbones.vision_transformer.weights import find
+from dpfc_cli.backbones.vision_transformer.models import MODELS
+from dpfc_cli.backbones.vision_transformer.weights import find, place
 from dpfc_cli.errors import UserError, parameter
 
 
 def load(name: str, options: Options, expected: str | None, progress: Progress | None) -> Classifier:
     """Read the classifier of a model of the table. See `dpfc_cli.backbones.classifier`."""
-    located, digest = find(name, options.weights, progress, expected)
+    located, digest = find(*place(MODELS[name], options.weights), progress, expected)
     rows, pool = read(located.files, located.id, options.pool)
     return Classifier(rows=rows, labels=_labels(located.config, len(rows)), pool=pool, id=located.id, sha256=digest)
 

@@ -25,7 +25,7 @@ from dpfc_cli.backbones.preprocess import normalised, patches, resized
 from dpfc_cli.backbones.vision_transformer import checkpoint, models, vit
 from dpfc_cli.backbones.vision_transformer.checkpoint import Parameters
 from dpfc_cli.backbones.vision_transformer.models import MODELS, Activation, Model, Triple
-from dpfc_cli.backbones.vision_transformer.weights import find
+from dpfc_cli.backbones.vision_transformer.weights import find, place
 from dpfc_cli.errors import UserError, parameter
 
 DTYPES: dict[str, np.dtype[Any]] = {"float32": np.dtype(np.float32), "bfloat16": np.dtype(ml_dtypes.bfloat16)}
@@ -70,7 +70,7 @@ def load(
 
     """
     model = MODELS[name]
-    located, digest = find(name, options.weights, progress)
+    located, digest = find(*place(model, options.weights), progress)
     parameters = checkpoint.read(located.files, located.id, DTYPES[options.precision])
     _check_size(name, model, parameters, located.id)
     weights = {"id": located.id, "sha256": digest, "dialect": parameters.dialect}

@@ -3,19 +3,30 @@
 from dpfc_cli.backbones import hub
 from dpfc_cli.backbones.backbone import Progress
 from dpfc_cli.backbones.tensors import digest
-from dpfc_cli.backbones.vision_transformer.models import MODELS
+from dpfc_cli.backbones.vision_transformer.models import Model
 from dpfc_cli.errors import UserError, parameter
 from dpfc_cli.files import sha256_of
 
 
-def find(
-    name: str, weights: str | None, progress: Progress | None, expected: str | None = None
-) -> tuple[hub.Located, str]:
-    """The weights of a model of the table, fetched if they are not on this machine, and their digest.
+def place(model: Model, weights: str | None) -> tuple[str, hub.Pin | None]:
+    """Where the weights of a model are, and which version is accepted.
 
     Args:
-        name: the model.
+        model: the row of the table.
         weights: a file, a folder or `hf:owner/name[/file]`; None: the published weights.
+
+    """
+    return (f"hf:{model.home}", model.pin) if weights is None else (weights, None)
+
+
+def find(
+    where: str, pin: hub.Pin | None, progress: Progress | None, expected: str | None = None
+) -> tuple[hub.Located, str]:
+    """Weights, fetched if they are not on this machine, and their digest.
+
+    Args:
+        where: a file, a folder or `hf:owner/name[/file]`.
+        pin: the version to fetch.
         progress: it is told how many bytes of a file were downloaded.
         expected: the digest that they must have; None: any.
 
@@ -23,8 +34,7 @@ def find(
         UserError: the weights cannot be fetched, were damaged, or are others than expected.
 
     """
-    model = MODELS[name]
-    located = hub.locate(f"hf:{model.home}", progress, model.pin) if weights is None else hub.locate(weights, progress)
+    located = hub.locate(where, progress, pin)
     sums = [sha256_of(file) for file in located.files]
     located.check(sums)
     found = digest(sums)

@@ -1,0 +1,339 @@
+"""Class vectors from text towers: tokens and vectors are those of the reference libraries, and lie in the space of the
+features. `bench/text_references.py` ran the libraries.
+"""
+
+import base64
+import hashlib
+import json
+import re
+import subprocess
+import sys
+import zlib
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dpfc_cli import backbones
+from dpfc_cli.backbones.text import PROMPTS, TextVectors, class_vectors, has_text, texts_of, tokenizer, tower
+from dpfc_cli.backbones.vision_transformer.models import MODELS
+from dpfc_cli.errors import UserError
+from tests.backbones.lines import lines, tokens_of
+from tests.backbones.tiny import build, pictures, random_weights, write
+from tests.hostile import altered, places
+
+KNOWN: dict[str, Any] = json.loads((Path(__file__).parent / "data" / "text.json").read_text("utf-8"))
+CASES: dict[str, dict[str, Any]] = KNOWN["cases"]
+TEXTS = texts_of(KNOWN["classes"], KNOWN["prompts"])
+TOKENS = {
+    "clip": "text_model.embeddings.token_embedding.weight",
+    "open-clip": "token_embedding.weight",
+    "siglip": "text_model.embeddings.token_embedding.weight",
+}
+MODEL = {"clip": "clip-b16", "open-clip": "clip-b16", "siglip": "siglip-b16"}
+
+
+def byte_pairs() -> dict[str, Any]:
+    """A tokenizer.json of CLIP: vocabulary and merges."""
+    merges = KNOWN["clip"]["merges"]
+    return {"model": {"type": "BPE", "vocab": {t: i for i, t in enumerate(tokens_of(merges))}, "merges": merges}}
+
+
+def unigram() -> dict[str, Any]:
+    """A tokenizer.json of SigLIP: pieces and rules for characters."""
+    rules = {"type": "Precompiled", "precompiled_charsmap": KNOWN["siglip"]["rules"]}
+    return {
+        "normalizer": {"type": "Sequence", "normalizers": [{"type": "Lowercase"}, rules]},
+        "model": {"type": "Unigram", "unk_id": 2, "vocab": KNOWN["siglip"]["pieces"]},
+    }
+
+
+def new(folder: Path, form: str) -> None:
+    """tokenizer.json."""
+    (folder / "tokenizer.json").write_text(json.dumps(unigram() if form == "siglip" else byte_pairs()), "utf-8")
+
+
+def old(folder: Path, form: str) -> None:
+    """The files that were used before tokenizer.json."""
+    if form == "siglip":
+        (folder / "spiece.model").write_bytes(base64.b64decode(KNOWN["siglip"]["spiece"]))
+        return
+    model = byte_pairs()["model"]
+    (folder / "vocab.json").write_text(json.dumps(model["vocab"]), "utf-8")
+    (folder / "merges.txt").write_text("#version: 0.2\n" + "\n".join(model["merges"]) + "\n", "utf-8")
+
+
+FORMS: list[Callable[[Path, str], None]] = [new, old]
+
+
+@pytest.fixture
+def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The two models of the table, in the size of the references."""
+    for name in ("clip-b16", "siglip-b16"):
+        monkeypatch.setitem(MODELS, name, replace(MODELS[name], width=32, depth=2, heads=2, patch=4))
+
+
+def made(folder: Path, name: str, other: dict[str, np.ndarray] | None = None) -> Path:
+    """A folder with the weights of a case, its config.json and its tokenizer. other: tensors that are exchanged."""
+    case = CASES[name]
+    write(random_weights(case["shapes"]) | (other or {}), folder, config=case["config"])
+    new(folder, name)
+    return folder
+
+
+def vectors(folder: Path, name: str, **options: Any) -> TextVectors:
+    return class_vectors(MODEL[name], KNOWN["classes"], KNOWN["prompts"], weights=str(folder), **options)
+
+
+def relative(ours: np.ndarray, theirs: Any) -> float:
+    return float(np.abs(ours - np.array(theirs)).max() / np.linalg.norm(theirs, axis=1).min())
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("kind", ["clip", "siglip"])
+def test_a_thousand_lines_of_many_scripts_have_the_numbers_of_the_library(
+    kind: str, form: Callable[[Path, str], None], tmp_path: Path
+) -> None:
+    write({"any": np.ones(1, np.float32)}, tmp_path)
+    form(tmp_path, kind)
+    loaded = tokenizer.load(MODELS[MODEL[kind]], str(tmp_path))
+    rows = [[*loaded.start, *loaded.tokens(line), loaded.end] for line in lines()]
+    assert rows[:40:8] == KNOWN[kind]["some"]
+    sums = [zlib.crc32(" ".join(map(str, row)).encode()) for row in rows]
+    assert [
+        line for line, ours, theirs in zip(lines(), sums, KNOWN[kind]["lines"], strict=True) if ours != theirs
+    ] == []
+
+
+def test_where_two_tokens_have_the_number_of_the_end_the_text_ends_at_the_first(tmp_path: Path) -> None:
+    """As in transformers. What follows has no influence."""
+    made(tmp_path, "clip")
+    loaded = tokenizer.load(MODELS["clip-b16"], str(tmp_path))
+    encoded = loaded(["dog", "dog <|endoftext|> cat"], 24, "x", 10_000)
+    assert encoded.ends[0] == encoded.ends[1]
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_texts_have_the_vectors_of_the_library(name: str, tmp_path: Path) -> None:
+    case, model = CASES[name], replace(MODELS[MODEL[name]], width=32, heads=2)
+    folder = str(made(tmp_path, name))
+    loaded = tower.load(model, folder)
+    encoded = tokenizer.load(model, folder)(TEXTS, loaded.context, loaded.source, loaded.vocabulary)
+    # The texts of the last class are cut, and keep their end.
+    assert {18, 19, 20} <= set(encoded.cut)
+    assert relative(loaded(encoded)[[0, 1, 2, 20]], case["text"]) < 1e-5
+
+
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.usefixtures("tiny")
+def test_the_scores_of_pictures_are_those_of_the_library(name: str, tmp_path: Path) -> None:
+    """Inner products of our features and our vectors, and of the library's joint vectors."""
+    folder = made(tmp_path, name)
+    found = vectors(folder, name)
+    assert found.vectors.shape == (len(KNOWN["classes"]), 32)
+    assert found.vectors.dtype == np.float32
+    assert relative(build(folder)(pictures(16)) @ found.vectors.T, CASES[name]["scores"]) < 1e-5
+
+
+NOTICED = [
+    ("clip", "text_model.embeddings.position_embedding.weight"),
+    ("clip", "text_model.encoder.layers.1.self_attn.k_proj.weight"),
+    ("clip", "text_model.final_layer_norm.bias"),
+    ("clip", "text_projection.weight"),
+    ("clip", "visual_projection.weight"),
+    ("open-clip", "token_embedding.weight"),
+    ("open-clip", "transformer.resblocks.0.attn.in_proj_bias"),
+    ("open-clip", "text_projection"),
+    ("open-clip", "visual.proj"),
+    ("siglip", "text_model.encoder.layers.0.mlp.fc2.bias"),
+    ("siglip", "text_model.head.bias"),
+]
+
+
+@pytest.mark.parametrize(("name", "tensor"), NOTICED)
+@pytest.mark.usefixtures("tiny")
+def test_the_comparison_notices_each_part(name: str, tensor: str, tmp_path: Path) -> None:
+    """Planted faults: one tensor off by a tenth, and the vectors differ a hundred times more than allowed."""
+    right = vectors(made(tmp_path, name), name).vectors
+    values = random_weights(CASES[name]["shapes"])[tensor]
+    assert relative(vectors(made(tmp_path, name, {tensor: values * 1.1 + 0.1}), name).vectors, right) > 1e-3
+
+
+@pytest.mark.usefixtures("tiny")
+def test_the_vectors_say_what_made_them(tmp_path: Path) -> None:
+    folder = made(tmp_path, "clip")
+    found = vectors(folder, "clip")
+    weights = backbones.load("clip-b16", (16, 16, 3), weights=str(folder)).describe()["weights"]
+    digest = hashlib.sha256((folder / "tokenizer.json").read_bytes()).hexdigest()
+    assert found.classes == tuple(KNOWN["classes"])
+    assert found.origin == json.loads(json.dumps(found.origin)) == {
+        "model": "clip-b16",
+        "weights": weights,
+        "tokenizer": {"id": "tokenizer.json", "sha256": digest},
+        "pooling": "cls",
+        "prompts": KNOWN["prompts"],
+    }  # fmt: skip
+    assert len(found.notes) == 1
+    assert re.fullmatch(r"3 texts of 1 class \('the river .+'\) had more than the 24 tokens .+", found.notes[0])
+
+
+def test_each_prompt_has_each_name_and_an_underscore_is_a_space() -> None:
+    assert texts_of(["fire_truck", " a  {} "], ["a {}.", "{}: {}"]) == [
+        "a fire truck.",
+        "fire truck: fire truck",
+        "a a {}.",
+        "a {}: a {}",
+    ]
+    assert all("{}" in prompt for prompt in PROMPTS)
+
+
+def test_only_models_with_texts_have_a_text_tower() -> None:
+    models = ["clip-b32", "clip-b16", "clip-l14", "siglip-b16", "siglip-so400m14"]
+    assert [name for name in backbones.BACKBONES if has_text(name)] == models
+    for name in ("vit-b16", "scattering"):
+        with pytest.raises(UserError, match=f"{name} has no text tower(.|\n)*clip-b16"):
+            class_vectors(name, ["a"])
+
+
+@pytest.mark.parametrize(
+    ("names", "prompts", "message"),
+    [
+        ([], PROMPTS, "no class"),
+        (["a", " _ "], PROMPTS, "' _ ' has no name"),
+        (["a\ud800"], PROMPTS, "no valid text"),
+        (["a"], [], "no prompt"),
+        (["a"], ["a photo"], r"'a photo' has no {}"),
+        (["a"], ["{}\udcff"], "no valid text"),
+    ],
+)
+def test_names_and_prompts_that_say_nothing_are_refused(names: list[str], prompts: list[str], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        class_vectors("clip-b16", names, prompts)
+
+
+@pytest.mark.parametrize(("name", "pool"), [("clip-b16", "mean"), ("clip-b16", "map"), ("siglip-b16", "mean")])
+def test_features_outside_the_joint_space_are_refused(name: str, pool: str) -> None:
+    with pytest.raises(UserError, match=f"'{pool}' does not lie in their joint space"):
+        class_vectors(name, ["a"], pool=pool)
+
+
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.usefixtures("tiny")
+def test_weights_without_a_text_tower_and_folders_without_a_tokenizer_are_refused(name: str, tmp_path: Path) -> None:
+    folder = made(tmp_path, name)
+    shapes = {key: shape for key, shape in CASES[name]["shapes"].items() if key.startswith(("visual.", "vision_"))}
+    write(random_weights(shapes), folder)
+    with pytest.raises(UserError, match=r"has no text tower(.|\n)*both towers"):
+        vectors(folder, name)
+    (folder / "tokenizer.json").unlink()
+    with pytest.raises(UserError, match=r"no tokenizer beside the weights(.|\n)*tokenizer\.json"):
+        vectors(folder, name)
+
+
+@pytest.mark.parametrize("name", ["clip", "siglip"])
+@pytest.mark.usefixtures("tiny")
+def test_the_tokenizer_of_another_model_is_refused(name: str, tmp_path: Path) -> None:
+    folder = made(tmp_path, name)
+    new(folder, "clip" if name == "siglip" else "siglip")
+    with pytest.raises(UserError, match=r"is a (BPE|Unigram) tokenizer, and that of this model is"):
+        vectors(folder, name)
+    new(folder, name)
+    fewer = random_weights({**CASES[name]["shapes"], TOKENS[name]: [20, 24]})
+    write(fewer, folder, config=CASES[name]["config"])
+    with pytest.raises(UserError, match=r"has the token .+ knows 20 tokens only"):
+        vectors(folder, name)
+
+
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.usefixtures("tiny")
+def test_whatever_a_tensor_is_vectors_are_made_or_the_weights_refused(name: str, tmp_path: Path) -> None:
+    whole = random_weights(CASES[name]["shapes"])
+    made(tmp_path, name)
+    used = [key for key in whole if not key.startswith(("visual.", "vision_", "logit_")) and ".1." not in key]
+    for tensor in [*used, *(key for key in ("visual.proj",) if key in whole)]:
+        for odd in (None, np.array(1, np.float32), np.ones((2, 3, 5), np.float32), np.ones(3, bool)):
+            write({key: array for key, array in (whole | {tensor: odd}).items() if array is not None}, tmp_path)
+            with pytest.raises(UserError) as caught:
+                vectors(tmp_path, name)
+            assert caught.value.code in ("damaged", "unsupported", "conflict")
+    for key in TOKENS[name], used[0]:
+        write(whole | {key: whole[key] * np.nan}, tmp_path)
+        with pytest.raises(UserError, match="zero, NaN or infinite"):
+            vectors(tmp_path, name)
+
+
+SMALL: dict[str, dict[str, Any]] = {
+    "clip": {
+        "added_tokens": [{"id": 3, "content": tokenizer.END}],
+        "model": {"type": "BPE", "vocab": {"a": 0, "b</w>": 1, "ab</w>": 4, tokenizer.START: 2}, "merges": ["a b</w>"]},
+    },
+    "siglip": {
+        "normalizer": {"normalizers": [{"type": "Precompiled", "precompiled_charsmap": KNOWN["siglip"]["rules"]}]},
+        "model": {"type": "Unigram", "unk_id": 1, "vocab": [["</s>", 0.0], ["<unk>", 0], ["▁", -1.0], ["ab", -2.5]]},
+    },
+}
+
+
+@pytest.mark.parametrize(("name", "place"), [(name, place) for name in SMALL for place in places(SMALL[name])])
+def test_whatever_stands_in_a_tokenizer_it_is_read_or_refused(
+    name: str, place: tuple[str | int, ...], tmp_path: Path
+) -> None:
+    write({"any": np.ones(1, np.float32)}, tmp_path)
+    for text in altered(SMALL[name], place):
+        (tmp_path / "tokenizer.json").write_text(text)
+        try:
+            tokenizer.load(MODELS[MODEL[name]], str(tmp_path))(["ab ﬁ"], 8, "x", 10)
+        except UserError as error:
+            assert error.code in ("damaged", "conflict"), error  # noqa: PT017
+
+
+def test_a_damaged_vocabulary_of_sentencepiece_is_read_or_refused(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """The rules for characters are at its end."""
+    random, refused = np.random.RandomState(0), 0
+    write({"any": np.ones(1, np.float32)}, tmp_path)
+    whole = base64.b64decode(KNOWN["siglip"]["spiece"])
+    for i in range(300):
+        content = bytearray(whole)
+        for _ in range(1 + i % 3):
+            content[-random.randint(1, 4000 if i % 2 else len(content))] = random.randint(256)
+        (tmp_path / "spiece.model").write_bytes(content[: None if i % 5 else random.randint(len(content))])
+        try:
+            tokenizer.load(MODELS["siglip-b16"], str(tmp_path))(["ﬁ … ㎏ か\u3099 the river"], 64, "x", 1000)
+        except UserError as error:
+            assert error.code == "damaged"  # noqa: PT017
+            refused += 1
+    assert 50 < refused < 250
+    assert capfd.readouterr() == ("", "")
+
+
+def test_what_is_no_vocabulary_is_refused(tmp_path: Path) -> None:
+    write({"any": np.ones(1, np.float32)}, tmp_path)
+    whole = json.dumps(SMALL["clip"]["model"]["vocab"] | {tokenizer.END: 3}).encode()
+    for files in (
+        {"vocab.json": b"{}", "merges.txt": b""},
+        {"vocab.json": b"[", "merges.txt": b""},
+        {"vocab.json": whole, "merges.txt": b"a\n"},
+        {"vocab.json": whole, "merges.txt": b"\xff"},
+    ):
+        for file, content in files.items():
+            (tmp_path / file).write_bytes(content)
+        with pytest.raises(UserError, match="cannot be used"):
+            tokenizer.load(MODELS["clip-b16"], str(tmp_path))
+    (tmp_path / "tokenizer.json").mkdir()
+    for file in files:
+        (tmp_path / file).unlink()
+    with pytest.raises(UserError, match="no tokenizer"):
+        tokenizer.load(MODELS["clip-b16"], str(tmp_path))
+
+
+def test_a_program_that_only_asks_loads_nothing_large() -> None:
+    code = (
+        "import sys; from dpfc_cli.backbones import text; assert text.has_text('clip-b16')\n"
+        "assert not {'jax', 'numpy', 'tokenizers', 'huggingface_hub'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
