@@ -2,13 +2,18 @@
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
+from dpfc_cli.backbones.geometry import Geometry
+from dpfc_cli.backbones.vision_transformer.models import MODELS
 from dpfc_cli.files import sha256_of
+from tests.backbones.test_hub import Hub, home  # noqa: F401
+from tests.backbones.test_text import made as clip
 from tests.cli.conftest import Dpfc
 from tests.support import blobs
 
@@ -113,3 +118,41 @@ def test_messages_call_the_source_by_its_flag(dpfc: Dpfc, start: tuple[str, ...]
         "Leave it out, or use --from text.",
     ]
     assert not Path("animals-classifier.safetensors").exists()
+
+
+@pytest.mark.usefixtures("pictures")
+def test_names_become_vectors_with_the_weights_that_made_the_features(
+    dpfc: Dpfc,
+    home: Hub,  # noqa: F811
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A tiny CLIP from a hub on this machine: pictures, then names, then a training. Nothing but the set is named."""
+    small = replace(MODELS["clip-b16"], home="some/clip/model.safetensors", width=32, depth=2, heads=2, patch=4)
+    monkeypatch.setitem(MODELS, "clip-b16", replace(small, native=Geometry(resize=16, crop=16)))
+    (tmp_path / "clip").mkdir()
+    home.files["some/clip"] = {path.name: path.read_bytes() for path in clip(tmp_path / "clip", "clip").iterdir()}
+    extract = ("extract", "imagefolder:pictures", "--model", "clip-b16", "--preprocess", "native", "--out", "animals")
+    assert dpfc(*extract, "--classes", "c0,c1,c2").exit_code == 0
+    asked = len(home.asked)
+    Path("words.txt").write_text("cat\nfire truck\nsea\n")
+    start = dpfc("zero-shot", "--from", "text", "--classes", "words.txt", "--on", "animals", "--json")
+    assert start.exit_code == 0, start.output
+    found = json.loads(start.stdout)
+    assert (found["path"], found["classes"], found["without"]) == ("animals-text.safetensors", ["c0", "c1", "c2"], [])
+    weights = {"id": "hf:some/clip/model.safetensors", "sha256": sha256_of(tmp_path / "clip" / "model.safetensors")}
+    assert found["origin"]["weights"] == weights | {"dialect": "transformers"}
+    assert found["origin"]["called"] == {"c0": "cat", "c1": "fire truck", "c2": "sea"}
+    assert found["score"]["n"] == 6
+    # The weights were there already, and the tokenizer was fetched.
+    fetched = [path.rpartition("/")[2] for method, path, _ in home.asked[asked:] if method == "GET"]
+    assert fetched == ["tokenizer.json"]
+    assert dpfc("train", "--epsilon", "1", "--public-head", found["path"], "--dry-run").exit_code == 0
+    # Other weights under that name are refused, and nothing is written.
+    changed = json.loads(Path("features/animals/manifest.json").read_text())
+    changed["backbone"]["weights"]["sha256"] = "0" * 64
+    Path("features/animals/manifest.json").write_text(json.dumps(changed))
+    refused = dpfc("zero-shot", "--from", "text", "--out", "other.safetensors")
+    assert refused.exit_code == 2
+    assert "has not the weights that the features were computed with" in refused.stderr
+    assert not Path("other.safetensors").exists()
