@@ -109,19 +109,20 @@ class _Home(http.server.BaseHTTPRequestHandler):
     def log_message(self, *_: object) -> None: ...
 
 
-def timed(line: list[str], environment: dict[str, str], folder: Path) -> tuple[float, float]:
-    """Seconds and peak megabytes of a command."""
+def timed(line: list[str], environment: dict[str, str], folder: Path) -> tuple[float, float, float]:
+    """Seconds, seconds of all cores together, and peak megabytes of a command."""
     start = time.perf_counter()
     with subprocess.Popen(line, env=environment, cwd=folder, stdout=subprocess.DEVNULL) as process:
         _, status, usage = os.wait4(process.pid, 0)
         process.returncode = os.waitstatus_to_exitcode(status)
     if process.returncode:
         raise SystemExit("the command failed")
-    return time.perf_counter() - start, usage.ru_maxrss / (1e3 if sys.platform == "linux" else 1e6)
+    peak = usage.ru_maxrss / (1e3 if sys.platform == "linux" else 1e6)
+    return time.perf_counter() - start, usage.ru_utime + usage.ru_stime, peak
 
 
-def rows(classes: list[int], folder: Path) -> Iterator[tuple[int, str, float, float]]:
-    """(classes, cache, seconds, MB) of each run."""
+def rows(classes: list[int], folder: Path) -> Iterator[tuple[int, str, float, float, float]]:
+    """(classes, cache, seconds, seconds of all cores, MB) of each run."""
     from dpfc_cli.files import sha256_of
 
     home = folder / "home"
@@ -146,10 +147,10 @@ def rows(classes: list[int], folder: Path) -> Iterator[tuple[int, str, float, fl
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--classes", type=int, nargs="+", default=[10, 1000])
-    print("| classes | cache | seconds | MB |\n| --- | --- | --- | --- |")
+    print("| classes | cache | seconds | of all cores | MB |\n| --- | --- | --- | --- | --- |")
     with tempfile.TemporaryDirectory() as folder:
-        for m, state, seconds, megabytes in rows(parser.parse_args().classes, Path(folder)):
-            print(f"| {m:,} | {state} | {seconds:.1f} | {megabytes:,.0f} |", flush=True)
+        for m, state, seconds, cores, megabytes in rows(parser.parse_args().classes, Path(folder)):
+            print(f"| {m:,} | {state} | {seconds:.1f} | {cores:.1f} | {megabytes:,.0f} |", flush=True)
 
 
 if __name__ == "__main__":

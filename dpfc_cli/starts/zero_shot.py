@@ -291,7 +291,12 @@ def _of_text(
         expected=network.sha256,
         progress=progress,
     )
-    return found.vectors, found.origin, found.notes
+    notes = found.notes
+    if all(name.isdecimal() for name in names.values()):
+        notes += (
+            "the names of the classes are numbers, which say nothing of the pictures. Name the classes in words.",
+        )
+    return found.vectors, found.origin, notes
 
 
 def _prompts(given: Sequence[str] | Path) -> tuple[str, ...]:

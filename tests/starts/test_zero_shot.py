@@ -20,20 +20,14 @@ from dpfc_cli.files import sha256_of
 from dpfc_cli.starts.zero_shot import ZeroShot, zero_shot
 from dpfc_cli.training import start
 from dpfc_cli.training.account import account_of
-from dpfc_cli.training.ledger import ledger_path
-from dpfc_cli.training.observer import Observer
-from dpfc_cli.training.train import train
+from dpfc_cli.training.ledger import charge, ledger_path
 from tests.backbones.tiny import random_weights, references, write
+from tests.training.test_ledger import row
 
 CLASSES = ("red fox", "wolf", "otter", "deer")
 MODEL: dict[str, Any] = {"source": "classifier", "model": "vit-ti16"}
 ROWS = {"red fox": [0, 4], "wolf": [1], "otter": [3, 2]}
 DIM = 32
-
-
-class Quiet(Observer):
-    def warn(self, text: str) -> None:
-        """Warnings are not what is tested here."""
 
 
 @pytest.fixture(autouse=True)
@@ -203,6 +197,8 @@ def test_vectors_of_text_are_those_of_the_tower_in_the_order_of_the_classes(
         assert (classes, origin["prompts"], origin["source"]) == (list(CLASSES), list(used), "text")
         assert np.array_equal(vectors, np.eye(4, DIM))
         assert made.warnings == ("Names were cut.",)
+    numbers = zero_shot(source="text", model="clip-b16", classes=["0", "1"])
+    assert "the names of the classes are numbers" in numbers.warnings[1]
 
 
 # The file itself
@@ -385,7 +381,7 @@ def test_the_training_split_of_private_records_is_not_scored(features: FeatureSe
         assert refused.value.code == "private-records"
     public = imported("public", seed=1)
     assert score(public, "train").warnings == ()
-    train(public, epsilon=1.0, observer=Quiet(), method="dp-ls")
+    charge(ledger_path(public.folder), row())
     with pytest.raises(UserError, match="it was trained on with a guarantee"):
         score(public, "train")
     [warning] = score(public).warnings
