@@ -293,9 +293,7 @@ def _of_text(
     )
     notes = found.notes
     if all(name.isdecimal() for name in names.values()):
-        notes += (
-            "the names of the classes are numbers, which say nothing of the pictures. Name the classes in words.",
-        )
+        notes += ("the names of the classes are numbers. They say nothing of the pictures: name the classes in words.",)
     return found.vectors, found.origin, notes
 
 
