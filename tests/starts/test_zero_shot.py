@@ -311,20 +311,33 @@ def test_features_of_another_width_are_refused(weights: str, rows: Path) -> None
 # How good they are
 
 
-def test_the_score_is_that_of_centred_records_and_vectors_of_one_length(
-    features: FeatureSet, weights: str, rows: Path
-) -> None:
-    made = zero_shot(features, **MODEL, weights=weights, rows=rows, on=features)
-    x, y = features.arrays("test")
-    units = x / np.linalg.norm(x, axis=1, keepdims=True)
-    vectors = made.vectors / np.linalg.norm(made.vectors, axis=1, keepdims=True)
-    scores = np.zeros((len(x), 4))
-    scores[:, :3] = (units - units.mean(axis=0)) @ (vectors - vectors.mean(axis=0)).T
+def test_the_score_is_that_of_centred_records_and_vectors_of_one_length() -> None:
+    """On records in which all of it matters: without one of the steps another number of them is right."""
+    rng = np.random.default_rng(0)
+    tensors = random_weights(references()["timm-vit"]["shapes"])
+    tensors["head.weight"] = (rng.normal(size=(6, DIM)) * np.arange(1, 7)[:, None]).astype(np.float32)
+    Path("rows.json").write_text(json.dumps({"red fox": [0], "wolf": [5], "otter": [2]}))
+    x = (rng.normal(size=(400, DIM)) * rng.uniform(0.5, 5, (400, 1)) + rng.normal(size=DIM)).astype(np.float32)
+    y = np.arange(400) % 4
+    np.savez("hard.npz", train_x=x, train_y=y, test_x=x, test_y=y)
+    features = import_features("hard.npz", classes=CLASSES).features
+    weights = str(write(tensors, Path()))
+    made = zero_shot(features, **MODEL, weights=weights, rows="rows.json", on=features)
+
+    def right(unit_records: bool = True, centred: bool = True, unit: bool = True, apart: bool = True) -> list[float]:
+        z = x / np.linalg.norm(x, axis=1, keepdims=True) if unit_records else x
+        z = z - z.mean(axis=0) if centred else z
+        v = made.vectors / np.linalg.norm(made.vectors, axis=1, keepdims=True) if unit else made.vectors
+        v = v - v.mean(axis=0) if apart else v
+        best = np.append(z @ v.T, np.zeros((len(z), 1)), axis=1).argmax(axis=1)
+        return [float(np.mean(best[y == j] == j)) for j in range(4)]
+
     found = made.evaluation
     assert found is not None
-    assert found.top1 == np.mean(scores.argmax(axis=1) == y.ravel())
-    assert (found.n, found.split, found.chance) == (120, "test", (0.25, 1.0))
-    assert [each.top1 for each in found.per_class[:3]] == [1.0, 1.0, 1.0]
+    assert [each.top1 for each in found.per_class] == right()
+    assert (found.n, found.split, found.chance) == (400, "test", (0.25, 1.0))
+    others = ("unit_records", "centred", "unit", "apart")
+    assert all(right(**{name: False}) != right() for name in others)
 
 
 def test_records_of_another_length_or_place_have_the_same_scores(weights: str, rows: Path) -> None:

@@ -13,10 +13,12 @@ def place(model: Model, weights: str | None) -> tuple[str, hub.Pin | None]:
 
     Args:
         model: the row of the table.
-        weights: a file, a folder or `hf:owner/name[/file]`; None: the published weights.
+        weights: a file, a folder or `hf:owner/name[/file]`; None: the published weights. If their own name is given, as
+            feature sets state it, the version is the same.
 
     """
-    return (f"hf:{model.home}", model.pin) if weights is None else (weights, None)
+    published = f"hf:{model.home}"
+    return (published, model.pin) if weights in (None, published) else (str(weights), None)
 
 
 def find(
