@@ -61,10 +61,10 @@ class Evaluation:
     warnings: tuple[str, ...]
 
     @property
-    def chance(self) -> tuple[float, float]:
-        """Top-1 and top-5 of guesses that know nothing, for records with one label."""
+    def chance(self) -> tuple[float, float] | None:
+        """Top-1 and top-5 of guesses that know nothing. None for records with several labels."""
         m = len(self.per_class)
-        return 1 / m, min(BEST / m, 1.0)
+        return None if self.mean_average_precision is not None else (1 / m, min(BEST / m, 1.0))
 
 
 def evaluate(head: Head, features: FeatureSet, split: str = "test", *, progress: Progress | None = None) -> Evaluation:

@@ -91,19 +91,26 @@ def figures_json(result: "Evaluation") -> dict[str, Any]:
 def _show(path: Path, card: Mapping[str, Any], features: "FeatureSet", result: "Evaluation") -> None:
     from dpfc_cli.trust.statement import brief
 
-    figures = [("top-1", result.top1, result.interval), ("top-5", result.top5, result.top5_interval)]
-    precision = result.mean_average_precision
     display.facts(
         f"{path} on the {result.split} split of {features.folder}",
-        [
-            ("method", card["method"]),
-            *((said, with_interval(figure, interval, result.n)) for said, figure, interval in figures if interval),
-            *([] if precision is None else [("mean average precision", display.percentage(precision, result.n))]),
-            ("records", f"{result.n:,}"),
-            *brief(card),
-        ],
+        [("method", card["method"]), *figures_rows(result), *brief(card)],
     )
     show_classes(result)
+
+
+def figures_rows(result: "Evaluation", beside_chance: bool = False) -> list[tuple[str, str]]:
+    """The figures of an evaluation, and how many records they are of. beside_chance: and what guesses would reach."""
+    figures = [("top-1", result.top1, result.interval), ("top-5", result.top5, result.top5_interval)]
+    chance = result.chance if beside_chance else None
+    guessed = ("", "") if chance is None else tuple(f", by chance {100 * fraction:.2g} %" for fraction in chance)
+    rows = [
+        (name, f"{_with_interval(figure, interval, result.n)}{by_chance}")
+        for (name, figure, interval), by_chance in zip(figures, guessed, strict=True)
+        if interval
+    ]
+    if result.mean_average_precision is not None:
+        rows.append(("mean average precision", display.percentage(result.mean_average_precision, result.n)))
+    return [*rows, ("records", f"{result.n:,}")]
 
 
 def show_classes(result: "Evaluation") -> None:
@@ -130,7 +137,6 @@ def _class_figures(found: "ClassFigures", several: bool) -> tuple[str, ...]:
     return display.percentage(found.top1, found.n, found.interval), display.interval(found.interval, found.n)
 
 
-def with_interval(figure: float | None, interval: tuple[float, float], n: int) -> str:
-    """A figure of n records with its 95 % interval."""
+def _with_interval(figure: float | None, interval: tuple[float, float], n: int) -> str:
     assert figure is not None
     return f"{display.percentage(figure, n, interval)} (95 % interval {display.interval(interval, n)})"

@@ -8,7 +8,7 @@ import typer
 from dpfc_cli.backbones import BACKBONES
 from dpfc_cli.cli import display, places
 from dpfc_cli.cli.app import command
-from dpfc_cli.cli.evaluate import show_classes, with_interval
+from dpfc_cli.cli.evaluate import figures_json, figures_rows, show_classes
 
 if TYPE_CHECKING:
     from dpfc_cli.features.reader import FeatureSet
@@ -159,12 +159,10 @@ def zero_shot(
 
 
 def _json(made: "ZeroShot", on: "FeatureSet | None") -> dict[str, Any]:
-    from dpfc_cli.cli.evaluate import figures_json
-
     score = None
     if made.evaluation is not None:
         assert on is not None
-        top1, top5 = made.evaluation.chance
+        top1, top5 = made.evaluation.chance or (None, None)
         score = {"features": str(on.folder), **figures_json(made.evaluation), "chance": top1, "chance_top5": top5}
     return {
         "path": str(made.path),
@@ -187,13 +185,8 @@ def _show(made: "ZeroShot", on: "FeatureSet | None") -> None:
         more = f" and {len(without) - NAMED:,} more" if len(without) > NAMED else ""
         rows.append(("without", ", ".join(without[:NAMED]) + more))
     found = made.evaluation
-    if found is not None:
-        assert on is not None
-        top1, top5 = found.chance
-        rows.append((f"top-1 on {on.name}", f"{with_interval(found.top1, found.interval, found.n)}, {_chance(top1)}"))
-        if found.top5_interval is not None:
-            rows.append(("top-5", f"{with_interval(found.top5, found.top5_interval, found.n)}, {_chance(top5)}"))
-        rows.append(("records", f"{found.n:,} of the {found.split} split"))
+    if on is not None and found is not None:
+        rows += [("scored on", f"the {found.split} split of {on.folder}"), *figures_rows(found, beside_chance=True)]
     display.facts("Class vectors", rows)
     if found is not None:
         show_classes(found)
@@ -205,7 +198,3 @@ def _source(origin: Any) -> str:
     if origin["source"] == "text":
         return f"the names of the classes, by the text tower of {by}"
     return f"the classifier of {by}, {origin['classifier']:,} rows"
-
-
-def _chance(fraction: float) -> str:
-    return f"by chance {100 * fraction:.2g} %"

@@ -370,6 +370,17 @@ def test_a_set_with_other_classes_is_scored_by_the_names_that_it_shares(
     assert not Path("b.safetensors").exists()
 
 
+def test_records_with_several_labels_have_no_chance_to_stand_beside(weights: str, rows: Path) -> None:
+    x, y = records(2)
+    both = np.stack([y, (y + 1) % 4], axis=1)
+    np.savez("several.npz", train_x=x, train_y=both, test_x=x, test_y=both)
+    features = import_features("several.npz", classes=CLASSES, labels_per_record=2).features
+    found = zero_shot(features, **MODEL, weights=weights, rows=rows, on=features).evaluation
+    assert found is not None
+    assert found.chance is None
+    assert found.mean_average_precision is not None
+
+
 Score = Callable[..., ZeroShot]
 
 

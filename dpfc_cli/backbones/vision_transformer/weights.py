@@ -18,7 +18,7 @@ def place(model: Model, weights: str | None) -> tuple[str, hub.Pin | None]:
 
     """
     published = f"hf:{model.home}"
-    return (published, model.pin) if weights in (None, published) else (str(weights), None)
+    return (published, model.pin) if weights is None or weights == published else (weights, None)
 
 
 def find(
