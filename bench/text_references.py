@@ -53,9 +53,9 @@ def clip_merges() -> list[str]:
 
 
 def unigram() -> bytes:
-    """A model of sentencepiece with some rules of NFKC: one with several characters, and one that removes."""
+    """A model of sentencepiece with rules for characters, of one and of several, and one that removes."""
     rules = {"ﬁ": "fi", "①": "1", "ａ": "a", "Å": "å", "e\u0301": "é", "a\u0300": "à", "\u200b": "", "\u2028": " "}
-    rules |= {"か\u3099": "が", "…": "...", "㎏": "kg", "\u1100\u1161": "가"}
+    rules |= {"か\u3099": "が", "…": "...", "……": " und so weiter", "㎏": "kg", "\u1100\u1161": "가"}
     model = io.BytesIO()
     with tempfile.NamedTemporaryFile("w", suffix=".tsv", encoding="utf-8") as file:
         for old, new in rules.items():
@@ -203,7 +203,7 @@ def of_open_clip(texts: list[str], tokens: list[str], tokenizer: Any) -> dict[st
         vision_cfg=CLIPVisionCfg(
             layers=2, width=WIDTH, head_width=WIDTH // HEADS, patch_size=4, image_size=16, mlp_ratio=HIDDEN / WIDTH
         ),
-        text_cfg=CLIPTextCfg(context_length=CONTEXT["clip"], vocab_size=len(tokens), width=128, heads=2, layers=2),
+        text_cfg=CLIPTextCfg(context_length=CONTEXT["clip"], vocab_size=len(tokens), width=192, heads=3, layers=2),
         quick_gelu=True,
     )
     shapes = fill(model)

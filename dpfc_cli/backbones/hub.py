@@ -4,7 +4,7 @@ huggingface_hub downloads them. Its cache, its offline mode (HF_HUB_OFFLINE), it
 its way to continue a download work as its documentation says. (After a broken connection it continues. Since its
 version 2, a process that was killed leaves nothing to continue from, except what hf_xet keeps in its own cache.)
 
-The digest of weights is checked whenever they are loaded, also from the cache (`Located.check`). The hub names a large
+The digest of weights is checked whenever they are loaded, also from the cache (`Located.digest`). The hub names a large
 file by its SHA-256, and the cache keeps that name. This finds damage. It says nothing against the hub itself, or a
 mirror. Where the table of models has a pin, commit and digest are those of the table, whatever the hub says.
 """
@@ -17,7 +17,7 @@ from typing import Any
 
 from dpfc_cli.backbones.backbone import Progress
 from dpfc_cli.errors import Code, UserError, parameter, sentence
-from dpfc_cli.files import json_in
+from dpfc_cli.files import json_in, sha256_of
 
 INDEX = "model.safetensors.index.json"
 _PICKLES = (".pt", ".pth", ".bin", ".ckpt", ".pkl", ".pickle", ".tar")
@@ -55,6 +55,19 @@ class Located:
     files: tuple[Path, ...]
     config: dict[str, Any]
     expected: tuple[str | None, ...]
+
+    def digest(self) -> str:
+        """One digest of the files (`tensors.digest`).
+
+        Raises:
+            UserError: a file was damaged or exchanged.
+
+        """
+        from dpfc_cli.backbones.tensors import digest
+
+        sums = [sha256_of(file) for file in self.files]
+        self.check(sums)
+        return digest(sums)
 
     def check(self, sums: Sequence[str]) -> None:
         """Refuse files whose SHA-256 is another one than expected.

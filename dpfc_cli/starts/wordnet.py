@@ -70,8 +70,7 @@ class WordNet:
 
     def _line(self, synset: int) -> list[bytes] | None:
         line = self._data[synset : self._data.find(b"\n", synset)] if synset < len(self._data) else b""
-        starts = not synset or self._data[synset - 1 : synset] == b"\n"
-        return line.split() if starts and line.startswith(b"%08d " % synset) else None
+        return line.split() if line.startswith(b"%08d " % synset) else None
 
     def _parsed(self, synset: int) -> tuple[tuple[str, ...], set[int]]:
         """The words of a synset, and the synsets right below it."""

@@ -99,7 +99,18 @@ def lines(count: int = 1000, seed: int = 0) -> list[str]:
             return one(EMOJI)
         return "".join(character() for _ in range(random.randint(1, 6)))
 
-    found = [*SENTENCES, "", " ", "!?.", "a", "▁", "▁▁ a ▁", "I'll we've it's 'S", "<|startoftext|> <|endoftext|> end"]
+    found = [
+        *SENTENCES,
+        "",
+        " ",
+        "!?.",
+        "a",
+        "▁",
+        "▁▁ a ▁",
+        "I'll we've it's 'S",
+        "<|startoftext|> <|endoftext|> end",
+        "dog……cat…",
+    ]
     while len(found) < count:
         found.append("".join(part() + one(GLUE) for _ in range(random.randint(1, 9))))
     return found

@@ -73,6 +73,8 @@ def test_the_classifier_of_dinov2_has_a_part_for_the_class_token_and_one_for_the
     found = classifier(write(whole | {"classifier.weight": rows}, tmp_path), pool)
     assert found.pool == (pool or "cls")
     assert np.array_equal(found.rows, rows[:, 32:] if pool == "mean" else rows[:, :32])
+    with pytest.raises(UserError, match="the features have 'map'"):
+        classifier(tmp_path / "model.safetensors", "map")
 
 
 def test_the_labels_are_those_of_the_config(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ import pytest
 from dpfc_cli.backbones import hub
 from dpfc_cli.backbones.family import Options
 from dpfc_cli.backbones.geometry import Geometry
+from dpfc_cli.backbones.text import class_vectors
 from dpfc_cli.backbones.vision_transformer import transformer
 from dpfc_cli.backbones.vision_transformer.models import MODELS
 from dpfc_cli.backbones.vision_transformer.weights import place
@@ -290,6 +291,40 @@ def test_a_pinned_version_that_the_hub_does_not_have_is_refused(home: Hub, model
     with pytest.raises(UserError, match=r"the repository has no such file"):
         hub.locate("hf:some/vit/other.safetensors", pin=hub.Pin(commit="f" * 40, sha256="0" * 64))
     assert all("f" * 40 in path for _, path, _ in home.asked[before:])
+
+
+@pytest.mark.parametrize("pin", [None, hub.Pin(commit=COMMIT, sha256="0" * 64)])
+def test_files_beside_the_weights_come_from_their_folder_and_commit(home: Hub, pin: hub.Pin | None) -> None:
+    home.files["some/two"] = {"a/b/model.safetensors": b"", "a/b/vocab.json": b"{}", "a/b/merges.txt": b"x", "n": b""}
+    weights = "hf:some/two/a/b/model.safetensors"
+    found = hub.beside(weights, ["vocab.json", "merges.txt"], pin=pin)
+    assert found is not None
+    assert found.id == "hf:some/two/a/b/vocab.json"
+    assert [file.read_bytes() for file in found.files] == [b"{}", b"x"]
+    assert {path.split("/")[4] for _, path, _ in home.asked} == {COMMIT if pin else "main"}
+    found.check([hashlib.sha256(content).hexdigest() for content in (b"{}", b"x")])
+    with pytest.raises(UserError, match=r"vocab\.json(.|\n)*was damaged or exchanged"):
+        found.check(["0" * 64] * 2)
+    assert hub.beside(weights, ["vocab.json", "n"], pin=pin) is None
+
+
+def test_without_a_tokenizer_no_weights_are_fetched(home: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The weights are large."""
+    from huggingface_hub import constants
+
+    home.files["some/clip"] = {"model.safetensors": b"any", "vocab.json": b"{}", "config.json": b"{}"}
+    with pytest.raises(UserError, match=r"no tokenizer beside the weights 'hf:some/clip'"):
+        class_vectors("clip-b16", ["dog"], weights="hf:some/clip")
+    assert not any(path.endswith("model.safetensors") for _, path, _ in home.asked)
+    home.files["some/clip"]["merges.txt"] = b""
+    found = hub.beside("hf:some/clip", ["vocab.json", "merges.txt"])
+    assert found is not None
+    found.files[0].write_bytes(b"[]")
+    with pytest.raises(UserError, match=r"vocab\.json(.|\n)*was damaged or exchanged"):
+        class_vectors("clip-b16", ["dog"], weights="hf:some/clip")
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    with pytest.raises(UserError, match=r"'tokenizer\.json' of 'some/other'(.|\n)*into a folder of your own"):
+        class_vectors("clip-b16", ["dog"], weights="hf:some/other")
 
 
 def test_pins_are_whole() -> None:

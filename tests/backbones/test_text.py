@@ -5,7 +5,9 @@ features. `bench/text_references.py` ran the libraries.
 import base64
 import hashlib
 import json
+import math
 import re
+import struct
 import subprocess
 import sys
 import zlib
@@ -18,7 +20,10 @@ import numpy as np
 import pytest
 
 from dpfc_cli import backbones
+from dpfc_cli.backbones import hub
 from dpfc_cli.backbones.text import PROMPTS, TextVectors, class_vectors, has_text, texts_of, tokenizer, tower
+from dpfc_cli.backbones.vision_transformer import transformer
+from dpfc_cli.backbones.vision_transformer.checkpoint import Parameters
 from dpfc_cli.backbones.vision_transformer.models import MODELS
 from dpfc_cli.errors import UserError
 from tests.backbones.lines import lines, tokens_of
@@ -162,6 +167,38 @@ def test_the_comparison_notices_each_part(name: str, tensor: str, tmp_path: Path
     assert relative(vectors(made(tmp_path, name, {tensor: values * 1.1 + 0.1}), name).vectors, right) > 1e-3
 
 
+@pytest.mark.parametrize(
+    ("model", "width", "config", "heads", "epsilon", "activation"),
+    [
+        ("clip-b16", 512, {"num_attention_heads": 12, "hidden_act": "gelu"}, 8, 1e-5, "gelu"),
+        ("clip-l14", 768, {"architecture": "vit_large_patch14_clip_224"}, 12, 1e-5, "gelu"),
+        ("clip-b16", 512, {"model_type": "clip", "vision_config": {"num_attention_heads": 12}}, 8, 1e-5, "quick_gelu"),
+        ("clip-b16", 512, {"text_config": {"num_attention_heads": 4, "hidden_act": "gelu"}}, 4, 1e-5, "gelu"),
+        ("siglip-b16", 768, {"text_config": {"model_type": "siglip_text_model"}}, 12, 1e-6, "gelu_tanh"),
+        ("siglip-so400m14", 1152, {"text_config": {"layer_norm_eps": 1e-4}}, 16, 1e-4, "gelu_tanh"),
+    ],
+)
+def test_what_the_shapes_do_not_show_comes_from_the_configuration_of_the_text_tower_then_from_the_table(
+    model: str, width: int, config: dict[str, Any], heads: int, epsilon: float, activation: str
+) -> None:
+    located = hub.Located(id="x", files=(), config=config, expected=())
+    outer = {"tokens": np.empty((1, width), np.float32)}
+    found = tower.architecture(MODELS[model], Parameters(dialect="x", outer=outer, blocks=[], heads=None), located)
+    assert (found.heads, found.epsilon, found.activation) == (heads, epsilon, activation)
+
+
+@pytest.mark.usefixtures("tiny")
+def test_the_texts_are_computed_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """21 texts in parts of two: the last part is not full."""
+    folder, heard = made(tmp_path, "clip"), []
+    at_once = vectors(folder, "clip").vectors
+    monkeypatch.setattr(transformer, "rows", lambda *_: 2)
+    parts = vectors(folder, "clip", progress=lambda *said: heard.append(said)).vectors
+    np.testing.assert_allclose(parts, at_once, rtol=0, atol=1e-6)
+    assert heard[:2] == [("texts", 2, 21), ("texts", 4, 21)]
+    assert heard[-1] == ("texts", 21, 21)
+
+
 @pytest.mark.usefixtures("tiny")
 def test_the_vectors_say_what_made_them(tmp_path: Path) -> None:
     folder = made(tmp_path, "clip")
@@ -231,6 +268,12 @@ def test_weights_without_a_text_tower_and_folders_without_a_tokenizer_are_refuse
     (folder / "tokenizer.json").unlink()
     with pytest.raises(UserError, match=r"no tokenizer beside the weights(.|\n)*tokenizer\.json"):
         vectors(folder, name)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_weights_of_a_model_with_other_features_are_refused(name: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="features of 32 numbers, not of 768"):
+        vectors(made(tmp_path, name), name)
 
 
 @pytest.mark.parametrize("name", ["clip", "siglip"])
@@ -306,18 +349,31 @@ def test_a_damaged_vocabulary_of_sentencepiece_is_read_or_refused(
             tokenizer.load(MODELS["siglip-b16"], str(tmp_path))(["ﬁ … ㎏ か\u3099 the river"], 64, "x", 1000)
         except UserError as error:
             assert error.code == "damaged"  # noqa: PT017
+            assert "index" not in error.what  # noqa: PT017
             refused += 1
     assert 50 < refused < 250
     assert capfd.readouterr() == ("", "")
 
 
-def test_what_is_no_vocabulary_is_refused(tmp_path: Path) -> None:
+def test_a_score_that_is_no_number_is_refused(tmp_path: Path) -> None:
+    """It would make any text the best one."""
+    write({"any": np.ones(1, np.float32)}, tmp_path)
+    for score, said in ((-2.0, "lacks the token"), (math.nan, "no numbers"), (math.inf, "no numbers")):
+        piece = b"\x0a\x01a\x15" + struct.pack("<f", score) + b"\x18\x02"
+        (tmp_path / "spiece.model").write_bytes(b"\x0a" + bytes([len(piece)]) + piece)
+        with pytest.raises(UserError, match=said):
+            tokenizer.load(MODELS["siglip-b16"], str(tmp_path))
+
+
+def test_what_is_no_vocabulary_is_refused(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """The tokenizers package would print where it was, and end in a panic."""
     write({"any": np.ones(1, np.float32)}, tmp_path)
     whole = json.dumps(SMALL["clip"]["model"]["vocab"] | {tokenizer.END: 3}).encode()
     for files in (
         {"vocab.json": b"{}", "merges.txt": b""},
         {"vocab.json": b"[", "merges.txt": b""},
         {"vocab.json": whole, "merges.txt": b"a\n"},
+        {"vocab.json": whole, "merges.txt": b"a b</w>\na ab</w>\n"},
         {"vocab.json": whole, "merges.txt": b"\xff"},
     ):
         for file, content in files.items():
@@ -329,6 +385,14 @@ def test_what_is_no_vocabulary_is_refused(tmp_path: Path) -> None:
         (tmp_path / file).unlink()
     with pytest.raises(UserError, match="no tokenizer"):
         tokenizer.load(MODELS["clip-b16"], str(tmp_path))
+    assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize("units", [(0x7FFFFC00,), (0x400 << 10, 0), ()])
+def test_rules_for_characters_that_lead_outside_are_refused(units: tuple[int, ...]) -> None:
+    content = struct.pack(f"<{1 + len(units)}I", 4 * max(1, len(units)), *units)
+    with pytest.raises(ValueError, match="rules for characters are damaged"):
+        tokenizer.Rules(content)("a")
 
 
 def test_a_program_that_only_asks_loads_nothing_large() -> None:

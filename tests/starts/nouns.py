@@ -18,6 +18,8 @@ NOUNS: dict[str, tuple[str, Sequence[str], str]] = {
     "stamp": ("stamp seal", ("wax",), "~"),
     "wax": ("wax", (), "~"),
     "guy": ("guy cat", (), "~"),
+    "car": ("car auto automobile machine motorcar ride wheels motor heap wreck coupe sedan", ("taxi",), "~"),
+    "taxi": ("taxi", (), "~"),
     "bell_pepper": ("bell_pepper sweet-pepper", (), "~"),
 }
 LICENCE = "  1 This is a small WordNet.  \n  2 It has a licence.  \n"

@@ -38,6 +38,9 @@ def test_below_a_meaning_are_its_kinds_at_all_depths_and_its_instances(tmp_path:
     found = {name for name, number in at.items() if number in known.below(at["animal"])}
     assert found == {"animal", "feline", "cat", "tabby", "siamese", "lynx", "dog", "laika", "seal", "fur_seal"}
     assert known.below(at["wax"]) == {at["wax"]}
+    # Words are counted in hexadecimal digits.
+    assert known.below(at["car"]) == {at["car"], at["taxi"]}
+    assert len(known.words(at["car"])) == 12
 
 
 def test_kinds_that_go_in_a_circle_end(tmp_path: Path) -> None:
@@ -45,7 +48,7 @@ def test_kinds_that_go_in_a_circle_end(tmp_path: Path) -> None:
     assert WordNet(tmp_path).below(at["a"]) == set(at.values())
 
 
-def test_only_the_beginning_of_a_synsets_line_is_its_number(tmp_path: Path, at: dict[str, int]) -> None:
+def test_a_number_that_is_no_synsets_is_none(tmp_path: Path, at: dict[str, int]) -> None:
     known = WordNet(tmp_path / "nouns")
     assert all(known.has(number) for number in at.values())
     size = (tmp_path / "nouns" / DATA).stat().st_size

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from dpfc_cli.backbones.backbone import Progress
 from dpfc_cli.backbones.vision_transformer.models import MODELS
+from dpfc_cli.backbones.vision_transformer.weights import place
 from dpfc_cli.errors import UserError, counted, parameter
 
 if TYPE_CHECKING:
@@ -114,7 +115,6 @@ def class_vectors(
     texts = texts_of(names, prompts)
 
     from dpfc_cli.backbones.text import tokenizer, tower
-    from dpfc_cli.backbones.vision_transformer.weights import place
 
     # The tokenizer is small. If it is missing, nothing large was fetched.
     where, pin = place(model, weights)

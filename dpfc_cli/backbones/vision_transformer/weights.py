@@ -2,10 +2,8 @@
 
 from dpfc_cli.backbones import hub
 from dpfc_cli.backbones.backbone import Progress
-from dpfc_cli.backbones.tensors import digest
 from dpfc_cli.backbones.vision_transformer.models import Model
 from dpfc_cli.errors import UserError, parameter
-from dpfc_cli.files import sha256_of
 
 
 def place(model: Model, weights: str | None) -> tuple[str, hub.Pin | None]:
@@ -37,9 +35,7 @@ def find(
 
     """
     located = hub.locate(where, progress, pin)
-    sums = [sha256_of(file) for file in located.files]
-    located.check(sums)
-    found = digest(sums)
+    found = located.digest()
     if expected not in (None, found):
         raise UserError(
             f"'{located.id}' has not the weights that the features were computed with: its digest is {found}, theirs "
