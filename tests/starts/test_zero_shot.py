@@ -1,6 +1,8 @@
 """Files of class vectors: what is in them, when they are refused, and how good they are said to be."""
 
+import errno
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,6 +19,7 @@ from dpfc_cli.features.importing import import_features
 from dpfc_cli.features.manifest import MANIFEST
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.files import sha256_of
+from dpfc_cli.starts import zero_shot as module
 from dpfc_cli.starts.zero_shot import ZeroShot, zero_shot
 from dpfc_cli.training import start
 from dpfc_cli.training.account import account_of
@@ -235,6 +238,21 @@ def test_a_place_that_cannot_be_is_refused_before_weights_are_read(
     monkeypatch.delattr(backbones, "classifier")
     with pytest.raises(UserError, match=says):
         zero_shot(features, **MODEL, weights="w", rows="rows.json", out=out)
+
+
+@pytest.mark.parametrize("fails", ["write_synced", "publish"])
+def test_a_disk_that_fails_leaves_nothing(
+    features: FeatureSet, weights: str, rows: Path, fails: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(path: Path, *_: object) -> None:
+        path.write_bytes(b"half")
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(module, fails, full)
+    with pytest.raises(UserError, match="cannot be written: No space left") as refused:
+        zero_shot(features, **MODEL, weights=weights, rows=rows)
+    assert refused.value.code == "unwritable"
+    assert not [path for path in Path().iterdir() if "classifier" in path.name]
 
 
 # The backbone
