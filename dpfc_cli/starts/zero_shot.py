@@ -3,14 +3,11 @@ with.
 
 **No record is read to make them.** They depend on the names of the classes and on the weights of the backbone alone. So
 a training may start from them at no cost in privacy (`training.start`), if the names are public and the weights know
-nothing of the private records.
-
-`on` scores them on a labelled split, as a training would start from them: records have length 1 and mean 0, and so have
-the vectors. This does read records, without noise. It costs nothing only if these records are public.
+nothing of the private records. Only scoring them reads records (`score`).
 """
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,24 +18,19 @@ import numpy as np
 from dpfc_cli import backbones
 from dpfc_cli.backbones import BACKBONES, text
 from dpfc_cli.errors import UserError, check_new_name, counted, parameter, printable, unknown
-from dpfc_cli.evaluation import Evaluation, figures
+from dpfc_cli.evaluation import Evaluation
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.files import publish, sha256_of, temporary_beside, write_synced
-from dpfc_cli.heads.head import Head, ordered
-from dpfc_cli.methods.whitened import unit_chain
-from dpfc_cli.sources.classes import by_name, class_names
+from dpfc_cli.heads.head import ordered
+from dpfc_cli.sources.classes import class_names
+from dpfc_cli.starts import score
 from dpfc_cli.starts.rows import Chosen, below, label_of, labelled, labels_in, lines_in, stated
 from dpfc_cli.starts.wordnet import DATA, INDEX, WordNet
-from dpfc_cli.training.account import account_of
-from dpfc_cli.training.ledger import ledger_path, records_of
-from dpfc_cli.training.public import moments, recipe
-from dpfc_cli.training.request import SPLIT
 
 SOURCES = ("text", "classifier")
 SUFFIX = ".safetensors"
 _OF: dict[str, str] = {"prompts": "text", "rows": "classifier", "labels": "classifier", "wordnet": "classifier"}
 """Parameters that one source alone has."""
-Progress = Callable[[str, int, int | None], None]
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -98,7 +90,7 @@ def zero_shot(
     on: FeatureSet | None = None,
     split: str = "test",
     out: Path | str | None = None,
-    progress: Progress | None = None,
+    progress: score.Progress | None = None,
 ) -> ZeroShot:
     """Make a file of class vectors, from which a training can start at no cost in privacy.
 
@@ -137,22 +129,15 @@ def zero_shot(
     names = _names(features, classes)
     path = _place(out, features, network.model, source)
     own = tuple(names)
-    warnings: list[str] = []
+    warnings = [] if on is None else score.check(on, split, features)
     if source == "text":
         vectors, origin, notes = _of_text(network, names, prompts, progress)
         known = own
         warnings += notes
     else:
-        vectors, chosen, origin = _of_classifier(network, names, rows, labels, wordnet, progress)
-        known = tuple(name for name in own if chosen.rows[names[name]])
+        found, chosen, origin = _of_classifier(network, names, rows, labels, wordnet, progress)
+        known, vectors = tuple(found), np.array(list(found.values()))
         warnings += _told(chosen)
-    if network.dim not in (None, vectors.shape[1]):
-        raise UserError(
-            f"The vectors of {network.model} have {vectors.shape[1]} dimensions, the features have {network.dim}.",
-            f"Name the backbone of the features: {parameter('model')}.",
-            code="conflict",
-            parameter="model",
-        )
     if len(known) < 2:
         raise UserError(
             f"Only {len(known)} of {len(own)} classes have a vector, so nothing can be told apart.",
@@ -160,13 +145,17 @@ def zero_shot(
             code="conflict",
             known=list(known),
         )
+    if network.dim not in (None, vectors.shape[1]):
+        raise UserError(
+            f"The vectors of {network.model} have {vectors.shape[1]} dimensions, the features have {network.dim}.",
+            f"Name the backbone of the features: {parameter('model')}.",
+            code="conflict",
+            parameter="model",
+        )
     origin = {"source": source, "model": network.model, **origin, "without": sorted(set(own) - set(known))}
     if any(names[name] != name for name in own):
         origin["called"] = names
-    found = None
-    if on is not None:
-        warnings += _check_on(on, split, features, network, str(origin["pooling"]))
-        found = _scored(vectors, known, on, split, progress)
+    scored = None if on is None else score.scored(vectors, known, origin, on, split, progress)
     data = ordered(
         {"vectors": vectors.astype(np.float32)},
         {"classes": json.dumps(known), "origin": json.dumps(origin, sort_keys=True)},
@@ -178,7 +167,7 @@ def zero_shot(
         known=known,
         vectors=vectors.astype(np.float32),
         origin=origin,
-        evaluation=found,
+        evaluation=scored,
         warnings=tuple(warnings),
     )
 
@@ -279,7 +268,7 @@ def _names(features: FeatureSet | None, classes: Sequence[str] | Path | None) ->
 
 
 def _of_text(
-    network: _Network, names: Mapping[str, str], prompts: Sequence[str] | Path | None, progress: Progress | None
+    network: _Network, names: Mapping[str, str], prompts: Sequence[str] | Path | None, progress: score.Progress | None
 ) -> tuple[np.ndarray, dict[str, Any], tuple[str, ...]]:
     """The vectors of names, how they were made, and what to know of them."""
     found = text.class_vectors(
@@ -310,8 +299,8 @@ def _of_classifier(
     rows: Path | str | None,
     labels: Path | str | None,
     wordnet: Path | str | None,
-    progress: Progress | None,
-) -> tuple[np.ndarray, Chosen, dict[str, Any]]:
+    progress: score.Progress | None,
+) -> tuple[dict[str, np.ndarray], Chosen, dict[str, Any]]:
     """The vectors of the classes that have rows, which rows they are, and how they were made.
 
     The mean of all rows is subtracted from each: it says nothing about a class. A class has the mean of its rows.
@@ -354,8 +343,10 @@ def _of_classifier(
             origin["wordnet"] = {name: sha256_of(Path(wordnet) / name) for name in (INDEX, DATA)}
     origin["rows"] = {name: chosen.rows[called] for name, called in names.items()}
     centred = found.rows - found.rows.mean(axis=0)
-    vectors = [centred[taken].mean(axis=0) for taken in origin["rows"].values() if taken]
-    return np.array(vectors).reshape(-1, centred.shape[1]), chosen, origin
+    vectors = {name: centred[taken].mean(axis=0) for name, taken in origin["rows"].items() if taken}
+    # A class that has all rows is like no other one: what is left of them is rounding.
+    least = 1e-9 * np.linalg.norm(centred, axis=1).max()
+    return {name: each for name, each in vectors.items() if np.linalg.norm(each) > least}, chosen, origin
 
 
 def _file(path: Path) -> dict[str, str]:
@@ -378,89 +369,6 @@ def _told(chosen: Chosen) -> list[str]:
             "meaning or several. Only classes with the same name got them."
         )
     return said
-
-
-def _check_on(on: FeatureSet, split: str, features: FeatureSet | None, network: _Network, pool: str) -> list[str]:
-    """UserError unless the vectors may be scored on a split. Returns what to beware of."""
-    on.split(split)
-    mine = {"name": network.model, "pooling": pool} if features is None else recipe(features.manifest)
-    other = recipe(on.manifest)
-    computed_elsewhere = on.manifest.backbone.get("name") not in BACKBONES
-    differ = [] if features is None and computed_elsewhere else [n for n in mine if mine[n] != other.get(n)]
-    if differ:
-        raise UserError(
-            f"'{on.folder}' has features of another backbone. They differ in {', '.join(differ)}.",
-            f"Score on features that were made as those to be trained on: {parameter('on')}.",
-            code="conflict",
-            parameter="on",
-            path=str(on.folder),
-            differ=differ,
-        )
-    account = account_of(ledger_path(on.folder), on.folder)
-    same = features is not None and records_of(features.manifest) == records_of(on.manifest)
-    if split == SPLIT and (same or account.private):
-        why = "the vectors are made for it" if same else "it was trained on with a guarantee"
-        raise UserError(
-            f"The split '{split}' of '{on.folder}' is not scored: {why}, so its records are private. A start that is "
-            "chosen by such figures would depend on them, and no ledger would know.",
-            "Score on public records, or on a test split.",
-            code="private-records",
-            parameter="split",
-            path=str(on.folder),
-            split=split,
-        )
-    if account.private:
-        return [f"'{on.folder}' was trained on with a guarantee. It does not cover these figures of its {split} split."]
-    return []
-
-
-def _scored(
-    vectors: np.ndarray, known: Sequence[str], on: FeatureSet, split: str, progress: Progress | None
-) -> Evaluation:
-    """How good the vectors alone are. A class without one has the score 0, as at the start of a training."""
-    if on.dim != vectors.shape[1]:
-        raise UserError(
-            f"The features of '{on.folder}' have {on.dim} dimensions, the vectors have {vectors.shape[1]}.",
-            f"Score on features of the same backbone: {parameter('on')}.",
-            code="conflict",
-            parameter="on",
-            path=str(on.folder),
-        )
-    rows = by_name(on.classes, ((name, row) for row, name in enumerate(known)))
-    matched = {column: found[0] for column, found in enumerate(rows.values()) if len(found) == 1}
-    if len(matched) < 2:
-        raise UserError(
-            f"{len(matched)} of the classes of '{on.folder}' have a vector, so nothing can be told apart.",
-            f"Score on a set with the same classes: {parameter('on')}.",
-            code="conflict",
-            parameter="on",
-            path=str(on.folder),
-        )
-    units = vectors[list(matched.values())].astype(np.float64)
-    units /= np.linalg.norm(units, axis=1, keepdims=True)
-    weight = np.zeros((on.dim, len(on.classes)))
-    weight[:, list(matched)] = (units - units.mean(axis=0)).T
-    on.verify(split)
-    stage = "Reading the records"
-    try:
-        read = moments(
-            on.stream(split),
-            on.split(split).n,
-            on.dim,
-            {},
-            None if progress is None else lambda done, total: progress(stage, done, total),
-        )
-    except ValueError as error:
-        raise UserError(
-            f"'{on.folder}' holds no finite features.",
-            "Name another set.",
-            code="damaged",
-            parameter="on",
-            path=str(on.folder),
-        ) from error
-    chain = unit_chain(read.mean, float(read.mean @ read.mean))
-    head = Head(chain=chain, weight=weight, bias=np.zeros(len(on.classes)), card={"classes": list(on.classes)})
-    return figures(head, on, split, split == SPLIT, progress)
 
 
 def _place(out: Path | str | None, features: FeatureSet | None, model: str, source: str) -> Path:

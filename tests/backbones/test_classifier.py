@@ -114,7 +114,7 @@ def test_what_is_no_classifier_of_the_feature_is_refused(
 def test_weights_with_another_digest_than_expected_are_refused(tmp_path: Path) -> None:
     file = write(weights_of("timm-vit"), tmp_path)
     assert classifier(file, expected=sha256_of(file)).sha256 == sha256_of(file)
-    with pytest.raises(UserError, match="not the weights that the features were computed with") as refused:
+    with pytest.raises(UserError, match="not the checkpoint that the features were computed with") as refused:
         classifier(file, expected="0" * 64)
     assert (refused.value.code, refused.value.fields["parameter"]) == ("conflict", "weights")
 

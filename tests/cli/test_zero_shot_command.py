@@ -155,5 +155,5 @@ def test_names_become_vectors_with_the_weights_that_made_the_features(
     Path("features/animals/manifest.json").write_text(json.dumps(changed))
     refused = dpfc("zero-shot", "--from", "text", "--out", "other.safetensors")
     assert refused.exit_code == 2
-    assert "has not the weights that the features were computed with" in refused.stderr
+    assert "is not the checkpoint that the features were computed with" in refused.stderr
     assert not Path("other.safetensors").exists()

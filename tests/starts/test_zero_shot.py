@@ -269,7 +269,7 @@ def test_features_say_their_backbone_and_its_weights(features: FeatureSet, weigh
         zero_shot(extracted(features, weights, pooling="mean"), source="classifier", weights=weights, rows=rows)
     Path("private.npz").rename("other.safetensors")
     other = extracted(features, "other.safetensors")
-    with pytest.raises(UserError, match="not the weights that the features were computed with"):
+    with pytest.raises(UserError, match="not the checkpoint that the features were computed with"):
         zero_shot(other, source="classifier", weights=weights, rows=rows)
     assert [path.name for path in Path().glob("*-classifier*")] == ["private-classifier.safetensors"]
 
@@ -316,6 +316,11 @@ def test_what_does_not_fit_together_is_refused(
     with pytest.raises(UserError, match=says):
         zero_shot(**line)
     assert not list(Path().glob("*-*.safetensors"))
+
+
+def test_a_class_that_has_all_rows_is_like_no_other_and_has_no_vector(features: FeatureSet, weights: str) -> None:
+    Path("rows.json").write_text(json.dumps(ROWS | {"deer": list(range(6))}))
+    assert zero_shot(features, **MODEL, weights=weights, rows="rows.json").without == ("deer",)
 
 
 def test_features_of_another_width_are_refused(weights: str, rows: Path) -> None:
@@ -432,13 +437,19 @@ def test_the_training_split_of_private_records_is_not_scored(features: FeatureSe
 
 def test_other_features_are_not_scored(features: FeatureSet, weights: str, score: Score) -> None:
     other = extracted(imported("other", seed=1), weights)
-    with pytest.raises(UserError, match=r"features of another backbone\. They differ in name") as refused:
+    with pytest.raises(UserError, match=r"features of another backbone\. They differ in name, ") as refused:
         score(other)
     assert refused.value.fields["parameter"] == "on"
     line: dict[str, Any] = {"features": None, "classes": CLASSES}
     assert score(other, **line).evaluation is not None
-    with pytest.raises(UserError, match="They differ in pooling"):
+    with pytest.raises(UserError, match=r"They differ in pooling\."):
         score(extracted(other, weights, pooling="mean"), **line)
+    with pytest.raises(UserError, match=r"They differ in weights\."):
+        score(extracted(other, "other.npz"), **line)
+    x, y = records(0)
+    np.savez("wide.npz", train_x=np.repeat(x, 2, axis=1), train_y=y, test_x=np.repeat(x, 2, axis=1), test_y=y)
+    with pytest.raises(UserError, match=r"They differ in dimensions\."):
+        score(import_features("wide.npz", classes=CLASSES).features, **line)
     assert score(features, **line).evaluation is not None
     with pytest.raises(UserError, match="has no split 'validation'"):
         score(features, "validation")

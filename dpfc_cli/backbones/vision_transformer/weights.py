@@ -38,8 +38,8 @@ def find(
     found = located.digest()
     if expected not in (None, found):
         raise UserError(
-            f"'{located.id}' has not the weights that the features were computed with: its digest is {found}, theirs "
-            f"is {expected}.",
+            f"'{located.id}' is not the checkpoint that the features were computed with: its digest is {found}, not "
+            f"{expected}.",
             f"Name the weights of the features: {parameter('weights')}.",
             code="conflict",
             parameter="weights",
