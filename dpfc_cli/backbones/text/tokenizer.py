@@ -21,6 +21,7 @@ import struct
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -111,15 +112,14 @@ class Tokenizer:
             if len(found) > room:
                 cut.append(i)
             row = [*self.start, *found[:room], self.end]
-            beyond = max(row) if max(row) >= vocabulary else None
-            if beyond is not None:
+            if max(row) >= vocabulary:
                 raise UserError(
-                    f"The tokenizer '{id}' has the token {beyond}, but the text tower of '{source}' knows "
+                    f"The tokenizer '{id}' has the token {max(row)}, but the text tower of '{source}' knows "
                     f"{vocabulary} tokens only.",
                     "Put the tokenizer beside the weights that belongs to them.",
                     code="conflict",
                     source=id,
-                    token=beyond,
+                    token=max(row),
                 )
             ids[i, : len(row)] = row
             ends[i] = row.index(self.end)
@@ -150,10 +150,9 @@ def load(model: Model, weights: str, pin: hub.Pin | None = None, progress: Progr
             source=weights,
             known=["tokenizer.json", *older],
         )
-    description = {"id": located.id, "sha256": located.digest()}
     with _refused(located.id):
         read = _clip if model.text == "clip" else _siglip
-        return read(located.files, description)
+        return read(located.files, {"id": located.id, "sha256": located.digest()})
 
 
 @contextmanager
@@ -202,9 +201,8 @@ def _clip(files: Sequence[Path], description: dict[str, str]) -> Tokenizer:
     if len(files) == 1:
         pairs = schema.either(schema.each(schema.text), schema.each(_PAIR))
         content = _model_of(files, "BPE", schema.record({"vocab": schema.mapping(_NUMBER), "merges": pairs}))
-        vocabulary = content["model"]["vocab"] | {
-            each["content"]: each["id"] for each in content.get("added_tokens", [])
-        }
+        vocabulary = content["model"]["vocab"]
+        vocabulary |= {each["content"]: each["id"] for each in content.get("added_tokens", [])}
         merges = [_pair(each) for each in content["model"]["merges"]]
     else:
         vocabulary = json_in(files[0])
@@ -213,8 +211,8 @@ def _clip(files: Sequence[Path], description: dict[str, str]) -> Tokenizer:
         lines = _bytes(files[1]).decode().split("\n")
         merges = [_pair(line) for line in lines if line and not line.startswith("#version")]
     # The tokenizers package ends in a panic, which is no Exception, if a pair makes a token that is not there.
-    lacking = (each for pair in merges for each in (*pair, "".join(pair)) if each not in vocabulary)
-    missing = next((each for each in (START, END, *lacking) if each not in vocabulary), None)
+    needed = chain((START, END), (each for pair in merges for each in (*pair, "".join(pair))))
+    missing = next((each for each in needed if each not in vocabulary), None)
     if missing is not None:
         raise ValueError(f"it lacks the token {missing[:40]}")
     from tokenizers import Regex, models, normalizers, pre_tokenizers
