@@ -88,7 +88,6 @@ def scored(
     stated, pool, digest = on.manifest.backbone, origin["pooling"], origin["weights"]["sha256"]
     made = {"dimensions": vectors.shape[1] == on.dim}
     if stated.get("name") in BACKBONES:
-        made["name"] = stated["name"] == origin["model"]
         made["pooling"] = stated.get("pooling") == pool
         made["weights"] = (stated.get("weights") or {}).get("sha256") == digest
     _refuse(on, [name for name, fits in made.items() if not fits])

@@ -453,3 +453,12 @@ def test_other_features_are_not_scored(features: FeatureSet, weights: str, score
     assert score(features, **line).evaluation is not None
     with pytest.raises(UserError, match="has no split 'validation'"):
         score(features, "validation")
+
+
+def test_a_damaged_set_is_not_scored(features: FeatureSet, score: Score) -> None:
+    [shard] = features.folder.glob("test-*.h5")
+    data = bytearray(shard.read_bytes())
+    data[-1] ^= 1
+    shard.write_bytes(data)
+    with pytest.raises(UserError, match="its contents are not those of the manifest"):
+        score(features)
