@@ -34,6 +34,7 @@ _HOMES = {
     "Trained": "training.run",
     "TrainingWarning": "training.observer",
     "UserError": "errors",
+    "ZeroShot": "starts.zero_shot",
     "epsilon_of": "training.convert",
     "evaluate": "evaluation",
     "extract": "extraction",
@@ -41,6 +42,7 @@ _HOMES = {
     "noise_multiplier_of": "training.convert",
     "open_features": "features.lookup",
     "train": "training.train",
+    "zero_shot": "starts.zero_shot",
 }
 """Where each public name is defined."""
 
@@ -53,6 +55,7 @@ __all__ = [
     "Trained",
     "TrainingWarning",
     "UserError",
+    "ZeroShot",
     "__version__",
     "epsilon_of",
     "evaluate",
@@ -61,6 +64,7 @@ __all__ = [
     "noise_multiplier_of",
     "open_features",
     "train",
+    "zero_shot",
 ]
 
 if TYPE_CHECKING:
@@ -71,6 +75,7 @@ if TYPE_CHECKING:
     from dpfc_cli.features.lookup import open_features
     from dpfc_cli.features.reader import FeatureSet
     from dpfc_cli.heads.head import Head
+    from dpfc_cli.starts.zero_shot import ZeroShot, zero_shot
     from dpfc_cli.training.account import Account
     from dpfc_cli.training.convert import epsilon_of, noise_multiplier_of
     from dpfc_cli.training.observer import Observer, TrainingWarning

@@ -6,7 +6,7 @@ figures mean less than they seem to, or must not be published.
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -60,6 +60,12 @@ class Evaluation:
     private_split: bool
     warnings: tuple[str, ...]
 
+    @property
+    def chance(self) -> tuple[float, float] | None:
+        """Top-1 and top-5 of guesses that know nothing. None for records with several labels."""
+        m = len(self.per_class)
+        return None if self.mean_average_precision is not None else (1 / m, min(BEST / m, 1.0))
+
 
 def evaluate(head: Head, features: FeatureSet, split: str = "test", *, progress: Progress | None = None) -> Evaluation:
     """Score a head on a labelled split.
@@ -91,11 +97,31 @@ def evaluate(head: Head, features: FeatureSet, split: str = "test", *, progress:
                 "Use Head.load and open_features to open what is on disk.",
                 parameter=name,
             )
-    facts = features.split(split)
+    features.split(split)
     _check_fit(head, features)
     private_split = split == head.card["features"]["split"]
     warnings = _warnings(head, features, split, private_split)
     features.verify(split)
+    return replace(figures(head, features, split, private_split, progress), warnings=warnings)
+
+
+def figures(
+    head: Head, features: FeatureSet, split: str, private_split: bool, progress: Progress | None = None
+) -> Evaluation:
+    """How good a linear classifier is on a split that was verified. Nothing is known of how it was made.
+
+    Args:
+        head: the classifier. Of its card only the classes are looked at. They must be those of the features.
+        features: the feature set.
+        split: which of its splits.
+        private_split: whether its records are private ones.
+        progress: told the stage, the records scored so far, and how many there are.
+
+    Raises:
+        UserError: no record has a label.
+
+    """
+    facts = features.split(split)
     stream, m = features.stream(split), len(head.classes)
     scores = score(head, _counted("Evaluating", stream(ROWS), facts.n, progress))
     if not scores.n:
@@ -127,7 +153,7 @@ def evaluate(head: Head, features: FeatureSet, split: str = "test", *, progress:
             for name, n, hits, precision in zip(head.classes, scores.rows, scores.hits, precisions, strict=True)
         ),
         private_split=private_split,
-        warnings=warnings,
+        warnings=(),
     )
 
 

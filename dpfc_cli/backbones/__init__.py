@@ -13,7 +13,7 @@ from collections.abc import Iterable
 
 from dpfc_cli.backbones.backbone import Backbone, Progress
 from dpfc_cli.backbones.families import FAMILIES
-from dpfc_cli.backbones.family import DEFAULT_RECIPE, Family, Options
+from dpfc_cli.backbones.family import DEFAULT_RECIPE, Classifier, Family, Options
 from dpfc_cli.backbones.geometry import Geometry
 from dpfc_cli.backbones.scattering import UNPOOLED
 from dpfc_cli.errors import UserError, parameter, unknown
@@ -26,11 +26,13 @@ __all__ = [
     "PREPROCESS",
     "UNPOOLED",
     "Backbone",
+    "Classifier",
     "Family",
     "Geometry",
     "Options",
     "Progress",
     "check",
+    "classifier",
     "geometry_of",
     "load",
     "own_pool",
@@ -94,6 +96,36 @@ def own_pool(name: str, image_shape: tuple[int, int, int]) -> str | None:
 def geometry_of(name: str, preprocess: str) -> Geometry | None:
     """How pictures are resized and cropped for a model; None if the model takes them at their own size."""
     return _family_of(name).geometry(name, preprocess)
+
+
+def classifier(
+    name: str,
+    pool: str | None = None,
+    *,
+    weights: str | None = None,
+    expected: str | None = None,
+    progress: Progress | None = None,
+) -> Classifier:
+    """The classifier that a backbone was trained with. No features are computed.
+
+    Args:
+        name: a model, one of `BACKBONES`.
+        pool: which vector is the feature; None: the one that the classifier was trained on.
+        weights: a file, a folder or `hf:owner/name[/file]`; None: the published weights, which are downloaded.
+        expected: the digest that the weights must have; None: any.
+        progress: it is told how many bytes of a file were downloaded.
+
+    Returns:
+        A row for each class of the classifier.
+
+    Raises:
+        UserError: the model is unknown or has no classifier of this feature, or the weights cannot be used.
+
+    """
+    options = Options(pool=pool, weights=weights)
+    family = _family_of(name)
+    _check(family, name, options)
+    return family.classifier(name, options, expected, progress)
 
 
 def load(

@@ -6,10 +6,13 @@ imported for `dpfc extract --help`, so it must import JAX, NumPy and libraries t
 """
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from dpfc_cli.backbones.backbone import Backbone, Progress
 from dpfc_cli.backbones.geometry import Geometry
+
+if TYPE_CHECKING:
+    import numpy as np
 
 DEFAULT_RECIPE = "paper"
 """The preprocessing unless the user names one. A family without recipes accepts this name and ignores it."""
@@ -33,6 +36,26 @@ class Options:
     weights: str | None = None
     batch: int | None = None
     precision: str = "float32"
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Classifier:
+    """The classifier that a backbone was trained with.
+
+    Attributes:
+        rows: classes × dimensions, over the feature.
+        labels: the names of its classes, if the weights say them: synonyms are separated by commas.
+        pool: which vector is the feature.
+        id: of the weights: `hf:owner/name/file`, or the name of a local file.
+        sha256: the digest of the weights, as feature sets state it.
+
+    """
+
+    rows: "np.ndarray"
+    labels: tuple[str, ...] | None
+    pool: str
+    id: str
+    sha256: str
 
 
 class Family(Protocol):
@@ -75,6 +98,15 @@ class Family(Protocol):
 
     def geometry(self, name: str, preprocess: str) -> Geometry | None:
         """How pictures are resized and cropped; None: they keep their size."""
+        ...
+
+    def classifier(self, name: str, options: Options, expected: str | None, progress: Progress | None) -> Classifier:
+        """The classifier that the weights were trained with. See `dpfc_cli.backbones.classifier`.
+
+        Raises:
+            UserError: the model has none, or not for this feature; or the weights are others than expected.
+
+        """
         ...
 
     def load(

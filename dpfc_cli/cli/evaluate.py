@@ -78,30 +78,43 @@ def _features(given: str | None, own: str) -> "FeatureSet":
 
 def _json(path: Path, card: Mapping[str, Any], features: "FeatureSet", result: "Evaluation") -> dict[str, Any]:
     cost = {name: card[name] for name in ("method", "claim", "epsilon", "delta", "adjacency", "unit")}
+    return {"head": str(path), **cost, "features": str(features.folder), **figures_json(result)}
+
+
+def figures_json(result: "Evaluation") -> dict[str, Any]:
+    """The figures of an evaluation, for programs."""
     figures = asdict(result)
     figures["per_class"] = [{"class": each.pop("name"), **each} for each in figures["per_class"]]
-    return {"head": str(path), **cost, "features": str(features.folder), **figures}
+    return figures
 
 
 def _show(path: Path, card: Mapping[str, Any], features: "FeatureSet", result: "Evaluation") -> None:
     from dpfc_cli.trust.statement import brief
 
-    figures = [("top-1", result.top1, result.interval), ("top-5", result.top5, result.top5_interval)]
-    precision = result.mean_average_precision
     display.facts(
         f"{path} on the {result.split} split of {features.folder}",
-        [
-            ("method", card["method"]),
-            *((said, _with_interval(figure, interval, result.n)) for said, figure, interval in figures if interval),
-            *([] if precision is None else [("mean average precision", display.percentage(precision, result.n))]),
-            ("records", f"{result.n:,}"),
-            *brief(card),
-        ],
+        [("method", card["method"]), *figures_rows(result), *brief(card)],
     )
-    _show_classes(result)
+    show_classes(result)
 
 
-def _show_classes(result: "Evaluation") -> None:
+def figures_rows(result: "Evaluation", beside_chance: bool = False) -> list[tuple[str, str]]:
+    """The figures of an evaluation, and how many records they are of. beside_chance: and what guesses would reach."""
+    figures = [("top-1", result.top1, result.interval), ("top-5", result.top5, result.top5_interval)]
+    chance = result.chance if beside_chance else None
+    guessed = ("", "") if chance is None else tuple(f", by chance {100 * fraction:.2g} %" for fraction in chance)
+    rows = [
+        (name, f"{_with_interval(figure, interval, result.n)}{by_chance}")
+        for (name, figure, interval), by_chance in zip(figures, guessed, strict=True)
+        if interval
+    ]
+    if result.mean_average_precision is not None:
+        rows.append(("mean average precision", display.percentage(result.mean_average_precision, result.n)))
+    return [*rows, ("records", f"{result.n:,}")]
+
+
+def show_classes(result: "Evaluation") -> None:
+    """The accuracy per class."""
     # The best class can match only one of several labels, so there the ranking counts.
     several = result.mean_average_precision is not None
     said = "average precision" if several else "top-1"

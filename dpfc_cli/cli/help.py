@@ -21,6 +21,7 @@ VALUES: dict[type, str] = {int: "N", float: "NUMBER", str: "TEXT", Path: "PATH"}
 COMMANDS = {
     "extract": "extract",
     "import": "import_",
+    "zero-shot": "zero_shot",
     "train": "train",
     "evaluate": "evaluate",
     "statement": "statement",

@@ -15,6 +15,11 @@ def said(folder: Path) -> str:
     return shlex.quote(folder.name if folder.parent == features_folder() else str(folder))
 
 
+def quoted(path: Path) -> str:
+    """A file as the user types it."""
+    return shlex.quote(str(path))
+
+
 def feature_set(given: str | None) -> tuple["FeatureSet", int]:
     """The feature set given by path or name, or the newest one: (set, how many others there were to choose from)."""
     from dpfc_cli.features.lookup import finished, open_features

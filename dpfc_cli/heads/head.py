@@ -158,12 +158,17 @@ def reserve(path: Path) -> Path:
 
 def encoded(head: Head) -> bytes:
     """The bytes of a head's file. The same head always gives the same bytes."""
-    from safetensors.numpy import save as to_bytes
-
     metadata = {"format": FORMAT, "card": json.dumps(head.card), "chain": json.dumps(to_json(head.chain))}
     tensors = {"weight": head.weight, "bias": head.bias}
     tensors |= {f"chain.{i}": value for i, value in enumerate(arrays(head.chain))}
-    data = to_bytes({name: np.ascontiguousarray(value) for name, value in tensors.items()}, metadata)
+    return ordered({name: np.ascontiguousarray(value) for name, value in tensors.items()}, metadata)
+
+
+def ordered(tensors: dict[str, np.ndarray], metadata: dict[str, str]) -> bytes:
+    """The bytes of a safetensors file. The same values always give the same bytes."""
+    from safetensors.numpy import save as to_bytes
+
+    data = to_bytes(tensors, metadata)
     # The library writes metadata in an order that chance decides. The header is therefore written again in ours.
     start = 8 + int.from_bytes(data[:8], "little")
     header = json.dumps({**json.loads(data[8:start]), "__metadata__": metadata}, sort_keys=True).encode()

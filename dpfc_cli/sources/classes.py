@@ -4,7 +4,8 @@ The list of classes is a public fact. The data set defines it, or the operator a
 inferred from the labels. Inferred classes depend on the records, so every card says that they were inferred.
 """
 
-from collections.abc import Sequence
+import unicodedata
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -104,6 +105,31 @@ def class_names(given: int | Sequence[str] | Path | None) -> tuple[str, ...] | N
     if len(names) < 2 or len(set(names)) < len(names) or not all(isinstance(name, str) and name for name in names):
         raise _refused(f"{parameter('classes')} must give two or more different names.")
     return names
+
+
+def plain(name: str) -> str:
+    """A name without what does not count when names are compared: capitals, spaces, `_` and `-`."""
+    return " ".join(unicodedata.normalize("NFKC", name).casefold().replace("_", " ").replace("-", " ").split())
+
+
+def by_name(classes: Iterable[str], named: Iterable[tuple[str, int]]) -> dict[str, list[int]]:
+    """For each class the things that have its name.
+
+    Args:
+        classes: the names of the classes.
+        named: names, each with the number of the thing that has it.
+
+    Returns:
+        For each class the numbers of the things that have exactly its name, in order. If there are none: of those that
+        have it but for what `plain` removes.
+
+    """
+    exact: dict[str, list[int]] = {}
+    loose: dict[str, list[int]] = {}
+    for name, number in named:
+        exact.setdefault(name, []).append(number)
+        loose.setdefault(plain(name), []).append(number)
+    return {name: sorted(set(exact.get(name) or loose.get(plain(name), []))) for name in classes}
 
 
 def _is_text(name: str) -> bool:

@@ -13,7 +13,6 @@ One file is allowed that is not public: a private head of the same records that 
 head then claims what both trainings cost together (`whole`).
 """
 
-import unicodedata
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import replace
@@ -31,6 +30,7 @@ from dpfc_cli.methods.public_head import PublicHead
 from dpfc_cli.methods.whitened import doubt
 from dpfc_cli.privacy.accounting import LARGEST_EPSILON
 from dpfc_cli.privacy.chain import Linear
+from dpfc_cli.sources.classes import by_name
 from dpfc_cli.training.account import Account
 from dpfc_cli.training.calibrate import Calibrated
 from dpfc_cli.training.public import recipe
@@ -217,24 +217,15 @@ def _of_head(head: Head, private: FeatureSet, digest: str, account: Account) -> 
 
 def _matched(path: Path, classes: tuple[str, ...], names: tuple[str, ...]) -> dict[int, int]:
     """For each class that has one: its vector. By the exact name, or by the name without regard to case and spaces."""
-    exact = {name: row for row, name in enumerate(names)}
-    if len(exact) != len(names):
+    if len(set(names)) != len(names):
         raise _unfit(path, "it has a class twice")
-    loose: dict[str, list[int]] = {}
-    for row, name in enumerate(names):
-        loose.setdefault(_plain(name), []).append(row)
     found = {}
-    for column, name in enumerate(classes):
-        rows = [exact[name]] if name in exact else loose.get(_plain(name), [])
+    for column, (name, rows) in enumerate(by_name(classes, ((name, row) for row, name in enumerate(names))).items()):
         if len(rows) > 1:
             raise _unfit(path, f"its classes {', '.join(repr(names[row]) for row in rows)} could all be {name!r}")
         if rows:
             found[column] = rows[0]
     return found
-
-
-def _plain(name: str) -> str:
-    return " ".join(unicodedata.normalize("NFKC", name).casefold().replace("_", " ").replace("-", " ").split())
 
 
 def _unfit(path: Path, why: str, **fields: Any) -> UserError:

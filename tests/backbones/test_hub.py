@@ -23,6 +23,7 @@ from dpfc_cli.backbones.geometry import Geometry
 from dpfc_cli.backbones.text import class_vectors
 from dpfc_cli.backbones.vision_transformer import transformer
 from dpfc_cli.backbones.vision_transformer.models import MODELS
+from dpfc_cli.backbones.vision_transformer.weights import place
 from dpfc_cli.errors import UserError
 from tests.backbones.tiny import build, pictures, random_weights, references, write
 
@@ -276,6 +277,12 @@ def test_a_pin_decides_what_is_fetched_and_which_bytes_are_taken(
     with nullcontext() if honest else pytest.raises(UserError, match=r"not 0{64}: it was damaged"):
         load(hub.Pin(commit=COMMIT, sha256=digest))
     assert {path.split("/")[4] for _, path, _ in home.asked} == {COMMIT}
+
+
+def test_the_pin_holds_also_where_the_published_weights_are_named() -> None:
+    for model in MODELS.values():
+        assert place(model, f"hf:{model.home}") == place(model, None) == (f"hf:{model.home}", model.pin)
+        assert place(model, "hf:some/other") == ("hf:some/other", None)
 
 
 def test_a_pinned_version_that_the_hub_does_not_have_is_refused(home: Hub, model: bytes) -> None:

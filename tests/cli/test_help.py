@@ -56,7 +56,7 @@ def test_values_are_words_and_not_types(help_of: Help, name: str) -> None:
 
 
 def test_the_commands_are_listed_in_their_order_of_use(help_of: Help) -> None:
-    listed = re.findall(r"^  ([a-z]+)  ", help_of().split("Commands:")[1], re.M)
+    listed = re.findall(r"^  ([a-z-]+)  ", help_of().split("Commands:")[1], re.M)
     assert listed == list(MODULES)
 
 
@@ -64,6 +64,7 @@ def test_positional_arguments_are_shown_as_they_are_typed(help_of: Help) -> None
     assert "extract [OPTIONS] [SOURCE]\n" in help_of("extract")
     assert "evaluate [OPTIONS] [HEAD]\n" in help_of("evaluate")
     assert "import [OPTIONS] PATH\n" in help_of("import")
+    assert "zero-shot [OPTIONS]\n" in help_of("zero-shot")
 
 
 def test_a_message_calls_a_parameter_what_the_help_calls_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -97,7 +98,10 @@ def test_quiet_shows_results_and_warnings_only(tmp_path: object, monkeypatch: py
     assert "Next: " in CliRunner().invoke(application.app, line[:-2]).stderr
 
 
-@pytest.mark.parametrize(("typed", "completions"), [("dpfc ev", ["evaluate"]), ("dpfc extract --hold", ["--hold-out"])])
+@pytest.mark.parametrize(
+    ("typed", "completions"),
+    [("dpfc ev", ["evaluate"]), ("dpfc z", ["zero-shot"]), ("dpfc extract --hold", ["--hold-out"])],
+)
 def test_a_shell_completes_commands_and_options(typed: str, completions: list[str]) -> None:
     env = {"COMP_WORDS": typed, "COMP_CWORD": str(typed.count(" ")), "_DPFC_COMPLETE": "complete_bash"}
     program = f"import sys; sys.argv[0] = 'dpfc'; {MAIN}"

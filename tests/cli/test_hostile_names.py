@@ -114,6 +114,15 @@ def _made(text: str, file: str) -> None:
         Image.new("RGB", (9, 9), (40 * i, 0, 0)).save(path)
     Path(f"pictures{file}", "train", f"{named}1", f"{file}x.png").write_bytes(b"none")
     Path(f"{file}.npy").write_bytes(b"none")
+    tower = {
+        "patch_embed.proj.weight": (8, 3, 4, 4),
+        "pos_embed": (1, 4, 8),
+        "norm.weight": (8,),
+        "head.weight": (3, 8),
+    }
+    tensors = {name: np.random.default_rng(0).normal(size=shape) for name, shape in tower.items()}
+    save_file(tensors, f"{file}weights.safetensors")
+    Path(f"{file}rows.json").write_text(json.dumps({name: [i] for i, name in enumerate(stored["classes"][1:])}))
     np.savez(f"{file}.npz", train_x=x, train_y=y, **{named: x})  # type: ignore[arg-type]
 
 
@@ -127,6 +136,8 @@ def lines(text: str, file: str) -> list[list[str]]:
     argument = text.replace("\ud800", "")
     train = ["train", "--epsilon", "1", "--features", file]
     extract = ["extract", "--image-size", "8", f"imagefolder:pictures{file}"]
+    zero_shot = ["zero-shot", "--from", "classifier", "--features", file, "--model", "vit-ti16", "--weights"]
+    zero_shot += [f"{file}weights.safetensors", "--rows", f"{file}rows.json"]
     digits, weights = ["extract", "digits"], ["extract", "digits", "--model", "vit-b16", "--weights"]
     return [
         *(["list"], ["budget"], ["evaluate"], ["evaluate", head], ["evaluate", card], ["statement", head]),
@@ -144,6 +155,15 @@ def lines(text: str, file: str) -> list[list[str]]:
         *([*weights, argument], [*weights, f"hf:{argument}"], [*weights, f"{file}.npy"]),
         *(["import", name, "--classes", "3"] for name in (f"{file}.npz", f"{file}.npy", file, "good.npz", argument)),
         *(["import", "good.npz", option, argument] for option in ("--column", "--classes", "--out")),
+        *(
+            [*zero_shot, *more]
+            for more in ([], ["--on", file], ["--on", file, "--split", argument], ["--out", argument])
+        ),
+        *([*zero_shot, option, f"{file}.npy"] for option in ("--classes", "--weights", "--rows", "--on", "--prompts")),
+        *(
+            [*zero_shot[:-2], option, argument]
+            for option in ("--labels", "--wordnet", "--model", "--from", "--weights")
+        ),
         *(
             [argument],
             [f"--{argument}"],

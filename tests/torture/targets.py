@@ -37,9 +37,12 @@ from dpfc_cli.privacy.accounting import Claim
 from dpfc_cli.privacy.chain import Centre, Clip
 from dpfc_cli.sources.classes import class_names
 from dpfc_cli.sources.split_files import files_by_split
+from dpfc_cli.starts.rows import below, labels_in, stated
+from dpfc_cli.starts.wordnet import DATA, INDEX, WordNet
 from dpfc_cli.training import ledger, tuning
 from dpfc_cli.training.account import account_of
 from dpfc_cli.trust import statement
+from tests.starts import nouns
 from tests.training.test_ledger import row
 from tests.trust.test_trust import make_card
 
@@ -347,6 +350,28 @@ def _run_names(data: bytes, place: Path) -> None:
     class_names(path)
 
 
+def _run_rows(data: bytes, place: Path) -> None:
+    path = place / "rows.json"
+    path.write_bytes(data)
+    stated(path, ["red fox", "cat"], 9)
+
+
+def _run_nouns(data: bytes, place: Path) -> None:
+    """The first byte says which file of WordNet is the input, or whether the labels are."""
+    nouns.write(place)
+    names = (INDEX, DATA, "labels.txt")
+    (place / "labels.txt").write_text("tabby\n")
+    (place / names[data[0] % 3 if data else 0]).write_bytes(data[1:])
+    below(["cat", "seal", "animal"], labels_in(place / "labels.txt"), WordNet(place))
+
+
+def _nouns() -> list[bytes]:
+    with tempfile.TemporaryDirectory() as folder:
+        at = nouns.write(Path(folder))
+        files = [bytes([i]) + Path(folder, name).read_bytes() for i, name in enumerate((INDEX, DATA))]
+        return [*files, f"\x02n{at['cat']:08d} cat\ntabby, x\n".encode()]
+
+
 WORDS = (
     *("budget", "train", "evaluate", "statement", "list", "import", "extract", "--help", "-h", "-q", "-v", "--json"),
     *("--sigma", "--epsilon", "--delta", "--steps", "--features", "--out", "--classes", "--method", "--seed"),
@@ -356,7 +381,7 @@ WORDS = (
     *("set", "head.safetensors", "arrays", "imagefolder:arrays", "webdataset:arrays", "parquet:arrays", "train-0.tar"),
     *("1", "0", "-1", "1e-5", "nan", "inf", "-inf", "1e400", "1e-400", "999999999999999999999", "0.5,0.5", "8GB"),
     *("--split", "1/2", "zero-out", "replace-one", "--momentum", "--learning-rate", "--clip", "--sampling-rate"),
-    *("--noise-multiplier", "heads/a.safetensors"),
+    *("--noise-multiplier", "heads/a.safetensors", "zero-shot", "--from", "text", "classifier", "--on", "--rows"),
 )  # fmt: skip
 
 
@@ -528,6 +553,8 @@ TARGETS = {
     "ledger": Target(seeds=lambda: [_ledger(), _ledger(1)], run=_run_ledger),
     "releases": Target(seeds=lambda: [row(0.4).releases.encode()], run=_run_releases, text="json"),
     "patterns": Target(seeds=lambda: [b"train-{00..00}.tar", b"train-0{0}.tar", b"t[a-z]?in*"], run=_run_patterns),
+    "rows": Target(seeds=lambda: [_json({"Red_Fox": [1, 8], "cat": []})], run=_run_rows, text="json"),
+    "nouns": Target(seeds=_nouns, run=_run_nouns),
     "names": Target(seeds=lambda: [b"flu\ncold\n", "ü\nb".encode()], run=_run_names),
     "words": Target(
         seeds=lambda: [bytes(range(i, i + 6)) for i in range(0, len(WORDS), 6)], run=_run_words, text="words"

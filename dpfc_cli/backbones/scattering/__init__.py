@@ -1,7 +1,7 @@
 """Scattering: a fixed wavelet transform, without any training. This module describes it; `transform` computes it."""
 
 from dpfc_cli.backbones.backbone import Backbone, Progress
-from dpfc_cli.backbones.family import Options
+from dpfc_cli.backbones.family import Classifier, Options
 from dpfc_cli.backbones.geometry import Geometry
 from dpfc_cli.errors import UserError, parameter
 
@@ -41,6 +41,15 @@ class ScatteringFamily:
 
     def geometry(self, name: str, preprocess: str) -> Geometry | None:
         return None
+
+    def classifier(self, name: str, options: Options, expected: str | None, progress: Progress | None) -> Classifier:
+        raise UserError(
+            f"The model {name} has no classifier: it was never trained.",
+            f"Choose another {parameter('model')}.",
+            code="unsupported",
+            parameter="model",
+            model=name,
+        )
 
     def load(
         self,

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from dpfc_cli.backbones.backbone import Progress
 from dpfc_cli.backbones.vision_transformer.models import MODELS
+from dpfc_cli.backbones.vision_transformer.weights import place
 from dpfc_cli.errors import UserError, counted, parameter
 
 if TYPE_CHECKING:
@@ -60,6 +61,7 @@ def class_vectors(
     *,
     weights: str | None = None,
     pool: str | None = None,
+    expected: str | None = None,
     progress: Progress | None = None,
 ) -> TextVectors:
     """The vectors of class names in the space of the features of a backbone.
@@ -74,6 +76,7 @@ def class_vectors(
         weights: a file, a folder or `hf:owner/name[/file]`; None: the published weights, which are downloaded. The
             tokenizer lies beside them.
         pool: the pooling of the features; None: the model's own. No other one lies in the joint space.
+        expected: the digest that the weights must have; None: any.
         progress: it is told how many bytes of a file were downloaded, and how many texts are done.
 
     Returns:
@@ -114,9 +117,9 @@ def class_vectors(
     from dpfc_cli.backbones.text import tokenizer, tower
 
     # The tokenizer is small. If it is missing, nothing large was fetched.
-    where, pin = (f"hf:{model.home}", model.pin) if weights is None else (weights, None)
+    where, pin = place(model, weights)
     tokens = tokenizer.load(model, where, pin, progress)
-    loaded = tower.load(model, where, pin, progress)
+    loaded = tower.load(model, where, pin, progress, expected)
     encoded = tokens(texts, loaded.context, loaded.source, loaded.vocabulary)
     vectors = loaded.class_vectors(encoded, len(names), progress)
     cut = dict.fromkeys(names[i // len(prompts)] for i in encoded.cut)

@@ -25,6 +25,7 @@ from dpfc_cli.backbones.text.tokenizer import Encoded
 from dpfc_cli.backbones.vision_transformer import transformer, vit
 from dpfc_cli.backbones.vision_transformer.checkpoint import Parameters
 from dpfc_cli.backbones.vision_transformer.models import Model
+from dpfc_cli.backbones.vision_transformer.weights import find
 from dpfc_cli.errors import UserError
 
 _HEAD = 64
@@ -33,7 +34,13 @@ _STEP = 8
 """CLIP's texts are padded to a multiple of this number of tokens, so that few programs are compiled."""
 
 
-def load(model: Model, weights: str, pin: hub.Pin | None = None, progress: Progress | None = None) -> "Tower":
+def load(
+    model: Model,
+    weights: str,
+    pin: hub.Pin | None = None,
+    progress: Progress | None = None,
+    expected: str | None = None,
+) -> "Tower":
     """Load the text tower of a model, and fetch its weights if they are not on this machine.
 
     Args:
@@ -41,13 +48,13 @@ def load(model: Model, weights: str, pin: hub.Pin | None = None, progress: Progr
         weights: a file, a folder or `hf:owner/name[/file]`.
         pin: the version of the weights. None: the newest.
         progress: it is told how many bytes of a file were downloaded.
+        expected: the digest that the weights must have; None: any.
 
     Raises:
-        UserError: the weights cannot be fetched or read, or have no text tower.
+        UserError: the weights cannot be fetched or read, are others than expected, or have no text tower.
 
     """
-    located = hub.locate(weights, progress, pin)
-    digest = located.digest()
+    located, digest = find(weights, pin, progress, expected)
     parameters = checkpoint.read(located, model)
     description = {"id": located.id, "sha256": digest, "dialect": parameters.dialect}
     return Tower(parameters, architecture(model, parameters, located), description)

@@ -2,7 +2,7 @@
 
 from dpfc_cli.backbones import hub
 from dpfc_cli.backbones.backbone import Backbone, Progress
-from dpfc_cli.backbones.family import Options
+from dpfc_cli.backbones.family import Classifier, Options
 from dpfc_cli.backbones.geometry import Geometry
 from dpfc_cli.backbones.vision_transformer.models import MODELS, PAPER
 from dpfc_cli.errors import UserError, parameter
@@ -47,6 +47,11 @@ class VisionTransformerFamily:
 
     def geometry(self, name: str, preprocess: str) -> Geometry:
         return PAPER if preprocess == "paper" else MODELS[name].native
+
+    def classifier(self, name: str, options: Options, expected: str | None, progress: Progress | None) -> Classifier:
+        from dpfc_cli.backbones.vision_transformer import classifier
+
+        return classifier.load(name, options, expected, progress)
 
     def load(
         self,

@@ -4,7 +4,7 @@ Tensors are read one at a time, so a checkpoint is never in memory twice. From a
 the vision tower is read.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -75,6 +75,13 @@ def read(files: tuple[Path, ...], source: str, dtype: np.dtype[Any]) -> Paramete
         found = gathered(readers, *recognise(readers, source), source, dtype, _wanted)
     _check_shapes(found.outer, found.blocks, source)
     return found
+
+
+def pool_of(outer: Collection[str]) -> str:
+    """The pooling that a checkpoint was trained with. outer: the names of its tensors outside blocks."""
+    if "map.probe" in outer:
+        return "map"
+    return "cls" if "cls" in outer and "fc_norm.weight" not in outer else "mean"
 
 
 def tensors(files: tuple[Path, ...], stack: ExitStack) -> dict[str, Read]:

@@ -41,6 +41,8 @@ class Dialect:
         inner: names in the file to names in `vit`, inside blocks.
         ignored: patterns for names of tensors that are not used.
         leaves: what the library calls weights and biases.
+        classifiers: the names of the layer that makes scores of the feature. Other layers that classify (of DeiT's
+            distillation token) take another vector.
         kind: what messages call a model with these names.
 
     """
@@ -55,6 +57,7 @@ class Dialect:
     inner: dict[str, str]
     ignored: tuple[str, ...] = ()
     leaves: dict[str, str] = field(default_factory=lambda: {"weight": "weight", "bias": "bias"})
+    classifiers: tuple[str, ...] = ()
     kind: str = "Vision Transformer"
 
 
@@ -98,6 +101,7 @@ TIMM = Dialect(
         "gamma_2": "scale2",
     },
     ignored=("head.*", "head_dist.*", "pre_logits.*", "mask_token"),
+    classifiers=("head.weight",),
 )
 
 # One table for this library's ViT, DeiT, DINOv2, CLIP and SigLIP, both before its version 5 and since.
@@ -175,6 +179,7 @@ TRANSFORMERS = Dialect(
         "logit_scale",
         "logit_bias",
     ),
+    classifiers=("classifier.weight", "cls_classifier.weight"),
 )
 
 OPENAI = Dialect(
@@ -252,6 +257,7 @@ def _google(name: str, position: str, attention: int, norm2: int, mlp: int, pref
         },
         ignored=("head/*", "pre_logits/*", "params/txt/*", "params/t", "params/b", "opt/*", "states/*", "chrono/*"),
         leaves={"kernel": "weight", "scale": "weight", "bias": "bias"},
+        classifiers=("head/kernel",),
     )
 
 
@@ -259,6 +265,17 @@ AUGREG = _google("AugReg", "Transformer/posembed_input/pos_embedding", 1, 2, 3, 
 BIG_VISION = _google("big_vision", "pos_embedding", 0, 1, 0, ("", "params/", "opt/target/", "params/img/"))
 
 DIALECTS = (TIMM, TRANSFORMERS, OPENAI, AUGREG, BIG_VISION)
+
+
+_TOWERS = ("vision_model.", "params/img/")
+"""Prefixes of files with a text tower. What looks like a classifier there takes another vector than the feature."""
+
+
+def classifiers(dialect: Dialect, prefix: str) -> tuple[str, ...]:
+    """The names that the weights of a checkpoint's own classifier may have. transformers writes it without a prefix."""
+    if prefix in _TOWERS:
+        return ()
+    return tuple(dict.fromkeys(start + name for start in (prefix, "") for name in dialect.classifiers))
 
 
 @dataclass(frozen=True)

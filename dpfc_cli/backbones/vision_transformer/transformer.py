@@ -25,6 +25,7 @@ from dpfc_cli.backbones.preprocess import normalised, patches, resized
 from dpfc_cli.backbones.vision_transformer import checkpoint, models, vit
 from dpfc_cli.backbones.vision_transformer.checkpoint import Parameters
 from dpfc_cli.backbones.vision_transformer.models import MODELS, Activation, Model, Triple
+from dpfc_cli.backbones.vision_transformer.weights import find, place
 from dpfc_cli.errors import UserError, parameter
 
 DTYPES: dict[str, np.dtype[Any]] = {"float32": np.dtype(np.float32), "bfloat16": np.dtype(ml_dtypes.bfloat16)}
@@ -69,12 +70,7 @@ def load(
 
     """
     model = MODELS[name]
-    located = (
-        hub.locate(f"hf:{model.home}", progress, model.pin)
-        if options.weights is None
-        else hub.locate(options.weights, progress)
-    )
-    digest = located.digest()
+    located, digest = find(*place(model, options.weights), progress)
     parameters = checkpoint.read(located.files, located.id, DTYPES[options.precision])
     _check_size(name, model, parameters, located.id)
     weights = {"id": located.id, "sha256": digest, "dialect": parameters.dialect}
@@ -112,7 +108,7 @@ def architecture(model: Model, parameters: Parameters, located: hub.Located, poo
         epsilon=config.get("layer_norm_eps", model.epsilon),
         stated=config.get("hidden_act"),
     )
-    trained = vit.pool_of(parameters.outer)
+    trained = checkpoint.pool_of(parameters.outer)
     pool = pool or trained
     lacks = {"cls": "cls" not in parameters.outer, "map": trained != "map"}
     if lacks.get(pool, False):

@@ -49,13 +49,6 @@ class Architecture:
     causal: bool = False
 
 
-def pool_of(outer: dict[str, Any]) -> str:
-    """The pooling that a checkpoint was trained with."""
-    if "map.probe" in outer:
-        return "map"
-    return "cls" if "cls" in outer and "fc_norm.weight" not in outer else "mean"
-
-
 def position(parameters: Parameters, grid: int) -> tuple[np.ndarray, np.ndarray]:
     """Position embeddings for a picture of grid × grid patches.
 

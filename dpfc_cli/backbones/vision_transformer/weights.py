@@ -1,0 +1,50 @@
+"""Where the weights of a model are, and which bytes they have."""
+
+from dpfc_cli.backbones import hub
+from dpfc_cli.backbones.backbone import Progress
+from dpfc_cli.backbones.vision_transformer.models import Model
+from dpfc_cli.errors import UserError, parameter
+
+
+def place(model: Model, weights: str | None) -> tuple[str, hub.Pin | None]:
+    """Where the weights of a model are, and which version is accepted.
+
+    Args:
+        model: the row of the table.
+        weights: a file, a folder or `hf:owner/name[/file]`; None: the published weights. If their own name is given, as
+            feature sets state it, the version is the same.
+
+    """
+    published = f"hf:{model.home}"
+    return (published, model.pin) if weights is None or weights == published else (weights, None)
+
+
+def find(
+    where: str, pin: hub.Pin | None, progress: Progress | None, expected: str | None = None
+) -> tuple[hub.Located, str]:
+    """Weights, fetched if they are not on this machine, and their digest.
+
+    Args:
+        where: a file, a folder or `hf:owner/name[/file]`.
+        pin: the version to fetch.
+        progress: it is told how many bytes of a file were downloaded.
+        expected: the digest that they must have; None: any.
+
+    Raises:
+        UserError: the weights cannot be fetched, were damaged, or are others than expected.
+
+    """
+    located = hub.locate(where, progress, pin)
+    found = located.digest()
+    if expected not in (None, found):
+        raise UserError(
+            f"'{located.id}' is not the checkpoint that the features were computed with: its digest is {found}, not "
+            f"{expected}.",
+            f"Name the weights of the features: {parameter('weights')}.",
+            code="conflict",
+            parameter="weights",
+            source=located.id,
+            sha256=found,
+            expected=expected,
+        )
+    return located, found

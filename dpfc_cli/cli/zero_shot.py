@@ -1,0 +1,200 @@
+"""`dpfc zero-shot`: what is public about the classes, as a start for trainings."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from dpfc_cli.backbones import BACKBONES
+from dpfc_cli.cli import display, places
+from dpfc_cli.cli.app import command
+from dpfc_cli.cli.evaluate import figures_json, figures_rows, show_classes
+
+if TYPE_CHECKING:
+    from dpfc_cli.features.reader import FeatureSet
+    from dpfc_cli.starts.zero_shot import ZeroShot
+
+NAMED = 100
+"""Of more classes without a vector than this the first are named. --json names all."""
+CLASSIFIER, TEXT, SCORE = "From the classifier", "From text", "Score"
+
+
+@command("zero-shot", when_stopped="No file was written.")
+def zero_shot(
+    source: Annotated[
+        str,
+        typer.Option(
+            "--from",
+            metavar="SOURCE",
+            help="What the vectors are made of. text: the names of the classes, by the text tower of the backbone "
+            "(CLIP, SigLIP). classifier: the classifier that the backbone was trained with (AugReg, DeiT).",
+        ),
+    ],
+    features: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SET",
+            help="The feature set that will be trained on, by path or name. It says backbone and classes, and no "
+            "record of it is read. Default: the newest one; none with --model.",
+        ),
+    ] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help=f"The backbone, for features that do not say it (dpfc import): {', '.join(BACKBONES[1:])}.",
+        ),
+    ] = None,
+    weights: Annotated[
+        str | None,
+        typer.Option(
+            metavar="CHECKPOINT",
+            help="The weights of the features: a file, a folder, or hf:OWNER/NAME. Default: those that SET names.",
+        ),
+    ] = None,
+    classes: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="A name on each line: what to call the classes of SET, in their order, if their own names are codes "
+            "or numbers. Default: their own names.",
+        ),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="The file to be made. Default: SET-SOURCE.safetensors in this folder."),
+    ] = None,
+    prompts: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="A sentence on each line, with {} in the place of the name, such as 'a photo of a {}.'. The vectors "
+            "of all sentences are averaged.",
+            rich_help_panel=TEXT,
+        ),
+    ] = None,
+    rows: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help='Which rows of the classifier a class has: JSON {"cat": [281, 282]}, counted from 0.',
+            rich_help_panel=CLASSIFIER,
+        ),
+    ] = None,
+    labels: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="What the rows stand for, a line for each: names between commas, or a WordNet id (n02084071). A class "
+            "has the rows of its name. Default: what the weights say.",
+            rich_help_panel=CLASSIFIER,
+        ),
+    ] = None,
+    wordnet: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FOLDER",
+            help="WordNet's index.noun and data.noun, such as /usr/share/wordnet. A class has all rows below a meaning "
+            "of its name.",
+            rich_help_panel=CLASSIFIER,
+        ),
+    ] = None,
+    on: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SET",
+            help="Score the vectors on this feature set. It reads records, without noise. That costs nothing only if "
+            "these records are public.",
+            rich_help_panel=SCORE,
+        ),
+    ] = None,
+    split: Annotated[
+        str, typer.Option(metavar="NAME", help="The split of it to score.", rich_help_panel=SCORE)
+    ] = "test",
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Make class vectors of what is public about the classes, for dpfc train --public-head.
+
+    A class of which nothing is known is named. No private record is read, unless --on names one.
+    """
+    from dpfc_cli.starts.zero_shot import zero_shot as make
+
+    found = None
+    if features is not None or model is None:
+        found, others = places.feature_set(features)
+        if others:
+            display.say(f"Features: {found.folder} (the newest of {others + 1} sets; --features names another)")
+    scored = None if on is None else places.feature_set(on)[0]
+    units = {"Reading the records": "records", "Evaluating": "records", "texts": "texts"}
+    with display.stages("Reading the weights", "B", lambda stage: units.get(stage, "B")) as progress:
+        made = make(
+            found,
+            source=source,
+            model=model,
+            weights=weights,
+            classes=classes,
+            prompts=prompts,
+            rows=rows,
+            labels=labels,
+            wordnet=wordnet,
+            on=scored,
+            split=split,
+            out=out,
+            progress=progress,
+        )
+    for warning in made.warnings:
+        display.warn(warning)
+    if as_json:
+        display.as_json(_json(made, scored))
+    else:
+        _show(made, scored)
+    if scored is not None:
+        display.say(
+            "These figures are of raw records, without noise: they cost nothing only if the records are public."
+        )
+    if not made.made:
+        display.say(f"'{made.path}' was there already, with the same bytes.")
+    named = "" if found is None else f" --features {places.said(found.folder)}"
+    display.say(f"Next: dpfc train --epsilon 1{named} --public-head {places.quoted(made.path)}")
+
+
+def _json(made: "ZeroShot", on: "FeatureSet | None") -> dict[str, Any]:
+    score = None
+    if made.evaluation is not None:
+        assert on is not None
+        top1, top5 = made.evaluation.chance or (None, None)
+        score = {"features": str(on.folder), **figures_json(made.evaluation), "chance": top1, "chance_top5": top5}
+    return {
+        "path": str(made.path),
+        "made": made.made,
+        "classes": list(made.known),
+        "without": list(made.without),
+        "dim": made.vectors.shape[1],
+        "origin": made.origin,
+        "warnings": list(made.warnings),
+        "score": score,
+    }
+
+
+def _show(made: "ZeroShot", on: "FeatureSet | None") -> None:
+    """The vectors, and how good they are."""
+    known, without, origin = len(made.known), made.without, made.origin
+    said = f"{known:,} of {len(made.classes):,}"
+    rows = [("file", str(made.path)), ("made of", _source(origin)), ("classes with a vector", said)]
+    if without:
+        more = f" and {len(without) - NAMED:,} more" if len(without) > NAMED else ""
+        rows.append(("without", ", ".join(without[:NAMED]) + more))
+    found = made.evaluation
+    if on is not None and found is not None:
+        rows += [("scored on", f"the {found.split} split of {on.folder}"), *figures_rows(found, beside_chance=True)]
+    display.facts("Class vectors", rows)
+    if found is not None:
+        show_classes(found)
+
+
+def _source(origin: Any) -> str:
+    """What the vectors were made of."""
+    by = f"{origin['model']} ({origin['weights']['id']})"
+    if origin["source"] == "text":
+        return f"the names of the classes, by the text tower of {by}"
+    return f"the classifier of {by}, {origin['classifier']:,} rows"

@@ -1,0 +1,137 @@
+"""The classifier that a backbone was trained with: its rows over the feature, from every kind of checkpoint."""
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dpfc_cli import backbones
+from dpfc_cli.errors import UserError
+from dpfc_cli.files import sha256_of
+from tests.backbones.tiny import build, random_weights, references, write
+
+REFERENCES = references()
+
+
+def weights_of(name: str, **others: np.ndarray | None) -> dict[str, np.ndarray]:
+    """The tensors of a case. others: tensors that are added or, if they are None, left out."""
+    found: dict[str, np.ndarray | None] = {**random_weights(REFERENCES[name]["shapes"]), **others}
+    return {key: array for key, array in found.items() if array is not None}
+
+
+def classifier(file: Path, pool: str | None = None, expected: str | None = None) -> backbones.Classifier:
+    return backbones.classifier("vit-ti16", pool, weights=str(file), expected=expected)
+
+
+@pytest.mark.parametrize(
+    ("name", "tensor", "pool"),
+    [
+        ("timm-vit", "head.weight", "cls"),
+        ("timm-vit-reg-scale", "head.weight", "cls"),
+        ("timm-vit-gap", "head.weight", "mean"),
+        ("timm-siglip", "head.weight", "map"),
+        ("transformers-4-vit-classifier", "classifier.weight", "cls"),
+        ("transformers-5-vit-classifier", "classifier.weight", "cls"),
+        ("big-vision", "params/head/kernel", "cls"),
+        ("augreg", "head/kernel", "cls"),
+        ("augreg-training", "opt/target/head/kernel", "cls"),
+    ],
+)
+def test_a_row_is_a_class_over_the_feature_that_the_classifier_was_trained_on(
+    tmp_path: Path, name: str, tensor: str, pool: str
+) -> None:
+    case = REFERENCES[name]
+    whole = {key: array for key, array in weights_of(name).items() if "pre_logits" not in key}
+    file = write(whole, tmp_path, case["kind"], case["config"])
+    found = classifier(file)
+    stored = whole[tensor]
+    assert np.array_equal(found.rows, stored if case["kind"] == "safetensors" else stored.T)
+    assert (found.pool, found.id, found.sha256) == (pool, file.name, sha256_of(file))
+    backbone = build(file)
+    assert (found.rows.shape, found.pool) == ((3, backbone.dim), backbone.describe()["pooling"])
+    for other in {"cls", "mean", "map"} - {pool}:
+        with pytest.raises(UserError, match=f"was trained on the pooling '{pool}', the features have '{other}'"):
+            classifier(file, other)
+
+
+def test_the_distillation_token_has_a_classifier_of_its_own_which_is_not_taken(tmp_path: Path) -> None:
+    own, other = np.ones((3, 32), np.float32), np.zeros((3, 32), np.float32)
+    whole = {f"deit.{key}": array for key, array in weights_of("transformers-4-deit-distilled").items()}
+    file = write(whole | {"cls_classifier.weight": own, "distillation_classifier.weight": other}, tmp_path)
+    assert np.array_equal(classifier(file).rows, own)
+
+
+@pytest.mark.parametrize("pool", [None, "cls", "mean"])
+@pytest.mark.parametrize("name", ["transformers-4-dinov2", "transformers-4-dinov2-reg"])
+def test_the_classifier_of_dinov2_has_a_part_for_the_class_token_and_one_for_the_mean(
+    tmp_path: Path, name: str, pool: str | None
+) -> None:
+    prefix = "dinov2_with_registers." if name.endswith("reg") else "dinov2."
+    rows = np.arange(5 * 64, dtype=np.float32).reshape(5, 64)
+    whole = {prefix + key: array for key, array in weights_of(name).items()}
+    found = classifier(write(whole | {"classifier.weight": rows}, tmp_path), pool)
+    assert found.pool == (pool or "cls")
+    assert np.array_equal(found.rows, rows[:, 32:] if pool == "mean" else rows[:, :32])
+    with pytest.raises(UserError, match="the features have 'map'"):
+        classifier(tmp_path / "model.safetensors", "map")
+
+
+def test_the_labels_are_those_of_the_config(tmp_path: Path) -> None:
+    whole = weights_of("transformers-4-vit-classifier")
+    config = {"id2label": {"1": "cat", "0": "dog, hound", "2": "red fox"}}
+    assert classifier(write(whole, tmp_path, config=config)).labels == ("dog, hound", "cat", "red fox")
+    for other in ({}, {"id2label": {"0": "dog"}}, {"id2label": ["dog", "cat", "fox"]}):
+        assert classifier(write(whole, tmp_path, config=other)).labels is None
+
+
+@pytest.mark.parametrize(
+    ("name", "others", "says", "code"),
+    [
+        ("timm-vit", {"head.weight": None}, "has no classifier of its own", "missing"),
+        ("openai-clip", {}, "has no classifier of its own", "missing"),
+        ("transformers-4-clip", {"classifier.weight": np.ones((3, 32))}, "has no classifier of its own", "missing"),
+        ("big-vision-siglip", {}, "has no classifier of its own", "missing"),
+        ("timm-vit", {"pre_logits.fc.weight": np.ones((32, 32))}, "a layer between the feature and its", "unsupported"),
+        ("augreg", {}, "a layer between the feature and its", "unsupported"),
+        ("timm-vit", {"head.weight": np.zeros((3, 32))}, "are zeros, or no numbers", "damaged"),
+        ("timm-vit", {"head.weight": np.full((3, 32), np.nan)}, "are zeros, or no numbers", "damaged"),
+        ("timm-vit", {"head.weight": np.ones((3, 64))}, r"has the shape \(3, 64\) instead of \(3, 32\)", "damaged"),
+        ("timm-vit", {"head.weight": np.ones(32)}, r"has the shape \(32,\) instead of", "damaged"),
+        ("timm-vit", {"head.weight": np.ones(())}, r"has the shape \(\) instead of", "damaged"),
+        ("timm-vit", {"strange.weight": np.ones(3)}, "'strange.weight'", "unsupported"),
+    ],
+)
+def test_what_is_no_classifier_of_the_feature_is_refused(
+    tmp_path: Path, name: str, others: dict[str, np.ndarray | None], says: str, code: str
+) -> None:
+    file = write(weights_of(name, **others), tmp_path, REFERENCES[name]["kind"])
+    with pytest.raises(UserError, match=says) as refused:
+        classifier(file)
+    assert refused.value.code == code
+
+
+def test_weights_with_another_digest_than_expected_are_refused(tmp_path: Path) -> None:
+    file = write(weights_of("timm-vit"), tmp_path)
+    assert classifier(file, expected=sha256_of(file)).sha256 == sha256_of(file)
+    with pytest.raises(UserError, match="not the checkpoint that the features were computed with") as refused:
+        classifier(file, expected="0" * 64)
+    assert (refused.value.code, refused.value.fields["parameter"]) == ("conflict", "weights")
+
+
+def test_a_model_that_was_never_trained_has_none() -> None:
+    with pytest.raises(UserError, match="scattering has no classifier"):
+        backbones.classifier("scattering")
+    with pytest.raises(UserError, match="Unknown model 'resnet'"):
+        backbones.classifier("resnet")
+
+
+@pytest.mark.skipif("DPFC_REFERENCE_WEIGHTS" not in os.environ, reason="DPFC_REFERENCE_WEIGHTS names no folder")
+def test_real_rows_give_the_scores_that_the_reference_computed() -> None:
+    folder = Path(os.environ["DPFC_REFERENCE_WEIGHTS"])
+    found = classifier(folder / "vit_ti16_augreg.safetensors")
+    reference = np.load(folder / "vit_ti16_reference.npz")
+    scores = reference["features_224"] @ found.rows.T
+    # They differ by the bias, the same for every picture.
+    difference = reference["logits_224"] - scores
+    assert np.abs(difference - difference[0]).max() < 1e-3

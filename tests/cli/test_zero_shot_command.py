@@ -1,0 +1,159 @@
+"""`dpfc zero-shot`: vectors of public facts in a file that `train` takes, and what they score on public records."""
+
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+
+from dpfc_cli.backbones.geometry import Geometry
+from dpfc_cli.backbones.vision_transformer.models import MODELS
+from dpfc_cli.files import sha256_of
+from tests.backbones.test_hub import Hub, home  # noqa: F401
+from tests.backbones.test_text import made as clip
+from tests.cli.conftest import Dpfc
+from tests.support import blobs
+
+LINE = ("zero-shot", "--from", "classifier", "--model", "vit-ti16", "--weights", "tower.safetensors")
+
+
+@pytest.fixture
+def start(dpfc: Dpfc, arrays: Path) -> tuple[str, ...]:
+    """A command that makes vectors for two of three classes, of the weights of a perfect classifier."""
+    assert dpfc("import", str(arrays), "--out", "animals", "--classes", "cat,dog,deer").exit_code == 0
+    x, y = np.load(arrays / "train_x.npy"), np.load(arrays / "train_y.npy")
+    head = np.stack([x[y == j].mean(axis=0) for j in range(3)])
+    tower = {"patch_embed.proj.weight": (8, 3, 4, 4), "pos_embed": (1, 4, 8), "norm.weight": (8,)}
+    save_file(
+        {name: np.ones(shape, np.float32) for name, shape in tower.items()} | {"head.weight": head}, "tower.safetensors"
+    )
+    Path("labels.txt").write_text("cat\ndog\nelk\n")
+    return (*LINE, "--features", "animals", "--labels", "labels.txt")
+
+
+def test_the_table_says_what_was_made_and_names_the_classes_without_a_vector(
+    dpfc: Dpfc, start: tuple[str, ...]
+) -> None:
+    made = dpfc(*start)
+    assert made.exit_code == 0, made.output
+    shown = made.stdout
+    assert re.search(r"^file +animals-classifier\.safetensors$", shown, re.M)
+    assert re.search(r"^made of +the classifier of vit-ti16 \(tower\.safetensors\), 3 rows$", shown, re.M)
+    assert re.search(r"^classes with a vector +2 of 3$", shown, re.M)
+    assert re.search(r"^without +deer$", shown, re.M)
+    assert "top-1" not in shown
+    assert "public" not in made.stderr.replace("--public-head", "")
+    assert made.stderr.endswith(
+        "Next: dpfc train --epsilon 1 --features animals --public-head animals-classifier.safetensors\n"
+    )
+    assert "was there already, with the same bytes" in dpfc(*start).stderr
+
+
+def test_the_next_command_starts_from_the_file(dpfc: Dpfc, start: tuple[str, ...]) -> None:
+    line = dpfc(*start).stderr.splitlines()[-1].removeprefix("Next: dpfc ").split()
+    trained = dpfc(*line)
+    assert trained.exit_code == 0, trained.output
+    assert "class vectors for 2 of 3 classes from animals-classifier.safetensors" in " ".join(trained.stdout.split())
+
+
+def test_a_score_stands_beside_chance_with_a_note_on_what_it_costs(dpfc: Dpfc, start: tuple[str, ...]) -> None:
+    made = dpfc(*start, "--on", "animals")
+    assert re.search(r"^scored on +the test split of features/animals$", made.stdout, re.M)
+    assert re.search(r"^top-1 +\d+ % \(95 % interval \d+–\d+ %\), by chance 33 %$", made.stdout, re.M)
+    assert re.search(r"^records +150$", made.stdout, re.M)
+    assert re.search(r"^class +records +top-1 +95 % interval$", made.stdout, re.M)
+    assert "they cost nothing only if the records are public" in made.stderr
+    refused = dpfc(*start, "--on", "animals", "--split", "train")
+    assert refused.exit_code == 2
+    assert "The split 'train' of 'features/animals' is not scored" in refused.stderr
+
+
+def test_top_5_is_shown_of_more_classes(dpfc: Dpfc, start: tuple[str, ...]) -> None:
+    x, y = blobs(70, 8, 10, seed=3)
+    np.savez("ten.npz", train_x=x, train_y=y, test_x=x, test_y=y)
+    names = ("cat", "dog", *map(str, range(8)))
+    assert dpfc("import", "ten.npz", "--classes", ",".join(names)).exit_code == 0
+    shown = dpfc(*start, "--on", "ten").stdout
+    assert re.search(r"^top-1 +.*, by chance 10 %$", shown, re.M)
+    assert re.search(r"^top-5 +\d+ % \(95 % interval \d+–\d+ %\), by chance 50 %$", shown, re.M)
+
+
+def test_json_has_everything(dpfc: Dpfc, start: tuple[str, ...]) -> None:
+    found = json.loads(dpfc(*start, "--json").stdout)
+    assert (found["path"], found["made"], found["dim"]) == ("animals-classifier.safetensors", True, 8)
+    assert (found["classes"], found["without"], found["score"]) == (["cat", "dog"], ["deer"], None)
+    assert found["origin"]["weights"] == {"id": "tower.safetensors", "sha256": sha256_of(Path("tower.safetensors"))}
+    score = json.loads(dpfc(*start, "--json", "--on", "animals").stdout)["score"]
+    assert (score["features"], score["split"], score["n"]) == ("features/animals", "test", 150)
+    assert (score["chance"], score["chance_top5"]) == (pytest.approx(1 / 3), 1.0)
+    assert [each["class"] for each in score["per_class"]] == ["cat", "dog", "deer"]
+    assert score["top1"] > 0.6
+
+
+def test_no_set_is_needed_where_model_and_classes_are_named(dpfc: Dpfc, start: tuple[str, ...]) -> None:
+    Path("names.txt").write_text("dog\nelk\nwolf\n")
+    made = dpfc(*LINE, "--classes", "names.txt", "--labels", "labels.txt")
+    assert made.exit_code == 0, made.output
+    assert "Features:" not in made.stderr
+    assert re.search(r"^file +vit-ti16-classifier\.safetensors$", made.stdout, re.M)
+    assert re.search(r"^without +wolf$", made.stdout, re.M)
+    assert made.stderr.endswith("Next: dpfc train --epsilon 1 --public-head vit-ti16-classifier.safetensors\n")
+
+
+def test_the_newest_set_is_taken_unless_one_is_named_and_that_is_said(dpfc: Dpfc, start: tuple[str, ...]) -> None:
+    assert dpfc("import", "arrays", "--out", "newer", "--classes", "3").exit_code == 0
+    refused = dpfc("zero-shot", "--from", "text")
+    assert refused.exit_code == 2
+    assert "Features: features/newer (the newest of 2 sets; --features names another)" in refused.stderr
+    assert "'features/newer' does not say its backbone" in refused.stderr
+    assert "Name the backbone of the features: --model." in refused.stderr
+
+
+def test_messages_call_the_source_by_its_flag(dpfc: Dpfc, start: tuple[str, ...]) -> None:
+    refused = dpfc(*start, "--prompts", "p.txt")
+    assert refused.stderr.splitlines() == [
+        "Error: --prompts has no effect with --from classifier.",
+        "Leave it out, or use --from text.",
+    ]
+    assert not Path("animals-classifier.safetensors").exists()
+
+
+@pytest.mark.usefixtures("pictures")
+def test_names_become_vectors_with_the_weights_that_made_the_features(
+    dpfc: Dpfc,
+    home: Hub,  # noqa: F811
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A tiny CLIP from a hub on this machine: pictures, then names, then a training. Nothing but the set is named."""
+    small = replace(MODELS["clip-b16"], home="some/clip/model.safetensors", width=32, depth=2, heads=2, patch=4)
+    monkeypatch.setitem(MODELS, "clip-b16", replace(small, native=Geometry(resize=16, crop=16)))
+    (tmp_path / "clip").mkdir()
+    home.files["some/clip"] = {path.name: path.read_bytes() for path in clip(tmp_path / "clip", "clip").iterdir()}
+    extract = ("extract", "imagefolder:pictures", "--model", "clip-b16", "--preprocess", "native", "--out", "animals")
+    assert dpfc(*extract, "--classes", "c0,c1,c2").exit_code == 0
+    asked = len(home.asked)
+    Path("words.txt").write_text("cat\nfire truck\nsea\n")
+    start = dpfc("zero-shot", "--from", "text", "--classes", "words.txt", "--on", "animals", "--json")
+    assert start.exit_code == 0, start.output
+    found = json.loads(start.stdout)
+    assert (found["path"], found["classes"], found["without"]) == ("animals-text.safetensors", ["c0", "c1", "c2"], [])
+    weights = {"id": "hf:some/clip/model.safetensors", "sha256": sha256_of(tmp_path / "clip" / "model.safetensors")}
+    assert found["origin"]["weights"] == weights | {"dialect": "transformers"}
+    assert found["origin"]["called"] == {"c0": "cat", "c1": "fire truck", "c2": "sea"}
+    assert found["score"]["n"] == 6
+    # The weights were there already, and the tokenizer was fetched.
+    fetched = [path.rpartition("/")[2] for method, path, _ in home.asked[asked:] if method == "GET"]
+    assert fetched == ["tokenizer.json"]
+    assert dpfc("train", "--epsilon", "1", "--public-head", found["path"], "--dry-run").exit_code == 0
+    # Other weights under that name are refused, and nothing is written.
+    changed = json.loads(Path("features/animals/manifest.json").read_text())
+    changed["backbone"]["weights"]["sha256"] = "0" * 64
+    Path("features/animals/manifest.json").write_text(json.dumps(changed))
+    refused = dpfc("zero-shot", "--from", "text", "--out", "other.safetensors")
+    assert refused.exit_code == 2
+    assert "is not the checkpoint that the features were computed with" in refused.stderr
+    assert not Path("other.safetensors").exists()
