@@ -25,6 +25,7 @@ from dpfc_cli.training.observer import Observer
 from dpfc_cli.training.request import Privacy, facts_of
 from dpfc_cli.training.run import Trained
 from dpfc_cli.training.train import train
+from dpfc_cli.training.warn import warnings_of
 from dpfc_cli.trust.card import check
 from tests.support import blobs
 
@@ -278,6 +279,17 @@ def test_what_a_start_lacks_and_what_noise_hides_is_told(tmp_path: Path, private
     assert len(said(100.0)) == 1
     assert "cannot be told from a good one" in said(0.01)[1]
     assert start.warnings_of(calibrated(private, epsilon=1.0)) == []
+
+
+def test_what_to_expect_of_noise_depends_on_the_start(tmp_path: Path, private: FeatureSet) -> None:
+    plain, fc = calibrated(private, epsilon=0.1), calibrated(private, "dp-fc", epsilon=0.1)
+    begun = start.begin(plain, private, npz(tmp_path / "v.npz"), account_of(ledger_path(private.folder)))
+    said = [warnings_of(each)[0].split("epsilon = 0.1). ")[1] for each in (fc, plain, begun)]
+    assert said == [
+        "Expect a poor head. More records, fewer dimensions or a larger epsilon help.",
+        "Expect a poor head. More records, fewer dimensions, a larger epsilon or a public start help.",
+        "Expect a head that is little better than its start.",
+    ]
 
 
 def test_card_and_statement_say_where_the_start_came_from(tmp_path: Path, private: FeatureSet) -> None:
