@@ -206,7 +206,8 @@ def test_a_head_that_continues_a_private_one_claims_what_both_cost(private: Feat
     for count, head in enumerate(trained, start=1):
         card = head.card
         assert card["mu"] == pytest.approx(math.hypot(*(row.mu or 0.0 for row in rows[:count])))
-        assert card["eta"] == pytest.approx(sum(row.eta or 0.0 for row in rows[:count]))
+        # η is near 1e-70: no absolute tolerance.
+        assert card["eta"] == pytest.approx(sum(row.eta or 0.0 for row in rows[:count]), rel=1e-9, abs=0)
         assert card["epsilon"] == pytest.approx(card["ledger"]["epsilon"], rel=1e-6)
         assert sum(release["times"] for release in card["plan"]) == 4 * count
     assert trained[2].card["epsilon"] > 2.4
@@ -239,6 +240,17 @@ def test_a_private_head_is_not_continued_on_other_records(tmp_path: Path, privat
     shutil.rmtree(private.folder)
     with pytest.raises(UserError, match="no row of its training on these records"):
         read(made(tmp_path, "private", 5), first.path)
+
+
+@pytest.mark.parametrize("other", [{"sha256": "0" * 64}, {"records": "others"}, {"n": 119}], ids=str)
+def test_the_row_of_a_continued_head_is_of_its_file_of_the_records_and_of_their_number(
+    private: FeatureSet, other: dict[str, Any]
+) -> None:
+    first = head_of(private, epsilon=1.0)
+    account = account_of(ledger_path(private.folder))
+    start.vectors_of(private, first.path, account)
+    with pytest.raises(UserError, match="no row of its training on these records"):
+        start.vectors_of(private, first.path, replace(account, own=(replace(account.own[0], **other),)))
 
 
 def test_stated_classes_do_not_cover_a_head_whose_classes_were_inferred(tmp_path: Path, private: FeatureSet) -> None:
