@@ -7,7 +7,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from bench import ablation, accuracy, cells, reproduction, synthetic
+from bench import ablation, accuracy, cells, public, reproduction, starts, synthetic
+from bench.cells import Cell
 from dpfc_cli.privacy.facts import Facts
 
 ROOT = Path(__file__).parents[2]
@@ -51,6 +52,36 @@ def test_the_accuracy(results: dict[str, float], monkeypatch: pytest.MonkeyPatch
 def test_the_table_of_ingredients(results: dict[str, float]) -> None:
     sets = (*CIFAR, "many-classes", "tabular", "few-records")
     made = "\n".join(ablation.table(sets, ablation.EPSILONS, 5, results))
+    assert f"\n\n{made}\n\n" in (ROOT / "docs/whitening.md").read_text("utf-8")
+
+
+STARTS = {
+    "cifar10-vit-ti16": "cifar100-vit-ti16",
+    "cifar10-vit-ti16-5000": "cifar100-vit-ti16",
+    "cifar10-vit-ti16-1000": "cifar100-vit-ti16",
+    "cifar100-vit-ti16": "cifar10-vit-ti16",
+    "cifar100-vit-ti16-5000": "cifar10-vit-ti16",
+    "cifar100-vit-ti16-1000": "cifar10-vit-ti16",
+    "banking77-minilm": "clinc150-minilm",
+    "clinc150-minilm": "banking77-minilm",
+}
+"""Private sets with the public records beside them."""
+
+
+@pytest.mark.parametrize("data", STARTS)
+def test_the_tables_of_starts(results: dict[str, float], data: str) -> None:
+    made = "\n".join(public.table(starts.rows_of(data, STARTS[data]), starts.EPSILONS, 5, results))
+    document = (ROOT / "docs/whitening.md").read_text("utf-8")
+    assert f"\n\n{made}\n\n" in document
+    assert f"Without noise: {results[Cell(data, starts.METHOD, None).key]:.1f}.\n\n{made}" in document
+
+
+@pytest.mark.parametrize("data", ["cifar10-vit-ti16-1000", "cifar100-vit-ti16-5000", "banking77-minilm"])
+def test_the_tables_of_wrong_starts(results: dict[str, float], data: str) -> None:
+    names = ("no start", "random", "permuted", "reversed", "half-permuted", "two-swapped")
+    shown, all_rows = (0.05, 0.1, 0.5, 1.0, 8.0), starts.rows_of(data, "", Path("folder"))
+    rows = {name: [cell for cell in all_rows[name] if cell.epsilon in shown] for name in names}
+    made = "\n".join(public.table(rows, shown, 5, results))
     assert f"\n\n{made}\n\n" in (ROOT / "docs/whitening.md").read_text("utf-8")
 
 
