@@ -64,7 +64,8 @@ def lines_in(path: Path, name: str) -> list[str]:
         check_plain(path)
         if path.stat().st_size > LARGEST_JSON:
             raise ValueError(f"it is larger than {LARGEST_JSON >> 20} MiB")
-        return path.read_text("utf-8").removesuffix("\n").split("\n")
+        # Some editors put a mark ahead that "utf-8-sig" removes.
+        return path.read_text("utf-8-sig").removesuffix("\n").split("\n")
     except (OSError, ValueError) as error:
         missing = isinstance(error, FileNotFoundError)
         why = getattr(error, "strerror", None) or error
@@ -85,28 +86,17 @@ def label_of(text: str) -> Label:
     return Label(names=tuple(filter(None, (name.strip() for name in names.split(",")))), synset=synset)
 
 
-def stated(path: Path, names: Sequence[str], count: int) -> Chosen:
+def stated(path: Path, names: Sequence[str]) -> Chosen:
     """The rows that a JSON file states for each class, as {class: [row, …]}. Rows are counted from 0.
 
     Args:
         path: the file. Classes that are not asked for are passed over.
         names: of the classes.
-        count: how many rows the classifier has.
 
     Raises:
         UserError: the file cannot be read, or it states something else.
 
     """
-
-    def refused(why: str) -> UserError:
-        return UserError(
-            f"'{path}' does not say which rows the classes have: {why}.",
-            'Give JSON such as {"cat": [281, 282], "dog": [151]}, with rows counted from 0.',
-            code="bad-value",
-            parameter="rows",
-            path=str(path),
-        )
-
     try:
         found = json_in(path)
     except FileNotFoundError as error:
@@ -114,19 +104,38 @@ def stated(path: Path, names: Sequence[str], count: int) -> Chosen:
             f"There is no file '{path}'.", "Name another one.", code="missing", parameter="rows", path=str(path)
         ) from error
     except (OSError, ValueError) as error:
-        raise refused(str(getattr(error, "strerror", None) or error)) from error
+        raise _unstated(path, str(getattr(error, "strerror", None) or error)) from error
     if not isinstance(found, dict):
-        raise refused("it is no JSON object")
+        raise _unstated(path, "it is no JSON object")
     for name, rows in found.items():
-        if not isinstance(rows, list) or not all(type(row) is int and 0 <= row < count for row in rows):
-            raise refused(f"what '{name}' has is no list of rows from 0 to {count - 1}")
+        if not isinstance(rows, list) or not all(type(row) is int and row >= 0 for row in rows):
+            raise _unstated(path, f"what '{name}' has is no list of rows")
     listed = list(found)
     chosen = by_name(names, ((name, number) for number, name in enumerate(listed)))
     for name, numbers in chosen.items():
         if len(numbers) > 1:
-            raise refused(f"{' and '.join(repr(listed[number]) for number in numbers)} could both be {name!r}")
+            raise _unstated(path, f"{' and '.join(repr(listed[number]) for number in numbers)} could both be {name!r}")
     rows = {name: sorted(set(found[listed[number]])) for name, numbers in chosen.items() for number in numbers}
     return Chosen(rows={name: rows.get(name, []) for name in names})
+
+
+def check_count(path: Path, chosen: Chosen, count: int) -> None:
+    """UserError where a file states a row that a classifier of `count` rows does not have."""
+    for name, rows in chosen.rows.items():
+        if rows and rows[-1] >= count:
+            raise _unstated(
+                path, f"'{name}' has the row {rows[-1]}, and the classifier has those from 0 to {count - 1}"
+            )
+
+
+def _unstated(path: Path, why: str) -> UserError:
+    return UserError(
+        f"'{path}' does not say which rows the classes have: {why}.",
+        'Give JSON such as {"cat": [281, 282], "dog": [151]}, with rows counted from 0.',
+        code="bad-value",
+        parameter="rows",
+        path=str(path),
+    )
 
 
 def labelled(names: Sequence[str], labels: Sequence[Label]) -> Chosen:

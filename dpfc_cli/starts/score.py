@@ -46,8 +46,8 @@ def check(on: FeatureSet, split: str, features: FeatureSet | None) -> list[str]:
         mine, other = recipe(features.manifest), recipe(on.manifest)
         _refuse(on, [name for name in mine | other if mine.get(name) != other.get(name)])
     account = account_of(ledger_path(on.folder), on.folder)
-    same = features is not None and records_of(features.manifest) == records_of(on.manifest)
-    if split == SPLIT and (same or account.private):
+    same = features is not None and records_of(features.manifest) == records_of(on.manifest, split)
+    if same or (split == SPLIT and account.private):
         why = "the vectors are made for it" if same else "it was trained on with a guarantee"
         raise UserError(
             f"The split '{split}' of '{on.folder}' is not scored: {why}, so its records are private. A start that is "

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from dpfc_cli import backbones
+from dpfc_cli.backbones import hub
 from dpfc_cli.errors import UserError
 from dpfc_cli.files import sha256_of
 from tests.backbones.tiny import build, random_weights, references, write
@@ -117,6 +118,15 @@ def test_weights_with_another_digest_than_expected_are_refused(tmp_path: Path) -
     with pytest.raises(UserError, match="not the checkpoint that the features were computed with") as refused:
         classifier(file, expected="0" * 64)
     assert (refused.value.code, refused.value.fields["parameter"]) == ("conflict", "weights")
+
+
+@pytest.mark.parametrize("name", ["clip-b16", "siglip-so400m14"])
+def test_a_model_that_was_trained_on_captions_has_none_and_nothing_is_fetched(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr(hub, "locate")
+    with pytest.raises(UserError, match=f"{name} has no classifier: it was trained on captions(.|\n)*text"):
+        backbones.classifier(name)
 
 
 def test_a_model_that_was_never_trained_has_none() -> None:

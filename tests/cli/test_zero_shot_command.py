@@ -103,6 +103,12 @@ def test_no_set_is_needed_where_model_and_classes_are_named(dpfc: Dpfc, start: t
     assert made.stderr.endswith("Next: dpfc train --epsilon 1 --public-head vit-ti16-classifier.safetensors\n")
 
 
+def test_classes_are_named_as_for_an_import(dpfc: Dpfc, start: tuple[str, ...]) -> None:
+    made = dpfc(*LINE, "--classes", "dog, elk,wolf", "--labels", "labels.txt", "--json")
+    assert made.exit_code == 0, made.output
+    assert (json.loads(made.stdout)["classes"], json.loads(made.stdout)["without"]) == (["dog", "elk"], ["wolf"])
+
+
 def test_the_newest_set_is_taken_unless_one_is_named_and_that_is_said(dpfc: Dpfc, start: tuple[str, ...]) -> None:
     assert dpfc("import", "arrays", "--out", "newer", "--classes", "3").exit_code == 0
     refused = dpfc("zero-shot", "--from", "text")

@@ -204,6 +204,19 @@ def test_vectors_of_text_are_those_of_the_tower_in_the_order_of_the_classes(
     assert "the names of the classes are numbers" in numbers.warnings[1]
 
 
+def test_classes_that_were_inferred_depend_on_the_records_and_that_is_said(weights: str) -> None:
+    x, y = records(0)
+    np.savez("counted.npz", train_x=x, train_y=y, test_x=x, test_y=y)
+    features = import_features("counted.npz").features
+    Path("rows.json").write_text(json.dumps({"0": [0, 4], "1": [1], "cat": [2], "dog": [3]}))
+    line: dict[str, Any] = {**MODEL, "weights": weights, "rows": "rows.json"}
+    assert any("were inferred from its records" in each for each in zero_shot(features, **line).warnings)
+    called = zero_shot(features, **line, classes=("cat", "dog", "deer", "fox"), out="called.safetensors")
+    assert any("were inferred from its records" in each for each in called.warnings)
+    stated = import_features("counted.npz", "stated", classes=4).features
+    assert zero_shot(stated, **line, out="stated.safetensors").warnings == ()
+
+
 # The file itself
 
 
@@ -238,6 +251,23 @@ def test_a_place_that_cannot_be_is_refused_before_weights_are_read(
     monkeypatch.delattr(backbones, "classifier")
     with pytest.raises(UserError, match=says):
         zero_shot(features, **MODEL, weights="w", rows="rows.json", out=out)
+
+
+def test_files_that_are_missing_are_named_before_weights_are_fetched(
+    features: FeatureSet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr(backbones, "classifier")
+    Path("labels.txt").write_text("wolf\notter\n")
+    found: dict[str, str]
+    for found in (
+        {"rows": "no.json"},
+        {"labels": "no.txt"},
+        {"wordnet": "nowhere", "labels": "labels.txt"},
+        {"wordnet": "nowhere"},
+    ):
+        with pytest.raises(UserError, match="There is no ") as refused:
+            zero_shot(features, **{**MODEL, **found})
+        assert refused.value.fields["parameter"] in found
 
 
 @pytest.mark.parametrize("fails", ["write_synced", "publish"])
@@ -342,7 +372,7 @@ def test_the_score_is_that_of_centred_records_and_vectors_of_one_length() -> Non
     Path("rows.json").write_text(json.dumps({"red fox": [0], "wolf": [5], "otter": [2]}))
     x = (rng.normal(size=(400, DIM)) * rng.uniform(0.5, 5, (400, 1)) + rng.normal(size=DIM)).astype(np.float32)
     y = np.arange(400) % 4
-    np.savez("hard.npz", train_x=x, train_y=y, test_x=x, test_y=y)
+    np.savez("hard.npz", train_x=-x, train_y=y, test_x=x, test_y=y)
     features = import_features("hard.npz", classes=CLASSES).features
     weights = str(write(tensors, Path()))
     made = zero_shot(features, **MODEL, weights=weights, rows="rows.json", on=features)
@@ -368,7 +398,7 @@ def test_records_of_another_length_or_place_have_the_same_scores(weights: str, r
     x, y = records(5)
     found = []
     for name, shift in (("near", 0.0), ("far", 3.0)):
-        np.savez(f"{name}.npz", train_x=x, train_y=y, test_x=x + shift, test_y=y)
+        np.savez(f"{name}.npz", train_x=-x, train_y=y, test_x=x + shift, test_y=y)
         features = import_features(f"{name}.npz", classes=CLASSES).features
         made = zero_shot(features, **MODEL, weights=weights, rows=rows, on=features)
         assert made.evaluation is not None
@@ -396,7 +426,7 @@ def test_a_set_with_other_classes_is_scored_by_the_names_that_it_shares(
 def test_records_with_several_labels_have_no_chance_to_stand_beside(weights: str, rows: Path) -> None:
     x, y = records(2)
     both = np.stack([y, (y + 1) % 4], axis=1)
-    np.savez("several.npz", train_x=x, train_y=both, test_x=x, test_y=both)
+    np.savez("several.npz", train_x=-x, train_y=both, test_x=x, test_y=both)
     features = import_features("several.npz", classes=CLASSES, labels_per_record=2).features
     found = zero_shot(features, **MODEL, weights=weights, rows=rows, on=features).evaluation
     assert found is not None
@@ -426,6 +456,12 @@ def test_the_training_split_of_private_records_is_not_scored(features: FeatureSe
         with pytest.raises(UserError, match="the vectors are made for it, so its records are private") as refused:
             score(own, "train")
         assert refused.value.code == "private-records"
+    with np.load("private.npz") as of:
+        np.savez("swapped.npz", train_x=of["test_x"], train_y=of["test_y"], test_x=of["train_x"], test_y=of["train_y"])
+    swapped = import_features("swapped.npz", classes=CLASSES).features
+    with pytest.raises(UserError, match="The split 'test' of 'features/swapped' is not scored: the vectors are made"):
+        score(swapped)
+    assert score(swapped, "train").evaluation is not None
     public = imported("public", seed=1)
     assert score(public, "train").warnings == ()
     charge(ledger_path(public.folder), row())
