@@ -204,7 +204,8 @@ def test_the_texts_are_computed_in_parts(tmp_path: Path, monkeypatch: pytest.Mon
 def test_the_vectors_of_texts_are_summed_as_they_come(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Thousands of names in many prompts would otherwise fill the memory. A part has texts of two classes here."""
     right = vectors(made(tmp_path, "clip"), "clip").vectors
-    whole, kept = tower.Tower.parts, []
+    kept: list[weakref.ref[np.ndarray]] = []
+    whole = tower.Tower.parts
 
     def parts(*given: Any) -> Iterator[np.ndarray]:
         joint = np.concatenate(list(whole(*given)))
