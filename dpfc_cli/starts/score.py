@@ -20,7 +20,7 @@ from dpfc_cli.methods.whitened import unit_chain
 from dpfc_cli.sources.classes import by_name
 from dpfc_cli.training.account import account_of
 from dpfc_cli.training.ledger import ledger_path, records_of
-from dpfc_cli.training.public import moments, recipe
+from dpfc_cli.training.public import recipe, unit_mean
 from dpfc_cli.training.request import SPLIT
 
 Progress = Callable[[str, int, int | None], None]
@@ -115,12 +115,12 @@ def scored(
 def _mean(on: FeatureSet, split: str, progress: Progress | None) -> np.ndarray:
     """The mean of the records of a split, after each was scaled to length 1."""
 
-    def told(done: int, total: int) -> None:
+    def told(done: int) -> None:
         if progress is not None:
-            progress("Reading the records", done, total)
+            progress("Reading the records", done, on.split(split).n)
 
     try:
-        return moments(on.stream(split), on.split(split).n, on.dim, {}, told).mean
+        return unit_mean(on.stream(split), on.dim, told)
     except ValueError as error:
         raise UserError(
             f"'{on.folder}' holds no finite features.",

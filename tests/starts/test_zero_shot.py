@@ -491,6 +491,12 @@ def test_other_features_are_not_scored(features: FeatureSet, weights: str, score
         score(features, "validation")
 
 
+def test_each_record_is_read_once_for_the_mean_and_once_for_the_score(features: FeatureSet, score: Score) -> None:
+    heard: list[tuple[str, int, int | None]] = []
+    score(features, progress=lambda *said: heard.append(said))
+    assert heard == [("Reading the records", 120, 120), ("Evaluating", 120, 120)]
+
+
 def test_a_damaged_set_is_not_scored(features: FeatureSet, score: Score) -> None:
     [shard] = features.folder.glob("test-*.h5")
     data = bytearray(shard.read_bytes())
