@@ -21,8 +21,9 @@ def weights_of(name: str, **others: np.ndarray | None) -> dict[str, np.ndarray]:
     return {key: array for key, array in found.items() if array is not None}
 
 
+# The table does not say the width of this model, so a tiny tower is one.
 def classifier(file: Path, pool: str | None = None, expected: str | None = None) -> backbones.Classifier:
-    return backbones.classifier("vit-ti16", pool, weights=str(file), expected=expected)
+    return backbones.classifier("vit-g14", pool, weights=str(file), expected=expected)
 
 
 @pytest.mark.parametrize(
@@ -117,6 +118,15 @@ def test_weights_with_another_digest_than_expected_are_refused(tmp_path: Path) -
     assert classifier(file, expected=sha256_of(file)).sha256 == sha256_of(file)
     with pytest.raises(UserError, match="not the checkpoint that the features were computed with") as refused:
         classifier(file, expected="0" * 64)
+    assert (refused.value.code, refused.value.fields["parameter"]) == ("conflict", "weights")
+
+
+def test_weights_of_another_size_than_the_model_are_refused(tmp_path: Path) -> None:
+    file = write(weights_of("timm-vit"), tmp_path)
+    with pytest.raises(
+        UserError, match=r"model\.safetensors' belongs to features of 32 numbers, not of 192"
+    ) as refused:
+        backbones.classifier("vit-ti16", weights=str(file))
     assert (refused.value.code, refused.value.fields["parameter"]) == ("conflict", "weights")
 
 

@@ -12,7 +12,7 @@ from dpfc_cli.backbones.family import Classifier, Options
 from dpfc_cli.backbones.vision_transformer.checkpoint import fits, pool_of, tensors
 from dpfc_cli.backbones.vision_transformer.dialects import OUTER, classifiers, places, recognise
 from dpfc_cli.backbones.vision_transformer.models import MODELS
-from dpfc_cli.backbones.vision_transformer.weights import find, place
+from dpfc_cli.backbones.vision_transformer.weights import check_width, find, place
 from dpfc_cli.errors import UserError, parameter
 
 
@@ -29,6 +29,7 @@ def load(name: str, options: Options, expected: str | None, progress: Progress |
         )
     located, digest = find(where, pin, progress, expected)
     rows, pool = read(located.files, located.id, options.pool)
+    check_width(model, rows.shape[1], located.id)
     return Classifier(rows=rows, labels=_labels(located.config, len(rows)), pool=pool, id=located.id, sha256=digest)
 
 
