@@ -130,7 +130,8 @@ def test_texts_have_the_vectors_of_the_library(name: str, tmp_path: Path) -> Non
     encoded = tokenizer.load(model, folder)(TEXTS, loaded.context, loaded.source, loaded.vocabulary)
     # The texts of the last class are cut, and keep their end.
     assert {18, 19, 20} <= set(encoded.cut)
-    assert relative(loaded(encoded)[[0, 1, 2, 20]], case["text"]) < 1e-5
+    joint = np.concatenate(list(loaded.parts(encoded)))
+    assert relative(joint[[0, 1, 2, 20]], case["text"]) < 1e-5
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -226,7 +227,6 @@ def test_the_vectors_say_what_made_them(tmp_path: Path) -> None:
     found = vectors(folder, "clip")
     weights = backbones.load("clip-b16", (16, 16, 3), weights=str(folder)).describe()["weights"]
     digest = hashlib.sha256((folder / "tokenizer.json").read_bytes()).hexdigest()
-    assert found.classes == tuple(KNOWN["classes"])
     assert found.origin == json.loads(json.dumps(found.origin)) == {
         "model": "clip-b16",
         "weights": weights,

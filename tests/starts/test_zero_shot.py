@@ -183,7 +183,7 @@ def test_vectors_of_text_are_those_of_the_tower_in_the_order_of_the_classes(
         asked.update(name=name, names=names, prompts=prompts, **others)
         origin = {"model": name, "weights": {"id": "a"}, "pooling": "cls", "prompts": list(prompts)}
         vectors = np.eye(len(names), DIM, dtype=np.float32)
-        return TextVectors(vectors=vectors, classes=tuple(names), origin=origin, notes=("Names were cut.",))
+        return TextVectors(vectors=vectors, origin=origin, notes=("Names were cut.",))
 
     monkeypatch.setattr(text, "class_vectors", tower)
     Path("prompts.txt").write_text("a photo of a {}.\n\nthe {}\n")

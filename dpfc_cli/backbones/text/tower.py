@@ -108,10 +108,6 @@ class Tower:
         self.source: str = description["id"]
         self.context, self.vocabulary = len(self._position), len(self._tokens)
 
-    def __call__(self, encoded: Encoded, progress: Progress | None = None) -> np.ndarray:
-        """The joint vectors of texts: float32 (texts, joint). See `parts`."""
-        return np.concatenate(list(self.parts(encoded, progress)))
-
     def parts(self, encoded: Encoded, progress: Progress | None = None) -> Iterator[np.ndarray]:
         """The joint vectors of texts, some at a time.
 
