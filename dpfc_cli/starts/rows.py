@@ -29,6 +29,12 @@ class Label:
     names: tuple[str, ...]
     synset: int | None
 
+    @property
+    def called(self) -> tuple[str, ...]:
+        """What a class may be called that has this row: one of the names, all of them, or the id."""
+        id = () if self.synset is None else (f"n{self.synset:08d}",)
+        return (*filter(None, (*self.names, ", ".join(self.names))), *id)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Chosen:
@@ -139,8 +145,8 @@ def _unstated(path: Path, why: str) -> UserError:
 
 
 def labelled(names: Sequence[str], labels: Sequence[Label]) -> Chosen:
-    """The rows whose label has the name of the class. If several have it, each is a meaning of its own."""
-    rows = by_name(names, ((name, row) for row, label in enumerate(labels) for name in label.names))
+    """The rows that are called as the class. If there are several, each is a meaning of its own."""
+    rows = by_name(names, ((name, row) for row, label in enumerate(labels) for name in label.called))
     several = {name: [", ".join(labels[row].names) for row in found] for name, found in rows.items() if len(found) > 1}
     return Chosen(rows=rows, several=several)
 
@@ -149,7 +155,7 @@ def below(names: Sequence[str], labels: Sequence[Label], wordnet: WordNet) -> Ch
     """The rows whose meaning lies below a meaning of the class's name.
 
     Args:
-        names: of the classes.
+        names: of the classes, or ids.
         labels: of the rows. A row without an id has the meaning that has all its names, if there is one such meaning.
             Otherwise it belongs to the classes of its names alone.
         wordnet: the nouns.
@@ -179,7 +185,9 @@ def below(names: Sequence[str], labels: Sequence[Label], wordnet: WordNet) -> Ch
     by_label = by_name(names, ((name, row) for row in lost for name in labels[row].names))
     rows, several = {}, {}
     for name in names:
-        by_sense = {sense: _among(wordnet.below(sense), placed) for sense in wordnet.senses(name)}
+        id = label_of(name).synset
+        senses = wordnet.senses(name) if id is None else filter(wordnet.has, (id,))
+        by_sense = {sense: _among(wordnet.below(sense), placed) for sense in senses}
         hit = {sense: found for sense, found in by_sense.items() if found}
         rows[name] = sorted({row for found in (*hit.values(), by_label[name]) for row in found})
         if len(hit) > 1:

@@ -153,7 +153,8 @@ def zero_shot(
     if network.dim not in (None, vectors.shape[1]):
         raise UserError(
             f"The vectors of {network.model} have {vectors.shape[1]} dimensions, the features have {network.dim}.",
-            f"Name the backbone of the features: {parameter('model')}.",
+            f"Name the backbone of the features: {parameter('model')}. Those of CLIP are taken before the projection to "
+            "the space that texts and pictures share.",
             code="conflict",
             parameter="model",
         )

@@ -129,6 +129,17 @@ def test_rows_with_the_name_of_a_class_are_its_rows_and_several_meanings_are_tol
     assert found.several == {"crane": ["crane, bird", "crane, machine"]}
 
 
+def test_a_class_may_be_called_as_the_whole_line_or_by_its_id(tmp_path: Path, at: dict[str, int]) -> None:
+    """Sets with the pictures of ImageNet call their classes so."""
+    lines = labels("tench, Tinca tinca", "n01443537 goldfish, Carassius auratus", "n01484850", "")
+    names = ["tench, Tinca tinca", "n01443537", "Goldfish, carassius_auratus", "n01484850", "n01494475", "_"]
+    assert list(labelled(names, lines).rows.values()) == [[0], [1], [1], [2], [], []]
+    rows = labels(*(f"n{at[name]:08d}" for name in ("tabby", "lynx", "laika")))
+    feline, animal, none = f"n{at['feline']:08d}", f"n{at['animal']:08d}", "n99999999"
+    found = below([feline, animal, none], rows, WordNet(tmp_path / "nouns"))
+    assert found.rows == {feline: [0, 1], animal: [0, 1, 2], none: []}
+
+
 def test_a_class_has_the_rows_below_every_meaning_of_its_name(tmp_path: Path, at: dict[str, int]) -> None:
     rows = [f"n{at[name]:08d}" for name in ("tabby", "lynx", "laika", "fur_seal", "wax", "siamese")]
     found = below(["cat", "dog", "seal", "animal", "deer", "guy"], labels(*rows), WordNet(tmp_path / "nouns"))
