@@ -151,10 +151,10 @@ def zero_shot(
             known=list(known),
         )
     if network.dim not in (None, vectors.shape[1]):
+        before = " Those of CLIP are taken before its projection." if source == "text" else ""
         raise UserError(
             f"The vectors of {network.model} have {vectors.shape[1]} dimensions, the features have {network.dim}.",
-            f"Name the backbone of the features: {parameter('model')}. Those of CLIP are taken before the projection to "
-            "the space that texts and pictures share.",
+            f"Name the backbone of the features: {parameter('model')}.{before}",
             code="conflict",
             parameter="model",
         )

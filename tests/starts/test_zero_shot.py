@@ -354,12 +354,16 @@ def test_a_class_that_has_all_rows_is_like_no_other_and_has_no_vector(features: 
     assert zero_shot(features, **MODEL, weights=weights, rows="rows.json").without == ("deer",)
 
 
-def test_features_of_another_width_are_refused(weights: str, rows: Path) -> None:
+def test_features_of_another_width_are_refused(weights: str, rows: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     x, y = records(0)
     np.savez("wide.npz", train_x=np.repeat(x, 2, axis=1), train_y=y)
     wide = import_features("wide.npz", classes=CLASSES).features
     with pytest.raises(UserError, match="have 32 dimensions, the features have 64"):
         zero_shot(wide, **MODEL, weights=weights, rows=rows)
+    joint = TextVectors(vectors=np.ones((4, DIM)), origin={"weights": {"id": "a"}}, notes=())
+    monkeypatch.setattr(text, "class_vectors", lambda *_, **__: joint)
+    with pytest.raises(UserError, match="features have 64(.|\n)*CLIP are taken before its projection"):
+        zero_shot(wide, source="text", model="clip-b16")
 
 
 # How good they are
