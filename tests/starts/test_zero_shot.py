@@ -362,7 +362,7 @@ def test_features_of_another_width_are_refused(weights: str, rows: Path, monkeyp
         zero_shot(wide, **MODEL, weights=weights, rows=rows)
     joint = TextVectors(vectors=np.ones((4, DIM)), origin={"weights": {"id": "a"}}, notes=())
     monkeypatch.setattr(text, "class_vectors", lambda *_, **__: joint)
-    with pytest.raises(UserError, match="features have 64(.|\n)*CLIP are taken before its projection"):
+    with pytest.raises(UserError, match=r"features have 64(.|\n)*CLIP are taken before its projection"):
         zero_shot(wide, source="text", model="clip-b16")
 
 
