@@ -77,7 +77,7 @@ def lines_in(path: Path, name: str) -> list[str]:
         why = getattr(error, "strerror", None) or error
         raise UserError(
             f"There is no file '{path}'." if missing else f"'{path}' cannot be read as text: {why}.",
-            f"Name a UTF-8 file with one of them on each line: {parameter(name)}.",
+            f"Name a text file in UTF-8, with one entry on each line: {parameter(name)}.",
             code="missing" if missing else "unreadable",
             parameter=name,
             path=str(path),

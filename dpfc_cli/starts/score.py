@@ -52,7 +52,7 @@ def check(on: FeatureSet, split: str, features: FeatureSet | None) -> list[str]:
         raise UserError(
             f"The split '{split}' of '{on.folder}' is not scored: {why}, so its records are private. A start that is "
             "chosen by such figures would depend on them, and no ledger would know.",
-            "Score on public records, or on a test split.",
+            "Score on public records, or on others that no training takes.",
             code="private-records",
             parameter="split",
             path=str(on.folder),

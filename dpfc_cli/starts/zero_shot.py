@@ -316,6 +316,13 @@ def _of_classifier(
     chosen = None if rows is None else stated(Path(rows), called)
     said = None if labels is None else labels_in(Path(labels))
     nouns = None if wordnet is None else WordNet(Path(wordnet))
+    by: dict[str, Any] = {
+        name: {"name": Path(path).name, "sha256": sha256_of(Path(path))}
+        for name, path in (("file", rows), ("labels", labels))
+        if path is not None
+    }
+    if nouns is not None:
+        by["wordnet"] = {name: sha256_of(nouns.folder / name) for name in (INDEX, DATA)}
     found = backbones.classifier(
         network.model, network.pool, weights=network.weights, expected=network.sha256, progress=progress
     )
@@ -323,10 +330,10 @@ def _of_classifier(
         "pooling": found.pool,
         "weights": {"id": found.id, "sha256": found.sha256},
         "classifier": len(found.rows),
+        **by,
     }
     if rows is not None and chosen is not None:
         check_count(Path(rows), chosen, len(found.rows))
-        origin["file"] = _file(Path(rows))
     else:
         if said is None and found.labels is None:
             raise UserError(
@@ -335,8 +342,6 @@ def _of_classifier(
                 code="missing",
                 parameter="labels",
             )
-        if labels is not None:
-            origin["labels"] = _file(Path(labels))
         said = said or tuple(map(label_of, found.labels or ()))
         if len(said) != len(found.rows):
             raise UserError(
@@ -347,18 +352,12 @@ def _of_classifier(
                 parameter="labels",
             )
         chosen = labelled(called, said) if nouns is None else below(called, said, nouns)
-        if nouns is not None:
-            origin["wordnet"] = {name: sha256_of(nouns.folder / name) for name in (INDEX, DATA)}
     origin["rows"] = {name: chosen.rows[called] for name, called in names.items()}
     centred = found.rows - found.rows.mean(axis=0)
     vectors = {name: centred[taken].mean(axis=0) for name, taken in origin["rows"].items() if taken}
     # A class that has all rows is like no other one: what is left of them is rounding.
     least = 1e-9 * np.linalg.norm(centred, axis=1).max()
     return {name: each for name, each in vectors.items() if np.linalg.norm(each) > least}, chosen, origin
-
-
-def _file(path: Path) -> dict[str, str]:
-    return {"name": path.name, "sha256": sha256_of(path)}
 
 
 def _told(chosen: Chosen) -> list[str]:
