@@ -311,9 +311,11 @@ def _not_in(account: "Account") -> list[str]:
 def _show_plan(checked: "Checked", as_json: bool) -> None:
     """What would be released, claimed and spent."""
     from dpfc_cli.training.train import account_with
+    from dpfc_cli.training.whole import whole
     from dpfc_cli.trust import statement
 
-    calibrated, claimed = checked.calibrated, checked.calibrated.claimed
+    calibrated = checked.calibrated
+    claimed, releases = whole(calibrated)
     options = calibrated.method.in_force(calibrated.options, calibrated.mechanism is not None)
     after = account_with(checked)
     if as_json:
@@ -327,16 +329,17 @@ def _show_plan(checked: "Checked", as_json: bool) -> None:
                 "claim": calibrated.claim,
                 "epsilon": claimed.epsilon if claimed else None,
                 "delta": claimed.delta if claimed else None,
-                "releases": calibrated.releases,
+                "releases": releases,
                 "spent": checked.account.epsilon(claimed.delta) if claimed else None,
                 "spent_with_this": after.epsilon(claimed.delta) if claimed else None,
             }
         )
         return
     rows = [("features", str(checked.features.folder)), ("head", str(checked.path))]
-    rows += statement.planned_rows(calibrated.method.name, options, calibrated.releases, calibrated.claim)
+    rows += statement.planned_rows(calibrated.method.name, options, releases, calibrated.claim)
     if claimed is not None:
-        rows.append(("guarantee", statement.claimed(claimed.epsilon, claimed.delta)))
+        both = "" if calibrated.before is None else ", of both trainings together"
+        rows.append(("guarantee", statement.claimed(claimed.epsilon, claimed.delta) + both))
         before = _summed(checked.account, claimed.delta) if checked.account.private else "nothing"
         rows.append(("spent before", before))
         rows.append(("spent with this", _summed(after, claimed.delta)))

@@ -4,9 +4,11 @@ A public head has a vector for each class, over the same features: the class's n
 the backbone's own classifier, or the weights of a head that was trained on public records. The score of a class is the
 inner product of its vector and the record. `dp-whitened` starts from these scores instead of zeros.
 
-**A start needs no new sensitivity.** It is a constant: a function of public vectors, of public facts and of answers
-that were released anyway. The queries, their order, their noise and the bound on one record are the same with every
-start, for each bound holds for every θ. So the plan, the proofs and the accounting do not know of it.
+**A start needs no new sensitivity.** Weights, biases and the steps of the classes are functions of public vectors, of
+public facts and of answers that were released anyway. The queries, their order, their noise and the bound on one record
+are the same with every start, for each bound holds for every θ, biases included. The steps are no part of a query. So
+the plan, the proofs and the accounting do not know of a start. (If the vectors are those of a private head, they are
+answers of its training, and the new head claims these, too: `training.whole`.)
 
 **How far it is trusted is read off the first gradient,** which is released in any case. At θ = 0 the negative gradient
 of the softmax loss is (nearly) the sum over the classes of their mean records. Its inner product with the start says
@@ -38,6 +40,8 @@ CLEAR = 0.08
 """The v at which a start with the agreement 1 takes full steps."""
 OTHERS = 2.0
 """How much longer the steps of a class without a vector are, up to the full step."""
+ALIKE = 1e-6
+"""Unit vectors that differ by less are the same: float32 does not tell more."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -79,10 +83,31 @@ class Start:
         return -(size**2) / 2 * self.variances
 
 
+def directions(vectors: np.ndarray) -> np.ndarray | None:
+    """The vectors with length 1, less their mean over the known classes: it says nothing about the classes.
+
+    Args:
+        vectors: d × m.
+
+    Returns:
+        d × m, with the columns of zeros as they were. None if the vectors do not tell any two classes apart.
+
+    """
+    lengths = np.linalg.norm(vectors, axis=0)
+    known = lengths > 0
+    if known.sum() < 2:
+        return None
+    units = vectors[:, known] / lengths[known]
+    units -= units.mean(axis=1, keepdims=True)
+    if np.abs(units).max() < ALIKE:
+        return None
+    found = np.zeros_like(vectors)
+    found[:, known] = units
+    return found
+
+
 def start_of(vectors: np.ndarray, whiten: np.ndarray, variances: np.ndarray) -> Start | None:
     """The start that public vectors make in the white space.
-
-    Every vector gets length 1, and their mean over the known classes is subtracted: it says nothing about the classes.
 
     Args:
         vectors: d × m.
@@ -93,16 +118,12 @@ def start_of(vectors: np.ndarray, whiten: np.ndarray, variances: np.ndarray) -> 
         The start. None if the vectors do not tell any two classes apart.
 
     """
-    lengths = np.linalg.norm(vectors, axis=0)
-    known = lengths > 0
-    if known.sum() < 2:
+    units = directions(vectors)
+    if units is None:
         return None
-    units = vectors[:, known] / lengths[known]
-    units -= units.mean(axis=1, keepdims=True)
-    theta = np.zeros_like(vectors)
     # The columns of W are orthogonal, so W⁻¹ is Wᵀ with its rows divided by their squared lengths.
     squares = np.square(whiten).sum(axis=0)
-    theta[:, known] = (whiten.T @ units) / squares[:, None]
+    theta = (whiten.T @ units) / squares[:, None]
     # Records have the total variance 1. What is hidden by noise may lie in any direction. What is more is noise.
     total = float((variances / squares).sum())
     hidden = max(1 - total, 0.0) / len(squares)

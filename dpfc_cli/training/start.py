@@ -27,13 +27,14 @@ from dpfc_cli.errors import UserError, parameter
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.files import json_of, sha256_of
 from dpfc_cli.heads.head import Head, located
-from dpfc_cli.methods.public_head import PublicHead
+from dpfc_cli.methods.public_head import PublicHead, directions
 from dpfc_cli.methods.whitened import doubt
 from dpfc_cli.privacy.accounting import LARGEST_EPSILON
 from dpfc_cli.privacy.chain import Linear
 from dpfc_cli.sources.classes import by_name
 from dpfc_cli.training.account import Account
 from dpfc_cli.training.calibrate import Calibrated
+from dpfc_cli.training.ledger import records_of
 from dpfc_cli.training.public import recipe
 from dpfc_cli.training.whole import whole
 
@@ -141,6 +142,9 @@ def vectors_of(private: FeatureSet, given: Path | str, account: Account) -> tupl
         shape = list(vectors.shape)
         why = f"its vectors are {vectors.dtype} of shape {shape}, not numbers of shape [classes, {private.dim}]"
         raise _unfit(path, why, shape=shape)
+    with np.errstate(over="ignore"):
+        # A number of 80 bits may be infinite here.
+        vectors = vectors.astype(np.float64)
     if not np.isfinite(vectors).all():
         raise _unfit(path, "it has numbers that are NaN or infinite")
     if names is None:
@@ -153,7 +157,7 @@ def vectors_of(private: FeatureSet, given: Path | str, account: Account) -> tupl
         matched = _matched(path, private.classes, names)
     found = np.zeros((private.dim, len(private.classes)))
     for column, row in matched.items():
-        vector = vectors[row].astype(np.float64)
+        vector = vectors[row]
         largest = np.abs(vector).max(initial=0.0)
         # Long and short vectors say the same. Their squares must be numbers.
         found[:, column] = vector / largest if largest > 0 else 0.0
@@ -162,8 +166,10 @@ def vectors_of(private: FeatureSet, given: Path | str, account: Account) -> tupl
         raise _unfit(
             path, f"only {len(private.classes) - len(without)} of the set's classes have a vector in it", known=names
         )
+    if directions(found) is None:
+        raise _unfit(path, "its vectors do not tell any two classes apart")
     origin = {"name": path.name, "sha256": digest, "classes": len(private.classes) - len(without), "without": without}
-    continued = {} if before is None else {"releases": len(before["plan"])}
+    continued = {} if before is None else {"releases": len(before["plan"]), "asserted": _asserted(before)}
     return PublicHead(vectors=found, origin={**origin, **made, **continued}), before
 
 
@@ -205,6 +211,13 @@ def _made(said: str) -> Mapping[str, Any]:
     return {"made": {"source": origin["source"], "model": origin["model"], "count": count}}
 
 
+def _asserted(card: Mapping[str, Any]) -> list[str]:
+    """What a head took for public, by name, and what the heads that it started from took for public."""
+    start = card.get("public_head", {})
+    sources = (card.get("public_features"), None if "releases" in start else start, card.get("tuning"))
+    return sorted({*start.get("asserted", []), *(source["name"] for source in sources if source)})
+
+
 def _of_head(head: Head, private: FeatureSet, digest: str, account: Account) -> _Found:
     """The weights of a head in the space of the features."""
     assert head.path is not None
@@ -213,16 +226,24 @@ def _of_head(head: Head, private: FeatureSet, digest: str, account: Account) -> 
     if differ:
         raise _unfit(head.path, f"it was trained on features of another backbone (they differ in {', '.join(differ)})")
     before = None
+    said, n = head.card["features"], head.card["facts"]["n"]
     if head.card["claim"] == "private":
         # The new head will depend on the records of this one. They must be the same, or two guarantees were needed.
-        if all(row.sha256 != digest for row in account.own):
+        # A ledger outlives its set: it may have rows of other records.
+        due = (digest, records_of(private.manifest), private.split("train").n)
+        if all((row.sha256, row.records, row.n) != due for row in account.own):
             raise _private(
                 head.path.name,
-                f"It is a private head, and '{account.ledger.name}' has no row of its training. What it cost would not "
-                "be in the claim of the new one.",
+                f"It is a private head, and '{account.ledger.name}' has no row of its training on these records. What "
+                "it cost would not be in the claim of the new one.",
+            )
+        if head.card["facts"]["origin"] == "inferred" != private.manifest.origin:
+            raise _private(
+                head.path.name,
+                "Its classes were inferred from the private records. The claim of the new head would cover classes "
+                "that are stated.",
             )
         before = head.card
-    said, n = head.card["features"], head.card["facts"]["n"]
     if before is None and (
         any(row.sha256 == digest for row in account.entries)
         or (said["name"], n) == (private.name, private.split("train").n)

@@ -47,9 +47,13 @@ def plan(request: Request, observer: Observer) -> Checked:
     informing, tuning_on, private = request.public_features, request.tune_on, request.features
     if informing is not None:
         public.check(calibrated, private, informing)
+    if request.public_head is not None:
+        account = account_of(ledger_path(private.folder), private.folder)
+        calibrated = start.begin(calibrated, private, request.public_head, account)
     trials = None if tuning_on is None else tuning.prepare(calibrated, private, tuning_on, request.memory)
     known = {each.folder: each for each in (tuning_on, informing) if each is not None}
     said = [*warnings_of(calibrated), *(text for each in known.values() for text in public.warnings_of(each))]
+    said += [] if request.public_head is None else start.warnings_of(calibrated)
     for text in [*said, *([] if trials is None else tuning.warnings_of(trials))]:
         observer.warn(text)
     if informing is not None:
@@ -60,11 +64,6 @@ def plan(request: Request, observer: Observer) -> Checked:
             request.memory,
             lambda done, total: observer.progress("Reading the public features", done, total),
         )
-    if request.public_head is not None:
-        account = account_of(ledger_path(private.folder), private.folder)
-        calibrated = start.begin(calibrated, private, request.public_head, account)
-        for text in start.warnings_of(calibrated):
-            observer.warn(text)
     checked = check(request, calibrated, observer)
     if trials is not None:
         stage = f"Tuning on {trials.known.name}"

@@ -36,7 +36,15 @@ def warnings_of(calibrated: Calibrated) -> list[str]:
     if signal < 2 * noise:
         said.append(
             f"the noise is larger than the signal: about {signal:,.0f} records per class against noise of length "
-            f"{length} ({facts.d} dimensions at epsilon = {guarantee.epsilon:g}). Expect a poor head. More "
-            "records, fewer dimensions or a larger epsilon help."
+            f"{length} ({facts.d} dimensions at epsilon = {guarantee.epsilon:g}). {_expected(calibrated)}"
         )
     return said
+
+
+def _expected(calibrated: Calibrated) -> str:
+    """What a training can do if noise hides the classes."""
+    if "public_head" not in calibrated.method.public:
+        return "Expect a poor head. More records, fewer dimensions or a larger epsilon help."
+    if calibrated.options.public_head is None:
+        return "Expect a poor head. More records, fewer dimensions, a larger epsilon or a public start help."
+    return "Expect a head that is little better than its start."

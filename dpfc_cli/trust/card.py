@@ -49,6 +49,7 @@ _SOMETIMES: dict[str, Check] = {
         made=record({"source": among(["text", "classifier"]), "model": text, "count": whole(1)}),
         trusted=number(0, 1),
         releases=whole(1),
+        asserted=each(text),
     ),
     "tuning": record(
         {
@@ -78,11 +79,13 @@ def check(card: Any) -> None:
         raise ValueError(f"'{wrong[:80]}' in its card is missing or makes no sense")
     classes, known = card["classes"], card.get("ledger")
     sampled = any(release["rate"] < 1 for release in card["plan"])
+    earlier = card.get("public_head", {}).get("releases", 0)
     if not (
         card["facts"]["m"] == len(classes) == len(set(classes))
         and (known is None or known["private"] + known["unprotected"] == known["trainings"])
         and card["accounting"] == (SAMPLED if sampled else EXACT)
-        and card.get("public_head", {}).get("releases", 0) < len(card["plan"])
+        and earlier < len(card["plan"])
+        and (earlier == 0 or card["claim"] == "private")
         and figures_agree(card)
     ):
         raise ValueError("the figures in its card contradict one another")

@@ -95,7 +95,7 @@ def rows(card: Mapping[str, Any], sha256: str) -> list[tuple[str, str]]:
         )
         lines.append(("public features", said))
     if "public_head" in card:
-        lines.append(_started(card["public_head"], facts["m"]))
+        lines.append(_started(card))
     if "tuning" in card:
         lines.append(("tuned on", _tuned(card["tuning"])))
     return [*lines, ("other heads", _others(card)), ("not covered", "; ".join(NOT_COVERED))]
@@ -207,15 +207,21 @@ def _others(card: Mapping[str, Any]) -> str:
     return f"{said} {limits}" if private else said
 
 
-def _started(known: Mapping[str, Any], m: int) -> tuple[str, str]:
+def _started(card: Mapping[str, Any]) -> tuple[str, str]:
+    known, m = card["public_head"], card["facts"]["m"]
     label, trusted = "public start", known.get("trusted")
     by = _made(known["made"]) if "made" in known else ""
     said = f"class vectors for {known['classes']:,} of {m:,} classes from {known['name']} (SHA-256 {known['sha256']})"
     said += f"{by}; "
     if "releases" in known:
         label = "started from"
+        asserted = ", ".join(known.get("asserted", []))
+        made = f", made with {asserted}, which the operator asserts to be public" if asserted else ""
+        cap = ", or if both stay below a cap that was fixed before" if card["accounting"] == EXACT else ""
         said += (
-            "this is a private head of the same records, and the guarantee and the releases are those of both trainings"
+            f"this is a private head of the same records{made}; the guarantee and the "
+            "releases are those of both trainings; the guarantee holds if the noise of this training was fixed before "
+            f"that head was looked at{cap}"
         )
     else:
         said += "the operator asserts that they are public"

@@ -86,8 +86,8 @@ def test_neither_length_nor_missing_classes_matter(name: str) -> None:
 
 @pytest.mark.parametrize(
     "vectors",
-    [np.zeros((D, M)), np.ones((D, M)), np.eye(1, M, 3) * np.ones((D, 1))],
-    ids=["zeros", "all alike", "one class"],
+    [np.zeros((D, M)), np.outer(rng().normal(size=D), np.arange(1, M + 1)), np.eye(1, M, 3) * np.ones((D, 1))],
+    ids=["zeros", "all alike but for rounding", "one class"],
 )
 def test_vectors_that_tell_no_classes_apart_are_no_start(vectors: np.ndarray) -> None:
     assert start_of(vectors, np.eye(D), np.ones(D)) is None

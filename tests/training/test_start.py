@@ -2,6 +2,7 @@
 
 import json
 import math
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -20,12 +21,14 @@ from dpfc_cli.privacy import chain as chains
 from dpfc_cli.training import start
 from dpfc_cli.training.account import account_of
 from dpfc_cli.training.calibrate import Calibrated, calibrate
-from dpfc_cli.training.ledger import ledger_path
+from dpfc_cli.training.ledger import epsilon_of, ledger_path
 from dpfc_cli.training.observer import Observer
 from dpfc_cli.training.request import Privacy, facts_of
 from dpfc_cli.training.run import Trained
 from dpfc_cli.training.train import train
+from dpfc_cli.training.warn import warnings_of
 from dpfc_cli.trust.card import check
+from dpfc_cli.trust.statement import SAMPLED
 from tests.support import blobs
 
 CLASSES = ("red fox", "Wolf", "otter")
@@ -125,6 +128,13 @@ def test_an_array_has_the_classes_of_the_set_in_their_order(tmp_path: Path, priv
     assert found.origin["without"] == []
 
 
+def test_numbers_beyond_float64_are_refused(tmp_path: Path, private: FeatureSet) -> None:
+    """Such numbers are finite in 80 bits, and infinite where the start is computed."""
+    np.save(tmp_path / "v.npy", VECTORS.astype(np.longdouble) * np.longdouble("1e4000"))
+    with pytest.raises(UserError, match="NaN or infinite"):
+        read(private, tmp_path / "v.npy")
+
+
 def test_numbers_of_every_size_become_vectors(tmp_path: Path, private: FeatureSet) -> None:
     found = read(private, npz(tmp_path / "v.npz", VECTORS.astype(np.float64) * 1e300))
     assert np.isfinite(np.square(found.vectors)).all()
@@ -139,6 +149,7 @@ def test_numbers_of_every_size_become_vectors(tmp_path: Path, private: FeatureSe
         (VECTORS, NAMES[:2], "2 names for 3 vectors"),
         (VECTORS, ("a", "b", "c"), "only 0 of the set's classes"),
         (VECTORS * [[1], [0], [1]], NAMES, "only 1 of the set's classes"),
+        (np.outer([1, 2, 3], VECTORS[0]), NAMES, "do not tell any two classes apart"),
         (VECTORS, ("otter", "otter", "Wolf"), "a class twice"),
         (VECTORS, ("Red Fox", "RED_FOX", "otter"), "could all be 'red fox'"),
     ],
@@ -173,8 +184,8 @@ def test_objects_in_arrays_are_not_unpacked(tmp_path: Path, private: FeatureSet)
 # Heads as a start
 
 
-def head_of(features: FeatureSet, **privacy: Any) -> Trained:
-    return train(features, method="dp-whitened", steps=2, observer=Quiet(), **privacy)
+def head_of(features: FeatureSet, method: str = "dp-whitened", **others: Any) -> Trained:
+    return train(features, method=method, steps=2, observer=Quiet(), **others)
 
 
 class Quiet(Observer):
@@ -241,7 +252,8 @@ def test_a_head_that_continues_a_private_one_claims_what_both_cost(private: Feat
     for count, head in enumerate(trained, start=1):
         card = head.card
         assert card["mu"] == pytest.approx(math.hypot(*(row.mu or 0.0 for row in rows[:count])))
-        assert card["eta"] == pytest.approx(sum(row.eta or 0.0 for row in rows[:count]))
+        # η is near 1e-70: no absolute tolerance.
+        assert card["eta"] == pytest.approx(sum(row.eta or 0.0 for row in rows[:count]), rel=1e-9, abs=0)
         assert card["epsilon"] == pytest.approx(card["ledger"]["epsilon"], rel=1e-6)
         assert sum(release["times"] for release in card["plan"]) == 4 * count
     assert trained[2].card["epsilon"] > 2.4
@@ -250,13 +262,77 @@ def test_a_head_that_continues_a_private_one_claims_what_both_cost(private: Feat
     assert not account_of(ledger_path(private.folder), cards=cards).lost
 
 
-def test_a_card_of_a_continued_head_must_have_releases_of_its_own(private: FeatureSet) -> None:
+def test_a_continued_head_says_on_which_condition_its_claim_holds(private: FeatureSet) -> None:
+    """Noise that is chosen by looking at an answer is not covered by composition. A cap is, for full passes."""
+    first = head_of(private, epsilon=1.0)
+    exact = head_of(private, epsilon=1.0, public_head=first.path).head.statement()["started from"]
+    assert "holds if the noise of this training was fixed before that head was looked at" in exact
+    assert "or if both stay below a cap that was fixed before" in exact
+    sampled = head_of(private, method="dp-sgd", sampling_rate=0.5, epsilon=1.0)
+    trained = head_of(private, epsilon=2.0, public_head=sampled.path)
+    said = trained.head.statement()["started from"]
+    assert "fixed before that head was looked at" in said
+    assert "cap" not in said
+    card = trained.head.card
+    made = [release for row in trained.spent.own[2:] for release in row.plan]
+    assert epsilon_of(made, card["delta"], card["eta"]) == pytest.approx(card["epsilon"], rel=1e-9)
+    assert card["epsilon"] > 2.0
+    assert card["accounting"] == SAMPLED
+
+
+def test_a_private_head_is_not_continued_on_other_records(tmp_path: Path, private: FeatureSet) -> None:
+    """A ledger outlives its set. So it may have rows of records that were in the same folder before."""
+    first = head_of(private, epsilon=1.0)
+    shutil.rmtree(private.folder)
+    with pytest.raises(UserError, match="no row of its training on these records"):
+        read(made(tmp_path, "private", 5), first.path)
+
+
+@pytest.mark.parametrize("other", [{"sha256": "0" * 64}, {"records": "others"}, {"n": 119}], ids=str)
+def test_the_row_of_a_continued_head_is_of_its_file_of_the_records_and_of_their_number(
+    private: FeatureSet, other: dict[str, Any]
+) -> None:
+    first = head_of(private, epsilon=1.0)
+    account = account_of(ledger_path(private.folder))
+    start.vectors_of(private, first.path, account)
+    with pytest.raises(UserError, match="no row of its training on these records"):
+        start.vectors_of(private, first.path, replace(account, own=(replace(account.own[0], **other),)))
+
+
+def test_stated_classes_do_not_cover_a_head_whose_classes_were_inferred(tmp_path: Path, private: FeatureSet) -> None:
+    """The classes of the first head would be seen in the card of the new one, and no guarantee would cover them."""
+    shutil.rmtree(private.folder)
+    inferred = import_features(tmp_path / "private.npz", private.folder).features
+    first = head_of(inferred, epsilon=1.0)
+    read(inferred, first.path)
+    shutil.rmtree(private.folder)
+    stated = import_features(tmp_path / "private.npz", private.folder, classes=("0", "1", "2")).features
+    with pytest.raises(UserError, match="inferred from the private records") as refused:
+        read(stated, first.path)
+    assert refused.value.code == "private-records"
+
+
+def test_what_earlier_heads_took_for_public_is_named_by_later_ones(tmp_path: Path, private: FeatureSet) -> None:
+    path = head_of(
+        private, epsilon=1.0, public_head=npz(tmp_path / "v.npz"), public_features=made(tmp_path, "b", 1)
+    ).path
+    for _ in range(2):
+        trained = head_of(private, epsilon=1.0, public_head=path)
+        said = trained.head.statement()["started from"]
+        assert "with b, v.npz, which the operator asserts to be public" in said
+        path = trained.path
+
+
+def test_a_card_of_a_continued_head_must_have_releases_of_its_own_and_a_claim(private: FeatureSet) -> None:
     first = head_of(private, epsilon=1.0)
     card = dict(Head.load(head_of(private, epsilon=2.0, public_head=first.path).path).card)
     check(card)
-    card["public_head"] = {**card["public_head"], "releases": len(card["plan"])}
-    with pytest.raises(ValueError, match="contradict"):
-        check(card)
+    start = card["public_head"]
+    research = {"claim": "research", **dict.fromkeys(("epsilon", "delta", "mu", "eta"))}
+    for changed in ({"public_head": {**start, "releases": len(card["plan"])}}, research):
+        with pytest.raises(ValueError, match="contradict"):
+            check({**card, **changed})
+    check({**card, **research, "public_head": {k: v for k, v in start.items() if k != "releases"}})
 
 
 @pytest.mark.parametrize(
@@ -323,6 +399,17 @@ def test_what_a_start_lacks_and_what_noise_hides_is_told(tmp_path: Path, private
     assert len(said(100.0)) == 1
     assert "cannot be told from a good one" in said(0.01)[1]
     assert start.warnings_of(calibrated(private, epsilon=1.0)) == []
+
+
+def test_what_to_expect_of_noise_depends_on_the_start(tmp_path: Path, private: FeatureSet) -> None:
+    plain, fc = calibrated(private, epsilon=0.1), calibrated(private, "dp-fc", epsilon=0.1)
+    begun = start.begin(plain, private, npz(tmp_path / "v.npz"), account_of(ledger_path(private.folder)))
+    said = [warnings_of(each)[0].split("epsilon = 0.1). ")[1] for each in (fc, plain, begun)]
+    assert said == [
+        "Expect a poor head. More records, fewer dimensions or a larger epsilon help.",
+        "Expect a poor head. More records, fewer dimensions, a larger epsilon or a public start help.",
+        "Expect a head that is little better than its start.",
+    ]
 
 
 def test_card_and_statement_say_where_the_start_came_from(tmp_path: Path, private: FeatureSet) -> None:
