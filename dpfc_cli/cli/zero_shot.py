@@ -8,6 +8,7 @@ import typer
 from dpfc_cli.backbones import BACKBONES
 from dpfc_cli.cli import display, places
 from dpfc_cli.cli.app import command
+from dpfc_cli.cli.classes import typed_classes
 from dpfc_cli.cli.evaluate import figures_json, figures_rows, show_classes
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ NAMED = 100
 CLASSIFIER, TEXT, SCORE = "From the classifier", "From text", "Score"
 
 
-@command("zero-shot", when_stopped="No file was written.")
+@command("zero-shot", when_stopped="If the file is there, it is whole.")
 def zero_shot(
     source: Annotated[
         str,
@@ -53,11 +54,11 @@ def zero_shot(
         ),
     ] = None,
     classes: Annotated[
-        Path | None,
+        str | None,
         typer.Option(
-            metavar="FILE",
-            help="A name on each line: what to call the classes of SET, in their order, if their own names are codes "
-            "or numbers. Default: their own names.",
+            metavar="NAMES",
+            help="What to call the classes of SET, in their order, if their own names are codes or numbers: names "
+            "between commas, or a file with a name on each line. Default: their own names.",
         ),
     ] = None,
     out: Annotated[
@@ -132,7 +133,7 @@ def zero_shot(
             source=source,
             model=model,
             weights=weights,
-            classes=classes,
+            classes=typed_classes(classes),
             prompts=prompts,
             rows=rows,
             labels=labels,

@@ -142,7 +142,7 @@ def _is_text(name: str) -> bool:
 
 def _read(path: Path) -> tuple[str, ...]:
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = path.read_text(encoding="utf-8-sig").splitlines()
     except FileNotFoundError as error:
         raise UserError(
             f"There is no file '{path}', and one name is no list of classes.",

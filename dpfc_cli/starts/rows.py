@@ -29,6 +29,12 @@ class Label:
     names: tuple[str, ...]
     synset: int | None
 
+    @property
+    def called(self) -> tuple[str, ...]:
+        """What a class may be called that has this row: one of the names, all of them, or the id."""
+        id = () if self.synset is None else (f"n{self.synset:08d}",)
+        return (*filter(None, (*self.names, ", ".join(self.names))), *id)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Chosen:
@@ -64,13 +70,14 @@ def lines_in(path: Path, name: str) -> list[str]:
         check_plain(path)
         if path.stat().st_size > LARGEST_JSON:
             raise ValueError(f"it is larger than {LARGEST_JSON >> 20} MiB")
-        return path.read_text("utf-8").removesuffix("\n").split("\n")
+        # Some editors put a mark ahead that "utf-8-sig" removes.
+        return path.read_text("utf-8-sig").removesuffix("\n").split("\n")
     except (OSError, ValueError) as error:
         missing = isinstance(error, FileNotFoundError)
         why = getattr(error, "strerror", None) or error
         raise UserError(
             f"There is no file '{path}'." if missing else f"'{path}' cannot be read as text: {why}.",
-            f"Name a UTF-8 file with one of them on each line: {parameter(name)}.",
+            f"Name a text file in UTF-8, with one entry on each line: {parameter(name)}.",
             code="missing" if missing else "unreadable",
             parameter=name,
             path=str(path),
@@ -85,28 +92,17 @@ def label_of(text: str) -> Label:
     return Label(names=tuple(filter(None, (name.strip() for name in names.split(",")))), synset=synset)
 
 
-def stated(path: Path, names: Sequence[str], count: int) -> Chosen:
+def stated(path: Path, names: Sequence[str]) -> Chosen:
     """The rows that a JSON file states for each class, as {class: [row, …]}. Rows are counted from 0.
 
     Args:
         path: the file. Classes that are not asked for are passed over.
         names: of the classes.
-        count: how many rows the classifier has.
 
     Raises:
         UserError: the file cannot be read, or it states something else.
 
     """
-
-    def refused(why: str) -> UserError:
-        return UserError(
-            f"'{path}' does not say which rows the classes have: {why}.",
-            'Give JSON such as {"cat": [281, 282], "dog": [151]}, with rows counted from 0.',
-            code="bad-value",
-            parameter="rows",
-            path=str(path),
-        )
-
     try:
         found = json_in(path)
     except FileNotFoundError as error:
@@ -114,24 +110,43 @@ def stated(path: Path, names: Sequence[str], count: int) -> Chosen:
             f"There is no file '{path}'.", "Name another one.", code="missing", parameter="rows", path=str(path)
         ) from error
     except (OSError, ValueError) as error:
-        raise refused(str(getattr(error, "strerror", None) or error)) from error
+        raise _unstated(path, str(getattr(error, "strerror", None) or error)) from error
     if not isinstance(found, dict):
-        raise refused("it is no JSON object")
+        raise _unstated(path, "it is no JSON object")
     for name, rows in found.items():
-        if not isinstance(rows, list) or not all(type(row) is int and 0 <= row < count for row in rows):
-            raise refused(f"what '{name}' has is no list of rows from 0 to {count - 1}")
+        if not isinstance(rows, list) or not all(type(row) is int and row >= 0 for row in rows):
+            raise _unstated(path, f"what '{name}' has is no list of rows")
     listed = list(found)
     chosen = by_name(names, ((name, number) for number, name in enumerate(listed)))
     for name, numbers in chosen.items():
         if len(numbers) > 1:
-            raise refused(f"{' and '.join(repr(listed[number]) for number in numbers)} could both be {name!r}")
+            raise _unstated(path, f"{' and '.join(repr(listed[number]) for number in numbers)} could both be {name!r}")
     rows = {name: sorted(set(found[listed[number]])) for name, numbers in chosen.items() for number in numbers}
     return Chosen(rows={name: rows.get(name, []) for name in names})
 
 
+def check_count(path: Path, chosen: Chosen, count: int) -> None:
+    """UserError where a file states a row that a classifier of `count` rows does not have."""
+    for name, rows in chosen.rows.items():
+        if rows and rows[-1] >= count:
+            raise _unstated(
+                path, f"'{name}' has the row {rows[-1]}, and the classifier has those from 0 to {count - 1}"
+            )
+
+
+def _unstated(path: Path, why: str) -> UserError:
+    return UserError(
+        f"'{path}' does not say which rows the classes have: {why}.",
+        'Give JSON such as {"cat": [281, 282], "dog": [151]}, with rows counted from 0.',
+        code="bad-value",
+        parameter="rows",
+        path=str(path),
+    )
+
+
 def labelled(names: Sequence[str], labels: Sequence[Label]) -> Chosen:
-    """The rows whose label has the name of the class. If several have it, each is a meaning of its own."""
-    rows = by_name(names, ((name, row) for row, label in enumerate(labels) for name in label.names))
+    """The rows that are called as the class. If there are several, each is a meaning of its own."""
+    rows = by_name(names, ((name, row) for row, label in enumerate(labels) for name in label.called))
     several = {name: [", ".join(labels[row].names) for row in found] for name, found in rows.items() if len(found) > 1}
     return Chosen(rows=rows, several=several)
 
@@ -140,7 +155,7 @@ def below(names: Sequence[str], labels: Sequence[Label], wordnet: WordNet) -> Ch
     """The rows whose meaning lies below a meaning of the class's name.
 
     Args:
-        names: of the classes.
+        names: of the classes, or ids.
         labels: of the rows. A row without an id has the meaning that has all its names, if there is one such meaning.
             Otherwise it belongs to the classes of its names alone.
         wordnet: the nouns.
@@ -170,7 +185,9 @@ def below(names: Sequence[str], labels: Sequence[Label], wordnet: WordNet) -> Ch
     by_label = by_name(names, ((name, row) for row in lost for name in labels[row].names))
     rows, several = {}, {}
     for name in names:
-        by_sense = {sense: _among(wordnet.below(sense), placed) for sense in wordnet.senses(name)}
+        id = label_of(name).synset
+        senses = wordnet.senses(name) if id is None else filter(wordnet.has, (id,))
+        by_sense = {sense: _among(wordnet.below(sense), placed) for sense in senses}
         hit = {sense: found for sense, found in by_sense.items() if found}
         rows[name] = sorted({row for found in (*hit.values(), by_label[name]) for row in found})
         if len(hit) > 1:

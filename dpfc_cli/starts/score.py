@@ -20,7 +20,7 @@ from dpfc_cli.methods.whitened import unit_chain
 from dpfc_cli.sources.classes import by_name
 from dpfc_cli.training.account import account_of
 from dpfc_cli.training.ledger import ledger_path, records_of
-from dpfc_cli.training.public import moments, recipe
+from dpfc_cli.training.public import recipe, unit_mean
 from dpfc_cli.training.request import SPLIT
 
 Progress = Callable[[str, int, int | None], None]
@@ -46,13 +46,13 @@ def check(on: FeatureSet, split: str, features: FeatureSet | None) -> list[str]:
         mine, other = recipe(features.manifest), recipe(on.manifest)
         _refuse(on, [name for name in mine | other if mine.get(name) != other.get(name)])
     account = account_of(ledger_path(on.folder), on.folder)
-    same = features is not None and records_of(features.manifest) == records_of(on.manifest)
-    if split == SPLIT and (same or account.private):
+    same = features is not None and records_of(features.manifest) == records_of(on.manifest, split)
+    if same or (split == SPLIT and account.private):
         why = "the vectors are made for it" if same else "it was trained on with a guarantee"
         raise UserError(
             f"The split '{split}' of '{on.folder}' is not scored: {why}, so its records are private. A start that is "
             "chosen by such figures would depend on them, and no ledger would know.",
-            "Score on public records, or on a test split.",
+            "Score on public records, or on others that no training takes.",
             code="private-records",
             parameter="split",
             path=str(on.folder),
@@ -115,12 +115,12 @@ def scored(
 def _mean(on: FeatureSet, split: str, progress: Progress | None) -> np.ndarray:
     """The mean of the records of a split, after each was scaled to length 1."""
 
-    def told(done: int, total: int) -> None:
+    def told(done: int) -> None:
         if progress is not None:
-            progress("Reading the records", done, total)
+            progress("Reading the records", done, on.split(split).n)
 
     try:
-        return moments(on.stream(split), on.split(split).n, on.dim, {}, told).mean
+        return unit_mean(on.stream(split), on.dim, told)
     except ValueError as error:
         raise UserError(
             f"'{on.folder}' holds no finite features.",

@@ -24,7 +24,7 @@ from dpfc_cli.files import publish, sha256_of, temporary_beside, write_synced
 from dpfc_cli.heads.head import ordered
 from dpfc_cli.sources.classes import class_names
 from dpfc_cli.starts import score
-from dpfc_cli.starts.rows import Chosen, below, label_of, labelled, labels_in, lines_in, stated
+from dpfc_cli.starts.rows import Chosen, below, check_count, label_of, labelled, labels_in, lines_in, stated
 from dpfc_cli.starts.wordnet import DATA, INDEX, WordNet
 
 SOURCES = ("text", "classifier")
@@ -82,7 +82,7 @@ def zero_shot(
     source: str,
     model: str | None = None,
     weights: str | None = None,
-    classes: Sequence[str] | Path | None = None,
+    classes: int | Sequence[str] | Path | None = None,
     prompts: Sequence[str] | Path | None = None,
     rows: Path | str | None = None,
     labels: Path | str | None = None,
@@ -130,6 +130,11 @@ def zero_shot(
     path = _place(out, features, network.model, source)
     own = tuple(names)
     warnings = [] if on is None else score.check(on, split, features)
+    if features is not None and features.manifest.origin == "inferred":
+        warnings.append(
+            f"the classes of '{features.folder}' were inferred from its records. So the file depends on them: it says "
+            f"which classes there are. If the list of classes is public, assert it when the set is made."
+        )
     if source == "text":
         vectors, origin, notes = _of_text(network, names, prompts, progress)
         known = own
@@ -146,9 +151,10 @@ def zero_shot(
             known=list(known),
         )
     if network.dim not in (None, vectors.shape[1]):
+        before = " Those of CLIP are taken before its projection." if source == "text" else ""
         raise UserError(
             f"The vectors of {network.model} have {vectors.shape[1]} dimensions, the features have {network.dim}.",
-            f"Name the backbone of the features: {parameter('model')}.",
+            f"Name the backbone of the features: {parameter('model')}.{before}",
             code="conflict",
             parameter="model",
         )
@@ -245,7 +251,7 @@ def _network(features: FeatureSet | None, model: str | None, weights: str | None
     )
 
 
-def _names(features: FeatureSet | None, classes: Sequence[str] | Path | None) -> dict[str, str]:
+def _names(features: FeatureSet | None, classes: int | Sequence[str] | Path | None) -> dict[str, str]:
     """For each class what it is called."""
     called = class_names(classes)
     if features is None:
@@ -305,6 +311,18 @@ def _of_classifier(
 
     The mean of all rows is subtracted from each: it says nothing about a class. A class has the mean of its rows.
     """
+    called = list(names.values())
+    # These files are small. If one is missing, nothing large was fetched.
+    chosen = None if rows is None else stated(Path(rows), called)
+    said = None if labels is None else labels_in(Path(labels))
+    nouns = None if wordnet is None else WordNet(Path(wordnet))
+    by: dict[str, Any] = {
+        name: {"name": Path(path).name, "sha256": sha256_of(Path(path))}
+        for name, path in (("file", rows), ("labels", labels))
+        if path is not None
+    }
+    if nouns is not None:
+        by["wordnet"] = {name: sha256_of(nouns.folder / name) for name in (INDEX, DATA)}
     found = backbones.classifier(
         network.model, network.pool, weights=network.weights, expected=network.sha256, progress=progress
     )
@@ -312,22 +330,19 @@ def _of_classifier(
         "pooling": found.pool,
         "weights": {"id": found.id, "sha256": found.sha256},
         "classifier": len(found.rows),
+        **by,
     }
-    called = list(names.values())
-    if rows is not None:
-        chosen = stated(Path(rows), called, len(found.rows))
-        origin["file"] = _file(Path(rows))
+    if rows is not None and chosen is not None:
+        check_count(Path(rows), chosen, len(found.rows))
     else:
-        if labels is None and found.labels is None:
+        if said is None and found.labels is None:
             raise UserError(
                 f"The weights '{found.id}' do not say what the {len(found.rows):,} rows of their classifier stand for.",
                 f"Say it with {parameter('labels')}, or say which rows the classes have: {parameter('rows')}.",
                 code="missing",
                 parameter="labels",
             )
-        said = labels_in(Path(labels)) if labels is not None else tuple(map(label_of, found.labels or ()))
-        if labels is not None:
-            origin["labels"] = _file(Path(labels))
+        said = said or tuple(map(label_of, found.labels or ()))
         if len(said) != len(found.rows):
             raise UserError(
                 f"'{labels}' has {len(said):,} lines for the {len(found.rows):,} rows of the classifier of "
@@ -336,21 +351,13 @@ def _of_classifier(
                 code="conflict",
                 parameter="labels",
             )
-        if wordnet is None:
-            chosen = labelled(called, said)
-        else:
-            chosen = below(called, said, WordNet(Path(wordnet)))
-            origin["wordnet"] = {name: sha256_of(Path(wordnet) / name) for name in (INDEX, DATA)}
+        chosen = labelled(called, said) if nouns is None else below(called, said, nouns)
     origin["rows"] = {name: chosen.rows[called] for name, called in names.items()}
     centred = found.rows - found.rows.mean(axis=0)
     vectors = {name: centred[taken].mean(axis=0) for name, taken in origin["rows"].items() if taken}
     # A class that has all rows is like no other one: what is left of them is rounding.
     least = 1e-9 * np.linalg.norm(centred, axis=1).max()
     return {name: each for name, each in vectors.items() if np.linalg.norm(each) > least}, chosen, origin
-
-
-def _file(path: Path) -> dict[str, str]:
-    return {"name": path.name, "sha256": sha256_of(path)}
 
 
 def _told(chosen: Chosen) -> list[str]:

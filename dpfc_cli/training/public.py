@@ -4,7 +4,7 @@ They come from the same backbone and from records that nobody needs to protect, 
 fact, and using it with what was released is post-processing.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -138,23 +138,33 @@ def moments(
     ValueError where no record is finite. origin: what the card is to say of them.
     """
 
-    def passed(chain: Chain, before: int) -> Iterator[np.ndarray]:
-        """The chain on every finite record. A record of zeros is one that could not be decoded."""
-        for start, x, _ in stream(ROWS):
-            x = x.astype(np.float32)
-            yield chains.run(chain, x[np.isfinite(x).all(axis=1) & x.any(axis=1)], np)
-            if progress:
-                progress(before + start + len(x), 2 * n)
+    def told(before: int) -> Callable[[int], None]:
+        return lambda done: progress(before + done, 2 * n) if progress else None
 
-    used, first, second = 0, np.zeros(dim), np.zeros((dim, dim))
-    for z in passed((NORMALISE,), 0):
-        used, first = used + len(z), first + z.sum(axis=0)
-    if not used:
-        raise ValueError("no finite record")
-    mean = first / used
-    for z in passed(unit_chain(mean, float(mean @ mean)), n):
+    mean = unit_mean(stream, dim, told(0))
+    used, second = 0, np.zeros((dim, dim))
+    for z in _passed(stream, unit_chain(mean, float(mean @ mean)), told(n)):
+        used += len(z)
         second += z.T @ z
     return Public(mean=mean, covariance=second / used, origin=origin)
+
+
+def unit_mean(stream: BlockStream, dim: int, told: Callable[[int], None]) -> np.ndarray:
+    """The mean of records, each scaled to length 1. ValueError where none is finite. told: how many were read."""
+    used, total = 0, np.zeros(dim)
+    for z in _passed(stream, (NORMALISE,), told):
+        used, total = used + len(z), total + z.sum(axis=0)
+    if not used:
+        raise ValueError("no finite record")
+    return total / used
+
+
+def _passed(stream: BlockStream, chain: Chain, told: Callable[[int], None]) -> Iterator[np.ndarray]:
+    """The chain on every finite record. A record of zeros is one that could not be decoded."""
+    for start, x, _ in stream(ROWS):
+        x = x.astype(np.float32)
+        yield chains.run(chain, x[np.isfinite(x).all(axis=1) & x.any(axis=1)], np)
+        told(start + len(x))
 
 
 def recipe(manifest: Manifest) -> dict[str, Any]:

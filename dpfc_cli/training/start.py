@@ -21,7 +21,8 @@ from typing import Any
 
 import numpy as np
 
-from dpfc_cli import npz
+from dpfc_cli import npz, schema
+from dpfc_cli.backbones import BACKBONES
 from dpfc_cli.errors import UserError, parameter
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.files import json_of, sha256_of
@@ -39,8 +40,11 @@ from dpfc_cli.training.whole import whole
 
 HIDDEN = 0.15
 """From this standard deviation of the agreement on, a useless start cannot be told from a good one."""
-_Found = tuple[np.ndarray, tuple[str, ...] | None, Mapping[str, Any] | None]
-"""Vectors (classes × dimensions), the names of the classes, and the card of a private head."""
+_Found = tuple[np.ndarray, tuple[str, ...] | None, Mapping[str, Any] | None, Mapping[str, Any]]
+"""Vectors (classes × dimensions), the names of the classes, the card of a private head, and how they were made."""
+_MODEL = {"model": schema.among(BACKBONES)}
+_TEXT = schema.record({**_MODEL, "source": schema.among(["text"]), "prompts": schema.each(schema.text, 1)})
+_CLASSIFIER = schema.record({**_MODEL, "source": schema.among(["classifier"]), "classifier": schema.whole(1)})
 
 
 def begin(calibrated: Calibrated, private: FeatureSet, given: Path | str, account: Account) -> Calibrated:
@@ -133,7 +137,7 @@ def vectors_of(private: FeatureSet, given: Path | str, account: Account) -> tupl
             path=str(path),
         )
     digest = sha256_of(path)
-    vectors, names, before = _read(path, private, digest, account)
+    vectors, names, before, made = _read(path, private, digest, account)
     if vectors.ndim != 2 or vectors.shape[1] != private.dim or vectors.dtype.kind not in "fiu":
         shape = list(vectors.shape)
         why = f"its vectors are {vectors.dtype} of shape {shape}, not numbers of shape [classes, {private.dim}]"
@@ -166,7 +170,7 @@ def vectors_of(private: FeatureSet, given: Path | str, account: Account) -> tupl
         raise _unfit(path, "its vectors do not tell any two classes apart")
     origin = {"name": path.name, "sha256": digest, "classes": len(private.classes) - len(without), "without": without}
     continued = {} if before is None else {"releases": len(before["plan"]), "asserted": _asserted(before)}
-    return PublicHead(vectors=found, origin={**origin, **continued}), before
+    return PublicHead(vectors=found, origin={**origin, **made, **continued}), before
 
 
 def _read(path: Path, private: FeatureSet, digest: str, account: Account) -> _Found:
@@ -176,19 +180,35 @@ def _read(path: Path, private: FeatureSet, digest: str, account: Account) -> _Fo
     try:
         with ExitStack() as stack:
             if path.suffix == ".npy":
-                return np.load(path, mmap_mode="r", allow_pickle=False), None, None
+                return np.load(path, mmap_mode="r", allow_pickle=False), None, None, {}
             if path.suffix == ".npz":
                 arrays = npz.opened(path, stack)
-                return arrays["vectors"].read(), tuple(map(str, arrays["classes"].read())), None
+                return arrays["vectors"].read(), tuple(map(str, arrays["classes"].read())), None, {}
             if path.suffix == ".safetensors":
                 file = stack.enter_context(safe_open(path, framework="numpy"))
                 metadata = file.metadata() or {}
                 if "card" not in metadata:
-                    return file.get_tensor("vectors"), tuple(map(str, json_of(metadata["classes"]))), None
+                    names = tuple(map(str, json_of(metadata["classes"])))
+                    return file.get_tensor("vectors"), names, None, _made(metadata.get("origin", ""))
                 return _of_head(Head.load(path), private, digest, account)
     except (OSError, SafetensorError, *npz.BROKEN) as error:
         raise _unfit(path, f"it cannot be read as class vectors ({error})") from error
     raise _unfit(path, "its name does not end in .npz, .safetensors or .npy")
+
+
+def _made(said: str) -> Mapping[str, Any]:
+    """How the file says that `dpfc zero-shot` made it. Of a file by others, only known words and numbers are taken."""
+    try:
+        origin = json_of(said)
+    except ValueError:
+        return {}
+    if schema.fault(origin, _TEXT) is None:
+        count = len(origin["prompts"])
+    elif schema.fault(origin, _CLASSIFIER) is None:
+        count = origin["classifier"]
+    else:
+        return {}
+    return {"made": {"source": origin["source"], "model": origin["model"], "count": count}}
 
 
 def _asserted(card: Mapping[str, Any]) -> list[str]:
@@ -233,7 +253,7 @@ def _of_head(head: Head, private: FeatureSet, digest: str, account: Account) -> 
     for step in reversed(head.chain):
         if isinstance(step, Linear):
             weight = step.matrix @ weight
-    return weight.T, head.classes, before
+    return weight.T, head.classes, before, {}
 
 
 def _matched(path: Path, classes: tuple[str, ...], names: tuple[str, ...]) -> dict[int, int]:

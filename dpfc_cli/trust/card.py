@@ -46,6 +46,7 @@ _SOMETIMES: dict[str, Check] = {
     "public_features": record({"name": text, "rows": whole(1)}),
     "public_head": record(
         {"name": text, "sha256": text, "classes": whole(2), "without": each(text)},
+        made=record({"source": among(["text", "classifier"]), "model": text, "count": whole(1)}),
         trusted=number(0, 1),
         releases=whole(1),
         asserted=each(text),

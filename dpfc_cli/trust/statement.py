@@ -210,7 +210,9 @@ def _others(card: Mapping[str, Any]) -> str:
 def _started(card: Mapping[str, Any]) -> tuple[str, str]:
     known, m = card["public_head"], card["facts"]["m"]
     label, trusted = "public start", known.get("trusted")
-    said = f"class vectors for {known['classes']:,} of {m:,} classes from {known['name']} (SHA-256 {known['sha256']}); "
+    by = _made(known["made"]) if "made" in known else ""
+    said = f"class vectors for {known['classes']:,} of {m:,} classes from {known['name']} (SHA-256 {known['sha256']})"
+    said += f"{by}; "
     if "releases" in known:
         label = "started from"
         asserted = ", ".join(known.get("asserted", []))
@@ -224,6 +226,16 @@ def _started(card: Mapping[str, Any]) -> tuple[str, str]:
     else:
         said += "the operator asserts that they are public"
     return label, said if trusted is None else f"{said}; trusted to {trusted:.0%} after the first gradient was released"
+
+
+def _made(made: Mapping[str, Any]) -> str:
+    """How a file of class vectors says that it was made."""
+    model, count = made["model"], made["count"]
+    if made["source"] == "text":
+        by = f"the names of the classes as the text tower of {model} sees them ({counted(count, 'prompt')})"
+    else:
+        by = f"of the classifier of {model} ({counted(count, 'row')})"
+    return f", which says that they are {by}"
 
 
 def _titled(method: str) -> str:

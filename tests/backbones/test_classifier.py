@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from dpfc_cli import backbones
+from dpfc_cli.backbones import hub
 from dpfc_cli.errors import UserError
 from dpfc_cli.files import sha256_of
 from tests.backbones.tiny import build, random_weights, references, write
@@ -20,8 +21,9 @@ def weights_of(name: str, **others: np.ndarray | None) -> dict[str, np.ndarray]:
     return {key: array for key, array in found.items() if array is not None}
 
 
+# The table does not say the width of this model, so a tiny tower is one.
 def classifier(file: Path, pool: str | None = None, expected: str | None = None) -> backbones.Classifier:
-    return backbones.classifier("vit-ti16", pool, weights=str(file), expected=expected)
+    return backbones.classifier("vit-g14", pool, weights=str(file), expected=expected)
 
 
 @pytest.mark.parametrize(
@@ -117,6 +119,24 @@ def test_weights_with_another_digest_than_expected_are_refused(tmp_path: Path) -
     with pytest.raises(UserError, match="not the checkpoint that the features were computed with") as refused:
         classifier(file, expected="0" * 64)
     assert (refused.value.code, refused.value.fields["parameter"]) == ("conflict", "weights")
+
+
+def test_weights_of_another_size_than_the_model_are_refused(tmp_path: Path) -> None:
+    file = write(weights_of("timm-vit"), tmp_path)
+    with pytest.raises(
+        UserError, match=r"model\.safetensors' belongs to features of 32 numbers, not of 192"
+    ) as refused:
+        backbones.classifier("vit-ti16", weights=str(file))
+    assert (refused.value.code, refused.value.fields["parameter"]) == ("conflict", "weights")
+
+
+@pytest.mark.parametrize("name", ["clip-b16", "siglip-so400m14"])
+def test_a_model_that_was_trained_on_captions_has_none_and_nothing_is_fetched(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr(hub, "locate")
+    with pytest.raises(UserError, match=f"{name} has no classifier: it was trained on captions(.|\n)*text"):
+        backbones.classifier(name)
 
 
 def test_a_model_that_was_never_trained_has_none() -> None:

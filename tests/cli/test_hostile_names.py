@@ -136,7 +136,7 @@ def lines(text: str, file: str) -> list[list[str]]:
     argument = text.replace("\ud800", "")
     train = ["train", "--epsilon", "1", "--features", file]
     extract = ["extract", "--image-size", "8", f"imagefolder:pictures{file}"]
-    zero_shot = ["zero-shot", "--from", "classifier", "--features", file, "--model", "vit-ti16", "--weights"]
+    zero_shot = ["zero-shot", "--from", "classifier", "--features", file, "--model", "vit-g14", "--weights"]
     zero_shot += [f"{file}weights.safetensors", "--rows", f"{file}rows.json"]
     digits, weights = ["extract", "digits"], ["extract", "digits", "--model", "vit-b16", "--weights"]
     return [

@@ -42,7 +42,7 @@ from dpfc_cli.features.manifest import MANIFEST, Manifest
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.features.writer import FeatureWriter
 from dpfc_cli.heads import head as heads
-from dpfc_cli.heads.head import Head
+from dpfc_cli.heads.head import Head, ordered
 from dpfc_cli.methods import METHODS
 from dpfc_cli.privacy import curator
 from dpfc_cli.privacy.noise import SeededBits
@@ -132,7 +132,9 @@ def worlds(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     for name, records in WORLDS.items():
         folder = made[name] = top / name
         shutil.copytree(top / "known", folder / "features" / "known")
-        np.savez(folder / "vectors.npz", vectors=np.eye(M, D), classes=np.array(CLASSES))
+        told = {"source": "text", "model": "clip-b16", "prompts": ["a {}"]}
+        start = {"classes": json.dumps(CLASSES), "origin": json.dumps(told)}
+        (folder / "vectors.safetensors").write_bytes(ordered({"vectors": np.eye(M, D)}, start))
         for own, k in (("private", 1), ("several", K)):
             write_set(folder / "features" / own, *records(k))
         for i, each in enumerate(("known", "several", "private")):
@@ -300,7 +302,7 @@ PRIVATE, SEVERAL = "train --features private --epsilon 1", "train --features sev
 SCENARIOS: dict[str, tuple[str, ...]] = {
     "dp-whitened": (f"{PRIVATE} --steps 2 --damping 0.5",),
     "dp-whitened with all that is public": (
-        f"{PRIVATE} --public-features known --public-head vectors.npz --steps 2 --json",
+        f"{PRIVATE} --public-features known --public-head vectors.safetensors --steps 2 --json",
     ),
     "a private head, continued": (
         f"{PRIVATE} --steps 2 --out heads/first.safetensors",
@@ -466,6 +468,9 @@ CARD = {
     "public_head.sha256": "of public class vectors, or of the private head that was continued",
     "public_head.classes": "of public class vectors",
     "public_head.without": "of public class vectors, and names of classes, which are asserted",
+    "public_head.made.source": "of public class vectors: a word",
+    "public_head.made.model": "of public class vectors: the name of a backbone",
+    "public_head.made.count": "of public class vectors: how many prompts or rows",
     "public_head.trusted": "a function of the first gradient that is released",
     "public_head.releases": "how many kinds of releases the private head that was continued had",
     "public_head.asserted": "the names of folders and files that this head and those before it took for public",

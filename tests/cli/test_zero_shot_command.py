@@ -17,7 +17,7 @@ from tests.backbones.test_text import made as clip
 from tests.cli.conftest import Dpfc
 from tests.support import blobs
 
-LINE = ("zero-shot", "--from", "classifier", "--model", "vit-ti16", "--weights", "tower.safetensors")
+LINE = ("zero-shot", "--from", "classifier", "--model", "vit-g14", "--weights", "tower.safetensors")
 
 
 @pytest.fixture
@@ -41,7 +41,7 @@ def test_the_table_says_what_was_made_and_names_the_classes_without_a_vector(
     assert made.exit_code == 0, made.output
     shown = made.stdout
     assert re.search(r"^file +animals-classifier\.safetensors$", shown, re.M)
-    assert re.search(r"^made of +the classifier of vit-ti16 \(tower\.safetensors\), 3 rows$", shown, re.M)
+    assert re.search(r"^made of +the classifier of vit-g14 \(tower\.safetensors\), 3 rows$", shown, re.M)
     assert re.search(r"^classes with a vector +2 of 3$", shown, re.M)
     assert re.search(r"^without +deer$", shown, re.M)
     assert "top-1" not in shown
@@ -98,9 +98,15 @@ def test_no_set_is_needed_where_model_and_classes_are_named(dpfc: Dpfc, start: t
     made = dpfc(*LINE, "--classes", "names.txt", "--labels", "labels.txt")
     assert made.exit_code == 0, made.output
     assert "Features:" not in made.stderr
-    assert re.search(r"^file +vit-ti16-classifier\.safetensors$", made.stdout, re.M)
+    assert re.search(r"^file +vit-g14-classifier\.safetensors$", made.stdout, re.M)
     assert re.search(r"^without +wolf$", made.stdout, re.M)
-    assert made.stderr.endswith("Next: dpfc train --epsilon 1 --public-head vit-ti16-classifier.safetensors\n")
+    assert made.stderr.endswith("Next: dpfc train --epsilon 1 --public-head vit-g14-classifier.safetensors\n")
+
+
+def test_classes_are_named_as_for_an_import(dpfc: Dpfc, start: tuple[str, ...]) -> None:
+    made = dpfc(*LINE, "--classes", "dog, elk,wolf", "--labels", "labels.txt", "--json")
+    assert made.exit_code == 0, made.output
+    assert (json.loads(made.stdout)["classes"], json.loads(made.stdout)["without"]) == (["dog", "elk"], ["wolf"])
 
 
 def test_the_newest_set_is_taken_unless_one_is_named_and_that_is_said(dpfc: Dpfc, start: tuple[str, ...]) -> None:

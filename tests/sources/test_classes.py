@@ -1,9 +1,11 @@
 """Classes that nobody states are counted from the labels, within a bound, and there must be two."""
 
+from pathlib import Path
+
 import pytest
 
 from dpfc_cli.errors import GUARDED, UserError
-from dpfc_cli.sources.classes import MOST_INFERRED, check_classes, inferred_classes
+from dpfc_cli.sources.classes import MOST_INFERRED, check_classes, class_names, inferred_classes
 
 
 def test_inferred_classes_are_the_numbers_up_to_the_largest_label() -> None:
@@ -17,6 +19,11 @@ def test_a_label_too_large_to_be_a_class_is_refused_in_private() -> None:
         inferred_classes(MOST_INFERRED)
     assert GUARDED in caught.value.what
     assert (caught.value.code, caught.value.fields) == ("bad-record", {"parameter": "classes"})
+
+
+def test_a_mark_that_some_editors_put_first_is_no_part_of_a_name(tmp_path: Path) -> None:
+    (tmp_path / "names.txt").write_text("cat\ndog\n", "utf-8-sig")
+    assert class_names(tmp_path / "names.txt") == ("cat", "dog")
 
 
 @pytest.mark.parametrize("inferred", [True, False])

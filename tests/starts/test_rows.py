@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from dpfc_cli.errors import UserError
-from dpfc_cli.starts.rows import Chosen, Label, below, label_of, labelled, labels_in, stated
+from dpfc_cli.starts.rows import Chosen, Label, below, check_count, label_of, labelled, labels_in, stated
 from dpfc_cli.starts.wordnet import DATA, INDEX, WordNet
 from tests.starts import nouns
 
@@ -116,12 +116,28 @@ def test_each_line_is_a_row_also_an_empty_one(tmp_path: Path) -> None:
     assert [each.names for each in found] == [("cat",), (), ("fire\u2028truck",)]
 
 
+def test_a_mark_that_some_editors_put_first_is_no_part_of_a_label(tmp_path: Path) -> None:
+    (tmp_path / "labels.txt").write_text("cat\ndog\n", "utf-8-sig")
+    assert [each.names for each in labels_in(tmp_path / "labels.txt")] == [("cat",), ("dog",)]
+
+
 def test_rows_with_the_name_of_a_class_are_its_rows_and_several_meanings_are_told() -> None:
     found = labelled(
         ["Fire Truck", "crane", "deer", "cat"], labels("fire-truck", "crane, bird", "crane, machine", "cat, Cat")
     )
     assert found.rows == {"Fire Truck": [0], "crane": [1, 2], "deer": [], "cat": [3]}
     assert found.several == {"crane": ["crane, bird", "crane, machine"]}
+
+
+def test_a_class_may_be_called_as_the_whole_line_or_by_its_id(tmp_path: Path, at: dict[str, int]) -> None:
+    """Sets with the pictures of ImageNet call their classes so."""
+    lines = labels("tench, Tinca tinca", "n01443537 goldfish, Carassius auratus", "n01484850", "")
+    names = ["tench, Tinca tinca", "n01443537", "Goldfish, carassius_auratus", "n01484850", "n01494475", "_"]
+    assert list(labelled(names, lines).rows.values()) == [[0], [1], [1], [2], [], []]
+    rows = labels(*(f"n{at[name]:08d}" for name in ("tabby", "lynx", "laika")))
+    feline, animal, none = f"n{at['feline']:08d}", f"n{at['animal']:08d}", "n99999999"
+    found = below([feline, animal, none], rows, WordNet(tmp_path / "nouns"))
+    assert found.rows == {feline: [0, 1], animal: [0, 1, 2], none: []}
 
 
 def test_a_class_has_the_rows_below_every_meaning_of_its_name(tmp_path: Path, at: dict[str, int]) -> None:
@@ -165,7 +181,9 @@ def test_ids_of_another_version_of_wordnet_are_refused(tmp_path: Path, at: dict[
 def said(tmp_path: Path, content: object, names: list[str]) -> Chosen:
     path = tmp_path / "rows.json"
     path.write_text(content if isinstance(content, str) else json.dumps(content))
-    return stated(path, names, 10)
+    found = stated(path, names)
+    check_count(path, found, 10)
+    return found
 
 
 def test_a_file_says_which_rows_a_class_has(tmp_path: Path) -> None:
@@ -178,8 +196,8 @@ def test_a_file_says_which_rows_a_class_has(tmp_path: Path) -> None:
     [
         ([1, 2], "no JSON object"),
         ("{", "Expecting"),
-        ({"cat": 1}, "no list of rows from 0 to 9"),
-        ({"cat": [10]}, "no list of rows"),
+        ({"cat": 1}, "no list of rows"),
+        ({"cat": [10]}, "'cat' has the row 10, and the classifier has those from 0 to 9"),
         ({"cat": [-1]}, "no list of rows"),
         ({"cat": [True]}, "no list of rows"),
         ({"cat": [1.0]}, "no list of rows"),
@@ -195,7 +213,7 @@ def test_a_file_that_says_something_else_is_refused(tmp_path: Path, content: obj
 
 def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"There is no file '.*rows\.json'"):
-        stated(tmp_path / "rows.json", ["cat"], 10)
+        stated(tmp_path / "rows.json", ["cat"])
     with pytest.raises(UserError, match=r"There is no file '.*labels\.txt'"):
         labels_in(tmp_path / "labels.txt")
     (tmp_path / "labels.txt").write_bytes(b"\xff")

@@ -28,7 +28,8 @@ from tests.backbones.tiny import random_weights, references, write
 from tests.training.test_ledger import row
 
 CLASSES = ("red fox", "wolf", "otter", "deer")
-MODEL: dict[str, Any] = {"source": "classifier", "model": "vit-ti16"}
+MODEL: dict[str, Any] = {"source": "classifier", "model": "vit-g14"}
+"""The table does not say the width of this model, so a tiny tower is one."""
 ROWS = {"red fox": [0, 4], "wolf": [1], "otter": [3, 2]}
 DIM = 32
 
@@ -78,7 +79,7 @@ def extracted(features: FeatureSet, weights: str, id: str | None = None, pooling
     path = features.folder / MANIFEST
     said = json.loads(path.read_text())
     known = {"id": id or Path(weights).name, "sha256": sha256_of(Path(weights)), "dialect": "timm"}
-    said["backbone"] = {"name": "vit-ti16", "weights": known, "pooling": pooling}
+    said["backbone"] = {"name": "vit-g14", "weights": known, "pooling": pooling}
     path.write_text(json.dumps(said))
     return FeatureSet(features.folder)
 
@@ -106,7 +107,7 @@ def test_a_class_has_the_mean_of_its_rows_minus_the_mean_of_all_rows(
     assert made.path == Path("private-classifier.safetensors")
     assert origin == {
         "source": "classifier",
-        "model": "vit-ti16",
+        "model": "vit-g14",
         "pooling": "cls",
         "weights": {"id": "model.safetensors", "sha256": sha256_of(Path(weights))},
         "classifier": 6,
@@ -140,7 +141,7 @@ def test_labels_and_wordnet_say_which_rows_a_class_has(features: FeatureSet, wei
     named = ("tabby", "siamese", "laika", "wax", "fur_seal", "guy")
     Path("ids.txt").write_text("".join(f"n{at[each]:08d}\n" for each in named))
     other = zero_shot(
-        model="vit-ti16", source="classifier", weights=weights, labels="ids.txt", wordnet="nouns",
+        model="vit-g14", source="classifier", weights=weights, labels="ids.txt", wordnet="nouns",
         classes=["cat", "dog", "seal", "deer"], out="nouns.safetensors",
     )  # fmt: skip
     assert other.origin["rows"] == {"cat": [0, 1, 5], "dog": [2], "seal": [3, 4], "deer": []}
@@ -182,7 +183,7 @@ def test_vectors_of_text_are_those_of_the_tower_in_the_order_of_the_classes(
         asked.update(name=name, names=names, prompts=prompts, **others)
         origin = {"model": name, "weights": {"id": "a"}, "pooling": "cls", "prompts": list(prompts)}
         vectors = np.eye(len(names), DIM, dtype=np.float32)
-        return TextVectors(vectors=vectors, classes=tuple(names), origin=origin, notes=("Names were cut.",))
+        return TextVectors(vectors=vectors, origin=origin, notes=("Names were cut.",))
 
     monkeypatch.setattr(text, "class_vectors", tower)
     Path("prompts.txt").write_text("a photo of a {}.\n\nthe {}\n")
@@ -194,7 +195,7 @@ def test_vectors_of_text_are_those_of_the_tower_in_the_order_of_the_classes(
             weights="w",
             out=f"{len(used)}.safetensors",
         )
-        assert (asked["name"], tuple(asked["names"]), asked["prompts"]) == ("vit-ti16", CLASSES, used)
+        assert (asked["name"], tuple(asked["names"]), asked["prompts"]) == ("vit-g14", CLASSES, used)
         assert (asked["weights"], asked["pool"], asked["expected"]) == ("w", "cls", sha256_of(Path("private.npz")))
         vectors, classes, origin = read(made.path)
         assert (classes, origin["prompts"], origin["source"]) == (list(CLASSES), list(used), "text")
@@ -202,6 +203,19 @@ def test_vectors_of_text_are_those_of_the_tower_in_the_order_of_the_classes(
         assert made.warnings == ("Names were cut.",)
     numbers = zero_shot(source="text", model="clip-b16", classes=["0", "1"])
     assert "the names of the classes are numbers" in numbers.warnings[1]
+
+
+def test_classes_that_were_inferred_depend_on_the_records_and_that_is_said(weights: str) -> None:
+    x, y = records(0)
+    np.savez("counted.npz", train_x=x, train_y=y, test_x=x, test_y=y)
+    features = import_features("counted.npz").features
+    Path("rows.json").write_text(json.dumps({"0": [0, 4], "1": [1], "cat": [2], "dog": [3]}))
+    line: dict[str, Any] = {**MODEL, "weights": weights, "rows": "rows.json"}
+    assert any("were inferred from its records" in each for each in zero_shot(features, **line).warnings)
+    called = zero_shot(features, **line, classes=("cat", "dog", "deer", "fox"), out="called.safetensors")
+    assert any("were inferred from its records" in each for each in called.warnings)
+    stated = import_features("counted.npz", "stated", classes=4).features
+    assert zero_shot(stated, **line, out="stated.safetensors").warnings == ()
 
 
 # The file itself
@@ -240,6 +254,23 @@ def test_a_place_that_cannot_be_is_refused_before_weights_are_read(
         zero_shot(features, **MODEL, weights="w", rows="rows.json", out=out)
 
 
+def test_files_that_are_missing_are_named_before_weights_are_fetched(
+    features: FeatureSet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr(backbones, "classifier")
+    Path("labels.txt").write_text("wolf\notter\n")
+    found: dict[str, str]
+    for found in (
+        {"rows": "no.json"},
+        {"labels": "no.txt"},
+        {"wordnet": "nowhere", "labels": "labels.txt"},
+        {"wordnet": "nowhere"},
+    ):
+        with pytest.raises(UserError, match="There is no ") as refused:
+            zero_shot(features, **{**MODEL, **found})
+        assert refused.value.fields["parameter"] in found
+
+
 @pytest.mark.parametrize("fails", ["write_synced", "publish"])
 def test_a_disk_that_fails_leaves_nothing(
     features: FeatureSet, weights: str, rows: Path, fails: str, monkeypatch: pytest.MonkeyPatch
@@ -260,10 +291,10 @@ def test_a_disk_that_fails_leaves_nothing(
 
 def test_features_say_their_backbone_and_its_weights(features: FeatureSet, weights: str, rows: Path) -> None:
     stated = extracted(features, weights)
-    assert zero_shot(stated, source="classifier", weights=weights, rows=rows).origin["model"] == "vit-ti16"
+    assert zero_shot(stated, source="classifier", weights=weights, rows=rows).origin["model"] == "vit-g14"
     with pytest.raises(UserError, match=r"with weights from the file 'model.safetensors'(.|\n)*weights"):
         zero_shot(stated, source="classifier", rows=rows)
-    with pytest.raises(UserError, match="are from vit-ti16, not from vit-s16"):
+    with pytest.raises(UserError, match="are from vit-g14, not from vit-s16"):
         zero_shot(stated, source="classifier", weights=weights, rows=rows, model="vit-s16")
     with pytest.raises(UserError, match="trained on the pooling 'cls', the features have 'mean'"):
         zero_shot(extracted(features, weights, pooling="mean"), source="classifier", weights=weights, rows=rows)
@@ -286,7 +317,7 @@ def test_weights_of_the_hub_need_not_be_named(
     stated = extracted(features, weights, id="hf:timm/vit/model.safetensors")
     monkeypatch.setattr(backbones, "classifier", classifier)
     zero_shot(stated, source="classifier", rows=rows)
-    assert asked == [("vit-ti16", "cls", "hf:timm/vit/model.safetensors", sha256_of(Path(weights)))]
+    assert asked == [("vit-g14", "cls", "hf:timm/vit/model.safetensors", sha256_of(Path(weights)))]
 
 
 @pytest.mark.parametrize(
@@ -298,7 +329,7 @@ def test_weights_of_the_hub_need_not_be_named(
         ({"source": "names"}, "Unknown source 'names'"),
         ({"prompts": ["{}"]}, "prompts has no effect with source classifier"),
         ({"source": "text"}, "rows has no effect with source text"),
-        ({"source": "text", "rows": None}, "vit-ti16 has no text tower"),
+        ({"source": "text", "rows": None}, "vit-g14 has no text tower"),
         ({"wordnet": "nouns"}, "rows says which rows the classes have, and so does wordnet"),
         ({"labels": "labels.txt"}, "and so does labels"),
         ({"features": None}, "No classes are named"),
@@ -323,12 +354,16 @@ def test_a_class_that_has_all_rows_is_like_no_other_and_has_no_vector(features: 
     assert zero_shot(features, **MODEL, weights=weights, rows="rows.json").without == ("deer",)
 
 
-def test_features_of_another_width_are_refused(weights: str, rows: Path) -> None:
+def test_features_of_another_width_are_refused(weights: str, rows: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     x, y = records(0)
     np.savez("wide.npz", train_x=np.repeat(x, 2, axis=1), train_y=y)
     wide = import_features("wide.npz", classes=CLASSES).features
     with pytest.raises(UserError, match="have 32 dimensions, the features have 64"):
         zero_shot(wide, **MODEL, weights=weights, rows=rows)
+    joint = TextVectors(vectors=np.ones((4, DIM)), origin={"weights": {"id": "a"}}, notes=())
+    monkeypatch.setattr(text, "class_vectors", lambda *_, **__: joint)
+    with pytest.raises(UserError, match=r"features have 64(.|\n)*CLIP are taken before its projection"):
+        zero_shot(wide, source="text", model="clip-b16")
 
 
 # How good they are
@@ -342,7 +377,7 @@ def test_the_score_is_that_of_centred_records_and_vectors_of_one_length() -> Non
     Path("rows.json").write_text(json.dumps({"red fox": [0], "wolf": [5], "otter": [2]}))
     x = (rng.normal(size=(400, DIM)) * rng.uniform(0.5, 5, (400, 1)) + rng.normal(size=DIM)).astype(np.float32)
     y = np.arange(400) % 4
-    np.savez("hard.npz", train_x=x, train_y=y, test_x=x, test_y=y)
+    np.savez("hard.npz", train_x=-x, train_y=y, test_x=x, test_y=y)
     features = import_features("hard.npz", classes=CLASSES).features
     weights = str(write(tensors, Path()))
     made = zero_shot(features, **MODEL, weights=weights, rows="rows.json", on=features)
@@ -368,7 +403,7 @@ def test_records_of_another_length_or_place_have_the_same_scores(weights: str, r
     x, y = records(5)
     found = []
     for name, shift in (("near", 0.0), ("far", 3.0)):
-        np.savez(f"{name}.npz", train_x=x, train_y=y, test_x=x + shift, test_y=y)
+        np.savez(f"{name}.npz", train_x=-x, train_y=y, test_x=x + shift, test_y=y)
         features = import_features(f"{name}.npz", classes=CLASSES).features
         made = zero_shot(features, **MODEL, weights=weights, rows=rows, on=features)
         assert made.evaluation is not None
@@ -396,7 +431,7 @@ def test_a_set_with_other_classes_is_scored_by_the_names_that_it_shares(
 def test_records_with_several_labels_have_no_chance_to_stand_beside(weights: str, rows: Path) -> None:
     x, y = records(2)
     both = np.stack([y, (y + 1) % 4], axis=1)
-    np.savez("several.npz", train_x=x, train_y=both, test_x=x, test_y=both)
+    np.savez("several.npz", train_x=-x, train_y=both, test_x=x, test_y=both)
     features = import_features("several.npz", classes=CLASSES, labels_per_record=2).features
     found = zero_shot(features, **MODEL, weights=weights, rows=rows, on=features).evaluation
     assert found is not None
@@ -426,6 +461,12 @@ def test_the_training_split_of_private_records_is_not_scored(features: FeatureSe
         with pytest.raises(UserError, match="the vectors are made for it, so its records are private") as refused:
             score(own, "train")
         assert refused.value.code == "private-records"
+    with np.load("private.npz") as of:
+        np.savez("swapped.npz", train_x=of["test_x"], train_y=of["test_y"], test_x=of["train_x"], test_y=of["train_y"])
+    swapped = import_features("swapped.npz", classes=CLASSES).features
+    with pytest.raises(UserError, match="The split 'test' of 'features/swapped' is not scored: the vectors are made"):
+        score(swapped)
+    assert score(swapped, "train").evaluation is not None
     public = imported("public", seed=1)
     assert score(public, "train").warnings == ()
     charge(ledger_path(public.folder), row())
@@ -453,6 +494,12 @@ def test_other_features_are_not_scored(features: FeatureSet, weights: str, score
     assert score(features, **line).evaluation is not None
     with pytest.raises(UserError, match="has no split 'validation'"):
         score(features, "validation")
+
+
+def test_each_record_is_read_once_for_the_mean_and_once_for_the_score(features: FeatureSet, score: Score) -> None:
+    heard: list[tuple[str, int, int | None]] = []
+    score(features, progress=lambda *said: heard.append(said))
+    assert heard == [("Reading the records", 120, 120), ("Evaluating", 120, 120)]
 
 
 def test_a_damaged_set_is_not_scored(features: FeatureSet, score: Score) -> None:

@@ -37,7 +37,7 @@ from dpfc_cli.privacy.accounting import Claim
 from dpfc_cli.privacy.chain import Centre, Clip
 from dpfc_cli.sources.classes import class_names
 from dpfc_cli.sources.split_files import files_by_split
-from dpfc_cli.starts.rows import below, labels_in, stated
+from dpfc_cli.starts.rows import below, check_count, labels_in, stated
 from dpfc_cli.starts.wordnet import DATA, INDEX, WordNet
 from dpfc_cli.training import ledger, tuning
 from dpfc_cli.training.account import account_of
@@ -353,7 +353,7 @@ def _run_names(data: bytes, place: Path) -> None:
 def _run_rows(data: bytes, place: Path) -> None:
     path = place / "rows.json"
     path.write_bytes(data)
-    stated(path, ["red fox", "cat"], 9)
+    check_count(path, stated(path, ["red fox", "cat"]), 9)
 
 
 def _run_nouns(data: bytes, place: Path) -> None:

@@ -76,6 +76,51 @@ def test_vectors_are_matched_to_classes_by_name(
     assert (found.origin["name"], found.origin["classes"], found.origin["without"]) == (name, 2, ["Wolf"])
 
 
+TEXT = {"source": "text", "model": "clip-b16", "prompts": ["a {}.", "the {}", "{}"], "weights": {"id": "\x1b[2J"}}
+ROWS = {"source": "classifier", "model": "vit-ti16", "classifier": 1000, "rows": {"\x1b": [1]}}
+
+
+@pytest.mark.parametrize(
+    ("origin", "made"),
+    [
+        (TEXT, {"source": "text", "model": "clip-b16", "count": 3}),
+        (ROWS, {"source": "classifier", "model": "vit-ti16", "count": 1000}),
+        ({**TEXT, "model": "\x1b[2J"}, None),
+        ({**TEXT, "source": "x" * 10_000}, None),
+        ({**TEXT, "prompts": []}, None),
+        ({**TEXT, "prompts": 3}, None),
+        ({**ROWS, "classifier": -1}, None),
+        ({**ROWS, "classifier": 1e300}, None),
+        ({"source": "text", "model": "clip-b16"}, None),
+        ([], None),
+        ("{", None),
+    ],
+)
+def test_of_what_a_file_says_of_itself_only_words_that_are_known_and_numbers_are_taken(
+    tmp_path: Path, private: FeatureSet, origin: Any, made: dict[str, Any] | None
+) -> None:
+    said = origin if isinstance(origin, str) else json.dumps(origin)
+    save_file({"vectors": VECTORS}, tmp_path / "v.safetensors", {"classes": json.dumps(NAMES), "origin": said})
+    assert read(private, tmp_path / "v.safetensors").origin.get("made") == made
+
+
+def test_the_statement_says_how_the_file_says_it_was_made(tmp_path: Path, private: FeatureSet) -> None:
+    for origin, words in (
+        (TEXT, "which says that they are the names of the classes as the text tower of clip-b16 sees them (3 prompts)"),
+        (ROWS, "which says that they are of the classifier of vit-ti16 (1,000 rows)"),
+    ):
+        path = tmp_path / f"{origin['source']}.safetensors"
+        save_file({"vectors": VECTORS}, path, {"classes": json.dumps(NAMES), "origin": json.dumps(origin)})
+        trained = head_of(private, epsilon=50.0, public_head=path)
+        assert f"), {words}; the operator asserts" in trained.head.statement()["public start"]
+        card = json.loads(json.dumps(trained.head.card))
+        check(card)
+        for fault in ({"source": "x"}, {"count": 0}, {"model": 3}):
+            card["public_head"]["made"] = {**trained.head.card["public_head"]["made"], **fault}
+            with pytest.raises(ValueError, match=r"public_head\.made"):
+                check(card)
+
+
 def test_an_array_has_the_classes_of_the_set_in_their_order(tmp_path: Path, private: FeatureSet) -> None:
     np.save(tmp_path / "v.npy", VECTORS)
     found = read(private, tmp_path / "v.npy")

@@ -36,7 +36,6 @@ class TextVectors:
     Attributes:
         vectors: float32 (classes, d). The inner product with a feature vector is the score of the class, up to a factor
             that is the same for all classes of a record.
-        classes: their names, as they were given.
         origin: what made the vectors, JSON-able: model, weights (as the manifest of features says it), tokenizer,
             pooling and prompts.
         notes: what the user should know, one sentence each.
@@ -44,7 +43,6 @@ class TextVectors:
     """
 
     vectors: "np.ndarray"
-    classes: tuple[str, ...]
     origin: dict[str, Any]
     notes: tuple[str, ...]
 
@@ -132,7 +130,6 @@ def class_vectors(
         )
     return TextVectors(
         vectors=vectors,
-        classes=tuple(names),
         origin={
             "model": name,
             "weights": loaded.description,

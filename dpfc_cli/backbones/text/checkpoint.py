@@ -18,7 +18,8 @@ from dpfc_cli.backbones.hub import Located
 from dpfc_cli.backbones.vision_transformer.checkpoint import Parameters, both, check_blocks, fits, gathered, tensors
 from dpfc_cli.backbones.vision_transformer.dialects import OPENAI, TRANSFORMERS, Dialect
 from dpfc_cli.backbones.vision_transformer.models import Model
-from dpfc_cli.errors import UserError, parameter
+from dpfc_cli.backbones.vision_transformer.weights import check_width
+from dpfc_cli.errors import UserError
 
 # OpenAI's own names, which OpenCLIP kept. Its projections are matrices without a bias.
 _OPENAI = replace(
@@ -113,11 +114,4 @@ def _check_shapes(found: Parameters, model: Model, source: str) -> None:
     }
     for name, array in outer.items():
         fits(source, name, array, shapes.get(name, (width,)))
-    if model.width not in (None, features):
-        raise UserError(
-            f"The text tower of '{source}' belongs to features of {features} numbers, not of {model.width}.",
-            f"Choose the {parameter('model')} that the weights belong to, or other {parameter('weights')}.",
-            code="conflict",
-            parameter="weights",
-            source=source,
-        )
+    check_width(model, features, source)

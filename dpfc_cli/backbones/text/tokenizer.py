@@ -46,6 +46,8 @@ _SPACE = "▁"
 """What stands for a space in a unigram vocabulary."""
 _LARGEST = 2**27
 """Bytes of the largest vocabulary that is read."""
+_LONGEST = 1024
+"""Bytes of the longest text that a rule for characters makes. Unicode's own rules make 33 of one character."""
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
@@ -167,7 +169,8 @@ def _refused(id: str) -> Iterator[None]:
             f"The tokenizer '{id}' cannot be read: {error}.", "Check its permissions.", code="unreadable", source=id
         ) from error
     except Exception as error:  # The tokenizers package raises nothing more exact.
-        said = str(error).splitlines()[0][:200].rstrip(".") if str(error) else type(error).__name__
+        own = isinstance(error, ValueError) or type(error) is Exception
+        said = str(error).splitlines()[0][:200].rstrip(".") if own and str(error) else "it is damaged"
         raise UserError(
             f"The tokenizer '{id}' cannot be used: {said}.",
             "Get it again from the repository of the weights.",
@@ -332,7 +335,7 @@ class Rules:
             node ^= _offset(unit)
             if unit >> 8 & 1:
                 start = units[node] & 0x7FFFFFFF
-                found = (i + 1 - at, self._texts[start : self._texts.index(b"\0", start)])
+                found = (i + 1 - at, self._texts[start : self._texts.index(b"\0", start, start + _LONGEST)])
         return found
 
 

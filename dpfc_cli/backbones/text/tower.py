@@ -11,6 +11,7 @@ In SigLIP the feature is the joint vector of the picture, and the class's vector
 its inner products divided by ‖P f‖, which is the same for all classes.
 """
 
+from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
@@ -107,15 +108,15 @@ class Tower:
         self.source: str = description["id"]
         self.context, self.vocabulary = len(self._position), len(self._tokens)
 
-    def __call__(self, encoded: Encoded, progress: Progress | None = None) -> np.ndarray:
-        """The joint vectors of texts.
+    def parts(self, encoded: Encoded, progress: Progress | None = None) -> Iterator[np.ndarray]:
+        """The joint vectors of texts, some at a time.
 
         Args:
             encoded: the texts in tokens of this tower.
             progress: it is told how many texts are done.
 
-        Returns:
-            float32 (texts, joint).
+        Yields:
+            float32 (some texts, joint), in the order of the texts.
 
         """
         a, count = self._architecture, self.context
@@ -123,14 +124,12 @@ class Tower:
             count = min(count, -(-(int(encoded.ends.max()) + 1) // _STEP) * _STEP)
         ids, ends = encoded.ids[:, :count], encoded.ends if a.causal else np.full(len(encoded.ids), count - 1)
         most = min(transformer.rows(count, self._blocks[0], a.heads), len(ids))
-        found = []
         for start in range(0, len(ids), most):
             part = np.arange(start, start + most) % len(ids)
             x = self._tokens[ids[part]] + self._position[:count]
-            found.append(np.asarray(_joint(self._outer, self._placed, x, ends[part], a))[: len(ids) - start])
+            yield np.asarray(_joint(self._outer, self._placed, x, ends[part], a))[: len(ids) - start]
             if progress is not None:
                 progress("texts", min(start + most, len(ids)), len(ids))
-        return np.concatenate(found)
 
     def class_vectors(self, encoded: Encoded, classes: int, progress: Progress | None = None) -> np.ndarray:
         """The vectors of classes over the features.
@@ -147,9 +146,13 @@ class Tower:
             UserError: the weights give no numbers.
 
         """
-        joint = self(encoded, progress).astype(np.float64)
+        total, done = np.zeros((classes, self._outer["projection"].shape[1])), 0
         with np.errstate(all="ignore"):
-            mean = _unit(_unit(joint).reshape(classes, -1, joint.shape[1]).mean(axis=1))
+            for part in self.parts(encoded, progress):
+                owners = np.arange(done, done + len(part)) * classes // len(encoded.ids)
+                np.add.at(total, owners, _unit(part.astype(np.float64)))
+                done += len(part)
+            mean = _unit(total)
             vectors: np.ndarray = mean if self._visual is None else mean @ self._visual.T.astype(np.float64)
             lengths = np.linalg.norm(vectors, axis=1)
         if not (np.isfinite(lengths) & (lengths > 0)).all():

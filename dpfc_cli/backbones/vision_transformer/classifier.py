@@ -12,14 +12,24 @@ from dpfc_cli.backbones.family import Classifier, Options
 from dpfc_cli.backbones.vision_transformer.checkpoint import fits, pool_of, tensors
 from dpfc_cli.backbones.vision_transformer.dialects import OUTER, classifiers, places, recognise
 from dpfc_cli.backbones.vision_transformer.models import MODELS
-from dpfc_cli.backbones.vision_transformer.weights import find, place
+from dpfc_cli.backbones.vision_transformer.weights import check_width, find, place
 from dpfc_cli.errors import UserError, parameter
 
 
 def load(name: str, options: Options, expected: str | None, progress: Progress | None) -> Classifier:
     """Read the classifier of a model of the table. See `dpfc_cli.backbones.classifier`."""
-    located, digest = find(*place(MODELS[name], options.weights), progress, expected)
+    model = MODELS[name]
+    where, pin = place(model, options.weights)
+    if model.text is not None and where == f"hf:{model.home}":
+        raise UserError(
+            f"The model {name} has no classifier: it was trained on captions.",
+            f"Make the vectors of the names of the classes: {parameter('source')} text.",
+            code="missing",
+            parameter="model",
+        )
+    located, digest = find(where, pin, progress, expected)
     rows, pool = read(located.files, located.id, options.pool)
+    check_width(model, rows.shape[1], located.id)
     return Classifier(rows=rows, labels=_labels(located.config, len(rows)), pool=pool, id=located.id, sha256=digest)
 
 

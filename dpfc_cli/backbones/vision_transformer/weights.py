@@ -19,6 +19,18 @@ def place(model: Model, weights: str | None) -> tuple[str, hub.Pin | None]:
     return (published, model.pin) if weights is None or weights == published else (weights, None)
 
 
+def check_width(model: Model, width: int, source: str) -> None:
+    """Refuse weights whose features have another width than those of the model. source: what messages call them."""
+    if model.width not in (None, width):
+        raise UserError(
+            f"'{source}' belongs to features of {width} numbers, not of {model.width}.",
+            f"Choose the {parameter('model')} that the weights belong to, or other {parameter('weights')}.",
+            code="conflict",
+            parameter="weights",
+            source=source,
+        )
+
+
 def find(
     where: str, pin: hub.Pin | None, progress: Progress | None, expected: str | None = None
 ) -> tuple[hub.Located, str]:
