@@ -163,3 +163,29 @@ def test_a_large_epsilon_is_found_though_the_samplers_distance_soon_takes_over(m
     found = accounting.epsilon_for(mu, 1e-5, 1e-68)
     assert found == pytest.approx(accounting.epsilon_for(mu, 1e-5), rel=1e-6)
     assert 90 < found < 130
+
+
+@pytest.mark.parametrize(("epsilon", "mu"), [(1e-4, 10.2), (1.0, 10.5), (8.0, 12.0), (50.0, 18.0), (100.0, 40.0)])
+def test_delta_keeps_its_digits_where_almost_nothing_is_private(epsilon: float, mu: float) -> None:
+    assert epsilon / mu - mu / 2 < -5
+    assert abs(accounting.delta_of(epsilon, mu) - delta_in_100_digits(epsilon, mu)) < 4e-16
+
+
+@pytest.mark.parametrize("delta", [0.0, 9e-31, 1.0, 2.0, math.nan])
+def test_an_epsilon_at_a_delta_out_of_range_is_refused(delta: float) -> None:
+    with pytest.raises(ValueError, match="must lie between"):
+        accounting.epsilon_for(0.5, delta)
+
+
+def test_no_smaller_epsilon_would_hold_with_the_samplers_distance() -> None:
+    eta, mu = 1e-7, 0.5
+    found = accounting.epsilon_for(mu, 1e-5, eta)
+    assert math.isfinite(found)
+    smaller = found * (1 - 1e-8)
+    assert delta_in_100_digits(smaller, mu) + (1 + math.exp(smaller)) * eta > 1e-5
+
+
+def test_no_power_is_larger_than_1() -> None:
+    assert accounting.gaussian_attack(5.0, 0.9, 0.05).power == 1
+    assert accounting.gaussian_attack(0.5, 0.5, 0.5).power == 1
+    assert accounting.attack(1.0, 0.5, 0.9).power == 1
