@@ -18,7 +18,7 @@ import numpy as np
 LEFT_BY_KILLS = re.compile(
     # A head's place, the parts of an unfinished set, what SQLite undoes the next time, and the notes of a set that was
     # finished but for its tidying.
-    r"heads/\.[^/]+\.[0-9a-f]{16}\.tmp"
+    r"(heads|starts)/\.[^/]+\.[0-9a-f]{16}\.tmp"
     r"|features/[^/]+\.partial(/.*)?"
     r"|features/[^/]+\.ledger\.sqlite-journal"
     r"|features/[^/]+/(settings\.json|[^/]+\.sha256|\.[^/]+\.[0-9a-f]{16}\.tmp)"
@@ -26,7 +26,7 @@ LEFT_BY_KILLS = re.compile(
 """What a run may leave that was killed. The next extraction tidies up; docs/heads.md names the head's place."""
 PRODUCTS = re.compile(
     r"features/[^/.]+/(manifest\.json|[^/.]+\.h5)|features/[^/.]+\.(ledger\.sqlite|tuning\.jsonl)"
-    r"|heads/[^/]+\.safetensors"
+    r"|(heads|starts)/[^/]+\.safetensors"
 )
 
 
@@ -50,10 +50,9 @@ class Seen:
 
     @property
     def strange(self) -> list[str]:
-        """Files in `features` and `heads` that are no products."""
-        return [
-            path for path in self.files if path.split("/")[0] in ("features", "heads") and path not in self.products
-        ]
+        """Files in `features`, `heads` and `starts` that are no products."""
+        watched = ("features", "heads", "starts")
+        return [path for path in self.files if path.split("/")[0] in watched and path not in self.products]
 
 
 def look(work: Path) -> Seen:
