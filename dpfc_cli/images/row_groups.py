@@ -112,8 +112,12 @@ class RowGroups:
         with self._lock:
             if group not in self._kept:
                 path, number = self._groups[group]
+                rows = int(self._starts[group + 1] - self._starts[group])
                 with _readable(path):
                     pictures = _read(path, number, f"{self._column}.bytes")
+                    if len(pictures) != rows:
+                        # Pictures would get the labels of others.
+                        raise ValueError(f"its row group {number} has {len(pictures)} pictures, and says {rows}")
                 wanted = self._records[slice(*self._firsts[group : group + 2])] - self._starts[group]
                 self._kept[group] = pictures if len(wanted) == len(pictures) else pictures.take(pa.array(wanted))
                 while len(self._kept) > 2 and sum(map(len, self._kept.values())) > self.span:

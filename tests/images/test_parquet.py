@@ -132,6 +132,18 @@ def test_a_row_group_that_would_fill_the_memory_is_refused(hub: Path, monkeypatc
     assert "row_group_size" in caught.value.remedy
 
 
+def test_a_row_group_with_fewer_pictures_than_it_says_is_refused(hub: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where as many are left as are wanted: they would be others."""
+    from dpfc_cli.images import row_groups
+
+    read = row_groups._read
+    for train in (open_images(f"parquet:{hub}", geometry=SQUARE).splits["train"].spread(count) for count in (10, 5)):
+        monkeypatch.setattr(row_groups, "_read", lambda *which: read(*which)[:1])
+        with pytest.raises(UserError, match="has 1 pictures, and says 3") as refused:
+            values(train)
+        assert refused.value.code == "damaged"
+
+
 def test_another_parquet_has_another_listing(hub: Path) -> None:
     before = open_images(f"parquet:{hub}", geometry=SQUARE).splits["train"].listing
     parquet(hub / "data" / "train-00000-of-00002.parquet", [png(i) for i in range(4)], [0, 2, 1, 0])

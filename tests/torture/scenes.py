@@ -206,7 +206,9 @@ def ending(ended: Ended, fault: bool) -> list[str]:
     if (
         fault
         and ended.code == 2
-        and not re.search(r"'[^']*(features|heads|pictures|arrays|blobs|tiny|starts|c0,c1,c2|\.partial)[^']*'", ended.err)
+        and not re.search(
+            r"'[^']*(features|heads|pictures|arrays|blobs|tiny|starts|c0,c1,c2|\.partial)[^']*'", ended.err
+        )
     ):
         wrong.append(f"the message names no file: {first_lines(ended.err)}")
     return wrong
