@@ -159,7 +159,8 @@ def train(
             metavar="FILE",
             help="Public class vectors over the same features: .npz, .safetensors or .npy, or a head of public "
             "records. The training starts from them, at no cost in privacy. This helps where epsilon is small or "
-            "classes have few records (dp-whitened). A private head of the same records continues its training.",
+            "classes have few records (dp-whitened). A private head of the same records continues its training: the "
+            "new head then claims what both cost.",
             rich_help_panel=METHOD,
         ),
     ] = None,

@@ -38,7 +38,7 @@ Noise with such an edge hides most of the spectrum. The eigenvalues are shrunk b
 damping need not do it again. What it is for then is the noise of the gradients, which grows more slowly than the edge
 does."""
 LONGEST = 600.0
-"""The largest total step with noise. No feature set gained from a larger one."""
+"""The largest total step with noise."""
 NOISELESS = 300.0
 """The total step without noise. A longer one comes closer to the optimum of the loss, which is not always a better
 head."""

@@ -38,8 +38,10 @@ from dpfc_cli.training.ledger import records_of
 from dpfc_cli.training.public import recipe
 from dpfc_cli.training.whole import whole
 
-HIDDEN = 0.15
-"""From this standard deviation of the agreement on, a useless start cannot be told from a good one."""
+HIDDEN = 0.05
+"""Above this standard deviation of the agreement a useless start may be taken for a good one: at 0.08 to 0.1 reversed
+vectors cost 7 and 16 points, and at 0.044 they cost 0.1 (docs/whitening.md).
+"""
 _Found = tuple[np.ndarray, tuple[str, ...] | None, Mapping[str, Any] | None, Mapping[str, Any]]
 """Vectors (classes × dimensions), the names of the classes, the card of a private head, and how they were made."""
 _MODEL = {"model": schema.among(BACKBONES)}
@@ -98,7 +100,7 @@ def warnings_of(calibrated: Calibrated) -> list[str]:
         said.append(f"{len(missing)} of {calibrated.facts.m} classes have no public vector and start at zero: {shown}.")
     if doubt(calibrated.facts, calibrated.options) > HIDDEN:
         said.append(
-            f"at this noise a useless public start cannot be told from a good one. It is believed. Be sure that "
+            f"at this noise a useless public start may be taken for a good one. Be sure that "
             f"'{known.origin['name']}' has the right vectors for the classes."
         )
     return said

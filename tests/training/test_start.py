@@ -397,7 +397,7 @@ def test_what_a_start_lacks_and_what_noise_hides_is_told(tmp_path: Path, private
 
     assert "1 of 3 classes have no public vector and start at zero: Wolf" in said(100.0)[0]
     assert len(said(100.0)) == 1
-    assert "cannot be told from a good one" in said(0.01)[1]
+    assert "may be taken for a good one" in said(0.01)[1]
     assert start.warnings_of(calibrated(private, epsilon=1.0)) == []
 
 
