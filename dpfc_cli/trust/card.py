@@ -48,6 +48,7 @@ _SOMETIMES: dict[str, Check] = {
         {"name": text, "sha256": text, "classes": whole(2), "without": each(text)},
         made=record({"source": among(["text", "classifier"]), "model": text, "count": whole(1)}),
         trusted=number(0, 1),
+        doubted=each(text),
         releases=whole(1),
         asserted=each(text),
     ),

@@ -225,7 +225,14 @@ def _started(card: Mapping[str, Any]) -> tuple[str, str]:
         )
     else:
         said += "the operator asserts that they are public"
-    return label, said if trusted is None else f"{said}; trusted to {trusted:.0%} after the first gradient was released"
+    if trusted is None:
+        return label, said
+    said += f"; trusted to {trusted:.0%} by what was released"
+    doubted = known.get("doubted", [])
+    if doubted:
+        rest = f" and {len(doubted) - 5:,} more" if len(doubted) > 5 else ""
+        said += f"; found wrong or of little use for {', '.join(doubted[:5])}{rest}"
+    return label, said
 
 
 def _made(made: Mapping[str, Any]) -> str:
