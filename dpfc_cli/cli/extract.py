@@ -12,6 +12,7 @@ from dpfc_cli.cli.classes import typed_classes
 from dpfc_cli.cli.help import listed
 
 if TYPE_CHECKING:
+    from dpfc_cli.features.manifest import SplitFacts
     from dpfc_cli.features.reader import FeatureSet
 
 WHAT, HOW, WORK = "Pictures", "Features", "Work"
@@ -266,6 +267,7 @@ def _json(folder: Path, features: "FeatureSet | None", made: bool) -> dict[str, 
         "sha256": sha256_of(folder / MANIFEST),
         "fingerprint": manifest.fingerprint,
         "records": {name: split.n for name, split in manifest.splits.items()},
+        "persons": {name: split.groups for name, split in manifest.splits.items()} if manifest.grouped else None,
         "classes": list(manifest.classes),
         "classes_from": manifest.origin,
         "labels_per_record": manifest.labels_per_record,
@@ -281,7 +283,7 @@ def _show(features: "FeatureSet") -> None:
     manifest = features.manifest
     imported = manifest.backbone.get("name") == "imported"
     splits = "; ".join(
-        f"{name} {split.n:,} in {counted(len(split.shards), 'shard')}"
+        f"{name} {split.n:,}{_of_persons(split)} in {counted(len(split.shards), 'shard')}"
         for name, split in sorted(manifest.splits.items(), reverse=True)
     )
     said = {
@@ -300,6 +302,13 @@ def _show(features: "FeatureSet") -> None:
             ("classes", f"{len(manifest.classes)} ({origin}); {labels} per record"),
         ],
     )
+
+
+def _of_persons(split: "SplitFacts") -> str:
+    """What is said of the persons of a split after its number of records."""
+    from dpfc_cli.errors import counted
+
+    return "" if split.groups is None else f" of {counted(split.groups, 'person')}"
 
 
 def _advise(features: "FeatureSet") -> None:
