@@ -19,7 +19,7 @@ from dpfc_cli.errors import UserError
 from dpfc_cli.features.manifest import Manifest
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.features.writer import FeatureWriter, Task
-from dpfc_cli.images import Geometry, ImageSet, open_images
+from dpfc_cli.images import Broken, Geometry, ImageSet, open_images
 from dpfc_cli.sources.classes import class_names
 
 SQUARE = Geometry(resize=8, crop=8)
@@ -83,7 +83,8 @@ def extracted(
         task=task,
         tolerant=tolerant,
     )
-    extraction.run(writer, source, backbone, tolerant)
+    allowed = {name: split.n - 1 for name, split in source.splits.items()} if tolerant else None
+    extraction.run(writer, source, backbone, Broken(source, out.with_name("broken.txt"), allowed))
     return writer.finish(extraction.manifest_of(source, backbone, "float16", identity))
 
 

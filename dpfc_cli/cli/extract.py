@@ -69,12 +69,21 @@ def extract(
     on_error: Annotated[
         str,
         typer.Option(
-            help="What to do with a picture that cannot be decoded, or a feature beyond the dtype. refuse: stop and "
-            "name it. null: keep it as a null record, which adds nothing to a training.",
+            help="What to do with a picture that cannot be decoded, or a feature beyond the dtype. refuse: name all "
+            "such pictures, and make no set. null: keep them as null records, which add nothing to a training.",
             rich_help_panel=WHAT,
             metavar="NAME",
         ),
     ] = "refuse",
+    most_null: Annotated[
+        float | None,
+        typer.Option(
+            help="With --on-error null: the largest share of a split's pictures that may become null records. Beyond "
+            "it no set is made. Default: 0.05.",
+            rich_help_panel=WHAT,
+            metavar="SHARE",
+        ),
+    ] = None,
     weights: Annotated[
         str | None,
         typer.Option(
@@ -156,7 +165,7 @@ def extract(
     wanted = _the_source(source, dataset)
     part = _part(task)
     units = {extraction.OPENING: "B" if images.small(wanted) else "files", extraction.LOADING: "B"}
-    units[extraction.EXTRACTING] = "images"
+    units[extraction.EXTRACTING] = units[extraction.LOOKING] = "images"
     with display.stages(extraction.OPENING, "files", lambda stage: units[stage.partition(":")[0]]) as progress:
         made = extraction.extract(
             wanted,
@@ -173,6 +182,7 @@ def extract(
             precision=precision,
             dtype=dtype,
             on_error=on_error,
+            most_null=most_null,
             batch=batch,
             shards=shards,
             task=part,
@@ -233,6 +243,10 @@ def _remark(made: Any) -> None:
         display.say(f"Went on with '{made.folder}': {counted(made.resumed, 'shard')} still to be made.")
     rate = made.images / max(made.seconds, 1e-9)
     display.say(f"{counted(made.images, 'image')} in {made.seconds:,.1f} s ({rate:,.0f} images/s).")
+    for line in made.null[:1]:
+        display.warn(line)
+    for line in made.null[1:]:
+        display.say(line)
     if made.features is None:
         display.say("This part is done. The other parts are not: the last to end completes the set.")
 

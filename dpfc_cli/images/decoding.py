@@ -35,10 +35,10 @@ import numpy as np
 from PIL import Image, UnidentifiedImageError, _imaging
 
 from dpfc_cli.backbones.geometry import Geometry
-from dpfc_cli.errors import GUARDED, UserError, parameter
+from dpfc_cli.errors import GUARDED, UserError
 from dpfc_cli.images.headers import declared
 from dpfc_cli.images.memory import MOST_PIXELS, TOGETHER, Room, bound, check_size, proved
-from dpfc_cli.images.sets import Pixels, UnreadableError
+from dpfc_cli.images.sets import Pixels, unreadable
 
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM")
 FILTERS = {"bicubic": Image.Resampling.BICUBIC, "bilinear": Image.Resampling.BILINEAR}
@@ -172,14 +172,7 @@ def refusal(error: Exception, name: str) -> UserError:
             code="unreadable",
             path=name,
         )
-    return UnreadableError(
-        f"'{name}' cannot be decoded: {_reason(error)}. {GUARDED}",
-        "Remove it, replace it by an 8-bit PNG or JPEG, or keep it as a record without content: "
-        f"{parameter('on_error')} null.",
-        code="bad-record",
-        parameter="on_error",
-        path=name,
-    )
+    return unreadable(name, _reason(error))
 
 
 def _reason(error: Exception) -> str:

@@ -5,6 +5,7 @@ The bytes of the pictures may be in files of their own, in archives, or in table
 
 import os
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -15,7 +16,7 @@ from numpy.typing import NDArray
 from dpfc_cli.backbones.geometry import Geometry
 from dpfc_cli.errors import GUARDED, UserError, parameter
 from dpfc_cli.images.memory import check_size
-from dpfc_cli.images.sets import Decode, Entry, Pixels, Records, Split, check_range, listing_of
+from dpfc_cli.images.sets import Decode, Entry, Pixels, Records, Split, UnreadableError, check_range, listing_of
 
 
 class Encoded(Protocol):
@@ -76,10 +77,10 @@ def encoded_split(
         name: name(i) is what the source calls picture i. It does not depend on where the source is stored.
 
     Raises:
-        UserError: the first picture cannot be decoded, and its size is needed.
+        UserError: the size of the pictures is needed, and none can be decoded.
 
     """
-    shape = _decoded(pictures, 0, None).shape if geometry is None else (geometry.crop, geometry.crop, 3)
+    shape = _first_shape(pictures, len(labels)) if geometry is None else (geometry.crop, geometry.crop, 3)
     kept = labels.astype(np.int32)
     kept.setflags(write=False)
 
@@ -95,7 +96,16 @@ def encoded_split(
         listing=listing_of(classes, entries),
         prepared=geometry is not None,
         name=name,
+        title=pictures.name,
     )
+
+
+def _first_shape(pictures: Encoded, n: int) -> tuple[int, ...]:
+    """The shape of the first picture that can be decoded. Those before it are named when all are decoded."""
+    for i in range(n - 1):
+        with suppress(UnreadableError):
+            return _decoded(pictures, i, None).shape
+    return _decoded(pictures, n - 1, None).shape
 
 
 def _decoder(pictures: Encoded, n: int, shape: tuple[int, int, int], geometry: Geometry | None) -> Decode:

@@ -39,7 +39,10 @@ a damaged or hostile header can make dpfc allocate."""
 
 
 class UnreadableError(UserError):
-    """One picture cannot be decoded. The picture itself is damaged, not the disk or the archive it lies on."""
+    """One picture cannot be decoded. The picture itself is damaged, not the disk or the archive it lies on.
+
+    fields["reason"]: what is wrong with it.
+    """
 
 
 class Entry(NamedTuple):
@@ -63,6 +66,7 @@ class Split:
         listing: SHA-256 in hex of what the source is made of.
         prepared: the pictures were brought to a `Geometry`.
         name: name(i) is what the source calls picture i, or its number if it has no name.
+        title: title(i) is what messages call picture i: its name and where it lies.
 
     """
 
@@ -73,6 +77,7 @@ class Split:
     listing: str
     prepared: bool = False
     name: Callable[[int], str] = str
+    title: Callable[[int], str] = str
 
     @property
     def n(self) -> int:
@@ -94,7 +99,11 @@ class Split:
         def name(i: int) -> str:
             return self.name(int(records[i]))
 
-        return replace(self, labels=self.labels[records], pixels=self.only(records), only=only, name=name)
+        def title(i: int) -> str:
+            return self.title(int(records[i]))
+
+        pixels = self.only(records)
+        return replace(self, labels=self.labels[records], pixels=pixels, only=only, name=name, title=title)
 
 
 @dataclass(frozen=True)
@@ -284,6 +293,19 @@ def labelled(
 def reading_code(error: Exception) -> Code:
     """The code for an error while a file was read: the system refused to read it, or its contents are damaged."""
     return "unreadable" if getattr(error, "errno", None) else "damaged"
+
+
+def unreadable(title: str, reason: str) -> UnreadableError:
+    """The error for a picture that cannot be decoded."""
+    return UnreadableError(
+        f"'{title}' cannot be decoded: {reason}. {GUARDED}",
+        "Remove it, replace it by an 8-bit PNG or JPEG, or keep it as a record without content: "
+        f"{parameter('on_error')} null.",
+        code="bad-record",
+        parameter="on_error",
+        path=title,
+        reason=reason,
+    )
 
 
 def check_range(start: int, stop: int, n: int) -> None:

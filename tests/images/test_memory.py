@@ -33,7 +33,7 @@ now = next(int(line.split()[1]) << 10 for line in open("/proc/self/status") if l
 resource.setrlimit(resource.RLIMIT_AS, (now + (megabytes << 20), resource.RLIM_INFINITY))
 wanted = [(None, split, i, i + 1) for i in range(split.n)]
 try:
-    null = [split.name(batch.start) for _, batch in batches(wanted, tolerant=True, workers=4) if batch.null[0]]
+    null = [split.name(batch.start) for _, batch in batches(wanted, workers=4) if batch.null[0]]
     print(json.dumps({"null": null}))
 except UserError as error:
     print(json.dumps({"code": error.code, "path": Path(error.fields["path"]).name}))
