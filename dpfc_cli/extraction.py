@@ -10,6 +10,7 @@ import itertools
 import os
 import re
 import time
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
@@ -21,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dpfc_cli import backbones, images
-from dpfc_cli.errors import UserError, counted, parameter, printable, unknown
+from dpfc_cli.errors import GUARDED, UserError, counted, parameter, printable, spelled, unknown
 from dpfc_cli.features.lookup import new_folder
 from dpfc_cli.features.manifest import DTYPES, Manifest
 from dpfc_cli.features.reader import FeatureSet
@@ -47,6 +48,10 @@ Progress = Callable[[str, int, int | None], None]
 Advance = Callable[[int, int], None]
 Decoded = Iterator[tuple[PlannedShard, images.Batch]]
 Wanted = Iterator[tuple[PlannedShard, images.Split, int, int]]
+
+
+class ExtractionWarning(UserWarning):
+    """Something that the user of an extraction should know."""
 
 
 class _UnfinishedError(Exception):
@@ -86,6 +91,9 @@ def extract(
     pool: str | None = None,
     preprocess: str = "paper",
     image_size: int | None = None,
+    window: images.Window | None = None,
+    exif: bool = False,
+    label_column: str | None = None,
     precision: str = "float32",
     dtype: str = "float16",
     on_error: str = "refuse",
@@ -94,6 +102,7 @@ def extract(
     shards: int | None = None,
     task: Task | None = None,
     progress: Progress | None = None,
+    warn: Callable[[str], None] | None = None,
 ) -> Extracted:
     """Compute the features of a data set's pictures and store them as a feature set.
 
@@ -112,6 +121,11 @@ def extract(
         pool: which vector is the feature, one of `backbones.POOLINGS`. Default: the model's own.
         preprocess: one of `backbones.PREPROCESS`.
         image_size: resize and crop pictures of many sizes to this many pixels a side, for models that take any size.
+        window: (low, high), the grey values that become black and white, for pictures of more than 8 bits. It is a
+            public fact: take it from the device that made the pictures, not from the pictures. Default: the lowest and
+            the highest value that a file can hold.
+        exif: whether pictures are turned as their EXIF orientation says.
+        label_column: the column of a table, or the key of a record, that holds the labels, if it is not a usual one.
         precision: of the computation, one of `backbones.PRECISIONS`.
         dtype: of the stored features, one of `DTYPES`.
         on_error: what to do with a picture that cannot be decoded, or a feature beyond the dtype: "refuse", or "null"
@@ -125,6 +139,7 @@ def extract(
         progress: told the stage (`OPENING`, `LOADING`, `EXTRACTING` or `LOOKING`, and details after a colon), how much
             of it is done, and how much it is in all, if that is known. It counts pictures when extracting and looking,
             bytes of downloads, and files of a data set that lies in a folder.
+        warn: told what will go badly. Default: an `ExtractionWarning`.
 
     Returns:
         The feature set and what was done.
@@ -158,7 +173,7 @@ def extract(
     backbones.check(model, pool, preprocess, weights, batch=batch, precision=precision)
     named = class_names(classes)
     folder_of_data = None if data_dir is None else Path(data_dir)
-    images.check(source, folder_of_data, named)
+    images.check(source, folder_of_data, named, window=window, exif=exif, label_column=label_column)
     geometry = _geometry(source, model, preprocess, image_size)
     tolerant = on_error == "null"
     if tolerant and geometry is None and not images.small(source):
@@ -172,7 +187,20 @@ def extract(
     task = task or distributed()
     tell = progress or _tell_nobody
     tell(OPENING, 0, None)
-    pictures = images.open_images(source, folder_of_data, geometry, named, _within(OPENING, tell))
+    dark = _Dark(warn or _warn)
+    pictures = images.open_images(
+        source,
+        folder_of_data,
+        geometry,
+        named,
+        _within(OPENING, tell),
+        window=window,
+        exif=exif,
+        label_column=label_column,
+        notice=dark.add,
+    )
+    for remark in pictures.remarks:
+        (warn or _warn)(remark)
     check_classes(pictures.classes, pictures.origin == "inferred")
     pictures = _limited(pictures if hold_out is None else images.held_out(pictures, hold_out), limit)
     first = next(iter(pictures.splits.values()))
@@ -189,7 +217,8 @@ def extract(
         progress=_within(LOADING, tell),
     )
     options = {"spread": limit, "hold_out": hold_out, "on_error": on_error if tolerant else None}
-    identity = identity_of(pictures, backbone, dtype, geometry, **options)
+    preparation = images.Preparation(geometry=geometry, window=window, exif=exif)
+    identity = identity_of(pictures, backbone, dtype, preparation, **options)
     manifest = manifest_of(pictures, backbone, dtype, identity)
     if out is None:
         own = pool in (None, backbones.own_pool(model, first.image_shape))
@@ -226,7 +255,12 @@ def extract(
             left = len(writer.missing) if writer.resumed else None
             stage = EXTRACTING if left is None else f"{EXTRACTING}: {counted(left, 'shard')} left"
             started = time.monotonic()
-            count = run(writer, pictures, backbone, broken, partial(tell, stage), partial(tell, LOOKING))
+
+            def advance(done: int, total: int) -> None:
+                dark.check()
+                tell(stage, done, total)
+
+            count = run(writer, pictures, backbone, broken, advance, partial(tell, LOOKING))
             seconds = time.monotonic() - started
             finished = writer.finish(manifest, approve)
     except KeyboardInterrupt as stopped:
@@ -238,7 +272,7 @@ def extract(
 
 
 def identity_of(
-    source: images.ImageSet, backbone: "Backbone", dtype: str, geometry: images.Geometry | None, **other: Any
+    source: images.ImageSet, backbone: "Backbone", dtype: str, preparation: images.Preparation, **other: Any
 ) -> dict[str, Any]:
     """What a feature set is made of, and how. A run continues only a set of the same identity.
 
@@ -248,7 +282,7 @@ def identity_of(
         "dataset": source.name,
         "listing": {name: split.listing for name, split in source.splits.items()},
         "backbone": backbone.describe(),
-        "preparation": None if geometry is None else geometry.describe(),
+        "preparation": preparation.describe(),
         "dtype": dtype,
         **({"classes": list(source.classes)} if source.renumbered else {}),
         **{name: value for name, value in other.items() if value is not None},
@@ -394,6 +428,32 @@ def _fetched(
     planned: PlannedShard, batch: images.Batch, submitted: Any
 ) -> tuple[PlannedShard, images.Batch, np.ndarray]:
     return planned, batch, np.asarray(submitted)
+
+
+class _Dark:
+    """Pictures that use few of the values that their files can hold. The user is warned once, of one of them."""
+
+    def __init__(self, warn: Callable[[str], None]) -> None:
+        self._name: str | None = None
+        self._warn, self._warned = warn, False
+
+    def add(self, name: str) -> None:
+        """Remember what messages call such a picture. Threads that decode call this."""
+        self._name = self._name or name
+
+    def check(self) -> None:
+        """Warn, if there is anything to warn of and nobody was warned yet."""
+        if self._name and not self._warned:
+            self._warned = True
+            self._warn(
+                f"'{self._name}' uses less than a quarter of the grey values that its file can hold, so it becomes "
+                f"nearly one shade. If the device gives fewer bits, say so: {parameter('window')} 0,4095 for 12 bits. "
+                f"Take these numbers from the device, not from the pictures. {GUARDED}"
+            )
+
+
+def _warn(text: str) -> None:
+    warnings.warn(printable(spelled(text, lambda name: name)), ExtractionWarning, stacklevel=3)
 
 
 def _tell_nobody(stage: str, done: int, total: int | None) -> None:

@@ -9,7 +9,7 @@ from dpfc_cli.backbones import BACKBONES, POOLINGS, PRECISIONS, PREPROCESS, UNPO
 from dpfc_cli.cli import display, places
 from dpfc_cli.cli.app import command
 from dpfc_cli.cli.classes import typed_classes
-from dpfc_cli.cli.help import listed
+from dpfc_cli.cli.help import flag_of, listed
 
 if TYPE_CHECKING:
     from dpfc_cli.features.reader import FeatureSet
@@ -47,6 +47,15 @@ def extract(
             "enough.",
             rich_help_panel=WHAT,
             metavar="CLASSES",
+        ),
+    ] = None,
+    label_column: Annotated[
+        str | None,
+        typer.Option(
+            help="Where the labels stand, if not in a usual place: a column of parquet or of an image folder's "
+            "metadata.csv, or a key of WebDataset's .json.",
+            rich_help_panel=WHAT,
+            metavar="NAME",
         ),
     ] = None,
     limit: Annotated[
@@ -118,6 +127,24 @@ def extract(
             metavar="PIXELS",
         ),
     ] = None,
+    window: Annotated[
+        str | None,
+        typer.Option(
+            help="For grey pictures of more than 8 bits: the values that become black and white, such as 0,4095 for 12 "
+            "bits. A public fact: take it from the device, not from the pictures. Default: all values that a file can "
+            "hold.",
+            rich_help_panel=HOW,
+            metavar="LOW,HIGH",
+        ),
+    ] = None,
+    exif: Annotated[
+        bool,
+        typer.Option(
+            "--exif",
+            help="Turn pictures as their EXIF orientation says. Backbones were trained without that.",
+            rich_help_panel=HOW,
+        ),
+    ] = False,
     precision: Annotated[
         str,
         typer.Option(
@@ -179,6 +206,9 @@ def extract(
             pool=pool,
             preprocess=preprocess,
             image_size=image_size,
+            window=_window(window),
+            exif=exif,
+            label_column=label_column,
             precision=precision,
             dtype=dtype,
             on_error=on_error,
@@ -187,6 +217,7 @@ def extract(
             shards=shards,
             task=part,
             progress=progress,
+            warn=_warn,
         )
     _remark(made)
     report(made.folder, made.features, made=not made.was_complete, as_json=as_json)
@@ -231,6 +262,30 @@ def _part(task: str | None) -> tuple[int, int] | None:
             parameter="task",
         )
     return int(i), int(count)
+
+
+def _window(given: str | None) -> tuple[float, float] | None:
+    """(low, high) of 'LOW,HIGH'. That the numbers make sense is checked by the extraction."""
+    from dpfc_cli.errors import UserError
+
+    if given is None:
+        return None
+    try:
+        low, high = map(float, given.split(","))
+    except ValueError:
+        raise UserError(
+            f"--window '{given}' is not LOW,HIGH.",
+            "Give the grey values that are black and white, such as --window 0,4095.",
+            code="bad-value",
+            parameter="window",
+        ) from None
+    return low, high
+
+
+def _warn(text: str) -> None:
+    from dpfc_cli.errors import spelled
+
+    display.warn(spelled(text, lambda name: flag_of(extract, name)))
 
 
 def _remark(made: Any) -> None:

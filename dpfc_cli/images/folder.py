@@ -18,16 +18,19 @@ from pathlib import Path
 
 import numpy as np
 
-from dpfc_cli.backbones.geometry import Geometry
 from dpfc_cli.errors import GUARDED, UserError, counted, parameter
 from dpfc_cli.files import named_twice
+from dpfc_cli.images import dicom
 from dpfc_cli.images.dataset import DataSet
 from dpfc_cli.images.encoded import Files, encoded_split
+from dpfc_cli.images.preparation import Preparation
 from dpfc_cli.images.sets import Entry, ImageSet, Split
 from dpfc_cli.sources.classes import Origin
 from dpfc_cli.sources.split_files import TEST_SPLITS, TRAIN_SPLITS
 
-EXTENSIONS = frozenset((".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"))
+EXTENSIONS = frozenset(
+    (".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp", *dicom.SUFFIXES)
+)
 EXPECTED = (
     "Images must be in PATH/<class>/, or in PATH/train/<class>/ and, if there are test images, PATH/test/<class>/. "
     f"The folder train may also be called {' or '.join(TRAIN_SPLITS[1:])}, "
@@ -35,12 +38,12 @@ EXPECTED = (
 )
 
 
-def open_folder(path: Path, geometry: Geometry | None, classes: tuple[str, ...] | None = None) -> ImageSet:
+def open_folder(path: Path, preparation: Preparation, classes: tuple[str, ...] | None = None) -> ImageSet:
     """Open a folder of image files.
 
     Args:
         path: the folder.
-        geometry: the size to bring all images to, or None: all must have the size of the first one.
+        preparation: what is done with the pictures. Without a geometry all must have the size of the first one.
         classes: the classes that the operator asserts, in the order in which labels count them, or None.
 
     Raises:
@@ -48,7 +51,7 @@ def open_folder(path: Path, geometry: Geometry | None, classes: tuple[str, ...] 
 
     """
     try:
-        return _opened(path, geometry, classes)
+        return _opened(path, preparation, classes)
     except OSError as error:
         raise UserError(
             f"'{error.filename or path}' cannot be read: {error.strerror or error}.",
@@ -58,7 +61,7 @@ def open_folder(path: Path, geometry: Geometry | None, classes: tuple[str, ...] 
         ) from error
 
 
-def _opened(path: Path, geometry: Geometry | None, classes: tuple[str, ...] | None) -> ImageSet:
+def _opened(path: Path, preparation: Preparation, classes: tuple[str, ...] | None) -> ImageSet:
     folders = _split_folders(path)
     found = tuple(sorted({name for folder in folders.values() for name in _class_names(folder)}))
     if not found:
@@ -78,7 +81,7 @@ def _opened(path: Path, geometry: Geometry | None, classes: tuple[str, ...] | No
                 path=str(folder),
             )
     numbers = _numbers(found, classes)
-    splits = {split: _split(folders[split], files[split], found, numbers, geometry) for split in folders}
+    splits = {split: _split(folders[split], files[split], found, numbers, preparation) for split in folders}
     origin: Origin = "inferred" if classes is None else "asserted"
     return ImageSet("imagefolder", classes or found, splits, origin, numbers != list(range(len(found))))
 
@@ -173,7 +176,7 @@ def _split(
     files: list[tuple[int, Entry]],
     found: tuple[str, ...],
     numbers: list[int],
-    geometry: Geometry | None,
+    preparation: Preparation,
 ) -> Split:
     labels = np.array([numbers[place] for place, _ in files], np.int32)
     names = [entry.name for _, entry in files]
@@ -182,7 +185,7 @@ def _split(
     return encoded_split(
         labels,
         Files(folder, names),
-        geometry,
+        preparation,
         classes=filled,
         entries=(entry for _, entry in files),
         name=names.__getitem__,
@@ -191,7 +194,7 @@ def _split(
 
 IMAGEFOLDER = DataSet(
     name="imagefolder",
-    open=lambda request: open_folder(request.place, request.geometry, request.classes),
+    open=lambda request: open_folder(request.place, request.preparation, request.classes),
     location="path",
     asserted=True,
     resembles=os.path.isdir,

@@ -4,10 +4,10 @@ The names of the classes are those of the `ClassLabel` in the schema's `huggingf
 operator asserts the classes, or they are inferred.
 """
 
-from dpfc_cli.backbones.geometry import Geometry
 from dpfc_cli.errors import UserError, parameter
 from dpfc_cli.images.dataset import DataSet, has_files
 from dpfc_cli.images.encoded import encoded_split
+from dpfc_cli.images.preparation import Preparation
 from dpfc_cli.images.sets import ImageSet, Progress, labelled
 from dpfc_cli.sources.split_files import files_by_split
 
@@ -15,13 +15,13 @@ SUFFIX = ".parquet"
 
 
 def open_parquet(
-    pattern: str, geometry: Geometry | None, classes: tuple[str, ...] | None, progress: Progress | None
+    pattern: str, preparation: Preparation, classes: tuple[str, ...] | None, progress: Progress | None
 ) -> ImageSet:
     """Open the files that `pattern` names (see `files_by_split`).
 
     Args:
         pattern: a file, a folder, or file names with braces or wildcards.
-        geometry: the size to bring all pictures to, or None: all must have the size of the first one.
+        preparation: what is done with the pictures. Without a geometry all must have the size of the first one.
         classes: the classes that the operator asserts, or None. Only for files that do not name their classes.
         progress: called for each file that was listed.
 
@@ -50,7 +50,7 @@ def open_parquet(
         role: encoded_split(
             labels[split],
             files[split].pictures,
-            geometry,
+            preparation,
             classes=columns.classes or (),
             entries=files[split].entries,
             name=files[split].pictures.called,
@@ -62,7 +62,7 @@ def open_parquet(
 
 PARQUET = DataSet(
     name="parquet",
-    open=lambda request: open_parquet(str(request.place), request.geometry, request.classes, request.progress),
+    open=lambda request: open_parquet(str(request.place), request.preparation, request.classes, request.progress),
     location="path",
     asserted=True,
     resembles=has_files(SUFFIX),

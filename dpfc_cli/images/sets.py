@@ -116,6 +116,7 @@ class ImageSet:
         splits: 'train', and 'test' if the data set has one.
         origin: who states that the classes are public.
         renumbered: the classes were asserted, and labels count them in another order than inferred classes would have.
+        remarks: what the user should know of how the source was read, in sentences.
 
     """
 
@@ -124,6 +125,7 @@ class ImageSet:
     splits: dict[str, Split]
     origin: Origin = "data set"
     renumbered: bool = False
+    remarks: tuple[str, ...] = ()
 
 
 def held_out(source: ImageSet, fraction: float) -> ImageSet:

@@ -10,10 +10,10 @@ from pathlib import Path, PurePosixPath
 
 import numpy as np
 
-from dpfc_cli.backbones.geometry import Geometry
 from dpfc_cli.errors import GUARDED, UserError
 from dpfc_cli.images.dataset import DataSet, has_files
 from dpfc_cli.images.encoded import encoded_split
+from dpfc_cli.images.preparation import Preparation
 from dpfc_cli.images.sets import Entry, ImageSet, Progress, Split, labelled
 from dpfc_cli.images.tars import Member, members, ranges, readable
 from dpfc_cli.sources.split_files import files_by_split
@@ -25,7 +25,7 @@ LONGEST_LABEL = 20
 
 
 def open_webdataset(
-    pattern: str, geometry: Geometry | None, classes: tuple[str, ...] | None, progress: Progress | None
+    pattern: str, preparation: Preparation, classes: tuple[str, ...] | None, progress: Progress | None
 ) -> ImageSet:
     """Open the archives that `pattern` names (see `files_by_split`). classes: those that the operator asserts.
 
@@ -42,7 +42,7 @@ def open_webdataset(
         number = {path: i for i, path in enumerate(paths)}
         pictures = ranges([(number[path], member) for path, _, member in found[split]], paths)
         splits[role] = encoded_split(
-            labels[split], pictures, geometry, classes=(), entries=_entries(found[split]), name=pictures.called
+            labels[split], pictures, preparation, classes=(), entries=_entries(found[split]), name=pictures.called
         )
     return ImageSet("webdataset", names, splits, origin)
 
@@ -113,7 +113,7 @@ def _entries(records: list[tuple[Path, int, Member]]) -> Iterator[Entry]:
 
 WEBDATASET = DataSet(
     name="webdataset",
-    open=lambda request: open_webdataset(str(request.place), request.geometry, request.classes, request.progress),
+    open=lambda request: open_webdataset(str(request.place), request.preparation, request.classes, request.progress),
     location="path",
     asserted=True,
     resembles=has_files(SUFFIX),

@@ -239,7 +239,7 @@ def test_ctrl_c_says_when_nothing_was_kept(dpfc: Dpfc, pictures: Path, monkeypat
     from dpfc_cli import images
     from dpfc_cli.features import writer
 
-    def stopped(*_: object) -> None:
+    def stopped(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
     line = ("extract", "imagefolder:pictures", *SCATTER)
