@@ -38,6 +38,13 @@ class Encoded(Protocol):
         ...
 
 
+def read_file(path: Path) -> bytes:
+    """The bytes of a picture's own file. Raises OSError, and ValueError if these are more than `MOST_BYTES`."""
+    with path.open("rb") as file:
+        check_size(os.fstat(file.fileno()).st_size)
+        return file.read()
+
+
 @dataclass(frozen=True)
 class Files:
     """Pictures in files of their own. names: relative to the folder."""
@@ -49,9 +56,7 @@ class Files:
         return str(self.folder / self.names[i])
 
     def read(self, i: int) -> bytes:
-        with (self.folder / self.names[i]).open("rb") as file:
-            check_size(os.fstat(file.fileno()).st_size)
-            return file.read()
+        return read_file(self.folder / self.names[i])
 
     def only(self, records: Records) -> "Files":
         return Files(self.folder, [self.names[i] for i in records])

@@ -13,7 +13,7 @@ published.
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpfc_cli.errors import GUARDED, Code, UserError, counted, parameter
-from dpfc_cli.sources.classes import Origin, inferred_classes
+from dpfc_cli.sources.classes import MOST_INFERRED, Origin, inferred_classes
 from dpfc_cli.sources.split_files import splits_by_role
 
 Pixels = NDArray[np.uint8]
@@ -253,24 +253,36 @@ def _held(images: Pixels) -> Decode:
     return pixels
 
 
-def labelled(
-    labels: dict[str, NDArray[np.int64]], classes: tuple[str, ...] | None
-) -> tuple[tuple[str, ...], Origin, dict[str, str]]:
+class Labelled(NamedTuple):
+    """What labels mean. classes, origin, renumbered: as in `ImageSet`. used: the source's name of the splits 'train'
+    and, if there is one, 'test'. labels: the numbers of the classes, by the source's name of the split.
+    """
+
+    classes: tuple[str, ...]
+    origin: Origin
+    used: dict[str, str]
+    labels: dict[str, NDArray[np.int64]]
+    renumbered: bool = False
+
+
+Given = Sequence[int | str | None] | NDArray[np.int64]
+"""Labels as a source gives them: numbers of classes, or names of classes. −1 or None: no label."""
+
+
+def labelled(labels: Mapping[str, Given], classes: tuple[str, ...] | None) -> Labelled:
     """What the labels mean in a format that has no list of classes.
 
     Args:
-        labels: the labels of each split, by the source's name of the split. A split without any label (−1 everywhere)
-            is ignored: published test sets have none.
+        labels: the labels of each split, by the source's name of the split. A split without any label is ignored:
+            published test sets have none.
         classes: the classes that the operator asserts, or None.
 
-    Returns:
-        The classes; who states them; and the source's name of the splits 'train' and, if there is one, 'test'.
-
     Raises:
-        UserError: no training picture has a label (code "missing"), or a label is out of range (code "bad-record").
+        UserError: no training picture has a label (code "missing"), a label is out of range (code "bad-record"), or it
+            is not among the asserted names (code "conflict").
 
     """
-    known = {split: y for split, y in labels.items() if len(y) and (y >= 0).any()}
+    known = {split: given for split, given in labels.items() if _has_labels(given)}
     used = splits_by_role(known)
     if "train" not in used:
         raise UserError(
@@ -279,9 +291,14 @@ def labelled(
             code="missing",
             split="train",
         )
-    names = classes or inferred_classes(max(int(known[split].max()) for split in used.values()))
-    for split in used.values():
-        if known[split].min() < 0 or known[split].max() >= len(names):
+    given = {split: known[split] for split in used.values()}
+    origin: Origin = "asserted" if classes else "inferred"
+    if any(isinstance(label, str) for y in given.values() if not isinstance(y, np.ndarray) for label in y):
+        return _labelled_by_names(given, classes, origin, used)
+    numbers = {split: _numbers(y) for split, y in given.items()}
+    names = classes or inferred_classes(max(int(y.max()) for y in numbers.values()))
+    for split, y in numbers.items():
+        if y.min() < 0 or y.max() >= len(names):
             raise UserError(
                 f"The {split} images have labels outside 0..{len(names) - 1}. {GUARDED}",
                 f"Check the labels, and the number of classes: {parameter('classes')}.",
@@ -289,7 +306,53 @@ def labelled(
                 parameter="classes",
                 split=split,
             )
-    return names, "asserted" if classes else "inferred", used
+    return Labelled(names, origin, used, numbers)
+
+
+def _has_labels(given: Given) -> bool:
+    if isinstance(given, np.ndarray):
+        return bool((given >= 0).any())
+    return any(bool(label) if isinstance(label, str) else label is not None and label >= 0 for label in given)
+
+
+def _numbers(given: Given) -> NDArray[np.int64]:
+    return given if isinstance(given, np.ndarray) else np.array([-1 if y is None else y for y in given], np.int64)
+
+
+def _labelled_by_names(
+    labels: dict[str, Given], classes: tuple[str, ...] | None, origin: Origin, used: dict[str, str]
+) -> Labelled:
+    """`labelled`, for labels that are names. Inferred classes are the names, sorted."""
+    for split, given in labels.items():
+        if not all(isinstance(label, str) and label for label in given):
+            raise UserError(
+                f"Some {split} images have the name of a class as label, and others do not. {GUARDED}",
+                "Give each image a label. Take names everywhere, or numbers everywhere.",
+                code="bad-record",
+                split=split,
+            )
+    found = sorted({str(label) for given in labels.values() for label in given})
+    if classes is None and len(found) > MOST_INFERRED:
+        raise UserError(
+            f"The labels seem to name {len(found):,} classes. {GUARDED}",
+            f"Say which classes there are: {parameter('classes')}.",
+            code="bad-record",
+            parameter="classes",
+        )
+    names = classes or tuple(found)
+    number = {name: i for i, name in enumerate(names)}
+    unknown = next((name for name in found if name not in number), None)
+    if unknown is not None:
+        raise UserError(
+            f"The label '{unknown}' is not among the {counted(len(names), 'class')} of {parameter('classes')}. "
+            f"{GUARDED}",
+            "The labels are names. Give the names of all classes. There may be more classes than labels.",
+            code="conflict",
+            parameter="classes",
+        )
+    numbers = {split: np.array([number[str(label)] for label in given], np.int64) for split, given in labels.items()}
+    renumbered = [number[name] for name in found] != list(range(len(found)))
+    return Labelled(names, origin, used, numbers, renumbered)
 
 
 def reading_code(error: Exception) -> Code:
