@@ -153,7 +153,8 @@ def _tabled(
         missing = [name for name, _ in found if not (folder / name).exists()]
         if missing:
             raise UserError(
-                f"'{table}' names {counted(len(missing), 'file')} that cannot be found, such as '{missing[0]}'. {GUARDED}",
+                f"'{table}' names {counted(len(missing), 'file')} that cannot be found, such as '{missing[0]}'. "
+                f"{GUARDED}",
                 f"Put them there, or take their lines out of the table. The names in '{FILE_NAME}' begin in the folder "
                 "of the table.",
                 code="missing",
@@ -325,7 +326,7 @@ def _listed(place: Path, name: str, deep: bool) -> Iterator[tuple[str, "os.DirEn
             yield f"{name}/{entry.name}", entry
         elif not deep:
             raise UserError(
-                f"The class folder '{place}' holds a folder, '{entry.name}'.",
+                f"The class folder '{place}' holds a folder, '{entry.name}'. {GUARDED}",
                 f"{EXPECTED} Name the folder above the classes. If each class folder has folders of its own, say which "
                 f"classes there are: {parameter('classes')}.",
                 code="conflict",
