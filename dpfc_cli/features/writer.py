@@ -44,6 +44,7 @@ from dpfc_cli import files, schema
 from dpfc_cli.errors import GUARDED, UserError, counted, parameter
 from dpfc_cli.features.locks import PATIENCE, ReplacedError, claimed, locked, locked_soon
 from dpfc_cli.features.manifest import GROUPED_VERSION, MANIFEST, VERSION, Manifest, Shard, SplitFacts, load
+from dpfc_cli.features.reader import opened_hdf5, plain_dataset
 from dpfc_cli.folders import PARTIAL, moved_by
 
 SETTINGS = "settings.json"
@@ -51,6 +52,7 @@ SHARD_BYTES = 128 * 2**20
 SHARD_ROWS = 16_384
 CHUNK_ROWS = 1_024
 
+Approve = Callable[[dict[str, np.ndarray]], None]
 Task = tuple[int, int]
 """(i, N): this process makes the i-th of N parts of the work. i counts from 1."""
 
@@ -207,20 +209,22 @@ class FeatureWriter:
         finally:
             _close(self._claims.pop(planned.file))
 
-    def finish(self, manifest: Manifest) -> Manifest | None:
+    def finish(self, manifest: Manifest, approve: Approve | None = None) -> Manifest | None:
         """Write the manifest, and give the folder its name.
 
         Args:
             manifest: the description of the set. Its splits and its version are filled in here.
+            approve: told the numbers of the null records of each split, when all shards are in place, whichever process
+                made them. If it raises an error, the set stays unfinished.
 
         Returns:
             The manifest as written; None if other processes are still making shards. The last of them will finish.
 
         """
         with _writing(self.folder):
-            return self._finished(manifest)
+            return self._finished(manifest, approve)
 
-    def _finished(self, manifest: Manifest) -> Manifest | None:
+    def _finished(self, manifest: Manifest, approve: Approve | None) -> Manifest | None:
         if self._task is not None and not self._alone():
             return None
         if not self._partial.exists():
@@ -247,6 +251,8 @@ class FeatureWriter:
             before = splits[planned.split].shards if planned.split in splits else ()
             groups = None if self._groups is None else int(self._groups[planned.split][-1]) + 1
             splits[planned.split] = SplitFacts(n=planned.stop, shards=(*before, shard), groups=groups)
+        if approve is not None:
+            approve(self._nulls())
         version = VERSION if self._groups is None else GROUPED_VERSION
         whole = replace(manifest, splits=splits, source={**manifest.source, "identity": identity}, version=version)
         files.replace(self._partial / MANIFEST, whole.to_json())
@@ -280,6 +286,18 @@ class FeatureWriter:
         for left in (self._partial / SETTINGS, *self._partial.glob("*.h5"), *self._partial.glob("*.tmp")):
             left.unlink(missing_ok=True)
         return True
+
+    def _nulls(self) -> dict[str, np.ndarray]:
+        """The numbers of the null records of each split. They are read from the shards: others may have made some."""
+        found: dict[str, list[np.ndarray]] = {planned.split: [] for planned in self._all}
+        for planned in self._all:
+            path = self._partial / planned.file
+            with opened_hdf5(path) as file:
+                shape = (planned.rows,) if self.k == 1 else (planned.rows, self.k)
+                labels = np.asarray(plain_dataset(file, path, "labels", shape, "int32")[:])
+            null = (labels < 0).reshape(planned.rows, -1).all(axis=1)
+            found[planned.split].append(planned.start + np.flatnonzero(null))
+        return {split: np.concatenate(parts) for split, parts in found.items()}
 
     def _temporary(self, planned: PlannedShard) -> Path:
         return self._partial / (planned.file + ".tmp")

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from dpfc_cli.backbones.geometry import Geometry
+from dpfc_cli.images.preparation import Preparation
 from dpfc_cli.images.sets import ImageSet, Progress
 
 Location = Literal["included", "data_dir", "path"]
@@ -43,16 +43,18 @@ class Request:
 
     Args:
         place: the file, folder or pattern that holds its files. Not used if the files are included in dpfc.
-        geometry: the size to bring pictures of many sizes to. Not used if all pictures have one small size.
+        preparation: what is done with encoded pictures. Not used if all pictures have one small size.
         classes: the classes that the operator asserts, or None.
         progress: called as progress(stage, done, total or None).
+        label_column: the column, or the key, that holds the labels, if it is not a usual one.
 
     """
 
     place: Path
-    geometry: Geometry | None
+    preparation: Preparation
     classes: tuple[str, ...] | None
     progress: Progress | None
+    label_column: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

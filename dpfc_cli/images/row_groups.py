@@ -5,6 +5,9 @@ groups of 100 to 1,000 pictures.)
 """
 
 import hashlib
+import json
+import os
+import stat
 from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,10 +21,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from dpfc_cli.errors import GUARDED, UserError, counted
+from dpfc_cli.errors import GUARDED, UserError, counted, parameter
+from dpfc_cli.files import named_twice
+from dpfc_cli.images.encoded import read_file
 from dpfc_cli.images.prefetch import PIECE, cores
-from dpfc_cli.images.sets import Entry, Progress, Records, reading_code
-from dpfc_cli.sources.label_columns import hub_class_names, label_column
+from dpfc_cli.images.sets import Entry, Given, Progress, Records, reading_code
+from dpfc_cli.sources.label_columns import USUAL_NAMES, hub_class_names, label_column
+from dpfc_cli.sources.names import inside
 
 LARGEST_GROUP = 2 << 30
 """Bytes of the largest row group that is read."""
@@ -39,15 +45,20 @@ class Columns:
 
 @dataclass(frozen=True)
 class Listed:
-    """A split of parquet files: its pictures, their labels (n,), and the entries of its files."""
+    """A split of parquet files: its pictures, their labels (n of them), and the entries of its files."""
 
     pictures: "RowGroups"
-    labels: NDArray[np.int64]
+    labels: Given
     entries: list[Entry]
 
 
-def columns_of(path: Path, source: str) -> Columns:
-    """Which columns of a file hold pictures and labels. source: what the user calls the files, for messages.
+def columns_of(path: Path, source: str, given: str | None = None) -> Columns:
+    """Which columns of a file hold pictures and labels.
+
+    Args:
+        path: the file.
+        source: what the user calls the files, for messages.
+        given: the column of labels, if the user names it.
 
     Raises:
         UserError: the file cannot be read, or has no such columns, or more than one of them.
@@ -55,8 +66,7 @@ def columns_of(path: Path, source: str) -> Columns:
     """
     with _readable(path):
         schema = pq.read_schema(path)
-    integers = [field.name for field in schema if pa.types.is_integer(field.type)]
-    image, label = _image_column(schema, source), label_column(integers, source)
+    image, label = _image_column(schema, source), _label_column(schema, source, given)
     return Columns(image=image, label=label, classes=hub_class_names(schema.metadata, label))
 
 
@@ -68,6 +78,7 @@ class RowGroups:
         groups: the file of each row group, and its number in the file. There are g of them.
         starts: the first record of each row group, and the end of the last one, (g + 1,).
         records: the records that are wanted, (n,); all if None. Other pictures of a row group are not kept in memory.
+        files: the files of the records whose rows hold no bytes.
 
     """
 
@@ -75,8 +86,14 @@ class RowGroups:
     """More pictures than all threads read at one moment. So many pictures are kept in memory, in whole row groups."""
 
     def __init__(
-        self, column: str, groups: list[tuple[Path, int]], starts: NDArray[np.int64], records: Records | None = None
+        self,
+        column: str,
+        groups: list[tuple[Path, int]],
+        starts: NDArray[np.int64],
+        records: Records | None = None,
+        files: dict[int, Path] | None = None,
     ) -> None:
+        self._files = files or {}
         self._column, self._groups, self._starts = column, groups, starts
         self._records = np.arange(starts[-1]) if records is None else records
         # The first wanted picture of each group, counted as `read` counts.
@@ -85,6 +102,8 @@ class RowGroups:
         self._lock = Lock()
 
     def name(self, i: int) -> str:
+        if (file := self._files.get(int(self._records[i]))) is not None:
+            return str(file)
         group = self._group(i)
         path, number = self._groups[group]
         return f"{path}: row {int(self._records[i] - self._starts[group])} of row group {number}"
@@ -96,13 +115,15 @@ class RowGroups:
         return f"{path.name}/{number}/{int(self._records[i] - self._starts[group])}"
 
     def read(self, i: int) -> bytes:
+        if (file := self._files.get(int(self._records[i]))) is not None:
+            return read_file(file)
         group = self._group(i)
         data = self._pictures(group)[i - int(self._firsts[group])].as_py()
         # The decoder refuses an empty picture.
         return data if isinstance(data, bytes) else b""
 
     def only(self, records: Records) -> "RowGroups":
-        return RowGroups(self._column, self._groups, self._starts, self._records[records])
+        return RowGroups(self._column, self._groups, self._starts, self._records[records], self._files)
 
     def _group(self, i: int) -> int:
         return int(np.searchsorted(self._firsts, i, "right")) - 1
@@ -134,17 +155,19 @@ def listed(paths: list[Path], columns: Columns, progress: Progress | None) -> Li
 
     """
     groups: list[tuple[Path, int]] = []
-    rows, labels, entries = [0], [np.zeros(0, np.int64)], []
+    rows, entries, files = [0], list[Entry](), dict[int, Path]()
+    labels, before = list[Given](), 0
     for done, path in enumerate(paths, 1):
         with _readable(path):
             file = pq.ParquetFile(path)
             declared = sum(file.metadata.row_group(number).num_rows for number in range(file.num_row_groups))
             _refuse_more_rows_than_bytes(max(declared, file.metadata.num_rows), path)
             y = file.read([columns.label]).column(0)
-            if y.null_count or not pa.types.is_integer(y.type):
+            kind = "integers" if pa.types.is_integer(y.type) else "text" if _is_text(y.type) else None
+            if kind is None or (y.null_count and kind == "integers"):
                 raise UserError(
                     f"'{path}' has labels in '{columns.label}' that are not integers. {GUARDED}",
-                    "Correct them: every label must be an integer.",
+                    "Correct them: every label must be an integer, or the name of a class.",
                     code="bad-record",
                     path=str(path),
                     column=columns.label,
@@ -153,15 +176,89 @@ def listed(paths: list[Path], columns: Columns, progress: Progress | None) -> Li
             for number in range(file.num_row_groups):
                 _refuse_giant(file.metadata.row_group(number).total_byte_size, path)
                 groups.append((path, number))
+                named = _named_files(path, file, number, columns.image)
+                files.update((before + row, name) for row, name in named.items())
                 rows.append(file.metadata.row_group(number).num_rows)
-            labels.append(y.to_numpy().astype(np.int64))
+                before += rows[-1]
+            labels.append(y.to_numpy().astype(np.int64) if kind == "integers" else y.cast(pa.string()).to_pylist())
         entries.append(_entry(path, labels[-1]))
         if progress is not None:
             progress("Listing", done, len(paths))
-    return Listed(RowGroups(columns.image, groups, np.cumsum(rows)), np.concatenate(labels), entries)
+    entries += _checked(files, paths)
+    pictures = RowGroups(columns.image, groups, np.cumsum(rows), files=files)
+    return Listed(pictures, _joined(labels), entries)
 
 
-def _entry(path: Path, labels: NDArray[np.int64]) -> Entry:
+def _joined(labels: list[Given]) -> Given:
+    """The labels of several files, one after the other."""
+    if all(isinstance(part, np.ndarray) for part in labels):
+        return np.concatenate([np.zeros(0, np.int64), *labels])
+    return [label for part in labels for label in part]
+
+
+def _named_files(path: Path, file: Any, number: int, column: str) -> dict[int, Path]:
+    """The files that rows of a row group name by their path, because they hold no bytes."""
+    group = file.metadata.row_group(number)
+    places = {group.column(i).path_in_schema: group.column(i) for i in range(group.num_columns)}
+    statistics = places[f"{column}.bytes"].statistics
+    known = statistics is not None and statistics.has_null_count
+    if f"{column}.path" not in places or (known and not statistics.null_count):
+        return {}
+    # All rows or only some may lack their bytes. Files without statistics are rare, and have to be read to know.
+    filled = np.zeros(group.num_rows, bool)
+    if not known or statistics.null_count < group.num_rows:
+        filled = _read(path, number, f"{column}.bytes").is_valid().to_numpy(zero_copy_only=False)
+    names = _read(path, number, f"{column}.path").to_pylist()
+    if len(names) != group.num_rows or len(filled) != group.num_rows:
+        raise ValueError(f"its row group {number} has {len(names)} paths, and says {group.num_rows}")
+    found: dict[int, Path] = {}
+    for row in np.flatnonzero(~filled).tolist():
+        if names[row] is not None:
+            named = inside(path.parent, names[row])
+            if named is None or not named.exists():
+                raise _elsewhere(path, names[row])
+            found[row] = named
+    return found
+
+
+def _elsewhere(path: Path, name: str) -> UserError:
+    return UserError(
+        f"'{path}' does not hold its pictures, but names files, and '{name}' is not there. Such a file must lie in "
+        f"'{path.parent}' or below it. {GUARDED}",
+        "Move the parquet file into the folder of the pictures, if its paths begin there. Or write it with the "
+        "pictures in it: with Hugging Face datasets, map the data set with datasets.table.embed_table_storage before "
+        "to_parquet.",
+        code="missing",
+        path=str(path),
+    )
+
+
+def _checked(files: dict[int, Path], paths: list[Path]) -> list[Entry]:
+    """The entries of the files that rows name."""
+    entries = []
+    for file in files.values():
+        try:
+            facts = file.stat()
+        except OSError as error:
+            raise UserError(
+                f"'{file}' cannot be read: {error.strerror or error}.", "Check it.", code="unreadable", path=str(file)
+            ) from error
+        if not stat.S_ISREG(facts.st_mode):
+            raise UserError(f"'{file}' is not a file.", "Remove it.", code="unreadable", path=str(file))
+        entries.append(Entry(os.path.relpath(file, paths[0].parent.absolute()), facts.st_size, ""))
+    twice = named_twice(files.values())
+    if twice is not None:
+        raise UserError(
+            f"Two rows name '{twice}', or it is there under two names. It would count as two records, and the "
+            f"guarantee is for one. {GUARDED}",
+            "Leave one of them.",
+            code="conflict",
+            path=str(twice),
+        )
+    return entries
+
+
+def _entry(path: Path, labels: Given) -> Entry:
     """The file's entry. Its digest is of the labels and the footer, which holds each column's place and extremes."""
     size = path.stat().st_size
     with path.open("rb") as file:
@@ -169,7 +266,7 @@ def _entry(path: Path, labels: NDArray[np.int64]) -> Entry:
         footer = int.from_bytes(file.read(4), "little")
         file.seek(max(size - 8 - footer, 0))
         digest = hashlib.sha256(file.read(footer + 8))
-    digest.update(labels.tobytes())
+    digest.update(labels.tobytes() if isinstance(labels, np.ndarray) else json.dumps(labels).encode())
     return Entry(path.name, size, digest.hexdigest())
 
 
@@ -212,6 +309,42 @@ def _refuse_giant(size: int, path: Path) -> None:
             path=str(path),
             bytes=size,
         )
+
+
+def _label_column(schema: Any, source: str, given: str | None) -> str:
+    """The column of labels: the one that the user names, or one of integers or texts with a usual name, or the only one
+    of integers.
+    """
+    integers = [field.name for field in schema if pa.types.is_integer(field.type)]
+    texts = [field.name for field in schema if _is_text(field.type)]
+    if given is not None:
+        if given not in integers + texts:
+            raise UserError(
+                f"'{source}' has no column '{given}' of integers or texts.",
+                f"It has: {', '.join(integers + texts) or 'none'}.",
+                code="missing",
+                parameter="label_column",
+                known=integers + texts,
+            )
+        return given
+    text = next((name for name in USUAL_NAMES if name in texts), None)
+    if text is None or set(integers) & set(USUAL_NAMES):
+        return label_column(integers, source)
+    if integers:
+        raise UserError(
+            f"'{source}' has the texts '{text}' and the integers {integers}: which is the label?",
+            f"Name its column: {parameter('label_column')}.",
+            code="conflict",
+            parameter="label_column",
+            source=source,
+            known=[text, *integers],
+        )
+    return text
+
+
+def _is_text(kind: Any) -> bool:
+    kind = kind.value_type if pa.types.is_dictionary(kind) else kind
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
 
 
 def _image_column(schema: Any, source: str) -> str:
