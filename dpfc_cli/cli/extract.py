@@ -71,9 +71,20 @@ def extract(
         float | None,
         typer.Option(
             help="If there is no test split: make one of about this fraction of the training pictures, such as 0.1. "
-            "Each picture's own name decides (in parquet its place).",
+            "Each picture's own name decides (in parquet its place). With --group-by: a fraction of the persons.",
             rich_help_panel=WHAT,
             metavar="FRACTION",
+        ),
+    ] = None,
+    group_by: Annotated[
+        str | None,
+        typer.Option(
+            help="Which pictures are of one person, so that persons are protected and not single pictures. "
+            "folder:LEVEL: a folder below the class, such as folder:1 for CLASS/PERSON/PICTURE. name:REGEX: the first "
+            "group in parentheses, searched for in the picture's name. column:NAME: of parquet, of metadata.csv, or a "
+            "key of WebDataset's .json. table:FILE: a CSV or JSON-lines file with file_name and a column of persons.",
+            rich_help_panel=WHAT,
+            metavar="RULE",
         ),
     ] = None,
     on_error: Annotated[
@@ -203,6 +214,7 @@ def extract(
             classes=typed_classes(classes),
             limit=limit,
             hold_out=hold_out,
+            group_by=group_by,
             weights=weights,
             pool=pool,
             preprocess=preprocess,

@@ -15,8 +15,9 @@ from dpfc_cli.errors import GUARDED, UserError, parameter
 from dpfc_cli.features.table import ROWS, Array, Table, Tables, checked, sliced, unread
 from dpfc_cli.files import check_plain
 from dpfc_cli.memory import check_fits
-from dpfc_cli.sources.groups import GROUPS, Keys, keys_coded
+from dpfc_cli.sources.groups import GROUPS
 from dpfc_cli.sources.groups import joined as joined_keys
+from dpfc_cli.sources.key_columns import is_key, keys_of_column
 from dpfc_cli.sources.label_columns import hub_class_names
 from dpfc_cli.sources.label_columns import label_column as usual_label
 from dpfc_cli.sources.split_files import TEST_SPLITS, files_by_split
@@ -49,7 +50,7 @@ def open_columns(pattern: str, column: str | None, label_column: str | None, gro
     x = _chosen(schema, column, _is_vector, "lists of floats", "column", pattern)
     g = group_column or (GROUPS if GROUPS in schema.names else None)
     if g is not None:
-        _chosen(schema, g, _is_key, "integers or texts", "group_column", pattern)
+        _chosen(schema, g, is_key, "integers or texts", "group_column", pattern)
     y = label_column or usual_label([f.name for f in schema if _is_label(f.type) and f.name != g], pattern)
     _chosen(schema, y, _is_label, "integers, or of lists of them", "label_column", pattern)
     splits = {role: _table(paths, x, y, g) for role, paths in used.items()}
@@ -111,11 +112,11 @@ def _table(paths: list[Path], x: str, y: str, g: str | None) -> Table:
             field = _field(file.schema_arrow, x, _is_vector, path)
             listed = listed or not pa.types.is_integer(_field(file.schema_arrow, y, _is_label, path).type)
             if g is not None:
-                _field(file.schema_arrow, g, _is_key, path)
-            _check_declared(file, x, y, g, path, field.type)
+                _field(file.schema_arrow, g, is_key, path)
+            _check_declared(file, x, y, path, field.type)
             groups += [(path, i, file.metadata.row_group(i).num_rows) for i in range(file.num_row_groups)]
             labels.append(_labels(file.read([y]).column(0), path, y))
-            keys += [] if g is None else [_keys(path, g)]
+            keys += [] if g is None else [keys_of_column(path, g)]
             kind = _FLOATS[field.type.value_type]
             if dtype not in (None, kind):
                 raise UserError(
@@ -138,36 +139,23 @@ def _table(paths: list[Path], x: str, y: str, g: str | None) -> Table:
     return replace(table, counted=listed, keys=joined_keys(keys) if keys else None)
 
 
-def _keys(path: Path, name: str) -> Keys:
-    """The persons in one file. Texts are read as the numbers that stand for them: a text may be repeated at no cost."""
-    found = []
-    with pq.ParquetFile(path, read_dictionary=[name]) as file:
-        for part in file.read([name]).column(0).chunks:
-            coded = part if pa.types.is_dictionary(part.type) else part.dictionary_encode()
-            codes = np.asarray(coded.indices.cast(pa.int64()).fill_null(-1).to_numpy(zero_copy_only=False))
-            found.append(keys_coded(coded.dictionary.to_pylist(), codes, str(path), name))
-    return joined_keys(found)
-
-
-def _check_declared(file: Any, x: str, y: str, g: str | None, path: Path, kind: Any) -> None:
+def _check_declared(file: Any, x: str, y: str, path: Path, kind: Any) -> None:
     """Raise UserError if memory cannot hold the labels of a file, or one of its records, by what its footer declares.
 
     A list of equal numbers takes some bytes in the file, however long it is.
     """
-    labels = keys = 0
+    labels = 0
     for i in range(file.num_row_groups):
         group = file.metadata.row_group(i)
         for column in (group.column(j) for j in range(group.num_columns)):
             name = column.path_in_schema.split(".")[0]
             labels += 8 * column.num_values if name == y else 0
-            keys += 8 * column.num_values + column.total_uncompressed_size if name == g else 0
             if name == x:
                 # Where lists differ in length, one of them may have all the numbers.
                 even = group.num_rows and column.num_values % group.num_rows == 0
                 held = column.num_values // group.num_rows if even else column.num_values
                 check_fits(path, f"a list of '{x}'", held * np.dtype(_FLOATS[kind.value_type]).itemsize, copies=4)
     check_fits(path, f"'{y}'", labels, copies=4)
-    check_fits(path, f"'{g}'", keys, copies=4)
 
 
 def _width(file: Any, x: str, path: Path) -> int:
@@ -259,11 +247,6 @@ def _is_vector(kind: Any) -> bool:
 
 def _is_label(kind: Any) -> bool:
     return bool(pa.types.is_integer(kind) or (_is_list(kind) and pa.types.is_integer(kind.value_type)))
-
-
-def _is_key(kind: Any) -> bool:
-    kind = kind.value_type if pa.types.is_dictionary(kind) else kind
-    return bool(pa.types.is_integer(kind) or pa.types.is_string(kind) or pa.types.is_large_string(kind))
 
 
 @contextmanager

@@ -4,25 +4,126 @@ A *group* is all records of one person. A *key* is what the source calls a perso
 folder. Keys stay in memory. What is stored of them are numbers, 0 to P - 1, in the order of the keys' SHA-256. So the
 numbers say nothing about names.
 
+A *rule* says how the key of a picture is found: by a folder, by its name, in a column, or in a table of its own.
+
 Two keys are the same if their texts are equal after spaces at their ends were removed and Unicode was normalized. The
 number 7 and the text "7" are the same. If in doubt, two keys are made one: the guarantee holds for both persons
 together then, so it holds for each of them.
 """
 
 import hashlib
+import re
 import unicodedata
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dpfc_cli.errors import GUARDED, UserError, counted
+from dpfc_cli.errors import GUARDED, UserError, counted, parameter
 
 Integers = NDArray[np.int64]
 GROUPS = "groups"
 """The usual name of what names the person of each record, in imports."""
+
+
+By = Literal["folder", "name", "column", "table"]
+"""How a rule finds the person of a picture."""
+USUAL_NAMES = ("person", "person_id", "patient", "patient_id", "subject", "subject_id", "group")
+"""Usual names of the column of persons in a table of its own. The first one that is there is taken."""
+RULES = ("folder:LEVEL", "name:REGEX", "column:NAME", "table:FILE[:COLUMN]")
+"""The rules as a user writes them."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rule:
+    """How the person of a picture is found.
+
+    Args:
+        by: the kind of the rule.
+        level: folder: how many folders below the class name the person.
+        pattern: name: a regular expression. Its first capture group, searched for in the name, is the person.
+        column: column and table: the name of the column; None: a usual one.
+        table: table: a CSV or JSON-lines file.
+
+    """
+
+    by: By
+    level: int = 0
+    pattern: re.Pattern[str] | None = None
+    column: str | None = None
+    table: Path | None = None
+
+    def describe(self) -> dict[str, Any]:
+        """The rule as manifests state it. A regular expression may have names in it, so it is left out."""
+        found: dict[str, Any] = {"by": self.by}
+        found |= {"level": self.level} if self.by == "folder" else {}
+        return found | ({"column": self.column} if self.column is not None else {})
+
+    def of_name(self, name: str, below: str) -> str | None:
+        """The key of a picture by its name; None if it has no person.
+
+        Args:
+            name: the picture's path, with slashes.
+            below: its part below the class folder, or the same if there are no class folders.
+
+        """
+        if self.pattern is not None:
+            found = self.pattern.search(name)
+            return None if found is None else found[1]
+        folders = below.split("/")[:-1]
+        return "/".join(folders[: self.level]) if len(folders) >= self.level else None
+
+    @property
+    def remedy(self) -> str:
+        """What to do about a picture without a person."""
+        if self.by == "folder":
+            return f"Each picture must lie {counted(self.level, 'folder')} deep or deeper, below its class."
+        if self.by == "name":
+            return "The first group in parentheses must match something in the name of each picture."
+        return "Each picture needs a person in the column."
+
+
+def rule_of(text: str) -> Rule:
+    """The rule that a user wrote.
+
+    Raises:
+        UserError: it is none of `RULES`.
+
+    """
+    by, _, what = text.partition(":")
+    if by not in get_args(By) or not what:
+        raise _bad_rule(text, f"Write {', '.join(RULES[:-1])} or {RULES[-1]}.")
+    if by == "folder":
+        if not (what.isascii() and what.isdigit() and 1 <= int(what[:4]) <= 64 and len(what) < 4):
+            raise _bad_rule(text, "LEVEL is 1 for the folders in the class folders, 2 for the folders in these, …")
+        return Rule(by="folder", level=int(what))
+    if by == "name":
+        try:
+            pattern = re.compile(what)
+        except (re.error, RecursionError, OverflowError) as error:
+            raise _bad_rule(text, f"It is no regular expression: {error}.") from error
+        if not pattern.groups:
+            raise _bad_rule(text, "Put the part that names the person in parentheses, as in 'name:(p[0-9]+)_'.")
+        return Rule(by="name", pattern=pattern)
+    if by == "column":
+        return Rule(by="column", column=what)
+    file, colon, column = what.rpartition(":")
+    if not colon or Path(what).expanduser().is_file():
+        return Rule(by="table", table=Path(what).expanduser())
+    return Rule(by="table", table=Path(file).expanduser(), column=column)
+
+
+def _bad_rule(text: str, remedy: str) -> UserError:
+    return UserError(
+        f"{parameter('group_by')} '{text}' does not say how persons are found.",
+        remedy,
+        code="bad-value",
+        parameter="group_by",
+        value=text,
+    )
 
 
 @dataclass(frozen=True, eq=False)
