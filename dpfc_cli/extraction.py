@@ -10,9 +10,11 @@ import itertools
 import os
 import re
 import time
+import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,26 +22,41 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dpfc_cli import backbones, images
-from dpfc_cli.errors import UserError, counted, parameter, printable, unknown
+from dpfc_cli.errors import GUARDED, UserError, counted, parameter, printable, spelled, unknown
 from dpfc_cli.features.lookup import new_folder
 from dpfc_cli.features.manifest import DTYPES, Manifest
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.features.writer import FeatureWriter, PlannedShard, Task, already_complete, asserted, kept
 from dpfc_cli.sources.classes import check_classes, class_names
+from dpfc_cli.sources.groups import rule_of
 
 if TYPE_CHECKING:
     from dpfc_cli.backbones import Backbone
 
 LIBRARIES = ("jax", "numpy", "pillow", "h5py")
 ON_ERROR = ("refuse", "null")
+MOST_NULL = 0.05
+"""The share of a split's pictures that may become null records, unless the user says otherwise."""
 MOST_HELD_OUT = 0.9
 MOST_SHARDS = 99_999
 SMALLEST_SIDE = 8
+LISTED = ".broken.txt"
+"""How the name of a list of broken pictures ends. It lies beside the set that could not be made."""
 OPENING, LOADING, EXTRACTING = "Opening the data set", "Loading the model", "Extracting"
+LOOKING = "Looking for more broken pictures"
 """The stages that progress is told. More words may follow after a colon."""
 Progress = Callable[[str, int, int | None], None]
 Advance = Callable[[int, int], None]
+Decoded = Iterator[tuple[PlannedShard, images.Batch]]
 Wanted = Iterator[tuple[PlannedShard, images.Split, int, int]]
+
+
+class ExtractionWarning(UserWarning):
+    """Something that the user of an extraction should know."""
+
+
+class _UnfinishedError(Exception):
+    """A shard is not to be finished."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,7 +66,8 @@ class Extracted:
     folder: where the feature set is, or will be. features: the set; None if other processes still make shards of it.
     was_complete: whether it was complete before, so that nothing was computed. images, seconds: how many pictures this
     call computed, and how long that took. resumed: how many shards were still to be made when this call continued an
-    earlier one; None if it began the set.
+    earlier one; None if it began the set. null: which pictures became null records, in sentences for whoever holds the
+    records, if this call completed the set; the first says how many.
     """
 
     folder: Path
@@ -58,6 +76,7 @@ class Extracted:
     images: int = 0
     seconds: float = 0.0
     resumed: int | None = None
+    null: tuple[str, ...] = ()
 
 
 def extract(
@@ -73,13 +92,19 @@ def extract(
     pool: str | None = None,
     preprocess: str = "paper",
     image_size: int | None = None,
+    window: images.Window | None = None,
+    exif: bool = False,
+    label_column: str | None = None,
+    group_by: str | None = None,
     precision: str = "float32",
     dtype: str = "float16",
     on_error: str = "refuse",
+    most_null: float | None = None,
     batch: int | None = None,
     shards: int | None = None,
     task: Task | None = None,
     progress: Progress | None = None,
+    warn: Callable[[str], None] | None = None,
 ) -> Extracted:
     """Compute the features of a data set's pictures and store them as a feature set.
 
@@ -93,22 +118,33 @@ def extract(
         classes: the classes, which are public: how many, their names, or the path of a file of names. Only for sources
             that do not name their classes themselves.
         limit: only this many pictures of each split, taken from all over it.
-        hold_out: make a test split of about this fraction of the training pictures.
+        hold_out: make a test split of about this fraction of the training pictures; with `group_by` of the persons.
         weights: a checkpoint's file or folder, or hf:OWNER/NAME. Default: the published weights.
         pool: which vector is the feature, one of `backbones.POOLINGS`. Default: the model's own.
         preprocess: one of `backbones.PREPROCESS`.
         image_size: resize and crop pictures of many sizes to this many pixels a side, for models that take any size.
+        window: (low, high), the grey values that become black and white, for pictures of more than 8 bits. It is a
+            public fact: take it from the device that made the pictures, not from the pictures. Default: the lowest and
+            the highest value that a file can hold.
+        exif: whether pictures are turned as their EXIF orientation says.
+        label_column: the column of a table, or the key of a record, that holds the labels, if it is not a usual one.
+        group_by: how the person of each picture is found: "folder:LEVEL", "name:REGEX", "column:NAME" or
+            "table:FILE[:COLUMN]". The pictures of a person then lie together, and a person is what a training protects.
+            Default: each picture counts as a person of its own.
         precision: of the computation, one of `backbones.PRECISIONS`.
         dtype: of the stored features, one of `DTYPES`.
         on_error: what to do with a picture that cannot be decoded, or a feature beyond the dtype: "refuse", or "null"
             to keep it as a null record.
+        most_null: with on_error="null": the largest share of a split's pictures that may become null records. Default:
+            0.05. A split is never made of null records alone.
         batch: pictures per call of the backbone. Default: the model chooses.
         shards: files per split. Default: by size.
         task: (i, N), to make the i-th of N parts of the shards beside N − 1 other processes that share the folder. The
             last one to end completes the set. Default: what `jax.distributed` says, if JAX_COORDINATOR_ADDRESS is set.
-        progress: told the stage (`OPENING`, `LOADING` or `EXTRACTING`, and details after a colon), how much of it is
-            done, and how much it is in all, if that is known. It counts pictures when extracting, bytes of downloads,
-            and files of a data set that lies in a folder.
+        progress: told the stage (`OPENING`, `LOADING`, `EXTRACTING` or `LOOKING`, and details after a colon), how much
+            of it is done, and how much it is in all, if that is known. It counts pictures when extracting and looking,
+            bytes of downloads, and files of a data set that lies in a folder.
+        warn: told what will go badly. Default: an `ExtractionWarning`.
 
     Returns:
         The feature set and what was done.
@@ -138,10 +174,12 @@ def extract(
     _check_task(task)
     _check_numbers(limit=limit, image_size=image_size, batch=batch, shards=shards)
     _check_hold_out(hold_out)
+    _check_most_null(most_null, on_error)
     backbones.check(model, pool, preprocess, weights, batch=batch, precision=precision)
     named = class_names(classes)
     folder_of_data = None if data_dir is None else Path(data_dir)
-    images.check(source, folder_of_data, named)
+    rule = None if group_by is None else rule_of(group_by)
+    images.check(source, folder_of_data, named, window=window, exif=exif, label_column=label_column, group_by=rule)
     geometry = _geometry(source, model, preprocess, image_size)
     tolerant = on_error == "null"
     if tolerant and geometry is None and not images.small(source):
@@ -155,9 +193,24 @@ def extract(
     task = task or distributed()
     tell = progress or _tell_nobody
     tell(OPENING, 0, None)
-    pictures = images.open_images(source, folder_of_data, geometry, named, _within(OPENING, tell))
+    dark = _Dark(warn or _warn)
+    pictures = images.open_images(
+        source,
+        folder_of_data,
+        geometry,
+        named,
+        _within(OPENING, tell),
+        window=window,
+        exif=exif,
+        label_column=label_column,
+        notice=dark.add,
+        group_by=rule,
+    )
+    for remark in pictures.remarks:
+        (warn or _warn)(remark)
     check_classes(pictures.classes, pictures.origin == "inferred")
     pictures = _limited(pictures if hold_out is None else images.held_out(pictures, hold_out), limit)
+    pictures, groupings = (pictures, {}) if rule is None else images.by_person(pictures)
     first = next(iter(pictures.splits.values()))
     tell(LOADING, 0, None)
     backbone = backbones.load(
@@ -171,12 +224,18 @@ def extract(
         prepared=first.prepared,
         progress=_within(LOADING, tell),
     )
-    options = {"spread": limit, "hold_out": hold_out, "on_error": on_error if tolerant else None}
-    identity = identity_of(pictures, backbone, dtype, geometry, **options)
-    manifest = manifest_of(pictures, backbone, dtype, identity)
+    # The listing is that of the source. So the ledger knows the pictures, with persons and without.
+    who = {name: grouping.digest for name, grouping in groupings.items()} or None
+    options = {"spread": limit, "hold_out": hold_out, "on_error": on_error if tolerant else None, "groups": who}
+    preparation = images.Preparation(geometry=geometry, window=window, exif=exif)
+    identity = identity_of(pictures, backbone, dtype, preparation, **options)
+    manifest = replace(
+        manifest_of(pictures, backbone, dtype, identity), grouped_by=None if rule is None else rule.describe()
+    )
     if out is None:
         own = pool in (None, backbones.own_pool(model, first.image_shape))
-        out = _name(_named_after(source), model, None if own else pool, preprocess, hold_out, limit)
+        what = _named_after(source) if rule is None else f"{_named_after(source)}-persons"
+        out = _name(what, model, None if own else pool, preprocess, hold_out, limit)
     folder = new_folder(out)
     if already_complete(folder, identity):
         asserted(folder, manifest)
@@ -191,24 +250,43 @@ def extract(
         shards=shards,
         task=task,
         tolerant=tolerant,
+        groups={name: grouping.ids for name, grouping in groupings.items()} or None,
     )
+    allowed = images.most_allowed(pictures, MOST_NULL if most_null is None else most_null) if tolerant else None
+    listed = folder.with_name(f"{folder.name}{LISTED}" if task is None else f"{folder.name}-{task[0]}{LISTED}")
+    broken = images.Broken(pictures, listed, allowed)
+    told: list[str] = []
+
+    def approve(nulls: dict[str, np.ndarray]) -> None:
+        broken.add_nulls(nulls)
+        if broken.too_many:
+            raise broken.refusal()
+        said = images.said_of(nulls, pictures)
+        told.extend([] if said is None else [said, *broken.lines()])
+
     try:
         with closing(writer):
             left = len(writer.missing) if writer.resumed else None
             stage = EXTRACTING if left is None else f"{EXTRACTING}: {counted(left, 'shard')} left"
             started = time.monotonic()
-            count = run(writer, pictures, backbone, tolerant, lambda done, total: tell(stage, done, total))
+
+            def advance(done: int, total: int) -> None:
+                dark.check()
+                tell(stage, done, total)
+
+            count = run(writer, pictures, backbone, broken, advance, partial(tell, LOOKING))
             seconds = time.monotonic() - started
-            finished = writer.finish(manifest)
+            finished = writer.finish(manifest, approve)
     except KeyboardInterrupt as stopped:
         stopped.add_note(printable(kept(folder)))
         raise
     made = None if finished is None else FeatureSet(folder)
-    return Extracted(folder=folder, features=made, images=count, seconds=seconds, resumed=left)
+    null = tuple(told)
+    return Extracted(folder=folder, features=made, images=count, seconds=seconds, resumed=left, null=null)
 
 
 def identity_of(
-    source: images.ImageSet, backbone: "Backbone", dtype: str, geometry: images.Geometry | None, **other: Any
+    source: images.ImageSet, backbone: "Backbone", dtype: str, preparation: images.Preparation, **other: Any
 ) -> dict[str, Any]:
     """What a feature set is made of, and how. A run continues only a set of the same identity.
 
@@ -218,7 +296,7 @@ def identity_of(
         "dataset": source.name,
         "listing": {name: split.listing for name, split in source.splits.items()},
         "backbone": backbone.describe(),
-        "preparation": None if geometry is None else geometry.describe(),
+        "preparation": preparation.describe(),
         "dtype": dtype,
         **({"classes": list(source.classes)} if source.renumbered else {}),
         **{name: value for name, value in other.items() if value is not None},
@@ -271,52 +349,87 @@ def run(
     writer: FeatureWriter,
     source: images.ImageSet,
     backbone: "Backbone",
-    tolerant: bool = False,
+    broken: images.Broken,
     advance: Advance | None = None,
+    look: Advance | None = None,
 ) -> int:
     """Make the shards that the writer still lacks.
 
+    If too many pictures are broken, the set cannot be made. Then nothing more is computed: features are expensive, and
+    would be made in vain if the pictures are corrected. The pictures that are left are decoded, so that the user learns
+    of all broken ones at once. The shards that were finished stay.
+
     Args:
-        writer: of the set. It must be tolerant if `tolerant`.
+        writer: of the set. It must be tolerant if `broken` allows any null record.
         source: the pictures.
         backbone: what computes the features.
-        tolerant: a picture that cannot be decoded, or a feature beyond the dtype, becomes a null record. Otherwise it
-            is a UserError.
+        broken: the pictures that cannot be decoded are added to it.
         advance: told the pictures done and those to be done.
+        look: told the same while the pictures are only decoded.
 
     Returns:
         How many pictures were computed.
 
+    Raises:
+        UserError: too many pictures are broken. It names them.
+
     """
     missing = writer.missing
     total, done = sum(planned.rows for planned in missing), 0
-    with closing(images.batches(_wanted(writer, missing, source, backbone.batch), tolerant)) as decoded:
-        for planned, computed in itertools.groupby(_computed(decoded, backbone), key=lambda found: found[0]):
+    with closing(images.batches(_wanted(writer, missing, source, backbone.batch, broken))) as decoded:
+        for planned, computed in itertools.groupby(_computed(decoded, backbone, broken), key=lambda found: found[0]):
             labels = source.splits[planned.split].labels
-            with writer.shard(planned) as sink:
+            with suppress(_UnfinishedError), writer.shard(planned) as sink:
                 for _, batch, features in computed:
                     stop = batch.start + len(features)
                     sink.append(features, labels[batch.start : stop], batch.null)
                     done += len(features)
                     if advance:
                         advance(done, total)
+                if broken.too_many and sink.filled < planned.rows:
+                    raise _UnfinishedError
+        if broken.too_many:
+            _look(decoded, broken, done, total, look)
+            raise broken.refusal()
     return done
 
 
-def _wanted(writer: FeatureWriter, missing: list[PlannedShard], source: images.ImageSet, rows: int) -> Wanted:
-    """The batches of the shards that this process makes. It claims a shard when the first batch is to be decoded."""
+def _look(decoded: Decoded, broken: images.Broken, done: int, total: int, look: Advance | None) -> None:
+    """Decode what is left, to find all broken pictures."""
+    try:
+        for planned, batch in decoded:
+            broken.add(planned.split, batch)
+            done += len(batch.pixels)
+            if look:
+                look(done, total)
+            if broken.full:
+                break
+    except KeyboardInterrupt as stopped:
+        stopped.add_note(broken.first)
+        raise
+
+
+def _wanted(
+    writer: FeatureWriter, missing: list[PlannedShard], source: images.ImageSet, rows: int, broken: images.Broken
+) -> Wanted:
+    """The batches of the shards that this process makes. It claims a shard when the first batch is to be decoded. It
+    claims none for a mere look at the pictures.
+    """
     for planned in missing:
-        if writer.claim(planned):
+        if broken.too_many or writer.claim(planned):
             for start in range(planned.start, planned.stop, rows):
                 yield planned, source.splits[planned.split], start, min(start + rows, planned.stop)
 
 
 def _computed(
-    decoded: Iterator[tuple[PlannedShard, images.Batch]], backbone: "Backbone"
+    decoded: Decoded, backbone: "Backbone", broken: images.Broken
 ) -> Iterator[tuple[PlannedShard, images.Batch, np.ndarray]]:
-    """Each batch with its features. The device works one batch ahead."""
+    """Each batch with its features, until too many pictures are broken. The device works one batch ahead."""
     waiting = None
     for planned, batch in decoded:
+        broken.add(planned.split, batch)
+        if broken.too_many:
+            break
         submitted = (planned, batch, backbone.submit(batch.pixels))
         if waiting is not None:
             yield _fetched(*waiting)
@@ -329,6 +442,32 @@ def _fetched(
     planned: PlannedShard, batch: images.Batch, submitted: Any
 ) -> tuple[PlannedShard, images.Batch, np.ndarray]:
     return planned, batch, np.asarray(submitted)
+
+
+class _Dark:
+    """Pictures that use few of the values that their files can hold. The user is warned once, of one of them."""
+
+    def __init__(self, warn: Callable[[str], None]) -> None:
+        self._name: str | None = None
+        self._warn, self._warned = warn, False
+
+    def add(self, name: str) -> None:
+        """Remember what messages call such a picture. Threads that decode call this."""
+        self._name = self._name or name
+
+    def check(self) -> None:
+        """Warn, if there is anything to warn of and nobody was warned yet."""
+        if self._name and not self._warned:
+            self._warned = True
+            self._warn(
+                f"'{self._name}' uses less than a quarter of the grey values that its file can hold, so it becomes "
+                f"nearly one shade. If the device gives fewer bits, say so: {parameter('window')} 0,4095 for 12 bits. "
+                f"Take these numbers from the device, not from the pictures. {GUARDED}"
+            )
+
+
+def _warn(text: str) -> None:
+    warnings.warn(printable(spelled(text, lambda name: name)), ExtractionWarning, stacklevel=3)
 
 
 def _tell_nobody(stage: str, done: int, total: int | None) -> None:
@@ -400,6 +539,25 @@ def _geometry(source: str, model: str, preprocess: str, image_size: int | None) 
             parameter="image_size",
         )
     return images.Geometry(resize=image_size, crop=image_size)
+
+
+def _check_most_null(most_null: float | None, on_error: str) -> None:
+    if most_null is None:
+        return
+    if not 0 <= most_null <= 1:
+        raise UserError(
+            f"{parameter('most_null')} must lie between 0 and 1, not at {most_null:g}.",
+            "Give the largest share of pictures that may become null records, such as 0.05.",
+            code="bad-value",
+            parameter="most_null",
+        )
+    if on_error != "null":
+        raise UserError(
+            f"{parameter('most_null')} is for null records, and this extraction makes none.",
+            f"Leave it out, or add {parameter('on_error')} null.",
+            code="conflict",
+            parameter="most_null",
+        )
 
 
 def _limited(source: images.ImageSet, limit: int | None) -> images.ImageSet:

@@ -121,22 +121,22 @@ def opened(path: Path, flags: int, mode: int = 0o666) -> int:
     return os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
 
 
-def write_synced(path: Path, data: bytes, kept: bool = False) -> None:
-    """Write a new file and sync its contents. kept: it may be there already.
+def write_synced(path: Path, data: bytes, kept: bool = False, mode: int = 0o666) -> None:
+    """Write a new file and sync its contents. kept: it may be there already. mode: as for `opened`.
 
     Raises OSError. The file may then be incomplete.
     """
-    with os.fdopen(opened(path, os.O_WRONLY | os.O_CREAT | (os.O_TRUNC if kept else os.O_EXCL)), "wb") as file:
+    with os.fdopen(opened(path, os.O_WRONLY | os.O_CREAT | (os.O_TRUNC if kept else os.O_EXCL), mode), "wb") as file:
         file.write(data)
         file.flush()
         os.fsync(file.fileno())
 
 
-def replace(path: Path, data: bytes) -> None:
-    """Make `path` a file of these bytes, or leave it as it was. Raises OSError."""
+def replace(path: Path, data: bytes, mode: int = 0o666) -> None:
+    """Make `path` a file of these bytes, or leave it as it was. mode: as for `opened`. Raises OSError."""
     temporary = temporary_beside(path)
     try:
-        write_synced(temporary, data)
+        write_synced(temporary, data, mode=mode)
         os.replace(temporary, path)
         sync(path.parent)
     finally:

@@ -19,10 +19,11 @@ from dpfc_cli.errors import UserError
 from dpfc_cli.features.manifest import Manifest
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.features.writer import FeatureWriter, Task
-from dpfc_cli.images import Geometry, ImageSet, open_images
+from dpfc_cli.images import Broken, Geometry, ImageSet, Preparation, open_images
 from dpfc_cli.sources.classes import class_names
 
 SQUARE = Geometry(resize=8, crop=8)
+AS_SQUARE = Preparation(geometry=SQUARE)
 
 
 class Means:
@@ -70,7 +71,7 @@ def extracted(
 ) -> Manifest | None:
     source = source or open_images(f"imagefolder:{pictures}", geometry=SQUARE)
     backbone = backbone or Means()
-    identity = extraction.identity_of(source, backbone, "float16", SQUARE, on_error="null" if tolerant else None)
+    identity = extraction.identity_of(source, backbone, "float16", AS_SQUARE, on_error="null" if tolerant else None)
     rows = {name: split.n for name, split in source.splits.items()}
     writer = FeatureWriter(
         out,
@@ -83,7 +84,8 @@ def extracted(
         task=task,
         tolerant=tolerant,
     )
-    extraction.run(writer, source, backbone, tolerant)
+    allowed = {name: split.n - 1 for name, split in source.splits.items()} if tolerant else None
+    extraction.run(writer, source, backbone, Broken(source, out.with_name("broken.txt"), allowed))
     return writer.finish(extraction.manifest_of(source, backbone, "float16", identity))
 
 
@@ -232,7 +234,7 @@ def test_the_fingerprint_names_the_recipe_and_not_the_records(pictures: Path, tm
     source = open_images(f"imagefolder:{pictures}", geometry=SQUARE)
 
     def fingerprint(source: ImageSet = source, geometry: Geometry = SQUARE, dtype: str = "float16") -> str:
-        identity = extraction.identity_of(source, Means(), dtype, geometry)
+        identity = extraction.identity_of(source, Means(), dtype, Preparation(geometry=geometry))
         return extraction.manifest_of(source, Means(), dtype, identity).fingerprint
 
     first = fingerprint()
@@ -244,7 +246,7 @@ def test_the_fingerprint_names_the_recipe_and_not_the_records(pictures: Path, tm
     assert fingerprint(geometry=Geometry(resize=9, crop=8)) != first
     assert fingerprint(dtype="float32") != first
     manifest = extraction.manifest_of(
-        source, Means(), "float16", extraction.identity_of(source, Means(), "float16", SQUARE)
+        source, Means(), "float16", extraction.identity_of(source, Means(), "float16", AS_SQUARE)
     )
     assert replace(manifest, versions={"jax": "0"}).fingerprint == first
     assert replace(manifest, backbone={"name": "means", "weights": "ab"}).fingerprint != first

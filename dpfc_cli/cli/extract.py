@@ -9,9 +9,10 @@ from dpfc_cli.backbones import BACKBONES, POOLINGS, PRECISIONS, PREPROCESS, UNPO
 from dpfc_cli.cli import display, places
 from dpfc_cli.cli.app import command
 from dpfc_cli.cli.classes import typed_classes
-from dpfc_cli.cli.help import listed
+from dpfc_cli.cli.help import flag_of, listed
 
 if TYPE_CHECKING:
+    from dpfc_cli.features.manifest import SplitFacts
     from dpfc_cli.features.reader import FeatureSet
 
 WHAT, HOW, WORK = "Pictures", "Features", "Work"
@@ -49,6 +50,15 @@ def extract(
             metavar="CLASSES",
         ),
     ] = None,
+    label_column: Annotated[
+        str | None,
+        typer.Option(
+            help="Where the labels stand, if not in a usual place: a column of parquet or of an image folder's "
+            "metadata.csv, or a key of WebDataset's .json.",
+            rich_help_panel=WHAT,
+            metavar="NAME",
+        ),
+    ] = None,
     limit: Annotated[
         int | None,
         typer.Option(
@@ -61,20 +71,40 @@ def extract(
         float | None,
         typer.Option(
             help="If there is no test split: make one of about this fraction of the training pictures, such as 0.1. "
-            "Each picture's own name decides (in parquet its place).",
+            "Each picture's own name decides (in parquet its place). With --group-by: a fraction of the persons.",
             rich_help_panel=WHAT,
             metavar="FRACTION",
+        ),
+    ] = None,
+    group_by: Annotated[
+        str | None,
+        typer.Option(
+            help="Which pictures are of one person, so that persons are protected and not single pictures. "
+            "folder:LEVEL: a folder below the class, such as folder:1 for CLASS/PERSON/PICTURE. name:REGEX: the first "
+            "group in parentheses, searched for in the picture's name. column:NAME: of parquet, of metadata.csv, or a "
+            "key of WebDataset's .json. table:FILE: a CSV or JSON-lines file with file_name and a column of persons.",
+            rich_help_panel=WHAT,
+            metavar="RULE",
         ),
     ] = None,
     on_error: Annotated[
         str,
         typer.Option(
-            help="What to do with a picture that cannot be decoded, or a feature beyond the dtype. refuse: stop and "
-            "name it. null: keep it as a null record, which adds nothing to a training.",
+            help="What to do with a picture that cannot be decoded, or a feature beyond the dtype. refuse: name all "
+            "such pictures, and make no set. null: keep them as null records, which add nothing to a training.",
             rich_help_panel=WHAT,
             metavar="NAME",
         ),
     ] = "refuse",
+    most_null: Annotated[
+        float | None,
+        typer.Option(
+            help="With --on-error null: the largest share of a split's pictures that may become null records. Beyond "
+            "it no set is made. Default: 0.05.",
+            rich_help_panel=WHAT,
+            metavar="SHARE",
+        ),
+    ] = None,
     weights: Annotated[
         str | None,
         typer.Option(
@@ -109,6 +139,24 @@ def extract(
             metavar="PIXELS",
         ),
     ] = None,
+    window: Annotated[
+        str | None,
+        typer.Option(
+            help="For grey pictures of more than 8 bits: the values that become black and white, such as 0,4095 for 12 "
+            "bits. A public fact: take it from the device, not from the pictures. Default: all values that a file can "
+            "hold.",
+            rich_help_panel=HOW,
+            metavar="LOW,HIGH",
+        ),
+    ] = None,
+    exif: Annotated[
+        bool,
+        typer.Option(
+            "--exif",
+            help="Turn pictures as their EXIF orientation says. Backbones were trained without that.",
+            rich_help_panel=HOW,
+        ),
+    ] = False,
     precision: Annotated[
         str,
         typer.Option(
@@ -156,7 +204,7 @@ def extract(
     wanted = _the_source(source, dataset)
     part = _part(task)
     units = {extraction.OPENING: "B" if images.small(wanted) else "files", extraction.LOADING: "B"}
-    units[extraction.EXTRACTING] = "images"
+    units[extraction.EXTRACTING] = units[extraction.LOOKING] = "images"
     with display.stages(extraction.OPENING, "files", lambda stage: units[stage.partition(":")[0]]) as progress:
         made = extraction.extract(
             wanted,
@@ -166,17 +214,23 @@ def extract(
             classes=typed_classes(classes),
             limit=limit,
             hold_out=hold_out,
+            group_by=group_by,
             weights=weights,
             pool=pool,
             preprocess=preprocess,
             image_size=image_size,
+            window=_window(window),
+            exif=exif,
+            label_column=label_column,
             precision=precision,
             dtype=dtype,
             on_error=on_error,
+            most_null=most_null,
             batch=batch,
             shards=shards,
             task=part,
             progress=progress,
+            warn=_warn,
         )
     _remark(made)
     report(made.folder, made.features, made=not made.was_complete, as_json=as_json)
@@ -223,6 +277,30 @@ def _part(task: str | None) -> tuple[int, int] | None:
     return int(i), int(count)
 
 
+def _window(given: str | None) -> tuple[float, float] | None:
+    """(low, high) of 'LOW,HIGH'. That the numbers make sense is checked by the extraction."""
+    from dpfc_cli.errors import UserError
+
+    if given is None:
+        return None
+    try:
+        low, high = map(float, given.split(","))
+    except ValueError:
+        raise UserError(
+            f"--window '{given}' is not LOW,HIGH.",
+            "Give the grey values that are black and white, such as --window 0,4095.",
+            code="bad-value",
+            parameter="window",
+        ) from None
+    return low, high
+
+
+def _warn(text: str) -> None:
+    from dpfc_cli.errors import spelled
+
+    display.warn(spelled(text, lambda name: flag_of(extract, name)))
+
+
 def _remark(made: Any) -> None:
     """What an extraction did, on stderr."""
     from dpfc_cli.errors import counted
@@ -233,6 +311,10 @@ def _remark(made: Any) -> None:
         display.say(f"Went on with '{made.folder}': {counted(made.resumed, 'shard')} still to be made.")
     rate = made.images / max(made.seconds, 1e-9)
     display.say(f"{counted(made.images, 'image')} in {made.seconds:,.1f} s ({rate:,.0f} images/s).")
+    for line in made.null[:1]:
+        display.warn(line)
+    for line in made.null[1:]:
+        display.say(line)
     if made.features is None:
         display.say("This part is done. The other parts are not: the last to end completes the set.")
 
@@ -266,6 +348,7 @@ def _json(folder: Path, features: "FeatureSet | None", made: bool) -> dict[str, 
         "sha256": sha256_of(folder / MANIFEST),
         "fingerprint": manifest.fingerprint,
         "records": {name: split.n for name, split in manifest.splits.items()},
+        "persons": {name: split.groups for name, split in manifest.splits.items()} if manifest.grouped else None,
         "classes": list(manifest.classes),
         "classes_from": manifest.origin,
         "labels_per_record": manifest.labels_per_record,
@@ -281,7 +364,7 @@ def _show(features: "FeatureSet") -> None:
     manifest = features.manifest
     imported = manifest.backbone.get("name") == "imported"
     splits = "; ".join(
-        f"{name} {split.n:,} in {counted(len(split.shards), 'shard')}"
+        f"{name} {split.n:,}{_of_persons(split)} in {counted(len(split.shards), 'shard')}"
         for name, split in sorted(manifest.splits.items(), reverse=True)
     )
     said = {
@@ -300,6 +383,13 @@ def _show(features: "FeatureSet") -> None:
             ("classes", f"{len(manifest.classes)} ({origin}); {labels} per record"),
         ],
     )
+
+
+def _of_persons(split: "SplitFacts") -> str:
+    """What is said of the persons of a split after its number of records."""
+    from dpfc_cli.errors import counted
+
+    return "" if split.groups is None else f" of {counted(split.groups, 'person')}"
 
 
 def _advise(features: "FeatureSet") -> None:

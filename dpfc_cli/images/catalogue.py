@@ -1,5 +1,6 @@
 """The table of data sets, and the functions that open one by its name."""
 
+import math
 import os
 from pathlib import Path
 
@@ -7,7 +8,9 @@ from dpfc_cli.backbones.geometry import Geometry
 from dpfc_cli.errors import UserError, parameter, unknown
 from dpfc_cli.images import cifar, digits, folder, idx, imagenet, parquet, webdataset
 from dpfc_cli.images.dataset import DataSet, Request
+from dpfc_cli.images.preparation import Notice, Preparation, Window
 from dpfc_cli.images.sets import ImageSet, Progress
+from dpfc_cli.sources.groups import RULES, Rule
 
 _ALL: tuple[DataSet, ...] = (
     digits.DIGITS,
@@ -24,17 +27,30 @@ DATASETS = tuple(entry.usage for entry in _ALL)
 """What a user may type as a data set. PATH stands for a path."""
 
 
-def check(dataset: str, data_dir: Path | None = None, classes: tuple[str, ...] | None = None) -> None:
+def check(
+    dataset: str,
+    data_dir: Path | None = None,
+    classes: tuple[str, ...] | None = None,
+    *,
+    window: Window | None = None,
+    exif: bool = False,
+    label_column: str | None = None,
+    group_by: Rule | None = None,
+) -> None:
     """Refuse what can be refused before any file is opened.
 
     Args:
         dataset: what the user typed, one of `DATASETS` with a path in the place of PATH.
         data_dir: the folder that the user named for the data set's files, or None.
         classes: the classes that the operator asserts, or None.
+        window: as for `open_images`.
+        exif: as for `open_images`.
+        label_column: as for `open_images`.
+        group_by: as for `open_images`.
 
     Raises:
-        UserError: the name is unknown (code "unknown-name"), its path or its folder is not given (code "missing"), or
-            the data set does not take the folder or the classes (code "conflict").
+        UserError: the name is unknown (code "unknown-name"), its path or its folder is not given (code "missing"), the
+            data set does not take one of the others (code "conflict"), or the window is none (code "bad-value").
 
     """
     entry, path = _entry(dataset)
@@ -60,6 +76,20 @@ def check(dataset: str, data_dir: Path | None = None, classes: tuple[str, ...] |
         )
     if classes is not None and not entry.asserted:
         raise _not_taken(entry, "classes", f"'{entry.name}' names its classes itself.")
+    if label_column is not None and not entry.asserted:
+        raise _not_taken(entry, "label_column", f"'{entry.name}' has labels of its own.")
+    if group_by is not None and group_by.by not in entry.groups:
+        raise _not_grouped(entry, group_by)
+    for name, given in (("window", window is not None), ("exif", exif)):
+        if given and entry.small:
+            raise _not_taken(entry, name, f"The pictures of '{entry.name}' are pixels of 8 bits already.")
+    if window is not None and not (len(window) == 2 and all(map(math.isfinite, window)) and window[0] < window[1]):
+        raise UserError(
+            f"{parameter('window')} {','.join(f'{value:g}' for value in window)} is not LOW,HIGH with LOW below HIGH.",
+            "Give the grey values that are black and white, such as 0,4095 for values of 12 bits.",
+            code="bad-value",
+            parameter="window",
+        )
 
 
 def small(dataset: str) -> bool:
@@ -73,6 +103,12 @@ def open_images(
     geometry: Geometry | None = None,
     classes: tuple[str, ...] | None = None,
     progress: Progress | None = None,
+    *,
+    window: Window | None = None,
+    exif: bool = False,
+    label_column: str | None = None,
+    notice: Notice | None = None,
+    group_by: Rule | None = None,
 ) -> ImageSet:
     """Open a data set. Pictures are decoded later, when they are asked for.
 
@@ -84,6 +120,13 @@ def open_images(
             of a data set with one small size stay as they are.
         classes: the names of the classes, which the operator asserts where the format has no list of them.
         progress: called while files are downloaded or listed.
+        window: (low, high), the grey values that become black and white, for pictures of more than 8 bits. None: the
+            lowest and the highest value that a file can hold.
+        exif: whether pictures are turned as their EXIF orientation says.
+        label_column: the column of a table, or the key of a record, that holds the label, if it is not a usual one.
+        notice: told the name of a picture that uses less than a quarter of the values that its file can hold, if there
+            is no window. Several threads call it.
+        group_by: how the person of each picture is found, or None.
 
     Returns:
         The data set with its splits.
@@ -95,13 +138,23 @@ def open_images(
         open_images("digits").splits["train"].pixels(0, 10)  # uint8, (10, 8, 8, 1)
 
     """
-    check(dataset, data_dir, classes)
+    check(dataset, data_dir, classes, window=window, exif=exif, label_column=label_column, group_by=group_by)
     entry, path = _entry(dataset)
     if entry.location == "data_dir":
         place = _download(entry, progress) if data_dir is None else data_dir
     else:
         place = Path(path)
-    return entry.open(Request(place=_expanded(place), geometry=geometry, classes=classes, progress=progress))
+    preparation = Preparation(geometry=geometry, window=window, exif=exif, notice=notice)
+    return entry.open(
+        Request(
+            place=_expanded(place),
+            preparation=preparation,
+            classes=classes,
+            progress=progress,
+            label_column=label_column,
+            group_by=group_by,
+        )
+    )
 
 
 def _entry(dataset: str) -> tuple[DataSet, str]:
@@ -133,6 +186,20 @@ def _unknown(dataset: str) -> UserError:
 def _not_taken(entry: DataSet, name: str, why: str) -> UserError:
     """The error for a parameter that the data set does not take."""
     return UserError(why, f"Leave out {parameter(name)}.", code="conflict", parameter=name, name=entry.name)
+
+
+def _not_grouped(entry: DataSet, rule: Rule) -> UserError:
+    """The error for a rule that the data set does not know."""
+    known = [form for form in RULES if form.partition(":")[0] in entry.groups]
+    if not known:
+        return _not_taken(entry, "group_by", f"'{entry.name}' does not say which pictures are of one person.")
+    return UserError(
+        f"'{entry.name}' does not find persons by '{rule.by}'.",
+        f"Write {' or '.join(known)}.",
+        code="conflict",
+        parameter="group_by",
+        name=entry.name,
+    )
 
 
 def _expanded(path: str | Path) -> Path:

@@ -1,10 +1,10 @@
 """Encoded pictures to pixels, with Pillow.
 
 One rule holds for all pictures, so what happens to a picture never depends on the other records. First it is converted
-to RGB: grey is repeated, 16-bit grey keeps its high byte (as Pillow does with 16-bit colour), CMYK and palettes are
-converted, transparency is dropped, and an animation gives its first frame. EXIF orientation is *not* applied.
-torchvision and TensorFlow Datasets do not apply it either, so the backbones were trained without it. Then the picture
-is brought to a `Geometry`.
+to RGB: grey is repeated, 16-bit grey keeps its high byte (as Pillow does with 16-bit colour) or is brought to levels by
+a window, CMYK and palettes are converted, transparency is dropped, and an animation gives its first frame. EXIF
+orientation is applied only if the `Preparation` says so: torchvision and TensorFlow Datasets do not apply it, so the
+backbones were trained without it. (Pillow itself always turns TIFF.) Then the picture is brought to a `Geometry`.
 
 **Resizing and cropping in one step.** Only the part of the picture that the crop keeps is resampled (Pillow's `box`).
 This saves 40 % of the time, and a picture of 1 by 1,000,000 pixels does not become one of 256 by 256 million. Compared
@@ -30,18 +30,35 @@ import logging
 import warnings
 from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
+from typing import Any
 
 import numpy as np
-from PIL import Image, UnidentifiedImageError, _imaging
+from PIL import Image, ImageOps, UnidentifiedImageError, _imaging
 
 from dpfc_cli.backbones.geometry import Geometry
-from dpfc_cli.errors import GUARDED, UserError, parameter
-from dpfc_cli.images.headers import declared
+from dpfc_cli.errors import GUARDED, UserError
+from dpfc_cli.images.dicom import Stored, check_installed, is_dicom, pixels_of, stored
+from dpfc_cli.images.grey import levels, narrow
+from dpfc_cli.images.headers import check_jpeg, declared
 from dpfc_cli.images.memory import MOST_PIXELS, TOGETHER, Room, bound, check_size, proved
-from dpfc_cli.images.sets import Pixels, UnreadableError
+from dpfc_cli.images.preparation import Preparation, Window
+from dpfc_cli.images.sets import Pixels, unreadable
 
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM")
 FILTERS = {"bicubic": Image.Resampling.BICUBIC, "bilinear": Image.Resampling.BILINEAR}
+ORIENTATION = 0x0112
+TURNS = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
+"""How a picture is turned for each EXIF orientation. 1 and all others leave it as it is."""
+TURNED = 4
+"""Bytes for each pixel of a turned copy."""
 
 Within = Callable[[int], AbstractContextManager[None]]
 """within(bytes) is a context in which a decoder may take so much memory."""
@@ -61,13 +78,13 @@ with suppress(OSError, AttributeError):
     _libtiff.TIFFSetWarningHandler(None)
 
 
-def decode(data: bytes, name: str, geometry: Geometry | None) -> Pixels:
+def decode(data: bytes, name: str, preparation: Preparation) -> Pixels:
     """Decode one picture.
 
     Args:
         data: the bytes of an encoded picture.
         name: what the picture is called in messages.
-        geometry: the size to bring it to, or None: it keeps its size.
+        preparation: what is done with it.
 
     Returns:
         uint8, (H, W, 3). With a geometry H = W = geometry.crop.
@@ -75,30 +92,73 @@ def decode(data: bytes, name: str, geometry: Geometry | None) -> Pixels:
     Raises:
         UnreadableError: the picture is damaged, too large, or of another format (code "bad-record"). This depends on
             its own bytes alone.
-        UserError: the system did not give what decoding takes (code "memory" or "unreadable").
+        UserError: the system did not give what decoding takes (code "memory" or "unreadable"), or a library is missing
+            (code "unsupported").
 
     """
+    if is_dicom(data):
+        check_installed()
+
+    def notice() -> None:
+        if preparation.notice is not None:
+            preparation.notice(name)
+
     # Decoders raise whatever a damaged file leads them into: not only OSError, but SyntaxError, struct.error and more.
     # At first it is not known whether the picture or a lack of memory is the reason.
     with suppress(Exception):
-        return _decoded(data, geometry, _room.share)
+        return _decoded(data, preparation, _room.share, notice)
     with _room.alone():
         try:
-            return _decoded(data, geometry, proved)
+            return _decoded(data, preparation, proved, notice)
         except Exception as error:
             raise refusal(error, name) from error
 
 
-def _decoded(data: bytes, geometry: Geometry | None, within: Within) -> Pixels:
+def _decoded(data: bytes, preparation: Preparation, within: Within, notice: Callable[[], None]) -> Pixels:
     check_size(len(data))
+    if is_dicom(data):
+        return _decoded_dicom(data, preparation, within, notice)
+    turned = TURNED if preparation.exif else 0
     pixels = _bounded(declared(data))
-    with within(bound(len(data), pixels)):
+    with within(bound(len(data), pixels) + turned * pixels):
         opened = Image.open(io.BytesIO(data), formats=FORMATS)
         whole = _bounded(opened.width * opened.height)
         if whole <= pixels:
-            return _finished(opened, geometry)
+            return _finished(opened, preparation, notice)
+    with within(bound(len(data), whole) + turned * whole):
+        return _finished(opened, preparation, notice)
+
+
+def _decoded_dicom(data: bytes, preparation: Preparation, within: Within, notice: Callable[[], None]) -> Pixels:
+    # Reading the elements takes the memory of a few copies of the file.
+    with within(bound(len(data), 0)):
+        whole = _bounded(pixels_of(data))
     with within(bound(len(data), whole)):
-        return _finished(opened, geometry)
+        found = stored(data)
+        values = found.values
+        if values is not None:
+            if values.ndim == 2:
+                values = _levels_of(values, found, preparation, notice)
+            return _fitted(Image.fromarray(values).convert("RGB"), preparation)
+    # The picture of a JPEG inside may be larger than the file around it says.
+    check_jpeg(found.jpeg)
+    opened = Image.open(io.BytesIO(found.jpeg), formats=("JPEG",))
+    with within(bound(len(data), _bounded(opened.width * opened.height))):
+        opened.load()
+        image = opened.convert("RGB")
+        return _fitted(ImageOps.invert(image) if found.inverted else image, preparation)
+
+
+def _levels_of(values: Any, found: Stored, preparation: Preparation, notice: Callable[[], None]) -> Pixels:
+    """The grey values of a DICOM file as levels."""
+    count = 1 << found.bits
+    if preparation.window is not None and found.bits > 8:
+        shown = levels(values, preparation.window, found.slope, found.intercept)
+    else:
+        if found.bits > 8 and narrow(values, count):
+            notice()
+        shown = levels(values, (found.lowest, max(found.lowest + count - 1, 1)))
+    return 255 - shown if found.inverted else shown
 
 
 def _bounded(pixels: int) -> int:
@@ -107,10 +167,16 @@ def _bounded(pixels: int) -> int:
     return pixels
 
 
-def _finished(opened: Image.Image, geometry: Geometry | None) -> Pixels:
+def _finished(opened: Image.Image, preparation: Preparation, notice: Callable[[], None]) -> Pixels:
     opened.load()
-    image = _rgb(opened)
-    return np.asarray(image if geometry is None else fitted(image, geometry))
+    orientation = opened.getexif().get(ORIENTATION) if preparation.exif else None
+    turn = TURNS.get(orientation) if isinstance(orientation, int) else None
+    image = _rgb(opened, preparation.window, notice)
+    return _fitted(image if turn is None else image.transpose(turn), preparation)
+
+
+def _fitted(image: Image.Image, preparation: Preparation) -> Pixels:
+    return np.asarray(image if preparation.geometry is None else fitted(image, preparation.geometry))
 
 
 def fitted(image: Image.Image, geometry: Geometry) -> Image.Image:
@@ -143,11 +209,16 @@ def fitted(image: Image.Image, geometry: Geometry) -> Image.Image:
     return whole
 
 
-def _rgb(image: Image.Image) -> Image.Image:
+def _rgb(image: Image.Image, window: Window | None, notice: Callable[[], None]) -> Image.Image:
+    if image.mode[0] in "IF" and window is not None:
+        return Image.fromarray(levels(np.asarray(image), window)).convert("RGB")
     if image.mode.startswith("I;16"):
-        return Image.fromarray((np.asarray(image) >> 8).astype(np.uint8)).convert("RGB")
+        values = np.asarray(image)
+        if narrow(values, 1 << 16):
+            notice()
+        return Image.fromarray((values >> 8).astype(np.uint8)).convert("RGB")
     if image.mode[0] in "IF":
-        raise ValueError("its values have no stated range (32-bit grey)")
+        raise ValueError("its values have no stated range (32-bit grey); only a window states one")
     if image.mode == "P" and "transparency" in image.info:
         image = image.convert("RGBA")
     # Converting an image that is RGB already would copy it.
@@ -172,14 +243,7 @@ def refusal(error: Exception, name: str) -> UserError:
             code="unreadable",
             path=name,
         )
-    return UnreadableError(
-        f"'{name}' cannot be decoded: {_reason(error)}. {GUARDED}",
-        "Remove it, replace it by an 8-bit PNG or JPEG, or keep it as a record without content: "
-        f"{parameter('on_error')} null.",
-        code="bad-record",
-        parameter="on_error",
-        path=name,
-    )
+    return unreadable(name, _reason(error))
 
 
 def _reason(error: Exception) -> str:

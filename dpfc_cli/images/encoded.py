@@ -5,6 +5,7 @@ The bytes of the pictures may be in files of their own, in archives, or in table
 
 import os
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -12,10 +13,11 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from dpfc_cli.backbones.geometry import Geometry
 from dpfc_cli.errors import GUARDED, UserError, parameter
 from dpfc_cli.images.memory import check_size
-from dpfc_cli.images.sets import Decode, Entry, Pixels, Records, Split, check_range, listing_of
+from dpfc_cli.images.preparation import Preparation
+from dpfc_cli.images.sets import Decode, Entry, Pixels, Records, Split, UnreadableError, check_range, listing_of
+from dpfc_cli.sources.groups import Keys
 
 
 class Encoded(Protocol):
@@ -37,6 +39,13 @@ class Encoded(Protocol):
         ...
 
 
+def read_file(path: Path) -> bytes:
+    """The bytes of a picture's own file. Raises OSError, and ValueError if these are more than `MOST_BYTES`."""
+    with path.open("rb") as file:
+        check_size(os.fstat(file.fileno()).st_size)
+        return file.read()
+
+
 @dataclass(frozen=True)
 class Files:
     """Pictures in files of their own. names: relative to the folder."""
@@ -48,9 +57,7 @@ class Files:
         return str(self.folder / self.names[i])
 
     def read(self, i: int) -> bytes:
-        with (self.folder / self.names[i]).open("rb") as file:
-            check_size(os.fstat(file.fileno()).st_size)
-            return file.read()
+        return read_file(self.folder / self.names[i])
 
     def only(self, records: Records) -> "Files":
         return Files(self.folder, [self.names[i] for i in records])
@@ -59,51 +66,64 @@ class Files:
 def encoded_split(
     labels: NDArray[np.integer],
     pictures: Encoded,
-    geometry: Geometry | None,
+    preparation: Preparation,
     *,
     classes: tuple[str, ...],
     entries: Iterable[Entry],
     name: Callable[[int], str],
+    keys: Keys | None = None,
 ) -> Split:
     """The split of encoded pictures.
 
     Args:
         labels: the label of each picture, (n,).
         pictures: the pictures.
-        geometry: the size to bring them to, or None: all must have the size of the first one.
+        preparation: what is done with them. Without a geometry all must have the size of the first one.
         classes: the classes that the data set defines. The listing consists of them and of the entries.
         entries: the files of the source.
         name: name(i) is what the source calls picture i. It does not depend on where the source is stored.
+        keys: the person of each picture, if they are known.
 
     Raises:
-        UserError: the first picture cannot be decoded, and its size is needed.
+        UserError: the size of the pictures is needed, and none can be decoded.
 
     """
-    shape = _decoded(pictures, 0, None).shape if geometry is None else (geometry.crop, geometry.crop, 3)
+    geometry = preparation.geometry
+    shape = _first_shape(pictures, len(labels), preparation) if geometry is None else (geometry.crop, geometry.crop, 3)
     kept = labels.astype(np.int32)
     kept.setflags(write=False)
 
     def only(records: Records) -> Decode:
-        return _decoder(pictures.only(records), len(records), (height, width, channels), geometry)
+        return _decoder(pictures.only(records), len(records), (height, width, channels), preparation)
 
     height, width, channels = shape
     return Split(
         labels=kept,
         image_shape=(height, width, channels),
-        pixels=_decoder(pictures, len(kept), (height, width, channels), geometry),
+        pixels=_decoder(pictures, len(kept), (height, width, channels), preparation),
         only=only,
         listing=listing_of(classes, entries),
         prepared=geometry is not None,
         name=name,
+        title=pictures.name,
+        keys=keys,
     )
 
 
-def _decoder(pictures: Encoded, n: int, shape: tuple[int, int, int], geometry: Geometry | None) -> Decode:
+def _first_shape(pictures: Encoded, n: int, preparation: Preparation) -> tuple[int, ...]:
+    """The shape of the first picture that can be decoded. Those before it are named when all are decoded."""
+    for i in range(n - 1):
+        with suppress(UnreadableError):
+            return _decoded(pictures, i, preparation).shape
+    return _decoded(pictures, n - 1, preparation).shape
+
+
+def _decoder(pictures: Encoded, n: int, shape: tuple[int, int, int], preparation: Preparation) -> Decode:
     def pixels(start: int, stop: int) -> Pixels:
         check_range(start, stop, n)
         batch = np.empty((stop - start, *shape), np.uint8)
         for row in range(len(batch)):
-            picture = _decoded(pictures, start + row, geometry)
+            picture = _decoded(pictures, start + row, preparation)
             if picture.shape != shape:
                 # This is never a null record: the first picture alone could turn all others into null records.
                 raise UserError(
@@ -119,7 +139,7 @@ def _decoder(pictures: Encoded, n: int, shape: tuple[int, int, int], geometry: G
     return pixels
 
 
-def _decoded(pictures: Encoded, i: int, geometry: Geometry | None) -> Pixels:
+def _decoded(pictures: Encoded, i: int, preparation: Preparation) -> Pixels:
     # Most commands never decode a picture, and Pillow takes longer to import than the rest of the room.
     from dpfc_cli.images.decoding import decode, refusal
 
@@ -134,4 +154,4 @@ def _decoded(pictures: Encoded, i: int, geometry: Geometry | None) -> Pixels:
             code="unreadable",
             path=pictures.name(i),
         ) from error
-    return decode(data, pictures.name(i), geometry)
+    return decode(data, pictures.name(i), preparation)

@@ -43,7 +43,7 @@ def declared(data: bytes) -> int:
 
     """
     if data.startswith(b"\xff\xd8"):
-        _check_jpeg(data)
+        check_jpeg(data)
         return 0
     if data.startswith((b"II", b"MM")):
         return _tile(data)
@@ -52,7 +52,8 @@ def declared(data: bytes) -> int:
     return 0
 
 
-def _check_jpeg(data: bytes) -> None:
+def check_jpeg(data: bytes) -> None:
+    """Refuse a JPEG that would take far more time than its size explains, with a ValueError."""
     limits = {_START_OF_SCAN: (MOST_SCANS, "scans"), _EXIF: (MOST_SEGMENTS, "segments of EXIF data")}
     # Nearly all files end here. Counting two bytes is fast, and there are no fewer of them than markers.
     if all(data.count(bytes((0xFF, marker))) <= most for marker, (most, _) in limits.items()):

@@ -19,11 +19,11 @@ from pathlib import Path
 
 import numpy as np
 
-from dpfc_cli.backbones.geometry import Geometry
 from dpfc_cli.errors import GUARDED, UserError, parameter
 from dpfc_cli.images.dataset import DataSet
 from dpfc_cli.images.encoded import encoded_split
 from dpfc_cli.images.folder import open_folder
+from dpfc_cli.images.preparation import Preparation
 from dpfc_cli.images.sets import Entry, ImageSet, Progress, Split
 from dpfc_cli.images.tars import Header, Member, members, nested, ranges
 
@@ -36,7 +36,7 @@ OBTAIN = "Get ImageNet from image-net.org, where you need an account."
 _WNID = re.compile(r"n\d{8}")
 
 
-def open_imagenet(folder: Path, geometry: Geometry | None, progress: Progress | None) -> ImageSet:
+def open_imagenet(folder: Path, preparation: Preparation, progress: Progress | None) -> ImageSet:
     """Open ImageNet from the class folders or the archives in `folder`.
 
     Raises:
@@ -46,7 +46,7 @@ def open_imagenet(folder: Path, geometry: Geometry | None, progress: Progress | 
     archive = folder / TRAIN
     if not archive.is_file():
         if (folder / "train").is_dir():
-            return _folders(folder, geometry)
+            return _folders(folder, preparation)
         raise UserError(
             f"'{folder}' holds neither '{TRAIN}' nor 'train/' with a folder for each class.",
             f"{OBTAIN} Then name the folder that holds it: {parameter('data_dir')}.",
@@ -66,15 +66,15 @@ def open_imagenet(folder: Path, geometry: Geometry | None, progress: Progress | 
     if not classes:
         raise _damaged(f"'{archive}' holds no archives of classes.", archive)
     train = [(label, picture) for label, wnid in enumerate(classes) for picture in found[wnid]]
-    splits = {"train": _split(archive, train, classes, geometry)}
+    splits = {"train": _split(archive, train, classes, preparation)}
     if (folder / VAL).is_file():
-        splits["test"] = _split(folder / VAL, _validation(folder, classes), classes, geometry)
+        splits["test"] = _split(folder / VAL, _validation(folder, classes), classes, preparation)
     return ImageSet("imagenet", classes, splits)
 
 
-def _folders(folder: Path, geometry: Geometry | None) -> ImageSet:
+def _folders(folder: Path, preparation: Preparation) -> ImageSet:
     """The class folders. ImageNet defines their names."""
-    opened = open_folder(folder, geometry)
+    opened = open_folder(folder, preparation)
     foreign = next((name for name in opened.classes if not _WNID.fullmatch(name)), None)
     if foreign is not None:
         raise UserError(
@@ -88,7 +88,7 @@ def _folders(folder: Path, geometry: Geometry | None) -> ImageSet:
 
 
 def _split(
-    archive: Path, labelled: Iterable[tuple[int, Member]], classes: tuple[str, ...], geometry: Geometry | None
+    archive: Path, labelled: Iterable[tuple[int, Member]], classes: tuple[str, ...], preparation: Preparation
 ) -> Split:
     ordered = sorted(labelled, key=lambda found: (found[0], found[1].name))
     labels = np.array([label for label, _ in ordered], np.int32)
@@ -98,7 +98,7 @@ def _split(
     def name(i: int) -> str:
         return f"{classes[labels[i]]}/{pictures.names[i]}"
 
-    return encoded_split(labels, pictures, geometry, classes=classes, entries=entries, name=name)
+    return encoded_split(labels, pictures, preparation, classes=classes, entries=entries, name=name)
 
 
 def _validation(folder: Path, classes: tuple[str, ...]) -> list[tuple[int, Member]]:
@@ -166,7 +166,7 @@ def _damaged(what: str, path: Path) -> UserError:
 
 IMAGENET = DataSet(
     name="imagenet",
-    open=lambda request: open_imagenet(request.place, request.geometry, request.progress),
+    open=lambda request: open_imagenet(request.place, request.preparation, request.progress),
     location="data_dir",
     obtain=OBTAIN,
 )

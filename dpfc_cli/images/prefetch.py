@@ -33,17 +33,24 @@ class Batch:
     Args:
         start: the number of the first picture in its split.
         pixels: uint8, (B, H, W, C).
-        null: (B,), True for a picture that could not be decoded. It is a null record, and its pixels are zero.
+        broken: why a picture could not be decoded, by its row. Its pixels are zero.
 
     """
 
     start: int
     pixels: Pixels
-    null: NDArray[np.bool_]
+    broken: dict[int, str]
+
+    @property
+    def null(self) -> NDArray[np.bool_]:
+        """(B,), True for a picture that could not be decoded. As a record it is null."""
+        null = np.zeros(len(self.pixels), bool)
+        null[list(self.broken)] = True
+        return null
 
 
 def batches(
-    wanted: Iterable[tuple[Key, Split, int, int]], tolerant: bool = False, workers: int | None = None
+    wanted: Iterable[tuple[Key, Split, int, int]], workers: int | None = None
 ) -> Generator[tuple[Key, Batch], None, None]:
     """Decode batches, in the order of `wanted`.
 
@@ -51,14 +58,12 @@ def batches(
 
     Args:
         wanted: (key, split, start, stop) of each batch. It is read AHEAD batches early.
-        tolerant: a picture that cannot be decoded becomes a null record. Otherwise it is an error.
         workers: the number of threads. Default: one for each core.
 
     Yields:
         The key and the batch.
 
     Raises:
-        UnreadableError: a picture cannot be decoded, and `tolerant` is False.
         UserError: the source cannot be read.
 
     """
@@ -66,7 +71,7 @@ def batches(
     ahead: deque[tuple[Key, Batch, list[Future[None]]]] = deque()
     try:
         for key, split, start, stop in wanted:
-            ahead.append((key, *_begun(pool, split, start, stop, tolerant)))
+            ahead.append((key, *_begun(pool, split, start, stop)))
             if len(ahead) > AHEAD:
                 yield _finished(*ahead.popleft())
         while ahead:
@@ -80,13 +85,11 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _begun(
-    pool: ThreadPoolExecutor, split: Split, start: int, stop: int, tolerant: bool
-) -> tuple[Batch, list[Future[None]]]:
+def _begun(pool: ThreadPoolExecutor, split: Split, start: int, stop: int) -> tuple[Batch, list[Future[None]]]:
     n = stop - start
-    batch = Batch(start=start, pixels=np.zeros((n, *split.image_shape), np.uint8), null=np.zeros(n, bool))
+    batch = Batch(start=start, pixels=np.zeros((n, *split.image_shape), np.uint8), broken={})
     pieces = [(at, min(at + PIECE, n)) for at in range(0, n, PIECE)]
-    return batch, [pool.submit(_fill, split, batch, slice(*piece), tolerant) for piece in pieces]
+    return batch, [pool.submit(_fill, split, batch, slice(*piece)) for piece in pieces]
 
 
 def _finished(key: Key, batch: Batch, pieces: list[Future[None]]) -> tuple[Key, Batch]:
@@ -95,15 +98,13 @@ def _finished(key: Key, batch: Batch, pieces: list[Future[None]]) -> tuple[Key, 
     return key, batch
 
 
-def _fill(split: Split, batch: Batch, piece: slice, tolerant: bool) -> None:
+def _fill(split: Split, batch: Batch, piece: slice) -> None:
     first = batch.start
     try:
         batch.pixels[piece] = split.pixels(first + piece.start, first + piece.stop)
     except UnreadableError:
-        if not tolerant:
-            raise
         for row in range(piece.start, piece.stop):
             try:
                 batch.pixels[row] = split.pixels(first + row, first + row + 1)[0]
-            except UnreadableError:
-                batch.null[row] = True
+            except UnreadableError as error:
+                batch.broken[row] = str(error.fields.get("reason", error.what))

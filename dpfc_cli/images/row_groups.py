@@ -5,6 +5,9 @@ groups of 100 to 1,000 pictures.)
 """
 
 import hashlib
+import json
+import os
+import stat
 from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,36 +21,54 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from dpfc_cli.errors import GUARDED, UserError, counted
+from dpfc_cli.errors import GUARDED, UserError, counted, parameter
+from dpfc_cli.files import named_twice
+from dpfc_cli.images.encoded import read_file
 from dpfc_cli.images.prefetch import PIECE, cores
-from dpfc_cli.images.sets import Entry, Progress, Records, reading_code
-from dpfc_cli.sources.label_columns import hub_class_names, label_column
+from dpfc_cli.images.sets import Entry, Given, Progress, Records, reading_code
+from dpfc_cli.memory import free_memory
+from dpfc_cli.sources.groups import Keys, Rule, joined
+from dpfc_cli.sources.key_columns import is_key, keys_of_column
+from dpfc_cli.sources.label_columns import USUAL_NAMES, hub_class_names, label_column
+from dpfc_cli.sources.names import inside
 
 LARGEST_GROUP = 2 << 30
 """Bytes of the largest row group that is read."""
+HELD = 512 << 20
+"""The least bytes of pictures that are held at once, if they are wanted in another order than that of the file."""
 _AGAIN = "Fetch the file again, or leave it out."
 
 
 @dataclass(frozen=True, kw_only=True)
 class Columns:
-    """Where a file holds what. classes: the names that the file gives to the classes, or None."""
+    """Where a file holds what. classes: the names that the file gives to the classes, or None. person: the column that
+    names persons, or None.
+    """
 
     image: str
     label: str
     classes: tuple[str, ...] | None
+    person: str | None = None
 
 
 @dataclass(frozen=True)
 class Listed:
-    """A split of parquet files: its pictures, their labels (n,), and the entries of its files."""
+    """A split of parquet files: its pictures, their labels (n of them), the entries of its files, and the persons."""
 
     pictures: "RowGroups"
-    labels: NDArray[np.int64]
+    labels: Given
     entries: list[Entry]
+    keys: Keys | None
 
 
-def columns_of(path: Path, source: str) -> Columns:
-    """Which columns of a file hold pictures and labels. source: what the user calls the files, for messages.
+def columns_of(path: Path, source: str, given: str | None = None, group_by: Rule | None = None) -> Columns:
+    """Which columns of a file hold pictures and labels.
+
+    Args:
+        path: the file.
+        source: what the user calls the files, for messages.
+        given: the column of labels, if the user names it.
+        group_by: how persons are found, or None.
 
     Raises:
         UserError: the file cannot be read, or has no such columns, or more than one of them.
@@ -55,9 +76,11 @@ def columns_of(path: Path, source: str) -> Columns:
     """
     with _readable(path):
         schema = pq.read_schema(path)
-    integers = [field.name for field in schema if pa.types.is_integer(field.type)]
-    image, label = _image_column(schema, source), label_column(integers, source)
-    return Columns(image=image, label=label, classes=hub_class_names(schema.metadata, label))
+    person = None if group_by is None else group_by.column
+    if person is not None:
+        _check_person(schema, person, source)
+    image, label = _image_column(schema, source), _label_column(schema, source, given, person)
+    return Columns(image=image, label=label, classes=hub_class_names(schema.metadata, label), person=person)
 
 
 class RowGroups:
@@ -68,6 +91,7 @@ class RowGroups:
         groups: the file of each row group, and its number in the file. There are g of them.
         starts: the first record of each row group, and the end of the last one, (g + 1,).
         records: the records that are wanted, (n,); all if None. Other pictures of a row group are not kept in memory.
+        files: the files of the records whose rows hold no bytes.
 
     """
 
@@ -75,8 +99,14 @@ class RowGroups:
     """More pictures than all threads read at one moment. So many pictures are kept in memory, in whole row groups."""
 
     def __init__(
-        self, column: str, groups: list[tuple[Path, int]], starts: NDArray[np.int64], records: Records | None = None
+        self,
+        column: str,
+        groups: list[tuple[Path, int]],
+        starts: NDArray[np.int64],
+        records: Records | None = None,
+        files: dict[int, Path] | None = None,
     ) -> None:
+        self._files = files or {}
         self._column, self._groups, self._starts = column, groups, starts
         self._records = np.arange(starts[-1]) if records is None else records
         # The first wanted picture of each group, counted as `read` counts.
@@ -85,6 +115,8 @@ class RowGroups:
         self._lock = Lock()
 
     def name(self, i: int) -> str:
+        if (file := self._files.get(int(self._records[i]))) is not None:
+            return str(file)
         group = self._group(i)
         path, number = self._groups[group]
         return f"{path}: row {int(self._records[i] - self._starts[group])} of row group {number}"
@@ -96,13 +128,41 @@ class RowGroups:
         return f"{path.name}/{number}/{int(self._records[i] - self._starts[group])}"
 
     def read(self, i: int) -> bytes:
+        if (file := self._files.get(int(self._records[i]))) is not None:
+            return read_file(file)
         group = self._group(i)
         data = self._pictures(group)[i - int(self._firsts[group])].as_py()
         # The decoder refuses an empty picture.
         return data if isinstance(data, bytes) else b""
 
-    def only(self, records: Records) -> "RowGroups":
-        return RowGroups(self._column, self._groups, self._starts, self._records[records])
+    def only(self, records: Records) -> "RowGroups | Scattered":
+        if (np.diff(records) < 0).any():
+            return Scattered(self, records)
+        return RowGroups(self._column, self._groups, self._starts, self._records[records], self._files)
+
+    def own_file(self, i: int) -> Path | None:
+        """The file of picture i, if its row holds no bytes."""
+        return self._files.get(int(self._records[i]))
+
+    def mean_size(self) -> float:
+        """The mean number of bytes of a row, as the files declare them."""
+        files = {path: pq.ParquetFile(path).metadata for path, _ in self._groups}
+        size = sum(files[path].row_group(number).total_byte_size for path, number in self._groups)
+        return float(size / self._starts[-1])
+
+    def several(self, wanted: Records) -> Iterator[tuple[NDArray[np.int64], list[bytes]]]:
+        """Read pictures in ascending order, each row group once. It keeps nothing.
+
+        Yields:
+            The places in `wanted` of some of them, and their bytes.
+
+        """
+        groups = np.searchsorted(self._firsts, wanted, "right") - 1
+        for group in np.unique(groups).tolist():
+            places = np.flatnonzero(groups == group)
+            rows = self._records[wanted[places]] - self._starts[group]
+            found = self._read(group).take(pa.array(rows)).to_pylist()
+            yield places, [data if isinstance(data, bytes) else b"" for data in found]
 
     def _group(self, i: int) -> int:
         return int(np.searchsorted(self._firsts, i, "right")) - 1
@@ -111,19 +171,77 @@ class RowGroups:
         # One thread reads a group. The others that need it wait, and then find it here.
         with self._lock:
             if group not in self._kept:
-                path, number = self._groups[group]
-                rows = int(self._starts[group + 1] - self._starts[group])
-                with _readable(path):
-                    pictures = _read(path, number, f"{self._column}.bytes")
-                    if len(pictures) != rows:
-                        # Pictures would get the labels of others.
-                        raise ValueError(f"its row group {number} has {len(pictures)} pictures, and says {rows}")
+                pictures = self._read(group)
                 wanted = self._records[slice(*self._firsts[group : group + 2])] - self._starts[group]
                 self._kept[group] = pictures if len(wanted) == len(pictures) else pictures.take(pa.array(wanted))
                 while len(self._kept) > 2 and sum(map(len, self._kept.values())) > self.span:
                     self._kept.popitem(last=False)
             self._kept.move_to_end(group)
             return self._kept[group]
+
+    def _read(self, group: int) -> Any:
+        path, number = self._groups[group]
+        rows = int(self._starts[group + 1] - self._starts[group])
+        with _readable(path):
+            pictures = _read(path, number, f"{self._column}.bytes")
+            if len(pictures) != rows:
+                # Pictures would get the labels of others.
+                raise ValueError(f"its row group {number} has {len(pictures)} pictures, and says {rows}")
+        return pictures
+
+
+class Scattered:
+    """Pictures of row groups in an order of their own, such as person by person.
+
+    To read a row group for each picture would take a hundred times as long. So the pictures are divided into windows.
+    When the first picture of a window is wanted, all of its pictures are read, each row group once. A window has about
+    an eighth of the free memory, or `HELD` bytes if that is more. Two are held: threads may work at the end of one and
+    at the beginning of the next.
+
+    Args:
+        pictures: the pictures in their own order.
+        records: which of them are wanted, in the order that is wanted, (n,).
+
+    """
+
+    def __init__(self, pictures: RowGroups, records: Records) -> None:
+        self._pictures, self._records = pictures, records
+        self._held = max(HELD, free_memory() / 8)
+        self._span = max(1, int(min(self._held / max(pictures.mean_size(), 1), len(records))))
+        self._windows: OrderedDict[int, list[bytes]] = OrderedDict()
+        self._lock = Lock()
+
+    def name(self, i: int) -> str:
+        return self._pictures.name(int(self._records[i]))
+
+    def read(self, i: int) -> bytes:
+        if (file := self._pictures.own_file(int(self._records[i]))) is not None:
+            return read_file(file)
+        # One thread reads a window. The others wait.
+        with self._lock:
+            while i // self._span not in self._windows:
+                self._fill(i // self._span)
+            self._windows.move_to_end(i // self._span)
+            return self._windows[i // self._span][i % self._span]
+
+    def only(self, records: Records) -> "RowGroups | Scattered":
+        return self._pictures.only(self._records[records])
+
+    def _fill(self, window: int) -> None:
+        """Read a window. Or make all windows smaller, if it has more bytes than two should have."""
+        wanted = self._records[window * self._span : (window + 1) * self._span]
+        held, size = [b""] * len(wanted), 0
+        while len(self._windows) > 1:
+            self._windows.popitem(last=False)
+        for places, found in self._pictures.several(wanted):
+            size += sum(map(len, found))
+            if size > 2 * self._held and self._span > 1:
+                self._span = max(1, self._span // 2)
+                self._windows.clear()
+                return
+            for place, data in zip(places.tolist(), found, strict=True):
+                held[place] = data
+        self._windows[window] = held
 
 
 def listed(paths: list[Path], columns: Columns, progress: Progress | None) -> Listed:
@@ -134,34 +252,115 @@ def listed(paths: list[Path], columns: Columns, progress: Progress | None) -> Li
 
     """
     groups: list[tuple[Path, int]] = []
-    rows, labels, entries = [0], [np.zeros(0, np.int64)], []
+    rows, entries, files = [0], list[Entry](), dict[int, Path]()
+    labels, before, keys = list[Given](), 0, list[Keys]()
     for done, path in enumerate(paths, 1):
         with _readable(path):
             file = pq.ParquetFile(path)
             declared = sum(file.metadata.row_group(number).num_rows for number in range(file.num_row_groups))
             _refuse_more_rows_than_bytes(max(declared, file.metadata.num_rows), path)
             y = file.read([columns.label]).column(0)
-            if y.null_count or not pa.types.is_integer(y.type):
+            kind = "integers" if pa.types.is_integer(y.type) else "text" if _is_text(y.type) else None
+            if kind is None or (y.null_count and kind == "integers"):
                 raise UserError(
                     f"'{path}' has labels in '{columns.label}' that are not integers. {GUARDED}",
-                    "Correct them: every label must be an integer.",
+                    "Correct them: every label must be an integer, or the name of a class.",
                     code="bad-record",
                     path=str(path),
                     column=columns.label,
                 )
             _check_image(file.schema_arrow, columns.image, path)
+            if columns.person is not None:
+                _check_person(file.schema_arrow, columns.person, str(path))
+                keys.append(keys_of_column(path, columns.person))
+                if len(keys[-1].codes) != len(y):
+                    raise ValueError(f"it has {len(keys[-1].codes)} persons for {len(y)} rows")
             for number in range(file.num_row_groups):
                 _refuse_giant(file.metadata.row_group(number).total_byte_size, path)
                 groups.append((path, number))
+                named = _named_files(path, file, number, columns.image)
+                files.update((before + row, name) for row, name in named.items())
                 rows.append(file.metadata.row_group(number).num_rows)
-            labels.append(y.to_numpy().astype(np.int64))
+                before += rows[-1]
+            labels.append(y.to_numpy().astype(np.int64) if kind == "integers" else y.cast(pa.string()).to_pylist())
         entries.append(_entry(path, labels[-1]))
         if progress is not None:
             progress("Listing", done, len(paths))
-    return Listed(RowGroups(columns.image, groups, np.cumsum(rows)), np.concatenate(labels), entries)
+    entries += _checked(files, paths)
+    pictures = RowGroups(columns.image, groups, np.cumsum(rows), files=files)
+    return Listed(pictures, _joined(labels), entries, joined(keys) if keys else None)
 
 
-def _entry(path: Path, labels: NDArray[np.int64]) -> Entry:
+def _joined(labels: list[Given]) -> Given:
+    """The labels of several files, one after the other."""
+    if all(isinstance(part, np.ndarray) for part in labels):
+        return np.concatenate([np.zeros(0, np.int64), *labels])
+    return [label for part in labels for label in part]
+
+
+def _named_files(path: Path, file: Any, number: int, column: str) -> dict[int, Path]:
+    """The files that rows of a row group name by their path, because they hold no bytes."""
+    group = file.metadata.row_group(number)
+    places = {group.column(i).path_in_schema: group.column(i) for i in range(group.num_columns)}
+    statistics = places[f"{column}.bytes"].statistics
+    known = statistics is not None and statistics.has_null_count
+    if f"{column}.path" not in places or (known and not statistics.null_count):
+        return {}
+    # All rows or only some may lack their bytes. Files without statistics are rare, and have to be read to know.
+    filled = np.zeros(group.num_rows, bool)
+    if not known or statistics.null_count < group.num_rows:
+        filled = _read(path, number, f"{column}.bytes").is_valid().to_numpy(zero_copy_only=False)
+    names = _read(path, number, f"{column}.path").to_pylist()
+    if len(names) != group.num_rows or len(filled) != group.num_rows:
+        raise ValueError(f"its row group {number} has {len(names)} paths, and says {group.num_rows}")
+    found: dict[int, Path] = {}
+    for row in np.flatnonzero(~filled).tolist():
+        if names[row] is not None:
+            named = inside(path.parent, names[row])
+            if named is None or not named.exists():
+                raise _elsewhere(path, names[row])
+            found[row] = named
+    return found
+
+
+def _elsewhere(path: Path, name: str) -> UserError:
+    return UserError(
+        f"'{path}' does not hold its pictures, but names files, and '{name}' is not there. Such a file must lie in "
+        f"'{path.parent}' or below it. {GUARDED}",
+        "Move the parquet file into the folder of the pictures, if its paths begin there. Or write it with the "
+        "pictures in it: with Hugging Face datasets, map the data set with datasets.table.embed_table_storage before "
+        "to_parquet.",
+        code="missing",
+        path=str(path),
+    )
+
+
+def _checked(files: dict[int, Path], paths: list[Path]) -> list[Entry]:
+    """The entries of the files that rows name."""
+    entries = []
+    for file in files.values():
+        try:
+            facts = file.stat()
+        except OSError as error:
+            raise UserError(
+                f"'{file}' cannot be read: {error.strerror or error}.", "Check it.", code="unreadable", path=str(file)
+            ) from error
+        if not stat.S_ISREG(facts.st_mode):
+            raise UserError(f"'{file}' is not a file.", "Remove it.", code="unreadable", path=str(file))
+        entries.append(Entry(os.path.relpath(file, paths[0].parent.absolute()), facts.st_size, ""))
+    twice = named_twice(files.values())
+    if twice is not None:
+        raise UserError(
+            f"Two rows name '{twice}', or it is there under two names. It would count as two records, and the "
+            f"guarantee is for one. {GUARDED}",
+            "Leave one of them.",
+            code="conflict",
+            path=str(twice),
+        )
+    return entries
+
+
+def _entry(path: Path, labels: Given) -> Entry:
     """The file's entry. Its digest is of the labels and the footer, which holds each column's place and extremes."""
     size = path.stat().st_size
     with path.open("rb") as file:
@@ -169,7 +368,7 @@ def _entry(path: Path, labels: NDArray[np.int64]) -> Entry:
         footer = int.from_bytes(file.read(4), "little")
         file.seek(max(size - 8 - footer, 0))
         digest = hashlib.sha256(file.read(footer + 8))
-    digest.update(labels.tobytes())
+    digest.update(labels.tobytes() if isinstance(labels, np.ndarray) else json.dumps(labels).encode())
     return Entry(path.name, size, digest.hexdigest())
 
 
@@ -212,6 +411,55 @@ def _refuse_giant(size: int, path: Path) -> None:
             path=str(path),
             bytes=size,
         )
+
+
+def _check_person(schema: Any, name: str, source: str) -> None:
+    known = [field.name for field in schema if is_key(field.type)]
+    if name not in known:
+        raise UserError(
+            f"'{source}' has no column '{name}' of integers or texts in each file.",
+            f"A person is named by an integer or a text. It has: {', '.join(known) or 'none'}.",
+            code="missing",
+            parameter="group_by",
+            path=source,
+            known=known,
+        )
+
+
+def _label_column(schema: Any, source: str, given: str | None, person: str | None) -> str:
+    """The column of labels: the one that the user names, or one of integers or texts with a usual name, or the only one
+    of integers beside the one that names persons.
+    """
+    integers = [field.name for field in schema if pa.types.is_integer(field.type) and field.name != person]
+    texts = [field.name for field in schema if _is_text(field.type)]
+    if given is not None:
+        if given not in integers + texts:
+            raise UserError(
+                f"'{source}' has no column '{given}' of integers or texts.",
+                f"It has: {', '.join(integers + texts) or 'none'}.",
+                code="missing",
+                parameter="label_column",
+                known=integers + texts,
+            )
+        return given
+    text = next((name for name in USUAL_NAMES if name in texts), None)
+    if text is None or set(integers) & set(USUAL_NAMES):
+        return label_column(integers, source)
+    if integers:
+        raise UserError(
+            f"'{source}' has the texts '{text}' and the integers {integers}: which is the label?",
+            f"Name its column: {parameter('label_column')}.",
+            code="conflict",
+            parameter="label_column",
+            source=source,
+            known=[text, *integers],
+        )
+    return text
+
+
+def _is_text(kind: Any) -> bool:
+    kind = kind.value_type if pa.types.is_dictionary(kind) else kind
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
 
 
 def _image_column(schema: Any, source: str) -> str:

@@ -13,7 +13,7 @@ published.
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -21,13 +21,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpfc_cli.errors import GUARDED, Code, UserError, counted, parameter
-from dpfc_cli.sources.classes import Origin, inferred_classes
+from dpfc_cli.sources.classes import MOST_INFERRED, Origin, inferred_classes
+from dpfc_cli.sources.groups import Grouping, Keys, grouped, sha256_of_key
 from dpfc_cli.sources.split_files import splits_by_role
 
 Pixels = NDArray[np.uint8]
 Labels = NDArray[np.int32]
 Records = NDArray[np.int64]
-"""Numbers of records, ascending."""
+"""Numbers of records. They ascend, unless the records are brought together by persons."""
 Decode = Callable[[int, int], Pixels]
 """Decodes the pictures start to stop - 1: (stop - start, H, W, C)."""
 Progress = Callable[[str, int, int | None], None]
@@ -39,7 +40,10 @@ a damaged or hostile header can make dpfc allocate."""
 
 
 class UnreadableError(UserError):
-    """One picture cannot be decoded. The picture itself is damaged, not the disk or the archive it lies on."""
+    """One picture cannot be decoded. The picture itself is damaged, not the disk or the archive it lies on.
+
+    fields["reason"]: what is wrong with it.
+    """
 
 
 class Entry(NamedTuple):
@@ -63,6 +67,8 @@ class Split:
         listing: SHA-256 in hex of what the source is made of.
         prepared: the pictures were brought to a `Geometry`.
         name: name(i) is what the source calls picture i, or its number if it has no name.
+        title: title(i) is what messages call picture i: its name and where it lies.
+        keys: the person of each picture, if the user asked for persons.
 
     """
 
@@ -73,6 +79,8 @@ class Split:
     listing: str
     prepared: bool = False
     name: Callable[[int], str] = str
+    title: Callable[[int], str] = str
+    keys: Keys | None = None
 
     @property
     def n(self) -> int:
@@ -94,7 +102,11 @@ class Split:
         def name(i: int) -> str:
             return self.name(int(records[i]))
 
-        return replace(self, labels=self.labels[records], pixels=self.only(records), only=only, name=name)
+        def title(i: int) -> str:
+            return self.title(int(records[i]))
+
+        pixels, keys = self.only(records), None if self.keys is None else self.keys.part(records)
+        return replace(self, labels=self.labels[records], pixels=pixels, only=only, name=name, title=title, keys=keys)
 
 
 @dataclass(frozen=True)
@@ -107,6 +119,7 @@ class ImageSet:
         splits: 'train', and 'test' if the data set has one.
         origin: who states that the classes are public.
         renumbered: the classes were asserted, and labels count them in another order than inferred classes would have.
+        remarks: what the user should know of how the source was read, in sentences.
 
     """
 
@@ -115,6 +128,7 @@ class ImageSet:
     splits: dict[str, Split]
     origin: Origin = "data set"
     renumbered: bool = False
+    remarks: tuple[str, ...] = ()
 
 
 def held_out(source: ImageSet, fraction: float) -> ImageSet:
@@ -125,6 +139,9 @@ def held_out(source: ImageSet, fraction: float) -> ImageSet:
     change when the files are written anew.) The sizes of the two splits depend on the names alone, and are only about
     in the proportion asked for. A smaller fraction holds out some of the pictures that a larger one does. Both splits
     keep the listing of the whole.
+
+    If the persons are known, the hash of the person decides. So all pictures of a person land in one split, and the
+    fraction is one of persons. How many pictures land there depends on how many these persons have.
 
     Args:
         source: a data set without a test split.
@@ -147,7 +164,10 @@ def held_out(source: ImageSet, fraction: float) -> ImageSet:
             name=source.name,
         )
     train = source.splits["train"]
-    out = np.fromiter((_hashed(train.name(i)) < fraction for i in range(train.n)), bool, train.n)
+    if train.keys is None:
+        out = np.fromiter((_hashed(train.name(i)) < fraction for i in range(train.n)), bool, train.n)
+    else:
+        out = np.array([_fraction(sha256_of_key(name)) < fraction for name in train.keys.names])[train.keys.codes]
     if out.all() or not out.any():
         raise UserError(
             f"{parameter('hold_out')} {fraction:g} of {counted(train.n, 'image')} leaves one of the two splits empty.",
@@ -160,9 +180,27 @@ def held_out(source: ImageSet, fraction: float) -> ImageSet:
     return replace(source, splits=source.splits | parts)
 
 
+def by_person(source: ImageSet) -> tuple[ImageSet, dict[str, Grouping]]:
+    """Bring the pictures of each person together.
+
+    Args:
+        source: a data set that knows the persons.
+
+    Returns:
+        The same pictures in another order, with the same listing; and for each split the order and the groups.
+
+    """
+    groupings = {name: grouped(split.keys) for name, split in source.splits.items() if split.keys is not None}
+    splits = {name: source.splits[name].part(grouping.order) for name, grouping in groupings.items()}
+    return replace(source, splits=splits), groupings
+
+
 def _hashed(name: str) -> float:
     """A number in [0, 1) that depends on the name alone."""
-    digest = hashlib.sha256(name.encode("utf-8", "surrogateescape")).digest()
+    return _fraction(hashlib.sha256(name.encode("utf-8", "surrogateescape")).digest())
+
+
+def _fraction(digest: bytes) -> float:
     # A float holds 53 bits exactly.
     return (int.from_bytes(digest[:8], "big") >> 11) / 2**53
 
@@ -242,24 +280,36 @@ def _held(images: Pixels) -> Decode:
     return pixels
 
 
-def labelled(
-    labels: dict[str, NDArray[np.int64]], classes: tuple[str, ...] | None
-) -> tuple[tuple[str, ...], Origin, dict[str, str]]:
+class Labelled(NamedTuple):
+    """What labels mean. classes, origin, renumbered: as in `ImageSet`. used: the source's name of the splits 'train'
+    and, if there is one, 'test'. labels: the numbers of the classes, by the source's name of the split.
+    """
+
+    classes: tuple[str, ...]
+    origin: Origin
+    used: dict[str, str]
+    labels: dict[str, NDArray[np.int64]]
+    renumbered: bool = False
+
+
+Given = Sequence[int | str | None] | NDArray[np.int64]
+"""Labels as a source gives them: numbers of classes, or names of classes. −1 or None: no label."""
+
+
+def labelled(labels: Mapping[str, Given], classes: tuple[str, ...] | None) -> Labelled:
     """What the labels mean in a format that has no list of classes.
 
     Args:
-        labels: the labels of each split, by the source's name of the split. A split without any label (−1 everywhere)
-            is ignored: published test sets have none.
+        labels: the labels of each split, by the source's name of the split. A split without any label is ignored:
+            published test sets have none.
         classes: the classes that the operator asserts, or None.
 
-    Returns:
-        The classes; who states them; and the source's name of the splits 'train' and, if there is one, 'test'.
-
     Raises:
-        UserError: no training picture has a label (code "missing"), or a label is out of range (code "bad-record").
+        UserError: no training picture has a label (code "missing"), a label is out of range (code "bad-record"), or it
+            is not among the asserted names (code "conflict").
 
     """
-    known = {split: y for split, y in labels.items() if len(y) and (y >= 0).any()}
+    known = {split: given for split, given in labels.items() if _has_labels(given)}
     used = splits_by_role(known)
     if "train" not in used:
         raise UserError(
@@ -268,9 +318,14 @@ def labelled(
             code="missing",
             split="train",
         )
-    names = classes or inferred_classes(max(int(known[split].max()) for split in used.values()))
-    for split in used.values():
-        if known[split].min() < 0 or known[split].max() >= len(names):
+    given = {split: known[split] for split in used.values()}
+    origin: Origin = "asserted" if classes else "inferred"
+    if any(isinstance(label, str) for y in given.values() if not isinstance(y, np.ndarray) for label in y):
+        return _labelled_by_names(given, classes, origin, used)
+    numbers = {split: _numbers(y) for split, y in given.items()}
+    names = classes or inferred_classes(max(int(y.max()) for y in numbers.values()))
+    for split, y in numbers.items():
+        if y.min() < 0 or y.max() >= len(names):
             raise UserError(
                 f"The {split} images have labels outside 0..{len(names) - 1}. {GUARDED}",
                 f"Check the labels, and the number of classes: {parameter('classes')}.",
@@ -278,12 +333,71 @@ def labelled(
                 parameter="classes",
                 split=split,
             )
-    return names, "asserted" if classes else "inferred", used
+    return Labelled(names, origin, used, numbers)
+
+
+def _has_labels(given: Given) -> bool:
+    if isinstance(given, np.ndarray):
+        return bool((given >= 0).any())
+    return any(bool(label) if isinstance(label, str) else label is not None and label >= 0 for label in given)
+
+
+def _numbers(given: Given) -> NDArray[np.int64]:
+    return given if isinstance(given, np.ndarray) else np.array([-1 if y is None else y for y in given], np.int64)
+
+
+def _labelled_by_names(
+    labels: dict[str, Given], classes: tuple[str, ...] | None, origin: Origin, used: dict[str, str]
+) -> Labelled:
+    """`labelled`, for labels that are names. Inferred classes are the names, sorted."""
+    for split, given in labels.items():
+        if not all(isinstance(label, str) and label for label in given):
+            raise UserError(
+                f"Some {split} images have the name of a class as label, and others do not. {GUARDED}",
+                "Give each image a label. Take names everywhere, or numbers everywhere.",
+                code="bad-record",
+                split=split,
+            )
+    found = sorted({str(label) for given in labels.values() for label in given})
+    if classes is None and len(found) > MOST_INFERRED:
+        raise UserError(
+            f"The labels seem to name {len(found):,} classes. {GUARDED}",
+            f"Say which classes there are: {parameter('classes')}.",
+            code="bad-record",
+            parameter="classes",
+        )
+    names = classes or tuple(found)
+    number = {name: i for i, name in enumerate(names)}
+    unknown = next((name for name in found if name not in number), None)
+    if unknown is not None:
+        raise UserError(
+            f"The label '{unknown}' is not among the {counted(len(names), 'class')} of {parameter('classes')}. "
+            f"{GUARDED}",
+            "The labels are names. Give the names of all classes. There may be more classes than labels.",
+            code="conflict",
+            parameter="classes",
+        )
+    numbers = {split: np.array([number[str(label)] for label in given], np.int64) for split, given in labels.items()}
+    renumbered = [number[name] for name in found] != list(range(len(found)))
+    return Labelled(names, origin, used, numbers, renumbered)
 
 
 def reading_code(error: Exception) -> Code:
     """The code for an error while a file was read: the system refused to read it, or its contents are damaged."""
     return "unreadable" if getattr(error, "errno", None) else "damaged"
+
+
+def unreadable(title: str, reason: str) -> UnreadableError:
+    """The error for a picture that cannot be decoded."""
+    return UnreadableError(
+        f"'{title}' cannot be decoded: {reason}. {GUARDED}",
+        "Remove it, replace it by an 8-bit PNG or JPEG, or keep it as a record without content: "
+        f"{parameter('on_error')} null.",
+        code="bad-record",
+        parameter="on_error",
+        path=title,
+        reason=reason,
+    )
 
 
 def check_range(start: int, stop: int, n: int) -> None:

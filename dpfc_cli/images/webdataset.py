@@ -1,59 +1,90 @@
 """WebDataset: tar archives in which neighbours with one name make a record, `0001.jpg` and `0001.cls`.
 
-The class is an integer, written as text. The format has no list of classes: the operator asserts them, or they are
-inferred from the largest integer. Other parts of a record (`.json`, `.txt`) are ignored.
+The class is an integer, written as text. Or it stands in the record's `.json`, as an integer or a name, under a usual
+name or the one that the operator gives (img2dataset writes such files). The format has no list of classes: the operator
+asserts them, or they are inferred. Other parts of a record (`.txt`) are ignored, and so is what systems leave behind.
 """
 
 from collections.abc import Iterator
 from itertools import groupby
 from pathlib import Path, PurePosixPath
+from typing import BinaryIO
 
-import numpy as np
-
-from dpfc_cli.backbones.geometry import Geometry
-from dpfc_cli.errors import GUARDED, UserError
+from dpfc_cli.errors import GUARDED, UserError, parameter
+from dpfc_cli.files import json_of
 from dpfc_cli.images.dataset import DataSet, has_files
 from dpfc_cli.images.encoded import encoded_split
+from dpfc_cli.images.preparation import Preparation
 from dpfc_cli.images.sets import Entry, ImageSet, Progress, Split, labelled
 from dpfc_cli.images.tars import Member, members, ranges, readable
+from dpfc_cli.sources.classes import MOST_ASSERTED
+from dpfc_cli.sources.groups import Rule, keys_of
+from dpfc_cli.sources.label_columns import USUAL_NAMES
+from dpfc_cli.sources.names import is_clutter
 from dpfc_cli.sources.split_files import files_by_split
 
 PICTURES = ("jpg", "jpeg", "png", "webp")
 LABEL = "cls"
 SUFFIX = ".tar"
 LONGEST_LABEL = 20
+JSON, LARGEST_JSON = "json", 1 << 20
+"""The part of a record with many facts, and the most bytes that it may have."""
+Record = tuple[Path, int | str, Member, object]
+"""The archive, the label and the picture of a record, and what names its person."""
 
 
 def open_webdataset(
-    pattern: str, geometry: Geometry | None, classes: tuple[str, ...] | None, progress: Progress | None
+    pattern: str,
+    preparation: Preparation,
+    classes: tuple[str, ...] | None,
+    progress: Progress | None,
+    label_column: str | None = None,
+    group_by: Rule | None = None,
 ) -> ImageSet:
-    """Open the archives that `pattern` names (see `files_by_split`). classes: those that the operator asserts.
+    """Open the archives that `pattern` names (see `files_by_split`).
+
+    Args:
+        pattern: a file, a folder, or file names with braces or wildcards.
+        preparation: what is done with the pictures.
+        classes: the classes that the operator asserts, or None.
+        progress: called for each archive that was listed.
+        label_column: the key of the label in a record's `.json`. None: the `.cls`, or a usual key.
+        group_by: how the person of a picture is found, or None.
 
     Raises:
         UserError: an archive is missing or damaged, or a record in it is not one picture with one class.
 
     """
-    found = {split: _records(paths, progress) for split, paths in files_by_split(pattern, SUFFIX).items()}
-    labels = {split: np.array([label for _, label, _ in records], np.int64) for split, records in found.items()}
-    names, origin, used = labelled(labels, classes)
+    files = files_by_split(pattern, SUFFIX)
+    found = {split: _records(paths, progress, label_column, group_by) for split, paths in files.items()}
+    known = labelled({split: [label for _, label, *_ in records] for split, records in found.items()}, classes)
     splits: dict[str, Split] = {}
-    for role, split in used.items():
-        paths = tuple(dict.fromkeys(path for path, _, _ in found[split]))
+    for role, split in known.used.items():
+        paths = tuple(dict.fromkeys(path for path, *_ in found[split]))
         number = {path: i for i, path in enumerate(paths)}
-        pictures = ranges([(number[path], member) for path, _, member in found[split]], paths)
+        pictures = ranges([(number[path], member) for path, _, member, _ in found[split]], paths)
+        persons = [person for *_, person in found[split]]
         splits[role] = encoded_split(
-            labels[split], pictures, geometry, classes=(), entries=_entries(found[split]), name=pictures.called
+            known.labels[split],
+            pictures,
+            preparation,
+            classes=(),
+            entries=_entries(found[split]),
+            name=pictures.called,
+            keys=None if group_by is None else keys_of(persons, pattern, pictures.called, group_by.remedy),
         )
-    return ImageSet("webdataset", names, splits, origin)
+    return ImageSet("webdataset", known.classes, splits, known.origin, known.renumbered)
 
 
-def _records(paths: list[Path], progress: Progress | None) -> list[tuple[Path, int, Member]]:
-    """(archive, label, picture) of every record."""
-    found = []
+def _records(
+    paths: list[Path], progress: Progress | None, label_column: str | None, group_by: Rule | None
+) -> list[Record]:
+    found = list[Record]()
     for done, path in enumerate(paths, 1):
         keys: set[str] = set()
         with readable(path), path.open("rb") as file:
-            for key, parts in groupby(members(path), lambda member: _key(member.name)):
+            pictured = (member for member in members(path) if not any(map(is_clutter, member.name.split("/"))))
+            for key, parts in groupby(pictured, lambda member: _key(member.name)):
                 if key in keys:
                     raise UserError(
                         f"Record '{key}' is in '{path}' twice. It would count as two records. {GUARDED}",
@@ -64,12 +95,71 @@ def _records(paths: list[Path], progress: Progress | None) -> list[tuple[Path, i
                 keys.add(key)
                 record = [(_extension(member.name), member) for member in parts]
                 picture = _only([m for e, m in record if e in PICTURES], path, key, "picture")
-                label = _only([m for e, m in record if e == LABEL], path, key, f".{LABEL}")
-                file.seek(label.offset)
-                found.append((path, _number(file.read(min(label.size, LONGEST_LABEL + 1)), path, label), picture))
+                label = _label(record, file, path, key, label_column)
+                found.append((path, label, picture, _person(record, file, path, picture, group_by)))
         if progress is not None:
             progress("Listing", done, len(paths))
     return found
+
+
+def _label(
+    record: list[tuple[str, Member]], file: BinaryIO, path: Path, key: str, label_column: str | None
+) -> int | str:
+    """The label of a record, of its extensions and members."""
+    facts = [member for extension, member in record if extension == JSON]
+    if label_column is None and (not facts or any(extension == LABEL for extension, _ in record)):
+        label = _only([member for extension, member in record if extension == LABEL], path, key, f".{LABEL}")
+        return _number(_bytes(file, label, LONGEST_LABEL + 1), path, label)
+    known = _facts(file, _only(facts, path, key, f".{JSON}"), path)
+    name = label_column or next((usual for usual in USUAL_NAMES if usual in known), None)
+    value = known.get(name) if name is not None else None
+    if (type(value) is int and 0 <= value < MOST_ASSERTED) or (type(value) is str and value):
+        return value
+    keys = ", ".join(f"'{each}'" for each in list(known)[:20])
+    raise UserError(
+        f"Record '{key}' in '{path}' has no .{LABEL}, and its .{JSON} has no label"
+        f"{'' if name is None else f' (a name, or an integer from 0) under {name!r}'}. It has: {keys or 'nothing'}. "
+        f"{GUARDED}",
+        f"Name the key that holds the label: {parameter('label_column')}. Or put the number of the class into a "
+        f".{LABEL} next to the picture.",
+        code="bad-record",
+        parameter="label_column",
+        path=str(path),
+    )
+
+
+def _person(
+    record: list[tuple[str, Member]], file: BinaryIO, path: Path, picture: Member, group_by: Rule | None
+) -> object:
+    """What names the person of a record; None if nothing does, or if nobody asked."""
+    if group_by is None:
+        return None
+    if group_by.column is None:
+        return group_by.of_name(picture.name, picture.name)
+    facts = [member for extension, member in record if extension == JSON]
+    return _facts(file, facts[0], path).get(group_by.column) if len(facts) == 1 else None
+
+
+def _facts(file: BinaryIO, member: Member, path: Path) -> dict[str, object]:
+    try:
+        if member.size > LARGEST_JSON:
+            raise ValueError(f"it is larger than {LARGEST_JSON >> 20} MiB")
+        known = json_of(_bytes(file, member, LARGEST_JSON))
+        if not isinstance(known, dict):
+            raise ValueError("it is no JSON object")
+    except ValueError as error:
+        raise UserError(
+            f"'{path}: {member.name}' cannot be read as JSON: {error}. {GUARDED}",
+            "Pack the archive again.",
+            code="bad-record",
+            path=str(path),
+        ) from error
+    return known
+
+
+def _bytes(file: BinaryIO, member: Member, most: int) -> bytes:
+    file.seek(member.offset)
+    return file.read(min(member.size, most))
 
 
 def _key(name: str) -> str:
@@ -86,7 +176,7 @@ def _only(found: list[Member], path: Path, key: str, what: str) -> Member:
     if len(found) != 1:
         raise UserError(
             f"Record '{key}' in '{path}' has {'no' if not found else 'more than one'} {what}. {GUARDED}",
-            f"Each record is one picture ({', '.join(PICTURES)}) and one .{LABEL}, next to each other.",
+            f"Each record is one picture ({', '.join(PICTURES)}) and one .{LABEL} or .{JSON}, next to each other.",
             code="bad-record",
             path=str(path),
         )
@@ -105,16 +195,24 @@ def _number(text: bytes, path: Path, member: Member) -> int:
     return int(digits)
 
 
-def _entries(records: list[tuple[Path, int, Member]]) -> Iterator[Entry]:
-    for path, label, member in records:
+def _entries(records: list[Record]) -> Iterator[Entry]:
+    for path, label, member, _ in records:
         # The class stands in the digest's place. The listing then changes with the labels.
         yield Entry(f"{path.name}/{member.name}", member.size, str(label))
 
 
 WEBDATASET = DataSet(
     name="webdataset",
-    open=lambda request: open_webdataset(str(request.place), request.geometry, request.classes, request.progress),
+    open=lambda request: open_webdataset(
+        str(request.place),
+        request.preparation,
+        request.classes,
+        request.progress,
+        request.label_column,
+        request.group_by,
+    ),
     location="path",
     asserted=True,
+    groups=("folder", "name", "column"),
     resembles=has_files(SUFFIX),
 )

@@ -36,6 +36,12 @@ def snapshot() -> dict[str, bytes]:
         (["--dataset", "digits", "--preprocess", "papers"], "Did you mean 'paper'?"),
         (["--dataset", "digits", "--on-error", "skip"], "Known: refuse, null"),
         (["--dataset", "digits", "--image-size", "32"], "one size already"),
+        (["--dataset", "imagefolder:pictures", "--window", "4095"], "--window '4095' is not LOW,HIGH"),
+        (["--dataset", "imagefolder:pictures", "--window", "9,1"], "--window 9,1 is not LOW,HIGH with LOW below HIGH"),
+        (["--dataset", "digits", "--window", "0,255"], "Leave out --window."),
+        (["--dataset", "digits", "--exif"], "Leave out --exif."),
+        (["--dataset", "imagefolder:pictures", "--label-column", "x"], "There is no metadata.csv or metadata.jsonl"),
+        (["--dataset", "digits", "--most-null", "0.1"], "Leave it out, or add --on-error null."),
         (["--dataset", "digits", "--classes", "10"], "names its classes itself"),
         (["--dataset", "imagefolder:pictures", "--classes", "c0,c1"], "'c2' is not among the 2 classes"),
         (["--dataset", "imagenet"], "--data-dir"),
@@ -239,7 +245,7 @@ def test_ctrl_c_says_when_nothing_was_kept(dpfc: Dpfc, pictures: Path, monkeypat
     from dpfc_cli import images
     from dpfc_cli.features import writer
 
-    def stopped(*_: object) -> None:
+    def stopped(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
     line = ("extract", "imagefolder:pictures", *SCATTER)
@@ -274,6 +280,7 @@ def test_json_says_which_set_was_made_or_found(dpfc: Dpfc, pictures: Path) -> No
         "sha256": hashlib.sha256((folder / "manifest.json").read_bytes()).hexdigest(),
         "fingerprint": manifest.fingerprint,
         "records": {"train": 30, "test": 6},
+        "persons": None,
         "classes": ["c0", "c1", "c2"],
         "classes_from": "asserted",
         "labels_per_record": 1,
@@ -363,6 +370,22 @@ def test_pictures_of_many_sizes_arrive_as_the_model_wants_them(
     refused = dpfc(*line, "--image-size", "32")
     assert refused.exit_code == 2
     assert "looks at squares of 16 pixels" in refused.stderr.replace("\n", " ")
+
+
+def test_how_pictures_are_read_is_a_part_of_the_recipe(dpfc: Dpfc, pictures: Path, asked: dict[str, object]) -> None:
+    line = ("extract", "imagefolder:pictures", "--model", "vit-b16", "--limit", "2", "--out")
+    recipes = {}
+    for out, more in (("plain", ()), ("window", ("--window", "-5,4095")), ("exif", ("--exif",))):
+        made = dpfc(*line, out, *more)
+        assert made.exit_code == 0, made.output
+        recipes[out] = load(Path("features", out))
+    told = {name: found.source["identity"]["preparation"] for name, found in recipes.items()}
+    assert told["window"] == {**told["plain"], "window": [-5, 4095]}
+    assert told["exif"] == {**told["plain"], "exif": True}
+    assert len({found.fingerprint for found in recipes.values()}) == 3
+    # The records are the same, so what is spent on them counts together.
+    assert len({found.source["identity"]["listing"]["train"] for found in recipes.values()}) == 1
+    assert "exists and was made" in one_line(dpfc(*line, "plain", "--exif").stderr)
 
 
 def test_pictures_of_one_small_size_are_the_models_to_resize(dpfc: Dpfc, asked: dict[str, object]) -> None:

@@ -7,9 +7,10 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from dpfc_cli.images import Geometry, Split
+from dpfc_cli.images import Geometry, Preparation, Split
 
 SQUARE = Geometry(resize=8, crop=8)
+AS_SQUARE = Preparation(geometry=SQUARE)
 
 
 def png(value: int, size: tuple[int, int] = (6, 4)) -> bytes:

@@ -7,7 +7,7 @@ import pytest
 from PIL import Image
 
 from dpfc_cli.errors import GUARDED, UserError
-from dpfc_cli.images import Geometry
+from dpfc_cli.images import Geometry, Preparation
 from dpfc_cli.images.decoding import FILTERS, decode, fitted
 
 SIZES = [(500, 375), (375, 500), (32, 32), (1, 1), (640, 11), (300, 301), (1030, 777)]
@@ -64,14 +64,14 @@ def test_a_line_of_pixels_does_not_become_a_giant_picture() -> None:
 def test_every_shape_and_mode_becomes_the_square_of_the_geometry(mode: str) -> None:
     file = io.BytesIO()
     noise((50, 30)).convert(mode).save(file, "JPEG")
-    found = decode(file.getvalue(), "a.jpg", Geometry(resize=(38, 38), crop=25))
+    found = decode(file.getvalue(), "a.jpg", Preparation(geometry=Geometry(resize=(38, 38), crop=25)))
     assert (found.shape, found.dtype) == ((25, 25, 3), np.dtype(np.uint8))
 
 
 @pytest.mark.parametrize("data", [b"", b"\x89PNG\r\n\x1a\n", b"GIF89a", bytes(100), b"%!PS-Adobe"])
 def test_what_is_not_a_picture_is_named_in_a_message_that_must_not_be_published(data: bytes) -> None:
     with pytest.raises(UserError, match=r"'there/a\.jpg' cannot be decoded.*do not publish"):
-        decode(data, "there/a.jpg", None)
+        decode(data, "there/a.jpg", Preparation())
 
 
 @pytest.mark.parametrize("compression", ["tiff_lzw", "tiff_deflate", "group4"])
@@ -86,7 +86,7 @@ def test_no_library_says_past_our_own_message_what_is_wrong_with_a_picture(
         data = bytearray(whole.getvalue())
         data[int(rng.integers(8, len(data)))] ^= 0xFF
         try:
-            decode(bytes(data), "a.tif", None)
+            decode(bytes(data), "a.tif", Preparation())
         except UserError as error:
             refused.append(str(error))
     assert refused

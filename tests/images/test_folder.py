@@ -374,9 +374,10 @@ def test_pillows_warnings_about_a_picture_are_not_shown(tmp_path: Path) -> None:
     program = """
 import sys
 from dpfc_cli.errors import UserError
+from dpfc_cli.images import Preparation
 from dpfc_cli.images.decoding import decode
 try:
-    decode(open(sys.argv[1], "rb").read(), "1.tif", None)
+    decode(open(sys.argv[1], "rb").read(), "1.tif", Preparation())
 except UserError:
     print("refused")
 """

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from dpfc_cli.images import Preparation
 from dpfc_cli.images.decoding import decode
 from dpfc_cli.images.headers import MOST_SCANS, MOST_SEGMENTS, MOST_STRIPS, declared
 from dpfc_cli.images.sets import UnreadableError
@@ -53,26 +54,26 @@ def tiff(tags: list[Tag], data: bytes = b"", *, order: str = "<", big: bool = Fa
 
 def refusal(data: bytes) -> str:
     with pytest.raises(UnreadableError) as refused:
-        decode(data, "a", None)
+        decode(data, "a", Preparation())
     return str(refused.value)
 
 
 def test_a_jpeg_with_very_many_scans_is_refused() -> None:
     """Each scan goes over the whole picture. 500 kB could take an hour."""
-    assert decode(with_scans(MOST_SCANS - 10), "a.jpg", None).shape == (16, 16, 3)
+    assert decode(with_scans(MOST_SCANS - 10), "a.jpg", Preparation()).shape == (16, 16, 3)
     assert f"more than {MOST_SCANS} scans" in refusal(with_scans(MOST_SCANS))
 
 
 def test_only_scans_are_counted_as_scans() -> None:
     scans = b"\xff\xda" * 2 * MOST_SCANS
-    plain = decode(jpeg(), "a.jpg", None)
-    np.testing.assert_array_equal(decode(with_segments(0xFE, 2, scans), "a.jpg", None), plain)
-    np.testing.assert_array_equal(decode(jpeg() + scans, "a.jpg", None), plain)
+    plain = decode(jpeg(), "a.jpg", Preparation())
+    np.testing.assert_array_equal(decode(with_segments(0xFE, 2, scans), "a.jpg", Preparation()), plain)
+    np.testing.assert_array_equal(decode(jpeg() + scans, "a.jpg", Preparation()), plain)
 
 
 def test_a_jpeg_whose_metadata_would_be_joined_very_often_is_refused() -> None:
-    plain = decode(jpeg(), "a.jpg", None)
-    np.testing.assert_array_equal(decode(with_segments(0xE1, MOST_SEGMENTS), "a.jpg", None), plain)
+    plain = decode(jpeg(), "a.jpg", Preparation())
+    np.testing.assert_array_equal(decode(with_segments(0xE1, MOST_SEGMENTS), "a.jpg", Preparation()), plain)
     assert "segments of EXIF data" in refusal(with_segments(0xE1, MOST_SEGMENTS + 1))
 
 
@@ -92,7 +93,7 @@ def test_a_tile_slightly_larger_than_its_picture_is_usual() -> None:
     tags = [(259, SHORT, 1, 8), (322, SHORT, 1, 256), (323, SHORT, 1, 256)]
     whole = tiff([*tags, (324, LONG, 1, -1), (325, LONG, 1, len(data))], data)
     assert declared(whole) == 256 * 256
-    assert (decode(whole, "a.tif", None) == 9).all()
+    assert (decode(whole, "a.tif", Preparation()) == 9).all()
 
 
 def test_rows_that_are_converted_at_once_are_counted() -> None:

@@ -17,7 +17,7 @@ from dpfc_cli.errors import UserError
 from dpfc_cli.images import decoding
 from dpfc_cli.images.memory import MOST_PIXELS, TOGETHER, Room, bound, proved
 from dpfc_cli.images.sets import UnreadableError
-from tests.images.pictures import SQUARE, png
+from tests.images.pictures import AS_SQUARE, png
 
 TRIAL = """
 import json, resource, sys
@@ -33,7 +33,7 @@ now = next(int(line.split()[1]) << 10 for line in open("/proc/self/status") if l
 resource.setrlimit(resource.RLIMIT_AS, (now + (megabytes << 20), resource.RLIM_INFINITY))
 wanted = [(None, split, i, i + 1) for i in range(split.n)]
 try:
-    null = [split.name(batch.start) for _, batch in batches(wanted, tolerant=True, workers=4) if batch.null[0]]
+    null = [split.name(batch.start) for _, batch in batches(wanted, workers=4) if batch.null[0]]
     print(json.dumps({"null": null}))
 except UserError as error:
     print(json.dumps({"code": error.code, "path": Path(error.fields["path"]).name}))
@@ -102,7 +102,7 @@ def test_a_picture_that_failed_beside_others_is_decoded_again_alone(
     monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
     monkeypatch.setattr(Image, "open", failing(Image.open, error))
-    assert (decoding.decode(png(7), "a.png", SQUARE) == 7).all()
+    assert (decoding.decode(png(7), "a.png", AS_SQUARE) == 7).all()
 
 
 @pytest.mark.parametrize(
@@ -121,7 +121,7 @@ def test_what_comes_from_the_system_is_no_property_of_a_picture(
 ) -> None:
     monkeypatch.setattr(Image, "open", failing(Image.open, error, error))
     with pytest.raises(UserError) as refused:
-        decoding.decode(png(7), "a.png", SQUARE)
+        decoding.decode(png(7), "a.png", AS_SQUARE)
     assert (refused.value.code, type(refused.value)) == (code, UserError)
 
 
@@ -132,10 +132,10 @@ def test_a_failure_without_proved_memory_stops_the_run(monkeypatch: pytest.Monke
         raise OSError(errno.ENOMEM, "Cannot allocate memory")
 
     with pytest.raises(UnreadableError):
-        decoding.decode(b"no picture", "a.png", SQUARE)
+        decoding.decode(b"no picture", "a.png", AS_SQUARE)
     monkeypatch.setattr(mmap, "mmap", refuse)
     with pytest.raises(UserError) as refused:
-        decoding.decode(b"no picture", "a.png", SQUARE)
+        decoding.decode(b"no picture", "a.png", AS_SQUARE)
     assert refused.value.code == "memory"
     # What succeeds needs no proof.
     with proved(1):

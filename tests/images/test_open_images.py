@@ -53,7 +53,7 @@ def test_a_new_data_set_is_one_entry(monkeypatch: pytest.MonkeyPatch, tmp_path: 
 
     monkeypatch.setitem(CATALOGUE, "mine", DataSet(name="mine", open=opened, location="path", asserted=True))
     assert open_images(f"mine:{tmp_path}", classes=("a", "b")).name == "mine"
-    assert (seen[0].place, seen[0].classes, seen[0].geometry) == (tmp_path, ("a", "b"), None)
+    assert (seen[0].place, seen[0].classes, seen[0].preparation.geometry) == (tmp_path, ("a", "b"), None)
     assert refused("mine").code == "missing"
     assert not small("mine")
 

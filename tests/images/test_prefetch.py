@@ -55,15 +55,11 @@ def test_no_more_is_decoded_ahead_than_said() -> None:
             assert source.highest <= 10 * (done + 1 + AHEAD)
 
 
-def test_of_the_pictures_that_cannot_be_decoded_the_first_one_is_named() -> None:
-    source = Source(100, frozenset((33, 34, 90)))
-    with pytest.raises(UserError, match="picture 33"):
-        list(batches(wanted(source.split, 20), workers=4))
-
-
-def test_a_tolerant_reader_marks_it_as_null_and_leaves_the_others_as_they_were() -> None:
+def test_each_picture_that_cannot_be_decoded_is_named_and_the_others_are_as_they_were() -> None:
     source = Source(100, frozenset((0, 33, 34, 99)))
-    found = [batch for _, batch in batches(wanted(source.split, 20), tolerant=True)]
+    found = [batch for _, batch in batches(wanted(source.split, 20), workers=4)]
+    named = {batch.start + row: reason for batch in found for row, reason in batch.broken.items()}
+    assert named == {i: f"picture {i}" for i in source.bad}
     null = np.concatenate([batch.null for batch in found])
     assert set(np.flatnonzero(null)) == source.bad
     pixels = np.concatenate([batch.pixels for batch in found])[:, 0, 0, 0]
@@ -75,7 +71,7 @@ def test_a_source_that_fails_is_not_a_null_record() -> None:
         raise UserError("the disk is gone", "")
 
     with pytest.raises(UserError, match="disk"):
-        list(batches(wanted(split_of(4, gone), 2), tolerant=True))
+        list(batches(wanted(split_of(4, gone), 2)))
 
 
 @pytest.mark.parametrize("end", [KeyboardInterrupt, RuntimeError])

@@ -30,7 +30,7 @@ from dpfc_cli.features.manifest import Manifest, Shard, SplitFacts
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.features.tables import opened
 from dpfc_cli.heads.head import Head, encoded
-from dpfc_cli.images import Geometry, open_images
+from dpfc_cli.images import Geometry, Preparation, open_images
 from dpfc_cli.images.decoding import decode
 from dpfc_cli.images.unpickle import read_pickle
 from dpfc_cli.privacy.accounting import Claim
@@ -233,7 +233,7 @@ def _picture(kind: str, mode: str = "RGB", **more: Any) -> bytes:
 
 
 def _run_decode(data: bytes, place: Path) -> None:
-    decode(data, "picture", SQUARE)
+    decode(data, "picture", Preparation(geometry=SQUARE))
 
 
 def _idx(values: np.ndarray) -> bytes:

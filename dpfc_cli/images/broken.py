@@ -1,0 +1,151 @@
+"""Pictures that cannot be decoded: how many there may be, which they are, and what is said of them.
+
+Which pictures are broken is a fact about records. Their names and their number go to standard error and into a file for
+the owner alone (mode 0600). They never go into a feature set. So only whoever runs the extraction learns them.
+"""
+
+from collections.abc import Mapping
+from itertools import islice
+from pathlib import Path
+
+from dpfc_cli import files
+from dpfc_cli.errors import GUARDED, UserError, counted, parameter, printable
+from dpfc_cli.images.prefetch import Batch
+from dpfc_cli.images.sets import ImageSet, Records, unreadable
+
+MOST_SHOWN = 20
+"""The most pictures that a message names."""
+MOST_LISTED = 100_000
+"""The most pictures that are remembered. A longer list helps nobody, and it would take memory."""
+
+
+class Broken:
+    """The pictures of a data set that were found to be broken.
+
+    Args:
+        source: the data set.
+        file: where the list of them goes if it is long.
+        allowed: for each split, how many of its pictures may become null records; None: none, because the user wants to
+            know of the first one.
+
+    """
+
+    def __init__(self, source: ImageSet, file: Path, allowed: Mapping[str, int] | None = None) -> None:
+        self._source, self._file, self._allowed = source, file, allowed
+        self._found: dict[tuple[str, int], str] = {}
+        self.counts = dict.fromkeys(source.splits, 0)
+
+    @property
+    def too_many(self) -> str | None:
+        """The split that has more of them than are allowed, or None."""
+        allowed = self._allowed or {}
+        return next((split for split, count in self.counts.items() if count > allowed.get(split, 0)), None)
+
+    @property
+    def full(self) -> bool:
+        """Whether no more of them are remembered."""
+        return len(self._found) >= MOST_LISTED
+
+    def add(self, split: str, batch: Batch) -> None:
+        """Remember what is broken in a batch of that split."""
+        self.counts[split] += len(batch.broken)
+        for row, reason in batch.broken.items():
+            if not self.full:
+                self._found[split, batch.start + row] = reason
+
+    def add_nulls(self, nulls: Mapping[str, Records]) -> None:
+        """Remember the null records of all shards, also of those that were made before."""
+        for split, records in nulls.items():
+            self.counts[split] = len(records)
+            for record in islice(records, MOST_LISTED):
+                if not self.full:
+                    self._found.setdefault((split, int(record)), "it is a null record")
+
+    @property
+    def first(self) -> str:
+        """What is known if the search for more is stopped."""
+        key, reason = min(self._found.items())
+        return f"{self._number} broken so far, such as '{printable(self._title(key))}': {printable(reason)}. {GUARDED}"
+
+    def refusal(self) -> UserError:
+        """The error that names them."""
+        found = sorted(self._found.items())
+        (split, record), reason = found[0]
+        first = self._source.splits[split].title(record)
+        if self._allowed is None and len(found) == 1:
+            return unreadable(first, reason)
+        over = self.too_many or split
+        if self._allowed is None:
+            what = f"{self._number} pictures cannot be decoded."
+            remedy = (
+                "Correct them, or leave them out of the source. Or keep them as records without content: "
+                f"{parameter('on_error')} null."
+            )
+        else:
+            n = self._source.splits[over].n
+            allowed = self._allowed[over]
+            what = (
+                f"{self._number} pictures cannot be decoded or have no finite features. At most {allowed:,} of the "
+                f"{n:,} {over} pictures may become null records ({parameter('most_null')})."
+            )
+            remedy = "Correct them, or leave them out of the source."
+            if self.counts[over] < n:
+                remedy += (
+                    f" Null records teach nothing. If you want them all the same: a larger {parameter('most_null')}."
+                )
+        error = UserError(
+            f"{what} {GUARDED}",
+            remedy,
+            code="bad-record",
+            parameter="on_error" if self._allowed is None else "most_null",
+            path=first,
+            count=len(found),
+        )
+        for line in self.lines():
+            error.add_note(line)
+        return error
+
+    def lines(self) -> list[str]:
+        """The pictures, a line each. All of a long list go into the file, which only its owner can read. A file that an
+        earlier run left is removed.
+        """
+        file = self._file
+        lines = [f"{printable(self._title(key))}: {printable(reason)}" for key, reason in sorted(self._found.items())]
+        shown = [f"  {line}" for line in lines[:MOST_SHOWN]]
+        try:
+            file.unlink(missing_ok=True)
+            if len(lines) > MOST_SHOWN:
+                shown.append(f"  and {len(lines) - MOST_SHOWN:,} more.")
+                file.parent.mkdir(parents=True, exist_ok=True)
+                files.replace(file, "".join(f"{line}\n" for line in lines).encode(), mode=0o600)
+                shown.append(f"All of them: '{printable(str(file))}'. Only you can read that file.")
+        except OSError as error:
+            shown.append(f"The list could not be written: '{printable(str(file))}': {error.strerror or error}.")
+        return shown
+
+    @property
+    def _number(self) -> str:
+        return f"{'At least ' if self.full else ''}{len(self._found):,}"
+
+    def _title(self, key: tuple[str, int]) -> str:
+        return self._source.splits[key[0]].title(key[1])
+
+
+def most_allowed(source: ImageSet, share: float) -> dict[str, int]:
+    """How many pictures of each split may become null records: this share of them, and never all."""
+    return {name: min(int(share * split.n), split.n - 1) for name, split in source.splits.items()}
+
+
+def said_of(nulls: Mapping[str, Records], source: ImageSet) -> str | None:
+    """How many records of a set became null records, in a sentence; None if there are none."""
+    parts = [
+        f"{len(records):,} of {counted(source.splits[split].n, f'{split} picture')}"
+        for split, records in nulls.items()
+        if len(records)
+    ]
+    if not parts:
+        return None
+    return (
+        f"Null records, which add nothing to a training: {' and '.join(parts)}. This number depends on the records: do "
+        "not publish it."
+    )

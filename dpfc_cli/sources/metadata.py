@@ -1,0 +1,133 @@
+"""`metadata.csv` and `metadata.jsonl`: a table beside pictures, as the ImageFolder of Hugging Face reads it.
+
+A row is about one picture, which its column `file_name` names relative to the table's folder. The other columns may
+hold anything: labels, or whom a picture shows.
+"""
+
+import csv
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from dpfc_cli.errors import GUARDED, Code, UserError
+from dpfc_cli.files import check_plain, json_of
+from dpfc_cli.sources.names import inside
+
+NAMES = ("metadata.csv", "metadata.jsonl")
+FILE_NAME = "file_name"
+LARGEST = 1 << 30
+"""Bytes of the largest table that is read."""
+
+Value = str | int | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Metadata:
+    """A table. path: where it lies. files: the picture of each row. columns: the values of all other columns, by name;
+    None where a row has none.
+    """
+
+    path: Path
+    files: tuple[Path, ...]
+    columns: dict[str, list[Value]]
+
+
+def metadata_of(folder: Path) -> Path | None:
+    """The table in a folder, or None.
+
+    Raises:
+        UserError: there are two of them (code "conflict").
+
+    """
+    found = [folder / name for name in NAMES if (folder / name).is_file()]
+    if len(found) > 1:
+        raise UserError(
+            f"'{folder}' holds both {' and '.join(NAMES)}: which one is right?",
+            "Take one of them away.",
+            code="conflict",
+            path=str(folder),
+        )
+    return found[0] if found else None
+
+
+def read(path: Path, folder: Path | None = None) -> Metadata:
+    """Read a table.
+
+    Args:
+        path: the table.
+        folder: where its names begin. Default: in its own folder.
+
+    Raises:
+        UserError: it cannot be read, has no column `file_name`, or has a row that names no file of its folder, or a
+            file that another row names.
+
+    """
+    top = path.parent if folder is None else folder
+    files: list[Path] = []
+    columns: dict[str, list[Value]] = {}
+    try:
+        check_plain(path)
+        if path.stat().st_size > LARGEST:
+            raise ValueError(f"it is larger than {LARGEST >> 20} MiB")
+        for number, row in _csv(path) if path.suffix == ".csv" else _lines(path):
+            name = row.pop(FILE_NAME, None)
+            file = inside(top, name) if isinstance(name, str) else None
+            if file is None:
+                raise _refused(
+                    path,
+                    f"line {number} names no file of {'this folder' if folder is None else repr(str(top))} under "
+                    f"'{FILE_NAME}'",
+                    f"Each line needs a '{FILE_NAME}': a path below '{top}'.",
+                )
+            for column, value in row.items():
+                values = columns.setdefault(column, [])
+                values.extend([None] * (len(files) - len(values)))
+                values.append(value)
+            files.append(file)
+    except OSError as error:
+        raise _refused(path, f"it cannot be read: {error.strerror or error}", "Check it.", "unreadable") from error
+    except (ValueError, csv.Error) as error:
+        raise _refused(path, str(error), "Give a table in UTF-8 with a line for each picture.") from error
+    for values in columns.values():
+        values.extend([None] * (len(files) - len(values)))
+    seen: set[Path] = set()
+    for file in files:
+        if file in seen:
+            raise _refused(
+                path,
+                f"it names '{os.path.relpath(file, path.parent)}' twice, which would count as two records, and the "
+                "guarantee is for one",
+                f"Leave one line for each picture. {GUARDED}",
+                "bad-record",
+            )
+        seen.add(file)
+    return Metadata(path=path, files=tuple(files), columns=columns)
+
+
+def _csv(path: Path) -> Iterator[tuple[int, dict[str, Value]]]:
+    with path.open(encoding="utf-8-sig", newline="") as file:
+        table = csv.DictReader(file, strict=True)
+        names = table.fieldnames or []
+        if FILE_NAME not in names or len(set(names)) < len(names):
+            raise ValueError(f"its first line must name the columns, each once, and one of them '{FILE_NAME}'")
+        for row in table:
+            if None in row:
+                raise ValueError(f"line {table.line_num} has more values than there are columns")
+            yield table.line_num, {name: value or None for name, value in row.items()}
+
+
+def _lines(path: Path) -> Iterator[tuple[int, dict[str, Value]]]:
+    with path.open("rb") as file:
+        for number, line in enumerate(file, 1):
+            if not line.strip():
+                continue
+            row = json_of(line)
+            if not isinstance(row, dict):
+                raise ValueError(f"line {number} is no JSON object")
+            # A list or a number with a fraction is neither a label nor a name.
+            yield number, {name: value if type(value) in (str, int) else None for name, value in row.items()}
+
+
+def _refused(path: Path, why: str, remedy: str, code: Code = "damaged") -> UserError:
+    return UserError(f"'{path}' cannot be used: {why}.", remedy, code=code, path=str(path))

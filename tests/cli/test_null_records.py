@@ -1,0 +1,246 @@
+"""Broken pictures: all of them are named, whoever extracts learns how many became null records, and no set is made of
+null records alone.
+"""
+
+import os
+import signal
+import stat
+from collections.abc import Iterable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dpfc_cli import backbones, extraction, images
+from dpfc_cli.errors import UserError
+from dpfc_cli.images import broken
+from tests.cli.conftest import SCATTER, Dpfc, labels_of
+
+LINE = ("extract", "imagefolder:pictures", *SCATTER, "--classes", "c0,c1,c2", "--out", "set")
+NULL = (*LINE, "--on-error", "null")
+PARTIAL = Path("features/set.partial")
+
+
+def damage(numbers: Iterable[int], split: str = "train") -> list[Path]:
+    """Cut the pictures of these numbers off."""
+    paths = [Path("pictures", split, f"c{i % 3}", f"{i:03d}.png") for i in numbers]
+    for path in paths:
+        path.write_bytes(path.read_bytes()[:60])
+    return paths
+
+
+def one_line(text: str) -> str:
+    return " ".join(text.split())
+
+
+def nothing_to_train_on(dpfc: Dpfc) -> bool:
+    return dpfc("train", "--epsilon", "1", "--features", "set").exit_code == 2 and not Path("heads").exists()
+
+
+class Counting:
+    """A backbone whose features are mean colours. It counts its batches."""
+
+    name, dim, batch, batches = "counting", 3, 4, 0
+
+    def describe(self) -> dict[str, object]:
+        return {"name": self.name, "weights": None}
+
+    def submit(self, pixels: np.ndarray) -> np.ndarray:
+        self.batches += 1
+        means: np.ndarray = pixels.mean(axis=(1, 2), dtype=np.float32)
+        return means
+
+    __call__ = submit
+
+
+@pytest.fixture
+def counting(monkeypatch: pytest.MonkeyPatch) -> Counting:
+    backbone = Counting()
+    monkeypatch.setattr(backbones, "load", lambda *_, **__: backbone)
+    return backbone
+
+
+def test_whoever_extracts_learns_how_many_records_are_null_and_nobody_else(dpfc: Dpfc, pictures: Path) -> None:
+    (path,) = damage([4])
+    made = dpfc(*NULL)
+    assert made.exit_code == 0, made.output
+    said = one_line(made.stderr)
+    assert "Warning: Null records, which add nothing to a training: 1 of 30 train pictures." in said
+    assert "This number depends on the records: do not publish it." in said
+    assert f"{path}: image file is truncated" in said
+    assert "null" not in made.stdout.lower()
+    assert labels_of("set").count(-1) == 1
+    # It is in no file: neither what a set states nor its size depends on it.
+    assert not list(Path("features").rglob("*.txt"))
+
+
+def test_that_no_picture_is_broken_is_not_a_warning(dpfc: Dpfc, pictures: Path) -> None:
+    assert "Null records" not in dpfc(*NULL).stderr
+
+
+def test_beyond_the_share_no_set_is_made_and_a_larger_share_goes_on(dpfc: Dpfc, pictures: Path) -> None:
+    damaged = damage([26, 29])
+    refused = dpfc(*NULL, "--shards", "5")
+    assert refused.exit_code == 2
+    said = one_line(refused.stderr)
+    assert "At most 1 of the 30 train pictures may become null records (--most-null)." in said
+    assert "do not publish it" in said
+    assert all(f"{path}: image file is truncated" in said for path in damaged)
+    assert nothing_to_train_on(dpfc)
+    kept = {path.name: path.stat().st_mtime_ns for path in PARTIAL.glob("*.h5")}
+    assert kept
+    # The share is no part of what a set is.
+    made = dpfc(*NULL, "--shards", "5", "--most-null", "0.07")
+    assert made.exit_code == 0, made.output
+    assert {name: Path("features/set", name).stat().st_mtime_ns for name in kept} == kept
+    assert "2 of 30 train pictures" in one_line(made.stderr)
+    anew = dpfc(*NULL, "--shards", "5", "--most-null", "1", "--out", "anew")
+    assert anew.exit_code == 0, anew.output
+    one, other = ({p.name: p.read_bytes() for p in Path("features", name).iterdir()} for name in ("set", "anew"))
+    assert one == other
+
+
+@pytest.mark.parametrize("split", ["train", "test"])
+def test_a_split_of_null_records_alone_is_never_made(dpfc: Dpfc, pictures: Path, split: str) -> None:
+    """A training on it would be charged and teach nothing."""
+    n = {"train": 30, "test": 6}[split]
+    damage(range(n), split)
+    refused = dpfc(*NULL, "--most-null", "1")
+    assert refused.exit_code == 2
+    assert f"At most {n - 1} of the {n} {split} pictures" in one_line(refused.stderr)
+    assert "a larger --most-null" not in one_line(refused.stderr)
+    assert nothing_to_train_on(dpfc)
+
+
+def test_null_records_of_other_processes_and_of_earlier_runs_count(dpfc: Dpfc, pictures: Path) -> None:
+    """Each of the two parts has one, which is allowed. Together they are too many."""
+    parts = (*NULL, "--shards", "2", "--most-null", "0.05")
+    damage([0, 29])
+    assert dpfc(*parts, "--task", "1/2").exit_code == 0
+    second = dpfc(*parts, "--task", "2/2")
+    assert second.exit_code == 2
+    assert "At most 1 of the 30 train pictures" in one_line(second.stderr)
+    assert nothing_to_train_on(dpfc)
+    # All shards are there, so nothing is computed now.
+    assert dpfc(*parts).exit_code == 2
+    assert nothing_to_train_on(dpfc)
+    last = dpfc(*parts, "--most-null", "0.1")
+    assert last.exit_code == 0, last.output
+    assert "2 of 30 train pictures" in one_line(last.stderr)
+
+
+def test_features_that_are_not_finite_count_as_null_records(
+    dpfc: Dpfc, pictures: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Infinite(Counting):
+        def submit(self, pixels: np.ndarray) -> np.ndarray:
+            return np.full((len(pixels), 3), np.inf, np.float32)
+
+    monkeypatch.setattr(backbones, "load", lambda *_, **__: Infinite())
+    refused = dpfc(*NULL, "--most-null", "1")
+    assert refused.exit_code == 2
+    assert "have no finite features" in one_line(refused.stderr)
+    assert nothing_to_train_on(dpfc)
+
+
+def test_all_broken_pictures_are_named_without_computing_what_would_be_in_vain(
+    dpfc: Dpfc, pictures: Path, counting: Counting
+) -> None:
+    damaged = [*damage([12, 15, 29]), *damage([1], "test")]
+    refused = dpfc(*LINE, "--shards", "10")
+    assert refused.exit_code == 2
+    said = one_line(refused.stderr)
+    assert "4 pictures cannot be decoded. This message says something about a private record" in said
+    assert "--on-error null" in said
+    assert all(f"{path}: image file is truncated" in said for path in damaged)
+    # Two of its three pictures are whole, and they stand before the first broken one.
+    order = sorted(Path("pictures/train").rglob("*.png"))
+    before = order.index(damaged[0]) // 3
+    assert (counting.batches, len(list(PARTIAL.glob("*.h5")))) == (before, before)
+    # What was finished is gone on with, and everything else is made once.
+    assert dpfc(*NULL, "--shards", "10", "--most-null", "0.2").exit_code == 0
+    assert counting.batches == 10 + 6
+
+
+def test_a_long_list_goes_to_a_file_for_its_owner(dpfc: Dpfc, pictures: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(broken, "MOST_SHOWN", 2)
+    damaged = sorted(damage(range(5)))
+    refused = dpfc(*LINE)
+    assert [str(path) in refused.stderr for path in damaged] == [True, True, False, False, False]
+    file = Path("features/set.broken.txt")
+    assert f"and 3 more. All of them: '{file}'." in one_line(refused.stderr)
+    assert file.read_text() == "".join(f"{path}: image file is truncated\n" for path in damaged)
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    # Each part has a list of its own.
+    assert dpfc(*LINE, "--task", "1/2").exit_code == 2
+    assert Path("features/set-1.broken.txt").exists()
+    # What is no longer true is removed.
+    for path in damaged[1:]:
+        path.unlink()
+    made = dpfc(*NULL)
+    assert made.exit_code == 0, made.output
+    assert not file.exists()
+
+
+def test_a_list_that_cannot_be_written_stops_no_message(
+    dpfc: Dpfc, pictures: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(broken, "MOST_SHOWN", 1)
+    damage(range(2))
+    Path("features/set.broken.txt").mkdir(parents=True)
+    refused = dpfc(*LINE)
+    assert refused.exit_code == 2
+    assert "2 pictures cannot be decoded." in refused.stderr
+    assert "The list could not be written" in refused.stderr
+
+
+def test_no_more_are_remembered_than_help_anybody(
+    dpfc: Dpfc, pictures: Path, counting: Counting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(broken, "MOST_LISTED", 3)
+    damage(range(30))
+    assert "At least 3 pictures cannot be decoded." in one_line(dpfc(*LINE).stderr)
+
+
+def test_names_in_the_list_command_no_terminal(dpfc: Dpfc, pictures: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(broken, "MOST_SHOWN", 1)
+    for name in ("\x1b[31mred", "two\nlines"):
+        Path("pictures/train/c0", f"{name}.png").write_bytes(b"no picture")
+    refused = dpfc(*LINE)
+    listed = Path("features/set.broken.txt").read_text()
+    assert "\x1b" not in refused.stderr + listed
+    assert len(listed.splitlines()) == 2
+
+
+@pytest.mark.usefixtures("ctrl_c", "counting")
+def test_ctrl_c_while_looking_for_more_says_what_is_known(
+    dpfc: Dpfc, pictures: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (first,) = damage([9])
+    real = images.Broken.add
+
+    def stopped(self: images.Broken, split: str, batch: images.Batch) -> None:
+        if self.too_many:
+            os.kill(os.getpid(), signal.SIGINT)
+        real(self, split, batch)
+
+    monkeypatch.setattr(images.Broken, "add", stopped)
+    ended = dpfc(*LINE)
+    assert ended.exit_code == 130
+    said = one_line(ended.stderr)
+    assert f"1 broken so far, such as '{first}': image file is truncated." in said
+    assert "do not publish it" in said
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "says"),
+    [
+        ({"on_error": "null", "most_null": 1.5}, "bad-value", "between 0 and 1"),
+        ({"on_error": "null", "most_null": float("nan")}, "bad-value", "between 0 and 1"),
+        ({"most_null": 0.1}, "conflict", "on_error null"),
+    ],
+)
+def test_a_share_that_makes_no_sense_is_refused(options: dict[str, object], code: str, says: str) -> None:
+    with pytest.raises(UserError, match=says) as refused:
+        extraction.extract("digits", **options)  # type: ignore[arg-type]
+    assert (refused.value.code, refused.value.fields["parameter"]) == (code, "most_null")

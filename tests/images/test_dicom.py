@@ -1,0 +1,154 @@
+"""DICOM: the pixel data and nothing else, in files that pydicom wrote."""
+
+import io
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+from pydicom.dataset import Dataset
+from pydicom.encaps import encapsulate
+from pydicom.uid import (
+    UID,
+    DeflatedExplicitVRLittleEndian,
+    ExplicitVRBigEndian,
+    ExplicitVRLittleEndian,
+    ImplicitVRLittleEndian,
+    JPEG2000Lossless,
+    JPEGBaseline8Bit,
+    RLELossless,
+)
+
+from dpfc_cli.errors import UserError
+from dpfc_cli.images import Preparation, dicom, open_images
+from dpfc_cli.images.decoding import decode
+from dpfc_cli.images.sets import UnreadableError
+from tests.images.dicoms import written
+
+PLAIN = Preparation()
+RAMP = np.arange(64, dtype=np.uint16).reshape(8, 8) * 65
+
+
+@pytest.mark.parametrize(
+    "syntax", [ImplicitVRLittleEndian, ExplicitVRLittleEndian, ExplicitVRBigEndian, RLELossless], ids=lambda s: s.name
+)
+def test_the_bits_that_are_stored_are_the_range(syntax: UID) -> None:
+    found = decode(written(RAMP, syntax), "a", PLAIN)
+    np.testing.assert_array_equal(found, np.rint(RAMP / 4095 * 255)[..., None].repeat(3, axis=2))
+
+
+def test_a_window_is_of_the_values_that_the_device_means() -> None:
+    """Those of computed tomography are Hounsfield units: stored values of both signs, with a slope and an intercept."""
+    stored = np.array([[-1000, 0], [500, 3000]], np.int16) // 2
+    data = written(stored, BitsStored=16, HighBit=15, RescaleSlope="2", RescaleIntercept="-24")
+    found = decode(data, "a", Preparation(window=(-1024, 976)))
+    np.testing.assert_array_equal(found[..., 0], [[0, 128], [191, 255]])
+    names: list[str] = []
+    without = decode(data, "ct", Preparation(notice=names.append))
+    assert np.ptp(without) < 64
+    assert names == ["ct"]
+
+
+def test_bright_values_may_be_low_ones() -> None:
+    data = written(RAMP, PhotometricInterpretation="MONOCHROME1")
+    np.testing.assert_array_equal(decode(data, "a", PLAIN), 255 - decode(written(RAMP), "a", PLAIN))
+
+
+def test_colours_of_eight_bits_are_taken_as_they_are() -> None:
+    colours = np.random.default_rng(0).integers(0, 256, (6, 4, 3), np.uint8)
+    np.testing.assert_array_equal(decode(written(colours), "a", Preparation(window=(0, 4095))), colours)
+    planes = written(np.ascontiguousarray(colours.transpose(2, 0, 1)).reshape(6, 4, 3), PlanarConfiguration=1)
+    np.testing.assert_array_equal(decode(planes, "a", PLAIN), colours)
+
+
+def test_of_several_frames_the_first_is_taken() -> None:
+    data = written(np.stack([RAMP, RAMP[::-1]]), NumberOfFrames=2)
+    np.testing.assert_array_equal(decode(data, "a", PLAIN), decode(written(RAMP), "a", PLAIN))
+
+
+@pytest.mark.parametrize("kind", ["MONOCHROME2", "MONOCHROME1"])
+def test_a_jpeg_inside_is_decoded_as_a_jpeg(kind: str) -> None:
+    file = io.BytesIO()
+    Image.fromarray((RAMP >> 4).astype(np.uint8)).save(file, "JPEG", quality=95)
+    shape = np.zeros((8, 8), np.uint8)
+    data = written(shape, JPEGBaseline8Bit, PixelData=encapsulate([file.getvalue()]), PhotometricInterpretation=kind)
+    jpeg = decode(file.getvalue(), "a", PLAIN)
+    np.testing.assert_array_equal(decode(data, "a", PLAIN), 255 - jpeg if kind == "MONOCHROME1" else jpeg)
+
+
+@pytest.mark.parametrize(
+    ("data", "says"),
+    [
+        (written(RAMP, DeflatedExplicitVRLittleEndian), "transfer syntax 1.2.840.10008.1.2.1.99, which dpfc does not"),
+        (written(RAMP, JPEG2000Lossless, PixelData=encapsulate([b"x"])), "transfer syntax 1.2.840.10008.1.2.4.90"),
+        (written(RAMP, PhotometricInterpretation="PALETTE COLOR"), "palette"),
+        (written(np.zeros((2, 2, 3), np.uint16)), "colours of 16 bits"),
+        (written(RAMP, Rows=20_000, Columns=20_000), "more than"),
+        (written(RAMP, BitsStored=0), "cannot be decoded"),
+        (written(RAMP, RescaleSlope="inf"), "RescaleSlope|cannot be decoded"),
+        (written(RAMP)[:-40], "cannot be decoded"),
+        (bytes(128) + b"DICM", "does not say how it is stored"),
+        (bytes(128) + b"DICM" + b"\x02\x00" * 500, "cannot be decoded"),
+    ],
+)
+def test_what_is_not_read_is_named_and_nothing_else_is_said(data: bytes, says: str) -> None:
+    with pytest.raises(UnreadableError, match=says) as refused:
+        decode(data, "a.dcm", PLAIN)
+    assert "Doe" not in str(refused.value)
+    assert "4711" not in str(refused.value)
+
+
+def test_a_jpeg_inside_that_is_larger_than_the_file_says_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    file = io.BytesIO()
+    Image.new("L", (40, 40)).save(file, "JPEG")
+    data = written(np.zeros((2, 2), np.uint8), JPEGBaseline8Bit, PixelData=encapsulate([file.getvalue()]))
+    monkeypatch.setattr("dpfc_cli.images.decoding.MOST_PIXELS", 1_000)
+    with pytest.raises(UnreadableError, match="more than 1000 pixels"):
+        decode(data, "a.dcm", PLAIN)
+
+
+def test_no_other_element_becomes_a_value(monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[Dataset] = []
+    real = dicom._read
+
+    def spied(data: bytes, *, stop_before_pixels: bool) -> Dataset:
+        read.append(real(data, stop_before_pixels=stop_before_pixels))
+        return read[-1]
+
+    monkeypatch.setattr(dicom, "_read", spied)
+    decode(written(RAMP), "a", PLAIN)
+    assert {element.keyword for found in read for element in found} <= set(dicom.ELEMENTS)
+    assert read
+    assert "Patient" not in " ".join(dicom.ELEMENTS)
+
+
+def test_an_image_folder_may_hold_dicom_files(tmp_path: Path) -> None:
+    for name, values in (("a/1.dcm", RAMP), ("b/IM1.DCM", RAMP[::-1])):
+        (tmp_path / name).parent.mkdir()
+        (tmp_path / name).write_bytes(written(values))
+    found = open_images(f"imagefolder:{tmp_path}").splits["train"]
+    np.testing.assert_array_equal(found.pixels(0, 2)[:, 0, 0, 0], [0, np.rint(RAMP[7, 0] / 4095 * 255)])
+
+
+@pytest.mark.parametrize("name", ["a/1.dcm", "a/1.png"])
+def test_without_pydicom_it_is_said_what_to_install_and_no_record_becomes_null(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / name).write_bytes(written(RAMP))
+    monkeypatch.setattr(dicom, "find_spec", lambda name: None)
+    with pytest.raises(UserError, match=r"pip install 'dpfc\[dicom\]'") as refused:
+        open_images(f"imagefolder:{tmp_path}")
+    assert (type(refused.value), refused.value.code) == (UserError, "unsupported")
+
+
+def test_pydicom_is_not_imported_for_other_pictures(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    Image.new("RGB", (8, 8)).save(tmp_path / "a" / "1.png")
+    program = (
+        "import sys; from dpfc_cli.images import open_images; "
+        "open_images('imagefolder:' + sys.argv[1]).splits['train'].pixels(0, 1); sys.exit('pydicom' in sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", program, str(tmp_path)], check=True)

@@ -1,0 +1,90 @@
+"""Tables beside pictures, and names that they may and may not give."""
+
+from pathlib import Path
+
+import pytest
+
+from dpfc_cli.errors import UserError
+from dpfc_cli.sources.metadata import metadata_of, read
+from dpfc_cli.sources.names import inside, is_clutter
+
+
+def written(folder: Path, text: str, name: str = "metadata.csv") -> Path:
+    (folder / name).write_text(text, encoding="utf-8")
+    return folder / name
+
+
+def test_all_columns_of_a_table_can_be_reached(tmp_path: Path) -> None:
+    """Labels and groups of records may stand in any of them."""
+    path = written(tmp_path, '\ufefffile_name,label,patient\na/1.png,flu,"Ü, 7"\n2.png,,9\n')
+    found = read(path)
+    assert found.files == (tmp_path / "a/1.png", tmp_path / "2.png")
+    assert found.columns == {"label": ["flu", None], "patient": ["Ü, 7", "9"]}
+
+
+def test_lines_of_json_keep_integers_and_may_lack_a_key(tmp_path: Path) -> None:
+    text = '{"file_name": "1.png", "label": 3}\n\n{"file_name": "2.png", "box": [1], "patient": "x"}\n'
+    found = read(written(tmp_path, text, "metadata.jsonl"))
+    assert found.columns == {"label": [3, None], "box": [None, None], "patient": [None, "x"]}
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "says"),
+    [
+        ("metadata.csv", "", "must name the columns"),
+        ("metadata.csv", "name,label\n1.png,2\n", "must name the columns"),
+        ("metadata.csv", "file_name,label,label\n1.png,2,3\n", "each once"),
+        ("metadata.csv", "file_name,label\n1.png,2,3\n", "line 2 has more values"),
+        ("metadata.csv", "file_name,label\n,2\n", "line 2 names no file"),
+        ("metadata.csv", "file_name,label\n../1.png,2\n", "line 2 names no file of this folder"),
+        ("metadata.csv", "file_name,label\n/etc/passwd,2\n", "line 2 names no file of this folder"),
+        ("metadata.csv", "file_name,label\na/../1.png,2\n1.png,3\n", "twice"),
+        ("metadata.csv", 'file_name,label\n"1.png,2\n', "cannot be used"),
+        ("metadata.jsonl", "[]\n", "line 1 is no JSON object"),
+        ("metadata.jsonl", '{"file_name": 7}\n', "line 1 names no file"),
+        ("metadata.jsonl", "{\n", "cannot be used"),
+        ("metadata.jsonl", "[" * 100_000, "nested too deeply"),
+    ],
+)
+def test_a_table_that_cannot_be_used_is_named(tmp_path: Path, name: str, text: str, says: str) -> None:
+    with pytest.raises(UserError, match=says) as refused:
+        read(written(tmp_path, text, name))
+    assert str(tmp_path / name) in refused.value.what
+
+
+def test_two_tables_are_refused_and_a_table_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    assert metadata_of(tmp_path) is None
+    csv = written(tmp_path, "file_name\n")
+    assert metadata_of(tmp_path) == csv
+    written(tmp_path, "", "metadata.jsonl")
+    with pytest.raises(UserError, match="which one is right"):
+        metadata_of(tmp_path)
+    csv.write_bytes(b"file_name\n\xff.png\n")
+    with pytest.raises(UserError, match=r"metadata\.csv' cannot be used"):
+        read(csv)
+
+
+@pytest.mark.parametrize(
+    ("name", "found"),
+    [
+        ("1.png", "1.png"),
+        ("a/./b/../1.png", "a/1.png"),
+        ("a b/ü.png", "a b/ü.png"),
+        ("../1.png", None),
+        ("a/../../top2/1.png", None),
+        ("/etc/passwd", None),
+        (".", None),
+        ("", None),
+        ("nul\0", None),
+    ],
+)
+def test_a_table_names_files_of_its_own_folder_alone(tmp_path: Path, name: str, found: str | None) -> None:
+    top = tmp_path / "top"
+    assert inside(top, name) == (None if found is None else top / found)
+    assert inside(top, str(top / "x.png")) == top / "x.png"
+
+
+@pytest.mark.parametrize("name", ["__MACOSX", "._1.png", ".DS_Store", "Thumbs.db", "thumbs.DB", "desktop.ini"])
+def test_what_systems_leave_behind_is_known(name: str) -> None:
+    assert is_clutter(name)
+    assert not is_clutter(f"a{name}")
