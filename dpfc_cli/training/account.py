@@ -125,10 +125,8 @@ class Account:
 
     def to_json(self, deltas: tuple[float, ...]) -> dict[str, Any]:
         """For programs."""
-        shown = (
-            *("at", "method", "claim", "epsilon", "delta", "adjacency", "head", "state", "sha256", "who", "purpose"),
-        )
-        said, held = ("at", "epsilon", "delta", "who", "note", "trainings"), [cap for _, cap in self.in_force]
+        shown = ("at", "method", "claim", "epsilon", "delta", "adjacency", "head", "state", "sha256", "purpose")
+        said, held = ("at", "epsilon", "delta", "note", "trainings"), self.in_force
         return {
             "ledger": str(self.ledger),
             "feature_sets": sorted({self.name, *(name for name, _ in self.linked)}),
@@ -139,12 +137,16 @@ class Account:
             "unprotected": self.unprotected,
             "heads_without_row": list(self.lost),
             "caps": [
-                {**{key: getattr(cap, key) for key in said}, "feature_set": name, "in_force": cap in held}
+                {
+                    **{key: getattr(cap, key) for key in said},
+                    **{"by": cap.who, "feature_set": name, "in_force": any(cap is each for _, each in held)},
+                }
                 for name, cap in self.caps
             ],
             "fits": {f"{delta:g}": self.fitting(delta) for delta in deltas} if held else None,
             "trainings": [
-                {**{key: getattr(row, key) for key in shown}, "feature_set": name} for name, row in self.rows
+                {**{key: getattr(row, key) for key in shown}, "by": row.who, "feature_set": name}
+                for name, row in self.rows
             ],
         }
 

@@ -109,7 +109,7 @@ def _check(account: Account, cap: Cap) -> None:
             "cap would promise what is not true.",
             "No cap holds any more at this delta."
             if least is None
-            else f"The least that holds is {parameter('cap')} {least:.4g}. With it hardly anything more can be trained.",
+            else f"The least that holds is {parameter('cap')} {least:.4g}. It leaves hardly anything to train with.",
             code="over-cap",
             parameter="cap",
             least=least,

@@ -133,8 +133,8 @@ class Book:
 
 Allow = Callable[[frozenset[Path]], frozenset[Path]]
 """Asked before a row is written, while the ledger is locked. It is told which other ledgers are locked, too (their real
-paths), and returns those that must be. It is asked again once they are. If none is lacking, the row is written. It raises
-UserError where it may not be.
+paths), and returns those that must be. It is asked again once they are. If none is lacking, the row is written. It
+raises UserError where it may not be.
 """
 
 
@@ -473,10 +473,10 @@ def _layout(connection: sqlite3.Connection) -> tuple[int, set[str]]:
 def _numbered(connection: sqlite3.Connection, table: str, names: Sequence[str]) -> Iterator[tuple[int, list[Any]]]:
     """The rows of a table with their numbers. A gap is a row that was taken out."""
     found = connection.execute(f"SELECT id, {', '.join(names)} FROM {table} ORDER BY id")  # noqa: S608
-    for due, (number, *values) in enumerate(found, start=1):
-        if number != due:
-            raise _StrangeError(f"has no row {due}, but one with the number {number}: a row was taken out")
-        yield number, values
+    for due, (there, *values) in enumerate(found, start=1):
+        if there != due:
+            raise _StrangeError(f"has no row {due}, but one with the number {there}: a row was taken out")
+        yield due, values
 
 
 def _rows(connection: sqlite3.Connection) -> Iterator[tuple[int, Entry]]:
@@ -487,18 +487,18 @@ def _rows(connection: sqlite3.Connection) -> Iterator[tuple[int, Entry]]:
         raise _StrangeError(f"is damaged: {sound}")
     before = [cap.trainings for _, cap in _caps(connection)]
     names = [each.name for each in fields(Entry) if each.name in known]
-    number = 0
-    for number, (caps, *values) in _numbered(connection, "trainings", ["caps" if version else "0", *names]):
+    last = 0
+    for last, (caps, *values) in _numbered(connection, "trainings", ["caps" if version else "0", *names]):
         entry = Entry(**{"state": "unknown", **dict(zip(names, values, strict=True))})
         try:
             check(entry)
         except ValueError as error:
-            raise _StrangeError(f"has a row that no training wrote. In row {number}, {error}") from error
-        if type(caps) is not int or caps != sum(each < number for each in before):
-            raise _StrangeError(f"has other caps than row {number} was charged under: one was taken out or changed")
-        yield number, entry
-    if before and before[-1] > number:
-        raise _StrangeError(f"has {number} trainings, and a cap that was set after {before[-1]}: a row was taken out")
+            raise _StrangeError(f"has a row that no training wrote. In row {last}, {error}") from error
+        if type(caps) is not int or caps != sum(each < last for each in before):
+            raise _StrangeError(f"has other caps than row {last} was charged under: one was taken out or changed")
+        yield last, entry
+    if before and before[-1] > last:
+        raise _StrangeError(f"has {last} trainings, and a cap that was set after {before[-1]}: a row was taken out")
 
 
 def _caps(connection: sqlite3.Connection) -> Iterator[tuple[int, Cap]]:
@@ -506,16 +506,16 @@ def _caps(connection: sqlite3.Connection) -> Iterator[tuple[int, Cap]]:
     if _layout(connection)[0] == 0:
         return
     names, least = [each.name for each in fields(Cap)], 0
-    for number, values in _numbered(connection, "caps", names):
+    for row, values in _numbered(connection, "caps", names):
         cap = Cap(**dict(zip(names, values, strict=True)))
         try:
             check_cap(cap)
             if cap.trainings < least:
                 raise ValueError("'trainings' is less than before")
         except ValueError as error:
-            raise _StrangeError(f"has a cap that nobody set. In its row {number}, {error}") from error
+            raise _StrangeError(f"has a cap that nobody set. In its row {row}, {error}") from error
         least = cap.trainings
-        yield number, cap
+        yield row, cap
 
 
 def check(entry: Entry) -> None:
@@ -549,12 +549,14 @@ def _is_file_name(value: object) -> bool:
 
 
 def is_note(value: object, most: int) -> bool:
-    """Whether a ledger keeps it as a name (`MOST_NAME`) or as a note (`MOST_NOTE`): text that is neither empty nor long.
+    """Whether a ledger keeps it as a name (`MOST_NAME`) or as a note (`MOST_NOTE`): text, neither empty nor long.
 
-    It may have any characters. They are escaped where they are shown.
+    It may have any characters that UTF-8 has, but NUL. They are escaped where they are shown.
     """
+    if not isinstance(value, str) or not 0 < len(value) <= most:
+        return False
     try:
-        return isinstance(value, str) and 0 < len(value.encode()) and len(value) <= most and "\0" not in value
+        return b"\0" not in value.encode()
     except UnicodeEncodeError:
         return False
 

@@ -25,9 +25,9 @@ Proof. Take two neighbouring data sets.
     Exchange the one for the other, training by training: what is released moves by at most Σ η ≤ H. For any set S of
     outcomes P(S) ≤ P*(S) + H ≤ e^ε·P*′(S) + δ(ε; μ) + H ≤ e^ε·P′(S) + δ(ε; μ) + (1 + e^ε)·H. ∎
 
-The theorem is known: a privacy filter (Rogers, Roth, Ullman and Vadhan 2016) that for Gaussian differential privacy costs
-nothing (Smith and Thakurta 2022, "Fully adaptive composition for Gaussian differential privacy"; Koskela, Tobaben and
-Honkela 2023, "Individual privacy accounting with Gaussian differential privacy").
+The theorem is known: a privacy filter (Rogers, Roth, Ullman and Vadhan 2016) that for Gaussian differential privacy
+costs nothing (Smith and Thakurta 2022, "Fully adaptive composition for Gaussian differential privacy"; Koskela, Tobaben
+and Honkela 2023, "Individual privacy accounting with Gaussian differential privacy").
 
 What counts how:
 
@@ -141,8 +141,8 @@ def check(caps: Iterable[Named], entries: Sequence[Entry], entry: Entry) -> None
     for name, cap in in_force(caps):
         if entry.delta is None:
             raise UserError(
-                f"These records have a cap: {said(name, cap)}. A training without a guarantee has epsilon = ∞, so no cap "
-                "is kept with it.",
+                f"These records have a cap: {said(name, cap)}. A training without a guarantee has epsilon = ∞, so "
+                "no cap is kept with it.",
                 f"Give {parameter('epsilon')}, and leave out {parameter('seed')} and {parameter('non_private')}. To "
                 "compare, train on public records.",
                 code="conflict",
@@ -168,8 +168,8 @@ def check(caps: Iterable[Named], entries: Sequence[Entry], entry: Entry) -> None
         more = f"At delta = {entry.delta:g} epsilon = {fits:.4g} still fits." if fits else "Nothing more fits."
         raise UserError(
             f"This training does not fit under the cap of these records: {said(name, cap)}. {more}",
-            f"Spend less ({parameter('epsilon')}, or a larger {parameter('noise_multiplier')}), or ask who set the cap: "
-            "'dpfc budget' says who. A higher cap is a new row, and the old one stays to be seen.",
+            f"Spend less ({parameter('epsilon')}, or a larger {parameter('noise_multiplier')}), or ask for a higher "
+            "cap: 'dpfc budget' says who set it. A change is a new row, and the old one stays to be seen.",
             code="over-cap",
             parameter="epsilon",
             feature_set=name,
