@@ -62,6 +62,8 @@ def set_cap(
             _check(account, cap)
         return missing
 
+    # Before a ledger is made, and once more when nobody else can write to it.
+    _check(account_of(path, features.folder), cap)
     keep_cap(path, cap, allow)
     return account_of(path, features.folder)
 

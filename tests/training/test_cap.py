@@ -8,6 +8,7 @@ import shutil
 import sqlite3
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 from statistics import NormalDist
 from typing import Any
@@ -321,6 +322,7 @@ def test_a_cap_is_removed_where_it_was_set(sets: dict[str, FeatureSet]) -> None:
     assert set_cap(sets["a"], None, note="the study ended").in_force == []
     with pytest.raises(UserError, match="There is nothing to remove"):
         set_cap(sets["a"], None)
+    assert not ledger_path(sets["b"].folder).exists()
     charge(ready(sets["b"]))
     assert [cap.epsilon for _, cap in account(sets["b"]).caps] == [1.0, None]
 
@@ -382,17 +384,17 @@ def test_the_question_before_a_charge_says_what_the_cap_leaves(sets: dict[str, F
 # Two at once. In each scenario something else happens between the check of one row and its commit.
 
 
-def meanwhile(patch: pytest.MonkeyPatch, place: Any, name: str, does: Callable[[], object]) -> list[str]:
+def meanwhile(patch: pytest.MonkeyPatch, place: Any, name: str, does: Callable[[], object], skip: int = 0) -> list[str]:
     """Let `does` happen once, as by another process, after a check was passed and before the row is written. Nobody
-    waits for a lock. Returns a list in which the code of the refusal will be.
+    waits for a lock. Returns a list in which the code of the refusal will be. skip: checks of before the locks.
     """
-    seen: list[str] = []
+    seen, calls = list[str](), count()
     real, connect = getattr(place, name), sqlite3.connect
     patch.setattr(sqlite3, "connect", lambda *a, **k: connect(*a, **{**k, "timeout": 0}))
 
     def checked(*given: Any) -> None:
         real(*given)
-        if not seen:
+        if next(calls) == skip:
             seen.append("done")
             try:
                 does()
@@ -488,7 +490,7 @@ def test_a_cap_and_the_first_training_of_another_set_do_not_miss_each_other(
     with monkeypatch.context() as patch:
         if fault:
             patch.setattr(accounts, "_begun", lambda *given: False)
-        seen = meanwhile(patch, caps, "_check", lambda: charge(other))
+        seen = meanwhile(patch, caps, "_check", lambda: charge(other), skip=1)
         set_cap(sets["a"], 1.0)
     assert seen == ["done" if fault else "busy"]
     assert over(sets["a"]) == fault
@@ -591,3 +593,20 @@ def test_ledgers_of_other_records_are_not_locked(
     seen = meanwhile(monkeypatch, limit, "check", lambda: charge(two))
     charge(one)
     assert seen == ["done"]
+
+
+def test_a_cap_is_held_against_what_was_charged_after_the_first_look(
+    sets: dict[str, FeatureSet], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, looked = caps._check, list[int]()
+
+    def checked(*given: Any) -> None:
+        real(*given)
+        looked.append(1)
+        if len(looked) == 1:
+            charge(ready(sets["b"]))
+
+    monkeypatch.setattr(caps, "_check", checked)
+    with pytest.raises(UserError, match="would promise what is not true"):
+        set_cap(sets["a"], 1.0)
+    assert not account(sets["a"]).caps
