@@ -25,8 +25,9 @@ def words(text: str) -> str:
 
 
 def told(dpfc: Dpfc) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(dpfc("budget", "--features", "blobs", "--delta", "1e-5", "--json").stdout)
-    return found["spent"]
+    said = dpfc("budget", "--features", "blobs", "--delta", "1e-5", "--json").stdout
+    found: dict[str, Any] = json.loads(said)["spent"]
+    return found
 
 
 def test_a_cap_is_set_shown_raised_lowered_and_removed_and_every_change_stays(dpfc: Dpfc, features: Path) -> None:
