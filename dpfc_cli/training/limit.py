@@ -29,6 +29,9 @@ The theorem is known: a privacy filter (Rogers, Roth, Ullman and Vadhan 2016) th
 costs nothing (Smith and Thakurta 2022, "Fully adaptive composition for Gaussian differential privacy"; Koskela, Tobaben
 and Honkela 2023, "Individual privacy accounting with Gaussian differential privacy").
 
+Trainings may run at the same time. The proof takes release by release, in the order in which they are made, and each
+training was charged before.
+
 What counts how:
 
 - **Every row counts**, whatever became of its training.
@@ -66,11 +69,12 @@ def mu_of_cap(epsilon: float, delta: float) -> float:
 
 
 def in_force(caps: Iterable[Named]) -> list[Named]:
-    """The newest cap of each feature set on each set of records, unless it was removed. The strictest one comes first.
+    """The newest cap of each ledger, unless it was removed. The strictest one comes first.
 
-    All of them hold. Nobody has to decide which of two ledgers has the right clock.
+    All of them hold. Nobody has to decide which of two ledgers has the right clock. A cap of the set's own ledger holds
+    also where the set was made again since, perhaps of some more pictures.
     """
-    newest = {(name, cap.records): (name, cap) for name, cap in caps}
+    newest = {name: (name, cap) for name, cap in caps}
     return sorted((each for each in newest.values() if each[1].mu is not None), key=lambda each: each[1].mu or 0.0)
 
 

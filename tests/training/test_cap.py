@@ -186,9 +186,6 @@ def test_the_newest_cap_of_each_ledger_holds_and_the_strictest_one_comes_first()
         [("a", cap_of(1.0)), ("a", cap_of(3.0)), ("b", cap_of(2.0)), ("c", cap_of(0.5)), ("c", cap_of(None))]
     )
     assert [(name, cap.epsilon) for name, cap in found] == [("b", 2.0), ("a", 3.0)]
-    # A ledger outlives its set, so it may have caps on other records.
-    found = limit.in_force([("a", cap_of(1.0)), ("a", cap_of(3.0, records="others"))])
-    assert [cap.epsilon for _, cap in found] == [1.0, 3.0]
     # ε = 2 at δ = 1e-9 is less than at 1e-5.
     found = limit.in_force([("a", cap_of(2.0, 1e-5)), ("b", cap_of(2.0, 1e-9))])
     assert [cap.delta for _, cap in found] == [1e-9, 1e-5]
@@ -312,6 +309,22 @@ def test_a_cap_that_would_be_false_from_the_start_is_refused(sets: dict[str, Fea
     set_cap(sets["a"], 2.0)
     with pytest.raises(UserError, match="Nothing more fits"):
         ready(sets["a"], 1e-4)
+
+
+def test_a_cap_outlives_the_set_that_it_was_set_for(sets: dict[str, FeatureSet], tmp_path: Path) -> None:
+    """A set that is made again, of some more pictures, does not lose its cap. It can be changed as any other."""
+    set_cap(sets["a"], 1.0)
+    charge(ready(sets["a"], 0.9))
+    shutil.rmtree("features/a")
+    x, y = blobs(40, 3, 2)
+    np.savez(tmp_path / "more.npz", train_x=x, train_y=y)
+    grown = import_features(tmp_path / "more.npz", tmp_path / "features" / "a", classes=("a", "b")).features
+    with pytest.raises(UserError, match="does not fit under the cap of these records: epsilon = 1 "):
+        ready(grown, 0.9)
+    assert [cap.epsilon for _, cap in set_cap(grown, 2.0).in_force] == [2.0]
+    # The others still have the records that the first cap was on.
+    assert [cap.epsilon for _, cap in account(sets["b"]).in_force] == [1.0]
+    charge(ready(grown, 0.9))
 
 
 def test_a_cap_is_removed_where_it_was_set(sets: dict[str, FeatureSet]) -> None:
