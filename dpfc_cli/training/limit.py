@@ -106,7 +106,8 @@ def fitting(left: float, delta: float) -> float | None:
     digits = 3 - math.floor(math.log10(epsilon))
     units = math.floor(epsilon * 10.0**digits)
     while mu_for(units / 10.0**digits, delta) ** 2 > left:
-        units -= 1
+        # Below 1.000 comes 0.9999.
+        units, digits = (units - 1, digits) if units > 1000 else (9999, digits + 1)
     return units / 10.0**digits
 
 

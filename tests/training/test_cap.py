@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from dpfc_cli.errors import UserError
@@ -73,7 +73,7 @@ def allowed(cap: Cap, entries: list[Entry], entry: Entry) -> bool:
 # The figures
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=50, deadline=None, derandomize=True)
 @given(EPSILONS, DELTAS)
 def test_a_cap_stands_for_no_more_than_its_epsilon(epsilon: float, delta: float) -> None:
     mu = limit.mu_of_cap(epsilon, delta)
@@ -81,7 +81,7 @@ def test_a_cap_stands_for_no_more_than_its_epsilon(epsilon: float, delta: float)
     assert delta_of(epsilon, mu * (1 + 1e-8)) + (1 + math.exp(epsilon)) * limit.RESERVE > delta
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=50, deadline=None, derandomize=True)
 @given(EPSILONS, DELTAS, st.integers(1, 40), st.integers(1, 5))
 def test_parts_of_a_cap_fill_it_and_one_more_does_not_fit(epsilon: float, delta: float, n: int, releases: int) -> None:
     mu = limit.mu_of_cap(epsilon, delta) / math.sqrt(n)
@@ -102,7 +102,8 @@ def test_a_training_of_the_caps_own_epsilon_and_delta_fits() -> None:
             assert limit.fitting(limit.room(cap_of(epsilon, delta), []), delta) == epsilon
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=50, deadline=None, derandomize=True)
+@example(10.0, 1e-4, 1e-9, 1e-9)
 @given(EPSILONS, EPSILONS, DELTAS, DELTAS)
 def test_the_epsilon_that_is_said_to_fit_does_and_none_that_is_larger_by_a_digit(
     epsilon: float, used: float, of_cap: float, delta: float
@@ -118,10 +119,10 @@ def test_the_epsilon_that_is_said_to_fit_does_and_none_that_is_larger_by_a_digit
     assert float(f"{fits:.4g}") == fits
     assert allowed(cap, [before], row(fits, delta))
     digit = 10.0 ** (math.floor(math.log10(fits)) - 3)
-    assert fits + digit > 100 or not allowed(cap, [before], row(fits + 1.001 * digit, delta))
+    assert fits + 1.001 * digit > 100 or not allowed(cap, [before], row(fits + 1.001 * digit, delta))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=50, deadline=None, derandomize=True)
 @given(st.lists(EPSILONS, min_size=1, max_size=4), DELTAS, DELTAS)
 def test_the_least_cap_that_is_true_holds_and_none_that_is_smaller_by_a_digit(
     epsilons: list[float], delta: float, of_cap: float
