@@ -34,7 +34,7 @@ from dpfc_cli.privacy.chain import Linear
 from dpfc_cli.sources.classes import by_name
 from dpfc_cli.training.account import Account
 from dpfc_cli.training.calibrate import Calibrated
-from dpfc_cli.training.ledger import records_of
+from dpfc_cli.training.ledger import persons_of, records_of
 from dpfc_cli.training.public import recipe
 from dpfc_cli.training.whole import whole
 
@@ -113,6 +113,8 @@ def _check_together(begun: Calibrated) -> None:
         return
     if own is None:
         why, remedy = "It is a private head, and this training has no guarantee", "Train without a seed, or start from"
+    elif before["unit"] != begun.facts.unit:
+        why, remedy = f"It protects one {before['unit']}, and this training one {begun.facts.unit}", "Start from"
     elif before["adjacency"] != begun.facts.adjacency:
         why, remedy = f"It was trained with {before['adjacency']} adjacency", "Use the same adjacency, or start from"
     elif (together := whole(begun)[0]) is not None and together.epsilon > LARGEST_EPSILON:
@@ -228,12 +230,14 @@ def _of_head(head: Head, private: FeatureSet, digest: str, account: Account) -> 
     if differ:
         raise _unfit(head.path, f"it was trained on features of another backbone (they differ in {', '.join(differ)})")
     before = None
-    said, n = head.card["features"], head.card["facts"]["n"]
+    said, n = head.card["features"], head.card["facts"].get("records", head.card["facts"]["n"])
     if head.card["claim"] == "private":
         # The new head will depend on the records of this one. They must be the same, or two guarantees were needed.
         # A ledger outlives its set: it may have rows of other records.
-        due = (digest, records_of(private.manifest), private.split("train").n)
-        if all((row.sha256, row.records, row.n) != due for row in account.own):
+        known, by_person = private.split("train"), head.card["unit"] == "person"
+        due = (digest, records_of(private.manifest), known.groups if by_person else known.n)
+        of = persons_of(private.manifest) if by_person else None
+        if all((row.sha256, row.records, row.n, row.persons) != (*due, of) for row in account.own):
             raise _private(
                 head.path.name,
                 f"It is a private head, and '{account.ledger.name}' has no row of its training on these records. What "

@@ -221,9 +221,9 @@ def _others(card: Mapping[str, Any]) -> str:
         )
         bound = "exact" if ledger["exact"] else "an upper bound"
         said += (
-            f" Together the {ledger['private']:,} private ones spent {total} at the same delta under zero-out "
-            f"adjacency ({bound}). This is a guarantee if they were planned in advance. If not, a cap that was fixed "
-            "in advance is the guarantee."
+            f" Together the {ledger['private']:,} private ones spent {total} at the same delta for one "
+            f"{ledger.get('unit', 'record')}, under zero-out adjacency ({bound}). This is a guarantee if they were "
+            "planned in advance. If not, a cap that was fixed in advance is the guarantee."
         )
     if ledger["unprotected"] > (not private):
         said += f" {counted(ledger['unprotected'], 'training')} had no guarantee (epsilon = ∞)."
