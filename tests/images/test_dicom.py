@@ -87,6 +87,7 @@ def test_a_jpeg_inside_is_decoded_as_a_jpeg(kind: str) -> None:
         (written(np.zeros((2, 2, 3), np.uint16)), "colours of 16 bits"),
         (written(RAMP, Rows=20_000, Columns=20_000), "more than"),
         (written(RAMP, BitsStored=0), "cannot be decoded"),
+        (written(RAMP, Rows=None), "it is DICOM without Rows"),
         (written(RAMP, RescaleSlope="inf"), "RescaleSlope|cannot be decoded"),
         (written(RAMP)[:-40], "cannot be decoded"),
         (bytes(128) + b"DICM", "does not say how it is stored"),
