@@ -96,6 +96,16 @@ def test_a_name_that_is_missing_is_no_class(tmp_path: Path, place: Callable[[Pat
 # --- Parquet
 
 
+def test_labels_that_are_exchanged_are_another_source_though_all_sizes_stay(tmp_path: Path) -> None:
+    listings = []
+    for labels in (["a", "b"], ["b", "a"]):
+        path = rows(tmp_path / "train.parquet", [(png(0), None), (png(1), None)], label=labels)
+        listings.append((path.stat().st_size, opened(f"parquet:{tmp_path}").splits["train"].listing))
+    (size, one), (same, other) = listings
+    assert size == same
+    assert one != other
+
+
 def test_the_column_of_labels_can_be_named(tmp_path: Path) -> None:
     rows(tmp_path / "a.parquet", [(png(0), None), (png(1), None)], label=["x", "y"], site=[4, 3], note=["b", "a"])
     with pytest.raises(UserError, match=r"texts 'label' and the integers \['site'\]") as refused:
