@@ -28,6 +28,7 @@ from dpfc_cli.features.manifest import DTYPES, Manifest
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.features.writer import FeatureWriter, PlannedShard, Task, already_complete, asserted, kept
 from dpfc_cli.sources.classes import check_classes, class_names
+from dpfc_cli.sources.groups import rule_of
 
 if TYPE_CHECKING:
     from dpfc_cli.backbones import Backbone
@@ -94,6 +95,7 @@ def extract(
     window: images.Window | None = None,
     exif: bool = False,
     label_column: str | None = None,
+    group_by: str | None = None,
     precision: str = "float32",
     dtype: str = "float16",
     on_error: str = "refuse",
@@ -116,7 +118,7 @@ def extract(
         classes: the classes, which are public: how many, their names, or the path of a file of names. Only for sources
             that do not name their classes themselves.
         limit: only this many pictures of each split, taken from all over it.
-        hold_out: make a test split of about this fraction of the training pictures.
+        hold_out: make a test split of about this fraction of the training pictures; with `group_by` of the persons.
         weights: a checkpoint's file or folder, or hf:OWNER/NAME. Default: the published weights.
         pool: which vector is the feature, one of `backbones.POOLINGS`. Default: the model's own.
         preprocess: one of `backbones.PREPROCESS`.
@@ -126,6 +128,9 @@ def extract(
             the highest value that a file can hold.
         exif: whether pictures are turned as their EXIF orientation says.
         label_column: the column of a table, or the key of a record, that holds the labels, if it is not a usual one.
+        group_by: how the person of each picture is found: "folder:LEVEL", "name:REGEX", "column:NAME" or
+            "table:FILE[:COLUMN]". The pictures of a person then lie together, and a person is what a training protects.
+            Default: each picture counts as a person of its own.
         precision: of the computation, one of `backbones.PRECISIONS`.
         dtype: of the stored features, one of `DTYPES`.
         on_error: what to do with a picture that cannot be decoded, or a feature beyond the dtype: "refuse", or "null"
@@ -173,7 +178,8 @@ def extract(
     backbones.check(model, pool, preprocess, weights, batch=batch, precision=precision)
     named = class_names(classes)
     folder_of_data = None if data_dir is None else Path(data_dir)
-    images.check(source, folder_of_data, named, window=window, exif=exif, label_column=label_column)
+    rule = None if group_by is None else rule_of(group_by)
+    images.check(source, folder_of_data, named, window=window, exif=exif, label_column=label_column, group_by=rule)
     geometry = _geometry(source, model, preprocess, image_size)
     tolerant = on_error == "null"
     if tolerant and geometry is None and not images.small(source):
@@ -198,11 +204,13 @@ def extract(
         exif=exif,
         label_column=label_column,
         notice=dark.add,
+        group_by=rule,
     )
     for remark in pictures.remarks:
         (warn or _warn)(remark)
     check_classes(pictures.classes, pictures.origin == "inferred")
     pictures = _limited(pictures if hold_out is None else images.held_out(pictures, hold_out), limit)
+    pictures, groupings = (pictures, {}) if rule is None else images.by_person(pictures)
     first = next(iter(pictures.splits.values()))
     tell(LOADING, 0, None)
     backbone = backbones.load(
@@ -216,13 +224,18 @@ def extract(
         prepared=first.prepared,
         progress=_within(LOADING, tell),
     )
-    options = {"spread": limit, "hold_out": hold_out, "on_error": on_error if tolerant else None}
+    # The listing is that of the source. So the ledger knows the pictures, with persons and without.
+    who = {name: grouping.digest for name, grouping in groupings.items()} or None
+    options = {"spread": limit, "hold_out": hold_out, "on_error": on_error if tolerant else None, "groups": who}
     preparation = images.Preparation(geometry=geometry, window=window, exif=exif)
     identity = identity_of(pictures, backbone, dtype, preparation, **options)
-    manifest = manifest_of(pictures, backbone, dtype, identity)
+    manifest = replace(
+        manifest_of(pictures, backbone, dtype, identity), grouped_by=None if rule is None else rule.describe()
+    )
     if out is None:
         own = pool in (None, backbones.own_pool(model, first.image_shape))
-        out = _name(_named_after(source), model, None if own else pool, preprocess, hold_out, limit)
+        what = _named_after(source) if rule is None else f"{_named_after(source)}-persons"
+        out = _name(what, model, None if own else pool, preprocess, hold_out, limit)
     folder = new_folder(out)
     if already_complete(folder, identity):
         asserted(folder, manifest)
@@ -237,6 +250,7 @@ def extract(
         shards=shards,
         task=task,
         tolerant=tolerant,
+        groups={name: grouping.ids for name, grouping in groupings.items()} or None,
     )
     allowed = images.most_allowed(pictures, MOST_NULL if most_null is None else most_null) if tolerant else None
     listed = folder.with_name(f"{folder.name}{LISTED}" if task is None else f"{folder.name}-{task[0]}{LISTED}")

@@ -12,6 +12,7 @@ from dpfc_cli.cli.classes import typed_classes
 from dpfc_cli.cli.help import flag_of, listed
 
 if TYPE_CHECKING:
+    from dpfc_cli.features.manifest import SplitFacts
     from dpfc_cli.features.reader import FeatureSet
 
 WHAT, HOW, WORK = "Pictures", "Features", "Work"
@@ -70,9 +71,20 @@ def extract(
         float | None,
         typer.Option(
             help="If there is no test split: make one of about this fraction of the training pictures, such as 0.1. "
-            "Each picture's own name decides (in parquet its place).",
+            "Each picture's own name decides (in parquet its place). With --group-by: a fraction of the persons.",
             rich_help_panel=WHAT,
             metavar="FRACTION",
+        ),
+    ] = None,
+    group_by: Annotated[
+        str | None,
+        typer.Option(
+            help="Which pictures are of one person, so that persons are protected and not single pictures. "
+            "folder:LEVEL: a folder below the class, such as folder:1 for CLASS/PERSON/PICTURE. name:REGEX: the first "
+            "group in parentheses, searched for in the picture's name. column:NAME: of parquet, of metadata.csv, or a "
+            "key of WebDataset's .json. table:FILE: a CSV or JSON-lines file with file_name and a column of persons.",
+            rich_help_panel=WHAT,
+            metavar="RULE",
         ),
     ] = None,
     on_error: Annotated[
@@ -202,6 +214,7 @@ def extract(
             classes=typed_classes(classes),
             limit=limit,
             hold_out=hold_out,
+            group_by=group_by,
             weights=weights,
             pool=pool,
             preprocess=preprocess,
@@ -335,6 +348,7 @@ def _json(folder: Path, features: "FeatureSet | None", made: bool) -> dict[str, 
         "sha256": sha256_of(folder / MANIFEST),
         "fingerprint": manifest.fingerprint,
         "records": {name: split.n for name, split in manifest.splits.items()},
+        "persons": {name: split.groups for name, split in manifest.splits.items()} if manifest.grouped else None,
         "classes": list(manifest.classes),
         "classes_from": manifest.origin,
         "labels_per_record": manifest.labels_per_record,
@@ -350,7 +364,7 @@ def _show(features: "FeatureSet") -> None:
     manifest = features.manifest
     imported = manifest.backbone.get("name") == "imported"
     splits = "; ".join(
-        f"{name} {split.n:,} in {counted(len(split.shards), 'shard')}"
+        f"{name} {split.n:,}{_of_persons(split)} in {counted(len(split.shards), 'shard')}"
         for name, split in sorted(manifest.splits.items(), reverse=True)
     )
     said = {
@@ -369,6 +383,13 @@ def _show(features: "FeatureSet") -> None:
             ("classes", f"{len(manifest.classes)} ({origin}); {labels} per record"),
         ],
     )
+
+
+def _of_persons(split: "SplitFacts") -> str:
+    """What is said of the persons of a split after its number of records."""
+    from dpfc_cli.errors import counted
+
+    return "" if split.groups is None else f" of {counted(split.groups, 'person')}"
 
 
 def _advise(features: "FeatureSet") -> None:

@@ -39,6 +39,14 @@ def import_(
     label_column: Annotated[
         str | None, typer.Option(help="The name of the labels in PATH, if it is not a usual one.", metavar="NAME")
     ] = None,
+    group_column: Annotated[
+        str | None,
+        typer.Option(
+            help="The name of what says which records belong to one person, n integers or texts. Default: 'groups', if "
+            "PATH has it.",
+            metavar="NAME",
+        ),
+    ] = None,
     dtype: Annotated[
         str | None,
         typer.Option(help="Precision of the stored features: float16, float32. Default: that of PATH.", metavar="NAME"),
@@ -62,5 +70,6 @@ def import_(
             progress=progress,
             column=column,
             label_column=label_column,
+            group_column=group_column,
         )
     report(features.folder, features, made=made, as_json=as_json)

@@ -2,13 +2,16 @@
 
 import math
 from dataclasses import asdict
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from dpfc_cli.cli import display
 from dpfc_cli.cli.app import command
 from dpfc_cli.folders import features_folder, heads_folder
+
+if TYPE_CHECKING:
+    from dpfc_cli.training.inventory import ListedSet
 
 
 @command("list")
@@ -30,7 +33,7 @@ def list_(
         ("set", "backbone", "train", "test", "classes", "dim", "trainings", "delta", "epsilon"),
         [
             (
-                *(each.name, each.backbone, f"{each.records.get('train', 0):,}", f"{each.records.get('test', 0):,}"),
+                *(each.name, each.backbone, _records(each, "train"), _records(each, "test")),
                 *(f"{each.classes:,}", f"{each.dim:,}", "?" if each.trainings is None else str(each.trainings)),
                 f"{each.delta:.3g}",
                 "?" if each.epsilon is None else display.epsilon(each.epsilon) if each.epsilon else "–",
@@ -62,3 +65,11 @@ def list_(
     if any(each.unprotected for each in found.sets):
         names = ", ".join(each.name for each in found.sets if each.unprotected)
         display.warn(f"{names}: some trainings had no guarantee (epsilon = ∞). No sum covers them: see 'dpfc budget'.")
+
+
+def _records(listed: "ListedSet", split: str) -> str:
+    """How many records a split has, and of how many persons they are."""
+    from dpfc_cli.errors import counted
+
+    persons = (listed.persons or {}).get(split)
+    return f"{listed.records.get(split, 0):,}" + ("" if persons is None else f" of {counted(persons, 'person')}")

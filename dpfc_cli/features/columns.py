@@ -12,26 +12,29 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from dpfc_cli.errors import GUARDED, UserError, parameter
-from dpfc_cli.features.table import Array, Table, Tables, checked, sliced, unread
+from dpfc_cli.features.table import ROWS, Array, Table, Tables, checked, sliced, unread
 from dpfc_cli.files import check_plain
 from dpfc_cli.memory import check_fits
+from dpfc_cli.sources.groups import GROUPS
+from dpfc_cli.sources.groups import joined as joined_keys
+from dpfc_cli.sources.key_columns import is_key, keys_of_column
 from dpfc_cli.sources.label_columns import hub_class_names
 from dpfc_cli.sources.label_columns import label_column as usual_label
 from dpfc_cli.sources.split_files import TEST_SPLITS, files_by_split
 
-ROWS = 4_096
 BLOCK = 2**26
 """Bytes of the features that are read at once."""
 _FLOATS = {pa.float16(): np.float16, pa.float32(): np.float32, pa.float64(): np.float64}
 
 
-def open_columns(pattern: str, column: str | None, label_column: str | None) -> Tables:
+def open_columns(pattern: str, column: str | None, label_column: str | None, group_column: str | None = None) -> Tables:
     """The tables of parquet files, by split. The name of a file says which split it belongs to.
 
     Args:
         pattern: a file, a folder, or a pattern of names.
         column: the column of features; by default the only one that holds lists of floats.
         label_column: the column of labels; by default one of a usual name, or the only one of integers.
+        group_column: the column of integers or texts that name persons; by default `groups`, if there is one.
 
     Raises:
         UserError: the files cannot be read, or have no such columns.
@@ -45,9 +48,12 @@ def open_columns(pattern: str, column: str | None, label_column: str | None) -> 
     with _readable(used["train"][0]):
         schema = pq.read_schema(used["train"][0])
     x = _chosen(schema, column, _is_vector, "lists of floats", "column", pattern)
-    y = label_column or usual_label([field.name for field in schema if _is_label(field.type)], pattern)
+    g = group_column or (GROUPS if GROUPS in schema.names else None)
+    if g is not None:
+        _chosen(schema, g, is_key, "integers or texts", "group_column", pattern)
+    y = label_column or usual_label([f.name for f in schema if _is_label(f.type) and f.name != g], pattern)
     _chosen(schema, y, _is_label, "integers, or of lists of them", "label_column", pattern)
-    splits = {role: _table(paths, x, y) for role, paths in used.items()}
+    splits = {role: _table(paths, x, y, g) for role, paths in used.items()}
     return Tables(splits=splits, classes=hub_class_names(schema.metadata, y))
 
 
@@ -97,17 +103,20 @@ class Column:
                         yield block[skipped:]
 
 
-def _table(paths: list[Path], x: str, y: str) -> Table:
-    """The table of the files of one split, with columns x and y."""
-    groups, labels = [], []
+def _table(paths: list[Path], x: str, y: str, g: str | None) -> Table:
+    """The table of the files of one split, with columns x and y, and g if it names persons."""
+    groups, labels, keys = [], [], []
     d, dtype, listed = 0, None, False
     for path in paths:
         with _readable(path), pq.ParquetFile(path) as file:
             field = _field(file.schema_arrow, x, _is_vector, path)
             listed = listed or not pa.types.is_integer(_field(file.schema_arrow, y, _is_label, path).type)
+            if g is not None:
+                _field(file.schema_arrow, g, is_key, path)
             _check_declared(file, x, y, path, field.type)
             groups += [(path, i, file.metadata.row_group(i).num_rows) for i in range(file.num_row_groups)]
             labels.append(_labels(file.read([y]).column(0), path, y))
+            keys += [] if g is None else [keys_of_column(path, g)]
             kind = _FLOATS[field.type.value_type]
             if dtype not in (None, kind):
                 raise UserError(
@@ -127,7 +136,7 @@ def _table(paths: list[Path], x: str, y: str) -> Table:
     joined = np.concatenate(padded)
     features = Array(shape=(n, d), dtype=dtype, read=column.rows)
     table = checked(str(paths[0]), features, Array(shape=joined.shape, dtype=joined.dtype, read=sliced(joined)), x, y)
-    return replace(table, counted=listed)
+    return replace(table, counted=listed, keys=joined_keys(keys) if keys else None)
 
 
 def _check_declared(file: Any, x: str, y: str, path: Path, kind: Any) -> None:

@@ -9,7 +9,7 @@ import shutil
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -17,15 +17,16 @@ from dpfc_cli.errors import GUARDED, UserError, parameter, printable, unknown
 from dpfc_cli.features.lookup import new_folder
 from dpfc_cli.features.manifest import DTYPES, Manifest
 from dpfc_cli.features.reader import FeatureSet
-from dpfc_cli.features.table import Table
+from dpfc_cli.features.table import ROWS, Table, reordered
 from dpfc_cli.features.tables import opened
 from dpfc_cli.features.writer import FeatureWriter, already_complete, asserted, kept
 from dpfc_cli.folders import PARTIAL
 from dpfc_cli.memory import check_fits
 from dpfc_cli.sources.classes import Origin, check_classes, class_names, inferred_classes
+from dpfc_cli.sources.groups import GROUPS, grouped
 
-ROWS, BLOCK = 4_096, 2**26
-"""Of a block: the most rows, and the bytes that it should not exceed."""
+BLOCK = 2**26
+"""Bytes that a block should not exceed."""
 Progress = Callable[[str, int, int | None], None]
 """Called as progress(stage, done, total)."""
 
@@ -48,6 +49,7 @@ def import_features(
     progress: Progress | None = None,
     column: str | None = None,
     label_column: str | None = None,
+    group_column: str | None = None,
 ) -> Imported:
     """Make a feature set of the features in a file or a folder.
 
@@ -67,6 +69,7 @@ def import_features(
         progress: called as progress(stage, done, total), in records.
         column: the name of the features in the source, if it is not a usual one.
         label_column: the name of the labels in the source, if it is not a usual one.
+        group_column: the name of the groups in the source, if it is not `groups`: which records belong to one person.
 
     Returns:
         The set, and whether it was made now. It is not made again if `out` already holds it.
@@ -79,7 +82,7 @@ def import_features(
     out = new_folder(_name(path) if out is None else out)
     _check_parameters(labels_per_record, dtype, shards)
     asserted_names = class_names(classes)
-    with opened(path, column, label_column) as source:
+    with opened(path, column, label_column, group_column) as source:
         tables = source.splits
         width = max(table.y.shape[1] for table in tables.values())
         counted = any(table.counted for table in tables.values())
@@ -104,7 +107,19 @@ def import_features(
         check_classes(names, origin == "inferred")
         dtype = dtype or ("float16" if all(table.dtype == np.float16 for table in tables.values()) else "float32")
         _check_room(path, out, tables, k, dtype)
-        identity = {"imported": path.name, "listing": _listing(tables, progress), "k": k, "dtype": dtype}
+        identity: dict[str, Any] = {
+            "imported": path.name,
+            "listing": _listing(tables, progress),
+            "k": k,
+            "dtype": dtype,
+        }
+        # The listing is that of the source. So the ledger knows the records, with groups and without.
+        groupings = {split: grouped(table.keys) for split, table in tables.items() if table.keys is not None}
+        if groupings:
+            identity["groups"] = {split: grouping.digest for split, grouping in groupings.items()}
+            tables = {
+                split: reordered(table, groupings[split].order, _rows_of(table)) for split, table in tables.items()
+            }
         wanted = Manifest(
             classes=names,
             dim=tables["train"].d,
@@ -115,6 +130,7 @@ def import_features(
             backbone={"name": "imported", "from": path.name},
             source={"dataset": path.stem if path.is_file() else path.name, "identity": identity},
             versions={"numpy": np.__version__},
+            grouped_by={"by": "column", "column": group_column or GROUPS} if groupings else None,
         )
         if already_complete(out, identity):
             asserted(out, wanted)
@@ -127,6 +143,7 @@ def import_features(
             labels_per_record=k,
             identity=identity,
             shards=shards,
+            groups={split: grouping.ids for split, grouping in groupings.items()} or None,
         )
         try:
             with closing(writer):
@@ -180,7 +197,7 @@ def _check_room(path: Path, out: Path, tables: dict[str, Table], k: int, dtype: 
     for table in tables.values():
         check_fits(path, "one record", 8 * table.d, copies=8)
     width = np.dtype(dtype).itemsize
-    needed = sum(table.n * (table.d * width + 4 * k + 8) for table in tables.values())
+    needed = sum(table.n * (table.d * width + 4 * k + (8 if table.keys is None else 16)) for table in tables.values())
     partial = out.with_name(out.name + PARTIAL)
     made = sum(file.stat().st_size for file in partial.glob("*.h5"))
     place = next(folder for folder in partial.absolute().parents if os.path.isdir(folder))

@@ -5,6 +5,11 @@ The manifest holds public facts: what made the features, the names of the classe
 listing of the source, for the ledger. Whoever knows all records but one can use them to confirm a guess of that one. So
 the manifest stays with the shards. Nothing that is handed over has these digests. The manifest has no date, so the same
 inputs give the same manifest, byte for byte.
+
+A set may be *grouped*: its records belong to persons, and those of one person lie together. The number of groups is
+public, as the number of records is. How many records each group has is private. It follows from the shards, and it is
+nowhere else. The manifest of a grouped set has another version. So a dpfc that knows no groups refuses it, instead of
+protecting single records where persons were to be protected.
 """
 
 import hashlib
@@ -16,11 +21,13 @@ from typing import Any, get_args
 
 from dpfc_cli.errors import UserError
 from dpfc_cli.files import json_in
-from dpfc_cli.schema import among, each, either, fault, mapping, null, number, record, test, text, whole
+from dpfc_cli.schema import among, each, either, fault, mapping, null, number, record, scalar, test, text, whole
 from dpfc_cli.sources.classes import Origin
 
 MANIFEST = "manifest.json"
 VERSION = 1
+GROUPED_VERSION = 2
+"""The version of the manifest of a grouped set."""
 DTYPES = ("float16", "float32")
 """The precisions in which features are stored."""
 REMEDY = "Make the feature set again with 'dpfc extract' or 'dpfc import'."
@@ -44,10 +51,14 @@ class Shard:
 
 @dataclass(frozen=True, kw_only=True)
 class SplitFacts:
-    """One split: its number of records, and its shards in the order of the records."""
+    """One split: its number of records, and its shards in the order of the records.
+
+    groups: the number of groups, if the set is grouped.
+    """
 
     n: int
     shards: tuple[Shard, ...]
+    groups: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,6 +77,8 @@ class Manifest:
         source: what the features were made from.
         versions: the versions of the libraries that made them.
         version: the version of this file format.
+        grouped_by: how groups were found, such as {"by": "folder", "level": 1}, without any name of a group; None if
+            the set is not grouped.
 
     """
 
@@ -79,10 +92,22 @@ class Manifest:
     source: dict[str, Any]
     versions: dict[str, str] = field(default_factory=dict)
     version: int = VERSION
+    grouped_by: dict[str, Any] | None = None
+
+    @property
+    def grouped(self) -> bool:
+        """Whether the records belong to groups."""
+        return self.grouped_by is not None
 
     def to_json(self) -> bytes:
         """The bytes of `manifest.json`. A name that is not UTF-8 on disk is written with JSON's escapes."""
-        said = json.dumps(asdict(self), indent=2, sort_keys=True, ensure_ascii=False) + "\n"
+        values = asdict(self)
+        if not self.grouped:
+            # As it was before there were groups, byte for byte.
+            del values["grouped_by"]
+            for split in values["splits"].values():
+                del split["groups"]
+        said = json.dumps(values, indent=2, sort_keys=True, ensure_ascii=False) + "\n"
         return said.encode("utf-8", "backslashreplace")
 
     @property
@@ -125,11 +150,12 @@ _MANIFEST = record(
         "dtype": among(DTYPES),
         "labels_per_record": whole(1, 2**31),
         "origin": among(get_args(Origin)),
-        "splits": mapping(record({"n": whole(1), "shards": each(_SHARD, least=1)})),
+        "splits": mapping(record({"n": whole(1), "shards": each(_SHARD, least=1)}, groups=whole(1))),
         "backbone": record({}, name=either(null, text), weights=either(null, record({}, sha256=text))),
         "source": record({"identity": _IDENTITY}),
     },
     versions=mapping(text),
+    grouped_by=mapping(scalar),
 )
 
 
@@ -140,8 +166,9 @@ def load(folder: Path) -> Manifest:
         raw = json_in(path)
         if not isinstance(raw, dict):
             raise ValueError("it is no JSON object")
-        if raw.get("version") != VERSION:
-            raise ValueError(f"its version is {str(raw.get('version'))[:40]}, this dpfc reads version {VERSION}")
+        if type(raw.get("version")) is not int or raw["version"] not in (VERSION, GROUPED_VERSION):
+            known = f"{VERSION} and, for groups, {GROUPED_VERSION}"
+            raise ValueError(f"its version is {str(raw.get('version'))[:40]}, this dpfc reads versions {known}")
         wrong = fault(raw, _MANIFEST) or next(iter(set(raw) - set(Manifest.__dataclass_fields__)), None)
         if wrong is not None:
             raise ValueError(f"'{wrong[:80]}' in it makes no sense")
@@ -162,6 +189,7 @@ def load(folder: Path) -> Manifest:
         name: SplitFacts(
             n=split["n"],
             shards=tuple(Shard(file=h["file"], rows=h["rows"], sha256=h["sha256"]) for h in split["shards"]),
+            groups=split.get("groups"),
         )
         for name, split in raw["splits"].items()
     }
@@ -195,6 +223,13 @@ def _check(manifest: Manifest, path: Path) -> None:
     ]
     if not manifest.splits:
         wrong.append("it has no split")
+    if manifest.grouped != (manifest.version == GROUPED_VERSION):
+        wrong.append(f"its version is {manifest.version}, and it has {'' if manifest.grouped else 'no '}groups")
+    for name, split in manifest.splits.items():
+        if (split.groups is not None) != manifest.grouped:
+            wrong.append(f"split '{name}' has {'no ' if split.groups is None else ''}groups, unlike the set")
+        elif split.groups is not None and split.groups > split.n:
+            wrong.append(f"split '{name}' has more groups than records")
     if len(set(manifest.classes)) < len(manifest.classes):
         wrong.append("two of its classes have one name")
     if not set(manifest.source["identity"]["listing"]) >= set(manifest.splits):

@@ -15,7 +15,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import h5py
 import numpy as np
@@ -30,6 +30,8 @@ _DAMAGED = (RuntimeError, KeyError, ValueError, TypeError, OverflowError)
 """What h5py makes of HDF5's errors, beside OSError. OverflowError: the file sends HDF5 to a place beyond all files."""
 Blocks = Iterator[tuple[int, np.ndarray, np.ndarray]]
 """Blocks of consecutive records: (number of the first record, features, labels)."""
+GroupedBlocks = Iterator[tuple[int, np.ndarray, np.ndarray, np.ndarray]]
+"""The same with the group of each record: (number of the first record, features, labels, groups)."""
 
 
 class FeatureSet:
@@ -110,11 +112,11 @@ class FeatureSet:
             UserError: there is no such split, or a shard fails the check.
 
         """
-        facts = self.split(split)
+        facts, before = self.split(split), -1
         for i, (shard, start) in enumerate(_starts(facts)):
             path = self.folder / shard.file
-            with self._open(shard, start):
-                pass
+            with self._open(shard, start, before) as opened:
+                before = opened.last
             try:
                 found = sha256_of(path)
             except OSError as error:
@@ -123,6 +125,7 @@ class FeatureSet:
                 raise _broken(path, "its contents are not those of the manifest (truncated, damaged or replaced)")
             if progress:
                 progress(i + 1, len(facts.shards))
+        self._check_last(facts, before)
 
     def stream(self, split: str) -> Callable[[int], Blocks]:
         """A function that reads a split in blocks, in the order of the records. Memory is bounded by one block.
@@ -141,7 +144,35 @@ class FeatureSet:
         """
         facts = self.split(split)
 
-        return lambda rows: cut(self._pieces(facts, rows), rows)
+        return lambda rows: ((start, x, y) for start, (x, y, *_) in _cut(self._pieces(facts, rows), rows))
+
+    def grouped(self, split: str) -> Callable[[int], GroupedBlocks]:
+        """As `stream`, with the group of each record: the person to whom it belongs.
+
+        Args:
+            split: the name of the split.
+
+        Returns:
+            A function of the number of rows per block. It yields (start, features, labels, groups), cut exactly as
+            `stream` cuts. groups: rows, int64. The groups of a split have the numbers 0 to P - 1. They never decrease
+            from record to record, and none is missing. So the records of a group lie together, but they may lie in
+            several blocks.
+
+        Raises:
+            UserError: there is no such split, or the set has no groups. While reading: as `stream`, or the groups are
+                not numbered in this way.
+
+        """
+        facts = self.split(split)
+        if facts.groups is None:
+            raise UserError(
+                f"'{self.folder}' does not say which records belong to one person.",
+                f"Extract with {parameter('group_by')}, or import with an array or a column of groups.",
+                code="missing",
+                path=str(self.folder),
+                split=split,
+            )
+        return lambda rows: ((start, x, y, g) for start, (x, y, g) in _cut(self._pieces(facts, rows), rows))
 
     def arrays(self, split: str) -> tuple[np.ndarray, np.ndarray]:
         """A whole split in memory.
@@ -159,16 +190,25 @@ class FeatureSet:
         [(_, x, y)] = self.stream(split)(self.split(split).n)
         return x, y
 
-    def _pieces(self, facts: SplitFacts, rows: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    def _pieces(self, facts: SplitFacts, rows: int) -> Iterator[tuple[np.ndarray, ...]]:
+        """Features and labels, and groups if there are any, in the order of the records."""
+        before = -1
         for shard, start in _starts(facts):
             path = self.folder / shard.file
-            with self._open(shard, start) as (x, y):
+            with self._open(shard, start, before) as opened:
+                before = opened.last
+                if start + shard.rows == facts.n:
+                    self._check_last(facts, before)
                 for at in range(0, shard.rows, rows):
-                    features, labels = _rows(x, path, at, rows), _rows(y, path, at, rows)
-                    yield features, labels.reshape(len(features), -1)
+                    features, labels = _rows(opened.features, path, at, rows), _rows(opened.labels, path, at, rows)
+                    groups = () if opened.groups is None else (_rows(opened.groups, path, at, rows),)
+                    yield features, labels.reshape(len(features), -1), *groups
 
     @contextmanager
-    def _open(self, shard: Shard, start: int) -> Iterator[tuple[h5py.Dataset, h5py.Dataset]]:
+    def _open(self, shard: Shard, start: int, before: int) -> Iterator["_Opened"]:
+        """A shard. start: the number of its first record. before: the group of the record before it, −1 if it is the
+        first.
+        """
         path, k = self.folder / shard.file, self.manifest.labels_per_record
         with _readable(path), opened_hdf5(path) as file:
             index = plain_dataset(file, path, "index", (shard.rows,), "int64")
@@ -176,10 +216,47 @@ class FeatureSet:
                 found = _rows(index, path, at, _INDICES)
                 if not np.array_equal(found, np.arange(start + at, start + at + len(found))):
                     raise _broken(path, "its records are not those that belong in its place")
-            yield (
+            groups = None
+            if self.manifest.grouped:
+                groups = plain_dataset(file, path, "groups", (shard.rows,), "int64")
+                before = _last_group(groups, path, shard.rows, before)
+            elif "groups" in file:
+                raise _broken(path, "it has groups, and the manifest has none")
+            yield _Opened(
                 plain_dataset(file, path, "features", (shard.rows, self.manifest.dim), self.manifest.dtype),
                 plain_dataset(file, path, "labels", (shard.rows,) if k == 1 else (shard.rows, k), "int32"),
+                groups,
+                before,
             )
+
+    def _check_last(self, facts: SplitFacts, last: int) -> None:
+        """Raise UserError if the last group of a split is not the last one by the manifest."""
+        if facts.groups is not None and last != facts.groups - 1:
+            raise _broken(self.folder / facts.shards[-1].file, "it does not end with the last group of the manifest")
+
+
+class _Opened(NamedTuple):
+    """The data sets of an open shard. last: the group of its last record, −1 if the set has no groups."""
+
+    features: h5py.Dataset
+    labels: h5py.Dataset
+    groups: h5py.Dataset | None
+    last: int
+
+
+def _last_group(groups: h5py.Dataset, path: Path, rows: int, before: int) -> int:
+    """The last of a shard's groups. UserError unless each record has the group of the record before it, or the next
+    one. before: the group of the record before the first, −1 if there is none.
+    """
+    for at in range(0, rows, _INDICES):
+        found = _rows(groups, path, at, _INDICES)
+        # Differences of int64 may overflow, and then look like steps. Equal numbers do not.
+        steps = found != np.concatenate(([before], found[:-1]))
+        expected = before + np.cumsum(steps)
+        if not np.array_equal(found, expected) or found[0] < 0:
+            raise _broken(path, "its groups are not numbered one after the other, as its place demands")
+        before = int(found[-1])
+    return before
 
 
 class _Whole(io.FileIO):
@@ -287,18 +364,23 @@ def local_dataset(group: h5py.Group, path: Path, name: str) -> h5py.Dataset:
 
 def cut(pieces: Iterable[tuple[np.ndarray, np.ndarray]], rows: int) -> Blocks:
     """Pieces (features, labels) of any lengths as blocks (start, features, labels) of `rows`; the last is shorter."""
-    waiting: list[tuple[np.ndarray, np.ndarray]] = []
+    return ((start, x, y) for start, (x, y) in _cut(pieces, rows))
+
+
+def _cut(pieces: Iterable[tuple[np.ndarray, ...]], rows: int) -> Iterator[tuple[int, tuple[np.ndarray, ...]]]:
+    """Pieces of arrays that have a row for each record, as blocks (start, arrays) of `rows`."""
+    waiting: list[tuple[np.ndarray, ...]] = []
     start = held = 0
-    for x, y in pieces:
-        while len(x):
-            take = min(rows - held, len(x))
-            waiting.append((x[:take], y[:take]))
-            x, y, held = x[take:], y[take:], held + take
+    for piece in pieces:
+        while len(piece[0]):
+            take = min(rows - held, len(piece[0]))
+            waiting.append(tuple(part[:take] for part in piece))
+            piece, held = tuple(part[take:] for part in piece), held + take
             if held == rows:
-                yield start, *_joined(waiting)
+                yield start, _joined(waiting)
                 start, held, waiting = start + rows, 0, []
     if waiting:
-        yield start, *_joined(waiting)
+        yield start, _joined(waiting)
 
 
 def _starts(facts: SplitFacts) -> list[tuple[Shard, int]]:
@@ -307,10 +389,10 @@ def _starts(facts: SplitFacts) -> list[tuple[Shard, int]]:
     return [(shard, end - shard.rows) for shard, end in zip(facts.shards, ends, strict=True)]
 
 
-def _joined(pieces: list[tuple[np.ndarray, np.ndarray]]) -> tuple[np.ndarray, np.ndarray]:
+def _joined(pieces: list[tuple[np.ndarray, ...]]) -> tuple[np.ndarray, ...]:
     if len(pieces) == 1:
         return pieces[0]
-    return np.concatenate([x for x, _ in pieces]), np.concatenate([y for _, y in pieces])
+    return tuple(np.concatenate(parts) for parts in zip(*pieces, strict=True))
 
 
 @contextmanager

@@ -2,15 +2,21 @@
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import h5py
 import numpy as np
 
 from dpfc_cli.errors import UserError, parameter
-from dpfc_cli.memory import check_fits
+from dpfc_cli.memory import check_fits, free_memory
+from dpfc_cli.sources.groups import NO_PERSON, Keys, keys_in, keys_of
 
+ROWS = 4_096
+"""Of a column: the most rows that are read at once."""
+LEAST_HELD = 2**26
+"""Bytes of rows that are held in another order, however little memory is free."""
 Rows = Callable[[int, int], np.ndarray]
 """rows(start, stop): the rows [start, stop)."""
 
@@ -40,6 +46,7 @@ class Table:
         rows: reads a range of the features, (stop - start) × d.
         y: the labels, n × k integers.
         counted: k is the most labels that some record has, not a fact of the layout.
+        keys: the person of each record, if the source says so.
 
     """
 
@@ -49,6 +56,7 @@ class Table:
     rows: Rows
     y: np.ndarray
     counted: bool = False
+    keys: Keys | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,6 +68,72 @@ class Tables:
 
 
 FLOATS = tuple(map(np.dtype, (np.float16, np.float32, np.float64)))
+
+
+def reordered(table: Table, order: np.ndarray, step: int) -> Table:
+    """The table with its records in another order.
+
+    The source is read forwards only, from its beginning to its end, as often as needed: many formats can be read in no
+    other way. Each time, a quarter of the free memory is filled with the rows that are wanted next.
+
+    Args:
+        table: the table.
+        order: the numbers of the records in the order that is wanted, (n,).
+        step: the rows that are read at once.
+
+    """
+    rows = _Reordered(table, order, step).rows
+    return replace(table, rows=rows, y=table.y[order], keys=None if table.keys is None else table.keys.part(order))
+
+
+class _Reordered:
+    def __init__(self, table: Table, order: np.ndarray, step: int) -> None:
+        self._table, self._order, self._step = table, order, step
+        self._start, self._held = 0, np.empty((0, table.d), table.dtype)
+
+    def rows(self, start: int, stop: int) -> np.ndarray:
+        """The rows [start, stop) of the new order."""
+        if not self._start <= start <= stop <= self._start + len(self._held):
+            most = min(max(LEAST_HELD, free_memory() / 4) / (self._table.d * self._table.dtype.itemsize), self._table.n)
+            self._fill(start, min(start + max(int(most), stop - start), self._table.n))
+        return self._held[start - self._start : stop - self._start]
+
+    def _fill(self, start: int, stop: int) -> None:
+        """Read the rows [start, stop) of the new order."""
+        wanted = self._order[start:stop]
+        places = np.argsort(wanted)
+        records = wanted[places]
+        self._held = np.empty((0, self._table.d), self._table.dtype)
+        held = np.empty((stop - start, self._table.d), self._table.dtype)
+        for at in range(int(records[0]) // self._step * self._step, int(records[-1]) + 1, self._step):
+            first, last = np.searchsorted(records, (at, at + self._step))
+            if first < last:
+                block = self._table.rows(at, min(at + self._step, self._table.n))
+                held[places[first:last]] = block[records[first:last] - at]
+        self._start, self._held = start, held
+
+
+def with_groups(table: Table, source: str, groups: Array, name: str) -> Table:
+    """The table with the group of each record. Raises UserError if they do not fit together."""
+    kind = groups.dtype.kind if isinstance(groups.dtype, np.dtype) else "?"
+    text = kind == "O" and h5py.check_string_dtype(groups.dtype) is not None
+    if groups.shape != (table.n,) or not (kind in "iuSU" or text):
+        raise UserError(
+            f"'{source}': {name} has shape {groups.shape} and dtype {groups.dtype} beside {table.n} rows of features.",
+            "Groups are n integers or n texts: for each record the person to whom it belongs.",
+            code="damaged",
+            path=source,
+            array=name,
+        )
+    if not text:
+        # As they are, sorted, and twice more while they are compared.
+        check_fits(Path(source), f"'{name}'", max(8, groups.dtype.itemsize) * table.n, copies=4)
+        return replace(table, keys=keys_in(groups.read(0, table.n), source, name))
+    # Any number of records may share one long text. So no more of them are read at once than memory holds.
+    step = int(min(max(free_memory() / 8 // max(Path(source).stat().st_size, 1), 1), ROWS))
+    found = (value for at in range(0, table.n, step) for value in groups.read(at, min(at + step, table.n)))
+    texts = (value.decode("utf-8", "surrogateescape") if isinstance(value, bytes) else value for value in found)
+    return replace(table, keys=keys_of(texts, source, f"row {{}} of {name}".format, NO_PERSON))
 
 
 def checked(source: str, x: Array, y: Array, x_name: str, y_name: str) -> Table:

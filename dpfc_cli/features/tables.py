@@ -6,9 +6,10 @@
 | .npz, .safetensors, HDF5 (.h5, .hdf5) | these names, or `train/features`, `train/labels`, or `features`, `labels` |
 | .parquet: a file, a folder or a pattern | a column of lists of floats and one of integers (or lists of them) |
 
-x is n × d, float16, 32 or 64. y is n or n × k integers, −1 for "no label". Labels are read at once, if memory can hold
-what they declare. Features are read a range of rows at a time, so memory stays bounded, however well they are
-compressed. Nothing is unpickled, and no link is followed out of an HDF5 file.
+x is n × d, float16, 32 or 64. y is n or n × k integers, −1 for "no label". Beside them there may be groups:
+`train_groups`, `train/groups`, `groups`, or a column of that name, n integers or texts. Labels and groups are read at
+once, if memory can hold what they declare. Features are read a range of rows at a time, so memory stays bounded,
+however well they are compressed. Nothing is unpickled, and no link is followed out of an HDF5 file.
 """
 
 import math
@@ -21,9 +22,10 @@ import numpy as np
 
 from dpfc_cli import npz
 from dpfc_cli.errors import UserError, parameter
-from dpfc_cli.features.table import Array, Rows, Table, Tables, checked, sliced, unread
+from dpfc_cli.features.table import Array, Rows, Table, Tables, checked, sliced, unread, with_groups
 from dpfc_cli.files import check_plain
 from dpfc_cli.memory import check_fits
+from dpfc_cli.sources.groups import GROUPS
 
 SPLITS = ("train", "test")
 NAMES = "{train,test}_{x,y}.npy"
@@ -34,13 +36,16 @@ COMPRESSING = frozenset((1, 4, 5, 6, 32000))
 
 
 @contextmanager
-def opened(path: Path, column: str | None = None, label_column: str | None = None) -> Iterator[Tables]:
+def opened(
+    path: Path, column: str | None = None, label_column: str | None = None, group_column: str | None = None
+) -> Iterator[Tables]:
     """The tables of a source. They can be read until the end of the block.
 
     Args:
         path: the source.
         column: the name of the features, if it is not a usual one.
         label_column: the name of the labels, if it is not a usual one.
+        group_column: the name of the groups, if it is not `groups`.
 
     Raises:
         UserError: the source cannot be imported.
@@ -53,12 +58,12 @@ def opened(path: Path, column: str | None = None, label_column: str | None = Non
         if kind == ".parquet" or (path.is_dir() and not _holds_arrays(path)):
             from dpfc_cli.features.columns import open_columns
 
-            found = open_columns(str(path), column, label_column)
+            found = open_columns(str(path), column, label_column, group_column)
         elif path.is_dir():
-            _refuse_names(path, column=column, label_column=label_column)
+            _refuse_names(path, column=column, label_column=label_column, group_column=group_column)
             found = Tables(splits=_folder(path))
         elif kind in _FORMATS:
-            found = Tables(splits=_named(path, _FORMATS[kind](path, stack), column, label_column))
+            found = Tables(splits=_named(path, _FORMATS[kind](path, stack), column, label_column, group_column))
         else:
             raise UserError(
                 f"'{path}' is of no format that dpfc knows.", f"Give {ACCEPTED}.", code="unsupported", path=str(path)
@@ -78,6 +83,15 @@ def opened(path: Path, column: str | None = None, label_column: str | None = Non
                 code="conflict",
                 path=str(path),
                 dimensions=widths,
+            )
+        lacking = [split for split, table in found.splits.items() if table.keys is None]
+        if lacking and len(lacking) < len(found.splits):
+            raise UserError(
+                f"'{path}' has no groups for its {lacking[0]} records, but it has some for the others.",
+                f"Give them groups, too: an array '{lacking[0]}_{GROUPS}', or a column in each file.",
+                code="missing",
+                path=str(path),
+                split=lacking[0],
             )
         yield found
 
@@ -99,7 +113,9 @@ def _refuse_names(path: Path, **names: str | None) -> None:
         )
 
 
-def _named(path: Path, arrays: dict[str, Array], column: str | None, label_column: str | None) -> dict[str, Table]:
+def _named(
+    path: Path, arrays: dict[str, Array], column: str | None, label_column: str | None, group_column: str | None
+) -> dict[str, Table]:
     """The splits among the arrays of one file, by their names."""
     tables = {}
     for split in SPLITS:
@@ -117,13 +133,16 @@ def _named(path: Path, arrays: dict[str, Array], column: str | None, label_colum
                 known=sorted(arrays),
             )
         tables[split] = checked(str(path), arrays[x], arrays[y], x, y)
+        groups = _found(path, arrays, split, (GROUPS, GROUPS), "group_column", group_column)
+        if groups is not None:
+            tables[split] = with_groups(tables[split], str(path), arrays[groups], groups)
     return tables
 
 
 def _found(
     path: Path, arrays: dict[str, Array], split: str, usual: tuple[str, str], option: str, given: str | None
 ) -> str | None:
-    """The name of the array that holds features or labels of a split, if there is one."""
+    """The name of the array that holds features, labels or groups of a split, if there is one."""
     short, long = usual
     names = [f"{split}/{given}", f"{split}_{given}"] if given else [f"{split}_{short}", f"{split}/{long}"]
     if split == "train":
@@ -152,6 +171,9 @@ def _folder(path: Path) -> dict[str, Table]:
         if any(file.exists() for file in files):
             x, y = map(_npy, files)
             tables[split] = checked(str(path), x, y, f"{split}_x", f"{split}_y")
+            groups = path / f"{split}_{GROUPS}.npy"
+            if groups.exists():
+                tables[split] = with_groups(tables[split], str(path), _npy(groups), groups.stem)
     return tables
 
 

@@ -31,7 +31,7 @@ import json
 import os
 import re
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -43,7 +43,7 @@ import numpy as np
 from dpfc_cli import files, schema
 from dpfc_cli.errors import GUARDED, UserError, counted, parameter
 from dpfc_cli.features.locks import PATIENCE, ReplacedError, claimed, locked, locked_soon
-from dpfc_cli.features.manifest import MANIFEST, Manifest, Shard, SplitFacts, load
+from dpfc_cli.features.manifest import GROUPED_VERSION, MANIFEST, VERSION, Manifest, Shard, SplitFacts, load
 from dpfc_cli.features.reader import opened_hdf5, plain_dataset
 from dpfc_cli.folders import PARTIAL, moved_by
 
@@ -98,6 +98,8 @@ class FeatureWriter:
         task: the part of the shards that this process makes; None: all of them, and no other process takes part.
         tolerant: whether the set may contain null records. A record with features that are not finite then becomes one;
             otherwise it is an error.
+        groups: the group of each record of each split, if the set is grouped: 0, …, 0, 1, …, P - 1. The identity must
+            say which records belong together.
 
     Raises:
         UserError: the folder cannot be written, another process works on it, or it was begun with another identity.
@@ -116,8 +118,11 @@ class FeatureWriter:
         shards: int | None = None,
         task: Task | None = None,
         tolerant: bool = False,
+        groups: Mapping[str, np.ndarray] | None = None,
     ) -> None:
         self.folder, self.dim, self.dtype, self.k = folder, dim, dtype, labels_per_record
+        _check_groups(rows, groups)
+        self._groups = groups
         self._task, self._tolerant = task, tolerant
         self._partial = folder.with_name(folder.name + PARTIAL)
         width = dim * np.dtype(dtype).itemsize
@@ -188,7 +193,8 @@ class FeatureWriter:
                     if not os.path.samestat(os.fstat(storage.fileno()), os.lstat(temporary)):
                         raise RuntimeError(f"{temporary} was replaced while it was opened")
                 file = stack.enter_context(h5py.File(storage, "w", libver="latest", track_order=False))
-                sink = ShardSink(file, planned, self.dim, self.dtype, self.k, self._tolerant, storage.check)
+                ids = None if self._groups is None else self._groups[planned.split][planned.start : planned.stop]
+                sink = ShardSink(file, planned, self.dim, self.dtype, self.k, self._tolerant, storage.check, ids)
                 yield sink
                 if sink.filled != planned.rows:
                     raise RuntimeError(f"{planned.file}: {sink.filled} rows of {planned.rows}")
@@ -207,7 +213,7 @@ class FeatureWriter:
         """Write the manifest, and give the folder its name.
 
         Args:
-            manifest: the description of the set. Its splits are filled in here.
+            manifest: the description of the set. Its splits and its version are filled in here.
             approve: told the numbers of the null records of each split, when all shards are in place, whichever process
                 made them. If it raises an error, the set stays unfinished.
 
@@ -243,10 +249,12 @@ class FeatureWriter:
         for planned in self._all:
             shard = Shard(file=planned.file, rows=planned.rows, sha256=notes[planned.file])
             before = splits[planned.split].shards if planned.split in splits else ()
-            splits[planned.split] = SplitFacts(n=planned.stop, shards=(*before, shard))
+            groups = None if self._groups is None else int(self._groups[planned.split][-1]) + 1
+            splits[planned.split] = SplitFacts(n=planned.stop, shards=(*before, shard), groups=groups)
         if approve is not None:
             approve(self._nulls())
-        whole = replace(manifest, splits=splits, source={**manifest.source, "identity": identity})
+        version = VERSION if self._groups is None else GROUPED_VERSION
+        whole = replace(manifest, splits=splits, source={**manifest.source, "identity": identity}, version=version)
         files.replace(self._partial / MANIFEST, whole.to_json())
         # Killed before the renaming, a later run finds everything in place and renames. Killed after it, a later run
         # tidies up.
@@ -506,6 +514,7 @@ class ShardSink:
         k: int,
         tolerant: bool = False,
         check: Callable[[], None] = lambda: None,
+        groups: np.ndarray | None = None,
     ) -> None:
         rows = planned.rows
         chunk = min(rows, CHUNK_ROWS)
@@ -514,6 +523,9 @@ class ShardSink:
         self._y = file.create_dataset("labels", labels, "int32", track_times=False)
         # The numbers of the records in the split, so that the reader notices if shards were exchanged.
         file.create_dataset("index", data=np.arange(planned.start, planned.stop), dtype="int64", track_times=False)
+        if groups is not None:
+            # A null record keeps its group: whether it is null depends on its bytes.
+            file.create_dataset("groups", data=groups, dtype="int64", track_times=False)
         self._dtype, self._tolerant, self._check = dtype, tolerant, check
         self.filled = 0
 
@@ -559,6 +571,14 @@ class ShardSink:
         self._y[self.filled : stop] = labels
         self._check()
         self.filled = stop
+
+
+def _check_groups(rows: dict[str, int], groups: Mapping[str, np.ndarray] | None) -> None:
+    """Raise ValueError for numbers of groups that no reader would take."""
+    for split, ids in (groups or {}).items():
+        n = rows[split]
+        if ids.shape != (n,) or ids.dtype != np.int64 or ids[0] != 0 or not np.isin(np.diff(ids), (0, 1)).all():
+            raise ValueError(f"the groups of {split} are not numbered in the order of the records")
 
 
 def _goes_on(identity: dict[str, Any], begun: Any) -> bool:

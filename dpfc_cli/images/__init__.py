@@ -12,7 +12,7 @@ from dpfc_cli.images.broken import Broken, most_allowed, said_of
 from dpfc_cli.images.catalogue import DATASETS, check, open_images, small
 from dpfc_cli.images.prefetch import Batch, batches
 from dpfc_cli.images.preparation import Preparation, Window
-from dpfc_cli.images.sets import ImageSet, Progress, Split, held_out
+from dpfc_cli.images.sets import ImageSet, Progress, Split, by_person, held_out
 
 __all__ = [
     "DATASETS",
@@ -25,6 +25,7 @@ __all__ = [
     "Split",
     "Window",
     "batches",
+    "by_person",
     "check",
     "held_out",
     "most_allowed",

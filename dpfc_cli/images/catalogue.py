@@ -10,6 +10,7 @@ from dpfc_cli.images import cifar, digits, folder, idx, imagenet, parquet, webda
 from dpfc_cli.images.dataset import DataSet, Request
 from dpfc_cli.images.preparation import Notice, Preparation, Window
 from dpfc_cli.images.sets import ImageSet, Progress
+from dpfc_cli.sources.groups import RULES, Rule
 
 _ALL: tuple[DataSet, ...] = (
     digits.DIGITS,
@@ -34,6 +35,7 @@ def check(
     window: Window | None = None,
     exif: bool = False,
     label_column: str | None = None,
+    group_by: Rule | None = None,
 ) -> None:
     """Refuse what can be refused before any file is opened.
 
@@ -44,6 +46,7 @@ def check(
         window: as for `open_images`.
         exif: as for `open_images`.
         label_column: as for `open_images`.
+        group_by: as for `open_images`.
 
     Raises:
         UserError: the name is unknown (code "unknown-name"), its path or its folder is not given (code "missing"), the
@@ -75,6 +78,8 @@ def check(
         raise _not_taken(entry, "classes", f"'{entry.name}' names its classes itself.")
     if label_column is not None and not entry.asserted:
         raise _not_taken(entry, "label_column", f"'{entry.name}' has labels of its own.")
+    if group_by is not None and group_by.by not in entry.groups:
+        raise _not_grouped(entry, group_by)
     for name, given in (("window", window is not None), ("exif", exif)):
         if given and entry.small:
             raise _not_taken(entry, name, f"The pictures of '{entry.name}' are pixels of 8 bits already.")
@@ -103,6 +108,7 @@ def open_images(
     exif: bool = False,
     label_column: str | None = None,
     notice: Notice | None = None,
+    group_by: Rule | None = None,
 ) -> ImageSet:
     """Open a data set. Pictures are decoded later, when they are asked for.
 
@@ -120,6 +126,7 @@ def open_images(
         label_column: the column of a table, or the key of a record, that holds the label, if it is not a usual one.
         notice: told the name of a picture that uses less than a quarter of the values that its file can hold, if there
             is no window. Several threads call it.
+        group_by: how the person of each picture is found, or None.
 
     Returns:
         The data set with its splits.
@@ -131,7 +138,7 @@ def open_images(
         open_images("digits").splits["train"].pixels(0, 10)  # uint8, (10, 8, 8, 1)
 
     """
-    check(dataset, data_dir, classes, window=window, exif=exif, label_column=label_column)
+    check(dataset, data_dir, classes, window=window, exif=exif, label_column=label_column, group_by=group_by)
     entry, path = _entry(dataset)
     if entry.location == "data_dir":
         place = _download(entry, progress) if data_dir is None else data_dir
@@ -145,6 +152,7 @@ def open_images(
             classes=classes,
             progress=progress,
             label_column=label_column,
+            group_by=group_by,
         )
     )
 
@@ -178,6 +186,20 @@ def _unknown(dataset: str) -> UserError:
 def _not_taken(entry: DataSet, name: str, why: str) -> UserError:
     """The error for a parameter that the data set does not take."""
     return UserError(why, f"Leave out {parameter(name)}.", code="conflict", parameter=name, name=entry.name)
+
+
+def _not_grouped(entry: DataSet, rule: Rule) -> UserError:
+    """The error for a rule that the data set does not know."""
+    known = [form for form in RULES if form.partition(":")[0] in entry.groups]
+    if not known:
+        return _not_taken(entry, "group_by", f"'{entry.name}' does not say which pictures are of one person.")
+    return UserError(
+        f"'{entry.name}' does not find persons by '{rule.by}'.",
+        f"Write {' or '.join(known)}.",
+        code="conflict",
+        parameter="group_by",
+        name=entry.name,
+    )
 
 
 def _expanded(path: str | Path) -> Path:

@@ -13,6 +13,7 @@ from typing import Literal
 
 from dpfc_cli.images.preparation import Preparation
 from dpfc_cli.images.sets import ImageSet, Progress
+from dpfc_cli.sources.groups import By, Rule
 
 Location = Literal["included", "data_dir", "path"]
 """Where the files of a data set are: inside dpfc; in a folder that the user names apart from the data set (or in the
@@ -47,6 +48,7 @@ class Request:
         classes: the classes that the operator asserts, or None.
         progress: called as progress(stage, done, total or None).
         label_column: the column, or the key, that holds the labels, if it is not a usual one.
+        group_by: how the person of a picture is found, or None.
 
     """
 
@@ -55,6 +57,7 @@ class Request:
     classes: tuple[str, ...] | None
     progress: Progress | None
     label_column: str | None = None
+    group_by: Rule | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,6 +70,7 @@ class DataSet:
         location: where its files are.
         small: all pictures have one small size, which the backbone's own preprocessing resizes.
         asserted: the operator may state the classes. Otherwise the data set defines them.
+        groups: the rules by which it finds the person of a picture.
         remotes: the files to download if the user names no folder. None if the data set cannot be downloaded.
         obtain: where the user gets the files that cannot be downloaded, a sentence for messages.
         resembles: whether a path that the user typed by itself looks like this format, for messages.
@@ -78,6 +82,7 @@ class DataSet:
     location: Location
     small: bool = False
     asserted: bool = False
+    groups: tuple[By, ...] = ()
     remotes: tuple[Remote, ...] = ()
     obtain: str = ""
     resembles: Callable[[Path], bool] = lambda path: False

@@ -17,6 +17,7 @@ from dpfc_cli.errors import GUARDED, UserError, parameter
 from dpfc_cli.images.memory import check_size
 from dpfc_cli.images.preparation import Preparation
 from dpfc_cli.images.sets import Decode, Entry, Pixels, Records, Split, UnreadableError, check_range, listing_of
+from dpfc_cli.sources.groups import Keys
 
 
 class Encoded(Protocol):
@@ -70,6 +71,7 @@ def encoded_split(
     classes: tuple[str, ...],
     entries: Iterable[Entry],
     name: Callable[[int], str],
+    keys: Keys | None = None,
 ) -> Split:
     """The split of encoded pictures.
 
@@ -80,6 +82,7 @@ def encoded_split(
         classes: the classes that the data set defines. The listing consists of them and of the entries.
         entries: the files of the source.
         name: name(i) is what the source calls picture i. It does not depend on where the source is stored.
+        keys: the person of each picture, if they are known.
 
     Raises:
         UserError: the size of the pictures is needed, and none can be decoded.
@@ -103,6 +106,7 @@ def encoded_split(
         prepared=geometry is not None,
         name=name,
         title=pictures.name,
+        keys=keys,
     )
 
 

@@ -15,6 +15,8 @@ memory.
 The labels may also stand in a table beside the images, `metadata.csv` (see `sources.metadata`). It is read if the
 operator names its column of labels, or if there are no folders of classes. The images are then those of the table, in
 the sorted order of their names.
+
+Persons are found by the folders below the class, by the name, by a column of that table, or by a table of its own.
 """
 
 import os
@@ -33,6 +35,8 @@ from dpfc_cli.images.encoded import Files, encoded_split
 from dpfc_cli.images.preparation import Preparation
 from dpfc_cli.images.sets import Entry, ImageSet, Split, labelled
 from dpfc_cli.sources.classes import Origin
+from dpfc_cli.sources.groups import USUAL_NAMES as PERSONS
+from dpfc_cli.sources.groups import Keys, Rule, keys_of
 from dpfc_cli.sources.label_columns import USUAL_NAMES
 from dpfc_cli.sources.metadata import FILE_NAME, NAMES, Metadata, Value, metadata_of, read
 from dpfc_cli.sources.names import inside, is_clutter
@@ -53,6 +57,7 @@ def open_folder(
     preparation: Preparation,
     classes: tuple[str, ...] | None = None,
     label_column: str | None = None,
+    group_by: Rule | None = None,
 ) -> ImageSet:
     """Open a folder of image files.
 
@@ -61,13 +66,14 @@ def open_folder(
         preparation: what is done with the pictures. Without a geometry all must have the size of the first one.
         classes: the classes that the operator asserts, in the order in which labels count them, or None.
         label_column: the column of the table beside the images that holds the labels, or None.
+        group_by: how the person of an image is found, or None.
 
     Raises:
         UserError: the folder has another layout, holds a class that is not asserted, or cannot be read.
 
     """
     try:
-        return _opened(path, preparation, classes, label_column)
+        return _opened(path, preparation, classes, label_column, group_by)
     except OSError as error:
         raise UserError(
             f"'{error.filename or path}' cannot be read: {error.strerror or error}.",
@@ -78,13 +84,17 @@ def open_folder(
 
 
 def _opened(
-    path: Path, preparation: Preparation, classes: tuple[str, ...] | None, label_column: str | None
+    path: Path,
+    preparation: Preparation,
+    classes: tuple[str, ...] | None,
+    label_column: str | None,
+    group_by: Rule | None,
 ) -> ImageSet:
     folders = _split_folders(path)
     found = tuple(sorted({name for folder in folders.values() for name in _class_names(folder)}))
     tables = {split: metadata_of(folder) or metadata_of(path) for split, folder in folders.items()}
     if label_column is not None or (not found and tables["train"] is not None):
-        return _tabled(path, folders, tables, preparation, classes, label_column)
+        return _tabled(path, folders, tables, preparation, classes, label_column, group_by)
     if not found:
         raise UserError(
             f"No class folders in {' or '.join(map(str, folders.values()))}.",
@@ -94,7 +104,9 @@ def _opened(
         )
     numbers = _numbers(found, classes, tables["train"])
     skipped = Counter[str]()
-    files = {split: _files(folder, found, classes is not None, skipped) for split, folder in folders.items()}
+    # Whoever names a level below the classes says on which level they are.
+    deep = classes is not None or (group_by is not None and group_by.by == "folder")
+    files = {split: _files(folder, found, deep, skipped) for split, folder in folders.items()}
     for split, folder in folders.items():
         if not files[split]:
             raise UserError(
@@ -104,7 +116,11 @@ def _opened(
                 path=str(folder),
             )
     _check_decoders(entry.name for listed in files.values() for _, entry in listed)
-    splits = {split: _split(folders[split], files[split], found, numbers, preparation) for split in folders}
+    listed = {split: [entry.name for _, entry in files[split]] for split in folders}
+    keys = _persons(path, folders, tables, listed, group_by, classes_above=True)
+    splits = {
+        split: _split(folders[split], files[split], found, numbers, preparation, keys.get(split)) for split in folders
+    }
     origin: Origin = "inferred" if classes is None else "asserted"
     renumbered = numbers != list(range(len(found)))
     return ImageSet("imagefolder", classes or found, splits, origin, renumbered, _remarks(skipped))
@@ -133,6 +149,7 @@ def _tabled(
     preparation: Preparation,
     classes: tuple[str, ...] | None,
     label_column: str | None,
+    group_by: Rule | None,
 ) -> ImageSet:
     """The images that tables name, with the labels that stand there."""
     known: dict[Path, Metadata] = {}
@@ -172,6 +189,8 @@ def _tabled(
             raise _counted_twice(twice)
     _check_decoders(entry.name for listed in entries.values() for entry in listed)
     meant = labelled(labels, classes)
+    listed = {split: [entry.name for entry in entries[split]] for split in meant.used.values()}
+    keys = _persons(path, folders, tables, listed, group_by, classes_above=False)
     splits = {}
     for role, split in meant.used.items():
         names = [entry.name for entry in entries[split]]
@@ -182,8 +201,75 @@ def _tabled(
             classes=(),
             entries=entries[split],
             name=names.__getitem__,
+            keys=keys.get(split),
         )
     return ImageSet("imagefolder", meant.classes, splits, meant.origin, meant.renumbered)
+
+
+def _persons(
+    path: Path,
+    folders: dict[str, Path],
+    tables: dict[str, Path | None],
+    listed: dict[str, list[str]],
+    group_by: Rule | None,
+    *,
+    classes_above: bool,
+) -> dict[str, Keys]:
+    """The person of each image of each split; nothing if nobody asked.
+
+    Args:
+        path: what the user named.
+        folders: of the splits.
+        tables: beside the images of the splits.
+        listed: the names of the images of each split, from its folder on.
+        group_by: the rule.
+        classes_above: whether the first folder of a name is that of the class.
+
+    """
+    if group_by is None:
+        return {}
+    known: dict[Path, dict[Path, Value]] = {}
+    keys = {}
+    for split, names in listed.items():
+        values: Iterable[object]
+        if group_by.by in ("folder", "name"):
+            values = (group_by.of_name(name, name.partition("/")[2] if classes_above else name) for name in names)
+        else:
+            table = group_by.table or tables[split]
+            if table is None:
+                raise UserError(
+                    f"There is no {' or '.join(NAMES)} in '{folders[split]}' that could have a column "
+                    f"'{group_by.column}'.",
+                    f"Put a table there with the columns '{FILE_NAME}' and '{group_by.column}', or name another one: "
+                    f"{parameter('group_by')} table:FILE.",
+                    code="missing",
+                    parameter="group_by",
+                    path=str(folders[split]),
+                )
+            if table not in known:
+                known[table] = _persons_in(table, path, group_by.column)
+            top = folders[split].absolute()
+            values = (known[table].get(Path(os.path.normpath(top / name))) for name in names)
+        keys[split] = keys_of(values, str(folders[split]), names.__getitem__, group_by.remedy)
+    return keys
+
+
+def _persons_in(path: Path, images: Path, column: str | None) -> dict[Path, Value]:
+    """What a table says of the person of each file. images: where its names begin if it does not lie there itself."""
+    # A table of its own may lie anywhere. In the folder of the images it is like the one beside them.
+    table = read(path, None if inside(images, os.path.abspath(path)) else images)
+    name = column or next((usual for usual in PERSONS if usual in table.columns), None)
+    if name is None or name not in table.columns:
+        raise UserError(
+            f"'{path}' has no column {'of persons' if name is None else repr(name)}. It has: "
+            f"{', '.join((FILE_NAME, *table.columns))}.",
+            f"Name the column of persons: {parameter('group_by')} "
+            f"{'column:NAME' if path.name in NAMES else f'table:{path}:NAME'}.",
+            code="missing",
+            parameter="group_by",
+            path=str(path),
+        )
+    return dict(zip(table.files, table.columns[name], strict=True))
 
 
 def _rows(table: Metadata, folder: Path, label_column: str | None) -> Iterator[tuple[str, Value]]:
@@ -349,6 +435,7 @@ def _split(
     found: tuple[str, ...],
     numbers: list[int],
     preparation: Preparation,
+    keys: Keys | None,
 ) -> Split:
     labels = np.array([numbers[place] for place, _ in files], np.int32)
     names = [entry.name for _, entry in files]
@@ -361,13 +448,17 @@ def _split(
         classes=filled,
         entries=(entry for _, entry in files),
         name=names.__getitem__,
+        keys=keys,
     )
 
 
 IMAGEFOLDER = DataSet(
     name="imagefolder",
-    open=lambda request: open_folder(request.place, request.preparation, request.classes, request.label_column),
+    open=lambda request: open_folder(
+        request.place, request.preparation, request.classes, request.label_column, request.group_by
+    ),
     location="path",
     asserted=True,
+    groups=("folder", "name", "column", "table"),
     resembles=os.path.isdir,
 )

@@ -12,6 +12,7 @@ from dpfc_cli.images.dataset import DataSet, has_files
 from dpfc_cli.images.encoded import encoded_split
 from dpfc_cli.images.preparation import Preparation
 from dpfc_cli.images.sets import ImageSet, Progress, labelled
+from dpfc_cli.sources.groups import Rule
 from dpfc_cli.sources.split_files import files_by_split
 
 SUFFIX = ".parquet"
@@ -23,6 +24,7 @@ def open_parquet(
     classes: tuple[str, ...] | None,
     progress: Progress | None,
     label_column: str | None = None,
+    group_by: Rule | None = None,
 ) -> ImageSet:
     """Open the files that `pattern` names (see `files_by_split`).
 
@@ -32,6 +34,7 @@ def open_parquet(
         classes: the classes that the operator asserts, or None. Only for files that do not name their classes.
         progress: called for each file that was listed.
         label_column: the column of labels, if it has no usual name.
+        group_by: how the person of a picture is found, or None.
 
     Raises:
         UserError: a file is missing, damaged, or has no such columns; or both the files and the operator name the
@@ -42,7 +45,7 @@ def open_parquet(
     from dpfc_cli.images.row_groups import columns_of, listed
 
     found = files_by_split(pattern, SUFFIX)
-    columns = columns_of(found.get("train", next(iter(found.values())))[0], pattern, label_column)
+    columns = columns_of(found.get("train", next(iter(found.values())))[0], pattern, label_column, group_by)
     if columns.classes and classes:
         raise UserError(
             f"The files of '{pattern}' name their classes themselves.",
@@ -62,6 +65,7 @@ def open_parquet(
             classes=columns.classes or (),
             entries=files[split].entries,
             name=files[split].pictures.called,
+            keys=files[split].keys,
         )
         for role, split in known.used.items()
     }
@@ -72,9 +76,15 @@ def open_parquet(
 PARQUET = DataSet(
     name="parquet",
     open=lambda request: open_parquet(
-        str(request.place), request.preparation, request.classes, request.progress, request.label_column
+        str(request.place),
+        request.preparation,
+        request.classes,
+        request.progress,
+        request.label_column,
+        request.group_by,
     ),
     location="path",
     asserted=True,
+    groups=("column",),
     resembles=has_files(SUFFIX),
 )

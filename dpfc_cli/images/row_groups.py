@@ -26,39 +26,49 @@ from dpfc_cli.files import named_twice
 from dpfc_cli.images.encoded import read_file
 from dpfc_cli.images.prefetch import PIECE, cores
 from dpfc_cli.images.sets import Entry, Given, Progress, Records, reading_code
+from dpfc_cli.memory import free_memory
+from dpfc_cli.sources.groups import Keys, Rule, joined
+from dpfc_cli.sources.key_columns import is_key, keys_of_column
 from dpfc_cli.sources.label_columns import USUAL_NAMES, hub_class_names, label_column
 from dpfc_cli.sources.names import inside
 
 LARGEST_GROUP = 2 << 30
 """Bytes of the largest row group that is read."""
+HELD = 512 << 20
+"""The least bytes of pictures that are held at once, if they are wanted in another order than that of the file."""
 _AGAIN = "Fetch the file again, or leave it out."
 
 
 @dataclass(frozen=True, kw_only=True)
 class Columns:
-    """Where a file holds what. classes: the names that the file gives to the classes, or None."""
+    """Where a file holds what. classes: the names that the file gives to the classes, or None. person: the column that
+    names persons, or None.
+    """
 
     image: str
     label: str
     classes: tuple[str, ...] | None
+    person: str | None = None
 
 
 @dataclass(frozen=True)
 class Listed:
-    """A split of parquet files: its pictures, their labels (n of them), and the entries of its files."""
+    """A split of parquet files: its pictures, their labels (n of them), the entries of its files, and the persons."""
 
     pictures: "RowGroups"
     labels: Given
     entries: list[Entry]
+    keys: Keys | None
 
 
-def columns_of(path: Path, source: str, given: str | None = None) -> Columns:
+def columns_of(path: Path, source: str, given: str | None = None, group_by: Rule | None = None) -> Columns:
     """Which columns of a file hold pictures and labels.
 
     Args:
         path: the file.
         source: what the user calls the files, for messages.
         given: the column of labels, if the user names it.
+        group_by: how persons are found, or None.
 
     Raises:
         UserError: the file cannot be read, or has no such columns, or more than one of them.
@@ -66,8 +76,11 @@ def columns_of(path: Path, source: str, given: str | None = None) -> Columns:
     """
     with _readable(path):
         schema = pq.read_schema(path)
-    image, label = _image_column(schema, source), _label_column(schema, source, given)
-    return Columns(image=image, label=label, classes=hub_class_names(schema.metadata, label))
+    person = None if group_by is None else group_by.column
+    if person is not None:
+        _check_person(schema, person, source)
+    image, label = _image_column(schema, source), _label_column(schema, source, given, person)
+    return Columns(image=image, label=label, classes=hub_class_names(schema.metadata, label), person=person)
 
 
 class RowGroups:
@@ -122,8 +135,34 @@ class RowGroups:
         # The decoder refuses an empty picture.
         return data if isinstance(data, bytes) else b""
 
-    def only(self, records: Records) -> "RowGroups":
+    def only(self, records: Records) -> "RowGroups | Scattered":
+        if (np.diff(records) < 0).any():
+            return Scattered(self, records)
         return RowGroups(self._column, self._groups, self._starts, self._records[records], self._files)
+
+    def own_file(self, i: int) -> Path | None:
+        """The file of picture i, if its row holds no bytes."""
+        return self._files.get(int(self._records[i]))
+
+    def mean_size(self) -> float:
+        """The mean number of bytes of a row, as the files declare them."""
+        files = {path: pq.ParquetFile(path).metadata for path, _ in self._groups}
+        size = sum(files[path].row_group(number).total_byte_size for path, number in self._groups)
+        return float(size / self._starts[-1])
+
+    def several(self, wanted: Records) -> Iterator[tuple[NDArray[np.int64], list[bytes]]]:
+        """Read pictures in ascending order, each row group once. It keeps nothing.
+
+        Yields:
+            The places in `wanted` of some of them, and their bytes.
+
+        """
+        groups = np.searchsorted(self._firsts, wanted, "right") - 1
+        for group in np.unique(groups).tolist():
+            places = np.flatnonzero(groups == group)
+            rows = self._records[wanted[places]] - self._starts[group]
+            found = self._read(group).take(pa.array(rows)).to_pylist()
+            yield places, [data if isinstance(data, bytes) else b"" for data in found]
 
     def _group(self, i: int) -> int:
         return int(np.searchsorted(self._firsts, i, "right")) - 1
@@ -132,19 +171,77 @@ class RowGroups:
         # One thread reads a group. The others that need it wait, and then find it here.
         with self._lock:
             if group not in self._kept:
-                path, number = self._groups[group]
-                rows = int(self._starts[group + 1] - self._starts[group])
-                with _readable(path):
-                    pictures = _read(path, number, f"{self._column}.bytes")
-                    if len(pictures) != rows:
-                        # Pictures would get the labels of others.
-                        raise ValueError(f"its row group {number} has {len(pictures)} pictures, and says {rows}")
+                pictures = self._read(group)
                 wanted = self._records[slice(*self._firsts[group : group + 2])] - self._starts[group]
                 self._kept[group] = pictures if len(wanted) == len(pictures) else pictures.take(pa.array(wanted))
                 while len(self._kept) > 2 and sum(map(len, self._kept.values())) > self.span:
                     self._kept.popitem(last=False)
             self._kept.move_to_end(group)
             return self._kept[group]
+
+    def _read(self, group: int) -> Any:
+        path, number = self._groups[group]
+        rows = int(self._starts[group + 1] - self._starts[group])
+        with _readable(path):
+            pictures = _read(path, number, f"{self._column}.bytes")
+            if len(pictures) != rows:
+                # Pictures would get the labels of others.
+                raise ValueError(f"its row group {number} has {len(pictures)} pictures, and says {rows}")
+        return pictures
+
+
+class Scattered:
+    """Pictures of row groups in an order of their own, such as person by person.
+
+    To read a row group for each picture would take a hundred times as long. So the pictures are divided into windows.
+    When the first picture of a window is wanted, all of its pictures are read, each row group once. A window has about
+    an eighth of the free memory, or `HELD` bytes if that is more. Two are held: threads may work at the end of one and
+    at the beginning of the next.
+
+    Args:
+        pictures: the pictures in their own order.
+        records: which of them are wanted, in the order that is wanted, (n,).
+
+    """
+
+    def __init__(self, pictures: RowGroups, records: Records) -> None:
+        self._pictures, self._records = pictures, records
+        self._held = max(HELD, free_memory() / 8)
+        self._span = max(1, int(min(self._held / max(pictures.mean_size(), 1), len(records))))
+        self._windows: OrderedDict[int, list[bytes]] = OrderedDict()
+        self._lock = Lock()
+
+    def name(self, i: int) -> str:
+        return self._pictures.name(int(self._records[i]))
+
+    def read(self, i: int) -> bytes:
+        if (file := self._pictures.own_file(int(self._records[i]))) is not None:
+            return read_file(file)
+        # One thread reads a window. The others wait.
+        with self._lock:
+            while i // self._span not in self._windows:
+                self._fill(i // self._span)
+            self._windows.move_to_end(i // self._span)
+            return self._windows[i // self._span][i % self._span]
+
+    def only(self, records: Records) -> "RowGroups | Scattered":
+        return self._pictures.only(self._records[records])
+
+    def _fill(self, window: int) -> None:
+        """Read a window. Or make all windows smaller, if it has more bytes than two should have."""
+        wanted = self._records[window * self._span : (window + 1) * self._span]
+        held, size = [b""] * len(wanted), 0
+        while len(self._windows) > 1:
+            self._windows.popitem(last=False)
+        for places, found in self._pictures.several(wanted):
+            size += sum(map(len, found))
+            if size > 2 * self._held and self._span > 1:
+                self._span = max(1, self._span // 2)
+                self._windows.clear()
+                return
+            for place, data in zip(places.tolist(), found, strict=True):
+                held[place] = data
+        self._windows[window] = held
 
 
 def listed(paths: list[Path], columns: Columns, progress: Progress | None) -> Listed:
@@ -156,7 +253,7 @@ def listed(paths: list[Path], columns: Columns, progress: Progress | None) -> Li
     """
     groups: list[tuple[Path, int]] = []
     rows, entries, files = [0], list[Entry](), dict[int, Path]()
-    labels, before = list[Given](), 0
+    labels, before, keys = list[Given](), 0, list[Keys]()
     for done, path in enumerate(paths, 1):
         with _readable(path):
             file = pq.ParquetFile(path)
@@ -173,6 +270,11 @@ def listed(paths: list[Path], columns: Columns, progress: Progress | None) -> Li
                     column=columns.label,
                 )
             _check_image(file.schema_arrow, columns.image, path)
+            if columns.person is not None:
+                _check_person(file.schema_arrow, columns.person, str(path))
+                keys.append(keys_of_column(path, columns.person))
+                if len(keys[-1].codes) != len(y):
+                    raise ValueError(f"it has {len(keys[-1].codes)} persons for {len(y)} rows")
             for number in range(file.num_row_groups):
                 _refuse_giant(file.metadata.row_group(number).total_byte_size, path)
                 groups.append((path, number))
@@ -186,7 +288,7 @@ def listed(paths: list[Path], columns: Columns, progress: Progress | None) -> Li
             progress("Listing", done, len(paths))
     entries += _checked(files, paths)
     pictures = RowGroups(columns.image, groups, np.cumsum(rows), files=files)
-    return Listed(pictures, _joined(labels), entries)
+    return Listed(pictures, _joined(labels), entries, joined(keys) if keys else None)
 
 
 def _joined(labels: list[Given]) -> Given:
@@ -311,11 +413,24 @@ def _refuse_giant(size: int, path: Path) -> None:
         )
 
 
-def _label_column(schema: Any, source: str, given: str | None) -> str:
+def _check_person(schema: Any, name: str, source: str) -> None:
+    known = [field.name for field in schema if is_key(field.type)]
+    if name not in known:
+        raise UserError(
+            f"'{source}' has no column '{name}' of integers or texts in each file.",
+            f"A person is named by an integer or a text. It has: {', '.join(known) or 'none'}.",
+            code="missing",
+            parameter="group_by",
+            path=source,
+            known=known,
+        )
+
+
+def _label_column(schema: Any, source: str, given: str | None, person: str | None) -> str:
     """The column of labels: the one that the user names, or one of integers or texts with a usual name, or the only one
-    of integers.
+    of integers beside the one that names persons.
     """
-    integers = [field.name for field in schema if pa.types.is_integer(field.type)]
+    integers = [field.name for field in schema if pa.types.is_integer(field.type) and field.name != person]
     texts = [field.name for field in schema if _is_text(field.type)]
     if given is not None:
         if given not in integers + texts:

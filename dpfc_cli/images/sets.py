@@ -22,12 +22,13 @@ from numpy.typing import NDArray
 
 from dpfc_cli.errors import GUARDED, Code, UserError, counted, parameter
 from dpfc_cli.sources.classes import MOST_INFERRED, Origin, inferred_classes
+from dpfc_cli.sources.groups import Grouping, Keys, grouped, sha256_of_key
 from dpfc_cli.sources.split_files import splits_by_role
 
 Pixels = NDArray[np.uint8]
 Labels = NDArray[np.int32]
 Records = NDArray[np.int64]
-"""Numbers of records, ascending."""
+"""Numbers of records. They ascend, unless the records are brought together by persons."""
 Decode = Callable[[int, int], Pixels]
 """Decodes the pictures start to stop - 1: (stop - start, H, W, C)."""
 Progress = Callable[[str, int, int | None], None]
@@ -67,6 +68,7 @@ class Split:
         prepared: the pictures were brought to a `Geometry`.
         name: name(i) is what the source calls picture i, or its number if it has no name.
         title: title(i) is what messages call picture i: its name and where it lies.
+        keys: the person of each picture, if the user asked for persons.
 
     """
 
@@ -78,6 +80,7 @@ class Split:
     prepared: bool = False
     name: Callable[[int], str] = str
     title: Callable[[int], str] = str
+    keys: Keys | None = None
 
     @property
     def n(self) -> int:
@@ -102,8 +105,8 @@ class Split:
         def title(i: int) -> str:
             return self.title(int(records[i]))
 
-        pixels = self.only(records)
-        return replace(self, labels=self.labels[records], pixels=pixels, only=only, name=name, title=title)
+        pixels, keys = self.only(records), None if self.keys is None else self.keys.part(records)
+        return replace(self, labels=self.labels[records], pixels=pixels, only=only, name=name, title=title, keys=keys)
 
 
 @dataclass(frozen=True)
@@ -137,6 +140,9 @@ def held_out(source: ImageSet, fraction: float) -> ImageSet:
     in the proportion asked for. A smaller fraction holds out some of the pictures that a larger one does. Both splits
     keep the listing of the whole.
 
+    If the persons are known, the hash of the person decides. So all pictures of a person land in one split, and the
+    fraction is one of persons. How many pictures land there depends on how many these persons have.
+
     Args:
         source: a data set without a test split.
         fraction: about this part of the training pictures becomes the test split, between 0 and 1.
@@ -158,7 +164,10 @@ def held_out(source: ImageSet, fraction: float) -> ImageSet:
             name=source.name,
         )
     train = source.splits["train"]
-    out = np.fromiter((_hashed(train.name(i)) < fraction for i in range(train.n)), bool, train.n)
+    if train.keys is None:
+        out = np.fromiter((_hashed(train.name(i)) < fraction for i in range(train.n)), bool, train.n)
+    else:
+        out = np.array([_fraction(sha256_of_key(name)) < fraction for name in train.keys.names])[train.keys.codes]
     if out.all() or not out.any():
         raise UserError(
             f"{parameter('hold_out')} {fraction:g} of {counted(train.n, 'image')} leaves one of the two splits empty.",
@@ -171,9 +180,27 @@ def held_out(source: ImageSet, fraction: float) -> ImageSet:
     return replace(source, splits=source.splits | parts)
 
 
+def by_person(source: ImageSet) -> tuple[ImageSet, dict[str, Grouping]]:
+    """Bring the pictures of each person together.
+
+    Args:
+        source: a data set that knows the persons.
+
+    Returns:
+        The same pictures in another order, with the same listing; and for each split the order and the groups.
+
+    """
+    groupings = {name: grouped(split.keys) for name, split in source.splits.items() if split.keys is not None}
+    splits = {name: source.splits[name].part(grouping.order) for name, grouping in groupings.items()}
+    return replace(source, splits=splits), groupings
+
+
 def _hashed(name: str) -> float:
     """A number in [0, 1) that depends on the name alone."""
-    digest = hashlib.sha256(name.encode("utf-8", "surrogateescape")).digest()
+    return _fraction(hashlib.sha256(name.encode("utf-8", "surrogateescape")).digest())
+
+
+def _fraction(digest: bytes) -> float:
     # A float holds 53 bits exactly.
     return (int.from_bytes(digest[:8], "big") >> 11) / 2**53
 

@@ -18,6 +18,7 @@ from dpfc_cli.images.preparation import Preparation
 from dpfc_cli.images.sets import Entry, ImageSet, Progress, Split, labelled
 from dpfc_cli.images.tars import Member, members, ranges, readable
 from dpfc_cli.sources.classes import MOST_ASSERTED
+from dpfc_cli.sources.groups import Rule, keys_of
 from dpfc_cli.sources.label_columns import USUAL_NAMES
 from dpfc_cli.sources.names import is_clutter
 from dpfc_cli.sources.split_files import files_by_split
@@ -28,8 +29,8 @@ SUFFIX = ".tar"
 LONGEST_LABEL = 20
 JSON, LARGEST_JSON = "json", 1 << 20
 """The part of a record with many facts, and the most bytes that it may have."""
-Record = tuple[Path, int | str, Member]
-"""The archive, the label and the picture of a record."""
+Record = tuple[Path, int | str, Member, object]
+"""The archive, the label and the picture of a record, and what names its person."""
 
 
 def open_webdataset(
@@ -38,6 +39,7 @@ def open_webdataset(
     classes: tuple[str, ...] | None,
     progress: Progress | None,
     label_column: str | None = None,
+    group_by: Rule | None = None,
 ) -> ImageSet:
     """Open the archives that `pattern` names (see `files_by_split`).
 
@@ -47,26 +49,36 @@ def open_webdataset(
         classes: the classes that the operator asserts, or None.
         progress: called for each archive that was listed.
         label_column: the key of the label in a record's `.json`. None: the `.cls`, or a usual key.
+        group_by: how the person of a picture is found, or None.
 
     Raises:
         UserError: an archive is missing or damaged, or a record in it is not one picture with one class.
 
     """
     files = files_by_split(pattern, SUFFIX)
-    found = {split: _records(paths, progress, label_column) for split, paths in files.items()}
-    known = labelled({split: [label for _, label, _ in records] for split, records in found.items()}, classes)
+    found = {split: _records(paths, progress, label_column, group_by) for split, paths in files.items()}
+    known = labelled({split: [label for _, label, *_ in records] for split, records in found.items()}, classes)
     splits: dict[str, Split] = {}
     for role, split in known.used.items():
-        paths = tuple(dict.fromkeys(path for path, _, _ in found[split]))
+        paths = tuple(dict.fromkeys(path for path, *_ in found[split]))
         number = {path: i for i, path in enumerate(paths)}
-        pictures = ranges([(number[path], member) for path, _, member in found[split]], paths)
+        pictures = ranges([(number[path], member) for path, _, member, _ in found[split]], paths)
+        persons = [person for *_, person in found[split]]
         splits[role] = encoded_split(
-            known.labels[split], pictures, preparation, classes=(), entries=_entries(found[split]), name=pictures.called
+            known.labels[split],
+            pictures,
+            preparation,
+            classes=(),
+            entries=_entries(found[split]),
+            name=pictures.called,
+            keys=None if group_by is None else keys_of(persons, pattern, pictures.called, group_by.remedy),
         )
     return ImageSet("webdataset", known.classes, splits, known.origin, known.renumbered)
 
 
-def _records(paths: list[Path], progress: Progress | None, label_column: str | None) -> list[Record]:
+def _records(
+    paths: list[Path], progress: Progress | None, label_column: str | None, group_by: Rule | None
+) -> list[Record]:
     found = list[Record]()
     for done, path in enumerate(paths, 1):
         keys: set[str] = set()
@@ -83,7 +95,8 @@ def _records(paths: list[Path], progress: Progress | None, label_column: str | N
                 keys.add(key)
                 record = [(_extension(member.name), member) for member in parts]
                 picture = _only([m for e, m in record if e in PICTURES], path, key, "picture")
-                found.append((path, _label(record, file, path, key, label_column), picture))
+                label = _label(record, file, path, key, label_column)
+                found.append((path, label, picture, _person(record, file, path, picture, group_by)))
         if progress is not None:
             progress("Listing", done, len(paths))
     return found
@@ -113,6 +126,18 @@ def _label(
         parameter="label_column",
         path=str(path),
     )
+
+
+def _person(
+    record: list[tuple[str, Member]], file: BinaryIO, path: Path, picture: Member, group_by: Rule | None
+) -> object:
+    """What names the person of a record; None if nothing does, or if nobody asked."""
+    if group_by is None:
+        return None
+    if group_by.column is None:
+        return group_by.of_name(picture.name, picture.name)
+    facts = [member for extension, member in record if extension == JSON]
+    return _facts(file, facts[0], path).get(group_by.column) if len(facts) == 1 else None
 
 
 def _facts(file: BinaryIO, member: Member, path: Path) -> dict[str, object]:
@@ -171,7 +196,7 @@ def _number(text: bytes, path: Path, member: Member) -> int:
 
 
 def _entries(records: list[Record]) -> Iterator[Entry]:
-    for path, label, member in records:
+    for path, label, member, _ in records:
         # The class stands in the digest's place. The listing then changes with the labels.
         yield Entry(f"{path.name}/{member.name}", member.size, str(label))
 
@@ -179,9 +204,15 @@ def _entries(records: list[Record]) -> Iterator[Entry]:
 WEBDATASET = DataSet(
     name="webdataset",
     open=lambda request: open_webdataset(
-        str(request.place), request.preparation, request.classes, request.progress, request.label_column
+        str(request.place),
+        request.preparation,
+        request.classes,
+        request.progress,
+        request.label_column,
+        request.group_by,
     ),
     location="path",
     asserted=True,
+    groups=("folder", "name", "column"),
     resembles=has_files(SUFFIX),
 )

@@ -29,7 +29,7 @@ class Solution:
         weight: d × m.
         bias: m.
         converged: whether a training that runs to the optimum reached it; None for other trainings.
-        trusted: how far a public start was trusted, 0 to 1; None if there was none.
+        trusted: how far a public start was trusted for each class, m numbers from 0 to 1; None if there was none.
 
     """
 
@@ -37,7 +37,7 @@ class Solution:
     weight: np.ndarray
     bias: np.ndarray
     converged: bool | None = None
-    trusted: float | None = None
+    trusted: np.ndarray | None = None
 
 
 class UntilOptimum(Protocol):

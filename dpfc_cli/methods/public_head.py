@@ -10,28 +10,32 @@ are the same with every start, for each bound holds for every θ, biases include
 the plan, the proofs and the accounting do not know of a start. (If the vectors are those of a private head, they are
 answers of its training, and the new head claims these, too: `training.whole`.)
 
-**How far it is trusted is read off the first gradient,** which is released in any case. At θ = 0 the negative gradient
-of the softmax loss is (nearly) the sum over the classes of their mean records. Its inner product with the start says
+**How far it is trusted is read off the gradients,** which are released in any case. At θ = 0 the negative gradient of
+the softmax loss is (nearly) the sum over the classes of their mean records. Its inner product with the start says
 whether the start points at the right classes. This inner product has the signal of all records and the noise of one
 coordinate only. In units of n·C_g/√m, the largest length that the gradient of m equal classes can have, it is the
 *agreement* a, and the standard deviation v of its noise is known from public facts. Starts of class names and
 classifiers had a between 0.16 and 0.5 on four sets; random and permuted vectors have a near 0. So two normal
-distributions are compared, and their odds say how far the start is believed (`trust`).
+distributions are compared, and their odds say how far the start is believed (`trust`). The same is asked for each class
+by itself, with the noise √m·v. Each later gradient adds evidence, once what the start itself adds to it is taken into
+account (`Belief`). A start that turns out to be wrong is taken back: as a whole, or for some classes.
 """
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-PRIOR = 0.75
-"""The belief in a start before anything is released."""
-GOOD, SPREAD = 0.35, 0.12
-"""Mean and standard deviation of the agreement of good starts."""
-USELESS = 0.02
-"""The standard deviation of the agreement of useless starts. Its mean is 0."""
+GOOD = 0.35
+"""The mean agreement of good starts, and of a class that begins with a good vector."""
+TAKEN = 2 / 3
+"""How much less a good start agrees with later gradients: by this times its scale, as far as it was believed. The
+records ask for less of what the weights already have."""
+PUSH, CLASS_PUSH = 0.3, 0.2
+"""How much the agreement of any start falls once it is believed, and that of any class. Its own scores raise the
+probabilities of classes, and the records pull them down again."""
 EVEN = 0.1
 """The v at which the scores of a start get the standard deviation 1."""
 SMALLEST, LARGEST = 0.5, 1.5
@@ -64,23 +68,26 @@ class Start:
 
     Attributes:
         theta: d × m: its scores have the standard deviation 1 over records and classes.
-        length: the Frobenius norm of theta.
         variances: those of the scores of each class, m. 0 for a class of which nothing is known.
 
     """
 
     theta: np.ndarray
-    length: float
     variances: np.ndarray
 
-    def bias(self, size: float) -> np.ndarray:
-        """The bias of each class, m, when the start is multiplied by `size`.
+    @property
+    def known(self) -> np.ndarray:
+        """Which classes have a vector, m."""
+        return np.asarray(self.variances > 0)
+
+    def bias(self, size: np.ndarray) -> np.ndarray:
+        """The bias of each class, m, when its weights are multiplied by its `size`, m.
 
         Without it, a class with large scores would be probable for most records, only because exp is convex. If scores
         are normal with the variance s², the mean of exp(score) is exp(s²/2). So s²/2 is subtracted, and every class
         begins with the same mass. The classes of which nothing is known gain most.
         """
-        return -(size**2) / 2 * self.variances
+        return np.asarray(-(size**2) / 2 * self.variances)
 
 
 def directions(vectors: np.ndarray) -> np.ndarray | None:
@@ -132,37 +139,123 @@ def start_of(vectors: np.ndarray, whiten: np.ndarray, variances: np.ndarray) -> 
     if not spread > np.finfo(float).tiny:
         return None
     theta /= math.sqrt(spread)
-    return Start(theta=theta, length=float(np.linalg.norm(theta)), variances=scores / spread)
+    return Start(theta=theta, variances=scores / spread)
 
 
-def agreement(gradient: np.ndarray, start: Start, longest: float) -> float:
-    """a: how far the negative gradient at θ = 0 points along the start.
+@dataclass(frozen=True, kw_only=True)
+class Odds:
+    """What is expected of agreements, as two normal distributions.
 
-    Args:
-        gradient: the released gradient, d × m.
-        start: the start.
-        longest: n·C_g/√m in the units of the gradient.
+    Attributes:
+        prior: the probability of a good one, before anything is released.
+        spread: the standard deviation of the agreement of good ones. The mean is `GOOD`.
+        useless: the standard deviation of the agreement of useless ones. The mean is 0.
 
     """
-    return -float((gradient * start.theta).sum()) / (start.length * longest)
+
+    prior: float
+    spread: float
+    useless: float
 
 
-def trust(agreed: float, deviation: float) -> float:
-    """The probability that a start is good, given its agreement. By Bayes' rule for two normal distributions.
+STARTS = Odds(prior=0.75, spread=0.12, useless=0.02)
+"""Whole starts."""
+CLASSES = Odds(prior=0.8, spread=0.15, useless=0.07)
+"""The classes of a good start. With the prior 0.9 exchanged vectors cost up to a point more."""
+
+
+def trust(agreed: np.ndarray, deviation: np.ndarray | float, odds: Odds) -> np.ndarray:
+    """The probability of a good start (or class), given its agreement, by Bayes' rule.
 
     Args:
-        agreed: a.
-        deviation: v, the standard deviation of the noise in a.
+        agreed: the agreement.
+        deviation: the standard deviation of the noise in it.
+        odds: what is expected.
 
     Returns:
-        A number in [0, 1]. `PRIOR` where the noise hides everything.
+        Numbers in [0, 1], as many as agreements. `odds.prior` where the noise hides everything.
 
     """
-    good, useless = math.hypot(SPREAD, deviation), math.hypot(USELESS, deviation)
+    good, useless = np.hypot(odds.spread, deviation), np.hypot(odds.useless, deviation)
     # A start that agrees more than usual is not a worse one, and one that disagrees is not a better one.
-    at = min(max(agreed, 0.0), GOOD)
-    log_odds = math.log(PRIOR / (1 - PRIOR) * useless / good) + (at / useless) ** 2 / 2 - ((at - GOOD) / good) ** 2 / 2
-    return 1 / (1 + math.exp(-log_odds))
+    at = np.clip(agreed, 0.0, GOOD)
+    likelihoods = np.log(useless / good) + (at / useless) ** 2 / 2 - ((at - GOOD) / good) ** 2 / 2
+    against = math.log(1 / odds.prior - 1) - likelihoods
+    return np.asarray(1 / (1 + np.exp(np.minimum(against, 700.0))))
+
+
+@dataclass(eq=False, kw_only=True)
+class Belief:
+    """How far a start is believed, class by class. Each gradient that is released changes it.
+
+    A gradient at weights that hold the start already has less of it to agree with. For a good start one expects
+    (1 − TAKEN·κ·t)·GOOD − PUSH·t, and for a useless one −PUSH·t. Here t is the trust so far, and κ the scale. So PUSH·t
+    is added to what is found, and gradients are averaged with the weights that make the noise of the average smallest.
+    A class is judged in the same way, with CLASS_PUSH and without TAKEN, which was no better there. The trust in the
+    start as a whole is never raised after the first gradient: that was worse where half of the classes are wrong.
+
+    Attributes:
+        start: the start.
+        longest: n·C_g/√m, the unit of agreements, in the units of the gradients.
+        deviation: v, the standard deviation of the noise in the agreement of one gradient.
+        agreed: the agreement with the first gradient; 0 before.
+        trusted: of each class, m: the trust in the start times that in the class. A class without a vector has the
+            trust in the start.
+
+    """
+
+    start: Start
+    longest: float
+    deviation: float
+    agreed: float = 0.0
+    trusted: np.ndarray = field(init=False)
+    _whole: float = 1.0
+    _seen: int = 0
+    _weights: float = 0.0
+    _sum: float = 0.0
+    _sums: np.ndarray = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Nothing is believed before the first gradient."""
+        self.trusted = np.zeros_like(self.start.variances)
+        self._sums = np.zeros_like(self.start.variances)
+
+    def see(self, gradient: np.ndarray) -> None:
+        """Learn from a gradient that was released, d × m, without the row of the bias."""
+        theta, known, m = self.start.theta, self.start.known, len(self.trusted)
+        lengths = np.linalg.norm(theta, axis=0)
+        inner = -(gradient * theta).sum(axis=0)
+        agreed = float(inner.sum() / np.linalg.norm(lengths) / self.longest)
+        if not self._seen:
+            self.agreed = agreed
+        held = math.sqrt(np.square(self.trusted[known]).mean())
+        left = max(1 - TAKEN * self.size * (self._whole if self._seen else 0.0), 0.0)
+        self._seen += 1
+        self._weights += left**2
+        self._sum += left * (agreed + PUSH * held)
+        # The unit of one class is n·C_g/m.
+        self._sums[known] += inner[known] / lengths[known] / (self.longest / math.sqrt(m))
+        self._sums[known] += CLASS_PUSH * self.trusted[known]
+        found = trust(np.asarray(self._sum / self._weights), self.deviation / math.sqrt(self._weights), STARTS)
+        self._whole = min(self._whole, float(found))
+        classes = trust(self._sums / self._seen, self.deviation * math.sqrt(m / self._seen), CLASSES)
+        # Where the noise hides the classes, all of them are believed as the start is.
+        self.trusted = self._whole * np.where(known, np.minimum(classes / CLASSES.prior, 1.0), 1.0)
+
+    @property
+    def size(self) -> float:
+        """κ: the scale of the scores of a start that is fully believed."""
+        return scale(self.deviation)
+
+    def weights(self, bias_feature: float) -> np.ndarray:
+        """The start as far as it is believed, (d + 1) × m, with the row of the bias."""
+        sizes = self.trusted * self.size
+        return np.vstack([sizes * self.start.theta, self.start.bias(sizes) / bias_feature])
+
+    def paces(self) -> np.ndarray:
+        """The factors of the steps of the classes, m. They are 1 where nothing is believed."""
+        known = pace(self.agreed, self.deviation)
+        return np.asarray(1 - self.trusted * (1 - np.where(self.start.known, known, min(OTHERS * known, 1.0))))
 
 
 def scale(deviation: float) -> float:
@@ -192,6 +285,6 @@ def pace(agreed: float, deviation: float) -> float:
     """
     if deviation == 0:
         return 1.0
-    kept = SPREAD**2 / (SPREAD**2 + deviation**2)
+    kept = STARTS.spread**2 / (STARTS.spread**2 + deviation**2)
     expected = max(GOOD + kept * (agreed - GOOD), 0.0)
     return min(expected * math.sqrt(CLEAR / deviation), 1.0)

@@ -13,7 +13,7 @@ norm after centring, the shrinkage of the spectrum, R, and the total step.
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -21,7 +21,7 @@ import numpy as np
 from dpfc_cli.methods import options as declare
 from dpfc_cli.methods.linear import noise_edge
 from dpfc_cli.methods.method import Given, Method, Solution, chosen
-from dpfc_cli.methods.public_head import OTHERS, PublicHead, Start, agreement, pace, scale, start_of, trust
+from dpfc_cli.methods.public_head import Belief, PublicHead, start_of
 from dpfc_cli.privacy.chain import Centre, Chain, Clip, Linear
 from dpfc_cli.privacy.facts import Facts
 from dpfc_cli.privacy.oracle import Mechanism, Oracle, Plan, planned
@@ -136,18 +136,24 @@ def solve(oracle: Oracle, facts: Facts, options: Options) -> Solution:
 
     Scores are linear in the centred record: the normalisation of z scales all scores of a record by the same factor.
 
-    A public start is added after the first gradient, which says how far to trust it (`public_head`).
+    A public start is added after the first gradient. Each gradient says how far to trust it, class by class
+    (`public_head`). What is not believed any more is taken back.
     """
     chain = centred(oracle, facts, options)
-    whiten, variances = whitening(oracle.release(Gram(chain)) / facts.n, facts, options)
+    gram = oracle.release(Gram(chain))
+    facts = weighted(facts, float(np.trace(gram)))
+    whiten, variances = whitening(gram / facts.n, facts, options)
     dimension = max(1.0, float(variances.sum()))
     start = None if options.public_head is None else start_of(options.public_head.vectors, whiten, variances)
     radius = math.sqrt(dimension + options.bias_feature**2)
     rate, momentum = schedule(dimension, facts, options)
     theta = np.zeros((facts.d + 1, facts.m))
     velocity = np.zeros_like(theta)
-    trusted, paces = None, np.ones(facts.m)
-    for step in range(options.steps):
+    belief = None
+    if start is not None:
+        longest = facts.n * options.gradient_clip * radius / math.sqrt(facts.m)
+        belief = Belief(start=start, longest=longest, deviation=doubt(facts, options))
+    for _ in range(options.steps):
         gradient = oracle.release(
             Gradient(
                 (*chain, Linear(whiten)),
@@ -160,39 +166,34 @@ def solve(oracle: Oracle, facts: Facts, options: Options) -> Solution:
         )
         # The residuals of a record sum to zero over the classes. So their mean over the classes is noise alone.
         gradient = gradient - gradient.mean(axis=1, keepdims=True)
-        if start is not None and step == 0:
-            trusted, theta, paces = weighed(start, gradient[:-1], radius, facts, options)
-        move = -rate / facts.n * gradient * paces
+        move = -rate / facts.n * gradient
+        if belief is not None:
+            before = belief.weights(options.bias_feature)
+            belief.see(gradient[:-1])
+            theta = theta + belief.weights(options.bias_feature) - before
+            move = move * belief.paces()
         velocity = momentum * velocity + move
         theta = theta + momentum * velocity + move
+    trusted = None if belief is None else belief.trusted
     return Solution(chain=chain, weight=whiten @ theta[:-1], bias=options.bias_feature * theta[-1], trusted=trusted)
 
 
-def weighed(
-    start: Start, gradient: np.ndarray, radius: float, facts: Facts, options: Options
-) -> tuple[float, np.ndarray, np.ndarray]:
-    """How far a start is trusted, the weights that the descent starts from, and the paces of the classes.
+def weighted(facts: Facts, trace: float) -> Facts:
+    """The facts with the number of records of full weight in place of n, if the unit is a person.
+
+    The records of a person are multiplied by a number s ≤ 1, which differs from person to person. What a sum says then
+    depends on the sum of these numbers. Records in a Gram matrix have a norm near 1, so its trace is that sum. It lies
+    between the number of persons and that of records. The same number serves for the gradients: they add up in a
+    similar way.
 
     Args:
-        start: the start.
-        gradient: the released gradient at θ = 0, without the row of the bias.
-        radius: R.
         facts: the public facts.
-        options: all options.
-
-    Returns:
-        A number in [0, 1]; (d + 1) × m, with the row of the bias; the factors of the steps, m.
+        trace: of the released Gram matrix.
 
     """
-    longest = facts.n * options.gradient_clip * radius / math.sqrt(facts.m)
-    deviation = doubt(facts, options)
-    agreed = agreement(gradient, start, longest)
-    trusted = trust(agreed, deviation)
-    size = trusted * scale(deviation)
-    bias = start.bias(size) / options.bias_feature
-    known = pace(agreed, deviation)
-    paces = 1 - trusted * (1 - np.where(start.variances > 0, known, min(OTHERS * known, 1.0)))
-    return trusted, np.vstack([size * start.theta, bias]), paces
+    if facts.rows is None:
+        return facts
+    return replace(facts, n=round(min(max(trace, facts.n), facts.rows)))
 
 
 def doubt(facts: Facts, options: Options) -> float:

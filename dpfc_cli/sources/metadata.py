@@ -51,14 +51,19 @@ def metadata_of(folder: Path) -> Path | None:
     return found[0] if found else None
 
 
-def read(path: Path) -> Metadata:
+def read(path: Path, folder: Path | None = None) -> Metadata:
     """Read a table.
+
+    Args:
+        path: the table.
+        folder: where its names begin. Default: in its own folder.
 
     Raises:
         UserError: it cannot be read, has no column `file_name`, or has a row that names no file of its folder, or a
             file that another row names.
 
     """
+    top = path.parent if folder is None else folder
     files: list[Path] = []
     columns: dict[str, list[Value]] = {}
     try:
@@ -67,12 +72,13 @@ def read(path: Path) -> Metadata:
             raise ValueError(f"it is larger than {LARGEST >> 20} MiB")
         for number, row in _csv(path) if path.suffix == ".csv" else _lines(path):
             name = row.pop(FILE_NAME, None)
-            file = inside(path.parent, name) if isinstance(name, str) else None
+            file = inside(top, name) if isinstance(name, str) else None
             if file is None:
                 raise _refused(
                     path,
-                    f"line {number} names no file of this folder under '{FILE_NAME}'",
-                    f"Each line needs a '{FILE_NAME}': a path below '{path.parent}'.",
+                    f"line {number} names no file of {'this folder' if folder is None else repr(str(top))} under "
+                    f"'{FILE_NAME}'",
+                    f"Each line needs a '{FILE_NAME}': a path below '{top}'.",
                 )
             for column, value in row.items():
                 values = columns.setdefault(column, [])

@@ -4,14 +4,17 @@ All of them are functions of the training's own values, so none can say somethin
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from dpfc_cli.errors import UserError, check_new_name, parameter, printable
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.heads import head as heads
 from dpfc_cli.methods.method import Solution
+from dpfc_cli.methods.public_head import PublicHead
 from dpfc_cli.privacy.accounting import Claim
 from dpfc_cli.training.calibrate import Calibrated
 from dpfc_cli.training.ledger import Entry, records_of
@@ -54,15 +57,15 @@ def card_of(
     """The head's card, JSON-able. `epsilon` and `delta` are null unless the claim is "private".
 
     Of what is public it says where it came from; its arrays are no option. Of the solution it says only whether a
-    training without noise reached its optimum, and how far a public start was trusted. standing: see `ledger.standing`;
-    None before the charge.
+    training without noise reached its optimum, and how far a public start was trusted, class by class. standing: see
+    `ledger.standing`; None before the charge.
     """
     facts, manifest = calibrated.facts, features.manifest
     claimed, releases = whole(calibrated)
     options, holds = calibrated.options, calibrated.method.public
     public = options.public if "public" in holds else None
     start = options.public_head if "public_head" in holds else None
-    trusted = {} if solution.trusted is None else {"trusted": solution.trusted}
+    trusted = {} if start is None else _trusted(solution.trusted, start, manifest.classes)
     return {
         "method": calibrated.method.name,
         "date": at,
@@ -75,7 +78,10 @@ def card_of(
         "accounting": SAMPLED if any(release["rate"] < 1 for release in releases) else EXACT,
         "adjacency": facts.adjacency,
         "unit": facts.unit,
-        "facts": {"n": facts.n, "m": facts.m, "d": facts.d, "k": facts.k, "origin": manifest.origin},
+        "facts": {
+            **{"n": facts.n, "m": facts.m, "d": facts.d, "k": facts.k, "origin": manifest.origin},
+            **({} if facts.rows is None else {"records": facts.rows}),
+        },
         "plan": releases,
         "classes": list(manifest.classes),
         "features": {
@@ -92,6 +98,19 @@ def card_of(
         **({} if calibrated.tuning is None else {"tuning": dict(calibrated.tuning)}),
         **({} if solution.converged is None else {"converged": solution.converged}),
     }
+
+
+def _trusted(trusted: np.ndarray | None, start: PublicHead, classes: Sequence[str]) -> dict[str, Any]:
+    """How far a start was trusted: the mean over the classes that have a vector, and the names of those that were not
+    believed.
+    """
+    if trusted is None:
+        return {}
+    known = np.any(start.vectors, axis=0)
+    doubted = [
+        name for name, has, by in zip(classes, known.tolist(), trusted.tolist(), strict=True) if has and by < 0.5
+    ]
+    return {"trusted": float(trusted[known].mean()), "doubted": doubted}
 
 
 def path_of(calibrated: Calibrated, features: FeatureSet, out: Path | None, folder: Path) -> Path:

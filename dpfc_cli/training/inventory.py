@@ -17,15 +17,17 @@ from dpfc_cli.training.request import facts_of
 
 @dataclass(frozen=True, kw_only=True)
 class ListedSet:
-    """A feature set. trainings: on its records, as far as the ledgers beside it know. epsilon: what the private ones
-    cost together at `delta`, 0 if there are none. unprotected: trainings that no ε covers. These three are None where a
-    ledger cannot be read. warning: what to tell if heads of this set have no row in the ledgers.
+    """A feature set. persons: how many each split has, if the set knows which records belong to one person. trainings:
+    on its records, as far as the ledgers beside it know. epsilon: what the private ones cost together at `delta`, 0 if
+    there are none. unprotected: trainings that no ε covers. These three are None where a ledger cannot be read.
+    warning: what to tell if heads of this set have no row in the ledgers.
     """
 
     path: str
     name: str
     backbone: str
     records: dict[str, int]
+    persons: dict[str, int] | None
     classes: int
     dim: int
     trainings: int | None
@@ -89,12 +91,14 @@ def inventory(features: Path, heads: Path) -> Inventory:
 
 def _listed(folder: Path) -> ListedSet:
     features = FeatureSet(folder)
+    grouped = features.manifest.grouped
     facts = facts_of(features)
     return ListedSet(
         path=str(folder),
         name=folder.name,
         backbone=str(features.manifest.backbone.get("name")),
         records=dict(features.splits),
+        persons={name: split.groups or 0 for name, split in features.manifest.splits.items()} if grouped else None,
         classes=facts.m,
         dim=facts.d,
         trainings=None,

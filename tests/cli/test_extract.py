@@ -280,6 +280,7 @@ def test_json_says_which_set_was_made_or_found(dpfc: Dpfc, pictures: Path) -> No
         "sha256": hashlib.sha256((folder / "manifest.json").read_bytes()).hexdigest(),
         "fingerprint": manifest.fingerprint,
         "records": {"train": 30, "test": 6},
+        "persons": None,
         "classes": ["c0", "c1", "c2"],
         "classes_from": "asserted",
         "labels_per_record": 1,

@@ -2,7 +2,6 @@
 changes.
 """
 
-import itertools
 import math
 from dataclasses import replace
 
@@ -11,18 +10,24 @@ import pytest
 
 from dpfc_cli.methods import METHODS
 from dpfc_cli.methods.public_head import (
+    CLASS_PUSH,
+    CLASSES,
     GOOD,
     LARGEST,
-    PRIOR,
+    PUSH,
     SMALLEST,
+    STARTS,
+    TAKEN,
+    Belief,
+    Odds,
     PublicHead,
-    agreement,
+    Start,
     pace,
     scale,
     start_of,
     trust,
 )
-from dpfc_cli.methods.whitened import doubt, weighed
+from dpfc_cli.methods.whitened import doubt
 from dpfc_cli.privacy.accounting import mu_for
 from dpfc_cli.privacy.facts import Facts
 from tests.support import Watching, accuracy, blobs, curator
@@ -59,7 +64,7 @@ def learned(epsilon: float, vectors: np.ndarray | None, runs: int = 5) -> tuple[
         oracle = curator(FACTS, METHOD.plan(FACTS, options), mu, X[:1500], Y[:1500], seed)
         solution = METHOD.solve(oracle, FACTS, options)
         found.append(accuracy(solution, X[1500:], Y[1500:]))
-        trusted.append(solution.trusted or 0.0)
+        trusted.append(0.0 if solution.trusted is None else solution.trusted.mean())
     return float(np.mean(found)), float(np.mean(trusted))
 
 
@@ -125,16 +130,37 @@ def test_a_start_changes_no_release_but_the_weights_that_a_gradient_is_taken_at(
     assert all(np.array_equal(a, b) for a, b in zip(asked[0][2], asked[1][2], strict=True))
 
 
+def start_from(name: str) -> Start:
+    start = start_of(VECTORS[name], np.eye(D), np.full(D, 1 / D))
+    assert start is not None
+    return start
+
+
+def belief_in(start: Start, deviation: float) -> Belief:
+    """A belief that measures in a unit of 1."""
+    return Belief(start=start, longest=1.0, deviation=deviation)
+
+
+def gradient_of(start: Start, agreed: np.ndarray) -> np.ndarray:
+    """A gradient without noise in which each class has the agreement that is given."""
+    lengths = np.linalg.norm(start.theta, axis=0)
+    return np.asarray(-agreed * start.theta / np.where(start.known, lengths, 1.0) / math.sqrt(M))
+
+
 def test_the_noise_of_the_agreement_is_what_public_facts_say() -> None:
     """The gradient of records without labels is noise alone."""
     options = METHOD.defaults(FACTS, 0.5, {})
-    start = start_of(VECTORS["good"], np.eye(D), np.ones(D))
-    assert start is not None
+    start = start_from("good")
     sigma = 1 / (0.5 * math.sqrt(options.budget_split[2] / options.steps))
     radius, found = 2.0, []
     for seed in range(400):
-        noise = sigma * options.gradient_clip * radius * rng(100 + seed).normal(size=(D, M))
-        found.append(agreement(noise, start, FACTS.n * options.gradient_clip * radius / math.sqrt(M)))
+        belief = Belief(
+            start=start,
+            longest=FACTS.n * options.gradient_clip * radius / math.sqrt(M),
+            deviation=doubt(FACTS, options),
+        )
+        belief.see(sigma * options.gradient_clip * radius * rng(100 + seed).normal(size=(D, M)))
+        found.append(belief.agreed)
     # The standard deviation of 400 samples errs by 3.5 %.
     assert np.std(found) == pytest.approx(doubt(FACTS, options), rel=0.15)
 
@@ -144,15 +170,55 @@ def test_replacement_doubles_the_doubt() -> None:
     assert doubt(replace(FACTS, adjacency="replace-one"), options) == pytest.approx(2 * doubt(FACTS, options))
 
 
-def test_trust_is_the_prior_under_noise_and_follows_the_agreement_without() -> None:
-    assert trust(0.0, 1e6) == pytest.approx(PRIOR, abs=1e-6)
+@pytest.mark.parametrize("odds", [STARTS, CLASSES], ids=["starts", "classes"])
+def test_trust_is_the_prior_under_noise_and_follows_the_agreement_without(odds: Odds) -> None:
+    assert trust(np.zeros(1), 1e6, odds) == pytest.approx(odds.prior, abs=1e-6)
     for deviation in (0.0, 0.001, 0.01, 0.1, 1.0):
-        found = [trust(agreed, deviation) for agreed in np.linspace(-1, 1, 201)]
-        assert all(0 <= value <= 1 for value in found)
-        assert all(b >= a - 1e-12 for a, b in itertools.pairwise(found))
-    assert trust(0.0, 0.01) < 0.02
-    assert trust(GOOD, 0.01) > 0.999
-    assert trust(-5.0, 0.0) < 0.02
+        found = trust(np.linspace(-1, 1, 201), deviation, odds)
+        assert ((found >= 0) & (found <= 1)).all()
+        assert (np.diff(found) >= -1e-12).all()
+    assert trust(np.zeros(1), 0.01, odds) < (0.3 if odds is CLASSES else 0.02)
+    assert trust(np.array([GOOD]), 0.01, odds) > 0.999
+    assert trust(np.array([-5.0]), 0.0, odds) == trust(np.zeros(1), 0.0, odds)
+
+
+def test_a_class_with_another_ones_vector_is_found_out_by_later_gradients_and_the_others_are_kept() -> None:
+    """A wrong class agrees with nothing at first, and is pushed back afterwards."""
+    start, deviation = start_from("good"), 0.04
+    belief, wrong = belief_in(start, deviation), np.arange(M) < 2
+    noise = rng(9)
+    found = []
+    for _ in range(12):
+        agreed = np.where(wrong, -CLASS_PUSH * belief.trusted, GOOD)
+        gradient = gradient_of(start, agreed)
+        belief.see(gradient + deviation * noise.normal(size=(D, M)))
+        found.append(belief.trusted)
+    # One gradient does not tell them apart: the agreement of a class has a noise of 0.14.
+    assert found[0][wrong].max() > 0.5
+    assert found[-1][wrong].max() < 0.5
+    assert found[-1][~wrong].min() > 0.85
+
+
+def test_what_a_good_start_takes_from_later_gradients_is_not_held_against_it() -> None:
+    """Agreements fall once the start is in. Without that in the account, a good start would be doubted."""
+    for deviation in (0.02, 0.08, 0.3):
+        belief = belief_in(start_from("good"), deviation)
+        for _ in range(12):
+            held = float(belief.trusted.mean())
+            left = max(1 - TAKEN * scale(deviation) * held, 0)
+            belief.see(gradient_of(belief.start, np.full(M, left * GOOD - PUSH * held)))
+        assert belief.trusted.min() > 0.7
+
+
+def test_the_trust_in_a_start_as_a_whole_never_grows_after_the_first_gradient() -> None:
+    belief = belief_in(start_from("half of the classes"), 0.05)
+    belief.see(gradient_of(belief.start, np.full(M, 0.05)))
+    # Classes without a vector have the trust in the start as a whole.
+    first = belief.trusted[~belief.start.known]
+    assert (first < 0.5).all()
+    for _ in range(12):
+        belief.see(gradient_of(belief.start, np.full(M, 2.0)))
+    assert (belief.trusted[~belief.start.known] == first).all()
 
 
 def test_the_scale_grows_with_the_doubt_within_its_bounds() -> None:
@@ -181,23 +247,23 @@ def test_every_class_begins_with_the_same_mass() -> None:
     assert start is not None
     size = 0.7
     records = rng().normal(size=(200_000, D)) / math.sqrt(D)
-    mass = np.exp(records @ (size * start.theta) + start.bias(size)).mean(axis=0)
+    mass = np.exp(records @ (size * start.theta) + start.bias(np.full(M, size))).mean(axis=0)
     # The standard deviation of exp(score) is below 1.5, so the mean of 200,000 errs by less than 0.004.
     assert mass == pytest.approx(np.ones(M), abs=0.02)
 
 
 def test_steps_are_shorter_as_far_as_a_start_is_believed_and_most_for_classes_with_a_vector() -> None:
-    options = METHOD.defaults(FACTS, 0.05, {})
-    start = start_of(VECTORS["half of the classes"], np.eye(D), np.full(D, 1 / D))
-    assert start is not None
-    known = np.arange(M) % 2 == 1
-    for sign, believed in ((-1, True), (1, False)):
-        gradient = sign * 100 * start.theta
-        trusted, theta, paces = weighed(start, gradient, 2.0, FACTS, options)
-        assert (trusted > 0.5) == believed
-        agreed = agreement(gradient, start, FACTS.n * options.gradient_clip * 2.0 / math.sqrt(M))
-        step = pace(agreed, doubt(FACTS, options))
-        assert paces[known] == pytest.approx(1 - trusted * (1 - step))
-        assert paces[~known] == pytest.approx(1 - trusted * (1 - min(2 * step, 1)))
-        assert (theta[-1, ~known] == 0).all()
-        assert (theta[-1, known] < 0).all()
+    start, deviation = start_from("half of the classes"), 0.2
+    for agreed, believed in ((1.0, True), (-1.0, False)):
+        belief = belief_in(start, deviation)
+        assert (belief.paces() == 1).all()
+        assert not belief.weights(1.0).any()
+        belief.see(gradient_of(start, np.full(M, agreed)))
+        assert ((belief.trusted > 0.5) == believed).all()
+        step = pace(belief.agreed, deviation)
+        due = np.where(start.known, step, min(2 * step, 1))
+        assert belief.paces() == pytest.approx(1 - belief.trusted * (1 - due))
+        weights = belief.weights(0.5)
+        assert weights[:-1] == pytest.approx(belief.trusted * scale(deviation) * start.theta)
+        assert (weights[-1, ~start.known] == 0).all()
+        assert (weights[-1, start.known] < 0).all()

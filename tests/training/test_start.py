@@ -412,6 +412,18 @@ def test_what_to_expect_of_noise_depends_on_the_start(tmp_path: Path, private: F
     ]
 
 
+def test_card_and_statement_name_the_classes_whose_vectors_were_found_wrong(
+    tmp_path: Path, private: FeatureSet
+) -> None:
+    """Which ones is a function of the gradients that are released anyway."""
+    x, y = blobs(120, 6, 3, seed=0)
+    right = np.stack([x[y == j].mean(axis=0) for j in range(3)]) - x.mean(axis=0)
+    path = npz(tmp_path / "v.npz", -right.astype(np.float32), CLASSES)
+    trained = head_of(private, epsilon=50.0, public_head=path)
+    assert trained.head.card["public_head"]["doubted"] == list(CLASSES)
+    assert trained.head.statement()["public start"].endswith("found wrong or of little use for red fox, Wolf, otter")
+
+
 def test_card_and_statement_say_where_the_start_came_from(tmp_path: Path, private: FeatureSet) -> None:
     path = npz(tmp_path / "v.npz")
     trained = head_of(private, epsilon=50.0, public_head=path)
@@ -421,5 +433,6 @@ def test_card_and_statement_say_where_the_start_came_from(tmp_path: Path, privat
     shown = trained.head.statement()["public start"]
     assert "class vectors for 2 of 3 classes from v.npz" in shown
     assert "the operator asserts that they are public" in shown
-    assert f"trusted to {told['trusted']:.0%}" in shown
+    assert f"trusted to {told['trusted']:.0%} by what was released" in shown
+    assert "found wrong" not in shown
     assert "public start" not in head_of(private, epsilon=50.0).head.statement()

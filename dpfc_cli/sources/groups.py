@@ -1,0 +1,316 @@
+"""Which records belong to one person: the rules that say so, and the order in which groups are stored.
+
+A *group* is all records of one person. A *key* is what the source calls a person: a text, a number, the name of a
+folder. Keys stay in memory. What is stored of them are numbers, 0 to P - 1, in the order of the keys' SHA-256. So the
+numbers say nothing about names.
+
+A *rule* says how the key of a picture is found: by a folder, by its name, in a column, or in a table of its own.
+
+Two keys are the same if their texts are equal after spaces at their ends were removed and Unicode was normalized. The
+number 7 and the text "7" are the same. If in doubt, two keys are made one: the guarantee holds for both persons
+together then, so it holds for each of them.
+"""
+
+import hashlib
+import re
+import unicodedata
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpfc_cli.errors import GUARDED, UserError, counted, parameter
+
+Integers = NDArray[np.int64]
+GROUPS = "groups"
+"""The usual name of what names the person of each record, in imports."""
+
+
+By = Literal["folder", "name", "column", "table"]
+"""How a rule finds the person of a picture."""
+USUAL_NAMES = ("person", "person_id", "patient", "patient_id", "subject", "subject_id", "group")
+"""Usual names of the column of persons in a table of its own. The first one that is there is taken."""
+RULES = ("folder:LEVEL", "name:REGEX", "column:NAME", "table:FILE[:COLUMN]")
+"""The rules as a user writes them."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rule:
+    """How the person of a picture is found.
+
+    Args:
+        by: the kind of the rule.
+        level: folder: how many folders below the class name the person.
+        pattern: name: a regular expression. Its first capture group, searched for in the name, is the person.
+        column: column and table: the name of the column; None: a usual one.
+        table: table: a CSV or JSON-lines file.
+
+    """
+
+    by: By
+    level: int = 0
+    pattern: re.Pattern[str] | None = None
+    column: str | None = None
+    table: Path | None = None
+
+    def describe(self) -> dict[str, Any]:
+        """The rule as manifests state it. A regular expression may have names in it, so it is left out."""
+        found: dict[str, Any] = {"by": self.by}
+        found |= {"level": self.level} if self.by == "folder" else {}
+        return found | ({"column": self.column} if self.column is not None else {})
+
+    def of_name(self, name: str, below: str) -> str | None:
+        """The key of a picture by its name; None if it has no person.
+
+        Args:
+            name: the picture's path, with slashes.
+            below: its part below the class folder, or the same if there are no class folders.
+
+        """
+        if self.pattern is not None:
+            found = self.pattern.search(name)
+            return None if found is None else found[1]
+        folders = below.split("/")[:-1]
+        return "/".join(folders[: self.level]) if len(folders) >= self.level else None
+
+    @property
+    def remedy(self) -> str:
+        """What to do about a picture without a person."""
+        if self.by == "folder":
+            return f"Each picture must lie {counted(self.level, 'folder')} deep or deeper, below its class."
+        if self.by == "name":
+            return "The first group in parentheses must match something in the name of each picture."
+        return "Each picture needs a person in the column."
+
+
+def rule_of(text: str) -> Rule:
+    """The rule that a user wrote.
+
+    Raises:
+        UserError: it is none of `RULES`.
+
+    """
+    by, _, what = text.partition(":")
+    if by not in get_args(By) or not what:
+        raise _bad_rule(text, f"Write {', '.join(RULES[:-1])} or {RULES[-1]}.")
+    if by == "folder":
+        if not (what.isascii() and what.isdigit() and 1 <= int(what[:4]) <= 64 and len(what) < 4):
+            raise _bad_rule(text, "LEVEL is 1 for the folders in the class folders, 2 for the folders in these, …")
+        return Rule(by="folder", level=int(what))
+    if by == "name":
+        try:
+            pattern = re.compile(what)
+        except (re.error, RecursionError, OverflowError) as error:
+            raise _bad_rule(text, f"It is no regular expression: {error}.") from error
+        if not pattern.groups:
+            raise _bad_rule(text, "Put the part that names the person in parentheses, as in 'name:(p[0-9]+)_'.")
+        return Rule(by="name", pattern=pattern)
+    if by == "column":
+        return Rule(by="column", column=what)
+    file, colon, column = what.rpartition(":")
+    if not colon or Path(what).expanduser().is_file():
+        return Rule(by="table", table=Path(what).expanduser())
+    return Rule(by="table", table=Path(file).expanduser(), column=column)
+
+
+def _bad_rule(text: str, remedy: str) -> UserError:
+    return UserError(
+        f"{parameter('group_by')} '{text}' does not say how persons are found.",
+        remedy,
+        code="bad-value",
+        parameter="group_by",
+        value=text,
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class Keys:
+    """The key of each of n records.
+
+    Args:
+        names: the different keys.
+        codes: for each record the number of its key in `names`, (n,).
+
+    """
+
+    names: list[str]
+    codes: Integers
+
+    def part(self, records: Integers) -> "Keys":
+        """The keys of these records."""
+        return Keys(self.names, self.codes[records])
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Grouping:
+    """The records of a split in the order in which they are stored: group by group.
+
+    Args:
+        order: the numbers of the records, (n,). Inside a group they ascend.
+        ids: the group of each of them, (n,): 0, …, 0, 1, …, P - 1.
+
+    """
+
+    order: Integers
+    ids: Integers
+
+    @property
+    def groups(self) -> int:
+        """The number of groups, P."""
+        return int(self.ids[-1]) + 1
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 in hex of who belongs together, and of the order. It depends on the records."""
+        digest = hashlib.sha256(self.order.astype("<i8").tobytes())
+        digest.update(self.ids.astype("<i8").tobytes())
+        return digest.hexdigest()
+
+
+def key_of(value: object) -> str | None:
+    """The key that a value stands for; None if it stands for no person: nothing, or an empty text.
+
+    Raises:
+        TypeError: it is neither a text nor an integer.
+
+    """
+    if value is None:
+        return None
+    if isinstance(value, int | np.integer) and not isinstance(value, bool):
+        return str(int(value))
+    if not isinstance(value, str):
+        raise TypeError(f"a {type(value).__name__}")
+    return unicodedata.normalize("NFC", value).strip() or None
+
+
+def keys_of(values: Iterable[object], source: str, called: Callable[[int], str], remedy: str) -> Keys:
+    """The keys that these values stand for.
+
+    Args:
+        values: a text or an integer for each record, None for a record without a person.
+        source: what the user calls the source, for messages.
+        called: called(i) is what the source calls record i.
+        remedy: what to do about a record without a person, a sentence.
+
+    Raises:
+        UserError: a record has no person (code "bad-record"). Such a record is not given a group of its own: two of
+            them may be of one person, who would then be protected as two.
+
+    """
+    number: dict[str, int] = {}
+    codes: list[int] = []
+    lacking: list[int] = []
+    for i, value in enumerate(values):
+        try:
+            key = key_of(value)
+        except TypeError as error:
+            raise _no_name(source, called(i), error) from error
+        if key is None:
+            lacking.append(i)
+            continue
+        codes.append(number.setdefault(key, len(number)))
+    if lacking:
+        raise without_person(source, len(lacking), called(lacking[0]), remedy)
+    return Keys(list(number), np.array(codes, np.int64))
+
+
+def without_person(source: str, count: int, first: str, remedy: str) -> UserError:
+    """The error for records that belong to no person. first: what the source calls the first of them."""
+    has = "has" if count == 1 else "have"
+    return UserError(
+        f"{counted(count, 'record')} of '{source}' {has} no person. The first is '{first}'. {GUARDED}",
+        f"{remedy} dpfc does not guess: two records without a person may be of the same one.",
+        code="bad-record",
+        path=source,
+        count=count,
+    )
+
+
+def keys_in(values: NDArray[Any], source: str, name: str) -> Keys:
+    """The keys in an array of integers or texts, as imports have them.
+
+    Args:
+        values: (n,) integers, texts, or bytes of UTF-8.
+        source: what the user calls the source, for messages.
+        name: the name of the array.
+
+    Raises:
+        UserError: a record has no person (code "bad-record").
+
+    """
+    different, codes = np.unique(values, return_inverse=True)
+    if values.dtype.kind == "S":
+        different = np.char.decode(different, "utf-8", "surrogateescape")
+    return keys_coded(different.tolist(), codes.ravel(), source, name)
+
+
+def keys_coded(values: Sequence[object], codes: Integers, source: str, name: str) -> Keys:
+    """The keys of records that name their values by numbers.
+
+    Args:
+        values: texts, integers or None. Some of them may stand for the same key.
+        codes: for each record the number of its value, −1 for none, (n,).
+        source: what the user calls the source, for messages.
+        name: the name of the array or column.
+
+    Raises:
+        UserError: a record has no person, or a value is neither a text nor an integer (code "bad-record").
+
+    """
+    called = f"row {{}} of {name}".format
+    number: dict[str | None, int] = {}
+    found = []
+    for value in values:
+        try:
+            found.append(number.setdefault(key_of(value), len(number)))
+        except TypeError as error:
+            raise _no_name(source, called(int(np.argmax(codes == len(found)))), error) from error
+    found.append(number.setdefault(None, len(number)))
+    merged = np.array(found, np.int64)[codes]
+    lacking = merged == number.pop(None)
+    if lacking.any():
+        raise without_person(source, int(lacking.sum()), called(int(np.argmax(lacking))), NO_PERSON)
+    names = [""] * (len(number) + 1)
+    for key, code in number.items():
+        names[code] = key or ""
+    return Keys(names, merged)
+
+
+def _no_name(source: str, called: str, error: Exception) -> UserError:
+    return UserError(
+        f"'{source}' names the person of '{called}' by {error}. {GUARDED}",
+        "A person is named by a text or by an integer.",
+        code="bad-record",
+        path=source,
+    )
+
+
+NO_PERSON = "Give each record a text that is not empty, or an integer."
+
+
+def joined(parts: list[Keys]) -> Keys:
+    """The keys of several parts of a source, one after the other."""
+    number: dict[str, int] = {}
+    codes = [
+        np.array([number.setdefault(name, len(number)) for name in part.names], np.int64)[part.codes] for part in parts
+    ]
+    return Keys(list(number), np.concatenate(codes))
+
+
+def grouped(keys: Keys) -> Grouping:
+    """The records by group. The groups have the order of the SHA-256 of their keys."""
+    present = np.unique(keys.codes)
+    ranked = sorted(present.tolist(), key=lambda code: sha256_of_key(keys.names[code]))
+    rank = np.zeros(len(keys.names), np.int64)
+    rank[ranked] = np.arange(len(ranked))
+    ids = rank[keys.codes]
+    order = np.argsort(ids, kind="stable")
+    return Grouping(order=order, ids=ids[order])
+
+
+def sha256_of_key(key: str) -> bytes:
+    """SHA-256 of a key. A name of a file may have bytes that are no UTF-8."""
+    return hashlib.sha256(key.encode("utf-8", "surrogatepass")).digest()

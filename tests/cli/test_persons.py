@@ -1,0 +1,150 @@
+"""`dpfc extract --group-by`: from a folder for each patient to a set that knows persons, and what is done with it."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from dpfc_cli.evaluation import evaluate
+from dpfc_cli.features.manifest import MANIFEST, load
+from dpfc_cli.features.reader import FeatureSet
+from dpfc_cli.heads.head import Head
+from dpfc_cli.training.ledger import records_of
+from tests.cli.conftest import SCATTER, Dpfc
+from tests.test_extraction import Means
+
+PATIENTS, CLASSES = 14, ("flu", "cold")
+LINE = ("extract", "imagefolder:clinic", *SCATTER, "--classes", "flu,cold")
+PERSONS = (*LINE, "--group-by", "folder:1")
+
+
+@pytest.fixture(autouse=True)
+def _fast(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The backbone is one that takes no time."""
+    monkeypatch.setattr("dpfc_cli.extraction.backbones.load", lambda *_, **__: Means())
+
+
+@pytest.fixture
+def clinic(tmp_path: Path) -> Path:
+    """One to four pictures of each of 14 patients, in class/patient/picture. Both classes have some of each third."""
+    rng = np.random.default_rng(0)
+    for i in range(PATIENTS):
+        for j in range(1 + i % 4):
+            folder = tmp_path / "clinic" / CLASSES[(i + (i % 3 == 0) * j) % 2] / f"patient {i}"
+            folder.mkdir(parents=True, exist_ok=True)
+            Image.fromarray(rng.integers(0, 256, (9, 9, 3), np.uint8)).save(folder / f"{j}.png")
+    return Path("clinic")
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
+
+
+def spoken(text: str) -> str:
+    return " ".join(text.split())
+
+
+def test_persons_are_counted_and_named_nowhere(dpfc: Dpfc, clinic: Path) -> None:
+    made = dpfc(*PERSONS, "--json")
+    assert made.exit_code == 0, made.output
+    said = json.loads(made.stdout)
+    assert (said["records"], said["persons"]) == ({"train": 33}, {"train": PATIENTS})
+    folder = Path(said["path"])
+    assert folder.name == "clinic-persons-scattering-mean"
+    assert load(folder).grouped_by == {"by": "folder", "level": 1}
+    assert all(b"patient" not in data for data in files(folder).values())
+    assert "train 33 of 14 persons in 1 shard" in spoken(dpfc(*PERSONS).stdout)
+    assert "33 of 14 persons" in spoken(dpfc("list").stdout)
+    assert json.loads(dpfc("list", "--json").stdout)["sets"][0]["persons"] == {"train": PATIENTS}
+
+
+def test_the_pictures_are_the_same_with_persons_and_without(dpfc: Dpfc, clinic: Path) -> None:
+    for line in (LINE, PERSONS):
+        assert dpfc(*line).exit_code == 0
+    plain, persons = (FeatureSet(f"features/clinic-{name}scattering-mean") for name in ("", "persons-"))
+    rows = []
+    for found in (plain, persons):
+        x, y = found.arrays("train")
+        rows.append(sorted(zip(x.tolist(), y.ravel().tolist(), strict=True)))
+    assert rows[0] == rows[1]
+    # Both are in one account, and heads fit both.
+    assert records_of(plain.manifest, "train") == records_of(persons.manifest, "train")
+    assert plain.manifest.fingerprint == persons.manifest.fingerprint
+    assert plain.manifest.to_json().count(b"group") == 0
+
+
+def test_patients_are_held_out_as_a_whole_and_any_head_is_evaluated_on_them(dpfc: Dpfc, clinic: Path) -> None:
+    assert dpfc(*PERSONS, "--hold-out", "0.4", "--out", "held").exit_code == 0
+    held = load(Path("features/held")).splits
+    assert (held["train"].groups or 0) + (held["test"].groups or 0) == PATIENTS
+    assert held["train"].n + held["test"].n == 33
+    # The head was trained on a set of the same backbone that knows no persons.
+    card = {
+        "classes": list(CLASSES),
+        "features": {"name": "apart", "split": "train", "fingerprint": load(Path("features/held")).fingerprint},
+    }
+    head = Head(chain=(), weight=np.eye(3)[:, :2], bias=np.zeros(2), card=card)
+    found = evaluate(head, FeatureSet("features/held"))
+    assert (found.split, found.n) == ("test", held["test"].n)
+
+
+def test_two_processes_and_a_run_that_was_stopped_make_the_same_set(dpfc: Dpfc, clinic: Path) -> None:
+    whole = (*PERSONS, "--hold-out", "0.4", "--shards", "3")
+    assert dpfc(*whole, "--out", "whole").exit_code == 0
+    for task in ("1/2", "2/2"):
+        assert dpfc(*whole, "--out", "shared", "--task", task).exit_code == 0
+    assert files(Path("features/shared")) == files(Path("features/whole"))
+    # One of two parts is made: another run goes on with it.
+    assert dpfc(*whole, "--out", "resumed", "--task", "1/2").exit_code == 0
+    went_on = dpfc(*whole, "--out", "resumed")
+    assert "Went on with" in went_on.stderr
+    assert files(Path("features/resumed")) == files(Path("features/whole"))
+
+
+def test_shards_of_other_persons_are_not_gone_on_with(dpfc: Dpfc, clinic: Path) -> None:
+    names = sorted(str(path.relative_to(clinic)) for path in clinic.rglob("*.png"))
+    table = Path("who.csv")
+    lines = [f"{name},{i % 5}" for i, name in enumerate(names)]
+    table.write_text("\n".join(["file_name,person", *lines]))
+    line = (*LINE, "--group-by", "table:who.csv", "--out", "set", "--shards", "2")
+    assert dpfc(*line, "--task", "1/2").exit_code == 0
+    table.write_text("\n".join(["file_name,person", *lines[:-1], f"{names[-1]},9"]))
+    refused = dpfc(*line)
+    assert (refused.exit_code, "begun from another source or with other settings" in spoken(refused.stderr)) == (
+        2,
+        True,
+    )
+    refused = dpfc(*LINE, "--out", "set", "--shards", "2")
+    assert "begun from another source or with other settings" in spoken(refused.stderr)
+    # With the first table again the run goes on.
+    table.write_text("\n".join(["file_name,person", *lines]))
+    assert dpfc(*line).exit_code == 0
+    assert json.loads((Path("features/set") / MANIFEST).read_text())["splits"]["train"]["groups"] == 5
+
+
+@pytest.mark.parametrize(
+    ("more", "says"),
+    [
+        (["--group-by", "folder:0"], "--group-by 'folder:0' does not say how persons are found."),
+        (["--group-by", "folder:2"], "33 records of 'clinic' have no person. The first is 'cold/patient"),
+        (["--group-by", "column:mrn"], "There is no metadata.csv or metadata.jsonl in 'clinic'"),
+        (["--group-by", "folder:1", "--hold-out", "0.0001"], "leaves one of the two splits empty"),
+    ],
+)
+def test_what_cannot_be_grouped_is_refused_and_leaves_nothing(
+    dpfc: Dpfc, clinic: Path, more: list[str], says: str
+) -> None:
+    refused = dpfc(*LINE, *more)
+    assert refused.exit_code == 2
+    assert says in spoken(refused.stderr)
+    assert not list(Path().glob("features/*"))
+
+
+def test_imported_persons_are_counted(dpfc: Dpfc, tmp_path: Path) -> None:
+    arrays = {"train_x": np.ones((9, 2), np.float32), "train_y": np.arange(9) % 2, "who": np.arange(9) % 4}
+    np.savez("a.npz", **arrays)  # type: ignore[arg-type]
+    made = dpfc("import", "a.npz", "--classes", "2", "--group-column", "who")
+    assert made.exit_code == 0, made.output
+    assert "train 9 of 4 persons" in spoken(made.stdout)

@@ -1,0 +1,349 @@
+"""The pictures of one person are brought together, in every format that says which they are."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from dpfc_cli.errors import GUARDED, UserError
+from dpfc_cli.images import Split, by_person, held_out, open_images, prefetch, row_groups
+from dpfc_cli.images.sets import ImageSet
+from dpfc_cli.sources.groups import rule_of
+from tests.images.pictures import SQUARE, png, tar, values
+
+N, PERSONS = 40, 13
+CLASSES = ("a", "b", "healthy")
+WHO = [f"p{i * 7 % PERSONS}" for i in range(N)]
+"""The person of picture i, which is full of i and of class i % 2. A person has pictures of both classes."""
+Made = tuple[str, str]
+
+
+def folders(path: Path) -> Made:
+    for i, who in enumerate(WHO):
+        file = path / "ab"[i % 2] / who / "visit" / f"{i:02d}.png"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(png(i))
+    return f"imagefolder:{path}", "folder:1"
+
+
+def names(path: Path) -> Made:
+    for i, who in enumerate(WHO):
+        file = path / "train" / "ab"[i % 2] / f"x_{who}_{i:02d}.png"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(png(i))
+    return f"imagefolder:{path}", r"name:_(p\d+)_"
+
+
+def beside(path: Path) -> Made:
+    source, _ = names(path)
+    lines = [f"{'ab'[i % 2]}/x_{who}_{i:02d}.png, {who} ,{i}" for i, who in enumerate(WHO)]
+    (path / "train" / "metadata.csv").write_text("\n".join(["file_name,patient,age", *lines]))
+    return source, "column:patient"
+
+
+def labels_beside(path: Path) -> Made:
+    """The table has the labels, too, and there are no folders of classes."""
+    rows = [{"file_name": f"{i:02d}.png", "label": "ab"[i % 2], "who": int(who[1:])} for i, who in enumerate(WHO)]
+    for i in range(N):
+        (path / f"{i:02d}.png").write_bytes(png(i))
+    (path / "metadata.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    return f"imagefolder:{path}", "column:who"
+
+
+def elsewhere(path: Path) -> Made:
+    """A table that lies elsewhere: its names begin in the folder of the pictures, and its column has a usual name."""
+    source, _ = names(path / "pictures")
+    lines = [f"train/{'ab'[i % 2]}/x_{who}_{i:02d}.png,{who}" for i, who in enumerate(WHO)]
+    (path / "persons: all.csv").write_text("\n".join(["file_name,patient_id", *lines]))
+    return source, f"table:{path / 'persons: all.csv'}"
+
+
+def named_column(path: Path) -> Made:
+    source, rule = elsewhere(path)
+    return source, f"{rule}:patient_id"
+
+
+def archives(path: Path) -> Made:
+    for part in range(2):
+        members: list[tuple[str, bytes]] = []
+        for i in range(part, N, 2):
+            facts = json.dumps({"patient": int(WHO[i][1:]), "other": [1]}).encode()
+            members += [(f"{WHO[i]}/{i:02d}.{end}", data) for end, data in (("png", png(i)), ("json", facts))]
+            members.append((f"{WHO[i]}/{i:02d}.cls", b"%d" % (i % 2)))
+        tar(path / f"train-{part}.tar", members)
+    return f"webdataset:{path}", "column:patient"
+
+
+def archives_by_folder(path: Path) -> Made:
+    return archives(path)[0], "folder:1"
+
+
+def archives_by_name(path: Path) -> Made:
+    return archives(path)[0], "name:^(.+)/"
+
+
+def parquet(path: Path, persons: Any = WHO, rows: int = 6) -> Made:
+    pictures = pa.array([{"bytes": png(i)} for i in range(N)], pa.struct([("bytes", pa.binary())]))
+    table = pa.table({"image": pictures, "patient": persons, "label": np.arange(N) % 2})
+    for name, part in (("train-0", table[:25]), ("train-1", table[25:])):
+        pq.write_table(part, path / f"{name}.parquet", row_group_size=rows)
+    return f"parquet:{path}", "column:patient"
+
+
+def parquet_of_integers(path: Path) -> Made:
+    """The only other column of integers is the label."""
+    return parquet(path, [int(who[1:]) for who in WHO])
+
+
+FORMATS = (
+    *(folders, names, beside, labels_beside, elsewhere, named_column),
+    *(archives, archives_by_folder, archives_by_name, parquet, parquet_of_integers),
+)
+
+
+def opened(made: Made, grouped: bool = True) -> ImageSet:
+    """The data set, with its persons or without."""
+    source, rule = made
+    classes = CLASSES if source.startswith("imagefolder") else None
+    return open_images(source, None, SQUARE, classes, group_by=rule_of(rule) if grouped else None)
+
+
+def who(split: Split) -> list[str]:
+    """The persons of a split's pictures, in its order."""
+    return [WHO[i] for i in values(split)]
+
+
+@pytest.mark.parametrize("make", FORMATS, ids=lambda make: make.__name__)
+def test_the_pictures_of_a_person_lie_together_with_their_labels(make: Callable[[Path], Made], tmp_path: Path) -> None:
+    plain = opened(make(tmp_path), grouped=False).splits["train"]
+    found, groupings = by_person(opened(make(tmp_path)))
+    train, grouping = found.splits["train"], groupings["train"]
+    assert sorted(values(train)) == sorted(values(plain)) == list(range(N))
+    assert train.labels.tolist() == [i % 2 for i in values(train)]
+    assert (plain.keys, grouping.groups) == (None, PERSONS)
+    assert set(np.diff(grouping.ids)) == {0, 1}
+    assert len(set(zip(grouping.ids.tolist(), who(train), strict=True))) == PERSONS
+    # The account of the ledger is the same, and so is what each picture is called.
+    assert train.listing == plain.listing
+    listed = {int(i): plain.name(at) for at, i in enumerate(values(plain))}
+    assert [train.name(at) for at in range(N)] == [listed[int(i)] for i in values(train)]
+    assert all(train.title(at).endswith(plain.title(int(grouping.order[at]))) for at in range(N))
+    # Inside a group the order is that of the listing.
+    assert all((np.diff(grouping.order[grouping.ids == g]) > 0).all() for g in range(PERSONS))
+
+
+@pytest.mark.parametrize("make", [folders, archives, parquet], ids=lambda make: make.__name__)
+def test_a_person_is_held_out_as_a_whole_and_others_do_not_move(make: Callable[[Path], Made], tmp_path: Path) -> None:
+    whole = opened(make(tmp_path))
+    parts = held_out(whole, 0.3).splits
+    assert not set(who(parts["train"])) & set(who(parts["test"]))
+    assert sorted([*values(parts["train"]), *values(parts["test"])]) == list(range(N))
+    assert 1 <= len(set(who(parts["test"]))) <= 8
+    more = held_out(whole, 0.6).splits["test"]
+    assert set(who(parts["test"])) < set(who(more))
+    both, groupings = by_person(held_out(whole, 0.3))
+    for name, split in both.splits.items():
+        persons = who(split)
+        assert groupings[name].groups == len(set(persons))
+        assert [persons[i] != persons[i - 1] for i in range(1, split.n)] == (np.diff(groupings[name].ids) == 1).tolist()
+        assert split.listing == whole.splits["train"].listing
+    # Without persons the pictures of most would lie on both sides.
+    apart = held_out(opened(make(tmp_path), grouped=False), 0.3).splits
+    assert len(set(who(apart["train"])) & set(who(apart["test"]))) > 3
+
+
+def test_the_person_alone_decides_where_it_lands_whatever_the_format(tmp_path: Path) -> None:
+    tests = []
+    for i, make in enumerate((folders, names, beside, archives_by_folder, parquet)):
+        (tmp_path / str(i)).mkdir()
+        tests.append(set(who(held_out(opened(make(tmp_path / str(i))), 0.4).splits["test"])))
+    assert all(found == tests[0] for found in tests)
+
+
+def test_the_persons_of_a_trial_are_those_of_its_pictures(tmp_path: Path) -> None:
+    whole = opened(names(tmp_path))
+    trial = ImageSet("trial", whole.classes, {"train": whole.splits["train"].spread(9)})
+    found, groupings = by_person(trial)
+    assert groupings["train"].groups == len(set(who(found.splits["train"])))
+    assert found.splits["train"].n == 9
+
+
+def test_a_deeper_level_is_the_whole_way_to_it(tmp_path: Path) -> None:
+    """Two patients may both have a first visit."""
+    source, _ = folders(tmp_path)
+    assert by_person(opened((source, "folder:2")))[1]["train"].groups == PERSONS
+    with pytest.raises(UserError, match=r"40 records of .* have no person"):
+        opened((source, "folder:3"))
+
+
+def test_a_level_of_folders_says_where_the_classes_are(tmp_path: Path) -> None:
+    """Without it, and without names of classes, deeper folders are refused."""
+    source, rule = folders(tmp_path)
+    found = open_images(source, None, SQUARE, group_by=rule_of(rule))
+    assert (found.classes, found.origin) == (("a", "b"), "inferred")
+    with pytest.raises(UserError, match="holds a folder"):
+        open_images(source, None, SQUARE)
+
+
+# Pictures of parquet files in another order
+
+
+def test_parquet_is_read_a_few_times_whatever_the_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of the 8 row groups is read once for each window of so many pictures, if a picture of it is there."""
+    read: list[int] = []
+    real = row_groups._read
+    monkeypatch.setattr(row_groups, "_read", lambda *a: (read.append(a[1]), real(*a))[1])
+    monkeypatch.setattr(row_groups, "free_memory", lambda: 0.0)
+    monkeypatch.setattr(row_groups.RowGroups, "mean_size", lambda self: 100.0)
+    made = parquet(tmp_path)
+    for window, most in ((N, 8), (10, 4 * 8), (1, N)):
+        monkeypatch.setattr(row_groups, "HELD", 100 * window)
+        train = by_person(opened(made))[0].splits["train"]
+        read.clear()
+        assert sorted(values(train)) == list(range(N))
+        assert 8 <= len(read) <= most
+        # Several threads at once read more often, and the same.
+        wanted = [(at, train, at, min(at + 16, N)) for at in range(0, N, 16)]
+        found = [batch.pixels for _, batch in prefetch.batches(wanted, workers=4)]
+        np.testing.assert_array_equal(np.concatenate(found), train.pixels(0, N))
+
+
+def test_windows_shrink_where_pictures_are_larger_than_their_file_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A picture that is repeated is stored once, and then a small file holds many bytes."""
+    large = png(3, (300, 300)) + bytes(20_000)
+    pictures = pa.array([{"bytes": large}] * N, pa.struct([("bytes", pa.binary())]))
+    table = pa.table({"image": pictures, "patient": WHO, "label": np.arange(N) % 2})
+    pq.write_table(table, tmp_path / "train.parquet", row_group_size=6)
+    monkeypatch.setattr(row_groups, "free_memory", lambda: 0.0)
+    monkeypatch.setattr(row_groups, "HELD", 5 * len(large))
+    monkeypatch.setattr(row_groups.RowGroups, "mean_size", lambda self: 1.0)
+    sizes: list[int] = []
+    real = row_groups.Scattered._fill
+
+    def watched(self: row_groups.Scattered, window: int) -> None:
+        real(self, window)
+        sizes.append(max((sum(map(len, held)) for held in self._windows.values()), default=0))
+
+    monkeypatch.setattr(row_groups.Scattered, "_fill", watched)
+    train = by_person(opened((f"parquet:{tmp_path}", "column:patient")))[0].splits["train"]
+    assert (values(train) == 3).all()
+    assert 0 < max(sizes) <= 10 * len(large)
+
+
+# What is refused
+
+
+def gap(path: Path, make: Callable[[Path], Made], change: Callable[[Path], object]) -> Made:
+    made = make(path)
+    change(path)
+    return made
+
+
+LACKING: dict[str, tuple[Callable[[Path], Made], str]] = {
+    "a picture in the class folder": (
+        lambda p: gap(p, folders, lambda p: (p / "a" / "x.png").write_bytes(png(1))),
+        r"1 record of .* has no person. The first is 'a/x.png'",
+    ),
+    "names without a match": (
+        lambda p: gap(p, names, lambda p: [(p / "train/a" / f"{i}.png").write_bytes(png(i)) for i in range(2)]),
+        r"2 records of .* have no person. The first is 'a/0.png'",
+    ),
+    "an empty match": (lambda p: (names(p)[0], r"name:(z*)"), "40 records of .* have no person"),
+    "an optional group": (lambda p: (names(p)[0], r"name:x_(z)?"), "40 records of .* have no person"),
+    "a line that is missing": (
+        lambda p: gap(p, beside, lambda p: drop_line(p / "train" / "metadata.csv")),
+        r"1 record of .* has no person. The first is 'a/x_p0_00.png'",
+    ),
+    "an empty cell": (
+        lambda p: gap(p, beside, lambda p: change_text(p / "train" / "metadata.csv", " p0 ", " ")),
+        "records of .* have no person",
+    ),
+    "no such column": (lambda p: (beside(p)[0], "column:who"), "has no column 'who'. It has: file_name, patient, age"),
+    "no table": (lambda p: (names(p)[0], "column:who"), "There is no metadata.csv"),
+    "no such table": (lambda p: (names(p)[0], f"table:{p / 'none.csv'}"), "cannot be read"),
+    "a table without a usual column": (
+        lambda p: gap(p, elsewhere, lambda p: change_text(p / "persons: all.csv", "patient_id", "mrn")),
+        "has no column of persons. It has: file_name, mrn",
+    ),
+    "a table that leads elsewhere": (
+        lambda p: gap(p, elsewhere, lambda p: change_text(p / "persons: all.csv", "train/a", "../a")),
+        "names no file of",
+    ),
+    "records without .json": (
+        lambda p: gap(p, archives, lambda p: tar(p / "train-9.tar", [("x.png", png(1)), ("x.cls", b"1")])),
+        "1 record of .* has no person. The first is 'train-9.tar/x.png'",
+    ),
+    "a fraction": (
+        lambda p: gap(p, archives, lambda p: tar(p / "train-9.tar", json_record(b'{"patient": 1.5}'))),
+        "names the person of 'train-9.tar/x.png' by a float",
+    ),
+    "a gap in parquet": (lambda p: parquet(p, [None, *WHO[1:]]), "1 record of .* has no person. The first is 'row 0"),
+    "floats in parquet": (lambda p: parquet(p, np.arange(N) / 2), "no column 'patient' of integers or texts"),
+}
+
+
+def drop_line(path: Path) -> None:
+    lines = path.read_text().splitlines()
+    path.write_text("\n".join(lines[:1] + lines[2:]))
+
+
+def change_text(path: Path, old: str, new: str) -> None:
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new))
+
+
+def json_record(facts: bytes) -> list[tuple[str, bytes]]:
+    return [("x.png", png(1)), ("x.cls", b"1"), ("x.json", facts)]
+
+
+@pytest.mark.parametrize("case", LACKING)
+def test_a_picture_without_a_person_is_refused(case: str, tmp_path: Path) -> None:
+    """It gets no group of its own: two such pictures may be of one person."""
+    make, says = LACKING[case]
+    with pytest.raises(UserError, match=says) as caught:
+        opened(make(tmp_path))
+    assert ("no person" in says or "the person" in says) == (GUARDED in str(caught.value))
+
+
+@pytest.mark.parametrize(
+    ("source", "rule", "says"),
+    [
+        ("digits", "folder:1", "'digits' does not say which pictures are of one person"),
+        ("parquet:x", "name:(x)", "'parquet' does not find persons by 'name'"),
+        ("parquet:x", "table:x.csv", "Write column:NAME"),
+        ("webdataset:x", "table:x.csv", "Write folder:LEVEL or name:REGEX or column:NAME"),
+    ],
+)
+def test_rules_that_a_source_does_not_know_are_refused_before_it_is_opened(source: str, rule: str, says: str) -> None:
+    with pytest.raises(UserError, match=says) as caught:
+        open_images(source, group_by=rule_of(rule))
+    assert caught.value.fields["parameter"] == "group_by"
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        *((text, "Write folder:LEVEL, name:REGEX") for text in ("", "folder", "person:1", ":", "name:", "1")),
+        *((f"folder:{level}", "LEVEL is 1") for level in ("0", "-1", "x", "1.5", "²", "9" * 5_000)),
+        ("name:p[0-9]+", "in parentheses"),
+        ("name:(?:p)", "in parentheses"),
+        ("name:(p", "no regular expression"),
+    ],
+)
+def test_rules_that_are_none_are_refused(text: str, says: str) -> None:
+    with pytest.raises(UserError, match=says) as caught:
+        rule_of(text)
+    assert caught.value.fields["parameter"] == "group_by"
+
+
+def test_what_a_manifest_says_of_a_rule_holds_no_name() -> None:
+    said = [rule_of(text).describe() for text in ("folder:2", "name:(anna|otto)", "column:mrn", "table:/x/otto.csv")]
+    assert said == [{"by": "folder", "level": 2}, {"by": "name"}, {"by": "column", "column": "mrn"}, {"by": "table"}]
