@@ -249,9 +249,10 @@ def test_windows_that_shrink_on_the_way_leave_none_of_their_pictures_in_wrong_pl
     monkeypatch.setattr(row_groups, "free_memory", lambda: 0.0)
     monkeypatch.setattr(row_groups, "HELD", 1_000)
     monkeypatch.setattr(row_groups.RowGroups, "mean_size", lambda self: 100.0)
-    back = rows.only(np.arange(N)[::-1])
-    for i in (*range(N), *range(N), *range(N - 1, -1, -1)):
-        assert back.read(i) == data[N - 1 - i]
+    for then in range(N):
+        back = rows.only(np.arange(N)[::-1])
+        for i in (*range(31), then):
+            assert back.read(i) == data[N - 1 - i]
 
 
 def test_the_column_of_persons_is_not_taken_for_the_labels(tmp_path: Path) -> None:
