@@ -78,12 +78,13 @@ class Cell:
         return json.dumps({name: value for name, value in said.items() if value != ""}, sort_keys=True)
 
 
-def stream_of(x: np.ndarray, labels: np.ndarray) -> BlockStream:
+def stream_of(x: np.ndarray, labels: np.ndarray, persons: np.ndarray | None = None) -> BlockStream:
     """A stream of blocks of arrays in memory."""
+    parts = (x, labels[:, None]) if persons is None else (x, labels[:, None], persons)
 
-    def blocks(rows: int) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
+    def blocks(rows: int) -> Iterator[tuple[Any, ...]]:
         for start in range(0, len(x), rows):
-            yield start, x[start : start + rows], labels[start : start + rows, None]
+            yield start, *(part[start : start + rows] for part in parts)
 
     return blocks
 
@@ -151,7 +152,7 @@ def remembered_sums(data: str) -> Iterator[None]:
 def train(cell: Cell) -> Head:
     """Train the head of a cell with the product's own curator and methods, and with noise from a seed."""
     data, method = load(cell.data), METHODS[cell.method]
-    facts, stream = data.facts, stream_of(data.x, data.y)
+    facts, stream = data.facts, stream_of(data.x, data.y, data.persons)
     if cell.epsilon is None:
         options = method.defaults(facts, None, cell.given)
         solution = method.solve(NonPrivate(facts, Unprotected(stream)), facts, options)

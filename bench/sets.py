@@ -12,27 +12,37 @@ from dpfc_cli.privacy.facts import Facts
 
 @dataclass(frozen=True, eq=False)
 class Data:
-    """A set for training and test. x: n × d features; y: n labels; m: number of classes."""
+    """A set for training and test. x: n × d features; y: n labels; m: number of classes. persons: of each training
+    record; None if each record is a unit.
+    """
 
     x: np.ndarray
     y: np.ndarray
     test_x: np.ndarray
     test_y: np.ndarray
     m: int
+    persons: np.ndarray | None = None
 
     @property
     def facts(self) -> Facts:
         """Of the training records."""
-        return Facts(n=len(self.x), m=self.m, d=self.x.shape[1])
+        n, d = self.x.shape
+        if self.persons is None:
+            return Facts(n=n, m=self.m, d=d)
+        return Facts(n=int(self.persons[-1]) + 1, rows=n, unit="person", m=self.m, d=d)
 
 
 @cache
 def load(path: str) -> Data:
-    """Load a folder with `{train,test}_{x,y}.npy`, or a feature set that `dpfc extract` or `dpfc import` made."""
+    """Load a folder with `{train,test}_{x,y}.npy` (and `train_groups.npy` for persons), or a feature set that
+    `dpfc extract` or `dpfc import` made.
+    """
     folder = Path(path)
     if (folder / "train_x.npy").exists():
         x, y, test_x, test_y = (np.load(folder / f"{name}.npy") for name in ("train_x", "train_y", "test_x", "test_y"))
-        return Data(x, y.astype(np.int32), test_x, test_y.astype(np.int32), int(y.max()) + 1)
+        groups = folder / "train_groups.npy"
+        persons = np.load(groups) if groups.exists() else None
+        return Data(x, y.astype(np.int32), test_x, test_y.astype(np.int32), int(y.max()) + 1, persons)
     features = FeatureSet(folder)
     arrays = [part for split in ("train", "test") for part in _whole(features, split)]
     return Data(arrays[0], arrays[1][:, 0], arrays[2], arrays[3][:, 0], len(features.manifest.classes))

@@ -28,6 +28,7 @@ from dpfc_cli.version import __version__
 _HOMES = {
     "Account": "training.account",
     "Evaluation": "evaluation",
+    "ExtractionWarning": "extraction",
     "FeatureSet": "features.reader",
     "Head": "heads.head",
     "Observer": "training.observer",
@@ -49,6 +50,7 @@ _HOMES = {
 __all__ = [
     "Account",
     "Evaluation",
+    "ExtractionWarning",
     "FeatureSet",
     "Head",
     "Observer",
@@ -70,7 +72,7 @@ __all__ = [
 if TYPE_CHECKING:
     from dpfc_cli.errors import UserError
     from dpfc_cli.evaluation import Evaluation, evaluate
-    from dpfc_cli.extraction import extract
+    from dpfc_cli.extraction import ExtractionWarning, extract
     from dpfc_cli.features.importing import import_features
     from dpfc_cli.features.lookup import open_features
     from dpfc_cli.features.reader import FeatureSet

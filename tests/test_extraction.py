@@ -253,6 +253,21 @@ def test_the_fingerprint_names_the_recipe_and_not_the_records(pictures: Path, tm
     assert set(manifest.versions) == {"dpfc", "jax", "numpy", "pillow", "h5py"}
 
 
+def test_warnings_are_pythons_unless_somebody_takes_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in "ab":
+        Path("dark", name).mkdir(parents=True)
+        Image.fromarray(np.full((8, 8), 300, np.uint16)).save(f"dark/{name}/1.png")
+    taken: list[str] = []
+    with pytest.warns(extraction.ExtractionWarning, match=r"less than a quarter.*window 0,4095.*do not publish"):
+        extraction.extract("imagefolder:dark", **SCATTER, out="one")
+    extraction.extract("imagefolder:dark", **SCATTER, out="two", warn=taken.append)
+    assert len(taken) == 1
+    # With a window nothing is wrong with them.
+    extraction.extract("imagefolder:dark", **SCATTER, out="three", window=(0, 4095), warn=taken.append)
+    assert len(taken) == 1
+
+
 def _jpeg() -> bytes:
     file = io.BytesIO()
     Image.new("RGB", (9, 9)).save(file, "JPEG")

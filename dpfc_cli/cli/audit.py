@@ -11,11 +11,14 @@ from dpfc_cli.cli.app import command
 
 if TYPE_CHECKING:
     from dpfc_cli.methods import AnyMethod
+    from dpfc_cli.privacy.facts import Facts
     from dpfc_cli.trust.audit import Audit
 
 STEPS = 3
 """Of methods that iterate: enough to tell steps apart. All steps run the same code."""
 MOST_RUNS = 10_000_000
+MOST_RECORDS = 1024
+"""More records of one person count as null."""
 
 
 @command("audit")
@@ -30,6 +33,9 @@ def audit(
         int, typer.Option(min=1, max=MOST_RUNS, help="Pairs of whole trainings, with and without the canary.")
     ] = 2_000,
     confidence: Annotated[float, typer.Option(help="Of each lower bound.")] = 0.95,
+    records_per_person: Annotated[
+        int | None, typer.Option(min=1, max=MOST_RECORDS, help="Attack the guarantee for persons with so many records.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
 ) -> None:
     """Attack the trainings and bound their ε from below: an empirical check of the proofs and of the program.
@@ -38,14 +44,15 @@ def audit(
     """
     from dpfc_cli.errors import UserError, parameter
     from dpfc_cli.methods import METHODS, method_named
-    from dpfc_cli.trust.audit import FACTS
+    from dpfc_cli.trust.audit import FACTS, facts_of
 
     if not 0.5 <= confidence < 1:
         raise UserError(
             f"{parameter('confidence')} must lie between 0.5 and 1, not at {confidence:g}.", "Give one such as 0.95."
         )
     chosen = list(METHODS.values()) if method == "all" else [method_named(method, FACTS)]
-    found = [_audited(each, epsilon, delta, runs, trainings, confidence) for each in chosen]
+    facts = facts_of(records_per_person)
+    found = [_audited(each, facts, epsilon, delta, runs, trainings, confidence) for each in chosen]
     violated = [a.method for a in found if a.violated]
     _warn_of_few(found)
     if as_json:
@@ -61,7 +68,13 @@ def audit(
 
 
 def _audited(
-    method: "AnyMethod", epsilon: float, delta: float, runs: int, trainings: int, confidence: float
+    method: "AnyMethod",
+    facts: "Facts",
+    epsilon: float,
+    delta: float,
+    runs: int,
+    trainings: int,
+    confidence: float,
 ) -> "Audit":
     from dpfc_cli.errors import UserError, parameter
     from dpfc_cli.privacy.noise import SystemBits
@@ -70,7 +83,7 @@ def _audited(
     from dpfc_cli.trust import audit
 
     given = {"steps": STEPS} if "steps" in method.declared else {}
-    c = calibrate(method, audit.FACTS, given, Privacy(epsilon=epsilon, delta=delta, allow_large_delta=True))
+    c = calibrate(method, facts, given, Privacy(epsilon=epsilon, delta=delta, allow_large_delta=True))
     assert c.guarantee is not None
     assert c.mechanism is not None
     least = audit.least_runs(c.guarantee.mu)

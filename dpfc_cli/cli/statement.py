@@ -12,17 +12,29 @@ from dpfc_cli.cli.app import command
 @command("statement")
 def statement(
     head: Annotated[Path, typer.Argument(help="The head's file.")],
+    records_per_person: Annotated[
+        int | None, typer.Option(min=1, max=10_000, help="Say what the head means for a person with so many records.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Write one JSON object: the card and more.")] = False,
 ) -> None:
     """Show what is claimed of a head, from its card, with the SHA-256 of its file."""
+    from dpfc_cli.errors import UserError, parameter
     from dpfc_cli.files import sha256_of
     from dpfc_cli.heads.head import Head
     from dpfc_cli.trust import statement as statements
 
     found = Head.load(str(head))
     path = found.path or head
+    if records_per_person is not None and found.card["unit"] == "person":
+        raise UserError(
+            f"{parameter('records_per_person')} has no effect: this head protects persons with all their records.",
+            "Leave it out.",
+            code="conflict",
+            parameter="records_per_person",
+        )
+    groups = statements.GROUPS if records_per_person is None else (records_per_person,)
     if as_json:
         card, digest = found.card, sha256_of(path)
-        display.as_json({"head": str(path), "sha256": digest, "card": card, "means": statements.meaning(card)})
+        display.as_json({"head": str(path), "sha256": digest, "card": card, "means": statements.meaning(card, groups)})
         return
-    display.facts(f"Head {path}", list(found.statement().items()))
+    display.facts(f"Head {path}", list(found.statement(groups).items()))

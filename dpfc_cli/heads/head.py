@@ -94,11 +94,16 @@ class Head:
         names = self.classes
         return [names[best] for best in self.scores(x).argmax(axis=1)]
 
-    def statement(self) -> dict[str, str]:
-        """What is claimed of this head, as sentences by topic. It needs the head's file for its SHA-256."""
+    def statement(self, groups: Sequence[int] = statement.GROUPS) -> dict[str, str]:
+        """What is claimed of this head, as sentences by topic. It needs the head's file for its SHA-256.
+
+        Args:
+            groups: for how many records of one person (or persons, if those are protected) an ε is given.
+
+        """
         if self.path is None:
             raise UserError("This head was not read from a file.", "Read it with Head.load.", code="missing")
-        return dict(statement.rows(self.card, sha256_of(self.path)))
+        return dict(statement.rows(self.card, sha256_of(self.path), groups))
 
     def _taken(self, x: np.ndarray) -> np.ndarray:
         given = np.asarray(x)

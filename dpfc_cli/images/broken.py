@@ -118,7 +118,8 @@ class Broken:
                 shown.append(f"  and {len(lines) - MOST_SHOWN:,} more.")
                 file.parent.mkdir(parents=True, exist_ok=True)
                 files.replace(file, "".join(f"{line}\n" for line in lines).encode(), mode=0o600)
-                shown.append(f"All of them: '{printable(str(file))}'. Only you can read that file.")
+                which = f"The first {len(lines):,}" if self.full else "All of them"
+                shown.append(f"{which}: '{printable(str(file))}'. Only you can read that file.")
         except OSError as error:
             shown.append(f"The list could not be written: '{printable(str(file))}': {error.strerror or error}.")
         return shown
@@ -133,7 +134,8 @@ class Broken:
 
 def most_allowed(source: ImageSet, share: float) -> dict[str, int]:
     """How many pictures of each split may become null records: this share of them, and never all."""
-    return {name: min(int(share * split.n), split.n - 1) for name, split in source.splits.items()}
+    # 0.29 · 100 is 28.999999999999996.
+    return {name: min(int(share * split.n + 1e-9), split.n - 1) for name, split in source.splits.items()}
 
 
 def said_of(nulls: Mapping[str, Records], source: ImageSet) -> str | None:

@@ -160,8 +160,9 @@ def _frames(found: Any) -> int:
 
 def _number(found: Any, name: str, default: int | None = None) -> int:
     value = found.get(name)
-    if value is None and default is not None:
-        return default
+    value = default if value is None else value
+    if value is None:
+        raise ValueError(f"it is DICOM without {name}")
     number = int(value)
     if number < 0:
         raise ValueError(f"it is DICOM with {name} {number}")

@@ -92,6 +92,7 @@ class RowGroups:
         starts: the first record of each row group, and the end of the last one, (g + 1,).
         records: the records that are wanted, (n,); all if None. Other pictures of a row group are not kept in memory.
         files: the files of the records whose rows hold no bytes.
+        has_paths: whether rows have paths beside their bytes.
 
     """
 
@@ -105,8 +106,9 @@ class RowGroups:
         starts: NDArray[np.int64],
         records: Records | None = None,
         files: dict[int, Path] | None = None,
+        has_paths: bool = False,
     ) -> None:
-        self._files = files or {}
+        self._files, self._has_paths = files or {}, has_paths
         self._column, self._groups, self._starts = column, groups, starts
         self._records = np.arange(starts[-1]) if records is None else records
         # The first wanted picture of each group, counted as `read` counts.
@@ -138,7 +140,7 @@ class RowGroups:
     def only(self, records: Records) -> "RowGroups | Scattered":
         if (np.diff(records) < 0).any():
             return Scattered(self, records)
-        return RowGroups(self._column, self._groups, self._starts, self._records[records], self._files)
+        return RowGroups(self._column, self._groups, self._starts, self._records[records], self._files, self._has_paths)
 
     def own_file(self, i: int) -> Path | None:
         """The file of picture i, if its row holds no bytes."""
@@ -187,6 +189,11 @@ class RowGroups:
             if len(pictures) != rows:
                 # Pictures would get the labels of others.
                 raise ValueError(f"its row group {number} has {len(pictures)} pictures, and says {rows}")
+            if pictures.null_count and self._has_paths:
+                for row, name in _names(path, number, self._column, pictures):
+                    # This is never a null record: whether its file was looked for depends on the first row.
+                    if int(self._starts[group]) + row not in self._files:
+                        raise _elsewhere(path, name)
         return pictures
 
 
@@ -275,19 +282,21 @@ def listed(paths: list[Path], columns: Columns, progress: Progress | None) -> Li
                 keys.append(keys_of_column(path, columns.person))
                 if len(keys[-1].codes) != len(y):
                     raise ValueError(f"it has {len(keys[-1].codes)} persons for {len(y)} rows")
+            own = [file.metadata.row_group(number).num_rows for number in range(file.num_row_groups)]
             for number in range(file.num_row_groups):
                 _refuse_giant(file.metadata.row_group(number).total_byte_size, path)
                 groups.append((path, number))
-                named = _named_files(path, file, number, columns.image)
-                files.update((before + row, name) for row, name in named.items())
-                rows.append(file.metadata.row_group(number).num_rows)
-                before += rows[-1]
+            named = _named_files(path, file.schema_arrow, columns.image, own)
+            files.update((before + row, name) for row, name in named.items())
+            rows += own
+            before += sum(own)
             labels.append(y.to_numpy().astype(np.int64) if kind == "integers" else y.cast(pa.string()).to_pylist())
         entries.append(_entry(path, labels[-1]))
         if progress is not None:
             progress("Listing", done, len(paths))
     entries += _checked(files, paths)
-    pictures = RowGroups(columns.image, groups, np.cumsum(rows), files=files)
+    has_paths = bool(paths) and _has_paths(pq.read_schema(paths[0]), columns.image)
+    pictures = RowGroups(columns.image, groups, np.cumsum(rows), files=files, has_paths=has_paths)
     return Listed(pictures, _joined(labels), entries, joined(keys) if keys else None)
 
 
@@ -298,35 +307,45 @@ def _joined(labels: list[Given]) -> Given:
     return [label for part in labels for label in part]
 
 
-def _named_files(path: Path, file: Any, number: int, column: str) -> dict[int, Path]:
-    """The files that rows of a row group name by their path, because they hold no bytes."""
-    group = file.metadata.row_group(number)
-    places = {group.column(i).path_in_schema: group.column(i) for i in range(group.num_columns)}
-    statistics = places[f"{column}.bytes"].statistics
-    known = statistics is not None and statistics.has_null_count
-    if f"{column}.path" not in places or (known and not statistics.null_count):
+def _named_files(path: Path, schema: Any, column: str, rows: list[int]) -> dict[int, Path]:
+    """The files that rows name by their path, because they hold no bytes. rows: of each row group.
+
+    Statistics in the file say which rows hold none, but PyArrow ends the process if those are damaged. So the first row
+    is looked at. If it holds its bytes, all others are taken to do so, and reading stops at one that does not.
+    """
+    if not _has_paths(schema, column) or not sum(rows):
         return {}
-    # All rows or only some may lack their bytes. Files without statistics are rare, and have to be read to know.
-    filled = np.zeros(group.num_rows, bool)
-    if not known or statistics.null_count < group.num_rows:
-        filled = _read(path, number, f"{column}.bytes").is_valid().to_numpy(zero_copy_only=False)
-    names = _read(path, number, f"{column}.path").to_pylist()
-    if len(names) != group.num_rows or len(filled) != group.num_rows:
-        raise ValueError(f"its row group {number} has {len(names)} paths, and says {group.num_rows}")
+    # Without a buffer PyArrow would read all pictures of the row group.
+    first = next(pq.ParquetFile(path, buffer_size=1 << 16).iter_batches(1, columns=[f"{column}.bytes"]))
+    if first.column(0).flatten()[0].null_count == 0:
+        return {}
     found: dict[int, Path] = {}
-    for row in np.flatnonzero(~filled).tolist():
-        if names[row] is not None:
-            named = inside(path.parent, names[row])
+    before = 0
+    for number, count in enumerate(rows):
+        for row, name in _names(path, number, column, _read(path, number, f"{column}.bytes")):
+            named = inside(path.parent, name)
             if named is None or not named.exists():
-                raise _elsewhere(path, names[row])
-            found[row] = named
+                raise _elsewhere(path, name)
+            found[before + row] = named
+        before += count
     return found
+
+
+def _names(path: Path, number: int, column: str, pictures: Any) -> list[tuple[int, str]]:
+    """The rows of a row group that hold no bytes and have a path, and their paths."""
+    empty = np.flatnonzero(pictures.is_null().to_numpy(zero_copy_only=False)).tolist()
+    if not empty:
+        return []
+    names = _read(path, number, f"{column}.path").to_pylist()
+    if len(names) != len(pictures):
+        raise ValueError(f"its row group {number} has {len(names)} paths for {len(pictures)} pictures")
+    return [(row, names[row]) for row in empty if names[row] is not None]
 
 
 def _elsewhere(path: Path, name: str) -> UserError:
     return UserError(
-        f"'{path}' does not hold its pictures, but names files, and '{name}' is not there. Such a file must lie in "
-        f"'{path.parent}' or below it. {GUARDED}",
+        f"'{path}' does not hold all its pictures, but names files, and '{name}' was not found. Such a file must lie "
+        f"in '{path.parent}' or below it, and the first row must name one, too. {GUARDED}",
         "Move the parquet file into the folder of the pictures, if its paths begin there. Or write it with the "
         "pictures in it: with Hugging Face datasets, map the data set with datasets.table.embed_table_storage before "
         "to_parquet.",
@@ -481,6 +500,10 @@ def _holds_bytes(kind: Any) -> bool:
         return False
     at = kind.get_field_index("bytes")
     return at >= 0 and bool(pa.types.is_binary(kind[at].type) or pa.types.is_large_binary(kind[at].type))
+
+
+def _has_paths(schema: Any, column: str) -> bool:
+    return bool(schema.field(column).type.get_field_index("path") >= 0)
 
 
 def _check_image(schema: Any, image: str, path: Path) -> None:

@@ -44,7 +44,7 @@ def _device_product(left: jax.Array, right: jax.Array) -> jax.Array:
     return jnp.matmul(left.T, right, precision=jax.lax.Precision.HIGHEST)
 
 
-def outer_sum(left: jax.Array, right: jax.Array) -> np.ndarray:
+def outer_sum(left: jax.Array | np.ndarray, right: jax.Array | np.ndarray) -> np.ndarray:
     """Σ over rows of left ⊗ right, which is leftᵀ·right; float64.
 
     Args:
@@ -55,7 +55,8 @@ def outer_sum(left: jax.Array, right: jax.Array) -> np.ndarray:
         p × q, on the host.
 
     """
-    if not _on_host():
+    # Factors that were changed on the host have blocks of many shapes. A device would compile a product for each.
+    if not (_on_host() or isinstance(left, np.ndarray)):
         return np.asarray(_device_product(left, right))
     a = np.asarray(left)
     return gram(a) if left is right else np.asarray(a.T @ np.asarray(right))
@@ -76,7 +77,7 @@ def gram(a: np.ndarray) -> np.ndarray:
     return total
 
 
-def add_weighted_grams(total: np.ndarray, weights: jax.Array, q: jax.Array) -> None:
+def add_weighted_grams(total: np.ndarray, weights: jax.Array | np.ndarray, q: jax.Array | np.ndarray) -> None:
     """Add Σ over rows of w_j·q qᵀ to total[j], for every column j of the weights. In place, on the host.
 
     If the weights are labels (0 or 1), a record adds to the Gram matrices of its own classes only. The work is then

@@ -13,7 +13,7 @@ norm after centring, the shrinkage of the spectrum, R, and the total step.
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -140,7 +140,9 @@ def solve(oracle: Oracle, facts: Facts, options: Options) -> Solution:
     (`public_head`). What is not believed any more is taken back.
     """
     chain = centred(oracle, facts, options)
-    whiten, variances = whitening(oracle.release(Gram(chain)) / facts.n, facts, options)
+    gram = oracle.release(Gram(chain))
+    facts = weighted(facts, float(np.trace(gram)))
+    whiten, variances = whitening(gram / facts.n, facts, options)
     dimension = max(1.0, float(variances.sum()))
     start = None if options.public_head is None else start_of(options.public_head.vectors, whiten, variances)
     radius = math.sqrt(dimension + options.bias_feature**2)
@@ -174,6 +176,24 @@ def solve(oracle: Oracle, facts: Facts, options: Options) -> Solution:
         theta = theta + momentum * velocity + move
     trusted = None if belief is None else belief.trusted
     return Solution(chain=chain, weight=whiten @ theta[:-1], bias=options.bias_feature * theta[-1], trusted=trusted)
+
+
+def weighted(facts: Facts, trace: float) -> Facts:
+    """The facts with the number of records of full weight in place of n, if the unit is a person.
+
+    The records of a person are multiplied by a number s ≤ 1, which differs from person to person. What a sum says then
+    depends on the sum of these numbers. Records in a Gram matrix have a norm near 1, so its trace is that sum. It lies
+    between the number of persons and that of records. The same number serves for the gradients: they add up in a
+    similar way.
+
+    Args:
+        facts: the public facts.
+        trace: of the released Gram matrix.
+
+    """
+    if facts.rows is None:
+        return facts
+    return replace(facts, n=round(min(max(trace, facts.n), facts.rows)))
 
 
 def doubt(facts: Facts, options: Options) -> float:

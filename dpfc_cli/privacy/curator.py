@@ -9,9 +9,9 @@ variation.
 
 Proof:
 
-(1) By `queries`, the integer sums of neighbouring data sets differ by a vector of norm at most s·U, where U = 4ᵇ, and
-    s = 1 under zero-out adjacency or s = `replace_one` under replace-one adjacency. By `lattice_for` the sums are
-    exact. `exact_sum` makes sure that each record was added once.
+(1) By `queries` (and by `persons`, if the unit is a person), the integer sums of neighbouring data sets differ by a
+    vector of norm at most s·U, where U = 4ᵇ, and s = 1 under zero-out adjacency or s = `replace_one` under replace-one
+    adjacency. By `lattice_for` the sums are exact. `exact_sum` makes sure that each unit was added once.
 
 (2) By `noise`, S + N is, up to η, a post-processing of S + N(0, (σ_r·s·U)²·I). Symmetric answers get noise in the
     coordinates (diagonal, √2 × off-diagonal). In these coordinates the Frobenius norm is the Euclidean norm. σ is
@@ -20,9 +20,9 @@ Proof:
 
 (3) By adaptive composition, μ² = Σ 1/σ_r². ∎
 
-**Sampled releases.** If the plan has a rate q < 1, each record takes part in that release with probability at most q,
-independently of the others. A record that does not take part is null and adds zero. Under zero-out adjacency the
-release is then the Poisson-subsampled Gaussian mechanism of sensitivity 1 (add or remove one record). `poisson`
+**Sampled releases.** If the plan has a rate q < 1, each unit takes part in that release with probability at most q,
+independently of the others. A unit that does not take part is null and adds zero. Under zero-out adjacency the
+release is then the Poisson-subsampled Gaussian mechanism of sensitivity 1 (add or remove one unit). `poisson`
 accounts for it as such. μ is then only the name of the noise.
 """
 
@@ -35,6 +35,7 @@ from typing import Any
 import numpy as np
 
 from dpfc_cli.privacy import chain as chains
+from dpfc_cli.privacy import persons
 from dpfc_cli.privacy.facts import Facts
 from dpfc_cli.privacy.lattice import Lattice, Reals, lattice_for
 from dpfc_cli.privacy.noise import ETA_PER_SAMPLE, Bits, bernoulli, rounded_normal
@@ -52,9 +53,10 @@ from dpfc_cli.privacy.queries import (
     sensitivity,
 )
 
-BlockStream = Callable[[int], Iterator[tuple[int, np.ndarray, np.ndarray]]]
+BlockStream = Callable[[int], Iterator[tuple[Any, ...]]]
 """stream(rows) yields (start, features, labels) for the records [start, start + rows) of the global order. The last
-block is shorter.
+block is shorter. If the unit is a person, a block has a fourth part: the number of each record's person, int64. The
+records of a person follow one another, and the numbers rise from 0 to n − 1.
 """
 
 
@@ -117,7 +119,7 @@ def block_rows(facts: Facts) -> int:
     It is a power of two that keeps the factors of a block near 64 MB.
     """
     fit = 1 << int(math.log2((1 << 23) / (facts.d + facts.m + 1)))
-    return max(64, min(8192, fit, 1 << math.ceil(math.log2(max(facts.n, 64)))))
+    return max(64, min(8192, fit, 1 << math.ceil(math.log2(max(facts.records, 64)))))
 
 
 def exact_sum(
@@ -128,7 +130,7 @@ def exact_sum(
     progress: Progress | None = None,
     sample: Callable[[int], np.ndarray] | None = None,
 ) -> np.ndarray:
-    """The sum of the query's contributions over all records.
+    """The sum of the query's contributions over all units.
 
     Args:
         query: the query.
@@ -136,19 +138,46 @@ def exact_sum(
         facts: the public facts.
         grid: the lattice; `Reals` for the non-private baseline.
         progress: told of the number of records so far and in all.
-        sample: sample(count) says which of the next `count` records take part. The others count as null. None: all take
+        sample: sample(count) says which of the next `count` units take part. The others count as null. None: all take
             part.
 
     Returns:
         The query's shape, float64. On a `Lattice` the entries are exact integers.
 
     Raises:
-        IncompletePassError: the stream does not yield the records 0..n−1 in order, each of them once.
+        IncompletePassError: the stream does not yield each record and each person once, in order.
 
     """
-    from dpfc_cli.kernels import products, rows
+    from dpfc_cli.kernels import products
 
-    size, expected = block_rows(facts), 0
+    factors: Iterator[tuple[Any, ...]] = _factors(query, stream, facts, grid, progress, sample)
+    if facts.rows is not None:
+        if not isinstance(grid, Lattice):
+            raise TypeError("persons are bounded on a lattice only")
+        factors = persons.clipped(query, factors, grid)
+    total = np.zeros(query.shape(facts))
+    for left, right in factors:
+        if isinstance(query, ClassGrams | Hessians):
+            products.add_weighted_grams(total, left, right)
+        else:
+            # If both arguments are the same array, BLAS does half the work.
+            total += products.outer_sum(left, left if isinstance(query, Gram) else right)
+    return total
+
+
+def _factors(
+    query: Query,
+    stream: BlockStream,
+    facts: Facts,
+    grid: Grid,
+    progress: Progress | None,
+    sample: Callable[[int], np.ndarray] | None,
+) -> Iterator[tuple[Any, ...]]:
+    """The factors of all records, block by block: (left, right), and the persons of the records if they are units."""
+    from dpfc_cli.kernels import rows
+
+    size, expected, records = block_rows(facts), 0, facts.records
+    order = _Order(facts)
     held = {name: getattr(query, name) for name in (*query.arrays, *query.numbers)}
     arrays: dict[str, Any] = {name: value for name, value in held.items() if value is not None}
     bare: Any = opened(query, *arrays)
@@ -157,31 +186,81 @@ def exact_sum(
         # Blocks with the same number of classes share one compiled function.
         arrays["theta"] = arrays["theta"][:, bare.start : bare.stop]
         bare = replace(bare, start=0, stop=bare.stop - bare.start)
-    row_map = _RowMap(bare, facts, grid)
-    total = np.zeros(query.shape(facts))
-    for start, x, labels in stream(size):
+    # What a record adds does not depend on how many there are. So sets of all sizes share one compiled function.
+    row_map = _RowMap(bare, replace(facts, n=1, rows=None), grid)
+    for start, x, labels, *found in stream(size):
         count = len(x)
         if (
             start != expected
-            or count != min(size, facts.n - start)
+            or count != min(size, records - start)
             or x.shape != (count, facts.d)
             or labels.shape != (count, facts.k)
         ):
             raise IncompletePassError(f"expected records {expected}.., got a block of {count} from {start}")
+        begins = order.begins(count, found)
         if sample is not None:
-            labels = np.where(sample(count)[:, None], labels, labels.dtype.type(NO_LABEL))
+            taken = order.spread(begins, sample)
+            labels = np.where(taken[:, None], labels, labels.dtype.type(NO_LABEL))
         left, right = rows.run(row_map, _padded(x, size, 0), _padded(labels, size, NO_LABEL), arrays)
-        if isinstance(query, ClassGrams | Hessians):
-            products.add_weighted_grams(total, left, right)
-        else:
-            # If both arguments are the same array, BLAS does half the work.
-            total += products.outer_sum(left, left if isinstance(query, Gram) else right)
+        yield (left, right) if facts.rows is None else (left[:count], right[:count], *found)
         expected += count
         if progress:
-            progress(expected, facts.n)
-    if expected != facts.n:
-        raise IncompletePassError(f"a pass covered {expected} of {facts.n} records")
-    return total
+            progress(expected, records)
+    if expected != records:
+        raise IncompletePassError(f"a pass covered {expected} of {records} records")
+    if order.units != facts.n:
+        raise IncompletePassError(f"a pass covered {order.units} of {facts.n} units")
+
+
+class _Order:
+    """Follows the units through a pass, and checks that each of them comes once.
+
+    A unit is a record, or a person whose records follow one another.
+
+    Attributes:
+        units: how many have begun.
+
+    """
+
+    def __init__(self, facts: Facts) -> None:
+        self.units = 0
+        self._facts = facts
+        self._taken = False
+
+    def begins(self, count: int, found: list[Any]) -> np.ndarray:
+        """Which of the next `count` records begin a unit. found: what follows the labels in a block of the stream.
+
+        Raises:
+            IncompletePassError: there are numbers of persons and the unit is a record, or none and it is a person; they
+                do not rise by 0 or 1; or there are more than n units.
+
+        """
+        if self._facts.rows is None and not found:
+            begins = np.ones(count, bool)
+        else:
+            numbers = found[0] if len(found) == 1 else None
+            if (
+                self._facts.rows is None
+                or not isinstance(numbers, np.ndarray)
+                or numbers.shape != (count,)
+                or numbers.dtype != np.int64
+            ):
+                raise IncompletePassError("a block does not say which records belong to which unit")
+            rises = np.diff(numbers, prepend=self.units - 1)
+            if not np.isin(rises, (0, 1)).all() or (self.units == 0 and rises[0] != 1):
+                raise IncompletePassError("the records of a person do not follow one another, or a person is missing")
+            begins = rises == 1
+        self.units += int(begins.sum())
+        if self.units > self._facts.n:
+            raise IncompletePassError(f"a pass has more than {self._facts.n} units")
+        return np.asarray(begins)
+
+    def spread(self, begins: np.ndarray, sample: Callable[[int], np.ndarray]) -> np.ndarray:
+        """Which records take part: those of the units that `sample` draws, one draw for each unit."""
+        drawn = np.concatenate([[self._taken], sample(int(begins.sum()))])
+        taken = drawn[np.cumsum(begins)]
+        self._taken = bool(taken[-1])
+        return np.asarray(taken, bool)
 
 
 def _padded(a: np.ndarray, rows: int, fill: int) -> np.ndarray:
@@ -299,7 +378,7 @@ def lattice_of(mechanism: Mechanism) -> Lattice:
     facts = mechanism.facts
     if mechanism.plan.sampled and facts.adjacency != "zero-out":
         raise ValueError("sampling is accounted for under zero-out adjacency only")
-    return lattice_for(facts.n, max(mechanism.sigmas), max(facts.d + 1, facts.m))
+    return lattice_for(facts.records, max(mechanism.sigmas), max(facts.d + 1, facts.m))
 
 
 class NonPrivate(_Passes):

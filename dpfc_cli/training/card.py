@@ -78,7 +78,10 @@ def card_of(
         "accounting": SAMPLED if any(release["rate"] < 1 for release in releases) else EXACT,
         "adjacency": facts.adjacency,
         "unit": facts.unit,
-        "facts": {"n": facts.n, "m": facts.m, "d": facts.d, "k": facts.k, "origin": manifest.origin},
+        "facts": {
+            **{"n": facts.n, "m": facts.m, "d": facts.d, "k": facts.k, "origin": manifest.origin},
+            **({} if facts.rows is None else {"records": facts.rows}),
+        },
         "plan": releases,
         "classes": list(manifest.classes),
         "features": {

@@ -32,7 +32,8 @@ class Charged(Records):
         """The private records, block by block, for one curator. RuntimeError the second time."""
         if not self.unused.acquire(blocking=False):
             raise RuntimeError("one charge pays for one training, and this one was used already")
-        return self.checked.features.stream(SPLIT)
+        features, by_person = self.checked.features, self.checked.calibrated.facts.rows is not None
+        return features.grouped(SPLIT) if by_person else features.stream(SPLIT)
 
 
 def charge(checked: Checked) -> Charged:

@@ -1,7 +1,7 @@
 """What is wanted of a training, before anything is computed or read."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from numbers import Real
 from pathlib import Path
 from typing import Any, get_args
@@ -64,7 +64,7 @@ class Request:
     @property
     def facts(self) -> Facts:
         """The public facts of the records."""
-        return facts_of(self.features, self.adjacency)
+        return facts_of(self.features, self.adjacency, self.privacy.claim != "non-private")
 
     @property
     def chosen(self) -> AnyMethod:
@@ -160,13 +160,13 @@ def _number(name: str, value: Any) -> float | None:
         ) from error
 
 
-def facts_of(features: FeatureSet, adjacency: Adjacency = "zero-out") -> Facts:
-    """The public facts of a feature set's training split."""
-    manifest = features.manifest
-    return Facts(
-        n=features.split(SPLIT).n,
-        m=len(manifest.classes),
-        d=manifest.dim,
-        k=manifest.labels_per_record,
-        adjacency=adjacency,
-    )
+def facts_of(features: FeatureSet, adjacency: Adjacency = "zero-out", protected: bool = True) -> Facts:
+    """The public facts of a feature set's training split.
+
+    The unit is a person where the set says which records belong to one. Without protection each record is a unit.
+    """
+    manifest, split = features.manifest, features.split(SPLIT)
+    known = Facts(n=split.n, m=len(manifest.classes), d=manifest.dim, k=manifest.labels_per_record, adjacency=adjacency)
+    if split.groups is None or not protected:
+        return known
+    return replace(known, n=split.groups, rows=split.n, unit="person")

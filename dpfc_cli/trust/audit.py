@@ -42,6 +42,10 @@ probability is divided over them (Bonferroni): nine tenths go to the sum of all.
 At 95 % confidence the bound exceeds a claim that is true and tight in one audit out of 20. An accusation must be rarer.
 So `violated` requires that a bound at the error probability `FALSE_ALARM` exceeds the claim.
 
+**Persons.** If the unit is a person, each person has the same number of records, and the canary is a person with copies
+of the worst record. Their clipped sum is as long as one record's. If a program clips records and not persons, or counts
+a person twice, the canary shows it.
+
 The audit makes its own data. Its result has no noise, so it would have to be paid for if it came from private records.
 It is about the mechanism, and worst-case data show more about that. An audit can refute a claim. It can never prove
 one. It covers zero-out adjacency, full passes, one canary, and faults that these statistics can detect.
@@ -71,6 +75,13 @@ an answer.
 """
 LABEL = FACTS.m - 1
 """The class of the canary."""
+
+
+def facts_of(records: int | None) -> Facts:
+    """The facts of an audit. records: of each person; None if the unit is a record."""
+    return FACTS if records is None else replace(FACTS, rows=records * FACTS.n, unit="person")
+
+
 FALSE_ALARM = 1e-4
 """An upper bound on the probability that a method with a true claim is called violated."""
 WHOLE_SHARE = 1.0
@@ -153,7 +164,7 @@ def audit(
     bits: Bits,
     progress: Progress | None = None,
 ) -> Audit:
-    """Attack a method on the records of `FACTS`.
+    """Attack a method on the records of `FACTS`, or on persons with several of them (`facts_of`).
 
     Args:
         method: the method.
@@ -219,9 +230,9 @@ def release_level(
     differences = _differences(asked, mechanism.sigmas)
     others = len(sums) + len(differences) - 1
     wins = [
-        *_wins(_answers(aimed, sums, mechanism, bits), runs, stage),
+        *_wins(_answers(aimed, sums, mechanism, bits), mechanism.facts, runs, stage),
         *(
-            _wins(_answers(asked, differences, mechanism, bits), few, lambda done: stage(runs + done))
+            _wins(_answers(asked, differences, mechanism, bits), mechanism.facts, few, lambda done: stage(runs + done))
             if differences
             else ()
         ),
@@ -253,11 +264,11 @@ def whole_training(
     """
 
     def margin(stream: BlockStream) -> np.ndarray:
-        return _margin(method.solve(Curator(mechanism, Unprotected(stream), bits), FACTS, options))
+        return _margin(method.solve(Curator(mechanism, Unprotected(stream), bits), mechanism.facts, options))
 
     return Comparison(
         statistic="the canary's margin",
-        wins=int(_wins(margin, trainings, stage)[0]),
+        wins=int(_wins(margin, mechanism.facts, trainings, stage)[0]),
         runs=trainings,
         share=WHOLE_SHARE,
     )
@@ -332,12 +343,14 @@ def _records(canary: bool) -> tuple[np.ndarray, np.ndarray]:
     return x, labels
 
 
-def _stream(canary: bool) -> BlockStream:
-    x, labels = _records(canary)
+def _stream(canary: bool, facts: Facts) -> BlockStream:
+    parts: tuple[np.ndarray, ...] = _records(canary)
+    if facts.rows is not None:
+        parts = tuple(np.repeat(each, facts.rows // facts.n, axis=0) for each in (*parts, np.arange(facts.n)))
 
-    def blocks(rows: int) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
-        for start in range(0, FACTS.n, rows):
-            yield start, x[start : start + rows], labels[start : start + rows]
+    def blocks(rows: int) -> Iterator[tuple[Any, ...]]:
+        for start in range(0, facts.records, rows):
+            yield start, *(part[start : start + rows] for part in parts)
 
     return blocks
 
@@ -369,8 +382,8 @@ class _Listening:
 
 def _asked(method: Method[Any, Any], options: Any, mechanism: Mechanism) -> list[Query]:
     """The queries of one training without the canary. Its noise need not be secret, because the records are made up."""
-    oracle = _Listening(Curator(mechanism, Unprotected(_stream(canary=False)), SeededBits(0)))
-    method.solve(oracle, FACTS, options)
+    oracle = _Listening(Curator(mechanism, Unprotected(_stream(canary=False, facts=mechanism.facts)), SeededBits(0)))
+    method.solve(oracle, mechanism.facts, options)
     return oracle.asked
 
 
@@ -458,9 +471,11 @@ def _margin(solution: Solution) -> np.ndarray:
     return np.asarray(scores[:, LABEL] - scores.mean(axis=1))
 
 
-def _wins(statistics: Callable[[BlockStream], np.ndarray], runs: int, stage: Callable[[int], None]) -> np.ndarray:
+def _wins(
+    statistics: Callable[[BlockStream], np.ndarray], facts: Facts, runs: int, stage: Callable[[int], None]
+) -> np.ndarray:
     """In how many of `runs` pairs each statistic is larger with the canary."""
-    without, present = _stream(canary=False), _stream(canary=True)
+    without, present = _stream(canary=False, facts=facts), _stream(canary=True, facts=facts)
     wins: np.ndarray = np.zeros(1, np.int64)
     for done in range(1, runs + 1):
         wins = wins + (statistics(present) > statistics(without))

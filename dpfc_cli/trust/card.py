@@ -30,8 +30,10 @@ _CARD: dict[str, Check] = {
     "method": text,
     "options": mapping(either(scalar, each(scalar))),
     "accounting": among([EXACT, SAMPLED]),
-    "unit": text,
-    "facts": record({"n": whole(1), "m": whole(1), "k": whole(1), "origin": among(get_args(Origin))}, d=whole(1)),
+    "unit": among(["record", "person"]),
+    "facts": record(
+        {"n": whole(1), "m": whole(1), "k": whole(1), "origin": among(get_args(Origin))}, d=whole(1), records=whole(1)
+    ),
     "classes": each(text, least=1),
     "features": record({"name": text, "split": text, "fingerprint": text}, hold_out=number(0, 1)),
     "versions": record({"dpfc": text}),
@@ -83,6 +85,8 @@ def check(card: Any) -> None:
     earlier = card.get("public_head", {}).get("releases", 0)
     if not (
         card["facts"]["m"] == len(classes) == len(set(classes))
+        and (card["unit"] == "person") == ("records" in card["facts"])
+        and card["facts"].get("records", card["facts"]["n"]) >= card["facts"]["n"]
         and (known is None or known["private"] + known["unprotected"] == known["trainings"])
         and card["accounting"] == (SAMPLED if sampled else EXACT)
         and earlier < len(card["plan"])

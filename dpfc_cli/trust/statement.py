@@ -4,7 +4,7 @@ The statement is computed from the card, the description inside the file of a he
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dpfc_cli.errors import counted
@@ -19,9 +19,12 @@ from dpfc_cli.privacy.accounting import (
 )
 from dpfc_cli.privacy.queries import QUERIES
 
+_SEVERAL = {
+    "record": "several pictures of one person together: the guarantee is for one record",
+    "person": "several persons together, such as a family: the guarantee is for one person",
+}
 NOT_COVERED = (
     "the test split: the results of an evaluation on it are not private",
-    "several pictures of one person together: the guarantee is for one record",
     "other heads trained on the same records, and the choice of this head among them",
     "the data that the backbone was trained on (the backbone is the network that computes the features)",
     "running time, progress and memory use",
@@ -31,7 +34,7 @@ EXACT = "Gaussian differential privacy, exact composition of full passes"
 SAMPLED = "privacy loss distributions of Poisson-sampled Gaussian releases (dp_accounting), an upper bound"
 FALSE_ALARMS = 0.05
 GROUPS = (2, 5, 10)
-"""The numbers of records of one person for which the statement gives an ε."""
+"""The numbers of units for which the statement gives an ε: of records of one person, or of persons."""
 
 
 def hold_out_of(manifest: Manifest) -> float:
@@ -57,16 +60,17 @@ def brief(card: Mapping[str, Any]) -> list[tuple[str, str]]:
         return [("this head", "no guarantee: no noise was added, contributions were not clipped (epsilon = ∞)")]
     return [
         ("this head", f"differentially private, {claimed(card['epsilon'], card['delta'])}"),
-        ("protects", f"one {card['unit']} of {card['facts']['n']:,}; {_ADJACENCY[card['adjacency']]}"),
+        ("protects", f"{_protected(card)}; {_adjacency(card)}"),
     ]
 
 
-def rows(card: Mapping[str, Any], sha256: str) -> list[tuple[str, str]]:
+def rows(card: Mapping[str, Any], sha256: str, groups: Sequence[int] = GROUPS) -> list[tuple[str, str]]:
     """The whole statement.
 
     Args:
         card: the card of a head.
         sha256: the digest of the head's file. A file cannot contain its own digest.
+        groups: the numbers of units for which an ε is given.
 
     Returns:
         (label, text) pairs.
@@ -74,7 +78,7 @@ def rows(card: Mapping[str, Any], sha256: str) -> list[tuple[str, str]]:
     """
     facts, private = card["facts"], card["claim"] == "private"
     lines = [("method", _titled(card["method"])), ("options", _options(card["options"]))]
-    lines += [*brief(card), *(_means(card) if private else [])]
+    lines += [*brief(card), *(_means(card, groups) if private else [])]
     lines += [("made", f"{card.get('date', 'at an unknown time')}, by dpfc {card['versions']['dpfc']}")]
     lines += [("SHA-256 of the file", sha256)]
     if private:
@@ -98,7 +102,8 @@ def rows(card: Mapping[str, Any], sha256: str) -> list[tuple[str, str]]:
         lines.append(_started(card))
     if "tuning" in card:
         lines.append(("tuned on", _tuned(card["tuning"])))
-    return [*lines, ("other heads", _others(card)), ("not covered", "; ".join(NOT_COVERED))]
+    several = [_SEVERAL[card["unit"]]] if card["unit"] in _SEVERAL else []
+    return [*lines, ("other heads", _others(card)), ("not covered", "; ".join((*several, *NOT_COVERED)))]
 
 
 def planned_rows(
@@ -122,58 +127,76 @@ def planned_rows(
     return [*lines, ("releases", "; ".join(map(_said, _by_kind(releases)))), ("terms", "; ".join(_words(releases)))]
 
 
-def meaning(card: Mapping[str, Any]) -> dict[str, Any] | None:
+def meaning(card: Mapping[str, Any], groups: Sequence[int] = GROUPS) -> dict[str, Any] | None:
     """What the guarantee says in other figures.
+
+    Args:
+        card: the card of a head.
+        groups: the numbers of units for which an ε is given.
 
     Returns:
         A JSON-able dictionary, or None if there is no guarantee. `accuracy` and `power` are those of the best attack,
-        as fractions; the power is at a rate of `false_alarms`. `groups` has the ε for several records of one person at
-        the same δ, or None if it exceeds `LARGEST_EPSILON`. If releases were sampled, there are no groups: only a bound
-        for one record is then known, and no μ that is k times as large for k records.
+        as fractions; the power is at a rate of `false_alarms`. `groups` has the ε for several units (records of one
+        person, or persons) at the same δ, or None if it exceeds `LARGEST_EPSILON`. If releases were sampled, there are
+        no groups: only a bound for one unit is then known, and no μ that is k times as large for k units.
 
     """
     if card["claim"] != "private":
         return None
     if card["accounting"] == EXACT:
         best = gaussian_attack(card["mu"], FALSE_ALARMS, card["eta"])
-        of = {k: epsilon_for(k * card["mu"], card["delta"], card["eta"]) for k in GROUPS}
-        groups = {str(k): epsilon if epsilon <= LARGEST_EPSILON else None for k, epsilon in of.items()}
+        of = {k: epsilon_for(k * card["mu"], card["delta"], card["eta"]) for k in groups}
+        several = {str(k): epsilon if epsilon <= LARGEST_EPSILON else None for k, epsilon in of.items()}
     else:
-        best, groups = attack(card["epsilon"], card["delta"], FALSE_ALARMS), None
-    return {"accuracy": best.accuracy, "power": best.power, "false_alarms": FALSE_ALARMS, "groups": groups}
+        best, several = attack(card["epsilon"], card["delta"], FALSE_ALARMS), None
+    return {"accuracy": best.accuracy, "power": best.power, "false_alarms": FALSE_ALARMS, "groups": several}
 
 
-_ADJACENCY = {
-    "zero-out": "zero-out adjacency: the guarantee compares training with the record and training where it counts as "
-    "null, which adds nothing; the number of records is public",
-    "replace-one": "replace-one adjacency: the guarantee compares training with the record and training with any other "
-    "record in its place; the number of records is public",
-}
-_GUESSED = {"zero-out": "whether a record was used", "replace-one": "which of two records was used"}
+def _protected(card: Mapping[str, Any]) -> str:
+    n = card["facts"]["n"]
+    if card["unit"] != "person":
+        return f"one {card['unit']} of {n:,}"
+    return f"one person of {n:,}, with all records of this person ({card['facts']['records']:,} records in all)"
+
+
+def _adjacency(card: Mapping[str, Any]) -> str:
+    if card["unit"] == "person":
+        own, it, public = "all records of the person", "they count", "the numbers of persons and of records are public"
+    else:
+        own, it, public = "the record", "it counts", "the number of records is public"
+    if card["adjacency"] == "zero-out":
+        with_null = f"training where {it} as null, which adds nothing"
+        return f"zero-out adjacency: the guarantee compares training with {own} and {with_null}; {public}"
+    others = "any other records in their place" if card["unit"] == "person" else "any other record in its place"
+    return f"replace-one adjacency: the guarantee compares training with {own} and training with {others}; {public}"
+
+
 _KINDS = {query.kind: query.words for query in QUERIES}
 
 
-def _means(card: Mapping[str, Any]) -> list[tuple[str, str]]:
-    found = meaning(card)
+def _means(card: Mapping[str, Any], groups: Sequence[int]) -> list[tuple[str, str]]:
+    found = meaning(card, groups)
     assert found is not None
+    unit = card["unit"]
+    guessed = f"whether a {unit} was used" if card["adjacency"] == "zero-out" else f"which of two {unit}s was used"
     source = "" if card["accounting"] == EXACT else " (this follows from epsilon and delta: Kairouz et al. 2015)"
-    several = "not stated: the accounting of sampled releases is for one record and says little about several"
+    several = f"not stated: the accounting of sampled releases is for one {unit} and says little about several"
     if found["groups"] is not None:
-        each = (f"{k} records: epsilon = {_figure(epsilon)}" for k, epsilon in found["groups"].items())
+        each = (f"{counted(int(k), unit)}: epsilon = {_figure(epsilon)}" for k, epsilon in found["groups"].items())
         several = (
-            f"{'; '.join(each)}; at the same delta (for k records mu, the parameter of Gaussian differential privacy, "
+            f"{'; '.join(each)}; at the same delta (for k {unit}s mu, the parameter of Gaussian differential privacy, "
             "is k times as large: Dong, Roth and Su 2022)"
         )
     return [
         (
             "this means",
-            f"Someone sees the head and guesses {_GUESSED[card['adjacency']]}. If both cases are equally likely, the "
+            f"Someone sees the head and guesses {guessed}. If both cases are equally likely, the "
             f"guess is right at most {_percent(found['accuracy'])} of the time (50 % is chance). A false alarm is to "
-            f"report a record that was not used. With {found['false_alarms'] * 100:g} % false alarms, a record that "
+            f"report a {unit} that was not used. With {found['false_alarms'] * 100:g} % false alarms, a {unit} that "
             f"was used is reported at most {_percent(found['power'])} of the time. This holds whatever else that "
-            f"person knows{source}.",
+            f"someone knows{source}.",
         ),
-        ("several of one person", several),
+        ("several persons" if unit == "person" else "several of one person", several),
     ]
 
 

@@ -10,11 +10,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from dpfc_cli import backbones, extraction, images
 from dpfc_cli.errors import UserError
 from dpfc_cli.images import broken
+from dpfc_cli.images.prefetch import AHEAD
 from tests.cli.conftest import SCATTER, Dpfc, labels_of
+from tests.images.dicoms import written
 
 LINE = ("extract", "imagefolder:pictures", *SCATTER, "--classes", "c0,c1,c2", "--out", "set")
 NULL = (*LINE, "--on-error", "null")
@@ -115,7 +118,7 @@ def test_a_split_of_null_records_alone_is_never_made(dpfc: Dpfc, pictures: Path,
 def test_null_records_of_other_processes_and_of_earlier_runs_count(dpfc: Dpfc, pictures: Path) -> None:
     """Each of the two parts has one, which is allowed. Together they are too many."""
     parts = (*NULL, "--shards", "2", "--most-null", "0.05")
-    damage([0, 29])
+    damaged = damage([0, 29])
     assert dpfc(*parts, "--task", "1/2").exit_code == 0
     second = dpfc(*parts, "--task", "2/2")
     assert second.exit_code == 2
@@ -127,6 +130,8 @@ def test_null_records_of_other_processes_and_of_earlier_runs_count(dpfc: Dpfc, p
     last = dpfc(*parts, "--most-null", "0.1")
     assert last.exit_code == 0, last.output
     assert "2 of 30 train pictures" in one_line(last.stderr)
+    # Nobody knows any more what was wrong with them, but which they are.
+    assert all(f"{path}: it is a null record" in one_line(last.stderr) for path in damaged)
 
 
 def test_features_that_are_not_finite_count_as_null_records(
@@ -157,9 +162,35 @@ def test_all_broken_pictures_are_named_without_computing_what_would_be_in_vain(
     order = sorted(Path("pictures/train").rglob("*.png"))
     before = order.index(damaged[0]) // 3
     assert (counting.batches, len(list(PARTIAL.glob("*.h5")))) == (before, before)
+    # To look at pictures, their shards need not be reserved.
+    assert len(list(PARTIAL.glob("*.tmp"))) <= 1 + AHEAD + 1
     # What was finished is gone on with, and everything else is made once.
     assert dpfc(*NULL, "--shards", "10", "--most-null", "0.2").exit_code == 0
     assert counting.batches == 10 + 6
+
+
+def test_a_shard_in_which_the_first_broken_picture_is_found_is_not_finished(
+    dpfc: Dpfc, pictures: Path, counting: Counting
+) -> None:
+    (path,) = damage([29])
+    refused = dpfc(*LINE, "--shards", "1")
+    assert refused.exit_code == 2
+    assert f"'{path}' cannot be decoded: image file is truncated." in one_line(refused.stderr)
+    assert counting.batches > 0
+    assert not Path("features").exists() or not list(Path("features").iterdir())
+
+
+def test_if_sizes_must_be_equal_a_broken_first_picture_hides_no_other(dpfc: Dpfc, tmp_path: Path) -> None:
+    for i in range(4):
+        path = Path("same", "ab"[i % 2], f"{i}.png")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (12, 12)).save(path)
+    broken = [Path("same/a/0.png"), Path("same/b/3.png")]
+    for path in broken:
+        path.write_bytes(b"no picture")
+    refused = dpfc("extract", "imagefolder:same", "--classes", "a,b", "--pool", "mean")
+    assert refused.exit_code == 2
+    assert all(f"{path}: it is not an image" in one_line(refused.stderr) for path in broken)
 
 
 def test_a_long_list_goes_to_a_file_for_its_owner(dpfc: Dpfc, pictures: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -206,10 +237,15 @@ def test_names_in_the_list_command_no_terminal(dpfc: Dpfc, pictures: Path, monke
     monkeypatch.setattr(broken, "MOST_SHOWN", 1)
     for name in ("\x1b[31mred", "two\nlines"):
         Path("pictures/train/c0", f"{name}.png").write_bytes(b"no picture")
+    # The reason repeats what the file says.
+    syntax = b"1.2.840.10008.1.2.1\0"
+    own = written(np.zeros((2, 2), np.uint8)).replace(syntax, b"\x1b[31m\n".ljust(len(syntax), b"x"))
+    Path("pictures/train/c0/a.dcm").write_bytes(own)
     refused = dpfc(*LINE)
     listed = Path("features/set.broken.txt").read_text()
     assert "\x1b" not in refused.stderr + listed
-    assert len(listed.splitlines()) == 2
+    assert "transfer syntax \\x1b[31m\\nxx" in listed
+    assert len(listed.splitlines()) == 3
 
 
 @pytest.mark.usefixtures("ctrl_c", "counting")

@@ -68,6 +68,11 @@ def test_of_several_frames_the_first_is_taken() -> None:
     np.testing.assert_array_equal(decode(data, "a", PLAIN), decode(written(RAMP), "a", PLAIN))
 
 
+def test_a_window_leaves_grey_values_of_eight_bits_alone() -> None:
+    eight = np.arange(64, dtype=np.uint8).reshape(8, 8)
+    np.testing.assert_array_equal(decode(written(eight), "a", Preparation(window=(0, 4095)))[..., 0], eight)
+
+
 @pytest.mark.parametrize("kind", ["MONOCHROME2", "MONOCHROME1"])
 def test_a_jpeg_inside_is_decoded_as_a_jpeg(kind: str) -> None:
     file = io.BytesIO()
@@ -87,6 +92,7 @@ def test_a_jpeg_inside_is_decoded_as_a_jpeg(kind: str) -> None:
         (written(np.zeros((2, 2, 3), np.uint16)), "colours of 16 bits"),
         (written(RAMP, Rows=20_000, Columns=20_000), "more than"),
         (written(RAMP, BitsStored=0), "cannot be decoded"),
+        (written(RAMP, Rows=None), "it is DICOM without Rows"),
         (written(RAMP, RescaleSlope="inf"), "RescaleSlope|cannot be decoded"),
         (written(RAMP)[:-40], "cannot be decoded"),
         (bytes(128) + b"DICM", "does not say how it is stored"),
@@ -104,8 +110,13 @@ def test_a_jpeg_inside_that_is_larger_than_the_file_says_is_refused(monkeypatch:
     file = io.BytesIO()
     Image.new("L", (40, 40)).save(file, "JPEG")
     data = written(np.zeros((2, 2), np.uint8), JPEGBaseline8Bit, PixelData=encapsulate([file.getvalue()]))
-    monkeypatch.setattr("dpfc_cli.images.decoding.MOST_PIXELS", 1_000)
-    with pytest.raises(UnreadableError, match="more than 1000 pixels"):
+    with monkeypatch.context() as patch:
+        patch.setattr("dpfc_cli.images.decoding.MOST_PIXELS", 1_000)
+        with pytest.raises(UnreadableError, match="more than 1000 pixels"):
+            decode(data, "a.dcm", PLAIN)
+    # The limits for all JPEGs are those for this one, too.
+    monkeypatch.setattr("dpfc_cli.images.headers.MOST_SCANS", 0)
+    with pytest.raises(UnreadableError, match="more than 0 scans"):
         decode(data, "a.dcm", PLAIN)
 
 

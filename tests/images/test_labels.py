@@ -13,6 +13,7 @@ import pytest
 
 from dpfc_cli.errors import GUARDED, UserError
 from dpfc_cli.images import ImageSet, open_images
+from dpfc_cli.images.sets import UnreadableError
 from tests.images.pictures import SQUARE, png, tar, values
 
 NAMED = ["flu", "rare", "flu", "cold"]
@@ -96,6 +97,16 @@ def test_a_name_that_is_missing_is_no_class(tmp_path: Path, place: Callable[[Pat
 # --- Parquet
 
 
+def test_labels_that_are_exchanged_are_another_source_though_all_sizes_stay(tmp_path: Path) -> None:
+    listings = []
+    for labels in (["a", "b"], ["b", "a"]):
+        path = rows(tmp_path / "train.parquet", [(png(0), None), (png(1), None)], label=labels)
+        listings.append((path.stat().st_size, opened(f"parquet:{tmp_path}").splits["train"].listing))
+    (size, one), (same, other) = listings
+    assert size == same
+    assert one != other
+
+
 def test_the_column_of_labels_can_be_named(tmp_path: Path) -> None:
     rows(tmp_path / "a.parquet", [(png(0), None), (png(1), None)], label=["x", "y"], site=[4, 3], note=["b", "a"])
     with pytest.raises(UserError, match=r"texts 'label' and the integers \['site'\]") as refused:
@@ -124,18 +135,28 @@ def test_rows_with_a_path_and_no_bytes_are_files_beside_the_table(tmp_path: Path
     assert opened(f"parquet:{tmp_path}").splits["train"].listing != train.listing
 
 
-@pytest.mark.parametrize("statistics", [True, False])
-def test_each_row_has_its_bytes_or_its_file_whatever_other_rows_have(tmp_path: Path, statistics: bool) -> None:
+def test_each_row_has_its_bytes_or_its_file_whatever_other_rows_have(tmp_path: Path) -> None:
     pictures(tmp_path, ["0.png", "1.png", "2.png"])
-    told = [(png(7), "0.png"), (None, "1.png"), (None, None), (None, "2.png")]
+    told = [(None, "0.png"), (png(7), "1.png"), (None, None), (None, "2.png")]
     rows(tmp_path / "train.parquet", told, group=3, label=[0, 1, 0, 1])
-    if not statistics:
-        table = pq.read_table(tmp_path / "train.parquet")
-        pq.write_table(table, tmp_path / "train.parquet", row_group_size=3, write_statistics=False)
     train = opened(f"parquet:{tmp_path}").splits["train"]
-    assert [train.pixels(i, i + 1)[0, 0, 0, 0] for i in (0, 1, 3)] == [7, 1, 2]
+    assert [train.pixels(i, i + 1)[0, 0, 0, 0] for i in (0, 1, 3)] == [0, 7, 2]
     with pytest.raises(UserError, match=r"row 2 of row group 0.*cannot be decoded"):
         train.pixels(2, 3)
+
+
+def test_a_row_without_bytes_after_one_that_has_them_stops_the_run_and_is_no_null_record(tmp_path: Path) -> None:
+    """Otherwise the first row would decide whether the others are null records."""
+    pictures(tmp_path, ["1.png"])
+    told = [(png(0), "0.png"), (None, None), (png(2), None), (None, "1.png")]
+    rows(tmp_path / "train.parquet", told, group=2, label=[0, 1, 0, 1])
+    train = opened(f"parquet:{tmp_path}").splits["train"]
+    with pytest.raises(UnreadableError, match="row 1 of row group 0"):
+        train.pixels(1, 2)
+    for start in (2, 3):
+        with pytest.raises(UserError, match="does not hold all its pictures") as refused:
+            train.pixels(start, start + 1)
+        assert (type(refused.value), refused.value.code) == (UserError, "missing")
 
 
 @pytest.mark.parametrize("name", ["../secret.png", "/etc/hostname", "nowhere.png", "{up}/secret.png"])
@@ -143,7 +164,7 @@ def test_rows_name_no_files_elsewhere(tmp_path: Path, name: str) -> None:
     pictures(tmp_path, ["secret.png"])
     (tmp_path / "data").mkdir()
     rows(tmp_path / "data" / "train.parquet", [(None, name.format(up=tmp_path))], label=[0])
-    with pytest.raises(UserError, match="does not hold its pictures, but names files") as refused:
+    with pytest.raises(UserError, match="does not hold all its pictures, but names files") as refused:
         opened(f"parquet:{tmp_path / 'data'}")
     assert "embed_table_storage" in refused.value.remedy
     assert GUARDED in refused.value.what

@@ -1,13 +1,14 @@
 """Public choices of how pictures are read: the window of grey values and the EXIF orientation."""
 
 import io
+from contextlib import AbstractContextManager, nullcontext
 
 import numpy as np
 import pytest
 from PIL import Image
 
 from dpfc_cli.errors import UserError
-from dpfc_cli.images import Geometry, Preparation, check
+from dpfc_cli.images import Geometry, Preparation, check, decoding
 from dpfc_cli.images.decoding import decode
 from dpfc_cli.images.grey import BLOCK, levels
 
@@ -113,6 +114,21 @@ def test_the_size_is_that_of_the_turned_picture() -> None:
     )
     # The right end of the stored picture is the top of the turned one, and the crop leaves it out.
     assert found.max() < 250
+
+
+def test_the_copy_that_is_turned_is_a_part_of_the_memory_that_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+
+    def share(size: int) -> AbstractContextManager[None]:
+        asked.append(size)
+        return nullcontext()
+
+    monkeypatch.setattr(decoding._room, "share", share)
+    data = encoded(np.zeros((10, 10, 3), np.uint8), "PNG")
+    for preparation in (Preparation(), TURNED):
+        decode(data, "a", preparation)
+    plain, turned = asked[1], asked[3]
+    assert turned - plain == 4 * 100
 
 
 def test_the_choices_are_stated_and_old_statements_stay_as_they_are() -> None:

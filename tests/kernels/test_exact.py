@@ -83,10 +83,10 @@ def test_weighted_grams_are_exact_for_labels_and_for_weights() -> None:
     q = rng.integers(-100, 100, size=(50, 4)).astype(np.float64)
     members = rng.integers(0, 2, size=(50, 3)).astype(np.float64)
     total = np.zeros((3, 4, 4))
-    products.add_weighted_grams(total, members, q)  # type: ignore[arg-type]
+    products.add_weighted_grams(total, members, q)
     assert np.array_equal(total, np.einsum("nm,nd,ne->mde", members, q, q))
     weights = rng.integers(0, 2**14, size=(50, 3)).astype(np.float64)
-    products.add_weighted_grams(total, weights, q)  # type: ignore[arg-type]
+    products.add_weighted_grams(total, weights, q)
     assert np.array_equal(total, np.einsum("nm,nd,ne->mde", members + weights, q, q))
 
 

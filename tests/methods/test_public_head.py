@@ -193,7 +193,7 @@ def test_a_class_with_another_ones_vector_is_found_out_by_later_gradients_and_th
         gradient = gradient_of(start, agreed)
         belief.see(gradient + deviation * noise.normal(size=(D, M)))
         found.append(belief.trusted)
-    # One gradient does not tell them apart: a class is believed to 0.9 before, and its agreement has a noise of 0.14.
+    # One gradient does not tell them apart: the agreement of a class has a noise of 0.14.
     assert found[0][wrong].max() > 0.5
     assert found[-1][wrong].max() < 0.5
     assert found[-1][~wrong].min() > 0.85

@@ -23,6 +23,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import typer
 from PIL import Image
+from pydicom.encaps import encapsulate
+from pydicom.uid import JPEGBaseline8Bit, RLELossless
 
 from dpfc_cli.errors import UserError
 from dpfc_cli.features.importing import import_features
@@ -36,12 +38,14 @@ from dpfc_cli.images.unpickle import read_pickle
 from dpfc_cli.privacy.accounting import Claim
 from dpfc_cli.privacy.chain import Centre, Clip
 from dpfc_cli.sources.classes import class_names
+from dpfc_cli.sources.metadata import NAMES
 from dpfc_cli.sources.split_files import files_by_split
 from dpfc_cli.starts.rows import below, check_count, labels_in, stated
 from dpfc_cli.starts.wordnet import DATA, INDEX, WordNet
 from dpfc_cli.training import ledger, tuning
 from dpfc_cli.training.account import account_of
 from dpfc_cli.trust import statement
+from tests.images.dicoms import written
 from tests.starts import nouns
 from tests.training.test_ledger import row
 from tests.trust.test_trust import make_card
@@ -234,6 +238,41 @@ def _picture(kind: str, mode: str = "RGB", **more: Any) -> bytes:
 
 def _run_decode(data: bytes, place: Path) -> None:
     decode(data, "picture", Preparation(geometry=SQUARE))
+
+
+def _dicoms() -> list[bytes]:
+    values = PICTURES[:, :, 0].astype(np.uint16) * 16
+    jpeg = encapsulate([_picture("JPEG", "L")])
+    return [
+        written(values),
+        written(values, RLELossless),
+        written(values.astype(np.uint8), JPEGBaseline8Bit, PixelData=jpeg),
+        written(PICTURES, RescaleSlope="2"),
+    ]
+
+
+def _run_dicom(data: bytes, place: Path) -> None:
+    decode(data, "picture", Preparation(geometry=SQUARE, window=(0, 4095)))
+
+
+def _run_metadata(data: bytes, place: Path) -> None:
+    """The first byte says which kind of table is the input."""
+    for name in NAMES:
+        (place / name).unlink(missing_ok=True)
+    for name in "ab":
+        (place / f"{name}.png").write_bytes(_picture("PNG"))
+    (place / NAMES[data[:1] > b"c"]).write_bytes(data[1:])
+    _look(open_images(f"imagefolder:{place}", geometry=SQUARE))
+
+
+def _run_facts(data: bytes, place: Path) -> None:
+    """The .json of a record in an archive."""
+    with tarfile.open(place / "train.tar", "w") as archive:
+        for name, part in (("0.png", _picture("PNG")), ("0.json", data)):
+            info = tarfile.TarInfo(name)
+            info.size = len(part)
+            archive.addfile(info, io.BytesIO(part))
+    _look(open_images(f"webdataset:{place}", geometry=SQUARE))
 
 
 def _idx(values: np.ndarray) -> bytes:
@@ -549,6 +588,15 @@ TARGETS = {
         run=lambda data, place: read_pickle(data, "name"),
     ),
     **{kind.lower(): Target(seeds=_pictures_of(kind), run=_run_decode) for kind in _KINDS},
+    "dicom": Target(seeds=_dicoms, run=_run_dicom),
+    "metadata": Target(
+        seeds=lambda: [
+            b"cfile_name,label,who\na.png,flu,1\nb.png,cold,2\n",
+            b'j{"file_name": "a.png", "label": 1}\n{"file_name": "b.png", "label": 0}\n',
+        ],
+        run=_run_metadata,
+    ),
+    "facts": Target(seeds=lambda: [_json({"label": 1, "caption": "a cat"})], run=_run_facts, text="json"),
     "trials": Target(seeds=lambda: [b'\n{"trial": "ab", "score": 0.5}\n'], run=_run_trials, text="json"),
     "ledger": Target(seeds=lambda: [_ledger(), _ledger(1)], run=_run_ledger),
     "releases": Target(seeds=lambda: [row(0.4).releases.encode()], run=_run_releases, text="json"),

@@ -4,9 +4,10 @@ false.
 
 import bisect
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,6 +19,7 @@ from dpfc_cli.methods.method import Method
 from dpfc_cli.methods.public_head import PublicHead
 from dpfc_cli.privacy import chain as chain_module
 from dpfc_cli.privacy import curator as curator_module
+from dpfc_cli.privacy import persons
 from dpfc_cli.privacy.accounting import epsilon_for, mu_for
 from dpfc_cli.privacy.lattice import Lattice
 from dpfc_cli.privacy.noise import Bits, SeededBits
@@ -49,10 +51,27 @@ def started(method: Method, epsilon: float) -> Calibrated:
     return replace(c, options=replace(c.options, public_head=PublicHead(vectors=vectors, origin={})))
 
 
+BY_PERSON = ("dp-ls", "dp-whitened")
+
+
+def of_persons(method: Method, epsilon: float, steps: int = 2) -> Calibrated:
+    """The unit is a person with four records."""
+    given = {"steps": steps} if "steps" in method.declared else {}
+    return calibrate(method, audit.facts_of(4), given, Privacy(epsilon=epsilon, delta=DELTA))
+
+
 @pytest.mark.parametrize(
     ("method", "made"),
-    [*((method, calibrated) for method in METHODS.values()), (METHODS["dp-whitened"], started)],
-    ids=[*METHODS, "dp-whitened from a start"],
+    [
+        *((method, calibrated) for method in METHODS.values()),
+        (METHODS["dp-whitened"], started),
+        *((METHODS[name], of_persons) for name in BY_PERSON),
+    ],
+    ids=[
+        *METHODS,
+        "dp-whitened from a start",
+        *(f"{name} for persons" for name in BY_PERSON),
+    ],
 )
 def test_an_honest_method_comes_near_its_claim_and_is_not_accused(
     method: Method, made: Callable[[Method, float], Calibrated]
@@ -235,6 +254,51 @@ def test_planted_faults_are_caught(name: str, fault: str, made: Callable[[Method
     planted, runs, few = FAULTS[fault]
     with planted(c.plan):
         found = audit.release_level(c.method, c.options, c.mechanism, runs, few, SeededBits(0))
+    reached, by = audit.strongest(found, audit.FALSE_ALARM / 2)
+    assert reached > c.guarantee.mu, f"{fault} is not caught: {by}"
+
+
+def unbounded(query: Query, left: np.ndarray, right: np.ndarray, unit: int) -> tuple[np.ndarray, np.ndarray]:
+    return left, right
+
+
+def by_block(
+    query: Query, factors: Iterable[tuple[Any, Any, np.ndarray]], lattice: Lattice
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    for left, right, numbers in factors:
+        yield persons._clipped(query, np.asarray(left), np.asarray(right), numbers, lattice)
+
+
+def by_the_mean_length(query: Query, left: np.ndarray, right: np.ndarray, unit: int) -> tuple[np.ndarray, np.ndarray]:
+    """Scales by 1/√k, as if the records of a person never added up, and does not check it."""
+    scale = np.full((len(left), 1, 1), left.shape[1] ** -0.5)
+    return persons._scaled(query, left, right, scale)
+
+
+OF_PERSONS: dict[str, dict[str, Callable[..., Any]]] = {
+    "records are bounded and persons are not": {"_bounded": unbounded},
+    "a person is bounded in each block by itself": {"clipped": by_block},
+    "records of a person are taken to be orthogonal": {"_bounded": by_the_mean_length},
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "fault"),
+    [
+        *(("dp-ls", fault) for fault in OF_PERSONS),
+        ("dp-whitened", "a person is bounded in each block by itself"),
+        ("dp-sgd", "records are bounded and persons are not"),
+    ],
+)
+def test_planted_faults_of_persons_are_caught(name: str, fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    c = of_persons(METHODS[name], 4.0)
+    assert c.guarantee is not None
+    assert c.mechanism is not None
+    # The canary's records are the last ones. Two of the four lie in a block of their own.
+    monkeypatch.setattr(curator_module, "block_rows", lambda facts: facts.records - 2)
+    for function, planted in OF_PERSONS[fault].items():
+        monkeypatch.setattr(persons, function, planted)
+    found = audit.release_level(c.method, c.options, c.mechanism, 150, 1, SeededBits(0))
     reached, by = audit.strongest(found, audit.FALSE_ALARM / 2)
     assert reached > c.guarantee.mu, f"{fault} is not caught: {by}"
 

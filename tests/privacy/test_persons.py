@@ -1,0 +1,276 @@
+"""A person as the unit: together, the records of a person move a sum by at most as much as one record may."""
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dpfc_cli.privacy import curator as curators
+from dpfc_cli.privacy import persons
+from dpfc_cli.privacy.chain import Clip
+from dpfc_cli.privacy.curator import BlockStream, Curator, IncompletePassError, NonPrivate, Unprotected, exact_sum
+from dpfc_cli.privacy.facts import Facts
+from dpfc_cli.privacy.lattice import Lattice
+from dpfc_cli.privacy.noise import SeededBits
+from dpfc_cli.privacy.oracle import Mechanism
+from dpfc_cli.privacy.queries import ClassGrams, ClassSums, Gradient, Gram, Hessians, Mean, Query, contribution, prepare
+from tests.support import every_query, plan_of
+
+LATTICE = Lattice(14)
+M, D, K = 3, 5, 2
+ONE = Facts(n=1, m=M, d=D, k=K)
+QUERIES = every_query(ONE)
+IDS = [f"{each.kind}-{i}" for i, each in enumerate(QUERIES)]
+
+
+def facts_of(numbers: Sequence[int] | np.ndarray) -> Facts:
+    return Facts(n=len(set(numbers)), m=M, d=D, k=K, rows=len(numbers))
+
+
+def blocks_of(*arrays: Any) -> BlockStream:
+    """Blocks with the same rows of each array."""
+
+    def blocks(rows: int) -> Iterator[tuple[Any, ...]]:
+        for at in range(0, len(arrays[0]), rows):
+            yield at, *(each[at : at + rows] for each in arrays)
+
+    return blocks
+
+
+def summed(query: Query, x: np.ndarray, labels: np.ndarray, numbers: np.ndarray, **others: Any) -> np.ndarray:
+    """The sum that the curator makes."""
+    return exact_sum(query, blocks_of(x, labels, numbers), facts_of(numbers), LATTICE, **others)
+
+
+def added(query: Query, x: np.ndarray, labels: np.ndarray, numbers: np.ndarray) -> np.ndarray:
+    """The same sum from the definition of a query, without kernels."""
+    x, y, valid = prepare(x, labels, M, np)
+    left, right = query.factors(x, y, ONE, LATTICE, np)
+    blocks = persons.clipped(query, [(np.where(valid, left, 0.0), np.where(valid, right, 0.0), numbers)], LATTICE)
+    left, right = (np.concatenate(each) for each in zip(*blocks, strict=True))
+    if isinstance(query, ClassGrams | Hessians):
+        return np.asarray(np.einsum("bm,bp,bq->mpq", left, right, right))
+    return np.asarray(left.T @ right)
+
+
+def squared(total: np.ndarray) -> int:
+    """The exact squared norm of an array of integers."""
+    return sum(int(value) ** 2 for value in total.ravel())
+
+
+def records(n: int, seed: int, alike: float = 0.0) -> tuple[np.ndarray, np.ndarray]:
+    """Records with labels. alike: how much of a record is the same for all of them."""
+    rng = np.random.default_rng(seed)
+    x = (1 - alike) * rng.normal(size=(n, D)) + alike * rng.normal(size=D)
+    labels = rng.integers(-1, M, size=(n, K)) if alike < 1 else np.tile([[0, 1]], (n, 1))
+    return x.astype(np.float32), labels.astype(np.int32)
+
+
+SIZES = np.repeat(np.arange(12), [1, 2, 3, 5, 8, 1, 13, 2, 40, 1, 3, 21])
+
+
+@pytest.mark.parametrize("query", QUERIES, ids=IDS)
+@pytest.mark.parametrize("alike", [0.0, 0.9, 1.0])
+def test_the_integer_norm_of_what_a_person_adds_is_at_most_that_of_a_record(query: Query, alike: float) -> None:
+    for seed in range(3):
+        x, labels = records(len(SIZES), seed, alike)
+        for person in range(12):
+            own = np.equal(SIZES, person)
+            total = added(query, x[own], labels[own], np.zeros(own.sum(), np.int64))
+            assert squared(total) <= LATTICE.unit**2
+
+
+@pytest.mark.parametrize("query", QUERIES, ids=IDS)
+def test_a_person_with_one_record_adds_what_the_record_adds(query: Query) -> None:
+    x, labels = records(40, 1)
+    alone = sum(contribution(query, a, b, ONE, LATTICE) for a, b in zip(x, labels, strict=True))
+    assert np.array_equal(added(query, x, labels, np.arange(40)), alone)
+    # Null records of the same person change nothing.
+    nulls = np.full_like(labels, -1)
+    rows = [np.stack(pair, axis=1).reshape(80, -1) for pair in ((x, x), (labels, nulls))]
+    assert np.array_equal(added(query, rows[0], rows[1], np.repeat(np.arange(40), 2)), alone)
+
+
+@pytest.mark.parametrize("query", QUERIES, ids=IDS)
+def test_what_a_person_adds_is_the_sum_of_the_records_times_a_number(query: Query) -> None:
+    """And it is as long as the bound allows, up to rounding, where the sum is longer than that."""
+    for seed, alike in ((0, 0.5), (1, 0.0), (2, 1.0)):
+        x, labels = records(20, seed, alike)
+        labels[:, 0] = labels[0, 0] = 1
+        raw = sum(contribution(query, a, b, ONE, LATTICE) for a, b in zip(x, labels, strict=True))
+        found = added(query, x, labels, np.zeros(20, np.int64))
+        length = math.sqrt(squared(found))
+        assert (found * raw).sum() / length / np.linalg.norm(raw) > 0.9999
+        wanted = LATTICE.unit if not isinstance(query, Mean) else np.linalg.norm(raw) / 20
+        assert 0.98 < length / min(wanted, np.linalg.norm(raw)) <= 1
+
+
+def test_a_person_adds_the_average_of_the_records_to_a_mean() -> None:
+    x, labels = records(6, 3)
+    labels[:, 0] = 0
+    labels[2:4] = -1
+    query = Mean((Clip(1.0),))
+    found = added(query, x, labels, np.zeros(6, np.int64))
+    raw = sum(contribution(query, a, b, ONE, LATTICE) for a, b in zip(x, labels, strict=True))
+    # Null records do not count.
+    assert found == pytest.approx(np.asarray(raw) / 4, rel=0.01, abs=LATTICE.one)
+
+
+@pytest.mark.parametrize("query", QUERIES, ids=IDS)
+def test_what_a_person_adds_depends_on_this_person_alone_to_the_last_bit(query: Query) -> None:
+    x, labels = records(len(SIZES), 5, 0.3)
+    alone = sum(added(query, x[own], labels[own], np.zeros(own.sum(), np.int64)) for own in np.c_[:12] == SIZES)
+    assert np.array_equal(added(query, x, labels, SIZES), alone)
+    # And the kernels make the same of it.
+    if query in (QUERIES[0], QUERIES[2], QUERIES[3]):
+        assert np.array_equal(summed(query, x, labels, SIZES), alone)
+
+
+@pytest.mark.parametrize("kind", [Gram, ClassGrams])
+def test_persons_go_on_from_block_to_block(kind: type[Query], monkeypatch: pytest.MonkeyPatch) -> None:
+    query = next(each for each in QUERIES if isinstance(each, kind))
+    sizes = [1, 200, 63, 2, 64, 128, 1, 5]
+    numbers = np.repeat(np.arange(8), sizes)
+    x, labels = records(len(numbers), 6, 0.3)
+    parts = [added(query, *own) for own in each_of(x, labels, numbers)]
+    for rows in (64, 100):
+        monkeypatch.setattr(curators, "block_rows", lambda facts, rows=rows: rows)
+        assert np.array_equal(summed(query, x, labels, numbers), sum(parts))
+
+
+def each_of(x: np.ndarray, labels: np.ndarray, numbers: np.ndarray) -> Iterator[tuple[np.ndarray, ...]]:
+    for person in range(numbers[-1] + 1):
+        own = numbers == person
+        yield x[own], labels[own], np.zeros(own.sum(), np.int64)
+
+
+def test_of_a_person_with_very_many_records_the_first_ones_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(persons, "MOST", 70)
+    query = Gram((Clip(1.0),))
+    x, labels = records(400, 7)
+    numbers = np.repeat(np.arange(3), [100, 299, 1])
+    kept = np.r_[0:70, 100:170, 399]
+    shown = labels.copy()
+    shown[np.setdiff1d(np.arange(400), kept)] = -1
+    assert np.array_equal(summed(query, x, labels, numbers), summed(query, x, shown, numbers))
+
+
+@pytest.mark.parametrize("query", [each for each in QUERIES if each.symmetric], ids=lambda each: each.kind)
+def test_persons_sums_of_gram_type_have_no_negative_inner_products(query: Query) -> None:
+    """So the sensitivity under replace-one adjacency is √2, as for records."""
+    x, labels = records(60, 8)
+    sums = [added(query, *own) for own in each_of(x, labels, np.repeat(np.arange(12), 5))]
+    assert min((a * b).sum() for a in sums for b in sums) >= 0
+
+
+def test_products_of_integers_are_exact() -> None:
+    rng = np.random.default_rng(0)
+    a = np.concatenate([rng.integers(-(2**36), 2**36, 500), [2**36, -(2**36), 0, 1, -1, 2**50, -(2**50)]])
+    b = np.concatenate([rng.integers(-(2**36), 2**36, 500), [2**36, 2**36, 5, -1, -1, 2**22, 2**22 - 1]])
+    high, middle, low = persons._product(a, b)
+    for i in range(len(a)):
+        assert int(high[i]) * 2**36 + int(middle[i]) * 2**18 + int(low[i]) == int(a[i]) * int(b[i])
+        assert 0 <= middle[i] < 2**18
+        assert 0 <= low[i] < 2**18
+
+
+def test_the_check_is_exact_at_the_bound() -> None:
+    """A squared norm of 16ᵇ passes, and one more does not, though float64 cannot tell them apart."""
+    side = 2**18
+    query, unit = ClassSums((Clip(1.0),)), 2**36
+    left = np.array([[[side, 0.0], [0.0, side]]])
+    right = np.array([[[side, 0.0], [0.0, 0.0]]])
+    assert not persons._above(*persons._norm(query, left, right), unit**2 >> 36)
+    right[0, 1, 0] = 1.0
+    found = persons._norm(query, np.array([[[side, 0.0], [0.0, 1.0]]]), right)
+    assert float(2**72 + 1) == 2.0**72
+    assert (int(found[0][0]) * 2**36 + int(found[1][0])) == 2**72 + 1
+    assert persons._above(*found, unit**2 >> 36)
+
+
+def test_a_person_who_fails_the_check_counts_as_null(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(persons, "_rounding", lambda query, left, right: np.full(len(left), -float(LATTICE.unit)))
+    x, labels = records(10, 9, 1.0)
+    assert not added(Gram((Clip(1.0),)), x, labels, np.zeros(10, np.int64)).any()
+
+
+GOOD = [0, 0, 1, 2, 2, 2]
+
+
+@pytest.mark.parametrize(
+    ("numbers", "facts"),
+    [
+        ([0, 0, 1, 0, 2, 2], facts_of(GOOD)),
+        ([0, 0, 2, 2, 3, 3], facts_of(GOOD)),
+        ([1, 1, 1, 2, 2, 3], facts_of(GOOD)),
+        ([-1, 0, 0, 1, 2, 2], facts_of(GOOD)),
+        ([0, 0, 0, 1, 1, 1], facts_of(GOOD)),
+        ([0, 1, 2, 3, 3, 3], facts_of(GOOD)),
+        (GOOD, Facts(n=6, m=M, d=D, k=K)),
+        (None, facts_of(GOOD)),
+    ],
+    ids=["comes twice", "left out", "starts at 1", "starts below", "too few", "too many", "not asked", "not said"],
+)
+def test_a_pass_in_which_a_person_does_not_come_once_is_refused(numbers: list[int] | None, facts: Facts) -> None:
+    x, labels = records(6, 10)
+    known = () if numbers is None else (np.array(numbers, np.int64),)
+    with pytest.raises(IncompletePassError):
+        exact_sum(Gram((Clip(1.0),)), blocks_of(x, labels, *known), facts, LATTICE)
+
+
+@pytest.mark.parametrize("numbers", [np.array(GOOD, np.int32), np.array(GOOD, float), np.array([GOOD]), GOOD])
+def test_numbers_of_persons_are_plain_64_bit_integers(numbers: Any) -> None:
+    x, labels = records(6, 10)
+    with pytest.raises(IncompletePassError):
+        exact_sum(Gram((Clip(1.0),)), blocks_of(x, labels, numbers), facts_of(GOOD), LATTICE)
+
+
+def test_a_person_who_goes_on_in_the_next_block_is_not_a_new_one() -> None:
+    x, labels = records(100, 11)
+    numbers = np.r_[np.zeros(70, np.int64), np.repeat([1, 2], 15)]
+    facts = Facts(n=3, m=M, d=D, k=K, rows=100)
+    again = np.r_[np.zeros(64, np.int64), np.ones(36, np.int64)]
+    with pytest.raises(IncompletePassError, match="2 of 3"):
+        exact_sum(Mean((Clip(1.0),)), blocks_of(x, labels, again), facts, LATTICE)
+    exact_sum(Mean((Clip(1.0),)), blocks_of(x, labels, numbers), facts, LATTICE)
+
+
+def test_a_sample_draws_persons_with_all_their_records() -> None:
+    x, labels = records(300, 12)
+    numbers = np.repeat(np.arange(4), [100, 1, 150, 49])
+    asked: list[int] = []
+    drawn = iter([True, False, True, False])
+
+    def sample(count: int) -> np.ndarray:
+        asked.append(count)
+        return np.array([next(drawn) for _ in range(count)], bool)
+
+    query = ClassSums((Clip(1.0),))
+    found = summed(query, x, labels, numbers, sample=sample)
+    shown = np.where(np.isin(numbers, [0, 2])[:, None], labels, -1)
+    assert sum(asked) == 4
+    assert np.array_equal(found, summed(query, x, shown, numbers))
+
+
+def test_the_noise_of_a_release_does_not_depend_on_how_many_records_persons_have() -> None:
+    """Persons without records of their own: what is left is the noise, with the standard deviation of the plan."""
+    numbers = np.repeat(np.arange(5), 60)
+    facts = facts_of(numbers)
+    plan = plan_of(facts, (Gradient((Clip(1.0),), np.zeros((D + 1, M)), clip=1.0), 1.0))
+    nulls = np.full((300, K), -1, np.int32)
+    stream = blocks_of(np.zeros((300, D), np.float32), nulls, numbers)
+    found = []
+    for seed in range(60):
+        oracle = Curator(Mechanism(facts=facts, plan=plan, mu=0.5), Unprotected(stream), SeededBits(seed))
+        found.append(oracle.release(Gradient((Clip(1.0),), np.zeros((D + 1, M)), clip=1.0)))
+    # 1,080 normal numbers: their standard deviation errs by 2.2 %.
+    assert np.std(found) == pytest.approx(2.0, rel=0.1)
+
+
+def test_the_baseline_without_noise_knows_no_persons() -> None:
+    x, labels = records(6, 13)
+    oracle = NonPrivate(facts_of(GOOD), Unprotected(blocks_of(x, labels, np.array(GOOD, np.int64))))
+    with pytest.raises(TypeError, match="lattice"):
+        oracle.release(Gram((Clip(1.0),)))
