@@ -75,7 +75,7 @@ def hdf5(folder: Path, arrays: Arrays) -> Path:
 def hdf5_of_texts(folder: Path, arrays: Arrays) -> Path:
     with h5py.File(folder / "a.h5", "w") as file:
         for name, array in arrays.items():
-            file[name] = [f" {value}" for value in array] if name.endswith("groups") else array
+            file[name] = np.array([f" {value}" for value in array], "S") if name.endswith("groups") else array
     return folder / "a.h5"
 
 
@@ -256,6 +256,17 @@ def test_a_column_with_a_gap_is_refused(
     with pytest.raises(UserError, match=says) as caught:
         import_features(parquet(convert)(tmp_path, arrays), tmp_path / "set")
     assert ("has no person" in str(caught.value)) == (GUARDED in str(caught.value))
+
+
+def test_texts_in_a_heap_of_hdf5_are_refused(arrays: Arrays, tmp_path: Path) -> None:
+    """HDF5 reads a damaged heap without end, and cannot be stopped."""
+    source = hdf5_of_texts(tmp_path, arrays)
+    with h5py.File(source, "r+") as file:
+        del file["train_groups"]
+        file["train_groups"] = [str(value) for value in arrays["train_groups"]]
+    with pytest.raises(UserError, match="dtype object beside") as caught:
+        import_features(source, tmp_path / "set")
+    assert "np.char.encode(texts, 'utf-8')" in caught.value.remedy
 
 
 def test_a_column_of_another_name_is_named(arrays: Arrays, tmp_path: Path) -> None:
