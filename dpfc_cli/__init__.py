@@ -42,6 +42,7 @@ _HOMES = {
     "import_features": "features.importing",
     "noise_multiplier_of": "training.convert",
     "open_features": "features.lookup",
+    "set_cap": "training.cap",
     "train": "training.train",
     "zero_shot": "starts.zero_shot",
 }
@@ -65,6 +66,7 @@ __all__ = [
     "import_features",
     "noise_multiplier_of",
     "open_features",
+    "set_cap",
     "train",
     "zero_shot",
 ]
@@ -79,6 +81,7 @@ if TYPE_CHECKING:
     from dpfc_cli.heads.head import Head
     from dpfc_cli.starts.zero_shot import ZeroShot, zero_shot
     from dpfc_cli.training.account import Account
+    from dpfc_cli.training.cap import set_cap
     from dpfc_cli.training.convert import epsilon_of, noise_multiplier_of
     from dpfc_cli.training.observer import Observer, TrainingWarning
     from dpfc_cli.training.run import Trained

@@ -30,6 +30,7 @@ Code = Literal[
     "unwritable",  # the system does not let us write
     "exists",  # something that would be overwritten
     "busy",  # another process holds it
+    "over-cap",  # more privacy than a cap allows
     "private-records",  # private records where public ones belong
     "bad-record",  # a record that cannot be used
     "memory",  # more memory than there is or was allowed

@@ -1,4 +1,4 @@
-"""`dpfc budget`: what σ is worth, what ε costs, and what was spent."""
+"""`dpfc budget`: what σ is worth, what ε costs, what was spent, and how much may be."""
 
 import math
 from typing import TYPE_CHECKING, Annotated, Any
@@ -32,15 +32,37 @@ def budget(
     features: Annotated[
         str | None, typer.Option(metavar="SET", help="Feature set whose ledger is shown, by path or name.")
     ] = None,
+    cap: Annotated[
+        str | None,
+        typer.Option(
+            metavar="EPSILON",
+            help="Set a cap: all trainings on the records of --features together never spend more than this ε, at the "
+            "δ of --delta (default: min(1e-5, 1/n)). 'none' removes it.",
+        ),
+    ] = None,
+    by: Annotated[str | None, typer.Option(help="Who sets the cap. Default: your account.")] = None,
+    note: Annotated[str | None, typer.Option(help="Why the cap is set.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Write one JSON object to stdout.")] = False,
 ) -> None:
     """Convert between σ and ε for every method. Without either, show what was spent, as the ledgers say.
+
+    With --cap, limit what may be spent. Every change of a cap stays in the ledger.
 
     σ is the noise multiplier of equal releases, as train's --noise-multiplier is. Conversions are exact (Gaussian
     differential privacy). The paper's looser conversion, ρ + 2√(ρ·ln(1/δ)), stands beside them for comparison.
     """
     from dpfc_cli.privacy.accounting import check_privacy
 
+    if cap is not None:
+        _refuse_beside_cap(features, delta, sigma=sigma, epsilon=epsilon, steps=steps)
+    elif by is not None or note is not None:
+        idle = "note" if by is None else "by"
+        raise UserError(
+            f"{parameter(idle)} has no meaning without {parameter('cap')}.",
+            f"A training has its own {parameter('by')}, and a {parameter('purpose')}: 'dpfc train --help'.",
+            code="conflict",
+            parameter=idle,
+        )
     if sigma is not None and epsilon is not None:
         raise UserError(
             f"{parameter('sigma')} and {parameter('epsilon')} were both given.",
@@ -63,6 +85,11 @@ def budget(
             "Give one of them too, or leave it out.",
             code="conflict",
         )
+    if cap is not None:
+        from dpfc_cli.training.cap import set_cap
+
+        found, _ = places.feature_set(features)
+        set_cap(found, _cap(cap), delta=delta[0] if delta else None, by=by, note=note)
     result: dict[str, Any] = {}
     account = None
     if sigma is not None or epsilon is not None:
@@ -85,6 +112,37 @@ def budget(
         _show_conversion(result["conversion"], sigma, epsilon)
     if account is not None:
         _show_spent(account, deltas)
+
+
+def _refuse_beside_cap(features: str | None, delta: list[float] | None, **others: float | None) -> None:
+    """UserError for what does not go with a cap."""
+    if features is None:
+        raise UserError(
+            f"{parameter('cap')} needs {parameter('features')}: a cap is on the records of one set.",
+            "Name the set.",
+            code="conflict",
+            parameter="features",
+        )
+    idle = next((name for name, value in others.items() if value is not None), None)
+    if idle is not None or len(delta or []) > 1:
+        raise UserError(
+            f"{parameter('cap')} goes with {parameter('features')} and one {parameter('delta')}, and not with "
+            f"{'several' if idle is None else parameter(idle)}.",
+            "Leave it out.",
+            code="conflict",
+            parameter=idle or "delta",
+        )
+
+
+def _cap(text: str) -> float | None:
+    if text == "none":
+        return None
+    try:
+        return float(text)
+    except ValueError:
+        raise UserError(
+            f"{parameter('cap')} '{text}' is no ε.", "Give a number such as 3, or 'none'.", parameter="cap"
+        ) from None
 
 
 def _show_conversion(rows: list[dict[str, Any]], sigma: float | None, epsilon: float | None) -> None:
@@ -124,7 +182,9 @@ def _show_spent(account: "Account", deltas: tuple[float, ...]) -> None:
     bound = "exact" if account.exact else "an upper bound"
     total = [(f"{delta:g}", display.epsilon(account.epsilon(delta))) for delta in deltas]
     display.table(f"Spent by these together ({bound}, zero-out adjacency)", ("delta", "epsilon"), total)
-    if account.private > 1:
+    if account.caps:
+        _show_caps(account)
+    if account.private > 1 and not account.in_force:
         display.say(
             "This sum is a guarantee if the trainings were planned in advance. If later ones were chosen by looking at "
             "earlier heads, it says what they spent, and a cap that was fixed in advance is the guarantee."
@@ -132,6 +192,15 @@ def _show_spent(account: "Account", deltas: tuple[float, ...]) -> None:
     if others:
         rows = [(*_named(name, row), row.claim) for name, row in others]
         display.table("Without a guarantee: epsilon = ∞", (*columns, "claim"), rows, left=6)
+    signed = [(name, row) for name, row in account.rows if row.who is not None]
+    if signed:
+        why = any(row.purpose is not None for _, row in signed)
+        rows_of = [
+            (*((row.purpose or "–",) if why else ()), row.who or "", _named(name, row)[2], _named(name, row)[0])
+            for name, row in signed
+        ]
+        names = (*(("purpose",) if why else ()), "by", "head", "when (UTC)")
+        display.table("Whose trainings these are, as they said", names, rows_of, left=len(names))
     if account.warning is not None:
         display.warn(account.warning)
     if account.not_counted:
@@ -143,6 +212,43 @@ def _show_spent(account: "Account", deltas: tuple[float, ...]) -> None:
         display.warn(
             f"Not in the sum: {counted(account.unprotected, 'training')} without a guarantee. "
             "What was released there has epsilon = ∞."
+        )
+
+
+def _show_caps(account: "Account") -> None:
+    """The caps: what holds, what is left, and every change."""
+    from dpfc_cli.training import limit
+
+    rows = []
+    for name, cap in account.in_force:
+        left = limit.room(cap, account.entries)
+        fits = limit.fitting(left, cap.delta or 1.0) if left > 0 else None
+        more = f"epsilon = {fits:.4g} at delta = {cap.delta:g} for one more training" if fits else "nothing"
+        rows += [("cap", limit.said(name, cap)), ("left", more)]
+        if left < 0:
+            display.warn(
+                f"More is spent than the cap allows ({limit.said(name, cap)}): some of these trainings were charged "
+                "where this cap was not known."
+            )
+    display.facts(
+        "What all trainings on these records may spend together (zero-out adjacency)", rows or [("cap", "none")]
+    )
+    display.table(
+        "Every change of the cap",
+        ("note", "by", "feature set", "when (UTC)", "after", "delta", "epsilon"),
+        [
+            (
+                *(cap.note or "–", cap.who, name, cap.at[:16].replace("T", " "), counted(cap.trainings, "training")),
+                *(("–", "none") if cap.delta is None else (f"{cap.delta:g}", f"{cap.epsilon:.6g}")),
+            )
+            for name, cap in account.caps
+        ],
+        left=5,
+    )
+    if account.in_force and account.private:
+        display.say(
+            "A cap is a guarantee, however the trainings are chosen, if it was fixed before the first head was seen. "
+            "If it was raised later, what counts is the highest one that might have been set."
         )
 
 

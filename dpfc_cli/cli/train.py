@@ -185,6 +185,13 @@ def train(
         int | None,
         typer.Option(help="Reproducible noise, for research. The head then claims no guarantee.", rich_help_panel=RUN),
     ] = None,
+    by: Annotated[
+        str | None,
+        typer.Option(help="Whose training it is, for the ledger. Default: your account.", rich_help_panel=RUN),
+    ] = None,
+    purpose: Annotated[
+        str | None, typer.Option(help="What the training is for, for the ledger.", rich_help_panel=RUN)
+    ] = None,
     dry_run: Annotated[
         bool,
         typer.Option(
@@ -231,6 +238,8 @@ def train(
             tune_on=_named(tune_on),
             out=out,
             memory=None if memory is None else _bytes(memory),
+            by=by,
+            purpose=purpose,
         )
         if others:
             display.say(f"Features: {found.folder} (the newest of {others + 1} sets; --features names another)")
@@ -286,12 +295,23 @@ def _so_far(checked: "Checked") -> None:
     from dpfc_cli.training.train import account_with
 
     claimed = checked.calibrated.claimed
-    if claimed is None or not checked.account.entries:
+    if claimed is None or not (checked.account.entries or checked.account.in_force):
         return
     then = account_with(checked)
     made = f"this training makes it {'' if then.exact else 'at most '}{display.epsilon(then.epsilon(claimed.delta))}"
     parts = [f"These records have {_summed(checked.account, claimed.delta)} spent", made]
+    if then.in_force:
+        parts.append(f"then {_left(then, claimed.delta)}")
     display.say("; ".join([*parts, *_not_in(checked.account)]) + ".")
+
+
+def _left(account: "Account", delta: float) -> str:
+    """What the strictest cap leaves."""
+    from dpfc_cli.training.limit import said
+
+    fits = account.fitting(delta)
+    left = f"leaves epsilon = {fits:.4g} at delta = {delta:g}" if fits else "leaves nothing"
+    return f"the cap ({said(*account.in_force[0])}) {left} for one more training"
 
 
 def _summed(account: "Account", delta: float) -> str:
@@ -333,6 +353,7 @@ def _show_plan(checked: "Checked", as_json: bool) -> None:
                 "releases": releases,
                 "spent": checked.account.epsilon(claimed.delta) if claimed else None,
                 "spent_with_this": after.epsilon(claimed.delta) if claimed else None,
+                "fits_after": after.fitting(claimed.delta) if claimed else None,
             }
         )
         return
@@ -344,6 +365,8 @@ def _show_plan(checked: "Checked", as_json: bool) -> None:
         before = _summed(checked.account, claimed.delta) if checked.account.private else "nothing"
         rows.append(("spent before", before))
         rows.append(("spent with this", _summed(after, claimed.delta)))
+        if after.in_force:
+            rows.append(("then", _left(after, claimed.delta)))
     display.facts("Nothing was charged. This training would be", rows)
 
 
@@ -364,7 +387,8 @@ def _show(trained: "Trained", as_json: bool, named: bool, features: str | None) 
     rows = statement.rows(card, trained.sha256)
     if claimed is not None:
         by = f"{_summed(spent, claimed.delta)} by {counted(spent.private, 'private training')}"
-        rows.append(("spent so far", "; ".join([by, *_not_in(spent), f"ledger {spent.ledger}"])))
+        capped = [_left(spent, claimed.delta)] if spent.in_force else []
+        rows.append(("spent so far", "; ".join([by, *capped, *_not_in(spent), f"ledger {spent.ledger}"])))
     display.facts(f"Head {trained.path}", rows)
     if "test" not in trained.charged.checked.features.splits:
         return

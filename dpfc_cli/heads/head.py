@@ -7,7 +7,7 @@ The card says how the head was made and what it cost in privacy. Everything in t
 import itertools
 import json
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path

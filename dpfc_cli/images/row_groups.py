@@ -318,7 +318,7 @@ def _named_files(path: Path, schema: Any, column: str, rows: list[int]) -> dict[
     # Without a buffer PyArrow would read all pictures of the row group.
     first = next(pq.ParquetFile(path, buffer_size=1 << 16).iter_batches(1, columns=[f"{column}.bytes"]), None)
     if first is None:
-        raise ValueError(f"it has no row, and says {sum(rows)}")
+        raise ValueError(f"it has no pictures, and says {sum(rows)}")
     if first.column(0).flatten()[0].null_count == 0:
         return {}
     found: dict[int, Path] = {}

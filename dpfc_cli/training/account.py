@@ -12,7 +12,7 @@ composition for Gaussian differential privacy"; Koskela, Tobaben and Honkela (20
 Gaussian differential privacy". So for full passes:
 
 - planned in advance, the total is the guarantee;
-- under a cap (or any other rule, fixed in advance, that keeps the total below one), the ε of the cap is;
+- under a cap (`limit`, or any other rule, fixed in advance, that keeps the total below one), the ε of the cap is;
 - without either, the total says what the trainings spent, and no more.
 
 For Poisson-sampled releases the total is an upper bound, and only for trainings that were planned in advance: we know
@@ -28,11 +28,15 @@ from typing import Any
 from dpfc_cli.errors import UserError, parameter
 from dpfc_cli.features.manifest import MANIFEST, load, unreadable
 from dpfc_cli.folders import LEDGER, features_folder
+from dpfc_cli.training import limit
 from dpfc_cli.training.ledger import (
+    Book,
+    Cap,
     Entry,
     composes_exactly,
     ledger_path,
-    read,
+    read_all,
+    real,
     records_of,
     together,
 )
@@ -45,7 +49,9 @@ class Account:
     ledger: of the feature set. name: of the feature set. folders: where ledgers were looked for. own: the rows of the
     ledger. linked: rows of other ledgers about the same records, each with the name of its feature set. not_counted:
     other feature sets that have a ledger, or that are links which lead nowhere. They were not made of exactly the same
-    pictures, as far as can be seen, but may share some. lost: heads of this set whose training is in no ledger.
+    pictures, as far as can be seen, but may share some. lost: heads of this set whose training is in no ledger. caps:
+    all caps on these records, the newest of a ledger last, each with the name of its feature set. ledgers: where the
+    other ledgers about these records really lie.
     """
 
     ledger: Path
@@ -55,6 +61,8 @@ class Account:
     linked: tuple[tuple[str, Entry], ...]
     not_counted: tuple[str, ...]
     lost: tuple[str, ...]
+    caps: tuple[tuple[str, Cap], ...] = ()
+    ledgers: frozenset[Path] = frozenset()
 
     @property
     def rows(self) -> list[tuple[str, Entry]]:
@@ -86,6 +94,20 @@ class Account:
         return together(self.entries, delta)
 
     @property
+    def in_force(self) -> list[tuple[str, Cap]]:
+        """The caps that hold, the strictest first, each with the name of the feature set that it was set for."""
+        return limit.in_force(self.caps)
+
+    def fitting(self, delta: float) -> float | None:
+        """The largest ε of four digits at δ that one more training may spend under all caps: 0 if nothing fits, and
+        None if there is no cap.
+        """
+        if not self.in_force:
+            return None
+        left = min(limit.room(cap, self.entries) for _, cap in self.in_force)
+        return (limit.fitting(left, delta) if left > 0 else None) or 0.0
+
+    @property
     def warning(self) -> str | None:
         """What to tell if heads of this set have no row."""
         if not self.lost:
@@ -103,7 +125,8 @@ class Account:
 
     def to_json(self, deltas: tuple[float, ...]) -> dict[str, Any]:
         """For programs."""
-        shown = ("at", "method", "claim", "epsilon", "delta", "adjacency", "head", "state", "sha256")
+        shown = ("at", "method", "claim", "epsilon", "delta", "adjacency", "head", "state", "sha256", "purpose")
+        said, held = ("at", "epsilon", "delta", "note", "trainings"), self.in_force
         return {
             "ledger": str(self.ledger),
             "feature_sets": sorted({self.name, *(name for name, _ in self.linked)}),
@@ -113,8 +136,17 @@ class Account:
             "epsilon": {f"{delta:g}": self.epsilon(delta) for delta in deltas},
             "unprotected": self.unprotected,
             "heads_without_row": list(self.lost),
+            "caps": [
+                {
+                    **{key: getattr(cap, key) for key in said},
+                    **{"by": cap.who, "feature_set": name, "in_force": any(cap is each for _, each in held)},
+                }
+                for name, cap in self.caps
+            ],
+            "fits": {f"{delta:g}": self.fitting(delta) for delta in deltas} if held else None,
             "trainings": [
-                {**{key: getattr(row, key) for key in shown}, "feature_set": name} for name, row in self.rows
+                {**{key: getattr(row, key) for key in shown}, "by": row.who, "feature_set": name}
+                for name, row in self.rows
             ],
         }
 
@@ -136,36 +168,52 @@ def account_of(
         UserError: a ledger cannot be read.
 
     """
-    own = tuple(read(ledger))
+    own = read_all(ledger)
     roots = [ledger.parent, *([] if named is None else [named.parent]), features_folder()]
     try:
         found, folders, nowhere = _search(roots)
     except OSError as error:
         raise unreadable(Path(error.filename or ledger.parent), error) from error
-    others = {path: tuple(read(path)) for real, path in sorted(found.items()) if real != _real(ledger)}
+    others = {path: read_all(path) for lies, path in sorted(found.items()) if lies != real(ledger)}
     names = _named([ledger, *others])
-    records, fingerprint = {row.records for row in own}, None
+    records, fingerprint = {*(row.records for row in own.entries), *(cap.records for cap in own.caps)}, None
     folder = ledger.with_name(_name(ledger))
     if (folder / MANIFEST).exists():
         manifest = load(folder)
         records.add(records_of(manifest))
         fingerprint = manifest.fingerprint
-    linked = {path: [row for row in rows if row.records in records] for path, rows in others.items()}
+    linked = {path: [row for row in book.entries if row.records in records] for path, book in others.items()}
+    caps = {path: [cap for cap in book.caps if cap.records in records] for path, book in others.items()}
     lost = [
         str(path)
         for path, card in cards
         if card["features"]["fingerprint"] == fingerprint
-        and not any(_has(rows, card) for rows in (own, *others.values()))
+        and not any(_has(book.entries, card) for book in (own, *others.values()))
     ]
     return Account(
         ledger=ledger,
         name=names[ledger],
         folders=tuple(folders),
-        own=own,
+        own=own.entries,
         linked=tuple((names[path], row) for path, rows in linked.items() for row in rows),
-        not_counted=tuple(sorted({*(names[path] for path, rows in linked.items() if not rows), *nowhere})),
+        not_counted=tuple(sorted({*(names[path] for path in others if not linked[path] + caps[path]), *nowhere})),
         lost=tuple(lost),
+        caps=tuple((names[path], cap) for path, found in {ledger: own.caps, **caps}.items() for cap in found),
+        ledgers=frozenset(
+            real(path) for path, book in others.items() if linked[path] or caps[path] or _begun(path, book, records)
+        ),
     )
+
+
+def _begun(ledger: Path, book: Book, records: set[str]) -> bool:
+    """Whether a ledger without rows may be one of these records: its first row may be about to be written."""
+    if book != Book():
+        return False
+    folder = real(ledger).with_name(_name(real(ledger)))
+    try:
+        return (folder / MANIFEST).exists() and records_of(load(folder)) in records
+    except UserError:
+        return True
 
 
 def newest_ledger(folder: Path) -> Path:
@@ -190,7 +238,7 @@ def _search(roots: list[Path]) -> tuple[dict[Path, Path], list[Path], list[str]]
         The ledgers, each under its real path; the folders; and the names of links in them that lead nowhere.
 
     """
-    waiting = [_real(root) for root in roots if os.path.isdir(root)]
+    waiting = [real(root) for root in roots if os.path.isdir(root)]
     found: dict[Path, Path] = {}
     folders: list[Path] = []
     nowhere: list[str] = []
@@ -202,9 +250,9 @@ def _search(roots: list[Path]) -> tuple[dict[Path, Path], list[Path], list[str]]
         nowhere += [path.name for path in folder.glob("*") if os.path.islink(path) and not os.path.exists(path)]
         for path in _in(folder):
             if os.path.lexists(path):
-                found.setdefault(_real(path), path)
+                found.setdefault(real(path), path)
             if os.path.isdir(path.parent):
-                waiting.append(_real(path.parent))
+                waiting.append(real(path.parent))
     return found, folders, nowhere
 
 
@@ -212,10 +260,6 @@ def _in(folder: Path) -> list[Path]:
     """The ledgers in a folder, and the places of those of the sets in it."""
     sets = (path.parent for path in sorted(folder.glob(f"*/{MANIFEST}")))
     return [*sorted(folder.glob(f"*{LEDGER}")), *map(ledger_path, sets)]
-
-
-def _real(path: Path) -> Path:
-    return Path(os.path.realpath(path))
 
 
 def _named(ledgers: list[Path]) -> dict[Path, str]:

@@ -30,8 +30,18 @@ SUFFIXES: Mapping[Claim, str] = {
 }
 
 
-def entry_of(calibrated: Calibrated, features: FeatureSet, head: str, at: str) -> Entry:
-    """The ledger's row. head: the name of the file that is to be written. at: UTC."""
+def entry_of(
+    calibrated: Calibrated,
+    features: FeatureSet,
+    head: str,
+    at: str,
+    who: str | None = None,
+    purpose: str | None = None,
+) -> Entry:
+    """The ledger's row. head: the name of the file that is to be written. at: UTC. who, purpose: see `Entry`.
+
+    The last two go into no card: a head is handed over, and it need not say who made it.
+    """
     facts, claimed = calibrated.facts, calibrated.claimed
     return Entry(
         at=at,
@@ -48,6 +58,8 @@ def entry_of(calibrated: Calibrated, features: FeatureSet, head: str, at: str) -
         n=facts.n,
         releases=json.dumps(calibrated.releases),
         head=head,
+        who=who,
+        purpose=purpose,
     )
 
 

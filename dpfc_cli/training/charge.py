@@ -8,7 +8,8 @@ from threading import Lock
 
 from dpfc_cli.heads import head as heads
 from dpfc_cli.privacy.curator import BlockStream, Records
-from dpfc_cli.training import ledger
+from dpfc_cli.training import ledger, limit
+from dpfc_cli.training.account import account_of
 from dpfc_cli.training.card import entry_of
 from dpfc_cli.training.check import Checked
 from dpfc_cli.training.ledger import Receipt
@@ -39,15 +40,26 @@ class Charged(Records):
 def charge(checked: Checked) -> Charged:
     """Charge a training to the ledger of its features, durably. From here on its privacy is spent, whatever happens.
 
+    Whether it fits under the caps of its records is looked at again, while nobody else can charge anything to them.
+
     Raises:
-        UserError: the head's place or the ledger cannot be written. Then nothing is charged.
+        UserError: it does not fit, or the head's place or the ledger cannot be written. Then nothing is charged.
 
     """
+    request, path = checked.request, ledger.ledger_path(checked.features.folder)
     temporary = heads.reserve(checked.path)
     try:
         at = datetime.now(UTC).isoformat(timespec="seconds")
-        entry = entry_of(checked.calibrated, checked.features, checked.path.name, at)
-        receipt = ledger.charge(ledger.ledger_path(checked.features.folder), entry)
+        entry = entry_of(checked.calibrated, checked.features, checked.path.name, at, request.by, request.purpose)
+
+        def allow(locked: frozenset[Path]) -> frozenset[Path]:
+            account = account_of(path, checked.features.folder)
+            missing = account.ledgers - locked
+            if not missing:
+                limit.check(account.caps, account.entries, entry)
+            return missing
+
+        receipt = ledger.charge(path, entry, allow)
     except BaseException:
         with suppress(OSError):
             temporary.unlink()

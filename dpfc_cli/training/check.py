@@ -21,6 +21,7 @@ from dpfc_cli.privacy.facts import Facts
 from dpfc_cli.privacy.oracle import Plan, PlanError
 from dpfc_cli.privacy.queries import Query
 from dpfc_cli.privacy.queries import check as check_query
+from dpfc_cli.training import limit
 from dpfc_cli.training.account import Account, account_of
 from dpfc_cli.training.calibrate import Calibrated
 from dpfc_cli.training.card import card_of, entry_of, path_of
@@ -56,8 +57,8 @@ def check(request: Request, calibrated: Calibrated, observer: Observer) -> Check
     """Refuse whatever can be refused.
 
     Raises:
-        UserError: features that are damaged, a place that cannot be written, a ledger that cannot be read, too little
-            memory, or devices that do not compute exactly.
+        UserError: features that are damaged, a place that cannot be written, a ledger that cannot be read, a cap that
+            does not allow it, too little memory, or devices that do not compute exactly.
 
     """
     features = request.features
@@ -67,6 +68,8 @@ def check(request: Request, calibrated: Calibrated, observer: Observer) -> Check
     account = account_of(ledger_path(features.folder), features.folder, heads.cards(request.folder))
     if account.warning is not None:
         observer.warn(account.warning)
+    claimed, planned = calibrated.claimed, entry_of(calibrated, features, path.name, "")
+    limit.check(account.caps, account.entries, planned)
     check_memory(calibrated, request.memory)
     if calibrated.mechanism is not None:
         try:
@@ -87,7 +90,6 @@ def check(request: Request, calibrated: Calibrated, observer: Observer) -> Check
         ) from error
     rehearse(calibrated, features)
     # The card will say what is spent with this training. If that cannot be computed, it is found out here.
-    claimed, planned = calibrated.claimed, entry_of(calibrated, features, path.name, "")
     standing((*account.own, planned), len(account.own) + 1, claimed.delta if claimed else None)
     features.verify(SPLIT, lambda done, total: observer.progress("Checking the features", done, total))
     _try_place(path)

@@ -1,6 +1,7 @@
 """The ledger: what was spent on a feature set, kept beside it in an SQLite file.
 
-It has one row for each training. A row is committed and synced to disk before the first noise is drawn, so a training
+It has one row for each training, and one for each change of the cap (`limit` says what a cap is). A row of a
+training is committed and synced to disk before the first noise is drawn, so a training
 that is killed afterwards stays charged. When the training ends, its row says what became of it: `written`, with name
 and SHA-256 of the head, or `stopped`. A row that still says `charged` belongs to a training that runs, or that was
 killed.
@@ -13,10 +14,11 @@ file that does not pass is damaged, or somebody has changed it. It is refused, a
 """
 
 import math
+import os
 import re
 import sqlite3
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import asdict, dataclass, fields, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -26,15 +28,19 @@ from dpfc_cli.errors import Code, UserError
 from dpfc_cli.features.manifest import Manifest
 from dpfc_cli.files import check_plain, json_of
 from dpfc_cli.folders import LEDGER
-from dpfc_cli.privacy.accounting import LEAST_EPSILON, Claim, epsilon_for
+from dpfc_cli.privacy.accounting import LARGEST_EPSILON, LEAST_DELTA, LEAST_EPSILON, Claim, epsilon_for
 from dpfc_cli.privacy.poisson import Sampled
 from dpfc_cli.privacy.poisson import epsilon_for as poisson_epsilon
-from dpfc_cli.schema import among, either, fault, null, record, test, whole
-from dpfc_cli.trust.claims import claim_fault, figures_agree
+from dpfc_cli.schema import among, either, fault, null, number, record, test, whole
+from dpfc_cli.trust.claims import claim_fault, epsilon_agrees, figures_agree
 
 State = Literal["charged", "written", "stopped", "unknown"]
 """What became of a training. "unknown": its row was written before rows said so."""
 Mode = Literal["ro", "rw", "rwc"]
+VERSION = 1
+"""Of the ledgers that are written."""
+MOST_NAME, MOST_NOTE = 100, 500
+"""Characters of a name, and of a purpose or a note."""
 _FIRST = {
     **{"id": "INTEGER PRIMARY KEY", "at": "TEXT NOT NULL", "records": "TEXT NOT NULL", "split": "TEXT NOT NULL"},
     **{"method": "TEXT NOT NULL", "claim": "TEXT NOT NULL", "epsilon": "REAL", "delta": "REAL", "mu": "REAL"},
@@ -44,7 +50,20 @@ _FIRST = {
 """The columns of the first ledgers."""
 _LATER = {"state": "TEXT NOT NULL DEFAULT 'unknown'", "sha256": "TEXT"}
 """Columns that the first ledgers did not have."""
-_SCHEMA = f"CREATE TABLE trainings ({', '.join(f'{name} {kind}' for name, kind in (_FIRST | _LATER).items())})"
+_SIGNED = {"who": "TEXT", "purpose": "TEXT", "caps": "INTEGER NOT NULL DEFAULT 0"}
+"""Columns that came with version 1. caps: how many rows of caps were there before the training."""
+_CAP = {
+    **{"id": "INTEGER PRIMARY KEY", "at": "TEXT NOT NULL", "records": "TEXT NOT NULL", "epsilon": "REAL"},
+    **{"delta": "REAL", "mu": "REAL", "eta": "REAL", "who": "TEXT NOT NULL", "note": "TEXT"},
+    **{"trainings": "INTEGER NOT NULL"},
+}
+
+
+def _table(name: str, columns: Mapping[str, str]) -> str:
+    return f"CREATE TABLE {name} ({', '.join(f'{column} {kind}' for column, kind in columns.items())})"
+
+
+_SCHEMA, _CAPS = _table("trainings", _FIRST | _LATER | _SIGNED), _table("caps", _CAP)
 _REMEDY = "Do not delete it. Compare it with a backup, or restore it from one."
 
 
@@ -54,7 +73,8 @@ class Entry:
 
     at: UTC. records: which records it was (`records_of`). epsilon, delta: what was claimed; mu names the noise (and is
     its μ where nothing was sampled), eta is the sampler's η; None where nothing is claimed (seeded noise, or none).
-    releases: as JSON. head: the name of its file. state: what became of it. sha256: of the head that was written.
+    releases: as JSON. head: the name of its file. state: what became of it. sha256: of the head that was written. who:
+    whose training it is; None in the first ledgers. purpose: what it is for.
     """
 
     at: str
@@ -73,12 +93,53 @@ class Entry:
     head: str
     state: State = "charged"
     sha256: str | None = None
+    who: str | None = None
+    purpose: str | None = None
 
     @property
     def plan(self) -> list[dict[str, Any]]:
         """The releases. Raises ValueError where they are no JSON."""
         found: list[dict[str, Any]] = json_of(self.releases)
         return found
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cap:
+    """A change of the cap: how much all trainings on some records may spend together from now on.
+
+    at: UTC. records: which records it is on (`records_of`). epsilon, delta: the cap; mu, eta: what it stands for (see
+    `limit`). All four are None where the cap was removed. who: who set it. note: why. trainings: how many the ledger
+    had by then.
+    """
+
+    at: str
+    records: str
+    epsilon: float | None
+    delta: float | None
+    mu: float | None
+    eta: float | None
+    who: str
+    note: str | None = None
+    trainings: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Book:
+    """All rows of a ledger, oldest first: entries (trainings) and caps."""
+
+    entries: tuple[Entry, ...] = ()
+    caps: tuple[Cap, ...] = ()
+
+
+Allow = Callable[[frozenset[Path]], frozenset[Path]]
+"""Asked before a row is written, while the ledger is locked. It is told which other ledgers are locked, too (their real
+paths), and returns those that must be. It is asked again once they are. If none is lacking, the row is written. It
+raises UserError where it may not be.
+"""
+
+
+def _anyway(locked: frozenset[Path]) -> frozenset[Path]:
+    return frozenset()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,50 +178,99 @@ class _StrangeError(Exception):
     """A file that is no ledger as we write them. The text goes on after the ledger's name."""
 
 
-def charge(path: Path, entry: Entry) -> Receipt:
-    """Write a row durably. Returns only when it is on disk.
+def charge(path: Path, entry: Entry, allow: Allow = _anyway) -> Receipt:
+    """Write the row of a training durably. Returns only when it is on disk.
 
     The row is compared with what was to be written before it is committed. Afterwards the file of that name is opened
     again, and must have it.
 
+    Args:
+        path: the ledger.
+        entry: the row.
+        allow: whether it may be written, see `Allow`.
+
     Raises:
-        UserError: the row cannot be written. Nothing is charged then, unless the message says that it may be.
+        UserError: the row cannot or may not be written. Nothing is charged then, unless the message says that it may
+            be.
         ValueError: a row that no ledger would keep. Nothing is charged.
 
     """
     check(entry)
-    values = asdict(entry)
-    columns, marks = ", ".join(values), ", ".join("?" * len(values))
+    number, book = _add(
+        path,
+        entry,
+        allow,
+        "Nothing was charged, and nothing is trained that is not charged.",
+        "The training may be charged: 'dpfc budget' says whether it is. It was not begun.",
+    )
+    return Receipt(ledger=path, number=number, entry=entry, entries=book.entries)
+
+
+def keep_cap(path: Path, cap: Cap, allow: Allow = _anyway) -> None:
+    """Write the row of a cap durably, as `charge` does. The number of trainings before it is counted here.
+
+    Raises:
+        UserError: the row cannot or may not be written. The cap is as it was then, unless the message says that it may
+            be changed.
+        ValueError: a row that no ledger would keep.
+
+    """
+    check_cap(cap)
+    _add(path, cap, allow, "The cap is as it was.", "The cap may be changed: 'dpfc budget' says whether it is.")
+
+
+def _add(path: Path, row: Entry | Cap, allow: Allow, nothing: str, doubt: str) -> tuple[int, Book]:
+    """Write a row. nothing: what it means if it is not written. doubt: what it means if that is not known."""
     committing = False
     try:
-        with (
-            _opened(path, "rwc", "Nothing was charged, and nothing is trained that is not charged.") as connection,
-            _transaction(connection),
-        ):
-            if path.stat().st_size == 0:
-                connection.execute(_SCHEMA)
-            for name in set(_LATER) - _columns(connection):
-                connection.execute(f"ALTER TABLE trainings ADD COLUMN {name} {_LATER[name]}")
-            number = connection.execute(
-                f"INSERT INTO trainings ({columns}) VALUES ({marks})",  # noqa: S608
-                tuple(values.values()),
-            ).lastrowid
-            if number is None or dict(_rows(connection)).get(number) != entry:
+        with _locked(path, allow, nothing) as connection:
+            _bring_up(connection, path)
+            found: Entry | Cap | None
+            if isinstance(row, Cap):
+                row = replace(row, trainings=len(list(_rows(connection))))
+                number = _insert(connection, "caps", asdict(row))
+                found = dict(_caps(connection)).get(number)
+            else:
+                number = _insert(connection, "trainings", {**asdict(row), "caps": len(list(_caps(connection)))})
+                found = dict(_rows(connection)).get(number)
+            if found != row:
                 raise _StrangeError("does not keep the row that was written")
             committing = True
-        entries = read(path)
-        if entries[number - 1 : number] != [entry]:
+        book = read_all(path)
+        kept: tuple[Entry | Cap, ...] = book.caps if isinstance(row, Cap) else book.entries
+        if kept[number - 1 : number] != (row,):
             raise _strange(path, "has another row than the one that was written", "")
     except UserError as error:
         if not committing:
             raise
-        raise UserError(
-            f"{error.what} The training may be charged: 'dpfc budget' says whether it is. It was not begun.",
-            error.remedy,
-            code=error.code,
-            **error.fields,
-        ) from error
-    return Receipt(ledger=path, number=number, entry=entry, entries=tuple(entries))
+        raise UserError(f"{error.what} {doubt}", error.remedy, code=error.code, **error.fields) from error
+    return number, book
+
+
+def _insert(connection: sqlite3.Connection, table: str, values: Mapping[str, Any]) -> int:
+    """The number of the new row."""
+    columns, marks = ", ".join(values), ", ".join("?" * len(values))
+    return int(
+        connection.execute(
+            f"INSERT INTO {table} ({columns}) VALUES ({marks})",  # noqa: S608
+            tuple(values.values()),
+        ).lastrowid
+        or 0
+    )
+
+
+def _bring_up(connection: sqlite3.Connection, path: Path) -> None:
+    """Make the tables of a new ledger, or bring an older one to this version."""
+    if path.stat().st_size == 0:
+        lacking = [_SCHEMA, _CAPS]
+    else:
+        version, known = _layout(connection)
+        if version == VERSION:
+            return
+        added = {name: kind for name, kind in (_LATER | _SIGNED).items() if name not in known}
+        lacking = [*(f"ALTER TABLE trainings ADD COLUMN {name} {kind}" for name, kind in added.items()), _CAPS]
+    for statement in (*lacking, f"PRAGMA user_version = {VERSION}"):
+        connection.execute(statement)
 
 
 def settle(receipt: Receipt, state: State, head: str | None = None, sha256: str | None = None) -> None:
@@ -192,11 +302,16 @@ def settle(receipt: Receipt, state: State, head: str | None = None, sha256: str 
 
 
 def read(path: Path) -> list[Entry]:
-    """All rows, oldest first; none when there is no ledger yet. UserError where the file is no ledger."""
+    """All trainings, oldest first; none when there is no ledger yet. UserError where the file is no ledger."""
+    return list(read_all(path).entries)
+
+
+def read_all(path: Path) -> Book:
+    """All rows; none when there is no ledger yet. UserError where the file is no ledger."""
     try:
         # A first charge that was stopped before its commit leaves an empty file: a ledger without rows.
         if not _size(path):
-            return []
+            return Book()
         try:
             return _read(path, "ro")
         except sqlite3.OperationalError as error:
@@ -216,11 +331,54 @@ def read(path: Path) -> list[Entry]:
         ) from error
 
 
-def _read(path: Path, mode: Mode) -> list[Entry]:
+def _read(path: Path, mode: Mode) -> Book:
     with closing(_connected(path, mode)) as connection:
         # In one transaction, so that the schema that is checked is that of the rows.
         connection.execute("BEGIN")
-        return [entry for _, entry in _rows(connection)]
+        entries = tuple(entry for _, entry in _rows(connection))
+        return Book(entries=entries, caps=tuple(cap for _, cap in _caps(connection)))
+
+
+@contextmanager
+def _locked(path: Path, allow: Allow, consequence: str) -> Iterator[sqlite3.Connection]:
+    """A connection to a ledger in a transaction that `allow` has allowed, with all ledgers locked that it asked for.
+
+    consequence: what it means if that fails, for the message.
+    """
+    own, others = real(path), frozenset[Path]()
+    while True:
+        with ExitStack() as locks:
+            for each in sorted({own, *others}):
+                if each == own:
+                    connection = locks.enter_context(_opened(path, "rwc", consequence))
+                    locks.enter_context(_transaction(connection))
+                else:
+                    _hold(locks.enter_context(_opened(each, "rw", consequence)))
+            missing = allow(others) - others
+            if not missing:
+                yield connection
+                # The others are let go after the row is on disk.
+                connection.execute("COMMIT")
+                return
+            # A commit, even of nothing, would write a file of a new ledger that is no ledger yet.
+            connection.execute("ROLLBACK")
+        others |= missing
+
+
+def _hold(connection: sqlite3.Connection) -> None:
+    """Let nobody else commit anything to a ledger until the connection is closed."""
+    try:
+        connection.execute("BEGIN IMMEDIATE")
+    except sqlite3.OperationalError as error:
+        if _kind(error) != sqlite3.SQLITE_READONLY:
+            raise
+        connection.execute("BEGIN")
+        connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+
+
+def real(path: Path) -> Path:
+    """Where a ledger really lies: the name by which it is locked."""
+    return Path(os.path.realpath(path))
 
 
 @contextmanager
@@ -278,45 +436,86 @@ def _size(path: Path) -> int:
     return found.st_size
 
 
-def _columns(connection: sqlite3.Connection) -> set[str]:
-    """The columns of the table, if the file has exactly our table and nothing else."""
+def _layout(connection: sqlite3.Connection) -> tuple[int, set[str]]:
+    """The version, and the columns of the table of trainings, if the file has exactly our tables and nothing else."""
     ((version,),) = connection.execute("PRAGMA user_version")
-    if version != 0:
-        raise _StrangeError(f"says that it is of version {version}, and this dpfc knows version 0 only")
-    found = connection.execute("SELECT type, name, sql FROM sqlite_master").fetchall()
-    others = [f"{kind} '{name}'" for kind, name, _ in found if (kind, name) != ("table", "trainings")]
+    if version not in range(VERSION + 1):
+        raise _StrangeError(f"says that it is of version {version}, and this dpfc knows versions 0 to {VERSION}")
+    tables = ("trainings", "caps") if version else ("trainings",)
+    found = {(kind, name): text for kind, name, text in connection.execute("SELECT type, name, sql FROM sqlite_master")}
+    others = [f"{kind} '{name}'" for kind, name in found if kind != "table" or name not in tables]
     if others:
-        raise _StrangeError(f"has more in it than the table of trainings: the {others[0]}")
-    if len(found) != 1:
-        raise _StrangeError("has no table of trainings")
-    # Our own text, except for spaces, and for columns that were added later.
-    text = re.sub(r"\s+", " ", str(found[0][2]), flags=re.ASCII)
-    table = re.fullmatch(r"CREATE TABLE trainings \((.*)\)", text)
-    said = [part.strip(" ") for part in table[1].split(",")] if table else []
-    first = [f"{name} {kind}" for name, kind in _FIRST.items()]
-    later = {f"{name} {kind}": name for name, kind in _LATER.items()}
-    if said[: len(first)] != first or not set(said[len(first) :]) <= set(later):
+        raise _StrangeError(f"has more in it than the tables of dpfc: the {others[0]}")
+    said = {}
+    for name in tables:
+        if ("table", name) not in found:
+            raise _StrangeError(f"has no table of {name}")
+        # Our own text, except for spaces.
+        text = re.sub(r"\s+", " ", str(found["table", name]), flags=re.ASCII)
+        table = re.fullmatch(rf"CREATE TABLE {name} \((.*)\)", text)
+        said[name] = [part.strip(" ") for part in table[1].split(",")] if table else []
+    first, later, signed, cap = (
+        {f"{name} {kind}": name for name, kind in columns.items()} for columns in (_FIRST, _LATER, _SIGNED, _CAP)
+    )
+    begin, end = said["trainings"][: len(first)], said["trainings"][len(first) :]
+    # Columns that were added to the first ledgers stand in any order, and some may be lacking.
+    middle = end[: len(later)] if version else end
+    right = begin == list(first) and set(middle) <= set(later)
+    if version:
+        right = right and set(middle) == set(later) and end[len(later) :] == list(signed)
+    if not right:
         raise _StrangeError("has another table of trainings than dpfc makes")
-    return {*_FIRST, *(later[part] for part in said[len(first) :])}
+    if version and said["caps"] != list(cap):
+        raise _StrangeError("has another table of caps than dpfc makes")
+    return version, {(first | later | signed)[part] for part in said["trainings"]}
+
+
+def _numbered(connection: sqlite3.Connection, table: str, names: Sequence[str]) -> Iterator[tuple[int, list[Any]]]:
+    """The rows of a table with their numbers. A gap is a row that was taken out."""
+    found = connection.execute(f"SELECT id, {', '.join(names)} FROM {table} ORDER BY id")  # noqa: S608
+    for due, (there, *values) in enumerate(found, start=1):
+        if there != due:
+            raise _StrangeError(f"has no row {due}, but one with the number {there}: a row was taken out")
+        yield due, values
 
 
 def _rows(connection: sqlite3.Connection) -> Iterator[tuple[int, Entry]]:
-    """All rows with their numbers, checked."""
-    known = _columns(connection)
+    """All trainings with their numbers, checked."""
+    version, known = _layout(connection)
     ((sound,),) = connection.execute("PRAGMA quick_check(1)")
     if sound != "ok":
         raise _StrangeError(f"is damaged: {sound}")
+    before = [cap.trainings for _, cap in _caps(connection)]
     names = [each.name for each in fields(Entry) if each.name in known]
-    found = connection.execute(f"SELECT id, {', '.join(names)} FROM trainings ORDER BY id")  # noqa: S608
-    for due, (number, *values) in enumerate(found, start=1):
-        if number != due:
-            raise _StrangeError(f"has no row {due}, but one with the number {number}: a row was taken out")
+    last = 0
+    for last, (caps, *values) in _numbered(connection, "trainings", ["caps" if version else "0", *names]):
         entry = Entry(**{"state": "unknown", **dict(zip(names, values, strict=True))})
         try:
             check(entry)
         except ValueError as error:
-            raise _StrangeError(f"has a row that no training wrote. In row {number}, {error}") from error
-        yield number, entry
+            raise _StrangeError(f"has a row that no training wrote. In row {last}, {error}") from error
+        if type(caps) is not int or caps != sum(each < last for each in before):
+            raise _StrangeError(f"has other caps than row {last} was charged under: one was taken out or changed")
+        yield last, entry
+    if before and before[-1] > last:
+        raise _StrangeError(f"has {last} trainings, and a cap that was set after {before[-1]}: a row was taken out")
+
+
+def _caps(connection: sqlite3.Connection) -> Iterator[tuple[int, Cap]]:
+    """All caps with their numbers, checked."""
+    if _layout(connection)[0] == 0:
+        return
+    names, least = [each.name for each in fields(Cap)], 0
+    for row, values in _numbered(connection, "caps", names):
+        cap = Cap(**dict(zip(names, values, strict=True)))
+        try:
+            check_cap(cap)
+            if cap.trainings < least:
+                raise ValueError("'trainings' is less than before")
+        except ValueError as error:
+            raise _StrangeError(f"has a cap that nobody set. In its row {row}, {error}") from error
+        least = cap.trainings
+        yield row, cap
 
 
 def check(entry: Entry) -> None:
@@ -349,14 +548,44 @@ def _is_file_name(value: object) -> bool:
     return isinstance(value, str) and value not in ("", ".", "..") and "/" not in value and "\0" not in value
 
 
+def is_note(value: object, most: int) -> bool:
+    """Whether a ledger keeps it as a name (`MOST_NAME`) or as a note (`MOST_NOTE`): text, neither empty nor long.
+
+    It may have any characters that UTF-8 has, but NUL. They are escaped where they are shown.
+    """
+    if not isinstance(value, str) or not 0 < len(value) <= most:
+        return False
+    try:
+        return b"\0" not in value.encode()
+    except UnicodeEncodeError:
+        return False
+
+
 _SOME = test(lambda value: type(value) is str and value != "")
+_NAME, _NOTE = test(lambda value: is_note(value, MOST_NAME)), test(lambda value: is_note(value, MOST_NOTE))
 _ROW = record(
     {
         **{"at": test(_is_utc), "n": whole(1), "head": test(_is_file_name), "state": among(get_args(State))},
         **dict.fromkeys(("records", "split", "method", "unit", "releases"), _SOME),
         "sha256": either(null, test(lambda value: bool(re.fullmatch("[0-9a-f]{64}", str(value))))),
+        **{"who": either(null, _NAME), "purpose": either(null, _NOTE)},
     }
 )
+_SET = {
+    **{"epsilon": number(LEAST_EPSILON, LARGEST_EPSILON), "delta": number(LEAST_DELTA, 1 - 2**-53)},
+    **{"mu": number(0, 1e150, beyond=True), "eta": number(0, 1)},
+}
+_CAP_ROW = {"at": test(_is_utc), "records": _SOME, "who": _NAME, "note": either(null, _NOTE), "trainings": whole(0)}
+
+
+def check_cap(cap: Cap) -> None:
+    """Raise ValueError for values that no cap has."""
+    row = asdict(cap)
+    wrong = fault(row, record(_CAP_ROW | (dict.fromkeys(_SET, null) if cap.epsilon is None else _SET)))
+    if wrong is not None:
+        raise ValueError(f"'{wrong[:80]}' makes no sense")
+    if cap.epsilon is not None and not epsilon_agrees(*(row[name] for name in _SET)):
+        raise ValueError("the figures contradict one another")
 
 
 def _connected(path: Path, mode: Mode) -> sqlite3.Connection:

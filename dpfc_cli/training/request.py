@@ -11,6 +11,7 @@ from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.methods import AnyMethod, method_named
 from dpfc_cli.privacy.accounting import Claim
 from dpfc_cli.privacy.facts import Adjacency, Facts
+from dpfc_cli.training.signing import account_name, noted
 
 SPLIT = "train"
 """The split that is trained on."""
@@ -46,7 +47,7 @@ class Request:
     name. adjacency: which data sets are neighbours. public_features, tune_on: sets of public records, see
     `training.public` and `training.tuning`. public_head: public class vectors, see `training.start`. out:
     the head's file; None: a name of its own in `folder`. memory: bytes that the training may take; None: what the
-    machine has free.
+    machine has free. by, purpose: whose training it is and what for, for the ledger alone.
     """
 
     features: FeatureSet
@@ -60,6 +61,8 @@ class Request:
     tune_on: FeatureSet | None = None
     out: Path | None = None
     memory: float | None = None
+    by: str = field(default_factory=account_name)
+    purpose: str | None = None
 
     @property
     def facts(self) -> Facts:
@@ -97,10 +100,12 @@ def requested(
                 "Open it with open_features.",
                 parameter=name,
             )
-    epsilon, delta = _number("epsilon", epsilon), _number("delta", delta)
-    noise_multiplier = _number("noise_multiplier", noise_multiplier)
+    epsilon, delta = number("epsilon", epsilon), number("delta", delta)
+    noise_multiplier = number("noise_multiplier", noise_multiplier)
     if (memory := others.get("memory")) is not None:
-        others["memory"] = _number("memory", memory)
+        others["memory"] = number("memory", memory)
+    others["by"] = noted("by", others.get("by")) or account_name()
+    others["purpose"] = noted("purpose", others.get("purpose"))
     if seed is not None and type(seed) is not int:
         raise UserError(f"{parameter('seed')} must be a whole number, not {seed!r}.", "Give one.", parameter="seed")
     if sum((epsilon is not None, noise_multiplier is not None, non_private)) != 1:
@@ -146,7 +151,7 @@ def _sets(others: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in named.items() if value is not None}
 
 
-def _number(name: str, value: Any) -> float | None:
+def number(name: str, value: Any) -> float | None:
     """The value as a plain float, because that is what a ledger keeps. UserError for what is no number."""
     if value is None:
         return None
@@ -166,7 +171,9 @@ def facts_of(features: FeatureSet, adjacency: Adjacency = "zero-out", protected:
     The unit is a person where the set says which records belong to one. Without protection each record is a unit.
     """
     manifest, split = features.manifest, features.split(SPLIT)
-    known = Facts(n=split.n, m=len(manifest.classes), d=manifest.dim, k=manifest.labels_per_record, adjacency=adjacency)
+    known = Facts(
+        n=split.n, m=len(manifest.classes), d=manifest.dim, k=manifest.labels_per_record, adjacency=adjacency
+    )
     if split.groups is None or not protected:
         return known
     return replace(known, n=split.groups, rows=split.n, unit="person")

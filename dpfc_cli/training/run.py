@@ -47,8 +47,9 @@ def run(charged: Charged, observer: Observer) -> Trained:
 
     """
     checked, receipt = charged.checked, charged.receipt
-    calibrated, features = checked.calibrated, checked.features
-    if entry_of(calibrated, features, checked.path.name, receipt.entry.at) != receipt.entry:
+    calibrated, features, request = checked.calibrated, checked.features, checked.request
+    at = receipt.entry.at
+    if entry_of(calibrated, features, checked.path.name, at, request.by, request.purpose) != receipt.entry:
         raise RuntimeError("the charge was for another training")
     oracle = _oracle_of(charged, lambda done, total: observer.progress("Training", done, total))
     digest, saved = None, None

@@ -104,10 +104,13 @@ def finish(checked: Checked, observer: Observer) -> Trained:
 
 
 def charge_of(checked: Checked) -> str:
-    """What is charged to what, as a question says it: 'ε = 0.1 to digits-scattering'."""
+    """What is charged to what, as a question says it: 'ε = 0.1 to digits-scattering'; and what a cap leaves then."""
     claimed = checked.calibrated.claimed
-    spent = f"ε = {rounded_up(claimed.epsilon, 6)}" if claimed else "no ε"
-    return f"{spent} to {checked.features.name}"
+    if claimed is None:
+        return f"no ε to {checked.features.name}"
+    left = account_with(checked).fitting(claimed.delta)
+    capped = "" if left is None else f" (under the cap ε = {left:.4g} is left then)"
+    return f"ε = {rounded_up(claimed.epsilon, 6)} to {checked.features.name}{capped}"
 
 
 def account_with(checked: Checked) -> Account:
@@ -131,6 +134,8 @@ def train(
     out: Path | str | None = None,
     memory: float | None = None,
     seed: int | None = None,
+    by: str | None = None,
+    purpose: str | None = None,
     observer: Observer | None = None,
     **options: Any,
 ) -> Trained:
@@ -155,6 +160,8 @@ def train(
         out: the head's file. Default: a new name in the folder for heads.
         memory: bytes that the training may take. Default: what the machine has free.
         seed: reproducible noise for research. The head then claims nothing.
+        by: whose training it is, for the ledger. Default: the name of the account that runs the program.
+        purpose: what it is for, for the ledger.
         observer: told of warnings and progress. Default: warnings as Python warnings, and nothing else.
         options: the method's own options, such as `steps=20`; see `dpfc train --help`.
 
@@ -162,7 +169,8 @@ def train(
         The head with its file, and what is spent on these records.
 
     Raises:
-        UserError: something must be corrected. Nothing was charged, unless the head could be written nowhere.
+        UserError: something must be corrected, or a cap does not allow the training. Nothing was charged, unless the
+            head could be written nowhere.
 
     Example:
         trained = dpfc.train(dpfc.open_features("digits-scattering"), epsilon=1.0)
@@ -187,5 +195,7 @@ def train(
         tune_on=tune_on,
         out=None if out is None else Path(out),
         memory=memory,
+        by=by,
+        purpose=purpose,
     )
     return finish(plan(request, observer), observer)

@@ -61,8 +61,11 @@ def figures_agree(values: Mapping[str, Any]) -> bool:
     spent = sum(release["times"] / release["sigma"] / release["sigma"] for release in plan)
     if not math.isclose(spent, mu * mu, rel_tol=1e-9):
         return False
-    if sampled:
-        return True
+    return sampled or epsilon_agrees(epsilon, delta, mu, eta)
+
+
+def epsilon_agrees(epsilon: float, delta: float, mu: float, eta: float) -> bool:
+    """Whether ε belongs to δ, μ and η, for full passes."""
     # A training computes ε from μ, or μ from ε, within 1e-9. In δ that is at most some hundred times as much.
     needed = delta_of(epsilon, mu) + (1 + math.exp(epsilon)) * eta
     too_much, too_little = needed > delta * (1 + 1e-6), needed < delta * (1 - 1e-6)

@@ -88,7 +88,10 @@ def _made(text: str, file: str) -> None:
     stored["source"]["dataset"] = text
     manifest.write_text(json.dumps(stored))
     Path("features/good").rename(Path("features", file))
-    assert ran("train", "--epsilon", "1", "--method", "dp-ls", "--features", file).exit_code == 0
+    named = text.replace("\ud800", "").replace("\udcff\udc80", "")
+    signed = ("--by", named, "--purpose", named)
+    assert ran("train", "--epsilon", "1", "--method", "dp-ls", "--features", file, *signed).exit_code == 0
+    assert ran("budget", "--features", file, "--cap", "100", "--by", named, "--note", named).exit_code == 0
     [head] = Path("heads").iterdir()
     head.rename(Path("heads", f"{file}.safetensors"))
     head = Path("heads", f"{file}.safetensors")
@@ -143,6 +146,9 @@ def lines(text: str, file: str) -> list[list[str]]:
         *(["list"], ["budget"], ["evaluate"], ["evaluate", head], ["evaluate", card], ["statement", head]),
         *(["statement", card], ["statement", broken], ["statement", argument]),
         *(["budget", "--features", file], ["budget", "--features", argument]),
+        *(["budget", "--features", file, "--cap", each] for each in (argument, "1e-3", "none")),
+        ["budget", "--features", file, "--cap", "90", "--by", argument, "--note", argument],
+        *([*train, option, argument] for option in ("--by", "--purpose")),
         *(["evaluate", head, "--split", argument], ["evaluate", head, "--features", f"no{file}"]),
         *([*train, "--method", method, "--dry-run"] for method in ("dp-ls", argument)),
         *([*train, "--method", "dp-ls"], [*train, "--public-features", file], [*train, "--out", f"heads/{argument}"]),

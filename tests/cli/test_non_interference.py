@@ -46,7 +46,7 @@ from dpfc_cli.heads.head import Head, ordered
 from dpfc_cli.methods import METHODS
 from dpfc_cli.privacy import curator
 from dpfc_cli.privacy.noise import SeededBits
-from dpfc_cli.training import charge, check, request, run
+from dpfc_cli.training import cap, charge, check, request, run
 from dpfc_cli.training import train as training
 from dpfc_cli.training.charge import Charged
 from tests.support import blobs
@@ -203,7 +203,8 @@ def watched(patch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
     patch.setattr(run, "SystemBits", lambda: SeededBits(0))
     asked, named = count(), count()
     patch.setattr(Clock, "asked", count())
-    patch.setattr(charge, "datetime", Clock)
+    for place in (charge, cap):
+        patch.setattr(place, "datetime", Clock)
     # So long a time between two calls that each step of the progress is a line.
     for place in (display, extraction):
         patch.setattr(place, "time", SimpleNamespace(monotonic=lambda: 60.0 * next(asked)))
@@ -346,6 +347,20 @@ SCENARIOS: dict[str, tuple[str, ...]] = {
         "extract imagefolder:pictures --classes flu,cold,rare --on-error null --most-null 0.95 --image-size 8 "
         "--pool mean --out found",
     ),
+    "a cap": (
+        "budget --features private --cap 3 --delta 1e-5 --by officer --note plan",
+        f"{PRIVATE} --method dp-ls --by me --purpose figures --json",
+        f"{PRIVATE} --method dp-ls --dry-run",
+        "budget --features private --cap 2 --json",
+        "budget --features private --cap none",
+        "budget",
+    ),
+    "refusals under a cap": (
+        f"{PRIVATE} --method dp-ls --by {'x' * 101}",
+        "budget --features private --cap 3 --delta 0.5",
+        "budget --features private --cap none",
+        "budget --cap 3",
+    ),
     "an import": (
         "import arrays --out fresh --classes 3 --labels-per-record 1 --json",
         "import arrays --out again --classes 3 --labels-per-record 1",
@@ -372,7 +387,7 @@ def test_nothing_that_can_be_seen_depends_on_a_record(seen_of: Callable[[str], l
     one, other = seen_of(scenario)
     assert not differences(one, other)
     codes = {code for name, code in one.items() if name.endswith(": code")}
-    assert codes == {2 if scenario == "refusals" else 0}
+    assert codes == {2 if scenario.startswith("refusals") else 0}
 
 
 def test_all_methods_and_all_flags_of_a_training_with_noise_take_part() -> None:
@@ -509,6 +524,20 @@ ROW = {
     "head": "the name of a file",
     "state": "whether the training ended",
     "sha256": "of the head, which is a function of what was released",
+    "who": "the name of an account, or what the user typed. It is in the ledger alone",
+    "purpose": "what the user typed. It is in the ledger alone",
+    "caps": "how many caps were set before",
+}
+CAP = {
+    "id": "the number of the row",
+    "at": "when the cap was set",
+    "records": ROW["records"],
+    **dict.fromkeys(("epsilon", "delta"), STATED),
+    "mu": "a function of epsilon and delta",
+    "eta": "a constant",
+    "who": ROW["who"],
+    "note": ROW["purpose"],
+    "trainings": "how many trainings were before",
 }
 HEAD = {
     "format": "a constant",
@@ -539,7 +568,7 @@ def names_in(value: Any, place: str = "") -> Iterator[str]:
 def test_card_row_and_head_have_the_names_of_the_closed_lists_and_no_other(
     seen_of: Callable[[str], list[Seen]], tmp_path: Path
 ) -> None:
-    of_cards, of_heads, of_rows, of_plans = set[str](), set[str](), set[str](), set[str]()
+    of_cards, of_heads, of_rows, of_caps, of_plans = (set[str]() for _ in range(5))
     for scenario in SCENARIOS:
         seen = seen_of(scenario)[0]
         for name, data in seen.items():
@@ -557,9 +586,12 @@ def test_card_row_and_head_have_the_names_of_the_closed_lists_and_no_other(
                     for row in connection.execute("SELECT * FROM trainings"):
                         of_rows |= set(row.keys())
                         of_plans |= set(names_in(json.loads(row["releases"])))
+                    for row in connection.execute("SELECT * FROM caps"):
+                        of_caps |= set(row.keys())
     assert of_cards == set(CARD)
     assert of_heads == set(HEAD)
     assert of_rows == set(ROW)
+    assert of_caps == set(CAP)
     assert of_plans == {f"[].{name}" for name in PLANNED}
 
 

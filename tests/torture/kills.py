@@ -25,7 +25,7 @@ WAYS = ("call", "write", *SIGNALS)
 """SIGKILL before a system call, SIGKILL in the middle of a write, or a signal after some time."""
 CHARGES = 12
 """Of one run that only charges and settles."""
-NAMES = ("extract", "import", "zero-shot", "train", "tune", "start", "evaluate", "budget", "ledger")
+NAMES = ("extract", "import", "zero-shot", "train", "tune", "start", "evaluate", "budget", "cap", "ledger")
 
 
 def cases(seed: int, count: int, jobs: list[str], ways: list[str]) -> Iterator[Case]:

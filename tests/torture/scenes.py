@@ -64,6 +64,7 @@ JOBS = {
         ),
         needs=("tiny", "starts"),
     ),
+    "cap": Job(line=("budget", *OWN, "--cap", "9", "--by", "an officer", "--note", "a plan"), needs=TRAINED),
     "evaluate": Job(line=("evaluate", "first", *OWN, "--json"), needs=TRAINED, reads=True),
     "budget": Job(line=("budget", *OWN, "--json"), needs=TRAINED, reads=True),
     "statement": Job(line=("statement", "first", "--json"), needs=TRAINED, reads=True),
@@ -236,6 +237,12 @@ def _kept(job: Job, reference: Reference, seen: Seen, ended: Ended) -> list[str]
     for path, rows in reference.before.rows.items():
         if seen.rows.get(path, [])[: len(rows)] != rows:
             wrong.append(f"{path} lost or changed rows")
+    for path, caps in reference.before.caps.items():
+        more = len(seen.caps.get(path, [])) - len(caps)
+        if seen.caps.get(path, [])[: len(caps)] != caps or more not in ((0, 1) if "--cap" in job.line else (0,)):
+            wrong.append(f"{path} lost or changed caps")
+        elif more == 0 and "--cap" in job.line and ended.code == 0:
+            wrong.append("the cap is not there")
     if job.reads and (seen.products != reference.before.products or seen.rows != reference.before.rows):
         wrong.append("a command that only reads has changed something")
     return wrong

@@ -48,7 +48,7 @@ from dpfc_cli.training.account import account_of
 from dpfc_cli.trust import statement
 from tests.images.dicoms import written
 from tests.starts import nouns
-from tests.training.test_ledger import row
+from tests.training.test_ledger import cap, row
 from tests.trust.test_trust import make_card
 
 SQUARE = Geometry(resize=8, crop=8)
@@ -380,6 +380,7 @@ def _ledger(rows: int = 2) -> bytes:
     def write(path: Path) -> None:
         for number in range(rows):
             ledger.charge(path, row(0.3 + number / 10))
+            ledger.keep_cap(path, cap(3.0 + number))
 
     return _written(write, ".ledger.sqlite")
 
@@ -393,7 +394,9 @@ def _run_ledger(data: bytes, place: Path) -> None:
         account.to_json((1e-5,))
     receipt = ledger.charge(path, row(0.2))
     ledger.settle(receipt, "stopped")
-    if ledger.read(path)[-1].state != "stopped":
+    ledger.keep_cap(path, cap(9.0))
+    book = ledger.read_all(path)
+    if book.entries[-1].state != "stopped" or book.caps[-1] != cap(9.0, trainings=len(book.entries)):
         raise AssertionError("a ledger took a row, and does not say what became of it")
 
 

@@ -121,7 +121,7 @@ FAULTS = {
     "a charge that pays for another training": Fault(
         "training/run.py",
         "run",
-        "if entry_of(calibrated, features, checked.path.name, receipt.entry.at) != receipt.entry:",
+        "if entry_of(calibrated, features, checked.path.name, at, request.by, request.purpose) != receipt.entry:",
         "if False:",
         "tests/training/test_steps.py::test_a_charge_pays_for_no_other_training",
     ),

@@ -8,7 +8,7 @@ import sqlite3
 import struct
 import tempfile
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -32,11 +32,12 @@ PRODUCTS = re.compile(
 
 @dataclass(frozen=True)
 class Seen:
-    """files: SHA-256 of each file but ledgers, by its path. rows: of each ledger. wrong: what is broken."""
+    """files: SHA-256 of each file but ledgers, by its path. rows, caps: of each ledger. wrong: what is broken."""
 
     files: dict[str, str]
     rows: dict[str, list[dict[str, Any]]]
     wrong: list[str]
+    caps: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
 
     @property
     def heads(self) -> dict[str, str]:
@@ -57,11 +58,11 @@ class Seen:
 
 def look(work: Path) -> Seen:
     """Everything below a working folder."""
-    files, rows, wrong = {}, {}, []
+    files, rows, caps, wrong = {}, {}, {}, []
     for path in sorted(work.rglob("*")):
         name = str(path.relative_to(work))
         if path.name.endswith(".ledger.sqlite"):
-            rows[name], faults = ledger(path)
+            rows[name], caps[name], faults = ledger(path)
             wrong += [f"{name}: {fault}" for fault in faults]
         elif path.is_file():
             files[name] = hashlib.sha256(path.read_bytes()).hexdigest()
@@ -70,11 +71,11 @@ def look(work: Path) -> Seen:
     for name in files:
         if name.startswith("heads/") and name.endswith(".safetensors") and not name.startswith("heads/."):
             wrong += [f"{name}: {fault}" for fault in head(work / name)]
-    return Seen(files, rows, wrong)
+    return Seen(files, rows, wrong, caps)
 
 
-def ledger(path: Path) -> tuple[list[dict[str, Any]], list[str]]:
-    """The rows of a ledger, and what is wrong with it. SQLite may repair a copy, as the next command would."""
+def ledger(path: Path) -> tuple[list[dict[str, Any]], list[dict[str, Any]], list[str]]:
+    """The rows of a ledger, its caps, and what is wrong with it. SQLite may repair a copy, as a command would."""
     with tempfile.TemporaryDirectory() as folder:
         for each in (path, path.with_name(path.name + "-journal")):
             if each.exists():
@@ -83,12 +84,15 @@ def ledger(path: Path) -> tuple[list[dict[str, Any]], list[str]]:
             with closing(sqlite3.connect(Path(folder) / path.name)) as connection:
                 connection.row_factory = sqlite3.Row
                 found = connection.execute("PRAGMA quick_check").fetchone()[0]
-                there = connection.execute("SELECT count(*) FROM sqlite_schema WHERE name = 'trainings'").fetchone()[0]
-                order = "SELECT * FROM trainings ORDER BY id"
-                rows = [dict(row) for row in connection.execute(order)] if there else []
+                names = [row["name"] for row in connection.execute("SELECT name FROM sqlite_schema")]
+                tables = {
+                    name: [dict(row) for row in connection.execute(f"SELECT * FROM {name} ORDER BY id")]
+                    for name in ("trainings", "caps")
+                    if name in names
+                }
         except sqlite3.Error as error:
-            return [], [str(error)]
-    return rows, [] if found == "ok" else [found]
+            return [], [], [str(error)]
+    return tables.get("trainings", []), tables.get("caps", []), [] if found == "ok" else [found]
 
 
 def feature_set(folder: Path) -> list[str]:

@@ -20,10 +20,10 @@ from dpfc_cli.privacy import poisson
 from dpfc_cli.privacy.accounting import LEAST_EPSILON, Claim, epsilon_for, mu_for
 from dpfc_cli.privacy.facts import Adjacency, Facts
 from dpfc_cli.privacy.queries import Gradient, Gram
-from dpfc_cli.training import ledger
+from dpfc_cli.training import ledger, limit
 from dpfc_cli.training.calibrate import Calibrated, calibrate
 from dpfc_cli.training.card import entry_of
-from dpfc_cli.training.ledger import Entry, Receipt
+from dpfc_cli.training.ledger import Cap, Entry, Receipt
 from dpfc_cli.training.request import Privacy
 from tests.hostile import set_of
 from tests.support import CHAIN, calibrated_at, plan_of
@@ -43,13 +43,33 @@ def row(mu: float = 0.3, claim: Claim = "private") -> Entry:
     return entry(calibrated_at(FACTS, PLAN, None if claim == "non-private" else mu, claim, epsilon_for(mu, 1e-5)))
 
 
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    """A ledger with two rows."""
-    made = tmp_path / "set.ledger.sqlite"
+@pytest.fixture(scope="module")
+def two(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    """The file of a ledger with two rows."""
+    made = tmp_path_factory.mktemp("two") / "set.ledger.sqlite"
     for mu in (0.3, 0.4):
         ledger.charge(made, row(mu))
+    return made.read_bytes()
+
+
+@pytest.fixture
+def path(tmp_path: Path, two: bytes) -> Path:
+    """A ledger with two rows."""
+    made = tmp_path / "set.ledger.sqlite"
+    made.write_bytes(two)
     return made
+
+
+def cap(epsilon: float | None = 3.0, **changed: Any) -> Cap:
+    figures: dict[str, Any] = {"epsilon": None, "delta": None, "mu": None, "eta": None}
+    if epsilon is not None:
+        figures |= {"epsilon": epsilon, "delta": 1e-5, "mu": limit.mu_of_cap(epsilon, 1e-5), "eta": limit.RESERVE}
+    return Cap(**{"at": AT, "records": row().records, **figures, "who": "an officer", "note": "a plan", **changed})
+
+
+def version_of(path: Path) -> int:
+    with closing(sqlite3.connect(path)) as connection:
+        return int(connection.execute("PRAGMA user_version").fetchone()[0])
 
 
 def changed(path: Path, sql: str, *values: object) -> None:
@@ -89,14 +109,19 @@ CHANGES = {
     "another column": "ALTER TABLE trainings ADD COLUMN more TEXT",
     "a computed column": "ALTER TABLE trainings ADD COLUMN more AS (n + 1)",
     "no table": "DROP TABLE trainings",
-    "a later version": "PRAGMA user_version = 1",
+    "a table of caps that is not there": "DROP TABLE caps",
+    "a trigger on caps": "CREATE TRIGGER t AFTER INSERT ON caps BEGIN DELETE FROM caps; END",
+    "another column of caps": "ALTER TABLE caps ADD COLUMN more TEXT",
+    "a later version": "PRAGMA user_version = 2",
+    "a version below all": "PRAGMA user_version = -1",
+    "an older version than its tables": "PRAGMA user_version = 0",
 }
 
 
 @pytest.mark.parametrize("change", CHANGES)
 def test_a_file_with_more_or_less_than_our_table_is_refused(path: Path, change: str) -> None:
     changed(path, CHANGES[change])
-    refused(path, "has (more in it than|no|another) .*table|is of version 1")
+    refused(path, "has (more in it than|no|another) .*table|is of version (2|-1), and this dpfc knows versions 0 to 1")
 
 
 @pytest.mark.parametrize(
@@ -124,27 +149,96 @@ def test_a_file_with_more_or_less_than_our_table_is_refused(path: Path, change: 
         ("trainings", "Trainings"),
     ],
 )
-def test_a_table_with_other_columns_or_clauses_is_refused(tmp_path: Path, ours: str, theirs: str) -> None:
-    text = ledger._SCHEMA.replace(ours, theirs)
-    assert text != ledger._SCHEMA
-    changed(tmp_path / "l.sqlite", text)
+@pytest.mark.parametrize("version", [0, 1])
+def test_a_table_with_other_columns_or_clauses_is_refused(tmp_path: Path, ours: str, theirs: str, version: int) -> None:
+    whole = ledger._SCHEMA if version else ledger._table("trainings", ledger._FIRST | ledger._LATER)
+    if version:
+        # The last column is another one.
+        ours, theirs = (text.replace("sha256 TEXT", "caps INTEGER NOT NULL DEFAULT 0") for text in (ours, theirs))
+    text = whole.replace(ours, theirs)
+    assert text != whole
+    more = f"; {ledger._CAPS}; PRAGMA user_version = 1" if version else ""
+    changed(tmp_path / "l.sqlite", text + more)
     refused(tmp_path / "l.sqlite", "has (another|more|no)")
 
 
-@pytest.mark.parametrize("added", [[], ["state"], ["sha256"], ["sha256", "state"], ["state", "sha256"]])
-def test_the_first_ledgers_are_read_and_go_on(tmp_path: Path, added: list[str]) -> None:
-    """Their text had other line ends, and later columns were added in any order."""
-    path, first = tmp_path / "l.sqlite", replace(row(), state="unknown")
+@pytest.mark.parametrize(
+    ("ours", "theirs"),
+    [
+        ("at TEXT NOT NULL", "at TEXT"),
+        ("mu REAL", "mu REAL DEFAULT 9"),
+        ("mu REAL", "mu REAL UNIQUE ON CONFLICT REPLACE"),
+        ("mu REAL, eta REAL", "eta REAL, mu REAL"),
+        ("note TEXT, ", ""),
+        ("trainings INTEGER NOT NULL)", "trainings INTEGER NOT NULL) STRICT"),
+        ("id INTEGER PRIMARY KEY", "id INTEGER PRIMARY KEY ON CONFLICT REPLACE"),
+        ("TABLE caps", "TABLE Caps"),
+    ],
+)
+def test_so_is_another_table_of_caps(tmp_path: Path, ours: str, theirs: str) -> None:
+    text = ledger._CAPS.replace(ours, theirs)
+    assert text != ledger._CAPS
+    changed(tmp_path / "l.sqlite", f"{ledger._SCHEMA}; {text}; PRAGMA user_version = 1")
+    refused(tmp_path / "l.sqlite", "has (another|more|no)")
+
+
+@pytest.mark.parametrize("name", [*ledger._LATER, *ledger._SIGNED])
+def test_no_column_of_a_version_is_lacking(path: Path, name: str) -> None:
+    changed(path, f"ALTER TABLE trainings DROP COLUMN {name}")
+    refused(path, "has another table of trainings")
+
+
+def first_ledger(path: Path, added: list[str]) -> Entry:
+    """A ledger of version 0 with one row, which it returns."""
+    first = replace(row(), state="unknown")
     columns = ",\n  ".join(f"{name} {kind}" for name, kind in ledger._FIRST.items())
     changed(path, f"CREATE TABLE IF NOT EXISTS trainings (\n  {columns}\n)\n")
     for name in added:
         changed(path, f"ALTER TABLE trainings ADD COLUMN {name} {ledger._LATER[name]}")
-    values = {name: value for name, value in first.__dict__.items() if name not in ledger._LATER}
+    values = {name: value for name, value in first.__dict__.items() if name in ledger._FIRST}
     marks = ", ".join("?" * len(values))
     changed(path, f"INSERT INTO trainings ({', '.join(values)}) VALUES ({marks})", *values.values())
+    return first
+
+
+OLD = [[], ["state"], ["sha256"], ["sha256", "state"], ["state", "sha256"]]
+
+
+@pytest.mark.parametrize("added", OLD)
+def test_the_first_ledgers_are_read_and_go_on(tmp_path: Path, added: list[str]) -> None:
+    """Their text had other line ends, and later columns were added in any order."""
+    path = tmp_path / "l.sqlite"
+    first = first_ledger(path, added)
+    before = path.read_bytes()
     assert ledger.read(path) == [first]
-    ledger.charge(path, row(0.4))
+    assert path.read_bytes() == before
+    receipt = ledger.charge(path, row(0.4))
+    assert version_of(path) == 1
     assert ledger.read(path) == [first, row(0.4)]
+    ledger.settle(receipt, "stopped")
+    ledger.keep_cap(path, cap())
+    assert [each.trainings for each in ledger.read_all(path).caps] == [2]
+
+
+def test_the_first_cap_of_an_old_ledger_brings_it_up_too(tmp_path: Path) -> None:
+    first = first_ledger(tmp_path / "l.sqlite", [])
+    ledger.keep_cap(tmp_path / "l.sqlite", cap())
+    assert version_of(tmp_path / "l.sqlite") == 1
+    assert ledger.read_all(tmp_path / "l.sqlite") == ledger.Book(entries=(first,), caps=(cap(trainings=1),))
+
+
+def test_an_old_ledger_stays_what_it_is_if_its_next_row_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "l.sqlite"
+    first_ledger(path, ["state"])
+    before = path.read_bytes()
+
+    def never(locked: frozenset[Path]) -> frozenset[Path]:
+        raise UserError("No.", "No.", code="over-cap")
+
+    for refused_row in (lambda: ledger.charge(path, row(), never), lambda: ledger.keep_cap(path, cap(), never)):
+        with pytest.raises(UserError, match="No"):
+            refused_row()
+        assert path.read_bytes() == before
 
 
 # Rows that a training can have
@@ -417,6 +511,108 @@ def test_what_is_no_file_is_no_empty_ledger(tmp_path: Path) -> None:
         for touch in (ledger.read, lambda path: ledger.charge(path, row())):
             with pytest.raises(UserError, match=r"cannot be (read|written)"):
                 touch(tmp_path / name)
+
+
+# Caps are rows, too
+
+
+@pytest.fixture(scope="module")
+def five(tmp_path_factory: pytest.TempPathFactory, two: bytes) -> bytes:
+    """The file of a ledger with two trainings, two caps, and one training more."""
+    made = tmp_path_factory.mktemp("five") / "set.ledger.sqlite"
+    made.write_bytes(two)
+    for number in (3.0, 2.0):
+        ledger.keep_cap(made, cap(number))
+    ledger.charge(made, row(0.5))
+    return made.read_bytes()
+
+
+@pytest.fixture
+def capped(path: Path, five: bytes) -> Path:
+    """A ledger with two trainings, two caps, and one training more."""
+    path.write_bytes(five)
+    return path
+
+
+def test_every_change_of_a_cap_is_a_row_that_stays(capped: Path) -> None:
+    ledger.keep_cap(capped, cap(None, note=None))
+    ledger.keep_cap(capped, cap(4.0))
+    assert ledger.read_all(capped).caps == (
+        cap(3.0, trainings=2),
+        cap(2.0, trainings=2),
+        cap(None, note=None, trainings=3),
+        cap(4.0, trainings=3),
+    )
+    assert [each.mu for each in ledger.read(capped)] == [0.3, 0.4, 0.5]
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *[("at", value) for value in ("", "2026-01-02", b"2026")],
+        *[("records", value) for value in ("", b"digest")],
+        *[("epsilon", value) for value in (None, 0.0, 2.1, 1e9, float("inf"), "low")],
+        *[("delta", value) for value in (None, 0.0, 1.0, 2e-5, "1")],
+        *[("mu", value) for value in (None, 0.0, -0.3, 0.6, 1e300, float("inf"), "x")],
+        *[("eta", value) for value in (None, -1e-9, 1e-6, 2.0)],
+        *[("who", value) for value in ("", "x" * 101, b"officer", "a\0b")],
+        *[("note", value) for value in ("", "x" * 501, b"plan")],
+        *[("trainings", value) for value in (-1, 0, 1, 3, 4, 1.5, "many")],
+    ],
+    ids=lambda each: str(each)[:20],
+)
+def test_a_cap_with_a_value_that_none_has_is_refused(capped: Path, name: str, value: object) -> None:
+    changed(capped, f"UPDATE caps SET {name} = ? WHERE id = 2", value)
+    refused(capped, "has a cap that nobody set. In its row 2|has other caps than row|is damaged")
+
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_a_cap_that_was_taken_out_is_missed(capped: Path, number: int) -> None:
+    """The first one by the numbers, and the last one by the training that was charged under it."""
+    changed(capped, "DELETE FROM caps WHERE id = ?", number)
+    refused(capped, "a row was taken out|one was taken out or changed")
+
+
+def test_so_is_a_training_before_a_cap(path: Path) -> None:
+    ledger.keep_cap(path, cap())
+    changed(path, "DELETE FROM trainings WHERE id = 2")
+    refused(path, "has 1 trainings, and a cap that was set after 2: a row was taken out|has other caps than row 2")
+
+
+@pytest.mark.parametrize("value", [0, 1, 3, -1, 2.5, "two"])
+def test_a_training_knows_how_many_caps_were_before_it(capped: Path, value: object) -> None:
+    changed(capped, "UPDATE trainings SET caps = ? WHERE id = 3", value)
+    refused(capped, "has other caps than row 3 was charged under|is damaged")
+
+
+@pytest.mark.parametrize("broken", [{"mu": 0.6}, {"delta": 0.0}, {"who": ""}, {"note": "x" * 501}, {"eta": None}])
+def test_a_cap_that_no_reader_would_take_is_not_written(path: Path, broken: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r"makes no sense|contradict"):
+        ledger.keep_cap(path, cap(**broken))
+    assert ledger.read_all(path).caps == ()
+
+
+@pytest.mark.parametrize("epsilon", [1e-4, 1e-3, 0.5, 1.0, 8.0, 30.0, 100.0])
+@pytest.mark.parametrize("delta", [1e-12, 1e-9, 1e-5, 0.1, 0.9])
+def test_every_cap_that_can_be_set_is_one_that_is_read(epsilon: float, delta: float) -> None:
+    ledger.check_cap(cap(epsilon, delta=delta, mu=limit.mu_of_cap(epsilon, delta)))
+
+
+def test_names_and_purposes_may_be_any_text_of_some_length(path: Path) -> None:
+    for who, purpose in (("é\u202e\x1b[2J", None), ("x" * 100, "y" * 500), (None, "\n")):
+        signed = replace(row(), who=who, purpose=purpose)
+        ledger.charge(path, signed)
+        assert ledger.read(path)[-1] == signed
+    for who, purpose in (("", None), ("x" * 101, None), (None, ""), (None, "y" * 501), ("\ud800", None)):
+        with pytest.raises(ValueError, match="makes no sense"):
+            ledger.charge(path, replace(row(), who=who, purpose=purpose))
+    assert len(ledger.read(path)) == 5
+
+
+@pytest.mark.parametrize(("name", "value"), [("who", ""), ("who", "x" * 101), ("purpose", b"x"), ("purpose", "a\0b")])
+def test_so_they_are_in_the_rows_that_are_read(path: Path, name: str, value: object) -> None:
+    changed(path, f"UPDATE trainings SET {name} = ? WHERE id = 2", value)
+    refused(path, "has a row that no training wrote. In row 2")
 
 
 # The row is read back
