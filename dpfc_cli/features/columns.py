@@ -147,8 +147,11 @@ def _check_declared(file: Any, x: str, y: str, path: Path, kind: Any) -> None:
     labels = 0
     for i in range(file.num_row_groups):
         group = file.metadata.row_group(i)
-        for column in (group.column(j) for j in range(group.num_columns)):
-            name = column.path_in_schema.split(".")[0]
+        for j in range(group.num_columns):
+            name = file.schema.column(j).path.split(".")[0]
+            if name not in (x, y):
+                continue
+            column = group.column(j)
             labels += 8 * column.num_values if name == y else 0
             if name == x:
                 # Where lists differ in length, one of them may have all the numbers.

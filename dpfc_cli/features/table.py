@@ -6,12 +6,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import h5py
 import numpy as np
 
 from dpfc_cli.errors import UserError, parameter
 from dpfc_cli.memory import check_fits, free_memory
-from dpfc_cli.sources.groups import NO_PERSON, Keys, keys_in, keys_of
+from dpfc_cli.sources.groups import Keys, keys_in
 
 ROWS = 4_096
 """Of a column: the most rows that are read at once."""
@@ -114,26 +113,23 @@ class _Reordered:
 
 
 def with_groups(table: Table, source: str, groups: Array, name: str) -> Table:
-    """The table with the group of each record. Raises UserError if they do not fit together."""
+    """The table with the group of each record. Raises UserError if they do not fit together.
+
+    Texts of HDF5 must have a fixed length. Others lie in a heap of the file. HDF5 reads a damaged heap without end.
+    """
     kind = groups.dtype.kind if isinstance(groups.dtype, np.dtype) else "?"
-    text = kind == "O" and h5py.check_string_dtype(groups.dtype) is not None
-    if groups.shape != (table.n,) or not (kind in "iuSU" or text):
+    if groups.shape != (table.n,) or kind not in "iuSU":
         raise UserError(
             f"'{source}': {name} has shape {groups.shape} and dtype {groups.dtype} beside {table.n} rows of features.",
-            "Groups are n integers or n texts: for each record the person to whom it belongs.",
+            "Groups are n integers or n texts: for each record the person to whom it belongs. Texts have a fixed "
+            "length (for HDF5: np.char.encode(texts, 'utf-8')).",
             code="damaged",
             path=source,
             array=name,
         )
-    if not text:
-        # As they are, sorted, and twice more while they are compared.
-        check_fits(Path(source), f"'{name}'", max(8, groups.dtype.itemsize) * table.n, copies=4)
-        return replace(table, keys=keys_in(groups.read(0, table.n), source, name))
-    # Any number of records may share one long text. So no more of them are read at once than memory holds.
-    step = int(min(max(free_memory() / 8 // max(Path(source).stat().st_size, 1), 1), ROWS))
-    found = (value for at in range(0, table.n, step) for value in groups.read(at, min(at + step, table.n)))
-    texts = (value.decode("utf-8", "surrogateescape") if isinstance(value, bytes) else value for value in found)
-    return replace(table, keys=keys_of(texts, source, f"row {{}} of {name}".format, NO_PERSON))
+    # As they are, sorted, and twice more while they are compared.
+    check_fits(Path(source), f"'{name}'", max(8, groups.dtype.itemsize) * table.n, copies=4)
+    return replace(table, keys=keys_in(groups.read(0, table.n), source, name))
 
 
 def checked(source: str, x: Array, y: Array, x_name: str, y_name: str) -> Table:

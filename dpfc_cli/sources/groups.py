@@ -12,8 +12,10 @@ together then, so it holds for each of them.
 """
 
 import hashlib
+import os
 import re
 import unicodedata
+import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -102,7 +104,10 @@ def rule_of(text: str) -> Rule:
         return Rule(by="folder", level=int(what))
     if by == "name":
         try:
-            pattern = re.compile(what)
+            with warnings.catch_warnings():
+                # Of what later versions of Python may read in another way.
+                warnings.simplefilter("ignore", FutureWarning)
+                pattern = re.compile(what)
         except (re.error, RecursionError, OverflowError) as error:
             raise _bad_rule(text, f"It is no regular expression: {error}.") from error
         if not pattern.groups:
@@ -111,7 +116,7 @@ def rule_of(text: str) -> Rule:
     if by == "column":
         return Rule(by="column", column=what)
     file, colon, column = what.rpartition(":")
-    if not colon or Path(what).expanduser().is_file():
+    if not colon or os.path.isfile(os.path.expanduser(what)):
         return Rule(by="table", table=Path(what).expanduser())
     return Rule(by="table", table=Path(file).expanduser(), column=column)
 
@@ -247,7 +252,7 @@ def keys_in(values: NDArray[Any], source: str, name: str) -> Keys:
     return keys_coded(different.tolist(), codes.ravel(), source, name)
 
 
-def keys_coded(values: Sequence[object], codes: Integers, source: str, name: str) -> Keys:
+def keys_coded(values: Sequence[object], codes: Integers, source: str, name: str, start: int = 0) -> Keys:
     """The keys of records that name their values by numbers.
 
     Args:
@@ -255,12 +260,16 @@ def keys_coded(values: Sequence[object], codes: Integers, source: str, name: str
         codes: for each record the number of its value, −1 for none, (n,).
         source: what the user calls the source, for messages.
         name: the name of the array or column.
+        start: the number of the first of these records, for messages.
 
     Raises:
         UserError: a record has no person, or a value is neither a text nor an integer (code "bad-record").
 
     """
-    called = f"row {{}} of {name}".format
+
+    def called(i: int) -> str:
+        return f"row {start + i} of {name}"
+
     number: dict[str | None, int] = {}
     found = []
     for value in values:

@@ -10,6 +10,9 @@ import pyarrow.parquet as pq
 from dpfc_cli.memory import check_fits
 from dpfc_cli.sources.groups import Keys, joined, keys_coded
 
+ROWS = 2**16
+"""The rows that are read at once."""
+
 
 def is_key(kind: Any) -> bool:
     """Whether a column of this type may name persons: integers or texts."""
@@ -20,23 +23,25 @@ def is_key(kind: Any) -> bool:
 def keys_of_column(path: Path, name: str) -> Keys:
     """The persons of a file's rows, by a column that `is_key`.
 
-    Texts are read as the numbers that stand for them, because a text may be repeated at no cost.
+    Texts are read as the numbers that stand for them, because a text may be repeated at no cost. What the footer says
+    of a column is not looked at: PyArrow ends the process if that is damaged.
 
     Raises:
-        UserError: a row has no person, or memory cannot hold what the file declares.
+        UserError: a row has no person, or memory cannot hold the numbers of so many rows.
         OSError, ValueError and others of PyArrow: the file cannot be read.
 
     """
-    found = []
-    with pq.ParquetFile(path, read_dictionary=[name]) as file:
-        needed = 0
-        for i in range(file.num_row_groups):
-            group = file.metadata.row_group(i)
-            columns = (group.column(j) for j in range(group.num_columns))
-            needed += sum(8 * c.num_values + c.total_uncompressed_size for c in columns if c.path_in_schema == name)
-        check_fits(path, f"'{name}'", needed, copies=4)
-        for part in file.read([name]).column(0).chunks:
+    found, start = [Keys([], np.zeros(0, np.int64))], 0
+    with pq.ParquetFile(path, read_dictionary=[name], pre_buffer=False) as file:
+        check_fits(path, f"'{name}'", 8 * file.metadata.num_rows, copies=4)
+        for batch in file.iter_batches(ROWS, columns=[name]):
+            part = batch.column(0)
             coded = part if pa.types.is_dictionary(part.type) else part.dictionary_encode()
             codes = np.asarray(coded.indices.cast(pa.int64()).fill_null(-1).to_numpy(zero_copy_only=False))
-            found.append(keys_coded(coded.dictionary.to_pylist(), codes, str(path), name))
+            # The dictionary is that of many batches.
+            used = np.unique(codes[codes >= 0])
+            places = np.where(codes < 0, -1, np.searchsorted(used, codes))
+            values = coded.dictionary.take(pa.array(used)).to_pylist()
+            found.append(keys_coded(values, places, str(path), name, start))
+            start += len(places)
     return joined(found)

@@ -75,16 +75,18 @@ def hdf5(folder: Path, arrays: Arrays) -> Path:
 def hdf5_of_texts(folder: Path, arrays: Arrays) -> Path:
     with h5py.File(folder / "a.h5", "w") as file:
         for name, array in arrays.items():
-            file[name] = [f" {value}" for value in array] if name.endswith("groups") else array
+            file[name] = np.array([f" {value}" for value in array], "S") if name.endswith("groups") else array
     return folder / "a.h5"
 
 
-def parquet(convert: Callable[[np.ndarray], Any], column: str = "groups") -> Callable[[Path, Arrays], Path]:
+def parquet(
+    convert: Callable[[np.ndarray], Any], column: str = "groups", label: str = "label"
+) -> Callable[[Path, Arrays], Path]:
     def write(folder: Path, arrays: Arrays) -> Path:
         (folder / "parquet").mkdir()
         for split in N:
             x, y, g = (arrays[f"{split}_{name}"] for name in ("x", "y", "groups"))
-            whole = pa.table({"x": list(x), "label": y, column: convert(g)})
+            whole = pa.table({"x": list(x), label: y, column: convert(g)})
             for i, part in enumerate((whole[: len(x) // 3], whole[len(x) // 3 :])):
                 pq.write_table(part, folder / "parquet" / f"{split}-{i}.parquet", row_group_size=7)
         return folder / "parquet"
@@ -256,13 +258,27 @@ def test_a_column_with_a_gap_is_refused(
     assert ("has no person" in str(caught.value)) == (GUARDED in str(caught.value))
 
 
+def test_texts_in_a_heap_of_hdf5_are_refused(arrays: Arrays, tmp_path: Path) -> None:
+    """HDF5 reads a damaged heap without end, and cannot be stopped."""
+    source = hdf5_of_texts(tmp_path, arrays)
+    with h5py.File(source, "r+") as file:
+        del file["train_groups"]
+        file["train_groups"] = [str(value) for value in arrays["train_groups"]]
+    with pytest.raises(UserError, match="dtype object beside") as caught:
+        import_features(source, tmp_path / "set")
+    assert "np.char.encode(texts, 'utf-8')" in caught.value.remedy
+
+
 def test_a_column_of_another_name_is_named(arrays: Arrays, tmp_path: Path) -> None:
-    """Without its name, parquet has two columns of integers, and neither is called 'label'."""
-    source = parquet(lambda g: g, "patient")(tmp_path, arrays)
+    """Parquet has two columns of integers, and neither is called 'label'. The one that is left is the label."""
+    source = parquet(lambda g: g, "patient", "diagnosis")(tmp_path, arrays)
     found = import_features(source, tmp_path / "set", group_column="patient").features
     assert found.manifest.grouped_by == {"by": "column", "column": "patient"}
     assert found.split("train").groups == 23
-    assert import_features(source, tmp_path / "plain").features.manifest.grouped_by is None
+    plain = import_features(source, tmp_path / "plain", label_column="diagnosis").features
+    assert plain.manifest.grouped_by is None
+    with pytest.raises(UserError, match="which is the label"):
+        import_features(source, tmp_path / "other")
     with pytest.raises(UserError, match="no column 'nobody' of integers or texts"):
         import_features(source, tmp_path / "other", group_column="nobody")
     renamed = {name.replace("groups", "patient"): array for name, array in arrays.items()}

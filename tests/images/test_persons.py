@@ -237,6 +237,34 @@ def test_windows_shrink_where_pictures_are_larger_than_their_file_says(
     assert 0 < max(sizes) <= 10 * len(large)
 
 
+def test_windows_that_shrink_on_the_way_leave_none_of_their_pictures_in_wrong_places(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first windows are small, and the last one is too large. Then all begin at other pictures than before."""
+    data = [bytes([i]) * (1_000 if i < 10 else 10) for i in range(N)]
+    pictures = pa.array([{"bytes": each} for each in data], pa.struct([("bytes", pa.binary())]))
+    pq.write_table(pa.table({"image": pictures}), tmp_path / "x.parquet", row_group_size=6)
+    starts = np.array([*range(0, N, 6), N])
+    rows = row_groups.RowGroups("image", [(tmp_path / "x.parquet", i) for i in range(len(starts) - 1)], starts)
+    monkeypatch.setattr(row_groups, "free_memory", lambda: 0.0)
+    monkeypatch.setattr(row_groups, "HELD", 1_000)
+    monkeypatch.setattr(row_groups.RowGroups, "mean_size", lambda self: 100.0)
+    for then in range(N):
+        back = rows.only(np.arange(N)[::-1])
+        for i in (*range(31), then):
+            assert back.read(i) == data[N - 1 - i]
+
+
+def test_the_column_of_persons_is_not_taken_for_the_labels(tmp_path: Path) -> None:
+    pictures = pa.array([{"bytes": png(i)} for i in range(4)], pa.struct([("bytes", pa.binary())]))
+    columns = {"image": pictures, "diagnosis": [0, 1, 1, 0], "mrn": [7, 7, 8, 9]}
+    pq.write_table(pa.table(columns), tmp_path / "train.parquet")
+    train = opened((f"parquet:{tmp_path}", "column:mrn")).splits["train"]
+    assert train.labels.tolist() == [0, 1, 1, 0]
+    with pytest.raises(UserError, match="which is the label"):
+        opened((f"parquet:{tmp_path}", "column:mrn"), grouped=False)
+
+
 # What is refused
 
 

@@ -13,7 +13,7 @@ import struct
 import tarfile
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -28,16 +28,17 @@ from pydicom.uid import JPEGBaseline8Bit, RLELossless
 
 from dpfc_cli.errors import UserError
 from dpfc_cli.features.importing import import_features
-from dpfc_cli.features.manifest import Manifest, Shard, SplitFacts
+from dpfc_cli.features.manifest import GROUPED_VERSION, Manifest, Shard, SplitFacts
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.features.tables import opened
 from dpfc_cli.heads.head import Head, encoded
-from dpfc_cli.images import Geometry, Preparation, open_images
+from dpfc_cli.images import Geometry, Preparation, by_person, open_images
 from dpfc_cli.images.decoding import decode
 from dpfc_cli.images.unpickle import read_pickle
 from dpfc_cli.privacy.accounting import Claim
 from dpfc_cli.privacy.chain import Centre, Clip
 from dpfc_cli.sources.classes import class_names
+from dpfc_cli.sources.groups import rule_of
 from dpfc_cli.sources.metadata import NAMES
 from dpfc_cli.sources.split_files import files_by_split
 from dpfc_cli.starts.rows import below, check_count, labels_in, stated
@@ -97,12 +98,14 @@ def _manifest(rows: int = 6, **changes: Any) -> Manifest:
     return Manifest(**{**said, **changes})
 
 
-def _shard(libver: str = "latest", dtype: str = "float32") -> bytes:
+def _shard(libver: str = "latest", dtype: str = "float32", groups: bool = False) -> bytes:
     def write(path: Path) -> None:
         with h5py.File(path, "w", libver=libver) as file:
             file.create_dataset("features", data=X.astype(dtype), chunks=(3, 4), track_times=False)
             file.create_dataset("labels", data=Y, track_times=False)
             file.create_dataset("index", data=np.arange(6), track_times=False)
+            if groups:
+                file.create_dataset("groups", data=np.arange(6) // 2, track_times=False)
 
     return _written(write, ".h5")
 
@@ -112,13 +115,22 @@ def _read_all(features: FeatureSet) -> None:
         if features.splits[split] <= 10_000:
             for _ in features.stream(split)(4):
                 pass
+            for *_, groups in features.grouped(split)(4) if features.manifest.grouped else ():
+                if groups.min() < 0 or groups.max() >= (features.split(split).groups or 0):
+                    raise AssertionError("a group that the manifest does not count")
+
+
+def _grouped() -> Manifest:
+    """The manifest of a set of three persons."""
+    split = replace(_manifest().splits["train"], groups=3)
+    return _manifest(splits={"train": split}, version=GROUPED_VERSION, grouped_by={"by": "folder", "level": 1})
 
 
 def _run_manifest(data: bytes, place: Path) -> None:
     folder = place / "set"
     folder.mkdir(exist_ok=True)
     (folder / "manifest.json").write_bytes(data)
-    (folder / "train-00000-of-00001.h5").write_bytes(_SHARD)
+    (folder / "train-00000-of-00001.h5").write_bytes(_SHARD if b"grouped_by" not in data else _GROUPED_SHARD)
     features = FeatureSet(folder)
     repr(features), features.manifest.fingerprint, features.manifest.to_json(), features.classes
     statement.hold_out_of(features.manifest)
@@ -128,11 +140,15 @@ def _run_manifest(data: bytes, place: Path) -> None:
 
 
 def _run_shard(data: bytes, place: Path) -> None:
+    """The shard of a set without groups, and of one with them."""
     folder = place / "set"
     folder.mkdir(exist_ok=True)
-    (folder / "manifest.json").write_bytes(_manifest().to_json())
     (folder / "train-00000-of-00001.h5").write_bytes(data)
-    _read_all(FeatureSet(folder))
+    manifests = (_manifest(), _grouped()) if b"groups" in data else (_manifest(),)
+    for manifest in manifests:
+        (folder / "manifest.json").write_bytes(manifest.to_json())
+        with contextlib.suppress(UserError) if len(manifests) > 1 else contextlib.nullcontext():
+            _read_all(FeatureSet(folder))
 
 
 def _head(claim: Claim = "private", rate: float = 1.0) -> Head:
@@ -205,6 +221,22 @@ def _run_pictures(data: bytes, place: Path) -> None:
     path = place / "train.parquet"
     path.write_bytes(data)
     _look(open_images(f"parquet:{path}", geometry=SQUARE))
+
+
+def _run_persons(data: bytes, place: Path) -> None:
+    """A column of persons beside pictures."""
+    path = place / "train.parquet"
+    path.write_bytes(data)
+    found, groupings = by_person(open_images(f"parquet:{path}", geometry=SQUARE, group_by=rule_of("column:who")))
+    assert all(len(grouping.ids) == found.splits[name].n for name, grouping in groupings.items())
+    _look(found)
+
+
+def _run_rules(data: bytes, place: Path) -> None:
+    rule = rule_of(data.decode("utf-8", "surrogateescape"))
+    rule.describe()
+    if rule.by in ("folder", "name"):
+        rule.of_name("a/p1/b.png", "p1/b.png")
 
 
 def _run_tar(data: bytes, place: Path) -> None:
@@ -491,7 +523,7 @@ def _prepare_words(place: Path) -> None:
     dpfc_cli.extraction.run = refused
 
 
-_SHARD, _LEDGER = _shard(), _ledger()
+_SHARD, _GROUPED_SHARD, _LEDGER = _shard(), _shard(groups=True), _ledger()
 
 
 def _json(value: Any) -> bytes:
@@ -519,6 +551,12 @@ def _hdf5(libver: str, **arrays: np.ndarray) -> bytes:
 
 def _parquet(table: pa.Table) -> bytes:
     return _saved(lambda file: pq.write_table(table, file))
+
+
+def _of_persons() -> pa.Table:
+    """Pictures and features of three persons, in an order that is not theirs."""
+    table = pa.concat_tables([_pictures()] * 3)
+    return table.append_column("who", pa.array(["p1", "p0", "p1", "p2", "p0", "p0"]).dictionary_encode())
 
 
 def _pictures() -> pa.Table:
@@ -551,8 +589,8 @@ _KINDS: dict[str, tuple[tuple[str, dict[str, Any]], ...]] = {
     "PPM": (("RGB", {}), ("L", {}), ("1", {})),
 }
 TARGETS = {
-    "manifest": Target(seeds=lambda: [_manifest().to_json()], run=_run_manifest, text="json"),
-    "shard": Target(seeds=lambda: [_shard("earliest"), _shard()], run=_run_shard),
+    "manifest": Target(seeds=lambda: [_manifest().to_json(), _grouped().to_json()], run=_run_manifest, text="json"),
+    "shard": Target(seeds=lambda: [_shard("earliest"), _shard(), _shard(groups=True)], run=_run_shard),
     "head": Target(seeds=lambda: [encoded(_head()), encoded(_head("research"))], run=_run_head),
     "card": Target(
         seeds=lambda: [_json(_head().card), _json(_head("non-private").card), _json(_head(rate=0.5).card)],
@@ -562,10 +600,16 @@ TARGETS = {
     "chain": Target(
         seeds=lambda: [_chain()], run=lambda data, place: _run_head(_with_metadata("chain", data), place), text="json"
     ),
-    "npz": Target(seeds=lambda: [_npz(train_x=X, train_y=Y), _npz(features=X, labels=Y)], run=_import(".npz")),
+    "npz": Target(
+        seeds=lambda: [_npz(train_x=X, train_y=Y, train_groups=Y), _npz(features=X, labels=Y)], run=_import(".npz")
+    ),
     "safetensors": Target(seeds=lambda: [_safetensors(train_x=X, train_y=Y)], run=_import(".safetensors")),
     "hdf5": Target(
-        seeds=lambda: [_hdf5(libver, train_x=X, train_y=Y) for libver in ("earliest", "latest")], run=_import(".h5")
+        seeds=lambda: [
+            _hdf5("earliest", train_x=X, train_y=Y),
+            _hdf5("latest", train_x=X, train_y=Y, train_groups=np.char.encode(["ü", "b"] * 3, "utf-8")),
+        ],
+        run=_import(".h5"),
     ),
     "npy": Target(seeds=lambda: [b"\x00" + _npy(X), b"\xff" + _npy(Y)], run=_run_npy),
     "columns": Target(
@@ -576,6 +620,10 @@ TARGETS = {
         run=_import(".parquet"),
     ),
     "pictures": Target(seeds=lambda: [_parquet(_pictures())], run=_run_pictures),
+    "persons": Target(seeds=lambda: [_parquet(_of_persons())], run=_run_persons),
+    "rules": Target(
+        seeds=lambda: [b"folder:2", "name:ü(p[0-9]+)_".encode(), b"column:who", b"table:a.csv:who"], run=_run_rules
+    ),
     "tar": Target(seeds=lambda: [_tar(), _tar(tarfile.GNU_FORMAT, "n" * 120)], run=_run_tar),
     "idx": Target(
         seeds=lambda: [
