@@ -39,8 +39,8 @@ from dpfc_cli.training.public import recipe
 from dpfc_cli.training.whole import whole
 
 HIDDEN = 0.05
-"""Above this standard deviation of the agreement a useless start may be taken for a good one: at 0.08 to 0.1 reversed
-vectors cost 7 and 16 points, and at 0.044 they cost 0.1 (docs/whitening.md).
+"""Above this standard deviation of the agreement a useless start may be taken for a good one: at 0.09 to 0.1 useless
+vectors cost up to 2 points, and at 0.2 and 0.36 reversed ones 5 and 23 (docs/whitening.md).
 """
 _Found = tuple[np.ndarray, tuple[str, ...] | None, Mapping[str, Any] | None, Mapping[str, Any]]
 """Vectors (classes × dimensions), the names of the classes, the card of a private head, and how they were made."""
