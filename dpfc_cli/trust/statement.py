@@ -102,8 +102,8 @@ def rows(card: Mapping[str, Any], sha256: str, groups: Sequence[int] = GROUPS) -
         lines.append(_started(card))
     if "tuning" in card:
         lines.append(("tuned on", _tuned(card["tuning"])))
-    several = [_SEVERAL[card["unit"]]] if card["unit"] in _SEVERAL else []
-    return [*lines, ("other heads", _others(card)), ("not covered", "; ".join((*several, *NOT_COVERED)))]
+    first, *rest = NOT_COVERED
+    return [*lines, ("other heads", _others(card)), ("not covered", "; ".join((first, _SEVERAL[card["unit"]], *rest)))]
 
 
 def planned_rows(
