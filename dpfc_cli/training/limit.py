@@ -86,9 +86,9 @@ def spent(entries: Iterable[Entry]) -> float:
 
 
 def room(cap: Cap, entries: Sequence[Entry]) -> float:
-    """What the trainings leave of the cap's μ²; below 0 if they have passed it."""
-    if cap.mu is None or cap.eta is None:
-        return math.inf
+    """What the trainings leave of the μ² of a cap that is in force; below 0 if they have passed it."""
+    assert cap.mu is not None
+    assert cap.eta is not None
     if math.fsum(entry.eta or 0.0 for entry in entries) > cap.eta:
         return -math.inf
     return cap.mu**2 * (1 + ROUNDING) - spent(entries)
