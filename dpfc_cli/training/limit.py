@@ -93,16 +93,16 @@ def spent(entries: Iterable[Entry], unit: Unit = RECORD) -> float:
 
 
 def room(cap: Cap, entries: Sequence[Entry], of: Unit | None = None) -> float:
-    """What the trainings leave of the cap's μ²; below 0 if they have passed it.
+    """What the trainings leave of the μ² of a cap that is in force; below 0 if they have passed it.
 
     of: what the next training protects; None: what the cap protects. What is left is that training's μ².
     """
-    if cap.mu is None or cap.eta is None:
-        return math.inf
+    assert cap.mu is not None
+    assert cap.eta is not None
     if math.fsum(entry.eta or 0.0 for entry in entries) > cap.eta:
         return -math.inf
     left = cap.mu**2 * (1 + ROUNDING) - spent(entries, cap.protects)
-    return left / weight(of or cap.protects, cap.protects) ** 2
+    return left / weight(of or cap.protects, cap.protects) ** 2 if math.isfinite(left) else left
 
 
 def fitting(left: float, delta: float) -> float | None:
