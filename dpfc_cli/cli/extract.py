@@ -82,7 +82,8 @@ def extract(
             help="Which pictures are of one person, so that persons are protected and not single pictures. "
             "folder:LEVEL: a folder below the class, such as folder:1 for CLASS/PERSON/PICTURE. name:REGEX: the first "
             "group in parentheses, searched for in the picture's name. column:NAME: of parquet, of metadata.csv, or a "
-            "key of WebDataset's .json. table:FILE: a CSV or JSON-lines file with file_name and a column of persons.",
+            "key of WebDataset's .json, or an element of DICOM. "
+            "table:FILE: a CSV or JSON-lines file with file_name and a column of persons.",
             rich_help_panel=WHAT,
             metavar="RULE",
         ),

@@ -1,7 +1,8 @@
 """DICOM: the pixel data of a file, and nothing else.
 
 pydicom reads the elements of `ELEMENTS`, which say how the pixel data are stored. All other elements (names, dates,
-numbers of patients) are never made into values. Of several frames the first one is taken, as of an animation.
+numbers of patients) are never made into values, but for one that the user names to say whom a picture shows. Of several
+frames the first one is taken, as of an animation.
 
 Pixel data may be stored without compression, as RLE, or as baseline JPEG (then Pillow decodes it, with the limits for
 all JPEGs). Other transfer syntaxes are refused: the decoders for them are plugins, and what a picture becomes must not
@@ -14,12 +15,13 @@ import math
 import warnings
 from dataclasses import dataclass
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dpfc_cli.errors import UserError
+from dpfc_cli.errors import UserError, parameter
 
 SUFFIXES = (".dcm", ".dicom")
 ELEMENTS = (
@@ -31,6 +33,8 @@ PLAIN = ("1.2.840.10008.1.2", "1.2.840.10008.1.2.1", "1.2.840.10008.1.2.2", "1.2
 """Without compression (three orders of bytes), and RLE."""
 BASELINE_JPEG = "1.2.840.10008.1.2.4.50"
 _PREAMBLE, _MAGIC = 128, b"DICM"
+LONGEST_HEAD = 1 << 16
+"""Bytes in which a file must say how it is stored, if its person is asked for."""
 _LONG = (b"OB", b"OD", b"OF", b"OL", b"OV", b"OW", b"SQ", b"SV", b"UC", b"UN", b"UR", b"UT", b"UV")
 """Kinds of values whose length has four bytes, after two that are reserved."""
 
@@ -84,6 +88,39 @@ def pixels_of(data: bytes) -> int:
     _transfer_syntax(data)
     found = _read(data, stop_before_pixels=True)
     return _number(found, "Rows") * _number(found, "Columns")
+
+
+def check_element(name: str) -> None:
+    """Raise UserError unless DICOM has an element of that name, such as PatientID."""
+    from pydicom.datadict import tag_for_keyword
+
+    if tag_for_keyword(name) is None:
+        raise UserError(
+            f"DICOM has no element '{name}'.",
+            f"Name one as DICOM does, such as {parameter('group_by')} column:PatientID.",
+            code="unknown-name",
+            parameter="group_by",
+            name=name,
+        )
+
+
+def element_of(path: Path, name: str) -> str | None:
+    """The value of one element of a file, a text or a number; None if there is none, or if the file is damaged."""
+    from pydicom import config, dcmread
+
+    config.settings.reading_validation_mode = config.IGNORE
+    with path.open("rb") as file:
+        head = file.read(LONGEST_HEAD)
+        file.seek(0)
+        # pydicom may raise anything for a damaged file.
+        try:
+            _transfer_syntax(head)
+            value = dcmread(file, specific_tags=[name], stop_before_pixels=True).get(name)
+            return str(value) if isinstance(value, str | int) or type(value).__name__ == "PersonName" else None
+        except OSError:
+            raise
+        except Exception:
+            return None
 
 
 def stored(data: bytes) -> Stored:

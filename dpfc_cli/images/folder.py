@@ -16,7 +16,8 @@ The labels may also stand in a table beside the images, `metadata.csv` (see `sou
 operator names its column of labels, or if there are no folders of classes. The images are then those of the table, in
 the sorted order of their names.
 
-Persons are found by the folders below the class, by the name, by a column of that table, or by a table of its own.
+Persons are found by the folders below the class, by the name, by a column of that table, by a table of its own, or, for
+DICOM files without a table, by the element that the operator names.
 """
 
 import os
@@ -128,7 +129,7 @@ def _opened(
 
 def _check_decoders(names: Iterable[str]) -> None:
     """Refuse DICOM files at once if the package for them is missing."""
-    if any(os.path.splitext(name)[1].lower() in dicom.SUFFIXES for name in names):
+    if any(map(_is_dicom, names)):
         dicom.check_installed()
 
 
@@ -236,6 +237,10 @@ def _persons(
             values = (group_by.of_name(name, name.partition("/")[2] if classes_above else name) for name in names)
         else:
             table = group_by.table or tables[split]
+            if table is None and any(map(_is_dicom, names)):
+                values = _elements(folders[split], names, group_by.column or "")
+                keys[split] = keys_of(values, str(folders[split]), names.__getitem__, group_by.remedy)
+                continue
             if table is None:
                 raise UserError(
                     f"There is no {' or '.join(NAMES)} in '{folders[split]}' that could have a column "
@@ -252,6 +257,17 @@ def _persons(
             values = (known[table].get(Path(os.path.normpath(top / name))) for name in names)
         keys[split] = keys_of(values, str(folders[split]), names.__getitem__, group_by.remedy)
     return keys
+
+
+def _is_dicom(name: str) -> bool:
+    return os.path.splitext(name)[1].lower() in dicom.SUFFIXES
+
+
+def _elements(folder: Path, names: list[str], element: str) -> Iterator[str | None]:
+    """The value of an element of each DICOM file, None for other files."""
+    dicom.check_element(element)
+    for name in names:
+        yield dicom.element_of(folder / name, element) if _is_dicom(name) else None
 
 
 def _persons_in(path: Path, images: Path, column: str | None) -> dict[Path, Value]:

@@ -190,6 +190,32 @@ def test_a_level_of_folders_says_where_the_classes_are(tmp_path: Path) -> None:
         open_images(source, None, SQUARE)
 
 
+def test_the_patient_of_a_dicom_file_is_read_only_if_the_user_names_the_element(tmp_path: Path) -> None:
+    from tests.images.dicoms import written
+
+    for i, who in enumerate(("7", "8", "7", "Doe^Jane")):
+        (tmp_path / "ab"[i % 2]).mkdir(exist_ok=True)
+        data = written(np.full((8, 8), 99, np.uint16), PatientID=who, PatientAge="")
+        (tmp_path / "ab"[i % 2] / f"{i}.dcm").write_bytes(data)
+    source = f"imagefolder:{tmp_path}"
+    grouping = by_person(opened((source, "column:PatientID")))[1]["train"]
+    # The listing: a/0, a/2, b/1, b/3.
+    assert sorted(grouping.order[grouping.ids == g].tolist() for g in range(3)) == [[0, 1], [2], [3]]
+    assert by_person(opened((source, "column:PatientName")))[1]["train"].groups == 1
+    for rule, says in (
+        ("column:mrn", "DICOM has no element 'mrn'"),
+        ("column:PatientAge", "4 records of .* have no person"),
+        ("column:StudyDate", "4 records of .* have no person"),
+    ):
+        with pytest.raises(UserError, match=says):
+            opened((source, rule))
+    whole = (tmp_path / "a" / "0.dcm").read_bytes()
+    for damaged in (whole[:150], b"x" * 500, whole.replace(b"1.2.840.10008.1.2.1\0", b"1.2.840.10008.1.2.9\0")):
+        (tmp_path / "a" / "0.dcm").write_bytes(damaged)
+        with pytest.raises(UserError, match=r"1 record of .* has no person. The first is 'a/0.dcm'"):
+            opened((source, "column:PatientID"))
+
+
 # Pictures of parquet files in another order
 
 
