@@ -178,7 +178,12 @@ def _means(card: Mapping[str, Any], groups: Sequence[int]) -> list[tuple[str, st
     found = meaning(card, groups)
     assert found is not None
     unit = card["unit"]
-    guessed = f"whether a {unit} was used" if card["adjacency"] == "zero-out" else f"which of two {unit}s was used"
+    person = unit == "person"
+    used = "a person whose records were" if person else "a record that was"
+    unused = "a person whose records were not" if person else "a record that was not"
+    guessed = "whether the records of a person were used" if person else "whether a record was used"
+    if card["adjacency"] != "zero-out":
+        guessed = "the records of which of two persons were used" if person else "which of two records was used"
     source = "" if card["accounting"] == EXACT else " (this follows from epsilon and delta: Kairouz et al. 2015)"
     several = f"not stated: the accounting of sampled releases is for one {unit} and says little about several"
     if found["groups"] is not None:
@@ -192,9 +197,8 @@ def _means(card: Mapping[str, Any], groups: Sequence[int]) -> list[tuple[str, st
             "this means",
             f"Someone sees the head and guesses {guessed}. If both cases are equally likely, the "
             f"guess is right at most {_percent(found['accuracy'])} of the time (50 % is chance). A false alarm is to "
-            f"report a {unit} that was not used. With {found['false_alarms'] * 100:g} % false alarms, a {unit} that "
-            f"was used is reported at most {_percent(found['power'])} of the time. This holds whatever else that "
-            f"someone knows{source}.",
+            f"report {unused} used. With {found['false_alarms'] * 100:g} % false alarms, {used} used is reported at "
+            f"most {_percent(found['power'])} of the time. This holds whatever else that someone knows{source}.",
         ),
         ("several persons" if unit == "person" else "several of one person", several),
     ]

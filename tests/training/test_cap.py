@@ -635,3 +635,51 @@ def test_a_cap_is_held_against_what_was_charged_after_the_first_look(
     with pytest.raises(UserError, match="would promise what is not true"):
         set_cap(sets["a"], 1.0)
     assert not account(sets["a"]).caps
+
+
+# Units
+
+
+def of_persons(entry: Entry, which: str = "a") -> Entry:
+    return replace(entry, unit="person", persons=which * 64)
+
+
+def test_for_a_record_a_training_that_protects_persons_counts_with_twice_its_mu() -> None:
+    one, other = row(0.5), of_persons(row(0.5))
+    assert limit.spent([other]) == pytest.approx(4 * limit.spent([one]))
+    assert ledger.together([one, other], 1e-5) == pytest.approx(epsilon_for(math.sqrt(5) * mu_for(0.5, 1e-5), 1e-5))
+    assert ledger.unit_of([one, other]) == ledger.RECORD
+    assert not ledger.composes_exactly([one, other])
+    cap = cap_of(1.0)
+    for n in range(6):
+        fits = limit.fitting(limit.room(cap, [one] * n, other.protects), 1e-5) if n < 4 else None
+        if fits is not None:
+            assert allowed(cap, [one] * n, of_persons(row(fits)))
+            assert not allowed(cap, [one] * n, of_persons(row(fits * 1.01)))
+
+
+def test_trainings_for_the_same_persons_are_summed_for_these_persons() -> None:
+    rows = [of_persons(row(0.5)), of_persons(row(1.0))]
+    assert ledger.unit_of(rows) == ("person", "a" * 64)
+    assert ledger.composes_exactly(rows)
+    plain = [replace(each, unit="record", persons=None) for each in rows]
+    assert ledger.together(rows, 1e-5) == ledger.together(plain, 1e-5)
+    assert ledger.unit_of([*rows, of_persons(row(1.0), "b")]) == ledger.RECORD
+
+
+@pytest.mark.parametrize("other", [row(0.1), of_persons(row(0.1), "b")], ids=["a record", "other persons"])
+def test_under_a_cap_for_persons_only_trainings_that_protect_them_are_made(other: Entry) -> None:
+    cap = cap_of(3.0, unit="person", persons="a" * 64)
+    assert allowed(cap, [], of_persons(row(1.0)))
+    with pytest.raises(UserError, match="would not protect these persons"):
+        limit.check([("set", cap)], [], other)
+    assert limit.room(cap, [other]) == -math.inf
+    assert limit.least([other], 1e-5, cap.protects) is None
+
+
+@pytest.mark.parametrize("changed", [{"unit": "person"}, {"persons": "a" * 64}, {"unit": "family"}])
+def test_rows_and_caps_that_contradict_themselves_about_persons_are_refused(changed: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r"contradict|'unit'"):
+        ledger.check(replace(row(1.0), **changed))
+    with pytest.raises(ValueError, match=r"contradict|'unit'"):
+        ledger.check_cap(cap_of(1.0, **changed))
