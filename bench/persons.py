@@ -2,7 +2,7 @@
 
 The records of SET are given to made-up persons, and a copy of the set with them is written into FOLDER: k records each
 (`mixed`: of any classes; `class`: all of one class; `alike`: of one class, and nearest to one another), or between 1
-and 100 records each (`zipf`, as Pareto with exponent 1.2). The table says, for each ε, the test accuracy of the default
+and 100 records each (`zipf`, as Pareto with exponent 1). The table says, for each ε, the test accuracy of the default
 method when a person's records are bounded together; with one record of each person; with group privacy (the whole
 training at μ/k); and with each record as a unit, which protects less.
 """
@@ -27,7 +27,7 @@ def sizes_of(n: int, k: int | None, rng: np.random.Generator) -> np.ndarray:
     """How many records each person has: k, or between 1 and `MOST`."""
     if k is not None:
         return np.full(n // k, k)
-    found = np.minimum(np.floor(rng.pareto(1.2, size=n) + 1), MOST).astype(np.int64)
+    found = np.minimum(np.floor(rng.pareto(1.0, size=n) + 1), MOST).astype(np.int64)
     return found[np.cumsum(found) <= n]
 
 

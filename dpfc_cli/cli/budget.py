@@ -181,7 +181,9 @@ def _show_spent(account: "Account", deltas: tuple[float, ...]) -> None:
     )
     bound = "exact" if account.exact else "an upper bound"
     total = [(f"{delta:g}", display.epsilon(account.epsilon(delta))) for delta in deltas]
-    display.table(f"Spent by these together ({bound}, zero-out adjacency)", ("delta", "epsilon"), total)
+    display.table(
+        f"Spent by these together, for one {account.unit} ({bound}, zero-out adjacency)", ("delta", "epsilon"), total
+    )
     if account.caps:
         _show_caps(account)
     if account.private > 1 and not account.in_force:

@@ -30,15 +30,19 @@ from dpfc_cli.features.manifest import MANIFEST, load, unreadable
 from dpfc_cli.folders import LEDGER, features_folder
 from dpfc_cli.training import limit
 from dpfc_cli.training.ledger import (
+    RECORD,
     Book,
     Cap,
     Entry,
+    Unit,
     composes_exactly,
     ledger_path,
+    persons_of,
     read_all,
     real,
     records_of,
     together,
+    unit_of,
 )
 
 
@@ -63,6 +67,7 @@ class Account:
     lost: tuple[str, ...]
     caps: tuple[tuple[str, Cap], ...] = ()
     ledgers: frozenset[Path] = frozenset()
+    protects: Unit = RECORD
 
     @property
     def rows(self) -> list[tuple[str, Entry]]:
@@ -90,8 +95,13 @@ class Account:
         return composes_exactly(self.entries)
 
     def epsilon(self, delta: float) -> float:
-        """ε at δ of all private trainings together, under zero-out adjacency."""
+        """ε at δ of all private trainings together, for one `unit`, under zero-out adjacency."""
         return together(self.entries, delta)
+
+    @property
+    def unit(self) -> str:
+        """What `epsilon` protects: a person if all private trainings protect the same persons, or else a record."""
+        return unit_of(self.entries)[0]
 
     @property
     def in_force(self) -> list[tuple[str, Cap]]:
@@ -104,7 +114,7 @@ class Account:
         """
         if not self.in_force:
             return None
-        left = min(limit.room(cap, self.entries) for _, cap in self.in_force)
+        left = min(limit.room(cap, self.entries, self.protects) for _, cap in self.in_force)
         return (limit.fitting(left, delta) if left > 0 else None) or 0.0
 
     @property
@@ -132,6 +142,7 @@ class Account:
             "feature_sets": sorted({self.name, *(name for name, _ in self.linked)}),
             "not_counted": list(self.not_counted),
             "adjacency": "zero-out",
+            "unit": self.unit,
             "exact": self.exact,
             "epsilon": {f"{delta:g}": self.epsilon(delta) for delta in deltas},
             "unprotected": self.unprotected,
@@ -177,11 +188,14 @@ def account_of(
     others = {path: read_all(path) for lies, path in sorted(found.items()) if lies != real(ledger)}
     names = _named([ledger, *others])
     records, fingerprint = {*(row.records for row in own.entries), *(cap.records for cap in own.caps)}, None
+    protects = RECORD
     folder = ledger.with_name(_name(ledger))
     if (folder / MANIFEST).exists():
         manifest = load(folder)
         records.add(records_of(manifest))
         fingerprint = manifest.fingerprint
+        if (persons := persons_of(manifest)) is not None:
+            protects = ("person", persons)
     linked = {path: [row for row in book.entries if row.records in records] for path, book in others.items()}
     caps = {path: [cap for cap in book.caps if cap.records in records] for path, book in others.items()}
     lost = [
@@ -192,6 +206,7 @@ def account_of(
     ]
     return Account(
         ledger=ledger,
+        protects=protects,
         name=names[ledger],
         folders=tuple(folders),
         own=own.entries,

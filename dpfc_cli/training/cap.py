@@ -9,7 +9,7 @@ from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.privacy.accounting import default_delta
 from dpfc_cli.training import limit
 from dpfc_cli.training.account import Account, account_of
-from dpfc_cli.training.ledger import Cap, keep_cap, ledger_path, records_of
+from dpfc_cli.training.ledger import Cap, keep_cap, ledger_path, persons_of, records_of
 from dpfc_cli.training.request import facts_of, number
 from dpfc_cli.training.signing import account_name, noted
 
@@ -53,6 +53,8 @@ def set_cap(
         **figures,
         who=noted("by", by) or account_name(),
         note=noted("note", note),
+        unit=facts_of(features).unit,
+        persons=persons_of(features.manifest),
     )
 
     def allow(locked: frozenset[Path]) -> frozenset[Path]:
@@ -105,7 +107,7 @@ def _check(account: Account, cap: Cap) -> None:
                 parameter="cap",
             )
     elif limit.room(cap, account.entries) < 0:
-        least = limit.least(account.entries, cap.delta)
+        least = limit.least(account.entries, cap.delta, cap.protects)
         raise UserError(
             f"More than epsilon = {cap.epsilon:.6g} at delta = {cap.delta:g} is spent on these records already. Such a "
             "cap would promise what is not true.",

@@ -17,7 +17,7 @@ from dpfc_cli.methods.method import Solution
 from dpfc_cli.methods.public_head import PublicHead
 from dpfc_cli.privacy.accounting import Claim
 from dpfc_cli.training.calibrate import Calibrated
-from dpfc_cli.training.ledger import Entry, records_of
+from dpfc_cli.training.ledger import Entry, persons_of, records_of
 from dpfc_cli.training.request import SPLIT
 from dpfc_cli.training.whole import whole
 from dpfc_cli.trust.statement import EXACT, SAMPLED, hold_out_of, rounded_up
@@ -55,6 +55,7 @@ def entry_of(
         eta=claimed.eta if claimed else None,
         adjacency=facts.adjacency,
         unit=facts.unit,
+        persons=None if facts.rows is None else persons_of(features.manifest, SPLIT),
         n=facts.n,
         releases=json.dumps(calibrated.releases),
         head=head,

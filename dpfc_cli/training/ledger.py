@@ -17,7 +17,7 @@ import math
 import os
 import re
 import sqlite3
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import asdict, dataclass, fields, replace
 from datetime import UTC, datetime
@@ -50,12 +50,12 @@ _FIRST = {
 """The columns of the first ledgers."""
 _LATER = {"state": "TEXT NOT NULL DEFAULT 'unknown'", "sha256": "TEXT"}
 """Columns that the first ledgers did not have."""
-_SIGNED = {"who": "TEXT", "purpose": "TEXT", "caps": "INTEGER NOT NULL DEFAULT 0"}
+_SIGNED = {"who": "TEXT", "purpose": "TEXT", "persons": "TEXT", "caps": "INTEGER NOT NULL DEFAULT 0"}
 """Columns that came with version 1. caps: how many rows of caps were there before the training."""
 _CAP = {
     **{"id": "INTEGER PRIMARY KEY", "at": "TEXT NOT NULL", "records": "TEXT NOT NULL", "epsilon": "REAL"},
     **{"delta": "REAL", "mu": "REAL", "eta": "REAL", "who": "TEXT NOT NULL", "note": "TEXT"},
-    **{"trainings": "INTEGER NOT NULL"},
+    **{"trainings": "INTEGER NOT NULL", "unit": "TEXT NOT NULL", "persons": "TEXT"},
 }
 
 
@@ -74,7 +74,8 @@ class Entry:
     at: UTC. records: which records it was (`records_of`). epsilon, delta: what was claimed; mu names the noise (and is
     its μ where nothing was sampled), eta is the sampler's η; None where nothing is claimed (seeded noise, or none).
     releases: as JSON. head: the name of its file. state: what became of it. sha256: of the head that was written. who:
-    whose training it is; None in the first ledgers. purpose: what it is for.
+    whose training it is; None in the first ledgers. purpose: what it is for. unit: what is protected, a record or a
+    person. persons: the digest of which records belong to which person; None if the unit is a record.
     """
 
     at: str
@@ -95,6 +96,12 @@ class Entry:
     sha256: str | None = None
     who: str | None = None
     purpose: str | None = None
+    persons: str | None = None
+
+    @property
+    def protects(self) -> "Unit":
+        """What the training protects."""
+        return self.unit, self.persons
 
     @property
     def plan(self) -> list[dict[str, Any]]:
@@ -109,7 +116,7 @@ class Cap:
 
     at: UTC. records: which records it is on (`records_of`). epsilon, delta: the cap; mu, eta: what it stands for (see
     `limit`). All four are None where the cap was removed. who: who set it. note: why. trainings: how many the ledger
-    had by then.
+    had by then. unit, persons: what is protected, as of an `Entry`.
     """
 
     at: str
@@ -121,6 +128,13 @@ class Cap:
     who: str
     note: str | None = None
     trainings: int = 0
+    unit: str = "record"
+    persons: str | None = None
+
+    @property
+    def protects(self) -> "Unit":
+        """What the cap protects."""
+        return self.unit, self.persons
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -532,7 +546,7 @@ def check(entry: Entry) -> None:
         raise ValueError(f"'{wrong[:80]}' makes no sense")
     if (entry.state == "written") != (entry.sha256 is not None):
         raise ValueError("'sha256' does not fit 'state': the digest of a head is there once it is written")
-    if not figures_agree(row):
+    if not figures_agree(row) or (entry.unit == "person") != (entry.persons is not None):
         raise ValueError("the figures contradict one another")
 
 
@@ -563,11 +577,14 @@ def is_note(value: object, most: int) -> bool:
 
 _SOME = test(lambda value: type(value) is str and value != "")
 _NAME, _NOTE = test(lambda value: is_note(value, MOST_NAME)), test(lambda value: is_note(value, MOST_NOTE))
+_DIGEST = test(lambda value: bool(re.fullmatch("[0-9a-f]{64}", str(value))))
+_UNIT = {"unit": among(["record", "person"]), "persons": either(null, _DIGEST)}
 _ROW = record(
     {
         **{"at": test(_is_utc), "n": whole(1), "head": test(_is_file_name), "state": among(get_args(State))},
-        **dict.fromkeys(("records", "split", "method", "unit", "releases"), _SOME),
-        "sha256": either(null, test(lambda value: bool(re.fullmatch("[0-9a-f]{64}", str(value))))),
+        **dict.fromkeys(("records", "split", "method", "releases"), _SOME),
+        **_UNIT,
+        "sha256": either(null, _DIGEST),
         **{"who": either(null, _NAME), "purpose": either(null, _NOTE)},
     }
 )
@@ -575,7 +592,10 @@ _SET = {
     **{"epsilon": number(LEAST_EPSILON, LARGEST_EPSILON), "delta": number(LEAST_DELTA, 1 - 2**-53)},
     **{"mu": number(0, 1e150, beyond=True), "eta": number(0, 1)},
 }
-_CAP_ROW = {"at": test(_is_utc), "records": _SOME, "who": _NAME, "note": either(null, _NOTE), "trainings": whole(0)}
+_CAP_ROW = {
+    **{"at": test(_is_utc), "records": _SOME, "who": _NAME, "note": either(null, _NOTE), "trainings": whole(0)},
+    **_UNIT,
+}
 
 
 def check_cap(cap: Cap) -> None:
@@ -584,7 +604,8 @@ def check_cap(cap: Cap) -> None:
     wrong = fault(row, record(_CAP_ROW | (dict.fromkeys(_SET, null) if cap.epsilon is None else _SET)))
     if wrong is not None:
         raise ValueError(f"'{wrong[:80]}' makes no sense")
-    if cap.epsilon is not None and not epsilon_agrees(*(row[name] for name in _SET)):
+    agree = cap.epsilon is None or epsilon_agrees(*(row[name] for name in _SET))
+    if not agree or (cap.unit == "person") != (cap.persons is not None):
         raise ValueError("the figures contradict one another")
 
 
@@ -618,22 +639,54 @@ def _code(error: Exception, closed: Code = "unreadable") -> Code:
     return "busy" if _kind(error) in _BUSY else closed if _kind(error) in _CLOSED else "damaged"
 
 
+def persons_of(manifest: Manifest, split: str = "train") -> str | None:
+    """The digest of which records of a split belong to which person. It stays in the ledger. None without persons."""
+    known = manifest.source["identity"].get("groups")
+    return None if known is None else str(known[split])
+
+
+Unit = tuple[str, str | None]
+"""What is protected: "record", or "person" with the digest of which records belong to which person."""
+RECORD: Unit = ("record", None)
+
+
+def unit_of(rows: Iterable[Entry]) -> Unit:
+    """What all private trainings together protect: the persons that all of them protect, or else a record."""
+    units = {r.protects for r in rows if r.mu is not None}
+    return units.pop() if len(units) == 1 else RECORD
+
+
+def weight(training: Unit, unit: Unit) -> float:
+    """How many times its μ a training spends of what protects a unit. training: what the training protects.
+
+    If one record of a person changes, the clipped sum of the person changes from one vector to another one. Both are at
+    most as long as the bound, so the change is at most twice the bound. So for a record, a training that protects
+    persons has twice its μ. A training that protects records, or other persons, has no μ for persons: they may have any
+    number of records.
+    """
+    if training == unit:
+        return 1.0
+    return 2.0 if unit == RECORD else math.inf
+
+
 def composes_exactly(rows: list[Entry]) -> bool:
     """Whether `together` is the smallest ε that can be claimed. Otherwise it is an upper bound."""
     private = [r for r in rows if r.mu is not None]
     sampled = any(release["rate"] < 1 for r in private for release in r.plan)
-    return not sampled and all(r.adjacency == "zero-out" for r in private)
+    alike = all(weight(r.protects, unit_of(private)) == 1 for r in private)
+    return not sampled and alike and all(r.adjacency == "zero-out" for r in private)
 
 
 def together(rows: list[Entry], delta: float) -> float:
     """ε at δ of all private trainings together, under zero-out adjacency. Rows without a guarantee are not in it.
 
-    A row made under replace-one counts with its μ, which covers zero-out: the null record is one of those that a record
-    may be replaced by. Full passes compose exactly: their μ² add up. Where a training sampled, privacy loss
-    distributions compose all of them.
+    It protects the unit of `unit_of`. A row made under replace-one counts with its μ, which covers zero-out: the null
+    record is one of those that a record may be replaced by. Full passes compose exactly: their μ² add up. Where a
+    training sampled, privacy loss distributions compose all of them.
     """
     private = [r for r in rows if r.mu is not None]
-    made = [release for r in private for release in r.plan]
+    unit = unit_of(private)
+    made = [{**release, "sigma": release["sigma"] / weight(r.protects, unit)} for r in private for release in r.plan]
     return epsilon_of(made, delta, math.fsum(r.eta or 0.0 for r in private))
 
 
@@ -666,4 +719,5 @@ def standing(entries: Sequence[Entry], number: int, delta: float | None) -> dict
         "unprotected": len(rows) - private,
         "epsilon": epsilon if math.isfinite(epsilon) else None,
         "exact": composes_exactly(rows),
+        "unit": unit_of(rows)[0],
     }

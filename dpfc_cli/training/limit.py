@@ -40,6 +40,9 @@ What counts how:
 - **Sampled releases** of earlier trainings count as full passes. Show the attacker who takes part. Then a is 1/σ or 0,
   and the proof holds. To sample gains nothing here. What is gained elsewhere rests on an accounting for which we have
   no such theorem. So no sampled training is made under a cap.
+- **Units.** A cap protects records, or the persons of one set. A training that protects persons counts for records with
+  twice its μ (`ledger.weight`): then a ≤ 2/σ. A training that protects records, or other persons, has no a for persons.
+  None is made under a cap for persons, and such a cap is not set after one.
 - **Trainings without a guarantee** have no a. None is made under a cap, and no cap covers those before it.
 
 **A cap that is changed** is no longer fixed in advance. The theorem then holds for the largest cap that could have been
@@ -53,7 +56,7 @@ from collections.abc import Iterable, Sequence
 
 from dpfc_cli.errors import UserError, parameter
 from dpfc_cli.privacy.accounting import LARGEST_EPSILON, LEAST_EPSILON, epsilon_for, mu_for
-from dpfc_cli.training.ledger import Cap, Entry
+from dpfc_cli.training.ledger import RECORD, Cap, Entry, Unit, weight
 
 RESERVE = 2.0**-190
 """H: 2⁵⁰ times the η of one sample."""
@@ -78,20 +81,28 @@ def in_force(caps: Iterable[Named]) -> list[Named]:
     return sorted((each for each in newest.values() if each[1].mu is not None), key=lambda each: each[1].mu or 0.0)
 
 
-def spent(entries: Iterable[Entry]) -> float:
-    """Σ 1/σ² over all releases of all trainings with a guarantee."""
-    releases = [release for entry in entries if entry.mu is not None for release in entry.plan]
-    # Not divided by the square of σ, which may be 0 in float64.
-    return math.fsum(release["times"] / release["sigma"] / release["sigma"] for release in releases)
-
-
-def room(cap: Cap, entries: Sequence[Entry]) -> float:
-    """What the trainings leave of the cap's μ²; below 0 if they have passed it."""
-    if cap.mu is None or cap.eta is None:
+def spent(entries: Iterable[Entry], unit: Unit = RECORD) -> float:
+    """Σ 1/σ² over all releases of all trainings with a guarantee, as far as they concern a unit. It may be infinite."""
+    releases = [
+        (weight(entry.protects, unit), each) for entry in entries if entry.mu is not None for each in entry.plan
+    ]
+    if any(math.isinf(times) for times, _ in releases):
         return math.inf
+    # Not divided by the square of σ, which may be 0 in float64.
+    return math.fsum(times**2 * each["times"] / each["sigma"] / each["sigma"] for times, each in releases)
+
+
+def room(cap: Cap, entries: Sequence[Entry], of: Unit | None = None) -> float:
+    """What the trainings leave of the μ² of a cap that is in force; below 0 if they have passed it.
+
+    of: what the next training protects; None: what the cap protects. What is left is that training's μ².
+    """
+    assert cap.mu is not None
+    assert cap.eta is not None
     if math.fsum(entry.eta or 0.0 for entry in entries) > cap.eta:
         return -math.inf
-    return cap.mu**2 * (1 + ROUNDING) - spent(entries)
+    left = cap.mu**2 * (1 + ROUNDING) - spent(entries, cap.protects)
+    return left / weight(of or cap.protects, cap.protects) ** 2 if math.isfinite(left) else left
 
 
 def fitting(left: float, delta: float) -> float | None:
@@ -111,9 +122,11 @@ def fitting(left: float, delta: float) -> float | None:
     return units / 10.0**digits
 
 
-def least(entries: Sequence[Entry], delta: float) -> float | None:
+def least(entries: Sequence[Entry], delta: float, unit: Unit = RECORD) -> float | None:
     """The smallest cap ε of four digits, at δ, that these trainings have not passed. None if there is none."""
-    used = spent(entries)
+    used = spent(entries, unit)
+    if math.isinf(used):
+        return None
     epsilon = max(epsilon_for(math.sqrt(used), delta, RESERVE), LEAST_EPSILON)
     if math.isinf(epsilon):
         return None
@@ -128,7 +141,8 @@ def least(entries: Sequence[Entry], delta: float) -> float | None:
 
 def said(name: str, cap: Cap) -> str:
     """A cap, as messages name it."""
-    return f"epsilon = {cap.epsilon:.6g} at delta = {cap.delta:g} for {name}"
+    of = " for each person" if cap.unit == "person" else ""
+    return f"epsilon = {cap.epsilon:.6g} at delta = {cap.delta:g}{of} for {name}"
 
 
 def check(caps: Iterable[Named], entries: Sequence[Entry], entry: Entry) -> None:
@@ -166,9 +180,19 @@ def check(caps: Iterable[Named], entries: Sequence[Entry], entry: Entry) -> None
                 cap=cap.epsilon,
                 cap_delta=cap.delta,
             )
+        if math.isinf(weight(entry.protects, cap.protects)):
+            raise UserError(
+                f"These records have a cap: {said(name, cap)}. This training would not protect these persons, so no "
+                "cap is kept with it.",
+                f"Train on {name}, or on another set whose records belong to the same persons.",
+                code="conflict",
+                feature_set=name,
+                cap=cap.epsilon,
+                cap_delta=cap.delta,
+            )
         if room(cap, [*entries, entry]) >= 0:
             continue
-        left = room(cap, entries)
+        left = room(cap, entries, entry.protects)
         fits = fitting(left, entry.delta) if left > 0 else None
         more = f"At delta = {entry.delta:g} epsilon = {fits:.4g} still fits." if fits else "Nothing more fits."
         raise UserError(

@@ -171,9 +171,7 @@ def facts_of(features: FeatureSet, adjacency: Adjacency = "zero-out", protected:
     The unit is a person where the set says which records belong to one. Without protection each record is a unit.
     """
     manifest, split = features.manifest, features.split(SPLIT)
-    known = Facts(
-        n=split.n, m=len(manifest.classes), d=manifest.dim, k=manifest.labels_per_record, adjacency=adjacency
-    )
+    known = Facts(n=split.n, m=len(manifest.classes), d=manifest.dim, k=manifest.labels_per_record, adjacency=adjacency)
     if split.groups is None or not protected:
         return known
     return replace(known, n=split.groups, rows=split.n, unit="person")

@@ -34,13 +34,13 @@ from dpfc_cli.privacy.chain import Linear
 from dpfc_cli.sources.classes import by_name
 from dpfc_cli.training.account import Account
 from dpfc_cli.training.calibrate import Calibrated
-from dpfc_cli.training.ledger import records_of
+from dpfc_cli.training.ledger import persons_of, records_of
 from dpfc_cli.training.public import recipe
 from dpfc_cli.training.whole import whole
 
 HIDDEN = 0.05
-"""Above this standard deviation of the agreement a useless start may be taken for a good one: at 0.08 to 0.1 reversed
-vectors cost 7 and 16 points, and at 0.044 they cost 0.1 (docs/whitening.md).
+"""Above this standard deviation of the agreement a useless start may be taken for a good one: at 0.09 to 0.1 useless
+vectors cost up to 2 points, and at 0.2 and 0.36 reversed ones 5 and 23 (docs/whitening.md).
 """
 _Found = tuple[np.ndarray, tuple[str, ...] | None, Mapping[str, Any] | None, Mapping[str, Any]]
 """Vectors (classes × dimensions), the names of the classes, the card of a private head, and how they were made."""
@@ -113,6 +113,8 @@ def _check_together(begun: Calibrated) -> None:
         return
     if own is None:
         why, remedy = "It is a private head, and this training has no guarantee", "Train without a seed, or start from"
+    elif before["unit"] != begun.facts.unit:
+        why, remedy = f"It protects one {before['unit']}, and this training one {begun.facts.unit}", "Start from"
     elif before["adjacency"] != begun.facts.adjacency:
         why, remedy = f"It was trained with {before['adjacency']} adjacency", "Use the same adjacency, or start from"
     elif (together := whole(begun)[0]) is not None and together.epsilon > LARGEST_EPSILON:
@@ -228,12 +230,14 @@ def _of_head(head: Head, private: FeatureSet, digest: str, account: Account) -> 
     if differ:
         raise _unfit(head.path, f"it was trained on features of another backbone (they differ in {', '.join(differ)})")
     before = None
-    said, n = head.card["features"], head.card["facts"]["n"]
+    said, n = head.card["features"], head.card["facts"].get("records", head.card["facts"]["n"])
     if head.card["claim"] == "private":
         # The new head will depend on the records of this one. They must be the same, or two guarantees were needed.
         # A ledger outlives its set: it may have rows of other records.
-        due = (digest, records_of(private.manifest), private.split("train").n)
-        if all((row.sha256, row.records, row.n) != due for row in account.own):
+        known, by_person = private.split("train"), head.card["unit"] == "person"
+        due = (digest, records_of(private.manifest), known.groups if by_person else known.n)
+        of = persons_of(private.manifest) if by_person else None
+        if all((row.sha256, row.records, row.n, row.persons) != (*due, of) for row in account.own):
             raise _private(
                 head.path.name,
                 f"It is a private head, and '{account.ledger.name}' has no row of its training on these records. What "

@@ -26,11 +26,12 @@ from dpfc_cli.sources.classes import Origin
 from dpfc_cli.trust.claims import claim_fault, figures_agree
 from dpfc_cli.trust.statement import EXACT, SAMPLED
 
+_UNIT = among(["record", "person"])
 _CARD: dict[str, Check] = {
     "method": text,
     "options": mapping(either(scalar, each(scalar))),
     "accounting": among([EXACT, SAMPLED]),
-    "unit": among(["record", "person"]),
+    "unit": _UNIT,
     "facts": record(
         {"n": whole(1), "m": whole(1), "k": whole(1), "origin": among(get_args(Origin))}, d=whole(1), records=whole(1)
     ),
@@ -44,7 +45,7 @@ _LEDGER: dict[str, Check] = {
 }
 _SOMETIMES: dict[str, Check] = {
     "date": text,
-    "ledger": record(_LEDGER),
+    "ledger": record(_LEDGER, unit=_UNIT),
     "public_features": record({"name": text, "rows": whole(1)}),
     "public_head": record(
         {"name": text, "sha256": text, "classes": whole(2), "without": each(text)},

@@ -102,8 +102,8 @@ def rows(card: Mapping[str, Any], sha256: str, groups: Sequence[int] = GROUPS) -
         lines.append(_started(card))
     if "tuning" in card:
         lines.append(("tuned on", _tuned(card["tuning"])))
-    several = [_SEVERAL[card["unit"]]] if card["unit"] in _SEVERAL else []
-    return [*lines, ("other heads", _others(card)), ("not covered", "; ".join((*several, *NOT_COVERED)))]
+    first, *rest = NOT_COVERED
+    return [*lines, ("other heads", _others(card)), ("not covered", "; ".join((first, _SEVERAL[card["unit"]], *rest)))]
 
 
 def planned_rows(
@@ -221,9 +221,9 @@ def _others(card: Mapping[str, Any]) -> str:
         )
         bound = "exact" if ledger["exact"] else "an upper bound"
         said += (
-            f" Together the {ledger['private']:,} private ones spent {total} at the same delta under zero-out "
-            f"adjacency ({bound}). This is a guarantee if they were planned in advance. If not, a cap that was fixed "
-            "in advance is the guarantee."
+            f" Together the {ledger['private']:,} private ones spent {total} at the same delta for one "
+            f"{ledger.get('unit', 'record')}, under zero-out adjacency ({bound}). This is a guarantee if they were "
+            "planned in advance. If not, a cap that was fixed in advance is the guarantee."
         )
     if ledger["unprotected"] > (not private):
         said += f" {counted(ledger['unprotected'], 'training')} had no guarantee (epsilon = ∞)."

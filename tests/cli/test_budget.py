@@ -92,7 +92,7 @@ def test_a_conversion_shows_no_ledger_unless_asked(dpfc: Dpfc, features: Path) -
 def test_a_sum_is_called_exact_only_where_it_is(dpfc: Dpfc, features: Path, training: dict, said: str) -> None:
     charged(0.2)
     charged(**training)
-    assert f"Spent by these together ({said}, zero-out adjacency)" in dpfc("budget").stdout
+    assert f"Spent by these together, for one record ({said}, zero-out adjacency)" in dpfc("budget").stdout
     assert json.loads(dpfc("budget", "--json").stdout)["spent"]["exact"] == (said == "exact")
 
 

@@ -82,16 +82,24 @@ def strange(k: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 WORLDS = {"ordinary": ordinary, "strange": strange}
+PERSONS = 15
+SIZES = {"ordinary": [N // PERSONS] * PERSONS, "strange": [1] * 7 + [N - PERSONS + 1] + [1] * 7}
+"""How many records each person has."""
 
 
-def write_set(folder: Path, x: np.ndarray, y: np.ndarray) -> None:
-    """A feature set of these training records, whatever they are. The test split is always the same."""
+def write_set(folder: Path, x: np.ndarray, y: np.ndarray, sizes: list[int] | None = None) -> None:
+    """A feature set of these training records, whatever they are. The test split is always the same. sizes: how many
+    records each person has.
+    """
     k = y.shape[1]
     test_x, test_y = blobs(TEST, D, M, seed=2)
     splits = {"train": (x, y), "test": (test_x, np.pad(test_y[:, None], ((0, 0), (0, k - 1)), constant_values=-1))}
     listing = {name: hashlib.sha256(part.tobytes()).hexdigest() for name, (part, _) in splits.items()}
     identity = {"imported": "raw.npz", "listing": listing, "k": k, "dtype": "float32"}
     rows = {name: len(part) for name, (part, _) in splits.items()}
+    groups = None if sizes is None else {"train": np.repeat(np.arange(PERSONS), sizes), "test": np.arange(TEST)}
+    if groups is not None:
+        identity["groups"] = {name: hashlib.sha256(each.tobytes()).hexdigest() for name, each in groups.items()}
     manifest = Manifest(
         classes=CLASSES,
         dim=D,
@@ -101,8 +109,10 @@ def write_set(folder: Path, x: np.ndarray, y: np.ndarray) -> None:
         splits={},
         backbone={"name": "imported", "from": "raw.npz"},
         source={"dataset": "raw", "identity": identity},
+        grouped_by=None if groups is None else {"by": "column", "column": "person"},
     )
-    writer = FeatureWriter(folder, rows=rows, dim=D, dtype="float32", labels_per_record=k, identity=identity, shards=2)
+    shape: dict[str, Any] = {"dim": D, "dtype": "float32", "labels_per_record": k}
+    writer = FeatureWriter(folder, rows=rows, identity=identity, shards=2, groups=groups, **shape)
     with closing(writer):
         shards = writer.missing
         for planned in shards:
@@ -137,7 +147,8 @@ def worlds(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         (folder / "vectors.safetensors").write_bytes(ordered({"vectors": np.eye(M, D)}, start))
         for own, k in (("private", 1), ("several", K)):
             write_set(folder / "features" / own, *records(k))
-        for i, each in enumerate(("known", "several", "private")):
+        write_set(folder / "features" / "persons", *records(1), SIZES[name])
+        for i, each in enumerate(("known", "several", "persons", "private")):
             os.utime(folder / "features" / each / MANIFEST, (i, i))
         x, y = records(1)
         (folder / "arrays").mkdir()
@@ -168,7 +179,7 @@ def write_pictures(folder: Path, labels: np.ndarray, damaged: bool) -> None:
 HOLDERS = {
     "features/*/*.h5": "the records themselves",
     "features/*/manifest.json": "digests of the shards, and of the source's listing",
-    "features/*.ledger.sqlite": "`records`, a digest of the source's listing, links sets of the same records",
+    "features/*.ledger.sqlite": "`records` and `persons`, digests of the listing and of its persons, link sets",
 }
 """The files that depend on records, and how. They stay with whoever holds the records. Of the first kind only names and
 sizes are compared; of the others everything but these digests.
@@ -334,6 +345,15 @@ SCENARIOS: dict[str, tuple[str, ...]] = {
         "evaluate",
         "evaluate private-dp-sgd-eps1 --features private --json",
     ),
+    "persons": (
+        "train --features persons --epsilon 1 --steps 2 --public-head vectors.safetensors --out heads/p.safetensors",
+        "train --features persons --epsilon 1 --method dp-ls --delta 0.02 --json",
+        "train --features persons --epsilon 1 --method dp-sgd --steps 2 --sampling-rate 0.3",
+        "statement p",
+        "budget --features persons",
+        "evaluate p --features persons",
+        "list",
+    ),
     "a rehearsal": (f"{PRIVATE} --dry-run", f"{PRIVATE} --method dp-ls --dry-run --json"),
     "refusals": (
         f"{PRIVATE} --delta 0.5",
@@ -465,6 +485,7 @@ CARD = {
     "facts.d": "the backbone's",
     "facts.k": "the most labels of a record are asserted",
     "facts.origin": "who asserts them",
+    "facts.records": "the number of records is public",
     **{f"plan[].{name}": why for name, why in PLANNED.items()},
     "classes": "their names are asserted",
     "features.name": "the name of a folder",
@@ -477,6 +498,7 @@ CARD = {
     **{f"ledger.{name}": "how often dpfc was run" for name in ("trainings", "private", "unprotected")},
     "ledger.epsilon": "of the plans in the set's own ledger",
     "ledger.exact": "of the plans in the set's own ledger",
+    "ledger.unit": "of the plans in the set's own ledger",
     "versions.dpfc": "the program's",
     "public_features.name": "the name of a folder",
     "public_features.rows": "of public records",
@@ -526,6 +548,7 @@ ROW = {
     "sha256": "of the head, which is a function of what was released",
     "who": "the name of an account, or what the user typed. It is in the ledger alone",
     "purpose": "what the user typed. It is in the ledger alone",
+    "persons": "a digest of which records belong to which person. It is in the ledger alone",
     "caps": "how many caps were set before",
 }
 CAP = {
@@ -538,6 +561,8 @@ CAP = {
     "who": ROW["who"],
     "note": ROW["purpose"],
     "trainings": "how many trainings were before",
+    "unit": ROW["unit"],
+    "persons": ROW["persons"],
 }
 HEAD = {
     "format": "a constant",

@@ -104,6 +104,7 @@ def test_a_training_of_the_caps_own_epsilon_and_delta_fits() -> None:
 
 @settings(max_examples=50, deadline=None, derandomize=True)
 @example(10.0, 1e-4, 1e-9, 1e-9)
+@example(3.0, 1e-4, 1e-9, 1e-9)
 @given(EPSILONS, EPSILONS, DELTAS, DELTAS)
 def test_the_epsilon_that_is_said_to_fit_does_and_none_that_is_larger_by_a_digit(
     epsilon: float, used: float, of_cap: float, delta: float
@@ -212,6 +213,16 @@ def test_earlier_sampled_releases_count_as_full_passes() -> None:
     assert not allowed(cap_of(3.0), [sampled], row(1.5))
 
 
+def test_earlier_trainings_without_a_guarantee_are_in_no_sum(sets: dict[str, FeatureSet]) -> None:
+    """No cap covers them. It can be set all the same, for what comes after them."""
+    for privacy in (Privacy(), Privacy(epsilon=9.0, seed=1)):
+        charge(ready(sets["a"], privacy=privacy))
+    set_cap(sets["a"], 2.5)
+    assert limit.spent(account(sets["a"]).entries) == 0
+    assert (account(sets["a"]).fitting(1e-5), account(sets["a"]).unprotected) == (2.5, 2)
+    charge(ready(sets["b"], 2.5))
+
+
 @pytest.mark.parametrize(
     ("entry", "says"),
     [
@@ -270,8 +281,10 @@ def sets(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[st
 
 def ready(features: FeatureSet, epsilon: float = 2.5, **changed: Any) -> Checked:
     """A training that is checked and not charged yet."""
-    request = Request(features=features, folder=Path("heads"), privacy=Privacy(epsilon=epsilon), **changed)
-    made = calibrate(request.chosen, request.facts, {"steps": 2}, request.privacy)
+    privacy = changed.pop("privacy", Privacy(epsilon=epsilon))
+    request = Request(features=features, folder=Path("heads"), privacy=privacy, **changed)
+    given = {} if privacy.claim == "non-private" else {"steps": 2}
+    made = calibrate(request.chosen, request.facts, given, request.privacy)
     return check(request, made, Observer())
 
 

@@ -170,7 +170,7 @@ def test_a_table_with_other_columns_or_clauses_is_refused(tmp_path: Path, ours: 
         ("mu REAL", "mu REAL UNIQUE ON CONFLICT REPLACE"),
         ("mu REAL, eta REAL", "eta REAL, mu REAL"),
         ("note TEXT, ", ""),
-        ("trainings INTEGER NOT NULL)", "trainings INTEGER NOT NULL) STRICT"),
+        ("persons TEXT)", "persons TEXT) STRICT"),
         ("id INTEGER PRIMARY KEY", "id INTEGER PRIMARY KEY ON CONFLICT REPLACE"),
         ("TABLE caps", "TABLE Caps"),
     ],
@@ -355,7 +355,7 @@ def test_a_card_says_how_many_trainings_there_are_and_what_they_cost() -> None:
     rows = [row(0.3), row(claim="research"), row(0.4), row(claim="non-private")]
     said = ledger.standing(rows, 3, 1e-5)
     assert said.pop("epsilon") == pytest.approx(epsilon_for(0.5, 1e-5), rel=1e-9)
-    assert said == {"training": 3, "trainings": 4, "private": 2, "unprotected": 2, "exact": True}
+    assert said == {"training": 3, "trainings": 4, "private": 2, "unprotected": 2, "exact": True, "unit": "record"}
     assert ledger.standing(rows, 2, None)["epsilon"] is None
     assert ledger.standing([row(0.3), row(1e9)], 1, 1e-5)["epsilon"] is None
     assert ledger.standing([row(claim="research")], 1, 1e-5)["epsilon"] == LEAST_EPSILON
