@@ -181,6 +181,9 @@ def _check_fit(head: Head, features: FeatureSet) -> None:
 
 def _warnings(head: Head, features: FeatureSet, split: str, private_split: bool) -> tuple[str, ...]:
     own, hold_out = head.card["features"], hold_out_of(features.manifest)
+    facts = head.card.get("facts", {})
+    # A set of the same name that was made anew with persons holds out other pictures.
+    other_records = facts.get("records", facts.get("n")) not in (None, features.splits.get(own["split"]))
     found = []
     if own["fingerprint"] != features.manifest.fingerprint:
         found.append(
@@ -192,7 +195,7 @@ def _warnings(head: Head, features: FeatureSet, split: str, private_split: bool)
             f"the head was trained on a split of this name, '{split}'. If these are its records, these figures are not "
             "differentially private. Do not publish them."
         )
-    elif hold_out and (features.name, hold_out) != (own["name"], own.get("hold_out")):
+    elif hold_out and ((features.name, hold_out) != (own["name"], own.get("hold_out")) or other_records):
         found.append(
             f"this {split} split was held out from training pictures, and the head was trained on another set. If that "
             "set was made from the same pictures, the head has seen some of these."

@@ -88,6 +88,12 @@ def test_patients_are_held_out_as_a_whole_and_any_head_is_evaluated_on_them(dpfc
     head = Head(chain=(), weight=np.eye(3)[:, :2], bias=np.zeros(2), card=card)
     found = evaluate(head, FeatureSet("features/held"))
     assert (found.split, found.n) == ("test", held["test"].n)
+    assert "has seen some of these" in found.warnings[0]
+    # Not if it was trained on this very set: one of that name, without persons, held out other pictures.
+    for n, seen in ((held["train"].n, False), (held["train"].n + 1, True)):
+        head.card["features"] |= {"name": "held", "hold_out": 0.4}  # type: ignore[index]
+        head.card["facts"] = {"n": PATIENTS, "records": n}  # type: ignore[index]
+        assert bool(evaluate(head, FeatureSet("features/held")).warnings) == seen
 
 
 def test_two_processes_and_a_run_that_was_stopped_make_the_same_set(dpfc: Dpfc, clinic: Path) -> None:
