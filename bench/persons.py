@@ -8,6 +8,8 @@ training at μ/k); and with each record as a unit, which protects less.
 """
 
 import argparse
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -53,23 +55,53 @@ def _near(x: np.ndarray, rows: np.ndarray, k: int) -> np.ndarray:
     return np.concatenate(found)
 
 
-def made(data: str, folder: Path, kind: str, k: int | None, seed: int = 0) -> dict[str, Path]:
-    """Copies of a set: with persons, and with one record of each person."""
+def make(data: str, folder: Path, kind: str, k: int | None, seed: int = 0) -> None:
+    """Write copies of a set into a folder: with persons, and with one record of each person."""
     known, rng = load(data), np.random.default_rng(seed)
     sizes = sizes_of(len(known.x), k, rng)
     rows, persons = order_of(known, sizes, kind, rng)
-    name = f"{Path(data).name}-{kind}-{'zipf' if k is None else k}"
-    first = np.flatnonzero(np.diff(persons, prepend=-1))
-    found = {"persons": folder / name, "one each": folder / f"{name}-one-each"}
-    for what, place in found.items():
-        taken = rows if what == "persons" else rows[first]
+    name, first = name_of(data, kind, k), np.flatnonzero(np.diff(persons, prepend=-1))
+    for place, taken in ((folder / name, rows), (folder / f"{name}-one-each", rows[first])):
         place.mkdir(parents=True, exist_ok=True)
         arrays = {"train_x": known.x[taken], "train_y": known.y[taken], "test_x": known.test_x, "test_y": known.test_y}
-        if what == "persons":
+        if taken is rows:
             arrays["train_groups"] = persons
         for each, values in arrays.items():
             np.save(place / f"{each}.npy", values)
-    return found
+
+
+def name_of(data: str, kind: str, k: int | None) -> str:
+    """The folder of a set with persons."""
+    return f"{Path(data).name}-{kind}-{'zipf' if k is None else k}"
+
+
+def shared(epsilon: float, k: int, n: int) -> float:
+    """The ε of a training of n records whose μ is that of ε divided by k: with it, k records have ε together."""
+    delta = default_delta(n)
+    return epsilon_for(mu_for(epsilon, delta) / k, delta)
+
+
+def rows_of(
+    data: str, n: int, folder: Path, kind: str, k: int | None, epsilons: Sequence[float], method: str = "dp-whitened"
+) -> dict[str, list[Cell]]:
+    """The rows of the table of one kind of persons. n: the number of records of the set."""
+    persons = str(folder / name_of(data, kind, k))
+    rows = {
+        "persons": [Cell(persons, method, e) for e in epsilons],
+        "one each": [Cell(f"{persons}-one-each", method, e) for e in epsilons],
+    }
+    if k is not None:
+        rows["group privacy"] = [Cell(data, method, shared(e, k, n)) for e in epsilons]
+    return rows | {"records": [Cell(data, method, e) for e in epsilons]}
+
+
+def table(rows: Mapping[str, Sequence[Cell]], epsilons: Sequence[float], seeds: int, done: Mapping[str, float]) -> str:
+    """Markdown: test accuracy in percent, mean ± standard deviation over seeds."""
+    lines = ["| | " + " | ".join(f"ε = {e:g}" for e in epsilons) + " |", "| --- |" + " --- |" * len(epsilons)]
+    for what, row in rows.items():
+        values = ([done[replace(cell, seed=seed).key] for seed in range(seeds)] for cell in row)
+        lines.append(f"| {what} | {' | '.join(map(said, values))} |")
+    return "\n".join(lines)
 
 
 def main() -> None:
@@ -85,34 +117,20 @@ def main() -> None:
     parser.add_argument("--results", type=Path, default=cells.RESULTS)
     args = parser.parse_args()
     epsilons = [float(e) for e in args.epsilons.split(",")]
-    seeds = range(args.seeds)
-    tables: dict[str, dict[str, list[list[Cell]]]] = {}
-    for k in args.k.split(","):
+    tables = {}
+    for asked in args.k.split(","):
         for kind in args.kinds.split(","):
-            if (k, kind) == ("zipf", "alike"):
-                continue
-            places = made(args.data, args.folder, kind, None if k == "zipf" else int(k))
-            asked = {what: (str(place), epsilons) for what, place in places.items()}
-            if k != "zipf":
-                asked["group privacy"] = (args.data, [shared(args.data, e, int(k)) for e in epsilons])
-            asked["records"] = (args.data, epsilons)
-            tables[f"{kind}, {k}"] = {
-                what: [[Cell(place, args.method, e, s) for s in seeds] for e in budgets]
-                for what, (place, budgets) in asked.items()
-            }
-    wanted = [cell for rows in tables.values() for row in rows.values() for each in row for cell in each]
+            k = None if asked == "zipf" else int(asked)
+            if k is not None or kind != "alike":
+                make(args.data, args.folder, kind, k)
+                n = len(load(args.data).x)
+                tables[f"{kind}, {asked}"] = rows_of(args.data, n, args.folder, kind, k, epsilons, args.method)
+    wanted = [
+        replace(c, seed=s) for rows in tables.values() for row in rows.values() for c in row for s in range(args.seeds)
+    ]
     done = cells.run(wanted, args.results, args.workers)
     for title, rows in tables.items():
-        print(f"\n**{title}**\n\n| | {' | '.join(f'ε = {e:g}' for e in epsilons)} |")
-        print(f"| --- |{' --- |' * len(epsilons)}")
-        for what, row in rows.items():
-            print(f"| {what} | {' | '.join(said([done[cell.key] for cell in each]) for each in row)} |")
-
-
-def shared(data: str, epsilon: float, k: int) -> float:
-    """The ε of a training whose μ is that of ε divided by k: with it, k records have ε together."""
-    delta = default_delta(len(load(data).x))
-    return epsilon_for(mu_for(epsilon, delta) / k, delta)
+        print(f"\n**{title}**\n\n{table(rows, epsilons, args.seeds, done)}")
 
 
 if __name__ == "__main__":

@@ -7,13 +7,14 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from bench import ablation, accuracy, cells, public, reproduction, starts, synthetic
+from bench import ablation, accuracy, cells, persons, public, reproduction, starts, synthetic
 from bench.cells import Cell
 from dpfc_cli.privacy.facts import Facts
 
 ROOT = Path(__file__).parents[2]
 CIFAR = {"cifar10-vit-ti16": Facts(n=50_000, m=10, d=192), "cifar100-vit-ti16": Facts(n=25_000, m=100, d=192)}
 NOT_IN_THE_TABLE = ("most-classes", "wide")
+PERSONS = (("mixed", 10), ("class", 10), ("alike", 10), ("mixed", None), ("class", None))
 
 
 @pytest.fixture(scope="module")
@@ -89,3 +90,11 @@ def median_norms(results: dict[str, float]) -> dict[str, float]:
     """The median norm of the features of each set, as the results have it among the clipping norms that were tried."""
     tried = [json.loads(key) for key in results]
     return {cell["data"]: cell["options"]["feature_clip"] for cell in tried if "feature_clip" in cell["options"]}
+
+
+@pytest.mark.parametrize("data", CIFAR)
+@pytest.mark.parametrize(("kind", "k"), PERSONS)
+def test_the_tables_of_persons(results: dict[str, float], data: str, kind: str, k: int | None) -> None:
+    rows = persons.rows_of(data, CIFAR[data].n, Path("folder"), kind, k, persons.EPSILONS)
+    made = persons.table(rows, persons.EPSILONS, 5, results)
+    assert f"\n\n{made}\n\n" in (ROOT / "docs/whitening.md").read_text("utf-8")
