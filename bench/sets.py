@@ -44,10 +44,11 @@ def load(path: str) -> Data:
         persons = np.load(groups) if groups.exists() else None
         return Data(x, y.astype(np.int32), test_x, test_y.astype(np.int32), int(y.max()) + 1, persons)
     features = FeatureSet(folder)
-    arrays = [part for split in ("train", "test") for part in _whole(features, split)]
-    return Data(arrays[0], arrays[1][:, 0], arrays[2], arrays[3][:, 0], len(features.manifest.classes))
+    train, test = (_whole(features, split) for split in ("train", "test"))
+    persons = train[2] if len(train) > 2 else None
+    return Data(train[0], train[1][:, 0], test[0], test[1][:, 0], len(features.manifest.classes), persons)
 
 
-def _whole(features: FeatureSet, split: str) -> tuple[np.ndarray, np.ndarray]:
-    blocks = list(features.stream(split)(8192))
-    return np.concatenate([x for _, x, _ in blocks]), np.concatenate([y for _, _, y in blocks])
+def _whole(features: FeatureSet, split: str) -> list[np.ndarray]:
+    read = features.grouped if features.manifest.grouped else features.stream
+    return [np.concatenate(parts) for parts in list(zip(*read(split)(8192), strict=True))[1:]]

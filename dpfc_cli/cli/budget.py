@@ -223,7 +223,7 @@ def _show_caps(account: "Account") -> None:
 
     rows = []
     for name, cap in account.in_force:
-        left = limit.room(cap, account.entries)
+        left = limit.room(cap, account.entries, account.protects)
         fits = limit.fitting(left, cap.delta or 1.0) if left > 0 else None
         more = f"epsilon = {fits:.4g} at delta = {cap.delta:g} for one more training" if fits else "nothing"
         rows += [("cap", limit.said(name, cap)), ("left", more)]

@@ -30,11 +30,12 @@ def list_(
         return
     display.table(
         f"Feature sets in {features_folder()}: what the private trainings on their records cost together",
-        ("set", "backbone", "train", "test", "classes", "dim", "trainings", "delta", "epsilon"),
+        ("set", "backbone", "train", "test", "classes", "dim", "trainings", "for one", "delta", "epsilon"),
         [
             (
                 *(each.name, each.backbone, _records(each, "train"), _records(each, "test")),
                 *(f"{each.classes:,}", f"{each.dim:,}", "?" if each.trainings is None else str(each.trainings)),
+                each.unit,
                 f"{each.delta:.3g}",
                 "?" if each.epsilon is None else display.epsilon(each.epsilon) if each.epsilon else "–",
             )

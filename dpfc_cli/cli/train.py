@@ -111,8 +111,8 @@ def train(
         typer.Option(
             "--noise-multiplier",
             "--sigma",
-            help="Instead of ε: the standard deviation of the noise, divided by the most that one record can change a "
-            "release, if all releases had the same. 'dpfc budget --sigma' says what that is as ε.",
+            help="Instead of ε: the standard deviation of the noise, divided by the most that one record (or "
+            "person) can change a release, if all releases had the same. 'dpfc budget --sigma' says what that is as ε.",
             rich_help_panel=PRIVACY,
         ),
     ] = None,
@@ -124,8 +124,8 @@ def train(
         str | None,
         typer.Option(
             metavar="NAME",
-            help="What the guarantee hides. zero-out: whether one record was used or counted as null. replace-one: "
-            "which of two records was used; this takes more noise. The number of records is public in both. Default: "
+            help="What the guarantee hides. zero-out: whether one record (or person) was used or counted as null. "
+            "replace-one: which of two was used; this takes more noise. Their number is public in both. Default: "
             "zero-out.",
             rich_help_panel=PRIVACY,
         ),
@@ -299,6 +299,8 @@ def _so_far(checked: "Checked") -> None:
         return
     then = account_with(checked)
     made = f"this training makes it {'' if then.exact else 'at most '}{display.epsilon(then.epsilon(claimed.delta))}"
+    if then.unit != checked.account.unit:
+        made += f" for one {then.unit}: not all trainings protect the same persons"
     parts = [f"These records have {_summed(checked.account, claimed.delta)} spent", made]
     if then.in_force:
         parts.append(f"then {_left(then, claimed.delta)}")
@@ -316,7 +318,8 @@ def _left(account: "Account", delta: float) -> str:
 
 def _summed(account: "Account", delta: float) -> str:
     bound = "" if account.exact else " (an upper bound)"
-    return f"epsilon = {display.epsilon(account.epsilon(delta))}{bound} at delta = {delta:g} under zero-out adjacency"
+    total = f"epsilon = {display.epsilon(account.epsilon(delta))}{bound} at delta = {delta:g}"
+    return f"{total} for one {account.unit}, under zero-out adjacency"
 
 
 def _not_in(account: "Account") -> list[str]:
@@ -358,7 +361,7 @@ def _show_plan(checked: "Checked", as_json: bool) -> None:
         )
         return
     rows = [("features", str(checked.features.folder)), ("head", str(checked.path))]
-    rows += statement.planned_rows(calibrated.method.name, options, releases, calibrated.claim)
+    rows += statement.planned_rows(calibrated.method.name, options, releases, calibrated.claim, calibrated.facts.unit)
     if claimed is not None:
         both = "" if calibrated.before is None else ", of both trainings together"
         rows.append(("guarantee", statement.claimed(claimed.epsilon, claimed.delta) + both))

@@ -7,14 +7,15 @@ the manifest stays with the shards. Nothing that is handed over has these digest
 inputs give the same manifest, byte for byte.
 
 A set may be *grouped*: its records belong to persons, and those of one person lie together. The number of groups is
-public, as the number of records is. How many records each group has is private. It follows from the shards, and it is
-nowhere else. The manifest of a grouped set has another version. So a dpfc that knows no groups refuses it, instead of
+public, as the number of records is. How many records each group has follows from the shards, and it is stated nowhere
+else. The manifest of a grouped set has another version. So a dpfc that knows no groups refuses it, instead of
 protecting single records where persons were to be protected.
 """
 
 import hashlib
 import json
 import os
+import re
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, get_args
@@ -142,7 +143,10 @@ def _file_name(value: str) -> bool:
 _SHARD = record(
     {"file": test(lambda value: type(value) is str and _file_name(value)), "rows": whole(1), "sha256": text}
 )
-_IDENTITY = record({"listing": mapping(text)}, hold_out=either(null, number(0, 1)))
+_DIGEST = test(lambda value: bool(re.fullmatch("[0-9a-f]{64}", str(value))))
+_IDENTITY = record(
+    {"listing": mapping(text)}, hold_out=either(null, number(0, 1)), groups=either(null, mapping(_DIGEST))
+)
 _MANIFEST = record(
     {
         "classes": each(text, least=1),
@@ -232,6 +236,8 @@ def _check(manifest: Manifest, path: Path) -> None:
             wrong.append(f"split '{name}' has more groups than records")
     if len(set(manifest.classes)) < len(manifest.classes):
         wrong.append("two of its classes have one name")
+    if manifest.grouped != (set(manifest.source["identity"].get("groups") or {}) >= set(manifest.splits) != set()):
+        wrong.append("what it says of groups does not fit its splits")
     if not set(manifest.source["identity"]["listing"]) >= set(manifest.splits):
         wrong.append("its listing lacks a split")
     if wrong:

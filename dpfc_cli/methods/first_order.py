@@ -4,7 +4,7 @@ The gradient of the loss is released T times (`steps`). The gradient of each rec
 After each release an optimiser of optax takes a step on gradient/(q·n). For a linear model the gradient of a record has
 rank one, so it is clipped without computing it (`privacy.queries.Gradient`).
 
-With a sampling rate q < 1 (`sampling_rate`) each step sees a Poisson sample: every record takes part with probability
+With a sampling rate q < 1 (`sampling_rate`) each step sees a Poisson sample: every unit takes part with probability
 q, independently of the others. The curator draws the sample. The gradient is divided by the expected size q·n, because
 the real size is private. The accounting is then by privacy loss distributions, because no closed form exists for the
 composition.
@@ -104,7 +104,7 @@ class Planned:
     steps: int | None = declare.steps(STEPS, optimum=True)
     loss: Loss = declare.loss(("sigmoid", "softmax"))
     sampling_rate: float = declare.number(
-        "Probability with which each record takes part in a step (Poisson sampling). 1: all records take part.",
+        "Probability with which each record (or person) takes part in a step (Poisson sampling). 1: all take part.",
         default="1",
         value=1.0,
         high=1.0,

@@ -182,9 +182,9 @@ def weighted(facts: Facts, trace: float) -> Facts:
     """The facts with the number of records of full weight in place of n, if the unit is a person.
 
     The records of a person are multiplied by a number s ≤ 1, which differs from person to person. What a sum says then
-    depends on the sum of these numbers. Records in a Gram matrix have a norm near 1, so its trace is that sum. It lies
-    between the number of persons and that of records. The same number serves for the gradients: they add up in a
-    similar way.
+    depends on the sum of these numbers. Most records in a Gram matrix have a norm near 1, so its trace is near that
+    sum. It is kept between the numbers of persons and of records, where it lies if no record is null. The same number
+    serves for the gradients: they add up in a similar way.
 
     Args:
         facts: the public facts.

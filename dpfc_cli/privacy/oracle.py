@@ -38,8 +38,8 @@ class Release:
         form: the query, without the values that depend on earlier answers.
         shape: the shape of the answer.
         share: the fraction of the privacy budget μ² that this release gets.
-        rate: the probability with which each record takes part. The curator draws this for each release anew (Poisson
-            sampling). 1 means a full pass: every record takes part.
+        rate: the probability with which each unit takes part. The curator draws this for each release anew (Poisson
+            sampling). 1 means a full pass: every unit takes part.
 
     """
 
@@ -61,7 +61,7 @@ def planned(query: Query, facts: Facts, share: float, rate: float = 1.0) -> Rele
         query: the query; its values may be `queries.OPEN`.
         facts: the public facts.
         share: the fraction of the privacy budget μ².
-        rate: the probability with which each record takes part.
+        rate: the probability with which each unit takes part.
 
     """
     return Release(form=form(query), shape=query.shape(facts), share=share, rate=rate)

@@ -6,13 +6,12 @@ records of a person are multiplied by one number s ≤ 1, so that their sum has 
 the pictures of a person are and however many there are, together they move a sum by at most as much as one record may.
 So sensitivity, noise and accounting are those of `queries`, with a person in place of a record.
 
-For k records that add orthogonal vectors of the same length, s is 1/√k. For k equal records it is 1/k. Group privacy
-would pay for k equal records in any case.
+For k records that add orthogonal vectors of the same length, s is 1/√k. For k equal records it is 1/k.
 
 **Proof that the norm of a person's contribution is at most 4ᵇ, in integers.** Let the person's records have the factors
 (lᵢ, rᵢ) after they were scaled and rounded. The squared norm of Σ lᵢ ⊗ rᵢ is Σᵢⱼ (lᵢ·lⱼ)(rᵢ·rⱼ), and that of
 Σ lᵢ ⊗ rᵢ ⊗ rᵢ is Σᵢⱼ (lᵢ·lⱼ)(rᵢ·rⱼ)². The inner products are exact in float64: the factors are integers, and by
-Cauchy-Schwarz and the bounds of `queries` every partial sum stays below 2⁵³. (lᵢ·lⱼ)(rᵢ·rⱼ) does so for the three-fold
+Cauchy-Schwarz and the bounds of `queries` every partial sum is at most 2⁵³. (lᵢ·lⱼ)(rᵢ·rⱼ) is, too, for the three-fold
 products, because ‖l‖²‖r‖² stays below 2⁵³ there. Each term of the sum over i and j is at most 16ᵇ ≤ 2⁷². `_product`
 computes it exactly from pieces of 18 bits, and `_norm` adds at most 2²⁰ terms exactly, piece by piece, in 64 bits. The
 result is compared with 16ᵇ. A person for whom it is larger counts as null. ∎
@@ -29,8 +28,8 @@ operations that IEEE 754 rounds in one way. So it does not matter which persons 
 checks that the records of a person follow one another, and that no person comes twice: the numbers of persons rise by
 0 or 1 from record to record.
 
-`Mean` is the exception: a person adds the average of the person's records, not their clipped sum. Pictures share most
-of their mean, so clipped sums would be too long by an unknown factor.
+`Mean` is the exception: a person adds the average of the person's records, not their clipped sum. A sum of clipped
+sums, divided by the number of persons, would not be a mean, because s differs from person to person.
 """
 
 from collections.abc import Iterable, Iterator
@@ -81,7 +80,10 @@ def clipped(query: Query, factors: Iterable[tuple[Any, Any, np.ndarray]], lattic
 def _clipped(query: Query, left: np.ndarray, right: np.ndarray, persons: np.ndarray, lattice: Lattice) -> Factors:
     starts = np.flatnonzero(np.diff(persons, prepend=persons[0] - 1))
     sizes = np.diff(starts, append=len(persons))
-    left, right = left.copy(), right.copy()
+    # The factors of a Gram matrix are one array.
+    alone = isinstance(query, Gram)
+    left = left.copy()
+    right = left if alone else right.copy()
     for start, size in zip(starts[sizes > MOST], sizes[sizes > MOST], strict=True):
         left[start + MOST : start + size] = right[start + MOST : start + size] = 0
     sizes = np.minimum(sizes, MOST)
@@ -90,8 +92,9 @@ def _clipped(query: Query, left: np.ndarray, right: np.ndarray, persons: np.ndar
         step = max(1, _PAIRS // int(size) ** 2)
         for at in range(0, len(alike), step):
             rows = alike[at : at + step, None] + np.arange(size)
-            left[rows], right[rows] = _bounded(query, left[rows], right[rows], lattice.unit)
-    return (left, left) if isinstance(query, Gram) else (left, right)
+            taken = left[rows]
+            left[rows], right[rows] = _bounded(query, taken, taken if alone else right[rows], lattice.unit)
+    return left, right
 
 
 def _bounded(query: Query, left: np.ndarray, right: np.ndarray, unit: int) -> Factors:
@@ -102,13 +105,15 @@ def _bounded(query: Query, left: np.ndarray, right: np.ndarray, unit: int) -> Fa
         long, length = counted > 1, counted * float(unit)
     else:
         long, length = _above(high, low, limit), np.sqrt(high * 4.0**_PIECE + low)
-    # Half of the bound is enough room for any rounding that is likely.
+    # Not all of the bound is left to rounding. Where hundreds of equal records meet a coarse lattice, what a person
+    # adds may round to zero.
     room = unit - np.minimum(_rounding(query, left, right), unit / 2)
     # What is computed here may be a little too large. The check decides.
     scale = np.where(long, room / np.maximum(length, 1.0), 1.0)[:, None, None]
     left, right = _scaled(query, left, right, scale)
-    kept = ~_above(*_norm(query, left, right), limit)[:, None, None]
-    return np.where(kept, left, 0.0), np.where(kept, right, 0.0)
+    lost = _above(*_norm(query, left, right), limit)
+    left[lost] = right[lost] = 0.0
+    return left, right
 
 
 def _above(high: np.ndarray, low: np.ndarray, limit: int) -> np.ndarray:
@@ -137,7 +142,7 @@ def _product(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.n
     """a·b = high·2³⁶ + middle·2¹⁸ + low, exactly, with middle and low in [0, 2¹⁸).
 
     Args:
-        a: integers, |a| < 2⁵².
+        a: integers, |a| ≤ 2⁵³.
         b: integers, |b| ≤ 2³⁶, and |a·b| ≤ 2⁷².
 
     """

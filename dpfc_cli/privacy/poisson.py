@@ -1,10 +1,11 @@
 """(ε, δ) of plans with Poisson-sampled releases, by the privacy loss distributions of dp_accounting.
 
-In a Poisson sample each record takes part with the same probability, independently of the others. There is no closed
-form for the composition of Gaussian mechanisms on such samples. dp_accounting makes the privacy loss of each mechanism
-discrete and rounds it up. So its result is an upper bound on ε (Koskela, Jälkö and Honkela 2020; Doroshenko et al.
-2022). Under zero-out adjacency a null record adds zero, exactly as an absent record does. So "add or remove one record"
-is the neighbouring relation that fits. Trainings with full passes alone do not use this module.
+In a Poisson sample each unit (a record, or a person) takes part with the same probability, independently of the
+others. There is no closed form for the composition of Gaussian mechanisms on such samples. dp_accounting makes the
+privacy loss of each mechanism discrete and rounds it up. So its result is an upper bound on ε (Koskela, Jälkö and
+Honkela 2020; Doroshenko et al. 2022). Under zero-out adjacency a null unit adds zero, exactly as an absent one does. So
+"add or remove one unit" is the neighbouring relation that fits. Trainings with full passes alone do not use this
+module.
 """
 
 import functools
@@ -38,7 +39,7 @@ class Sampled:
 
     Attributes:
         sigma: the noise multiplier.
-        rate: the probability with which each record takes part.
+        rate: the probability with which each unit takes part.
         times: the number of mechanisms.
 
     """
@@ -151,7 +152,7 @@ def check(plan: Plan, epsilon: float, delta: float, eta: float = 0.0) -> None:
     check_privacy(epsilon, delta)
     missed = math.prod(1 - r.rate for r in plan.releases)
     if 1 - missed <= delta:
-        raise ValueError(f"at this sampling rate a record takes part with probability {1 - missed:.2g}, below delta")
+        raise ValueError(f"at this sampling rate a unit takes part with probability {1 - missed:.2g}, below delta")
     releases = sum(r.rate < 1 for r in plan.releases)
     if delta - (paid := _paid(releases, delta, eta)) < LEAST_SAMPLED_DELTA:
         least = 1.01 * (LEAST_SAMPLED_DELTA + paid)

@@ -108,7 +108,7 @@ def form(query: Query) -> Query:
 
 
 def sensitivity(query: "Query | type[Query]", facts: Facts) -> float:
-    """The largest change of the sum that one record can cause, in units of 4ᵇ.
+    """The largest change of the sum that one unit can cause, in units of 4ᵇ.
 
     It is 1 under zero-out adjacency and `replace_one` under replace-one adjacency.
     """

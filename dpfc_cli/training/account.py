@@ -101,7 +101,7 @@ class Account:
     @property
     def unit(self) -> str:
         """What `epsilon` protects: a person if all private trainings protect the same persons, or else a record."""
-        return unit_of(self.entries)[0]
+        return (unit_of(self.entries) if self.private else self.protects)[0]
 
     @property
     def in_force(self) -> list[tuple[str, Cap]]:

@@ -170,8 +170,8 @@ def _guarantee(plan: Plan, facts: Facts, privacy: Privacy, slow: Callable[[], No
 def _check_delta(delta: float, facts: Facts, privacy: Privacy) -> None:
     if delta > 1 / facts.n and not privacy.allow_large_delta:
         raise UserError(
-            f"{parameter('delta')} {delta:g} is larger than 1/n = {1 / facts.n:.2g}. A mechanism that publishes one "
-            "whole record at random would satisfy it.",
+            f"{parameter('delta')} {delta:g} is larger than 1/n = {1 / facts.n:.2g}. A mechanism that publishes all "
+            f"of one {facts.unit} at random would satisfy it.",
             f"Choose a smaller one, or add {parameter('allow_large_delta')} if you can defend it.",
             code="bad-value",
             parameter="delta",

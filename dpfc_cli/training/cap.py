@@ -1,5 +1,6 @@
 """Setting a cap: a row of the ledger that all later trainings on the records are held against (`limit`)."""
 
+import math
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -107,6 +108,14 @@ def _check(account: Account, cap: Cap) -> None:
                 parameter="cap",
             )
     elif limit.room(cap, account.entries) < 0:
+        if math.isinf(limit.spent(account.entries, cap.protects)):
+            raise UserError(
+                f"Earlier trainings on these records do not protect the persons of {account.name}. So no cap for these "
+                "persons can hold.",
+                "'dpfc budget' shows these trainings. A cap for single records can be set on a set without persons.",
+                code="over-cap",
+                parameter="cap",
+            )
         least = limit.least(account.entries, cap.delta, cap.protects)
         raise UserError(
             f"More than epsilon = {cap.epsilon:.6g} at delta = {cap.delta:g} is spent on these records already. Such a "

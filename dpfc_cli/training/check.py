@@ -31,6 +31,8 @@ from dpfc_cli.training.request import SPLIT, Request
 
 WORKING_BYTES = 600 * 2**20
 """Beside a method's state: the blocks that are worked on, the compiled kernels and the interpreter."""
+PERSONS_BYTES = 300 * 2**20
+"""More for persons: factors are copied where they are scaled, and those of the last person wait for the next block."""
 REHEARSED = 3
 """Records, dimensions and (at most) classes and steps of a rehearsal."""
 
@@ -154,7 +156,7 @@ def check_memory(calibrated: Calibrated, memory: float | None) -> None:
     """UserError where a training needs more bytes than `memory`; None: than the machine has free."""
     allowed = free_memory() if memory is None else memory
     facts, method = calibrated.facts, calibrated.method
-    needed = state_bytes(method, calibrated.plan) + WORKING_BYTES
+    needed = state_bytes(method, calibrated.plan) + WORKING_BYTES + (PERSONS_BYTES if facts.rows is not None else 0)
     if needed > allowed:
         other = f"{parameter('method')} dp-fc (its state does not grow with m·d²), " if method.class_matrices else ""
         raise UserError(

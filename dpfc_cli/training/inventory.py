@@ -33,6 +33,7 @@ class ListedSet:
     trainings: int | None
     epsilon: float | None
     delta: float
+    unit: str
     unprotected: int | None
     warning: str | None
 
@@ -104,6 +105,7 @@ def _listed(folder: Path) -> ListedSet:
         trainings=None,
         epsilon=None,
         delta=default_delta(facts.n),
+        unit=facts.unit,
         unprotected=None,
         warning=None,
     )
@@ -114,6 +116,7 @@ def _with_account(listed: ListedSet, account: Account) -> ListedSet:
         listed,
         trainings=len(account.entries),
         epsilon=account.epsilon(listed.delta) if account.private else 0.0,
+        unit=account.unit,
         unprotected=account.unprotected,
         warning=account.warning,
     )

@@ -686,8 +686,18 @@ def together(rows: list[Entry], delta: float) -> float:
     """
     private = [r for r in rows if r.mu is not None]
     unit = unit_of(private)
-    made = [{**release, "sigma": release["sigma"] / weight(r.protects, unit)} for r in private for release in r.plan]
+    made = [_for(unit, r.protects, release) for r in private for release in r.plan]
     return epsilon_of(made, delta, math.fsum(r.eta or 0.0 for r in private))
+
+
+def _for(unit: Unit, training: Unit, release: dict[str, Any]) -> dict[str, Any]:
+    """A release as it counts for a unit.
+
+    The bound of a sampled release is for a unit that takes part or does not. For one record of a person it is not, so
+    the release counts as a full pass then: somebody who also sees who takes part learns more.
+    """
+    times = weight(training, unit)
+    return release if times == 1 else {**release, "sigma": release["sigma"] / times, "rate": 1.0}
 
 
 def epsilon_of(releases: Sequence[Mapping[str, Any]], delta: float, eta: float) -> float:

@@ -173,7 +173,7 @@ def check(caps: Iterable[Named], entries: Sequence[Entry], entry: Entry) -> None
             raise UserError(
                 f"These records have a cap: {said(name, cap)}. It holds for trainings that are chosen as one goes, and "
                 "for sampled ones there is no proof of that.",
-                f"Leave out {parameter('sampling_rate')}: then every record takes part in each release.",
+                f"Leave out {parameter('sampling_rate')}: then all take part in each release.",
                 code="conflict",
                 parameter="sampling_rate",
                 feature_set=name,

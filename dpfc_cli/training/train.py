@@ -151,7 +151,8 @@ def train(
         non_private: train without noise, for comparison. The head claims ε = ∞.
         delta: δ. Default: min(1e-5, 1/n).
         allow_large_delta: accept a δ above 1/n.
-        adjacency: "zero-out" (default): one record may count as null. "replace-one": it may be any other record.
+        adjacency: "zero-out" (default): one record (or person) may count as null. "replace-one": any other may take
+            its place.
         public_features: records that nobody needs to protect, from the same backbone, to steady the released moments.
         public_head: a file of public class vectors over the same features (.npz, .safetensors or .npy), or a head that
             was trained on public records. The training starts from it, at no cost in privacy. A private head of the

@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from dpfc_cli.errors import UserError, parameter
+from dpfc_cli.errors import UserError, counted, parameter
 from dpfc_cli.features.reader import Blocks, FeatureSet, cut
 from dpfc_cli.files import check_plain, json_of
 from dpfc_cli.heads.head import Head
@@ -195,8 +195,8 @@ def warnings_of(trials: Trials) -> list[str]:
         )
     if draw.n < facts.n / 2:
         said.append(
-            f"'{trials.known.folder}' has {draw.n:,} records for {facts.n:,}: the noise per record is the same in its "
-            "trials, but they learn from fewer."
+            f"'{trials.known.folder}' has {draw.n:,} records for {counted(facts.n, facts.unit)}: the noise per "
+            f"{facts.unit} is the same in its trials, but they learn from fewer."
         )
     return said
 
@@ -276,7 +276,7 @@ def drawn(known: FeatureSet, labels: Sequence[np.ndarray], facts: Facts, seed: i
             path=str(known.folder),
         )
     return Draw(
-        facts=replace(facts, n=len(train), m=len(classes)),
+        facts=replace(facts, n=len(train), rows=None, unit="record", m=len(classes)),
         train=np.sort(train),
         split=split,
         test=np.sort(test),

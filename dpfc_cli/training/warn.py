@@ -28,14 +28,14 @@ def warnings_of(calibrated: Calibrated) -> list[str]:
         return said
     if guarantee.delta > 1 / facts.n:
         said.append(
-            f"delta = {guarantee.delta:g} is larger than 1/n = {1 / facts.n:.2g}: a mechanism that publishes one whole "
-            "record would satisfy it."
+            f"delta = {guarantee.delta:g} is larger than 1/n = {1 / facts.n:.2g}: a mechanism that publishes all of "
+            f"one {facts.unit} would satisfy it."
         )
     signal, noise = facts.n / facts.m, math.sqrt(facts.d) / guarantee.mu
     length = f"{noise:,.0f}" if noise < 1e9 else f"{noise:.3g}"
     if signal < 2 * noise:
         said.append(
-            f"the noise is larger than the signal: about {signal:,.0f} records per class against noise of length "
+            f"the noise is larger than the signal: about {signal:,.0f} {facts.unit}s per class against noise of length "
             f"{length} ({facts.d} dimensions at epsilon = {guarantee.epsilon:g}). {_expected(calibrated)}"
         )
     return said

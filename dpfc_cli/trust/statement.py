@@ -17,6 +17,7 @@ from dpfc_cli.privacy.accounting import (
     gaussian_attack,
     zcdp_epsilon,
 )
+from dpfc_cli.privacy.persons import MOST
 from dpfc_cli.privacy.queries import QUERIES
 
 _SEVERAL = {
@@ -85,8 +86,8 @@ def rows(card: Mapping[str, Any], sha256: str, groups: Sequence[int] = GROUPS) -
         lines += [
             ("accounting", card["accounting"]),
             *_compared(card),
-            ("releases", "; ".join(map(_said, _by_kind(card["plan"])))),
-            ("terms", "; ".join(_words(card["plan"]))),
+            ("releases", _all_said(card["plan"], card["unit"])),
+            ("terms", "; ".join(_words(card["plan"], card["unit"]))),
             ("sampler", f"noise within {card['eta']:.1e} of an exactly rounded Gaussian; delta includes this distance"),
         ]
     counts = f"{counted(facts['m'], 'class')}, {counted(facts['k'], 'label')} per record"
@@ -107,7 +108,7 @@ def rows(card: Mapping[str, Any], sha256: str, groups: Sequence[int] = GROUPS) -
 
 
 def planned_rows(
-    method: str, options: Mapping[str, Any], releases: list[dict[str, Any]], claim: str
+    method: str, options: Mapping[str, Any], releases: list[dict[str, Any]], claim: str, unit: str
 ) -> list[tuple[str, str]]:
     """What a training will do, before it runs.
 
@@ -116,6 +117,7 @@ def planned_rows(
         options: the options in force.
         releases: the plan as `Plan.described` gives it.
         claim: "private", "research" or "non-private".
+        unit: "record" or "person".
 
     Returns:
         (label, text) pairs.
@@ -124,7 +126,7 @@ def planned_rows(
     lines = [("method", _titled(method)), ("options", _options(options))]
     if claim != "private":
         return [*lines, *brief({"claim": claim})]
-    return [*lines, ("releases", "; ".join(map(_said, _by_kind(releases)))), ("terms", "; ".join(_words(releases)))]
+    return [*lines, ("releases", _all_said(releases, unit)), ("terms", "; ".join(_words(releases, unit)))]
 
 
 def meaning(card: Mapping[str, Any], groups: Sequence[int] = GROUPS) -> dict[str, Any] | None:
@@ -229,6 +231,11 @@ def _others(card: Mapping[str, Any]) -> str:
             f"{ledger.get('unit', 'record')}, under zero-out adjacency ({bound}). This is a guarantee if they were "
             "planned in advance. If not, a cap that was fixed in advance is the guarantee."
         )
+    if private and card["unit"] == "person" and ledger.get("unit", "record") == "record" and ledger["private"] > 1:
+        said += (
+            " Some of these trainings protect records, or other persons. So there is no total for the persons of this "
+            "head."
+        )
     if ledger["unprotected"] > (not private):
         said += f" {counted(ledger['unprotected'], 'training')} had no guarantee (epsilon = ∞)."
     return f"{said} {limits}" if private else said
@@ -315,13 +322,18 @@ def _origin(origin: str, private: bool) -> str:
     return f"inferred from the private records{unless if private else ''}"
 
 
-def _words(plan: list[dict[str, Any]]) -> list[str]:
+def _words(plan: list[dict[str, Any]], unit: str) -> list[str]:
     kinds = dict.fromkeys(release["kind"] for release in plan)
     sigma = (
         "release: one of these sums, with noise; budget: what all releases spend together (mu squared); sigma: the "
-        "standard deviation of the noise of a release, divided by the most that one record can change its sum"
+        f"standard deviation of the noise of a release, divided by the most that one {unit} can change its sum"
     )
-    return [*(f"{kind}: {_KINDS[kind]}" for kind in kinds), sigma]
+    person = (
+        "person: what all records of one person add to a sum is made shorter as a whole, until it is no longer than "
+        "what one record may add (to the mean, a person adds the average); of more than "
+        f"{MOST:,} records of one person the first {MOST:,} count"
+    )
+    return [*(f"{kind}: {_KINDS[kind]}" for kind in kinds), *([person] if unit == "person" else []), sigma]
 
 
 def _compared(card: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -344,12 +356,16 @@ def _by_kind(plan: list[dict[str, Any]]) -> list[list[dict[str, Any]]]:
     return list(kinds.values())
 
 
-def _said(alike: list[dict[str, Any]]) -> str:
+def _all_said(plan: list[dict[str, Any]], unit: str) -> str:
+    return "; ".join(_said(alike, unit) for alike in _by_kind(plan))
+
+
+def _said(alike: list[dict[str, Any]], unit: str) -> str:
     times, share = sum(r["times"] for r in alike), sum(r["times"] * r["share"] for r in alike)
     many = f"{times} × " if times > 1 else ""
     sigmas = " to ".join(dict.fromkeys(f"{pick(r['sigma'] for r in alike):.4g}" for pick in (min, max)))
     rate = alike[0]["rate"]
-    sampled = f", each record with probability {rate:g}" if rate < 1 else ""
+    sampled = f", each {unit} with probability {rate:g}" if rate < 1 else ""
     return f"{many}{alike[0]['kind']} ({share:.1%} of the budget, sigma {sigmas}{sampled})"
 
 

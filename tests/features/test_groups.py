@@ -323,7 +323,7 @@ def made(folder: Path, groups: list[int], shards: int = 2, claimed: int | None =
         dim=2,
         dtype="float32",
         labels_per_record=1,
-        identity={"listing": {"train": "x"}},
+        identity={"listing": {"train": "x"}, "groups": {"train": "0" * 64}},
         shards=shards,
         groups=honest,
     )
@@ -446,6 +446,13 @@ CONTRADICTIONS: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
     "a number that is none": (lambda m: m["splits"]["train"].update(groups=True), "makes no sense"),
     "a description that is none": (lambda m: m.update(grouped_by=["folder"]), "makes no sense"),
     "a later version": (lambda m: m.update(version=3), "its version is 3"),
+    "nothing about persons": (lambda m: m["source"]["identity"].pop("groups"), "does not fit its splits"),
+    "nothing about a split's persons": (
+        lambda m: m["source"]["identity"].update(groups={"other": "0" * 64}),
+        "does not fit its splits",
+    ),
+    "persons that are no mapping": (lambda m: m["source"]["identity"].update(groups=7), "makes no sense"),
+    "persons without a digest": (lambda m: m["source"]["identity"].update(groups={"train": "Hello"}), "makes no sense"),
 }
 
 
@@ -464,7 +471,7 @@ def test_a_manifest_that_hides_the_groups_of_its_shards_is_refused(tmp_path: Pat
     found = made(tmp_path / "set", [0, 0, 1, 1, 2, 2])
 
     def hide(text: dict[str, Any]) -> None:
-        del text["grouped_by"], text["splits"]["train"]["groups"]
+        del text["grouped_by"], text["splits"]["train"]["groups"], text["source"]["identity"]["groups"]
         text["version"] = 1
 
     claim(found.folder, hide)
@@ -496,7 +503,7 @@ def test_a_null_record_keeps_its_group(tmp_path: Path) -> None:
         dim=2,
         dtype="float16",
         labels_per_record=1,
-        identity={"listing": {"train": "x"}},
+        identity={"listing": {"train": "x"}, "groups": {"train": "0" * 64}},
         tolerant=True,
         groups={"train": np.array([0, 0, 1, 1])},
     )

@@ -658,6 +658,26 @@ def test_for_a_record_a_training_that_protects_persons_counts_with_twice_its_mu(
             assert not allowed(cap, [one] * n, of_persons(row(fits * 1.01)))
 
 
+def test_a_sampled_training_for_persons_counts_for_a_record_as_full_passes() -> None:
+    """The bound of a sample is for a unit that takes part or does not. One record of a person is none."""
+    sampled = replace(row(0.5, releases=3, rate=0.1, mu=0.9), unit="person", persons="a" * 64)
+    sigma = sampled.plan[0]["sigma"]
+    found = ledger.together([row(0.5), sampled], 1e-5)
+    mu = math.sqrt(mu_for(0.5, 1e-5) ** 2 + 3 * 4 / sigma**2)
+    assert found == pytest.approx(epsilon_for(mu, 1e-5))
+    # By itself it is for persons, and the sample counts.
+    assert ledger.together([sampled], 1e-5) < epsilon_for(0.9, 1e-5)
+
+
+def test_a_cap_for_persons_after_a_training_for_records_says_why_there_is_none(tmp_path: Path) -> None:
+    x, y = blobs(60, 2, 2)
+    np.savez(tmp_path / "a.npz", train_x=x, train_y=y, train_groups=np.arange(60) // 3)
+    features = import_features(tmp_path / "a.npz", tmp_path / "features" / "a", classes=("a", "b")).features
+    ledger.charge(ledger_path(features.folder), row(1.0, records=ledger.records_of(features.manifest)))
+    with pytest.raises(UserError, match="do not protect the persons of a"):
+        set_cap(features, 50.0, delta=1e-5)
+
+
 def test_trainings_for_the_same_persons_are_summed_for_these_persons() -> None:
     rows = [of_persons(row(0.5)), of_persons(row(1.0))]
     assert ledger.unit_of(rows) == ("person", "a" * 64)

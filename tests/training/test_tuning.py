@@ -163,6 +163,14 @@ def test_a_bad_default_is_replaced_and_what_was_given_stays(private: FeatureSet,
     assert (tuned.options.damping, tuned.options.gradient_clip, tuned.options.steps) == (0.01, 0.3, 3)
 
 
+def test_trials_for_persons_are_made_on_single_records_with_the_noise_of_a_person(
+    private: FeatureSet, known: FeatureSet
+) -> None:
+    facts = replace(facts_of(private), n=100, rows=400, unit="person")
+    draw = tuning.drawn(known, labels_of(known, "train", "test"), facts, 0)
+    assert (draw.facts.n, draw.facts.rows, draw.facts.unit) == (100, None, "record")
+
+
 def test_a_good_default_stays(private: FeatureSet, known: FeatureSet) -> None:
     method = tried({"learning_rate": (1.0, 1e-6)})
     c = replace(calibrated(private, epsilon=8.0), method=method)
