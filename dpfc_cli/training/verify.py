@@ -16,7 +16,7 @@ from dpfc_cli.training.ledger import Entry, ledger_path, persons_of, records_of
 from dpfc_cli.training.request import SPLIT, facts_of
 from dpfc_cli.trust.claims import is_sampled, mu_of
 from dpfc_cli.trust.statement import hold_out_of
-from dpfc_cli.trust.verify import NOISE, TEXT, Finding, contradictions, of_card, of_chain
+from dpfc_cli.trust.verify import BELONGS, CHARGED, NOISE, OWNER, TEXT, Finding, contradictions, of_card, of_chain
 
 _CLAIMED = ("claim", "epsilon", "delta", "mu", "eta")
 
@@ -82,12 +82,8 @@ def verify(head: Path | str, *, ledger: Path | str | None = None) -> Verified:
         about = _of_ledger(card, digest, rows, known)
         findings += about
         named = any(row.sha256 == digest for row in rows)
-    unproved = [
-        NOISE,
-        *([] if named else ["that the card belongs to these weights: no ledger names the file's digest"]),
-    ]
-    unproved.append("that the ledger was not rewritten by whoever keeps it" if place else "that a ledger was charged")
-    return Verified(path=path, sha256=digest, ledger=place, findings=tuple(findings), unproved=(*unproved, TEXT))
+    unproved = [NOISE, *([] if named else [BELONGS, TEXT]), OWNER if place else CHARGED]
+    return Verified(path=path, sha256=digest, ledger=place, findings=tuple(findings), unproved=tuple(unproved))
 
 
 def _set_at_hand(card: Mapping[str, Any]) -> tuple[FeatureSet | None, Finding]:
