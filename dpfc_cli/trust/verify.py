@@ -151,7 +151,7 @@ def _plan(card: Mapping[str, Any]) -> Finding:
     what, own = "releases", _own(card)
     try:
         facts = _facts(card)
-        strange = next((r for r in card["plan"] if not _fits(r["kind"], r["shape"], facts)), None)
+        strange = next((r for r in card["plan"] if not _fits(r["kind"], list(r["shape"]), facts)), None)
         if strange is not None:
             why = f"a {strange['kind']} of {_shape(strange)} does not fit {facts.d} dimensions and {facts.m} classes"
             return Finding(what=what, result="contradicts", why=why)
@@ -177,9 +177,10 @@ def _plan(card: Mapping[str, Any]) -> Finding:
 
 
 def _same(release: Mapping[str, Any], wanted: Mapping[str, Any], part: float) -> bool:
-    exact = (release["kind"], release["shape"], release["rate"], release["times"])
+    exact = ("kind", "rate", "times")
     return (
-        exact == (wanted["kind"], list(wanted["shape"]), wanted["rate"], wanted["times"])
+        all(release[name] == wanted[name] for name in exact)
+        and list(release["shape"]) == list(wanted["shape"])
         and math.isclose(release["sigma"], wanted["sigma"], rel_tol=1e-9)
         and math.isclose(release["share"], wanted["share"] * part, rel_tol=1e-9)
     )
