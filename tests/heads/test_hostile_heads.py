@@ -121,6 +121,14 @@ def test_every_card_that_a_training_writes_is_taken(method: str, adjacency: Adja
             assert not contradictions(of_card(card))
 
 
+def test_the_epsilon_of_sampled_releases_is_computed_again() -> None:
+    """Loading does not: it takes seconds."""
+    card = {**SAMPLED, "epsilon": SAMPLED["epsilon"] * 0.9}
+    check(card)
+    (said,) = contradictions(of_card(card))
+    assert f"the releases cost epsilon = {SAMPLED['epsilon']:.6g}" in said
+
+
 def weaker(card: dict[str, Any]) -> None:
     card["epsilon"] *= 0.9
 
