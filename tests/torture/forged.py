@@ -99,11 +99,9 @@ def originals(root: Path, trainings: Mapping[str, Mapping[str, Any]]) -> dict[st
     np.savez(root / "grouped.npz", train_x=x, train_y=y, train_groups=np.arange(120) // 3)
     plain = import_features(root / "raw.npz", root / "sets" / "plain", classes=3).features
     grouped = import_features(root / "grouped.npz", root / "sets" / "grouped", classes=3).features
-    made, known = {}, {"persons": (grouped, {"epsilon": 1.0, "method": "dp-ls"})}
-    for name, (features, options) in {
-        **{name: (plain, dict(each)) for name, each in trainings.items()},
-        **known,
-    }.items():
+    made: dict[str, Original] = {}
+    wanted = [(name, plain, dict(options)) for name, options in trainings.items()]
+    for name, features, options in [*wanted, ("persons", grouped, {"epsilon": 1.0, "method": "dp-ls"})]:
         if "public_head" in options:
             options["public_head"] = made[options["public_head"]].path
         ends = {"seed": ".research", "non_private": ".nonprivate"}
@@ -154,6 +152,7 @@ def mutant(name: str, head: Original, rng: random.Random) -> Mutant:
     kind = rng.random()
     before: Any
     after: Any
+    place: tuple[str | int, ...]
     if kind < 0.2:
         key = rng.choice(sorted(arrays))
         flat = arrays[key].reshape(-1)
