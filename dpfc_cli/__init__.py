@@ -35,6 +35,7 @@ _HOMES = {
     "Trained": "training.run",
     "TrainingWarning": "training.observer",
     "UserError": "errors",
+    "Verified": "training.verify",
     "ZeroShot": "starts.zero_shot",
     "epsilon_of": "training.convert",
     "evaluate": "evaluation",
@@ -44,6 +45,7 @@ _HOMES = {
     "open_features": "features.lookup",
     "set_cap": "training.cap",
     "train": "training.train",
+    "verify": "training.verify",
     "zero_shot": "starts.zero_shot",
 }
 """Where each public name is defined."""
@@ -58,6 +60,7 @@ __all__ = [
     "Trained",
     "TrainingWarning",
     "UserError",
+    "Verified",
     "ZeroShot",
     "__version__",
     "epsilon_of",
@@ -68,6 +71,7 @@ __all__ = [
     "open_features",
     "set_cap",
     "train",
+    "verify",
     "zero_shot",
 ]
 
@@ -86,6 +90,7 @@ if TYPE_CHECKING:
     from dpfc_cli.training.observer import Observer, TrainingWarning
     from dpfc_cli.training.run import Trained
     from dpfc_cli.training.train import train
+    from dpfc_cli.training.verify import Verified, verify
 
 
 def __getattr__(name: str) -> Any:

@@ -82,8 +82,8 @@ def evaluate(head: Head, features: FeatureSet, split: str = "test", *, progress:
         The figures, and warnings about them.
 
     Raises:
-        UserError: the head and the features do not fit together; the set has no such split, or a damaged one; or no
-            record of it has a label.
+        UserError: the head and the features do not fit together; the card of the head contradicts itself; the set has
+            no such split, or a damaged one; or no record of it has a label.
 
     Example:
         >>> found = evaluate(Head.load("heads/eps1.safetensors"), open_features("digits-scattering"))
@@ -97,6 +97,7 @@ def evaluate(head: Head, features: FeatureSet, split: str = "test", *, progress:
                 "Use Head.load and open_features to open what is on disk.",
                 parameter=name,
             )
+    head.refuse_contradictions()
     features.split(split)
     _check_fit(head, features)
     private_split = split == head.card["features"]["split"]

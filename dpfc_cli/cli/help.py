@@ -25,6 +25,7 @@ COMMANDS = {
     "train": "train",
     "evaluate": "evaluate",
     "statement": "statement",
+    "verify": "verify",
     "list": "list_",
     "budget": "budget",
     "audit": "audit",

@@ -34,6 +34,7 @@ def statement(
         )
     groups = statements.GROUPS if records_per_person is None else (records_per_person,)
     if as_json:
+        found.refuse_contradictions()
         card, digest = found.card, sha256_of(path)
         display.as_json({"head": str(path), "sha256": digest, "card": card, "means": statements.meaning(card, groups)})
         return

@@ -7,7 +7,7 @@ The card says how the head was made and what it cost in privacy. Everything in t
 import itertools
 import json
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +20,7 @@ from dpfc_cli.files import check_plain, json_of, publish, sha256_of, temporary_b
 from dpfc_cli.folders import heads_folder, moved_by
 from dpfc_cli.privacy.chain import Chain, arrays, from_json, run, to_json
 from dpfc_cli.trust import card as card_values
-from dpfc_cli.trust import statement
+from dpfc_cli.trust import statement, verify
 
 FORMAT = "dpfc-head-1"
 PRIVATE = ".safetensors"
@@ -103,7 +103,14 @@ class Head:
         """
         if self.path is None:
             raise UserError("This head was not read from a file.", "Read it with Head.load.", code="missing")
+        self.refuse_contradictions()
         return dict(statement.rows(self.card, sha256_of(self.path), groups))
+
+    def refuse_contradictions(self) -> None:
+        """UserError where the head was read from a file, and its card contradicts itself (`trust.verify`)."""
+        wrong = [] if self.path is None else verify.contradictions(verify.of_card(self.card))
+        if wrong:
+            raise verify.refused(self.path, wrong)
 
     def _taken(self, x: np.ndarray) -> np.ndarray:
         given = np.asarray(x)
@@ -243,9 +250,14 @@ def check_card(card: Mapping[str, Any]) -> None:
     card_values.check(json_of(text))
 
 
-def _load(path: Path) -> Head:
+def unchecked(path: Path | str) -> Head:
+    """Read a head whose card may contradict itself, to say where. What cannot be read is refused, as by `Head.load`."""
+    return _load(located(path), card_values.check_form)
+
+
+def _load(path: Path, check: Callable[[Any], None] = card_values.check) -> Head:
     try:
-        with _opened(path) as (file, metadata, card):
+        with _opened(path, check) as (file, metadata, card):
             weight, bias = _numbers(file, "weight", 2), _numbers(file, "bias", 1)
             held = [file.get_tensor(f"chain.{i}") for i in range(sum(k.startswith("chain.") for k in file.keys()))]  # noqa: SIM118
             chain = from_json(json_of(metadata["chain"]), held, len(weight))
@@ -270,7 +282,9 @@ def _load(path: Path) -> Head:
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[tuple[Any, dict[str, str], dict[str, Any]]]:
+def _opened(
+    path: Path, check: Callable[[Any], None] = card_values.check
+) -> Iterator[tuple[Any, dict[str, str], dict[str, Any]]]:
     """The file of a head, its metadata and its checked card. Raises OSError, or ValueError if it is damaged, also for
     what is read from the file afterwards.
     """
@@ -283,7 +297,7 @@ def _opened(path: Path) -> Iterator[tuple[Any, dict[str, str], dict[str, Any]]]:
             if metadata.get("format") != FORMAT:
                 raise ValueError(f"its format is {str(metadata.get('format'))[:40]!r}, not {FORMAT!r}")
             card = json_of(metadata["card"])
-            card_values.check(card)
+            check(card)
             yield file, metadata, card
     # The library raises these for damaged files, and other ones for types of numbers that it does not know.
     except (SafetensorError, LookupError, TypeError, AttributeError) as error:

@@ -28,11 +28,9 @@ from dpfc_cli.errors import Code, UserError
 from dpfc_cli.features.manifest import Manifest
 from dpfc_cli.files import check_plain, json_of
 from dpfc_cli.folders import LEDGER
-from dpfc_cli.privacy.accounting import LARGEST_EPSILON, LEAST_DELTA, LEAST_EPSILON, Claim, epsilon_for
-from dpfc_cli.privacy.poisson import Sampled
-from dpfc_cli.privacy.poisson import epsilon_for as poisson_epsilon
+from dpfc_cli.privacy.accounting import LARGEST_EPSILON, LEAST_DELTA, LEAST_EPSILON, Claim
 from dpfc_cli.schema import among, either, fault, null, number, record, test, whole
-from dpfc_cli.trust.claims import claim_fault, epsilon_agrees, figures_agree
+from dpfc_cli.trust.claims import claim_fault, epsilon_agrees, epsilon_of, figures_agree
 
 State = Literal["charged", "written", "stopped", "unknown"]
 """What became of a training. "unknown": its row was written before rows said so."""
@@ -698,13 +696,6 @@ def _for(unit: Unit, training: Unit, release: dict[str, Any]) -> dict[str, Any]:
     """
     times = weight(training, unit)
     return release if times == 1 else {**release, "sigma": release["sigma"] / times, "rate": 1.0}
-
-
-def epsilon_of(releases: Sequence[Mapping[str, Any]], delta: float, eta: float) -> float:
-    """ε at δ of releases, as a card or a row has them. eta: the sum of their trainings' η."""
-    mu = math.sqrt(math.fsum(r["times"] / r["sigma"] ** 2 for r in releases if r["rate"] == 1))
-    sampled = [Sampled(sigma=r["sigma"], rate=r["rate"], times=r["times"]) for r in releases if r["rate"] < 1]
-    return poisson_epsilon(sampled, mu, delta, eta) if sampled else epsilon_for(mu, delta, eta)
 
 
 def standing(entries: Sequence[Entry], number: int, delta: float | None) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from typing import Any
 
 from dpfc_cli.privacy.accounting import Guarantee
 from dpfc_cli.training.calibrate import Calibrated
-from dpfc_cli.training.ledger import epsilon_of
+from dpfc_cli.trust.claims import epsilon_of
 
 
 def whole(calibrated: Calibrated) -> tuple[Guarantee | None, list[dict[str, Any]]]:

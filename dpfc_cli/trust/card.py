@@ -3,6 +3,7 @@
 A head may come from somebody else. `Head.load` checks its card before anything is said of the head.
 """
 
+from collections.abc import Mapping
 from typing import Any, get_args
 
 from dpfc_cli.privacy.accounting import LEAST_EPSILON
@@ -23,7 +24,7 @@ from dpfc_cli.schema import (
     whole,
 )
 from dpfc_cli.sources.classes import Origin
-from dpfc_cli.trust.claims import claim_fault, figures_agree
+from dpfc_cli.trust.claims import budget_fault, claim_fault, epsilon_fault, is_sampled
 from dpfc_cli.trust.statement import EXACT, SAMPLED
 
 _UNIT = among(["record", "person"])
@@ -68,8 +69,23 @@ _SOMETIMES: dict[str, Check] = {
 _WHOLE = record(_CARD, **_SOMETIMES)
 
 
+def check_form(card: Any) -> None:
+    """Check the types and ranges of a card's values.
+
+    Args:
+        card: the values of its JSON.
+
+    Raises:
+        ValueError: a value is missing or makes no sense.
+
+    """
+    wrong = fault(card, _WHOLE) or claim_fault(card)
+    if wrong is not None:
+        raise ValueError(f"'{wrong[:80]}' in its card is missing or makes no sense")
+
+
 def check(card: Any) -> None:
-    """Check a card.
+    """Check a card: its form, and what can be checked at once of its figures. `verify.of_card` checks the rest.
 
     Args:
         card: the values of its JSON.
@@ -78,20 +94,24 @@ def check(card: Any) -> None:
         ValueError: a value is missing or makes no sense, or the figures contradict one another.
 
     """
-    wrong = fault(card, _WHOLE) or claim_fault(card)
+    check_form(card)
+    wrong = counts_fault(card) or budget_fault(card) or epsilon_fault(card)
     if wrong is not None:
-        raise ValueError(f"'{wrong[:80]}' in its card is missing or makes no sense")
-    classes, known = card["classes"], card.get("ledger")
-    sampled = any(release["rate"] < 1 for release in card["plan"])
+        raise ValueError(f"the figures in its card contradict one another: {wrong}")
+
+
+def counts_fault(card: Mapping[str, Any]) -> str | None:
+    """What contradicts in the counts and words of a card. None if nothing does. `check_form` finds no fault in it."""
+    classes, facts, known = card["classes"], card["facts"], card.get("ledger")
     earlier = card.get("public_head", {}).get("releases", 0)
-    if not (
-        card["facts"]["m"] == len(classes) == len(set(classes))
-        and (card["unit"] == "person") == ("records" in card["facts"])
-        and card["facts"].get("records", card["facts"]["n"]) >= card["facts"]["n"]
-        and (known is None or known["private"] + known["unprotected"] == known["trainings"])
-        and card["accounting"] == (SAMPLED if sampled else EXACT)
-        and earlier < len(card["plan"])
-        and (earlier == 0 or card["claim"] == "private")
-        and figures_agree(card)
-    ):
-        raise ValueError("the figures in its card contradict one another")
+    if not facts["m"] == len(classes) == len(set(classes)):
+        return f"it names {len(set(classes)):,} classes, and its facts say {facts['m']:,}"
+    if (card["unit"] == "person") != ("records" in facts) or facts.get("records", facts["n"]) < facts["n"]:
+        return f"its facts do not fit the unit, a {card['unit']}"
+    if known is not None and known["private"] + known["unprotected"] != known["trainings"]:
+        return "the trainings of its ledger do not add up"
+    if card["accounting"] != (SAMPLED if is_sampled(card["plan"]) else EXACT):
+        return "its accounting is not that of its releases"
+    if earlier >= len(card["plan"]) or (earlier and card["claim"] != "private"):
+        return "it has no releases beside those of the head that it started from, or no claim"
+    return None

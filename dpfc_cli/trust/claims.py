@@ -5,11 +5,13 @@ agree does not prove that the training was as they say.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, get_args
 
-from dpfc_cli.privacy.accounting import LARGEST_EPSILON, LEAST_DELTA, LEAST_EPSILON, Claim, delta_of
+from dpfc_cli.privacy.accounting import LARGEST_EPSILON, LEAST_DELTA, LEAST_EPSILON, Claim, delta_of, epsilon_for
 from dpfc_cli.privacy.facts import Adjacency
+from dpfc_cli.privacy.poisson import Sampled
+from dpfc_cli.privacy.poisson import epsilon_for as poisson_epsilon
 from dpfc_cli.privacy.queries import QUERIES
 from dpfc_cli.schema import Check, among, closed, each, fault, null, number, record, whole
 
@@ -46,22 +48,63 @@ def claim_fault(values: Any) -> str | None:
 def figures_agree(values: Mapping[str, Any]) -> bool:
     """Whether the shares add up to 1, Σ times/σ² = μ², and ε belongs to δ, μ and η. `claim_fault` finds no fault there.
 
-    What sampled releases cost is not computed again here: it takes seconds.
+    What sampled releases cost is not computed again here: it takes seconds (`sampled_fault`).
     """
-    plan = values["plan"]
-    sampled = any(release["rate"] < 1 for release in plan)
-    if sampled and values["adjacency"] != "zero-out":
-        return False
-    if not math.isclose(sum(release["times"] * release["share"] for release in plan), 1, rel_tol=1e-9):
-        return False
-    if values["claim"] != "private":
-        return True
-    epsilon, delta, mu, eta = (values[name] for name in _CLAIMED)
+    return budget_fault(values) is None and epsilon_fault(values) is None
+
+
+def is_sampled(plan: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether a release sees a Poisson sample."""
+    return any(release["rate"] < 1 for release in plan)
+
+
+def mu_of(plan: Sequence[Mapping[str, Any]]) -> float:
+    """The μ that names the noise of releases: the root of Σ times/σ²."""
     # Not divided by the square of σ, which may be 0 in float64.
-    spent = sum(release["times"] / release["sigma"] / release["sigma"] for release in plan)
-    if not math.isclose(spent, mu * mu, rel_tol=1e-9):
-        return False
-    return sampled or epsilon_agrees(epsilon, delta, mu, eta)
+    return math.sqrt(sum(release["times"] / release["sigma"] / release["sigma"] for release in plan))
+
+
+def budget_fault(values: Mapping[str, Any]) -> str | None:
+    """What contradicts in the shares and the noise of the releases. None if nothing does."""
+    plan = values["plan"]
+    if is_sampled(plan) and values["adjacency"] != "zero-out":
+        return f"there is no accounting for sampled releases under {values['adjacency']} adjacency"
+    total = sum(release["times"] * release["share"] for release in plan)
+    if not math.isclose(total, 1, rel_tol=1e-9):
+        return f"the shares of the releases add up to {total:.6g}, not to 1"
+    if values["claim"] == "private" and not math.isclose(mu_of(plan) ** 2, values["mu"] ** 2, rel_tol=1e-9):
+        return f"the noise of the releases is that of mu = {mu_of(plan):.6g}, and mu = {values['mu']:.6g} is stated"
+    return None
+
+
+def epsilon_fault(values: Mapping[str, Any]) -> str | None:
+    """What contradicts between ε, δ, μ and η, if all releases are full passes. None if nothing does."""
+    if values["claim"] != "private" or is_sampled(values["plan"]):
+        return None
+    epsilon, delta, mu, eta = (values[name] for name in _CLAIMED)
+    return None if epsilon_agrees(epsilon, delta, mu, eta) else _other_cost(values)
+
+
+def sampled_fault(values: Mapping[str, Any]) -> str | None:
+    """What contradicts between ε and sampled releases. None if nothing does. It takes seconds."""
+    if values["claim"] != "private" or not is_sampled(values["plan"]):
+        return None
+    cost = epsilon_of(values["plan"], values["delta"], values["eta"])
+    # A training searches the noise for its ε until they agree within 1e-6.
+    return None if math.isclose(cost, values["epsilon"], rel_tol=1e-5) else _other_cost(values)
+
+
+def _other_cost(values: Mapping[str, Any]) -> str:
+    cost = epsilon_of(values["plan"], values["delta"], values["eta"])
+    said = f"cost epsilon = {cost:.6g}" if math.isfinite(cost) else "cost more than can be stated"
+    return f"the releases {said} at delta = {values['delta']:.3g}, and epsilon = {values['epsilon']:.6g} is stated"
+
+
+def epsilon_of(releases: Sequence[Mapping[str, Any]], delta: float, eta: float) -> float:
+    """ε at δ of releases, as a card or a row has them. eta: the sum of their trainings' η."""
+    mu = math.sqrt(math.fsum(r["times"] / r["sigma"] ** 2 for r in releases if r["rate"] == 1))
+    sampled = [Sampled(sigma=r["sigma"], rate=r["rate"], times=r["times"]) for r in releases if r["rate"] < 1]
+    return poisson_epsilon(sampled, mu, delta, eta) if sampled else epsilon_for(mu, delta, eta)
 
 
 def epsilon_agrees(epsilon: float, delta: float, mu: float, eta: float) -> bool:

@@ -14,12 +14,14 @@ from typer.testing import CliRunner
 from dpfc_cli.cli import list_, statement  # noqa: F401 (they register their commands)
 from dpfc_cli.cli.app import app
 from dpfc_cli.errors import UserError
+from dpfc_cli.files import json_of
 from dpfc_cli.heads import head as heads
 from dpfc_cli.heads.head import Head, check_card
 from dpfc_cli.methods import METHODS
 from dpfc_cli.privacy.facts import Adjacency
 from dpfc_cli.training.request import Privacy
 from dpfc_cli.trust.card import check
+from dpfc_cli.trust.verify import contradictions, of_card
 from tests.hostile import altered, calibrated, card_as_written, places
 
 EXACT = card_as_written(calibrated("dp-whitened", Privacy(epsilon=1.0)))
@@ -56,16 +58,19 @@ def written(
 
 
 def refused_or_used(path: Path, listed: bool = True) -> bool:
-    """Whether the head is refused as damaged. If it is not, everything that shows it must work."""
+    """Whether the head is refused, as damaged or because its card contradicts itself. If it is not, everything that
+    shows it must work.
+    """
     try:
         found = Head.load(path)
     except UserError as error:
         return error.code == "damaged" or pytest.fail(str(error))
-    for line in (["statement", str(path)], *([["list"]] if listed else [])):
+    wrong = contradictions(of_card(found.card))
+    for line, code in ((["statement", str(path)], 2 * bool(wrong)), *([(["list"], 0)] if listed else [])):
         ended = CliRunner().invoke(app, line)
-        assert ended.exit_code == 0, (line, ended.output)
+        assert ended.exit_code == code, (line, ended.output)
     assert np.isfinite(found.scores(np.ones((2, 2)))).all()
-    return False
+    return bool(wrong)
 
 
 @pytest.mark.parametrize(
@@ -111,7 +116,17 @@ def test_every_card_that_a_training_writes_is_taken(method: str, adjacency: Adja
     ]
     for privacy in wanted:
         for k in (1, 3):
-            check(card_as_written(calibrated(method, privacy, adjacency, k)))
+            card = json_of(json.dumps(card_as_written(calibrated(method, privacy, adjacency, k))))
+            check(card)
+            assert not contradictions(of_card(card))
+
+
+def test_the_epsilon_of_sampled_releases_is_computed_again() -> None:
+    """Loading does not: it takes seconds."""
+    card = {**SAMPLED, "epsilon": SAMPLED["epsilon"] * 0.9}
+    check(card)
+    (said,) = contradictions(of_card(card))
+    assert f"the releases cost epsilon = {SAMPLED['epsilon']:.6g}" in said
 
 
 def weaker(card: dict[str, Any]) -> None:

@@ -21,13 +21,14 @@ from dpfc_cli.privacy import chain as chains
 from dpfc_cli.training import start
 from dpfc_cli.training.account import account_of
 from dpfc_cli.training.calibrate import Calibrated, calibrate
-from dpfc_cli.training.ledger import epsilon_of, ledger_path
+from dpfc_cli.training.ledger import ledger_path
 from dpfc_cli.training.observer import Observer
 from dpfc_cli.training.request import Privacy, facts_of
 from dpfc_cli.training.run import Trained
 from dpfc_cli.training.train import train
 from dpfc_cli.training.warn import warnings_of
 from dpfc_cli.trust.card import check
+from dpfc_cli.trust.claims import epsilon_of
 from dpfc_cli.trust.statement import SAMPLED
 from tests.support import blobs
 

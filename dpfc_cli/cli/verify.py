@@ -1,0 +1,51 @@
+"""`dpfc verify`: whether a head can be what its card says, for whoever receives it."""
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from dpfc_cli.cli import display
+from dpfc_cli.cli.app import command
+
+SHOWN = {"ok": "ok", "contradicts": "CONTRADICTS", "unknown": "cannot be known"}
+
+
+@command("verify")
+def verify(
+    head: Annotated[Path, typer.Argument(help="The head's file.")],
+    ledger: Annotated[
+        Path | None,
+        typer.Option(
+            help="The ledger that its training was charged to. Default: that of the head's feature set, if it is here.",
+            metavar="FILE",
+        ),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Write one JSON object: all checks and results.")] = False,
+) -> None:
+    """Check whether a head can be what its card says.
+
+    It computes epsilon again, and compares the releases with those of the method, and the file with the ledger. It ends
+    with exit code 2 if anything contradicts.
+    """
+    from dpfc_cli.training.verify import verify as checked
+    from dpfc_cli.trust.verify import refused
+
+    found = checked(str(head), ledger=ledger)
+    wrong = found.contradictions
+    if as_json:
+        display.as_json(
+            {
+                **{"head": str(found.path), "sha256": found.sha256, "ledger": found.ledger and str(found.ledger)},
+                **{"contradictions": wrong, "unproved": found.unproved},
+                "checks": [asdict(finding) for finding in found.findings],
+            }
+        )
+    else:
+        rows = [(each.what, f"{SHOWN[each.result]}: {each.why}") for each in found.findings]
+        outcome = "Something contradicts" if wrong else "Nothing contradicts"
+        limits = f"{outcome}. The file is not signed, so it cannot prove: {'; '.join(found.unproved)}."
+        display.facts(f"Head {found.path}", [("SHA-256 of the file", found.sha256), *rows, ("in all", limits)])
+    if wrong:
+        raise refused(found.path, wrong)

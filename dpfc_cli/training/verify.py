@@ -1,0 +1,217 @@
+"""Checking a head that somebody hands over: its file, its card, and the ledger that its training was charged to."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dpfc_cli.errors import UserError, parameter
+from dpfc_cli.features.lookup import set_of_training
+from dpfc_cli.features.reader import FeatureSet
+from dpfc_cli.files import sha256_of
+from dpfc_cli.heads import head as heads
+from dpfc_cli.training import ledger as ledgers
+from dpfc_cli.training.ledger import Entry, ledger_path, persons_of, records_of
+from dpfc_cli.training.request import SPLIT, facts_of
+from dpfc_cli.trust.claims import is_sampled, mu_of
+from dpfc_cli.trust.statement import hold_out_of
+from dpfc_cli.trust.verify import BELONGS, CHARGED, NOISE, OWNER, TEXT, Finding, contradictions, of_card, of_chain
+
+_CLAIMED = ("claim", "epsilon", "delta", "mu", "eta")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verified:
+    """What the checks of a head found.
+
+    Attributes:
+        path: the head's file.
+        sha256: its digest.
+        ledger: the ledger that was looked into, if there was one.
+        findings: the checks, each with `what`, `result` ("ok", "contradicts" or "unknown") and `why`.
+        unproved: what an unsigned file cannot prove, whatever the checks found.
+
+    """
+
+    path: Path
+    sha256: str
+    ledger: Path | None
+    findings: tuple[Finding, ...]
+    unproved: tuple[str, ...]
+
+    @property
+    def contradictions(self) -> list[str]:
+        """What contradicts. Empty if nothing does."""
+        return contradictions(self.findings)
+
+
+def verify(head: Path | str, *, ledger: Path | str | None = None) -> Verified:
+    """Check whether a head can be what its card says.
+
+    Args:
+        head: its file, or its name in the folder for heads.
+        ledger: the ledger that its training was charged to. None: that of the feature set of the card's name in the
+            features folder, if the set has the card's fingerprint.
+
+    Returns:
+        The checks and their results. A contradiction is a result, not an error.
+
+    Raises:
+        UserError: the file cannot be read as a head, or the ledger cannot be read.
+
+    Example:
+        >>> found = verify("heads/eps1.safetensors", ledger="features/digits.ledger.sqlite")
+        >>> print(found.contradictions or "nothing contradicts")
+
+    """
+    path = heads.located(head)
+    read = heads.unchecked(path)
+    card, digest = read.card, sha256_of(path)
+    d, m = read.weight.shape
+    file = Finding(what="file", result="ok", why=f"a head of {m} classes over {d} dimensions, all numbers finite")
+    findings = [file, *of_card(card), of_chain(card, read.chain)]
+    known, said = _set_at_hand(card)
+    findings.append(said)
+    place = Path(ledger) if ledger is not None else ledger_path(known.folder) if known else None
+    named = False
+    if place is None:
+        findings.append(Finding(what="ledger", result="unknown", why="no ledger is at hand, and none was named"))
+    else:
+        rows = _rows(place)
+        about = _of_ledger(card, digest, rows, known)
+        findings += about
+        named = any(row.sha256 == digest for row in rows)
+    unproved = [NOISE, *([] if named else [BELONGS, TEXT]), OWNER if place else CHARGED]
+    return Verified(path=path, sha256=digest, ledger=place, findings=tuple(findings), unproved=tuple(unproved))
+
+
+def _set_at_hand(card: Mapping[str, Any]) -> tuple[FeatureSet | None, Finding]:
+    """The feature set of the training, if it is here, and whether the card says of it what is true."""
+    what, name = "feature set", card["features"]["name"]
+    try:
+        found = set_of_training(name)
+    except UserError as error:
+        return None, Finding(what=what, result="unknown", why=error.what.rstrip("."))
+    if found is None:
+        return None, Finding(what=what, result="unknown", why=f"no set of the name '{name}' is at hand")
+    manifest = found.manifest
+    if manifest.fingerprint != card["features"]["fingerprint"]:
+        why = f"the set '{name}' here has another fingerprint: it is not the set of this head"
+        return None, Finding(what=what, result="unknown", why=why)
+    facts = facts_of(found, card["adjacency"], card["claim"] != "non-private")
+    true = {
+        "n": facts.n,
+        "m": facts.m,
+        "k": facts.k,
+        "d": facts.d,
+        "records": facts.rows,
+        "unit": facts.unit,
+        "origin": manifest.origin,
+        "classes": list(manifest.classes),
+        "backbone": manifest.backbone,
+        "hold_out": hold_out_of(manifest),
+    }
+    said = {"d": facts.d, "records": None, **card["facts"], "unit": card["unit"], "classes": card["classes"]}
+    said |= {"backbone": manifest.backbone, "hold_out": true["hold_out"], **card["features"]}
+    wrong = [name for name, value in true.items() if said[name] != value]
+    if wrong or card["features"]["split"] != SPLIT:
+        why = f"the set '{name}' has the card's fingerprint and other values: {', '.join(wrong) or 'split'}"
+        return found, Finding(what=what, result="contradicts", why=why)
+    return found, Finding(what=what, result="ok", why=f"the facts, classes and backbone are those of {found.folder}")
+
+
+def _rows(ledger: Path) -> Sequence[Entry]:
+    if not ledger.exists():
+        raise UserError(
+            f"There is no ledger '{ledger}'.",
+            f"Name the file that lies beside the feature set: {parameter('ledger')}.",
+            code="missing",
+            parameter="ledger",
+            path=str(ledger),
+        )
+    return ledgers.read(ledger)
+
+
+def _of_ledger(card: Mapping[str, Any], digest: str, rows: Sequence[Entry], known: FeatureSet | None) -> list[Finding]:
+    """Whether the ledger has the training, the file and the other trainings that the card names."""
+    standing = card.get("ledger")
+    there = [number for number, row in enumerate(rows, start=1) if row.sha256 == digest]
+    if standing is None:
+        number = there[0] if there else 0
+        if not number:
+            why = "the card names no row, and no row has the digest of this file"
+            return [Finding(what="ledger", result="unknown", why=why)]
+    else:
+        number = standing["training"]
+    if number > len(rows):
+        why = f"the card names row {number:,}, and the ledger has {len(rows):,}"
+        return [Finding(what="ledger", result="contradicts", why=why)]
+    row = rows[number - 1]
+    wrong = _differ(card, row, known)
+    why = f"row {number:,} has the releases and the claim of the card"
+    if wrong:
+        why = f"row {number:,} is of another training, or of another card: they differ in {', '.join(wrong)}"
+    findings = [Finding(what="ledger", result="contradicts" if wrong else "ok", why=why)]
+    findings.append(_of_digest(digest, row, number, there))
+    if standing is not None:
+        findings.append(_of_standing(card, rows, number))
+    return findings
+
+
+def _differ(card: Mapping[str, Any], row: Entry, known: FeatureSet | None) -> list[str]:
+    """The names of the values that a row and a card do not share."""
+    earlier = card.get("public_head", {}).get("releases", 0)
+    own = card["plan"][earlier:]
+    said = {name: card[name] for name in _CLAIMED if not earlier or name in ("claim", "delta")}
+    said |= {"at": card.get("date", row.at), "n": card["facts"]["n"], "split": card["features"]["split"]}
+    said |= {name: card[name] for name in ("method", "adjacency", "unit")}
+    wrong = [name for name, value in said.items() if getattr(row, name) != value]
+    if len(own) != len(row.plan) or not all(map(_alike, own, row.plan)):
+        wrong.append("releases")
+    elif earlier and not math.isclose(mu_of(row.plan), mu_of(own), rel_tol=1e-9):
+        wrong.append("mu")
+    if known is not None:
+        if row.records != records_of(known.manifest, SPLIT):
+            wrong.append("records")
+        if row.persons is not None and row.persons != persons_of(known.manifest, SPLIT):
+            wrong.append("persons")
+    return wrong
+
+
+def _alike(release: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Whether two releases are the same. Shares of a head that started from a private one are of both budgets."""
+    return all(release[name] == value for name, value in other.items() if name != "share")
+
+
+def _of_digest(digest: str, row: Entry, number: int, there: Sequence[int]) -> Finding:
+    what = "SHA-256"
+    if row.sha256 == digest:
+        return Finding(what=what, result="ok", why=f"row {number:,} names the digest of this file, written")
+    if row.sha256 is not None:
+        others = f"; row {there[0]:,} names it" if there else ""
+        why = f"row {number:,} names another file ({row.sha256[:12]}…), and this is {digest[:12]}…{others}"
+        return Finding(what=what, result="contradicts", why=why)
+    if there or row.state == "stopped":
+        why = f"row {there[0]:,} names it, and the card row {number:,}" if there else "no head was written of this row"
+        return Finding(what=what, result="contradicts", why=why)
+    return Finding(what=what, result="unknown", why=f"row {number:,} names no file (state '{row.state}')")
+
+
+def _of_standing(card: Mapping[str, Any], rows: Sequence[Entry], number: int) -> Finding:
+    """Whether the ledger had the other trainings that the card counts."""
+    what, said = "other trainings in the ledger", card["ledger"]
+    if len(rows) < said["trainings"] or said["trainings"] < number:
+        why = f"the card counts {said['trainings']:,}, and the ledger has {len(rows):,}"
+        return Finding(what=what, result="contradicts", why=why)
+    then = ledgers.standing(rows[: said["trainings"]], number, card["delta"])
+    spent, stated = then.pop("epsilon"), said["epsilon"]
+    same = spent == stated if None in (spent, stated) else math.isclose(spent, stated, rel_tol=1e-5)
+    wrong = [*([] if same else ["epsilon"]), *(name for name, value in then.items() if said.get(name, value) != value)]
+    if wrong:
+        why = f"the card says something else of the first {said['trainings']:,} rows: {', '.join(wrong)}"
+        return Finding(what=what, result="contradicts", why=why)
+    sampled = ", an upper bound" if any(is_sampled(row.plan) for row in rows) else ""
+    why = f"the first {said['trainings']:,} rows are those that the card counts{sampled}"
+    later = len(rows) - said["trainings"]
+    return Finding(what=what, result="ok", why=why + (f"; {later:,} came later" if later else ""))

@@ -1,0 +1,149 @@
+"""`dpfc verify`: somebody receives a head and must decide whether to believe it."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from safetensors import safe_open
+from safetensors.numpy import save
+
+import dpfc_cli as dpfc_face
+from dpfc_cli.errors import UserError
+from dpfc_cli.heads.head import Head
+from dpfc_cli.privacy.accounting import Guarantee, mu_for
+from tests.cli.conftest import Dpfc
+
+LEDGER = "features/blobs.ledger.sqlite"
+HEAD = "a.safetensors"
+
+
+@pytest.fixture
+def head(dpfc: Dpfc, features: Path) -> Path:
+    assert dpfc("train", "--epsilon", "2", "--method", "dp-ls", "--out", HEAD).exit_code == 0
+    return Path(HEAD)
+
+
+def forge(change: Callable[[dict[str, Any], dict[str, Any]], object], path: Path = Path(HEAD)) -> str:
+    """Write the head with another card or other arrays over itself."""
+    with safe_open(path, framework="numpy") as file:
+        metadata = file.metadata()
+        arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    card = json.loads(metadata["card"])
+    change(card, arrays)
+    path.write_bytes(save(arrays, {**metadata, "card": json.dumps(card)}))
+    return str(path)
+
+
+def results(dpfc: Dpfc, *line: str) -> dict[str, str]:
+    return {each["what"]: each["result"] for each in json.loads(dpfc("verify", *line, "--json").stdout)["checks"]}
+
+
+def test_a_head_and_its_ledger_agree(dpfc: Dpfc, head: Path) -> None:
+    shown = dpfc("verify", HEAD)
+    assert shown.exit_code == 0, shown.output
+    assert "Nothing contradicts" in shown.stdout
+    assert "that the noise was really drawn" in shown.stdout
+    assert "that the card belongs to these weights" not in shown.stdout
+    assert set(results(dpfc, HEAD).values()) == {"ok"}
+    found = dpfc_face.verify(HEAD)
+    assert not found.contradictions
+    assert found.sha256 in shown.stdout
+
+
+def test_without_the_set_the_ledger_is_named_or_nothing_is_said_of_it(dpfc: Dpfc, head: Path, tmp_path: Path) -> None:
+    shutil.copy(LEDGER, "theirs.sqlite")
+    shutil.rmtree("features")
+    alone = dpfc("verify", HEAD)
+    assert alone.exit_code == 0, alone.output
+    assert "that the card belongs to these weights: no ledger names the digest" in alone.stdout
+    assert results(dpfc, HEAD)["ledger"] == "unknown"
+    named = results(dpfc, HEAD, "--ledger", "theirs.sqlite")
+    assert (named["ledger"], named["SHA-256"], named["other trainings in the ledger"]) == ("ok",) * 3
+    missing = dpfc("verify", HEAD, "--ledger", "nowhere.sqlite")
+    assert missing.exit_code == 2
+    assert "There is no ledger 'nowhere.sqlite'" in missing.output
+
+
+def test_an_edited_epsilon_is_refused_everywhere(dpfc: Dpfc, head: Path) -> None:
+    forge(lambda card, arrays: card.update(epsilon=0.1))
+    shown = dpfc("verify", HEAD)
+    assert shown.exit_code == 2
+    assert "the releases cost epsilon = 2 at delta = 1e-05, and epsilon = 0.1 is stated" in shown.stderr
+    assert results(dpfc, HEAD)["epsilon"] == "contradicts"
+    for line in (("statement", HEAD), ("evaluate", HEAD)):
+        refused = dpfc(*line)
+        assert refused.exit_code == 2
+        assert "epsilon = 0.1 is stated" in refused.stderr
+
+
+def cheaper(card: dict[str, Any], arrays: object) -> None:
+    """All figures of a smaller ε, each of them in agreement with the others."""
+    mu = mu_for(0.1, card["delta"], card["eta"])
+    for release in card["plan"]:
+        release["sigma"] *= card["mu"] / mu
+    known = Guarantee(epsilon=0.1, delta=card["delta"], mu=mu, eta=card["eta"])
+    card.update(epsilon=known.epsilon, mu=known.mu)
+    card["ledger"]["epsilon"] = known.epsilon
+
+
+def test_a_card_that_agrees_with_itself_is_given_away_by_the_ledger_alone(dpfc: Dpfc, head: Path) -> None:
+    forge(cheaper)
+    assert results(dpfc, HEAD, "--ledger", LEDGER)["ledger"] == "contradicts"
+    shutil.move(LEDGER, "away")
+    assert dpfc("statement", HEAD).exit_code == 0
+
+
+def weights(card: object, arrays: dict[str, Any]) -> None:
+    arrays["weight"][0, 0] += 1
+
+
+def test_changed_weights_are_given_away_by_the_digest_alone(dpfc: Dpfc, head: Path) -> None:
+    forge(weights)
+    shown = dpfc("verify", HEAD)
+    assert shown.exit_code == 2
+    assert "SHA-256: row 1 names another file" in shown.stderr
+    shutil.rmtree("features")
+    assert dpfc("verify", HEAD).exit_code == 0
+
+
+def another_split(card: dict[str, Any], arrays: object) -> None:
+    card["options"]["budget_split"] = [0.3, 0.3, 0.4]
+
+
+def another_shape(card: dict[str, Any], arrays: object) -> None:
+    card["plan"][0]["shape"] = [4, 4]
+
+
+def less_than_alone(card: dict[str, Any], arrays: object) -> None:
+    card["ledger"]["epsilon"] = 1.0
+
+
+@pytest.mark.parametrize("change", [another_split, another_shape, less_than_alone], ids=lambda change: change.__name__)
+def test_statement_and_evaluate_refuse_what_loading_lets_pass(
+    dpfc: Dpfc, head: Path, change: Callable[[dict[str, Any], dict[str, Any]], object]
+) -> None:
+    forge(change)
+    loaded = Head.load(HEAD)
+    with pytest.raises(UserError, match="is not what it says"):
+        loaded.statement()
+    for line in (("statement", HEAD), ("statement", HEAD, "--json"), ("evaluate", HEAD), ("verify", HEAD)):
+        refused = dpfc(*line)
+        assert (refused.exit_code, "is not what it says" in refused.stderr) == (2, True), line
+
+
+def test_what_another_version_may_do_is_not_called_a_contradiction(dpfc: Dpfc, head: Path) -> None:
+    forge(lambda card, arrays: card["options"].update(novel=1.0))
+    shutil.rmtree("features")
+    assert dpfc("verify", HEAD).exit_code == 2
+    forge(lambda card, arrays: card["versions"].update(dpfc="99.0"))
+    shown = dpfc("verify", HEAD)
+    assert shown.exit_code == 0, shown.output
+    assert "dpfc 99.0 may do so" in shown.stdout
+
+
+def test_facts_are_compared_with_the_set(dpfc: Dpfc, head: Path) -> None:
+    forge(lambda card, arrays: card["facts"].update(n=6_000))
+    assert results(dpfc, HEAD)["feature set"] == "contradicts"
