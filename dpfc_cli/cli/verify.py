@@ -48,4 +48,4 @@ def verify(
         limits = f"{outcome}. The file is not signed, so it cannot prove: {'; '.join(found.unproved)}."
         display.facts(f"Head {found.path}", [("SHA-256 of the file", found.sha256), *rows, ("in all", limits)])
     if wrong:
-        raise refused(found.path, wrong)
+        raise refused(found.path, wrong, "Do not rely on it: ask whoever made it for the head and its ledger again.")

@@ -209,9 +209,9 @@ def _of_standing(card: Mapping[str, Any], rows: Sequence[Entry], number: int) ->
     same = spent == stated if None in (spent, stated) else math.isclose(spent, stated, rel_tol=1e-5)
     wrong = [*([] if same else ["epsilon"]), *(name for name, value in then.items() if said.get(name, value) != value)]
     if wrong:
-        why = f"the card says something else of the first {said['trainings']:,} rows: {', '.join(wrong)}"
+        why = f"the card says something else of rows 1 to {said['trainings']:,}: {', '.join(wrong)}"
         return Finding(what=what, result="contradicts", why=why)
     sampled = ", an upper bound" if any(is_sampled(row.plan) for row in rows) else ""
-    why = f"the first {said['trainings']:,} rows are those that the card counts{sampled}"
+    why = f"rows 1 to {said['trainings']:,} are those that the card counts{sampled}"
     later = len(rows) - said["trainings"]
     return Finding(what=what, result="ok", why=why + (f"; {later:,} came later" if later else ""))

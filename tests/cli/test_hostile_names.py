@@ -145,6 +145,7 @@ def lines(text: str, file: str) -> list[list[str]]:
     return [
         *(["list"], ["budget"], ["evaluate"], ["evaluate", head], ["evaluate", card], ["statement", head]),
         *(["statement", card], ["statement", broken], ["statement", argument]),
+        *(["verify", card], ["verify", head], ["verify", head, "--ledger", argument], ["verify", head, "--json"]),
         *(["budget", "--features", file], ["budget", "--features", argument]),
         *(["budget", "--features", file, "--cap", each] for each in (argument, "1e-3", "none")),
         ["budget", "--features", file, "--cap", "90", "--by", argument, "--note", argument],

@@ -117,11 +117,18 @@ def another_shape(card: dict[str, Any], arrays: object) -> None:
     card["plan"][0]["shape"] = [4, 4]
 
 
+def shares_swapped(card: dict[str, Any], arrays: object) -> None:
+    first, second, *_ = card["plan"]
+    first["share"], second["share"] = second["share"], first["share"]
+
+
 def less_than_alone(card: dict[str, Any], arrays: object) -> None:
     card["ledger"]["epsilon"] = 1.0
 
 
-@pytest.mark.parametrize("change", [another_split, another_shape, less_than_alone], ids=lambda change: change.__name__)
+@pytest.mark.parametrize(
+    "change", [another_split, another_shape, shares_swapped, less_than_alone], ids=lambda change: change.__name__
+)
 def test_statement_and_evaluate_refuse_what_loading_lets_pass(
     dpfc: Dpfc, head: Path, change: Callable[[dict[str, Any], dict[str, Any]], object]
 ) -> None:

@@ -25,6 +25,7 @@ from dpfc_cli.training.calibrate import Calibrated, calibrate
 from dpfc_cli.training.card import entry_of
 from dpfc_cli.training.ledger import Cap, Entry, Receipt
 from dpfc_cli.training.request import Privacy
+from dpfc_cli.trust import claims
 from tests.hostile import set_of
 from tests.support import CHAIN, calibrated_at, plan_of
 
@@ -344,7 +345,7 @@ def test_what_trainings_cost_together_is_the_root_of_the_sum_of_squares() -> Non
     sigma = math.sqrt(3) / 0.6
     with pytest.MonkeyPatch.context() as patch:
         asked: list[Any] = []
-        patch.setattr(ledger, "poisson_epsilon", lambda *given: (asked.append(given), 0.7)[1])
+        patch.setattr(claims, "poisson_epsilon", lambda *given: (asked.append(given), 0.7)[1])
         assert ledger.together([row(0.3), sampled, row(0.4)], 1e-5) == 0.7
     (((made,), mu, delta, distance),) = asked
     assert (made.rate, made.times, delta) == (0.5, 3, 1e-5)
