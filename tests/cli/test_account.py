@@ -220,7 +220,9 @@ def test_the_card_says_how_many_trainings_the_ledgers_knew(
     shown = dpfc(*open_line, "--epsilon", "2", "--delta", "1e-6", "--out", fourth)
     entries = read(Path("features/blobs.ledger.sqlite"))
     told = [Head.load(name).card["ledger"] for name in (first, second, third, fourth)]
-    assert [set(each) for each in told] == [{"training", "trainings", "private", "unprotected", "epsilon", "exact"}] * 4
+    assert [set(each) for each in told] == [
+        {"training", "trainings", "private", "unprotected", "epsilon", "exact", "unit"}
+    ] * 4
     assert [each["training"] for each in told] == [1, 1, 2, 3]
     assert [(each["trainings"], each["private"], each["unprotected"]) for each in told] == [
         (1, 1, 0),
