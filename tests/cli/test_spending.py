@@ -20,8 +20,8 @@ def test_a_training_says_what_its_records_have_cost_so_far(dpfc: Dpfc, features:
         said = " ".join(dpfc("train", "--epsilon", "2", "--method", "dp-ls").stdout.split())
         epsilon = epsilon_for(mu_for(2.0, 1e-5) * count**0.5, 1e-5)
         assert (
-            f"spent so far epsilon = {display.epsilon(epsilon)} at delta = 1e-05 under zero-out adjacency by {count}"
-            in said
+            f"spent so far epsilon = {display.epsilon(epsilon)} at delta = 1e-05 for one record, under zero-out "
+            f"adjacency by {count}" in said
         )
         assert "not in it" not in said
     assert "spent so far" not in dpfc("train", "--non-private", "--method", "dp-ls").stdout
@@ -50,7 +50,8 @@ def test_before_the_charge_a_training_says_what_it_will_make_of_what_is_spent(dp
     line = ("train", "--epsilon", "1", "--method", "dp-ls")
     assert "spent" not in dpfc(*line).stderr
     made = epsilon_for(mu_for(1.0, 1e-5) * 2**0.5, 1e-5)
-    said = "These records have epsilon = 1.0000 at delta = 1e-05 under zero-out adjacency spent; this training makes it"
+    said = "These records have epsilon = 1.0000 at delta = 1e-05 for one record, under zero-out adjacency spent; this "
+    said += "training makes it"
     assert f"{said} {display.epsilon(made)}." in dpfc(*line).stderr
     assert len(read(Path("features/blobs.ledger.sqlite"))) == 2
     before = Path("features/blobs.ledger.sqlite").read_bytes()

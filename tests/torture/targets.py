@@ -46,6 +46,7 @@ from dpfc_cli.starts.wordnet import DATA, INDEX, WordNet
 from dpfc_cli.training import ledger, tuning
 from dpfc_cli.training.account import account_of
 from dpfc_cli.trust import statement
+from dpfc_cli.trust.verify import of_card
 from tests.images.dicoms import written
 from tests.starts import nouns
 from tests.training.test_ledger import cap, row
@@ -122,8 +123,15 @@ def _read_all(features: FeatureSet) -> None:
 
 def _grouped() -> Manifest:
     """The manifest of a set of three persons."""
-    split = replace(_manifest().splits["train"], groups=3)
-    return _manifest(splits={"train": split}, version=GROUPED_VERSION, grouped_by={"by": "folder", "level": 1})
+    plain = _manifest()
+    split = replace(plain.splits["train"], groups=3)
+    identity = {**plain.source["identity"], "groups": {"train": "3" * 64}}
+    return _manifest(
+        splits={"train": split},
+        source={**plain.source, "identity": identity},
+        version=GROUPED_VERSION,
+        grouped_by={"by": "folder", "level": 1},
+    )
 
 
 def _run_manifest(data: bytes, place: Path) -> None:
@@ -164,7 +172,9 @@ def _use_head(path: Path) -> None:
         with np.errstate(all="ignore"):
             head.scores(np.zeros((2, head.dim), np.float32))
             head.predict(np.ones((2, head.dim), np.float32))
-    head.statement()
+    # What is made up here is not what a method makes, and `Head.statement` would refuse it.
+    statement.rows(head.card, "0" * 64)
+    of_card(head.card)
     statement.brief(head.card)
     statement.meaning(head.card)
 

@@ -41,10 +41,10 @@ FAULTS = {
     ),
     "records that are counted twice": Fault(
         "privacy/curator.py",
-        "exact_sum",
-        "if start != expected or count != min(size, facts.n - start) or x.shape != (count, facts.d) or "
+        "_factors",
+        "if start != expected or count != min(size, records - start) or x.shape != (count, facts.d) or "
         "(labels.shape != (count, facts.k)):",
-        "if count != min(size, facts.n - start) or x.shape != (count, facts.d) or labels.shape != (count, facts.k):",
+        "if count != min(size, records - start) or x.shape != (count, facts.d) or labels.shape != (count, facts.k):",
         "tests/privacy/test_curator.py::"
         "test_a_pass_that_does_not_cover_each_record_once_fails[a block in place of the next one]",
     ),
