@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 STEPS = 3
 """Of methods that iterate: enough to tell steps apart. All steps run the same code."""
 MOST_RUNS = 10_000_000
-MOST_RECORDS = 1024
-"""More records of one person count as null."""
 
 
 @command("audit")
@@ -34,7 +32,7 @@ def audit(
     ] = 2_000,
     confidence: Annotated[float, typer.Option(help="Of each lower bound.")] = 0.95,
     records_per_person: Annotated[
-        int | None, typer.Option(min=1, max=MOST_RECORDS, help="Attack the guarantee for persons with so many records.")
+        int | None, typer.Option(min=1, help="Attack the guarantee for persons with so many records.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
 ) -> None:
@@ -44,6 +42,7 @@ def audit(
     """
     from dpfc_cli.errors import UserError, parameter
     from dpfc_cli.methods import METHODS, method_named
+    from dpfc_cli.privacy.persons import MOST
     from dpfc_cli.trust.audit import FACTS, facts_of
 
     if not 0.5 <= confidence < 1:
@@ -51,6 +50,12 @@ def audit(
             f"{parameter('confidence')} must lie between 0.5 and 1, not at {confidence:g}.", "Give one such as 0.95."
         )
     chosen = list(METHODS.values()) if method == "all" else [method_named(method, FACTS)]
+    if records_per_person is not None and records_per_person > MOST:
+        raise UserError(
+            f"{parameter('records_per_person')} {records_per_person:,} is too many: of one person {MOST:,} count.",
+            f"Give {MOST} or fewer.",
+            parameter="records_per_person",
+        )
     facts = facts_of(records_per_person)
     found = [_audited(each, facts, epsilon, delta, runs, trainings, confidence) for each in chosen]
     violated = [a.method for a in found if a.violated]

@@ -15,11 +15,11 @@ the softmax loss is (nearly) the sum over the classes of their mean records. Its
 whether the start points at the right classes. This inner product has the signal of all records and the noise of one
 coordinate only. In units of n·C_g/√m, the largest length that the gradient of m equal classes can have, it is the
 *agreement* a, and the standard deviation v of its noise is known from public facts (and from the released Gram matrix,
-if the unit is a person). Starts of class names and
-classifiers had a between 0.16 and 0.5 on four sets; random and permuted vectors have a near 0. So two normal
-distributions are compared, and their odds say how far the start is believed (`trust`). The same is asked for each class
-by itself, with the noise √m·v. Each later gradient adds evidence, once what the start itself adds to it is taken into
-account (`Belief`). A start that turns out to be wrong is taken back: as a whole, or for some classes.
+if the unit is a person). Starts of class names and classifiers had a between 0.16 and 0.5 on four sets; random and
+permuted vectors have a near 0. So two normal distributions are compared, and their odds say how far the start is
+believed (`trust`). The same is asked for each class by itself, with the noise √m·v. Each later gradient adds evidence,
+once what the start itself adds to it is taken into account (`Belief`). A start that turns out to be wrong is taken
+back: as a whole, or for some classes.
 """
 
 import math
@@ -190,10 +190,10 @@ class Belief:
     """How far a start is believed, class by class. Each gradient that is released changes it.
 
     A gradient at weights that hold the start already has less of it to agree with. For a good start one expects
-    (1 − TAKEN·κ·t)·GOOD − PUSH·t, and for a useless one −PUSH·t. κ is the scale, and t
-    is the trust so far: in the whole start beside TAKEN, and the root mean square of that in the classes beside PUSH.
-    So PUSH·t is added to what is found, and gradients are averaged with the weights that make the noise of the average
-    smallest.
+    (1 − TAKEN·κ·t)·GOOD − PUSH·t, and for a useless one −PUSH·t. κ is the scale. t is the trust so far: that in the
+    whole start beside TAKEN, and the root mean square of that in the classes beside PUSH. So PUSH·t is added to what is
+    found. Then gradients are averaged, with the weights that make the noise of the average smallest.
+
     A class is judged in the same way, with CLASS_PUSH and without TAKEN, which was no better there. The trust in the
     start as a whole is never raised after the first gradient: that was worse where half of the classes are wrong.
 

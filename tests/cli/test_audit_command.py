@@ -85,10 +85,18 @@ def test_a_remedy_names_flags_that_the_command_has(dpfc: Dpfc, wrong: tuple[str,
         ("--confidence", "1"),
         ("--confidence", "nan"),
         ("--runs", "0"),
+        ("--records-per-person", "0"),
+        ("--records-per-person", "1025"),
     ],
 )
 def test_senseless_values_are_the_users_to_mend(dpfc: Dpfc, arguments: tuple[str, ...]) -> None:
     assert dpfc("audit", *arguments).exit_code == 2
+
+
+def test_persons_with_several_records_are_attacked(dpfc: Dpfc) -> None:
+    result = dpfc("audit", "--method", "dp-ls", "--records-per-person", "3", "--json", *FEW)
+    assert result.exit_code == 0, result.output
+    assert json.loads(result.stdout)["violated"] == []
 
 
 def test_help_needs_no_jax() -> None:

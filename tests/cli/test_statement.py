@@ -10,6 +10,7 @@ import pytest
 from safetensors import safe_open
 
 from dpfc_cli.heads.head import Head
+from dpfc_cli.privacy.accounting import epsilon_for, mu_for
 from dpfc_cli.training.ledger import read
 from tests.cli.conftest import Dpfc
 
@@ -37,6 +38,37 @@ def test_programs_get_card_digest_and_meaning(dpfc: Dpfc, features: Path) -> Non
         assert told["card"] == Head.load(Path(out)).card
         assert (told["means"] is not None) == private
     assert "no guarantee" in dpfc("statement", "b.nonprivate.safetensors").stdout
+
+
+def test_what_a_head_means_for_a_person_with_some_records_can_be_asked(dpfc: Dpfc, features: Path) -> None:
+    assert dpfc("train", "--epsilon", "2", "--method", "dp-ls", "--out", "a.safetensors").exit_code == 0
+    means = json.loads(dpfc("statement", "a.safetensors", "--records-per-person", "3", "--json").stdout)["means"]
+    assert means["groups"] == {"3": pytest.approx(epsilon_for(3 * mu_for(2.0, 1e-5), 1e-5))}
+    shown = dpfc("statement", "a.safetensors", "--records-per-person", "3").stdout
+    assert "3 records: epsilon = " in shown
+    assert "5 records" not in shown
+
+
+def test_a_head_for_persons_says_so_in_every_line(dpfc: Dpfc, features: Path, arrays: Path) -> None:
+    np.save(arrays / "train_groups.npy", np.arange(len(np.load(arrays / "train_y.npy"))) // 2)
+    np.save(arrays / "test_groups.npy", np.arange(len(np.load(arrays / "test_y.npy"))))
+    assert dpfc("import", str(arrays), "--out", "persons", "--classes", "3", "--labels-per-record", "1").exit_code == 0
+    line = ("train", "--epsilon", "2", "--features", "persons", "--method", "dp-sgd", "--sampling-rate", "0.2")
+    assert dpfc(*line, "--steps", "2", "--out", "a.safetensors").exit_code == 0
+    shown = dpfc("statement", "a.safetensors").stdout
+    for said in (
+        "one person of",
+        "each person with probability 0.2",
+        "the most that one person can change its sum",
+        "the first 1,024 count",
+        "several persons together, such as a family",
+    ):
+        assert said in shown
+    for wrong in ("one record can change", "each record with probability", "the guarantee is for one record"):
+        assert wrong not in shown
+    refused = dpfc("statement", "a.safetensors", "--records-per-person", "3")
+    assert refused.exit_code == 2
+    assert "protects persons with all their records" in refused.stderr
 
 
 @pytest.mark.parametrize("method", ["dp-whitened", "dp-ls"])
