@@ -23,14 +23,15 @@ from dpfc_cli.heads.head import Head
 from dpfc_cli.methods import METHODS
 from dpfc_cli.methods.public_head import PublicHead
 from dpfc_cli.methods.whitened import Public
-from dpfc_cli.privacy import accounting
+from dpfc_cli.privacy import accounting, sums
 from dpfc_cli.privacy import curator as curator_module
 from dpfc_cli.privacy.chain import Clip
-from dpfc_cli.privacy.curator import BlockStream, Curator, NonPrivate, Unprotected
+from dpfc_cli.privacy.curator import Curator, NonPrivate, Unprotected
 from dpfc_cli.privacy.facts import Facts
 from dpfc_cli.privacy.noise import Bits, SeededBits
 from dpfc_cli.privacy.oracle import Mechanism
 from dpfc_cli.privacy.queries import ClassGrams, ClassSums, Gradient, Grid, Hessians, Query
+from dpfc_cli.privacy.sums import BlockStream
 from dpfc_cli.training.calibrate import calibrate
 from dpfc_cli.training.public import moments
 from dpfc_cli.training.request import Privacy
@@ -125,14 +126,20 @@ def remembered_sums(data: str) -> Iterator[None]:
     Such a sum uses no earlier answer. It is the same in every run of a method on the same lattice, for all ε, all
     seeds and most options.
     """
-    computed = curator_module.exact_sum
+    computed = sums.exact_sum
 
     def exact_sum(
-        query: Query, stream: BlockStream, facts: Facts, grid: Grid, progress: Any = None, sample: Any = None
+        query: Query,
+        stream: BlockStream,
+        facts: Facts,
+        grid: Grid,
+        progress: Any = None,
+        sample: Any = None,
+        directions: Any = None,
     ) -> np.ndarray:
         moved = any(np.any(getattr(query, name)) for name in query.arrays)
         if moved or sample is not None or not all(isinstance(step, Clip) for step in query.chain):
-            return computed(query, stream, facts, grid, progress, sample)
+            return computed(query, stream, facts, grid, progress, sample, directions)
         held = {name: value for name, value in vars(query).items() if name not in query.arrays}
         key = (data, facts, grid, type(query), tuple(held.items()))
         if key in _sums:
@@ -142,11 +149,11 @@ def remembered_sums(data: str) -> Iterator[None]:
             del _sums[next(iter(_sums))]
         return total
 
-    curator_module.exact_sum = exact_sum
+    sums.exact_sum = exact_sum
     try:
         yield
     finally:
-        curator_module.exact_sum = computed
+        sums.exact_sum = computed
 
 
 def train(cell: Cell) -> Head:

@@ -16,11 +16,12 @@ from dpfc_cli.methods.method import Solution
 from dpfc_cli.privacy import curator as curator_module
 from dpfc_cli.privacy.accounting import Claim, Guarantee
 from dpfc_cli.privacy.chain import Centre, Chain, Clip, Linear
-from dpfc_cli.privacy.curator import BlockStream, Curator, Unprotected
+from dpfc_cli.privacy.curator import Curator, Unprotected
 from dpfc_cli.privacy.facts import Facts
 from dpfc_cli.privacy.noise import Bits, SeededBits
 from dpfc_cli.privacy.oracle import Mechanism, Plan, planned
 from dpfc_cli.privacy.queries import ClassGrams, ClassSums, Gradient, Gram, Hessians, Mean, Query
+from dpfc_cli.privacy.sums import BlockStream
 from dpfc_cli.training.calibrate import Calibrated
 from dpfc_cli.training.charge import charge
 from dpfc_cli.training.check import check

@@ -41,14 +41,14 @@ def check_exact() -> None:
 
 @jax.jit
 def _device_product(left: jax.Array, right: jax.Array) -> jax.Array:
-    return jnp.matmul(left.T, right, precision=jax.lax.Precision.HIGHEST)
+    return jnp.matmul(left.astype(jnp.float64).T, right, precision=jax.lax.Precision.HIGHEST)
 
 
 def outer_sum(left: jax.Array | np.ndarray, right: jax.Array | np.ndarray) -> np.ndarray:
     """Σ over rows of left ⊗ right, which is leftᵀ·right; float64.
 
     Args:
-        left: B × p, integers in float64.
+        left: B × p, integers in any type that holds them.
         right: B × q, integers in float64. If it is the same object as `left`, half the work is enough.
 
     Returns:
@@ -56,9 +56,9 @@ def outer_sum(left: jax.Array | np.ndarray, right: jax.Array | np.ndarray) -> np
 
     """
     # Factors that were changed on the host have blocks of many shapes. A device would compile a product for each.
-    if not (_on_host() or isinstance(left, np.ndarray)):
-        return np.asarray(_device_product(left, right))
-    a = np.asarray(left)
+    if not (_on_host() or isinstance(right, np.ndarray)):
+        return np.asarray(_device_product(jnp.asarray(left), right))
+    a = np.asarray(left, np.float64)
     return gram(a) if left is right else np.asarray(a.T @ np.asarray(right))
 
 

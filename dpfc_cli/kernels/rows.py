@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-RowMap = Callable[..., tuple[jax.Array, jax.Array]]
+RowMap = Callable[..., tuple[jax.Array, ...]]
 
 
 @functools.cache
@@ -31,36 +31,32 @@ def _sharding(rows: int) -> NamedSharding | None:
 
 @functools.cache
 def compiled(row_map: RowMap) -> RowMap:
-    """`row_map(x, labels, arrays, xp)` as a jitted function of the first three arguments. Equal maps are compiled
-    once.
-    """
+    """`row_map(block, arrays, xp)` as a jitted function of the first two arguments. Equal maps are compiled once."""
     return jax.jit(functools.partial(row_map, xp=jnp))
 
 
-def run(row_map: RowMap, x: np.ndarray, labels: np.ndarray, arrays: dict[str, Any]) -> tuple[jax.Array, jax.Array]:
-    """The two factors of a block, on the devices.
+def run(row_map: RowMap, block: tuple[np.ndarray, ...], arrays: dict[str, Any]) -> tuple[jax.Array, ...]:
+    """What a map makes of a block, on the devices.
 
     Args:
-        row_map: a hashable map from records to two factors.
-        x: B × d features.
-        labels: B × k labels.
+        row_map: a hashable map over records.
+        block: arrays with B rows.
         arrays: the arrays and numbers of the query.
 
     Returns:
-        Two arrays with B rows, float64.
+        Arrays with B rows.
 
     Raises:
-        TypeError: a factor is not float64.
+        TypeError: JAX computes in 32 bits.
 
     """
-    block: Any = (x, labels)
-    sharding = _sharding(len(x))
+    if jnp.result_type(float) != np.float64:
+        raise TypeError("lattice factors must be float64: JAX is not in 64-bit mode")
+    placed: Any = block
+    sharding = _sharding(len(block[0]))
     if sharding is not None:
-        block = jax.device_put(block, sharding)
+        placed = jax.device_put(placed, sharding)
     # By default, accelerators multiply float32 numbers with fewer bits. Heads are scored with all bits.
     # JAX can be set to stop at the first NaN. Then the end of a training would tell of a record.
     with jax.default_matmul_precision("highest"), jax.debug_nans(False), jax.debug_infs(False):
-        left, right = compiled(row_map)(*block, arrays)
-    if left.dtype != jnp.float64 or right.dtype != jnp.float64:
-        raise TypeError("lattice factors must be float64: JAX is not in 64-bit mode")
-    return left, right
+        return compiled(row_map)(placed, arrays)

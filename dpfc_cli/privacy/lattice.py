@@ -43,6 +43,11 @@ class Lattice:
         return 1 << (2 * self.bits)
 
     @property
+    def small(self) -> str:
+        """The smallest type that holds the coordinates of `vector`. They are integers below 2ᵇ ≤ 2¹⁸ in size."""
+        return "int16" if self.bits <= 15 else "float32"
+
+    @property
     def weighted(self) -> tuple[int, int]:
         """(S², Q) with S·Q = 4ᵇ: bounds on the squared norms of w and q in a contribution w ⊗ q qᵀ."""
         return 1 << (2 * self.bits - 8), 1 << (self.bits + 4)
@@ -66,8 +71,8 @@ class Lattice:
 
         Guarantee: Σ qᵢ² ≤ squared ≤ 4ᵇ in exact integer arithmetic, for every input, including NaN and infinities.
 
-        Proof: the last line returns zeros unless every |qᵢ| ≤ 2ᵇ and the sum of squares is at most `squared`. If every
-        |qᵢ| ≤ 2ᵇ, the squares are integers of at most 4ᵇ ≤ 2³⁶. Then d ≤ 2¹⁷ of them sum to at most 2⁵³. So the sum
+        Proof: the last line returns zeros unless every |qᵢ| < 2ᵇ and the sum of squares is at most `squared`. If every
+        |qᵢ| < 2ᵇ, the squares are integers below 4ᵇ ≤ 2³⁶. Then d ≤ 2¹⁷ of them sum to at most 2⁵³. So the sum
         that is compared with `squared` is exact. ∎
 
         Args:
@@ -80,7 +85,7 @@ class Lattice:
 
         """
         q = xp.rint(into_ball(v, xp) * self.radius(squared, v.shape[-1]))
-        small = xp.all(xp.abs(q) <= self.one, axis=-1, keepdims=True)
+        small = xp.all(xp.abs(q) < self.one, axis=-1, keepdims=True)
         q = xp.where(small, q, 0.0)
         return xp.where(xp.sum(q * q, axis=-1, keepdims=True) <= squared, q, 0.0)
 
@@ -92,6 +97,7 @@ class Reals:
     one: float = 1.0
     unit: int = 1
     weighted: tuple[int, int] = (1, 1)
+    small: str = "float32"
 
     def radius(self, squared: int, d: int) -> float:
         return 1.0

@@ -137,8 +137,12 @@ def prepare(x: Any, labels: Any, m: int, xp: Any) -> tuple[Any, Any, Any]:
     x = x.astype(xp.float32)
     known = xp.all((labels >= NO_LABEL) & (labels < m), axis=-1) & xp.any(labels >= 0, axis=-1)
     valid = (known & xp.all(xp.isfinite(x), axis=-1))[:, None]
-    y = xp.any(labels[:, :, None] == xp.arange(m), axis=1)
-    return xp.where(valid, x, xp.float32(0)), xp.where(valid, y, False).astype(xp.float64), valid
+    return xp.where(valid, x, xp.float32(0)), label_rows(xp.where(valid, labels, NO_LABEL), m, xp), valid
+
+
+def label_rows(labels: Any, m: int, xp: Any) -> Any:
+    """Labels (B × k) as rows of m zeros and ones; float64. `NO_LABEL` sets nothing."""
+    return xp.any(labels[:, :, None] == xp.arange(m), axis=1).astype(xp.float64)
 
 
 def inputs(chain: Chain, constant: float, x: Any, xp: Any, radius: float | None = None) -> Any:
@@ -359,15 +363,47 @@ class Gradient:
     def scale(self, facts: Facts, grid: Grid) -> float:
         return self.clip / (grid.radius(grid.unit, _side(facts, self.constant)) * grid.radius(grid.unit, facts.m))
 
-    def factors(self, x: Any, y: Any, facts: Facts, grid: Grid, xp: Any) -> tuple[Any, Any]:
+    def direction(self, x: Any, facts: Facts, grid: Grid, xp: Any) -> tuple[Any, Any]:
+        """What does not depend on θ: the direction q of z in integers, and the length of z.
+
+        Args:
+            x: B × d, float32, finite.
+            facts: the public facts.
+            grid: the lattice.
+            xp: NumPy or `jax.numpy`.
+
+        Returns:
+            B × side and B × 1, float64.
+
+        """
         z = inputs(self.chain, self.constant, x, xp, self.radius)
-        logits = z.astype(xp.float32) @ self.theta.astype(xp.float32)
-        p = probabilities(logits, self.loss, xp)
         length = xp.sqrt(xp.sum(z * z, axis=-1, keepdims=True))
-        direction = z / xp.where(length > 0, length, 1.0)
+        return grid.vector(z / xp.where(length > 0, length, 1.0), grid.unit, xp), length
+
+    def residual(self, q: Any, length: Any, y: Any, facts: Facts, grid: Grid, xp: Any) -> Any:
+        """What depends on θ: the residual s in integers.
+
+        Args:
+            q: B × side, the direction, in any type that holds its integers.
+            length: B × 1, float64.
+            y: B × m, the label rows.
+            facts: the public facts.
+            grid: the lattice.
+            xp: NumPy or `jax.numpy`.
+
+        Returns:
+            B × m, float64.
+
+        """
+        unit = (length / grid.radius(grid.unit, _side(facts, self.constant))).astype(xp.float32)
+        logits = (q.astype(xp.float32) @ self.theta.astype(xp.float32)) * unit
+        p = probabilities(logits, self.loss, xp)
         target = y / xp.maximum(xp.sum(y, axis=-1, keepdims=True), 1.0) if self.loss == "softmax" else y
-        residual = (p.astype(xp.float64) - target) * (length / self.clip)
-        return grid.vector(direction, grid.unit, xp), grid.vector(residual, grid.unit, xp)
+        return grid.vector((p.astype(xp.float64) - target) * (length / self.clip), grid.unit, xp)
+
+    def factors(self, x: Any, y: Any, facts: Facts, grid: Grid, xp: Any) -> tuple[Any, Any]:
+        q, length = self.direction(x, facts, grid, xp)
+        return q, self.residual(q, length, y, facts, grid, xp)
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,8 @@ from pathlib import Path
 from threading import Lock
 
 from dpfc_cli.heads import head as heads
-from dpfc_cli.privacy.curator import BlockStream, Records
+from dpfc_cli.privacy.curator import Records
+from dpfc_cli.privacy.sums import BlockStream
 from dpfc_cli.training import ledger, limit
 from dpfc_cli.training.account import account_of
 from dpfc_cli.training.card import entry_of

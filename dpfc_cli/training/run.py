@@ -10,15 +10,18 @@ from dpfc_cli.files import sha256_of
 from dpfc_cli.heads import head as heads
 from dpfc_cli.heads.head import Head
 from dpfc_cli.privacy import curator
+from dpfc_cli.privacy.lattice import Reals
 from dpfc_cli.privacy.noise import SeededBits, SystemBits
 from dpfc_cli.privacy.oracle import Oracle, Progress
+from dpfc_cli.privacy.sums import Shelf
 from dpfc_cli.training import ledger
 from dpfc_cli.training.account import Account, account_of
 from dpfc_cli.training.card import card_of, entry_of
 from dpfc_cli.training.charge import Charged
-from dpfc_cli.training.check import Checked
+from dpfc_cli.training.check import Checked, bytes_of
 from dpfc_cli.training.ledger import Receipt
 from dpfc_cli.training.observer import Observer
+from dpfc_cli.training.shelf import shelf_for
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,7 +54,8 @@ def run(charged: Charged, observer: Observer) -> Trained:
     at = receipt.entry.at
     if entry_of(calibrated, features, checked.path.name, at, request.by, request.purpose) != receipt.entry:
         raise RuntimeError("the charge was for another training")
-    oracle = _oracle_of(charged, lambda done, total: observer.progress("Training", done, total))
+    shelf = _shelf_of(checked)
+    oracle = _oracle_of(charged, lambda done, total: observer.progress("Training", done, total), shelf)
     digest, saved = None, None
     try:
         # Of the ledger alone, before a record is read.
@@ -73,6 +77,8 @@ def run(charged: Charged, observer: Observer) -> Trained:
         stop.add_note(printable(f"The training was charged to '{receipt.ledger}' and stays charged. {written}"))
         raise
     finally:
+        if shelf is not None:
+            shelf.clear()
         # What is left is an empty file, or another name of the head.
         with suppress(OSError):
             charged.temporary.unlink()
@@ -109,11 +115,19 @@ def _account(checked: Checked, receipt: Receipt) -> Account:
         return replace(checked.account, own=receipt.entries)
 
 
-def _oracle_of(charged: Charged, progress: Progress) -> Oracle:
+def _shelf_of(checked: Checked) -> Shelf | None:
+    """Where the training keeps what its gradients share."""
+    calibrated, folder = checked.calibrated, checked.features.folder.resolve()
+    mechanism = calibrated.mechanism
+    grid = Reals() if mechanism is None else curator.lattice_of(mechanism)
+    return shelf_for(calibrated.plan, calibrated.facts, grid, bytes_of(calibrated), checked.request.memory, folder)
+
+
+def _oracle_of(charged: Charged, progress: Progress, shelf: Shelf | None) -> Oracle:
     """The oracle of a charged training: the curator, or the plain sums where no noise was asked for."""
     calibrated = charged.checked.calibrated
     if calibrated.mechanism is None:
-        return curator.NonPrivate(calibrated.facts, charged, calibrated.plan, progress)
+        return curator.NonPrivate(calibrated.facts, charged, calibrated.plan, progress, shelf)
     seed = calibrated.privacy.seed
     bits = SystemBits() if seed is None else SeededBits(seed)
-    return curator.Curator(calibrated.mechanism, charged, bits, progress)
+    return curator.Curator(calibrated.mechanism, charged, bits, progress, shelf)

@@ -62,12 +62,13 @@ import numpy as np
 from dpfc_cli.methods.method import Method, Solution
 from dpfc_cli.privacy.accounting import LEAST_EPSILON, Guarantee, delta_of, epsilon_for
 from dpfc_cli.privacy.chain import run as run_chain
-from dpfc_cli.privacy.curator import BlockStream, Curator, Unprotected
+from dpfc_cli.privacy.curator import Curator, Unprotected
 from dpfc_cli.privacy.facts import Facts
 from dpfc_cli.privacy.lattice import MOST_BITS, Lattice
 from dpfc_cli.privacy.noise import Bits, SeededBits
 from dpfc_cli.privacy.oracle import Mechanism, Oracle, Progress
 from dpfc_cli.privacy.queries import Query, contribution, inputs
+from dpfc_cli.privacy.sums import BlockStream
 
 FACTS = Facts(n=200, m=3, d=8)
 """Small, because the guarantee does not depend on n, m or d. m and d differ, so the axis of the classes can be found in

@@ -9,7 +9,7 @@ import pytest
 from bench import cells, sets
 from bench.cells import Cell
 from dpfc_cli.features.importing import import_features
-from dpfc_cli.privacy import curator as curator_module
+from dpfc_cli.privacy import sums
 from dpfc_cli.privacy.curator import Records
 from dpfc_cli.privacy.noise import Bits, SeededBits
 from dpfc_cli.privacy.oracle import Mechanism
@@ -53,8 +53,8 @@ def test_shared_noise_is_the_same_for_every_class_and_step_and_ends_with_its_blo
     assert (apart[0] != apart[1]).any()
 
 
-@pytest.mark.parametrize(("method", "sums"), {"dp-ls": 0, "dp-newton": 2 * 9, "dp-fc": 20}.items())
-def test_remembered_sums_change_nothing(data: str, method: str, sums: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("method", "passes"), {"dp-ls": 0, "dp-newton": 2 * 9, "dp-fc": 20}.items())
+def test_remembered_sums_change_nothing(data: str, method: str, passes: int, monkeypatch: pytest.MonkeyPatch) -> None:
     damping = "ridge" if method == "dp-ls" else "damping"
     # Other noise and options need the same sums. Another clipping norm needs other sums.
     other = Cell(data, method, 1.0, seed=1, options=((damping, 0.1),))
@@ -62,12 +62,10 @@ def test_remembered_sums_change_nothing(data: str, method: str, sums: int, monke
     for cell in (other, wider):
         cells.train(cell)
     computed: list[type] = []
-    exact = curator_module.exact_sum
-    monkeypatch.setattr(
-        curator_module, "exact_sum", lambda query, *rest: (computed.append(type(query)), exact(query, *rest))[1]
-    )
+    exact = sums.exact_sum
+    monkeypatch.setattr(sums, "exact_sum", lambda query, *rest: (computed.append(type(query)), exact(query, *rest))[1])
     remembered = cells.train(Cell(data, method, 1.0)).weight
-    assert len(computed) == sums
+    assert len(computed) == passes
     cells._sums.clear()
     assert (cells.train(Cell(data, method, 1.0)).weight == remembered).all()
 

@@ -44,7 +44,7 @@ from dpfc_cli.features.writer import FeatureWriter
 from dpfc_cli.heads import head as heads
 from dpfc_cli.heads.head import Head, ordered
 from dpfc_cli.methods import METHODS
-from dpfc_cli.privacy import curator
+from dpfc_cli.privacy import curator, sums
 from dpfc_cli.privacy.noise import SeededBits
 from dpfc_cli.training import cap, charge, check, request, run
 from dpfc_cli.training import train as training
@@ -202,14 +202,14 @@ class Clock(datetime):
 @contextmanager
 def watched(patch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
     """The curator with fixed answers, and clocks and names that count. Yields what could be seen at each release."""
-    real, moments = curator.exact_sum, list[Any]()
+    real, moments = sums.exact_sum, list[Any]()
 
     def forgotten(*given: Any) -> np.ndarray:
         found = (path for path in sorted(Path().rglob("*")) if path.is_file() and path.parts[0] not in SOURCES)
         moments.append({str(path): path.stat().st_size for path in found})
         return np.zeros_like(real(*given))
 
-    patch.setattr(curator, "exact_sum", forgotten)
+    patch.setattr(sums, "exact_sum", forgotten)
     patch.setattr(curator, "block_rows", lambda facts: BLOCK)
     patch.setattr(run, "SystemBits", lambda: SeededBits(0))
     asked, named = count(), count()
@@ -744,7 +744,7 @@ FAULTS: dict[str, tuple[str, Fault]] = {
     "a warning of unequal classes": ("stderr", before(training, "check", warned)),
     "a warning of NumPy about huge numbers": (
         "stderr",
-        before(curator, "exact_sum", lambda: FeatureSet("features/private").arrays("train")[0].astype(np.float16)),
+        before(sums, "exact_sum", lambda: FeatureSet("features/private").arrays("train")[0].astype(np.float16)),
     ),
     "a line of a log with the number of null records": (
         "stderr",

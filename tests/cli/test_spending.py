@@ -104,7 +104,7 @@ def test_budget_names_the_spent_sets_that_it_did_not_count(dpfc: Dpfc, features:
 def test_killed_after_the_charge_the_charge_stands_and_no_head_is_left(dpfc: Dpfc, features: Path) -> None:
     program = """
 import os, signal, sys
-from dpfc_cli.privacy import curator
+from dpfc_cli.privacy import curator, sums
 curator.draw_noise = lambda *a: os.kill(os.getpid(), signal.SIGKILL)
 sys.argv = ["dpfc", "train", "--epsilon", "1"]
 from dpfc_cli.cli.app import main
@@ -122,10 +122,10 @@ def test_nothing_is_summed_before_the_charge(dpfc: Dpfc, features: Path, monkeyp
     order: list[str] = []
     real_charge = ledger.charge
     monkeypatch.setattr(ledger, "charge", lambda *a: (order.append("charge"), real_charge(*a))[1])
-    from dpfc_cli.privacy import curator
+    from dpfc_cli.privacy import curator, sums
 
-    real_sum, real_noise = curator.exact_sum, curator.draw_noise
-    monkeypatch.setattr(curator, "exact_sum", lambda *a: (order.append("sum"), real_sum(*a))[1])
+    real_sum, real_noise = sums.exact_sum, curator.draw_noise
+    monkeypatch.setattr(sums, "exact_sum", lambda *a: (order.append("sum"), real_sum(*a))[1])
     monkeypatch.setattr(curator, "draw_noise", lambda *a: (order.append("noise"), real_noise(*a))[1])
     assert dpfc("train", "--method", "dp-ls", "--epsilon", "1").exit_code == 0
     assert order == ["charge", *["sum", "noise"] * 3]

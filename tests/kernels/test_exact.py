@@ -11,17 +11,17 @@ import pytest
 
 from dpfc_cli.kernels import products, rows
 from dpfc_cli.privacy.chain import Clip
-from dpfc_cli.privacy.curator import exact_sum
 from dpfc_cli.privacy.facts import Facts
 from dpfc_cli.privacy.lattice import Lattice
 from dpfc_cli.privacy.queries import Gradient
+from dpfc_cli.privacy.sums import exact_sum
 from tests.support import every_query, stream_of
 
 PROGRAM = """
 import sys
 import jax, numpy as np
 from dpfc_cli.privacy.chain import Clip
-from dpfc_cli.privacy.curator import exact_sum
+from dpfc_cli.privacy.sums import exact_sum
 from dpfc_cli.privacy.lattice import Lattice
 from dpfc_cli.privacy.facts import Facts
 from tests.support import every_query, stream_of
@@ -90,13 +90,14 @@ def test_weighted_grams_are_exact_for_labels_and_for_weights() -> None:
     assert np.array_equal(total, np.einsum("nm,nd,ne->mde", members + weights, q, q))
 
 
-def test_factors_that_are_not_float64_are_refused() -> None:
-    def single(x: object, labels: object, arrays: object, xp: object) -> tuple[object, object]:
-        return x, x
+def test_without_64_bits_nothing_is_computed() -> None:
+    def doubled(block: tuple[jax.Array, ...], arrays: object, xp: object) -> tuple[jax.Array, ...]:
+        return (2 * block[0],)
 
-    block = np.ones((4, 2), np.float32)
-    with pytest.raises(TypeError, match="float64"):
-        rows.run(single, block, np.zeros((4, 1), np.int32), {})  # type: ignore[arg-type]
+    block = (np.ones((4, 2)),)
+    assert rows.run(doubled, block, {})[0].dtype == np.float64
+    with jax.enable_x64(False), pytest.raises(TypeError, match="float64"):
+        rows.run(doubled, block, {})
 
 
 def test_jaxs_search_for_nan_does_not_tell_of_a_record() -> None:

@@ -17,10 +17,11 @@ from dpfc_cli.methods import METHODS
 from dpfc_cli.methods.method import Method, Solution
 from dpfc_cli.privacy import accounting
 from dpfc_cli.privacy import curator as curator_module
-from dpfc_cli.privacy.curator import NonPrivate, Unprotected, draw_noise, exact_sum
+from dpfc_cli.privacy.curator import NonPrivate, Unprotected, draw_noise
 from dpfc_cli.privacy.facts import Facts
 from dpfc_cli.privacy.lattice import MOST_BITS, lattice_for
 from dpfc_cli.privacy.noise import Bits, bernoulli
+from dpfc_cli.privacy.sums import exact_sum
 from tests.leaks import FAULTS
 from tests.noise import Drawn, drawn_from, failed
 from tests.support import Watching, accuracy, blobs, curator, drawn_sigmas, integers, stream_of

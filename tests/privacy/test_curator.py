@@ -9,23 +9,14 @@ import pytest
 
 from dpfc_cli.privacy import curator as curator_module
 from dpfc_cli.privacy.chain import Clip
-from dpfc_cli.privacy.curator import (
-    Curator,
-    IncompletePassError,
-    NonPrivate,
-    Records,
-    Unprotected,
-    block_rows,
-    draw_noise,
-    exact_sum,
-    lattice_of,
-)
+from dpfc_cli.privacy.curator import Curator, NonPrivate, Records, Unprotected, draw_noise, lattice_of
 from dpfc_cli.privacy.facts import Facts
 from dpfc_cli.privacy.lattice import MOST_BITS, lattice_for
 from dpfc_cli.privacy.noise import Bits, SeededBits
 from dpfc_cli.privacy.oracle import Mechanism, PlanError
 from dpfc_cli.privacy.queries import QUERIES as ALL_QUERIES
 from dpfc_cli.privacy.queries import ClassGrams, ClassSums, Gradient, Gram, Hessians, Mean, Query
+from dpfc_cli.privacy.sums import IncompletePassError, block_rows, exact_sum
 from tests.support import CHAIN, blobs, curator, every_query, plan_of, stream_of
 
 FACTS = Facts(n=40, m=3, d=4)

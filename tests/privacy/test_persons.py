@@ -7,15 +7,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dpfc_cli.privacy import curator as curators
-from dpfc_cli.privacy import persons
+from dpfc_cli.privacy import persons, sums
 from dpfc_cli.privacy.chain import Clip
-from dpfc_cli.privacy.curator import BlockStream, Curator, IncompletePassError, NonPrivate, Unprotected, exact_sum
+from dpfc_cli.privacy.curator import Curator, NonPrivate, Unprotected
 from dpfc_cli.privacy.facts import Facts
 from dpfc_cli.privacy.lattice import Lattice
 from dpfc_cli.privacy.noise import SeededBits
 from dpfc_cli.privacy.oracle import Mechanism
 from dpfc_cli.privacy.queries import ClassGrams, ClassSums, Gradient, Gram, Hessians, Mean, Query, contribution, prepare
+from dpfc_cli.privacy.sums import BlockStream, IncompletePassError, exact_sum
 from tests.support import every_query, plan_of
 
 LATTICE = Lattice(14)
@@ -136,7 +136,7 @@ def test_persons_go_on_from_block_to_block(kind: type[Query], monkeypatch: pytes
     x, labels = records(len(numbers), 6, 0.3)
     parts = [added(query, *own) for own in each_of(x, labels, numbers)]
     for rows in (64, 100):
-        monkeypatch.setattr(curators, "block_rows", lambda facts, rows=rows: rows)
+        monkeypatch.setattr(sums, "block_rows", lambda facts, rows=rows: rows)
         assert np.array_equal(summed(query, x, labels, numbers), sum(parts))
 
 

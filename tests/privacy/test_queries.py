@@ -15,7 +15,6 @@ from hypothesis.extra.numpy import arrays
 
 from dpfc_cli.privacy import lattice as lattice_module
 from dpfc_cli.privacy.chain import Clip
-from dpfc_cli.privacy.curator import exact_sum
 from dpfc_cli.privacy.facts import Adjacency, Facts
 from dpfc_cli.privacy.lattice import Lattice, Reals
 from dpfc_cli.privacy.queries import (
@@ -33,6 +32,7 @@ from dpfc_cli.privacy.queries import (
     probabilities,
     sensitivity,
 )
+from dpfc_cli.privacy.sums import exact_sum
 from tests.support import CHAIN, every_query, integers, stream_of
 
 FACTS = Facts(n=4, m=3, d=4, k=2)

@@ -10,6 +10,7 @@ from scipy import stats
 
 from dpfc_cli.privacy import curator as curator_module
 from dpfc_cli.privacy import noise as noise_module
+from dpfc_cli.privacy import sums as sums_module
 from dpfc_cli.privacy.curator import draw_noise, lattice_of
 from dpfc_cli.privacy.facts import Facts
 from dpfc_cli.privacy.noise import Bits
@@ -55,7 +56,7 @@ class Setting:
         answers: list[list[np.ndarray]] = [[] for _ in self.queries]
         sums = {id(query): total for query, total in zip(self.queries, self.sums, strict=True)}
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(curator_module, "exact_sum", lambda query, *others: sums[id(query)])
+            patch.setattr(sums_module, "exact_sum", lambda query, *others: sums[id(query)])
             patch.setattr(curator_module, "draw_noise", draw)
             # So large answers take several batches.
             patch.setattr(noise_module, "_BATCH", 512)

@@ -158,7 +158,7 @@ def made(root: Path, seeded: bool = False) -> Scenes:
 
 def plant_trace(place: Path) -> None:
     """From now on the first record that a training reads leaves a mark: how many rows the ledger had by then."""
-    from dpfc_cli.privacy.curator import BlockStream
+    from dpfc_cli.privacy.sums import BlockStream
     from dpfc_cli.training.charge import Charged
 
     opened = Charged.opened

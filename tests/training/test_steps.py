@@ -22,6 +22,7 @@ from dpfc_cli.heads.head import Head
 from dpfc_cli.methods import METHODS, dp_fc
 from dpfc_cli.methods.method import Method, Solution, state_bytes
 from dpfc_cli.privacy import curator as curator_module
+from dpfc_cli.privacy import sums
 from dpfc_cli.privacy.accounting import epsilon_for, mu_for
 from dpfc_cli.privacy.chain import Clip
 from dpfc_cli.privacy.curator import Curator, NonPrivate
@@ -113,7 +114,7 @@ def test_nothing_but_records_makes_a_curator(features: FeatureSet) -> None:
 def test_up_to_the_charge_no_record_is_read_into_a_sum_and_nothing_is_written(
     features: FeatureSet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(curator_module, "exact_sum", lambda *a: pytest.fail("records were summed"))
+    monkeypatch.setattr(sums, "exact_sum", lambda *a: pytest.fail("records were summed"))
     monkeypatch.setattr(FeatureSet, "stream", lambda *a: pytest.fail("records were read"))
     before = sorted(p for p in features.folder.parent.rglob("*"))
     ready = checked(features)

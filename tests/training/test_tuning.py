@@ -14,9 +14,10 @@ from dpfc_cli.features.importing import import_features
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.methods import METHODS, dp_fc
 from dpfc_cli.methods.method import Given, Method, factors, scaled
-from dpfc_cli.privacy.curator import BlockStream, Curator
+from dpfc_cli.privacy.curator import Curator
 from dpfc_cli.privacy.facts import Facts
 from dpfc_cli.privacy.oracle import Mechanism
+from dpfc_cli.privacy.sums import BlockStream
 from dpfc_cli.training import ledger, tuning
 from dpfc_cli.training.calibrate import Calibrated, calibrate
 from dpfc_cli.training.request import Privacy, facts_of

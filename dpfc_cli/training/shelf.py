@@ -1,0 +1,106 @@
+"""Where a training keeps what all its gradients share: in memory, or in a file without a name, or nowhere.
+
+What is kept is as private as the records. In a file it lies in the folder of the feature set, on the same disk as the
+records. The file has no name, and only this process can read it. The system frees it when the process ends, however it
+ends.
+"""
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from dpfc_cli.features.manifest import unreadable
+from dpfc_cli.memory import free_memory
+from dpfc_cli.privacy.facts import Facts
+from dpfc_cli.privacy.lattice import Lattice
+from dpfc_cli.privacy.oracle import Plan
+from dpfc_cli.privacy.queries import Gradient, Grid
+from dpfc_cli.privacy.sums import InMemory, Shelf, direction_bytes
+
+DISK_LEFT = 0.5
+"""The part of the free disk that is left to others."""
+MEMORY_LEFT = 0.5
+"""The part of the free memory that is left to others, if nobody said how much a training may take."""
+
+
+class InFile:
+    """A shelf in a file without a name. The arrays of all blocks have the same types."""
+
+    def __init__(self, folder: Path) -> None:
+        """Make the file. OSError where it cannot be made."""
+        self._folder = folder
+        self._file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115
+        self._size = 0
+        self._blocks: list[list[tuple[tuple[int, ...], np.dtype[np.generic]]]] = []
+
+    def put(self, block: tuple[np.ndarray, ...]) -> bool:
+        try:
+            for array in block:
+                self._write(memoryview(np.ascontiguousarray(array)).cast("B"))
+        except OSError:
+            # The disk is full, or fails. Nothing is lost: what is not kept is computed anew.
+            return False
+        self._blocks.append([(array.shape, array.dtype) for array in block])
+        return True
+
+    def _write(self, rest: memoryview) -> None:
+        while len(rest):
+            written = os.pwrite(self._file.fileno(), rest, self._size)
+            self._size += written
+            rest = rest[written:]
+
+    def blocks(self) -> Iterator[tuple[np.ndarray, ...]]:
+        """All blocks, in order. UserError where the disk fails."""
+        at = 0
+        for block in self._blocks:
+            arrays = tuple(np.empty(shape, dtype) for shape, dtype in block)
+            for array in arrays:
+                rest = memoryview(array).cast("B")
+                while len(rest):
+                    at += (read := self._read(rest, at))
+                    rest = rest[read:]
+            yield arrays
+
+    def _read(self, rest: memoryview, at: int) -> int:
+        try:
+            read = os.preadv(self._file.fileno(), [rest], at)
+            if not read:
+                raise OSError("a file of this training has ended early")
+        except OSError as error:
+            raise unreadable(self._folder, error) from error
+        return read
+
+    def clear(self) -> None:
+        self._blocks.clear()
+        self._size = 0
+        self._file.truncate(0)
+
+
+def shelf_for(plan: Plan, facts: Facts, grid: Grid, others: int, memory: float | None, folder: Path) -> Shelf | None:
+    """An empty shelf for a training. None if it has nothing to share, or there is no room.
+
+    Args:
+        plan: the releases.
+        facts: the public facts.
+        grid: the lattice.
+        others: bytes that the training needs for other things.
+        memory: bytes that it may take in all. None: a part of what is free.
+        folder: where a file may lie.
+
+    """
+    sides = [release.shape[0] for release in plan.releases if release.kind == Gradient.kind]
+    # Without noise a method may take more steps than are planned.
+    if len(sides) < (2 if isinstance(grid, Lattice) else 1):
+        return None
+    needed = direction_bytes(facts, sides[0], grid)
+    allowed = MEMORY_LEFT * free_memory() if memory is None else memory
+    if needed <= allowed - others:
+        return InMemory()
+    try:
+        return InFile(folder) if needed <= DISK_LEFT * shutil.disk_usage(folder).free else None
+    except OSError:
+        return None

@@ -1,0 +1,211 @@
+"""What gradients share is computed once, and no sum changes by it."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dpfc_cli.privacy.chain import Centre, Clip, Linear
+from dpfc_cli.privacy.facts import Facts
+from dpfc_cli.privacy.lattice import LEAST_BITS, MOST_BITS, Lattice, Reals
+from dpfc_cli.privacy.queries import Gradient, Gram, Grid, Mean
+from dpfc_cli.privacy.sums import (
+    BlockStream,
+    Directions,
+    IncompletePassError,
+    InMemory,
+    direction_bytes,
+    exact_sum,
+)
+from tests.support import every_query, stream_of
+
+N, D, M, K = 100, 5, 3, 2
+FACTS = Facts(n=N, m=M, d=D, k=K)
+LATTICE = Lattice(16)
+RNG = np.random.default_rng(0)
+X = RNG.normal(size=(N, D)).astype(np.float32)
+Y = np.stack([np.arange(N) % M, np.where(np.arange(N) % 4, -1, 1)], axis=1).astype(np.int32)
+Y[7] = -1
+X[8, 0] = np.nan
+X[9] = 0
+OTHER = RNG.normal(size=(D + 1, M))
+GRADIENTS = [query for query in every_query(FACTS) if isinstance(query, Gradient)]
+IDS = [f"{query.loss}-{query.constant}-{query.radius}" for query in GRADIENTS]
+QUERY = GRADIENTS[-1]
+
+
+def moved(query: Gradient) -> Gradient:
+    """The same gradient at another θ."""
+    return replace(query, theta=np.ascontiguousarray(OTHER[: len(query.theta)]))
+
+
+def reading(stream: BlockStream) -> tuple[BlockStream, list[int]]:
+    """The same stream, and a list that grows with every pass over it."""
+    passes: list[int] = []
+
+    def counted(size: int) -> Iterator[tuple[Any, ...]]:
+        passes.append(size)
+        return stream(size)
+
+    return counted, passes
+
+
+@pytest.mark.parametrize("grid", [Lattice(18), Lattice(15), Lattice(LEAST_BITS), Reals()], ids=repr)
+@pytest.mark.parametrize("query", GRADIENTS, ids=IDS)
+def test_later_gradients_read_no_record_and_are_the_same_to_the_last_bit(query: Gradient, grid: Grid) -> None:
+    stream, passes = reading(stream_of(X, Y))
+    directions = Directions(InMemory())
+    for asked in (query, moved(query), query, replace(moved(query), clip=0.01)):
+        kept = exact_sum(asked, stream, FACTS, grid, directions=directions)
+        assert np.array_equal(kept, exact_sum(asked, stream_of(X, Y), FACTS, grid))
+    assert len(passes) == 1
+
+
+OTHERS = {
+    "another step": replace(QUERY, chain=QUERY.chain[:-1]),
+    "another number": replace(QUERY, chain=(Clip(0.5), *QUERY.chain[1:])),
+    "another mean": replace(QUERY, chain=(QUERY.chain[0], Centre(np.full(D, 0.2)), *QUERY.chain[2:])),
+    "another matrix": replace(QUERY, chain=(*QUERY.chain[:-1], Linear(np.diag(np.arange(1.0, D + 1))))),
+    "another kind of step": replace(QUERY, chain=(Clip(1.0),)),
+    "another constant": replace(QUERY, constant=0.7),
+    "another radius": replace(QUERY, radius=1.5),
+    "no radius": replace(QUERY, radius=None),
+}
+
+
+@pytest.mark.parametrize("other", OTHERS.values(), ids=OTHERS)
+def test_a_gradient_of_other_directions_makes_its_own(other: Gradient) -> None:
+    stream, passes = reading(stream_of(X, Y))
+    directions = Directions(InMemory())
+    exact_sum(QUERY, stream, FACTS, LATTICE, directions=directions)
+    assert not directions.holds(other)
+    for _ in range(2):
+        found = exact_sum(other, stream, FACTS, LATTICE, directions=directions)
+        assert np.array_equal(found, exact_sum(other, stream_of(X, Y), FACTS, LATTICE))
+    assert len(passes) == 2
+
+
+def test_other_sums_between_two_gradients_leave_the_directions_alone() -> None:
+    stream, passes = reading(stream_of(X, Y))
+    directions = Directions(InMemory())
+    for query in (QUERY, Gram(QUERY.chain[:1]), Mean(QUERY.chain[:1]), moved(QUERY)):
+        exact_sum(query, stream, FACTS, LATTICE, directions=directions)
+    assert len(passes) == 3
+
+
+def test_a_pass_that_was_not_complete_leaves_nothing_to_use() -> None:
+    directions = Directions(InMemory())
+    with pytest.raises(IncompletePassError):
+        exact_sum(QUERY, stream_of(X[:80], Y[:80]), FACTS, LATTICE, directions=directions)
+    assert not directions.holds(QUERY)
+    stopped = exact_sum(QUERY, stream_of(X, Y), FACTS, LATTICE, directions=directions)
+    assert np.array_equal(stopped, exact_sum(QUERY, stream_of(X, Y), FACTS, LATTICE))
+    assert np.array_equal(stopped, exact_sum(QUERY, stream_of(X, Y), FACTS, LATTICE, directions=directions))
+
+
+class Full(InMemory):
+    """A shelf with room for two blocks."""
+
+    def put(self, block: tuple[np.ndarray, ...]) -> bool:
+        return len(self._held) < 2 and super().put(block)
+
+
+def test_without_room_the_directions_are_made_in_every_pass() -> None:
+    stream, passes = reading(stream_of(X, Y))
+    shelf = Full()
+    directions = Directions(shelf)
+    for query in (QUERY, moved(QUERY)):
+        found = exact_sum(query, stream, FACTS, LATTICE, directions=directions)
+        assert np.array_equal(found, exact_sum(query, stream_of(X, Y), FACTS, LATTICE))
+    assert len(passes) == 2
+    assert not shelf._held
+
+
+DAMAGE: dict[str, Callable[[list[Any]], Any]] = {
+    "a block is lost": lambda held: held.pop(1),
+    "the last block is lost": lambda held: held.pop(),
+    "a block comes twice": lambda held: held.insert(1, held[1]),
+    "the last block comes twice": lambda held: held.append(held[-1]),
+    "the last block comes first": lambda held: held.insert(0, held.pop()),
+    "a record is lost": lambda held: held.append(tuple(array[:-1] for array in held.pop())),
+    "a label is lost": lambda held: held.append((*held[-1][:2], held.pop()[2][:, :1])),
+    "a dimension is lost": lambda held: held.append((held[-1][0][:, :-1], *held.pop()[1:])),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE.values(), ids=DAMAGE)
+def test_what_comes_from_a_shelf_is_every_record_once_or_refused(damage: Callable[[list[Any]], Any]) -> None:
+    shelf = InMemory()
+    directions = Directions(shelf)
+    exact_sum(QUERY, stream_of(X, Y), FACTS, LATTICE, directions=directions)
+    damage(shelf._held)
+    with pytest.raises(IncompletePassError):
+        exact_sum(QUERY, stream_of(X, Y), FACTS, LATTICE, directions=directions)
+
+
+def of_persons(y: np.ndarray, numbers: np.ndarray) -> BlockStream:
+    def stream(size: int) -> Iterator[tuple[Any, ...]]:
+        for start, x, labels in stream_of(X, y)(size):
+            yield start, x, labels, numbers[start : start + len(x)]
+
+    return stream
+
+
+def test_persons_share_directions_as_records_do_and_each_comes_once() -> None:
+    numbers = np.repeat(np.arange(20), 5)
+    facts = replace(FACTS, n=20, rows=N)
+    shelf = InMemory()
+    directions = Directions(shelf)
+    for query in (QUERY, moved(QUERY)):
+        found = exact_sum(query, of_persons(Y, numbers), facts, LATTICE, directions=directions)
+        assert np.array_equal(found, exact_sum(query, of_persons(Y, numbers), facts, LATTICE))
+    last = [array.copy() for array in shelf._held[-1]]
+    last[3][-1] -= 1
+    shelf._held[-1] = tuple(last)
+    with pytest.raises(IncompletePassError):
+        exact_sum(QUERY, of_persons(Y, numbers), facts, LATTICE, directions=directions)
+
+
+@pytest.mark.parametrize("numbers", [None, np.repeat(np.arange(40), [1, 4] * 20)], ids=["records", "persons"])
+@pytest.mark.parametrize("kept", [False, True], ids=["made", "kept"])
+def test_units_outside_a_sample_count_as_null(numbers: np.ndarray | None, kept: bool) -> None:
+    """They are dropped before residuals are computed, and those that are left fill blocks of their own."""
+    units = N if numbers is None else 40
+    facts = FACTS if numbers is None else replace(FACTS, n=units, rows=N)
+    directions = Directions(InMemory()) if kept else None
+    for rate in (0.5, 0.05, 0.0, 1.0):
+        taken = np.random.default_rng(3).random(units) < rate
+        draws = iter(np.split(taken, np.arange(1, units)))
+
+        def sample(count: int, draws: Iterator[np.ndarray] = draws) -> np.ndarray:
+            return np.array([next(draws)[0] for _ in range(count)], bool)
+
+        of_records = taken if numbers is None else taken[numbers]
+        nulled = np.where(of_records[:, None], Y, np.int32(-1))
+        streams = [stream_of(X, y) if numbers is None else of_persons(y, numbers) for y in (Y, nulled)]
+        found = exact_sum(QUERY, streams[0], facts, LATTICE, sample=sample, directions=directions)
+        assert np.array_equal(found, exact_sum(QUERY, streams[1], facts, LATTICE))
+        assert not list(draws)
+
+
+@pytest.mark.parametrize("bits", range(LEAST_BITS, MOST_BITS + 1))
+def test_the_small_type_holds_every_vector_of_its_lattice(bits: int) -> None:
+    lattice = Lattice(bits)
+    v = np.concatenate([np.eye(3), -np.eye(3), RNG.normal(size=(20, 3)), np.full((1, 3), 1e300)])
+    q = lattice.vector(v, lattice.unit, np)
+    assert np.abs(q).max() > 0.9 * lattice.one
+    assert np.array_equal(q.astype(lattice.small).astype(np.float64), q)
+    # And what the check in `vector` lets pass beside these.
+    most = np.array([1 - lattice.one, lattice.one - 1])
+    assert np.array_equal(most.astype(lattice.small), most)
+
+
+def test_directions_take_as_many_bytes_as_is_said() -> None:
+    for facts, grid in ((FACTS, LATTICE), (FACTS, Lattice(14)), (replace(FACTS, n=20, rows=N), LATTICE)):
+        shelf = InMemory()
+        numbers = np.repeat(np.arange(20), 5)
+        stream = stream_of(X, Y) if facts.rows is None else of_persons(Y, numbers)
+        exact_sum(QUERY, stream, facts, grid, directions=Directions(shelf))
+        assert sum(array.nbytes for block in shelf._held for array in block) == direction_bytes(facts, D + 1, grid)
