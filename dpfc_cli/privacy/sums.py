@@ -68,7 +68,7 @@ class Shelf(Protocol):
         ...
 
     def clear(self) -> None:
-        """Remove all blocks."""
+        """Remove all blocks, and what holds them."""
         ...
 
 

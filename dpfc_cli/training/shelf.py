@@ -10,6 +10,7 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import IO, Any
 
 import numpy as np
 
@@ -28,28 +29,29 @@ MEMORY_LEFT = 0.5
 
 
 class InFile:
-    """A shelf in a file without a name. The arrays of all blocks have the same types."""
+    """A shelf in a file without a name, in a folder. The file is made for the first block."""
 
     def __init__(self, folder: Path) -> None:
-        """Make the file. OSError where it cannot be made."""
         self._folder = folder
-        self._file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115
+        self._file: IO[bytes] | None = None
         self._size = 0
-        self._blocks: list[list[tuple[tuple[int, ...], np.dtype[np.generic]]]] = []
+        self._blocks: list[list[tuple[tuple[int, ...], np.dtype[Any]]]] = []
 
     def put(self, block: tuple[np.ndarray, ...]) -> bool:
         try:
+            if self._file is None:
+                self._file = tempfile.TemporaryFile(dir=self._folder)  # noqa: SIM115
             for array in block:
-                self._write(memoryview(np.ascontiguousarray(array)).cast("B"))
+                self._write(self._file.fileno(), memoryview(np.ascontiguousarray(array)).cast("B"))
         except OSError:
-            # The disk is full, or fails. Nothing is lost: what is not kept is computed anew.
+            # The disk is full, or nothing may be written there. What is not kept is computed anew.
             return False
         self._blocks.append([(array.shape, array.dtype) for array in block])
         return True
 
-    def _write(self, rest: memoryview) -> None:
+    def _write(self, file: int, rest: memoryview) -> None:
         while len(rest):
-            written = os.pwrite(self._file.fileno(), rest, self._size)
+            written = os.pwrite(file, rest, self._size)
             self._size += written
             rest = rest[written:]
 
@@ -57,17 +59,18 @@ class InFile:
         """All blocks, in order. UserError where the disk fails."""
         at = 0
         for block in self._blocks:
+            assert self._file is not None
             arrays = tuple(np.empty(shape, dtype) for shape, dtype in block)
             for array in arrays:
                 rest = memoryview(array).cast("B")
                 while len(rest):
-                    at += (read := self._read(rest, at))
+                    at += (read := self._read(self._file.fileno(), rest, at))
                     rest = rest[read:]
             yield arrays
 
-    def _read(self, rest: memoryview, at: int) -> int:
+    def _read(self, file: int, rest: memoryview, at: int) -> int:
         try:
-            read = os.preadv(self._file.fileno(), [rest], at)
+            read = os.preadv(file, [rest], at)
             if not read:
                 raise OSError("a file of this training has ended early")
         except OSError as error:
@@ -77,7 +80,9 @@ class InFile:
     def clear(self) -> None:
         self._blocks.clear()
         self._size = 0
-        self._file.truncate(0)
+        if self._file is not None:
+            self._file.close()
+            self._file = None
 
 
 def shelf_for(plan: Plan, facts: Facts, grid: Grid, others: int, memory: float | None, folder: Path) -> Shelf | None:
