@@ -7,6 +7,7 @@ partial sums of the devices is exact as well.
 """
 
 import functools
+import threading
 
 import jax
 import jax.numpy as jnp
@@ -58,8 +59,23 @@ def outer_sum(left: jax.Array | np.ndarray, right: jax.Array | np.ndarray) -> np
     # Factors that were changed on the host have blocks of many shapes. A device would compile a product for each.
     if not (_on_host() or isinstance(right, np.ndarray)):
         return np.asarray(_device_product(jnp.asarray(left), right))
-    a = np.asarray(left, np.float64)
+    a = _widened(np.asarray(left))
     return gram(a) if left is right else np.asarray(a.T @ np.asarray(right))
+
+
+_held = threading.local()
+
+
+def _widened(a: np.ndarray) -> np.ndarray:
+    """The same numbers in float64. What was widened before in this thread may be overwritten: the system takes longer
+    to find new memory for a block than it takes to write to it.
+    """
+    if a.dtype == np.float64:
+        return a
+    if getattr(_held, "wide", np.empty(0)).shape != a.shape:
+        _held.wide = np.empty(a.shape)
+    np.copyto(_held.wide, a)
+    return np.asarray(_held.wide)
 
 
 def gram(a: np.ndarray) -> np.ndarray:

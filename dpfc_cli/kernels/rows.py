@@ -16,6 +16,10 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 RowMap = Callable[..., tuple[jax.Array, ...]]
 
 
+PIECE = 256
+"""Records that a CPU computes at a time. Their numbers stay in its cache between the operations."""
+
+
 @functools.cache
 def _sharding(rows: int) -> NamedSharding | None:
     """Split blocks of `rows` records evenly over devices: the largest power of two of them that divides the block."""
@@ -32,11 +36,20 @@ def _sharding(rows: int) -> NamedSharding | None:
 @functools.cache
 def compiled(row_map: RowMap) -> RowMap:
     """`row_map(block, arrays, xp)` as a jitted function of the first two arguments. Equal maps are compiled once."""
-    return jax.jit(functools.partial(row_map, xp=jnp))
+
+    def in_pieces(block: tuple[jax.Array, ...], arrays: dict[str, Any]) -> tuple[jax.Array, ...]:
+        count = len(block[0])
+        if jax.local_devices()[0].platform != "cpu" or _sharding(count) is not None or count % PIECE:
+            return row_map(block, arrays, xp=jnp)
+        pieces = tuple(array.reshape(-1, PIECE, *array.shape[1:]) for array in block)
+        made = jax.lax.map(lambda piece: row_map(piece, arrays, xp=jnp), pieces)
+        return tuple(array.reshape(count, *array.shape[2:]) for array in made)
+
+    return jax.jit(in_pieces)
 
 
 def run(row_map: RowMap, block: tuple[np.ndarray, ...], arrays: dict[str, Any]) -> tuple[jax.Array, ...]:
-    """What a map makes of a block, on the devices.
+    """What a map makes of a block, on the devices. It may still be computed when this returns.
 
     Args:
         row_map: a hashable map over records.

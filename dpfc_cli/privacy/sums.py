@@ -19,9 +19,10 @@ as its sample is large. This is the same as if they were null: what a record add
 """
 
 import math
+from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
@@ -48,6 +49,9 @@ BlockStream = Callable[[int], Iterator[tuple[Any, ...]]]
 block is shorter. If the unit is a person, a block has a fourth part: the number of each record's person, int64. The
 records of a person follow one another, and the numbers rise from 0 to n − 1.
 """
+T = TypeVar("T")
+AHEAD = 2
+"""Blocks that are computed while another one is used."""
 Sample = Callable[[int], np.ndarray]
 """sample(count) says which of the next `count` units take part: bool."""
 
@@ -238,6 +242,7 @@ def exact_sum(
         factors = _gradients(query, stream, facts, grid, progress, sample, directions)
     else:
         factors = _factors(query, stream, facts, grid, progress, sample)
+    factors = _ahead(factors)
     if facts.rows is not None:
         if not isinstance(grid, Lattice):
             raise TypeError("persons are bounded on a lattice only")
@@ -365,10 +370,25 @@ def _made(
 
     bare, arrays = _taken_out(query, *query.arrays)
     row_map = _DirectionMap(bare, _of_one(facts), grid)
-    for block, begins in _checked(_read(stream, size), (facts.d,), facts, size, progress):
-        records = (_padded(block.data[0], size, 0), _padded(block.labels, size, NO_LABEL))
-        q, length, labels = (np.asarray(each)[: len(begins)] for each in rows.run(row_map, records, arrays))
+    blocks = _checked(_read(stream, size), (facts.d,), facts, size, progress)
+    begun = ((*each, rows.run(row_map, _records(each[0], size), arrays)) for each in blocks)
+    for block, begins, made in _ahead(begun):
+        q, length, labels = (np.asarray(array)[: len(begins)] for array in made)
         yield _Block(block.start, labels, block.found, (q, length)), begins
+
+
+def _records(block: _Block, size: int) -> tuple[np.ndarray, np.ndarray]:
+    return _padded(block.data[0], size, 0), _padded(block.labels, size, NO_LABEL)
+
+
+def _ahead(items: Iterator[T]) -> Iterator[T]:
+    """The same items. The next ones are asked for before one is used, so that devices compute meanwhile."""
+    waiting: deque[T] = deque()
+    for item in items:
+        waiting.append(item)
+        if len(waiting) > AHEAD:
+            yield waiting.popleft()
+    yield from waiting
 
 
 def _of_one(facts: Facts) -> Facts:
