@@ -26,6 +26,10 @@ DEEPEST = 64
 """Levels of the deepest JSON that is read. What can be read can then be copied and written again."""
 
 
+TEMPORARY = ".tmp"
+"""How the name of a temporary file ends."""
+
+
 class NoPlainFileError(OSError):
     """There is something of that name, but it holds no bytes of its own: a folder, a pipe, a device."""
 
@@ -104,7 +108,7 @@ def _no_number(text: str) -> NoReturn:
 
 def temporary_beside(path: Path) -> Path:
     """A new name in the folder of `path`, for a file that is to become `path`. Nothing is made."""
-    return path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
+    return path.with_name(f".{path.name}.{secrets.token_hex(8)}{TEMPORARY}")
 
 
 def sync(path: Path) -> None:

@@ -295,7 +295,7 @@ def _so_far(checked: "Checked") -> None:
     from dpfc_cli.training.train import account_with
 
     claimed = checked.calibrated.claimed
-    if claimed is None or not (checked.account.entries or checked.account.in_force):
+    if claimed is None or checked.unfinished is not None or not (checked.account.entries or checked.account.in_force):
         return
     then = account_with(checked)
     made = f"this training makes it {'' if then.exact else 'at most '}{display.epsilon(then.epsilon(claimed.delta))}"

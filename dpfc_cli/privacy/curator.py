@@ -20,6 +20,11 @@ Proof:
 
 (3) By adaptive composition, μ² = Σ 1/σ_r². ∎
 
+**Answers that outlive the process.** If a curator is given `Answers`, each answer is kept there before it is handed
+out. A curator that goes on with a training hands out what is kept, in place of a new answer. So for each release one
+answer is seen at most, and what is seen is distributed as in a training that was never stopped. An answer that was not
+kept was not seen.
+
 **Sampled releases.** If the plan has a rate q < 1, each unit takes part in that release with probability at most q,
 independently of the others. A unit that does not take part is null and adds zero. Under zero-out adjacency the
 release is then the Poisson-subsampled Gaussian mechanism of sensitivity 1 (add or remove one unit). `poisson`
@@ -29,6 +34,7 @@ accounts for it as such. μ is then only the name of the noise.
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 
@@ -100,6 +106,18 @@ def draw_noise(query: Query, shape: tuple[int, ...], sigma: int, bits: Bits) -> 
     return noise.reshape(shape)
 
 
+class Answers(Protocol):
+    """The answers of a training, which outlive its process."""
+
+    def recall(self, number: int, shape: tuple[int, ...]) -> np.ndarray | None:
+        """The answer to a release of the plan, if it was kept; float64."""
+        ...
+
+    def keep(self, number: int, answer: np.ndarray) -> None:
+        """Keep the answer to a release. If it can be kept at all, it outlives the process when this returns."""
+        ...
+
+
 class _Passes:
     """Opens the records, counts releases, and tells `progress` how many records were read over all passes, and how
     many there are to read.
@@ -134,6 +152,7 @@ class Curator(_Passes):
         bits: Bits,
         progress: Progress | None = None,
         shelf: Shelf | None = None,
+        answers: Answers | None = None,
     ) -> None:
         """Make a curator for one training.
 
@@ -143,6 +162,7 @@ class Curator(_Passes):
             bits: the source of random bits.
             progress: progress(done, total) is told of the number of records, over all passes.
             shelf: an empty one, for what does not depend on θ. None: it is computed anew in every pass.
+            answers: where the answers of this training are kept. None: nowhere.
 
         Raises:
             TypeError: the records are not `Records`.
@@ -153,7 +173,7 @@ class Curator(_Passes):
         self._lattice = lattice_of(mechanism)
         super().__init__(records, len(mechanism.plan.releases), progress, shelf)
         self._facts, self._plan, self._sigmas = mechanism.facts, mechanism.plan, mechanism.sigmas
-        self._bits = bits
+        self._bits, self._answers = bits, answers
 
     def release(self, query: Query) -> np.ndarray:
         """The sum of the query's contributions with noise; float64, in the natural units of the query.
@@ -167,8 +187,12 @@ class Curator(_Passes):
         except ValueError as error:
             raise PlanError(str(error)) from error
         due, shape = self._plan.due(self.released, query, self._facts), query.shape(self._facts)
+        number = self.released
+        if self._answers is not None and (kept := self._answers.recall(number, shape)) is not None:
+            self.released += 1
+            return kept
         sample = None if due.rate == 1 else lambda count: bernoulli(due.rate, count, self._bits)
-        sigma = math.ceil(self._sigmas[self.released] * sensitivity(query, self._facts) * self._lattice.unit)
+        sigma = math.ceil(self._sigmas[number] * sensitivity(query, self._facts) * self._lattice.unit)
         # Counted before the noise is drawn, so a release that fails in between counts as spent.
         self.released += 1
         total = sums.exact_sum(query, self._stream, self._facts, self._lattice, self._advance, sample, self._directions)
@@ -177,6 +201,8 @@ class Curator(_Passes):
         del total
         answer = noised.astype(np.float64)
         answer *= query.scale(self._facts, self._lattice)
+        if self._answers is not None:
+            self._answers.keep(number, answer)
         return answer
 
 

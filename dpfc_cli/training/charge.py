@@ -11,6 +11,7 @@ from dpfc_cli.privacy.curator import Records
 from dpfc_cli.privacy.sums import BlockStream
 from dpfc_cli.training import ledger, limit
 from dpfc_cli.training.account import account_of
+from dpfc_cli.training.answers import Answers, begun, resumed
 from dpfc_cli.training.card import entry_of
 from dpfc_cli.training.check import Checked
 from dpfc_cli.training.ledger import Receipt
@@ -21,13 +22,15 @@ from dpfc_cli.training.request import SPLIT
 class Charged(Records):
     """A training that was charged to its ledger. It is the only value that gives a curator private records.
 
-    receipt: the ledger's row. temporary: an empty file that keeps the head's place. unused: free until a curator is
-    made. One charge pays for one curator, because a second one would release the same sums with other noise.
+    receipt: the ledger's row. temporary: an empty file that keeps the head's place. answers: where the answers are kept
+    until there is a head; None if they cannot be kept. unused: free until a curator is made. One charge pays for one
+    curator, because a second one would release the same sums with other noise.
     """
 
     checked: Checked
     receipt: Receipt
     temporary: Path
+    answers: Answers | None = None
     unused: Lock = field(default_factory=Lock)
 
     def opened(self) -> BlockStream:
@@ -43,15 +46,22 @@ def charge(checked: Checked) -> Charged:
 
     Whether it fits under the caps of its records is looked at again, while nobody else can charge anything to them.
 
+    A training that was charged and stopped goes on under its own row.
+
     Raises:
         UserError: it does not fit, or the head's place or the ledger cannot be written. Then nothing is charged.
 
     """
     request, path = checked.request, ledger.ledger_path(checked.features.folder)
-    temporary = heads.reserve(checked.path)
+    temporary, answers = heads.reserve(checked.path), None
     try:
+        if checked.unfinished is not None:
+            answers, receipt = resumed(checked.unfinished)
+            return Charged(checked=checked, receipt=receipt, temporary=temporary, answers=answers)
         at = datetime.now(UTC).isoformat(timespec="seconds")
         entry = entry_of(checked.calibrated, checked.features, checked.path.name, at, request.by, request.purpose)
+        if checked.calibrated.claim == "private":
+            answers = begun(temporary, checked.calibrated, entry, path)
 
         def allow(locked: frozenset[Path]) -> frozenset[Path]:
             account = account_of(path, checked.features.folder)
@@ -64,5 +74,7 @@ def charge(checked: Checked) -> Charged:
     except BaseException:
         with suppress(OSError):
             temporary.unlink()
+        if answers is not None and checked.unfinished is None:
+            answers.remove()
         raise
-    return Charged(checked=checked, receipt=receipt, temporary=temporary)
+    return Charged(checked=checked, receipt=receipt, temporary=temporary, answers=answers)

@@ -23,6 +23,7 @@ from dpfc_cli.privacy.queries import Query
 from dpfc_cli.privacy.queries import check as check_query
 from dpfc_cli.training import limit
 from dpfc_cli.training.account import Account, account_of
+from dpfc_cli.training.answers import Unfinished, unfinished
 from dpfc_cli.training.calibrate import Calibrated
 from dpfc_cli.training.card import card_of, entry_of, path_of
 from dpfc_cli.training.ledger import ledger_path, standing
@@ -42,12 +43,15 @@ class Checked:
     """A training that nothing stands against: what is left is to charge it and to run it.
 
     path: where the head will be, unless that name is taken meanwhile. account: what was spent on these records before.
+    unfinished: a training of the same command that was charged and stopped. This one goes on with it, and charges
+    nothing.
     """
 
     request: Request
     calibrated: Calibrated
     path: Path
     account: Account
+    unfinished: Unfinished | None = None
 
     @property
     def features(self) -> FeatureSet:
@@ -71,7 +75,11 @@ def check(request: Request, calibrated: Calibrated, observer: Observer) -> Check
     if account.warning is not None:
         observer.warn(account.warning)
     claimed, planned = calibrated.claimed, entry_of(calibrated, features, path.name, "")
-    limit.check(account.caps, account.entries, planned)
+    found = unfinished(request, calibrated, path.parent, observer)
+    if found is None:
+        limit.check(account.caps, account.entries, planned)
+    else:
+        path = path.with_name(found.receipt.entry.head)
     check_memory(calibrated, request.memory)
     if calibrated.mechanism is not None:
         try:
@@ -95,7 +103,7 @@ def check(request: Request, calibrated: Calibrated, observer: Observer) -> Check
     standing((*account.own, planned), len(account.own) + 1, claimed.delta if claimed else None)
     features.verify(SPLIT, lambda done, total: observer.progress("Checking the features", done, total))
     _try_place(path)
-    return Checked(request=request, calibrated=calibrated, path=path, account=account)
+    return Checked(request=request, calibrated=calibrated, path=path, account=account, unfinished=found)
 
 
 def _try_place(path: Path) -> None:

@@ -156,7 +156,7 @@ def _anyway(locked: frozenset[Path]) -> frozenset[Path]:
 
 @dataclass(frozen=True, kw_only=True)
 class Receipt:
-    """Proof that a training was charged. Only `charge` makes one.
+    """Proof that a training was charged. Only `charge` and `receipt_of` make one.
 
     ledger: the file. number: of the row. entries: all rows of the ledger after the charge, oldest first.
     """
@@ -306,11 +306,22 @@ def settle(receipt: Receipt, state: State, head: str | None = None, sha256: str 
     ):
         changed = connection.execute(
             "UPDATE trainings SET state = ?, head = ?, sha256 = ? "
-            "WHERE id = ? AND at = ? AND head = ? AND releases = ? AND state = 'charged'",
-            (state, settled.head, sha256, receipt.number, entry.at, entry.head, entry.releases),
+            "WHERE id = ? AND at = ? AND head = ? AND releases = ? AND state = ? AND state != 'written'",
+            (state, settled.head, sha256, receipt.number, entry.at, entry.head, entry.releases, entry.state),
         ).rowcount
         if changed != 1 or dict(_rows(connection)).get(receipt.number) != settled:
             raise _StrangeError("has no open row of this training any more")
+
+
+def receipt_of(path: Path, entry: Entry) -> Receipt | None:
+    """The proof that a training was charged, by the row that was written then; None if it is not there, or the row says
+    that the training has its head. UserError where the file is no ledger.
+    """
+    rows = read(path)
+    for i, row in enumerate(rows):
+        if row.state in ("charged", "stopped") and replace(row, state=entry.state, sha256=entry.sha256) == entry:
+            return Receipt(ledger=path, number=i + 1, entry=row, entries=tuple(rows[: i + 1]))
+    return None
 
 
 def read(path: Path) -> list[Entry]:

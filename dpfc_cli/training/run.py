@@ -51,8 +51,9 @@ def run(charged: Charged, observer: Observer) -> Trained:
     """
     checked, receipt = charged.checked, charged.receipt
     calibrated, features, request = checked.calibrated, checked.features, checked.request
-    at = receipt.entry.at
-    if entry_of(calibrated, features, checked.path.name, at, request.by, request.purpose) != receipt.entry:
+    at, answers = receipt.entry.at, charged.answers
+    entry = entry_of(calibrated, features, checked.path.name, at, request.by, request.purpose)
+    if entry != replace(receipt.entry, state=entry.state):
         raise RuntimeError("the charge was for another training")
     shelf = _shelf_of(checked)
     oracle = _oracle_of(charged, lambda done, total: observer.progress("Training", done, total), shelf)
@@ -66,7 +67,9 @@ def run(charged: Charged, observer: Observer) -> Trained:
         head = Head(chain=solution.chain, weight=solution.weight, bias=solution.bias, card=card)
         data = heads.encoded(head)
         digest = hashlib.sha256(data).hexdigest()
-        path = saved = heads.save(data, checked.path, charged.temporary)
+        # A training that was killed may have written its head, and its row does not say so.
+        there = checked.unfinished is not None and _holds(checked.path, digest)
+        path = saved = checked.path if there else heads.save(data, checked.path, charged.temporary)
         unsettled = _settled(receipt, path, digest)
         spent = _account(checked, receipt)
     except BaseException as stop:
@@ -74,11 +77,18 @@ def run(charged: Charged, observer: Observer) -> Trained:
         found = saved or (checked.path if digest and _holds(checked.path, digest) else None)
         _settled(receipt, found, digest)
         written = f"The head was written: '{found}'." if found else "No head was written."
+        if answers is not None and not found:
+            written += " The same command goes on where it stopped, and charges nothing more."
         stop.add_note(printable(f"The training was charged to '{receipt.ledger}' and stays charged. {written}"))
         raise
+    else:
+        if answers is not None:
+            answers.remove()
     finally:
         if shelf is not None:
             shelf.clear()
+        if answers is not None:
+            answers.close()
         # What is left is an empty file, or another name of the head.
         with suppress(OSError):
             charged.temporary.unlink()
@@ -130,4 +140,4 @@ def _oracle_of(charged: Charged, progress: Progress, shelf: Shelf | None) -> Ora
         return curator.NonPrivate(calibrated.facts, charged, calibrated.plan, progress, shelf)
     seed = calibrated.privacy.seed
     bits = SystemBits() if seed is None else SeededBits(seed)
-    return curator.Curator(calibrated.mechanism, charged, bits, progress, shelf)
+    return curator.Curator(calibrated.mechanism, charged, bits, progress, shelf, charged.answers)

@@ -13,6 +13,7 @@ from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.folders import heads_folder
 from dpfc_cli.training import public, start, tuning
 from dpfc_cli.training.account import Account, account_of
+from dpfc_cli.training.answers import unfinished
 from dpfc_cli.training.calibrate import calibrate
 from dpfc_cli.training.card import entry_of
 from dpfc_cli.training.charge import charge
@@ -71,7 +72,15 @@ def plan(request: Request, observer: Observer) -> Checked:
         rehearse(tuned, private)
         # Tuning may take hours, and the features may have changed meanwhile.
         private.verify(SPLIT)
-        checked = replace(checked, calibrated=tuned)
+        found = unfinished(request, tuned, checked.path.parent, observer)
+        path = checked.path if found is None else checked.path.with_name(found.receipt.entry.head)
+        checked = replace(checked, calibrated=tuned, unfinished=found, path=path)
+    if checked.unfinished is not None:
+        before, releases = checked.unfinished, len(calibrated.plan.releases)
+        observer.say(
+            f"This training was charged on {before.receipt.entry.at} and stopped. It goes on, and nothing more is "
+            f"charged: {before.answered} of its {releases} releases have their answers."
+        )
     return checked
 
 
@@ -85,7 +94,7 @@ def finish(checked: Checked, observer: Observer) -> Trained:
     """
     note = "Nothing was charged, and no head was written."
     try:
-        if not observer.confirm(charge_of(checked)):
+        if checked.unfinished is None and not observer.confirm(charge_of(checked)):
             raise UserError("Nothing was charged.", "No head was made.", code="declined")
         note = "It was stopped during the charge: 'dpfc budget' says whether it is charged. No head was written."
         charged = charge(checked)
@@ -96,6 +105,8 @@ def finish(checked: Checked, observer: Observer) -> Trained:
             # It may be stopped before `run` tidies up after itself.
             with suppress(OSError):
                 charged.temporary.unlink()
+            if charged.answers is not None:
+                charged.answers.close()
     except KeyboardInterrupt as stop:
         # `run` knows better, once it has begun.
         if not hasattr(stop, "__notes__"):
@@ -115,6 +126,8 @@ def charge_of(checked: Checked) -> str:
 
 def account_with(checked: Checked) -> Account:
     """What will be spent on these records with a training that is not charged yet."""
+    if checked.unfinished is not None:
+        return checked.account
     return checked.account.with_planned(entry_of(checked.calibrated, checked.features, checked.path.name, ""))
 
 

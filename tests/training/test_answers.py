@@ -1,0 +1,370 @@
+"""A training that was stopped goes on under its row: nothing is charged twice, and no release has two answers."""
+
+import errno
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import dpfc_cli as dpfc
+from dpfc_cli.features.locks import claimed
+from dpfc_cli.features.reader import FeatureSet
+from dpfc_cli.privacy import curator
+from dpfc_cli.privacy.queries import Query
+from dpfc_cli.training import answers as answers_module
+from dpfc_cli.training import charge as charge_module
+from dpfc_cli.training import ledger, run
+from dpfc_cli.training.answers import SUFFIX, Answers
+from dpfc_cli.training.observer import Observer
+from dpfc_cli.training.run import Trained
+
+STEPS = 4
+"""dp-fc releases a Gram matrix before them."""
+
+
+class Listener(Observer):
+    def __init__(self) -> None:
+        self.said: list[str] = []
+        self.asked: list[str] = []
+
+    def say(self, text: str) -> None:
+        self.said.append(text)
+
+    def warn(self, text: str) -> None:
+        self.said.append(text)
+
+    def confirm(self, charge: str) -> bool:
+        self.asked.append(charge)
+        return True
+
+
+def train(features: FeatureSet, observer: Observer | None = None, **given: Any) -> Trained:
+    wanted: dict[str, Any] = {"method": "dp-fc", "steps": STEPS, "epsilon": 1.0, "by": "me", **given}
+    return dpfc.train(features, observer=observer or Listener(), **wanted)
+
+
+def rows(features: FeatureSet) -> list[str]:
+    return [row.state for row in ledger.read(ledger.ledger_path(features.folder))]
+
+
+def kept(folder: str = "heads") -> list[Path]:
+    return sorted(Path(folder).glob(f".*{SUFFIX}"))
+
+
+@pytest.fixture
+def seen(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, np.ndarray]]:
+    """Each answer that a method sees, with the number of its release."""
+    found: list[tuple[int, np.ndarray]] = []
+    release = curator.Curator.release
+
+    def watched(self: curator.Curator, query: Query) -> np.ndarray:
+        number = self.released
+        found.append((number, release(self, query).copy()))
+        return found[-1][1]
+
+    monkeypatch.setattr(curator.Curator, "release", watched)
+    return found
+
+
+class Killed(BaseException):
+    """Stops a process where nothing else does."""
+
+
+def killed_at(number: int, monkeypatch: pytest.MonkeyPatch, where: str = "draw_noise") -> None:
+    """Kill the next training when it draws the noise of that release. Its process settles nothing."""
+    real, drawn = getattr(curator, where), [0]
+
+    def dying(*given: Any) -> Any:
+        drawn[0] += 1
+        if drawn[0] == number + 1:
+            raise Killed
+        return real(*given)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(curator, where, dying)
+        patch.setattr(run, "_settled", lambda *given: None)
+        features = dpfc.open_features("set")
+        with pytest.raises(Killed):
+            train(features)
+
+
+@pytest.mark.parametrize("number", range(STEPS + 1))
+def test_a_killed_training_goes_on_where_it_stopped_and_charges_nothing_more(
+    number: int, features: FeatureSet, seen: list[tuple[int, np.ndarray]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    killed_at(number, monkeypatch)
+    assert rows(features) == ["charged"]
+    before = dict(seen)
+    assert sorted(before) == list(range(number))
+    seen.clear()
+
+    observer = Listener()
+    trained = train(features, observer)
+    assert rows(features) == ["written"]
+    assert observer.asked == []
+    assert f"{number} of its {STEPS + 1} releases have their answers" in observer.said[-1]
+    after = dict(seen)
+    assert sorted(after) == list(range(STEPS + 1))
+    assert_one_answer_each(before, after)
+    assert kept() == []
+    assert [path.name for path in Path("heads").iterdir()] == [trained.path.name]
+    (row,) = ledger.read(ledger.ledger_path(features.folder))
+    assert (row.head, row.sha256, row.at) == (trained.path.name, trained.sha256, trained.head.card["date"])
+    assert dpfc.verify(trained.path, ledger=ledger.ledger_path(features.folder)).contradictions == []
+
+
+def assert_one_answer_each(before: dict[int, np.ndarray], after: dict[int, np.ndarray]) -> None:
+    for number in before.keys() & after.keys():
+        assert np.array_equal(before[number], after[number]), f"release {number} has two answers"
+
+
+def test_an_answer_that_is_drawn_again_would_be_found(
+    features: FeatureSet, seen: list[tuple[int, np.ndarray]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(Answers, "keep", lambda self, number, answer: None)
+        killed_at(2, monkeypatch)
+    before = dict(seen)
+    seen.clear()
+    train(features)
+    with pytest.raises(AssertionError, match="has two answers"):
+        assert_one_answer_each(before, dict(seen))
+
+
+def test_a_program_that_forgets_to_look_for_an_answer_gets_no_second_one(
+    features: FeatureSet, seen: list[tuple[int, np.ndarray]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    killed_at(2, monkeypatch)
+    seen.clear()
+    monkeypatch.setattr(Answers, "recall", lambda self, number, shape: None)
+    with pytest.raises(RuntimeError, match="release 0 would have a second answer"):
+        train(features)
+    assert seen == []
+
+
+def test_an_answer_is_on_disk_before_it_is_seen(features: FeatureSet, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The file is synced after the answer, marked, and synced again."""
+    order: list[str] = []
+    sync, write, release = os.fsync, os.pwrite, curator.Curator.release
+    monkeypatch.setattr(os, "fsync", lambda file: (order.append("sync"), sync(file))[1])
+    monkeypatch.setattr(
+        os,
+        "pwrite",
+        lambda file, data, at: (order.append("mark" if data == b"\n" else "write"), write(file, data, at))[1],
+    )
+
+    def watched(self: curator.Curator, query: Query) -> np.ndarray:
+        order.clear()
+        answer = release(self, query)
+        assert order == ["write", "sync", "mark", "sync"]
+        return answer
+
+    monkeypatch.setattr(curator.Curator, "release", watched)
+    train(features)
+    assert order
+
+
+def cuts(path: Path) -> Iterator[tuple[int, bytes]]:
+    data = path.read_bytes()
+    for end in range(data.index(b"\n") + 1, len(data) + 1):
+        yield end, data[:end]
+
+
+def test_a_file_that_was_cut_anywhere_has_the_answers_that_were_marked(tmp_path: Path) -> None:
+    path, answers = tmp_path / "file", [np.arange(3.0), np.eye(2)]
+    path.write_bytes(b"{}\n")
+    file = claimed(path)
+    assert file is not None
+    first = Answers(path, file)
+    ends = []
+    for number, answer in enumerate(answers):
+        first.keep(number, answer)
+        ends.append(path.stat().st_size)
+    first.close()
+    for end, data in list(cuts(path)):
+        path.write_bytes(data)
+        file = claimed(path)
+        assert file is not None
+        again = Answers(path, file)
+        again.find()
+        whole = sum(end >= each for each in ends)
+        assert again.answered == whole
+        for number, answer in enumerate(answers):
+            found = again.recall(number, answer.shape)
+            assert (found is None) == (number >= whole)
+            if found is None:
+                again.keep(number, answer)
+            else:
+                assert np.array_equal(found, answer)
+        again.close()
+        # What was cut is written again, and nothing of the rest is left.
+        assert path.stat().st_size == ends[-1]
+
+
+@pytest.mark.parametrize("at", [-2, -30, 10])
+def test_a_changed_answer_stops_the_training_from_going_on(
+    at: int, features: FeatureSet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A new answer in its place would be a second one. So a new training is charged, and that is said."""
+    killed_at(2, monkeypatch)
+    (path,) = kept()
+    data = bytearray(path.read_bytes())
+    where = data.index(b"\n") + 1 + at if at > 0 else len(data) + at
+    data[where] ^= 1
+    path.write_bytes(data)
+    observer = Listener()
+    train(features, observer)
+    assert rows(features) == ["charged", "written"]
+    assert any("cannot go on" in text and "has changed" in text for text in observer.said)
+
+
+OTHERS: dict[str, dict[str, Any]] = {
+    "options": {"damping": 0.5},
+    "steps": {"steps": STEPS + 1},
+    "noise": {"epsilon": 1.5},
+    "δ": {"delta": 1e-6},
+    "purpose": {"purpose": "another"},
+    "somebody else": {"by": "you"},
+    "method": {"method": "dp-sgd"},
+    "name of the head": {"out": "heads/other.safetensors"},
+    "no claim": {"seed": 1, "out": "heads/other.research.safetensors"},
+}
+
+
+@pytest.mark.parametrize("other", OTHERS.values(), ids=OTHERS)
+def test_another_command_is_another_training(
+    other: dict[str, Any], features: FeatureSet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    killed_at(2, monkeypatch)
+    train(features, **other)
+    assert rows(features) == ["charged", "written"]
+    assert len(kept()) == 1
+    train(features)
+    assert rows(features) == ["written", "written"]
+
+
+def test_another_version_does_not_go_on(features: FeatureSet, monkeypatch: pytest.MonkeyPatch) -> None:
+    killed_at(2, monkeypatch)
+    monkeypatch.setattr(answers_module, "__version__", "0")
+    train(features)
+    assert rows(features) == ["charged", "written"]
+
+
+def test_a_training_that_runs_is_left_alone(features: FeatureSet, monkeypatch: pytest.MonkeyPatch) -> None:
+    killed_at(2, monkeypatch)
+    held = claimed(kept()[0])
+    assert held is not None
+    train(features)
+    assert rows(features) == ["charged", "written"]
+    os.close(held)
+    train(features)
+    assert rows(features) == ["written", "written"]
+
+
+def test_a_file_of_a_training_that_was_not_charged_is_removed(
+    features: FeatureSet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def dying(*given: object) -> None:
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ledger, "charge", dying)
+        patch.setattr(Answers, "remove", lambda self: self.close())
+        with pytest.raises(Killed):
+            train(features)
+    assert (len(kept()), rows(features)) == (1, [])
+    train(features)
+    assert (kept(), rows(features)) == ([], ["written"])
+
+
+@pytest.mark.parametrize("settled", [False, True], ids=["the row says nothing", "the row says written"])
+def test_a_training_that_was_killed_after_its_head_has_one_head(
+    settled: bool, features: FeatureSet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(Answers, "remove", lambda self: self.close())
+        if not settled:
+            patch.setattr(run, "_settled", lambda *given: None)
+        first = train(features)
+    assert rows(features) == ["written" if settled else "charged"]
+    second = train(features)
+    assert kept() == []
+    if settled:
+        assert rows(features) == ["written", "written"]
+        assert second.path != first.path
+    else:
+        assert rows(features) == ["written"]
+        assert (second.path, second.sha256) == (first.path, first.sha256)
+
+
+def test_what_a_killed_training_left_beside_its_head_is_removed(
+    features: FeatureSet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And nothing of a training whose head is to have the same name."""
+    killed_at(2, monkeypatch)
+    (left,) = (path.with_suffix(".tmp") for path in kept())
+    left.touch()
+    other = left.with_name(f"{left.name.removesuffix(left.suffixes[-2] + '.tmp')}.0123456789abcdef.tmp")
+    other.touch()
+    trained = train(features)
+    assert sorted(path.name for path in Path("heads").iterdir()) == sorted([other.name, trained.path.name])
+
+
+def test_a_cap_that_is_used_up_does_not_stop_what_was_charged(
+    features: FeatureSet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dpfc.set_cap(features, epsilon=1.2, delta=1e-5, by="me")
+    killed_at(3, monkeypatch)
+    with pytest.raises(dpfc.UserError, match="cap"):
+        train(features, purpose="another")
+    train(features)
+    assert rows(features) == ["written"]
+
+
+def test_a_full_disk_costs_the_way_back_and_not_the_training(
+    features: FeatureSet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keep = Answers.keep
+
+    def full(self: Answers, number: int, answer: np.ndarray) -> None:
+        with monkeypatch.context() as patch:
+            if number == 2:
+
+                def failing(*given: object) -> int:
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+                patch.setattr(os, "pwrite", failing)
+            keep(self, number, answer)
+        assert len(kept()) == (number < 2)
+
+    monkeypatch.setattr(Answers, "keep", full)
+    trained = train(features)
+    assert rows(features) == ["written"]
+    assert [path.name for path in Path("heads").iterdir()] == [trained.path.name]
+
+
+def test_where_no_file_can_be_kept_the_training_runs_without(
+    features: FeatureSet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def failing(path: Path) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    monkeypatch.setattr(answers_module, "claimed", failing)
+    train(features)
+    assert rows(features) == ["written"]
+
+
+def test_heads_without_a_guarantee_keep_no_answers(features: FeatureSet, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(answers_module, "begun", lambda *given: pytest.fail("answers were kept"))
+    monkeypatch.setattr(charge_module, "begun", lambda *given: pytest.fail("answers were kept"))
+    train(features, seed=1)
+    train(features, epsilon=None, non_private=True)
+    assert kept() == []
+
+
+def test_answers_are_for_their_owner_alone(features: FeatureSet, monkeypatch: pytest.MonkeyPatch) -> None:
+    killed_at(2, monkeypatch)
+    assert kept()[0].stat().st_mode & 0o777 == 0o600
