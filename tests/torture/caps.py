@@ -234,7 +234,11 @@ def _goes_on(scene: Scenes, case: Case, place: Path, before: witness.Seen, seen:
     now = witness.look(place / "work")
     wrong += now.wrong + _rows(before, now, case)
     fits = len(_new(before, seen)) < (1 if case["cap"] == min(TIGHT) else 5)
-    if again.code != (0 if fits else 2) or len(_new(seen, now)) != fits:
+    if any(row["state"] in ("charged", "stopped") and "dp-ls" in row["method"] for row in _new(before, seen)):
+        # It goes on under the row of the one that was stopped.
+        if again.code != 0 or _new(seen, now):
+            wrong.append(f"the training that was stopped did not go on, {again.code}: {scenes.first_lines(again.err)}")
+    elif again.code != (0 if fits else 2) or len(_new(seen, now)) != fits:
         wrong.append(f"the next training ended with {again.code}: {scenes.first_lines(again.err)}")
     return wrong
 

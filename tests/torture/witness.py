@@ -15,10 +15,13 @@ from typing import Any
 import h5py
 import numpy as np
 
+ANSWERS = re.compile(r"heads/\.[^/]+\.[0-9a-f]{16}\.answers")
+"""The answers of a training that was stopped."""
 LEFT_BY_KILLS = re.compile(
     # A head's place, the parts of an unfinished set, what SQLite undoes the next time, and the notes of a set that was
     # finished but for its tidying.
     r"(heads|starts)/\.[^/]+\.[0-9a-f]{16}\.tmp"
+    rf"|{ANSWERS.pattern}"
     r"|features/[^/]+\.partial(/.*)?"
     r"|features/[^/]+\.ledger\.sqlite-journal"
     r"|features/[^/]+/(settings\.json|[^/]+\.sha256|\.[^/]+\.[0-9a-f]{16}\.tmp)"
