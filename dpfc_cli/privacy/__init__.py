@@ -12,8 +12,8 @@ Read the modules in this order. Each one answers one question:
 7. `accounting`: which ε and δ follow from that noise?
 8. `poisson`: which ε and δ follow if a release uses a random sample of the records?
 9. `persons`: why is the same true if the unit is a person with several records?
-10. `curator`: how are the sums computed and the noise added? This is the only place where records and noise meet, and
-    it has the main theorem.
+10. `sums`: how is a sum over all records computed, and why is each unit in it once?
+11. `curator`: how is the noise added? This is the only place where records and noise meet, and it has the main theorem.
 
 The core trusts NumPy, BLAS, XLA, Python's `decimal`, the random bits of the operating system, and the code that gives
 it the records. That code must give it each record once. In this project it is `features`, and through it h5py.

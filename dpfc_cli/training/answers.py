@@ -21,7 +21,7 @@ import json
 import os
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass, fields, is_dataclass, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +40,7 @@ from dpfc_cli.version import __version__
 
 SUFFIX = ".answers"
 _LARGEST_HEADER = 2**24
+_HEADER = ("training", "at", "head", "ledger")
 _WHOLE = b"\n"
 _LENGTHS = 8 + hashlib.sha256().digest_size
 """Bytes before each answer: its length, and its SHA-256."""
@@ -73,7 +74,9 @@ class Answers:
         self._file: int | None = file
         head = os.pread(file, _LARGEST_HEADER, 0)
         self._end = head.index(_WHOLE) + 1
-        self.header: Mapping[str, Any] = json_of(head[: self._end])
+        self.header: Mapping[str, str] = json_of(head[: self._end])
+        if not isinstance(self.header, dict) or not all(isinstance(self.header.get(name), str) for name in _HEADER):
+            raise ValueError("it has another header")
         self._places: list[tuple[int, int]] = []
 
     def find(self) -> None:
@@ -176,7 +179,8 @@ def begun(temporary: Path, calibrated: Calibrated, entry: Entry, book: Path) -> 
     path = temporary.with_suffix(SUFFIX)
     header = {
         "training": digest_of(calibrated, entry),
-        "entry": asdict(entry),
+        "at": entry.at,
+        "head": entry.head,
         "ledger": str(book.resolve()),
     }
     try:
@@ -195,10 +199,10 @@ def begun(temporary: Path, calibrated: Calibrated, entry: Entry, book: Path) -> 
 def digest_of(calibrated: Calibrated, entry: Entry) -> str:
     """A digest of all that a training computes with, beside the records. Trainings of one command have the same.
 
-    The records are in the row. So are method, noise, unit, purpose and whose training it is.
+    Method, noise, unit, purpose and whose training it is are in the row. Digests of the records are, too, and stay there.
     """
     digest = hashlib.sha256()
-    own = replace(entry, at="", head="", state="charged", sha256=None)
+    own = replace(entry, at="", head="", records="", persons=None)
     for part in (__version__, own, calibrated.options, calibrated.facts, calibrated.tuning, calibrated.before):
         _add(digest, part)
     return digest.hexdigest()
@@ -230,18 +234,22 @@ def unfinished(request: Request, calibrated: Calibrated, folder: Path, observer:
     if calibrated.claim != "private":
         return None
     book = ledger.ledger_path(request.features.folder)
-    wanted = digest_of(calibrated, entry_of(calibrated, request.features, "", "", request.by, request.purpose))
+    entry = entry_of(calibrated, request.features, "", "", request.by, request.purpose)
+    wanted = {"training": digest_of(calibrated, entry), "ledger": str(book.resolve())}
     for path in sorted(folder.glob(f".*{SUFFIX}")):
         answers = _opened(path)
         if answers is None:
             continue
         try:
-            if answers.header.get("training") != wanted or answers.header.get("ledger") != str(book.resolve()):
+            if {name: answers.header.get(name) for name in wanted} != wanted:
                 continue
-            receipt = _receipt_of(answers, book)
-            if receipt is None:
+            at, head = answers.header["at"], answers.header["head"]
+            if not any((row.at, row.head) == (at, head) and row.state != "written" for row in ledger.read(book)):
+                # It was never charged, or has its head.
                 answers.remove()
-            elif request.out is None or request.out.name == receipt.entry.head:
+                continue
+            receipt = ledger.receipt_of(book, replace(entry, at=at, head=head))
+            if receipt is not None and (request.out is None or request.out.name == head):
                 answers.find()
                 return Unfinished(path=path, receipt=receipt, answered=answers.answered)
         except (OSError, DamagedError) as error:
@@ -264,15 +272,6 @@ def _opened(path: Path) -> Answers | None:
         return None
 
 
-def _receipt_of(answers: Answers, book: Path) -> Receipt | None:
-    """The proof that a training was charged and has no head, by its row in the ledger."""
-    try:
-        charged = Entry(**answers.header["entry"])
-    except (TypeError, KeyError):
-        return None
-    return ledger.receipt_of(book, charged)
-
-
 def resumed(found: Unfinished) -> tuple[Answers, Receipt]:
     """The answers of a training that goes on, and the proof that it was charged. Its place for a head is given up.
 
@@ -281,8 +280,9 @@ def resumed(found: Unfinished) -> tuple[Answers, Receipt]:
 
     """
     answers = _opened(found.path)
+    charged = replace(found.receipt.entry, state="charged")
     try:
-        if answers is not None and (receipt := _receipt_of(answers, found.receipt.ledger)) is not None:
+        if answers is not None and (receipt := ledger.receipt_of(found.receipt.ledger, charged)) is not None:
             answers.find()
             # It has the name of the file that the process which was stopped has left there.
             answers.path.with_suffix(TEMPORARY).unlink(missing_ok=True)

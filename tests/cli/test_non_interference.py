@@ -210,7 +210,7 @@ def watched(patch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
         return np.zeros_like(real(*given))
 
     patch.setattr(sums, "exact_sum", forgotten)
-    patch.setattr(curator, "block_rows", lambda facts: BLOCK)
+    patch.setattr(sums, "block_rows", lambda facts: BLOCK)
     patch.setattr(run, "SystemBits", lambda: SeededBits(0))
     asked, named = count(), count()
     patch.setattr(Clock, "asked", count())

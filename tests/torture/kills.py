@@ -4,8 +4,8 @@ A signal (SIGKILL, SIGINT, SIGTERM) comes after a random part of the time that t
 random system call, or in the middle of a random write; the last two are the same in every run with one seed. The
 ledger is also charged many times in a row, and killed there. After each kill the folder is looked at without dpfc
 (`witness`), and the same command must work again: an extraction or an import then ends with the same bytes as one that
-was not killed. A training goes on under its row, and no release has two answers. `dpfc predict` is not among the commands,
-because there is none.
+was not killed. A training goes on under its row, and no release has two answers. `dpfc predict` is not among the
+commands, because there is none.
 """
 
 import argparse

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 
 import dpfc_cli as dpfc
+from dpfc_cli.features.importing import import_features
 from dpfc_cli.features.locks import claimed
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.privacy import curator
@@ -20,6 +22,7 @@ from dpfc_cli.training import ledger, run
 from dpfc_cli.training.answers import SUFFIX, Answers
 from dpfc_cli.training.observer import Observer
 from dpfc_cli.training.run import Trained
+from tests.support import blobs
 
 STEPS = 4
 """dp-fc releases a Gram matrix before them."""
@@ -368,3 +371,25 @@ def test_heads_without_a_guarantee_keep_no_answers(features: FeatureSet, monkeyp
 def test_answers_are_for_their_owner_alone(features: FeatureSet, monkeypatch: pytest.MonkeyPatch) -> None:
     killed_at(2, monkeypatch)
     assert kept()[0].stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize("data", [b"", b"{}", b"{}\n", b"[]\n", b"\xff\n", b'{"training": 1}\n'])
+def test_a_file_of_another_kind_is_left_alone(data: bytes, features: FeatureSet) -> None:
+    Path("heads").mkdir()
+    path = Path("heads", f".x.0123456789abcdef{SUFFIX}")
+    path.write_bytes(data)
+    train(features)
+    assert path.read_bytes() == data
+
+
+def test_a_training_on_other_records_of_that_name_is_left_alone(
+    features: FeatureSet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    killed_at(2, monkeypatch)
+    shutil.rmtree("set")
+    x, y = blobs(120, 5, 3, seed=9)
+    np.savez("raw.npz", train_x=x, train_y=y)
+    import_features(Path("raw.npz"), Path("set"), classes=("a", "b", "c"))
+    train(FeatureSet(Path("set")))
+    assert rows(features) == ["charged", "written"]
+    assert len(kept()) == 1
