@@ -199,7 +199,8 @@ def begun(temporary: Path, calibrated: Calibrated, entry: Entry, book: Path) -> 
 def digest_of(calibrated: Calibrated, entry: Entry) -> str:
     """A digest of all that a training computes with, beside the records. Trainings of one command have the same.
 
-    Method, noise, unit, purpose and whose training it is are in the row. Digests of the records are, too, and stay there.
+    Method, noise, unit, purpose and whose training it is are in the row. The row also names the records, and that
+    stays there.
     """
     digest = hashlib.sha256()
     own = replace(entry, at="", head="", records="", persons=None)

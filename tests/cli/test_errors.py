@@ -266,7 +266,8 @@ def test_ctrl_c_ends_with_130_and_says_what_stands(dpfc: Dpfc, features: Path, m
     ended = dpfc(*TRAIN)
     assert ended.exit_code == 130
     assert "stays charged" in ended.stderr
-    assert not list(Path("heads").iterdir())
+    assert "The same command goes on where it stopped" in ended.stderr
+    assert [path.suffix for path in Path("heads").iterdir()] == [".answers"]
     assert len(read(Path("features/blobs.ledger.sqlite"))) == 1
 
 

@@ -89,7 +89,7 @@ def killed_at(number: int, monkeypatch: pytest.MonkeyPatch, where: str = "draw_n
     with monkeypatch.context() as patch:
         patch.setattr(curator, where, dying)
         patch.setattr(run, "_settled", lambda *given: None)
-        features = dpfc.open_features("set")
+        features = FeatureSet(Path("set"))
         with pytest.raises(Killed):
             train(features)
 
@@ -178,7 +178,7 @@ def cuts(path: Path) -> Iterator[tuple[int, bytes]]:
 
 def test_a_file_that_was_cut_anywhere_has_the_answers_that_were_marked(tmp_path: Path) -> None:
     path, answers = tmp_path / "file", [np.arange(3.0), np.eye(2)]
-    path.write_bytes(b"{}\n")
+    path.write_bytes(b'{"training": "", "at": "", "head": "", "ledger": ""}\n')
     file = claimed(path)
     assert file is not None
     first = Answers(path, file)
@@ -386,10 +386,10 @@ def test_a_training_on_other_records_of_that_name_is_left_alone(
     features: FeatureSet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     killed_at(2, monkeypatch)
-    shutil.rmtree("set")
+    shutil.rmtree(features.folder)
     x, y = blobs(120, 5, 3, seed=9)
     np.savez("raw.npz", train_x=x, train_y=y)
-    import_features(Path("raw.npz"), Path("set"), classes=("a", "b", "c"))
-    train(FeatureSet(Path("set")))
+    import_features(Path("raw.npz"), features.folder, classes=("a", "b", "c"))
+    train(FeatureSet(features.folder))
     assert rows(features) == ["charged", "written"]
     assert len(kept()) == 1
