@@ -114,7 +114,8 @@ def _show_released(path: Path, features: "FeatureSet", result: "PrivateEvaluatio
     if as_json:
         display.as_json(
             {
-                **{"path": str(path), "features": str(features.folder), **result.figures, "sha256": result.sha256},
+                **{"head": str(path), "features": str(features.folder)},
+                **{"figures": result.figures, "sha256": result.sha256, "warnings": result.warnings},
                 **{"spent": spent, "fits": result.spent.fitting(result.delta)},
             }
         )

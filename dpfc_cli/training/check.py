@@ -152,11 +152,16 @@ def rehearse(calibrated: Calibrated, features: FeatureSet) -> None:
         raise PlanError(f"{method.name} asked for {oracle.released} of {len(plan.releases)} planned releases")
 
 
+def working_bytes(facts: Facts) -> float:
+    """The bytes that summing records takes, beside what is made of the sums."""
+    return WORKING_BYTES + (PERSONS_BYTES if facts.rows is not None else 0)
+
+
 def check_memory(calibrated: Calibrated, memory: float | None) -> None:
     """UserError where a training needs more bytes than `memory`; None: than the machine has free."""
     allowed = free_memory() if memory is None else memory
     facts, method = calibrated.facts, calibrated.method
-    needed = state_bytes(method, calibrated.plan) + WORKING_BYTES + (PERSONS_BYTES if facts.rows is not None else 0)
+    needed = state_bytes(method, calibrated.plan) + working_bytes(facts)
     if needed > allowed:
         other = f"{parameter('method')} dp-fc (its state does not grow with m·d²), " if method.class_matrices else ""
         raise UserError(

@@ -42,6 +42,7 @@ from dpfc_cli.files import sha256_of
 from dpfc_cli.heads.head import Head
 from dpfc_cli.heads.metrics import BEST, Z
 from dpfc_cli.kernels import products
+from dpfc_cli.memory import free_memory
 from dpfc_cli.privacy import queries
 from dpfc_cli.privacy.curator import Curator, lattice_of
 from dpfc_cli.privacy.facts import Facts
@@ -54,6 +55,7 @@ from dpfc_cli.training.account import Account, account_of
 from dpfc_cli.training.calibrate import Planned, noised
 from dpfc_cli.training.card import entry_of
 from dpfc_cli.training.charge import Paid, pay
+from dpfc_cli.training.check import working_bytes
 from dpfc_cli.training.request import Privacy, facts_of, number
 from dpfc_cli.training.signing import account_name, noted
 
@@ -105,8 +107,9 @@ class PrivateEvaluation:
     def figures(self) -> dict[str, Any]:
         """What was released, JSON-able."""
         held = {name: value for name, value in vars(self).items() if name not in ("warnings", "spent", "per_class")}
-        classes = self.per_class and [asdict(each) for each in self.per_class]
-        return {**held, "per_class": classes}
+        classes = [asdict(each) for each in self.per_class or ()]
+        named = [{"class": each.pop("name"), **each} for each in classes]
+        return {**held, "per_class": None if self.per_class is None else named}
 
     @property
     def sha256(self) -> str:
@@ -166,12 +169,17 @@ def prepare(
     limit.check(account.caps, account.entries, entry_of(plan, features, head.path.name, "", split=split))
     for query in asked:
         queries.check(query, facts)
-    try:
-        lattice_of(_mechanism(plan))
-    except ValueError as error:
+    # With noise for one release in all there is a lattice, up to 4·10⁹ records.
+    lattice_of(_mechanism(plan))
+    needed = working_bytes(facts)
+    if needed > (allowed := free_memory()):
         raise UserError(
-            f"The noise is too strong to be added exactly: {error}.", f"Choose a larger {parameter('epsilon')}."
-        ) from error
+            f"This evaluation needs about {needed / 1e9:.1f} GB, and {allowed / 1e9:.1f} GB are free.",
+            "End other programs first.",
+            code="memory",
+            needed=needed,
+            allowed=allowed,
+        )
     try:
         products.check_exact()
     except Exception as error:

@@ -46,7 +46,7 @@ from dpfc_cli.heads.head import Head, ordered
 from dpfc_cli.methods import METHODS
 from dpfc_cli.privacy import curator
 from dpfc_cli.privacy.noise import SeededBits
-from dpfc_cli.training import cap, charge, check, request, run
+from dpfc_cli.training import cap, charge, check, private_evaluation, request, run
 from dpfc_cli.training import train as training
 from dpfc_cli.training.charge import Charged
 from tests.support import blobs
@@ -211,7 +211,8 @@ def watched(patch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
 
     patch.setattr(curator, "exact_sum", forgotten)
     patch.setattr(curator, "block_rows", lambda facts: BLOCK)
-    patch.setattr(run, "SystemBits", lambda: SeededBits(0))
+    for place in (run, private_evaluation):
+        patch.setattr(place, "SystemBits", lambda: SeededBits(0))
     asked, named = count(), count()
     patch.setattr(Clock, "asked", count())
     for place in (charge, cap):
@@ -354,6 +355,19 @@ SCENARIOS: dict[str, tuple[str, ...]] = {
         "evaluate p --features persons",
         "list",
     ),
+    "private evaluations": (
+        f"{PRIVATE} --method dp-ls --out heads/h.safetensors",
+        "evaluate h --features private --split train --epsilon 1 --delta 0.001 --by me --purpose paper",
+        "-v evaluate h --features private --split train --epsilon 80 --json",
+        "evaluate h --features private --epsilon 0.1",
+        "budget --features private",
+        "budget --features private --json",
+        f"{PRIVATE} --method dp-ls --out heads/later.safetensors",
+        f"{SEVERAL} --method dp-ls --out heads/s.safetensors",
+        "evaluate s --features several --split train --epsilon 90",
+        "train --features persons --epsilon 1 --method dp-ls --out heads/p.safetensors",
+        "evaluate p --features persons --split train --epsilon 1",
+    ),
     "a rehearsal": (f"{PRIVATE} --dry-run", f"{PRIVATE} --method dp-ls --dry-run --json"),
     "refusals": (
         f"{PRIVATE} --delta 0.5",
@@ -361,6 +375,7 @@ SCENARIOS: dict[str, tuple[str, ...]] = {
         f"{PRIVATE} --out heads",
         f"{PRIVATE} --public-features private",
         f"{PRIVATE} --tune-on several",
+        "evaluate --epsilon 1",
         "train --features private --sigma 1e30",
     ),
     "an extraction": (
@@ -495,7 +510,7 @@ CARD = {
     "features.backbone.from": "the name of the file that was imported",
     "features.hold_out": STATED,
     "ledger.training": "the number of the row",
-    **{f"ledger.{name}": "how often dpfc was run" for name in ("trainings", "private", "unprotected")},
+    **{f"ledger.{name}": "how often dpfc was run" for name in ("trainings", "private", "unprotected", "other_records")},
     "ledger.epsilon": "of the plans in the set's own ledger",
     "ledger.exact": "of the plans in the set's own ledger",
     "ledger.unit": "of the plans in the set's own ledger",
