@@ -52,6 +52,9 @@ def test_the_whole_path_from_pictures_to_names(tmp_path: Path, monkeypatch: pyte
     found = dpfc.evaluate(trained.head, made.features)
     low, high = found.interval
     assert 0.5 < low < found.top1 < high < 1
+    released = dpfc.evaluate(trained.head, made.features, epsilon=4.0)
+    assert released.top1 is not None
+    assert released.interval[0] < released.top1 < released.interval[1]
     x, y = made.features.arrays("test")
     head = dpfc.Head.load(trained.path)
     names = head.predict(x)

@@ -361,10 +361,7 @@ SCENARIOS: dict[str, tuple[str, ...]] = {
         "-v evaluate h --features private --split train --epsilon 80 --json",
         "evaluate h --features private --epsilon 0.1",
         "budget --features private",
-        "budget --features private --json",
         f"{PRIVATE} --method dp-ls --out heads/later.safetensors",
-        f"{SEVERAL} --method dp-ls --out heads/s.safetensors",
-        "evaluate s --features several --split train --epsilon 90",
         "train --features persons --epsilon 1 --method dp-ls --out heads/p.safetensors",
         "evaluate p --features persons --split train --epsilon 1",
     ),
@@ -779,6 +776,24 @@ FAULTS: dict[str, tuple[str, Fault]] = {
         computed(FeatureSet, "splits", lambda self, rows: {name: n - nulls() for name, n in rows.items()}),
     ),
 }
+
+
+IN_EVALUATIONS: dict[str, tuple[str, Fault]] = {
+    "the exact number of labelled records": (
+        "stdout",
+        after(private_evaluation, "_figures", lambda found: replace(found, n=N - nulls())),
+    ),
+    "a warning of unequal classes": ("stderr", before(private_evaluation, "_figures", warned)),
+    "a refusal": ("code", before(private_evaluation, "_answers", refuse)),
+}
+EVALUATED = (f"{PRIVATE} --method dp-ls --out heads/h.safetensors", "evaluate h --split train --epsilon 1")
+
+
+@pytest.mark.parametrize("fault", IN_EVALUATIONS)
+def test_leaks_planted_in_a_private_evaluation_are_seen(worlds: dict[str, Path], here: Path, fault: str) -> None:
+    where, plant = IN_EVALUATIONS[fault]
+    found = differences(*both(worlds, here, EVALUATED, plant))
+    assert any(name == f"{EVALUATED[1]}: {where}" for name in found), found
 
 
 @pytest.mark.parametrize("fault", FAULTS)

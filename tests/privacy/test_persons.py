@@ -15,7 +15,18 @@ from dpfc_cli.privacy.facts import Facts
 from dpfc_cli.privacy.lattice import Lattice
 from dpfc_cli.privacy.noise import SeededBits
 from dpfc_cli.privacy.oracle import Mechanism
-from dpfc_cli.privacy.queries import ClassGrams, ClassSums, Gradient, Gram, Hessians, Mean, Outcomes, Query, contribution, prepare
+from dpfc_cli.privacy.queries import (
+    ClassGrams,
+    ClassSums,
+    Gradient,
+    Gram,
+    Hessians,
+    Mean,
+    Outcomes,
+    Query,
+    contribution,
+    prepare,
+)
 from tests.support import every_query, plan_of
 
 LATTICE = Lattice(14)

@@ -95,7 +95,7 @@ def test_no_head_makes_a_record_worth_more_than_the_sensitivity(how: dict[str, A
                 check(query, facts)
                 added = [contribution(query, a, b, facts, LATTICE) for a in x for b in labels]
                 lengths = [sum(int(v) ** 2 for v in each.ravel()) for each in added]
-                assert 0 < min(lengths)
+                assert min(lengths) > 0
                 assert max(lengths) <= LATTICE.unit**2
                 for one in added:
                     for other in added:
@@ -359,7 +359,7 @@ def test_a_cap_holds_for_each_split(features: FeatureSet, head: Head) -> None:
     assert left is not None
     assert left < 0.1
     assert len(rows(features)) == 3
-    with pytest.raises(UserError, match="More than epsilon = 8.5"):
+    with pytest.raises(UserError, match=r"More than epsilon = 8\.5"):
         set_cap(features, 8.5)
 
 
@@ -401,13 +401,11 @@ def test_a_split_that_was_held_out_is_told_from_the_rest_if_it_can_be(features: 
 def persons(folder: Path, sizes: list[int], right: list[float]) -> FeatureSet:
     """A test split in which the given fraction of each person's pictures is where the head expects it."""
     y = np.arange(sum(sizes)) % M
-    ends = np.cumsum(sizes)
     hit = np.concatenate([np.arange(size) < round(size * part) for size, part in zip(sizes, right, strict=True)])
     x = np.eye(M, dtype=np.float32)[np.where(hit, y, (y + 1) % M)]
     groups = np.repeat(np.arange(len(sizes)), sizes)
-    assert ends[-1] == len(y)
-    own: dict[str, Any] = {"train_x": np.eye(M, dtype=np.float32), "train_y": np.arange(M), "train_groups": np.arange(M)}
-    np.savez(folder / "p.npz", test_x=x, test_y=y, test_groups=groups, **own)
+    own: dict[str, Any] = {"train_x": np.eye(M, dtype=np.float32), "train_y": np.arange(M)}
+    np.savez(folder / "p.npz", test_x=x, test_y=y, test_groups=groups, train_groups=np.arange(M), **own)
     return import_features(folder / "p.npz", folder / "p", classes=CLASSES, labels_per_record=1).features
 
 
