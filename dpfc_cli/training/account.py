@@ -215,7 +215,11 @@ def account_of(
     if split == "train":
         records |= {cap.records for cap in own.caps}
     linked = {
-        path: [row for row in book.entries if row.records in records and not elsewhere(row)]
+        path: [
+            row
+            for row in book.entries
+            if row.records in records and not (elsewhere(row) and _cut(path) == _cut(ledger))
+        ]
         for path, book in others.items()
     }
     caps = {path: [cap for cap in book.caps if cap.records in capped] for path, book in others.items()}
@@ -270,6 +274,16 @@ def _elsewhere(manifest: Manifest, split: str, row: Entry) -> bool:
     if row.persons is not None or manifest.grouped:
         return row.persons is not None and row.persons == persons_of(manifest, row.split)
     return row.n == manifest.splits[row.split].n and identity.get("spread") is None
+
+
+def _cut(ledger: Path) -> tuple[Any, ...] | None:
+    """How the records of a set were divided into splits. None if there is no set beside its ledger."""
+    folder = real(ledger).with_name(_name(real(ledger)))
+    try:
+        identity = load(folder).source["identity"] if (folder / MANIFEST).exists() else None
+    except UserError:
+        identity = None
+    return None if identity is None else tuple(identity.get(name) for name in ("hold_out", "spread", "groups"))
 
 
 def _begun(ledger: Path, book: Book, records: set[str]) -> bool:

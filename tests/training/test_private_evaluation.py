@@ -5,6 +5,7 @@ Tests that draw noise take it from a seed, or hold it against exact distribution
 
 import json
 import math
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -395,6 +396,21 @@ def test_a_split_that_was_held_out_is_told_from_the_rest_if_it_can_be(features: 
     assert len(account_of(path).entries) == len(account_of(path, split="test").entries) == 2
 
 
+def test_a_limit_of_another_set_is_not_taken_for_a_split_that_was_held_out(features: FeatureSet) -> None:
+    """It has as many records, and other ones."""
+    shutil.copytree(features.folder, "features/all")
+    held, path = held_out(features), Path("features/all")
+    told = json.loads((held.folder / MANIFEST).read_text())
+    told["source"]["identity"].update({"hold_out": None, "spread": N})
+    (path / MANIFEST).write_text(json.dumps(told))
+    head = train(held, epsilon=8.0, method="dp-ls").head
+    train(FeatureSet(path), epsilon=4.0, method="dp-ls")
+    assert evaluate(head, held, epsilon=2.0).spent.epsilon(1e-5) > 4
+    told["source"]["identity"] = json.loads((held.folder / MANIFEST).read_text())["source"]["identity"]
+    (path / MANIFEST).write_text(json.dumps(told))
+    assert account_of(ledger.ledger_path(held.folder), split="test").epsilon(1e-5) == pytest.approx(2.0, rel=1e-6)
+
+
 # Persons
 
 
@@ -423,6 +439,29 @@ def test_each_person_has_the_same_weight(tmp_path: Path, monkeypatch: pytest.Mon
     assert result.top1 == pytest.approx((60 + 39 / 2) / 100, abs=0.02)
     row = rows(found)[-1]
     assert (row.unit, row.n, row.persons) == ("person", 100, ledger.persons_of(found.manifest, "test"))
+    # A cap for the persons of one split is one for those of the other.
+    with pytest.raises(UserError, match="More than epsilon = 50"):
+        set_cap(found, 50.0)
+    (other,) = other_accounts(ledger.ledger_path(found.folder))
+    assert (other.unit, other.exact) == ("person", True)
+
+
+@pytest.mark.filterwarnings("ignore::dpfc_cli.TrainingWarning")
+def test_a_cap_for_persons_holds_for_those_of_a_split_that_was_held_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    held = held_out(persons(tmp_path, [3] * 40, [1.0] * 40))
+    head = train(held, epsilon=2.0, method="dp-ls").head
+    set_cap(held, 3.0)
+    assert evaluate(head, held, epsilon=2.0).spent.epsilon(1e-5) == pytest.approx(2.0, rel=1e-6)
+    with pytest.raises(UserError, match="This evaluation does not fit under the cap"):
+        evaluate(head, held, epsilon=2.5)
+    with pytest.raises(UserError, match="This training does not fit under the cap"):
+        train(held, epsilon=2.5, method="dp-ls")
+    later = train(held, epsilon=1.0, method="dp-ls")
+    assert later.head.card["ledger"]["unit"] == "person"
+    assert account_of(ledger.ledger_path(held.folder)).unit == "person"
 
 
 # Intervals
