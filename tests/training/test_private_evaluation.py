@@ -37,6 +37,7 @@ from dpfc_cli.privacy.queries import Outcomes, check, contribution, prepare
 from dpfc_cli.training import ledger, private_evaluation
 from dpfc_cli.training.account import account_of, other_accounts
 from dpfc_cli.training.cap import set_cap
+from dpfc_cli.training.charge import pay
 from dpfc_cli.training.private_evaluation import PrivateEvaluation, fraction
 from dpfc_cli.training.train import train
 from dpfc_cli.training.verify import verify
@@ -238,7 +239,8 @@ def test_with_little_noise_the_figures_are_those_of_an_exact_evaluation(
     for value, true in ((found.top1, exact.top1), (found.top5, exact.top5)):
         assert value == pytest.approx(true, abs=1.5 / exact.n)
     for mine, other in zip(found.per_class, exact.per_class, strict=True):
-        assert (mine.name, mine.top1) == (other.name, pytest.approx(other.top1, abs=1.5 / other.n))
+        assert mine.name == other.name
+        assert mine.top1 == pytest.approx(other.top1, abs=1.5 / other.n)
         assert abs(mine.n - other.n) <= 1
         assert mine.interval == pytest.approx(other.interval, abs=0.02)
     assert found.interval == pytest.approx(exact.interval, abs=0.005)
@@ -277,8 +279,7 @@ def test_one_charge_pays_for_the_records_of_its_split_once(
     features: FeatureSet, head: Head, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     paid: list[Any] = []
-    real = private_evaluation.pay
-    monkeypatch.setattr(private_evaluation, "pay", lambda *given: paid.append(real(*given)) or paid[-1])
+    monkeypatch.setattr(private_evaluation, "pay", lambda *given: paid.append(pay(*given)) or paid[-1])
     evaluate(head, features, epsilon=1.0)
     mechanism = paid[0].planned.mechanism
     assert isinstance(mechanism, Mechanism)
@@ -356,6 +357,7 @@ def test_a_cap_holds_for_each_split(features: FeatureSet, head: Head) -> None:
         evaluate(head, features, epsilon=8.0)
     assert refused.value.code == "over-cap"
     fits = refused.value.fields["fits"]
+    assert isinstance(fits, float)
     left = evaluate(head, features, epsilon=fits).spent.fitting(1e-5)
     assert left is not None
     assert left < 0.1
