@@ -225,6 +225,18 @@ def test_the_noise_that_is_drawn_is_what_is_charged(
     assert (found.per_class is None) == (epsilon == 1)
 
 
+def test_intervals_are_told_of_the_noise_that_was_drawn(
+    features: FeatureSet, head: Head, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[tuple[float, ...]] = []
+    monkeypatch.setattr(private_evaluation, "fraction", lambda *given: (told.append(given), fraction(*given))[1])
+    evaluate(head, features, epsilon=50.0)
+    total, each = (release["sigma"] for release in rows(features)[-1].plan for _ in range(release["times"]))
+    # Two cells make the wrong records of the first figure, and the right ones of the second.
+    expected = [(total, total * math.sqrt(2)), (total * math.sqrt(2), total), *[(each, each)] * M]
+    assert [given[2:4] for given in told] == [pytest.approx(pair, rel=1e-3) for pair in expected]
+
+
 def test_with_little_noise_the_figures_are_those_of_an_exact_evaluation(
     features: FeatureSet, head: Head, monkeypatch: pytest.MonkeyPatch
 ) -> None:
