@@ -32,6 +32,7 @@ _HOMES = {
     "FeatureSet": "features.reader",
     "Head": "heads.head",
     "Observer": "training.observer",
+    "PrivateEvaluation": "training.private_evaluation",
     "Trained": "training.run",
     "TrainingWarning": "training.observer",
     "UserError": "errors",
@@ -57,6 +58,7 @@ __all__ = [
     "FeatureSet",
     "Head",
     "Observer",
+    "PrivateEvaluation",
     "Trained",
     "TrainingWarning",
     "UserError",
@@ -88,6 +90,7 @@ if TYPE_CHECKING:
     from dpfc_cli.training.cap import set_cap
     from dpfc_cli.training.convert import epsilon_of, noise_multiplier_of
     from dpfc_cli.training.observer import Observer, TrainingWarning
+    from dpfc_cli.training.private_evaluation import PrivateEvaluation
     from dpfc_cli.training.run import Trained
     from dpfc_cli.training.train import train
     from dpfc_cli.training.verify import Verified, verify

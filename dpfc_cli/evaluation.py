@@ -7,6 +7,7 @@ figures mean less than they seem to, or must not be published.
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, overload
 
 import numpy as np
 
@@ -15,6 +16,9 @@ from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.heads.head import Head
 from dpfc_cli.heads.metrics import BEST, average_precisions, score, wilson
 from dpfc_cli.trust.statement import hold_out_of
+
+if TYPE_CHECKING:
+    from dpfc_cli.training.private_evaluation import PrivateEvaluation
 
 ROWS = 4_096
 """Records scored at a time."""
@@ -67,15 +71,64 @@ class Evaluation:
         return None if self.mean_average_precision is not None else (1 / m, min(BEST / m, 1.0))
 
 
-def evaluate(head: Head, features: FeatureSet, split: str = "test", *, progress: Progress | None = None) -> Evaluation:
+@overload
+def evaluate(
+    head: Head, features: FeatureSet, split: str = "test", *, progress: Progress | None = None
+) -> Evaluation: ...
+
+
+@overload
+def evaluate(
+    head: Head,
+    features: FeatureSet,
+    split: str = "test",
+    *,
+    epsilon: float,
+    delta: float | None = None,
+    by: str | None = None,
+    purpose: str | None = None,
+    progress: Progress | None = None,
+) -> "PrivateEvaluation": ...
+
+
+@overload
+def evaluate(
+    head: Head,
+    features: FeatureSet,
+    split: str = "test",
+    *,
+    epsilon: float | None,
+    delta: float | None = None,
+    by: str | None = None,
+    purpose: str | None = None,
+    progress: Progress | None = None,
+) -> "Evaluation | PrivateEvaluation": ...
+
+
+def evaluate(
+    head: Head,
+    features: FeatureSet,
+    split: str = "test",
+    *,
+    epsilon: float | None = None,
+    delta: float | None = None,
+    by: str | None = None,
+    purpose: str | None = None,
+    progress: Progress | None = None,
+) -> "Evaluation | PrivateEvaluation":
     """Score a head on a labelled split.
 
-    The figures come from the raw records, without noise: they are no part of the head's guarantee.
+    Without `epsilon` the figures come from the raw records, without noise: they are no part of the head's guarantee.
+    With it they are noisy, and they protect the records of the split. They are charged to the ledger of the set.
 
     Args:
         head: the head, as `Head.load` or a training gives it.
         features: a feature set of the same backbone and classes.
         split: which of its splits.
+        epsilon: ε to spend on the records of the split, 1e-4 to 100. Default: exact figures, which protect nothing.
+        delta: δ. Default: min(1e-5, 1/n).
+        by: whose evaluation it is, for the ledger. Default: the name of the account that runs the program.
+        purpose: what it is for, for the ledger.
         progress: told the stage, the records scored so far, and how many there are.
 
     Returns:
@@ -83,7 +136,9 @@ def evaluate(head: Head, features: FeatureSet, split: str = "test", *, progress:
 
     Raises:
         UserError: the head and the features do not fit together; the card of the head contradicts itself; the set has
-            no such split, or a damaged one; or no record of it has a label.
+            no such split, or a damaged one; or no record of it has a label. With `epsilon` also: a value is out of
+            range, a cap does not allow it, the ledger cannot be written, or the head was trained on these records
+            without a guarantee. Nothing was charged then, unless a note says so.
 
     Example:
         >>> found = evaluate(Head.load("heads/eps1.safetensors"), open_features("digits-scattering"))
@@ -97,12 +152,30 @@ def evaluate(head: Head, features: FeatureSet, split: str = "test", *, progress:
                 "Use Head.load and open_features to open what is on disk.",
                 parameter=name,
             )
+    charged = {"delta": delta, "by": by, "purpose": purpose}
+    idle = next((name for name, value in charged.items() if value is not None and epsilon is None), None)
+    if idle is not None:
+        raise UserError(
+            f"{parameter(idle)} has no meaning without {parameter('epsilon')}: exact figures spend nothing and have no "
+            "row in the ledger.",
+            f"Give {parameter('epsilon')}, or leave it out.",
+            code="conflict",
+            parameter=idle,
+        )
     head.refuse_contradictions()
     features.split(split)
     _check_fit(head, features)
     private_split = split == head.card["features"]["split"]
-    warnings = _warnings(head, features, split, private_split)
+    warnings = _warnings(head, features, split, private_split, noisy=epsilon is not None)
     features.verify(split)
+    if epsilon is not None:
+        from dpfc_cli.training import private_evaluation
+
+        ready = private_evaluation.prepare(
+            head, features, split, epsilon=epsilon, delta=delta, by=by, purpose=purpose, warnings=warnings
+        )
+        told = (lambda done, total: progress("Evaluating", done, total)) if progress else None
+        return private_evaluation.release(ready, told)
     return replace(figures(head, features, split, private_split, progress), warnings=warnings)
 
 
@@ -180,7 +253,7 @@ def _check_fit(head: Head, features: FeatureSet) -> None:
         )
 
 
-def _warnings(head: Head, features: FeatureSet, split: str, private_split: bool) -> tuple[str, ...]:
+def _warnings(head: Head, features: FeatureSet, split: str, private_split: bool, noisy: bool) -> tuple[str, ...]:
     own, hold_out = head.card["features"], hold_out_of(features.manifest)
     facts = head.card.get("facts", {})
     # A set of the same name that was made anew with persons holds out other pictures.
@@ -192,10 +265,12 @@ def _warnings(head: Head, features: FeatureSet, split: str, private_split: bool)
             "little."
         )
     if private_split:
-        found.append(
-            f"the head was trained on a split of this name, '{split}'. If these are its records, these figures are not "
-            "differentially private. Do not publish them."
+        meaning = (
+            "the figures say how well it fits them, not how good it is on others."
+            if noisy
+            else "these figures are not differentially private. Do not publish them."
         )
+        found.append(f"the head was trained on a split of this name, '{split}'. If these are its records, {meaning}")
     elif hold_out and ((features.name, hold_out) != (own["name"], own.get("hold_out")) or other_records):
         found.append(
             f"this {split} split was held out from training pictures, and the head was trained on another set. If that "

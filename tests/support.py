@@ -20,7 +20,7 @@ from dpfc_cli.privacy.curator import Curator, Unprotected
 from dpfc_cli.privacy.facts import Facts
 from dpfc_cli.privacy.noise import Bits, SeededBits
 from dpfc_cli.privacy.oracle import Mechanism, Plan, planned
-from dpfc_cli.privacy.queries import ClassGrams, ClassSums, Gradient, Gram, Hessians, Mean, Query
+from dpfc_cli.privacy.queries import ClassGrams, ClassSums, Gradient, Gram, Hessians, Mean, Outcomes, Query
 from dpfc_cli.privacy.sums import BlockStream
 from dpfc_cli.training.calibrate import Calibrated
 from dpfc_cli.training.charge import charge
@@ -59,6 +59,9 @@ def every_query(facts: Facts, seed: int = 0, scale: float = 1.0) -> list[Query]:
         Hessians(CHAIN, theta, 0, facts.m, constant=1.0),
         Hessians(CHAIN, theta[:-1], 1, 2),
         Mean(CHAIN),
+        Outcomes(CHAIN, theta[:-1], theta[-1]),
+        Outcomes(centred, theta[:-1], theta[-1], best=2),
+        Outcomes(CHAIN, theta[:-1], theta[-1], by_class=True),
         Gram(centred),
         Gradient((*centred, white), theta, clip=0.4, constant=0.3, loss="softmax", radius=2.0),
     ]

@@ -52,6 +52,9 @@ def test_the_whole_path_from_pictures_to_names(tmp_path: Path, monkeypatch: pyte
     found = dpfc.evaluate(trained.head, made.features)
     low, high = found.interval
     assert 0.5 < low < found.top1 < high < 1
+    released = dpfc.evaluate(trained.head, made.features, epsilon=4.0)
+    assert released.top1 is not None
+    assert released.interval[0] < released.top1 < released.interval[1]
     x, y = made.features.arrays("test")
     head = dpfc.Head.load(trained.path)
     names = head.predict(x)
@@ -123,9 +126,9 @@ def test_a_head_takes_any_kind_of_number_and_no_rows_at_all(head: dpfc.Head) -> 
 
 def test_what_is_no_head_and_no_set_is_called_so(head: dpfc.Head, tmp_path: Path) -> None:
     with pytest.raises(dpfc.UserError, match="head is a str, not a Head"):
-        dpfc.evaluate("heads/a.safetensors", "digits")  # type: ignore[arg-type]
+        dpfc.evaluate("heads/a.safetensors", "digits")  # type: ignore[call-overload]
     with pytest.raises(dpfc.UserError, match="features is a str, not a FeatureSet"):
-        dpfc.evaluate(head, "digits")  # type: ignore[arg-type]
+        dpfc.evaluate(head, "digits")  # type: ignore[call-overload]
     with pytest.raises(dpfc.UserError, match="source is a PosixPath, not a text"):
         dpfc.extract(tmp_path)  # type: ignore[arg-type]
 

@@ -100,11 +100,13 @@ def budget(
     if features is not None or not result:
         from dpfc_cli.folders import heads_folder
         from dpfc_cli.heads.head import cards
-        from dpfc_cli.training.account import account_of
+        from dpfc_cli.training.account import account_of, other_accounts
 
         ledger, named = places.ledger(features)
         account = account_of(ledger, named, cards(heads_folder()))
+        others = other_accounts(ledger, named)
         result["spent"] = account.to_json(deltas)
+        result["spent_on_other_splits"] = [other.to_json(deltas) for other in others]
     if as_json:
         display.as_json(result)
         return
@@ -112,6 +114,8 @@ def budget(
         _show_conversion(result["conversion"], sigma, epsilon)
     if account is not None:
         _show_spent(account, deltas)
+        for other in others:
+            _show_split(other, deltas)
 
 
 def _refuse_beside_cap(features: str | None, delta: list[float] | None, **others: float | None) -> None:
@@ -215,6 +219,20 @@ def _show_spent(account: "Account", deltas: tuple[float, ...]) -> None:
             f"Not in the sum: {counted(account.unprotected, 'training')} without a guarantee. "
             "What was released there has epsilon = ∞."
         )
+
+
+def _show_split(account: "Account", deltas: tuple[float, ...]) -> None:
+    """What was spent on the records of another split: private evaluations of heads."""
+    rows = [
+        (*_named(name, row), row.adjacency, f"{row.delta:g}", display.epsilon(row.epsilon or math.inf))
+        for name, row in account.rows
+    ]
+    columns = ("when (UTC)", "feature set", "head", "method", "state", "adjacency", "delta", "epsilon")
+    display.table(f"Charged to the records of the {account.split} split", columns, rows, left=7)
+    bound = "exact" if account.exact else "an upper bound"
+    total = [(f"{delta:g}", display.epsilon(account.epsilon(delta))) for delta in deltas]
+    title = f"Spent on the {account.split} split, for one {account.unit} ({bound}, zero-out adjacency)"
+    display.table(title, ("delta", "epsilon"), total)
 
 
 def _show_caps(account: "Account") -> None:

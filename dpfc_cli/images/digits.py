@@ -16,7 +16,7 @@ import numpy as np
 from dpfc_cli.errors import UserError
 from dpfc_cli.images.dataset import DataSet
 from dpfc_cli.images.idx import TEN_DIGITS, parse
-from dpfc_cli.images.sets import ImageSet, Split, in_memory, listing_of
+from dpfc_cli.images.sets import Entry, ImageSet, Split, in_memory, listing_of
 
 FILES = ("digits-images-idx3-ubyte", "digits-labels-idx1-ubyte")
 TRAIN = 1400
@@ -30,12 +30,15 @@ def open_digits() -> ImageSet:
         for name, dimensions in zip(FILES, (3, 1), strict=True)
     )
     grey = np.rint(images * (255 / DARKEST)).astype(np.uint8)[..., np.newaxis]
-    listing = listing_of(TEN_DIGITS, [images_entry, labels_entry])
+    entries = [images_entry, labels_entry]
 
-    def split(part: slice) -> Split:
+    def split(part: slice, *more: Entry) -> Split:
+        listing = listing_of(TEN_DIGITS, [*entries, *more])
         return in_memory("The set of digits in dpfc", grey[part], labels[part], TEN_DIGITS, listing)
 
-    return ImageSet("digits", TEN_DIGITS, {"train": split(slice(None, TRAIN)), "test": split(slice(TRAIN, None))})
+    # Both splits come from the same files. The ledger must tell their records apart.
+    test = split(slice(TRAIN, None), Entry("test", len(labels) - TRAIN, labels_entry.sha256))
+    return ImageSet("digits", TEN_DIGITS, {"train": split(slice(None, TRAIN)), "test": test})
 
 
 def _file(name: str) -> Traversable:

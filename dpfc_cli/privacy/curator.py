@@ -50,8 +50,8 @@ from dpfc_cli.privacy.sums import BlockStream, Directions, Shelf
 class Records(ABC):
     """Records that a curator may sum. Whoever makes a curator must say which kind they are.
 
-    There are two kinds: `Unprotected` records, and the records of a training that was charged to its ledger
-    (`training.charge.Charged`). So nobody can make a curator of private records before the charge.
+    There are two kinds: `Unprotected` records, and records that were charged for in their ledger
+    (`training.charge.Paid`). So nobody can make a curator of private records before the charge.
     """
 
     @abstractmethod

@@ -19,6 +19,8 @@ from dpfc_cli.privacy.chain import NORM_BITS, into_ball
 
 MOST_BITS = 18
 LEAST_BITS = 10
+LONGEST = 2**17
+"""The most coordinates of a factor."""
 
 
 @dataclass(frozen=True)
@@ -123,6 +125,6 @@ def lattice_for(n: int, sigma: float, d: int) -> Lattice:
     """
     fits = min(math.log2(2**52 / n), math.log2(2**61 / (40 * sigma)))
     bits = min(MOST_BITS, math.floor(fits / 2))
-    if bits < LEAST_BITS or d > 2**17:
+    if bits < LEAST_BITS or d > LONGEST:
         raise ValueError(f"no exact lattice for n = {n}, d = {d}, sigma = {sigma:.3g}")
     return Lattice(bits)

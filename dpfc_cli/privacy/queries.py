@@ -12,18 +12,19 @@ neighbouring data sets depends on the adjacency:
 - Zero-out: the null record adds zero. So the integer sums of neighbours differ by at most 4ᵇ. In units of 4ᵇ the
   sensitivity is 1.
 - Replace-one: the integer sums of neighbours differ by at most `replace_one` · 4ᵇ. By the triangle inequality
-  `replace_one` = 2 is enough. For sums of Gram type √2 is enough: if two contributions A and B have ⟨A, B⟩ ≥ 0, then
-  ‖A − B‖² ≤ ‖A‖² + ‖B‖².
+  `replace_one` = 2 is enough. For sums of Gram type and for `Outcomes` √2 is enough: if two contributions A and B have
+  ⟨A, B⟩ ≥ 0, then ‖A − B‖² ≤ ‖A‖² + ‖B‖².
 
 Both bounds hold for all parameters that a method passes. The norms rely on `Lattice.vector` alone. The condition
-⟨A, B⟩ ≥ 0 holds because all the factors of that inner product are non-negative: squares, labels, or p·(1 − p) with p in
-[0, 1].
+⟨A, B⟩ ≥ 0 holds because all the factors of that inner product are non-negative: squares, labels, cells, or p·(1 − p)
+with p in [0, 1].
 
 A query holds arrays and numbers, never functions. `scale` turns one integer unit into the natural units of the query.
 This is post-processing, so it costs no privacy.
 """
 
 import enum
+import itertools
 import math
 from dataclasses import KW_ONLY, dataclass, fields, replace
 from typing import Any, ClassVar, Literal, Protocol, get_args
@@ -33,7 +34,7 @@ import numpy as np
 from dpfc_cli.privacy import chain as chains
 from dpfc_cli.privacy.chain import Chain, norms, run
 from dpfc_cli.privacy.facts import Facts
-from dpfc_cli.privacy.lattice import Lattice, Reals
+from dpfc_cli.privacy.lattice import LONGEST, Lattice, Reals
 
 Loss = Literal["sigmoid", "softmax"]
 Grid = Lattice | Reals
@@ -460,7 +461,79 @@ class Hessians:
         return grid.vector(curvature, weights, xp), grid.vector(z / _bound(self.constant), features, xp)
 
 
-QUERIES = (Mean, Gram, ClassSums, ClassGrams, Gradient, Hessians)
+@dataclass(frozen=True)
+class Outcomes:
+    """How many records a linear classifier gets right: each record is counted in the cell of its outcome. 1 × cells.
+
+    Scores are chain(x)·weight + bias, as those of a head. Of equal scores the lower class number wins. The cells are
+
+    - of all records: (right, wrong), or with `best` > 1: (right, right with one of the best `best` classes but not with
+      the best one, wrong);
+    - or for each class (`by_class`): right for class 0, 1, …, then wrong for class 0, 1, …. A record is counted for
+      each of its labels j: as right if j is the best class.
+
+    Proof: the contribution is 2ᵇ·q with Σ q² ≤ 4ᵇ. So its norm is at most 2ᵇ·2ᵇ = 4ᵇ. For two records the inner product
+    is 4ᵇ·(q·q'), and no integer of q or q' is negative: they are rounded multiples of cells, which are 0 or 1. Hence √2
+    under replace-one adjacency. ∎
+
+    Scores that overflow change the cell, but not the bound.
+
+    Scale: a record has 1 in one cell, or by class in at most k cells, one for each label. The row of cells is divided
+    by the root of this number, so its norm is at most 1, and one cell stands for one record.
+
+    Attributes:
+        chain: the preprocessing of the head.
+        weight: d × m, finite float64.
+        bias: m, finite float64.
+        best: with how many classes a record is still counted apart from the wrong ones; 1 for none.
+        by_class: whether records are counted for each class.
+
+    """
+
+    chain: Chain
+    weight: np.ndarray
+    bias: np.ndarray
+    best: int = 1
+    by_class: bool = False
+    kind: ClassVar[str] = "outcomes"
+    words: ClassVar[str] = "how many records a head gets right and how many it gets wrong"
+    arrays: ClassVar[tuple[str, ...]] = ("weight", "bias")
+    numbers: ClassVar[tuple[str, ...]] = ()
+    replace_one: ClassVar[float] = math.sqrt(2)
+    symmetric: ClassVar[bool] = False
+
+    def shape(self, facts: Facts) -> tuple[int, ...]:
+        return (1, 2 * facts.m if self.by_class else 2 + (self.best > 1))
+
+    def array_shapes(self, facts: Facts) -> dict[str, tuple[int, ...]]:
+        return {"weight": (facts.d, facts.m), "bias": (facts.m,)}
+
+    def scale(self, facts: Facts, grid: Grid) -> float:
+        return math.sqrt(self._most(facts)) / (grid.radius(grid.unit, self.shape(facts)[1]) * grid.one)
+
+    def factors(self, x: Any, y: Any, facts: Facts, grid: Grid, xp: Any) -> tuple[Any, Any]:
+        # Finite, so that all scores are above that of a class which is no label.
+        scores = xp.nan_to_num(run(self.chain, x, xp) @ self.weight + self.bias, nan=np.finfo(np.float64).min)
+        classes, labels = xp.arange(facts.m), y > 0
+        if self.by_class:
+            right = labels & (classes == xp.argmax(scores, axis=-1)[:, None])
+            cells = [right, labels & ~right]
+        else:
+            own = xp.where(labels, scores, -math.inf)
+            score, label = xp.max(own, axis=-1, keepdims=True), xp.argmax(own, axis=-1)[:, None]
+            before = xp.sum((scores > score) | ((scores == score) & (classes < label)), axis=-1, keepdims=True)
+            ends = (0, 1, self.best, facts.m) if self.best > 1 else (0, 1, facts.m)
+            cells = [(before >= low) & (before < high) for low, high in itertools.pairwise(ends)]
+        row = xp.concatenate(cells, axis=-1).astype(xp.float64) / math.sqrt(self._most(facts))
+        q = grid.vector(row, grid.unit, xp)
+        return xp.full_like(q[:, :1], grid.one), q
+
+    def _most(self, facts: Facts) -> int:
+        """In how many cells one record is counted at most."""
+        return facts.k if self.by_class else 1
+
+
+QUERIES = (Mean, Gram, ClassSums, ClassGrams, Gradient, Hessians, Outcomes)
 
 
 def check(query: Query, facts: Facts) -> None:
@@ -493,6 +566,13 @@ def check(query: Query, facts: Facts) -> None:
         type(query.start) is type(query.stop) is int and 0 <= query.start < query.stop <= facts.m
     ):
         raise ValueError(f"there are no classes {query.start}..{query.stop} of {facts.m}")
+    if isinstance(query, Outcomes) and not (
+        type(query.by_class) is bool
+        and type(query.best) is int
+        and 1 <= query.best < (2 if query.by_class else max(facts.m, 2))
+        and query.shape(facts)[1] <= LONGEST
+    ):
+        raise ValueError(f"outcomes of {facts.m} classes cannot be counted so")
     if isinstance(query, Gram | Gradient | Hessians):
         # The type first: an object of another class could claim to equal 0.
         none = type(query.constant) in chains.NUMBERS and query.constant == 0

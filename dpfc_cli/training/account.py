@@ -20,13 +20,14 @@ of no such filter for the composition that is used here.
 """
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from dpfc_cli.errors import UserError, parameter
-from dpfc_cli.features.manifest import MANIFEST, load, unreadable
+from dpfc_cli.features.manifest import MANIFEST, Manifest, load, unreadable
 from dpfc_cli.folders import LEDGER, features_folder
 from dpfc_cli.training import limit
 from dpfc_cli.training.ledger import (
@@ -35,6 +36,7 @@ from dpfc_cli.training.ledger import (
     Cap,
     Entry,
     Unit,
+    about,
     composes_exactly,
     ledger_path,
     persons_of,
@@ -44,6 +46,7 @@ from dpfc_cli.training.ledger import (
     together,
     unit_of,
 )
+from dpfc_cli.trust.statement import hold_out_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,7 +58,7 @@ class Account:
     other feature sets that have a ledger, or that are links which lead nowhere. They were not made of exactly the same
     pictures, as far as can be seen, but may share some. lost: heads of this set whose training is in no ledger. caps:
     all caps on these records, the newest of a ledger last, each with the name of its feature set. ledgers: where the
-    other ledgers about these records really lie.
+    other ledgers about these records really lie. protects: what a training on them protects. split: which records.
     """
 
     ledger: Path
@@ -68,6 +71,7 @@ class Account:
     caps: tuple[tuple[str, Cap], ...] = ()
     ledgers: frozenset[Path] = frozenset()
     protects: Unit = RECORD
+    split: str = "train"
 
     @property
     def rows(self) -> list[tuple[str, Entry]]:
@@ -139,6 +143,7 @@ class Account:
         said, held = ("at", "epsilon", "delta", "note", "trainings"), self.in_force
         return {
             "ledger": str(self.ledger),
+            "split": self.split,
             "feature_sets": sorted({self.name, *(name for name, _ in self.linked)}),
             "not_counted": list(self.not_counted),
             "adjacency": "zero-out",
@@ -163,9 +168,14 @@ class Account:
 
 
 def account_of(
-    ledger: Path, named: Path | None = None, cards: Iterable[tuple[Path, Mapping[str, Any]]] = ()
+    ledger: Path,
+    named: Path | None = None,
+    cards: Iterable[tuple[Path, Mapping[str, Any]]] = (),
+    split: str = "train",
 ) -> Account:
     """The account that a ledger gives, and those that can be found from it.
+
+    Each split has its own, see `ledger.about`. A cap holds for the records of each of them.
 
     Ledgers are looked for in the folder of this one, in the folder where the set was named, in the folder for feature
     sets, and wherever sets in these folders really lie. So sets that are links are found from one another.
@@ -174,6 +184,7 @@ def account_of(
         ledger: of the feature set.
         named: the path by which the set was named, if it was.
         cards: of the heads that may have been trained on the set, with their files.
+        split: the records.
 
     Raises:
         UserError: a ledger cannot be read.
@@ -187,17 +198,36 @@ def account_of(
         raise unreadable(Path(error.filename or ledger.parent), error) from error
     others = {path: read_all(path) for lies, path in sorted(found.items()) if lies != real(ledger)}
     names = _named([ledger, *others])
-    records, fingerprint = {*(row.records for row in own.entries), *(cap.records for cap in own.caps)}, None
-    protects = RECORD
+    records, fingerprint = {row.records for row in own.entries if row.split == split}, None
+    capped = {*records, *(cap.records for cap in own.caps)}
+    protects, persons = RECORD, dict[str | None, str | None]()
+    elsewhere: Callable[[Entry], bool] = lambda row: False  # noqa: E731
     folder = ledger.with_name(_name(ledger))
     if (folder / MANIFEST).exists():
         manifest = load(folder)
-        records.add(records_of(manifest))
+        records.add(records_of(manifest, split))
+        capped |= {records_of(manifest, each) for each in manifest.splits}
         fingerprint = manifest.fingerprint
-        if (persons := persons_of(manifest)) is not None:
-            protects = ("person", persons)
-    linked = {path: [row for row in book.entries if row.records in records] for path, book in others.items()}
-    caps = {path: [cap for cap in book.caps if cap.records in records] for path, book in others.items()}
+        elsewhere = partial(_elsewhere, manifest, split)
+        if (known := persons_of(manifest, split)) is not None:
+            protects = ("person", known)
+            persons = {persons_of(manifest): known}
+    if split == "train":
+        records |= {cap.records for cap in own.caps}
+    linked = {
+        path: [
+            row
+            for row in book.entries
+            if row.records in records and not (elsewhere(row) and _cut(path) == _cut(ledger))
+        ]
+        for path, book in others.items()
+    }
+    caps = {path: [cap for cap in book.caps if cap.records in capped] for path, book in others.items()}
+    # A cap names the persons of the training split.
+    held = {
+        path: [replace(cap, persons=persons.get(cap.persons, cap.persons)) for cap in found]
+        for path, found in {ledger: own.caps, **caps}.items()
+    }
     lost = [
         str(path)
         for path, card in cards
@@ -209,15 +239,51 @@ def account_of(
         protects=protects,
         name=names[ledger],
         folders=tuple(folders),
-        own=own.entries,
+        split=split,
+        own=tuple(row for row in about(own.entries, split, records) if not elsewhere(row)),
         linked=tuple((names[path], row) for path, rows in linked.items() for row in rows),
         not_counted=tuple(sorted({*(names[path] for path in others if not linked[path] + caps[path]), *nowhere})),
         lost=tuple(lost),
-        caps=tuple((names[path], cap) for path, found in {ledger: own.caps, **caps}.items() for cap in found),
+        caps=tuple((names[path], cap) for path, found in held.items() for cap in found),
         ledgers=frozenset(
-            real(path) for path, book in others.items() if linked[path] or caps[path] or _begun(path, book, records)
+            real(path) for path, book in others.items() if linked[path] or caps[path] or _begun(path, book, capped)
         ),
     )
+
+
+def other_accounts(ledger: Path, named: Path | None = None) -> list[Account]:
+    """The accounts of the splits that are not trained on, as far as something was spent there."""
+    splits = {row.split for row in read_all(ledger).entries}
+    if (folder := ledger.with_name(_name(ledger))).joinpath(MANIFEST).exists():
+        splits |= set(load(folder).splits)
+    found = [account_of(ledger, named, split=split) for split in sorted(splits - {"train"})]
+    return [account for account in found if account.entries]
+
+
+def _elsewhere(manifest: Manifest, split: str, row: Entry) -> bool:
+    """Whether a row is about another split of a set than this one, and so about none of its records.
+
+    Splits that were held out have one listing. Which records are in which follows from their names and the fraction,
+    and a larger fraction holds out the records of a smaller one and more. So if the other split has as many records as
+    the row says, it is the same one. This is not so if only some of the records were taken. Where the set knows
+    persons, the digest of which records are whose says it.
+    """
+    identity = manifest.source["identity"]
+    if row.split == split or row.split not in manifest.splits or not hold_out_of(manifest):
+        return False
+    if row.persons is not None or manifest.grouped:
+        return row.persons is not None and row.persons == persons_of(manifest, row.split)
+    return row.n == manifest.splits[row.split].n and identity.get("spread") is None
+
+
+def _cut(ledger: Path) -> tuple[Any, ...] | None:
+    """How the records of a set were divided into splits. None if there is no set beside its ledger."""
+    folder = real(ledger).with_name(_name(real(ledger)))
+    try:
+        identity = load(folder).source["identity"] if (folder / MANIFEST).exists() else None
+    except UserError:
+        identity = None
+    return None if identity is None else tuple(identity.get(name) for name in ("hold_out", "spread", "groups"))
 
 
 def _begun(ledger: Path, book: Book, records: set[str]) -> bool:
@@ -226,7 +292,8 @@ def _begun(ledger: Path, book: Book, records: set[str]) -> bool:
         return False
     folder = real(ledger).with_name(_name(real(ledger)))
     try:
-        return (folder / MANIFEST).exists() and records_of(load(folder)) in records
+        manifest = load(folder) if (folder / MANIFEST).exists() else None
+        return manifest is not None and any(records_of(manifest, split) in records for split in manifest.splits)
     except UserError:
         return True
 

@@ -20,28 +20,21 @@ from dpfc_cli.training.request import Privacy
 
 
 @dataclass(frozen=True, kw_only=True)
-class Calibrated:
-    """What a training will release, with how much noise, and what it will claim.
+class Planned:
+    """What will be released of which records, with how much noise, and what it will claim.
 
-    given: the options that the user set; options: all of them. mechanism and guarantee: None without noise. tuning:
-    what the card says of public records that options were chosen on. before: the card of the private head that the
-    training starts from, if it does (`training.whole`).
+    mechanism and guarantee: None without noise.
     """
 
-    method: AnyMethod
     facts: Facts
     privacy: Privacy
-    given: Mapping[str, Any]
-    options: Any
     plan: Plan
     mechanism: Mechanism | None
     guarantee: Guarantee | None
-    tuning: Mapping[str, Any] | None = None
-    before: Mapping[str, Any] | None = None
 
     @property
     def claim(self) -> Claim:
-        """What may be claimed of the head."""
+        """What may be claimed of the result."""
         return self.privacy.claim
 
     @property
@@ -53,6 +46,22 @@ class Calibrated:
     def releases(self) -> list[dict[str, Any]]:
         """The releases with their shares and noise multipliers, as card and ledger state them."""
         return self.plan.described(None if self.mechanism is None else self.mechanism.sigmas)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Calibrated(Planned):
+    """What a training will release, with how much noise, and what it will claim.
+
+    given: the options that the user set; options: all of them. tuning: what the card says of public records that
+    options were chosen on. before: the card of the private head that the training starts from, if it does
+    (`training.whole`).
+    """
+
+    method: AnyMethod
+    given: Mapping[str, Any]
+    options: Any
+    tuning: Mapping[str, Any] | None = None
+    before: Mapping[str, Any] | None = None
 
 
 def calibrate(
@@ -101,8 +110,7 @@ def calibrate(
             mechanism=None,
             guarantee=None,
         )
-    guarantee = _guarantee(plan, facts, privacy, slow)
-    mechanism = Mechanism(facts=facts, plan=plan, mu=guarantee.mu)
+    guarantee, mechanism = noised(plan, facts, privacy, slow)
     return Calibrated(
         method=method,
         facts=facts,
@@ -113,6 +121,21 @@ def calibrate(
         mechanism=mechanism,
         guarantee=guarantee,
     )
+
+
+def noised(
+    plan: Plan, facts: Facts, privacy: Privacy, slow: Callable[[], None] = lambda: None
+) -> tuple[Guarantee, Mechanism]:
+    """The guarantee of a plan, and the plan with the noise that gives it.
+
+    slow: called where the answer will take seconds (Poisson sampling).
+
+    Raises:
+        UserError: ε, δ or σ is out of range.
+
+    """
+    guarantee = _guarantee(plan, facts, privacy, slow)
+    return guarantee, Mechanism(facts=facts, plan=plan, mu=guarantee.mu)
 
 
 def with_options(calibrated: Calibrated, given: Mapping[str, Any], tuning: Mapping[str, Any]) -> Calibrated:

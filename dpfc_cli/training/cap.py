@@ -1,6 +1,7 @@
 """Setting a cap: a row of the ledger that all later trainings on the records are held against (`limit`)."""
 
 import math
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -25,8 +26,9 @@ def set_cap(
 ) -> Account:
     """Set a cap: how much all trainings on these records may spend together from now on, whatever is seen meanwhile.
 
-    It is a row of the ledger, and so is every change. The newest one counts. A training that does not fit is refused
-    before it is charged, on every set of the same records.
+    It holds for the records of each split: for trainings, and for private evaluations. It is a row of the ledger, and
+    so is every change. The newest one counts. A training that does not fit is refused before it is charged, on every
+    set of the same records.
 
     Args:
         features: a set of the records; see `dpfc_cli.open_features`.
@@ -58,15 +60,17 @@ def set_cap(
         persons=persons_of(features.manifest),
     )
 
-    def allow(locked: frozenset[Path]) -> frozenset[Path]:
-        account = account_of(path, features.folder)
-        missing = account.ledgers - locked
+    def allow(locked: frozenset[Path] | None) -> frozenset[Path]:
+        accounts = [account_of(path, features.folder, split=split) for split in features.splits]
+        ledgers = frozenset[Path]().union(*(account.ledgers for account in accounts))
+        missing = frozenset[Path]() if locked is None else ledgers - locked
         if not missing:
-            _check(account, cap)
+            for account in accounts:
+                _check(account, replace(cap, persons=persons_of(features.manifest, account.split)))
         return missing
 
     # Before a ledger is made, and once more when nobody else can write to it.
-    _check(account_of(path, features.folder), cap)
+    allow(None)
     keep_cap(path, cap, allow)
     return account_of(path, features.folder)
 

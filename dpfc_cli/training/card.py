@@ -16,8 +16,8 @@ from dpfc_cli.heads import head as heads
 from dpfc_cli.methods.method import Solution
 from dpfc_cli.methods.public_head import PublicHead
 from dpfc_cli.privacy.accounting import Claim
-from dpfc_cli.training.calibrate import Calibrated
-from dpfc_cli.training.ledger import Entry, persons_of, records_of
+from dpfc_cli.training.calibrate import Calibrated, Planned
+from dpfc_cli.training.ledger import EVALUATION, Entry, persons_of, records_of
 from dpfc_cli.training.request import SPLIT
 from dpfc_cli.training.whole import whole
 from dpfc_cli.trust.statement import EXACT, SAMPLED, hold_out_of, rounded_up
@@ -31,23 +31,25 @@ SUFFIXES: Mapping[Claim, str] = {
 
 
 def entry_of(
-    calibrated: Calibrated,
+    calibrated: Planned,
     features: FeatureSet,
     head: str,
     at: str,
     who: str | None = None,
     purpose: str | None = None,
+    split: str = SPLIT,
 ) -> Entry:
     """The ledger's row. head: the name of the file that is to be written. at: UTC. who, purpose: see `Entry`.
 
-    The last two go into no card: a head is handed over, and it need not say who made it.
+    The last two go into no card: a head is handed over, and it need not say who made it. What is no training is the
+    evaluation of a head. split: of the records.
     """
     facts, claimed = calibrated.facts, calibrated.claimed
     return Entry(
         at=at,
-        records=records_of(features.manifest, SPLIT),
-        split=SPLIT,
-        method=calibrated.method.name,
+        records=records_of(features.manifest, split),
+        split=split,
+        method=calibrated.method.name if isinstance(calibrated, Calibrated) else EVALUATION,
         claim=calibrated.claim,
         epsilon=claimed.epsilon if claimed else None,
         delta=claimed.delta if claimed else None,
@@ -55,7 +57,7 @@ def entry_of(
         eta=claimed.eta if claimed else None,
         adjacency=facts.adjacency,
         unit=facts.unit,
-        persons=None if facts.rows is None else persons_of(features.manifest, SPLIT),
+        persons=None if facts.rows is None else persons_of(features.manifest, split),
         n=facts.n,
         releases=json.dumps(calibrated.releases),
         head=head,

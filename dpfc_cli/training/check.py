@@ -160,10 +160,14 @@ def rehearse(calibrated: Calibrated, features: FeatureSet) -> None:
         raise PlanError(f"{method.name} asked for {oracle.released} of {len(plan.releases)} planned releases")
 
 
+def working_bytes(facts: Facts) -> int:
+    """The bytes that summing records takes, beside what is made of the sums."""
+    return WORKING_BYTES + (PERSONS_BYTES if facts.rows is not None else 0)
+
+
 def bytes_of(calibrated: Calibrated) -> int:
     """The bytes that a training needs at least."""
-    persons = 0 if calibrated.facts.rows is None else PERSONS_BYTES
-    return state_bytes(calibrated.method, calibrated.plan) + WORKING_BYTES + persons
+    return state_bytes(calibrated.method, calibrated.plan) + working_bytes(calibrated.facts)
 
 
 def check_memory(calibrated: Calibrated, memory: float | None) -> None:

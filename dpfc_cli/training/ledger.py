@@ -37,6 +37,8 @@ State = Literal["charged", "written", "stopped", "unknown"]
 Mode = Literal["ro", "rw", "rwc"]
 VERSION = 1
 """Of the ledgers that are written."""
+EVALUATION = "evaluation"
+"""The method of a row that is no training: noisy figures of how good a head is on these records."""
 MOST_NAME, MOST_NOTE = 100, 500
 """Characters of a name, and of a purpose or a note."""
 _FIRST = {
@@ -67,13 +69,14 @@ _REMEDY = "Do not delete it. Compare it with a backup, or restore it from one."
 
 @dataclass(frozen=True, kw_only=True)
 class Entry:
-    """One training.
+    """One training, or one private evaluation of a head.
 
     at: UTC. records: which records it was (`records_of`). epsilon, delta: what was claimed; mu names the noise (and is
     its μ where nothing was sampled), eta is the sampler's η; None where nothing is claimed (seeded noise, or none).
-    releases: as JSON. head: the name of its file. state: what became of it. sha256: of the head that was written. who:
-    whose training it is; None in the first ledgers. purpose: what it is for. unit: what is protected, a record or a
-    person. persons: the digest of which records belong to which person; None if the unit is a record.
+    releases: as JSON. head: the name of its file. state: what became of it. sha256: of the head that was written, or of
+    the figures of an evaluation: so no row but that of its training has the digest of a head. who: whose training it
+    is; None in the first ledgers. purpose: what it is for. unit: what is protected, a record or a person. persons: the
+    digest of which records belong to which person; None if the unit is a record.
     """
 
     at: str
@@ -682,7 +685,7 @@ def composes_exactly(rows: list[Entry]) -> bool:
     """Whether `together` is the smallest ε that can be claimed. Otherwise it is an upper bound."""
     private = [r for r in rows if r.mu is not None]
     sampled = any(release["rate"] < 1 for r in private for release in r.plan)
-    alike = all(weight(r.protects, unit_of(private)) == 1 for r in private)
+    alike = all(weight(r.protects, unit_of(private)) == 1 for r in private) and len({r.split for r in private}) < 2
     return not sampled and alike and all(r.adjacency == "zero-out" for r in private)
 
 
@@ -709,8 +712,26 @@ def _for(unit: Unit, training: Unit, release: dict[str, Any]) -> dict[str, Any]:
     return release if times == 1 else {**release, "sigma": release["sigma"] / times, "rate": 1.0}
 
 
+def about(entries: Iterable[Entry], split: str, records: Iterable[str]) -> list[Entry]:
+    """The rows of a set's ledger that may be about the records of a split.
+
+    A record lies in one split, so rows about another one say nothing of it. But splits that were held out of one source
+    have one listing, and the ledger may be older than the set. What was in the other split then may be in this one now.
+
+    Args:
+        entries: the rows.
+        split: the split.
+        records: the listings of its records.
+
+    """
+    known = set(records)
+    return [row for row in entries if row.split == split or row.records in known]
+
+
 def standing(entries: Sequence[Entry], number: int, delta: float | None) -> dict[str, Any]:
-    """What a head's card says of the trainings in its ledger.
+    """What a head's card says of the trainings in its ledger. Private evaluations count as trainings.
+
+    `other_records` is there if some of them were of other records. The epsilon is without these.
 
     Only the set's own ledger counts. Which other sets are linked to it depends on whether they hold exactly the same
     records. That is a fact about records, and a head is handed over.
@@ -721,14 +742,18 @@ def standing(entries: Sequence[Entry], number: int, delta: float | None) -> dict
         delta: at which the head claims an ε; None if it claims nothing.
 
     """
-    rows = list(entries)
-    private = sum(row.claim == "private" for row in rows)
+    own = entries[number - 1]
+    rows, private = about(entries, own.split, [own.records]), sum(row.claim == "private" for row in entries)
+    # Persons lie in one split as a whole.
+    rows = [row for row in rows if row.split == own.split or row.persons is None]
+    others = {"other_records": len(entries) - len(rows)} if len(rows) < len(entries) else {}
     epsilon = max(together(rows, delta), LEAST_EPSILON) if delta is not None else math.inf
     return {
         "training": number,
-        "trainings": len(rows),
+        "trainings": len(entries),
         "private": private,
-        "unprotected": len(rows) - private,
+        "unprotected": len(entries) - private,
+        **others,
         "epsilon": epsilon if math.isfinite(epsilon) else None,
         "exact": composes_exactly(rows),
         "unit": unit_of(rows)[0],

@@ -56,7 +56,7 @@ from collections.abc import Iterable, Sequence
 
 from dpfc_cli.errors import UserError, parameter
 from dpfc_cli.privacy.accounting import LARGEST_EPSILON, LEAST_EPSILON, epsilon_for, mu_for
-from dpfc_cli.training.ledger import RECORD, Cap, Entry, Unit, weight
+from dpfc_cli.training.ledger import EVALUATION, RECORD, Cap, Entry, Unit, weight
 
 RESERVE = 2.0**-190
 """H: 2⁵⁰ times the η of one sample."""
@@ -194,10 +194,13 @@ def check(caps: Iterable[Named], entries: Sequence[Entry], entry: Entry) -> None
             continue
         left = room(cap, entries, entry.protects)
         fits = fitting(left, entry.delta) if left > 0 else None
+        what, more_noise = "training", f", or a larger {parameter('noise_multiplier')}"
+        if entry.method == EVALUATION:
+            what, more_noise = "evaluation", ""
         more = f"At delta = {entry.delta:g} epsilon = {fits:.4g} still fits." if fits else "Nothing more fits."
         raise UserError(
-            f"This training does not fit under the cap of these records: {said(name, cap)}. {more}",
-            f"Spend less ({parameter('epsilon')}, or a larger {parameter('noise_multiplier')}), or ask for a higher "
+            f"This {what} does not fit under the cap of these records: {said(name, cap)}. {more}",
+            f"Spend less ({parameter('epsilon')}{more_noise}), or ask for a higher "
             "cap: 'dpfc budget' says who set it. A change is a new row, and the old one stays to be seen.",
             code="over-cap",
             parameter="epsilon",

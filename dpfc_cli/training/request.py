@@ -165,13 +165,15 @@ def number(name: str, value: Any) -> float | None:
         ) from error
 
 
-def facts_of(features: FeatureSet, adjacency: Adjacency = "zero-out", protected: bool = True) -> Facts:
-    """The public facts of a feature set's training split.
+def facts_of(
+    features: FeatureSet, adjacency: Adjacency = "zero-out", protected: bool = True, split: str = SPLIT
+) -> Facts:
+    """The public facts of a split of a feature set.
 
     The unit is a person where the set says which records belong to one. Without protection each record is a unit.
     """
-    manifest, split = features.manifest, features.split(SPLIT)
-    known = Facts(n=split.n, m=len(manifest.classes), d=manifest.dim, k=manifest.labels_per_record, adjacency=adjacency)
-    if split.groups is None or not protected:
+    manifest, found = features.manifest, features.split(split)
+    known = Facts(n=found.n, m=len(manifest.classes), d=manifest.dim, k=manifest.labels_per_record, adjacency=adjacency)
+    if found.groups is None or not protected:
         return known
-    return replace(known, n=split.groups, rows=split.n, unit="person")
+    return replace(known, n=found.groups, rows=found.n, unit="person")

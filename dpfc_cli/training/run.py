@@ -19,7 +19,7 @@ from dpfc_cli.training.account import Account, account_of
 from dpfc_cli.training.card import card_of, entry_of
 from dpfc_cli.training.charge import Charged
 from dpfc_cli.training.check import Checked, bytes_of
-from dpfc_cli.training.ledger import Receipt
+from dpfc_cli.training.ledger import Entry, Receipt
 from dpfc_cli.training.observer import Observer
 from dpfc_cli.training.shelf import shelf_for
 
@@ -122,7 +122,12 @@ def _account(checked: Checked, receipt: Receipt) -> Account:
     try:
         return account_of(receipt.ledger, checked.features.folder)
     except UserError:
-        return replace(checked.account, own=receipt.entries)
+        return replace(checked.account, own=_about(receipt))
+
+
+def _about(receipt: Receipt) -> tuple[Entry, ...]:
+    """The rows about the records of the training."""
+    return tuple(ledger.about(receipt.entries, receipt.entry.split, [receipt.entry.records]))
 
 
 def _shelf_of(checked: Checked) -> Shelf | None:

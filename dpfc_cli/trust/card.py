@@ -46,7 +46,7 @@ _LEDGER: dict[str, Check] = {
 }
 _SOMETIMES: dict[str, Check] = {
     "date": text,
-    "ledger": record(_LEDGER, unit=_UNIT),
+    "ledger": record(_LEDGER, unit=_UNIT, other_records=whole(1)),
     "public_features": record({"name": text, "rows": whole(1)}),
     "public_head": record(
         {"name": text, "sha256": text, "classes": whole(2), "without": each(text)},
@@ -108,7 +108,10 @@ def counts_fault(card: Mapping[str, Any]) -> str | None:
         return f"it names {len(set(classes)):,} classes, and its facts say {facts['m']:,}"
     if (card["unit"] == "person") != ("records" in facts) or facts.get("records", facts["n"]) < facts["n"]:
         return f"its facts do not fit the unit, a {card['unit']}"
-    if known is not None and known["private"] + known["unprotected"] != known["trainings"]:
+    if known is not None and (
+        known["private"] + known["unprotected"] != known["trainings"]
+        or known.get("other_records", 0) >= known["trainings"]
+    ):
         return "the trainings of its ledger do not add up"
     if card["accounting"] != (SAMPLED if is_sampled(card["plan"]) else EXACT):
         return "its accounting is not that of its releases"

@@ -217,21 +217,23 @@ def _others(card: Mapping[str, Any]) -> str:
         unknown = "It is unknown how many there are: this head was made by a version of dpfc that did not say so."
         return f"{unknown} {limits}" if private else unknown
     known = f"as far as its ledger knew when it was made (row {ledger['training']})"
-    if ledger["trainings"] == 1:
+    # Those of other records are private evaluations.
+    trainings, spending = (ledger[name] - ledger.get("other_records", 0) for name in ("trainings", "private"))
+    if trainings == 1:
         said = f"This was the first training on these records, {known}."
     else:
-        said = f"This was one of {ledger['trainings']:,} trainings on these records, {known}."
-    if private and ledger["private"] > 1:
+        said = f"This was one of {trainings:,} trainings on these records, {known}."
+    if private and spending > 1:
         total = (
             "more than can be stated" if ledger["epsilon"] is None else f"epsilon = {rounded_up(ledger['epsilon'], 6)}"
         )
         bound = "exact" if ledger["exact"] else "an upper bound"
         said += (
-            f" Together the {ledger['private']:,} private ones spent {total} at the same delta for one "
+            f" Together the {spending:,} private ones spent {total} at the same delta for one "
             f"{ledger.get('unit', 'record')}, under zero-out adjacency ({bound}). This is a guarantee if they were "
             "planned in advance. If not, a cap that was fixed in advance is the guarantee."
         )
-    if private and card["unit"] == "person" and ledger.get("unit", "record") == "record" and ledger["private"] > 1:
+    if private and card["unit"] == "person" and ledger.get("unit", "record") == "record" and spending > 1:
         said += (
             " Some of these trainings protect records, or other persons. So there is no total for the persons of this "
             "head."

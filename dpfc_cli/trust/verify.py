@@ -245,7 +245,7 @@ def _others(card: Mapping[str, Any]) -> Finding:
     elif private and spent is not None and not started:
         if spent < own * (1 - 1e-5):
             wrong = f"together they spent epsilon = {spent:.6g}, less than this one alone"
-        elif known["private"] == 1 and spent > own * (1 + 1e-5):
+        elif known["private"] - known.get("other_records", 0) == 1 and spent > own * (1 + 1e-5):
             wrong = f"the only private one spent epsilon = {spent:.6g}, and it claims {own:.6g}"
     return _found(what, wrong, f"training {known['training']:,} of {known['trainings']:,}, when it was made")
 

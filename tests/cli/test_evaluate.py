@@ -1,5 +1,6 @@
 """`dpfc evaluate`: figures with intervals, on a terminal with the digits that the test set carries, as JSON in full."""
 
+import hashlib
 import json
 import re
 from pathlib import Path
@@ -7,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from dpfc_cli.files import sha256_of
 from dpfc_cli.heads.metrics import wilson
 from tests.cli.conftest import Dpfc, heads
 from tests.support import blobs
@@ -60,3 +62,47 @@ def test_warnings_are_shown_and_are_in_the_json(dpfc: Dpfc, trained: Path) -> No
     (warning,) = json.loads(warned.stdout)["warnings"]
     assert "Do not publish them" in warning
     assert f"Warning: {warning}" in warned.stderr
+
+
+# With noise
+
+
+def test_released_figures_have_an_interval_their_noise_and_what_they_cost(dpfc: Dpfc, trained: Path) -> None:
+    shown = dpfc("evaluate", "--epsilon", "1", "--purpose", "paper")
+    assert shown.exit_code == 0
+    assert re.search(r"^top-1 +\d+ % \(95 % interval \d+–\d+ %; the noise alone: ± [\d.]+ %\)$", shown.stdout, re.M)
+    assert re.search(r"^records \(noisy\) +\d+$", shown.stdout, re.M)
+    assert re.search(r"^this cost +epsilon = 1.0000 at delta = 1e-05 for one record$", shown.stdout, re.M)
+    assert "Figures per class are not released" in shown.stderr
+    assert "Features: features/blobs" in shown.stderr
+    training, _, evaluated = dpfc("budget").stdout.partition("# Charged to the records of the test split")
+    assert re.search(r" dp-whitened +written .* 8\.0000$", training, re.M)
+    assert re.search(r"^1e-05 +8\.0000$", training, re.M)
+    assert re.search(r" evaluation +written .* 1\.0000$", evaluated, re.M)
+    assert re.search(r"^1e-05 +1\.0000$", evaluated, re.M)
+
+
+def test_the_json_of_released_figures_has_what_the_ledger_has(dpfc: Dpfc, trained: Path) -> None:
+    found = json.loads(dpfc("evaluate", str(trained), "--epsilon", "60", "--delta", "1e-6", "--json").stdout)
+    figures = found["figures"]
+    assert hashlib.sha256(json.dumps(figures, sort_keys=True).encode()).hexdigest() == found["sha256"]
+    assert (found["head"], figures["head_sha256"]) == (str(trained), sha256_of(trained))
+    assert (figures["epsilon"], figures["delta"], figures["unit"], figures["split"]) == (60, 1e-6, "record", "test")
+    assert [each["class"] for each in figures["per_class"]] == ["0", "1", "2"]
+    assert (found["spent"], found["fits"]) == (pytest.approx(60, rel=1e-6), None)
+    spent = json.loads(dpfc("budget", "--json").stdout)
+    assert [row["method"] for row in spent["spent"]["trainings"]] == ["dp-whitened"]
+    (other,) = spent["spent_on_other_splits"]
+    assert (other["split"], other["epsilon"]["1e-06"]) == ("test", pytest.approx(60, rel=1e-6))
+    assert [(row["method"], row["sha256"]) for row in other["trainings"]] == [("evaluation", found["sha256"])]
+
+
+def test_epsilon_is_spent_on_no_set_that_nobody_named(dpfc: Dpfc, trained: Path) -> None:
+    Path("features/blobs").rename("features/other")
+    refused = dpfc("evaluate", "--epsilon", "2")
+    assert refused.exit_code == 2
+    assert "Name the set: --features." in " ".join(refused.stderr.split())
+    idle = dpfc("evaluate", "--features", "other", "--by", "me")
+    assert idle.exit_code == 2
+    assert "--by has no meaning without --epsilon" in idle.stderr
+    assert not list(Path("features").glob("other.ledger*"))

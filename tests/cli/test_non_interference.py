@@ -46,7 +46,7 @@ from dpfc_cli.heads.head import Head, ordered
 from dpfc_cli.methods import METHODS
 from dpfc_cli.privacy import curator, sums
 from dpfc_cli.privacy.noise import SeededBits
-from dpfc_cli.training import cap, charge, check, request, run
+from dpfc_cli.training import cap, charge, check, private_evaluation, request, run
 from dpfc_cli.training import train as training
 from dpfc_cli.training.charge import Charged
 from tests.support import blobs
@@ -211,7 +211,8 @@ def watched(patch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
 
     patch.setattr(sums, "exact_sum", forgotten)
     patch.setattr(sums, "block_rows", lambda facts: BLOCK)
-    patch.setattr(run, "SystemBits", lambda: SeededBits(0))
+    for place in (run, private_evaluation):
+        patch.setattr(place, "SystemBits", lambda: SeededBits(0))
     asked, named = count(), count()
     patch.setattr(Clock, "asked", count())
     for place in (charge, cap):
@@ -354,6 +355,16 @@ SCENARIOS: dict[str, tuple[str, ...]] = {
         "evaluate p --features persons",
         "list",
     ),
+    "private evaluations": (
+        f"{PRIVATE} --method dp-ls --out heads/h.safetensors",
+        "evaluate h --features private --split train --epsilon 1 --delta 0.001 --by me --purpose paper",
+        "-v evaluate h --features private --split train --epsilon 80 --json",
+        "evaluate h --features private --epsilon 0.1",
+        "budget --features private",
+        f"{PRIVATE} --method dp-ls --out heads/later.safetensors",
+        "train --features persons --epsilon 1 --method dp-ls --out heads/p.safetensors",
+        "evaluate p --features persons --split train --epsilon 1",
+    ),
     "a rehearsal": (f"{PRIVATE} --dry-run", f"{PRIVATE} --method dp-ls --dry-run --json"),
     "refusals": (
         f"{PRIVATE} --delta 0.5",
@@ -361,6 +372,7 @@ SCENARIOS: dict[str, tuple[str, ...]] = {
         f"{PRIVATE} --out heads",
         f"{PRIVATE} --public-features private",
         f"{PRIVATE} --tune-on several",
+        "evaluate --epsilon 1",
         "train --features private --sigma 1e30",
     ),
     "an extraction": (
@@ -495,7 +507,7 @@ CARD = {
     "features.backbone.from": "the name of the file that was imported",
     "features.hold_out": STATED,
     "ledger.training": "the number of the row",
-    **{f"ledger.{name}": "how often dpfc was run" for name in ("trainings", "private", "unprotected")},
+    **{f"ledger.{name}": "how often dpfc was run" for name in ("trainings", "private", "unprotected", "other_records")},
     "ledger.epsilon": "of the plans in the set's own ledger",
     "ledger.exact": "of the plans in the set's own ledger",
     "ledger.unit": "of the plans in the set's own ledger",
@@ -764,6 +776,24 @@ FAULTS: dict[str, tuple[str, Fault]] = {
         computed(FeatureSet, "splits", lambda self, rows: {name: n - nulls() for name, n in rows.items()}),
     ),
 }
+
+
+IN_EVALUATIONS: dict[str, tuple[str, Fault]] = {
+    "the exact number of labelled records": (
+        "stdout",
+        after(private_evaluation, "_figures", lambda found: replace(found, n=N - nulls())),
+    ),
+    "a warning of unequal classes": ("stderr", before(private_evaluation, "_figures", warned)),
+    "a refusal": ("code", before(private_evaluation, "_answers", refuse)),
+}
+EVALUATED = (f"{PRIVATE} --method dp-ls --out heads/h.safetensors", "evaluate h --split train --epsilon 1")
+
+
+@pytest.mark.parametrize("fault", IN_EVALUATIONS)
+def test_leaks_planted_in_a_private_evaluation_are_seen(worlds: dict[str, Path], here: Path, fault: str) -> None:
+    where, plant = IN_EVALUATIONS[fault]
+    found = differences(*both(worlds, here, EVALUATED, plant))
+    assert any(name == f"{EVALUATED[1]}: {where}" for name in found), found
 
 
 @pytest.mark.parametrize("fault", FAULTS)

@@ -15,7 +15,7 @@ from dpfc_cli.privacy.lattice import MOST_BITS, lattice_for
 from dpfc_cli.privacy.noise import Bits, SeededBits
 from dpfc_cli.privacy.oracle import Mechanism, PlanError
 from dpfc_cli.privacy.queries import QUERIES as ALL_QUERIES
-from dpfc_cli.privacy.queries import ClassGrams, ClassSums, Gradient, Gram, Hessians, Mean, Query
+from dpfc_cli.privacy.queries import ClassGrams, ClassSums, Gradient, Gram, Hessians, Mean, Outcomes, Query
 from dpfc_cli.privacy.sums import IncompletePassError, block_rows, exact_sum
 from tests.support import CHAIN, blobs, curator, every_query, plan_of, stream_of
 
@@ -236,7 +236,10 @@ def test_the_plans_sigmas_compose_to_mu() -> None:
         plan_of(FACTS, (Gram(CHAIN), 0.0))
 
 
-REPLACE_ONE = {Mean: 2.0, ClassSums: 2.0, Gradient: 2.0, Gram: 2**0.5, ClassGrams: 2**0.5, Hessians: 2**0.5}
+REPLACE_ONE = {
+    **{Mean: 2.0, ClassSums: 2.0, Gradient: 2.0},
+    **{Gram: 2**0.5, ClassGrams: 2**0.5, Hessians: 2**0.5, Outcomes: 2**0.5},
+}
 """Proved in `queries`. Written here a second time on purpose."""
 ONE_OF_EACH = {type(query): query for query in every_query(FACTS)}
 

@@ -130,7 +130,7 @@ FAULTS = {
     ),
     "two curators for one charge": Fault(
         "training/charge.py",
-        "Charged.opened",
+        "Paid.opened",
         "if not self.unused.acquire(blocking=False):",
         "if False:",
         "tests/training/test_steps.py::test_one_charge_pays_for_one_curator",

@@ -467,7 +467,7 @@ def alone(patch: pytest.MonkeyPatch) -> None:
     """Nobody asks for the linked ledgers to be locked."""
     real = accounts.account_of
     for place in (charging, caps):
-        patch.setattr(place, "account_of", lambda *given: replace(real(*given), ledgers=frozenset()))
+        patch.setattr(place, "account_of", lambda *given, **named: replace(real(*given, **named), ledgers=frozenset()))
 
 
 def nothing(patch: pytest.MonkeyPatch) -> None:

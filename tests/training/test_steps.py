@@ -79,14 +79,15 @@ def callers(name: str) -> set[str]:
 
 def test_each_value_is_made_by_its_own_step_alone() -> None:
     assert callers("Receipt") == {"training/ledger.py"}
-    assert callers("Charged") == {"training/charge.py"}
+    assert callers("Charged") == callers("Paid") == {"training/charge.py"}
     assert callers("Checked") == {"training/check.py"}
     assert callers("Trained") == {"training/run.py"}
     assert callers("Calibrated") == {"training/calibrate.py"}
 
 
 def test_curators_are_made_of_charged_records_or_of_records_that_are_said_to_be_unprotected() -> None:
-    assert callers("Curator") == {"training/run.py", "training/tuning.py", "trust/audit.py"}
+    trained = {"training/run.py", "training/tuning.py", "trust/audit.py"}
+    assert callers("Curator") == trained | {"training/private_evaluation.py"}
     assert callers("NonPrivate") == {"training/run.py"}
     assert callers("Unprotected") == {"training/tuning.py", "trust/audit.py"}
 

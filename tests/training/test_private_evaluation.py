@@ -1,0 +1,525 @@
+"""Private evaluation: what a record adds to the counts of a head's hits, what is charged, and how sure the figures are.
+
+Tests that draw noise take it from a seed, or hold it against exact distributions with a tail of 1e-9.
+"""
+
+import json
+import math
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from threading import Lock
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+from scipy import stats
+
+from dpfc_cli.errors import UserError
+from dpfc_cli.evaluation import evaluate
+from dpfc_cli.features.importing import import_features
+from dpfc_cli.features.manifest import MANIFEST
+from dpfc_cli.features.reader import FeatureSet
+from dpfc_cli.files import sha256_of
+from dpfc_cli.heads.head import Head
+from dpfc_cli.heads.metrics import score, wilson
+from dpfc_cli.privacy import curator as curators
+from dpfc_cli.privacy.accounting import epsilon_for, mu_for
+from dpfc_cli.privacy.chain import Clip
+from dpfc_cli.privacy.curator import Curator, draw_noise
+from dpfc_cli.privacy.facts import Facts
+from dpfc_cli.privacy.lattice import MOST_BITS, Lattice
+from dpfc_cli.privacy.noise import SeededBits
+from dpfc_cli.privacy.oracle import Mechanism
+from dpfc_cli.privacy.queries import Outcomes, check, contribution, prepare
+from dpfc_cli.privacy.sums import exact_sum
+from dpfc_cli.training import ledger, private_evaluation
+from dpfc_cli.training.account import account_of, other_accounts
+from dpfc_cli.training.cap import set_cap
+from dpfc_cli.training.charge import pay
+from dpfc_cli.training.private_evaluation import PrivateEvaluation, fraction
+from dpfc_cli.training.train import train
+from dpfc_cli.training.verify import verify
+from tests.noise import FALSE_ALARM, drawn_from, failed
+from tests.support import blobs, curator, drawn_sigmas, plan_of, stream_of
+
+LATTICE = Lattice(18)
+N, D, M = 300, 4, 7
+CLASSES = tuple("abcdefg")
+
+
+# What a record adds
+
+
+def head_of(weight: np.ndarray, bias: np.ndarray | None = None) -> Head:
+    m = weight.shape[1]
+    return Head(chain=(Clip(1.0),), weight=weight, bias=np.zeros(m) if bias is None else bias, card={})
+
+
+def counts_of(head: Head, x: np.ndarray, y: np.ndarray, k: int, **how: Any) -> np.ndarray:
+    """What the query counts, in records, by its definition."""
+    facts = Facts(n=len(x), m=head.weight.shape[1], d=x.shape[1], k=k)
+    query = Outcomes(head.chain, head.weight, head.bias, **how)
+    x, sets, valid = prepare(x, y, facts.m, np)
+    left, right = query.factors(x, sets, facts, LATTICE, np)
+    return np.asarray((left * np.where(valid, right, 0)).sum(axis=0) * query.scale(facts, LATTICE))
+
+
+@pytest.mark.parametrize("k", [1, 3])
+@pytest.mark.parametrize("even", [False, True], ids=["other scores", "many equal scores"])
+def test_it_counts_what_an_evaluation_counts(k: int, even: bool) -> None:
+    rng = np.random.default_rng(k)
+    weight = rng.integers(-1, 2, (D, M)).astype(float) if even else rng.normal(size=(D, M))
+    head = head_of(weight, rng.integers(0, 2, M).astype(float))
+    x = rng.integers(-1, 2, (500, D)).astype(np.float32) if even else rng.normal(size=(500, D)).astype(np.float32)
+    y = rng.integers(-1, M, (500, k)).astype(np.int32)
+    exact = score(head, stream_of(x, y)(64))
+    expected = [exact.top1, exact.top5 - exact.top1, exact.n - exact.top5]
+    assert np.allclose(counts_of(head, x, y, k), [expected[0], sum(expected[1:])], rtol=1e-4)
+    assert np.allclose(counts_of(head, x, y, k, best=5), expected, rtol=1e-4)
+    each = counts_of(head, x, y, k, by_class=True)
+    assert np.allclose(each[:M], exact.hits, rtol=1e-4)
+    assert np.allclose(each[M:], exact.rows - exact.hits, rtol=1e-4)
+
+
+@pytest.mark.parametrize("how", [{}, {"best": 2}, {"by_class": True}], ids=["totals", "best", "by class"])
+def test_no_head_makes_a_record_worth_more_than_the_sensitivity(how: dict[str, Any]) -> None:
+    """Scores may overflow, be equal, or be NaN. The record is in one cell all the same, or in none."""
+    facts, huge = Facts(n=1, m=3, d=2, k=2), 1.7e308
+    heads = [np.zeros((2, 3)), np.full((2, 3), huge), np.array([[huge, -huge, 1], [-huge, huge, 1]])]
+    x = np.array([[1e30, -1e30], [0, 0], [3e38, 3e38], [1, 2]], np.float32)
+    labels = np.array([[0, -1], [1, 2], [2, 2], [0, 1]], np.int32)
+    with np.errstate(all="ignore"):
+        for weight in heads:
+            for chain in ((), (Clip(1.0),)):
+                query = Outcomes(chain, weight, np.array([huge, 0, -huge]), **how)
+                check(query, facts)
+                added = [contribution(query, a, b, facts, LATTICE) for a in x for b in labels]
+                lengths = [sum(int(v) ** 2 for v in each.ravel()) for each in added]
+                assert min(lengths) > 0
+                assert max(lengths) <= LATTICE.unit**2
+                for one in added:
+                    for other in added:
+                        moved = sum(int(v) ** 2 for v in (one - other).ravel())
+                        assert moved <= 2 * LATTICE.unit**2, "√2 under replace-one"
+
+
+@pytest.mark.parametrize("fault", ["counted twice", "counted in two cells"])
+def test_a_hit_that_counts_twice_is_seen(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is seen by the norm of what one record adds."""
+    real = Outcomes.factors
+
+    def wrong(self: Outcomes, *given: Any) -> tuple[Any, Any]:
+        left, right = real(self, *given)
+        return (left, 2 * right) if fault == "counted twice" else (left, right + right[:, ::-1])
+
+    x, labels = np.ones(D, np.float32), np.array([1], np.int32)
+    query = Outcomes((Clip(1.0),), np.eye(D, M), np.zeros(M))
+
+    def longest() -> int:
+        added = contribution(query, x, labels, Facts(n=1, m=M, d=D), LATTICE)
+        return sum(int(v) ** 2 for v in added.ravel())
+
+    assert longest() <= LATTICE.unit**2
+    monkeypatch.setattr(Outcomes, "factors", wrong)
+    assert longest() > LATTICE.unit**2
+
+
+@pytest.mark.parametrize(
+    "how", [{"best": M}, {"best": 0}, {"best": 2, "by_class": True}, {"best": True}, {"by_class": 1}], ids=str
+)
+def test_outcomes_that_no_proof_covers_are_refused(how: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="cannot be counted so"):
+        check(Outcomes((), np.zeros((D, M)), np.zeros(M), **how), Facts(n=9, m=M, d=D))
+
+
+def test_more_classes_than_a_factor_may_have_are_not_counted_one_by_one() -> None:
+    facts = Facts(n=9, m=2**16 + 1, d=1)
+    many = Outcomes((), np.zeros((1, facts.m)), np.zeros(facts.m))
+    check(many, facts)
+    with pytest.raises(ValueError, match="cannot be counted so"):
+        check(replace(many, by_class=True), facts)
+
+
+# The noise
+
+
+def noise_of_evaluations(runs: int = 40) -> list[str]:
+    """The checks that the noise of whole evaluations does not pass."""
+    facts = Facts(n=40, m=6, d=D)
+    x, y = blobs(40, D, 6)
+    weight = np.random.default_rng(0).normal(size=(D, 6))
+    asked = [Outcomes((), weight, np.zeros(6), best=5), Outcomes((), weight, np.zeros(6), by_class=True)]
+    plan = plan_of(facts, *((query, 1.0) for query in asked))
+    noise: list[list[np.ndarray]] = [[], []]
+    for seed in range(runs):
+        oracle = curator(facts, plan, 0.9, x, y, seed)
+        for query, found in zip(asked, noise, strict=True):
+            total = exact_sum(query, stream_of(x, y), facts, LATTICE)
+            found.append(oracle.release(query) / query.scale(facts, LATTICE) - total)
+    return failed(drawn_from(asked, [np.array(found) for found in noise], facts, plan.sigmas(0.9), LATTICE))
+
+
+def test_every_count_has_its_own_noise() -> None:
+    assert noise_of_evaluations() == []
+
+
+def test_a_count_without_noise_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    def forgetful(query: Any, shape: tuple[int, ...], *rest: Any) -> np.ndarray:
+        noise = draw_noise(query, shape, *rest)
+        noise[0, -1] = 0
+        return noise
+
+    monkeypatch.setattr(curators, "draw_noise", forgetful)
+    assert "coordinates_have_the_planned_size" in noise_of_evaluations()
+
+
+# The way of an evaluation
+
+
+@pytest.fixture
+def features(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FeatureSet:
+    """300 training records and 300 test records of seven classes; of the test records 20 have no label."""
+    monkeypatch.chdir(tmp_path)
+    x, y = blobs(2 * N, D, M)
+    np.savez("raw.npz", train_x=x[:N], train_y=y[:N], test_x=x[N:], test_y=y[N:])
+    made = import_features("raw.npz", classes=CLASSES, labels_per_record=1).features
+    (shard,) = made.split("test").shards
+    with h5py.File(made.folder / shard.file, "r+") as file:
+        file["labels"][-20:] = -1
+    told = (made.folder / MANIFEST).read_text()
+    (made.folder / MANIFEST).write_text(told.replace(shard.sha256, sha256_of(made.folder / shard.file)))
+    return FeatureSet(made.folder)
+
+
+@pytest.fixture
+def head(features: FeatureSet) -> Head:
+    return train(features, epsilon=8.0, method="dp-ls").head
+
+
+def rows(features: FeatureSet) -> list[ledger.Entry]:
+    return ledger.read(ledger.ledger_path(features.folder))
+
+
+def seeded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(private_evaluation, "SystemBits", lambda: SeededBits(1))
+
+
+@pytest.mark.parametrize("epsilon", [1.0, 50.0])
+def test_the_noise_that_is_drawn_is_what_is_charged(
+    features: FeatureSet, head: Head, epsilon: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn = drawn_sigmas(monkeypatch)
+    found = evaluate(head, features, epsilon=epsilon, delta=1e-6, by="me", purpose="paper")
+    row = rows(features)[-1]
+    sigmas = [s / 4**MOST_BITS for s in drawn]
+    assert sigmas == pytest.approx([r["sigma"] for r in row.plan for _ in range(r["times"])], rel=1e-9)
+    assert math.fsum(1 / s**2 for s in sigmas) == pytest.approx(row.mu**2, rel=1e-9)  # type: ignore[operator]
+    assert (row.epsilon, row.delta, row.claim, row.n) == (epsilon, 1e-6, "private", N)
+    assert epsilon_for(row.mu or 0, 1e-6) == pytest.approx(epsilon, rel=1e-6)
+    assert (row.method, row.split, row.records) == ("evaluation", "test", ledger.records_of(features.manifest, "test"))
+    assert (row.state, row.head, row.sha256) == ("written", found.head, found.sha256)
+    assert (row.who, row.purpose) == ("me", "paper")
+    assert [len(r["shape"]) and r["shape"][1] for r in row.plan] == ([3] if epsilon == 1 else [3, 2 * M])
+    assert (found.per_class is None) == (epsilon == 1)
+
+
+def test_intervals_are_told_of_the_noise_that_was_drawn(
+    features: FeatureSet, head: Head, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[tuple[float, ...]] = []
+    monkeypatch.setattr(private_evaluation, "fraction", lambda *given: (told.append(given), fraction(*given))[1])
+    evaluate(head, features, epsilon=50.0)
+    total, each = (release["sigma"] for release in rows(features)[-1].plan for _ in range(release["times"]))
+    # Two cells make the wrong records of the first figure, and the right ones of the second.
+    expected = [(total, total * math.sqrt(2)), (total * math.sqrt(2), total), *[(each, each)] * M]
+    assert [given[2:4] for given in told] == [pytest.approx(pair, rel=1e-3) for pair in expected]
+
+
+def test_with_little_noise_the_figures_are_those_of_an_exact_evaluation(
+    features: FeatureSet, head: Head, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seeded(monkeypatch)
+    exact, found = evaluate(head, features), evaluate(head, features, epsilon=100.0)
+    assert found.per_class is not None
+    assert found.top5 is not None
+    assert exact.top5 is not None
+    assert exact.n == N - 20
+    # At ε = 100 a count has noise of 0.12; at half of the budget of 0.17. Five times that is 0.9 of one record.
+    assert abs(found.n - exact.n) <= 1
+    for value, true in ((found.top1, exact.top1), (found.top5, exact.top5)):
+        assert value == pytest.approx(true, abs=1.5 / exact.n)
+    for mine, other in zip(found.per_class, exact.per_class, strict=True):
+        assert mine.name == other.name
+        assert mine.top1 == pytest.approx(other.top1, abs=1.5 / other.n)
+        assert abs(mine.n - other.n) <= 1
+        assert mine.interval == pytest.approx(other.interval, abs=0.02)
+    assert found.interval == pytest.approx(exact.interval, abs=0.005)
+
+
+def test_the_records_are_read_after_the_row_is_written(
+    features: FeatureSet, head: Head, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    states: list[list[str]] = []
+    real = exact_sum
+
+    def watched(*given: Any) -> np.ndarray:
+        states.append([row.state for row in rows(features)])
+        return real(*given)
+
+    monkeypatch.setattr(curators, "exact_sum", watched)
+    evaluate(head, features, epsilon=1.0)
+    assert states == [["written", "charged"]]
+
+
+@pytest.mark.parametrize("how", [KeyboardInterrupt, ValueError])
+def test_an_evaluation_that_is_stopped_stays_charged_and_says_so(
+    features: FeatureSet, head: Head, how: type[BaseException], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stopped(*given: object) -> np.ndarray:
+        raise how
+
+    monkeypatch.setattr(curators, "draw_noise", stopped)
+    with pytest.raises(how) as end:
+        evaluate(head, features, epsilon=1.0)
+    assert "stays charged. No figure was released." in end.value.__notes__[0]
+    assert [(row.state, row.sha256) for row in rows(features)[1:]] == [("stopped", None)]
+
+
+def test_one_charge_pays_for_the_records_of_its_split_once(
+    features: FeatureSet, head: Head, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paid: list[Any] = []
+    monkeypatch.setattr(private_evaluation, "pay", lambda *given: paid.append(pay(*given)) or paid[-1])
+    evaluate(head, features, epsilon=1.0)
+    mechanism = paid[0].planned.mechanism
+    assert isinstance(mechanism, Mechanism)
+    with pytest.raises(RuntimeError, match="was used already"):
+        Curator(mechanism, paid[0], SeededBits(0))
+    blocks = replace(paid[0], unused=Lock()).opened()(N)
+    assert next(blocks)[2].min() == -1, "those of the test split"
+
+
+def test_what_cannot_be_evaluated_is_refused_before_the_charge(features: FeatureSet, head: Head) -> None:
+    assert head.path is not None
+    exposed = train(features, non_private=True, method="dp-ls", out="heads/plain.nonprivate.safetensors").head
+    before = len(rows(features))
+    refused: dict[str, Callable[[], object]] = {
+        "larger than 1/n": lambda: evaluate(head, features, epsilon=1.0, delta=0.5),
+        "epsilon must be a number": lambda: evaluate(head, features, epsilon="1"),  # type: ignore[call-overload]
+        "100": lambda: evaluate(head, features, epsilon=1000.0),
+        "delta has no meaning without epsilon": lambda: evaluate(head, features, epsilon=None, delta=1e-5),
+        "by has no meaning": lambda: evaluate(head, features, epsilon=None, by="me"),
+        "by must be a text": lambda: evaluate(head, features, epsilon=1.0, by=""),
+        "not read from a file": lambda: evaluate(replace(head, path=None), features, epsilon=1.0),
+        "no split 'other'": lambda: evaluate(head, features, "other", epsilon=1.0),
+        "trained on these records without a guarantee": lambda: evaluate(exposed, features, "train", epsilon=1.0),
+    }
+    for said, what in refused.items():
+        with pytest.raises(UserError, match=said):
+            what()
+    assert len(rows(features)) == before
+    # On other records a head without a guarantee may be evaluated.
+    assert isinstance(evaluate(exposed, features, epsilon=1.0), PrivateEvaluation)
+
+
+def test_such_a_head_is_known_by_the_ledger_under_another_name(features: FeatureSet, tmp_path: Path) -> None:
+    exposed = train(features, non_private=True, method="dp-ls", out="heads/plain.nonprivate.safetensors").head
+    other = import_features("raw.npz", tmp_path / "features" / "again", classes=CLASSES, labels_per_record=1).features
+    with pytest.raises(UserError, match="without a guarantee"):
+        evaluate(exposed, other, "train", epsilon=1.0)
+
+
+# The account
+
+
+def test_each_split_has_an_account_of_its_own(features: FeatureSet, head: Head) -> None:
+    path = ledger.ledger_path(features.folder)
+    assert evaluate(head, features, epsilon=2.0).spent.epsilon(1e-5) == pytest.approx(2.0, rel=1e-6)
+    both = math.hypot(mu_for(2.0, 1e-5), mu_for(1.0, 1e-5))
+    found = evaluate(head, features, epsilon=1.0)
+    assert found.spent.epsilon(1e-5) == pytest.approx(epsilon_for(both, 1e-5), rel=1e-6)
+    assert account_of(path).epsilon(1e-5) == pytest.approx(8.0, rel=1e-6)
+    (other,) = other_accounts(path)
+    assert (other.split, len(other.entries), other.exact) == ("test", 2, True)
+    # On the records of the training both are of one account.
+    again = evaluate(head, features, "train", epsilon=1.0).spent
+    total = math.hypot(mu_for(8.0, 1e-5), mu_for(1.0, 1e-5))
+    assert again.epsilon(1e-5) == pytest.approx(epsilon_for(total, 1e-5), rel=1e-6)
+    assert [row.method for row in account_of(path).entries] == ["dp-ls", "evaluation"]
+
+
+def test_a_card_counts_evaluations_on_other_records_apart(features: FeatureSet, head: Head) -> None:
+    evaluate(head, features, epsilon=2.0)
+    later = train(features, epsilon=1.0, method="dp-ls")
+    standing = later.head.card["ledger"]
+    assert (standing["training"], standing["trainings"], standing["other_records"]) == (3, 3, 1)
+    assert standing["epsilon"] == pytest.approx(account_of(ledger.ledger_path(features.folder)).epsilon(1e-5))
+    said = later.head.statement()
+    assert any("one of 2 trainings on these records" in text for text in said.values())
+    assert verify(later.path, ledger=ledger.ledger_path(features.folder)).contradictions == []
+    assert verify(head.path or "", ledger=ledger.ledger_path(features.folder)).contradictions == []
+
+
+def test_a_cap_holds_for_each_split(features: FeatureSet, head: Head) -> None:
+    set_cap(features, 9.0)
+    evaluate(head, features, epsilon=8.0)
+    with pytest.raises(UserError, match="This evaluation does not fit under the cap") as refused:
+        evaluate(head, features, epsilon=8.0)
+    assert refused.value.code == "over-cap"
+    fits = refused.value.fields["fits"]
+    assert isinstance(fits, float)
+    left = evaluate(head, features, epsilon=fits).spent.fitting(1e-5)
+    assert left is not None
+    assert left < 0.1
+    assert len(rows(features)) == 3
+    with pytest.raises(UserError, match=r"More than epsilon = 8\.5"):
+        set_cap(features, 8.5)
+
+
+def held_out(features: FeatureSet, **others: Any) -> FeatureSet:
+    """The set as if its test split had been held out of the training pictures: both have one listing."""
+    told = json.loads((features.folder / MANIFEST).read_text())
+    identity = told["source"]["identity"]
+    identity["listing"]["test"] = identity["listing"]["train"]
+    identity.update({"hold_out": 0.5, **others})
+    (features.folder / MANIFEST).write_text(json.dumps(told))
+    return FeatureSet(features.folder)
+
+
+@pytest.mark.parametrize("limit", [None, N])
+def test_a_split_that_was_held_out_is_told_from_the_rest_if_it_can_be(features: FeatureSet, limit: int | None) -> None:
+    held = held_out(features, **({} if limit is None else {"spread": limit}))
+    head = train(held, epsilon=8.0, method="dp-ls").head
+    path = ledger.ledger_path(held.folder)
+    spent = evaluate(head, held, epsilon=2.0).spent
+    if limit is None:
+        assert spent.epsilon(1e-5) == pytest.approx(2.0, rel=1e-6)
+        assert len(account_of(path).entries) == 1
+    else:
+        # Which records are in a limited split is not known from their number. So both count for both.
+        assert spent.epsilon(1e-5) > 8
+        assert not spent.exact
+        assert len(account_of(path).entries) == 2
+    # The set is made anew, and another part is held out. Then each row may be about any of its records.
+    told = json.loads((held.folder / MANIFEST).read_text())
+    for split in told["splits"].values():
+        split["shards"][0]["rows"] = split["n"] = N - 1
+    (held.folder / MANIFEST).write_text(json.dumps(told))
+    assert len(account_of(path).entries) == len(account_of(path, split="test").entries) == 2
+
+
+def test_a_limit_of_another_set_is_not_taken_for_a_split_that_was_held_out(features: FeatureSet) -> None:
+    """It has as many records, and other ones."""
+    shutil.copytree(features.folder, "features/all")
+    held, path = held_out(features), Path("features/all")
+    told = json.loads((held.folder / MANIFEST).read_text())
+    told["source"]["identity"].update({"hold_out": None, "spread": N})
+    (path / MANIFEST).write_text(json.dumps(told))
+    head = train(held, epsilon=8.0, method="dp-ls").head
+    train(FeatureSet(path), epsilon=4.0, method="dp-ls")
+    assert evaluate(head, held, epsilon=2.0).spent.epsilon(1e-5) > 4
+    told["source"]["identity"] = json.loads((held.folder / MANIFEST).read_text())["source"]["identity"]
+    (path / MANIFEST).write_text(json.dumps(told))
+    assert account_of(ledger.ledger_path(held.folder), split="test").epsilon(1e-5) == pytest.approx(2.0, rel=1e-6)
+
+
+# Persons
+
+
+def persons(folder: Path, sizes: list[int], right: list[float]) -> FeatureSet:
+    """A test split in which the given fraction of each person's pictures is where the head expects it."""
+    y = np.arange(sum(sizes)) % M
+    hit = np.concatenate([np.arange(size) < round(size * part) for size, part in zip(sizes, right, strict=True)])
+    x = np.eye(M, dtype=np.float32)[np.where(hit, y, (y + 1) % M)]
+    groups = np.repeat(np.arange(len(sizes)), sizes)
+    own: dict[str, Any] = {"train_x": np.eye(M, dtype=np.float32), "train_y": np.arange(M)}
+    np.savez(folder / "p.npz", test_x=x, test_y=y, test_groups=groups, train_groups=np.arange(M), **own)
+    return import_features(folder / "p.npz", folder / "p", classes=CLASSES, labels_per_record=1).features
+
+
+@pytest.mark.filterwarnings("ignore::dpfc_cli.TrainingWarning")
+def test_each_person_has_the_same_weight(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One with many pictures that are all wrong does not pull the figure down further than one of a hundred."""
+    monkeypatch.chdir(tmp_path)
+    seeded(monkeypatch)
+    found = persons(tmp_path, [1] * 60 + [4] * 39 + [500], [1.0] * 60 + [0.5] * 39 + [0.0])
+    made = train(found, epsilon=8.0, method="dp-ls", out="heads/p.safetensors").head
+    ideal = replace(made, chain=(), weight=np.eye(M), bias=np.zeros(M))
+    assert evaluate(ideal, found).top1 < 0.2
+    result = evaluate(ideal, found, epsilon=100.0)
+    assert (result.unit, result.n) == ("person", 100)
+    assert result.top1 == pytest.approx((60 + 39 / 2) / 100, abs=0.02)
+    row = rows(found)[-1]
+    assert (row.unit, row.n, row.persons) == ("person", 100, ledger.persons_of(found.manifest, "test"))
+    # A cap for the persons of one split is one for those of the other.
+    with pytest.raises(UserError, match="More than epsilon = 50"):
+        set_cap(found, 50.0)
+    (other,) = other_accounts(ledger.ledger_path(found.folder))
+    assert (other.unit, other.exact) == ("person", True)
+
+
+@pytest.mark.filterwarnings("ignore::dpfc_cli.TrainingWarning")
+def test_a_cap_for_persons_holds_for_those_of_a_split_that_was_held_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    held = held_out(persons(tmp_path, [3] * 40, [1.0] * 40))
+    head = train(held, epsilon=2.0, method="dp-ls").head
+    set_cap(held, 3.0)
+    assert evaluate(head, held, epsilon=2.0).spent.epsilon(1e-5) == pytest.approx(2.0, rel=1e-6)
+    with pytest.raises(UserError, match="This evaluation does not fit under the cap"):
+        evaluate(head, held, epsilon=2.5)
+    with pytest.raises(UserError, match="This training does not fit under the cap"):
+        train(held, epsilon=2.5, method="dp-ls")
+    later = train(held, epsilon=1.0, method="dp-ls")
+    assert later.head.card["ledger"]["unit"] == "person"
+    assert account_of(ledger.ledger_path(held.folder)).unit == "person"
+
+
+# Intervals
+
+
+def covered(n: int, p: float, a: float, b: float, runs: int, change: Callable[[float], float] = lambda s: s) -> int:
+    """How often the interval has p, if the head is right with probability p. change: a fault in what noise is told."""
+    rng = np.random.default_rng([n, int(1000 * p), int(a)])
+    right = rng.binomial(n, p, runs)
+    counts = zip(right + rng.normal(0, a, runs), n - right + rng.normal(0, b, runs), strict=True)
+    found = (fraction(float(h), float(w), change(a), change(b), n)[1] for h, w in counts)
+    return sum(low <= p <= high for low, high in found)
+
+
+RUNS = 2000
+ENOUGH = int(stats.binom.ppf(FALSE_ALARM, RUNS, 0.94))
+"""An interval that covers 94 % falls below this with a probability of 1e-9. It is 88.6 % of the runs."""
+
+
+@pytest.mark.parametrize("p", [0.5, 0.9, 0.99])
+@pytest.mark.parametrize("epsilon", [0.1, 1.0])
+@pytest.mark.parametrize("n", [300, 1000, 10_000])
+def test_an_interval_covers_the_choice_of_the_records_and_the_noise(n: int, epsilon: float, p: float) -> None:
+    noise = 1 / mu_for(epsilon, 1e-5)
+    for wrong in (1.0, math.sqrt(2)):
+        assert covered(n, p, noise, wrong * noise, RUNS) >= ENOUGH
+
+
+def test_an_interval_that_forgets_the_noise_is_seen() -> None:
+    noise = 1 / mu_for(0.1, 1e-5)
+    assert covered(1000, 0.9, noise, noise, RUNS, lambda s: s / 2) < ENOUGH
+    assert covered(1000, 0.9, noise, noise, RUNS, lambda s: 0.0) < ENOUGH
+
+
+@pytest.mark.parametrize(("hits", "n"), [(0, 10), (7, 10), (10, 10), (9312, 10_000)])
+def test_without_noise_it_is_the_interval_of_an_exact_evaluation(hits: int, n: int) -> None:
+    value, interval, noise = fraction(hits, n - hits, 0.0, 0.0, n)
+    assert (value, noise) == (hits / n, 0)
+    assert interval == pytest.approx(wilson(hits, n), abs=1e-12)
+
+
+def test_where_there_is_nothing_but_noise_no_figure_is_told() -> None:
+    assert fraction(-3.0, -0.5, 5.0, 5.0, 40) == (None, (0.0, 1.0), None)
+    assert fraction(3.0, 4.0, 50.0, 50.0, 40)[1] == (0.0, 1.0)
+    low, high = fraction(60.0, -3.0, 5.0, 5.0, 57)[1]
+    assert 0.5 < low < high == 1
