@@ -12,6 +12,7 @@ from dpfc_cli.training import limit
 from dpfc_cli.training.account import Account, account_of
 from dpfc_cli.training.ledger import Cap, keep_cap, ledger_path, persons_of, records_of
 from dpfc_cli.training.request import facts_of, number
+from dpfc_cli.training.sharing import keep
 from dpfc_cli.training.signing import account_name, noted
 
 
@@ -59,6 +60,7 @@ def set_cap(
     )
 
     def allow(locked: frozenset[Path]) -> frozenset[Path]:
+        keep(path, features.folder)
         account = account_of(path, features.folder)
         missing = account.ledgers - locked
         if not missing:
@@ -107,8 +109,10 @@ def _check(account: Account, cap: Cap) -> None:
                 code="missing",
                 parameter="cap",
             )
-    elif limit.room(cap, account.entries) < 0:
-        if math.isinf(limit.spent(account.entries, cap.protects)):
+        return
+    cases = [entries for entries, _ in account.cases]
+    if min(limit.room(cap, entries) for entries in cases) < 0:
+        if any(math.isinf(limit.spent(entries, cap.protects)) for entries in cases):
             raise UserError(
                 f"Earlier trainings on these records do not protect the persons of {account.name}. So no cap for these "
                 "persons can hold.",
@@ -116,7 +120,8 @@ def _check(account: Account, cap: Cap) -> None:
                 code="over-cap",
                 parameter="cap",
             )
-        least = limit.least(account.entries, cap.delta, cap.protects)
+        each = [limit.least(entries, cap.delta, cap.protects) for entries in cases]
+        least = None if None in each else max(found for found in each if found is not None)
         raise UserError(
             f"More than epsilon = {cap.epsilon:.6g} at delta = {cap.delta:g} is spent on these records already. Such a "
             "cap would promise what is not true.",

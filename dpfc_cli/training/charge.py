@@ -8,12 +8,13 @@ from threading import Lock
 
 from dpfc_cli.heads import head as heads
 from dpfc_cli.privacy.curator import BlockStream, Records
-from dpfc_cli.training import ledger, limit
+from dpfc_cli.training import ledger
 from dpfc_cli.training.account import account_of
 from dpfc_cli.training.card import entry_of
 from dpfc_cli.training.check import Checked
 from dpfc_cli.training.ledger import Receipt
 from dpfc_cli.training.request import SPLIT
+from dpfc_cli.training.sharing import keep
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,10 +54,11 @@ def charge(checked: Checked) -> Charged:
         entry = entry_of(checked.calibrated, checked.features, checked.path.name, at, request.by, request.purpose)
 
         def allow(locked: frozenset[Path]) -> frozenset[Path]:
+            keep(path, checked.features.folder)
             account = account_of(path, checked.features.folder)
             missing = account.ledgers - locked
             if not missing:
-                limit.check(account.caps, account.entries, entry)
+                account.check(entry)
             return missing
 
         receipt = ledger.charge(path, entry, allow)
