@@ -266,5 +266,5 @@ def noted(path: Path, rows: int) -> Digests | None:
 
 
 def note(path: Path, parts: Sequence[Digests]) -> None:
-    """Write the digests of a shard beside it. Raises OSError."""
-    files.replace(path, np.concatenate([*parts, np.zeros(0, np.uint64)]).astype("<u8").tobytes(), mode=0o600)
+    """Write the digests of a shard beside it. They count once the shard is finished. Raises OSError."""
+    files.write_synced(path, np.concatenate(parts).astype("<u8").tobytes(), kept=True, mode=0o600)

@@ -49,6 +49,21 @@ from dpfc_cli.training.sharing import Known, Shared, kept_beside, own_digests, s
 
 
 @dataclass(frozen=True, kw_only=True)
+class Case:
+    """What counts for some of the records of a set. caps: of each source, because a cap replaces those before it that
+    were set for the same one.
+    """
+
+    entries: list[Entry]
+    caps: list[list[limit.Named]]
+
+    @property
+    def in_force(self) -> list[limit.Named]:
+        """The caps that hold."""
+        return [each for caps in self.caps for each in limit.in_force(caps)]
+
+
+@dataclass(frozen=True, kw_only=True)
 class Account:
     """What was spent on the same records.
 
@@ -86,28 +101,26 @@ class Account:
         return [row for _, row in self.rows]
 
     @property
-    def cases(self) -> list[tuple[list[Entry], list[limit.Named]]]:
-        """The trainings, and the caps, that count together for some of the records. Each record has one of these at
-        most, or a part of it.
-        """
+    def cases(self) -> list[Case]:
+        """What counts together for some of the records. Each record has one of these cases, or a part of one."""
         base = [*self.own, *(row for _, row in self.linked)]
         found = []
         for case in self.shared.cases:
             there = [self.shared.shares[i] for i in sorted(case)]
-            caps = sorted((i, share.name, cap) for share in there for i, cap in share.caps)
-            entries = [*base, *(row for share in there for row in share.entries)]
-            found.append((entries, [*self.caps, *((name, cap) for _, name, cap in caps)]))
+            caps = [list(self.caps), *([(share.name, cap) for cap in share.caps] for share in there if share.caps)]
+            found.append(Case(entries=[*base, *(row for share in there for row in share.entries)], caps=caps))
         return found
 
     def check(self, entry: Entry) -> None:
         """Refuse a training that a cap does not allow for one of these records (`limit.check`)."""
-        for entries, caps in self.cases:
-            limit.check(caps, entries, entry)
+        for case in self.cases:
+            for caps in case.caps:
+                limit.check(caps, case.entries, entry)
 
     def room(self, cap: Cap, of: Unit | None = None) -> float:
         """What all trainings leave of a cap, for the record that has least of it (`limit.room`)."""
-        held = [entries for entries, caps in self.cases if any(each is cap for _, each in caps)]
-        return min(limit.room(cap, entries, of) for entries in held or [each for each, _ in self.cases])
+        held = [case for case in self.cases if any(each is cap for _, each in case.in_force)]
+        return min(limit.room(cap, case.entries, of) for case in held or self.cases)
 
     @property
     def private(self) -> int:
@@ -123,13 +136,13 @@ class Account:
     def exact(self) -> bool:
         """Whether `epsilon` is the smallest that can be claimed. Otherwise it is an upper bound."""
         doubled = bool(self.shared.shares) and any(row.unit != "record" for row in self.entries if row.mu is not None)
-        return not self.shared.summed and not doubled and all(composes_exactly(entries) for entries, _ in self.cases)
+        return not self.shared.summed and not doubled and all(composes_exactly(each.entries) for each in self.cases)
 
     def epsilon(self, delta: float) -> float:
         """ε at δ of all private trainings together, for one `unit`, under zero-out adjacency. It is for the record (or
         person) that they cost most.
         """
-        return max(together(entries, delta, self._unit) for entries, _ in self.cases)
+        return max(together(case.entries, delta, self._unit) for case in self.cases)
 
     @property
     def unit(self) -> str:
@@ -145,17 +158,15 @@ class Account:
     @property
     def all_caps(self) -> list[limit.Named]:
         """All caps on some of these records."""
-        return [*self.caps, *((share.name, cap) for share in self.shared.shares for _, cap in share.caps)]
+        return [*self.caps, *((share.name, cap) for share in self.shared.shares for cap in share.caps)]
 
     @property
     def in_force(self) -> list[limit.Named]:
         """The caps that hold for some of the records, the strictest first, each with the name of the feature set that
         it was set for.
         """
-        found: list[limit.Named] = []
-        for _, caps in self.cases:
-            found += [each for each in limit.in_force(caps) if not any(each[1] is one for _, one in found)]
-        return limit.strictest_first(found)
+        found = {id(cap): (name, cap) for case in self.cases for name, cap in case.in_force}
+        return limit.strictest_first(found.values())
 
     def fitting(self, delta: float) -> float | None:
         """The largest ε of four digits at δ that one more training may spend under all caps: 0 if nothing fits, and
@@ -247,7 +258,7 @@ def account_of(
     except OSError as error:
         raise unreadable(Path(error.filename or ledger.parent), error) from error
     others = {path: read_all(path) for lies, path in sorted(found.items()) if lies != real(ledger)}
-    gone = [path for path in left if path != real(ledger)]
+    gone, alone = [path for path in left if path != real(ledger)], real(ledger) in left
     names = _named([ledger, *others, *gone])
     records, fingerprint = {*(row.records for row in own.entries), *(cap.records for cap in own.caps)}, None
     protects = RECORD
@@ -287,7 +298,7 @@ def account_of(
         linked=tuple((names[path], row) for path, rows in linked.items() for row in rows),
         not_counted=tuple(sorted({*shares.unknown, *nowhere})),
         lost=tuple(lost),
-        shared=shares,
+        shared=replace(shares, gone=(names[ledger], *shares.gone)) if alone else shares,
         overlaps=tuple(each for each in told if records & {each.records, each.other}),
         caps=tuple((names[path], cap) for path, found in {ledger: own.caps, **caps}.items() for cap in found),
         ledgers=frozenset(

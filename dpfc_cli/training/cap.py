@@ -110,7 +110,7 @@ def _check(account: Account, cap: Cap) -> None:
                 parameter="cap",
             )
         return
-    cases = [entries for entries, _ in account.cases]
+    cases = [case.entries for case in account.cases]
     if min(limit.room(cap, entries) for entries in cases) < 0:
         if any(math.isinf(limit.spent(entries, cap.protects)) for entries in cases):
             raise UserError(

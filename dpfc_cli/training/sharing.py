@@ -28,6 +28,7 @@ then the other sets are looked for. So of two trainings on sets that share recor
 waits for it.
 """
 
+import glob
 import hashlib
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
@@ -74,13 +75,13 @@ class Share:
     """The rows and caps of another ledger that are about one source.
 
     name: of its feature set. records: how many different records of the set that is asked about are known to be there;
-    None if somebody says that there are some. caps: with their places in the ledger.
+    None if somebody says that there are some.
     """
 
     name: str
     records: int | None
     entries: tuple[Entry, ...]
-    caps: tuple[tuple[int, Cap], ...]
+    caps: tuple[Cap, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -150,6 +151,9 @@ def keep(ledger: Path, folder: Path) -> None:
     sections = [(each.section, each.read()) for key, each in kept.items() if key not in new]
     sections += [digests.section_of(*key, values) for key, values in new.items()]
     try:
+        # What a killed process has left.
+        for left in path.parent.glob(f".{glob.escape(path.name)}.*.tmp"):
+            left.unlink(missing_ok=True)
         digests.write(path, sections)
     except OSError as error:
         raise UserError(
@@ -269,7 +273,7 @@ def _share(each: Known, source: tuple[str, str], found: _Patterns) -> Share:
         name=each.name,
         records=count or None,
         entries=tuple(_of_others(row) for row in each.book.entries if (row.records, row.split) == source),
-        caps=tuple((i, _of_others(cap)) for i, cap in enumerate(each.book.caps) if (cap.records, SPLIT) == source),
+        caps=tuple(_of_others(cap) for cap in each.book.caps if (cap.records, SPLIT) == source),
     )
 
 
