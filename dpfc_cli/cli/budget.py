@@ -126,7 +126,9 @@ def budget(
 
         ledger, named = places.ledger(features)
         account = account_of(ledger, named, cards(heads_folder()))
-        result["spent"] = account.to_json(deltas)
+        shared = [{"feature_set": each.name, "records": each.records} for each in account.shared.shares]
+        said = [{"feature_set": each.name, "by": each.who, "at": each.at} for each in account.overlaps]
+        result["spent"] = {**account.to_json(deltas), "shared": shared, "said_to_share": said}
     if as_json:
         display.as_json(result)
         return
@@ -190,11 +192,10 @@ def _show_conversion(rows: list[dict[str, Any]], sigma: float | None, epsilon: f
 def _show_spent(account: "Account", deltas: tuple[float, ...]) -> None:
     private = [(name, row) for name, row in account.rows if row.claim == "private"]
     others = [(name, row) for name, row in account.rows if row.claim != "private"]
-    counted_in = {account.name, *(name for name, _ in account.linked), *(each.name for each in account.shared.shares)}
-    sets = ", ".join(sorted(counted_in))
     columns = ("when (UTC)", "feature set", "head", "method", "state")
+    sets, folders = ", ".join(account.names), ", ".join(map(str, account.folders))
     display.table(
-        f"Charged to the records of {sets}, as far as the ledgers in {', '.join(map(str, account.folders))} know",
+        f"Charged to the records of {sets}, as far as the ledgers in {folders} know",
         (*columns, "adjacency", "delta", "epsilon"),
         [
             (*_named(name, row), row.adjacency, f"{row.delta:g}", display.epsilon(row.epsilon or math.inf))

@@ -1,8 +1,8 @@
 """Files of digests: which records a feature set has, as far as `sources.digests` can tell them apart.
 
 Digests depend on records: whoever has a picture can see whether it was in the set. So the files are for their owner
-alone (mode 0600), as shards are. They lie in the folder of the set and beside its ledger, which outlives the set.
-Nothing else has them: no head, no card, no row, no output.
+alone (mode 0600), as shards are. They lie in the folder of the set and beside its ledger, which outlives the set. Who
+opens the first one to others opens the second one, too. Nothing else has digests: no head, no card, no row, no output.
 
 A file has sections, one for each split. A section has the digests of its records in ascending order: one for each
 record, so the size of the file depends on the number of records alone. Sections are compared block by block, so memory
@@ -97,7 +97,7 @@ def section_of(records: str, split: str, kind: Kind, digests: Digests) -> tuple[
     return Section(records=records, split=split, kind=kind, count=len(ordered), sha256=_sha256(ordered)), ordered
 
 
-def write(path: Path, sections: Sequence[tuple[Section, Digests]]) -> None:
+def write(path: Path, sections: Sequence[tuple[Section, Digests]], mode: int = 0o600) -> None:
     """Write a file of these sections, or leave what was there. Raises OSError."""
     header = json.dumps([asdict(section) for section, _ in sections]).encode()
     temporary = files.temporary_beside(path)
@@ -107,6 +107,7 @@ def write(path: Path, sections: Sequence[tuple[Section, Digests]]) -> None:
             for _, digests in sections:
                 file.write(digests.data)
             file.flush()
+            os.fchmod(file.fileno(), mode)
             os.fsync(file.fileno())
         os.replace(temporary, path)
         files.sync(path.parent)

@@ -96,6 +96,12 @@ class Account:
         return sorted([*((self.name, row) for row in self.own), *self.linked, *others], key=lambda each: each[1].at)
 
     @property
+    def names(self) -> list[str]:
+        """The names of the feature sets that count."""
+        others = (share.name for share in self.shared.shares)
+        return sorted({self.name, *(name for name, _ in self.linked), *others})
+
+    @property
     def entries(self) -> list[Entry]:
         """All rows. Not all of them need to count for one record: see `cases`."""
         return [row for _, row in self.rows]
@@ -204,10 +210,7 @@ class Account:
         said, held = ("at", "epsilon", "delta", "note", "trainings"), self.in_force
         return {
             "ledger": str(self.ledger),
-            "feature_sets": sorted(
-                {self.name, *(name for name, _ in self.linked), *(s.name for s in self.shared.shares)}
-            ),
-            "shared": [{"feature_set": share.name, "records": share.records} for share in self.shared.shares],
+            "feature_sets": self.names,
             "not_counted": list(self.not_counted),
             "adjacency": "zero-out",
             "unit": self.unit,

@@ -30,6 +30,8 @@ waits for it.
 
 import glob
 import hashlib
+import os
+import stat
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -109,13 +111,17 @@ def beside(ledger: Path) -> Path:
 
 
 def kept_beside(ledger: Path) -> tuple[Stored, ...]:
-    """The digests that lie beside a ledger. UserError where they are damaged."""
-    return digests.stored_in(beside(ledger))
+    """The digests that lie beside another ledger; none where they are not open to us. UserError where they are damaged.
+
+    Somebody may open the ledger of a set to others and not the set. Then nothing is known of its records.
+    """
+    path = beside(ledger)
+    return digests.stored_in(path) if not path.exists() or os.access(path, os.R_OK) else ()
 
 
 def own_digests(ledger: Path, folder: Path) -> tuple[Stored, ...]:
     """The digests of the records of a set: those beside its ledger, and those in its folder, if it is there."""
-    kept, now = kept_beside(ledger), _now(folder)
+    kept, now = digests.stored_in(beside(ledger)), _now(folder)
     return (*kept, *(each for each in now if each.section not in [one.section for one in kept]))
 
 
@@ -154,7 +160,8 @@ def keep(ledger: Path, folder: Path) -> None:
         # What a killed process has left.
         for left in path.parent.glob(f".{glob.escape(path.name)}.*.tmp"):
             left.unlink(missing_ok=True)
-        digests.write(path, sections)
+        mode = stat.S_IMODE((path if path.exists() else folder / digests.FILE).stat().st_mode)
+        digests.write(path, sections, mode & 0o666)
     except OSError as error:
         raise UserError(
             f"'{path}' cannot be written: {error.strerror or error}. It has to say which records are charged. Nothing "

@@ -255,6 +255,9 @@ def test_heads_of_earlier_versions_are_read_and_say_that_it_is_unknown(dpfc: Dpf
     Path("heads/old.safetensors").write_bytes(encoded(old))
     assert "It is unknown how many there are" in " ".join(dpfc("statement", "old").stdout.split())
     Path("features/blobs.ledger.sqlite").unlink()
+    # They left no digests beside the ledger, either.
+    assert tells(dpfc) == {True}
+    Path("features/blobs.ledger.digests").unlink()
     assert tells(dpfc) == {False}
 
 

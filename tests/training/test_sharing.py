@@ -4,6 +4,7 @@ import hashlib
 import io
 import json
 import math
+import os
 import shutil
 import stat
 import tarfile
@@ -342,6 +343,26 @@ def test_digests_are_for_their_owner_alone_and_their_size_says_how_many_records_
         assert [stat.S_IMODE(path.stat().st_mode) for path in paths] == [0o600, 0o600]
         assert len({path.stat().st_size for path in paths}) == 1
     assert account(one).shared.shares[0].records == 3
+
+
+def test_who_opens_the_digests_of_a_set_to_a_team_opens_those_beside_its_ledger_too() -> None:
+    one = of("one", range(8))
+    (one.folder / digests.FILE).chmod(0o660)
+    charge(ready(one))
+    path = beside(ledger_path(one.folder))
+    assert stat.S_IMODE(path.stat().st_mode) == 0o660
+    path.chmod(0o640)
+    shutil.rmtree("features/one")
+    charge(ready(of("one", range(8, 12))))
+    assert stat.S_IMODE(path.stat().st_mode) == 0o640
+
+
+def test_of_sets_whose_digests_are_not_open_to_us_nothing_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    one, other = of("one", range(8)), of("other", range(4, 12))
+    charge(ready(one))
+    closed = beside(ledger_path(one.folder))
+    monkeypatch.setattr(os, "access", lambda path, mode: path != closed)
+    assert (account(other).entries, account(other).not_counted) == ([], ("one",))
 
 
 def test_head_card_and_row_are_the_same_whatever_sets_share() -> None:
