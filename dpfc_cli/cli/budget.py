@@ -234,7 +234,7 @@ def _show_spent(account: "Account", deltas: tuple[float, ...]) -> None:
     if account.not_counted:
         display.warn(
             f"Not counted: {', '.join(account.not_counted)}. It is not known whether they share records with this set. "
-            f"If they do, they spend their privacy, too: say so ({parameter('also')})."
+            "If they do, they spend their privacy, too: say so (--also)."
         )
     if account.unprotected:
         display.warn(
