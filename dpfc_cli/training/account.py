@@ -45,7 +45,7 @@ from dpfc_cli.training.ledger import (
     together,
     unit_of,
 )
-from dpfc_cli.training.sharing import Known, Shared, kept_beside, own_digests, shared
+from dpfc_cli.training.sharing import Known, Shared, in_folder, kept_beside, own_digests, shared
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -276,16 +276,20 @@ def account_of(
     caps = {path: [cap for cap in book.caps if cap.records in records] for path, book in others.items()}
     told = [overlap for book in (own, *others.values()) for overlap in book.overlaps]
     pairs = frozenset(frozenset((each.records, each.other)) for each in told)
+    pairs |= {frozenset((listing, other)) for listing in records for other in also}
     shares = shared(
         records,
         own_digests(ledger, folder),
         [
             *(Known(name=names[path], path=path, book=book, stored=kept_beside(path)) for path, book in others.items()),
-            *(Known(name=names[path], path=path, stored=kept_beside(path), gone=True) for path in gone),
+            *(Known(name=names[path], path=path, stored=kept_beside(path), of="gone") for path in gone),
+            # A set may connect others before it is trained on.
+            *(_untrained(place) for place in (_sets(folders) if pairs else [])),
         ],
-        pairs | {frozenset((listing, other)) for listing in records for other in also},
+        pairs,
         by_person=protects != RECORD,
     )
+    sources = records | shares.sources
     lost = [
         str(path)
         for path, card in cards
@@ -305,15 +309,25 @@ def account_of(
         overlaps=tuple(each for each in told if records & {each.records, each.other}),
         caps=tuple((names[path], cap) for path, found in {ledger: own.caps, **caps}.items() for cap in found),
         ledgers=frozenset(
-            real(path) for path, book in others.items() if linked[path] or caps[path] or _begun(path, book, records)
+            real(path) for path, book in others.items() if linked[path] or caps[path] or _begun(path, book, sources)
         )
         | shares.ledgers,
     )
 
 
+def _untrained(folder: Path) -> Known:
+    """What the folder of a set knows of its records."""
+    try:
+        stored = in_folder(folder)
+    except UserError:
+        # Nobody has spent anything on it. Whoever trains on it is told.
+        stored = ()
+    return Known(name=folder.name, path=folder, stored=stored, of="set")
+
+
 def _begun(ledger: Path, book: Book, records: set[str]) -> bool:
-    """Whether a ledger without rows may be one of these records: its first row may be about to be written."""
-    if book != Book():
+    """Whether a ledger without trainings may be one of these records: its first row may be about to be written."""
+    if book.entries or book.caps:
         return False
     folder = real(ledger).with_name(_name(real(ledger)))
     try:
@@ -368,8 +382,12 @@ def _search(roots: list[Path]) -> tuple[dict[Path, Path], list[Path], list[Path]
 
 def _in(folder: Path) -> list[Path]:
     """The ledgers in a folder, and the places of those of the sets in it."""
-    sets = (path.parent for path in sorted(folder.glob(f"*/{MANIFEST}")))
-    return [*sorted(folder.glob(f"*{LEDGER}")), *map(ledger_path, sets)]
+    return [*sorted(folder.glob(f"*{LEDGER}")), *map(ledger_path, _sets([folder]))]
+
+
+def _sets(folders: Iterable[Path]) -> list[Path]:
+    """The sets in some folders."""
+    return [path.parent for folder in folders for path in sorted(folder.glob(f"*/{MANIFEST}"))]
 
 
 def _named(ledgers: list[Path]) -> dict[Path, str]:

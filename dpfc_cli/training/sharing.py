@@ -36,7 +36,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 import numpy as np
 
@@ -55,13 +55,17 @@ Row = TypeVar("Row", Entry, Cap)
 
 @dataclass(frozen=True, kw_only=True)
 class Known:
-    """Another ledger. name: of its feature set. stored: the digests that lie beside it. gone: only they are left."""
+    """Another ledger, or what there is of one.
+
+    name: of its feature set. path: where it lies. stored: digests of records. of: "ledger", with the digests beside it;
+    "gone", if only they are left; or "set", with the digests in the folder of the set.
+    """
 
     name: str
     path: Path
     book: Book = field(default_factory=Book)
     stored: tuple[Stored, ...] = ()
-    gone: bool = False
+    of: Literal["ledger", "gone", "set"] = "ledger"
 
     @property
     def sources(self) -> set[tuple[str, str]]:
@@ -91,14 +95,15 @@ class Shared:
     """What other ledgers have to do with the records of a set.
 
     shares: what counts for some of its records. cases: which of them count together, by their places. summed: whether
-    all were put together, because it is not known which records are where. ledgers: where the ledgers lie. unknown:
-    names of sets of which it is not known whether they share records. gone: names of sets that share records, and whose
-    ledger is gone.
+    all were put together, because it is not known which records are where. sources: listings of the set and of all that
+    share records with it. ledgers: where their ledgers lie. unknown: names of sets of which it is not known whether
+    they share records. gone: names of sets that share records, and whose ledger is gone.
     """
 
     shares: tuple[Share, ...] = ()
     cases: tuple[frozenset[int], ...] = (frozenset(),)
     summed: bool = False
+    sources: frozenset[str] = frozenset()
     ledgers: frozenset[Path] = frozenset()
     unknown: tuple[str, ...] = ()
     gone: tuple[str, ...] = ()
@@ -121,12 +126,17 @@ def kept_beside(ledger: Path) -> tuple[Stored, ...]:
 
 def own_digests(ledger: Path, folder: Path) -> tuple[Stored, ...]:
     """The digests of the records of a set: those beside its ledger, and those in its folder, if it is there."""
-    kept, now = digests.stored_in(beside(ledger)), _now(folder)
+    kept, now = digests.stored_in(beside(ledger)), in_folder(folder)
     return (*kept, *(each for each in now if each.section not in [one.section for one in kept]))
 
 
-def _now(folder: Path) -> tuple[Stored, ...]:
-    """The digests of the training records of the set in a folder; none if they are not known."""
+def in_folder(folder: Path) -> tuple[Stored, ...]:
+    """The digests of the training records of the set in a folder; none if they are not known.
+
+    Raises:
+        UserError: they are damaged, or not open to us.
+
+    """
     if not (folder / MANIFEST).exists():
         return ()
     listing = records_of(load(folder))
@@ -146,7 +156,7 @@ def keep(ledger: Path, folder: Path) -> None:
     path = beside(ledger)
     kept = {each.section.key: each for each in digests.stored_in(path)}
     new = {}
-    for each in _now(folder):
+    for each in in_folder(folder):
         there = kept.get(each.section.key)
         if there is None:
             new[each.section.key] = each.read()
@@ -208,7 +218,7 @@ def shared(
         patterns = {frozenset(range(len(shares)))}
     silent = bool(own) and set(records) <= {each.section.records for each in own}
     apart = [each for each in places if each not in counted and not (silent and _disjoint(own, *each))]
-    lost = [each for each in others if each.gone]
+    lost = [each for each in others if each.of == "gone"]
     gone = {each.name for each in lost if any(one.section.records in reached for one in each.stored)}
     doubted = {
         each.name
@@ -219,10 +229,11 @@ def shared(
         shares=shares,
         cases=_largest(patterns),
         summed=summed and bool(shares),
+        sources=frozenset(reached),
         ledgers=frozenset(
             real(each.path)
             for each in others
-            if not each.gone
+            if each.of == "ledger"
             and reached & {*(one.section.records for one in each.stored), *(listing for listing, _ in each.sources)}
         ),
         unknown=tuple(sorted({*(each.name for each, _ in apart), *(doubted - gone)})),

@@ -33,6 +33,7 @@ from dpfc_cli.features.writer import FeatureWriter
 from dpfc_cli.privacy.accounting import epsilon_for, mu_for
 from dpfc_cli.sources.digests import digest_of
 from dpfc_cli.training import account as accounts
+from dpfc_cli.training import cap as caps
 from dpfc_cli.training import charge as charging
 from dpfc_cli.training import ledger, limit, sharing
 from dpfc_cli.training.account import Account, account_of
@@ -45,7 +46,7 @@ from dpfc_cli.training.observer import Observer
 from dpfc_cli.training.request import Privacy, Request
 from dpfc_cli.training.sharing import beside
 from dpfc_cli.training.told import share_records
-from dpfc_cli.training.train import finish
+from dpfc_cli.training.train import finish, train
 from tests.support import blobs
 from tests.test_extraction import Means
 from tests.training.test_cap import meanwhile
@@ -583,7 +584,11 @@ def not_kept(patch: pytest.MonkeyPatch) -> None:
 def not_locked(patch: pytest.MonkeyPatch) -> None:
     """The ledgers of sets that share records are read, and not locked."""
     real = sharing.shared
-    patch.setattr(accounts, "shared", lambda *given, **named: replace(real(*given, **named), ledgers=frozenset()))
+
+    def unlocked(*given: Any, **named: Any) -> sharing.Shared:
+        return replace(real(*given, **named), ledgers=frozenset(), sources=frozenset())
+
+    patch.setattr(accounts, "shared", unlocked)
 
 
 def nothing(patch: pytest.MonkeyPatch) -> None:
@@ -622,8 +627,6 @@ def test_a_cap_and_the_first_training_of_a_set_that_shares_records_do_not_miss_e
     fault: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Neither ledger exists. Each of the two must see the digests that the other one has just put down."""
-    from dpfc_cli.training import cap as caps
-
     a, b = of("a", range(10)), of("b", range(9, 20))
     other = ready(b, 1.2)
     with monkeypatch.context() as patch:
@@ -706,14 +709,12 @@ def test_what_was_said_once_counts_from_then_on_for_both_and_cannot_be_left_out(
     assert account(one).overlaps == account(other).overlaps == (said,)
 
 
-def trained(features: FeatureSet, epsilon: float, **more: Any) -> Any:
-    from dpfc_cli.training.train import train
-
+def trained(features: FeatureSet, epsilon: float, **more: Any) -> None:
     class Quiet(Observer):
         def warn(self, text: str) -> None:
             """Such small sets give many warnings."""
 
-    return train(features, epsilon=epsilon, delta=DELTA, steps=2, observer=Quiet(), **more)
+    train(features, epsilon=epsilon, delta=DELTA, steps=2, observer=Quiet(), **more)
 
 
 def test_where_it_is_not_known_which_records_are_shared_all_that_is_connected_counts() -> None:
@@ -730,6 +731,33 @@ def test_where_it_is_not_known_which_records_are_shared_all_that_is_connected_co
         assert total(made[name]) == spent(*[0.5] * 5), name
         assert not account(made[name]).exact
     assert (total(made["f"]), account(made["f"]).not_counted) == (spent(0.5), ("b",))
+
+
+def test_a_set_that_was_never_trained_on_connects_others() -> None:
+    """Records of `a` may be in `b`, whose files are those of `c`."""
+    a, b, c = of("a", range(10), kind=None), of("b", range(50, 60)), of("c", range(59, 70))
+    for features in (a, c):
+        charge(ready(features, 0.5))
+    share_records(a, [b])
+    for features in (a, b, c):
+        assert total(features) == spent(0.5, 0.5)
+
+
+@pytest.mark.parametrize("fault", [False, True])
+def test_a_cap_and_the_first_training_of_a_set_that_is_said_to_share_records_do_not_miss_each_other(
+    fault: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was said is in the ledger of `a`. No ledger has a training or a cap."""
+    a, b = of("a", range(10), kind=None), of("b", range(50, 60), kind=None)
+    share_records(a, [b])
+    other = ready(b, 1.2)
+    with monkeypatch.context() as patch:
+        if fault:
+            patch.setattr(accounts, "_begun", lambda *given: False)
+        seen = meanwhile(patch, caps, "_check", lambda: charge(other), skip=1)
+        set_cap(a, 1.0, delta=DELTA)
+    assert seen == ["done" if fault else "busy"]
+    assert over(a) == fault
 
 
 def test_what_makes_no_sense_to_be_said_is_refused() -> None:
