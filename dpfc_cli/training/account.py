@@ -218,6 +218,7 @@ class Account:
             "epsilon": {f"{delta:g}": self.epsilon(delta) for delta in deltas},
             "unprotected": self.unprotected,
             "heads_without_row": list(self.lost),
+            "ledgers_gone": list(self.shared.gone),
             "caps": [
                 {
                     **{key: getattr(cap, key) for key in said},

@@ -50,6 +50,8 @@ from dpfc_cli.training.request import SPLIT
 
 Pairs = frozenset[frozenset[str]]
 """Listings of two sets each that somebody says share records."""
+Source = tuple[str, str]
+"""A listing, and a split."""
 Row = TypeVar("Row", Entry, Cap)
 
 
@@ -68,8 +70,8 @@ class Known:
     of: Literal["ledger", "gone", "set"] = "ledger"
 
     @property
-    def sources(self) -> set[tuple[str, str]]:
-        """What its rows are about: listings and splits."""
+    def sources(self) -> set[Source]:
+        """What its rows are about."""
         return {
             *((row.records, row.split) for row in self.book.entries),
             *((cap.records, SPLIT) for cap in self.book.caps),
@@ -160,7 +162,7 @@ def keep(ledger: Path, folder: Path) -> None:
         there = kept.get(each.section.key)
         if there is None:
             new[each.section.key] = each.read()
-        elif there.section != each.section and digests.common(each, [there]).keys() != {1}:
+        elif there.section != each.section and 0 in digests.common(each, [there]):
             new[each.section.key] = np.concatenate([there.read(), each.read()])
     if not new:
         return
@@ -207,24 +209,23 @@ def shared(
     summed = by_person or found.summed
     reached: set[str] = set(records) | near
     if any(pair & reached for pair in pairs):
-        reached, summed, near = _connected(reached, others, pairs), True, set()
-    counted = [(each, source) for each, source in places if source[0] in reached and _counts(found, each, source, near)]
-    shares = tuple(_share(each, source, found) for each, source in counted)
+        reached, summed = _connected(reached, others, pairs), True
+    # If it is known which records a part of a source has, and none of them is here, its rows do not count.
+    parts = [source for _, source in places if summed or not found.of(source) or found.count(source)]
+    counted = [(each, source) for each, source in places if source[0] in reached and source in parts]
+    shares = tuple(_share(each, source, found.count(source)) for each, source in counted)
     patterns = {
-        frozenset(i for i, (each, source) in enumerate(counted) if found.has(pattern, each, source))
+        frozenset(i for i, (_, source) in enumerate(counted) if found.has(pattern, source))
         for pattern in found.patterns
     }
     if summed:
         patterns = {frozenset(range(len(shares)))}
     silent = bool(own) and set(records) <= {each.section.records for each in own}
-    apart = [each for each in places if each not in counted and not (silent and _disjoint(own, *each))]
+    apart = [(each, source) for each, source in places if (each, source) not in counted]
+    doubted = {each.name for each, source in apart if not (silent and _disjoint(own, found.of(source)))}
     lost = [each for each in others if each.of == "gone"]
     gone = {each.name for each in lost if any(one.section.records in reached for one in each.stored)}
-    doubted = {
-        each.name
-        for each in lost
-        if not all(silent and _disjoint(own, each, (one.section.records, one.section.split)) for one in each.stored)
-    }
+    doubted |= {each.name for each in lost if not all(silent and _disjoint(own, [one]) for one in each.stored)} - gone
     return Shared(
         shares=shares,
         cases=_largest(patterns),
@@ -236,7 +237,7 @@ def shared(
             if each.of == "ledger"
             and reached & {*(one.section.records for one in each.stored), *(listing for listing, _ in each.sources)}
         ),
-        unknown=tuple(sorted({*(each.name for each, _ in apart), *(doubted - gone)})),
+        unknown=tuple(sorted(doubted)),
         gone=tuple(sorted(gone)),
     )
 
@@ -269,24 +270,21 @@ class _Patterns:
                 counts[one] += count
         self.counts |= counts
 
-    def has(self, pattern: frozenset[Stored], each: Known, source: tuple[str, str]) -> bool:
-        """Whether a pattern has records of a source in a ledger."""
-        return any(one in pattern for one in _of(each, source))
+    def of(self, source: Source) -> list[Stored]:
+        """The digests of a source, whichever ledger they lie beside."""
+        return [one for _, one in self.targets if (one.section.records, one.section.split) == source]
+
+    def count(self, source: Source) -> int:
+        """How many different records a source has; 0 if that is not known."""
+        return max((self.counts[one] for one in self.of(source)), default=0)
+
+    def has(self, pattern: frozenset[Stored], source: Source) -> bool:
+        """Whether records of this pattern are in a source, or may be."""
+        known = self.of(source)
+        return not known or any(one in pattern for one in known)
 
 
-def _of(each: Known, source: tuple[str, str]) -> list[Stored]:
-    """The digests of a source that lie beside a ledger."""
-    return [one for one in each.stored if (one.section.records, one.section.split) == source]
-
-
-def _counts(found: _Patterns, each: Known, source: tuple[str, str], near: Collection[str]) -> bool:
-    """Whether rows about a source that was reached count. Of those in `near` it is known which of their splits do."""
-    known = _of(each, source)
-    return source[0] not in near or not known or any(found.counts[one] for one in known)
-
-
-def _share(each: Known, source: tuple[str, str], found: _Patterns) -> Share:
-    count = max((found.counts[one] for one in _of(each, source)), default=0)
+def _share(each: Known, source: Source, count: int) -> Share:
     return Share(
         name=each.name,
         records=count or None,
@@ -302,9 +300,9 @@ def _of_others(row: Row) -> Row:
     return replace(row, persons=hashlib.sha256(f"{row.records} {row.persons}".encode()).hexdigest())
 
 
-def _disjoint(own: Sequence[Stored], each: Known, source: tuple[str, str]) -> bool:
+def _disjoint(own: Sequence[Stored], known: Iterable[Stored]) -> bool:
     """Whether digests can tell that a set has nothing in common with a source, if none of them is the same."""
-    kinds = {one.section.kind for one in _of(each, source)}
+    kinds = {one.section.kind for one in known}
     return all(mine.section.kind in kinds and mine.section.kind != "row" for mine in own)
 
 

@@ -170,7 +170,8 @@ def warned(said: str) -> bool:
 
 def tells(dpfc: Dpfc) -> set[bool]:
     """Whether budget and list say that a head has no row."""
-    told = json.loads(dpfc("budget", "--features", "blobs", "--json").stdout)["spent"]["heads_without_row"]
+    spent = json.loads(dpfc("budget", "--features", "blobs", "--json").stdout)["spent"]
+    told = spent["heads_without_row"] or spent["ledgers_gone"]
     listed = json.loads(dpfc("list", "--json").stdout)["sets"]
     return {bool(told), any(each["warning"] for each in listed)}
 

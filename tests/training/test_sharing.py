@@ -416,6 +416,25 @@ def test_the_account_is_that_of_the_record_that_the_trainings_cost_most() -> Non
     assert {share.name: share.records for share in account(made["a"]).shared.shares} == {"b": 5, "c": 5, "d": 2}
 
 
+def test_rows_about_a_source_count_whichever_ledger_has_its_digests() -> None:
+    """A copy of a set was charged by an earlier version, or its test records were: no digests lie beside these rows."""
+    one, b, c = of("one", range(10)), of("b", range(5, 15)), of("c", range(5))
+    shutil.copytree("features/b", "features/copy")
+    (Path("features/copy") / digests.FILE).unlink()
+    copy = FeatureSet(Path("features/copy"))
+    for features, epsilon in ((b, 0.5), (c, 0.7), (copy, 0.3)):
+        charge(ready(features, epsilon))
+    assert not beside(ledger_path(copy.folder)).exists()
+    assert total(one) == spent(0.7)
+    charge(ready(copy, 1.0))
+    assert total(one) == spent(0.5, 0.3, 1.0)
+    (row,) = account(c).own
+    ledger.charge(ledger_path(c.folder), replace(row, split="test"))
+    assert {share.name for share in account(one).shared.shares} == {"b", "c", "copy"}
+    # Which test records those are is not known, so they may be any.
+    assert total(one) == spent(0.5, 0.3, 1.0, 0.7)
+
+
 def test_sets_that_have_nothing_in_common_are_not_said_and_those_of_which_nothing_is_known_are() -> None:
     made = [
         of("one", range(8)),
