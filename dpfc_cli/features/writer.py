@@ -19,8 +19,8 @@ making, so that no two processes make the same shard at a time, even if N change
 folder's lock alone, so the last process that gives up the shared lock finishes the set. The locks are flock's: they end
 with the process, in any case.
 
-**Who may read.** A shard holds values of records, so it is for its owner alone (mode 0600) from its first byte on. So are
-the digests of records (`digests`). The folder and the manifest get the modes that the umask allows. To share a set,
+**Who may read.** A shard holds values of records, so it is for its owner alone (mode 0600) from its first byte on. So
+are the digests of records (`digests`). The folder and the manifest get the modes that the umask allows. To share a set,
 change the modes of its files: `chmod g+r features/NAME/*.h5 features/NAME/*.digests`. The processes that make one set
 are of one user.
 """
