@@ -45,6 +45,7 @@ _HOMES = {
     "noise_multiplier_of": "training.convert",
     "open_features": "features.lookup",
     "set_cap": "training.cap",
+    "share_records": "training.told",
     "train": "training.train",
     "verify": "training.verify",
     "zero_shot": "starts.zero_shot",
@@ -72,6 +73,7 @@ __all__ = [
     "noise_multiplier_of",
     "open_features",
     "set_cap",
+    "share_records",
     "train",
     "verify",
     "zero_shot",
@@ -92,6 +94,7 @@ if TYPE_CHECKING:
     from dpfc_cli.training.observer import Observer, TrainingWarning
     from dpfc_cli.training.private_evaluation import PrivateEvaluation
     from dpfc_cli.training.run import Trained
+    from dpfc_cli.training.told import share_records
     from dpfc_cli.training.train import train
     from dpfc_cli.training.verify import Verified, verify
 

@@ -251,6 +251,7 @@ def extract(
         task=task,
         tolerant=tolerant,
         groups={name: grouping.ids for name, grouping in groupings.items()} or None,
+        kind=first.kind,
     )
     allowed = images.most_allowed(pictures, MOST_NULL if most_null is None else most_null) if tolerant else None
     listed = folder.with_name(f"{folder.name}{LISTED}" if task is None else f"{folder.name}-{task[0]}{LISTED}")
@@ -378,11 +379,12 @@ def run(
     total, done = sum(planned.rows for planned in missing), 0
     with closing(images.batches(_wanted(writer, missing, source, backbone.batch, broken))) as decoded:
         for planned, computed in itertools.groupby(_computed(decoded, backbone, broken), key=lambda found: found[0]):
-            labels = source.splits[planned.split].labels
+            split = source.splits[planned.split]
             with suppress(_UnfinishedError), writer.shard(planned) as sink:
                 for _, batch, features in computed:
                     stop = batch.start + len(features)
-                    sink.append(features, labels[batch.start : stop], batch.null)
+                    digests = split.digests(batch.start, stop)
+                    sink.append(features, split.labels[batch.start : stop], batch.null, digests)
                     done += len(features)
                     if advance:
                         advance(done, total)

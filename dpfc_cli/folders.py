@@ -7,6 +7,8 @@ PARTIAL = ".partial"
 """The end of a feature set's folder name while the set is being made."""
 LEDGER = ".ledger.sqlite"
 """The end of the name of the ledger that lies beside a feature set."""
+DIGESTS = ".ledger.digests"
+"""The end of the name of the file beside a ledger that says which records were charged to it."""
 
 
 def features_folder() -> Path:

@@ -40,23 +40,40 @@ def budget(
             "δ of --delta (default: min(1e-5, 1/n)). 'none' removes it.",
         ),
     ] = None,
-    by: Annotated[str | None, typer.Option(help="Who sets the cap. Default: your account.")] = None,
+    also: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="SET",
+            help="Say that another feature set shares records with that of --features, where dpfc cannot see it by "
+            "itself. What is spent on either counts for both. It is kept. May be given several times.",
+        ),
+    ] = None,
+    by: Annotated[
+        str | None, typer.Option(help="Who sets the cap, or says so of --also. Default: your account.")
+    ] = None,
     note: Annotated[str | None, typer.Option(help="Why the cap is set.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Write one JSON object to stdout.")] = False,
 ) -> None:
     """Convert between σ and ε for every method. Without either, show what was spent, as the ledgers say.
 
-    With --cap, limit what may be spent. Every change of a cap stays in the ledger.
+    With --cap, limit what may be spent. With --also, say that sets share records. Both stay in the ledger.
 
     σ is the noise multiplier of equal releases, as train's --noise-multiplier is. Conversions are exact (Gaussian
     differential privacy). The paper's looser conversion, ρ + 2√(ρ·ln(1/δ)), stands beside them for comparison.
     """
     from dpfc_cli.privacy.accounting import check_privacy
 
+    if also and features is None:
+        raise UserError(
+            f"{parameter('also')} needs {parameter('features')}: it is about the records of one set.",
+            "Name the set.",
+            code="conflict",
+            parameter="also",
+        )
     if cap is not None:
         _refuse_beside_cap(features, delta, sigma=sigma, epsilon=epsilon, steps=steps)
-    elif by is not None or note is not None:
-        idle = "note" if by is None else "by"
+    elif note is not None or (by is not None and not also):
+        idle = "by" if note is None else "note"
         raise UserError(
             f"{parameter(idle)} has no meaning without {parameter('cap')}.",
             f"A training has its own {parameter('by')}, and a {parameter('purpose')}: 'dpfc train --help'.",
@@ -85,6 +102,11 @@ def budget(
             "Give one of them too, or leave it out.",
             code="conflict",
         )
+    if also:
+        from dpfc_cli.training.told import share_records
+
+        found, _ = places.feature_set(features)
+        share_records(found, [places.feature_set(each)[0] for each in also], by=by)
     if cap is not None:
         from dpfc_cli.training.cap import set_cap
 
@@ -105,7 +127,9 @@ def budget(
         ledger, named = places.ledger(features)
         account = account_of(ledger, named, cards(heads_folder()))
         others = other_accounts(ledger, named)
-        result["spent"] = account.to_json(deltas)
+        shared = [{"feature_set": each.name, "records": each.records} for each in account.shared.shares]
+        said = [{"feature_set": each.name, "by": each.who, "at": each.at} for each in account.overlaps]
+        result["spent"] = {**account.to_json(deltas), "shared": shared, "said_to_share": said}
         result["spent_on_other_splits"] = [other.to_json(deltas) for other in others]
     if as_json:
         display.as_json(result)
@@ -172,10 +196,10 @@ def _show_conversion(rows: list[dict[str, Any]], sigma: float | None, epsilon: f
 def _show_spent(account: "Account", deltas: tuple[float, ...]) -> None:
     private = [(name, row) for name, row in account.rows if row.claim == "private"]
     others = [(name, row) for name, row in account.rows if row.claim != "private"]
-    sets = ", ".join(sorted({account.name, *(name for name, _ in account.linked)}))
     columns = ("when (UTC)", "feature set", "head", "method", "state")
+    sets, folders = ", ".join(account.names), ", ".join(map(str, account.folders))
     display.table(
-        f"Charged to the records of {sets}, as far as the ledgers in {', '.join(map(str, account.folders))} know",
+        f"Charged to the records of {sets}, as far as the ledgers in {folders} know",
         (*columns, "adjacency", "delta", "epsilon"),
         [
             (*_named(name, row), row.adjacency, f"{row.delta:g}", display.epsilon(row.epsilon or math.inf))
@@ -188,7 +212,9 @@ def _show_spent(account: "Account", deltas: tuple[float, ...]) -> None:
     display.table(
         f"Spent by these together, for one {account.unit} ({bound}, zero-out adjacency)", ("delta", "epsilon"), total
     )
-    if account.caps:
+    if account.shared.shares or account.overlaps:
+        _show_shared(account)
+    if account.all_caps:
         _show_caps(account)
     if account.private > 1 and not account.in_force:
         display.say(
@@ -211,8 +237,8 @@ def _show_spent(account: "Account", deltas: tuple[float, ...]) -> None:
         display.warn(account.warning)
     if account.not_counted:
         display.warn(
-            f"Not counted: {', '.join(account.not_counted)}. Sets are linked if they were made of exactly the same "
-            "pictures. A set that only shares some of them spends their privacy, too."
+            f"Not counted: {', '.join(account.not_counted)}. It is not known whether they share records with this set. "
+            "If they do, they spend their privacy, too: say so (--also)."
         )
     if account.unprotected:
         display.warn(
@@ -235,13 +261,40 @@ def _show_split(account: "Account", deltas: tuple[float, ...]) -> None:
     display.table(title, ("delta", "epsilon"), total)
 
 
+def _show_shared(account: "Account") -> None:
+    """Which sets share records with this one. It is a fact about records, and for whoever holds them."""
+    display.table(
+        "Sets that share records with this one",
+        ("feature set", "trainings", "records in both"),
+        [
+            (share.name, str(len(share.entries)), "it is said" if share.records is None else f"{share.records:,}")
+            for share in account.shared.shares
+        ],
+        left=1,
+    )
+    if account.overlaps:
+        display.table(
+            "What was said of that",
+            ("other set", "by", "when (UTC)"),
+            [(each.name, each.who, each.at[:16].replace("T", " ")) for each in account.overlaps],
+            left=3,
+        )
+    if account.shared.summed:
+        display.say("It is not known which records are in which set. So all trainings are added up for each record.")
+    elif account.shared.shares:
+        display.say(
+            "The total is for the record that the trainings cost most. Records that are in fewer of these sets have "
+            "spent less."
+        )
+
+
 def _show_caps(account: "Account") -> None:
     """The caps: what holds, what is left, and every change."""
     from dpfc_cli.training import limit
 
     rows = []
     for name, cap in account.in_force:
-        left = limit.room(cap, account.entries, account.protects)
+        left = account.room(cap, account.protects)
         fits = limit.fitting(left, cap.delta or 1.0) if left > 0 else None
         more = f"epsilon = {fits:.4g} at delta = {cap.delta:g} for one more training" if fits else "nothing"
         rows += [("cap", limit.said(name, cap)), ("left", more)]
@@ -261,7 +314,7 @@ def _show_caps(account: "Account") -> None:
                 *(cap.note or "–", cap.who, name, cap.at[:16].replace("T", " "), counted(cap.trainings, "training")),
                 *(("–", "none") if cap.delta is None else (f"{cap.delta:g}", f"{cap.epsilon:.6g}")),
             )
-            for name, cap in account.caps
+            for name, cap in account.all_caps
         ],
         left=5,
     )

@@ -192,6 +192,15 @@ def train(
     purpose: Annotated[
         str | None, typer.Option(help="What the training is for, for the ledger.", rich_help_panel=RUN)
     ] = None,
+    also: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="SET",
+            help="Another feature set that shares records with this one, where dpfc cannot see it by itself. What is "
+            "spent on either counts for both. It is kept in the ledger. May be given several times.",
+            rich_help_panel=RUN,
+        ),
+    ] = None,
     dry_run: Annotated[
         bool,
         typer.Option(
@@ -213,6 +222,7 @@ def train(
     State the privacy once, as --epsilon, --noise-multiplier or --non-private. A charge cannot be taken back.
     """
     from dpfc_cli.training.request import requested
+    from dpfc_cli.training.told import share_records
     from dpfc_cli.training.train import finish, plan
 
     given = {name: value for name, value in options.items() if value is not None and value is not False}
@@ -240,7 +250,10 @@ def train(
             memory=None if memory is None else _bytes(memory),
             by=by,
             purpose=purpose,
+            also=tuple(places.feature_set(each)[0] for each in also or ()),
         )
+        if not dry_run:
+            share_records(found, request.also, by=request.by)
         if others:
             display.say(f"Features: {found.folder} (the newest of {others + 1} sets; --features names another)")
         checked = plan(request, observer)
@@ -390,6 +403,7 @@ def _show(trained: "Trained", as_json: bool, named: bool, features: str | None) 
     rows = statement.rows(card, trained.sha256)
     if claimed is not None:
         by = f"{_summed(spent, claimed.delta)} by {counted(spent.private, 'private training')}"
+        by += "" if len(spent.cases) == 1 else ", not all of which were on the same records"
         capped = [_left(spent, claimed.delta)] if spent.in_force else []
         rows.append(("spent so far", "; ".join([by, *capped, *_not_in(spent), f"ledger {spent.ledger}"])))
     display.facts(f"Head {trained.path}", rows)

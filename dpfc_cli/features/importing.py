@@ -23,6 +23,7 @@ from dpfc_cli.features.writer import FeatureWriter, already_complete, asserted, 
 from dpfc_cli.folders import PARTIAL
 from dpfc_cli.memory import check_fits
 from dpfc_cli.sources.classes import Origin, check_classes, class_names, inferred_classes
+from dpfc_cli.sources.digests import digests_of_rows
 from dpfc_cli.sources.groups import GROUPS, grouped
 
 BLOCK = 2**26
@@ -144,6 +145,7 @@ def import_features(
             identity=identity,
             shards=shards,
             groups={split: grouping.ids for split, grouping in groupings.items()} or None,
+            kind="row",
         )
         try:
             with closing(writer):
@@ -180,7 +182,8 @@ def _write(writer: FeatureWriter, tables: dict[str, Table], k: int, progress: Pr
             rows = _rows_of(table)
             for at in range(planned.start, planned.stop, rows):
                 stop = min(at + rows, planned.stop)
-                sink.append(table.rows(at, stop), _as_stored(table.y[at:stop], k))
+                x = table.rows(at, stop)
+                sink.append(x, _as_stored(table.y[at:stop], k), digests=digests_of_rows(x))
                 if progress:
                     progress(f"Importing {planned.split}", stop, table.n)
 

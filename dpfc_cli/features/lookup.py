@@ -6,7 +6,7 @@ from pathlib import Path
 from dpfc_cli.errors import UserError, check_new_name, parameter
 from dpfc_cli.features.manifest import MANIFEST
 from dpfc_cli.features.reader import FeatureSet
-from dpfc_cli.folders import LEDGER, PARTIAL, features_folder
+from dpfc_cli.folders import DIGESTS, LEDGER, PARTIAL, features_folder
 
 
 def open_features(given: str | Path | None = None) -> FeatureSet:
@@ -73,13 +73,13 @@ def new_folder(name: str | Path) -> Path:
     """The folder of a set that is to be made: as `placed`, if the name can be that of a set.
 
     Raises:
-        UserError: the name is empty or not printable, or ends as the names of unfinished sets or of ledgers do.
+        UserError: the name is empty or not printable, or ends as names of other files here do.
 
     """
     if not str(name).strip():
         raise UserError(f"{parameter('out')} is empty.", "Give the feature set a name.", parameter="out")
     check_new_name(Path(name).name)
-    ends = {PARTIAL: "unfinished sets", LEDGER: "ledgers"}
+    ends = {PARTIAL: "unfinished sets", LEDGER: "ledgers", DIGESTS: "digests of records"}
     taken = next((suffix for suffix in ends if Path(name).name.endswith(suffix)), None)
     if taken is not None:
         raise UserError(

@@ -19,9 +19,10 @@ making, so that no two processes make the same shard at a time, even if N change
 folder's lock alone, so the last process that gives up the shared lock finishes the set. The locks are flock's: they end
 with the process, in any case.
 
-**Who may read.** A shard holds values of records, so it is for its owner alone (mode 0600) from its first byte on. The
-folder and the manifest get the modes that the umask allows. To share a set, change the modes of its
-files: `chmod g+r features/NAME/*.h5`. The processes that make one set are of one user.
+**Who may read.** A shard holds values of records, so it is for its owner alone (mode 0600) from its first byte on. So
+are the digests of records (`digests`). The folder and the manifest get the modes that the umask allows. To share a set,
+change the modes of its files: `chmod g+r features/NAME/*.h5 features/NAME/*.digests`. The processes that make one set
+are of one user.
 """
 
 import fcntl
@@ -42,10 +43,13 @@ import numpy as np
 
 from dpfc_cli import files, schema
 from dpfc_cli.errors import GUARDED, UserError, counted, parameter
+from dpfc_cli.features import digests
+from dpfc_cli.features.digests import Section
 from dpfc_cli.features.locks import PATIENCE, ReplacedError, claimed, locked, locked_soon
 from dpfc_cli.features.manifest import GROUPED_VERSION, MANIFEST, VERSION, Manifest, Shard, SplitFacts, load
 from dpfc_cli.features.reader import opened_hdf5, plain_dataset
 from dpfc_cli.folders import PARTIAL, moved_by
+from dpfc_cli.sources.digests import Digests, Kind
 
 SETTINGS = "settings.json"
 SHARD_BYTES = 128 * 2**20
@@ -100,6 +104,7 @@ class FeatureWriter:
             otherwise it is an error.
         groups: the group of each record of each split, if the set is grouped: 0, …, 0, 1, …, P - 1. The identity must
             say which records belong together.
+        kind: what digests of the records are made of (`sources.digests`); None if there are none.
 
     Raises:
         UserError: the folder cannot be written, another process works on it, or it was begun with another identity.
@@ -119,10 +124,11 @@ class FeatureWriter:
         task: Task | None = None,
         tolerant: bool = False,
         groups: Mapping[str, np.ndarray] | None = None,
+        kind: Kind | None = None,
     ) -> None:
         self.folder, self.dim, self.dtype, self.k = folder, dim, dtype, labels_per_record
         _check_groups(rows, groups)
-        self._groups = groups
+        self._groups, self._kind, self._records = groups, kind, identity.get("listing", {})
         self._task, self._tolerant = task, tolerant
         self._partial = folder.with_name(folder.name + PARTIAL)
         width = dim * np.dtype(dtype).itemsize
@@ -202,6 +208,8 @@ class FeatureWriter:
             with _writing(self.folder):
                 files.sync(temporary)
                 digest = files.sha256_of(temporary)
+                if sink.digests:
+                    digests.note(self._digests(planned), sink.digests)
                 os.replace(temporary, path)
                 # The note says that the shard is there, so the shard's name must reach the disk first.
                 files.sync(self._partial)
@@ -236,6 +244,7 @@ class FeatureWriter:
             # Another process may have begun to keep null records meanwhile.
             identity = files.json_in(self._partial / SETTINGS)["identity"]
             notes = {planned.file: self._note(planned).read_text(encoding="ascii") for planned in self._all}
+            known = self._sections()
             if not all(re.fullmatch("[0-9a-f]{64}", note) for note in notes.values()):
                 raise ValueError("a note is no digest")
         except (ValueError, LookupError, TypeError) as error:
@@ -255,6 +264,8 @@ class FeatureWriter:
             approve(self._nulls())
         version = VERSION if self._groups is None else GROUPED_VERSION
         whole = replace(manifest, splits=splits, source={**manifest.source, "identity": identity}, version=version)
+        if known:
+            digests.write(self._partial / digests.FILE, known)
         files.replace(self._partial / MANIFEST, whole.to_json())
         # Killed before the renaming, a later run finds everything in place and renames. Killed after it, a later run
         # tidies up.
@@ -283,7 +294,8 @@ class FeatureWriter:
         """
         if any(self._partial.glob("*.sha256")):
             return False
-        for left in (self._partial / SETTINGS, *self._partial.glob("*.h5"), *self._partial.glob("*.tmp")):
+        others = (path for end in (".h5", digests.NOTE, ".tmp") for path in self._partial.glob(f"*{end}"))
+        for left in (self._partial / SETTINGS, *others):
             left.unlink(missing_ok=True)
         return True
 
@@ -298,6 +310,19 @@ class FeatureWriter:
             null = (labels < 0).reshape(planned.rows, -1).all(axis=1)
             found[planned.split].append(planned.start + np.flatnonzero(null))
         return {split: np.concatenate(parts) for split, parts in found.items()}
+
+    def _sections(self) -> list[tuple[Section, Digests]]:
+        """The digests of all splits, of which each shard has them. A run of an earlier version made none."""
+        found = []
+        for split in dict.fromkeys(planned.split for planned in self._all):
+            parts = [digests.noted(self._digests(each), each.rows) for each in self._all if each.split == split]
+            whole = [part for part in parts if part is not None]
+            if self._kind is not None and split in self._records and len(whole) == len(parts):
+                found.append(digests.section_of(self._records[split], split, self._kind, np.concatenate(whole)))
+        return found
+
+    def _digests(self, planned: PlannedShard) -> Path:
+        return self._partial / (planned.file + digests.NOTE)
 
     def _temporary(self, planned: PlannedShard) -> Path:
         return self._partial / (planned.file + ".tmp")
@@ -421,7 +446,8 @@ def _unwritable(folder: Path, error: OSError) -> UserError:
 def _tidy(folder: Path) -> None:
     """Remove what only an unfinished set needs from a finished one."""
     with suppress(OSError):
-        for left in (*folder.glob("*.sha256"), *folder.glob("*.tmp"), folder / SETTINGS):
+        notes = (*folder.glob("*.sha256"), *folder.glob(f"*.h5{digests.NOTE}"))
+        for left in (*notes, *folder.glob("*.tmp"), folder / SETTINGS):
             left.unlink(missing_ok=True)
 
 
@@ -527,9 +553,16 @@ class ShardSink:
             # A null record keeps its group: whether it is null depends on its bytes.
             file.create_dataset("groups", data=groups, dtype="int64", track_times=False)
         self._dtype, self._tolerant, self._check = dtype, tolerant, check
+        self.digests: list[Digests] = []
         self.filled = 0
 
-    def append(self, features: np.ndarray, labels: np.ndarray, null: np.ndarray | None = None) -> None:
+    def append(
+        self,
+        features: np.ndarray,
+        labels: np.ndarray,
+        null: np.ndarray | None = None,
+        digests: Digests | None = None,
+    ) -> None:
         """Write the next rows.
 
         A null record is stored as zeros with the label −1. A tolerant writer also makes one of every row that has a
@@ -539,6 +572,7 @@ class ShardSink:
             features: rows × d, floats. The features of null records are not looked at.
             labels: rows (rows × k if k > 1), integers, −1 for no label.
             null: rows, booleans: which of the rows are null records. Only a tolerant writer takes them. Default: none.
+            digests: rows, of what the records were made of: for all rows of a set, or for none.
 
         Raises:
             UserError: a feature is not finite, and the writer is not tolerant.
@@ -570,6 +604,8 @@ class ShardSink:
         self._x[self.filled : stop] = rows
         self._y[self.filled : stop] = labels
         self._check()
+        if digests is not None:
+            self.digests.append(digests.copy())
         self.filled = stop
 
 

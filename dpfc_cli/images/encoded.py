@@ -17,6 +17,7 @@ from dpfc_cli.errors import GUARDED, UserError, parameter
 from dpfc_cli.images.memory import check_size
 from dpfc_cli.images.preparation import Preparation
 from dpfc_cli.images.sets import Decode, Entry, Pixels, Records, Split, UnreadableError, check_range, listing_of
+from dpfc_cli.sources.digests import Kind, digest_of
 from dpfc_cli.sources.groups import Keys
 
 
@@ -94,13 +95,13 @@ def encoded_split(
     kept.setflags(write=False)
 
     def only(records: Records) -> Decode:
-        return _decoder(pictures.only(records), len(records), (height, width, channels), preparation)
+        return _Decoder(pictures.only(records), len(records), (height, width, channels), preparation)
 
     height, width, channels = shape
     return Split(
         labels=kept,
         image_shape=(height, width, channels),
-        pixels=_decoder(pictures, len(kept), (height, width, channels), preparation),
+        pixels=_Decoder(pictures, len(kept), (height, width, channels), preparation),
         only=only,
         listing=listing_of(classes, entries),
         prepared=geometry is not None,
@@ -114,38 +115,46 @@ def _first_shape(pictures: Encoded, n: int, preparation: Preparation) -> tuple[i
     """The shape of the first picture that can be decoded. Those before it are named when all are decoded."""
     for i in range(n - 1):
         with suppress(UnreadableError):
-            return _decoded(pictures, i, preparation).shape
-    return _decoded(pictures, n - 1, preparation).shape
+            return _decoded(_read(pictures, i), pictures.name(i), preparation).shape
+    return _decoded(_read(pictures, n - 1), pictures.name(n - 1), preparation).shape
 
 
-def _decoder(pictures: Encoded, n: int, shape: tuple[int, int, int], preparation: Preparation) -> Decode:
-    def pixels(start: int, stop: int) -> Pixels:
-        check_range(start, stop, n)
-        batch = np.empty((stop - start, *shape), np.uint8)
+class _Decoder:
+    """A `Decode` of encoded pictures, n of this shape. digests: of those that were read so far."""
+
+    kind: Kind = "file"
+
+    def __init__(self, pictures: Encoded, n: int, shape: tuple[int, int, int], preparation: Preparation) -> None:
+        self._pictures, self._shape, self._preparation = pictures, shape, preparation
+        self.digests = np.zeros(n, np.uint64)
+
+    def __call__(self, start: int, stop: int) -> Pixels:
+        check_range(start, stop, len(self.digests))
+        batch = np.empty((stop - start, *self._shape), np.uint8)
         for row in range(len(batch)):
-            picture = _decoded(pictures, start + row, preparation)
-            if picture.shape != shape:
+            name, data = self._pictures.name(start + row), _read(self._pictures, start + row)
+            self.digests[start + row] = digest_of(data)
+            picture = _decoded(data, name, self._preparation)
+            if picture.shape != self._shape:
                 # This is never a null record: the first picture alone could turn all others into null records.
                 raise UserError(
-                    f"'{pictures.name(start + row)}' has another size than the first image. {GUARDED}",
+                    f"'{name}' has another size than the first image. {GUARDED}",
                     f"Give a size that all images are resized and cropped to: {parameter('image_size')}.",
                     code="bad-record",
                     parameter="image_size",
-                    path=pictures.name(start + row),
+                    path=name,
                 )
             batch[row] = picture
         return batch
 
-    return pixels
 
-
-def _decoded(pictures: Encoded, i: int, preparation: Preparation) -> Pixels:
-    # Most commands never decode a picture, and Pillow takes longer to import than the rest of the room.
-    from dpfc_cli.images.decoding import decode, refusal
-
+def _read(pictures: Encoded, i: int) -> bytes:
     try:
-        data = pictures.read(i)
+        return pictures.read(i)
     except (ValueError, MemoryError) as error:
+        # Most commands never decode a picture, and Pillow takes longer to import than the rest of the room.
+        from dpfc_cli.images.decoding import refusal
+
         raise refusal(error, pictures.name(i)) from error
     except OSError as error:
         raise UserError(
@@ -154,4 +163,9 @@ def _decoded(pictures: Encoded, i: int, preparation: Preparation) -> Pixels:
             code="unreadable",
             path=pictures.name(i),
         ) from error
-    return decode(data, pictures.name(i), preparation)
+
+
+def _decoded(data: bytes, name: str, preparation: Preparation) -> Pixels:
+    from dpfc_cli.images.decoding import decode
+
+    return decode(data, name, preparation)

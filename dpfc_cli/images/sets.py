@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from dpfc_cli.errors import GUARDED, Code, UserError, counted, parameter
 from dpfc_cli.sources.classes import MOST_INFERRED, Origin, inferred_classes
+from dpfc_cli.sources.digests import Digests, Kind, digests_of_pixels
 from dpfc_cli.sources.groups import Grouping, Keys, grouped, sha256_of_key
 from dpfc_cli.sources.split_files import splits_by_role
 
@@ -62,7 +63,8 @@ class Split:
         labels: int32, (n,).
         image_shape: (H, W, C), C = 1 or 3.
         pixels: pixels(start, stop) decodes that range of pictures: uint8, (stop - start, H, W, C). Several threads may
-            call it at once. It raises UnreadableError if a picture cannot be decoded.
+            call it at once. It raises UnreadableError if a picture cannot be decoded. It may have a `kind` and
+            `digests`, (n,): those of the pictures that it has read.
         only: only(records) is a `pixels` of these records alone.
         listing: SHA-256 in hex of what the source is made of.
         prepared: the pictures were brought to a `Geometry`.
@@ -86,6 +88,16 @@ class Split:
     def n(self) -> int:
         """The number of records."""
         return len(self.labels)
+
+    @property
+    def kind(self) -> Kind | None:
+        """What the digests of the records are made of (see `sources.digests`); None if the source makes none."""
+        return getattr(self.pixels, "kind", None)
+
+    def digests(self, start: int, stop: int) -> Digests | None:
+        """The digests of the pictures start to stop - 1, which must be decoded by then. None if there are none."""
+        found: Digests | None = getattr(self.pixels, "digests", None)
+        return None if found is None else found[start:stop]
 
     def spread(self, n: int) -> "Split":
         """Take n records from all over the listing, or all records if there are no more than n."""
@@ -266,18 +278,25 @@ def in_memory(
     return Split(
         labels=kept,
         image_shape=(height, width, channels),
-        pixels=_held(images),
-        only=lambda records: _held(images[records]),
+        pixels=_Held(images),
+        only=lambda records: _Held(images[records]),
         listing=listing,
     )
 
 
-def _held(images: Pixels) -> Decode:
-    def pixels(start: int, stop: int) -> Pixels:
-        check_range(start, stop, len(images))
-        return np.ascontiguousarray(images[start:stop])
+class _Held:
+    """A `Decode` of pictures that are decoded already. digests: of those that were asked for so far."""
 
-    return pixels
+    kind: Kind = "pixels"
+
+    def __init__(self, images: Pixels) -> None:
+        self._images, self.digests = images, np.zeros(len(images), np.uint64)
+
+    def __call__(self, start: int, stop: int) -> Pixels:
+        check_range(start, stop, len(self._images))
+        found = np.ascontiguousarray(self._images[start:stop])
+        self.digests[start:stop] = digests_of_pixels(found)
+        return found
 
 
 class Labelled(NamedTuple):

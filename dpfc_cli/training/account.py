@@ -21,20 +21,21 @@ of no such filter for the composition that is used here.
 
 import os
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from dpfc_cli.errors import UserError, parameter
 from dpfc_cli.features.manifest import MANIFEST, Manifest, load, unreadable
-from dpfc_cli.folders import LEDGER, features_folder
+from dpfc_cli.folders import DIGESTS, LEDGER, features_folder
 from dpfc_cli.training import limit
 from dpfc_cli.training.ledger import (
     RECORD,
     Book,
     Cap,
     Entry,
+    Overlap,
     Unit,
     about,
     composes_exactly,
@@ -46,7 +47,24 @@ from dpfc_cli.training.ledger import (
     together,
     unit_of,
 )
+from dpfc_cli.training.request import SPLIT
+from dpfc_cli.training.sharing import Known, Shared, in_folder, kept_beside, own_digests, shared
 from dpfc_cli.trust.statement import hold_out_of
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """What counts for some of the records of a set. caps: of each source, because a cap replaces those before it that
+    were set for the same one.
+    """
+
+    entries: list[Entry]
+    caps: list[list[limit.Named]]
+
+    @property
+    def in_force(self) -> list[limit.Named]:
+        """The caps that hold."""
+        return [each for caps in self.caps for each in limit.in_force(caps)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,11 +72,13 @@ class Account:
     """What was spent on the same records.
 
     ledger: of the feature set. name: of the feature set. folders: where ledgers were looked for. own: the rows of the
-    ledger. linked: rows of other ledgers about the same records, each with the name of its feature set. not_counted:
-    other feature sets that have a ledger, or that are links which lead nowhere. They were not made of exactly the same
-    pictures, as far as can be seen, but may share some. lost: heads of this set whose training is in no ledger. caps:
-    all caps on these records, the newest of a ledger last, each with the name of its feature set. ledgers: where the
-    other ledgers about these records really lie. protects: what a training on them protects. split: which records.
+    ledger. linked: rows of other ledgers about the same source, each with the name of its feature set. shared: rows and
+    caps about other sources that share records with this one. not_counted: other feature sets that have a ledger, or
+    that are links which lead nowhere, if it is not known whether they share records with this one. lost: heads of this
+    set whose training is in no ledger. gone: sets that share records, and whose ledger is gone. caps: all caps on this
+    source, the newest of a ledger last, each with the name of its feature set. ledgers: where the other ledgers about
+    these records really lie. overlaps: what somebody says of sets that share records with this one. protects: what a
+    training on them protects. split: which records.
     """
 
     ledger: Path
@@ -71,17 +91,48 @@ class Account:
     caps: tuple[tuple[str, Cap], ...] = ()
     ledgers: frozenset[Path] = frozenset()
     protects: Unit = RECORD
-    split: str = "train"
+    split: str = SPLIT
+    shared: Shared = field(default_factory=Shared)
+    overlaps: tuple[Overlap, ...] = ()
 
     @property
     def rows(self) -> list[tuple[str, Entry]]:
         """All rows with the names of their feature sets, oldest first."""
-        return sorted([*((self.name, row) for row in self.own), *self.linked], key=lambda each: each[1].at)
+        others = [(share.name, row) for share in self.shared.shares for row in share.entries]
+        return sorted([*((self.name, row) for row in self.own), *self.linked, *others], key=lambda each: each[1].at)
+
+    @property
+    def names(self) -> list[str]:
+        """The names of the feature sets that count."""
+        others = (share.name for share in self.shared.shares)
+        return sorted({self.name, *(name for name, _ in self.linked), *others})
 
     @property
     def entries(self) -> list[Entry]:
-        """All rows."""
-        return [*self.own, *(row for _, row in self.linked)]
+        """All rows. Not all of them need to count for one record: see `cases`."""
+        return [row for _, row in self.rows]
+
+    @property
+    def cases(self) -> list[Case]:
+        """What counts together for some of the records. Each record has one of these cases, or a part of one."""
+        base = [*self.own, *(row for _, row in self.linked)]
+        found = []
+        for case in self.shared.cases:
+            there = [self.shared.shares[i] for i in sorted(case)]
+            caps = [list(self.caps), *([(share.name, cap) for cap in share.caps] for share in there if share.caps)]
+            found.append(Case(entries=[*base, *(row for share in there for row in share.entries)], caps=caps))
+        return found
+
+    def check(self, entry: Entry) -> None:
+        """Refuse a training that a cap does not allow for one of these records (`limit.check`)."""
+        for case in self.cases:
+            for caps in case.caps:
+                limit.check(caps, case.entries, entry)
+
+    def room(self, cap: Cap, of: Unit | None = None) -> float:
+        """What all trainings leave of a cap, for the record that has least of it (`limit.room`)."""
+        held = [case for case in self.cases if any(each is cap for _, each in case.in_force)]
+        return min(limit.room(cap, case.entries, of) for case in held or self.cases)
 
     @property
     def private(self) -> int:
@@ -96,21 +147,38 @@ class Account:
     @property
     def exact(self) -> bool:
         """Whether `epsilon` is the smallest that can be claimed. Otherwise it is an upper bound."""
-        return composes_exactly(self.entries)
+        doubled = bool(self.shared.shares) and any(row.unit != "record" for row in self.entries if row.mu is not None)
+        return not self.shared.summed and not doubled and all(composes_exactly(each.entries) for each in self.cases)
 
     def epsilon(self, delta: float) -> float:
-        """ε at δ of all private trainings together, for one `unit`, under zero-out adjacency."""
-        return together(self.entries, delta)
+        """ε at δ of all private trainings together, for one `unit`, under zero-out adjacency. It is for the record (or
+        person) that they cost most.
+        """
+        return max(together(case.entries, delta, self._unit) for case in self.cases)
 
     @property
     def unit(self) -> str:
         """What `epsilon` protects: a person if all private trainings protect the same persons, or else a record."""
-        return (unit_of(self.entries) if self.private else self.protects)[0]
+        return self._unit[0]
 
     @property
-    def in_force(self) -> list[tuple[str, Cap]]:
-        """The caps that hold, the strictest first, each with the name of the feature set that it was set for."""
-        return limit.in_force(self.caps)
+    def _unit(self) -> Unit:
+        if any(share.entries for share in self.shared.shares):
+            return RECORD
+        return unit_of(self.entries) if self.private else self.protects
+
+    @property
+    def all_caps(self) -> list[limit.Named]:
+        """All caps on some of these records."""
+        return [*self.caps, *((share.name, cap) for share in self.shared.shares for cap in share.caps)]
+
+    @property
+    def in_force(self) -> list[limit.Named]:
+        """The caps that hold for some of the records, the strictest first, each with the name of the feature set that
+        it was set for.
+        """
+        found = {id(cap): (name, cap) for case in self.cases for name, cap in case.in_force}
+        return limit.strictest_first(found.values())
 
     def fitting(self, delta: float) -> float | None:
         """The largest ε of four digits at δ that one more training may spend under all caps: 0 if nothing fits, and
@@ -118,12 +186,17 @@ class Account:
         """
         if not self.in_force:
             return None
-        left = min(limit.room(cap, self.entries, self.protects) for _, cap in self.in_force)
+        left = min(self.room(cap, self.protects) for _, cap in self.in_force)
         return (limit.fitting(left, delta) if left > 0 else None) or 0.0
 
     @property
     def warning(self) -> str | None:
-        """What to tell if heads of this set have no row."""
+        """What to tell if heads of this set have no row, or if the ledger of a set that shares records is gone."""
+        if not self.lost and self.shared.gone:
+            return (
+                f"The ledger of {', '.join(self.shared.gone)} is gone. Some of these records were charged to it. What "
+                "was spent there is in no sum. Put it back beside its digests."
+            )
         if not self.lost:
             return None
         others = f" and {len(self.lost) - 1} more" if len(self.lost) > 1 else ""
@@ -144,7 +217,7 @@ class Account:
         return {
             "ledger": str(self.ledger),
             "split": self.split,
-            "feature_sets": sorted({self.name, *(name for name, _ in self.linked)}),
+            "feature_sets": self.names,
             "not_counted": list(self.not_counted),
             "adjacency": "zero-out",
             "unit": self.unit,
@@ -152,12 +225,13 @@ class Account:
             "epsilon": {f"{delta:g}": self.epsilon(delta) for delta in deltas},
             "unprotected": self.unprotected,
             "heads_without_row": list(self.lost),
+            "ledgers_gone": list(self.shared.gone),
             "caps": [
                 {
                     **{key: getattr(cap, key) for key in said},
                     **{"by": cap.who, "feature_set": name, "in_force": any(cap is each for _, each in held)},
                 }
-                for name, cap in self.caps
+                for name, cap in self.all_caps
             ],
             "fits": {f"{delta:g}": self.fitting(delta) for delta in deltas} if held else None,
             "trainings": [
@@ -171,7 +245,8 @@ def account_of(
     ledger: Path,
     named: Path | None = None,
     cards: Iterable[tuple[Path, Mapping[str, Any]]] = (),
-    split: str = "train",
+    split: str = SPLIT,
+    also: Iterable[str] = (),
 ) -> Account:
     """The account that a ledger gives, and those that can be found from it.
 
@@ -184,20 +259,22 @@ def account_of(
         ledger: of the feature set.
         named: the path by which the set was named, if it was.
         cards: of the heads that may have been trained on the set, with their files.
-        split: the records.
+        split: the records. Digests of single records are known of the training split alone.
+        also: listings of sets that share records with this one, as somebody says who has not written it down yet.
 
     Raises:
-        UserError: a ledger cannot be read.
+        UserError: a ledger, or a file of digests, cannot be read.
 
     """
     own = read_all(ledger)
     roots = [ledger.parent, *([] if named is None else [named.parent]), features_folder()]
     try:
-        found, folders, nowhere = _search(roots)
+        found, left, folders, nowhere = _search(roots)
     except OSError as error:
         raise unreadable(Path(error.filename or ledger.parent), error) from error
     others = {path: read_all(path) for lies, path in sorted(found.items()) if lies != real(ledger)}
-    names = _named([ledger, *others])
+    gone, alone = [path for path in left if path != real(ledger)], real(ledger) in left
+    names = _named([ledger, *others, *gone])
     records, fingerprint = {row.records for row in own.entries if row.split == split}, None
     capped = {*records, *(cap.records for cap in own.caps)}
     protects, persons = RECORD, dict[str | None, str | None]()
@@ -212,7 +289,7 @@ def account_of(
         if (known := persons_of(manifest, split)) is not None:
             protects = ("person", known)
             persons = {persons_of(manifest): known}
-    if split == "train":
+    if split == SPLIT:
         records |= {cap.records for cap in own.caps}
     linked = {
         path: [
@@ -228,6 +305,22 @@ def account_of(
         path: [replace(cap, persons=persons.get(cap.persons, cap.persons)) for cap in found]
         for path, found in {ledger: own.caps, **caps}.items()
     }
+    told = [overlap for book in (own, *others.values()) for overlap in book.overlaps]
+    pairs = frozenset(frozenset((each.records, each.other)) for each in told)
+    pairs |= {frozenset((listing, other)) for listing in records for other in also}
+    shares = shared(
+        records,
+        own_digests(ledger, folder) if split == SPLIT else (),
+        [
+            *(Known(name=names[path], path=path, book=book, stored=kept_beside(path)) for path, book in others.items()),
+            *(Known(name=names[path], path=path, stored=kept_beside(path), of="gone") for path in gone),
+            # A set may connect others before it is trained on.
+            *(_untrained(place) for place in (_sets(folders) if pairs else [])),
+        ],
+        pairs,
+        by_person=protects != RECORD,
+        apart=capped - records,
+    )
     lost = [
         str(path)
         for path, card in cards
@@ -242,13 +335,28 @@ def account_of(
         split=split,
         own=tuple(row for row in about(own.entries, split, records) if not elsewhere(row)),
         linked=tuple((names[path], row) for path, rows in linked.items() for row in rows),
-        not_counted=tuple(sorted({*(names[path] for path in others if not linked[path] + caps[path]), *nowhere})),
+        not_counted=tuple(sorted({*shares.unknown, *nowhere})),
         lost=tuple(lost),
+        shared=replace(shares, gone=(names[ledger], *shares.gone)) if alone else shares,
+        overlaps=tuple(each for each in told if records & {each.records, each.other}),
         caps=tuple((names[path], cap) for path, found in held.items() for cap in found),
         ledgers=frozenset(
-            real(path) for path, book in others.items() if linked[path] or caps[path] or _begun(path, book, capped)
-        ),
+            real(path)
+            for path, book in others.items()
+            if linked[path] or caps[path] or _begun(path, book, capped | shares.sources)
+        )
+        | shares.ledgers,
     )
+
+
+def _untrained(folder: Path) -> Known:
+    """What the folder of a set knows of its records."""
+    try:
+        stored = in_folder(folder)
+    except UserError:
+        # Nobody has spent anything on it. Whoever trains on it is told.
+        stored = ()
+    return Known(name=folder.name, path=folder, stored=stored, of="set")
 
 
 def other_accounts(ledger: Path, named: Path | None = None) -> list[Account]:
@@ -256,7 +364,7 @@ def other_accounts(ledger: Path, named: Path | None = None) -> list[Account]:
     splits = {row.split for row in read_all(ledger).entries}
     if (folder := ledger.with_name(_name(ledger))).joinpath(MANIFEST).exists():
         splits |= set(load(folder).splits)
-    found = [account_of(ledger, named, split=split) for split in sorted(splits - {"train"})]
+    found = [account_of(ledger, named, split=split) for split in sorted(splits - {SPLIT})]
     return [account for account in found if account.entries]
 
 
@@ -287,8 +395,8 @@ def _cut(ledger: Path) -> tuple[Any, ...] | None:
 
 
 def _begun(ledger: Path, book: Book, records: set[str]) -> bool:
-    """Whether a ledger without rows may be one of these records: its first row may be about to be written."""
-    if book != Book():
+    """Whether a ledger without trainings may be one of these records: its first row may be about to be written."""
+    if book.entries or book.caps:
         return False
     folder = real(ledger).with_name(_name(real(ledger)))
     try:
@@ -313,15 +421,17 @@ def newest_ledger(folder: Path) -> Path:
     return max(found, key=lambda p: p.stat().st_mtime_ns).absolute()
 
 
-def _search(roots: list[Path]) -> tuple[dict[Path, Path], list[Path], list[str]]:
+def _search(roots: list[Path]) -> tuple[dict[Path, Path], list[Path], list[Path], list[str]]:
     """Every ledger in some folders, and in the folders where sets in them really lie.
 
     Returns:
-        The ledgers, each under its real path; the folders; and the names of links in them that lead nowhere.
+        The ledgers, each under its real path; where ledgers were of which only the digests are left; the folders; and
+        the names of links in them that lead nowhere.
 
     """
     waiting = [real(root) for root in roots if os.path.isdir(root)]
     found: dict[Path, Path] = {}
+    left: list[Path] = []
     folders: list[Path] = []
     nowhere: list[str] = []
     while waiting:
@@ -330,18 +440,24 @@ def _search(roots: list[Path]) -> tuple[dict[Path, Path], list[Path], list[str]]
             continue
         folders.append(folder)
         nowhere += [path.name for path in folder.glob("*") if os.path.islink(path) and not os.path.exists(path)]
+        places = (path.with_name(path.name.removesuffix(DIGESTS) + LEDGER) for path in folder.glob(f"*{DIGESTS}"))
+        left += [path for path in sorted(places) if not os.path.lexists(path)]
         for path in _in(folder):
             if os.path.lexists(path):
                 found.setdefault(real(path), path)
             if os.path.isdir(path.parent):
                 waiting.append(real(path.parent))
-    return found, folders, nowhere
+    return found, left, folders, nowhere
 
 
 def _in(folder: Path) -> list[Path]:
     """The ledgers in a folder, and the places of those of the sets in it."""
-    sets = (path.parent for path in sorted(folder.glob(f"*/{MANIFEST}")))
-    return [*sorted(folder.glob(f"*{LEDGER}")), *map(ledger_path, sets)]
+    return [*sorted(folder.glob(f"*{LEDGER}")), *map(ledger_path, _sets([folder]))]
+
+
+def _sets(folders: Iterable[Path]) -> list[Path]:
+    """The sets in some folders."""
+    return [path.parent for folder in folders for path in sorted(folder.glob(f"*/{MANIFEST}"))]
 
 
 def _named(ledgers: list[Path]) -> dict[Path, str]:

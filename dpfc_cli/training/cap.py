@@ -13,6 +13,7 @@ from dpfc_cli.training import limit
 from dpfc_cli.training.account import Account, account_of
 from dpfc_cli.training.ledger import Cap, keep_cap, ledger_path, persons_of, records_of
 from dpfc_cli.training.request import facts_of, number
+from dpfc_cli.training.sharing import keep
 from dpfc_cli.training.signing import account_name, noted
 
 
@@ -61,6 +62,8 @@ def set_cap(
     )
 
     def allow(locked: frozenset[Path] | None) -> frozenset[Path]:
+        if locked is not None:
+            keep(path, features.folder)
         accounts = [account_of(path, features.folder, split=split) for split in features.splits]
         ledgers = frozenset[Path]().union(*(account.ledgers for account in accounts))
         missing = frozenset[Path]() if locked is None else ledgers - locked
@@ -111,8 +114,10 @@ def _check(account: Account, cap: Cap) -> None:
                 code="missing",
                 parameter="cap",
             )
-    elif limit.room(cap, account.entries) < 0:
-        if math.isinf(limit.spent(account.entries, cap.protects)):
+        return
+    cases = [case.entries for case in account.cases]
+    if min(limit.room(cap, entries) for entries in cases) < 0:
+        if any(math.isinf(limit.spent(entries, cap.protects)) for entries in cases):
             raise UserError(
                 f"Earlier trainings on these records do not protect the persons of {account.name}. So no cap for these "
                 "persons can hold.",
@@ -120,7 +125,8 @@ def _check(account: Account, cap: Cap) -> None:
                 code="over-cap",
                 parameter="cap",
             )
-        least = limit.least(account.entries, cap.delta, cap.protects)
+        each = [limit.least(entries, cap.delta, cap.protects) for entries in cases]
+        least = None if None in each else max(found for found in each if found is not None)
         raise UserError(
             f"More than epsilon = {cap.epsilon:.6g} at delta = {cap.delta:g} is spent on these records already. Such a "
             "cap would promise what is not true.",

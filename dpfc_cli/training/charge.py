@@ -12,7 +12,7 @@ from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.heads import head as heads
 from dpfc_cli.privacy.curator import Records
 from dpfc_cli.privacy.sums import BlockStream
-from dpfc_cli.training import ledger, limit
+from dpfc_cli.training import ledger
 from dpfc_cli.training.account import account_of
 from dpfc_cli.training.answers import Answers, begun, resumed
 from dpfc_cli.training.calibrate import Planned
@@ -20,6 +20,7 @@ from dpfc_cli.training.card import entry_of
 from dpfc_cli.training.check import Checked
 from dpfc_cli.training.ledger import Entry, Receipt
 from dpfc_cli.training.request import SPLIT
+from dpfc_cli.training.sharing import keep
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,10 +102,11 @@ def pay(
         begin(entry)
 
     def allow(locked: frozenset[Path]) -> frozenset[Path]:
+        keep(path, features.folder)
         account = account_of(path, features.folder, split=split)
         missing = account.ledgers - locked
         if not missing:
-            limit.check(account.caps, account.entries, entry)
+            account.check(entry)
         return missing
 
     receipt = ledger.charge(path, entry, allow)

@@ -21,12 +21,11 @@ from dpfc_cli.privacy.facts import Facts
 from dpfc_cli.privacy.oracle import Plan, PlanError
 from dpfc_cli.privacy.queries import Query
 from dpfc_cli.privacy.queries import check as check_query
-from dpfc_cli.training import limit
 from dpfc_cli.training.account import Account, account_of
 from dpfc_cli.training.answers import Unfinished, unfinished
 from dpfc_cli.training.calibrate import Calibrated
 from dpfc_cli.training.card import card_of, entry_of, path_of
-from dpfc_cli.training.ledger import ledger_path, standing
+from dpfc_cli.training.ledger import ledger_path, records_of, standing
 from dpfc_cli.training.observer import Observer
 from dpfc_cli.training.request import SPLIT, Request
 
@@ -71,13 +70,14 @@ def check(request: Request, calibrated: Calibrated, observer: Observer) -> Check
     if calibrated.facts != request.facts:
         raise ValueError("the training was calibrated for other records than these")
     path = path_of(calibrated, features, request.out, request.folder)
-    account = account_of(ledger_path(features.folder), features.folder, heads.cards(request.folder))
+    also = [records_of(each.manifest) for each in request.also]
+    account = account_of(ledger_path(features.folder), features.folder, heads.cards(request.folder), also=also)
     if account.warning is not None:
         observer.warn(account.warning)
     claimed, planned = calibrated.claimed, entry_of(calibrated, features, path.name, "")
     found = unfinished(request, calibrated, path.parent, observer)
     if found is None:
-        limit.check(account.caps, account.entries, planned)
+        account.check(planned)
     else:
         path = path.with_name(found.receipt.entry.head)
     check_memory(calibrated, request.memory)

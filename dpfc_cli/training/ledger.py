@@ -1,10 +1,10 @@
 """The ledger: what was spent on a feature set, kept beside it in an SQLite file.
 
-It has one row for each training, and one for each change of the cap (`limit` says what a cap is). A row of a
-training is committed and synced to disk before the first noise is drawn, so a training
-that is killed afterwards stays charged. When the training ends, its row says what became of it: `written`, with name
-and SHA-256 of the head, or `stopped`. A row that still says `charged` belongs to a training that runs, or that was
-killed.
+It has one row for each training, one for each change of the cap (`limit` says what a cap is), and one for each set that
+somebody says shares records with this one (`sharing`). A row of a training is committed and synced to disk before the
+first noise is drawn, so a training that is killed afterwards stays charged. When the training ends, its row says what
+became of it: `written`, with name and SHA-256 of the head, or `stopped`. A row that still says `charged` belongs to a
+training that runs, or that was killed.
 
 A ledger is exactly our table and nothing else. SQLite lets a file say what a write to it does: triggers, views, and
 clauses such as ON CONFLICT IGNORE can make a charge succeed without a row. So the schema is compared with ours, word
@@ -22,7 +22,7 @@ from contextlib import ExitStack, closing, contextmanager
 from dataclasses import asdict, dataclass, fields, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal, TypeVar, get_args
 
 from dpfc_cli.errors import Code, UserError
 from dpfc_cli.features.manifest import Manifest
@@ -35,7 +35,7 @@ from dpfc_cli.trust.claims import claim_fault, epsilon_agrees, epsilon_of, figur
 State = Literal["charged", "written", "stopped", "unknown"]
 """What became of a training. "unknown": its row was written before rows said so."""
 Mode = Literal["ro", "rw", "rwc"]
-VERSION = 1
+VERSION = 2
 """Of the ledgers that are written."""
 EVALUATION = "evaluation"
 """The method of a row that is no training: noisy figures of how good a head is on these records."""
@@ -52,10 +52,16 @@ _LATER = {"state": "TEXT NOT NULL DEFAULT 'unknown'", "sha256": "TEXT"}
 """Columns that the first ledgers did not have."""
 _SIGNED = {"who": "TEXT", "purpose": "TEXT", "persons": "TEXT", "caps": "INTEGER NOT NULL DEFAULT 0"}
 """Columns that came with version 1. caps: how many rows of caps were there before the training."""
+_LINKED = {"overlaps": "INTEGER NOT NULL DEFAULT 0"}
+"""The column that came with version 2: how many rows of overlaps were there before the training."""
 _CAP = {
     **{"id": "INTEGER PRIMARY KEY", "at": "TEXT NOT NULL", "records": "TEXT NOT NULL", "epsilon": "REAL"},
     **{"delta": "REAL", "mu": "REAL", "eta": "REAL", "who": "TEXT NOT NULL", "note": "TEXT"},
     **{"trainings": "INTEGER NOT NULL", "unit": "TEXT NOT NULL", "persons": "TEXT"},
+}
+_OVERLAP = {
+    **{"id": "INTEGER PRIMARY KEY", "at": "TEXT NOT NULL", "records": "TEXT NOT NULL", "other": "TEXT NOT NULL"},
+    **{"name": "TEXT NOT NULL", "who": "TEXT NOT NULL", "trainings": "INTEGER NOT NULL"},
 }
 
 
@@ -63,7 +69,10 @@ def _table(name: str, columns: Mapping[str, str]) -> str:
     return f"CREATE TABLE {name} ({', '.join(f'{column} {kind}' for column, kind in columns.items())})"
 
 
-_SCHEMA, _CAPS = _table("trainings", _FIRST | _LATER | _SIGNED), _table("caps", _CAP)
+_SCHEMA, _CAPS = _table("trainings", _FIRST | _LATER | _SIGNED | _LINKED), _table("caps", _CAP)
+_OVERLAPS = _table("overlaps", _OVERLAP)
+_TABLES = {0: ("trainings",), 1: ("trainings", "caps"), 2: ("trainings", "caps", "overlaps")}
+"""The tables of each version."""
 _REMEDY = "Do not delete it. Compare it with a backup, or restore it from one."
 
 
@@ -139,11 +148,32 @@ class Cap:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Overlap:
+    """What somebody says: that a set shares records with the set of this ledger. It cannot be taken back.
+
+    at: UTC. records, other: which records the two sets have (`records_of`). name: of the other set at that time. who:
+    who says so. trainings: how many the ledger had by then.
+    """
+
+    at: str
+    records: str
+    other: str
+    name: str
+    who: str
+    trainings: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
 class Book:
-    """All rows of a ledger, oldest first: entries (trainings) and caps."""
+    """All rows of a ledger, oldest first: entries (trainings), caps and overlaps."""
 
     entries: tuple[Entry, ...] = ()
     caps: tuple[Cap, ...] = ()
+    overlaps: tuple[Overlap, ...] = ()
+
+
+Row = Entry | Cap | Overlap
+Told = TypeVar("Told", Cap, Overlap)
 
 
 Allow = Callable[[frozenset[Path]], frozenset[Path]]
@@ -234,25 +264,40 @@ def keep_cap(path: Path, cap: Cap, allow: Allow = _anyway) -> None:
     _add(path, cap, allow, "The cap is as it was.", "The cap may be changed: 'dpfc budget' says whether it is.")
 
 
-def _add(path: Path, row: Entry | Cap, allow: Allow, nothing: str, doubt: str) -> tuple[int, Book]:
+def keep_overlap(path: Path, overlap: Overlap) -> None:
+    """Write the row of an overlap durably, as `charge` does. The number of trainings before it is counted here.
+
+    Raises:
+        UserError: the row cannot be written.
+        ValueError: a row that no ledger would keep.
+
+    """
+    check_overlap(overlap)
+    _add(path, overlap, _anyway, "It is not kept.", "It may be kept: 'dpfc budget' says whether it is.")
+
+
+def _add(path: Path, row: Row, allow: Allow, nothing: str, doubt: str) -> tuple[int, Book]:
     """Write a row. nothing: what it means if it is not written. doubt: what it means if that is not known."""
     committing = False
     try:
         with _locked(path, allow, nothing) as connection:
             _bring_up(connection, path)
-            found: Entry | Cap | None
-            if isinstance(row, Cap):
-                row = replace(row, trainings=len(list(_rows(connection))))
-                number = _insert(connection, "caps", asdict(row))
-                found = dict(_caps(connection)).get(number)
-            else:
-                number = _insert(connection, "trainings", {**asdict(row), "caps": len(list(_caps(connection)))})
+            found: Row | None
+            if isinstance(row, Entry):
+                before = {"caps": len(list(_caps(connection))), "overlaps": len(list(_overlaps(connection)))}
+                number = _insert(connection, "trainings", asdict(row) | before)
                 found = dict(_rows(connection)).get(number)
+            else:
+                row = replace(row, trainings=len(list(_rows(connection))))
+                number = _insert(connection, "caps" if isinstance(row, Cap) else "overlaps", asdict(row))
+                told = _caps(connection) if isinstance(row, Cap) else _overlaps(connection)
+                found = dict[int, Row](told).get(number)
             if found != row:
                 raise _StrangeError("does not keep the row that was written")
             committing = True
         book = read_all(path)
-        kept: tuple[Entry | Cap, ...] = book.caps if isinstance(row, Cap) else book.entries
+        rows: tuple[tuple[Row, ...], ...] = (book.entries, book.caps, book.overlaps)
+        kept = rows[(Entry, Cap, Overlap).index(type(row))]
         if kept[number - 1 : number] != (row,):
             raise _strange(path, "has another row than the one that was written", "")
     except UserError as error:
@@ -277,13 +322,14 @@ def _insert(connection: sqlite3.Connection, table: str, values: Mapping[str, Any
 def _bring_up(connection: sqlite3.Connection, path: Path) -> None:
     """Make the tables of a new ledger, or bring an older one to this version."""
     if path.stat().st_size == 0:
-        lacking = [_SCHEMA, _CAPS]
+        lacking = [_SCHEMA, _CAPS, _OVERLAPS]
     else:
         version, known = _layout(connection)
         if version == VERSION:
             return
-        added = {name: kind for name, kind in (_LATER | _SIGNED).items() if name not in known}
-        lacking = [*(f"ALTER TABLE trainings ADD COLUMN {name} {kind}" for name, kind in added.items()), _CAPS]
+        added = {name: kind for name, kind in (_LATER | _SIGNED | _LINKED).items() if name not in known}
+        tables = (_CAPS, _OVERLAPS) if version == 0 else (_OVERLAPS,)
+        lacking = [*(f"ALTER TABLE trainings ADD COLUMN {name} {kind}" for name, kind in added.items()), *tables]
     for statement in (*lacking, f"PRAGMA user_version = {VERSION}"):
         connection.execute(statement)
 
@@ -362,7 +408,8 @@ def _read(path: Path, mode: Mode) -> Book:
         # In one transaction, so that the schema that is checked is that of the rows.
         connection.execute("BEGIN")
         entries = tuple(entry for _, entry in _rows(connection))
-        return Book(entries=entries, caps=tuple(cap for _, cap in _caps(connection)))
+        caps = tuple(cap for _, cap in _caps(connection))
+        return Book(entries=entries, caps=caps, overlaps=tuple(overlap for _, overlap in _overlaps(connection)))
 
 
 @contextmanager
@@ -467,7 +514,7 @@ def _layout(connection: sqlite3.Connection) -> tuple[int, set[str]]:
     ((version,),) = connection.execute("PRAGMA user_version")
     if version not in range(VERSION + 1):
         raise _StrangeError(f"says that it is of version {version}, and this dpfc knows versions 0 to {VERSION}")
-    tables = ("trainings", "caps") if version else ("trainings",)
+    tables = _TABLES[version]
     found = {(kind, name): text for kind, name, text in connection.execute("SELECT type, name, sql FROM sqlite_master")}
     others = [f"{kind} '{name}'" for kind, name in found if kind != "table" or name not in tables]
     if others:
@@ -480,8 +527,10 @@ def _layout(connection: sqlite3.Connection) -> tuple[int, set[str]]:
         text = re.sub(r"\s+", " ", str(found["table", name]), flags=re.ASCII)
         table = re.fullmatch(rf"CREATE TABLE {name} \((.*)\)", text)
         said[name] = [part.strip(" ") for part in table[1].split(",")] if table else []
-    first, later, signed, cap = (
-        {f"{name} {kind}": name for name, kind in columns.items()} for columns in (_FIRST, _LATER, _SIGNED, _CAP)
+    signs = {0: {}, 1: _SIGNED, 2: _SIGNED | _LINKED}[version]
+    first, later, signed, cap, overlap = (
+        {f"{name} {kind}": name for name, kind in columns.items()}
+        for columns in (_FIRST, _LATER, signs, _CAP, _OVERLAP)
     )
     begin, end = said["trainings"][: len(first)], said["trainings"][len(first) :]
     # Columns that were added to the first ledgers stand in any order, and some may be lacking.
@@ -493,6 +542,8 @@ def _layout(connection: sqlite3.Connection) -> tuple[int, set[str]]:
         raise _StrangeError("has another table of trainings than dpfc makes")
     if version and said["caps"] != list(cap):
         raise _StrangeError("has another table of caps than dpfc makes")
+    if version > 1 and said["overlaps"] != list(overlap):
+        raise _StrangeError("has another table of overlaps than dpfc makes")
     return version, {(first | later | signed)[part] for part in said["trainings"]}
 
 
@@ -511,37 +562,52 @@ def _rows(connection: sqlite3.Connection) -> Iterator[tuple[int, Entry]]:
     ((sound,),) = connection.execute("PRAGMA quick_check(1)")
     if sound != "ok":
         raise _StrangeError(f"is damaged: {sound}")
-    before = [cap.trainings for _, cap in _caps(connection)]
+    caps = [cap.trainings for _, cap in _caps(connection)]
+    overlaps = [overlap.trainings for _, overlap in _overlaps(connection)]
     names = [each.name for each in fields(Entry) if each.name in known]
-    last = 0
-    for last, (caps, *values) in _numbered(connection, "trainings", ["caps" if version else "0", *names]):
+    last, counts = 0, ["caps" if version else "0", "overlaps" if version > 1 else "0"]
+    for last, (told_caps, told_overlaps, *values) in _numbered(connection, "trainings", [*counts, *names]):
         entry = Entry(**{"state": "unknown", **dict(zip(names, values, strict=True))})
         try:
             check(entry)
         except ValueError as error:
             raise _StrangeError(f"has a row that no training wrote. In row {last}, {error}") from error
-        if type(caps) is not int or caps != sum(each < last for each in before):
-            raise _StrangeError(f"has other caps than row {last} was charged under: one was taken out or changed")
+        for what, said, before in (("caps", told_caps, caps), ("overlaps", told_overlaps, overlaps)):
+            if type(said) is not int or said != sum(each < last for each in before):
+                raise _StrangeError(f"has other {what} than row {last} was charged under: one was taken out or changed")
         yield last, entry
-    if before and before[-1] > last:
-        raise _StrangeError(f"has {last} trainings, and a cap that was set after {before[-1]}: a row was taken out")
+    for what, before in (("a cap that was set", caps), ("an overlap that was told", overlaps)):
+        if before and before[-1] > last:
+            raise _StrangeError(f"has {last} trainings, and {what} after {before[-1]}: a row was taken out")
 
 
 def _caps(connection: sqlite3.Connection) -> Iterator[tuple[int, Cap]]:
     """All caps with their numbers, checked."""
-    if _layout(connection)[0] == 0:
-        return
-    names, least = [each.name for each in fields(Cap)], 0
-    for row, values in _numbered(connection, "caps", names):
-        cap = Cap(**dict(zip(names, values, strict=True)))
+    if _layout(connection)[0] > 0:
+        yield from _told(connection, "caps", Cap, check_cap, "a cap that nobody set")
+
+
+def _overlaps(connection: sqlite3.Connection) -> Iterator[tuple[int, Overlap]]:
+    """All overlaps with their numbers, checked."""
+    if _layout(connection)[0] > 1:
+        yield from _told(connection, "overlaps", Overlap, check_overlap, "an overlap that nobody told")
+
+
+def _told(
+    connection: sqlite3.Connection, table: str, of: type[Told], check: Callable[[Told], None], strange: str
+) -> Iterator[tuple[int, Told]]:
+    """The rows of a table that say how many trainings were before them."""
+    names, least = [each.name for each in fields(of)], 0
+    for row, values in _numbered(connection, table, names):
+        made = of(**dict(zip(names, values, strict=True)))
         try:
-            check_cap(cap)
-            if cap.trainings < least:
+            check(made)
+            if made.trainings < least:
                 raise ValueError("'trainings' is less than before")
         except ValueError as error:
-            raise _StrangeError(f"has a cap that nobody set. In its row {row}, {error}") from error
-        least = cap.trainings
-        yield row, cap
+            raise _StrangeError(f"has {strange}. In its row {row}, {error}") from error
+        least = made.trainings
+        yield row, made
 
 
 def check(entry: Entry) -> None:
@@ -621,6 +687,18 @@ def check_cap(cap: Cap) -> None:
         raise ValueError("the figures contradict one another")
 
 
+_OVERLAP_ROW = record(
+    {"at": test(_is_utc), "records": _SOME, "other": _SOME, "name": _SOME, "who": _NAME, "trainings": whole(0)}
+)
+
+
+def check_overlap(overlap: Overlap) -> None:
+    """Raise ValueError for values that no overlap has."""
+    wrong = fault(asdict(overlap), _OVERLAP_ROW)
+    if wrong is not None:
+        raise ValueError(f"'{wrong[:80]}' makes no sense")
+
+
 def _connected(path: Path, mode: Mode) -> sqlite3.Connection:
     # Transactions are begun by `_transaction` alone.
     return sqlite3.connect(f"{path.absolute().as_uri()}?mode={mode}", uri=True, timeout=30, isolation_level=None)
@@ -689,15 +767,15 @@ def composes_exactly(rows: list[Entry]) -> bool:
     return not sampled and alike and all(r.adjacency == "zero-out" for r in private)
 
 
-def together(rows: list[Entry], delta: float) -> float:
+def together(rows: list[Entry], delta: float, unit: Unit | None = None) -> float:
     """ε at δ of all private trainings together, under zero-out adjacency. Rows without a guarantee are not in it.
 
-    It protects the unit of `unit_of`. A row made under replace-one counts with its μ, which covers zero-out: the null
-    record is one of those that a record may be replaced by. Full passes compose exactly: their μ² add up. Where a
-    training sampled, privacy loss distributions compose all of them.
+    It protects a unit; None: that of `unit_of`. A row made under replace-one counts with its μ, which covers zero-out:
+    the null record is one of those that a record may be replaced by. Full passes compose exactly: their μ² add up.
+    Where a training sampled, privacy loss distributions compose all of them.
     """
     private = [r for r in rows if r.mu is not None]
-    unit = unit_of(private)
+    unit = unit or unit_of(private)
     made = [_for(unit, r.protects, release) for r in private for release in r.plan]
     return epsilon_of(made, delta, math.fsum(r.eta or 0.0 for r in private))
 

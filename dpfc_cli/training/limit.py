@@ -78,7 +78,12 @@ def in_force(caps: Iterable[Named]) -> list[Named]:
     also where the set was made again since, perhaps of some more pictures.
     """
     newest = {name: (name, cap) for name, cap in caps}
-    return sorted((each for each in newest.values() if each[1].mu is not None), key=lambda each: each[1].mu or 0.0)
+    return strictest_first(each for each in newest.values() if each[1].mu is not None)
+
+
+def strictest_first(caps: Iterable[Named]) -> list[Named]:
+    """Caps in the order of what they allow."""
+    return sorted(caps, key=lambda each: each[1].mu or 0.0)
 
 
 def spent(entries: Iterable[Entry], unit: Unit = RECORD) -> float:

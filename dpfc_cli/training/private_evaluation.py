@@ -50,7 +50,7 @@ from dpfc_cli.privacy.lattice import LONGEST
 from dpfc_cli.privacy.noise import SystemBits
 from dpfc_cli.privacy.oracle import Mechanism, Plan, Progress, planned
 from dpfc_cli.privacy.queries import Outcomes
-from dpfc_cli.training import ledger, limit
+from dpfc_cli.training import ledger
 from dpfc_cli.training.account import Account, account_of
 from dpfc_cli.training.calibrate import Planned, noised
 from dpfc_cli.training.card import entry_of
@@ -166,7 +166,7 @@ def prepare(
     digest = sha256_of(head.path)
     account = _account(features, split)
     _refuse_leaking(head, digest, features, split, account)
-    limit.check(account.caps, account.entries, entry_of(plan, features, head.path.name, "", split=split))
+    account.check(entry_of(plan, features, head.path.name, "", split=split))
     for query in asked:
         queries.check(query, facts)
     # With noise for one release in all there is a lattice, up to 4·10⁹ records.

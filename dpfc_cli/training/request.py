@@ -47,7 +47,8 @@ class Request:
     name. adjacency: which data sets are neighbours. public_features, tune_on: sets of public records, see
     `training.public` and `training.tuning`. public_head: public class vectors, see `training.start`. out:
     the head's file; None: a name of its own in `folder`. memory: bytes that the training may take; None: what the
-    machine has free. by, purpose: whose training it is and what for, for the ledger alone.
+    machine has free. by, purpose: whose training it is and what for, for the ledger alone. also: sets that share
+    records with these, as the user says (`training.told`).
     """
 
     features: FeatureSet
@@ -63,6 +64,7 @@ class Request:
     memory: float | None = None
     by: str = field(default_factory=account_name)
     purpose: str | None = None
+    also: tuple[FeatureSet, ...] = ()
 
     @property
     def facts(self) -> Facts:
@@ -93,7 +95,8 @@ def requested(
 
     others: the other fields of `Request`.
     """
-    for name, value in {"features": features, **_sets(others)}.items():
+    named = [("features", features), *_sets(others), *(("also", each) for each in others.get("also", ()))]
+    for name, value in named:
         if not isinstance(value, FeatureSet):
             raise UserError(
                 f"{parameter(name)} is a {type(value).__name__}, not a feature set.",
@@ -145,10 +148,10 @@ def requested(
     )
 
 
-def _sets(others: Mapping[str, Any]) -> dict[str, Any]:
+def _sets(others: Mapping[str, Any]) -> list[tuple[str, Any]]:
     """Further feature sets among the fields of a request."""
-    named = {name: others.get(name) for name in ("public_features", "tune_on")}
-    return {name: value for name, value in named.items() if value is not None}
+    named = [(name, others.get(name)) for name in ("public_features", "tune_on")]
+    return [(name, value) for name, value in named if value is not None]
 
 
 def number(name: str, value: Any) -> float | None:

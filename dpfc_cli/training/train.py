@@ -3,6 +3,7 @@
 The command line, Python callers and experiments all come this way. None of them knows the order of the steps.
 """
 
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -22,6 +23,7 @@ from dpfc_cli.training.ledger import ledger_path
 from dpfc_cli.training.observer import Observer
 from dpfc_cli.training.request import SPLIT, Request, requested
 from dpfc_cli.training.run import Trained, run
+from dpfc_cli.training.told import share_records
 from dpfc_cli.training.warn import warnings_of
 from dpfc_cli.trust.statement import rounded_up
 
@@ -149,6 +151,7 @@ def train(
     seed: int | None = None,
     by: str | None = None,
     purpose: str | None = None,
+    also: Sequence[FeatureSet] = (),
     observer: Observer | None = None,
     **options: Any,
 ) -> Trained:
@@ -176,6 +179,7 @@ def train(
         seed: reproducible noise for research. The head then claims nothing.
         by: whose training it is, for the ledger. Default: the name of the account that runs the program.
         purpose: what it is for, for the ledger.
+        also: sets that share records with this one; see `dpfc_cli.share_records`. It is kept, and need not be repeated.
         observer: told of warnings and progress. Default: warnings as Python warnings, and nothing else.
         options: the method's own options, such as `steps=20`; see `dpfc train --help`.
 
@@ -211,5 +215,7 @@ def train(
         memory=memory,
         by=by,
         purpose=purpose,
+        also=tuple(also),
     )
+    share_records(features, request.also, by=request.by)
     return finish(plan(request, observer), observer)

@@ -170,7 +170,8 @@ def warned(said: str) -> bool:
 
 def tells(dpfc: Dpfc) -> set[bool]:
     """Whether budget and list say that a head has no row."""
-    told = json.loads(dpfc("budget", "--features", "blobs", "--json").stdout)["spent"]["heads_without_row"]
+    spent = json.loads(dpfc("budget", "--features", "blobs", "--json").stdout)["spent"]
+    told = spent["heads_without_row"] or spent["ledgers_gone"]
     listed = json.loads(dpfc("list", "--json").stdout)["sets"]
     return {bool(told), any(each["warning"] for each in listed)}
 
@@ -255,6 +256,9 @@ def test_heads_of_earlier_versions_are_read_and_say_that_it_is_unknown(dpfc: Dpf
     Path("heads/old.safetensors").write_bytes(encoded(old))
     assert "It is unknown how many there are" in " ".join(dpfc("statement", "old").stdout.split())
     Path("features/blobs.ledger.sqlite").unlink()
+    # They left no digests beside the ledger, either.
+    assert tells(dpfc) == {True}
+    Path("features/blobs.ledger.digests").unlink()
     assert tells(dpfc) == {False}
 
 

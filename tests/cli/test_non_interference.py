@@ -46,7 +46,7 @@ from dpfc_cli.heads.head import Head, ordered
 from dpfc_cli.methods import METHODS
 from dpfc_cli.privacy import curator, sums
 from dpfc_cli.privacy.noise import SeededBits
-from dpfc_cli.training import cap, charge, check, private_evaluation, request, run
+from dpfc_cli.training import cap, charge, check, private_evaluation, request, run, told
 from dpfc_cli.training import train as training
 from dpfc_cli.training.charge import Charged
 from tests.support import blobs
@@ -180,9 +180,11 @@ HOLDERS = {
     "features/*/*.h5": "the records themselves",
     "features/*/manifest.json": "digests of the shards, and of the source's listing",
     "features/*.ledger.sqlite": "`records` and `persons`, digests of the listing and of its persons, link sets",
+    "features/*.digests": "digests of single records, which tell what sets share",
+    "features/*/*.digests": "the same, in the folder of the set",
 }
-"""The files that depend on records, and how. They stay with whoever holds the records. Of the first kind only names and
-sizes are compared; of the others everything but these digests.
+"""The files that depend on records, and how. They stay with whoever holds the records. Of shards and digests only names
+and sizes are compared; of the others everything but these digests.
 """
 SOURCES = ("arrays", "pictures")
 """What feature sets are made of."""
@@ -215,7 +217,7 @@ def watched(patch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
         patch.setattr(place, "SystemBits", lambda: SeededBits(0))
     asked, named = count(), count()
     patch.setattr(Clock, "asked", count())
-    for place in (charge, cap):
+    for place in (charge, cap, told):
         patch.setattr(place, "datetime", Clock)
     # So long a time between two calls that each step of the progress is a line.
     for place in (display, extraction):
@@ -267,7 +269,7 @@ def seen_in(world: Path, here: Path, lines: tuple[str, ...], patch: pytest.Monke
         if any(path.match(pattern) for pattern in HOLDERS):
             for digest in digests:
                 data = data.replace(digest, b"*" * len(digest))
-        seen[name] = len(data) if path.suffix == ".h5" else data
+        seen[name] = len(data) if path.suffix in (".h5", ".digests") else data
     return seen
 
 
@@ -386,6 +388,20 @@ SCENARIOS: dict[str, tuple[str, ...]] = {
         "budget --features private --cap 2 --json",
         "budget --features private --cap none",
         "budget",
+    ),
+    "sets that are said to share records": (
+        f"{PRIVATE} --method dp-ls --also known --by me",
+        f"{PRIVATE} --method dp-ls --also persons --also known --dry-run",
+        "budget --features known --also several --by officer --json",
+        "train --features persons --method dp-ls --epsilon 1 --json",
+        "budget --features private",
+        "list",
+    ),
+    "refusals of what is said to share records": (
+        f"{PRIVATE} --method dp-ls --also private",
+        f"{PRIVATE} --method dp-ls --also nowhere",
+        "budget --also several",
+        "budget --features several --also ./several",
     ),
     "refusals under a cap": (
         f"{PRIVATE} --method dp-ls --by {'x' * 101}",
@@ -562,6 +578,7 @@ ROW = {
     "purpose": "what the user typed. It is in the ledger alone",
     "persons": "a digest of which records belong to which person. It is in the ledger alone",
     "caps": "how many caps were set before",
+    "overlaps": "how often it was said before that a set shares records",
 }
 CAP = {
     "id": "the number of the row",
@@ -575,6 +592,14 @@ CAP = {
     "trainings": "how many trainings were before",
     "unit": ROW["unit"],
     "persons": ROW["persons"],
+}
+OVERLAP = {
+    "id": "the number of the row",
+    "at": "when it was said",
+    **dict.fromkeys(("records", "other"), ROW["records"]),
+    "name": "what the other set was called",
+    "who": ROW["who"],
+    "trainings": CAP["trainings"],
 }
 HEAD = {
     "format": "a constant",
@@ -605,7 +630,7 @@ def names_in(value: Any, place: str = "") -> Iterator[str]:
 def test_card_row_and_head_have_the_names_of_the_closed_lists_and_no_other(
     seen_of: Callable[[str], list[Seen]], tmp_path: Path
 ) -> None:
-    of_cards, of_heads, of_rows, of_caps, of_plans = (set[str]() for _ in range(5))
+    of_cards, of_heads, of_rows, of_caps, of_overlaps, of_plans = (set[str]() for _ in range(6))
     for scenario in SCENARIOS:
         seen = seen_of(scenario)[0]
         for name, data in seen.items():
@@ -625,10 +650,13 @@ def test_card_row_and_head_have_the_names_of_the_closed_lists_and_no_other(
                         of_plans |= set(names_in(json.loads(row["releases"])))
                     for row in connection.execute("SELECT * FROM caps"):
                         of_caps |= set(row.keys())
+                    for row in connection.execute("SELECT * FROM overlaps"):
+                        of_overlaps |= set(row.keys())
     assert of_cards == set(CARD)
     assert of_heads == set(HEAD)
     assert of_rows == set(ROW)
     assert of_caps == set(CAP)
+    assert of_overlaps == set(OVERLAP)
     assert of_plans == {f"[].{name}" for name in PLANNED}
 
 

@@ -20,13 +20,20 @@ from pathlib import Path
 from statistics import NormalDist
 from typing import Any, get_args
 
+import numpy as np
+
 from dpfc_cli.privacy.accounting import mu_for
 from tests.torture import campaign, machine, scenes, witness
 from tests.torture.campaign import Case
 from tests.torture.machine import FAULTS
 from tests.torture.scenes import OWN, Scenes
 
-RACES = {"one ledger": ("blobs",), "two ledgers": ("blobs", "again"), "three ledgers": ("blobs", "again", "other")}
+LARGER = "larger"
+"""A set that has the records of the others and some more."""
+RACES = {
+    **{"one ledger": ("blobs",), "two ledgers": ("blobs", "again"), "three ledgers": ("blobs", "again", "other")},
+    "sets that share records": ("blobs", LARGER),
+}
 DELTA = 1e-5
 TIGHT = {1.3: "one of them fits", 3.0: "both of them fit"}
 """Caps of two trainings of ε = 1, after one of 0.5."""
@@ -127,11 +134,23 @@ def charge_often(place: Path, sets: tuple[str, ...], number: int, attempts: int,
             notes.write(json.dumps({**said, "row": row}).encode() + b"\n")
 
 
+def make_larger(folder: Path) -> None:
+    """A set that has the training records of `blobs` and one more."""
+    from dpfc_cli.features.importing import import_features
+    from dpfc_cli.features.reader import FeatureSet
+
+    blobs = FeatureSet(folder / "blobs")
+    x, y = blobs.arrays("train")
+    np.savez(folder.parent / "larger.npz", train_x=np.vstack([x, x[:1] + 1]), train_y=np.append(y, y[0]))
+    import_features(folder.parent / "larger.npz", folder / LARGER, classes=blobs.classes, labels_per_record=1)
+
+
 def race(case: Case, place: Path) -> list[str]:
     """What processes break that train at once in a working folder with a cap."""
     sets, before = RACES[case["what"]], witness.look(place / "work").rows
+    features = place / "work" / "features"
     for name in sets[1:]:
-        shutil.copytree(place / "work" / "features" / "blobs", place / "work" / "features" / name)
+        make_larger(features) if name == LARGER else shutil.copytree(features / "blobs", features / name)
     places = [beside(place, f"process-{number}") for number in range(case["processes"])]
     each = case["attempts"] // case["processes"]
     waiting = [

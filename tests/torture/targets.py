@@ -5,6 +5,7 @@ A target takes bytes and a folder of its own. It may return, or raise a UserErro
 
 import contextlib
 import gzip
+import hashlib
 import io
 import json
 import pickle
@@ -27,6 +28,7 @@ from pydicom.encaps import encapsulate
 from pydicom.uid import JPEGBaseline8Bit, RLELossless
 
 from dpfc_cli.errors import UserError
+from dpfc_cli.features import digests
 from dpfc_cli.features.importing import import_features
 from dpfc_cli.features.manifest import GROUPED_VERSION, Manifest, Shard, SplitFacts
 from dpfc_cli.features.reader import FeatureSet
@@ -410,6 +412,26 @@ def _run_ledger(data: bytes, place: Path) -> None:
         raise AssertionError("a ledger took a row, and does not say what became of it")
 
 
+def _digests() -> bytes:
+    """A file of digests of two splits."""
+
+    def write(path: Path) -> None:
+        parts = (("train", [1, 2, 2]), ("test", [0, 7]))
+        digests.write(path, [digests.section_of("r", name, "row", np.array(part, np.uint64)) for name, part in parts])
+
+    return _written(write)
+
+
+def _run_digests(data: bytes, place: Path) -> None:
+    """A header of digests. Its own digest is right, so that it is read."""
+    header, path = data.partition(b"\n")[0], place / "set.digests"
+    first = digests._MAGIC + hashlib.sha256(header).hexdigest().encode()
+    path.write_bytes(b"\n".join((first, header, _digests().split(b"\n", 2)[2])))
+    own, *others = digests.stored_in(path)
+    if sum(digests.common(own, others).values()) > own.section.count:
+        raise AssertionError("there are more different records than records")
+
+
 def _run_releases(data: bytes, place: Path) -> None:
     """A ledger whose file is sound, with other releases in a row."""
     path = place / "set.ledger.sqlite"
@@ -660,6 +682,7 @@ TARGETS = {
     "facts": Target(seeds=lambda: [_json({"label": 1, "caption": "a cat"})], run=_run_facts, text="json"),
     "trials": Target(seeds=lambda: [b'\n{"trial": "ab", "score": 0.5}\n'], run=_run_trials, text="json"),
     "ledger": Target(seeds=lambda: [_ledger(), _ledger(1)], run=_run_ledger),
+    "digests": Target(seeds=lambda: [_digests().split(b"\n")[1]], run=_run_digests, text="json"),
     "releases": Target(seeds=lambda: [row(0.4).releases.encode()], run=_run_releases, text="json"),
     "patterns": Target(seeds=lambda: [b"train-{00..00}.tar", b"train-0{0}.tar", b"t[a-z]?in*"], run=_run_patterns),
     "rows": Target(seeds=lambda: [_json({"Red_Fox": [1, 8], "cat": []})], run=_run_rows, text="json"),

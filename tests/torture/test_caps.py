@@ -24,15 +24,18 @@ sys.exit("; ".join(caps.race(case, Path(sys.argv[1]))) or None)
 
 
 @pytest.mark.skipif(machine.compiler() is None, reason="needs Linux")
-def test_processes_that_train_at_once_never_pass_a_cap_together(tmp_path: Path) -> None:
-    """On three sets of the same records. The cap is set for one of them, and the others have no ledger yet."""
+@pytest.mark.parametrize("race", ["three ledgers", "sets that share records"])
+def test_processes_that_train_at_once_never_pass_a_cap_together(tmp_path: Path, race: str) -> None:
+    """On three sets of the same records, or on two that share some. The cap is set for one of them, and the others have
+    no ledger yet.
+    """
     work = tmp_path / "work"
     work.mkdir()
     x, y = blobs(60, 4, 3)
     np.savez(work / "raw.npz", train_x=x, train_y=y)
     features = import_features(work / "raw.npz", work / "features" / "blobs", classes=3).features
     set_cap(features, 1.0)
-    case = {"job": "race", "what": "three ledgers", "cap": 1.0, "processes": 3, "attempts": 45, "seed": 0}
+    case = {"job": "race", "what": race, "cap": 1.0, "processes": 3, "attempts": 45, "seed": 0}
     ended = subprocess.run(
         [sys.executable, "-c", PROGRAM, str(tmp_path), json.dumps(case)],
         check=False,

@@ -24,11 +24,13 @@ LEFT_BY_KILLS = re.compile(
     rf"|{ANSWERS.pattern}"
     r"|features/[^/]+\.partial(/.*)?"
     r"|features/[^/]+\.ledger\.sqlite-journal"
-    r"|features/[^/]+/(settings\.json|[^/]+\.sha256|\.[^/]+\.[0-9a-f]{16}\.tmp)"
+    r"|features/\.[^/]+\.ledger\.digests\.[0-9a-f]{16}\.tmp"
+    r"|features/[^/]+/(settings\.json|[^/]+\.sha256|[^/]+\.h5\.digests|\.[^/]+\.[0-9a-f]{16}\.tmp)"
 )
 """What a run may leave that was killed. The next extraction tidies up; docs/heads.md names the head's place."""
 PRODUCTS = re.compile(
-    r"features/[^/.]+/(manifest\.json|[^/.]+\.h5)|features/[^/.]+\.(ledger\.sqlite|tuning\.jsonl)"
+    r"features/[^/.]+/(manifest\.json|[^/.]+\.h5|records\.digests)"
+    r"|features/[^/.]+\.(ledger\.(sqlite|digests)|tuning\.jsonl)"
     r"|(heads|starts)/[^/]+\.safetensors"
 )
 

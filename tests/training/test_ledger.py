@@ -23,7 +23,7 @@ from dpfc_cli.privacy.queries import Gradient, Gram
 from dpfc_cli.training import ledger, limit
 from dpfc_cli.training.calibrate import Calibrated, calibrate
 from dpfc_cli.training.card import entry_of
-from dpfc_cli.training.ledger import Cap, Entry, Receipt
+from dpfc_cli.training.ledger import Cap, Entry, Overlap, Receipt
 from dpfc_cli.training.request import Privacy
 from dpfc_cli.trust import claims
 from tests.hostile import set_of
@@ -66,6 +66,10 @@ def cap(epsilon: float | None = 3.0, **changed: Any) -> Cap:
     if epsilon is not None:
         figures |= {"epsilon": epsilon, "delta": 1e-5, "mu": limit.mu_of_cap(epsilon, 1e-5), "eta": limit.RESERVE}
     return Cap(**{"at": AT, "records": row().records, **figures, "who": "an officer", "note": "a plan", **changed})
+
+
+def overlap(**changed: Any) -> Overlap:
+    return Overlap(**{"at": AT, "records": row().records, "other": "r", "name": "last year", "who": "Ada", **changed})
 
 
 def version_of(path: Path) -> int:
@@ -113,16 +117,27 @@ CHANGES = {
     "a table of caps that is not there": "DROP TABLE caps",
     "a trigger on caps": "CREATE TRIGGER t AFTER INSERT ON caps BEGIN DELETE FROM caps; END",
     "another column of caps": "ALTER TABLE caps ADD COLUMN more TEXT",
-    "a later version": "PRAGMA user_version = 2",
+    "a table of overlaps that is not there": "DROP TABLE overlaps",
+    "a trigger on overlaps": "CREATE TRIGGER t AFTER INSERT ON overlaps BEGIN DELETE FROM overlaps; END",
+    "another column of overlaps": "ALTER TABLE overlaps ADD COLUMN more TEXT",
+    "a later version": "PRAGMA user_version = 3",
     "a version below all": "PRAGMA user_version = -1",
     "an older version than its tables": "PRAGMA user_version = 0",
+    "a version before its tables": "PRAGMA user_version = 1",
 }
 
 
 @pytest.mark.parametrize("change", CHANGES)
 def test_a_file_with_more_or_less_than_our_table_is_refused(path: Path, change: str) -> None:
     changed(path, CHANGES[change])
-    refused(path, "has (more in it than|no|another) .*table|is of version (2|-1), and this dpfc knows versions 0 to 1")
+    refused(path, "has (more in it than|no|another) .*table|is of version (3|-1), and this dpfc knows versions 0 to 2")
+
+
+def tables(version: int) -> list[str]:
+    """What makes the tables of a ledger of this version."""
+    columns = ledger._FIRST | ledger._LATER | (ledger._SIGNED if version > 0 else {})
+    columns |= ledger._LINKED if version > 1 else {}
+    return [ledger._table("trainings", columns), *(ledger._CAPS, ledger._OVERLAPS)[:version]]
 
 
 @pytest.mark.parametrize(
@@ -150,16 +165,16 @@ def test_a_file_with_more_or_less_than_our_table_is_refused(path: Path, change: 
         ("trainings", "Trainings"),
     ],
 )
-@pytest.mark.parametrize("version", [0, 1])
+@pytest.mark.parametrize("version", [0, 1, 2])
 def test_a_table_with_other_columns_or_clauses_is_refused(tmp_path: Path, ours: str, theirs: str, version: int) -> None:
-    whole = ledger._SCHEMA if version else ledger._table("trainings", ledger._FIRST | ledger._LATER)
+    whole, *others = tables(version)
     if version:
         # The last column is another one.
-        ours, theirs = (text.replace("sha256 TEXT", "caps INTEGER NOT NULL DEFAULT 0") for text in (ours, theirs))
+        last = {1: "caps", 2: "overlaps"}[version]
+        ours, theirs = (text.replace("sha256 TEXT", f"{last} INTEGER NOT NULL DEFAULT 0") for text in (ours, theirs))
     text = whole.replace(ours, theirs)
     assert text != whole
-    more = f"; {ledger._CAPS}; PRAGMA user_version = 1" if version else ""
-    changed(tmp_path / "l.sqlite", text + more)
+    changed(tmp_path / "l.sqlite", "; ".join((text, *others, f"PRAGMA user_version = {version}")))
     refused(tmp_path / "l.sqlite", "has (another|more|no)")
 
 
@@ -177,13 +192,32 @@ def test_a_table_with_other_columns_or_clauses_is_refused(tmp_path: Path, ours: 
     ],
 )
 def test_so_is_another_table_of_caps(tmp_path: Path, ours: str, theirs: str) -> None:
-    text = ledger._CAPS.replace(ours, theirs)
-    assert text != ledger._CAPS
-    changed(tmp_path / "l.sqlite", f"{ledger._SCHEMA}; {text}; PRAGMA user_version = 1")
+    trainings, caps, overlaps = tables(2)
+    text = caps.replace(ours, theirs)
+    assert text != caps
+    changed(tmp_path / "l.sqlite", f"{trainings}; {text}; {overlaps}; PRAGMA user_version = 2")
     refused(tmp_path / "l.sqlite", "has (another|more|no)")
 
 
-@pytest.mark.parametrize("name", [*ledger._LATER, *ledger._SIGNED])
+@pytest.mark.parametrize(
+    ("ours", "theirs"),
+    [
+        ("other TEXT NOT NULL", "other TEXT"),
+        ("other TEXT NOT NULL", "other TEXT NOT NULL UNIQUE ON CONFLICT IGNORE"),
+        ("name TEXT NOT NULL, ", ""),
+        ("trainings INTEGER NOT NULL)", "trainings INTEGER NOT NULL) STRICT"),
+        ("TABLE overlaps", "TABLE Overlaps"),
+    ],
+)
+def test_so_is_another_table_of_overlaps(tmp_path: Path, ours: str, theirs: str) -> None:
+    trainings, caps, overlaps = tables(2)
+    text = overlaps.replace(ours, theirs)
+    assert text != overlaps
+    changed(tmp_path / "l.sqlite", f"{trainings}; {caps}; {text}; PRAGMA user_version = 2")
+    refused(tmp_path / "l.sqlite", "has (another|more|no)")
+
+
+@pytest.mark.parametrize("name", [*ledger._LATER, *ledger._SIGNED, *ledger._LINKED])
 def test_no_column_of_a_version_is_lacking(path: Path, name: str) -> None:
     changed(path, f"ALTER TABLE trainings DROP COLUMN {name}")
     refused(path, "has another table of trainings")
@@ -214,7 +248,7 @@ def test_the_first_ledgers_are_read_and_go_on(tmp_path: Path, added: list[str]) 
     assert ledger.read(path) == [first]
     assert path.read_bytes() == before
     receipt = ledger.charge(path, row(0.4))
-    assert version_of(path) == 1
+    assert version_of(path) == 2
     assert ledger.read(path) == [first, row(0.4)]
     ledger.settle(receipt, "stopped")
     ledger.keep_cap(path, cap())
@@ -224,8 +258,53 @@ def test_the_first_ledgers_are_read_and_go_on(tmp_path: Path, added: list[str]) 
 def test_the_first_cap_of_an_old_ledger_brings_it_up_too(tmp_path: Path) -> None:
     first = first_ledger(tmp_path / "l.sqlite", [])
     ledger.keep_cap(tmp_path / "l.sqlite", cap())
-    assert version_of(tmp_path / "l.sqlite") == 1
+    assert version_of(tmp_path / "l.sqlite") == 2
     assert ledger.read_all(tmp_path / "l.sqlite") == ledger.Book(entries=(first,), caps=(cap(trainings=1),))
+
+
+def test_a_ledger_of_version_1_is_read_and_the_next_row_brings_it_up(tmp_path: Path) -> None:
+    path = tmp_path / "l.sqlite"
+    ledger.keep_cap(path, cap())
+    ledger.charge(path, row())
+    whole = ledger.read_all(path)
+    changed(path, "ALTER TABLE trainings DROP COLUMN overlaps; DROP TABLE overlaps; PRAGMA user_version = 1")
+    before = path.read_bytes()
+    assert (ledger.read_all(path), path.read_bytes()) == (whole, before)
+    ledger.keep_overlap(path, overlap())
+    assert version_of(path) == 2
+    assert ledger.read_all(path) == replace(whole, overlaps=(overlap(trainings=1),))
+    with closing(sqlite3.connect(path)) as connection:
+        assert [text for (text,) in connection.execute("SELECT sql FROM sqlite_master")] == tables(2)
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        *[(f"UPDATE overlaps SET {name} = ''", "an overlap that nobody told") for name in ("at", "other", "who")],
+        ("UPDATE overlaps SET trainings = 9 WHERE id = 2", "and an overlap that was told after 9: a row was taken out"),
+        ("UPDATE overlaps SET trainings = 0 WHERE id = 2", "'trainings' is less than before"),
+        ("DELETE FROM overlaps WHERE id = 1", "a row was taken out"),
+        ("DELETE FROM overlaps", "has other overlaps than row 2 was charged under"),
+        ("UPDATE trainings SET overlaps = 1", "has other overlaps than row 1 was charged under"),
+        ("DELETE FROM trainings", "a row was taken out"),
+    ],
+)
+def test_an_overlap_that_was_changed_or_taken_out_is_seen(tmp_path: Path, change: str, says: str) -> None:
+    path = tmp_path / "l.sqlite"
+    ledger.charge(path, row())
+    ledger.keep_overlap(path, overlap())
+    ledger.charge(path, row())
+    ledger.keep_overlap(path, overlap(other="s"))
+    assert [each.trainings for each in ledger.read_all(path).overlaps] == [1, 2]
+    changed(path, change)
+    with pytest.raises(UserError, match=says):
+        ledger.read(path)
+    before = path.read_bytes()
+    for write in (lambda: ledger.charge(path, row()), lambda: ledger.keep_overlap(path, overlap())):
+        with pytest.raises(UserError) as on_writing:
+            write()
+        assert on_writing.value.code == "damaged"
+    assert path.read_bytes() == before
 
 
 def test_an_old_ledger_stays_what_it_is_if_its_next_row_is_refused(tmp_path: Path) -> None:

@@ -26,6 +26,7 @@ from dpfc_cli.files import sha256_of
 from dpfc_cli.heads.head import Head
 from dpfc_cli.heads.metrics import score, wilson
 from dpfc_cli.privacy import curator as curators
+from dpfc_cli.privacy import sums
 from dpfc_cli.privacy.accounting import epsilon_for, mu_for
 from dpfc_cli.privacy.chain import Clip
 from dpfc_cli.privacy.curator import Curator, draw_noise
@@ -269,7 +270,7 @@ def test_the_records_are_read_after_the_row_is_written(
         states.append([row.state for row in rows(features)])
         return real(*given)
 
-    monkeypatch.setattr(curators, "exact_sum", watched)
+    monkeypatch.setattr(sums, "exact_sum", watched)
     evaluate(head, features, epsilon=1.0)
     assert states == [["written", "charged"]]
 

@@ -240,9 +240,10 @@ def test_a_ledger_of_the_first_version_is_read_and_goes_on(features: FeatureSet)
     path = ledger.ledger_path(features.folder)
     finish(checked(features), Observer())
     with closing(sqlite3.connect(path)) as connection, connection:
-        for column in ("state", "sha256", "who", "purpose", "persons", "caps"):
+        for column in ("state", "sha256", "who", "purpose", "persons", "caps", "overlaps"):
             connection.execute(f"ALTER TABLE trainings DROP COLUMN {column}")
         connection.execute("DROP TABLE caps")
+        connection.execute("DROP TABLE overlaps")
         connection.execute("PRAGMA user_version = 0")
     (old,) = ledger.read(path)
     assert (old.state, old.sha256) == ("unknown", None)
