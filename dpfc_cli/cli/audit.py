@@ -12,7 +12,7 @@ from dpfc_cli.cli.app import command
 if TYPE_CHECKING:
     from dpfc_cli.methods import AnyMethod
     from dpfc_cli.privacy.facts import Facts
-    from dpfc_cli.trust.audit import Audit
+    from dpfc_cli.trust.audit.runs import Audit
 
 STEPS = 3
 """Of methods that iterate: enough to tell steps apart. All steps run the same code."""
@@ -43,7 +43,7 @@ def audit(
     from dpfc_cli.errors import UserError, parameter
     from dpfc_cli.methods import METHODS, method_named
     from dpfc_cli.privacy.persons import MOST
-    from dpfc_cli.trust.audit import FACTS, facts_of
+    from dpfc_cli.trust.audit.canary import FACTS, facts_of
 
     if not 0.5 <= confidence < 1:
         raise UserError(
@@ -85,13 +85,14 @@ def _audited(
     from dpfc_cli.privacy.noise import SystemBits
     from dpfc_cli.training.calibrate import calibrate
     from dpfc_cli.training.request import Privacy
-    from dpfc_cli.trust import audit
+    from dpfc_cli.trust.audit.game import least_runs
+    from dpfc_cli.trust.audit.runs import audit as attacked
 
     given = {"steps": STEPS} if "steps" in method.declared else {}
     c = calibrate(method, facts, given, Privacy(epsilon=epsilon, delta=delta, allow_large_delta=True))
     assert c.guarantee is not None
     assert c.mechanism is not None
-    least = audit.least_runs(c.guarantee.mu)
+    least = least_runs(c.guarantee.mu)
     if runs < least:
         raise UserError(
             f"{parameter('runs')} {runs} is too few to show that a claim of epsilon = {epsilon:g} at delta = {delta:g} "
@@ -101,14 +102,14 @@ def _audited(
             else f"Audit a smaller {parameter('epsilon')}.",
         )
     with display.meter(f"Attacking {method.name}", "pairs") as progress:
-        return audit.audit(
+        return attacked(
             method, c.options, c.mechanism, c.guarantee, runs, trainings, confidence, SystemBits(), progress
         )
 
 
 def _warn_of_few(found: list["Audit"]) -> None:
     """Say where the pairs of trainings could refute nothing: then the head was not tried."""
-    from dpfc_cli.trust.audit import WHOLE_SHARE, least_runs
+    from dpfc_cli.trust.audit.game import WHOLE_SHARE, least_runs
 
     least = {a.method: least_runs(a.claim.mu, WHOLE_SHARE) for a in found}
     few = [a.method for a in found if a.whole_training.runs < least[a.method]]
