@@ -1,4 +1,4 @@
-"""The runs of an audit: each is a training, or all releases of one, by the real curator."""
+"""The runs of an audit: each is all releases of a training, or a whole training, by the real curator."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,16 +10,46 @@ from dpfc_cli.methods.method import Method, Solution
 from dpfc_cli.privacy.accounting import Guarantee
 from dpfc_cli.privacy.chain import run as run_chain
 from dpfc_cli.privacy.curator import BlockStream, Curator, Unprotected
-from dpfc_cli.privacy.facts import Facts
 from dpfc_cli.privacy.noise import Bits, SeededBits
 from dpfc_cli.privacy.oracle import Mechanism, Oracle, Progress
 from dpfc_cli.privacy.queries import Query
-from dpfc_cli.trust.audit.attacks import Directions, aimed, differences, sums
-from dpfc_cli.trust.audit.canary import LABEL, records, stream
-from dpfc_cli.trust.audit.game import FALSE_ALARM, MAIN_SHARE, WHOLE_SHARE, Bound, Comparison, bound, strongest
+from dpfc_cli.trust.audit.attacks import ALL, Directions, attacks, contrasts
+from dpfc_cli.trust.audit.canary import Canary, Pair, stream
+from dpfc_cli.trust.audit.game import (
+    FALSE_ALARM,
+    MAIN_SHARE,
+    WHOLE_SHARE,
+    Bound,
+    Comparison,
+    bound,
+    least_runs,
+    refuted,
+)
+from dpfc_cli.trust.audit.signals import Signals
 
 DIFFERENCES = 1_000
 """The most pairs for differences. Faults that differences show are large, and this many pairs can show an ε of 20."""
+Stage = Callable[[int], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Part:
+    """What one kind of releases gives away by itself.
+
+    Attributes:
+        kind: the kind, or all releases.
+        claimed: ε of these releases with the noise that the plan gives them.
+        attainable: ε that this attack would reach with infinitely many runs.
+        reached: the lower bound.
+        runs: the number of pairs.
+
+    """
+
+    kind: str
+    claimed: float
+    attainable: float
+    reached: float
+    runs: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,7 +61,11 @@ class Audit:
         claim: the guarantee that is attacked.
         release_level: the bound if the attacker sees all answers.
         whole_training: the bound if the attacker sees the head alone.
+        attainable: ε that the attack on all answers would reach with infinitely many runs.
+        parts: each kind of releases by itself, if there are several.
+        least_trainings: the smallest number of trainings that could refute the claim.
         violated: whether the claim is refuted.
+        by: the statistics that refute it.
 
     """
 
@@ -39,7 +73,11 @@ class Audit:
     claim: Guarantee
     release_level: Bound
     whole_training: Bound
+    attainable: float
+    parts: tuple[Part, ...]
+    least_trainings: int
     violated: bool
+    by: tuple[str, ...]
 
 
 def audit(
@@ -53,42 +91,42 @@ def audit(
     bits: Bits,
     progress: Progress | None = None,
 ) -> Audit:
-    """Attack a method on the records of `FACTS`, or on persons with several of them (`facts_of`).
+    """Attack a method on the made-up records of `canary`.
 
     Args:
         method: the method.
         options: its options.
-        mechanism: its plan with its noise.
+        mechanism: its plan with its noise, for the facts of `canary.facts_of`.
         claim: the guarantee that the mechanism is calibrated to.
-        runs: the number of pairs at release level.
+        runs: the number of pairs of each attack at release level.
         trainings: the number of pairs of whole trainings.
         confidence: of the bounds, such as 0.95.
         bits: the source of random bits for the noise.
         progress: progress(done, total) is told of the number of pairs.
 
-    Raises:
-        ValueError: the plan has sampled releases. Their privacy is not Gaussian.
-
     """
-    if mechanism.plan.sampled:
-        raise ValueError("only full passes are audited")
-    few = min(runs, DIFFERENCES)
-    total = runs + few + trainings
+    few, count = min(runs, DIFFERENCES), len(attacks(asked(method, options, mechanism), mechanism))
+    total = count * runs + few + trainings
 
-    def stage(before: int) -> Callable[[int], None]:
+    def stage(before: int) -> Stage:
         return lambda done: progress(before + done, total) if progress else None
 
     released = release_level(method, options, mechanism, runs, few, bits, stage(0))
-    trained = [whole_training(method, options, mechanism, trainings, bits, stage(runs + few))]
+    trained = [whole_training(method, options, mechanism, trainings, bits, stage(count * runs + few))]
     # A false alarm may come from either level.
-    alarms = [strongest(found, FALSE_ALARM / 2)[0] for found in (released, trained)]
-    seen, hidden = (bound(found, 1 - confidence, claim.delta) for found in (released, trained))
+    by = [name for found in (released, trained) for name in refuted(found, FALSE_ALARM / 2)]
+    error = 1 - confidence
+    seen, hidden = (bound(found, error, claim.delta) for found in (released, trained))
     return Audit(
         method=method.name,
         claim=claim,
         release_level=seen,
         whole_training=hidden,
-        violated=max(alarms) > claim.mu,
+        attainable=released[0].reachable.epsilon(claim.delta),
+        parts=_parts(released, error, claim.delta),
+        least_trainings=least_runs(Signals.of(mechanism), WHOLE_SHARE),
+        violated=bool(by),
+        by=tuple(by),
     )
 
 
@@ -99,36 +137,60 @@ def release_level(
     runs: int,
     few: int,
     bits: Bits,
-    stage: Callable[[int], None] = lambda done: None,
+    stage: Stage = lambda done: None,
 ) -> list[Comparison]:
-    """Compare `runs` pairs on the aimed queries for the sums, and `few` pairs on the asked queries for the differences.
+    """Compare `runs` pairs of each attack on aimed queries, and `few` pairs on the asked queries for the differences.
 
     Args:
         method: the method.
         options: its options.
         mechanism: its plan with its noise.
-        runs: the number of pairs for the sums.
+        runs: the number of pairs of each attack.
         few: the number of pairs for the differences.
         bits: the source of random bits for the noise.
         stage: told of the number of pairs that are done.
 
+    Returns:
+        The comparisons. The first one is that of all releases together.
+
     """
     given = asked(method, options, mechanism)
-    moved = [aimed(query) for query in given]
-    whole, contrasts = sums(moved, mechanism.sigmas), differences(given, mechanism.sigmas)
-    others = len(whole) + len(contrasts) - 1
-    wins = [
-        *_wins(_answers(moved, whole, mechanism, bits), mechanism.facts, runs, stage),
-        *(
-            _wins(_answers(given, contrasts, mechanism, bits), mechanism.facts, few, lambda done: stage(runs + done))
-            if contrasts
-            else ()
-        ),
-    ]
-    counts = [runs] * len(whole) + [few] * len(contrasts)
-    shares = [MAIN_SHARE if others else 1.0] + [(1 - MAIN_SHARE) / max(others, 1)] * others
-    named = zip([*whole, *contrasts], wins, counts, shares, strict=True)
-    return [Comparison(statistic=name, wins=int(won), runs=count, share=share) for name, won, count, share in named]
+    tried = attacks(given, mechanism)
+    between = contrasts(given, mechanism, tried[0].pair)
+    others = sum(len(a.statistics) for a in tried) - 1 + len(between)
+    less = (1 - MAIN_SHARE) / max(others, 1)
+    found: list[Comparison] = []
+    for i, attack in enumerate(tried):
+        answers = _answers(attack.queries, attack.directions, mechanism, bits)
+        seen = _played(answers, attack.pair, mechanism, runs, lambda done, before=i * runs: stage(before + done))  # type: ignore[misc]
+        for name in attack.statistics:
+            share = (MAIN_SHARE if others else 1.0) if name == ALL else less
+            found.append(
+                Comparison(
+                    statistic=name,
+                    wins=_wins(attack.values(name, seen)),
+                    runs=runs,
+                    share=share,
+                    claimed=attack.claimed(name),
+                    reachable=attack.reachable(name),
+                )
+            )
+    if between:
+        answers = _answers(given, [directions for _, directions in between.values()], mechanism, bits)
+        seen = _played(answers, tried[0].pair, mechanism, few, lambda done: stage(len(tried) * runs + done))
+        for i, (name, (own, _)) in enumerate(between.items()):
+            signals = Signals.of(mechanism, own=own)
+            found.append(
+                Comparison(
+                    statistic=name,
+                    wins=_wins(seen[..., i]),
+                    runs=few,
+                    share=less,
+                    claimed=signals,
+                    reachable=signals,
+                )
+            )
+    return found
 
 
 def whole_training(
@@ -137,7 +199,7 @@ def whole_training(
     mechanism: Mechanism,
     trainings: int,
     bits: Bits,
-    stage: Callable[[int], None] = lambda done: None,
+    stage: Stage = lambda done: None,
 ) -> Comparison:
     """Compare `trainings` pairs of whole trainings by the margin of the canary.
 
@@ -150,16 +212,39 @@ def whole_training(
         stage: told of the number of pairs that are done.
 
     """
+    attack = attacks(asked(method, options, mechanism), mechanism)[0]
 
     def margin(blocks: BlockStream) -> np.ndarray:
-        return _margin(method.solve(Curator(mechanism, Unprotected(blocks), bits), mechanism.facts, options))
+        solution = method.solve(Curator(mechanism, Unprotected(blocks), bits), mechanism.facts, options)
+        sides = [_margin(solution, side) for side in attack.pair.sides]
+        return np.array([sides[0] - sum(sides[1:])])
 
     return Comparison(
         statistic="the canary's margin",
-        wins=int(_wins(margin, mechanism.facts, trainings, stage)[0]),
+        wins=_wins(_played(margin, attack.pair, mechanism, trainings, stage)[..., 0]),
         runs=trainings,
         share=WHOLE_SHARE,
+        claimed=attack.claimed(ALL),
+        reachable=attack.reachable(ALL),
     )
+
+
+def _parts(released: list[Comparison], error: float, delta: float) -> tuple[Part, ...]:
+    alone = [each for each in released if "between" not in each.statistic]
+    return tuple(
+        Part(
+            kind=each.statistic,
+            claimed=each.claimed.epsilon(delta),
+            attainable=each.reachable.epsilon(delta),
+            reached=bound([each], error, delta).epsilon,
+            runs=each.runs,
+        )
+        for each in alone
+        if len(alone) > 1
+    )
+
+
+# The runs
 
 
 class _Listening:
@@ -176,7 +261,8 @@ class _Listening:
 
 def asked(method: Method[Any, Any], options: Any, mechanism: Mechanism) -> list[Query]:
     """The queries of one training without the canary. Its noise need not be secret, because the records are made up."""
-    oracle = _Listening(Curator(mechanism, Unprotected(stream(canary=False, facts=mechanism.facts)), SeededBits(0)))
+    blocks = stream(mechanism.facts, None, mechanism.plan.sampled)
+    oracle = _Listening(Curator(mechanism, Unprotected(blocks), SeededBits(0)))
     method.solve(oracle, mechanism.facts, options)
     return oracle.asked
 
@@ -184,31 +270,36 @@ def asked(method: Method[Any, Any], options: Any, mechanism: Mechanism) -> list[
 def _answers(
     queries: list[Query], directions: Directions, mechanism: Mechanism, bits: Bits
 ) -> Callable[[BlockStream], np.ndarray]:
-    """A run of all releases by a new curator, and the statistics of its answers."""
-    stacked = [np.array([us[r].ravel() for us in directions.values()]) for r in range(len(queries))]
+    """A run of all releases by a new curator, and the projections of its answers."""
+    stacked = [np.array([us[r].ravel() for us in directions]) for r in range(len(queries))]
 
-    def statistics(blocks: BlockStream) -> np.ndarray:
+    def projections(blocks: BlockStream) -> np.ndarray:
         curator = Curator(mechanism, Unprotected(blocks), bits)
         answers = [u @ curator.release(q).ravel() for q, u in zip(queries, stacked, strict=True)]
         return np.asarray(np.sum(answers, axis=0))
 
-    return statistics
+    return projections
 
 
-def _margin(solution: Solution) -> np.ndarray:
-    """The canary's score for its own class minus its mean score; one number."""
-    x, _ = records(canary=True)
-    scores = run_chain(solution.chain, x[-1:], np) @ solution.weight + solution.bias
-    return np.asarray(scores[:, LABEL] - scores.mean(axis=1))
+def _margin(solution: Solution, canary: Canary) -> float:
+    """The canary's mean score for its own classes minus its mean score."""
+    scores = (run_chain(solution.chain, canary.x[None], np) @ solution.weight + solution.bias)[0]
+    return float(scores[canary.labels].mean() - scores.mean())
 
 
-def _wins(
-    statistics: Callable[[BlockStream], np.ndarray], facts: Facts, runs: int, stage: Callable[[int], None]
+def _played(
+    run: Callable[[BlockStream], np.ndarray], pair: Pair, mechanism: Mechanism, runs: int, stage: Stage
 ) -> np.ndarray:
-    """In how many of `runs` pairs each statistic is larger with the canary."""
-    without, present = stream(canary=False, facts=facts), stream(canary=True, facts=facts)
-    wins: np.ndarray = np.zeros(1, np.int64)
+    """The numbers that `runs` pairs of runs give: runs × 2 × numbers. The first of two is with the first canary."""
+    alone = mechanism.plan.sampled
+    one, other = (stream(mechanism.facts, side, alone) for side in (pair.one, pair.other))
+    seen = []
     for done in range(1, runs + 1):
-        wins = wins + (statistics(present) > statistics(without))
+        seen.append([run(one), run(other)])
         stage(done)
-    return wins
+    return np.array(seen)
+
+
+def _wins(values: np.ndarray) -> int:
+    """In how many pairs the statistic is larger with the first canary. values: runs × 2."""
+    return int((values[:, 0] > values[:, 1]).sum())
