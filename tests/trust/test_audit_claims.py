@@ -67,9 +67,9 @@ def one_class_in_each_block(facts: Facts = canary.FACTS) -> Iterator[None]:
 @pytest.mark.parametrize(
     ("claim", "pairs", "part"),
     [
-        (Claim("dp-ls", REPLACED, 8.0, {}), 120, 0.4),
+        (Claim("dp-ls", REPLACED, 8.0, {}), 80, 0.4),
         (Claim("dp-sgd", REPLACED, 8.0, {"steps": 1}), 400, 0.6),
-        (Claim("dp-sgd", canary.FACTS, 8.0, {"steps": 2, "sampling_rate": 0.5}), 300, 0.3),
+        (Claim("dp-sgd", canary.FACTS, 8.0, {"steps": 1, "sampling_rate": 0.5}), 400, 0.3),
         (Claim("dp-ls", LABELLED, 8.0, {}), 120, 0.5),
     ],
     ids=["replace-one, sums and Grams", "replace-one", "sampled", "label sets"],

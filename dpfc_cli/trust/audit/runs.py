@@ -1,6 +1,6 @@
 """The runs of an audit: each is all releases of a training, or a whole training, by the real curator."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,6 +29,8 @@ from dpfc_cli.trust.audit.signals import Signals
 
 DIFFERENCES = 1_000
 """The most pairs for differences. Faults that differences show are large, and this many pairs can show an ε of 20."""
+HELD = 1_000
+"""Pairs of runs whose numbers are held at a time."""
 Stage = Callable[[int], None]
 
 
@@ -157,38 +159,36 @@ def release_level(
     given = asked(method, options, mechanism)
     tried = attacks(given, mechanism)
     between = contrasts(given, mechanism, tried[0].pair)
-    others = sum(len(a.statistics) for a in tried) - 1 + len(between)
+    others = sum(len(attack.statistics) for attack in tried) - 1 + len(between)
     less = (1 - MAIN_SHARE) / max(others, 1)
+
+    def onward(before: int) -> Stage:
+        return lambda done: stage(before + done)
+
     found: list[Comparison] = []
     for i, attack in enumerate(tried):
         answers = _answers(attack.queries, attack.directions, mechanism, bits)
-        seen = _played(answers, attack.pair, mechanism, runs, lambda done, before=i * runs: stage(before + done))  # type: ignore[misc]
-        for name in attack.statistics:
-            share = (MAIN_SHARE if others else 1.0) if name == ALL else less
+        played = _played(answers, attack.pair, mechanism, runs, onward(i * runs))
+        won = sum(np.array([_wins(attack.values(name, seen)) for name in attack.statistics]) for seen in played)
+        for name, wins in zip(attack.statistics, np.asarray(won).tolist(), strict=True):
             found.append(
                 Comparison(
                     statistic=name,
-                    wins=_wins(attack.values(name, seen)),
+                    wins=wins,
                     runs=runs,
-                    share=share,
+                    share=less if name != ALL else MAIN_SHARE if others else 1.0,
                     claimed=attack.claimed(name),
                     reachable=attack.reachable(name),
                 )
             )
     if between:
         answers = _answers(given, [directions for _, directions in between.values()], mechanism, bits)
-        seen = _played(answers, tried[0].pair, mechanism, few, lambda done: stage(len(tried) * runs + done))
-        for i, (name, (own, _)) in enumerate(between.items()):
+        played = _played(answers, tried[0].pair, mechanism, few, onward(len(tried) * runs))
+        won = sum(np.array([_wins(seen[..., i]) for i in range(len(between))]) for seen in played)
+        for (name, (own, _)), wins in zip(between.items(), np.asarray(won).tolist(), strict=True):
             signals = Signals.of(mechanism, own=own)
             found.append(
-                Comparison(
-                    statistic=name,
-                    wins=_wins(seen[..., i]),
-                    runs=few,
-                    share=less,
-                    claimed=signals,
-                    reachable=signals,
-                )
+                Comparison(statistic=name, wins=wins, runs=few, share=less, claimed=signals, reachable=signals)
             )
     return found
 
@@ -221,7 +221,7 @@ def whole_training(
 
     return Comparison(
         statistic="the canary's margin",
-        wins=_wins(_played(margin, attack.pair, mechanism, trainings, stage)[..., 0]),
+        wins=sum(_wins(seen[..., 0]) for seen in _played(margin, attack.pair, mechanism, trainings, stage)),
         runs=trainings,
         share=WHOLE_SHARE,
         claimed=attack.claimed(ALL),
@@ -289,15 +289,18 @@ def _margin(solution: Solution, canary: Canary) -> float:
 
 def _played(
     run: Callable[[BlockStream], np.ndarray], pair: Pair, mechanism: Mechanism, runs: int, stage: Stage
-) -> np.ndarray:
-    """The numbers that `runs` pairs of runs give: runs × 2 × numbers. The first of two is with the first canary."""
+) -> Iterator[np.ndarray]:
+    """The numbers that `runs` pairs of runs give, at most `HELD` pairs at a time: pairs × 2 × numbers. The first of two
+    is with the first canary.
+    """
     alone = mechanism.plan.sampled
     one, other = (stream(mechanism.facts, side, alone) for side in (pair.one, pair.other))
-    seen = []
-    for done in range(1, runs + 1):
-        seen.append([run(one), run(other)])
-        stage(done)
-    return np.array(seen)
+    for start in range(0, runs, HELD):
+        seen = []
+        for done in range(start + 1, min(start + HELD, runs) + 1):
+            seen.append([run(one), run(other)])
+            stage(done)
+        yield np.array(seen)
 
 
 def _wins(values: np.ndarray) -> int:
