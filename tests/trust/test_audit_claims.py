@@ -104,23 +104,23 @@ def test_no_pair_is_the_worst_for_sums_and_for_grams() -> None:
     assert [set(a.statistics) for a in found] == [{attacks.ALL}, {"gram", "class_grams"}, {"class_sums"}]
 
 
-SAMPLED = [(1.0, 0.1, 3), (2.0, 0.3, 2), (0.3, 0.5, 4)]
+SAMPLED = [((1.0, 0.1),) * 3, ((2.0, 0.3),) * 2, ((0.5, 0.5), (0.7, 1.0))]
 
 
-@pytest.mark.parametrize(("size", "rate", "times"), SAMPLED)
+@pytest.mark.parametrize("each", SAMPLED)
 def test_the_most_right_guesses_on_samples_are_those_of_the_likelihood_ratio(
-    size: float, rate: float, times: int
+    each: tuple[tuple[float, float], ...],
 ) -> None:
     """200,000 simulated pairs: five standard deviations, and the rounding of the grid, which is on one side."""
-    rng, shape = np.random.default_rng(0), (200_000, times)
+    rng, pairs = np.random.default_rng(0), 200_000
+    sizes, rates = np.array(each).T
 
     def loss(x: np.ndarray) -> np.ndarray:
-        return np.asarray(np.log1p(rate * np.expm1(size * x - size**2 / 2)).sum(axis=1))
+        return np.asarray(np.log1p(rates * np.expm1(sizes * x - sizes**2 / 2)).sum(axis=1))
 
-    present = rng.normal(size=shape) + size * (rng.random(shape) < rate)
-    right = float((loss(present) > loss(rng.normal(size=shape))).mean())
-    bound = Signals(((size, rate),) * times).right
-    assert right - 5 * 0.0012 < bound < right + 5 * 0.0012 + 0.001
+    present = rng.normal(size=(pairs, len(each))) + sizes * (rng.random((pairs, len(each))) < rates)
+    right = float((loss(present) > loss(rng.normal(size=(pairs, len(each))))).mean())
+    assert right - 5 * 0.0012 < Signals(each).right < right + 5 * 0.0012 + 0.0005
 
 
 def test_samples_of_all_units_are_full_passes() -> None:

@@ -39,7 +39,7 @@ class Part:
     """What one kind of releases gives away by itself.
 
     Attributes:
-        kind: the kind, or all releases.
+        kind: the kind.
         claimed: ε of these releases with the noise that the plan gives them.
         attainable: ε that this attack would reach with infinitely many runs.
         reached: the lower bound.
@@ -125,7 +125,7 @@ def audit(
         release_level=seen,
         whole_training=hidden,
         attainable=released[0].reachable.epsilon(claim.delta),
-        parts=_parts(released, error, claim.delta),
+        parts=_parts(released, mechanism, error, claim.delta),
         least_trainings=least_runs(Signals.of(mechanism), WHOLE_SHARE),
         violated=bool(by),
         by=tuple(by),
@@ -229,8 +229,8 @@ def whole_training(
     )
 
 
-def _parts(released: list[Comparison], error: float, delta: float) -> tuple[Part, ...]:
-    alone = [each for each in released if "between" not in each.statistic]
+def _parts(released: list[Comparison], mechanism: Mechanism, error: float, delta: float) -> tuple[Part, ...]:
+    kinds = {release.kind for release in mechanism.plan.releases}
     return tuple(
         Part(
             kind=each.statistic,
@@ -239,8 +239,8 @@ def _parts(released: list[Comparison], error: float, delta: float) -> tuple[Part
             reached=bound([each], error, delta).epsilon,
             runs=each.runs,
         )
-        for each in alone
-        if len(alone) > 1
+        for each in released
+        if each.statistic in kinds
     )
 
 
