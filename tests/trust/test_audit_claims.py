@@ -68,7 +68,7 @@ def one_class_in_each_block(facts: Facts = canary.FACTS) -> Iterator[None]:
     ("claim", "pairs", "part"),
     [
         (Claim("dp-ls", REPLACED, 8.0, {}), 80, 0.4),
-        (Claim("dp-sgd", REPLACED, 8.0, {"steps": 1}), 400, 0.6),
+        (Claim("dp-sgd", REPLACED, 8.0, {"steps": 1}), 250, 0.5),
         (Claim("dp-sgd", canary.FACTS, 8.0, {"steps": 1, "sampling_rate": 0.5}), 400, 0.3),
         (Claim("dp-ls", LABELLED, 8.0, {}), 120, 0.5),
     ],
@@ -233,7 +233,7 @@ FAULTS: dict[str, tuple[Claim, Planted, int, int]] = {
     "replace-one, the noise of zero-out for sums and Grams": (
         Claim("dp-ls", REPLACED, 8.0, {}),
         patched(*SENSITIVITY, lambda query, facts: 1.0),
-        200,
+        150,
         1,
     ),
     "replace-one, √2 where 2 is needed": (
@@ -245,16 +245,16 @@ FAULTS: dict[str, tuple[Claim, Planted, int, int]] = {
     "replace-one, 1 where √2 is needed": (
         Claim("dp-fc", REPLACED, 9.0, {"steps": 1, "budget_split": (0.95, 0.05)}),
         patched(Gram, "replace_one", 1.0),
-        700,
+        600,
         1,
     ),
     "sampled, all take part": (ON_SAMPLES, patched(*BERNOULLI, all_take_part), 100, 1),
-    "sampled, at twice the rate": (ONE_SAMPLE, patched(*BERNOULLI, at_twice_the_rate), 1000, 1),
+    "sampled, at twice the rate": (ONE_SAMPLE, patched(*BERNOULLI, at_twice_the_rate), 800, 1),
     "sampled, one sample is kept for ever": (ON_SAMPLES, patched(*BERNOULLI, first_sample_for_ever()), 100, 1),
     "sampled, noise times the rate": (
         replace(ON_SAMPLES, given={"steps": 3, "sampling_rate": 0.25}),
         drawn(lambda query, own: own // 4),
-        400,
+        300,
         1,
     ),
     "sampled, the same noise at every step": (
@@ -268,19 +268,19 @@ FAULTS: dict[str, tuple[Claim, Planted, int, int]] = {
     "label sets, class sums of records with one label": (
         Claim("dp-ls", LABELLED, 9.0, {}),
         as_with_one_label(ClassSums),
-        300,
+        200,
         1,
     ),
     "label sets, class Grams of records with one label": (
         Claim("dp-ls", LABELLED, 30.0, {}),
         as_with_one_label(ClassGrams),
-        300,
+        250,
         1,
     ),
     "blocks, the noise of a single release": (
         IN_BLOCKS,
         drawn(lambda query, own: np.rint(own / math.sqrt(3)).astype(np.int64) if query.kind == "hessians" else own),
-        300,
+        200,
         1,
     ),
     "blocks that share their noise": (
