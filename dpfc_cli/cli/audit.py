@@ -11,12 +11,14 @@ from dpfc_cli.cli.app import command
 
 if TYPE_CHECKING:
     from dpfc_cli.methods import AnyMethod
+    from dpfc_cli.methods.method import Given
     from dpfc_cli.privacy.facts import Facts
-    from dpfc_cli.trust.audit import Audit
+    from dpfc_cli.trust.audit.runs import Audit
 
 STEPS = 3
 """Of methods that iterate: enough to tell steps apart. All steps run the same code."""
 MOST_RUNS = 10_000_000
+MOST_LABELS = 32
 
 
 @command("audit")
@@ -25,12 +27,25 @@ def audit(
     epsilon: Annotated[float, typer.Option(help="ε that is claimed.")] = 1.0,
     delta: Annotated[float, typer.Option(help="δ that is claimed.")] = 1e-5,
     runs: Annotated[
-        int, typer.Option(min=1, max=MOST_RUNS, help="Pairs of runs, with and without the canary, of the releases.")
+        int, typer.Option(min=1, max=MOST_RUNS, help="Pairs of runs of the releases, for each attack on them.")
     ] = 10_000,
-    trainings: Annotated[
-        int, typer.Option(min=1, max=MOST_RUNS, help="Pairs of whole trainings, with and without the canary.")
-    ] = 2_000,
+    trainings: Annotated[int, typer.Option(min=1, max=MOST_RUNS, help="Pairs of whole trainings.")] = 2_000,
     confidence: Annotated[float, typer.Option(help="Of each lower bound.")] = 0.95,
+    adjacency: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="What the guarantee hides. zero-out: whether one record (or person) was used or counted as null. "
+            "replace-one: which of two was used. Default: zero-out.",
+        ),
+    ] = None,
+    sampling_rate: Annotated[
+        float | None,
+        typer.Option(help="Attack trainings on Poisson samples with this rate, of the methods that can sample."),
+    ] = None,
+    labels_per_record: Annotated[
+        int, typer.Option(min=1, max=MOST_LABELS, help="Attack the guarantee for records with so many labels.")
+    ] = 1,
     records_per_person: Annotated[
         int | None, typer.Option(min=1, help="Attack the guarantee for persons with so many records.")
     ] = None,
@@ -43,25 +58,35 @@ def audit(
     from dpfc_cli.errors import UserError, parameter
     from dpfc_cli.methods import METHODS, method_named
     from dpfc_cli.privacy.persons import MOST
-    from dpfc_cli.trust.audit import FACTS, facts_of
+    from dpfc_cli.training.request import adjacency_named
+    from dpfc_cli.trust.audit.canary import facts_of
 
     if not 0.5 <= confidence < 1:
         raise UserError(
             f"{parameter('confidence')} must lie between 0.5 and 1, not at {confidence:g}.", "Give one such as 0.95."
         )
-    chosen = list(METHODS.values()) if method == "all" else [method_named(method, FACTS)]
     if records_per_person is not None and records_per_person > MOST:
         raise UserError(
             f"{parameter('records_per_person')} {records_per_person:,} is too many: of one person {MOST:,} count.",
             f"Give {MOST} or fewer.",
             parameter="records_per_person",
         )
-    facts = facts_of(records_per_person)
-    found = [_audited(each, facts, epsilon, delta, runs, trainings, confidence) for each in chosen]
+    facts = facts_of(records_per_person, labels_per_record, adjacency_named(adjacency))
+    given = {} if sampling_rate is None else {"sampling_rate": sampling_rate}
+    able = [each for each in METHODS.values() if given.keys() <= each.declared.keys()]
+    chosen = able if method == "all" else [method_named(method, facts)]
+    found = [_audited(each, facts, given, epsilon, delta, runs, trainings, confidence) for each in chosen]
     violated = [a.method for a in found if a.violated]
     _warn_of_few(found)
     if as_json:
-        display.as_json({"confidence": confidence, "violated": violated, "audits": [asdict(a) for a in found]})
+        attacked = {
+            "adjacency": facts.adjacency,
+            "sampling_rate": sampling_rate or 1.0,
+            "labels_per_record": labels_per_record,
+            "records_per_person": records_per_person,
+        }
+        audits = [asdict(a) for a in found]
+        display.as_json({"confidence": confidence, **attacked, "violated": violated, "audits": audits})
     else:
         _show(found, confidence)
     if violated:
@@ -75,6 +100,7 @@ def audit(
 def _audited(
     method: "AnyMethod",
     facts: "Facts",
+    given: "Given",
     epsilon: float,
     delta: float,
     runs: int,
@@ -85,13 +111,15 @@ def _audited(
     from dpfc_cli.privacy.noise import SystemBits
     from dpfc_cli.training.calibrate import calibrate
     from dpfc_cli.training.request import Privacy
-    from dpfc_cli.trust import audit
+    from dpfc_cli.trust.audit.game import least_runs
+    from dpfc_cli.trust.audit.runs import audit as attacked
+    from dpfc_cli.trust.audit.signals import Signals
 
-    given = {"steps": STEPS} if "steps" in method.declared else {}
+    given = {**given, **({"steps": STEPS} if "steps" in method.declared else {})}
     c = calibrate(method, facts, given, Privacy(epsilon=epsilon, delta=delta, allow_large_delta=True))
     assert c.guarantee is not None
     assert c.mechanism is not None
-    least = audit.least_runs(c.guarantee.mu)
+    least = least_runs(Signals.of(c.mechanism))
     if runs < least:
         raise UserError(
             f"{parameter('runs')} {runs} is too few to show that a claim of epsilon = {epsilon:g} at delta = {delta:g} "
@@ -101,19 +129,16 @@ def _audited(
             else f"Audit a smaller {parameter('epsilon')}.",
         )
     with display.meter(f"Attacking {method.name}", "pairs") as progress:
-        return audit.audit(
+        return attacked(
             method, c.options, c.mechanism, c.guarantee, runs, trainings, confidence, SystemBits(), progress
         )
 
 
 def _warn_of_few(found: list["Audit"]) -> None:
     """Say where the pairs of trainings could refute nothing: then the head was not tried."""
-    from dpfc_cli.trust.audit import WHOLE_SHARE, least_runs
-
-    least = {a.method: least_runs(a.claim.mu, WHOLE_SHARE) for a in found}
-    few = [a.method for a in found if a.whole_training.runs < least[a.method]]
+    few = {a.method: a.least_trainings for a in found if a.whole_training.runs < a.least_trainings}
     if few:
-        enough = max(least[name] for name in few)
+        enough = max(few.values())
         more = f"Give --trainings {enough} or more." if enough <= MOST_RUNS else "Audit a smaller --epsilon."
         display.warn(
             f"{found[0].whole_training.runs} pairs of trainings are too few to show that a claim is false, even if "
@@ -125,21 +150,42 @@ def _show(found: list["Audit"], confidence: float) -> None:
     columns = ("method", "verdict", "best attack", "claimed", "runs", "trainings")
     rows = [
         (
-            *(a.method, "VIOLATED" if a.violated else "consistent", a.release_level.statistic),
+            *(a.method, "VIOLATED" if a.violated else "consistent", (*a.by, a.release_level.statistic)[0]),
             *(display.epsilon(a.claim.epsilon), f"{a.release_level.runs:,}", f"{a.whole_training.runs:,}"),
-            *(_at_least(a.release_level.epsilon), _at_least(a.whole_training.epsilon)),
+            *(display.epsilon(a.attainable), _at_least(a.release_level.epsilon), _at_least(a.whole_training.epsilon)),
         )
         for a in found
     ]
     display.table(
-        f"Epsilon at delta = {found[0].claim.delta:g}: what is claimed, and what all releases and the head alone lose "
-        f"at least ({confidence:.4g} confidence, pairs of runs and of trainings)",
-        (*columns, "all releases", "the head"),
+        f"Epsilon at delta = {found[0].claim.delta:g}: what is claimed, what the attack on all releases can reach, and "
+        f"what all releases and the head alone lose at least ({confidence:.4g} confidence, pairs of runs and of "
+        "trainings)",
+        (*columns, "attainable", "all releases", "the head"),
         rows,
         left=6,
     )
+    parts = [
+        (
+            a.method,
+            p.kind,
+            f"{p.runs:,}",
+            display.epsilon(p.claimed),
+            display.epsilon(p.attainable),
+            _at_least(p.reached),
+        )
+        for a in found
+        for p in a.parts
+    ]
+    if parts:
+        display.table(
+            "Each kind of releases by itself: what its noise claims, what the attack on it can reach, and what it "
+            "loses at least",
+            ("method", "releases", "runs", "claimed", "attainable", "lost"),
+            parts,
+            left=3,
+        )
     for a in found:
-        seen = a.release_level.epsilon > a.claim.epsilon
+        seen = a.release_level.epsilon > a.claim.epsilon or any(p.reached > p.claimed for p in a.parts)
         if (seen or a.whole_training.epsilon > a.claim.epsilon) and not a.violated:
             display.say(
                 f"{a.method}: the bound is above the claim, which happens by chance in up to {1 - confidence:.2g} of "

@@ -127,10 +127,6 @@ def requested(
             code="conflict",
             parameter=idle[0],
         )
-    neighbours: dict[str, Adjacency] = {name: name for name in get_args(Adjacency)}
-    if adjacency is not None and adjacency not in neighbours:
-        raise unknown("adjacency", adjacency, list(neighbours))
-    which = neighbours[adjacency or "zero-out"]
     privacy = Privacy(
         epsilon=epsilon,
         noise_multiplier=noise_multiplier,
@@ -142,10 +138,18 @@ def requested(
         features=features,
         folder=folder,
         privacy=privacy,
-        adjacency=which,
+        adjacency=adjacency_named(adjacency),
         options=options,
         **others,
     )
+
+
+def adjacency_named(name: str | None) -> Adjacency:
+    """The adjacency of that name; zero-out for None. UserError if there is none."""
+    neighbours: dict[str, Adjacency] = {each: each for each in get_args(Adjacency)}
+    if name is not None and name not in neighbours:
+        raise unknown("adjacency", name, list(neighbours))
+    return neighbours[name or "zero-out"]
 
 
 def _sets(others: Mapping[str, Any]) -> list[tuple[str, Any]]:

@@ -87,6 +87,13 @@ def test_a_remedy_names_flags_that_the_command_has(dpfc: Dpfc, wrong: tuple[str,
         ("--runs", "0"),
         ("--records-per-person", "0"),
         ("--records-per-person", "1025"),
+        ("--adjacency", "add-one"),
+        ("--labels-per-record", "0"),
+        ("--labels-per-record", "33"),
+        ("--sampling-rate", "0"),
+        ("--sampling-rate", "2"),
+        ("--sampling-rate", "nan"),
+        ("--method", "dp-ls", "--sampling-rate", "0.5"),
     ],
 )
 def test_senseless_values_are_the_users_to_mend(dpfc: Dpfc, arguments: tuple[str, ...]) -> None:
@@ -97,6 +104,37 @@ def test_persons_with_several_records_are_attacked(dpfc: Dpfc) -> None:
     result = dpfc("audit", "--method", "dp-ls", "--records-per-person", "3", "--json", *FEW)
     assert result.exit_code == 0, result.output
     assert json.loads(result.stdout)["violated"] == []
+
+
+def test_other_claims_are_attacked(dpfc: Dpfc) -> None:
+    line = ("--method", "dp-ls", "--adjacency", "replace-one", "--runs", "20", "--trainings", "1")
+    result = dpfc("audit", *line)
+    assert result.exit_code == 0, result.output
+    for kind in ("gram", "class_grams", "class_sums"):
+        assert f"dp-ls   {kind}" in result.stdout
+    more = ("--labels-per-record", "2", "--records-per-person", "2")
+    found = json.loads(dpfc("audit", *line, *more, "--json").stdout)
+    asked = ("adjacency", "labels_per_record", "records_per_person", "sampling_rate")
+    assert [found[name] for name in asked] == ["replace-one", 2, 2, 1.0]
+    (one,) = found["audits"]
+    assert 0.7 < one["attainable"] < 1, "no record is the worst for sums and Grams at once"
+    assert {part["kind"] for part in one["parts"]} == {"gram", "class_grams", "class_sums"}
+
+
+def test_trainings_on_samples_are_attacked_in_methods_that_sample(dpfc: Dpfc) -> None:
+    found = json.loads(dpfc("audit", "--sampling-rate", "1", "--json", *FEW).stdout)
+    assert [a["method"] for a in found["audits"]] == ["dp-sgd", "dp-momentum", "dp-adam"]
+    result = dpfc("audit", "--method", "dp-sgd", "--sampling-rate", "0.5", "--epsilon", "2", "--json", *FEW)
+    assert result.exit_code == 0, result.output
+    found = json.loads(result.stdout)
+    assert found["sampling_rate"] == 0.5
+    assert found["audits"][0]["attainable"] == pytest.approx(2, rel=0.01)
+
+
+def test_what_has_no_accounting_is_refused(dpfc: Dpfc) -> None:
+    result = dpfc("audit", "--adjacency", "replace-one", "--sampling-rate", "0.5", *FEW)
+    assert result.exit_code == 2
+    assert "no accounting for sampling under replace-one" in result.stderr
 
 
 def test_help_needs_no_jax() -> None:
