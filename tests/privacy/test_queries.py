@@ -162,6 +162,27 @@ def test_the_lattice_gives_the_answers_of_real_arithmetic(query: Query) -> None:
     assert np.allclose(on_lattice, real, atol=60 * 50 * 2**-17)
 
 
+WIDE = Facts(n=1, m=3, d=400, k=2)
+
+
+@pytest.mark.parametrize("query", every_query(WIDE, scale=0.1), ids=NAMES)
+def test_a_scale_is_right_to_more_digits_than_rounding_leaves(query: Query) -> None:
+    """At 400 dimensions the room that a radius leaves for rounding is far larger than what rounding does to a norm."""
+    x = np.random.default_rng(7).normal(size=400).astype(np.float32)
+    x *= np.float32(0.95) / np.linalg.norm(x)
+    labels = np.array([0, 2], np.int32)
+
+    def norm(query: Query, grid: Lattice | Reals) -> float:
+        return float(np.linalg.norm(contribution(query, x, labels, WIDE, grid) * query.scale(WIDE, grid)))
+
+    if isinstance(query, Gradient):
+        # Almost clipped, so that the lattice is used up.
+        query = replace(query, clip=1.1 * norm(query, Reals()))
+    # Hessians divide the bits of the lattice between three factors.
+    rounding = 1e-3 if isinstance(query, Hessians) else 5e-6
+    assert norm(query, LATTICE) == pytest.approx(norm(query, Reals()), rel=rounding)
+
+
 def test_a_label_named_twice_counts_once() -> None:
     x = np.ones(4, np.float32)
     for query in QUERIES:
