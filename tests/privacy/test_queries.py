@@ -248,6 +248,20 @@ def test_the_longest_record_is_not_shortened_by_its_constant_feature(constant: f
     assert np.allclose(added, 0.25 * np.outer(z, z), rtol=0, atol=1e-3 * (1 + constant**2))
 
 
+@pytest.mark.parametrize("constant", [0.0, 0.5])
+@pytest.mark.parametrize("length", [0.0, 0.3, 1.0])
+def test_a_gradient_is_that_of_the_loss_and_is_shortened_to_the_clipping_norm(length: float, constant: float) -> None:
+    x, labels = np.array([0, 0.6, 0, 0.8], np.float32) * np.float32(length), np.array([1, 2], np.int32)
+    z = np.append(x, constant)[: 5 if constant else 4]
+    theta = np.random.default_rng(0).normal(size=(len(z), 3))
+    whole = np.outer(z, 1 / (1 + np.exp(-z @ theta)) - np.array([0, 1, 1]))
+    for clip in (0.05, 5.0):
+        query = Gradient(CHAIN, theta, clip=clip, constant=constant)
+        expected = whole * min(1, clip / max(np.linalg.norm(whole), 1e-9))
+        added = contribution(query, x, labels, FACTS, LATTICE) * query.scale(FACTS, LATTICE)
+        assert np.allclose(added, expected, rtol=0, atol=1e-5 * clip)
+
+
 @pytest.mark.parametrize("k", [1, 2, 3])
 def test_sums_of_several_labels_are_in_natural_units(k: int) -> None:
     facts, x = replace(FACTS, k=k), np.array([0, 0.3, 0, 0.4], np.float32)
