@@ -251,15 +251,39 @@ def test_the_longest_record_is_not_shortened_by_its_constant_feature(constant: f
 @pytest.mark.parametrize("constant", [0.0, 0.5])
 @pytest.mark.parametrize("length", [0.0, 0.3, 1.0])
 def test_a_gradient_is_that_of_the_loss_and_is_shortened_to_the_clipping_norm(length: float, constant: float) -> None:
-    x, labels = np.array([0, 0.6, 0, 0.8], np.float32) * np.float32(length), np.array([1, 2], np.int32)
+    x = np.array([0, 0.6, 0, 0.8], np.float32) * np.float32(length)
     z = np.append(x, constant)[: 5 if constant else 4]
     theta = np.random.default_rng(0).normal(size=(len(z), 3))
-    whole = np.outer(z, 1 / (1 + np.exp(-z @ theta)) - np.array([0, 1, 1]))
-    for clip in (0.05, 5.0):
-        query = Gradient(CHAIN, theta, clip=clip, constant=constant)
-        expected = whole * min(1, clip / max(np.linalg.norm(whole), 1e-9))
-        added = contribution(query, x, labels, FACTS, LATTICE) * query.scale(FACTS, LATTICE)
-        assert np.allclose(added, expected, rtol=0, atol=1e-5 * clip)
+    odds = np.exp(z @ theta)
+    for loss, p, labels, target in (
+        ("sigmoid", odds / (1 + odds), [1, 2], [0, 1, 1]),
+        ("softmax", odds / odds.sum(), [1, 2], [0, 0.5, 0.5]),
+        ("softmax", odds / odds.sum(), [1, -1], [0, 1, 0]),
+    ):
+        whole = np.outer(z, p - np.array(target))
+        for clip in (0.05, 5.0):
+            query = Gradient(CHAIN, theta, clip=clip, constant=constant, loss=loss)  # type: ignore[arg-type]
+            expected = whole * min(1, clip / max(float(np.linalg.norm(whole)), 1e-9))
+            added = contribution(query, x, np.array(labels, np.int32), FACTS, LATTICE) * query.scale(FACTS, LATTICE)
+            assert np.allclose(added, expected, rtol=0, atol=1e-5 * clip)
+
+
+def test_a_block_of_hessians_is_in_natural_units_wherever_it_begins() -> None:
+    facts, x = Facts(n=4, m=2_000, d=4), np.array([0, 0, 1, 0], np.float32)
+    for start, stop in ((0, 1), (1_999, 2_000), (1_996, 2_000)):
+        query = Hessians(CHAIN, np.zeros((4, 2_000)), start, stop)
+        added = contribution(query, x, np.array([7], np.int32), facts, LATTICE) * query.scale(facts, LATTICE)
+        assert added.shape == (stop - start, 4, 4)
+        assert np.allclose(added[:, 2, 2], 0.25, rtol=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("start", "stop"), [(-1, 2), (1, 1), (2, 1), (0, 4), (0.0, 3), (0, 3.0), (False, 3), (np.int64(0), np.int64(3))]
+)
+def test_a_block_of_hessians_is_of_classes_that_there_are(start: Any, stop: Any) -> None:
+    check(Hessians(CHAIN, np.zeros((4, 3)), 0, 3), FACTS)
+    with pytest.raises(ValueError, match="there are no classes"):
+        check(Hessians(CHAIN, np.zeros((4, 3)), start, stop), FACTS)
 
 
 @pytest.mark.parametrize("k", [1, 2, 3])
@@ -295,7 +319,7 @@ class Smuggler(np.ndarray):
     """It looks like an array, but it has code of its own."""
 
 
-@pytest.mark.parametrize("field", ["theta", "clip", "constant", "loss", "chain"])
+@pytest.mark.parametrize("field", ["theta", "clip", "constant", "loss", "norm", "chain"])
 def test_nothing_but_plain_arrays_and_numbers_enters_the_map_over_records(field: str) -> None:
     facts = Facts(n=10, m=3, d=2)
     sound = Gradient(CHAIN, np.zeros((3, 3)), clip=1.0)
@@ -305,10 +329,11 @@ def test_nothing_but_plain_arrays_and_numbers_enters_the_map_over_records(field:
         "clip": type("Number", (float,), {})(1.0),
         "constant": type("Number", (float,), {})(1.0),
         "loss": type("Text", (str,), {})("sigmoid"),
-        "chain": (Clip(type("Number", (float,), {})(1.0)),),
+        "norm": (Clip(type("Number", (float,), {})(1.0)),),
+        "chain": type("Steps", (tuple,), {})(CHAIN),
     }
     with pytest.raises(ValueError):  # noqa: PT011
-        check(replace(sound, **{field: smuggled[field]}), facts)
+        check(replace(sound, **{"chain" if field == "norm" else field: smuggled[field]}), facts)
 
 
 @pytest.mark.parametrize("name", ["replace_one", "symmetric", "kind", "scale", "shape", "factors", "numbers"])
