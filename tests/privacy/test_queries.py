@@ -315,6 +315,37 @@ def test_probabilities_are_finite_whatever_the_logits() -> None:
     assert np.allclose(probabilities(logits[2:], "softmax", np), 1 / 3)
 
 
+class Zero:
+    """It claims to equal 0."""
+
+    def __eq__(self, other: object) -> bool:
+        return True
+
+    __hash__ = object.__hash__
+
+
+ONE_BAD = np.zeros((5, 3))
+ONE_BAD[4, 1] = np.inf
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        *(("clip", value) for value in (0.0, -1.0, np.inf, np.nan)),
+        *(("radius", value) for value in (0.0, -1.0, np.inf, np.nan, "1")),
+        *(("constant", value) for value in (-1.0, np.inf, np.nan, Zero())),
+        *(("loss", value) for value in ("other", None)),
+        *(("theta", value) for value in (ONE_BAD, np.zeros((4, 3)), np.zeros((5, 3), np.float32))),
+    ],
+)
+def test_a_gradient_with_a_value_that_makes_no_sense_is_refused(field: str, value: Any) -> None:
+    sound = Gradient(CHAIN, np.zeros((5, 3)), clip=1.0, constant=1.0, radius=1.0)
+    check(sound, FACTS)
+    check(replace(sound, radius=None), FACTS)
+    with pytest.raises(ValueError):  # noqa: PT011
+        check(replace(sound, **{field: value}), FACTS)
+
+
 class Smuggler(np.ndarray):
     """It looks like an array, but it has code of its own."""
 
