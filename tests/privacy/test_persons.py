@@ -164,7 +164,8 @@ def test_of_a_person_with_very_many_records_the_first_ones_count(query: Query, m
     x, labels = records(574, 7)
     numbers = np.repeat(np.arange(6), [3, 100, 70, 299, 101, 1])
     kept = np.r_[0:73, 103:173, 173:243, 472:542, 573]
-    for total in (summed, added):
+    # The kernels need one query: to compile them takes a second.
+    for total in (added, summed) if isinstance(query, Gram) else (added,):
         found, wanted = (total(query, x[rows], labels[rows], numbers[rows]) for rows in (np.arange(574), kept))
         assert np.array_equal(found, wanted)
 
