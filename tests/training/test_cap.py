@@ -123,6 +123,15 @@ def test_the_epsilon_that_is_said_to_fit_does_and_none_that_is_larger_by_a_digit
     assert fits + 1.001 * digit > 100 or not allowed(cap, [before], row(fits + 1.001 * digit, delta))
 
 
+@pytest.mark.parametrize(("too_much", "fits"), [(1.001, 1.0), (1.0, 0.9999), (0.1001, 0.1), (0.1, 0.09999)])
+def test_the_epsilon_below_one_that_hardly_does_not_fit_is_the_next_one_of_four_digits(
+    too_much: float, fits: float
+) -> None:
+    left = mu_for(too_much * (1 - 5e-9), 1e-5) ** 2
+    assert mu_for(too_much, 1e-5) ** 2 > left
+    assert limit.fitting(left, 1e-5) == fits
+
+
 @settings(max_examples=50, deadline=None, derandomize=True)
 @given(st.lists(EPSILONS, min_size=1, max_size=4), DELTAS, DELTAS)
 def test_the_least_cap_that_is_true_holds_and_none_that_is_smaller_by_a_digit(
