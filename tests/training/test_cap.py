@@ -714,7 +714,7 @@ def test_trainings_for_the_same_persons_are_summed_for_these_persons() -> None:
 def test_under_a_cap_for_persons_only_trainings_that_protect_them_are_made(other: Entry) -> None:
     cap = cap_of(3.0, unit="person", persons="a" * 64)
     assert allowed(cap, [], of_persons(row(1.0)))
-    with pytest.raises(UserError, match="for each person for set. This training would not protect these persons"):
+    with pytest.raises(UserError, match=r"for each person for set\. This training would not protect these persons"):
         limit.check([("set", cap)], [], other)
     assert limit.room(cap, [other]) == -math.inf
     assert limit.least([other], 1e-5, cap.protects) is None
