@@ -226,6 +226,14 @@ def test_what_cannot_be_computed_is_refused_before_the_charge(
     assert entries(features) == []
 
 
+def test_a_charge_for_persons_opens_records_with_their_persons(tmp_path: Path) -> None:
+    x, y = blobs(60, 5, 3)
+    np.savez(tmp_path / "a.npz", train_x=x, train_y=y, train_groups=np.arange(60) // 3)
+    features = import_features(tmp_path / "a.npz", tmp_path / "features" / "a", classes=3).features
+    charged = charge(checked(features, privacy=Privacy(epsilon=90.0, delta=1e-5)))
+    assert [block[-1].tolist() for block in charged.opened()(60)] == [(np.arange(60) // 3).tolist()]
+
+
 @pytest.mark.parametrize(("seed", "kind"), [(None, SystemBits), (5, SeededBits)])
 def test_the_noise_is_the_operating_systems_unless_a_seed_was_given(
     features: FeatureSet, monkeypatch: pytest.MonkeyPatch, seed: int | None, kind: type
