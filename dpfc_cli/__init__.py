@@ -31,8 +31,10 @@ _HOMES = {
     "ExtractionWarning": "extraction",
     "FeatureSet": "features.reader",
     "Head": "heads.head",
+    "KeyPair": "heads.signature",
     "Observer": "training.observer",
     "PrivateEvaluation": "training.private_evaluation",
+    "Signed": "heads.signature",
     "Trained": "training.run",
     "TrainingWarning": "training.observer",
     "UserError": "errors",
@@ -42,10 +44,12 @@ _HOMES = {
     "evaluate": "evaluation",
     "extract": "extraction",
     "import_features": "features.importing",
+    "new_key": "heads.signature",
     "noise_multiplier_of": "training.convert",
     "open_features": "features.lookup",
     "set_cap": "training.cap",
     "share_records": "training.told",
+    "sign": "heads.signature",
     "train": "training.train",
     "verify": "training.verify",
     "zero_shot": "starts.zero_shot",
@@ -58,8 +62,10 @@ __all__ = [
     "ExtractionWarning",
     "FeatureSet",
     "Head",
+    "KeyPair",
     "Observer",
     "PrivateEvaluation",
+    "Signed",
     "Trained",
     "TrainingWarning",
     "UserError",
@@ -70,10 +76,12 @@ __all__ = [
     "evaluate",
     "extract",
     "import_features",
+    "new_key",
     "noise_multiplier_of",
     "open_features",
     "set_cap",
     "share_records",
+    "sign",
     "train",
     "verify",
     "zero_shot",
@@ -87,6 +95,7 @@ if TYPE_CHECKING:
     from dpfc_cli.features.lookup import open_features
     from dpfc_cli.features.reader import FeatureSet
     from dpfc_cli.heads.head import Head
+    from dpfc_cli.heads.signature import KeyPair, Signed, new_key, sign
     from dpfc_cli.starts.zero_shot import ZeroShot, zero_shot
     from dpfc_cli.training.account import Account
     from dpfc_cli.training.cap import set_cap

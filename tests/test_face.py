@@ -25,7 +25,17 @@ def test_every_public_name_is_where_it_is_said_to_be_and_documented() -> None:
 
 
 def test_public_functions_state_types_arguments_and_errors() -> None:
-    for name in ("extract", "import_features", "open_features", "zero_shot", "train", "evaluate"):
+    for name in (
+        "extract",
+        "import_features",
+        "open_features",
+        "zero_shot",
+        "train",
+        "evaluate",
+        "verify",
+        "sign",
+        "new_key",
+    ):
         function = getattr(dpfc, name)
         doc = inspect.getdoc(function) or ""
         signature = inspect.signature(function)

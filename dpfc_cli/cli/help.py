@@ -26,6 +26,7 @@ COMMANDS = {
     "evaluate": "evaluate",
     "statement": "statement",
     "verify": "verify",
+    "sign": "sign",
     "list": "list_",
     "budget": "budget",
     "audit": "audit",

@@ -22,22 +22,30 @@ def verify(
             metavar="FILE",
         ),
     ] = None,
+    public_key: Annotated[
+        str | None,
+        typer.Option(
+            help="Check the signature HEAD.minisig by this key: a file, or the key itself. 'dpfc sign' makes both.",
+            metavar="KEY",
+        ),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Write one JSON object: all checks and results.")] = False,
 ) -> None:
     """Check whether a head can be what its card says.
 
     It computes epsilon again, and compares the releases with those of the method, and the file with the ledger. It ends
-    with exit code 2 if anything contradicts.
+    with exit code 2 if anything contradicts, or if the signature is not good.
     """
     from dpfc_cli.training.verify import verify as checked
     from dpfc_cli.trust.verify import refused
 
-    found = checked(str(head), ledger=ledger)
+    found = checked(str(head), ledger=ledger, public_key=public_key)
     wrong = found.contradictions
     if as_json:
         display.as_json(
             {
                 **{"head": str(found.path), "sha256": found.sha256, "ledger": found.ledger and str(found.ledger)},
+                "signature": found.signature and {**asdict(found.signature), "path": str(found.signature.path)},
                 **{"contradictions": wrong, "unproved": found.unproved},
                 "checks": [asdict(finding) for finding in found.findings],
             }
@@ -45,7 +53,7 @@ def verify(
     else:
         rows = [(each.what, f"{SHOWN[each.result]}: {each.why}") for each in found.findings]
         outcome = "Something contradicts" if wrong else "Nothing contradicts"
-        limits = f"{outcome}. The file is not signed, so it cannot prove: {'; '.join(found.unproved)}."
+        limits = f"{outcome}. The file cannot prove: {'; '.join(found.unproved)}."
         display.facts(f"Head {found.path}", [("SHA-256 of the file", found.sha256), *rows, ("in all", limits)])
     if wrong:
         raise refused(found.path, wrong, "Do not rely on it: ask whoever made it for the head and its ledger again.")

@@ -31,11 +31,14 @@ import itertools
 import json
 import os
 import re
+import signal
+import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import h5py
@@ -198,7 +201,9 @@ class FeatureWriter:
                     storage = stack.enter_context(_Storage(os.dup(self._claims[planned.file]), self.folder))
                     if not os.path.samestat(os.fstat(storage.fileno()), os.lstat(temporary)):
                         raise RuntimeError(f"{temporary} was replaced while it was opened")
-                file = stack.enter_context(h5py.File(storage, "w", libver="latest", track_order=False))
+                with _uninterrupted():
+                    file = h5py.File(storage, "w", libver="latest", track_order=False)
+                    stack.callback(_closed, file)
                 ids = None if self._groups is None else self._groups[planned.split][planned.start : planned.stop]
                 sink = ShardSink(file, planned, self.dim, self.dtype, self.k, self._tolerant, storage.check, ids)
                 yield sink
@@ -474,6 +479,32 @@ def _written_first(path: Path, text: str) -> bool:
         temporary.unlink(missing_ok=True)
 
 
+@contextmanager
+def _uninterrupted() -> Iterator[None]:
+    """Ctrl-C is raised at the end of the block, and not inside it.
+
+    HDF5 calls methods of `_Storage`, and goes on if one of them raises an exception. What it calls next then fails for
+    reasons of Python's own, and the file cannot be closed. Only the main thread is interrupted, and only by a handler.
+    """
+    handler = signal.getsignal(signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread() or not callable(handler):
+        yield
+        return
+    pressed: list[FrameType | None] = []
+    signal.signal(signal.SIGINT, lambda _, frame: pressed.append(frame))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, handler)
+        if pressed:
+            handler(signal.SIGINT, pressed[0])
+
+
+def _closed(file: h5py.File) -> None:
+    with _uninterrupted():
+        file.close()
+
+
 class _Storage(io.FileIO):
     """The file that HDF5 writes a shard to. It takes everything, even what the disk does not.
 
@@ -545,13 +576,14 @@ class ShardSink:
         rows = planned.rows
         chunk = min(rows, CHUNK_ROWS)
         labels = (rows,) if k == 1 else (rows, k)
-        self._x = file.create_dataset("features", (rows, dim), dtype, chunks=(chunk, dim), track_times=False)
-        self._y = file.create_dataset("labels", labels, "int32", track_times=False)
-        # The numbers of the records in the split, so that the reader notices if shards were exchanged.
-        file.create_dataset("index", data=np.arange(planned.start, planned.stop), dtype="int64", track_times=False)
-        if groups is not None:
-            # A null record keeps its group: whether it is null depends on its bytes.
-            file.create_dataset("groups", data=groups, dtype="int64", track_times=False)
+        with _uninterrupted():
+            self._x = file.create_dataset("features", (rows, dim), dtype, chunks=(chunk, dim), track_times=False)
+            self._y = file.create_dataset("labels", labels, "int32", track_times=False)
+            # The numbers of the records in the split, so that the reader notices if shards were exchanged.
+            file.create_dataset("index", data=np.arange(planned.start, planned.stop), dtype="int64", track_times=False)
+            if groups is not None:
+                # A null record keeps its group: whether it is null depends on its bytes.
+                file.create_dataset("groups", data=groups, dtype="int64", track_times=False)
         self._dtype, self._tolerant, self._check = dtype, tolerant, check
         self.digests: list[Digests] = []
         self.filled = 0
@@ -601,8 +633,9 @@ class ShardSink:
             rows[bad] = 0
             labels = np.where(bad if labels.ndim == 1 else bad[:, None], -1, labels)
         stop = self.filled + len(rows)
-        self._x[self.filled : stop] = rows
-        self._y[self.filled : stop] = labels
+        with _uninterrupted():
+            self._x[self.filled : stop] = rows
+            self._y[self.filled : stop] = labels
         self._check()
         if digests is not None:
             self.digests.append(digests.copy())

@@ -763,7 +763,8 @@ def composes_exactly(rows: list[Entry]) -> bool:
     """Whether `together` is the smallest ε that can be claimed. Otherwise it is an upper bound."""
     private = [r for r in rows if r.mu is not None]
     sampled = any(release["rate"] < 1 for r in private for release in r.plan)
-    alike = all(weight(r.protects, unit_of(private)) == 1 for r in private) and len({r.split for r in private}) < 2
+    unit = unit_of(private)
+    alike = all(weight(r.protects, unit) == 1 for r in private) and len({r.split for r in private}) < 2
     return not sampled and alike and all(r.adjacency == "zero-out" for r in private)
 
 

@@ -11,12 +11,25 @@ from dpfc_cli.features.lookup import set_of_training
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.files import sha256_of
 from dpfc_cli.heads import head as heads
+from dpfc_cli.heads import signature
+from dpfc_cli.heads.signature import Signed
 from dpfc_cli.training import ledger as ledgers
 from dpfc_cli.training.ledger import Entry, ledger_path, persons_of, records_of
 from dpfc_cli.training.request import SPLIT, facts_of
 from dpfc_cli.trust.claims import is_sampled, mu_of
 from dpfc_cli.trust.statement import hold_out_of
-from dpfc_cli.trust.verify import BELONGS, CHARGED, NOISE, OWNER, TEXT, Finding, contradictions, of_card, of_chain
+from dpfc_cli.trust.verify import (
+    BELONGS,
+    CHARGED,
+    NOISE,
+    OWNER,
+    SIGNER,
+    TEXT,
+    Finding,
+    contradictions,
+    of_card,
+    of_chain,
+)
 
 _CLAIMED = ("claim", "epsilon", "delta", "mu", "eta")
 
@@ -29,14 +42,16 @@ class Verified:
         path: the head's file.
         sha256: its digest.
         ledger: the ledger that was looked into, if there was one.
+        signature: the signature, if a public key was given to check it.
         findings: the checks, each with `what`, `result` ("ok", "contradicts" or "unknown") and `why`.
-        unproved: what an unsigned file cannot prove, whatever the checks found.
+        unproved: what the file cannot prove, whatever the checks found.
 
     """
 
     path: Path
     sha256: str
     ledger: Path | None
+    signature: Signed | None
     findings: tuple[Finding, ...]
     unproved: tuple[str, ...]
 
@@ -46,19 +61,22 @@ class Verified:
         return contradictions(self.findings)
 
 
-def verify(head: Path | str, *, ledger: Path | str | None = None) -> Verified:
+def verify(head: Path | str, *, ledger: Path | str | None = None, public_key: Path | str | None = None) -> Verified:
     """Check whether a head can be what its card says.
 
     Args:
         head: its file, or its name in the folder for heads.
         ledger: the ledger that its training was charged to. None: that of the feature set of the card's name in the
             features folder, if the set has the card's fingerprint.
+        public_key: the file of a public key, or the key itself in one line. The head must then have a signature by
+            this key, in the file HEAD.minisig. None: no signature is checked.
 
     Returns:
         The checks and their results. A contradiction is a result, not an error.
 
     Raises:
-        UserError: the file cannot be read as a head, or the ledger cannot be read.
+        UserError: the file cannot be read as a head, the ledger cannot be read, or the signature by `public_key` is
+            missing or not good.
 
     Example:
         >>> found = verify("heads/eps1.safetensors", ledger="features/digits.ledger.sqlite")
@@ -66,11 +84,13 @@ def verify(head: Path | str, *, ledger: Path | str | None = None) -> Verified:
 
     """
     path = heads.located(head)
+    # A file that is not what was signed is not even read.
+    signed = signature.check(path, public_key) if public_key is not None and path.exists() else None
     read = heads.unchecked(path)
     card, digest = read.card, sha256_of(path)
     d, m = read.weight.shape
     file = Finding(what="file", result="ok", why=f"a head of {m} classes over {d} dimensions, all numbers finite")
-    findings = [file, *of_card(card), of_chain(card, read.chain)]
+    findings = [*_of_signature(path, signed), file, *of_card(card), of_chain(card, read.chain)]
     known, said = _set_at_hand(card)
     findings.append(said)
     place = Path(ledger) if ledger is not None else ledger_path(known.folder) if known else None
@@ -83,7 +103,25 @@ def verify(head: Path | str, *, ledger: Path | str | None = None) -> Verified:
         findings += about
         named = any(row.sha256 == digest for row in rows)
     unproved = [NOISE, *([] if named else [BELONGS, TEXT]), OWNER if place else CHARGED]
-    return Verified(path=path, sha256=digest, ledger=place, findings=tuple(findings), unproved=tuple(unproved))
+    unproved += [] if signed else [SIGNER]
+    return Verified(
+        path=path,
+        sha256=digest,
+        ledger=place,
+        signature=signed,
+        findings=tuple(findings),
+        unproved=tuple(unproved),
+    )
+
+
+def _of_signature(path: Path, signed: Signed | None) -> list[Finding]:
+    what = "signature"
+    if signed is not None:
+        why = f"the holder of the key {signed.key} vouches for the bytes of the file; comment: {signed.comment}"
+        return [Finding(what=what, result="ok", why=why)]
+    if signature.exists(path):
+        return [Finding(what=what, result="unknown", why="there is one, and no public key was named to check it with")]
+    return []
 
 
 def _set_at_hand(card: Mapping[str, Any]) -> tuple[FeatureSet | None, Finding]:

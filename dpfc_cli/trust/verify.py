@@ -26,6 +26,7 @@ NOISE = "that the noise was really drawn, and as the card says"
 BELONGS = "that the card belongs to these weights: no ledger names the digest of the file"
 CHARGED = "that its training was charged to a ledger"
 OWNER = "that nobody who can write to the ledger changed it"
+SIGNER = "who vouches for it: no signature was checked"
 TEXT = "that dates, names and the values of options that shape no release are true"
 
 

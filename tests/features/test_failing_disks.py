@@ -1,8 +1,10 @@
 """Feature sets on a disk that is full, that fails, or whose files end early."""
 
 import errno
+import itertools
 import os
 import resource
+import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,6 +17,7 @@ from dpfc_cli import files
 from dpfc_cli.errors import UserError
 from dpfc_cli.features.importing import import_features
 from dpfc_cli.features.reader import FeatureSet
+from dpfc_cli.features.writer import _Storage
 from tests.support import blobs
 
 Import = Callable[[], FeatureSet]
@@ -49,6 +52,45 @@ def test_a_disk_that_fills_up_is_told_and_the_next_run_goes_on(run: Import, tmp_
     assert os.strerror(errno.EFBIG) in caught.value.what
     assert not (tmp_path / "set").exists()
     run().verify("train")
+
+
+def test_ctrl_c_while_hdf5_writes_is_raised_after_it_and_the_next_run_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """HDF5 goes on after an exception in a file's method, and Python finds no inherited method while one is pending."""
+    x, y = blobs(40, 8, 3)
+    np.savez(tmp_path / "arrays.npz", train_x=x, train_y=y)
+    moment, calls = 0, itertools.count(1)
+
+    def stopped(name: str) -> Callable[..., Any]:
+        real = getattr(_Storage, name)
+
+        def method(self: _Storage, *arguments: Any) -> Any:
+            now = next(calls) == moment
+            if now and moment % 2:
+                signal.raise_signal(signal.SIGINT)
+            result = real(self, *arguments)
+            if now and not moment % 2:
+                signal.raise_signal(signal.SIGINT)
+            return result
+
+        return method
+
+    def run() -> FeatureSet:
+        return import_features(tmp_path / "arrays.npz", tmp_path / f"set{moment}", classes=3).features
+
+    handler = signal.getsignal(signal.SIGINT)
+    for name in ("write", "readinto", "truncate"):
+        monkeypatch.setattr(_Storage, name, stopped(name))
+    run()
+    last = next(calls) - 1
+    assert last > 5
+    for number in range(1, last + 1):
+        moment, calls = number, itertools.count(1)
+        with pytest.raises(KeyboardInterrupt):
+            run()
+        run().verify("train")
+    assert signal.getsignal(signal.SIGINT) is handler
 
 
 def test_values_that_a_file_no_longer_holds_are_not_taken_for_zeros(run: Import, tmp_path: Path) -> None:

@@ -118,15 +118,27 @@ def test_what_a_person_adds_is_the_sum_of_the_records_times_a_number(query: Quer
         assert 0.98 < length / min(wanted, np.linalg.norm(raw)) <= 1
 
 
-def test_a_person_adds_the_average_of_the_records_to_a_mean() -> None:
+@pytest.mark.parametrize("counted", [1, 2, 3, 4])
+def test_a_person_adds_the_average_of_the_records_to_a_mean(counted: int) -> None:
     x, labels = records(6, 3)
     labels[:, 0] = 0
-    labels[2:4] = -1
+    # Null records do not count.
+    labels[counted:] = -1
     query = Mean((Clip(1.0),))
     found = added(query, x, labels, np.zeros(6, np.int64))
     raw = sum(contribution(query, a, b, ONE, LATTICE) for a, b in zip(x, labels, strict=True))
-    # Null records do not count.
-    assert found == pytest.approx(np.asarray(raw) / 4, rel=0.01, abs=LATTICE.one)
+    assert found == pytest.approx(np.asarray(raw) / counted, rel=0.01, abs=LATTICE.one)
+
+
+@pytest.mark.parametrize("query", [QUERIES[0], QUERIES[3]], ids=["gram", "class_grams"])
+def test_many_equal_records_on_a_coarse_lattice_do_not_vanish(query: Query) -> None:
+    """Rounding could take all of the bound. Half of it is always left."""
+    x, labels = (np.repeat(each, 1_000, axis=0) for each in records(1, 4, 1.0))
+    factors = query.factors(*prepare(x, labels, M, np)[:2], ONE, Lattice(10), np)
+    ((left, right),) = persons.clipped(query, [(*factors, np.zeros(1_000, np.int64))], Lattice(10))
+    for one, other in ((left, factors[0]), (right, factors[1])):
+        assert np.abs(one).max() > 0
+        assert (one * other >= 0).all()
 
 
 @pytest.mark.parametrize("query", QUERIES, ids=IDS)
@@ -157,15 +169,73 @@ def each_of(x: np.ndarray, labels: np.ndarray, numbers: np.ndarray) -> Iterator[
         yield x[own], labels[own], np.zeros(own.sum(), np.int64)
 
 
-def test_of_a_person_with_very_many_records_the_first_ones_count(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("query", [QUERIES[0], QUERIES[2], QUERIES[3]], ids=["gram", "class_sums", "class_grams"])
+def test_of_a_person_with_very_many_records_the_first_ones_count(query: Query, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(persons, "MOST", 70)
-    query = Gram((Clip(1.0),))
-    x, labels = records(400, 7)
-    numbers = np.repeat(np.arange(3), [100, 299, 1])
-    kept = np.r_[0:70, 100:170, 399]
-    shown = labels.copy()
-    shown[np.setdiff1d(np.arange(400), kept)] = -1
-    assert np.array_equal(summed(query, x, labels, numbers), summed(query, x, shown, numbers))
+    x, labels = records(574, 7)
+    numbers = np.repeat(np.arange(6), [3, 100, 70, 299, 101, 1])
+    kept = np.r_[0:73, 103:173, 173:243, 472:542, 573]
+    # The kernels need one query: to compile them takes a second.
+    for total in (added, summed) if isinstance(query, Gram) else (added,):
+        found, wanted = (total(query, x[rows], labels[rows], numbers[rows]) for rows in (np.arange(574), kept))
+        assert np.array_equal(found, wanted)
+
+
+def test_work_and_memory_for_one_person_and_for_many_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert persons.MOST**2 == persons._PAIRS == 2**20
+    monkeypatch.setattr(persons, "MOST", 20)
+    monkeypatch.setattr(persons, "_PAIRS", 400)
+    bounded, clipped, pairs, held = persons._bounded, persons._clipped, list[int](), list[int]()
+
+    def one(query: Query, left: np.ndarray, right: np.ndarray, unit: int) -> persons.Factors:
+        pairs.append(left.shape[0] * left.shape[1] ** 2)
+        return bounded(query, left, right, unit)
+
+    def other(query: Query, left: np.ndarray, *others: Any) -> persons.Factors:
+        held.append(len(left))
+        return clipped(query, left, *others)
+
+    monkeypatch.setattr(persons, "_bounded", one)
+    monkeypatch.setattr(persons, "_clipped", other)
+    for sizes in ([1_000], [5] * 100, [15] * 9):
+        numbers = np.repeat(np.arange(len(sizes)), sizes)
+        ones = np.ones((len(numbers), 1))
+        blocks = [(ones[at : at + 10], ones[at : at + 10], numbers[at : at + 10]) for at in range(0, len(numbers), 10)]
+        held.clear()
+        list(persons.clipped(QUERIES[2], blocks, LATTICE))
+        assert max(held) <= 30
+        list(persons.clipped(QUERIES[2], [(ones, ones, numbers)], LATTICE))
+        assert max(pairs) <= 400
+    assert list(persons.clipped(QUERIES[2], [], LATTICE)) == []
+
+
+@pytest.mark.parametrize("query", QUERIES, ids=IDS)
+def test_persons_that_are_computed_one_after_the_other_add_the_same(
+    query: Query, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x, labels = records(len(SIZES) * 2, 5, 0.3)
+    numbers = np.r_[SIZES, SIZES + 12]
+    together = added(query, x, labels, numbers)
+    monkeypatch.setattr(persons, "_PAIRS", 1)
+    assert np.array_equal(added(query, x, labels, numbers), together)
+
+
+@pytest.mark.parametrize("query", QUERIES, ids=IDS)
+def test_the_norm_of_what_a_person_adds_is_computed_exactly(query: Query) -> None:
+    """Against Python's integers, in the order high·2³⁶ + low, for short sums and for those beyond float64."""
+    rng, lattice = np.random.default_rng(3), Lattice(18)
+    for k, size in ((1, 1.0), (2, 1.0), (9, 1.0), (40, 1e-3)):
+        x, labels = records(3 * k, k, 0.5)
+        left, right = query.factors(*prepare(x, labels, M, np)[:2], ONE, lattice, np)
+        left, right = (np.rint(each * size + rng.integers(-1, 2, each.shape)) for each in (left, right))
+        right = left if isinstance(query, Gram) else right
+        shaped = left.reshape(3, k, -1), right.reshape(3, k, -1)
+        high, low = persons._norm(query, *shaped)
+        for person in range(3):
+            one, other = (each[person].astype(int).astype(object) for each in shaped)
+            inner = (other @ other.T) ** (2 if isinstance(query, ClassGrams | Hessians) else 1)
+            assert int(high[person]) * 2**36 + int(low[person]) == ((one @ one.T) * inner).sum()
+            assert 0 <= low[person] < 2**36
 
 
 @pytest.mark.parametrize("query", [each for each in QUERIES if each.symmetric], ids=lambda each: each.kind)
@@ -185,6 +255,21 @@ def test_products_of_integers_are_exact() -> None:
         assert int(high[i]) * 2**36 + int(middle[i]) * 2**18 + int(low[i]) == int(a[i]) * int(b[i])
         assert 0 <= middle[i] < 2**18
         assert 0 <= low[i] < 2**18
+
+
+@pytest.mark.parametrize("query", QUERIES, ids=IDS)
+def test_room_is_left_for_the_most_that_rounding_can_add(query: Query) -> None:
+    """That is one half in every coordinate that is rounded, in the direction of the vector."""
+    left, right = np.full((1, 2, 3), 7.0), np.full((1, 2, 5), 111.0)
+    rounded = (left + 0.5, right) if isinstance(query, Hessians) else (left, right + 0.5)
+    if isinstance(query, Gram):
+        left, rounded = right, (right + 0.5, right + 0.5)
+    power = 2 if isinstance(query, ClassGrams | Hessians) else 1
+    before, after = (
+        np.linalg.norm(one[0, 0]) * np.linalg.norm(other[0, 0]) ** power for one, other in ((left, right), rounded)
+    )
+    # Each of both records adds its own, rounded up.
+    assert persons._rounding(query, left, right) == 2 * math.ceil(after - before)
 
 
 def test_the_check_is_exact_at_the_bound() -> None:

@@ -198,11 +198,29 @@ def test_no_epsilon_is_claimed_for_which_the_samplers_distance_was_not_paid() ->
 
 
 @pytest.mark.parametrize("missed", [1e-13, 1e-16, 0.0])
-@pytest.mark.parametrize("sigma", [0.25, 1.0])
-def test_a_rate_that_float64_does_not_tell_from_1_costs_what_a_full_pass_does(sigma: float, missed: float) -> None:
+@pytest.mark.parametrize(("sigma", "times"), [(0.25, 1), (1.0, 1), (2.0, 4)])
+def test_a_rate_that_float64_does_not_tell_from_1_costs_what_a_full_pass_does(
+    sigma: float, times: int, missed: float
+) -> None:
     """dp_accounting fails there: it takes the logarithm of the chance to be missed."""
-    found = poisson.epsilon_for([Sampled(sigma=sigma, rate=1 - missed, times=1)], 0, 1e-5)
-    assert found == pytest.approx(accounting.epsilon_for(1 / sigma, 1e-5), rel=1e-9)
+    found = poisson.epsilon_for([Sampled(sigma=sigma, rate=1 - missed, times=times)], 0, 1e-5)
+    assert found == pytest.approx(accounting.epsilon_for(times**0.5 / sigma, 1e-5), rel=1e-9)
+
+
+def test_at_the_edges_of_what_is_accounted_for_nothing_is_forgotten() -> None:
+    edge = poisson.epsilon_for([Sampled(sigma=1.0, rate=poisson.NEARLY_ALL, times=1)], 0, 1e-5, interval=0.01)
+    assert edge == pytest.approx(accounting.epsilon_for(1.0, 1e-5), rel=0.01)
+    assert math.isfinite(poisson.epsilon_for([], 1.0, poisson.LEAST_SAMPLED_DELTA))
+    least = Sampled(sigma=poisson.LEAST_SAMPLED_SIGMA, rate=0.01, times=1)
+    assert math.isfinite(poisson.epsilon_for([least], 0, 1e-5, interval=0.1))
+
+
+def test_nothing_costs_nothing_and_anything_else_at_least_the_least() -> None:
+    assert poisson.epsilon_for([], 0, 1e-5) == 0
+    assert poisson.epsilon_for([], 1e-9, 1e-5) >= accounting.LEAST_EPSILON
+    for delta in (0.0, 1.0, 2.0):
+        with pytest.raises(ValueError, match="must lie between"):
+            poisson.epsilon_for([], 1.0, delta)
 
 
 def test_what_the_full_passes_cost_alone_is_enough_to_say_that_there_is_no_epsilon() -> None:

@@ -162,6 +162,27 @@ def test_the_lattice_gives_the_answers_of_real_arithmetic(query: Query) -> None:
     assert np.allclose(on_lattice, real, atol=60 * 50 * 2**-17)
 
 
+WIDE = Facts(n=1, m=3, d=400, k=2)
+
+
+@pytest.mark.parametrize("query", every_query(WIDE, scale=0.1), ids=NAMES)
+def test_a_scale_is_right_to_more_digits_than_rounding_leaves(query: Query) -> None:
+    """At 400 dimensions the room that a radius leaves for rounding is far larger than what rounding does to a norm."""
+    x = np.random.default_rng(7).normal(size=400).astype(np.float32)
+    x *= np.float32(0.95) / np.linalg.norm(x)
+    labels = np.array([0, 2], np.int32)
+
+    def norm(query: Query, grid: Lattice | Reals) -> float:
+        return float(np.linalg.norm(contribution(query, x, labels, WIDE, grid) * query.scale(WIDE, grid)))
+
+    if isinstance(query, Gradient):
+        # Almost clipped, so that the lattice is used up.
+        query = replace(query, clip=1.1 * norm(query, Reals()))
+    # Hessians divide the bits of the lattice between three factors.
+    rounding = 1e-3 if isinstance(query, Hessians) else 5e-6
+    assert norm(query, LATTICE) == pytest.approx(norm(query, Reals()), rel=rounding)
+
+
 def test_a_label_named_twice_counts_once() -> None:
     x = np.ones(4, np.float32)
     for query in QUERIES:
@@ -227,6 +248,44 @@ def test_the_longest_record_is_not_shortened_by_its_constant_feature(constant: f
     assert np.allclose(added, 0.25 * np.outer(z, z), rtol=0, atol=1e-3 * (1 + constant**2))
 
 
+@pytest.mark.parametrize("constant", [0.0, 0.5])
+@pytest.mark.parametrize("length", [0.0, 0.3, 1.0])
+def test_a_gradient_is_that_of_the_loss_and_is_shortened_to_the_clipping_norm(length: float, constant: float) -> None:
+    x = np.array([0, 0.6, 0, 0.8], np.float32) * np.float32(length)
+    z = np.append(x, constant)[: 5 if constant else 4]
+    theta = np.random.default_rng(0).normal(size=(len(z), 3))
+    odds = np.exp(z @ theta)
+    for loss, p, labels, target in (
+        ("sigmoid", odds / (1 + odds), [1, 2], [0, 1, 1]),
+        ("softmax", odds / odds.sum(), [1, 2], [0, 0.5, 0.5]),
+        ("softmax", odds / odds.sum(), [1, -1], [0, 1, 0]),
+    ):
+        whole = np.outer(z, p - np.array(target))
+        for clip in (0.05, 5.0):
+            query = Gradient(CHAIN, theta, clip=clip, constant=constant, loss=loss)  # type: ignore[arg-type]
+            expected = whole * min(1, clip / max(float(np.linalg.norm(whole)), 1e-9))
+            added = contribution(query, x, np.array(labels, np.int32), FACTS, LATTICE) * query.scale(FACTS, LATTICE)
+            assert np.allclose(added, expected, rtol=0, atol=1e-5 * clip)
+
+
+def test_a_block_of_hessians_is_in_natural_units_wherever_it_begins() -> None:
+    facts, x = Facts(n=4, m=2_000, d=4), np.array([0, 0, 1, 0], np.float32)
+    for start, stop in ((0, 1), (1_999, 2_000), (1_996, 2_000)):
+        query = Hessians(CHAIN, np.zeros((4, 2_000)), start, stop)
+        added = contribution(query, x, np.array([7], np.int32), facts, LATTICE) * query.scale(facts, LATTICE)
+        assert added.shape == (stop - start, 4, 4)
+        assert np.allclose(added[:, 2, 2], 0.25, rtol=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("start", "stop"), [(-1, 2), (1, 1), (2, 1), (0, 4), (0.0, 3), (0, 3.0), (False, 3), (np.int64(0), np.int64(3))]
+)
+def test_a_block_of_hessians_is_of_classes_that_there_are(start: Any, stop: Any) -> None:
+    check(Hessians(CHAIN, np.zeros((4, 3)), 0, 3), FACTS)
+    with pytest.raises(ValueError, match="there are no classes"):
+        check(Hessians(CHAIN, np.zeros((4, 3)), start, stop), FACTS)
+
+
 @pytest.mark.parametrize("k", [1, 2, 3])
 def test_sums_of_several_labels_are_in_natural_units(k: int) -> None:
     facts, x = replace(FACTS, k=k), np.array([0, 0.3, 0, 0.4], np.float32)
@@ -256,11 +315,42 @@ def test_probabilities_are_finite_whatever_the_logits() -> None:
     assert np.allclose(probabilities(logits[2:], "softmax", np), 1 / 3)
 
 
+class Zero:
+    """It claims to equal 0."""
+
+    def __eq__(self, other: object) -> bool:
+        return True
+
+    __hash__ = object.__hash__
+
+
+ONE_BAD = np.zeros((5, 3))
+ONE_BAD[4, 1] = np.inf
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        *(("clip", value) for value in (0.0, -1.0, np.inf, np.nan)),
+        *(("radius", value) for value in (0.0, -1.0, np.inf, np.nan, "1")),
+        *(("constant", value) for value in (-1.0, np.inf, np.nan, Zero())),
+        *(("loss", value) for value in ("other", None)),
+        *(("theta", value) for value in (ONE_BAD, np.zeros((4, 3)), np.zeros((5, 3), np.float32))),
+    ],
+)
+def test_a_gradient_with_a_value_that_makes_no_sense_is_refused(field: str, value: Any) -> None:
+    sound = Gradient(CHAIN, np.zeros((5, 3)), clip=1.0, constant=1.0, radius=1.0)
+    check(sound, FACTS)
+    check(replace(sound, radius=None), FACTS)
+    with pytest.raises(ValueError):  # noqa: PT011
+        check(replace(sound, **{field: value}), FACTS)
+
+
 class Smuggler(np.ndarray):
     """It looks like an array, but it has code of its own."""
 
 
-@pytest.mark.parametrize("field", ["theta", "clip", "constant", "loss", "chain"])
+@pytest.mark.parametrize("field", ["theta", "clip", "constant", "loss", "norm", "chain"])
 def test_nothing_but_plain_arrays_and_numbers_enters_the_map_over_records(field: str) -> None:
     facts = Facts(n=10, m=3, d=2)
     sound = Gradient(CHAIN, np.zeros((3, 3)), clip=1.0)
@@ -270,10 +360,11 @@ def test_nothing_but_plain_arrays_and_numbers_enters_the_map_over_records(field:
         "clip": type("Number", (float,), {})(1.0),
         "constant": type("Number", (float,), {})(1.0),
         "loss": type("Text", (str,), {})("sigmoid"),
-        "chain": (Clip(type("Number", (float,), {})(1.0)),),
+        "norm": (Clip(type("Number", (float,), {})(1.0)),),
+        "chain": type("Steps", (tuple,), {})(CHAIN),
     }
     with pytest.raises(ValueError):  # noqa: PT011
-        check(replace(sound, **{field: smuggled[field]}), facts)
+        check(replace(sound, **{"chain" if field == "norm" else field: smuggled[field]}), facts)
 
 
 @pytest.mark.parametrize("name", ["replace_one", "symmetric", "kind", "scale", "shape", "factors", "numbers"])

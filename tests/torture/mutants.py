@@ -47,7 +47,7 @@ FOLDER = ROOT / "torture-results/mutants"
 """Results, and what is kept between runs."""
 ROOMS = (
     "privacy", "kernels", "methods", "training", "trust/test_trust.py", "heads", "cli/test_account.py",
-    "cli/test_budget.py", "cli/test_spending.py",
+    "cli/test_budget.py", "cli/test_spending.py", "cli/test_verify.py",
 )  # fmt: skip
 """The tests that may kill a mutant."""
 LIBRARIES = (

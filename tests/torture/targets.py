@@ -33,7 +33,9 @@ from dpfc_cli.features.importing import import_features
 from dpfc_cli.features.manifest import GROUPED_VERSION, Manifest, Shard, SplitFacts
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.features.tables import opened
+from dpfc_cli.heads import signature
 from dpfc_cli.heads.head import Head, encoded
+from dpfc_cli.heads.minisign import SUFFIX
 from dpfc_cli.images import Geometry, Preparation, by_person, open_images
 from dpfc_cli.images.decoding import decode
 from dpfc_cli.images.unpickle import read_pickle
@@ -49,6 +51,7 @@ from dpfc_cli.training import ledger, tuning
 from dpfc_cli.training.account import account_of
 from dpfc_cli.trust import statement
 from dpfc_cli.trust.verify import of_card
+from tests.heads import test_minisign as keys
 from tests.images.dicoms import written
 from tests.starts import nouns
 from tests.training.test_ledger import cap, row
@@ -185,6 +188,15 @@ def _run_head(data: bytes, place: Path) -> None:
     path = place / "head.safetensors"
     path.write_bytes(data)
     _use_head(path)
+
+
+def _run_signature(data: bytes, place: Path) -> None:
+    """The first byte says whether the rest is a signature or a public key."""
+    head, rest = place / "head", data[1:]
+    head.write_bytes(keys.DATA)
+    head.with_name(f"head{SUFFIX}").write_bytes(rest if data[:1] == b"s" else keys.SIGNATURE)
+    (place / "key.pub").write_bytes(keys.PUBLIC if data[:1] == b"s" else rest)
+    signature.check(head, place / "key.pub")
 
 
 def _with_metadata(name: str, data: bytes) -> bytes:
@@ -624,6 +636,9 @@ TARGETS = {
     "manifest": Target(seeds=lambda: [_manifest().to_json(), _grouped().to_json()], run=_run_manifest, text="json"),
     "shard": Target(seeds=lambda: [_shard("earliest"), _shard(), _shard(groups=True)], run=_run_shard),
     "head": Target(seeds=lambda: [encoded(_head()), encoded(_head("research"))], run=_run_head),
+    "signature": Target(
+        seeds=lambda: [b"s" + keys.SIGNATURE, b"s" + keys.LEGACY, b"k" + keys.PUBLIC], run=_run_signature
+    ),
     "card": Target(
         seeds=lambda: [_json(_head().card), _json(_head("non-private").card), _json(_head(rate=0.5).card)],
         run=lambda data, place: _run_head(_with_metadata("card", data), place),

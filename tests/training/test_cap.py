@@ -123,6 +123,24 @@ def test_the_epsilon_that_is_said_to_fit_does_and_none_that_is_larger_by_a_digit
     assert fits + 1.001 * digit > 100 or not allowed(cap, [before], row(fits + 1.001 * digit, delta))
 
 
+@pytest.mark.parametrize(("too_much", "fits"), [(1.001, 1.0), (1.0, 0.9999), (0.1001, 0.1), (0.1, 0.09999)])
+def test_the_epsilon_below_one_that_hardly_does_not_fit_is_the_next_one_of_four_digits(
+    too_much: float, fits: float
+) -> None:
+    left = mu_for(too_much * (1 - 5e-9), 1e-5) ** 2
+    assert mu_for(too_much, 1e-5) ** 2 > left
+    assert limit.fitting(left, 1e-5) == fits
+
+
+@pytest.mark.parametrize("epsilon", [1e-4, 0.5, 1.0, 3.0])
+def test_the_least_cap_for_one_training_is_its_own_epsilon(epsilon: float) -> None:
+    assert limit.least([row(epsilon)], 1e-5) == epsilon
+
+
+def test_the_least_cap_may_be_the_largest_one() -> None:
+    assert limit.least([row(99.995)], 1e-5) == 100.0
+
+
 @settings(max_examples=50, deadline=None, derandomize=True)
 @given(st.lists(EPSILONS, min_size=1, max_size=4), DELTAS, DELTAS)
 def test_the_least_cap_that_is_true_holds_and_none_that_is_smaller_by_a_digit(
@@ -223,10 +241,15 @@ def test_earlier_trainings_without_a_guarantee_are_in_no_sum(sets: dict[str, Fea
     charge(ready(sets["b"], 2.5))
 
 
+(_SAMPLED,) = row(1.0, rate=0.1).plan
+PARTLY_SAMPLED = replace(row(1.0), releases=json.dumps([{**_SAMPLED, "rate": 1.0}, _SAMPLED]))
+
+
 @pytest.mark.parametrize(
     ("entry", "says"),
     [
         (row(1.0, rate=0.1), "for sampled ones there is no proof"),
+        (PARTLY_SAMPLED, "for sampled ones there is no proof"),
         (replace(row(1.0), claim="research", epsilon=None, delta=None, mu=None, eta=None), "no cap is kept with it"),
     ],
 )
@@ -651,11 +674,11 @@ def test_for_a_record_a_training_that_protects_persons_counts_with_twice_its_mu(
     assert ledger.unit_of([one, other]) == ledger.RECORD
     assert not ledger.composes_exactly([one, other])
     cap = cap_of(1.0)
-    for n in range(6):
-        fits = limit.fitting(limit.room(cap, [one] * n, other.protects), 1e-5) if n < 4 else None
-        if fits is not None:
-            assert allowed(cap, [one] * n, of_persons(row(fits)))
-            assert not allowed(cap, [one] * n, of_persons(row(fits * 1.01)))
+    for n in range(4):
+        fits = limit.fitting(limit.room(cap, [one] * n, other.protects), 1e-5)
+        assert fits is not None
+        assert allowed(cap, [one] * n, of_persons(row(fits)))
+        assert not allowed(cap, [one] * n, of_persons(row(fits * 1.01)))
 
 
 def test_a_sampled_training_for_persons_counts_for_a_record_as_full_passes() -> None:
@@ -691,7 +714,7 @@ def test_trainings_for_the_same_persons_are_summed_for_these_persons() -> None:
 def test_under_a_cap_for_persons_only_trainings_that_protect_them_are_made(other: Entry) -> None:
     cap = cap_of(3.0, unit="person", persons="a" * 64)
     assert allowed(cap, [], of_persons(row(1.0)))
-    with pytest.raises(UserError, match="would not protect these persons"):
+    with pytest.raises(UserError, match=r"for each person for set\. This training would not protect these persons"):
         limit.check([("set", cap)], [], other)
     assert limit.room(cap, [other]) == -math.inf
     assert limit.least([other], 1e-5, cap.protects) is None

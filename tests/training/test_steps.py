@@ -27,10 +27,12 @@ from dpfc_cli.privacy.accounting import epsilon_for, mu_for
 from dpfc_cli.privacy.chain import Clip
 from dpfc_cli.privacy.curator import Curator, NonPrivate
 from dpfc_cli.privacy.facts import Facts
-from dpfc_cli.privacy.noise import SeededBits
+from dpfc_cli.privacy.noise import SeededBits, SystemBits
 from dpfc_cli.privacy.oracle import Mechanism, Oracle, PlanError
 from dpfc_cli.privacy.queries import Gradient, Query
+from dpfc_cli.training import check as checks
 from dpfc_cli.training import ledger
+from dpfc_cli.training import run as runs
 from dpfc_cli.training.calibrate import Calibrated, calibrate
 from dpfc_cli.training.charge import Charged, charge
 from dpfc_cli.training.check import Checked, check, check_memory, rehearse
@@ -166,6 +168,111 @@ def test_a_training_takes_600_mebibytes_beside_the_state_of_its_method(features:
         check_memory(calibrated, needed - 1)
     assert refused.value.code == "memory"
     assert (refused.value.fields["needed"], refused.value.fields["allowed"]) == (needed, needed - 1)
+
+
+def test_persons_take_300_mebibytes_more_and_only_class_matrices_have_a_way_out() -> None:
+    facts, privacy = Facts(n=20, m=3, d=5, rows=60), Privacy(epsilon=1.0)
+    for name, way_out in (("dp-fc", False), ("dp-ls", True)):
+        alone, persons = (calibrate(METHODS[name], each, {}, privacy) for each in (replace(facts, rows=None), facts))
+        needed = state_bytes(persons.method, persons.plan) + 900 * 2**20
+        check_memory(alone, needed - 300 * 2**20)
+        check_memory(persons, needed)
+        with pytest.raises(UserError, match="This training needs") as refused:
+            check_memory(persons, needed - 1)
+        assert ("dp-fc" in refused.value.remedy) is way_out
+
+
+def test_a_place_is_tried_and_left_as_it_was(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    for place in ("empty", "new"):
+        checks._try_place(tmp_path / place / "a.safetensors")
+    assert [path.name for path in tmp_path.rglob("*")] == ["empty"]
+    (tmp_path / "file").touch()
+    with pytest.raises(UserError, match="cannot be written"):
+        checks._try_place(tmp_path / "file" / "a.safetensors")
+
+
+def test_what_cannot_be_computed_is_refused_before_the_charge(
+    features: FeatureSet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked, quiet = request(features), checked(features).calibrated
+    with pytest.raises(UserError, match="This training needs"):
+        check(replace(asked, memory=1.0), quiet, Observer())
+    loud = calibrate(METHODS["dp-fc"], facts_of(features), {}, Privacy(noise_multiplier=1e13, delta=1e-5))
+    with pytest.raises(UserError, match="The noise is too strong"):
+        check(asked, loud, Observer())
+
+    def fails() -> None:
+        raise RuntimeError("no such device")
+
+    (features.folder.parent / "file").touch()
+    with pytest.raises(UserError, match="cannot be written"):
+        check(replace(asked, out=features.folder.parent / "file" / "a.safetensors"), quiet, Observer())
+    with monkeypatch.context() as patched:
+        patched.setattr(head_files, "check_card", lambda card: fails())
+        with pytest.raises(RuntimeError, match="no such device"):
+            check(asked, quiet, Observer())
+    monkeypatch.setattr("dpfc_cli.kernels.products.check_exact", fails)
+    with pytest.raises(UserError, match="No such device"):
+        check(asked, quiet, Observer())
+    assert entries(features) == []
+
+
+def test_a_charge_for_persons_opens_records_with_their_persons(tmp_path: Path) -> None:
+    x, y = blobs(60, 5, 3)
+    np.savez(tmp_path / "a.npz", train_x=x, train_y=y, train_groups=np.arange(60) // 3)
+    features = import_features(tmp_path / "a.npz", tmp_path / "features" / "a", classes=3).features
+    charged = charge(checked(features, privacy=Privacy(epsilon=90.0, delta=1e-5)))
+    assert [block[-1].tolist() for block in charged.opened()(60)] == [(np.arange(60) // 3).tolist()]
+
+
+@pytest.mark.parametrize(("seed", "kind"), [(None, SystemBits), (5, SeededBits)])
+def test_the_noise_is_the_operating_systems_unless_a_seed_was_given(
+    features: FeatureSet, monkeypatch: pytest.MonkeyPatch, seed: int | None, kind: type
+) -> None:
+    taken: list[Any] = []
+    real = curator_module.Curator
+
+    def made(mechanism: Mechanism, records: Any, bits: Any, *others: Any) -> Curator:
+        taken.append(bits)
+        return real(mechanism, records, bits, *others)
+
+    monkeypatch.setattr(curator_module, "Curator", made)
+    told: list[tuple[str, int, int | None]] = []
+
+    class Listening(Observer):
+        def progress(self, stage: str, done: int, total: int | None) -> None:
+            told.append((stage, done, total))
+
+    trained = run(charge(checked(features, privacy=Privacy(epsilon=1.0, seed=seed))), Listening())
+    assert [type(bits) for bits in taken] == [kind]
+    assert told
+    assert {(stage, total) for stage, _, total in told} == {("Training", told[-1][1])}
+    assert [done for _, done, _ in told] == sorted(done for _, done, _ in told)
+    assert trained.head.path == trained.path
+    assert Head.load(trained.path).card["ledger"]["epsilon"] == (None if seed else pytest.approx(1.0))
+
+
+def test_a_ledger_that_cannot_be_read_any_more_is_told_and_the_head_is_kept(
+    features: FeatureSet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    charged = charge(checked(features))
+
+    def broken(*_: Any) -> Any:
+        raise UserError("The disk is gone.", "Find it.")
+
+    monkeypatch.setattr(ledger, "settle", broken)
+    monkeypatch.setattr(runs, "account_of", broken)
+    told: list[str] = []
+
+    class Listening(Observer):
+        def warn(self, text: str) -> None:
+            told.append(text)
+
+    trained = run(charged, Listening())
+    assert trained.path.exists()
+    assert trained.spent.own == charged.receipt.entries
+    assert any("the ledger's row does not say so. The disk is gone." in text for text in told)
 
 
 # What becomes of a training is in its row
@@ -444,6 +551,29 @@ def set_of(facts: Facts) -> FeatureSet:
             source={"identity": {}},
         )
     )
+
+
+def test_a_rehearsal_is_small_and_its_answers_say_nothing() -> None:
+    seen: list[tuple[Facts, int | None]] = []
+    answers: list[np.ndarray] = []
+
+    class Listening:
+        def __init__(self, oracle: Oracle) -> None:
+            self._oracle = oracle
+
+        def release(self, query: Query) -> np.ndarray:
+            answers.append(self._oracle.release(query))
+            return answers[-1]
+
+    def solve(oracle: Oracle, facts: Facts, options: dp_fc.Options) -> Solution:
+        seen.append((facts, options.steps))
+        return dp_fc.solve(Listening(oracle), facts, options)
+
+    for m, steps in ((40, 5_000), (2, 2)):
+        facts = Facts(n=1000, m=m, d=300)
+        rehearse(calibrate(other_method(solve), facts, {"steps": steps}, Privacy(epsilon=1.0)), set_of(facts))
+    assert seen == [(Facts(n=3, m=3, d=3), 3), (Facts(n=3, m=2, d=3), 2)]
+    assert not any(answer.any() for answer in answers)
 
 
 @pytest.mark.parametrize("method", METHODS)
