@@ -21,9 +21,9 @@ Proof:
 (3) By adaptive composition, μ² = Σ 1/σ_r². ∎
 
 **Answers that outlive the process.** If a curator is given `Answers`, each answer is kept there before it is handed
-out. A curator that goes on with a training hands out what is kept, in place of a new answer. So for each release one
-answer is seen at most, and what is seen is distributed as in a training that was never stopped. An answer that was not
-kept was not seen.
+out. A curator that goes on with a training hands out what is kept, in place of a new answer. An answer that was not
+kept was not seen, or else nothing is kept and nobody goes on with this training. So for each release one answer is seen
+at most, and what is seen is distributed as in a training that was never stopped.
 
 **Sampled releases.** If the plan has a rate q < 1, each unit takes part in that release with probability at most q,
 independently of the others. A unit that does not take part is null and adds zero. Under zero-out adjacency the
@@ -114,7 +114,7 @@ class Answers(Protocol):
         ...
 
     def keep(self, number: int, answer: np.ndarray) -> None:
-        """Keep the answer to a release. If it can be kept at all, it outlives the process when this returns."""
+        """Keep the answer to a release. When this returns it outlives the process, or none of the training does."""
         ...
 
 
@@ -200,6 +200,7 @@ class Curator(_Passes):
         noised += total.astype(np.int64)
         del total
         answer = noised.astype(np.float64)
+        del noised
         answer *= query.scale(self._facts, self._lattice)
         if self._answers is not None:
             self._answers.keep(number, answer)

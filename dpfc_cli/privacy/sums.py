@@ -11,8 +11,8 @@ another without a gap, and the pass must end with the last record. The same is c
 integers of its direction (`Gradient.direction`). The first gradient of a training puts the directions on a *shelf*, and
 the later ones take them from there. Only logits, residuals and the product are left to be computed. A direction is kept
 in a small type that holds its integers exactly, and everything that follows is computed from the small type, with and
-without a shelf. So the sum is the same to the last bit. What comes from the shelf is checked like what comes from the
-stream: each unit once.
+without a shelf. So the sum is the same to the last bit. Blocks that come from the shelf are checked like those of the
+stream: each unit once. What is in them is trusted, as memory is.
 
 **Samples.** Units that a sample leaves out are dropped before residuals are computed, so a sampled step costs as much
 as its sample is large. This is the same as if they were null: what a record adds depends on this record and on θ alone.
@@ -109,22 +109,20 @@ class Directions:
 
     def kept(self) -> Iterator["_Block"]:
         """What was kept, in the order of the records."""
-        start = 0
-        for q, length, labels, *found in self._shelf.blocks():
-            yield _Block(start, labels, found, (q, length))
-            start += len(q)
+        for start, q, length, labels, *found in self._shelf.blocks():
+            yield _Block(int(start[0]), labels, found, (q, length))
 
     def keeping(self, query: Gradient, made: "_Pass") -> "_Pass":
         """The same pass. Its blocks are kept if there is room, and count as there once all of them came."""
         self._of, room = None, True
         self._shelf.clear()
         for block, begins in made:
-            room = room and self._shelf.put((*block.data, block.labels, *block.found))
+            if room and not self._shelf.put((np.array([block.start]), *block.data, block.labels, *block.found)):
+                room = False
+                self._shelf.clear()
             yield block, begins
         if room:
             self._of = query
-        else:
-            self._shelf.clear()
 
 
 def _same_directions(a: Gradient, b: Gradient) -> bool:

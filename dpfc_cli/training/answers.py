@@ -6,9 +6,11 @@ training's row in the ledger. It gives the method the answers that are there, in
 rest. Nothing is charged again.
 
 **Never two answers to one release.** A second answer, with other noise, would tell more than was paid for. An answer is
-written, synced to disk and marked as whole, and only then handed out. When a training goes on, what has no mark is
-removed: nobody has seen it, so it may be drawn anew. An answer with a mark whose bytes have changed means that the disk
-has failed. Then the training cannot go on. One process at a time holds the file.
+written, synced to disk and marked as whole, and only then handed out. When a training goes on, a last answer without
+a mark is removed: nobody has seen it, so it may be drawn anew. If anything else has changed, the disk has failed, or
+somebody has changed the file. Then the training cannot go on. If an answer cannot be kept, the file is emptied or
+removed before the answer is handed out. One process at a time holds the file. It names itself, so a copy of it does not
+count.
 
 The file lies beside the head that is to be, and its owner alone may read it. It is bound to the training by the row in
 the ledger and by a digest of all that the training computes with. Whoever may write to the file could cut it off, and
@@ -18,8 +20,9 @@ draw answers again: it needs the same protection as the ledger.
 import fcntl
 import hashlib
 import json
+import math
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, fields, is_dataclass, replace
 from pathlib import Path
@@ -29,7 +32,9 @@ import numpy as np
 
 from dpfc_cli.errors import UserError
 from dpfc_cli.features.locks import claimed
+from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.files import TEMPORARY, json_of, opened, sync
+from dpfc_cli.privacy.oracle import Plan
 from dpfc_cli.training import ledger
 from dpfc_cli.training.calibrate import Calibrated
 from dpfc_cli.training.card import entry_of
@@ -40,10 +45,10 @@ from dpfc_cli.version import __version__
 
 SUFFIX = ".answers"
 _LARGEST_HEADER = 2**24
-_HEADER = ("training", "at", "head", "ledger")
+_HEADER = ("training", "at", "head", "ledger", "file")
 _WHOLE = b"\n"
-_LENGTHS = 8 + hashlib.sha256().digest_size
-"""Bytes before each answer: its length, and its SHA-256."""
+_DIGEST = hashlib.sha256().digest_size
+"""Bytes before each answer: its SHA-256. The plan says how long it is."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,7 +71,7 @@ class Answers:
     """The answers of one training, in the order of its releases. They are this process's until `close`."""
 
     def __init__(self, path: Path, file: int) -> None:
-        """Read the header. OSError, ValueError where it cannot be read.
+        """Read the header. OSError, ValueError where it cannot be read, or is that of another file: this is a copy.
 
         path: the file. file: a descriptor of it, which holds its lock.
         """
@@ -77,21 +82,40 @@ class Answers:
         self.header: Mapping[str, str] = json_of(head[: self._end])
         if not isinstance(self.header, dict) or not all(isinstance(self.header.get(name), str) for name in _HEADER):
             raise ValueError("it has another header")
+        if self.header["file"] != str(os.fstat(file).st_ino):
+            raise ValueError("it is a copy")
         self._places: list[tuple[int, int]] = []
 
-    def find(self) -> None:
-        """Find the answers that are there. OSError; DamagedError where one that was handed out has changed."""
+    def find(self, plan: Plan) -> None:
+        """Find the answers that are there, of a training with this plan.
+
+        Raises:
+            OSError: the file cannot be read.
+            DamagedError: an answer that was handed out has changed, or may have.
+
+        """
         assert self._file is not None
         size = os.fstat(self._file).st_size
-        while self._end + _LENGTHS < size:
-            about = _read(self._file, self._end, _LENGTHS)
-            start, length = self._end + _LENGTHS, int.from_bytes(about[:8], "little")
-            if start + length + 1 > size or _read(self._file, start + length, 1) != _WHOLE:
-                break
-            if hashlib.sha256(_read(self._file, start, length)).digest() != about[8:]:
-                raise DamagedError(f"answer {len(self._places)} has changed")
+        for release in plan.releases:
+            start, length = self._end + _DIGEST, 8 * math.prod(release.shape)
+            mark = b"" if start + length >= size else _read(self._file, start + length, 1)
+            if mark in (b"", b"\0"):
+                # It was being written. A disk may have put zeros where something was to be.
+                if start + length + 1 < size:
+                    raise DamagedError(f"answer {self.answered} has changed")
+                return
+            digest = hashlib.sha256(_read(self._file, start, length)).digest()
+            if mark != _WHOLE or digest != _read(self._file, self._end, _DIGEST):
+                raise DamagedError(f"answer {self.answered} has changed")
             self._places.append((start, length))
             self._end = start + length + 1
+        if self._end != size:
+            raise DamagedError("there are more answers than releases")
+
+    @property
+    def held(self) -> bool:
+        """Whether the answers are on disk, and this process has the file."""
+        return self._file is not None
 
     @property
     def answered(self) -> int:
@@ -112,27 +136,53 @@ class Answers:
     def keep(self, number: int, answer: np.ndarray) -> None:
         """Keep the answer to the next release. It is on disk when this returns.
 
-        Where the disk is full or fails, nothing is kept any more and the file is removed. The training is paid for, so
-        it ends without.
+        Where the disk is full or fails, nothing is kept any more and the file is emptied or removed. The training is
+        paid for, so it ends without. UserError where neither can be done.
         """
         if self._file is None:
             return
         if number != len(self._places):
             raise RuntimeError(f"release {number} would have a second answer, or those before it have none")
-        data = np.ascontiguousarray(answer, "<f8").tobytes()
-        start = self._end + _LENGTHS
+        data = memoryview(np.ascontiguousarray(answer, "<f8")).cast("B")
+        start = self._end + _DIGEST
         try:
             # What is left of an answer that nobody has seen.
             os.ftruncate(self._file, self._end)
-            _write(self._file, self._end, len(data).to_bytes(8, "little") + hashlib.sha256(data).digest() + data)
+            _write(self._file, self._end, hashlib.sha256(data).digest())
+            _write(self._file, start, data)
             os.fsync(self._file)
             _write(self._file, start + len(data), _WHOLE)
             os.fsync(self._file)
-        except OSError:
-            self.remove()
+        except OSError as error:
+            self._give_up(error)
             return
         self._places.append((start, len(data)))
         self._end = start + len(data) + 1
+
+    def _give_up(self, error: OSError) -> None:
+        """Make sure that nobody can go on with what is there: later answers are handed out and not kept.
+
+        UserError where that cannot be done. Then the answer must not be handed out.
+        """
+        assert self._file is not None
+        emptied = gone = False
+        with suppress(OSError):
+            os.ftruncate(self._file, 0)
+            os.fsync(self._file)
+            emptied = True
+        with suppress(OSError):
+            self.path.unlink()
+            sync(self.path.parent)
+            gone = True
+        if not (emptied or gone):
+            raise UserError(
+                f"'{self.path}' can neither be written nor removed: {error.strerror or error}.",
+                "Make the place writable, with room left, and type the same command again: the training goes on, and "
+                "nothing more is charged.",
+                code="unwritable",
+                path=str(self.path),
+            ) from error
+        self.close()
 
     def remove(self) -> None:
         """Remove the file: it is not needed any more, or cannot be kept."""
@@ -159,52 +209,62 @@ def _read(file: int, at: int, length: int) -> bytes:
     return found
 
 
-def _write(file: int, at: int, data: bytes) -> None:
+def _write(file: int, at: int, data: bytes | memoryview) -> None:
     rest = memoryview(data)
     while len(rest):
         written = os.pwrite(file, rest, at)
         at, rest = at + written, rest[written:]
 
 
-def begun(temporary: Path, calibrated: Calibrated, entry: Entry, book: Path) -> Answers | None:
+def begun(temporary: Path, calibrated: Calibrated, features: FeatureSet, entry: Entry) -> Answers | None:
     """A new file for the answers of a training that is about to be charged. None if none can be kept there.
 
     Args:
         temporary: the file that keeps the head's place.
         calibrated: the training.
+        features: the private records.
         entry: its row.
-        book: its ledger.
 
     """
-    path = temporary.with_suffix(SUFFIX)
-    header = {
-        "training": digest_of(calibrated, entry),
-        "at": entry.at,
-        "head": entry.head,
-        "ledger": str(book.resolve()),
-    }
+    path, file = temporary.with_suffix(SUFFIX), None
     try:
         file = claimed(path)
         if file is None:
             return None
+        header = {
+            "training": digest_of(calibrated, features, entry),
+            "at": entry.at,
+            "head": entry.head,
+            "ledger": _ledger_of(features),
+            "file": str(os.fstat(file).st_ino),
+        }
         os.ftruncate(file, 0)
         _write(file, 0, json.dumps(header).encode() + _WHOLE)
         os.fsync(file)
         sync(path.parent)
+        return Answers(path, file)
     except OSError:
+        with suppress(OSError):
+            path.unlink()
+        if file is not None:
+            os.close(file)
         return None
-    return Answers(path, file)
 
 
-def digest_of(calibrated: Calibrated, entry: Entry) -> str:
+def _ledger_of(features: FeatureSet) -> str:
+    return str(ledger.ledger_path(features.folder).resolve())
+
+
+def digest_of(calibrated: Calibrated, features: FeatureSet, entry: Entry) -> str:
     """A digest of all that a training computes with, beside the records. Trainings of one command have the same.
 
     Method, noise, unit, purpose and whose training it is are in the row. The row also names the records, and that
-    stays there.
+    stays there. How the features were made is in their fingerprint.
     """
     digest = hashlib.sha256()
     own = replace(entry, at="", head="", records="", persons=None)
-    for part in (__version__, own, calibrated.options, calibrated.facts, calibrated.tuning, calibrated.before):
+    made = features.manifest.fingerprint
+    for part in (__version__, made, own, calibrated.options, calibrated.facts, calibrated.tuning, calibrated.before):
         _add(digest, part)
     return digest.hexdigest()
 
@@ -220,43 +280,59 @@ def _add(digest: Any, value: Any) -> None:
         digest.update((json.dumps(value, sort_keys=True, default=repr) + ";").encode())
 
 
-def unfinished(request: Request, calibrated: Calibrated, folder: Path, observer: Observer) -> Unfinished | None:
-    """A training of the same command that was charged and has no head; None if there is none.
-
-    Files of such trainings that were never charged, or that have their head, are removed.
-
-    Args:
-        request: what is wanted.
-        calibrated: the training.
-        folder: where its head will be.
-        observer: told of a training that cannot go on.
-
-    """
-    if calibrated.claim != "private":
-        return None
-    book = ledger.ledger_path(request.features.folder)
-    entry = entry_of(calibrated, request.features, "", "", request.by, request.purpose)
-    wanted = {"training": digest_of(calibrated, entry), "ledger": str(book.resolve())}
+def stopped(folder: Path, features: FeatureSet) -> Iterator[Answers]:
+    """The answers of trainings on a set that were stopped. Each is held until the next one is asked for."""
     for path in sorted(folder.glob(f".*{SUFFIX}")):
         answers = _opened(path)
         if answers is None:
             continue
         try:
-            if {name: answers.header.get(name) for name in wanted} != wanted:
-                continue
-            at, head = answers.header["at"], answers.header["head"]
-            if not any((row.at, row.head) == (at, head) and row.state != "written" for row in ledger.read(book)):
-                # It was never charged, or has its head.
-                answers.remove()
-                continue
-            receipt = ledger.receipt_of(book, replace(entry, at=at, head=head))
-            if receipt is not None and (request.out is None or request.out.name == head):
-                answers.find()
-                return Unfinished(path=path, receipt=receipt, answered=answers.answered)
-        except (OSError, DamagedError) as error:
-            observer.warn(f"the training of '{path}' cannot go on: {error}. A new one will be charged.")
+            if answers.header["ledger"] == _ledger_of(features):
+                yield answers
         finally:
             answers.close()
+
+
+def unfinished(request: Request, calibrated: Calibrated, folder: Path, observer: Observer) -> Unfinished | None:
+    """A training of the same command that was charged and has no head; None if there is none.
+
+    Files of trainings that were never charged, or that have their head, are removed.
+
+    Args:
+        request: what is wanted.
+        calibrated: the training.
+        folder: where its head will be.
+        observer: told of trainings that do not go on.
+
+    """
+    if calibrated.claim != "private":
+        return None
+    features = request.features
+    book = ledger.ledger_path(features.folder)
+    entry = entry_of(calibrated, features, "", "", request.by, request.purpose)
+    wanted = digest_of(calibrated, features, entry)
+    for answers in stopped(folder, features):
+        at, head = answers.header["at"], answers.header["head"]
+        if not any((row.at, row.head) == (at, head) and row.state != "written" for row in ledger.read(book)):
+            # It was never charged, or has its head.
+            answers.remove()
+            continue
+        receipt = ledger.receipt_of(book, replace(entry, at=at, head=head))
+        named = request.out is None or request.out.name == head
+        if receipt is None or not named or answers.header["training"] != wanted:
+            observer.say(
+                f"A training of {at} on this set was stopped. It goes on when its own command is typed again, with the "
+                f"same version of dpfc. This command is another one. If it is not to go on, delete '{answers.path}'."
+            )
+            continue
+        try:
+            answers.find(calibrated.plan)
+        except (OSError, DamagedError) as error:
+            observer.warn(
+                f"the training of '{answers.path}' cannot go on: {error}. A new one will be charged. Delete that file."
+            )
+            continue
+        return Unfinished(path=answers.path, receipt=receipt, answered=answers.answered)
     return None
 
 
@@ -266,28 +342,33 @@ def _opened(path: Path) -> Answers | None:
     try:
         file = opened(path, os.O_RDWR)
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        return Answers(path, file)
+        if os.path.samestat(os.fstat(file), os.lstat(path)):
+            return Answers(path, file)
     except (OSError, ValueError):
-        if file is not None:
-            os.close(file)
-        return None
+        pass
+    if file is not None:
+        os.close(file)
+    return None
 
 
-def resumed(found: Unfinished) -> tuple[Answers, Receipt]:
-    """The answers of a training that goes on, and the proof that it was charged. Its place for a head is given up.
+def resumed(found: Unfinished, plan: Plan) -> tuple[Answers, Receipt, Path]:
+    """The answers of a training that goes on, the proof that it was charged, and an empty file for its head.
 
     Raises:
         UserError: another process goes on with it.
+        OSError: the file cannot be made.
 
     """
     answers = _opened(found.path)
     charged = replace(found.receipt.entry, state="charged")
     try:
         if answers is not None and (receipt := ledger.receipt_of(found.receipt.ledger, charged)) is not None:
-            answers.find()
-            # It has the name of the file that the process which was stopped has left there.
-            answers.path.with_suffix(TEMPORARY).unlink(missing_ok=True)
-            return answers, receipt
+            answers.find(plan)
+            temporary = answers.path.with_suffix(TEMPORARY)
+            # What the process that was stopped has left there.
+            temporary.unlink(missing_ok=True)
+            temporary.touch(exist_ok=False)
+            return answers, receipt, temporary
     except BaseException:
         assert answers is not None
         answers.close()

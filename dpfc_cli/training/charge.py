@@ -123,25 +123,25 @@ def charge(checked: Checked) -> Charged:
 
     """
     request, calibrated, features = checked.request, checked.calibrated, checked.features
+    if checked.unfinished is not None:
+        held, receipt, place = resumed(checked.unfinished, calibrated.plan)
+        paid = Paid(planned=calibrated, features=features, split=SPLIT, receipt=receipt)
+        return Charged(checked=checked, paid=paid, temporary=place, answers=held)
     temporary = heads.reserve(checked.path)
     answers: Answers | None = None
 
     def begin(entry: Entry) -> None:
         nonlocal answers
         if calibrated.claim == "private":
-            answers = begun(temporary, calibrated, entry, ledger.ledger_path(features.folder))
+            answers = begun(temporary, calibrated, features, entry)
 
     try:
-        if checked.unfinished is None:
-            paid = pay(calibrated, features, SPLIT, checked.path.name, request.by, request.purpose, begin)
-        else:
-            answers, receipt = resumed(checked.unfinished)
-            paid = Paid(planned=calibrated, features=features, split=SPLIT, receipt=receipt)
+        paid = pay(calibrated, features, SPLIT, checked.path.name, request.by, request.purpose, begin)
     except BaseException as stop:
         with suppress(OSError):
             temporary.unlink()
         if answers is not None:
             # If it was stopped, nobody knows yet whether it is charged.
-            answers.remove() if isinstance(stop, UserError) and checked.unfinished is None else answers.close()
+            answers.remove() if isinstance(stop, UserError) else answers.close()
         raise
     return Charged(checked=checked, paid=paid, temporary=temporary, answers=answers)

@@ -22,7 +22,7 @@ from dpfc_cli.privacy.oracle import Plan, PlanError
 from dpfc_cli.privacy.queries import Query
 from dpfc_cli.privacy.queries import check as check_query
 from dpfc_cli.training.account import Account, account_of
-from dpfc_cli.training.answers import Unfinished, unfinished
+from dpfc_cli.training.answers import Unfinished, stopped, unfinished
 from dpfc_cli.training.calibrate import Calibrated
 from dpfc_cli.training.card import card_of, entry_of, path_of
 from dpfc_cli.training.ledger import ledger_path, records_of, standing
@@ -69,17 +69,20 @@ def check(request: Request, calibrated: Calibrated, observer: Observer) -> Check
     features = request.features
     if calibrated.facts != request.facts:
         raise ValueError("the training was calibrated for other records than these")
-    path = path_of(calibrated, features, request.out, request.folder)
+    folder = request.folder if request.out is None else request.out.parent
+    # What is tuned later is looked for later.
+    found = None if request.tune_on is not None else unfinished(request, calibrated, folder, observer)
+    if found is None:
+        path = path_of(calibrated, features, request.out, request.folder)
+    else:
+        path = folder / found.receipt.entry.head
     also = [records_of(each.manifest) for each in request.also]
     account = account_of(ledger_path(features.folder), features.folder, heads.cards(request.folder), also=also)
     if account.warning is not None:
         observer.warn(account.warning)
     claimed, planned = calibrated.claimed, entry_of(calibrated, features, path.name, "")
-    found = unfinished(request, calibrated, path.parent, observer)
-    if found is None:
+    if found is None and not (request.tune_on is not None and any(stopped(folder, features))):
         account.check(planned)
-    else:
-        path = path.with_name(found.receipt.entry.head)
     check_memory(calibrated, request.memory)
     if calibrated.mechanism is not None:
         try:

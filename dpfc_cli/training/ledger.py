@@ -355,7 +355,7 @@ def settle(receipt: Receipt, state: State, head: str | None = None, sha256: str 
     ):
         changed = connection.execute(
             "UPDATE trainings SET state = ?, head = ?, sha256 = ? "
-            "WHERE id = ? AND at = ? AND head = ? AND releases = ? AND state = ? AND state != 'written'",
+            "WHERE id = ? AND at = ? AND head = ? AND releases = ? AND state = ?",
             (state, settled.head, sha256, receipt.number, entry.at, entry.head, entry.releases, entry.state),
         ).rowcount
         if changed != 1 or dict(_rows(connection)).get(receipt.number) != settled:

@@ -77,7 +77,7 @@ def run(charged: Charged, observer: Observer) -> Trained:
         found = saved or (checked.path if digest and _holds(checked.path, digest) else None)
         _settled(receipt, found, digest)
         written = f"The head was written: '{found}'." if found else "No head was written."
-        if answers is not None and not found:
+        if answers is not None and answers.held and not found:
             written += " The same command goes on where it stopped, and charges nothing more."
         stop.add_note(printable(f"The training was charged to '{receipt.ledger}' and stays charged. {written}"))
         raise

@@ -77,6 +77,8 @@ def plan(request: Request, observer: Observer) -> Checked:
         found = unfinished(request, tuned, checked.path.parent, observer)
         path = checked.path if found is None else checked.path.with_name(found.receipt.entry.head)
         checked = replace(checked, calibrated=tuned, unfinished=found, path=path)
+        if found is None:
+            checked.account.check(entry_of(tuned, private, path.name, ""))
     if checked.unfinished is not None:
         before, releases = checked.unfinished, len(calibrated.plan.releases)
         observer.say(

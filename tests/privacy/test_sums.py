@@ -127,11 +127,12 @@ DAMAGE: dict[str, Callable[[list[Any]], Any]] = {
     "a block is lost": lambda held: held.pop(1),
     "the last block is lost": lambda held: held.pop(),
     "a block comes twice": lambda held: held.insert(1, held[1]),
+    "a block is in the place of another": lambda held: held.__setitem__(1, held[0]),
     "the last block comes twice": lambda held: held.append(held[-1]),
     "the last block comes first": lambda held: held.insert(0, held.pop()),
-    "a record is lost": lambda held: held.append(tuple(array[:-1] for array in held.pop())),
-    "a label is lost": lambda held: held.append((*held[-1][:2], held.pop()[2][:, :1])),
-    "a dimension is lost": lambda held: held.append((held[-1][0][:, :-1], *held.pop()[1:])),
+    "a record is lost": lambda held: held.append((held[-1][0], *(array[:-1] for array in held.pop()[1:]))),
+    "a label is lost": lambda held: held.append((*held[-1][:3], held.pop()[3][:, :1])),
+    "a dimension is lost": lambda held: held.append((held[-1][0], held[-1][1][:, :-1], *held.pop()[2:])),
 }
 
 
@@ -162,7 +163,7 @@ def test_persons_share_directions_as_records_do_and_each_comes_once() -> None:
         found = exact_sum(query, of_persons(Y, numbers), facts, LATTICE, directions=directions)
         assert np.array_equal(found, exact_sum(query, of_persons(Y, numbers), facts, LATTICE))
     last = [array.copy() for array in shelf._held[-1]]
-    last[3][-1] -= 1
+    last[4][-1] -= 1
     shelf._held[-1] = tuple(last)
     with pytest.raises(IncompletePassError):
         exact_sum(QUERY, of_persons(Y, numbers), facts, LATTICE, directions=directions)
@@ -208,4 +209,5 @@ def test_directions_take_as_many_bytes_as_is_said() -> None:
         numbers = np.repeat(np.arange(20), 5)
         stream = stream_of(X, Y) if facts.rows is None else of_persons(Y, numbers)
         exact_sum(QUERY, stream, facts, grid, directions=Directions(shelf))
-        assert sum(array.nbytes for block in shelf._held for array in block) == direction_bytes(facts, D + 1, grid)
+        # Beside the number of the first record of each block.
+        assert sum(array.nbytes for block in shelf._held for array in block[1:]) == direction_bytes(facts, D + 1, grid)

@@ -1,10 +1,13 @@
 """A training that was stopped goes on under its row: nothing is charged twice, and no release has two answers."""
 
 import errno
+import json
 import os
 import shutil
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -19,7 +22,7 @@ from dpfc_cli.privacy.queries import Query
 from dpfc_cli.training import answers as answers_module
 from dpfc_cli.training import charge as charge_module
 from dpfc_cli.training import ledger, run
-from dpfc_cli.training.answers import SUFFIX, Answers
+from dpfc_cli.training.answers import SUFFIX, Answers, DamagedError
 from dpfc_cli.training.observer import Observer
 from dpfc_cli.training.run import Trained
 from tests.support import blobs
@@ -170,58 +173,104 @@ def test_an_answer_is_on_disk_before_it_is_seen(features: FeatureSet, monkeypatc
     assert order
 
 
-def cuts(path: Path) -> Iterator[tuple[int, bytes]]:
-    data = path.read_bytes()
-    for end in range(data.index(b"\n") + 1, len(data) + 1):
-        yield end, data[:end]
+ANSWERS = [np.arange(3.0), np.eye(2)]
+PLAN: Any = SimpleNamespace(releases=[SimpleNamespace(shape=answer.shape) for answer in ANSWERS])
+
+
+def filled(path: Path) -> list[int]:
+    """Fill a file with the answers. Where it ended before the first one, and after each."""
+    file = claimed(path)
+    assert file is not None
+    header = dict.fromkeys(("training", "at", "head", "ledger"), "") | {"file": str(path.stat().st_ino)}
+    path.write_bytes(json.dumps(header).encode() + b"\n")
+    answers, ends = Answers(path, file), [path.stat().st_size]
+    for number, answer in enumerate(ANSWERS):
+        answers.keep(number, answer)
+        ends.append(path.stat().st_size)
+    answers.close()
+    return ends
+
+
+def opened(path: Path) -> Answers:
+    file = claimed(path)
+    assert file is not None
+    return Answers(path, file)
 
 
 def test_a_file_that_was_cut_anywhere_has_the_answers_that_were_marked(tmp_path: Path) -> None:
-    path, answers = tmp_path / "file", [np.arange(3.0), np.eye(2)]
-    path.write_bytes(b'{"training": "", "at": "", "head": "", "ledger": ""}\n')
-    file = claimed(path)
-    assert file is not None
-    first = Answers(path, file)
-    ends = []
-    for number, answer in enumerate(answers):
-        first.keep(number, answer)
-        ends.append(path.stat().st_size)
-    first.close()
-    for end, data in list(cuts(path)):
-        path.write_bytes(data)
-        file = claimed(path)
-        assert file is not None
-        again = Answers(path, file)
-        again.find()
-        whole = sum(end >= each for each in ends)
-        assert again.answered == whole
-        for number, answer in enumerate(answers):
-            found = again.recall(number, answer.shape)
-            assert (found is None) == (number >= whole)
-            if found is None:
-                again.keep(number, answer)
-            else:
-                assert np.array_equal(found, answer)
-        again.close()
-        # What was cut is written again, and nothing of the rest is left.
-        assert path.stat().st_size == ends[-1]
+    path = tmp_path / "file"
+    ends = filled(path)
+    data = path.read_bytes()
+    for end in range(ends[0], len(data) + 1):
+        # A disk may have put zeros where something was to be, as far as the end of that answer.
+        upper = next((each for each in ends if each >= end), len(data))
+        for left in {data[:end], data[:end].ljust(upper, b"\0")} if end not in ends else {data[:end]}:
+            path.write_bytes(left)
+            again = opened(path)
+            again.find(PLAN)
+            whole = sum(end >= each for each in ends[1:])
+            assert again.answered == whole
+            for number, answer in enumerate(ANSWERS):
+                found = again.recall(number, answer.shape)
+                assert (found is None) == (number >= whole)
+                if found is None:
+                    again.keep(number, answer)
+                else:
+                    assert np.array_equal(found, answer)
+            again.close()
+            # What was cut is written again, and nothing of the rest is left.
+            assert path.read_bytes() == data
 
 
-@pytest.mark.parametrize("at", [-2, -30, 10])
+def test_any_change_of_what_was_handed_out_is_found(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    ends = filled(path)
+    data = path.read_bytes()
+    for at in range(ends[0], len(data)):
+        for bit in (1, 128):
+            changed = bytearray(data)
+            changed[at] ^= bit
+            path.write_bytes(changed)
+            again = opened(path)
+            with pytest.raises(DamagedError, match=f"answer {int(at >= ends[1])} has changed"):
+                again.find(PLAN)
+            again.close()
+    path.write_bytes(data + b"more")
+    again = opened(path)
+    with pytest.raises(DamagedError, match="more answers than releases"):
+        again.find(PLAN)
+    again.close()
+
+
 def test_a_changed_answer_stops_the_training_from_going_on(
-    at: int, features: FeatureSet, monkeypatch: pytest.MonkeyPatch
+    features: FeatureSet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A new answer in its place would be a second one. So a new training is charged, and that is said."""
     killed_at(2, monkeypatch)
     (path,) = kept()
     data = bytearray(path.read_bytes())
-    where = data.index(b"\n") + 1 + at if at > 0 else len(data) + at
-    data[where] ^= 1
+    data[-30] ^= 1
     path.write_bytes(data)
     observer = Listener()
     train(features, observer)
     assert rows(features) == ["charged", "written"]
     assert any("cannot go on" in text and "has changed" in text for text in observer.said)
+
+
+def test_a_copy_of_the_file_does_not_count(features: FeatureSet, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two processes would draw the rest of the answers, each its own."""
+    killed_at(2, monkeypatch)
+    (path,) = kept()
+    copy = Path("heads", f".copy.0123456789abcdef{SUFFIX}")
+    shutil.copyfile(path, copy)
+    # Both are there at once, so they cannot have one number.
+    path.rename("elsewhere")
+    train(features)
+    assert rows(features) == ["charged", "written"]
+    Path("elsewhere").rename(path)
+    copy.unlink()
+    train(features)
+    assert rows(features) == ["written", "written"]
 
 
 OTHERS: dict[str, dict[str, Any]] = {
@@ -283,17 +332,22 @@ def test_a_file_of_a_training_that_was_not_charged_is_removed(
     assert (kept(), rows(features)) == ([], ["written"])
 
 
+@pytest.mark.parametrize("given", [{}, {"out": "heads/mine.safetensors"}], ids=["own name", "--out"])
 @pytest.mark.parametrize("settled", [False, True], ids=["the row says nothing", "the row says written"])
 def test_a_training_that_was_killed_after_its_head_has_one_head(
-    settled: bool, features: FeatureSet, monkeypatch: pytest.MonkeyPatch
+    settled: bool, given: dict[str, Any], features: FeatureSet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
         patch.setattr(Answers, "remove", lambda self: self.close())
         if not settled:
             patch.setattr(run, "_settled", lambda *given: None)
-        first = train(features)
+        first = train(features, **given)
     assert rows(features) == ["written" if settled else "charged"]
-    second = train(features)
+    if settled and given:
+        with pytest.raises(dpfc.UserError, match="exists"):
+            train(features, **given)
+        return
+    second = train(features, **given)
     assert kept() == []
     if settled:
         assert rows(features) == ["written", "written"]
@@ -327,34 +381,126 @@ def test_a_cap_that_is_used_up_does_not_stop_what_was_charged(
     assert rows(features) == ["written"]
 
 
-def test_a_full_disk_costs_the_way_back_and_not_the_training(
-    features: FeatureSet, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def failing(*given: object) -> Any:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+@contextmanager
+def failing_from(number: int, monkeypatch: pytest.MonkeyPatch, *calls: tuple[Any, str]) -> Iterator[None]:
+    """From the answer of that number on these calls fail."""
     keep = Answers.keep
 
-    def full(self: Answers, number: int, answer: np.ndarray) -> None:
+    def kept_or_not(self: Answers, at: int, answer: np.ndarray) -> None:
         with monkeypatch.context() as patch:
-            if number == 2:
+            for place, name in calls if at >= number else ():
+                patch.setattr(place, name, failing)
+            keep(self, at, answer)
 
-                def failing(*given: object) -> int:
-                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    with monkeypatch.context() as patch:
+        patch.setattr(Answers, "keep", kept_or_not)
+        yield
 
-                patch.setattr(os, "pwrite", failing)
-            keep(self, number, answer)
-        assert len(kept()) == (number < 2)
 
-    monkeypatch.setattr(Answers, "keep", full)
-    trained = train(features)
+@pytest.mark.parametrize("left", ["nothing", "an empty file", "no file"])
+def test_a_full_disk_costs_the_way_back_and_not_the_training(
+    left: str, features: FeatureSet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    also = {"nothing": (), "an empty file": ((Path, "unlink"),), "no file": ((os, "ftruncate"),)}[left]
+    with failing_from(2, monkeypatch, (os, "pwrite"), *also):
+        train(features)
     assert rows(features) == ["written"]
-    assert [path.name for path in Path("heads").iterdir()] == [trained.path.name]
+    assert [path.stat().st_size for path in kept()] == ([0] if left == "an empty file" else [])
+    train(features)
+    assert rows(features) == ["written", "written"]
+
+
+def test_an_answer_that_cannot_be_kept_is_not_seen_if_others_are_on_disk(
+    features: FeatureSet, seen: list[tuple[int, np.ndarray]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The file stays, and the same command goes on with it. So the answers that it does not have must stay unseen."""
+    with (
+        failing_from(2, monkeypatch, (os, "pwrite"), (os, "ftruncate"), (Path, "unlink")),
+        pytest.raises(dpfc.UserError, match="can neither be written nor removed") as refused,
+    ):
+        train(features)
+    assert "The same command goes on" in refused.value.__notes__[0]
+    before = dict(seen)
+    assert sorted(before) == [0, 1]
+    seen.clear()
+    train(features)
+    assert_one_answer_each(before, dict(seen))
+    assert rows(features) == ["written"]
+
+
+def test_who_stops_a_training_that_cannot_go_on_is_not_told_that_it_does(
+    features: FeatureSet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn: list[int] = []
+    real = curator.draw_noise
+
+    def dying(*given: Any) -> np.ndarray:
+        drawn.append(1)
+        if len(drawn) == 4:
+            raise KeyboardInterrupt
+        return real(*given)
+
+    with failing_from(2, monkeypatch, (os, "pwrite")), monkeypatch.context() as patch:
+        patch.setattr(curator, "draw_noise", dying)
+        with pytest.raises(KeyboardInterrupt) as end:
+            train(features)
+    assert "stays charged. No head was written." in end.value.__notes__[0]
+    assert "goes on" not in end.value.__notes__[0]
+
+
+def test_other_features_of_the_same_records_are_another_training(
+    features: FeatureSet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    killed_at(2, monkeypatch)
+    manifest = features.folder / "manifest.json"
+    manifest.write_text(manifest.read_text().replace('"backbone": {', '"backbone": {"made": "otherwise", '))
+    train(FeatureSet(features.folder))
+    assert rows(features) == ["charged", "written"]
+
+
+def test_who_types_another_command_is_told_of_a_training_that_was_stopped(
+    features: FeatureSet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    killed_at(2, monkeypatch)
+    observer = Listener()
+    train(features, observer, purpose="another")
+    assert any("was stopped. It goes on when its own command is typed again" in text for text in observer.said)
+
+
+def test_a_tuned_training_goes_on_under_a_cap_that_is_used_up(
+    features: FeatureSet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x, y = blobs(120, 5, 3, seed=4)
+    np.savez("open.npz", train_x=x, train_y=y, test_x=x, test_y=y)
+    import_features(Path("open.npz"), Path("open"), classes=("a", "b", "c"))
+    dpfc.set_cap(features, epsilon=1.2, delta=1e-5, by="me")
+    tuned = {"tune_on": FeatureSet(Path("open")), "method": "dp-sgd", "steps": 2}
+    monkeypatch.setattr("dpfc_cli.training.tuning.SEEDS", 1, raising=False)
+    real, drawn = run.run, list[int]()
+
+    def dying(*given: Any) -> Any:
+        drawn.append(1)
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr("dpfc_cli.training.train.run", dying)
+        with pytest.raises(Killed):
+            train(features, **tuned)
+    assert rows(features) == ["charged"]
+    with pytest.raises(dpfc.UserError, match="cap"):
+        train(features, purpose="another", **tuned)
+    assert real is run.run
+    train(features, **tuned)
+    assert rows(features) == ["written"]
 
 
 def test_where_no_file_can_be_kept_the_training_runs_without(
     features: FeatureSet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def failing(path: Path) -> None:
-        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
-
     monkeypatch.setattr(answers_module, "claimed", failing)
     train(features)
     assert rows(features) == ["written"]
