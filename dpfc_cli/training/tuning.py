@@ -110,7 +110,7 @@ class Trials:
             oracle = Curator(mechanism, Unprotected(train), SeededBits(FIRST_SEED + seed))
             solution = self.method.solve(oracle, draw.facts, made)
             head = Head(chain=solution.chain, weight=solution.weight, bias=solution.bias, card={})
-            self._kept[key] = quality(head, test, draw.facts.k, len(draw.test))
+            self._kept[key] = float(quality(head, test, draw.facts.k, len(draw.test)))
             # A folder that cannot be written costs no more than the way back after a stop. The line begins with its
             # end, for the one before it may have been cut short.
             with suppress(OSError), self._path.open("a") as file:

@@ -25,7 +25,7 @@ _SEVERAL = {
     "person": "several persons together, such as a family: the guarantee is for one person",
 }
 NOT_COVERED = (
-    "the test split: the results of an evaluation on it are not private",
+    "the test split: an evaluation on it is private only if it was asked for with an epsilon",
     "other heads trained on the same records, and the choice of this head among them",
     "the data that the backbone was trained on (the backbone is the network that computes the features)",
     "running time, progress and memory use",

@@ -146,4 +146,4 @@ def test_the_head_is_the_same_wherever_directions_are_kept(
     # Nothing stays there.
     assert len(made) == 2
     assert [list(shelf.blocks()) for shelf in made] == [[], []]
-    assert sorted(path.suffix for path in features.folder.iterdir()) == [".h5", ".json"]
+    assert sorted(path.suffix for path in features.folder.iterdir()) == [".digests", ".h5", ".json"]
