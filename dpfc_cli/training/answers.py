@@ -82,7 +82,7 @@ class Answers:
         self.header: Mapping[str, str] = json_of(head[: self._end])
         if not isinstance(self.header, dict) or not all(isinstance(self.header.get(name), str) for name in _HEADER):
             raise ValueError("it has another header")
-        if self.header["file"] != str(os.fstat(file).st_ino):
+        if self.header["file"] != _number_of(file):
             raise ValueError("it is a copy")
         self._places: list[tuple[int, int]] = []
 
@@ -199,6 +199,11 @@ class Answers:
                 os.close(file)
 
 
+def _number_of(file: int) -> str:
+    """The number that the file system gives to a file. A copy has another one."""
+    return str(os.fstat(file).st_ino)
+
+
 def _read(file: int, at: int, length: int) -> bytes:
     found = os.pread(file, length, at)
     while len(found) < length:
@@ -236,7 +241,7 @@ def begun(temporary: Path, calibrated: Calibrated, features: FeatureSet, entry: 
             "at": entry.at,
             "head": entry.head,
             "ledger": _ledger_of(features),
-            "file": str(os.fstat(file).st_ino),
+            "file": _number_of(file),
         }
         os.ftruncate(file, 0)
         _write(file, 0, json.dumps(header).encode() + _WHOLE)

@@ -130,12 +130,12 @@ def test_ctrl_c_says_what_was_kept(
 
     real, calls = writer.ShardSink.append, 0
 
-    def stopped(self: writer.ShardSink, *rows: np.ndarray) -> None:
+    def stopped(self: writer.ShardSink, *rows: np.ndarray, **named: np.ndarray) -> None:
         nonlocal calls
         calls += 1
         if calls == at:
             raise KeyboardInterrupt
-        real(self, *rows)
+        real(self, *rows, **named)
 
     with monkeypatch.context() as patch:
         patch.setattr(writer.ShardSink, "append", stopped)

@@ -46,7 +46,7 @@ from dpfc_cli.heads.head import Head, ordered
 from dpfc_cli.methods import METHODS
 from dpfc_cli.privacy import curator, sums
 from dpfc_cli.privacy.noise import SeededBits
-from dpfc_cli.training import cap, charge, check, private_evaluation, request, run, told
+from dpfc_cli.training import answers, cap, charge, check, private_evaluation, request, run, told
 from dpfc_cli.training import train as training
 from dpfc_cli.training.charge import Charged
 from tests.support import blobs
@@ -222,6 +222,7 @@ def watched(patch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
     # So long a time between two calls that each step of the progress is a line.
     for place in (display, extraction):
         patch.setattr(place, "time", SimpleNamespace(monotonic=lambda: 60.0 * next(asked)))
+    patch.setattr(answers, "_number_of", lambda file: "1")
     patch.setattr(files, "secrets", SimpleNamespace(token_hex=lambda size: f"{next(named):0{2 * size}x}"))
     with warnings.catch_warnings():
         warnings.simplefilter("always")
