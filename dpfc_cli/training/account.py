@@ -300,7 +300,7 @@ def account_of(
             protects = ("person", known)
             persons = {persons_of(manifest): known}
     if split == SPLIT:
-        records |= {row.records for row in (*own.caps, *own.overlaps)}
+        records |= {cap.records for cap in own.caps} | {each.records for each in own.overlaps}
     linked = {
         path: [
             row
