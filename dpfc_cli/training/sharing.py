@@ -14,10 +14,15 @@ compose for it, and all caps that were set for one of them are caps for it. The 
 its records. A pattern that is a part of another one has no more trainings and no more caps, so the largest patterns
 decide. These are the *cases*. Each is composed by itself, so the account is exact.
 
-In three cases it is the sum over all sets that are connected, which is an upper bound. If somebody says that sets share
+In four cases it is the sum over all sets that are connected, which is an upper bound. If somebody says that sets share
 records, it is not known which ones. Then the records of one set may be in each set that is connected with the other
 one, by digests or by words. If the set knows persons, one record of a person may be in one set and the next one in
-another. And where there are more than 63 sets to compare with, they are not looked at together.
+another. If its records have digests of two kinds, it is not known which of them are of one record. And where there are
+more than 63 sets to compare with, they are not looked at together.
+
+**Splits.** All of this is about the records of one split of a set: each has its own digests and its own account. The rows
+of a ledger name a split. Its caps name the training records and hold for those of each split. The splits of one set
+have different records, unless digests show that one is in both.
 
 **Units.** Which records belong to which person is a fact about one source. A training that protects the persons of
 another source is not known to protect the persons of this one. So the account of a set that shares records with others

@@ -751,6 +751,27 @@ def test_what_is_in_two_splits_counts_in_both_accounts() -> None:
         assert account(alone, split=split).epsilon(DELTA) == spent(0.5, 0.6)
 
 
+def test_a_picture_that_is_in_what_was_held_out_and_in_the_rest_counts_in_both_accounts() -> None:
+    """There, both splits have one listing."""
+    for i in range(12):
+        draw(Path("photos", "ab"[i % 2], f"{i}.png"), i % 4)
+    held = features_of("imagefolder:photos", "held", hold_out=0.4)
+    train_digests, test_digests = digests.stored_in(held.folder / digests.FILE)
+    assert 1 in digests.common(train_digests, [test_digests])
+    charge(ready(held, 0.5))
+    evaluated(held, 0.6)
+    for split in held.splits:
+        assert account(held, split=split).epsilon(DELTA) == spent(0.5, 0.6)
+
+
+def test_persons_are_in_one_split_also_if_two_of_them_have_the_same_picture() -> None:
+    held = of("held", range(10), test=range(9, 19), persons=True)
+    charge(ready(held, 0.5))
+    evaluated(held, 0.6)
+    assert total(held) == spent(0.5)
+    assert account(held, split="test").epsilon(DELTA) == spent(0.6)
+
+
 def test_an_evaluation_makes_a_set_no_more_doubtful_than_its_training() -> None:
     whole = of("whole", range(10), test=range(20, 30))
     charge(ready(whole, 0.5))
