@@ -370,7 +370,7 @@ def account_of(
         ledgers=frozenset(
             real(path)
             for path, book in others.items()
-            if linked[path] or caps[path] or _begun(path, book, capped | shares.sources)
+            if linked[path] or caps[path] or path in here or _begun(path, book, capped | shares.sources)
         )
         | (shares.ledgers - {real(ledger)}),
     )

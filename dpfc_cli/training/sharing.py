@@ -20,9 +20,9 @@ one, by digests or by words. If the set knows persons, one record of a person ma
 another. If its records have digests of two kinds, it is not known which of them are of one record. And where there are
 more than 63 sets to compare with, they are not looked at together.
 
-**Splits.** All of this is about the records of one split of a set: each has its own digests and its own account. The rows
-of a ledger name a split. Its caps name the training records and hold for those of each split. The splits of one set
-have different records, unless digests show that one is in both.
+**Splits.** All of this is about the records of one split of a set: each has its own digests and its own account. The
+rows of a ledger name a split. Its caps name the training records and hold for those of each split. The splits of one
+set have different records, unless digests show that one is in both.
 
 **Units.** Which records belong to which person is a fact about one source. A training that protects the persons of
 another source is not known to protect the persons of this one. So the account of a set that shares records with others

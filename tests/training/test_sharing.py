@@ -716,6 +716,14 @@ def test_a_cap_holds_for_a_set_whose_records_are_exactly_the_test_split_of_the_c
                 ready(other, 0.9)
 
 
+def test_a_training_on_a_test_split_of_another_set_waits_for_a_cap_that_is_being_set_there() -> None:
+    """Without digests the listing alone tells it. The other ledger has trainings on its training records alone."""
+    whole, other = of("whole", range(10), test=range(20, 30), kind=None), of("other", range(20, 30), kind=None)
+    charge(ready(whole, 0.5))
+    assert account(other).ledgers == {ledger_path(whole.folder).resolve()}
+    assert account(other).entries == []
+
+
 def test_a_cap_that_was_set_for_another_version_of_a_set_is_not_replaced_for_others() -> None:
     """The ledger has two caps, each for records that another set has. Each of them stays in force for that set."""
     set_cap(of("one", range(10), test=range(20, 30)), 1.0, delta=DELTA)
