@@ -224,15 +224,7 @@ def _show_spent(account: "Account", deltas: tuple[float, ...]) -> None:
     if others:
         rows = [(*_named(name, row), row.claim) for name, row in others]
         display.table("Without a guarantee: epsilon = ∞", (*columns, "claim"), rows, left=6)
-    signed = [(name, row) for name, row in account.rows if row.who is not None]
-    if signed:
-        why = any(row.purpose is not None for _, row in signed)
-        rows_of = [
-            (*((row.purpose or "–",) if why else ()), row.who or "", _named(name, row)[2], _named(name, row)[0])
-            for name, row in signed
-        ]
-        names = (*(("purpose",) if why else ()), "by", "head", "when (UTC)")
-        display.table("Whose trainings these are, as they said", names, rows_of, left=len(names))
+    _show_who(account)
     if account.warning is not None:
         display.warn(account.warning)
     if account.not_counted:
@@ -259,6 +251,33 @@ def _show_split(account: "Account", deltas: tuple[float, ...]) -> None:
     total = [(f"{delta:g}", display.epsilon(account.epsilon(delta))) for delta in deltas]
     title = f"Spent on the {account.split} split, for one {account.unit} ({bound}, zero-out adjacency)"
     display.table(title, ("delta", "epsilon"), total)
+    _show_who(account)
+    _warn_of_passed_caps(account, f" on the {account.split} split")
+
+
+def _show_who(account: "Account") -> None:
+    """Who did what with the records, and what for."""
+    signed = [(name, row) for name, row in account.rows if row.who is not None]
+    if signed:
+        why = any(row.purpose is not None for _, row in signed)
+        rows_of = [
+            (*((row.purpose or "–",) if why else ()), row.who or "", _named(name, row)[2], _named(name, row)[0])
+            for name, row in signed
+        ]
+        names = (*(("purpose",) if why else ()), "by", "head", "when (UTC)")
+        display.table("Whose trainings these are, as they said", names, rows_of, left=len(names))
+
+
+def _warn_of_passed_caps(account: "Account", where: str = "") -> None:
+    """A cap is passed if something was charged where it was not known."""
+    from dpfc_cli.training import limit
+
+    for name, cap in account.in_force:
+        if account.room(cap, account.protects) < 0:
+            display.warn(
+                f"More is spent{where} than the cap allows ({limit.said(name, cap)}): some of these trainings were "
+                "charged where this cap was not known."
+            )
 
 
 def _show_shared(account: "Account") -> None:
@@ -298,11 +317,7 @@ def _show_caps(account: "Account") -> None:
         fits = limit.fitting(left, cap.delta or 1.0) if left > 0 else None
         more = f"epsilon = {fits:.4g} at delta = {cap.delta:g} for one more training" if fits else "nothing"
         rows += [("cap", limit.said(name, cap)), ("left", more)]
-        if left < 0:
-            display.warn(
-                f"More is spent than the cap allows ({limit.said(name, cap)}): some of these trainings were charged "
-                "where this cap was not known."
-            )
+    _warn_of_passed_caps(account)
     display.facts(
         "What all trainings on these records may spend together (zero-out adjacency)", rows or [("cap", "none")]
     )

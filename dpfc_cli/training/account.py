@@ -48,7 +48,7 @@ from dpfc_cli.training.ledger import (
     unit_of,
 )
 from dpfc_cli.training.request import SPLIT
-from dpfc_cli.training.sharing import Known, Shared, in_folder, kept_beside, own_digests, shared
+from dpfc_cli.training.sharing import Known, Shared, in_folder, kept_beside, own_digests, shared, source_of, splits_of
 from dpfc_cli.trust.statement import hold_out_of
 
 
@@ -119,9 +119,19 @@ class Account:
         found = []
         for case in self.shared.cases:
             there = [self.shared.shares[i] for i in sorted(case)]
-            caps = [list(self.caps), *([(share.name, cap) for cap in share.caps] for share in there if share.caps)]
+            caps = self._groups(self.caps) or [[]]
+            for share in there:
+                caps += self._groups([(share.name, cap) for cap in share.caps])
             found.append(Case(entries=[*base, *(row for share in there for row in share.entries)], caps=caps))
         return found
+
+    def _groups(self, caps: Iterable[limit.Named]) -> list[list[limit.Named]]:
+        """Caps that replace one another: those of this ledger, and those of another one for the same records."""
+        found: dict[tuple[str, str], list[limit.Named]] = {}
+        for name, cap in caps:
+            key = ("", "") if name == self.name else (name, cap.records)
+            found.setdefault(key, []).append((name, cap))
+        return list(found.values())
 
     def check(self, entry: Entry) -> None:
         """Refuse a training that a cap does not allow for one of these records (`limit.check`)."""
@@ -131,7 +141,7 @@ class Account:
 
     def room(self, cap: Cap, of: Unit | None = None) -> float:
         """What all trainings leave of a cap, for the record that has least of it (`limit.room`)."""
-        held = [case for case in self.cases if any(each is cap for _, each in case.in_force)]
+        held = [case for case in self.cases if any(each == cap for _, each in case.in_force)]
         return min(limit.room(cap, case.entries, of) for case in held or self.cases)
 
     @property
@@ -170,15 +180,15 @@ class Account:
     @property
     def all_caps(self) -> list[limit.Named]:
         """All caps on some of these records."""
-        return [*self.caps, *((share.name, cap) for share in self.shared.shares for cap in share.caps)]
+        found = [*self.caps, *((share.name, cap) for share in self.shared.shares for cap in share.caps)]
+        return list(dict.fromkeys(found))
 
     @property
     def in_force(self) -> list[limit.Named]:
         """The caps that hold for some of the records, the strictest first, each with the name of the feature set that
         it was set for.
         """
-        found = {id(cap): (name, cap) for case in self.cases for name, cap in case.in_force}
-        return limit.strictest_first(found.values())
+        return limit.strictest_first(dict.fromkeys(each for case in self.cases for each in case.in_force))
 
     def fitting(self, delta: float) -> float | None:
         """The largest ε of four digits at δ that one more training may spend under all caps: 0 if nothing fits, and
@@ -229,7 +239,7 @@ class Account:
             "caps": [
                 {
                     **{key: getattr(cap, key) for key in said},
-                    **{"by": cap.who, "feature_set": name, "in_force": any(cap is each for _, each in held)},
+                    **{"by": cap.who, "feature_set": name, "in_force": (name, cap) in held},
                 }
                 for name, cap in self.all_caps
             ],
@@ -259,7 +269,7 @@ def account_of(
         ledger: of the feature set.
         named: the path by which the set was named, if it was.
         cards: of the heads that may have been trained on the set, with their files.
-        split: the records. Digests of single records are known of the training split alone.
+        split: the records.
         also: listings of sets that share records with this one, as somebody says who has not written it down yet.
 
     Raises:
@@ -290,7 +300,7 @@ def account_of(
             protects = ("person", known)
             persons = {persons_of(manifest): known}
     if split == SPLIT:
-        records |= {cap.records for cap in own.caps}
+        records |= {cap.records for cap in own.caps} | {each.records for each in own.overlaps}
     linked = {
         path: [
             row
@@ -299,7 +309,10 @@ def account_of(
         ]
         for path, book in others.items()
     }
-    caps = {path: [cap for cap in book.caps if cap.records in capped] for path, book in others.items()}
+    # A cap names the training records, and holds for those of each split.
+    ledgers = {path: _known(names[path], path, book) for path, book in others.items()}
+    here = {each for each, other in ledgers.items() if records & {one for one, s in other.known if s != SPLIT}}
+    caps = {path: [cap for cap in book.caps if cap.records in capped or path in here] for path, book in others.items()}
     # A cap names the persons of the training split.
     held = {
         path: [replace(cap, persons=persons.get(cap.persons, cap.persons)) for cap in found]
@@ -308,18 +321,32 @@ def account_of(
     told = [overlap for book in (own, *others.values()) for overlap in book.overlaps]
     pairs = frozenset(frozenset((each.records, each.other)) for each in told)
     pairs |= {frozenset((listing, other)) for listing in records for other in also}
+    mine = tuple(row for row in about(own.entries, split, records) if not elsewhere(row))
+    stored = own_digests(ledger, folder)
+    rest = Book(entries=tuple(row for row in own.entries if row not in mine))
+    apart = {
+        *((listing, split) for listing in records),
+        *((row.records, row.split) for row in own.entries),
+        *splits_of(folder),
+        *map(source_of, stored),
+    }
     shares = shared(
         records,
-        own_digests(ledger, folder) if split == SPLIT else (),
+        [each for each in stored if each.section.split == split],
         [
-            *(Known(name=names[path], path=path, book=book, stored=kept_beside(path)) for path, book in others.items()),
+            # A picture may be in two splits of the set.
+            Known(
+                name=names[ledger], path=ledger, book=rest, stored=tuple(e for e in stored if e.section.split != split)
+            ),
+            *(replace(each, book=_without(each.book, linked[path], caps[path])) for path, each in ledgers.items()),
             *(Known(name=names[path], path=path, stored=kept_beside(path), of="gone") for path in gone),
             # A set may connect others before it is trained on.
             *(_untrained(place) for place in (_sets(folders) if pairs else [])),
         ],
         pairs,
         by_person=protects != RECORD,
-        apart=capped - records,
+        split=split,
+        apart=apart,
     )
     lost = [
         str(path)
@@ -333,19 +360,35 @@ def account_of(
         name=names[ledger],
         folders=tuple(folders),
         split=split,
-        own=tuple(row for row in about(own.entries, split, records) if not elsewhere(row)),
+        own=mine,
         linked=tuple((names[path], row) for path, rows in linked.items() for row in rows),
         not_counted=tuple(sorted({*shares.unknown, *nowhere})),
         lost=tuple(lost),
         shared=replace(shares, gone=(names[ledger], *shares.gone)) if alone else shares,
-        overlaps=tuple(each for each in told if records & {each.records, each.other}),
+        overlaps=tuple(each for each in told if capped & {each.records, each.other}),
         caps=tuple((names[path], cap) for path, found in held.items() for cap in found),
         ledgers=frozenset(
             real(path)
             for path, book in others.items()
-            if linked[path] or caps[path] or _begun(path, book, capped | shares.sources)
+            if linked[path] or caps[path] or path in here or _begun(path, book, capped | shares.sources)
         )
-        | shares.ledgers,
+        | (shares.ledgers - {real(ledger)}),
+    )
+
+
+def _known(name: str, path: Path, book: Book) -> Known:
+    """Another ledger, and all splits that it is about."""
+    splits = {*((row.records, row.split) for row in book.entries), *splits_of(path.with_name(_name(path)))}
+    return Known(name=name, path=path, book=book, stored=kept_beside(path), splits=frozenset(splits))
+
+
+def _without(book: Book, entries: Iterable[Entry], caps: Iterable[Cap]) -> Book:
+    """What is left of a ledger if some of its rows are counted already."""
+    entries, caps = list(entries), list(caps)
+    return replace(
+        book,
+        entries=tuple(row for row in book.entries if row not in entries),
+        caps=tuple(cap for cap in book.caps if cap not in caps),
     )
 
 
@@ -356,7 +399,7 @@ def _untrained(folder: Path) -> Known:
     except UserError:
         # Nobody has spent anything on it. Whoever trains on it is told.
         stored = ()
-    return Known(name=folder.name, path=folder, stored=stored, of="set")
+    return Known(name=folder.name, path=folder, stored=stored, splits=splits_of(folder), of="set")
 
 
 def other_accounts(ledger: Path, named: Path | None = None) -> list[Account]:

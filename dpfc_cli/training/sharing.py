@@ -14,10 +14,15 @@ compose for it, and all caps that were set for one of them are caps for it. The 
 its records. A pattern that is a part of another one has no more trainings and no more caps, so the largest patterns
 decide. These are the *cases*. Each is composed by itself, so the account is exact.
 
-In three cases it is the sum over all sets that are connected, which is an upper bound. If somebody says that sets share
+In four cases it is the sum over all sets that are connected, which is an upper bound. If somebody says that sets share
 records, it is not known which ones. Then the records of one set may be in each set that is connected with the other
 one, by digests or by words. If the set knows persons, one record of a person may be in one set and the next one in
-another. And where there are more than 63 sets to compare with, they are not looked at together.
+another. If its records have digests of two kinds, it is not known which of them are of one record. And where there are
+more than 63 sets to compare with, they are not looked at together.
+
+**Splits.** All of this is about the records of one split of a set: each has its own digests and its own account. The
+rows of a ledger name a split. Its caps name the training records and hold for those of each split. The splits of one
+set have different records, unless digests show that one is in both.
 
 **Units.** Which records belong to which person is a fact about one source. A training that protects the persons of
 another source is not known to protect the persons of this one. So the account of a set that shares records with others
@@ -52,6 +57,8 @@ Pairs = frozenset[frozenset[str]]
 """Listings of two sets each that somebody says share records."""
 Source = tuple[str, str]
 """A listing, and a split."""
+Place = tuple["Known", Source]
+"""A ledger, and one of the sources that it is about."""
 Row = TypeVar("Row", Entry, Cap)
 
 
@@ -59,23 +66,35 @@ Row = TypeVar("Row", Entry, Cap)
 class Known:
     """Another ledger, or what there is of one.
 
-    name: of its feature set. path: where it lies. stored: digests of records. of: "ledger", with the digests beside it;
-    "gone", if only they are left; or "set", with the digests in the folder of the set.
+    name: of its feature set. path: where it lies. book: the rows that may count. stored: digests of records. splits:
+    all that it is known to be about. of: "ledger", with the digests beside it; "gone", if only they are left; or "set",
+    with the digests in the folder of the set.
     """
 
     name: str
     path: Path
     book: Book = field(default_factory=Book)
     stored: tuple[Stored, ...] = ()
+    splits: frozenset[Source] = frozenset()
     of: Literal["ledger", "gone", "set"] = "ledger"
 
     @property
+    def known(self) -> set[Source]:
+        """All that it is known to be about, by its rows, its digests and its set."""
+        return {*self.splits, *self.sources, *map(source_of, self.stored)}
+
+    @property
     def sources(self) -> set[Source]:
-        """What its rows are about."""
-        return {
-            *((row.records, row.split) for row in self.book.entries),
-            *((cap.records, SPLIT) for cap in self.book.caps),
-        }
+        """What its rows and caps are about. A cap names the training records, and holds for those of each split."""
+        found = {(row.records, row.split) for row in self.book.entries}
+        if self.book.caps:
+            found |= {(cap.records, SPLIT) for cap in self.book.caps}
+            found |= {each for each in (*self.splits, *map(source_of, self.stored)) if each[1] != SPLIT}
+        return found
+
+    def caps(self, source: Source) -> tuple[Cap, ...]:
+        """The caps that hold for a source."""
+        return tuple(cap for cap in self.book.caps if (cap.records, SPLIT) == source or source[1] != SPLIT)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,8 +151,22 @@ def own_digests(ledger: Path, folder: Path) -> tuple[Stored, ...]:
     return (*kept, *(each for each in now if each.section not in [one.section for one in kept]))
 
 
+def source_of(stored: Stored) -> Source:
+    """Whose digests these are."""
+    return stored.section.records, stored.section.split
+
+
+def splits_of(folder: Path) -> frozenset[Source]:
+    """What the splits of the set in a folder are; none if there is no set, or if it is not open to us."""
+    try:
+        manifest = load(folder) if (folder / MANIFEST).exists() else None
+    except UserError:
+        return frozenset()
+    return frozenset() if manifest is None else frozenset((records_of(manifest, s), s) for s in manifest.splits)
+
+
 def in_folder(folder: Path) -> tuple[Stored, ...]:
-    """The digests of the training records of the set in a folder; none if they are not known.
+    """The digests of the records of the set in a folder, of each split; none if they are not known.
 
     Raises:
         UserError: they are damaged, or not open to us.
@@ -141,9 +174,9 @@ def in_folder(folder: Path) -> tuple[Stored, ...]:
     """
     if not (folder / MANIFEST).exists():
         return ()
-    listing = records_of(load(folder))
-    found = digests.stored_in(folder / digests.FILE)
-    return tuple(each for each in found if (each.section.records, each.section.split) == (listing, SPLIT))
+    manifest = load(folder)
+    known = {(records_of(manifest, split), split) for split in manifest.splits}
+    return tuple(each for each in digests.stored_in(folder / digests.FILE) if source_of(each) in known)
 
 
 def keep(ledger: Path, folder: Path) -> None:
@@ -190,47 +223,59 @@ def shared(
     others: Sequence[Known],
     pairs: Pairs,
     by_person: bool,
-    apart: Collection[str] = (),
+    *,
+    split: str = SPLIT,
+    apart: Collection[Source] = (),
 ) -> Shared:
-    """What other ledgers have to do with the records of a set.
+    """What other ledgers have to do with the records of a split of a set.
 
     Args:
-        records: the listings of the set. Rows about these are not looked at: they count in any case.
-        own: the digests of the set.
-        others: the other ledgers.
+        records: the listings of these records. Their rows are not among those of `others`: they count in any case.
+        own: their digests.
+        others: the other ledgers, and what the set's own one has about other splits.
         pairs: which sets share records, as somebody says.
         by_person: whether the set knows persons.
-        apart: the listings of its other splits. They have other records.
+        split: which split it is.
+        apart: the splits of the set. A record lies in one of them, unless digests tell that a picture is there twice.
 
     Raises:
         UserError: a file of digests is damaged.
 
     """
-    others = [
-        replace(each, stored=tuple(s for s in each.stored if s.section.records not in records)) for each in others
-    ]
-    skipped = {*records, *apart}
-    places = [(each, source) for each in others for source in sorted(each.sources) if source[0] not in skipped]
-    found = _Patterns(own, others)
+    here, same = {(listing, split) for listing in records}, {listing for listing, _ in apart} | set(records)
+    pairs = _of_all_splits(pairs, [*others, Known(name="", path=Path(), splits=frozenset((*apart, *here)))])
+    others = [replace(each, stored=tuple(s for s in each.stored if source_of(s) not in here)) for each in others]
+    places = [(each, source) for each in others for source in sorted(each.sources)]
+    found = _Patterns(own, others, {source for _, source in places})
     near = {other.section.records for _, other in found.targets if found.counts[other]}
-    summed = by_person or found.summed
+    summed = by_person or found.summed or len({each.section.kind for each in own}) > 1
     reached: set[str] = set(records) | near
     if any(pair & reached for pair in pairs):
         reached, summed = _connected(reached, others, pairs), True
-    # If it is known which records a part of a source has, and none of them is here, its rows do not count.
-    parts = [source for _, source in places if summed or not found.of(source) or found.count(source)]
-    counted = [(each, source) for each, source in places if source[0] in reached and source in parts]
-    shares = tuple(_share(each, source, found.count(source)) for each, source in counted)
+
+    def counts(place: Place) -> bool:
+        known, both = found.of(place), found.count(place)
+        if place[1][0] in same:
+            # Persons lie in one split as a whole.
+            return both > 0 and not by_person
+        # If it is known which records a part of a source has, and none of them is here, its rows do not count.
+        return place[1][0] in reached and (summed or not known or both > 0)
+
+    counted = [place for place in places if counts(place)]
+    shares = tuple(_share(each, source, found.count((each, source))) for each, source in counted)
     patterns = {
-        frozenset(i for i, (_, source) in enumerate(counted) if found.has(pattern, source))
-        for pattern in found.patterns
+        frozenset(i for i, place in enumerate(counted) if found.has(pattern, place)) for pattern in found.patterns
     }
     if summed:
         patterns = {frozenset(range(len(shares)))}
     silent = bool(own) and set(records) <= {each.section.records for each in own}
-    left = [(each, source) for each, source in places if (each, source) not in counted]
-    doubted = {each.name for each, source in left if not (silent and _disjoint(own, found.of(source)))}
-    lost = [each for each in others if each.of == "gone"]
+    left = [place for place in places if place not in counted and place[1][0] not in same]
+    doubted = {place[0].name for place in left if not (silent and _disjoint(own, found.of(place)))}
+    lost = [
+        replace(each, stored=tuple(one for one in each.stored if one.section.records not in same))
+        for each in others
+        if each.of == "gone"
+    ]
     gone = {each.name for each in lost if any(one.section.records in reached for one in each.stored)}
     doubted |= {each.name for each in lost if not all(silent and _disjoint(own, [one]) for one in each.stored)} - gone
     return Shared(
@@ -256,17 +301,22 @@ class _Patterns:
     patterns: which of them have one record. summed: there are too many to tell.
     """
 
-    def __init__(self, own: Sequence[Stored], others: Sequence[Known]) -> None:
+    def __init__(self, own: Sequence[Stored], others: Sequence[Known], charged: Collection[Source]) -> None:
         self.targets = [(each, one) for each in others for one in each.stored]
         self.counts = Counter[Stored]()
         self.patterns: set[frozenset[Stored]] = set()
         self.summed = False
         for mine in own:
             alike = [one for _, one in self.targets if one.section.kind == mine.section.kind]
-            parts = [alike[at : at + MOST_COMPARED] for at in range(0, len(alike), MOST_COMPARED)]
-            self.summed |= len(parts) > 1
-            for part in parts:
-                self._add(part, digests.common(mine, part))
+            # Where nothing is charged, it need not be known which of them have one record.
+            some, rest = ([one for one in alike if (source_of(one) in charged) is is_] for is_ in (True, False))
+            self.summed |= len(some) > MOST_COMPARED
+            for all_of in (some, rest):
+                for at in range(0, len(all_of), MOST_COMPARED):
+                    part = all_of[at : at + MOST_COMPARED]
+                    self._add(part, digests.common(mine, part))
+            if not alike:
+                self.patterns.add(frozenset())
 
     def _add(self, part: Sequence[Stored], found: dict[int, int]) -> None:
         counts = Counter[Stored]()
@@ -277,17 +327,25 @@ class _Patterns:
                 counts[one] += count
         self.counts |= counts
 
-    def of(self, source: Source) -> list[Stored]:
-        """The digests of a source, whichever ledger they lie beside."""
-        return [one for _, one in self.targets if (one.section.records, one.section.split) == source]
+    def of(self, place: Place) -> list[Stored]:
+        """The digests of a source: those beside the ledger, or else those of as many records beside another one.
 
-    def count(self, source: Source) -> int:
+        A row says which source was charged, and not which part of it.
+        """
+        ledger, source = place
+        known = [(each, one) for each, one in self.targets if source_of(one) == source]
+        beside = [one for each, one in known if each is ledger]
+        rows = [row for row in ledger.book.entries if (row.records, row.split) == source]
+        charged = {row.n if row.unit == "record" else None for row in rows}
+        return beside or [one for _, one in known if {one.section.count} == charged]
+
+    def count(self, place: Place) -> int:
         """How many different records a source has; 0 if that is not known."""
-        return max((self.counts[one] for one in self.of(source)), default=0)
+        return max((self.counts[one] for one in self.of(place)), default=0)
 
-    def has(self, pattern: frozenset[Stored], source: Source) -> bool:
+    def has(self, pattern: frozenset[Stored], place: Place) -> bool:
         """Whether records of this pattern are in a source, or may be."""
-        known = self.of(source)
+        known = self.of(place)
         return not known or any(one in pattern for one in known)
 
 
@@ -296,7 +354,7 @@ def _share(each: Known, source: Source, count: int) -> Share:
         name=each.name,
         records=count or None,
         entries=tuple(_of_others(row) for row in each.book.entries if (row.records, row.split) == source),
-        caps=tuple(_of_others(cap) for cap in each.book.caps if (cap.records, SPLIT) == source),
+        caps=tuple(map(_of_others, each.caps(source))),
     )
 
 
@@ -320,6 +378,21 @@ def _largest(patterns: Iterable[frozenset[int]]) -> tuple[frozenset[int], ...]:
         if not any(pattern <= larger for larger in found):
             found.append(pattern)
     return tuple(sorted(found, key=sorted)) or (frozenset(),)
+
+
+def _of_all_splits(pairs: Pairs, sets: Iterable[Known]) -> Pairs:
+    """Sets that share records may share those of any split. What somebody says names their training records."""
+    splits: dict[str, set[str]] = {}
+    for each in sets:
+        known = each.known
+        for listing, split in known:
+            if split == SPLIT:
+                splits.setdefault(listing, set()).update(one for one, _ in known)
+    found = set[frozenset[str]]()
+    for pair in pairs:
+        first, *_, last = [splits.get(listing, set()) | {listing} for listing in sorted(pair)] * 2
+        found |= {frozenset((one, other)) for one in first for other in last}
+    return frozenset(found)
 
 
 def _connected(reached: set[str], others: Sequence[Known], pairs: Pairs) -> set[str]:

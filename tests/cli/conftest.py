@@ -39,10 +39,10 @@ def arrays(tmp_path: Path) -> Path:
     """600 + 150 records in 3 separable classes, as .npy files."""
     folder = tmp_path / "arrays"
     folder.mkdir()
-    for split, n in (("train", 600), ("test", 150)):
-        x, y = blobs(n, 8, 3, seed=1, apart=8.0)
-        np.save(folder / f"{split}_x.npy", x)
-        np.save(folder / f"{split}_y.npy", y)
+    x, y = blobs(750, 8, 3, seed=1, apart=8.0)
+    for split, rows in (("train", slice(600)), ("test", slice(600, 750))):
+        np.save(folder / f"{split}_x.npy", x[rows])
+        np.save(folder / f"{split}_y.npy", y[rows])
     return folder
 
 

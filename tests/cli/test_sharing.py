@@ -91,3 +91,28 @@ def test_what_makes_no_sense_is_refused_and_leaves_nothing(dpfc: Dpfc, sets: Non
         refused = dpfc(*line)
         assert (refused.exit_code, says in words(refused.stderr)) == (2, True), refused.stderr
         assert not list(Path("features").glob("*.sqlite"))
+
+
+def test_budget_says_of_each_split_who_used_it_and_that_a_cap_is_passed_there(
+    dpfc: Dpfc, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another set, with one more than the test rows, was trained on where the cap was not known."""
+    x, y = blobs(60, 3, 2)
+    np.savez(tmp_path / "clinic.npz", train_x=x[:30], train_y=y[:30], test_x=x[30:50], test_y=y[30:50])
+    np.savez(tmp_path / "later.npz", train_x=x[30:51], train_y=y[30:51])
+    assert dpfc("import", "clinic.npz", "--out", "clinic", "--classes", "2").exit_code == 0
+    assert dpfc("budget", "--features", "clinic", "--cap", "1", "--delta", "1e-3").exit_code == 0
+    with monkeypatch.context() as patch:
+        patch.setenv("DPFC_FEATURES", "far")
+        assert dpfc("import", "later.npz", "--out", "later", "--classes", "2").exit_code == 0
+        used = dpfc(*LS[:-3], "--epsilon", "3", "--features", "later", "--by", "Ada", "--purpose", "a try")
+        assert used.exit_code == 0
+    for path in Path("far").iterdir():
+        path.rename(Path("features", path.name))
+    shown = dpfc("budget", "--features", "clinic", "--delta", "1e-3")
+    own, _, other = shown.stdout.partition("# Charged to the records of the test split")
+    assert "Ada" not in own
+    assert re.search(r"^a try +Ada +later", other, re.M)
+    assert "More is spent on the test split than the cap allows (epsilon = 1 at delta = 0.001 for clinic)" in words(
+        shown.stderr
+    )

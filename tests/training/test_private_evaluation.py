@@ -333,6 +333,17 @@ def test_such_a_head_is_known_by_the_ledger_under_another_name(features: Feature
         evaluate(exposed, other, "train", epsilon=1.0)
 
 
+def test_such_a_head_is_refused_if_its_set_has_some_of_the_test_records(features: FeatureSet, tmp_path: Path) -> None:
+    """It was trained on the training records of another set: the test records of this one, and one more."""
+    raw = np.load("raw.npz")
+    x, y = raw["test_x"], raw["test_y"]
+    np.savez("more.npz", train_x=np.concatenate([x, -x[:1]]), train_y=np.concatenate([y, y[:1]]))
+    other = import_features("more.npz", tmp_path / "features" / "more", classes=CLASSES, labels_per_record=1).features
+    exposed = train(other, non_private=True, method="dp-ls").head
+    with pytest.raises(UserError, match="without a guarantee"):
+        evaluate(exposed, features, epsilon=1.0)
+
+
 # The account
 
 

@@ -39,11 +39,11 @@ from dpfc_cli.training import ledger, limit, sharing
 from dpfc_cli.training.account import Account, account_of
 from dpfc_cli.training.calibrate import calibrate
 from dpfc_cli.training.cap import set_cap
-from dpfc_cli.training.charge import charge
+from dpfc_cli.training.charge import charge, pay
 from dpfc_cli.training.check import Checked, check
 from dpfc_cli.training.ledger import ledger_path
 from dpfc_cli.training.observer import Observer
-from dpfc_cli.training.request import Privacy, Request
+from dpfc_cli.training.request import Privacy, Request, facts_of
 from dpfc_cli.training.sharing import beside
 from dpfc_cli.training.told import share_records
 from dpfc_cli.training.train import finish, train
@@ -64,17 +64,28 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def of(
-    name: str, numbers: Iterable[int], *, kind: Any = "file", persons: bool = False, part: bool = False
+    name: str,
+    numbers: Iterable[int],
+    *,
+    test: Iterable[int] = (),
+    kind: Any = "file",
+    persons: bool = False,
+    part: bool = False,
 ) -> FeatureSet:
     """A set of these records, as an extraction makes it. A record is a number, and is made of its decimal digits.
 
-    kind: of its digests; None: as earlier versions made it. part: the source has more records than these.
+    test: those of its test split. kind: of its digests; None: as earlier versions made it. part: the source has more
+    records than these.
     """
-    known = list(numbers)
-    n, listing = len(known), hashlib.sha256(b"whole" if part else repr(known).encode()).hexdigest()
-    groups = {"train": np.arange(n) // 2} if persons else None
-    identity: dict[str, Any] = {"listing": {"train": listing}}
-    identity |= {"groups": {"train": "0" * 64}} if persons else {}
+    known = {"train": list(numbers), "test": list(test)}
+    known = {split: some for split, some in known.items() if some}
+    listing = {
+        split: hashlib.sha256(f"whole {split}".encode() if part else repr(some).encode()).hexdigest()
+        for split, some in known.items()
+    }
+    groups = {split: np.arange(len(some)) // 2 for split, some in known.items()} if persons else None
+    identity: dict[str, Any] = {"listing": listing}
+    identity |= {"groups": dict.fromkeys(known, "0" * 64)} if persons else {}
     manifest = Manifest(
         classes=("a", "b"),
         dim=2,
@@ -87,16 +98,17 @@ def of(
         grouped_by={"by": "folder", "level": 1} if persons else None,
     )
     shape: dict[str, Any] = {"dim": 2, "dtype": "float32", "labels_per_record": 1}
+    rows = {split: len(some) for split, some in known.items()}
     made = FeatureWriter(
-        Path("features", name), rows={"train": n}, identity=identity, shards=2, groups=groups, kind=kind, **shape
+        Path("features", name), rows=rows, identity=identity, shards=2, groups=groups, kind=kind, **shape
     )
-    found = np.array([0 if i < 0 else digest_of(str(i).encode()) for i in known], np.uint64)
     with closing(made):
         for planned in made.missing:
+            some = known[planned.split][planned.start : planned.stop]
+            found = np.array([0 if i < 0 else digest_of(str(i).encode()) for i in some], np.uint64)
             with made.shard(planned) as sink:
-                rows = slice(planned.start, planned.stop)
-                x = np.array([(i % 7, i % 5) for i in known[rows]], float)
-                sink.append(x, np.array(known[rows]) % 2, digests=None if kind is None else found[rows])
+                x = np.array([(i % 7, i % 5) for i in some], float)
+                sink.append(x, np.array(some) % 2, digests=None if kind is None else found)
         made.finish(manifest)
     return FeatureSet(Path("features", name))
 
@@ -116,6 +128,13 @@ def account(features: FeatureSet, **more: Any) -> Account:
 def spent(*epsilons: float) -> Any:
     """What trainings of these ε cost together at δ."""
     return pytest.approx(epsilon_for(math.hypot(*(mu_for(each, DELTA) for each in epsilons)), DELTA), rel=1e-6)
+
+
+def evaluated(features: FeatureSet, epsilon: float, split: str = "test") -> None:
+    """A private evaluation of some head on records of a split, charged and not made."""
+    request = Request(features=features, folder=Path("heads"), privacy=Privacy(epsilon=epsilon, delta=DELTA))
+    planned = calibrate(request.chosen, facts_of(features, split=split), {"steps": 2}, request.privacy)
+    pay(planned, features, split, "some.safetensors", "me")
 
 
 def over(features: FeatureSet) -> bool:
@@ -660,6 +679,151 @@ def test_a_cap_and_the_first_training_of_a_set_that_shares_records_do_not_miss_e
             charge(other)
 
 
+# All splits
+
+
+def test_a_cap_holds_for_pictures_of_a_test_split_that_another_set_trains_on() -> None:
+    """`bigger` has all test records of `whole`, and one more. The digests beside the ledger tell it for good."""
+    whole, bigger = of("whole", range(10), test=range(20, 30)), of("bigger", range(20, 31))
+    set_cap(whole, 1.0, delta=DELTA)
+    for gone in (False, True):
+        if gone:
+            shutil.rmtree("features/whole")
+        with pytest.raises(UserError, match=r"epsilon = 1 at delta = 0\.001 for whole") as refused:
+            ready(bigger, 3.0)
+        assert refused.value.code == "over-cap"
+        assert [(share.name, share.records) for share in account(bigger).shared.shares] == [("whole", 10)]
+    charge(ready(bigger, 0.8))
+    assert account(of("unrelated", range(50, 60))).in_force == []
+
+
+def test_a_cap_holds_for_a_set_whose_records_are_exactly_the_test_split_of_the_capped_one() -> None:
+    """Also if there are no digests: both have one listing. Only the digests tell it once the set is gone."""
+    for kind, numbers in ((None, 0), ("file", 100)):
+        whole = of(f"whole{kind}", range(numbers, numbers + 10), test=range(numbers + 20, numbers + 30), kind=kind)
+        other = of(f"other{kind}", range(numbers + 20, numbers + 30), kind=kind)
+        set_cap(whole, 1.0, delta=DELTA)
+        with pytest.raises(UserError, match="does not fit under the cap"):
+            ready(other, 3.0)
+        charge(ready(other, 0.6))
+        with pytest.raises(UserError, match="does not fit"):
+            evaluated(whole, 0.9)
+        assert account(whole).private == 0
+        assert account(whole, split="test").epsilon(DELTA) == spent(0.6)
+        if kind is not None:
+            shutil.rmtree(whole.folder)
+            with pytest.raises(UserError, match="does not fit under the cap"):
+                ready(other, 0.9)
+
+
+def test_a_training_on_a_test_split_of_another_set_waits_for_a_cap_that_is_being_set_there() -> None:
+    """Without digests the listing alone tells it. The other ledger has trainings on its training records alone."""
+    whole, other = of("whole", range(10), test=range(20, 30), kind=None), of("other", range(20, 30), kind=None)
+    charge(ready(whole, 0.5))
+    assert account(other).ledgers == {ledger_path(whole.folder).resolve()}
+    assert account(other).entries == []
+
+
+def test_a_cap_that_was_set_for_another_version_of_a_set_is_not_replaced_for_others() -> None:
+    """The ledger has two caps, each for records that another set has. Each of them stays in force for that set."""
+    set_cap(of("one", range(10), test=range(20, 30)), 1.0, delta=DELTA)
+    shutil.rmtree("features/one")
+    set_cap(of("one", range(40, 50), test=range(60, 70)), 5.0, delta=DELTA)
+    for numbers in (range(9, 12), range(29, 32), range(20, 30)):
+        with pytest.raises(UserError, match="epsilon = 1 at"):
+            ready(of(f"other{numbers}", numbers), 1.1)
+    charge(ready(of("later", range(49, 52)), 4.5))
+
+
+def test_a_test_split_that_another_set_trained_on_counts_for_its_evaluation() -> None:
+    whole, bigger = of("whole", range(10), test=range(20, 30)), of("bigger", range(20, 31))
+    charge(ready(bigger, 1.0))
+    evaluated(whole, 0.5)
+    assert account(whole, split="test").epsilon(DELTA) == total(bigger) == spent(1.0, 0.5)
+    assert (total(whole), account(whole).not_counted) == (0.0, ())
+    with pytest.raises(UserError, match="would promise what is not true"):
+        set_cap(whole, 1.0, delta=DELTA)
+
+
+def test_what_is_in_two_splits_counts_in_both_accounts() -> None:
+    """Five records are in both splits of `a`, and `b` is its test split. The cap holds for them, too."""
+    a, b = of("a", range(10), test=range(5, 15)), of("b", range(5, 15))
+    set_cap(a, 1.0, delta=DELTA)
+    charge(ready(b, 0.9))
+    with pytest.raises(UserError, match="does not fit under the cap"):
+        ready(a, 0.9)
+    alone = of("alone", range(30, 40), test=range(39, 45))
+    charge(ready(alone, 0.5))
+    evaluated(alone, 0.6)
+    for split in ("train", "test"):
+        assert account(alone, split=split).epsilon(DELTA) == spent(0.5, 0.6)
+
+
+def test_a_picture_that_is_in_what_was_held_out_and_in_the_rest_counts_in_both_accounts() -> None:
+    """There, both splits have one listing."""
+    for i in range(12):
+        draw(Path("photos", "ab"[i % 2], f"{i}.png"), i % 4)
+    held = features_of("imagefolder:photos", "held", hold_out=0.4)
+    train_digests, test_digests = digests.stored_in(held.folder / digests.FILE)
+    assert 1 in digests.common(train_digests, [test_digests])
+    charge(ready(held, 0.5))
+    evaluated(held, 0.6)
+    for split in held.splits:
+        assert account(held, split=split).epsilon(DELTA) == spent(0.5, 0.6)
+
+
+def test_persons_are_in_one_split_also_if_two_of_them_have_the_same_picture() -> None:
+    held = of("held", range(10), test=range(9, 19), persons=True)
+    charge(ready(held, 0.5))
+    evaluated(held, 0.6)
+    assert total(held) == spent(0.5)
+    assert account(held, split="test").epsilon(DELTA) == spent(0.6)
+
+
+def test_an_evaluation_makes_a_set_no_more_doubtful_than_its_training() -> None:
+    whole = of("whole", range(10), test=range(20, 30))
+    charge(ready(whole, 0.5))
+    evaluated(whole, 0.5)
+    assert account(of("unrelated", range(50, 60))).not_counted == ()
+
+
+def test_what_is_said_of_a_set_is_said_of_all_its_splits() -> None:
+    a, b = of("a", range(10), test=range(20, 30)), of("b", range(40, 50), test=range(60, 70))
+    share_records(b, [a])
+    for features, epsilon in ((a, 0.5), (b, 0.6)):
+        evaluated(features, epsilon)
+    assert total(a) == spent(0.6)
+    assert total(b) == spent(0.5)
+    assert account(a, split="test").epsilon(DELTA) == account(b, split="test").epsilon(DELTA) == spent(0.5, 0.6)
+    assert [each.name for each in account(a, split="test").overlaps] == ["a"]
+
+
+def test_a_source_is_not_known_by_the_digests_of_a_part_of_it() -> None:
+    """`full` has no digests, and has rows of the whole source. What `part` has of it says nothing of the rest."""
+    full, apart = of("full", range(10), kind=None, part=True), of("apart", range(5, 10))
+    charge(ready(full, 1.0))
+    assert account(apart).not_counted == ("full",)
+    part = of("part", range(4), part=True)
+    charge(ready(part, 0.5))
+    assert account(apart).not_counted == ("full",)
+    # Records of the part may be in `full`, and so may all others that `near` has.
+    near, other = of("near", range(3, 20)), of("beyond", range(10, 20))
+    charge(ready(other, 0.7))
+    assert total(near) == spent(1.0, 0.7)
+
+
+def test_where_digests_of_two_kinds_are_known_all_is_added_up() -> None:
+    """The set was made again with other digests. Which of them are of one record is not known."""
+    charge(ready(of("own", range(10)), 0.5))
+    shutil.rmtree("features/own")
+    own = of("own", range(10), kind="pixels")
+    for other, epsilon in ((of("s", range(5, 15)), 0.6), (of("t", range(3, 8), kind="pixels"), 0.7)):
+        charge(ready(other, epsilon))
+    charge(ready(own, 0.4))
+    assert total(own) == spent(0.5, 0.6, 0.7, 0.4)
+    assert account(own).shared.summed
+
+
 # Persons
 
 
@@ -807,3 +971,11 @@ def test_what_is_said_of_a_set_before_its_first_training_counts_for_its_cap() ->
     charge(ready(other, 1.0))
     with pytest.raises(UserError, match=r"Nothing more fits"):
         ready(one, 0.1)
+
+
+def test_what_was_said_before_the_first_training_stays_if_the_set_is_made_again() -> None:
+    other = of("other", range(100, 108), kind=None)
+    share_records(of("one", range(8), kind=None), [other])
+    shutil.rmtree("features/one")
+    charge(ready(other, 1.0))
+    assert total(of("one", range(9), kind=None)) == spent(1.0)
