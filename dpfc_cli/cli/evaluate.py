@@ -150,7 +150,10 @@ def _show_released(path: Path, features: "FeatureSet", result: "PrivateEvaluatio
 
 def _released(figure: float | None, interval: tuple[float, float], noise: float | None, n: int) -> str:
     shown, ends = _shown(figure, interval, n)
-    by_noise = "" if noise is None else f"; the noise alone: ± {100 * 1.96 * noise:.2g} %"
+    by_noise = ""
+    if noise is not None:
+        width = 196 * noise
+        by_noise = f"; the noise alone: ± {f'{width:.2g}' if width < 10 else f'{width:.0f}'} %"
     return f"{shown} (95 % interval {ends}{by_noise})"
 
 

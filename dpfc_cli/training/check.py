@@ -93,6 +93,17 @@ def check(request: Request, calibrated: Calibrated, observer: Observer) -> Check
                 f"Choose a larger {parameter('epsilon')}, a smaller {parameter('noise_multiplier')} or fewer "
                 f"{parameter('steps')}.",
             ) from error
+    check_devices()
+    rehearse(calibrated, features)
+    # The card will say what is spent with this training. If that cannot be computed, it is found out here.
+    standing((*account.own, planned), len(account.own) + 1, claimed.delta if claimed else None)
+    features.verify(SPLIT, lambda done, total: observer.progress("Checking the features", done, total))
+    _try_place(path)
+    return Checked(request=request, calibrated=calibrated, path=path, account=account, unfinished=found)
+
+
+def check_devices() -> None:
+    """UserError where JAX cannot compute exactly on the devices of this machine."""
     try:
         products.check_exact()
     except Exception as error:
@@ -101,12 +112,6 @@ def check(request: Request, calibrated: Calibrated, observer: Observer) -> Check
             "Try JAX_PLATFORMS=cpu.",
             code="unsupported",
         ) from error
-    rehearse(calibrated, features)
-    # The card will say what is spent with this training. If that cannot be computed, it is found out here.
-    standing((*account.own, planned), len(account.own) + 1, claimed.delta if claimed else None)
-    features.verify(SPLIT, lambda done, total: observer.progress("Checking the features", done, total))
-    _try_place(path)
-    return Checked(request=request, calibrated=calibrated, path=path, account=account, unfinished=found)
 
 
 def _try_place(path: Path) -> None:

@@ -36,12 +36,11 @@ from typing import Any
 
 import numpy as np
 
-from dpfc_cli.errors import UserError, parameter, printable, sentence
+from dpfc_cli.errors import UserError, parameter, printable
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.files import sha256_of
 from dpfc_cli.heads.head import Head
 from dpfc_cli.heads.metrics import BEST, Z
-from dpfc_cli.kernels import products
 from dpfc_cli.memory import free_memory
 from dpfc_cli.privacy import queries
 from dpfc_cli.privacy.curator import Curator, lattice_of
@@ -55,7 +54,7 @@ from dpfc_cli.training.account import Account, account_of
 from dpfc_cli.training.calibrate import Planned, noised
 from dpfc_cli.training.card import entry_of
 from dpfc_cli.training.charge import Paid, pay
-from dpfc_cli.training.check import working_bytes
+from dpfc_cli.training.check import check_devices, working_bytes
 from dpfc_cli.training.request import Privacy, facts_of, number
 from dpfc_cli.training.signing import account_name, noted
 
@@ -79,8 +78,8 @@ class PrivateEvaluation:
 
     head: the name of its file, and head_sha256: its digest. split: the records. epsilon, delta: what the figures cost
     for one `unit`: a record or a person. n: the released number of units with a label. top1: the fraction of them that
-    is right; None if nothing is to be seen beside the noise. interval: its 95 % interval, for the choice of the records
-    and the noise together. noise: the standard deviation of its noise alone. top5, top5_interval, top5_noise: the same
+    is right; None if the noise leaves no record to count. interval: its 95 % interval, for the choice of the records and
+    the noise together; 0 to 1 if nothing is to be seen beside the noise. noise: the standard deviation of its noise alone. top5, top5_interval, top5_noise: the same
     for the best five classes; None where that does not pay. per_class: in the order of the classes; None where that
     does not pay. warnings: for whoever reads the figures. ledger: the file that has the row. sha256: of `figures` as
     JSON with sorted keys, as the row has it. spent: everything on these records, this evaluation included.
@@ -180,14 +179,7 @@ def prepare(
             needed=needed,
             allowed=allowed,
         )
-    try:
-        products.check_exact()
-    except Exception as error:
-        raise UserError(
-            f"JAX cannot compute on this machine's devices: {sentence(error)}",
-            "Try JAX_PLATFORMS=cpu.",
-            code="unsupported",
-        ) from error
+    check_devices()
     said = list(warnings)
     if not _pays(max(_mechanism(plan).sigmas), facts.n):
         said.append(
