@@ -78,11 +78,12 @@ class PrivateEvaluation:
 
     head: the name of its file, and head_sha256: its digest. split: the records. epsilon, delta: what the figures cost
     for one `unit`: a record or a person. n: the released number of units with a label. top1: the fraction of them that
-    is right; None if the noise leaves no record to count. interval: its 95 % interval, for the choice of the records and
-    the noise together; 0 to 1 if nothing is to be seen beside the noise. noise: the standard deviation of its noise alone. top5, top5_interval, top5_noise: the same
-    for the best five classes; None where that does not pay. per_class: in the order of the classes; None where that
-    does not pay. warnings: for whoever reads the figures. ledger: the file that has the row. sha256: of `figures` as
-    JSON with sorted keys, as the row has it. spent: everything on these records, this evaluation included.
+    is right; None if the noise leaves no record to count. interval: its 95 % interval, for the choice of the records
+    and the noise together; 0 to 1 if nothing is to be seen beside the noise. noise: the standard deviation of its noise
+    alone. top5, top5_interval, top5_noise: the same for the best five classes; None where that does not pay. per_class:
+    in the order of the classes; None where that does not pay. warnings: for whoever reads the figures. ledger: the file
+    that has the row. sha256: of `figures` as JSON with sorted keys, as the row has it. spent: everything on these
+    records, this evaluation included.
     """
 
     head: str
