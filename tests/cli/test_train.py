@@ -3,6 +3,7 @@
 import json
 import os
 import pty
+import select
 import subprocess
 import sys
 from pathlib import Path
@@ -135,8 +136,13 @@ def on_a_terminal(answer: str, *words: str) -> tuple[int, str]:
         start_new_session=True,
     ) as process:
         os.close(other)
-        shown, left = b"", answer.encode()
+        shown, typed = b"", False
         while True:
+            if not select.select([main], [], [], 1.0)[0]:
+                if typed:
+                    # A key that comes while the terminal is being prepared for the question may be lost.
+                    os.write(main, answer.encode())
+                continue
             try:
                 part = os.read(main, 4096)
             except OSError:
@@ -144,9 +150,9 @@ def on_a_terminal(answer: str, *words: str) -> tuple[int, str]:
             if not part:
                 break
             shown += part
-            if left and b"[Y/n]" in shown:
-                os.write(main, left)
-                left = b""
+            if not typed and b"[Y/n]" in shown:
+                os.write(main, answer.encode())
+                typed = True
         os.close(main)
     return process.returncode, " ".join(shown.decode().split())
 
