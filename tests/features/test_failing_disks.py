@@ -55,7 +55,7 @@ def test_a_disk_that_fills_up_is_told_and_the_next_run_goes_on(run: Import, tmp_
 
 
 def test_ctrl_c_while_hdf5_writes_is_raised_after_it_and_the_next_run_goes_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ctrl_c: None
 ) -> None:
     """HDF5 goes on after an exception in a file's method, and Python finds no inherited method while one is pending."""
     x, y = blobs(40, 8, 3)
