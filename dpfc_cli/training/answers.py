@@ -9,8 +9,8 @@ rest. Nothing is charged again.
 written, synced to disk and marked as whole, and only then handed out. When a training goes on, a last answer without
 a mark is removed: nobody has seen it, so it may be drawn anew. If anything else has changed, the disk has failed, or
 somebody has changed the file. Then the training cannot go on. If an answer cannot be kept, the file is emptied or
-removed before the answer is handed out. One process at a time holds the file. It names itself, so a copy of it does not
-count.
+removed before the answer is handed out. One process at a time holds the file. Its inode number stands in it, so a copy
+does not count.
 
 The file lies beside the head that is to be, and its owner alone may read it. It is bound to the training by the row in
 the ledger and by a digest of all that the training computes with. Whoever may write to the file could cut it off, and
