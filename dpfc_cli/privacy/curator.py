@@ -39,12 +39,13 @@ from typing import Protocol
 import numpy as np
 
 from dpfc_cli.privacy import sums
+from dpfc_cli.privacy.directions import Directions, Shelf
 from dpfc_cli.privacy.facts import Facts
 from dpfc_cli.privacy.lattice import Lattice, Reals, lattice_for
 from dpfc_cli.privacy.noise import ETA_PER_SAMPLE, Bits, bernoulli, rounded_normal
 from dpfc_cli.privacy.oracle import Mechanism, Plan, PlanError, Progress
+from dpfc_cli.privacy.passes import BlockStream
 from dpfc_cli.privacy.queries import Query, check, sensitivity
-from dpfc_cli.privacy.sums import BlockStream, Directions, Shelf
 
 
 class Records(ABC):
@@ -191,7 +192,7 @@ class Curator(_Passes):
         if self._answers is not None and (kept := self._answers.recall(number, shape)) is not None:
             self.released += 1
             return kept
-        sample = None if due.rate == 1 else lambda count: bernoulli(due.rate, count, self._bits)
+        sample = None if due.rate == 1 else bernoulli(due.rate, self._facts.n, self._bits)
         sigma = math.ceil(self._sigmas[number] * sensitivity(query, self._facts) * self._lattice.unit)
         # Counted before the noise is drawn, so a release that fails in between counts as spent.
         self.released += 1

@@ -10,10 +10,10 @@ from dpfc_cli.files import sha256_of
 from dpfc_cli.heads import head as heads
 from dpfc_cli.heads.head import Head
 from dpfc_cli.privacy import curator
+from dpfc_cli.privacy.directions import Shelf
 from dpfc_cli.privacy.lattice import Reals
 from dpfc_cli.privacy.noise import SeededBits, SystemBits
 from dpfc_cli.privacy.oracle import Oracle, Progress
-from dpfc_cli.privacy.sums import Shelf
 from dpfc_cli.training import ledger
 from dpfc_cli.training.account import Account, account_of
 from dpfc_cli.training.card import card_of, entry_of

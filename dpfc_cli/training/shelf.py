@@ -16,11 +16,11 @@ import numpy as np
 
 from dpfc_cli.features.manifest import unreadable
 from dpfc_cli.memory import free_memory
+from dpfc_cli.privacy.directions import InMemory, Shelf, direction_bytes
 from dpfc_cli.privacy.facts import Facts
 from dpfc_cli.privacy.lattice import Lattice
 from dpfc_cli.privacy.oracle import Plan
 from dpfc_cli.privacy.queries import Gradient, Grid
-from dpfc_cli.privacy.sums import InMemory, Shelf, direction_bytes
 
 DISK_LEFT = 0.5
 """The part of the free disk that is left to others."""

@@ -16,9 +16,9 @@ import dpfc_cli as dpfc
 from dpfc_cli.errors import UserError
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.methods import METHODS
+from dpfc_cli.privacy.directions import InMemory, Shelf, direction_bytes
 from dpfc_cli.privacy.facts import Facts
 from dpfc_cli.privacy.lattice import Lattice, Reals
-from dpfc_cli.privacy.sums import InMemory, Shelf, direction_bytes
 from dpfc_cli.training import run as run_module
 from dpfc_cli.training import shelf as shelf_module
 from dpfc_cli.training.shelf import InFile, shelf_for
