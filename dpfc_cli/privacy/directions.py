@@ -92,7 +92,7 @@ def _same_directions(a: Gradient, b: Gradient) -> bool:
     )
 
 
-def direction_bytes(facts: Facts, side: int, grid: Grid) -> int:
-    """How many bytes the directions of all records take on a shelf. side: the length of a direction."""
+def direction_bytes(facts: Facts, records: int, side: int, grid: Grid) -> int:
+    """How many bytes the directions of so many records take on a shelf. side: the length of a direction."""
     persons_of = 0 if facts.rows is None else 8
-    return facts.records * (side * np.dtype(grid.small).itemsize + 8 + 4 * facts.k + persons_of)
+    return records * (side * np.dtype(grid.small).itemsize + 8 + 4 * facts.k + persons_of)

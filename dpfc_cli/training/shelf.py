@@ -85,11 +85,21 @@ class InFile:
             self._file = None
 
 
-def shelf_for(plan: Plan, facts: Facts, grid: Grid, others: int, memory: float | None, folder: Path) -> Shelf | None:
+def side_of(plan: Plan, grid: Grid) -> int | None:
+    """The length of the directions that the gradients of a training share. None if there is nothing to share."""
+    sides = [release.shape[0] for release in plan.releases if release.kind == Gradient.kind]
+    # Without noise a method may take more steps than are planned.
+    return sides[0] if len(sides) >= (2 if isinstance(grid, Lattice) else 1) else None
+
+
+def shelf_for(
+    side: int | None, records: int, facts: Facts, grid: Grid, others: int, memory: float | None, folder: Path
+) -> Shelf | None:
     """An empty shelf for a training. None if it has nothing to share, or there is no room.
 
     Args:
-        plan: the releases.
+        side: see `side_of`.
+        records: how many records this process reads.
         facts: the public facts.
         grid: the lattice.
         others: bytes that the training needs for other things.
@@ -97,11 +107,9 @@ def shelf_for(plan: Plan, facts: Facts, grid: Grid, others: int, memory: float |
         folder: where a file may lie.
 
     """
-    sides = [release.shape[0] for release in plan.releases if release.kind == Gradient.kind]
-    # Without noise a method may take more steps than are planned.
-    if len(sides) < (2 if isinstance(grid, Lattice) else 1):
+    if side is None:
         return None
-    needed = direction_bytes(facts, sides[0], grid)
+    needed = direction_bytes(facts, records, side, grid)
     allowed = MEMORY_LEFT * free_memory() if memory is None else memory
     if needed <= allowed - others:
         return InMemory()
