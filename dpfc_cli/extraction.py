@@ -23,10 +23,12 @@ import numpy as np
 
 from dpfc_cli import backbones, images
 from dpfc_cli.errors import GUARDED, UserError, counted, parameter, printable, spelled, unknown
+from dpfc_cli.features.going_on import already_complete, asserted, kept
 from dpfc_cli.features.lookup import new_folder
 from dpfc_cli.features.manifest import DTYPES, Manifest
 from dpfc_cli.features.reader import FeatureSet
-from dpfc_cli.features.writer import FeatureWriter, PlannedShard, Task, already_complete, asserted, kept
+from dpfc_cli.features.shards import PlannedShard
+from dpfc_cli.features.writer import FeatureWriter, Task
 from dpfc_cli.sources.classes import check_classes, class_names
 from dpfc_cli.sources.groups import rule_of
 

@@ -25,7 +25,7 @@ from PIL import Image
 from dpfc_cli import backbones
 from dpfc_cli.errors import UserError
 from dpfc_cli.extraction import extract
-from dpfc_cli.features import digests, writer
+from dpfc_cli.features import digests, shards
 from dpfc_cli.features.importing import import_features
 from dpfc_cli.features.manifest import Manifest
 from dpfc_cli.features.reader import FeatureSet
@@ -264,7 +264,7 @@ def test_pictures_that_were_encoded_anew_are_not_recognised() -> None:
 def test_an_extraction_that_was_stopped_goes_on_with_the_digests_that_it_has(monkeypatch: pytest.MonkeyPatch) -> None:
     place = f"imagefolder:{pictures('photos', range(12))}"
     whole = features_of(place, "whole", shards=3).folder / digests.FILE
-    real, calls = writer.ShardSink.append, list[int]()
+    real, calls = shards.ShardSink.append, list[int]()
 
     def stopping(*given: Any, **named: Any) -> None:
         calls.append(1)
@@ -273,7 +273,7 @@ def test_an_extraction_that_was_stopped_goes_on_with_the_digests_that_it_has(mon
         real(*given, **named)
 
     with monkeypatch.context() as patch:
-        patch.setattr(writer.ShardSink, "append", stopping)
+        patch.setattr(shards.ShardSink, "append", stopping)
         with pytest.raises(KeyboardInterrupt):
             features_of(place, "stopped", shards=3)
     stopped = features_of(place, "stopped", shards=3).folder
