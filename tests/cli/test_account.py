@@ -18,10 +18,11 @@ from dpfc_cli.privacy.accounting import epsilon_for
 from dpfc_cli.privacy.facts import Facts
 from dpfc_cli.privacy.queries import Gradient
 from dpfc_cli.training import ledger
-from dpfc_cli.training.account import Account, account_of, newest_ledger
+from dpfc_cli.training.account import Account, account_of
 from dpfc_cli.training.card import entry_of
 from dpfc_cli.training.inventory import inventory
 from dpfc_cli.training.ledger import ledger_path, read, totals
+from dpfc_cli.training.other_ledgers import newest_ledger
 from dpfc_cli.training.request import Privacy
 from dpfc_cli.trust.statement import rows
 from tests.cli.conftest import Dpfc

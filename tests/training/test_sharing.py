@@ -35,7 +35,7 @@ from dpfc_cli.sources.digests import digest_of
 from dpfc_cli.training import account as accounts
 from dpfc_cli.training import cap as caps
 from dpfc_cli.training import charge as charging
-from dpfc_cli.training import ledger, limit, sharing
+from dpfc_cli.training import ledger, limit, other_ledgers, sharing
 from dpfc_cli.training.account import Account, account_of
 from dpfc_cli.training.calibrate import calibrate
 from dpfc_cli.training.cap import set_cap
@@ -936,7 +936,7 @@ def test_a_cap_and_the_first_training_of_a_set_that_is_said_to_share_records_do_
     other = ready(b, 1.2)
     with monkeypatch.context() as patch:
         if fault:
-            patch.setattr(accounts, "_begun", lambda *given: False)
+            patch.setattr(other_ledgers, "begun", lambda *given: False)
         seen = meanwhile(patch, caps, "_check", lambda: charge(other), skip=1)
         set_cap(a, 1.0, delta=DELTA)
     assert seen == ["done" if fault else "busy"]
