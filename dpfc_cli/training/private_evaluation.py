@@ -51,7 +51,7 @@ from dpfc_cli.privacy.oracle import Mechanism, Plan, Progress, planned
 from dpfc_cli.privacy.outcomes import Outcomes
 from dpfc_cli.training import ledger
 from dpfc_cli.training.account import Account, account_of
-from dpfc_cli.training.calibrate import Planned, noised
+from dpfc_cli.training.calibrate import Planned, check_delta, noised
 from dpfc_cli.training.card import entry_of
 from dpfc_cli.training.charge import Paid, pay
 from dpfc_cli.training.check import check_devices, working_bytes
@@ -155,13 +155,8 @@ def prepare(
     if head.path is None:
         raise UserError("This head was not read from a file.", "Read it with Head.load.", code="missing")
     facts = facts_of(features, split=split)
-    if delta is not None and delta > 1 / facts.n:
-        raise UserError(
-            f"{parameter('delta')} {delta:g} is larger than 1/n = {1 / facts.n:.2g}. A mechanism that publishes all "
-            f"of one {facts.unit} at random would satisfy it.",
-            "Choose a smaller one, or leave it out.",
-            parameter="delta",
-        )
+    if delta is not None:
+        check_delta(delta, facts, "Choose a smaller one, or leave it out.")
     asked, plan = _planned(head, facts, Privacy(epsilon=given, delta=delta))
     digest = sha256_of(head.path)
     account = _account(features, split)
