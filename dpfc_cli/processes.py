@@ -227,7 +227,8 @@ def joined(environment: Mapping[str, str] = os.environ) -> Processes:
             ) from error
         check_address(address, environment)
     # JAX would take the signals by which a training is stopped.
-    jax.config.update("jax_enable_preemption_service", False)
+    config: Any = jax.config
+    config.update("jax_enable_preemption_service", False)
     try:
         jax.distributed.initialize(**given)
     except (RuntimeError, ValueError) as error:

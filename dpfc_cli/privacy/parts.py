@@ -129,14 +129,14 @@ def encoded(query: Query, sample: np.ndarray | None) -> bytes:
     """A query and the sample that it is about, as bytes."""
     known: Any = query
     held = {field.name: getattr(query, field.name) for field in fields(known) if field.name != "chain"}
-    arrays = {name: value for name, value in held.items() if isinstance(value, np.ndarray)}
+    arrays: dict[str, Any] = {name: value for name, value in held.items() if isinstance(value, np.ndarray)}
     plain = {name: value for name, value in held.items() if name not in arrays}
-    steps = {f"chain.{i}": array for i, array in enumerate(chains.arrays(query.chain))}
+    arrays |= {f"chain.{i}": array for i, array in enumerate(chains.arrays(query.chain))}
     said = {"kind": query.kind, "plain": plain, "chain": chains.to_json(query.chain), "sampled": sample is not None}
     if sample is not None:
         arrays["sample"] = np.packbits(sample)
     buffer = io.BytesIO()
-    np.savez(buffer, said=np.frombuffer(json.dumps(said).encode(), np.uint8), **arrays, **steps)
+    np.savez(buffer, said=np.frombuffer(json.dumps(said).encode(), np.uint8), **arrays)
     return buffer.getvalue()
 
 

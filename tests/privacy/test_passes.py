@@ -94,7 +94,8 @@ def test_a_part_reads_its_own_blocks_and_no_others(sizes: list[int] | None) -> N
     """With persons: one block before them, and those in which its last person goes on."""
     facts, query = facts_of(sizes), every_query(RECORDS)[0]
     for number in range(3):
-        part, reached = part_of(facts, number, 3), []
+        part = part_of(facts, number, 3)
+        reached: list[int] = []
 
         def watched(rows: int, part: Part = part, reached: list[int] = reached) -> Iterator[tuple[Any, ...]]:
             for block in stream_of(sizes, part.begin)(rows):

@@ -199,4 +199,6 @@ def test_directions_take_as_many_bytes_as_is_said() -> None:
         stream = stream_of(X, Y) if facts.rows is None else of_persons(Y, numbers)
         exact_sum(QUERY, stream, facts, grid, directions=Directions(shelf))
         # Beside the number of the first record of each block.
-        assert sum(array.nbytes for block in shelf._held for array in block[1:]) == direction_bytes(facts, D + 1, grid)
+        assert sum(array.nbytes for block in shelf._held for array in block[1:]) == direction_bytes(
+            facts, N, D + 1, grid
+        )
