@@ -14,7 +14,7 @@ import typer
 from dpfc_cli.cli import app, display, places, stop
 from dpfc_cli.cli.app import command
 from dpfc_cli.folders import heads_folder
-from dpfc_cli.training.observer import Observer
+from dpfc_cli.training.observer import CHECKING, TUNING, Observer
 
 if TYPE_CHECKING:
     from dpfc_cli.features.reader import FeatureSet
@@ -325,7 +325,7 @@ class _Observer(Observer):
 
     def progress(self, stage: str, done: int, total: int | None) -> None:
         if self._advance is None:
-            self._advance = self._stack.enter_context(display.stages(stage, "records"))
+            self._advance = self._stack.enter_context(display.stages(stage, "records", _unit_of))
         self._advance(stage, done, total)
 
     def confirm(self, charge: str) -> bool:
@@ -341,6 +341,13 @@ class _Observer(Observer):
         except typer.Abort:
             # Ctrl-C, or the end of the input.
             raise KeyboardInterrupt from None
+
+
+def _unit_of(stage: str) -> str:
+    """What a stage counts."""
+    if stage == CHECKING:
+        return "files"
+    return "trainings" if stage.startswith(TUNING) else "records"
 
 
 def _named(name: str | None) -> "FeatureSet | None":

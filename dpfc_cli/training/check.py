@@ -26,7 +26,7 @@ from dpfc_cli.training.answers import Unfinished, stopped, unfinished
 from dpfc_cli.training.calibrate import Calibrated
 from dpfc_cli.training.card import card_of, entry_of, path_of
 from dpfc_cli.training.ledger import ledger_path, records_of, standing
-from dpfc_cli.training.observer import Observer
+from dpfc_cli.training.observer import CHECKING, Observer
 from dpfc_cli.training.request import SPLIT, Request
 
 WORKING_BYTES = 600 * 2**20
@@ -97,7 +97,7 @@ def check(request: Request, calibrated: Calibrated, observer: Observer) -> Check
     rehearse(calibrated, features)
     # The card will say what is spent with this training. If that cannot be computed, it is found out here.
     standing((*account.own, planned), len(account.own) + 1, claimed.delta if claimed else None)
-    verify(request, lambda done, total: observer.progress("Checking the features", done, total))
+    verify(request, lambda done, total: observer.progress(CHECKING, done, total))
     _try_place(path)
     return Checked(request=request, calibrated=calibrated, path=path, account=account, unfinished=found)
 

@@ -20,7 +20,7 @@ from dpfc_cli.training.card import entry_of
 from dpfc_cli.training.charge import charge
 from dpfc_cli.training.check import Checked, check, rehearse, verify
 from dpfc_cli.training.ledger import ledger_path
-from dpfc_cli.training.observer import Observer
+from dpfc_cli.training.observer import TUNING, Observer
 from dpfc_cli.training.request import Request, requested
 from dpfc_cli.training.run import Trained, run
 from dpfc_cli.training.told import share_records
@@ -69,7 +69,7 @@ def plan(request: Request, observer: Observer) -> Checked:
         )
     checked = check(request, calibrated, observer)
     if trials is not None:
-        stage = f"Tuning on {trials.known.name}"
+        stage = f"{TUNING}{trials.known.name}"
         tuned = tuning.tune(calibrated, trials, lambda done, n: observer.progress(stage, done, n))
         rehearse(tuned, private)
         # Tuning may take hours, and the features may have changed meanwhile.
