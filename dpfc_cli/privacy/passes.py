@@ -120,8 +120,8 @@ def read(stream: BlockStream, size: int) -> Iterator[Block]:
         yield Block(start, labels, found, (x,))
 
 
-class Checked:
-    """A pass over a part, which is checked while it is read.
+class Counted:
+    """A pass over a part. It is checked, and its units are counted, while it is read.
 
     Attributes:
         span: the numbers of the units of the part. It is known when the pass has ended.

@@ -139,7 +139,7 @@ def partial_sum(
     """The sum over the units of one part, and their numbers. Arguments, errors and the sum are those of `exact_sum`."""
     from dpfc_cli.kernels import products
 
-    checked = passes.Checked(facts, part, sample, progress)
+    checked = passes.Counted(facts, part, sample, progress)
     if isinstance(query, Gradient):
         factors = _gradients(query, stream, facts, grid, checked, sample is not None, directions)
     else:
@@ -160,7 +160,7 @@ def partial_sum(
 
 
 def _factors(
-    query: Query, stream: BlockStream, facts: Facts, grid: Grid, checked: passes.Checked
+    query: Query, stream: BlockStream, facts: Facts, grid: Grid, checked: passes.Counted
 ) -> Iterator[tuple[Any, ...]]:
     """The factors of all records, block by block: (left, right), and the persons of the records if they are units."""
     from dpfc_cli.kernels import rows
@@ -179,7 +179,7 @@ def _gradients(
     stream: BlockStream,
     facts: Facts,
     grid: Grid,
-    checked: passes.Checked,
+    checked: passes.Counted,
     sampled: bool,
     directions: Directions | None,
 ) -> Iterator[tuple[Any, ...]]:
@@ -206,7 +206,7 @@ def _gradients(
         yield (left, right) if facts.rows is None else (q.astype(np.float64), np.asarray(right)[: len(q)], *found)
 
 
-def _made(query: Gradient, stream: BlockStream, facts: Facts, grid: Grid, checked: passes.Checked) -> Pass:
+def _made(query: Gradient, stream: BlockStream, facts: Facts, grid: Grid, checked: passes.Counted) -> Pass:
     """The directions of all records, made of the records."""
     from dpfc_cli.kernels import rows
 

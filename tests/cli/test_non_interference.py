@@ -442,7 +442,8 @@ def test_nothing_that_can_be_seen_depends_on_a_record(seen_of: Callable[[str], l
 def test_all_methods_and_all_flags_of_a_training_with_noise_take_part() -> None:
     words = {word for lines in SCENARIOS.values() for line in lines for word in line.split()}
     flags = {flag_of(command.train, name) for name in parameters(command.train)}
-    assert {*flags, "-q", "-v"} - words == {"--non-private"}
+    # Other processes see the records as this one does, and write nothing (`test_distributed`).
+    assert {*flags, "-q", "-v"} - words == {"--non-private", "--distributed"}
     assert set(METHODS) - words == {"dp-whitened"}, "which is the default"
 
 

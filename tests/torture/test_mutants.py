@@ -41,7 +41,7 @@ FAULTS = {
     ),
     "records that are counted twice": Fault(
         "privacy/passes.py",
-        "Checked.over",
+        "Counted.over",
         "if block.start != expected or count != min(self._rows, facts.records - block.start) or "
         "[array.shape for array in block.data] != [(count, width) for width in widths] or "
         "(block.labels.shape != (count, facts.k)):",
