@@ -91,7 +91,7 @@ def _print(found: "Predictions", kind: str) -> "Saved":
 
     saved = Saved()
     sys.stdout.write(header(kind, found.top))
-    with closing(found.blocks()) as blocks:  # type: ignore[type-var]
+    with closing(found.blocks()) as blocks:
         for rows in blocks:
             sys.stdout.write("".join(line(row, kind, found.top) for row in rows))
             sys.stdout.flush()

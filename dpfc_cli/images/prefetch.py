@@ -72,7 +72,7 @@ def batches(
     If you do not read the iterator to its end, close it (`contextlib.closing`) to stop the threads.
 
     Args:
-        wanted: (key, split, start, stop) of each batch. A split is anything that decodes a range of pictures. It is read AHEAD batches early.
+        wanted: (key, split, start, stop) of each batch. It is read AHEAD batches early.
         workers: the number of threads. Default: one for each core.
 
     Yields:

@@ -1,7 +1,7 @@
 """Pictures without labels: what a head is applied to.
 
-They lie in a folder at any depth, in files that a list names, in tar archives, or in parquet. Here, unlike in a data set
-to train on, each picture stands alone: one that is missing, damaged or of another size is broken, and the others are
+They lie in a folder at any depth, in files that a list names, in tar archives, or in parquet. Unlike in a data set to
+train on, each picture stands alone here: one that is missing, damaged or of another size is broken, and the others are
 decoded. What comes from the system (no memory, a disk that fails) stops the run.
 """
 
@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-from dpfc_cli.errors import UserError, counted, parameter
+from dpfc_cli.errors import UserError, counted
 from dpfc_cli.files import NoPlainFileError, check_plain
 from dpfc_cli.images import dicom
 from dpfc_cli.images.encoded import Encoded, Files

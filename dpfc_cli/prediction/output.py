@@ -1,7 +1,7 @@
 """Rows of predictions as CSV, JSON lines or parquet: on a stream, or in a file that is whole or not there.
 
-All formats have the same columns: `name`, `class` and `probability` of the best class, `class_2`, `probability_2` and so
-on of the others, and `error`, which is empty unless the record could not be read.
+All formats have the same columns: `name`, `class` and `probability` of the best class, `class_2`, `probability_2` and
+so on of the others, and `error`, which is empty unless the record could not be read.
 
 **Names are not ours.** In JSON lines they are exact: JSON's escapes stand for all characters beyond visible ASCII. In
 CSV, characters that a terminal obeys or that cannot be seen are escaped (`printable`), so a row is one line. And a cell
@@ -17,7 +17,7 @@ import fcntl
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -96,7 +96,7 @@ class Source(Protocol):
     top: int
     n: int
 
-    def blocks(self, start: int = 0) -> Iterator[list[Row]]:
+    def blocks(self, start: int = 0) -> Generator[list[Row], None, None]:
         """The rows from number `start` on."""
         ...
 
@@ -185,7 +185,7 @@ def _lines(source: Source, path: Path, form: str, identity: Callable[[], list[ob
         saved = _found(file, first, form, source.top)
         unsynced = 0
         try:
-            with closing(source.blocks(saved.rows)) as blocks:  # type: ignore[type-var]
+            with closing(source.blocks(saved.rows)) as blocks:
                 for rows in blocks:
                     data = "".join(line(row, form, source.top) for row in rows).encode()
                     file.write(data)
@@ -284,10 +284,10 @@ GROUP = 65_536
 """Rows of a row group."""
 
 
-def _gathered(blocks: Iterator[list[Row]]) -> Iterator[list[Row]]:
+def _gathered(blocks: Generator[list[Row], None, None]) -> Iterator[list[Row]]:
     """Blocks of about `GROUP` rows: each is a row group, and small ones are slow to read."""
     held: list[Row] = []
-    with closing(blocks) as each:  # type: ignore[type-var]
+    with closing(blocks) as each:
         for rows in each:
             held += rows
             if len(held) >= GROUP:

@@ -1,7 +1,7 @@
 """Prediction: a head and a source in, a row for each record out."""
 
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -57,10 +57,10 @@ class Predictions:
     def __len__(self) -> int:
         return self.n
 
-    def blocks(self, start: int = 0) -> Iterator[list[Row]]:
+    def blocks(self, start: int = 0) -> Generator[list[Row], None, None]:
         """The rows from number `start` on, some at a time. If you do not read it to its end, close it."""
         temperature = 1.0 if self.calibration is None else self.calibration.temperature
-        with closing(self._source.blocks(start)) as blocks:  # type: ignore[type-var]
+        with closing(self._source.blocks(start)) as blocks:
             for block in blocks:
                 rows = self._rows(block, temperature)
                 if self._progress is not None:

@@ -178,7 +178,8 @@ def _candidates(own: Mapping[str, Any], stated: Mapping[str, Any]) -> Iterator[C
     fingerprint tells which.
     """
     if "preparation" in own and "dtype" in own:
-        yield own["preparation"], own["dtype"]
+        if own["dtype"] in DTYPES:
+            yield own["preparation"], own["dtype"]
         return
     geometry = _own_geometry(stated)
     side = stated.get("image_shape", [0])[0]

@@ -7,7 +7,7 @@ go on.
 import hashlib
 import itertools
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,7 +35,7 @@ ROWS = 4096
 """Feature vectors in a block."""
 BLOCK = 2**26
 """Bytes that a block of features should not exceed."""
-LARGEST_LIST = 2**32
+LARGEST_LIST = 2**30
 """Bytes of the largest list of files that is read."""
 LONGEST_NAME = 2**15
 """Bytes of the longest line of a list. No system has longer paths."""
@@ -56,18 +56,22 @@ class Block(NamedTuple):
 
 
 class Source(Protocol):
-    """Records to predict.
+    """Records to predict."""
 
-    Attributes:
-        n: how many there are.
-        noun: what one of them is called.
-        remarks: what the user should know of how the source was read, in sentences.
+    @property
+    def n(self) -> int:
+        """How many there are."""
+        ...
 
-    """
+    @property
+    def noun(self) -> str:
+        """What one of them is called."""
+        ...
 
-    n: int
-    noun: str
-    remarks: tuple[str, ...]
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """What the user should know of how the source was read, in sentences."""
+        ...
 
     def name(self, i: int) -> str:
         """What record i is called."""
@@ -77,7 +81,7 @@ class Source(Protocol):
         """A digest of the source. Another one means other records."""
         ...
 
-    def blocks(self, start: int) -> Iterator[Block]:
+    def blocks(self, start: int) -> Generator[Block, None, None]:
         """The records from `start` on. If you do not read it to its end, close it."""
         ...
 
@@ -105,7 +109,7 @@ class Pictures:
     def listing(self) -> str:
         return self.found.listing()
 
-    def blocks(self, start: int) -> Iterator[Block]:
+    def blocks(self, start: int) -> Generator[Block, None, None]:
         recipe = self.recipe
         decoder = Decoder(source=self.found, image_shape=recipe.image_shape, preparation=recipe.preparation)
         step = self.backbone.batch
@@ -137,7 +141,7 @@ class Stored:
     def listing(self) -> str:
         return sha256_of(self._features.folder / MANIFEST)
 
-    def blocks(self, start: int) -> Iterator[Block]:
+    def blocks(self, start: int) -> Generator[Block, None, None]:
         for split, first in zip(self._splits, self._starts, strict=False):
             if start >= first + self._features.splits[split]:
                 continue
@@ -173,7 +177,7 @@ class Matrix:
     def listing(self) -> str:
         return self._listing()
 
-    def blocks(self, start: int) -> Iterator[Block]:
+    def blocks(self, start: int) -> Generator[Block, None, None]:
         step = _rows(self._width)
         with self._opened() as array:
             # Some formats are read forwards only, from their beginning.

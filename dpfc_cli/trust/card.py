@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from typing import Any, get_args
 
 from dpfc_cli.backbones.geometry import Filter
-from dpfc_cli.features.manifest import DTYPES
 from dpfc_cli.privacy.accounting import LEAST_EPSILON
 from dpfc_cli.schema import (
     Check,
@@ -53,7 +52,7 @@ _CARD: dict[str, Check] = {
         {"name": text, "split": text, "fingerprint": text},
         hold_out=number(0, 1),
         preparation=either(null, _PREPARATION),
-        dtype=among(DTYPES),
+        dtype=text,
     ),
     "versions": record({"dpfc": text}),
 }
