@@ -24,6 +24,7 @@ COMMANDS = {
     "zero-shot": "zero_shot",
     "train": "train",
     "evaluate": "evaluate",
+    "predict": "predict",
     "statement": "statement",
     "verify": "verify",
     "sign": "sign",

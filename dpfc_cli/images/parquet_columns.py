@@ -49,7 +49,7 @@ def columns_of(path: Path, source: str, given: str | None = None, group_by: Rule
     person = None if group_by is None else group_by.column
     if person is not None:
         check_person(schema, person, source)
-    image, label = _image_column(schema, source), _label_column(schema, source, given, person)
+    image, label = image_column(schema, source), _label_column(schema, source, given, person)
     return Columns(image=image, label=label, classes=hub_class_names(schema.metadata, label), person=person)
 
 
@@ -104,7 +104,7 @@ def is_text(kind: Any) -> bool:
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
 
 
-def _image_column(schema: Any, source: str) -> str:
+def image_column(schema: Any, source: str) -> str:
     found = [field.name for field in schema if _holds_bytes(field.type)]
     if len(found) != 1:
         raise UserError(

@@ -1,0 +1,173 @@
+"""`dpfc predict`: what a user types, what is printed, and how it ends."""
+
+import csv
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from dpfc_cli import Head
+from dpfc_cli.images import open_images
+from tests.cli.conftest import Dpfc
+
+MANY = 6_000
+"""Pictures of a run that is killed: a few batches."""
+UNCALIBRATED = "The probabilities are not calibrated"
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a head of the digits, their features, and 30 of their test pictures in a flat folder."""
+    from typer.testing import CliRunner
+
+    from dpfc_cli.cli.app import app
+
+    top = tmp_path_factory.mktemp("trained")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(top)
+        for line in (
+            "extract digits --pool mean --out digits --limit 300",
+            "train --features digits --epsilon 8 --method dp-ls --out heads/digits.safetensors",
+        ):
+            ended = CliRunner().invoke(app, line.split())
+            assert ended.exit_code == 0, ended.output
+    (top / "photos").mkdir()
+    for i, picture in enumerate(open_images("digits").splits["test"].spread(300).pixels(0, 30)):
+        Image.fromarray(picture[:, :, 0]).save(top / "photos" / f"{i:02d}.png")
+    return top
+
+
+@pytest.fixture
+def place(dpfc: Dpfc, trained: Path, tmp_path: Path) -> Path:
+    """The same in the working folder."""
+    import shutil
+
+    shutil.copytree(trained, tmp_path, dirs_exist_ok=True)
+    return tmp_path
+
+
+def rows_of(text: str) -> list[dict[str, str]]:
+    return list(csv.DictReader(io.StringIO(text)))
+
+
+def test_a_folder_becomes_csv_on_standard_output_that_says_what_the_head_says(dpfc: Dpfc, place: Path) -> None:
+    ended = dpfc("predict", "digits", "photos")
+    assert ended.exit_code == 0, ended.output
+    rows = rows_of(ended.stdout)
+    assert [row["name"] for row in rows] == [f"{i:02d}.png" for i in range(30)]
+    pixels = open_images("digits").splits["test"].spread(300).pixels(0, 30)
+    from dpfc_cli import backbones
+
+    x = backbones.load("scattering", (8, 8, 1), "mean")(pixels).astype(np.float16)
+    assert [row["class"] for row in rows] == Head.load("digits").predict(x)
+    assert ended.stderr.count(UNCALIBRATED) == 1
+    assert UNCALIBRATED not in dpfc("-q", "predict", "digits", "photos").stderr
+
+
+def test_the_file_says_the_format_and_top_the_number_of_classes(dpfc: Dpfc, place: Path) -> None:
+    ended = dpfc("predict", "digits", "photos", "--top", "3", "--out", "found/rows.jsonl")
+    assert (ended.exit_code, ended.stdout) == (0, "")
+    assert "30 rows: found/rows.jsonl" in ended.stderr
+    rows = [json.loads(text) for text in Path("found/rows.jsonl").read_text().splitlines()]
+    assert list(rows[0]) == [
+        *("name", "class", "probability", "class_2", "probability_2", "class_3", "probability_3", "error")
+    ]
+    printed = dpfc("predict", "digits", "photos", "--top", "3", "--format", "jsonl").stdout
+    assert printed == Path("found/rows.jsonl").read_text()
+
+
+def test_unreadable_pictures_have_rows_and_the_command_ends_well(dpfc: Dpfc, place: Path) -> None:
+    Path("photos/05.png").write_bytes(b"none")
+    ended = dpfc("predict", "digits", "photos")
+    assert ended.exit_code == 0
+    rows = rows_of(ended.stdout)
+    assert [row["name"] for row in rows if row["error"]] == ["05.png"]
+    assert rows[5]["class"] == ""
+    assert "1 of 30 pictures could not be read, such as '05.png': it is not an image" in ended.stderr
+
+
+def test_if_nothing_could_be_read_the_rows_are_there_and_the_command_ends_with_2(dpfc: Dpfc, place: Path) -> None:
+    Path("list.txt").write_text("nowhere.png\nneither.png\n")
+    ended = dpfc("predict", "digits", "list.txt", "--out", "rows.csv")
+    assert ended.exit_code == 2
+    assert "Not one of 2 pictures could be read, such as 'nowhere.png': No such file" in ended.stderr
+    assert len(rows_of(Path("rows.csv").read_text())) == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["nowhere", "photos"], "There is no head 'nowhere'"),
+        (["digits", "nowhere"], "There is no 'nowhere'"),
+        (["digits", "photos", "--format", "parquet"], "--format parquet is no text"),
+        (["digits", "photos", "--format", "xlsx"], "Unknown format 'xlsx'"),
+        (["digits", "photos", "--out", "rows.txt"], "or give --format"),
+        (["digits", "photos", "--out", "heads/digits.safetensors", "--format", "csv"], "is not overwritten"),
+        (["digits", "photos", "--weights", "model.safetensors"], "has no weights"),
+        (["digits", "digits", "--weights", "model.safetensors"], "--weights is for pictures"),
+        (["digits", "photos", "--calibrate-on", "digits"], "is not for calibration"),
+        (["digits", "photos", "--calibrate-on", "nowhere"], "There is no feature set 'nowhere'"),
+        (["damaged", "photos"], "cannot be read as a head"),
+        (["false", "photos"], "contradict one another"),
+    ],
+)
+def test_mistakes_are_named_and_nothing_is_predicted(dpfc: Dpfc, place: Path, arguments: list[str], says: str) -> None:
+    whole = Path("heads/digits.safetensors").read_bytes()
+    Path("heads/damaged.safetensors").write_bytes(whole[:-8])
+    Path("heads/false.safetensors").write_bytes(whole.replace(b'\\"sigma\\": ', b'\\"sigma\\":9', 1))
+    before = sorted(Path().rglob("*"))
+    ended = dpfc("predict", *arguments)
+    assert ended.exit_code == 2, ended.output
+    assert says in " ".join(ended.stderr.split())
+    assert ended.stdout == ""
+    assert sorted(Path().rglob("*")) == before
+
+
+def started(*words: str, place: Path, **streams: int) -> "subprocess.Popen[bytes]":
+    paths = os.pathsep.join([str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")])
+    environment = {**os.environ, "PYTHONPATH": paths}
+    return subprocess.Popen(
+        [sys.executable, "-m", "dpfc_cli", "predict", *words], cwd=place, env=environment, **streams
+    )
+
+
+def test_a_pipe_takes_names_and_gives_rows_and_stops_when_its_reader_has_ended(place: Path) -> None:
+    """A thousand times the pictures: the rows of one batch are more than a pipe holds, and many batches are left."""
+    names = [f"photos/{i % 30:02d}.png" for i in range(60_000)]
+    Path("names.txt").write_text("\n".join(names))
+    with Path("names.txt").open("rb") as given:
+        pipe = subprocess.PIPE
+        with started("digits", "-", place=place, stdin=given.fileno(), stdout=pipe, stderr=pipe) as process:
+            assert process.stdout is not None
+            assert process.stderr is not None
+            assert process.stdout.readline() == b"name,class,probability,error\n"
+            assert process.stdout.readline().startswith(b"photos/00.png,")
+            process.stdout.close()
+            said = process.stderr.read()
+            assert process.wait() == 0
+    assert b"rror" not in said
+
+
+def test_a_killed_run_goes_on_and_ends_with_the_same_file(dpfc: Dpfc, place: Path) -> None:
+    Path("names.txt").write_text("\n".join(f"photos/{i % 30:02d}.png" for i in range(MANY)))
+    with started("digits", "names.txt", "--out", "rows.csv", place=place, stderr=subprocess.DEVNULL) as process:
+        partial: list[Path] = []
+        while process.poll() is None and not (partial and partial[0].stat().st_size > 15_000):
+            partial = list(Path().glob("rows.csv.*.partial"))
+        process.send_signal(signal.SIGKILL)
+    assert not Path("rows.csv").exists()
+    assert partial[0].stat().st_size > 15_000
+    ended = dpfc("predict", "digits", "names.txt", "--out", "rows.csv")
+    assert ended.exit_code == 0, ended.output
+    assert "rows of an earlier run" in ended.stderr
+    assert not partial[0].exists()
+    rows = rows_of(Path("rows.csv").read_text())
+    assert [row["name"] for row in rows] == [f"photos/{i % 30:02d}.png" for i in range(MANY)]
+    assert len({(row["name"], row["class"]) for row in rows}) == 30

@@ -1,0 +1,88 @@
+"""Heads and pictures: the embedded digits through scattering, and pictures of many sizes through a small ViT."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from dpfc_cli.backbones.geometry import Geometry
+from dpfc_cli.backbones.vision_transformer.models import MODELS
+from dpfc_cli.extraction import extract
+from dpfc_cli.features.reader import FeatureSet
+from dpfc_cli.heads.head import Head
+from dpfc_cli.images import open_images
+from tests.backbones.tiny import random_weights, references, write
+
+COUNT = 24
+"""Pictures of each kind."""
+
+
+class Scene(NamedTuple):
+    """Pictures in a flat folder, the features that `extract` made of them in the order of their names, and a head."""
+
+    photos: Path
+    features: FeatureSet
+    head: Head
+    weights: str | None
+
+
+def head_of(features: FeatureSet, **changed: Any) -> Head:
+    """A head with a card as a training on these features writes it. changed: values of the card's features."""
+    manifest = features.manifest
+    own = {
+        "name": features.name,
+        "split": "train",
+        "fingerprint": manifest.fingerprint,
+        "backbone": manifest.backbone,
+        "preparation": manifest.source["identity"].get("preparation"),
+        "dtype": manifest.dtype,
+    }
+    known = {name: value for name, value in (own | changed).items() if value != "left out"}
+    card = {"classes": list(manifest.classes), "claim": "private", "facts": {"k": 1}, "features": known}
+    weight = np.random.default_rng(5).normal(size=(manifest.dim, len(manifest.classes)))
+    return Head(chain=(), weight=weight, bias=np.zeros(len(manifest.classes)), card=card)
+
+
+def features_of(features: FeatureSet) -> np.ndarray:
+    return features.arrays("test")[0]
+
+
+@pytest.fixture(scope="session")
+def digits(tmp_path_factory: pytest.TempPathFactory) -> Scene:
+    """Grey pictures of 8 × 8 pixels."""
+    top = tmp_path_factory.mktemp("digits")
+    made = extract("digits", out=top / "set", limit=COUNT).features
+    assert made is not None
+    pixels = open_images("digits").splits["test"].spread(COUNT).pixels(0, COUNT)
+    for i, picture in enumerate(pixels):
+        path = top / "photos" / ("low" if i < COUNT // 2 else "other") / f"{i:03d}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(picture[:, :, 0]).save(path)
+    return Scene(top / "photos", made, head_of(made), None)
+
+
+@pytest.fixture(scope="session")
+def colours(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
+    """Pictures of many sizes and colours, in two classes. The backbone is a small ViT with weights from a seed."""
+    top, rng = tmp_path_factory.mktemp("colours"), np.random.default_rng(0)
+    case = references()["timm-vit"]
+    (top / "weights").mkdir()
+    file = write(random_weights(case["shapes"]), top / "weights", config=case["config"])
+    for i in range(COUNT):
+        name = f"{i:03d}.png"
+        picture = Image.fromarray(rng.integers(0, 256, (*rng.integers(18, 60, 2), 3), np.uint8))
+        for path in (top / "train" / f"c{i % 2}" / name, top / "test" / f"c{i // 12}" / name, top / "photos" / name):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            picture.save(path)
+    with pytest.MonkeyPatch.context() as patch:
+        square = Geometry(resize=18, crop=16)
+        small = {"width": 32, "depth": 2, "heads": 2, "patch": 4, "native": square}
+        patch.setitem(MODELS, "vit-ti16", replace(MODELS["vit-ti16"], **small))
+        options: dict[str, Any] = {"model": "vit-ti16", "weights": str(file), "preprocess": "native", "pool": "mean"}
+        made = extract(f"imagefolder:{top}", out=top / "set", exif=True, dtype="float32", batch=7, **options).features
+        assert made is not None
+        yield Scene(top / "photos", made, head_of(made), str(file))
