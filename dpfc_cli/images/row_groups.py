@@ -21,34 +21,21 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from dpfc_cli.errors import GUARDED, UserError, counted, parameter
+from dpfc_cli.errors import GUARDED, UserError, counted
 from dpfc_cli.files import named_twice
 from dpfc_cli.images.encoded import read_file
+from dpfc_cli.images.picture_columns import AGAIN, Columns, check_image, check_person, has_paths, image_column, is_text
 from dpfc_cli.images.prefetch import PIECE, cores
 from dpfc_cli.images.sets import Entry, Given, Progress, Records, reading_code
 from dpfc_cli.memory import free_memory
-from dpfc_cli.sources.groups import Keys, Rule, joined
-from dpfc_cli.sources.key_columns import is_key, keys_of_column
-from dpfc_cli.sources.label_columns import USUAL_NAMES, hub_class_names, label_column
+from dpfc_cli.sources.groups import Keys, joined
+from dpfc_cli.sources.key_columns import keys_of_column
 from dpfc_cli.sources.names import inside
 
 LARGEST_GROUP = 2 << 30
 """Bytes of the largest row group that is read."""
 HELD = 512 << 20
 """The least bytes of pictures that are held at once, if they are wanted in another order than that of the file."""
-_AGAIN = "Fetch the file again, or leave it out."
-
-
-@dataclass(frozen=True, kw_only=True)
-class Columns:
-    """Where a file holds what. classes: the names that the file gives to the classes, or None. person: the column that
-    names persons, or None.
-    """
-
-    image: str
-    label: str
-    classes: tuple[str, ...] | None
-    person: str | None = None
 
 
 @dataclass(frozen=True)
@@ -59,28 +46,6 @@ class Listed:
     labels: Given
     entries: list[Entry]
     keys: Keys | None
-
-
-def columns_of(path: Path, source: str, given: str | None = None, group_by: Rule | None = None) -> Columns:
-    """Which columns of a file hold pictures and labels.
-
-    Args:
-        path: the file.
-        source: what the user calls the files, for messages.
-        given: the column of labels, if the user names it.
-        group_by: how persons are found, or None.
-
-    Raises:
-        UserError: the file cannot be read, or has no such columns, or more than one of them.
-
-    """
-    with _readable(path):
-        schema = pq.read_schema(path)
-    person = None if group_by is None else group_by.column
-    if person is not None:
-        _check_person(schema, person, source)
-    image, label = _image_column(schema, source), _label_column(schema, source, given, person)
-    return Columns(image=image, label=label, classes=hub_class_names(schema.metadata, label), person=person)
 
 
 class RowGroups:
@@ -261,6 +226,12 @@ class Scattered:
         self._windows[window] = held
 
 
+def schema_of(path: Path) -> Any:
+    """The schema of a file. UserError if it cannot be read."""
+    with _readable(path):
+        return pq.read_schema(path)
+
+
 def listed(paths: list[Path], columns: Columns, progress: Progress | None) -> Listed:
     """List the files of a split, and read their labels.
 
@@ -274,7 +245,7 @@ def listed(paths: list[Path], columns: Columns, progress: Progress | None) -> Li
         with _readable(path):
             file = found.opened(path)
             y = file.read([columns.label]).column(0)
-            kind = "integers" if pa.types.is_integer(y.type) else "text" if _is_text(y.type) else None
+            kind = "integers" if pa.types.is_integer(y.type) else "text" if is_text(y.type) else None
             if kind is None or (y.null_count and kind == "integers"):
                 raise UserError(
                     f"'{path}' has labels in '{columns.label}' that are not integers. {GUARDED}",
@@ -284,7 +255,7 @@ def listed(paths: list[Path], columns: Columns, progress: Progress | None) -> Li
                     column=columns.label,
                 )
             if columns.person is not None:
-                _check_person(file.schema_arrow, columns.person, str(path))
+                check_person(file.schema_arrow, columns.person, str(path))
                 keys.append(keys_of_column(path, columns.person))
                 if len(keys[-1].codes) != len(y):
                     raise ValueError(f"it has {len(keys[-1].codes)} persons for {len(y)} rows")
@@ -309,7 +280,7 @@ def pictures_in(paths: list[Path], source: str) -> RowGroups:
 
     """
     with _readable(paths[0]):
-        found = _Found(_image_column(pq.read_schema(paths[0]), source))
+        found = _Found(image_column(pq.read_schema(paths[0]), source))
     for path in paths:
         with _readable(path):
             found.add(found.opened(path), path)
@@ -330,7 +301,7 @@ class _Found:
         file = pq.ParquetFile(path)
         declared = sum(file.metadata.row_group(number).num_rows for number in range(file.num_row_groups))
         _refuse_more_rows_than_bytes(max(declared, file.metadata.num_rows), path)
-        _check_image(file.schema_arrow, self._column, path)
+        check_image(file.schema_arrow, self._column, path)
         return file
 
     def add(self, file: Any, path: Path) -> None:
@@ -341,7 +312,7 @@ class _Found:
             self._groups.append((path, number))
         named = _named_files(path, file.schema_arrow, self._column, own)
         self.files.update((self._before + row, name) for row, name in named.items())
-        self._has_paths |= _has_paths(file.schema_arrow, self._column)
+        self._has_paths |= has_paths(file.schema_arrow, self._column)
         self._rows += own
         self._before += sum(own)
 
@@ -362,7 +333,7 @@ def _named_files(path: Path, schema: Any, column: str, rows: list[int]) -> dict[
     Statistics in the file say which rows hold none, but PyArrow ends the process if those are damaged. So the first row
     is looked at. If it holds its bytes, all others are taken to do so, and reading stops at one that does not.
     """
-    if not _has_paths(schema, column) or not sum(rows):
+    if not has_paths(schema, column) or not sum(rows):
         return {}
     # Without a buffer PyArrow would read all pictures of the row group.
     first = next(pq.ParquetFile(path, buffer_size=1 << 16).iter_batches(1, columns=[f"{column}.bytes"]), None)
@@ -466,7 +437,7 @@ def _refuse_more_rows_than_bytes(rows: int, path: Path) -> None:
     if rows > size:
         raise UserError(
             f"'{path}' declares {counted(rows, 'record')} in {counted(size, 'byte')}.",
-            _AGAIN,
+            AGAIN,
             code="damaged",
             path=str(path),
         )
@@ -483,95 +454,10 @@ def _refuse_giant(size: int, path: Path) -> None:
         )
 
 
-def _check_person(schema: Any, name: str, source: str) -> None:
-    known = [field.name for field in schema if is_key(field.type)]
-    if name not in known:
-        raise UserError(
-            f"'{source}' has no column '{name}' of integers or texts in each file.",
-            f"A person is named by an integer or a text. It has: {', '.join(known) or 'none'}.",
-            code="missing",
-            parameter="group_by",
-            path=source,
-            known=known,
-        )
-
-
-def _label_column(schema: Any, source: str, given: str | None, person: str | None) -> str:
-    """The column of labels: the one that the user names, or one of integers or texts with a usual name, or the only one
-    of integers beside the one that names persons.
-    """
-    integers = [field.name for field in schema if pa.types.is_integer(field.type) and field.name != person]
-    texts = [field.name for field in schema if _is_text(field.type)]
-    if given is not None:
-        if given not in integers + texts:
-            raise UserError(
-                f"'{source}' has no column '{given}' of integers or texts.",
-                f"It has: {', '.join(integers + texts) or 'none'}.",
-                code="missing",
-                parameter="label_column",
-                known=integers + texts,
-            )
-        return given
-    text = next((name for name in USUAL_NAMES if name in texts), None)
-    if text is None or set(integers) & set(USUAL_NAMES):
-        return label_column(integers, source)
-    if integers:
-        raise UserError(
-            f"'{source}' has the texts '{text}' and the integers {integers}: which is the label?",
-            f"Name its column: {parameter('label_column')}.",
-            code="conflict",
-            parameter="label_column",
-            source=source,
-            known=[text, *integers],
-        )
-    return text
-
-
-def _is_text(kind: Any) -> bool:
-    kind = kind.value_type if pa.types.is_dictionary(kind) else kind
-    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
-
-
-def _image_column(schema: Any, source: str) -> str:
-    found = [field.name for field in schema if _holds_bytes(field.type)]
-    if len(found) != 1:
-        raise UserError(
-            f"'{source}' has {'no column' if not found else f'several columns {found}'} of pictures.",
-            "One column must be a struct of 'bytes' and 'path', as the Hugging Face hub writes images. "
-            "If the files hold features and not pictures, use 'dpfc import'.",
-            code="conflict" if found else "missing",
-            path=source,
-            known=found,
-        )
-    return str(found[0])
-
-
-def _holds_bytes(kind: Any) -> bool:
-    if not pa.types.is_struct(kind):
-        return False
-    at = kind.get_field_index("bytes")
-    return at >= 0 and bool(pa.types.is_binary(kind[at].type) or pa.types.is_large_binary(kind[at].type))
-
-
-def _has_paths(schema: Any, column: str) -> bool:
-    return bool(schema.field(column).type.get_field_index("path") >= 0)
-
-
-def _check_image(schema: Any, image: str, path: Path) -> None:
-    if image not in schema.names or not _holds_bytes(schema.field(image).type):
-        raise UserError(
-            f"'{path}' has no pictures in column '{image}', but other files of the data set do.",
-            _AGAIN,
-            code="conflict",
-            path=str(path),
-            column=image,
-        )
-
-
 @contextmanager
 def _readable(path: Path) -> Iterator[None]:
     try:
         yield
     except (OSError, LookupError, ValueError, TypeError, pa.ArrowException) as error:
         what = f"'{path}' cannot be read as parquet: {error}."
-        raise UserError(what, _AGAIN, code=reading_code(error), path=str(path)) from error
+        raise UserError(what, AGAIN, code=reading_code(error), path=str(path)) from error
