@@ -8,6 +8,7 @@ This module is the public face of the library. The command line uses the same fu
     trained = dpfc.train(features, epsilon=1.0)                      # feature set → head, charged to the ledger
     print(dpfc.evaluate(trained.head, features).top1)
     names = dpfc.Head.load(trained.path).predict(x)           # n × d features → n names of classes
+    dpfc.predict(trained.path, "photos").save("photos.csv")   # pictures → their classes
 
 Errors that the caller can correct are `UserError`, with a `code` and `fields`. Names are imported when they are first
 used: `import dpfc_cli` takes no time, and JAX is loaded only by what computes.

@@ -43,8 +43,8 @@ def extract(
     classes: Annotated[
         str | None,
         typer.Option(
-            help="The classes, a public fact, for imagefolder, parquet and webdataset: names between commas, or a file "
-            "with a name on each line. For folders name all that there are. For parquet and webdataset their number is "
+            help="The classes, a public fact, for imagefolder, parquet, arrow and webdataset: names between commas, or "
+            "a file with a name on each line. For folders name all that there are. For the others their number is "
             "enough.",
             rich_help_panel=WHAT,
             metavar="CLASSES",

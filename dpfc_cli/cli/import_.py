@@ -16,8 +16,9 @@ def import_(
     path: Annotated[
         Path,
         typer.Argument(
-            help="A folder with {train,test}_{x,y}.npy; an .npz, .safetensors or .h5 file with those names, or with "
-            "'features' and 'labels'; a .parquet file, a folder of them, or a pattern."
+            help="A folder with {train,test}_{x,y}.npy; X.npy with y.npy beside it; an .npz, .safetensors or .h5 file "
+            "with those names, or with 'features' and 'labels'; a .parquet file, a folder of them, or a pattern. "
+            "Labels are numbers or names of classes."
         ),
     ],
     out: Annotated[
@@ -34,7 +35,12 @@ def import_(
         int | None, typer.Option(min=1, help="The most labels that a record can have, a public fact.")
     ] = None,
     column: Annotated[
-        str | None, typer.Option(help="The name of the features in PATH, if it is not a usual one.", metavar="NAME")
+        str | None,
+        typer.Option(
+            help="The name of the features in PATH, if it is not a usual one. For parquet with a column for each "
+            "feature: a pattern such as 'f*'.",
+            metavar="NAME",
+        ),
     ] = None,
     label_column: Annotated[
         str | None, typer.Option(help="The name of the labels in PATH, if it is not a usual one.", metavar="NAME")

@@ -4,26 +4,28 @@
 """
 
 import hashlib
+import json
 import os
 import shutil
 from collections.abc import Callable, Sequence
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from dpfc_cli.errors import GUARDED, UserError, parameter, printable, unknown
+from dpfc_cli.errors import GUARDED, UserError, counted, parameter, printable, unknown
 from dpfc_cli.features.going_on import already_complete, asserted, kept
 from dpfc_cli.features.lookup import new_folder
 from dpfc_cli.features.manifest import DTYPES, Manifest
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.features.table import ROWS, Table, reordered
-from dpfc_cli.features.tables import opened
+from dpfc_cli.features.tables import NPY, opened
 from dpfc_cli.features.writer import FeatureWriter
 from dpfc_cli.folders import PARTIAL
 from dpfc_cli.memory import check_fits
-from dpfc_cli.sources.classes import Origin, check_classes, class_names, inferred_classes
+from dpfc_cli.sources.classes import MOST_INFERRED, Origin, check_classes, class_names, inferred_classes
 from dpfc_cli.sources.digests import digests_of_rows
 from dpfc_cli.sources.groups import GROUPS, grouped
 
@@ -85,35 +87,38 @@ def import_features(
     _check_parameters(labels_per_record, dtype, shards)
     asserted_names = class_names(classes)
     with opened(path, column, label_column, group_column) as source:
-        tables = source.splits
+        raw = source.splits
+        tables, texts = _by_names(raw, asserted_names or source.classes)
         width = max(table.y.shape[1] for table in tables.values())
-        counted = any(table.counted for table in tables.values())
+        by_list = any(table.counted for table in tables.values())
         origin: Origin = "inferred"
         if asserted_names or source.classes:
             origin = "asserted" if asserted_names else "data set"
-            origin = origin if labels_per_record or (width == 1 and not counted) else "inferred"
+            origin = origin if labels_per_record or (width == 1 and not by_list) else "inferred"
         names = asserted_names or source.classes
+        renumbered = texts is not None and names is not None
         _check_labels(tables, len(names) if names else None)
         k = labels_per_record or width
         if k < width:
             raise UserError(
-                f"'{path}' has {f'a record with {width} labels' if counted else f'{width} label columns'}, more than "
-                f"{parameter('labels_per_record')} {k}.{f' {GUARDED}' if counted else ''}",
+                f"'{path}' has {f'a record with {width} labels' if by_list else f'{width} label columns'}, more than "
+                f"{parameter('labels_per_record')} {k}.{f' {GUARDED}' if by_list else ''}",
                 "Assert the larger number, or drop columns.",
                 code="conflict",
                 parameter="labels_per_record",
                 path=str(path),
                 value=k,
             )
-        names = names or inferred_classes(max(int(table.y.max()) for table in tables.values()))
+        names = names or texts or inferred_classes(max(int(table.y.max()) for table in tables.values()))
         check_classes(names, origin == "inferred")
         dtype = dtype or ("float16" if all(table.dtype == np.float16 for table in tables.values()) else "float32")
         _check_room(path, out, tables, k, dtype)
         identity: dict[str, Any] = {
             "imported": path.name,
-            "listing": _listing(tables, progress),
+            "listing": _listing(raw, progress),
             "k": k,
             "dtype": dtype,
+            **({"classes": list(names)} if renumbered else {}),
         }
         # The listing is that of the source. So the ledger knows the records, with groups and without.
         groupings = {split: grouped(table.keys) for split, table in tables.items() if table.keys is not None}
@@ -159,9 +164,54 @@ def import_features(
     return Imported(FeatureSet(out), made=True)
 
 
+def _by_names(
+    tables: dict[str, Table], classes: tuple[str, ...] | None
+) -> tuple[dict[str, Table], tuple[str, ...] | None]:
+    """The tables with numbers of classes, if their labels are texts; and then all names that occur, sorted.
+
+    Raises:
+        UserError: some splits have texts and others numbers, or a text is not among the classes.
+
+    """
+    texts = [table.names for table in tables.values() if table.names is not None]
+    if not texts:
+        return tables, None
+    if len(texts) < len(tables):
+        raise UserError(
+            "The labels of one split are texts, and those of another one are numbers.",
+            "Take texts everywhere, or numbers everywhere.",
+            code="conflict",
+        )
+    found = tuple(sorted({name for names in texts for name in names}))
+    if classes is None and len(found) > MOST_INFERRED:
+        raise UserError(
+            f"The labels seem to name {len(found):,} classes. {GUARDED}",
+            f"Say which classes there are: {parameter('classes')}.",
+            code="bad-record",
+            parameter="classes",
+        )
+    number = {name: i for i, name in enumerate(classes or found)}
+    unknown_name = next((name for name in found if name not in number), None)
+    if unknown_name is not None:
+        raise UserError(
+            f"The label '{unknown_name}' is not among the {counted(len(number), 'class')} of {parameter('classes')}. "
+            f"{GUARDED}",
+            "The labels are names. Give the names of all classes. There may be more classes than labels.",
+            code="conflict",
+            parameter="classes",
+        )
+    made = {}
+    for split, table in tables.items():
+        codes = np.array([*(number[name] for name in table.names or ()), -1], np.int64)
+        made[split] = replace(table, y=codes[table.y], names=None)
+    return made, found
+
+
 def _name(path: Path) -> str:
-    """The name of a set that is made of a source: that of the file or the folder. A pattern has its folder's."""
-    named = path if path.exists() else path.parent
+    """The name of a set that is made of a source: that of the file or the folder. A pattern has its folder's, and so
+    has an array, whose own name says what it is, such as X.npy.
+    """
+    named = path if path.exists() and path.suffix != NPY else path.parent
     return named.resolve().stem if named.is_file() else named.resolve().name
 
 
@@ -268,6 +318,8 @@ def _listing(tables: dict[str, Table], progress: Progress | None) -> dict[str, s
     digests = {}
     for split, table in tables.items():
         digest = hashlib.sha256(f"{(table.n, table.d)} {table.dtype} {table.y.shape}".encode())
+        # Texts count in their own order. So the listing does not depend on the order of the classes.
+        digest.update(b"" if table.names is None else json.dumps(table.names).encode())
         rows = _rows_of(table)
         for at in range(0, table.n, rows):
             stop = min(at + rows, table.n)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from dpfc_cli.errors import UserError, parameter
+from dpfc_cli.errors import UserError
 from dpfc_cli.memory import check_fits, free_memory
 from dpfc_cli.sources.groups import Keys, keys_in
 
@@ -44,6 +44,7 @@ class Table:
         dtype: of the features.
         rows: reads a range of the features, (stop - start) × d.
         y: the labels, n × k integers.
+        names: what they mean, if the source has texts: label j is names[j], −1 an empty text. They are sorted.
         counted: k is the most labels that some record has, not a fact of the layout.
         keys: the person of each record, if the source says so.
 
@@ -54,6 +55,7 @@ class Table:
     dtype: np.dtype[Any]
     rows: Rows
     y: np.ndarray
+    names: tuple[str, ...] | None = None
     counted: bool = False
     keys: Keys | None = None
 
@@ -141,8 +143,39 @@ def checked(source: str, x: Array, y: Array, x_name: str, y_name: str) -> Table:
     n, d = x.shape
     _check_labels(source, y.shape, y.dtype, n, y_name)
     rows = x.read if np.dtype(x.dtype) == native else lambda start, stop: x.read(start, stop).astype(native)
-    labels = y.read(0, n)
-    return Table(n=n, d=d, dtype=native, rows=rows, y=labels[:, None] if labels.ndim == 1 else labels)
+    labels, names = y.read(0, n), None
+    if labels.dtype.kind in "SU":
+        labels, names = _of_texts(labels, source, y_name)
+    return Table(n=n, d=d, dtype=native, rows=rows, y=labels[:, None] if labels.ndim == 1 else labels, names=names)
+
+
+def numbered(values: list[str], codes: np.ndarray) -> tuple[np.ndarray, tuple[str, ...]]:
+    """Labels that are texts, as numbers of the sorted texts: −1 for an empty text.
+
+    Args:
+        values: texts, in any order, some perhaps twice.
+        codes: n, the place of each record's text, −1 for none.
+
+    """
+    names = tuple(sorted({value for value in values if value}))
+    place = {name: i for i, name in enumerate(names)}
+    table = np.array([*(place.get(value, -1) for value in values), -1], np.int64)
+    return table[codes], names
+
+
+def _of_texts(labels: np.ndarray, source: str, name: str) -> tuple[np.ndarray, tuple[str, ...]]:
+    values, codes = np.unique(labels, return_inverse=True)
+    try:
+        texts = [value.decode() if isinstance(value, bytes) else str(value) for value in values.tolist()]
+    except UnicodeDecodeError as error:
+        raise UserError(
+            f"'{source}': {name} has texts that are not UTF-8.",
+            "Write them in UTF-8 (in NumPy: np.char.encode(texts, 'utf-8')).",
+            code="damaged",
+            path=source,
+            array=name,
+        ) from error
+    return numbered(texts, codes.reshape(-1))
 
 
 def _check_features(source: str, shape: tuple[int, ...], dtype: Any, name: str) -> np.dtype[Any]:
@@ -164,14 +197,18 @@ def _check_features(source: str, shape: tuple[int, ...], dtype: Any, name: str) 
 
 
 def _check_labels(source: str, shape: tuple[int, ...], dtype: Any, n: int, name: str) -> None:
-    """UserError for labels of n records that are no integers, have another shape, or are more than memory can hold."""
+    """UserError for labels of n records that are neither integers nor texts, have another shape, or are too many for
+    the memory.
+    """
     kind = dtype.kind if isinstance(dtype, np.dtype) else "?"
     remedy = None
-    if kind in "OSUT":
+    if kind in "OT":
         remedy = (
-            "Labels are integers, not text: give each class its number, from 0. Say the names of the classes, in this "
-            f"order, with {parameter('classes')}."
+            "Labels are integers, or texts of a fixed length (in NumPy: y.astype('U'); for HDF5: "
+            "np.char.encode(y.astype('U'), 'utf-8'))."
         )
+    elif kind in "SU":
+        remedy = None if shape == (n,) else "Labels that are texts are n texts: the name of each record's class."
     elif kind not in "iu":
         remedy = "Labels are n, or n × k, integers: the number of the class, from 0 (in NumPy: y.astype('int64'))."
     elif len(shape) not in (1, 2) or shape[0] != n or 0 in shape:
@@ -185,7 +222,7 @@ def _check_labels(source: str, shape: tuple[int, ...], dtype: Any, n: int, name:
             array=name,
         )
     # As they are, as int64, and twice more while they are compared.
-    check_fits(Path(source), f"'{name}'", 8 * math.prod(shape), copies=4)
+    check_fits(Path(source), f"'{name}'", max(8, dtype.itemsize) * math.prod(shape), copies=4)
 
 
 def unread(path: Path, kind: str, error: Exception, remedy: str) -> UserError:

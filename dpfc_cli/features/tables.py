@@ -3,10 +3,12 @@
 | format | holds |
 | --- | --- |
 | a folder of .npy | `train_x.npy`, `train_y.npy`, perhaps `test_x.npy`, `test_y.npy` |
+| one .npy, with its labels beside it | `X.npy` and `y.npy`; or any name, and `y.npy` or `labels.npy` |
 | .npz, .safetensors, HDF5 (.h5, .hdf5) | these names, or `train/features`, `train/labels`, or `features`, `labels` |
-| .parquet: a file, a folder or a pattern | a column of lists of floats and one of integers (or lists of them) |
+| .parquet: a file, a folder or a pattern | a column of lists of floats, or one of floats for each feature; labels |
 
-x is n × d, float16, 32 or 64. y is n or n × k integers, −1 for "no label". Beside them there may be groups:
+`X_train`, `y_train` (scikit-learn's names), and `X`, `y` are also known. x is n × d, float16, 32 or 64. y is n or n × k
+integers, −1 for "no label"; or n texts, the names of classes. Beside them there may be groups:
 `train_groups`, `train/groups`, `groups`, or a column of that name, n integers or texts. Labels and groups are read at
 once, if memory can hold what they declare. Features are read a range of rows at a time, so memory stays bounded,
 however well they are compressed. Nothing is unpickled, and no link is followed out of an HDF5 file.
@@ -29,7 +31,7 @@ from dpfc_cli.sources.groups import GROUPS
 
 SPLITS = ("train", "test")
 NAMES = "{train,test}_{x,y}.npy"
-ACCEPTED = f"a folder with {NAMES}, or an .npz, .safetensors, .h5 or .parquet file"
+ACCEPTED = f"a folder with {NAMES}, or an .npy, .npz, .safetensors, .h5 or .parquet file"
 BUILT_IN = frozenset((1, 2, 3, 4, 5, 6, 32000))
 """HDF5's filters: deflate, shuffle, fletcher32, szip, nbit, scale-offset, and h5py's lzf."""
 COMPRESSING = frozenset((1, 4, 5, 6, 32000))
@@ -62,6 +64,9 @@ def opened(
         elif path.is_dir():
             _refuse_names(path, column=column, label_column=label_column, group_column=group_column)
             found = Tables(splits=_folder(path))
+        elif kind == NPY:
+            _refuse_names(path, column=column, label_column=label_column, group_column=group_column)
+            found = Tables(splits={"train": _pair(path)})
         elif kind in _FORMATS:
             found = Tables(splits=_named(path, _FORMATS[kind](path, stack), column, label_column, group_column))
         else:
@@ -96,8 +101,43 @@ def opened(
         yield found
 
 
+FEATURES = ("{}_x", "{}/features", "X_{}", "x_{}")
+LABELS = ("{}_y", "{}/labels", "y_{}")
+"""Names of the arrays of a split."""
+BARE = {"features": "labels", "X": "y", "x": "y"}
+"""Names of arrays in a source without splits."""
+
+
+def _usual(split: str, labels: bool) -> list[str]:
+    """The usual names of the features, or of the labels, of a split."""
+    bare = dict.fromkeys(BARE.values() if labels else BARE)
+    return [each.format(split) for each in (LABELS if labels else FEATURES)] + (list(bare) if split == "train" else [])
+
+
+def _in_folder(path: Path, split: str, labels: bool) -> Path | None:
+    """The .npy of the features, or of the labels, of a split in a folder."""
+    files = (path / f"{name}{NPY}" for name in _usual(split, labels) if "/" not in name)
+    return next((file for file in files if file.exists()), None)
+
+
 def _holds_arrays(path: Path) -> bool:
-    return any(path.glob("*_[xy].npy"))
+    return any(_in_folder(path, split, labels) for split in SPLITS for labels in (False, True))
+
+
+def _pair(path: Path) -> Table:
+    """The table of one .npy of features, with the labels beside it."""
+    own = {name.format("train"): labels.format("train") for name, labels in zip(FEATURES, LABELS, strict=False)}
+    names = [own.get(path.stem), "y_train" if path.stem in ("X_train", "x_train") else None, BARE.get(path.stem)]
+    named = [name for name in (*names, "y", "labels") if name is not None]
+    found = next((path.with_name(f"{name}{NPY}") for name in named if path.with_name(f"{name}{NPY}").exists()), None)
+    if found is None or found == path:
+        raise UserError(
+            f"There are no labels beside '{path}'.",
+            f"Put them there as {named[0]}{NPY}.",
+            code="missing",
+            path=str(path),
+        )
+    return checked(str(path.parent), _npy(path), _npy(found), path.stem, found.stem)
 
 
 def _refuse_names(path: Path, **names: str | None) -> None:
@@ -105,7 +145,7 @@ def _refuse_names(path: Path, **names: str | None) -> None:
     given = next((name for name, value in names.items() if value), None)
     if given:
         raise UserError(
-            f"The arrays in '{path}' are known by their files' names.",
+            f"The arrays {'beside' if path.is_file() else 'in'} '{path}' are known by their files' names.",
             f"Name them {NAMES}, and leave out {parameter(given)}.",
             code="conflict",
             parameter=given,
@@ -119,8 +159,8 @@ def _named(
     """The splits among the arrays of one file, by their names."""
     tables = {}
     for split in SPLITS:
-        x = _found(path, arrays, split, ("x", "features"), "column", column)
-        y = _found(path, arrays, split, ("y", "labels"), "label_column", label_column)
+        x = _found(path, arrays, split, _usual(split, labels=False), "column", column)
+        y = _found(path, arrays, split, _usual(split, labels=True), "label_column", label_column)
         if x is None and y is None:
             continue
         if x is None or y is None:
@@ -133,20 +173,18 @@ def _named(
                 known=sorted(arrays),
             )
         tables[split] = checked(str(path), arrays[x], arrays[y], x, y)
-        groups = _found(path, arrays, split, (GROUPS, GROUPS), "group_column", group_column)
+        usual = [f"{split}_{GROUPS}", f"{split}/{GROUPS}"] + [GROUPS] * (split == "train")
+        groups = _found(path, arrays, split, usual, "group_column", group_column)
         if groups is not None:
             tables[split] = with_groups(tables[split], str(path), arrays[groups], groups)
     return tables
 
 
 def _found(
-    path: Path, arrays: dict[str, Array], split: str, usual: tuple[str, str], option: str, given: str | None
+    path: Path, arrays: dict[str, Array], split: str, usual: list[str], option: str, given: str | None
 ) -> str | None:
     """The name of the array that holds features, labels or groups of a split, if there is one."""
-    short, long = usual
-    names = [f"{split}/{given}", f"{split}_{given}"] if given else [f"{split}_{short}", f"{split}/{long}"]
-    if split == "train":
-        names.append(given or long)
+    names = [f"{split}/{given}", f"{split}_{given}", *([given] * (split == "train"))] if given else usual
     found = [name for name in names if name in arrays]
     if given and split == "train" and not found:
         raise UserError(
@@ -167,10 +205,10 @@ def _listed(arrays: dict[str, Array]) -> str:
 def _folder(path: Path) -> dict[str, Table]:
     tables = {}
     for split in SPLITS:
-        files = [path / f"{split}_{name}.npy" for name in "xy"]
-        if any(file.exists() for file in files):
-            x, y = map(_npy, files)
-            tables[split] = checked(str(path), x, y, f"{split}_x", f"{split}_y")
+        x, y = _in_folder(path, split, labels=False), _in_folder(path, split, labels=True)
+        if x or y:
+            x, y = x or path / f"{split}_x{NPY}", y or path / f"{split}_y{NPY}"
+            tables[split] = checked(str(path), _npy(x), _npy(y), x.stem, y.stem)
             groups = path / f"{split}_{GROUPS}.npy"
             if groups.exists():
                 tables[split] = with_groups(tables[split], str(path), _npy(groups), groups.stem)

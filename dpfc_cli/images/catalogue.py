@@ -6,7 +6,7 @@ from pathlib import Path
 
 from dpfc_cli.backbones.geometry import Geometry
 from dpfc_cli.errors import UserError, parameter, unknown
-from dpfc_cli.images import cifar, digits, folder, idx, imagenet, parquet, webdataset
+from dpfc_cli.images import arrow, cifar, digits, folder, idx, imagenet, parquet, webdataset
 from dpfc_cli.images.dataset import DataSet, Request
 from dpfc_cli.images.preparation import Notice, Preparation, Window
 from dpfc_cli.images.sets import ImageSet, Progress
@@ -19,6 +19,7 @@ _ALL: tuple[DataSet, ...] = (
     imagenet.IMAGENET,
     folder.IMAGEFOLDER,
     parquet.PARQUET,
+    arrow.ARROW,
     webdataset.WEBDATASET,
 )
 CATALOGUE: dict[str, DataSet] = {entry.name: entry for entry in _ALL}

@@ -42,11 +42,11 @@ def open_parquet(
 
     """
     # PyArrow takes longer to import than everything else here.
-    from dpfc_cli.images.parquet_columns import columns_of
-    from dpfc_cli.images.row_groups import listed
+    from dpfc_cli.images.picture_columns import columns_of
+    from dpfc_cli.images.row_groups import listed, schema_of
 
     found = files_by_split(pattern, SUFFIX)
-    columns = columns_of(found.get("train", next(iter(found.values())))[0], pattern, label_column, group_by)
+    columns = columns_of(schema_of(found.get("train", next(iter(found.values())))[0]), pattern, label_column, group_by)
     if columns.classes and classes:
         raise UserError(
             f"The files of '{pattern}' name their classes themselves.",

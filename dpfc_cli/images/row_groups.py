@@ -10,6 +10,7 @@ import os
 import stat
 from collections import OrderedDict
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
@@ -23,18 +24,9 @@ from numpy.typing import NDArray
 from dpfc_cli.errors import GUARDED, UserError, counted
 from dpfc_cli.files import named_twice
 from dpfc_cli.images.encoded import read_file
-from dpfc_cli.images.parquet_columns import (
-    AGAIN,
-    Columns,
-    check_image,
-    check_person,
-    image_column,
-    is_text,
-    readable,
-    rows_have_paths,
-)
+from dpfc_cli.images.picture_columns import AGAIN, Columns, check_image, check_person, has_paths, image_column, is_text
 from dpfc_cli.images.prefetch import PIECE, cores
-from dpfc_cli.images.sets import Entry, Given, Progress, Records
+from dpfc_cli.images.sets import Entry, Given, Progress, Records, reading_code
 from dpfc_cli.memory import free_memory
 from dpfc_cli.sources.groups import Keys, joined
 from dpfc_cli.sources.key_columns import keys_of_column
@@ -167,7 +159,7 @@ class RowGroups:
     def _read(self, group: int) -> Any:
         path, number = self._groups[group]
         rows = int(self._starts[group + 1] - self._starts[group])
-        with readable(path):
+        with _readable(path):
             pictures = _read(path, number, f"{self._column}.bytes")
             if len(pictures) != rows:
                 # Pictures would get the labels of others.
@@ -234,6 +226,12 @@ class Scattered:
         self._windows[window] = held
 
 
+def schema_of(path: Path) -> Any:
+    """The schema of a file. UserError if it cannot be read."""
+    with _readable(path):
+        return pq.read_schema(path)
+
+
 def listed(paths: list[Path], columns: Columns, progress: Progress | None) -> Listed:
     """List the files of a split, and read their labels.
 
@@ -244,7 +242,7 @@ def listed(paths: list[Path], columns: Columns, progress: Progress | None) -> Li
     found, entries = _Found(columns.image), list[Entry]()
     labels, keys = list[Given](), list[Keys]()
     for done, path in enumerate(paths, 1):
-        with readable(path):
+        with _readable(path):
             file = found.opened(path)
             y = file.read([columns.label]).column(0)
             kind = "integers" if pa.types.is_integer(y.type) else "text" if is_text(y.type) else None
@@ -281,10 +279,10 @@ def pictures_in(paths: list[Path], source: str) -> RowGroups:
         UserError: a file cannot be read, differs from the others, or has a row group too large for the memory.
 
     """
-    with readable(paths[0]):
+    with _readable(paths[0]):
         found = _Found(image_column(pq.read_schema(paths[0]), source))
     for path in paths:
-        with readable(path):
+        with _readable(path):
             found.add(found.opened(path), path)
     return found.pictures()
 
@@ -314,7 +312,7 @@ class _Found:
             self._groups.append((path, number))
         named = _named_files(path, file.schema_arrow, self._column, own)
         self.files.update((self._before + row, name) for row, name in named.items())
-        self._has_paths |= rows_have_paths(file.schema_arrow, self._column)
+        self._has_paths |= has_paths(file.schema_arrow, self._column)
         self._rows += own
         self._before += sum(own)
 
@@ -335,7 +333,7 @@ def _named_files(path: Path, schema: Any, column: str, rows: list[int]) -> dict[
     Statistics in the file say which rows hold none, but PyArrow ends the process if those are damaged. So the first row
     is looked at. If it holds its bytes, all others are taken to do so, and reading stops at one that does not.
     """
-    if not rows_have_paths(schema, column) or not sum(rows):
+    if not has_paths(schema, column) or not sum(rows):
         return {}
     # Without a buffer PyArrow would read all pictures of the row group.
     first = next(pq.ParquetFile(path, buffer_size=1 << 16).iter_batches(1, columns=[f"{column}.bytes"]), None)
@@ -454,3 +452,12 @@ def _refuse_giant(size: int, path: Path) -> None:
             path=str(path),
             bytes=size,
         )
+
+
+@contextmanager
+def _readable(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, LookupError, ValueError, TypeError, pa.ArrowException) as error:
+        what = f"'{path}' cannot be read as parquet: {error}."
+        raise UserError(what, AGAIN, code=reading_code(error), path=str(path)) from error

@@ -1,8 +1,8 @@
 """Pictures without labels: what a head is applied to.
 
-They lie in a folder at any depth, in files that a list names, in tar archives, or in parquet. Unlike in a data set to
-train on, each picture stands alone here: one that is missing, damaged or of another size is broken, and the others are
-decoded. What comes from the system (no memory, a disk that fails) stops the run.
+They lie in a folder at any depth, in files that a list names, in tar archives, in parquet, or in Arrow. Unlike in a
+data set to train on, each picture stands alone here: one that is missing, damaged or of another size is broken, and the
+others are decoded. What comes from the system (no memory, a disk that fails) stops the run.
 """
 
 import errno
@@ -19,6 +19,7 @@ import numpy as np
 from dpfc_cli.errors import UserError, counted
 from dpfc_cli.files import NoPlainFileError, check_plain
 from dpfc_cli.images import dicom
+from dpfc_cli.images.arrow import files_of
 from dpfc_cli.images.encoded import Encoded, Files
 from dpfc_cli.images.folder import EXTENSIONS
 from dpfc_cli.images.preparation import Preparation
@@ -213,6 +214,28 @@ def in_parquet(pattern: str) -> Unlabelled:
     if not len(pictures):
         raise _empty(pattern)
     return Unlabelled(n=len(pictures), pictures=pictures, name=pictures.place, entries=lambda: map(_entry, paths))
+
+
+def in_arrow(folder: Path) -> Unlabelled:
+    """The pictures in a folder that `save_to_disk` of Hugging Face datasets wrote, split by split: SPLIT/FILE/ROW.
+
+    Raises:
+        UserError: a file is missing or damaged, or there are no pictures.
+
+    """
+    from dpfc_cli.images.picture_columns import image_column
+    from dpfc_cli.images.record_batches import pictures_in, schema_of
+
+    paths = [path for each in files_of(folder).values() for path in each]
+    pictures = pictures_in(paths, image_column(schema_of(paths[0]), str(folder)))
+    if not len(pictures):
+        raise _empty(str(folder))
+
+    def name(i: int) -> str:
+        path, row = pictures.place(i)
+        return f"{path.relative_to(folder)}/{row}"
+
+    return Unlabelled(n=len(pictures), pictures=pictures, name=name, entries=lambda: map(_entry, paths))
 
 
 def _of_files(folder: Path, names: list[str], remarks: tuple[str, ...]) -> Unlabelled:

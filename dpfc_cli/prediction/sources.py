@@ -26,8 +26,19 @@ from dpfc_cli.features.tables import ARRAYS, arrays_in
 from dpfc_cli.files import check_plain, sha256_of
 from dpfc_cli.heads.head import Head
 from dpfc_cli.images import batches
+from dpfc_cli.images.arrow import is_saved
 from dpfc_cli.images.folder import EXTENSIONS
-from dpfc_cli.images.unlabelled import PARQUET, TAR, Decoder, Unlabelled, in_archives, in_folder, in_list, in_parquet
+from dpfc_cli.images.unlabelled import (
+    PARQUET,
+    TAR,
+    Decoder,
+    Unlabelled,
+    in_archives,
+    in_arrow,
+    in_folder,
+    in_list,
+    in_parquet,
+)
 from dpfc_cli.prediction.rebuild import Recipe
 
 STDIN = "-"
@@ -284,7 +295,7 @@ def pictures_at(given: str) -> Unlabelled:
     path = Path(given).expanduser()
     ending = path.suffix.lower()
     if path.is_dir():
-        return in_folder(path)
+        return in_arrow(path) if is_saved(path) else in_folder(path)
     if ending == TAR:
         return in_archives(given)
     if ending == PARQUET:

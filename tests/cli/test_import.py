@@ -58,7 +58,7 @@ def test_one_file_of_tensors(dpfc: Dpfc, tmp_path: Path) -> None:
         (["nowhere.parquet"], "There is no file 'nowhere.parquet'"),
         (["nowhere.h5"], "There is no 'nowhere.h5'"),
         (["texts", "--column", "vector"], "no column 'vector'"),
-        (["texts", "--label-column", "text"], "no column 'text'"),
+        (["texts", "--label-column", "text"], "one class only"),
         (["arrays", "--column", "x"], "known by their files' names"),
         (["texts", "--classes", "2"], "out of range"),
         (["texts", "--classes", "nofile.txt"], "There is no file 'nofile.txt'"),

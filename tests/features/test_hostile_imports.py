@@ -353,7 +353,7 @@ def test_labels_of_any_width_are_read_from_safetensors(tmp_path: Path, kind: typ
 @pytest.mark.parametrize(
     ("x", "y", "says"),
     [
-        (X, np.array(["cat", "dog"] * 3), "not text: give each class its number, from 0"),
+        (X, np.array([["cat", "dog"]] * 6), "the name of each record's class"),
         (X, Y.astype(float), "y.astype('int64')"),
         (X, Y[:5], "one row for each record"),
         (X, Y.reshape(6, 1, 1), "one row for each record"),

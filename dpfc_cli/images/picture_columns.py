@@ -1,22 +1,20 @@
-"""Which columns of a Parquet file hold pictures, labels and persons."""
+"""Which columns of a table of pictures hold what, as the Hugging Face hub lays them out.
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+A column is a struct of `bytes` and `path`. Another one has the labels: integers, or names of classes.
+"""
+
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from dpfc_cli.errors import UserError, parameter
-from dpfc_cli.images.sets import reading_code
 from dpfc_cli.sources.groups import Rule
 from dpfc_cli.sources.key_columns import is_key
 from dpfc_cli.sources.label_columns import USUAL_NAMES, hub_class_names, label_column
 
 AGAIN = "Fetch the file again, or leave it out."
-"""What to do about a file that cannot be used."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,21 +29,19 @@ class Columns:
     person: str | None = None
 
 
-def columns_of(path: Path, source: str, given: str | None = None, group_by: Rule | None = None) -> Columns:
-    """Which columns of a file hold pictures and labels.
+def columns_of(schema: Any, source: str, given: str | None = None, group_by: Rule | None = None) -> Columns:
+    """Which columns of a table hold pictures and labels.
 
     Args:
-        path: the file.
+        schema: of the table.
         source: what the user calls the files, for messages.
         given: the column of labels, if the user names it.
         group_by: how persons are found, or None.
 
     Raises:
-        UserError: the file cannot be read, or has no such columns, or more than one of them.
+        UserError: the table has no such columns, or more than one of them.
 
     """
-    with readable(path):
-        schema = pq.read_schema(path)
     person = None if group_by is None else group_by.column
     if person is not None:
         check_person(schema, person, source)
@@ -54,7 +50,7 @@ def columns_of(path: Path, source: str, given: str | None = None, group_by: Rule
 
 
 def check_person(schema: Any, name: str, source: str) -> None:
-    """UserError if a file has no such column that can name persons."""
+    """Raise UserError if no column of that name can name persons."""
     known = [field.name for field in schema if is_key(field.type)]
     if name not in known:
         raise UserError(
@@ -99,12 +95,13 @@ def _label_column(schema: Any, source: str, given: str | None, person: str | Non
 
 
 def is_text(kind: Any) -> bool:
-    """Whether a type is that of texts."""
+    """Whether a column of this type holds texts."""
     kind = kind.value_type if pa.types.is_dictionary(kind) else kind
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
 
 
 def image_column(schema: Any, source: str) -> str:
+    """The column of pictures. UserError if there is none, or more than one."""
     found = [field.name for field in schema if _holds_bytes(field.type)]
     if len(found) != 1:
         raise UserError(
@@ -125,13 +122,13 @@ def _holds_bytes(kind: Any) -> bool:
     return at >= 0 and bool(pa.types.is_binary(kind[at].type) or pa.types.is_large_binary(kind[at].type))
 
 
-def rows_have_paths(schema: Any, column: str) -> bool:
-    """Whether rows have paths beside their bytes."""
+def has_paths(schema: Any, column: str) -> bool:
+    """Whether pictures have paths beside their bytes."""
     return bool(schema.field(column).type.get_field_index("path") >= 0)
 
 
 def check_image(schema: Any, image: str, path: Path) -> None:
-    """UserError if a file has no such column of pictures."""
+    """Raise UserError if a file does not have the column of pictures."""
     if image not in schema.names or not _holds_bytes(schema.field(image).type):
         raise UserError(
             f"'{path}' has no pictures in column '{image}', but other files of the data set do.",
@@ -140,13 +137,3 @@ def check_image(schema: Any, image: str, path: Path) -> None:
             path=str(path),
             column=image,
         )
-
-
-@contextmanager
-def readable(path: Path) -> Iterator[None]:
-    """Raise UserError where a file cannot be read as parquet."""
-    try:
-        yield
-    except (OSError, LookupError, ValueError, TypeError, pa.ArrowException) as error:
-        what = f"'{path}' cannot be read as parquet: {error}."
-        raise UserError(what, AGAIN, code=reading_code(error), path=str(path)) from error

@@ -1,0 +1,268 @@
+"""Arrow streams of pictures, as `save_to_disk` of Hugging Face datasets writes them, read with PyArrow.
+
+A file is mapped into memory, and its batches of records are slices of it. So a set may be larger than memory, and what
+a file declares can take no more than the file has: every offset in a batch is checked against the file's own bytes
+(`validate`), and a batch that says that it is compressed is refused before it is expanded.
+"""
+
+import hashlib
+import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from dpfc_cli.errors import GUARDED, UserError
+from dpfc_cli.files import check_plain
+from dpfc_cli.images.memory import check_size
+from dpfc_cli.images.picture_columns import AGAIN, Columns, check_image, check_person, has_paths, is_text
+from dpfc_cli.images.sets import Entry, Given, Records, reading_code
+from dpfc_cli.sources.groups import Keys, Rule, keys_of
+
+_DICTIONARY, _BATCH = 2, 3
+"""Kinds of messages in a stream (MessageHeader in Arrow's Message.fbs)."""
+_HEADER_TYPE, _HEADER, _DATA, _COMPRESSION = 1, 2, 1, 3
+"""The places of fields in tables there: Message.header_type, Message.header, DictionaryBatch.data and
+RecordBatch.compression."""
+
+_END = b"\xff\xff\xff\xff\x00\x00\x00\x00"
+"""What ends a stream."""
+
+
+class RecordBatches:
+    """Pictures in the batches of several files.
+
+    Args:
+        paths: the file of each batch.
+        pictures: the bytes of the pictures of each batch, as slices of the files. There are b of them.
+        starts: the first record of each batch, and the end of the last one, (b + 1,).
+        records: the records that are wanted, (n,); all if None.
+
+    """
+
+    def __init__(
+        self, paths: list[Path], pictures: list[Any], starts: NDArray[np.int64], records: Records | None = None
+    ) -> None:
+        self._paths, self._pictures, self._starts = paths, pictures, starts
+        self._records = np.arange(starts[-1]) if records is None else records
+        # The first record of each file: of a file with several batches, that of the first one.
+        self._first = {path: int(starts[i]) for i, path in reversed(list(enumerate(paths)))}
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    def name(self, i: int) -> str:
+        path, row = self.place(i)
+        return f"{path}: row {row}"
+
+    def called(self, i: int) -> str:
+        """The place of a picture, with its file's name. It stays if the file is moved."""
+        path, row = self.place(i)
+        return f"{path.name}/{row}"
+
+    def read(self, i: int) -> bytes:
+        record = int(self._records[i])
+        batch = self._batch(record)
+        data = self._pictures[batch][record - int(self._starts[batch])]
+        if not data.is_valid:
+            # The decoder refuses an empty picture.
+            return b""
+        check_size(len(data.as_buffer()))
+        return bytes(data.as_buffer())
+
+    def only(self, records: Records) -> "RecordBatches":
+        return RecordBatches(self._paths, self._pictures, self._starts, self._records[records])
+
+    def _batch(self, record: int) -> int:
+        return int(np.searchsorted(self._starts, record, "right")) - 1
+
+    def place(self, i: int) -> tuple[Path, int]:
+        """The file of a picture, and the number of its row there."""
+        record = int(self._records[i])
+        path = self._paths[self._batch(record)]
+        return path, record - self._first[path]
+
+
+@dataclass(frozen=True)
+class Listed:
+    """A split of Arrow files: its pictures, their labels (n of them), the entries of its files, and the persons."""
+
+    pictures: RecordBatches
+    labels: Given
+    entries: list[Entry]
+    keys: Keys | None
+
+
+def schema_of(path: Path) -> Any:
+    """The schema of a file. UserError if it cannot be read."""
+    with _readable(path):
+        return pa.ipc.open_stream(pa.memory_map(str(path))).schema
+
+
+def listed(paths: list[Path], columns: Columns, group_by: Rule | None) -> Listed:
+    """List the files of a split, and read their labels.
+
+    Raises:
+        UserError: a file cannot be read, or differs from the others.
+
+    """
+    found = _Found(columns.image)
+    labels: list[Any] = []
+    persons: list[object] = []
+    entries = []
+    for path in paths:
+        with _readable(path):
+            digest = hashlib.sha256()
+            for batch in found.add(path):
+                kind = batch.schema.field(columns.label).type
+                y = batch.column(columns.label)
+                if not (is_text(kind) or (pa.types.is_integer(kind) and not y.null_count)):
+                    raise UserError(
+                        f"'{path}' has labels in '{columns.label}' that are not integers. {GUARDED}",
+                        "Correct them: every label must be an integer, or the name of a class.",
+                        code="bad-record",
+                        path=str(path),
+                        column=columns.label,
+                    )
+                values, codes = _values(y)
+                labels += [None if code is None else values[code] for code in codes]
+                if columns.person is not None:
+                    check_person(batch.schema, columns.person, str(path))
+                    names, numbers = _values(batch.column(columns.person))
+                    persons += [None if number is None else names[number] for number in numbers]
+                # The sizes of the pictures tell one source from another one with the same labels.
+                digest.update(repr((values, codes)).encode() + np.asarray(found.sizes_of_last).tobytes())
+            entries.append(Entry(path.name, path.stat().st_size, digest.hexdigest()))
+    pictures = found.pictures()
+    keys = None
+    if group_by is not None:
+        keys = keys_of(persons, str(paths[0].parent), pictures.called, group_by.remedy)
+    if all(isinstance(label, int) for label in labels):
+        return Listed(pictures, np.array(labels, np.int64), entries, keys)
+    return Listed(pictures, labels, entries, keys)
+
+
+def _values(column: Any) -> tuple[list[Any], list[int | None]]:
+    """The values of a column, and for each row the place of its own. A text that is repeated is held once."""
+    coded = column if pa.types.is_dictionary(column.type) else column.dictionary_encode()
+    return coded.dictionary.to_pylist(), coded.indices.to_pylist()
+
+
+def pictures_in(paths: list[Path], image: str) -> RecordBatches:
+    """The pictures of some files, without their labels. image: their column. Raises UserError as `listed`."""
+    found = _Found(image)
+    for path in paths:
+        with _readable(path):
+            for _ in found.add(path):
+                pass
+    return found.pictures()
+
+
+class _Found:
+    """The batches of files, one file after the other. sizes_of_last: of the pictures of the last batch, in bytes."""
+
+    def __init__(self, image: str) -> None:
+        self._image = image
+        self._paths: list[Path] = []
+        self._pictures: list[Any] = []
+        self._rows = [0]
+        self.sizes_of_last: Any = ()
+
+    def add(self, path: Path) -> Iterator[Any]:
+        """Add the batches of a file. Yields each of them, checked."""
+        source = pa.memory_map(str(path))
+        source.seek(max(0, source.size() - len(_END)))
+        if source.read() != _END:
+            # Without it a file that was cut off behind a batch would look complete.
+            raise ValueError("it has no mark at its end, so it was cut off or is no stream")
+        source.seek(0)
+        for message in pa.ipc.MessageReader.open_stream(source):
+            if _is_compressed(message.metadata.to_pybytes()):
+                raise UserError(
+                    f"'{path}' is compressed, and dpfc reads Arrow in place.",
+                    "Write it without compression, as save_to_disk does.",
+                    code="unsupported",
+                    path=str(path),
+                )
+        source.seek(0)
+        reader = pa.ipc.open_stream(source)
+        check_image(reader.schema, self._image, path)
+        for batch in reader:
+            # Offsets that lead out of the batch would be followed otherwise.
+            batch.validate(full=True)
+            image = batch.column(self._image)
+            data = image.field("bytes")
+            if has_paths(reader.schema, self._image) and data.null_count:
+                _refuse_paths(image, path)
+            self.sizes_of_last = pc.binary_length(data).fill_null(0).to_numpy(zero_copy_only=False)
+            self._paths.append(path)
+            self._pictures.append(data)
+            self._rows.append(batch.num_rows)
+            yield batch
+
+    def pictures(self) -> RecordBatches:
+        return RecordBatches(self._paths, self._pictures, np.cumsum(self._rows))
+
+
+def _refuse_paths(image: Any, path: Path) -> None:
+    """Raise UserError for a row that has no bytes, but names a file."""
+    named = image.filter(image.field("bytes").is_null()).field("path").drop_null()
+    if len(named):
+        raise UserError(
+            f"'{path}' does not hold all its pictures, but names files such as '{named[0].as_py()}'. {GUARDED}",
+            "Write it with the pictures in it: map the data set with datasets.table.embed_table_storage before "
+            "save_to_disk.",
+            code="missing",
+            path=str(path),
+        )
+
+
+def _is_compressed(metadata: bytes) -> bool:
+    """Whether a message says that its buffers are compressed. ValueError if the message is damaged.
+
+    PyArrow expands buffers before it can be asked how large they are. The metadata is a flatbuffer: each table begins
+    with the distance to a list of the places of its fields.
+    """
+    try:
+        message = struct.unpack_from("<I", metadata, 0)[0]
+        place = _field(metadata, message, _HEADER_TYPE)
+        kind = 0 if place is None else metadata[place]
+        if kind not in (_DICTIONARY, _BATCH):
+            return False
+        batch = _table(metadata, message, _HEADER)
+        if batch is not None and kind == _DICTIONARY:
+            batch = _table(metadata, batch, _DATA)
+        return batch is not None and _field(metadata, batch, _COMPRESSION) is not None
+    except (struct.error, IndexError) as error:
+        raise ValueError("a message in it is damaged") from error
+
+
+def _field(data: bytes, table: int, number: int) -> int | None:
+    """The place of a field of a table; None if it has none."""
+    fields = table - struct.unpack_from("<i", data, table)[0]
+    if 4 + 2 * number >= struct.unpack_from("<H", data, fields)[0]:
+        return None
+    offset = struct.unpack_from("<H", data, fields + 4 + 2 * number)[0]
+    return table + offset if offset else None
+
+
+def _table(data: bytes, table: int, number: int) -> int | None:
+    """The place of a table in a field of another one."""
+    place = _field(data, table, number)
+    return None if place is None else place + int(struct.unpack_from("<I", data, place)[0])
+
+
+@contextmanager
+def _readable(path: Path) -> Iterator[None]:
+    try:
+        check_plain(path)
+        yield
+    except (OSError, LookupError, ValueError, TypeError, pa.ArrowException) as error:
+        what = f"'{path}' cannot be read as a stream of Arrow: {error}."
+        raise UserError(what, AGAIN, code=reading_code(error), path=str(path)) from error
