@@ -68,6 +68,8 @@ def panel(
 
     """
 
+    labels = [shortened(label, _LONGEST_LABEL) for label in [*(s.label for s in series), *(v.label for v in levels)]]
+
     def draw(axes: "Axes") -> None:
         epsilons = sorted({float(epsilon) for each in series for epsilon in each.epsilons})
         _epsilon_axis(axes, epsilons)
@@ -76,14 +78,13 @@ def panel(
         low, high = axes.get_ylim()
         axes.set_ylim(max(low, 0.0), min(high, 100.0 + (high - low) * 0.01))
         axes.set(ylabel=f"{measure}, %", title=title)
-        labels = [shortened(each.label, _LONGEST_LABEL) for each in (*series, *levels)]
         if len(labels) > 1:
             legend = axes.legend(handles, ["."] * len(labels), loc="upper left", bbox_to_anchor=(-0.02, -0.16))
             # A label may begin with '_', which matplotlib would leave out.
             for text, label in zip(legend.get_texts(), labels, strict=True):
                 text.set_text(label)
 
-    rows = len(series) + len(levels)
+    rows = len(labels)
     return Panel(draw=draw, width=width, height=height + (0.19 * rows if rows > 1 else 0.0))
 
 

@@ -221,5 +221,6 @@ def _styled() -> Iterator[None]:
     with mpl.rc_context(), warnings.catch_warnings():
         # A name may have letters that the font lacks. An SVG shows them nevertheless.
         warnings.filterwarnings("ignore", message="Glyph .* missing from")
-        mpl.rcParams.update({**mpl.rcParamsDefault, "backend": mpl.rcParams["backend"], **STYLE})
+        mpl.rcdefaults()
+        mpl.rcParams.update(STYLE)
         yield
