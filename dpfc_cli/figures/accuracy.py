@@ -67,7 +67,6 @@ def panel(
         height: in inches, without the legend.
 
     """
-
     labels = [shortened(label, _LONGEST_LABEL) for label in [*(s.label for s in series), *(v.label for v in levels)]]
 
     def draw(axes: "Axes") -> None:

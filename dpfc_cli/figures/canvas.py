@@ -39,7 +39,7 @@ RAMP = "Blues"
 DPI = 160
 LONGEST_NAME = 40
 """Characters of a name in a figure. Longer ones are shortened in the middle."""
-STYLE: dict[str, Any] = {
+STYLE: Any = {
     "axes.axisbelow": True,
     "axes.edgecolor": FAINT,
     "axes.facecolor": BACKGROUND,
