@@ -2,7 +2,7 @@
 
 import re
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from rich.cells import cell_len
@@ -10,8 +10,7 @@ from rich.cells import cell_len
 from dpfc_cli.cli import display
 from dpfc_cli.errors import printable
 
-EIGHTHS = " ▏▎▍▌▋▊▉█"
-BAR = 12
+NARROWEST, WIDEST = 8, 24
 """Columns of a bar on a terminal."""
 
 
@@ -25,13 +24,15 @@ class Facts:
 
 @dataclass(frozen=True)
 class Table:
-    """The first `left` columns are text, the others numbers. bars: a bar beside each row, on a terminal with room."""
+    """The first `left` columns are text, the others numbers. bar: what a terminal with room shows beside each row, by
+    the number of the row and how many columns there are for it.
+    """
 
     title: str
     columns: Sequence[str]
     rows: Sequence[Sequence[str]]
     left: int = 1
-    bars: Sequence[str] | None = None
+    bar: Callable[[int, int], str] | None = None
 
 
 Block = Facts | Table
@@ -44,8 +45,9 @@ def show(blocks: Sequence[Block]) -> None:
             display.facts(block.title, block.rows)
             continue
         columns, rows = block.columns, block.rows
-        if block.bars is not None and _fits(block):
-            columns, rows = (*columns, ""), [(*row, bar) for row, bar in zip(rows, block.bars, strict=True)]
+        width = min(_room(block), WIDEST)
+        if block.bar is not None and width >= NARROWEST:
+            columns, rows = (*columns, ""), [(*row, block.bar(i, width)) for i, row in enumerate(rows)]
         display.table(block.title, columns, rows, block.left)
 
 
@@ -64,30 +66,32 @@ def markdown(blocks: Sequence[Block], warnings: Sequence[str] = ()) -> None:
     sys.stdout.write("\n".join(lines))
 
 
-def bar(part: float) -> str:
-    """A bar of a part of 1."""
-    eighths = round(min(max(part, 0.0), 1.0) * BAR * 8)
-    whole, rest = divmod(eighths, 8)
-    return ("█" * whole + (EIGHTHS[rest] if rest else "")).ljust(BAR)
+def bar(part: float, width: int) -> str:
+    """A part of 1 as a bar."""
+    filled = round(min(max(part, 0.0), 1.0) * width)
+    return "█" * filled + "░" * (width - filled)
 
 
-def between(low: float, value: float, high: float, ends: tuple[float, float], width: int = 24) -> str:
-    """An interval with its value, on a scale that goes from one end to the other."""
-    first, last = ends
-    size = (last - first) or 1.0
-    a, b, c = (min(max(round((each - first) / size * (width - 1)), 0), width - 1) for each in (low, value, high))
-    cells = ["─" if a <= i <= c else " " for i in range(width)]
-    cells[a], cells[c] = "├", "┤"
-    cells[b] = "●"
+def between(interval: tuple[float, float], value: float, ends: tuple[float, float], width: int) -> str:
+    """An interval and a value in it, on a scale that goes from one end to the other."""
+    size = (ends[1] - ends[0]) or 1.0
+    low, middle, high = (
+        min(max(round((each - ends[0]) / size * (width - 1)), 0), width - 1)
+        for each in (interval[0], value, interval[1])
+    )
+    cells = ["─" if low <= i <= high else "·" for i in range(width)]
+    cells[low], cells[high] = "├", "┤"
+    cells[middle] = "●"
     return "".join(cells)
 
 
-def _fits(table: Table) -> bool:
-    if not display.out.is_terminal or not table.bars:
-        return False
-    lines = [[*row, extra] for row, extra in zip((table.columns, *table.rows), ("", *table.bars), strict=True)]
+def _room(table: Table) -> int:
+    """Columns that the terminal has beside a table."""
+    if not display.out.is_terminal:
+        return 0
+    lines = (table.columns, *table.rows)
     widths = [max(cell_len(printable(cell)) for cell in column) for column in zip(*lines, strict=True)]
-    return sum(widths) + display.GAP * (len(widths) - 1) <= display.out.width
+    return display.out.width - sum(widths) - display.GAP * len(widths)
 
 
 def _row(cells: Iterable[str]) -> str:

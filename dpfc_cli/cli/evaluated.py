@@ -63,26 +63,25 @@ def several(
     names = heads_named(paths)
     results = found.evaluations
     ends = min(each.interval[0] for each in results), max(each.interval[1] for each in results)
-    top5 = results[0].top5_interval is not None
     ranked = results[0].mean_average_precision is not None
     columns = [
         *("head", "method", "delta", "epsilon", "top-1", "95 % interval"),
-        *(["top-5"] if top5 else []),
         *(["mean AP"] if ranked else []),
     ]
     rows = []
     for name, card, each in zip(names, cards, results, strict=True):
         row = [name, str(card["method"]), "–" if card["delta"] is None else f"{card['delta']:g}", _epsilon(card)]
         row += [display.percentage(each.top1, each.n, each.interval), display.interval(each.interval, each.n)]
-        if each.top5 is not None:
-            row.append(display.percentage(each.top5, each.n, each.top5_interval))
         if each.mean_average_precision is not None:
             row.append(display.percentage(each.mean_average_precision, each.n))
         rows.append(row)
-    bars = [between(each.interval[0], each.top1, each.interval[1], ends) for each in results]
+
+    def range_of(i: int, width: int) -> str:
+        return between(results[i].interval, results[i].top1, ends, width)
+
     title = f"{counted(len(results), 'head')} on the {results[0].split} split of {features.folder}"
     blocks: list[Block] = [
-        Table(f"{title}, {counted(results[0].n, 'record')} with a label", columns, rows, left=3, bars=bars),
+        Table(f"{title} ({counted(results[0].n, 'record')})", columns, rows, left=3, bar=range_of),
         Table(
             f"Top-1 beside that of {names[0]}, in points: paired, on the same records",
             ("head", "difference", "95 % interval", "only it is right", "only the other"),
@@ -121,7 +120,7 @@ def released(path: Path, features: "FeatureSet", result: "PrivateEvaluation") ->
                 title,
                 ("class", f"{kind} (noisy)", "top-1", "95 % interval"),
                 [(r.name, f"{r.n:,}", *_shown(r.top1, r.interval, r.n)) for r in found],
-                bars=[bar(r.top1 or 0) for r in found],
+                bar=lambda i, width: bar(found[i].top1 or 0, width),
             )
         )
     return blocks
@@ -158,18 +157,19 @@ def classes(result: "Evaluation") -> Table:
         rows, title = rows[:10] + rows[-10:], f"{said.capitalize()} per class: the ten worst and the ten best"
     columns = ("class", "records", said) if ranked else ("class", "records", said, "95 % interval")
     shown = [(each.name, f"{each.n:,}", *_class_figures(each, ranked)) for each in rows]
-    return Table(title, columns, shown, bars=[bar(figure(each)) for each in rows])
+    return Table(title, columns, shown, bar=lambda i, width: bar(figure(rows[i]), width))
 
 
 def points(found: "Difference", n: int) -> tuple[str, str]:
-    """A difference between two heads in points of a percent, and its interval with the ends rounded outwards."""
-    shown = display.percentage(abs(found.gain), n, found.interval).removesuffix(" %")
-    decimals = len(shown.partition(".")[2])
+    """A difference between two heads in points of a percent, and its interval with the ends rounded outwards. It has a
+    digit more than `display.percentage` gives, so that it is seen on which side of 0 an end is.
+    """
+    decimals = len(display.percentage(abs(found.gain), n, found.interval).removesuffix(" %").partition(".")[2]) + 1
     scale = 10**decimals
     low = math.floor(100 * found.interval[0] * scale + 1e-9) / scale
     high = math.ceil(100 * found.interval[1] * scale - 1e-9) / scale
-    sign = "+" if found.gain > 0 else "−" if found.gain < 0 else ""
-    return f"{sign}{shown}", f"{_signed(low, decimals)} to {_signed(high, decimals)}"
+    gain, low_end, high_end = (_signed(each, decimals) for each in (100 * found.gain, low, high))
+    return gain, f"{low_end} to {high_end}"
 
 
 def heads_named(paths: Sequence[Path]) -> list[str]:
@@ -210,19 +210,19 @@ def _calibrated(result: "Evaluation") -> str:
 def _reliability(result: "Evaluation") -> Table:
     found = result.calibration
     assert found is not None
-    rows, bars = [], []
+    rows, parts = [], []
     for each in found.bins:
         if each.right is None or each.interval is None or each.probability is None:
             continue
         name = f"{100 * each.low:.0f}–{100 * each.high:.0f} %"
         right = display.percentage(each.right, each.n, each.interval), display.interval(each.interval, each.n)
         rows.append((name, f"{each.n:,}", f"{100 * each.probability:.0f} %", *right))
-        bars.append(bar(each.right))
+        parts.append(each.right)
     return Table(
         "How often the best class is right, by its probability (softmax of the scores)",
         ("probability", "records", "mean", "right", "95 % interval"),
         rows,
-        bars=bars,
+        bar=lambda i, width: bar(parts[i], width),
     )
 
 
@@ -295,7 +295,8 @@ def _epsilon(card: Mapping[str, Any]) -> str:
 
 
 def _signed(value: float, decimals: int) -> str:
-    return f"{'−' if value < 0 else '+' if value > 0 else ''}{abs(value):.{decimals}f}"
+    shown = f"{abs(value):.{decimals}f}"
+    return shown if not float(shown) else f"{'−' if value < 0 else '+'}{shown}"
 
 
 # For programs

@@ -62,4 +62,4 @@ def panel(bins: Sequence[Bin], *, title: str = "Reliability", counted: str = "re
         said = ["right, with its 95 % interval", "as it should be", f"part of the {counted}"]
         axes.legend([points, line, parts], said, loc="upper left", bbox_to_anchor=(-0.02, -0.14))
 
-    return Panel(draw=draw, width=4.8, height=5.6)
+    return Panel(draw=draw, width=4.8, height=6.0)
