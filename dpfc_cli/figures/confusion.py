@@ -59,6 +59,7 @@ def panel(names: Sequence[str], cells: Sequence[Cell], *, labels: str = "label",
         axes.tick_params(length=0)
         axes.grid(False)
         axes.set(xlim=(0, m), ylim=(m, 0), aspect="equal", xlabel=taken, ylabel=labels)
+        axes.set_anchor("N")
         for side in axes.spines.values():
             side.set_visible(False)
         axes.set_title("What is taken for what (records; darker: more of the row)")
