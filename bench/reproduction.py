@@ -18,6 +18,9 @@ import statistics
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
+
+import numpy as np
 
 from bench import cells, paper
 from bench.cells import Cell
@@ -160,14 +163,14 @@ def plot(data: str, known: str | None, results: dict[str, float], count: int, ou
             wanted = runs(variant(base(data, ("dp-fc", 10), epsilon), phase), count)
             values = [results[c.key] / 100 for c in wanted if c.key in results]
             if len(values) == len(wanted):
-                mean, spread = statistics.mean(values), statistics.stdev(values) if len(values) > 1 else 0.0
-                points.append((epsilon, mean, mean - spread, mean + spread))
+                points.append((epsilon, statistics.mean(values), statistics.stdev(values) if len(values) > 1 else 0.0))
         if points:
-            series.append(accuracy.Series(label, *zip(*points, strict=True)))
+            x, y, spread = (np.array(column) for column in zip(*points, strict=True))
+            series.append(accuracy.Series(label, *(column.tolist() for column in (x, y, y - spread, y + spread))))
     if known:
-        figures = [(e, f / 100) for e, f in zip(epsilons, paper.TABLES[known]["dp-fc", 10][1:], strict=True) if f]
+        figures: Any = paper.TABLES[known]["dp-fc", 10][1:]
         told = "the paper, ViT-B/16 (ImageNet-21k)"
-        series.append(accuracy.Series(told, *zip(*figures, strict=True), dashed=True))
+        series.append(accuracy.Series(told, epsilons, [figure / 100 for figure in figures], dashed=True))
     without = base(data, ("dp-fc", 10), None)
     levels = [accuracy.Level("non-private, 10 steps", results[without.key] / 100)] if without.key in results else []
     panel = accuracy.panel(series, levels, measure="top-1 test accuracy")

@@ -72,6 +72,8 @@ def _largest(names: Sequence[str], cells: Sequence[Cell], labels: str, taken: st
     wrong = sorted((cell for cell in cells if cell[0] != cell[1]), key=lambda cell: (-cell[2], cell))[:MOST_BARS]
 
     def draw(axes: "Axes") -> None:
+        from matplotlib.ticker import MaxNLocator
+
         axes.barh(range(len(wrong)), [n for _, _, n in wrong], color=COLOURS[0], height=0.7)
         told = told_apart(names, _LONGEST_NAME)
         axes.set_yticks(range(len(wrong)), [f"{told[row]} → {told[column]}" for row, column, _ in wrong])
@@ -81,7 +83,7 @@ def _largest(names: Sequence[str], cells: Sequence[Cell], labels: str, taken: st
         axes.invert_yaxis()
         axes.grid(False, axis="y")
         axes.tick_params(axis="y", length=0)
-        axes.xaxis.get_major_locator().set_params(integer=True)
+        axes.xaxis.set_major_locator(MaxNLocator(nbins="auto", integer=True))
         axes.set(xlabel="records", title=f"The largest confusions ({labels} → {taken})")
         if not wrong:
             axes.text(0.5, 0.5, "none", transform=axes.transAxes, ha="center", color=FAINT)
