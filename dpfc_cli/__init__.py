@@ -30,6 +30,7 @@ _HOMES = {
     "Evaluation": "evaluation",
     "ExtractionWarning": "extraction",
     "FeatureSet": "features.reader",
+    "Forecast": "training.forecast",
     "Head": "heads.head",
     "KeyPair": "heads.signature",
     "Observer": "training.observer",
@@ -43,6 +44,7 @@ _HOMES = {
     "epsilon_of": "training.convert",
     "evaluate": "evaluation",
     "extract": "extraction",
+    "forecast": "training.forecast",
     "import_features": "features.importing",
     "new_key": "heads.signature",
     "noise_multiplier_of": "training.convert",
@@ -61,6 +63,7 @@ __all__ = [
     "Evaluation",
     "ExtractionWarning",
     "FeatureSet",
+    "Forecast",
     "Head",
     "KeyPair",
     "Observer",
@@ -75,6 +78,7 @@ __all__ = [
     "epsilon_of",
     "evaluate",
     "extract",
+    "forecast",
     "import_features",
     "new_key",
     "noise_multiplier_of",
@@ -100,6 +104,7 @@ if TYPE_CHECKING:
     from dpfc_cli.training.account import Account
     from dpfc_cli.training.cap import set_cap
     from dpfc_cli.training.convert import epsilon_of, noise_multiplier_of
+    from dpfc_cli.training.forecast import Forecast, forecast
     from dpfc_cli.training.observer import Observer, TrainingWarning
     from dpfc_cli.training.private_evaluation import PrivateEvaluation
     from dpfc_cli.training.run import Trained

@@ -2,8 +2,8 @@
 
 What is known beforehand are public facts: how many records (or persons), classes and dimensions there are. From them
 follow the noise, what an attacker could guess, how many such trainings fit under a cap, and how the signal of a class
-compares with the noise. How good a head will be depends on the records, too. So an expected accuracy needs a *stand-in*:
-public labelled features of the same backbone. Whole private trainings run on it, as those of `tuning` do.
+compares with the noise. How good a head will be depends on the records, too. So an expected accuracy needs a
+*stand-in*: public labelled features of the same backbone. Whole private trainings run on it, as those of `tuning` do.
 
 **What a stand-in can match.** A training on it has as many classes, records and noise as the private one, where it has
 as many. Where it has fewer classes, m' < m, a training has n·m'/m records, so each class has as many records as it will
@@ -19,11 +19,12 @@ import math
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from dpfc_cli.errors import UserError, counted, parameter
+from dpfc_cli.errors import UserError, parameter
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.methods import AnyMethod, method_named
 from dpfc_cli.privacy import accounting
@@ -32,7 +33,8 @@ from dpfc_cli.privacy.facts import Facts
 from dpfc_cli.training import limit, public
 from dpfc_cli.training.calibrate import Calibrated, calibrate
 from dpfc_cli.training.check import check_devices, check_memory
-from dpfc_cli.training.request import Privacy, adjacency_named, facts_of, number
+from dpfc_cli.training.request import Privacy, number
+from dpfc_cli.training.stated import check_count, stated_facts
 from dpfc_cli.training.tuning import Trials, check_stand_in, labels_of
 from dpfc_cli.training.warn import CLEAR, signal_and_noise, warnings_of_width
 from dpfc_cli.trust.statement import FALSE_ALARMS
@@ -40,8 +42,8 @@ from dpfc_cli.trust.statement import FALSE_ALARMS
 EPSILONS = (0.1, 0.5, 1.0, 2.0, 4.0, 8.0)
 RUNS = 5
 """Trainings on the stand-in for each ε."""
-LARGEST = 10**12
-"""The most records, classes or dimensions that facts may state."""
+MEASURED = "TODO"
+"""What `bench.forecast` found, for users to see beside each forecast."""
 Progress = Callable[[str, int, int | None], None]
 
 
@@ -85,13 +87,15 @@ class Outlook:
 
 @dataclass(frozen=True, kw_only=True)
 class StandIn:
-    """Public records that stood for the private ones. facts: of a training on them. noiseless: accuracy without noise,
+    """Public records that stood for the private ones. facts: of a training on them. tested: the records that it was
+    scored on, at least. noiseless: accuracy without noise,
     in one training; None where the method would need the optimum for it. matched, unmatched: what is as it will be, and
     what is not, in sentences.
     """
 
     name: str
     facts: Facts
+    tested: int
     noiseless: float | None
     matched: tuple[str, ...]
     unmatched: tuple[str, ...]
@@ -132,7 +136,8 @@ def forecast(
     *,
     records: int | None = None,
     persons: int | None = None,
-    classes: int | None = None,
+    classes: int | Sequence[str] | Path | None = None,
+    model: str | None = None,
     dimensions: int | None = None,
     on: FeatureSet | None = None,
     epsilons: Sequence[float] = EPSILONS,
@@ -153,8 +158,9 @@ def forecast(
         features: the private set. Instead of it, state the facts:
         records: how many private records there are.
         persons: how many persons, if persons are to be protected.
-        classes: how many classes.
-        dimensions: the length of a feature vector. Default: that of `on`.
+        classes: how many classes, or their names, or the path of a file with a name on each line.
+        model: the backbone, which says how long a feature vector is.
+        dimensions: how long it is. Default: as `model` or `on` says.
         on: public labelled features of the same backbone, on which private trainings are tried. None: no accuracy is
             expected.
         epsilons: the ε to look at.
@@ -178,9 +184,18 @@ def forecast(
             print(each.epsilon, each.accuracy, each.interval)
 
     """
-    facts = _facts(features, records, persons, classes, dimensions, on, adjacency)
+    facts = stated_facts(
+        features,
+        records=records,
+        persons=persons,
+        classes=classes,
+        model=model,
+        dimensions=dimensions,
+        on=on,
+        adjacency=adjacency,
+    )
     if records_per_person is not None:
-        _check_count("records_per_person", records_per_person, 1)
+        check_count("records_per_person", records_per_person, 1)
         if facts.unit == "person":
             raise UserError(
                 f"{parameter('records_per_person')} has no effect: persons are protected with all their records.",
@@ -211,8 +226,8 @@ def forecast(
     if hidden:
         said.append(
             f"At epsilon = {', '.join(hidden)} the noise hides the classes: a class has less than {CLEAR:g} times as "
-            f"much signal as there is noise. Expect a poor head. More {facts.unit}s, fewer dimensions, a larger epsilon "
-            "or a public start help."
+            f"much signal as there is noise. Expect a poor head. More {facts.unit}s, fewer dimensions, a larger "
+            "epsilon or a public start help."
         )
     return Forecast(
         facts=facts,
@@ -224,92 +239,6 @@ def forecast(
         cap=cap,
         warnings=tuple(said),
     )
-
-
-def _facts(
-    features: FeatureSet | None,
-    records: int | None,
-    persons: int | None,
-    classes: int | None,
-    dimensions: int | None,
-    on: FeatureSet | None,
-    adjacency: str | None,
-) -> Facts:
-    """The public facts, of the manifest or as they are stated."""
-    for name, given in (("features", features), ("on", on)):
-        if given is not None and not isinstance(given, FeatureSet):
-            raise UserError(
-                f"{parameter(name)} is a {type(given).__name__}, not a feature set.",
-                "Open it with open_features.",
-                parameter=name,
-            )
-    stated = {"records": records, "persons": persons, "classes": classes, "dimensions": dimensions}
-    for name, value in stated.items():
-        if value is not None:
-            _check_count(name, value, 1 if name == "dimensions" else 2)
-    beside = [name for name, value in stated.items() if value is not None]
-    if features is not None:
-        if beside:
-            raise UserError(
-                f"{parameter(beside[0])} is stated, and {parameter('features')} says it, too.",
-                "Leave out one of them.",
-                code="conflict",
-                parameter=beside[0],
-            )
-        return facts_of(features, adjacency_named(adjacency))
-    if records is None and persons is None:
-        raise UserError(
-            "It is not known how many records there are.",
-            f"State {parameter('records')} (or {parameter('persons')}) and {parameter('classes')}, or name the private "
-            f"set: {parameter('features')}. Of a set only its manifest is read.",
-            code="missing",
-            parameter="records",
-        )
-    if classes is None:
-        raise UserError(
-            "It is not known how many classes there are.",
-            f"State {parameter('classes')}.",
-            code="missing",
-            parameter="classes",
-        )
-    width = dimensions if on is None or dimensions is not None else on.dim
-    if width is None:
-        raise UserError(
-            "It is not known how long a feature vector is.",
-            f"State {parameter('dimensions')} or {parameter('model')}, or name public features of the same backbone: "
-            f"{parameter('on')}.",
-            code="missing",
-            parameter="dimensions",
-        )
-    if on is not None and width != on.dim:
-        raise UserError(
-            f"'{on.folder}' has {on.dim} dimensions, not {width}: its features are of another backbone.",
-            f"Name features of the same backbone, or leave out {parameter('dimensions')}.",
-            code="conflict",
-            parameter="dimensions",
-            path=str(on.folder),
-        )
-    k = 1 if on is None else on.manifest.labels_per_record
-    known = Facts(n=records or persons or 0, m=classes, d=width, k=k, adjacency=adjacency_named(adjacency))
-    if persons is None:
-        return known
-    if records is not None and records < persons:
-        raise UserError(
-            f"There are {counted(records, 'record')} of {counted(persons, 'person')}.",
-            "A person has one record at least.",
-            code="conflict",
-            parameter="persons",
-        )
-    return replace(known, n=persons, rows=records or persons, unit="person")
-
-
-def _check_count(name: str, value: Any, least: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int | np.integer) or not least <= value <= LARGEST:
-        raise UserError(
-            f"{parameter(name)} is a whole number of at least {least}, not {value!r}.",
-            f"Give a number of {least} to {LARGEST:.0e}.",
-            parameter=name,
-        )
 
 
 def _ascending(epsilons: Sequence[float]) -> list[float]:
@@ -434,4 +363,7 @@ def _stand_in(trials: Trials, facts: Facts, noiseless: float | None) -> StandIn:
     if facts.unit == "person":
         unmatched.append("a person is one record here: expect more than this if persons have several")
     unmatched.append("how hard your classes are to tell apart, which only your records say")
-    return StandIn(name=name, facts=draw, noiseless=noiseless, matched=tuple(matched), unmatched=tuple(unmatched))
+    tested = min(len(each.test) for each in trials.draws)
+    return StandIn(
+        name=name, facts=draw, tested=tested, noiseless=noiseless, matched=tuple(matched), unmatched=tuple(unmatched)
+    )
