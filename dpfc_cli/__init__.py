@@ -34,6 +34,7 @@ _HOMES = {
     "Head": "heads.head",
     "KeyPair": "heads.signature",
     "Observer": "training.observer",
+    "Predictions": "prediction.predict",
     "PrivateEvaluation": "training.private_evaluation",
     "Signed": "heads.signature",
     "Trained": "training.run",
@@ -49,6 +50,7 @@ _HOMES = {
     "new_key": "heads.signature",
     "noise_multiplier_of": "training.convert",
     "open_features": "features.lookup",
+    "predict": "prediction.predict",
     "set_cap": "training.cap",
     "share_records": "training.told",
     "sign": "heads.signature",
@@ -67,6 +69,7 @@ __all__ = [
     "Head",
     "KeyPair",
     "Observer",
+    "Predictions",
     "PrivateEvaluation",
     "Signed",
     "Trained",
@@ -83,6 +86,7 @@ __all__ = [
     "new_key",
     "noise_multiplier_of",
     "open_features",
+    "predict",
     "set_cap",
     "share_records",
     "sign",
@@ -100,6 +104,7 @@ if TYPE_CHECKING:
     from dpfc_cli.features.reader import FeatureSet
     from dpfc_cli.heads.head import Head
     from dpfc_cli.heads.signature import KeyPair, Signed, new_key, sign
+    from dpfc_cli.prediction.predict import Predictions, predict
     from dpfc_cli.starts.zero_shot import ZeroShot, zero_shot
     from dpfc_cli.training.account import Account
     from dpfc_cli.training.cap import set_cap

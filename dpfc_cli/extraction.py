@@ -426,24 +426,17 @@ def _wanted(
 def _computed(
     decoded: Decoded, backbone: "Backbone", broken: images.Broken
 ) -> Iterator[tuple[PlannedShard, images.Batch, np.ndarray]]:
-    """Each batch with its features, until too many pictures are broken. The device works one batch ahead."""
-    waiting = None
-    for planned, batch in decoded:
-        broken.add(planned.split, batch)
-        if broken.too_many:
-            break
-        submitted = (planned, batch, backbone.submit(batch.pixels))
-        if waiting is not None:
-            yield _fetched(*waiting)
-        waiting = submitted
-    if waiting is not None:
-        yield _fetched(*waiting)
+    """Each batch with its features, until too many pictures are broken."""
 
+    def sound() -> Iterator[tuple[tuple[PlannedShard, images.Batch], np.ndarray]]:
+        for planned, batch in decoded:
+            broken.add(planned.split, batch)
+            if broken.too_many:
+                break
+            yield (planned, batch), batch.pixels
 
-def _fetched(
-    planned: PlannedShard, batch: images.Batch, submitted: Any
-) -> tuple[PlannedShard, images.Batch, np.ndarray]:
-    return planned, batch, np.asarray(submitted)
+    for (planned, batch), features in backbones.computed(backbone, sound()):
+        yield planned, batch, features
 
 
 class _Dark:

@@ -11,7 +11,7 @@ the names for `--help`, so importing this module imports no JAX. `load` does.
 
 from collections.abc import Iterable
 
-from dpfc_cli.backbones.backbone import Backbone, Progress
+from dpfc_cli.backbones.backbone import Backbone, Progress, computed
 from dpfc_cli.backbones.families import FAMILIES
 from dpfc_cli.backbones.family import DEFAULT_RECIPE, Classifier, Family, Options
 from dpfc_cli.backbones.geometry import Geometry
@@ -33,6 +33,7 @@ __all__ = [
     "Progress",
     "check",
     "classifier",
+    "computed",
     "dimensions",
     "geometry_of",
     "load",
@@ -143,6 +144,7 @@ def load(
     weights: str | None = None,
     batch: int | None = None,
     precision: str = "float32",
+    expected: str | None = None,
     prepared: bool = False,
     progress: Progress | None = None,
 ) -> Backbone:
@@ -156,6 +158,7 @@ def load(
         weights: a file, a folder or `hf:owner/name[/file]`; None: the published weights, which are downloaded.
         batch: pictures per call; None: the model chooses.
         precision: of the arithmetic, one of `PRECISIONS`. Features are float32 in any case.
+        expected: the digest that the weights must have; None: any.
         prepared: whether the pictures were resized and cropped already, as `geometry_of` says.
         progress: it is told how many bytes of a file were downloaded.
 
@@ -171,7 +174,9 @@ def load(
         (100, 15552)
 
     """
-    options = Options(pool=pool, preprocess=preprocess, weights=weights, batch=batch, precision=precision)
+    options = Options(
+        pool=pool, preprocess=preprocess, weights=weights, batch=batch, precision=precision, expected=expected
+    )
     family = _family_of(name)
     _check(family, name, options)
     return family.load(name, image_shape, options, prepared=prepared, progress=progress)

@@ -1,12 +1,13 @@
 """What a loaded backbone is to its callers. This module imports no JAX."""
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 if TYPE_CHECKING:
     import jax
     import numpy as np
 
+Key = TypeVar("Key")
 Progress = Callable[[str, int, int | None], None]
 """It is called with (stage, done, total). The total is None where it is not known."""
 
@@ -60,3 +61,17 @@ class Backbone(Protocol):
 
         """
         ...
+
+
+def computed(backbone: Backbone, batches: Iterable[tuple[Key, "np.ndarray"]]) -> Iterator[tuple[Key, "np.ndarray"]]:
+    """The features of batches of pictures, each with the key of its batch. The device works one batch ahead."""
+    import numpy as np
+
+    waiting = None
+    for key, pixels in batches:
+        submitted = key, backbone.submit(pixels)
+        if waiting is not None:
+            yield waiting[0], np.asarray(waiting[1])
+        waiting = submitted
+    if waiting is not None:
+        yield waiting[0], np.asarray(waiting[1])

@@ -28,6 +28,7 @@ class Options:
         weights: a file, a folder or `hf:owner/name[/file]`.
         batch: pictures per call.
         precision: of the arithmetic. Features are float32 in any case.
+        expected: the digest that the weights must have; None: any.
 
     """
 
@@ -36,6 +37,7 @@ class Options:
     weights: str | None = None
     batch: int | None = None
     precision: str = "float32"
+    expected: str | None = None
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

@@ -137,9 +137,11 @@ class _Output(io.FileIO):
     """Standard output or standard error. It accepts everything, even what it cannot write.
 
     So a training that has spent its budget does not end because a line could not be written. failed: why it could not.
+    ended: whether its reader has ended.
     """
 
     failed: OSError | None = None
+    ended = False
 
     def write(self, data: Any) -> int:
         try:
@@ -151,6 +153,7 @@ class _Output(io.FileIO):
             return taken
         except BrokenPipeError:
             # The reader has ended, so nobody misses it.
+            self.ended = True
             return len(data)
         except OSError as error:
             self.failed = error

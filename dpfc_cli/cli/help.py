@@ -25,6 +25,7 @@ COMMANDS = {
     "forecast": "forecast",
     "train": "train",
     "evaluate": "evaluate",
+    "predict": "predict",
     "statement": "statement",
     "verify": "verify",
     "sign": "sign",

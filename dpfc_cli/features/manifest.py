@@ -16,6 +16,7 @@ import hashlib
 import json
 import os
 import re
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, get_args
@@ -121,14 +122,25 @@ class Manifest:
         leaves out the versions of the libraries: they change the last bits only, and are listed beside it.
         """
         preparation = self.source["identity"].get("preparation")
-        # The file that imported features came in does not matter.
-        backbone = {name: value for name, value in self.backbone.items() if name != "from"}
-        if "sha256" in (weights := backbone.get("weights") or {}):
-            # The place and the name of the file with the weights do not matter.
-            backbone["weights"] = weights["sha256"]
-        public = {"backbone": backbone, "classes": self.classes, "dim": self.dim, "dtype": self.dtype}
-        public |= {} if preparation is None else {"preparation": preparation}
-        return hashlib.sha256(json.dumps(public, sort_keys=True).encode()).hexdigest()
+        return fingerprint_of(self.backbone, self.classes, self.dim, self.dtype, preparation)
+
+
+def fingerprint_of(
+    backbone: Mapping[str, Any],
+    classes: Sequence[str],
+    dim: int,
+    dtype: str,
+    preparation: Mapping[str, Any] | None,
+) -> str:
+    """`Manifest.fingerprint`, of the values that it depends on."""
+    # The file that imported features came in does not matter.
+    known = {name: value for name, value in backbone.items() if name != "from"}
+    if "sha256" in (weights := known.get("weights") or {}):
+        # The place and the name of the file with the weights do not matter.
+        known["weights"] = weights["sha256"]
+    public = {"backbone": known, "classes": classes, "dim": dim, "dtype": dtype}
+    public |= {} if preparation is None else {"preparation": preparation}
+    return hashlib.sha256(json.dumps(public, sort_keys=True).encode()).hexdigest()
 
 
 def _file_name(value: str) -> bool:

@@ -177,6 +177,21 @@ def _folder(path: Path) -> dict[str, Table]:
     return tables
 
 
+def arrays_in(path: Path, stack: ExitStack) -> dict[str, Array]:
+    """The arrays in a file of one of the formats `ARRAYS`, by name. Nothing is said of what they hold.
+
+    Args:
+        path: the file.
+        stack: it closes the file.
+
+    Raises:
+        UserError: the file cannot be read.
+
+    """
+    kind = path.suffix.lower()
+    return {path.stem: _npy(path)} if kind == NPY else _FORMATS[kind](path, stack)
+
+
 def _npy(path: Path) -> Array:
     try:
         check_plain(path)
@@ -305,3 +320,6 @@ _FORMATS: dict[str, Callable[[Path, ExitStack], dict[str, Array]]] = {
     ".h5": _hdf5,
     ".hdf5": _hdf5,
 }
+NPY = ".npy"
+ARRAYS = (NPY, *_FORMATS)
+"""How the names of files of arrays end."""

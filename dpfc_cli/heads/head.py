@@ -94,6 +94,32 @@ class Head:
         names = self.classes
         return [names[best] for best in self.scores(x).argmax(axis=1)]
 
+    def probabilities(self, x: np.ndarray, temperature: float = 1.0) -> np.ndarray:
+        """What the scores of feature vectors say as probabilities of the classes. They are not calibrated.
+
+        Where a record has one label, they are the softmax of scores / temperature, and add up to 1. Where it may have
+        several, each class has its own, the logistic function of score / temperature.
+
+        Args:
+            x: as for `scores`.
+            temperature: scores are divided by it, see `prediction.calibration`. It does not change the order of
+                classes.
+
+        Returns:
+            n × m, float64.
+
+        Raises:
+            UserError: as for `scores`; or the temperature is not a positive number.
+
+        """
+        if not 0 < temperature < np.inf:
+            raise UserError(
+                f"{parameter('temperature')} must be a positive number, not {temperature:g}.",
+                "Give another one, or leave it out.",
+                parameter="temperature",
+            )
+        return as_probabilities(self.scores(x) / temperature, several=self.card["facts"]["k"] > 1)
+
     def statement(self, groups: Sequence[int] = statement.GROUPS) -> dict[str, str]:
         """What is claimed of this head, as sentences by topic. It needs the head's file for its SHA-256.
 
@@ -137,6 +163,16 @@ class Head:
                 row=int(bad.argmax()),
             )
         return taken
+
+
+def as_probabilities(scores: np.ndarray, several: bool) -> np.ndarray:
+    """Scores, n × m, as probabilities of the classes. several: whether a record may have several labels."""
+    if several:
+        # e^−|s| is never too large.
+        small = np.exp(-np.abs(scores))
+        return np.asarray(np.where(scores >= 0, 1.0, small) / (1.0 + small))
+    shifted = np.exp(scores - scores.max(axis=1, keepdims=True))
+    return np.asarray(shifted / shifted.sum(axis=1, keepdims=True))
 
 
 def located(path: Path | str) -> Path:

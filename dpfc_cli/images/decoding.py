@@ -179,6 +179,11 @@ def _fitted(image: Image.Image, preparation: Preparation) -> Pixels:
     return np.asarray(image if preparation.geometry is None else fitted(image, preparation.geometry))
 
 
+def grey(pixels: Pixels) -> Pixels:
+    """Colour pixels as grey ones, (H, W, 1). What is grey already keeps its values."""
+    return np.asarray(Image.fromarray(pixels).convert("L"))[..., np.newaxis]
+
+
 def fitted(image: Image.Image, geometry: Geometry) -> Image.Image:
     """Resize the image and keep its centre, as torchvision's Resize and CenterCrop do, with the same rounding.
 

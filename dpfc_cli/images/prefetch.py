@@ -11,14 +11,29 @@ from collections import deque
 from collections.abc import Generator, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dpfc_cli.images.sets import Pixels, Split, UnreadableError
+from dpfc_cli.images.sets import Decode, Pixels, UnreadableError
 
 Key = TypeVar("Key")
+
+
+class Decodable(Protocol):
+    """Pictures of one shape that can be decoded, such as those of a `Split`."""
+
+    @property
+    def image_shape(self) -> tuple[int, int, int]:
+        """(H, W, C)."""
+        ...
+
+    @property
+    def pixels(self) -> Decode:
+        """Decodes a range of the pictures."""
+        ...
+
 
 AHEAD = 2
 """Batches that are decoded before they are asked for."""
@@ -50,14 +65,14 @@ class Batch:
 
 
 def batches(
-    wanted: Iterable[tuple[Key, Split, int, int]], workers: int | None = None
+    wanted: Iterable[tuple[Key, Decodable, int, int]], workers: int | None = None
 ) -> Generator[tuple[Key, Batch], None, None]:
     """Decode batches, in the order of `wanted`.
 
     If you do not read the iterator to its end, close it (`contextlib.closing`) to stop the threads.
 
     Args:
-        wanted: (key, split, start, stop) of each batch. It is read AHEAD batches early.
+        wanted: (key, split, start, stop) of each batch. A split is anything that decodes a range of pictures. It is read AHEAD batches early.
         workers: the number of threads. Default: one for each core.
 
     Yields:
@@ -85,7 +100,7 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _begun(pool: ThreadPoolExecutor, split: Split, start: int, stop: int) -> tuple[Batch, list[Future[None]]]:
+def _begun(pool: ThreadPoolExecutor, split: Decodable, start: int, stop: int) -> tuple[Batch, list[Future[None]]]:
     n = stop - start
     batch = Batch(start=start, pixels=np.zeros((n, *split.image_shape), np.uint8), broken={})
     pieces = [(at, min(at + PIECE, n)) for at in range(0, n, PIECE)]
@@ -98,7 +113,7 @@ def _finished(key: Key, batch: Batch, pieces: list[Future[None]]) -> tuple[Key, 
     return key, batch
 
 
-def _fill(split: Split, batch: Batch, piece: slice) -> None:
+def _fill(split: Decodable, batch: Batch, piece: slice) -> None:
     first = batch.start
     try:
         batch.pixels[piece] = split.pixels(first + piece.start, first + piece.stop)

@@ -123,6 +123,16 @@ class RowGroups:
         path, number = self._groups[group]
         return f"{path}: row {int(self._records[i] - self._starts[group])} of row group {number}"
 
+    def __len__(self) -> int:
+        return len(self._records)
+
+    def place(self, i: int) -> str:
+        """The file of a picture and the number of its row there, from 0."""
+        group = self._group(i)
+        path, number = self._groups[group]
+        # The row groups of a file follow one another.
+        return f"{path.name}/{int(self._records[i] - self._starts[group - number])}"
+
     def called(self, i: int) -> str:
         """The place of a picture, with its file's name. Parquet has no other names. It stays if the file is moved."""
         group = self._group(i)
@@ -258,14 +268,11 @@ def listed(paths: list[Path], columns: Columns, progress: Progress | None) -> Li
         UserError: a file cannot be read, differs from the others, or has a row group too large for the memory.
 
     """
-    groups: list[tuple[Path, int]] = []
-    rows, entries, files = [0], list[Entry](), dict[int, Path]()
-    labels, before, keys = list[Given](), 0, list[Keys]()
+    found, entries = _Found(columns.image), list[Entry]()
+    labels, keys = list[Given](), list[Keys]()
     for done, path in enumerate(paths, 1):
         with _readable(path):
-            file = pq.ParquetFile(path)
-            declared = sum(file.metadata.row_group(number).num_rows for number in range(file.num_row_groups))
-            _refuse_more_rows_than_bytes(max(declared, file.metadata.num_rows), path)
+            file = found.opened(path)
             y = file.read([columns.label]).column(0)
             kind = "integers" if pa.types.is_integer(y.type) else "text" if _is_text(y.type) else None
             if kind is None or (y.null_count and kind == "integers"):
@@ -276,28 +283,70 @@ def listed(paths: list[Path], columns: Columns, progress: Progress | None) -> Li
                     path=str(path),
                     column=columns.label,
                 )
-            _check_image(file.schema_arrow, columns.image, path)
             if columns.person is not None:
                 _check_person(file.schema_arrow, columns.person, str(path))
                 keys.append(keys_of_column(path, columns.person))
                 if len(keys[-1].codes) != len(y):
                     raise ValueError(f"it has {len(keys[-1].codes)} persons for {len(y)} rows")
-            own = [file.metadata.row_group(number).num_rows for number in range(file.num_row_groups)]
-            for number in range(file.num_row_groups):
-                _refuse_giant(file.metadata.row_group(number).total_byte_size, path)
-                groups.append((path, number))
-            named = _named_files(path, file.schema_arrow, columns.image, own)
-            files.update((before + row, name) for row, name in named.items())
-            rows += own
-            before += sum(own)
+            found.add(file, path)
             labels.append(y.to_numpy().astype(np.int64) if kind == "integers" else y.cast(pa.string()).to_pylist())
         entries.append(_entry(path, labels[-1]))
         if progress is not None:
             progress("Listing", done, len(paths))
-    entries += _checked(files, paths)
-    has_paths = bool(paths) and _has_paths(pq.read_schema(paths[0]), columns.image)
-    pictures = RowGroups(columns.image, groups, np.cumsum(rows), files=files, has_paths=has_paths)
-    return Listed(pictures, _joined(labels), entries, joined(keys) if keys else None)
+    entries += _checked(found.files, paths)
+    return Listed(found.pictures(), _joined(labels), entries, joined(keys) if keys else None)
+
+
+def pictures_in(paths: list[Path], source: str) -> RowGroups:
+    """The pictures of some files, without their labels.
+
+    Args:
+        paths: the files.
+        source: what the user calls them, for messages.
+
+    Raises:
+        UserError: a file cannot be read, differs from the others, or has a row group too large for the memory.
+
+    """
+    with _readable(paths[0]):
+        found = _Found(_image_column(pq.read_schema(paths[0]), source))
+    for path in paths:
+        with _readable(path):
+            found.add(found.opened(path), path)
+    return found.pictures()
+
+
+class _Found:
+    """The row groups of files, one file after the other. files: those of the rows that hold no bytes."""
+
+    def __init__(self, column: str) -> None:
+        self._column, self._has_paths = column, False
+        self._groups: list[tuple[Path, int]] = []
+        self._rows, self._before = [0], 0
+        self.files: dict[int, Path] = {}
+
+    def opened(self, path: Path) -> Any:
+        """A file. UserError if it declares more rows than it has bytes, or has no such column of pictures."""
+        file = pq.ParquetFile(path)
+        declared = sum(file.metadata.row_group(number).num_rows for number in range(file.num_row_groups))
+        _refuse_more_rows_than_bytes(max(declared, file.metadata.num_rows), path)
+        _check_image(file.schema_arrow, self._column, path)
+        return file
+
+    def add(self, file: Any, path: Path) -> None:
+        """Add the row groups of a file."""
+        own = [file.metadata.row_group(number).num_rows for number in range(file.num_row_groups)]
+        for number in range(file.num_row_groups):
+            _refuse_giant(file.metadata.row_group(number).total_byte_size, path)
+            self._groups.append((path, number))
+        named = _named_files(path, file.schema_arrow, self._column, own)
+        self.files.update((self._before + row, name) for row, name in named.items())
+        self._has_paths |= _has_paths(file.schema_arrow, self._column)
+        self._rows += own
+        self._before += sum(own)
+
+    def pictures(self) -> RowGroups:
+        return RowGroups(self._column, self._groups, np.cumsum(self._rows), files=self.files, has_paths=self._has_paths)
 
 
 def _joined(labels: list[Given]) -> Given:

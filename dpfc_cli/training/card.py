@@ -104,6 +104,8 @@ def card_of(
             "split": SPLIT,
             "fingerprint": manifest.fingerprint,
             "backbone": manifest.backbone,
+            "preparation": manifest.source["identity"].get("preparation"),
+            "dtype": manifest.dtype,
             "hold_out": hold_out_of(manifest),
         },
         "versions": {"dpfc": __version__},

@@ -6,6 +6,8 @@ A head may come from somebody else. `Head.load` checks its card before anything 
 from collections.abc import Mapping
 from typing import Any, get_args
 
+from dpfc_cli.backbones.geometry import Filter
+from dpfc_cli.features.manifest import DTYPES
 from dpfc_cli.privacy.accounting import LEAST_EPSILON
 from dpfc_cli.schema import (
     Check,
@@ -28,6 +30,16 @@ from dpfc_cli.trust.claims import budget_fault, claim_fault, epsilon_fault, is_s
 from dpfc_cli.trust.statement import EXACT, SAMPLED
 
 _UNIT = among(["record", "person"])
+_SIDE = whole(1, 8192)
+"""Pixels. A larger picture would take more memory than a head may ask for."""
+_PREPARATION = record(
+    {},
+    resize=either(_SIDE, each(_SIDE, least=2)),
+    crop=_SIDE,
+    filter=among(get_args(Filter)),
+    window=each(number(-1e308, 1e308), least=2),
+    exif=boolean,
+)
 _CARD: dict[str, Check] = {
     "method": text,
     "options": mapping(either(scalar, each(scalar))),
@@ -37,7 +49,12 @@ _CARD: dict[str, Check] = {
         {"n": whole(1), "m": whole(1), "k": whole(1), "origin": among(get_args(Origin))}, d=whole(1), records=whole(1)
     ),
     "classes": each(text, least=1),
-    "features": record({"name": text, "split": text, "fingerprint": text}, hold_out=number(0, 1)),
+    "features": record(
+        {"name": text, "split": text, "fingerprint": text},
+        hold_out=number(0, 1),
+        preparation=either(null, _PREPARATION),
+        dtype=among(DTYPES),
+    ),
     "versions": record({"dpfc": text}),
 }
 _LEDGER: dict[str, Check] = {

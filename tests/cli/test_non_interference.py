@@ -522,6 +522,8 @@ CARD = {
     "features.fingerprint": "a digest of backbone, preparation, precision and classes, and of no record",
     "features.backbone.name": "the backbone's",
     "features.backbone.from": "the name of the file that was imported",
+    "features.preparation": STATED,
+    "features.dtype": STATED,
     "features.hold_out": STATED,
     "ledger.training": "the number of the row",
     **{f"ledger.{name}": "how often dpfc was run" for name in ("trainings", "private", "unprotected", "other_records")},

@@ -70,7 +70,7 @@ def load(
 
     """
     model = MODELS[name]
-    located, digest = find(*place(model, options.weights), progress)
+    located, digest = find(*place(model, options.weights), progress, options.expected)
     parameters = checkpoint.read(located.files, located.id, DTYPES[options.precision])
     _check_size(name, model, parameters, located.id)
     weights = {"id": located.id, "sha256": digest, "dialect": parameters.dialect}

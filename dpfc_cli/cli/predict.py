@@ -1,0 +1,142 @@
+"""`dpfc predict`: a head at work on pictures or features."""
+
+import sys
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from dpfc_cli.cli import display
+from dpfc_cli.cli.app import command
+from dpfc_cli.cli.help import listed
+from dpfc_cli.errors import UserError, counted, parameter
+from dpfc_cli.prediction.output import FORMATS, LINES, check_place, format_of, header, line
+
+if TYPE_CHECKING:
+    from dpfc_cli.prediction.output import Saved
+    from dpfc_cli.prediction.predict import Predictions
+
+
+@command("predict", when_stopped="What was printed is all that was made.")
+def predict(
+    head: Annotated[Path, typer.Argument(help="The head's file, or its name in ./heads.")],
+    source: Annotated[
+        str,
+        typer.Argument(
+            help="A folder of pictures (at any depth, without folders of classes); a text file with the path of a "
+            "picture on each line (- for standard input); a .tar or .parquet file of pictures; a feature set; or "
+            "features as .npy, .npz, .safetensors or .h5."
+        ),
+    ],
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            help="The file to be made: .csv, .jsonl or .parquet. It gets its name when it is whole. The same command "
+            "goes on with a .csv or .jsonl that was stopped. Default: CSV to standard output.",
+            metavar="FILE",
+        ),
+    ] = None,
+    form: Annotated[
+        str | None,
+        typer.Option("--format", help=f"{listed(FORMATS)}. Default: as FILE is called.", metavar="NAME"),
+    ] = None,
+    top: Annotated[int, typer.Option(min=1, help="How many of the best classes to give.")] = 1,
+    weights: Annotated[
+        str | None,
+        typer.Option(
+            help="Where the weights of the backbone are: a file, a folder, or hf:OWNER/NAME. They must be those that "
+            "the head was trained with. Default: as the head says.",
+            metavar="CHECKPOINT",
+        ),
+    ] = None,
+    calibrate_on: Annotated[
+        str | None,
+        typer.Option(
+            help="A feature set of public pictures with labels, to fit one temperature on. Default: none. The "
+            "probabilities are then not calibrated.",
+            metavar="PUBLIC_SET",
+        ),
+    ] = None,
+) -> None:
+    """Name the classes of new pictures, with probabilities.
+
+    The backbone is made again from what the head says. A picture that cannot be read has a row with its error, and does
+    not stop the others.
+    """
+    # What can be refused is refused before anything is loaded.
+    kind = format_of(out, form) if out is None else check_place(out, form)
+    if out is None and kind not in LINES:
+        raise UserError(
+            f"{parameter('form')} {kind} is no text.",
+            f"Name a file: {parameter('out')} FILE.{kind}.",
+            code="conflict",
+            parameter="form",
+        )
+    from dpfc_cli.prediction import predict as prediction
+
+    unit = ["pictures"]
+    units = {prediction.LOADING: "B"}
+    with display.stages(prediction.LOADING, "B", lambda stage: units.get(stage.partition(":")[0], unit[0])) as progress:
+        found = prediction.predict(head, source, top=top, weights=weights, calibrate_on=calibrate_on, progress=progress)
+        unit[0] = f"{found.noun}s"
+        _remark(found)
+        saved = _print(found, kind) if out is None else found.save(out, form)
+    _told(found, saved)
+
+
+def _print(found: "Predictions", kind: str) -> "Saved":
+    """The rows to standard output, until its reader has ended."""
+    from dpfc_cli.prediction.output import Saved
+
+    saved = Saved()
+    sys.stdout.write(header(kind, found.top))
+    with closing(found.blocks()) as blocks:  # type: ignore[type-var]
+        for rows in blocks:
+            sys.stdout.write("".join(line(row, kind, found.top) for row in rows))
+            sys.stdout.flush()
+            saved.count(rows)
+            raw = getattr(getattr(sys.stdout, "buffer", None), "raw", None)
+            if getattr(raw, "ended", False) or getattr(raw, "failed", None):
+                break
+    return saved
+
+
+def _remark(found: "Predictions") -> None:
+    """What to know of the source and of the probabilities."""
+    for remark in found.remarks:
+        display.say(remark)
+    for warning in found.warnings:
+        display.warn(warning)
+    fitted = found.calibration
+    if fitted is None:
+        display.say(
+            "The probabilities are not calibrated: noise and clipping change how sure they look. Their order is right. "
+            "Fit a temperature on public records: --calibrate-on PUBLIC_SET."
+        )
+    else:
+        display.say(
+            f"Calibrated on {counted(fitted.n, 'record')} of '{fitted.name}' ({fitted.split}): temperature "
+            f"{fitted.temperature:.3g}. That these records are public is your assertion."
+        )
+
+
+def _told(found: "Predictions", saved: "Saved") -> None:
+    """What was written, and what could not be read. UserError if nothing could."""
+    if saved.resumed:
+        display.say(f"Went on after {counted(saved.resumed, 'row')} of an earlier run.")
+    if saved.path is not None:
+        display.say(f"{counted(saved.rows, 'row')}: {saved.path}")
+    if saved.first is None:
+        return
+    said = f"such as '{saved.first.name}': {saved.first.error}"
+    if saved.errors == saved.rows:
+        raise UserError(
+            f"Not one of {counted(saved.rows, found.noun)} could be read, {said}.",
+            "The column 'error' says why. Check the source.",
+            code="bad-record",
+            parameter="source",
+        )
+    display.warn(
+        f"{saved.errors:,} of {counted(saved.rows, found.noun)} could not be read, {said}. The column 'error' says why."
+    )

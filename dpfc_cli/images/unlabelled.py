@@ -1,0 +1,254 @@
+"""Pictures without labels: what a head is applied to.
+
+They lie in a folder at any depth, in files that a list names, in tar archives, or in parquet. Here, unlike in a data set
+to train on, each picture stands alone: one that is missing, damaged or of another size is broken, and the others are
+decoded. What comes from the system (no memory, a disk that fails) stops the run.
+"""
+
+import errno
+import hashlib
+import json
+import os
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from dpfc_cli.errors import UserError, counted, parameter
+from dpfc_cli.files import NoPlainFileError, check_plain
+from dpfc_cli.images import dicom
+from dpfc_cli.images.encoded import Encoded, Files
+from dpfc_cli.images.folder import EXTENSIONS
+from dpfc_cli.images.preparation import Preparation
+from dpfc_cli.images.sets import Decode, Pixels, unreadable
+from dpfc_cli.images.tars import members, ranges
+from dpfc_cli.sources.names import is_clutter
+from dpfc_cli.sources.split_files import files_by_split
+
+TAR, PARQUET = ".tar", ".parquet"
+_OWN = (errno.ENOENT, errno.EACCES, errno.EPERM, errno.EISDIR, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG)
+"""What the system says of one file, and not of the disk or of itself."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Unlabelled:
+    """Pictures without labels, in a fixed order.
+
+    Attributes:
+        n: how many there are.
+        pictures: their bytes.
+        name: name(i) is what the source calls picture i.
+        entries: yields what tells these files from others of the same names, JSON-able: names, sizes, times.
+        remarks: what the user should know of how the source was read, in sentences.
+
+    """
+
+    n: int
+    pictures: Encoded
+    name: Callable[[int], str]
+    entries: Callable[[], Iterator[object]]
+    remarks: tuple[str, ...] = ()
+
+    def listing(self) -> str:
+        """A digest of the source. Another one means other pictures."""
+        digest = hashlib.sha256()
+        for entry in self.entries():
+            digest.update(json.dumps(entry).encode() + b"\n")
+        return digest.hexdigest()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Decoder:
+    """The pixels of unlabelled pictures: a `prefetch.Decodable`.
+
+    Attributes:
+        source: the pictures.
+        image_shape: what all must have, (H, W, C). With one channel, pictures are made grey.
+        preparation: what is done with them.
+
+    """
+
+    source: Unlabelled
+    image_shape: tuple[int, int, int]
+    preparation: Preparation
+
+    @property
+    def pixels(self) -> Decode:
+        return self._pixels
+
+    def _pixels(self, start: int, stop: int) -> Pixels:
+        """The pictures start to stop - 1. Raises UnreadableError for the first one that is broken."""
+        from dpfc_cli.images.decoding import decode, grey
+
+        found = np.empty((stop - start, *self.image_shape), np.uint8)
+        for row in range(len(found)):
+            name = self.source.pictures.name(start + row)
+            picture = decode(self._bytes(start + row, name), name, self.preparation)
+            height, width, channels = self.image_shape
+            if picture.shape[:2] != (height, width):
+                raise unreadable(
+                    name,
+                    f"it has {picture.shape[1]} × {picture.shape[0]} pixels, and those that the head was trained on "
+                    f"have {width} × {height}",
+                )
+            found[row] = picture if channels == picture.shape[2] else grey(picture)
+        return found
+
+    def _bytes(self, i: int, name: str) -> bytes:
+        try:
+            return self.source.pictures.read(i)
+        except (NoPlainFileError, ValueError) as error:
+            raise unreadable(name, str(error)) from error
+        except OSError as error:
+            if error.errno in _OWN:
+                raise unreadable(name, os.strerror(error.errno or 0)) from error
+            raise UserError(
+                f"'{name}' cannot be read: {error.strerror or error}.",
+                "Check the disk, and run the same command again.",
+                code="unreadable",
+                path=name,
+            ) from error
+
+
+@dataclass(frozen=True)
+class _PlainFiles(Files):
+    """Files that may be anything: what is no regular file is not opened."""
+
+    def read(self, i: int) -> bytes:
+        check_plain(self.folder / self.names[i])
+        return super().read(i)
+
+
+def in_folder(folder: Path) -> Unlabelled:
+    """The pictures in a folder and below it, in the order of their names. Links to folders are not followed.
+
+    Raises:
+        UserError: the folder cannot be read, or has no pictures.
+
+    """
+    names: list[str] = []
+    skipped, linked = Counter[str](), 0
+
+    def stop(error: OSError) -> None:
+        raise UserError(
+            f"'{error.filename or folder}' cannot be read: {error.strerror or error}.",
+            "Check its permissions.",
+            code="unreadable",
+            path=str(error.filename or folder),
+        ) from error
+
+    for place, folders, files in os.walk(folder, onerror=stop):
+        within = os.path.relpath(place, folder)
+        folders[:] = sorted(name for name in folders if _is_users(name))
+        linked += sum(os.path.islink(os.path.join(place, name)) for name in folders)
+        for name in filter(_is_users, files):
+            ending = os.path.splitext(name)[1].lower()
+            if ending in EXTENSIONS:
+                names.append(name if within == "." else f"{within}/{name}")
+            else:
+                skipped[ending] += 1
+    if not names:
+        raise UserError(
+            f"'{folder}' has no pictures: files that end in {', '.join(sorted(EXTENSIONS))}.",
+            "Name a folder of pictures, or a list of files.",
+            code="missing",
+            parameter="source",
+            path=str(folder),
+        )
+    names.sort()
+    remarks = [
+        f"Left out, because their names do not end as those of pictures: {counted(skipped.total(), 'file')}."
+    ] * bool(skipped)
+    remarks += [f"Links to folders are not followed: {counted(linked, 'link')}."] * bool(linked)
+    return _of_files(folder, names, tuple(remarks))
+
+
+def in_list(names: Sequence[str]) -> Unlabelled:
+    """The pictures in these files, in this order. A path that is not absolute begins in the working folder."""
+    return _of_files(Path(), list(names), ())
+
+
+def in_archives(pattern: str) -> Unlabelled:
+    """The pictures in tar archives: members with names that end as those of pictures.
+
+    Args:
+        pattern: a file, a folder, or file names with braces or wildcards (see `files_by_split`).
+
+    Raises:
+        UserError: an archive is missing or damaged, or there are no pictures.
+
+    """
+    paths = _found(pattern, TAR)
+    found = [
+        (which, member)
+        for which, path in enumerate(paths)
+        for member in members(path)
+        if os.path.splitext(member.name)[1].lower() in EXTENSIONS and all(map(_is_users, member.name.split("/")))
+    ]
+    if not found:
+        raise _empty(pattern)
+    if any(os.path.splitext(member.name)[1].lower() in dicom.SUFFIXES for _, member in found):
+        dicom.check_installed()
+    pictures = ranges(found, tuple(paths))
+    names = pictures.names.__getitem__ if len(paths) == 1 else pictures.called
+    return Unlabelled(n=len(found), pictures=pictures, name=names, entries=lambda: map(_entry, paths))
+
+
+def in_parquet(pattern: str) -> Unlabelled:
+    """The pictures in parquet files, as the Hugging Face hub writes them. Their names are FILE/ROW.
+
+    Args:
+        pattern: a file, a folder, or file names with braces or wildcards (see `files_by_split`).
+
+    Raises:
+        UserError: a file is missing or damaged, or has no pictures.
+
+    """
+    from dpfc_cli.images.row_groups import pictures_in
+
+    paths = _found(pattern, PARQUET)
+    pictures = pictures_in(paths, pattern)
+    if not len(pictures):
+        raise _empty(pattern)
+    return Unlabelled(n=len(pictures), pictures=pictures, name=pictures.place, entries=lambda: map(_entry, paths))
+
+
+def _of_files(folder: Path, names: list[str], remarks: tuple[str, ...]) -> Unlabelled:
+    if any(os.path.splitext(name)[1].lower() in dicom.SUFFIXES for name in names):
+        dicom.check_installed()
+    return Unlabelled(
+        n=len(names),
+        pictures=_PlainFiles(folder, names),
+        name=names.__getitem__,
+        entries=lambda: ([name, *_entry(folder / name)] for name in names),
+        remarks=remarks,
+    )
+
+
+def _entry(path: Path) -> list[object]:
+    """What tells a file from another one of the same name; nothing if it is not there."""
+    try:
+        facts = path.stat()
+    except (OSError, ValueError):
+        return []
+    return [str(path), facts.st_size, facts.st_mtime_ns]
+
+
+def _found(pattern: str, suffix: str) -> list[Path]:
+    return sorted(path for paths in files_by_split(pattern, suffix).values() for path in paths)
+
+
+def _is_users(name: str) -> bool:
+    return not name.startswith(".") and not is_clutter(name)
+
+
+def _empty(pattern: str) -> UserError:
+    return UserError(
+        f"'{pattern}' has no pictures.",
+        "Name another source.",
+        code="missing",
+        parameter="source",
+        path=pattern,
+    )

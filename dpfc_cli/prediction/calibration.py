@@ -1,0 +1,143 @@
+"""A temperature: one number that makes the probabilities of a head mean what they say.
+
+The scores of a head are divided by it, and the order of the classes stays. It is the number with the least mean
+negative log-likelihood on labelled records (Guo et al. 2017, "On Calibration of Modern Neural Networks"). It is a
+function of these records, without noise. So they must be public. Where there is none, probabilities are not calibrated:
+noise and clipping change how large the scores are.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from dpfc_cli.errors import UserError, counted, parameter
+from dpfc_cli.features.reader import FeatureSet
+from dpfc_cli.heads.head import Head
+from dpfc_cli.training.account import account_of
+from dpfc_cli.training.ledger import ledger_path
+
+ROWS = 4096
+MOST = 50_000_000
+"""Numbers of scores that are held. More records are not needed for one number."""
+LEAST_LOG, MOST_LOG = -12.0, 12.0
+"""Where the logarithm of the temperature is looked for."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Calibration:
+    """A temperature, and what it was fitted on.
+
+    Attributes:
+        temperature: what scores are divided by.
+        name: of the set.
+        split: of the records.
+        n: how many labelled records there were.
+        warnings: sentences for whoever reads the probabilities.
+
+    """
+
+    temperature: float
+    name: str
+    split: str
+    n: int
+    warnings: tuple[str, ...]
+
+
+def fit(head: Head, on: FeatureSet) -> Calibration:
+    """Fit the temperature of a head on public labelled features: on the test split of the set if it has one.
+
+    Args:
+        head: the head.
+        on: the set. Its records must be public.
+
+    Raises:
+        UserError: the set is private, as far as can be seen; it does not fit the head; or it has no label.
+
+    """
+    split = "test" if "test" in on.splits else next(iter(on.splits))
+    warnings = _check(head, on)
+    on.verify(split)
+    several = head.card["facts"]["k"] > 1
+    m = len(head.classes)
+    kept: list[tuple[np.ndarray, np.ndarray]] = []
+    n = 0
+    for _, x, y in on.stream(split)(ROWS):
+        known = (y >= 0).any(axis=1) & np.isfinite(x).all(axis=1)
+        if known.any():
+            kept.append((head.scores(x[known]), (y[known][:, :, None] == np.arange(m)).any(axis=1)))
+            n += int(known.sum())
+        if n * m >= MOST:
+            break
+    if not n:
+        raise UserError(
+            f"No record of the split '{split}' of '{on.folder}' has a label.",
+            f"Name a set of public records with labels: {parameter('calibrate_on')}.",
+            code="missing",
+            parameter="calibrate_on",
+        )
+    scores, right = (np.concatenate(parts) for parts in zip(*kept, strict=True))
+    return Calibration(
+        temperature=temperature_of(scores, right, several),
+        name=on.name,
+        split=split,
+        n=n,
+        warnings=warnings,
+    )
+
+
+def temperature_of(scores: np.ndarray, right: np.ndarray, several: bool) -> float:
+    """The temperature with the least mean negative log-likelihood.
+
+    Args:
+        scores: n × m.
+        right: n × m, whether the class is a label of the record.
+        several: whether a record may have several labels.
+
+    """
+    from scipy.optimize import minimize_scalar
+
+    def loss(logarithm: float) -> float:
+        scaled = scores * np.exp(-logarithm)
+        if several:
+            return float(np.logaddexp(0.0, np.where(right, -scaled, scaled)).mean())
+        top = scaled.max(axis=1, keepdims=True)
+        whole = top[:, 0] + np.log(np.exp(scaled - top).sum(axis=1))
+        # With one label a record has one class that is right.
+        return float((whole - (scaled * right).sum(axis=1)).mean())
+
+    # It is convex in the inverse of the temperature, so it has one minimum on this axis, too.
+    found = minimize_scalar(loss, bounds=(LEAST_LOG, MOST_LOG), method="bounded", options={"xatol": 1e-6})
+    return float(np.exp(found.x))
+
+
+def _check(head: Head, on: FeatureSet) -> tuple[str, ...]:
+    """Refuse private records, and features that do not fit. Returns what to beware of."""
+    own = head.card["features"]
+    ledger = ledger_path(on.folder)
+    charged = any(account_of(ledger, on.folder, split=split).private for split in on.splits)
+    trained = head.card["claim"] == "private" and own["name"] == on.name
+    if trained or charged:
+        why = "the head was trained on a set of this name" if trained else "it was trained on with a guarantee"
+        raise UserError(
+            f"'{on.folder}' is not for calibration: {why}, so its records are private. A temperature would depend on "
+            "them without noise, and no ledger would know.",
+            f"Name a set of public records with labels: {parameter('calibrate_on')}.",
+            code="private-records",
+            parameter="calibrate_on",
+            path=str(on.folder),
+        )
+    if on.dim != head.dim or on.classes != head.classes:
+        raise UserError(
+            f"'{on.folder}' does not fit the head: it has {on.dim} dimensions and {counted(len(on.classes), 'class')}, "
+            f"the head has {head.dim} and {len(head.classes)}. The classes must be the same, in the same order.",
+            f"Extract public pictures with the backbone of the head and its classes: {parameter('calibrate_on')}.",
+            code="conflict",
+            parameter="calibrate_on",
+            path=str(on.folder),
+        )
+    if own["fingerprint"] != on.manifest.fingerprint:
+        return (
+            f"the features of '{on.name}' were made in another way than those that the head was trained on, so the "
+            "temperature may mean little.",
+        )
+    return ()

@@ -1,0 +1,344 @@
+"""Rows of predictions as CSV, JSON lines or parquet: on a stream, or in a file that is whole or not there.
+
+All formats have the same columns: `name`, `class` and `probability` of the best class, `class_2`, `probability_2` and so
+on of the others, and `error`, which is empty unless the record could not be read.
+
+**Names are not ours.** In JSON lines they are exact: JSON's escapes stand for all characters beyond visible ASCII. In
+CSV, characters that a terminal obeys or that cannot be seen are escaped (`printable`), so a row is one line. And a cell
+that a spreadsheet would take for a formula begins with an apostrophe. Parquet keeps names, but for bytes that are no
+UTF-8.
+
+**A file that goes on.** CSV and JSON lines are written to `NAME.DIGEST.partial`. The digest is one of head, source and
+options, so only the same call finds the file. It has as many rows as it has whole lines, and goes on after them.
+Predictions say something about pictures that may be private: the file is for its owner alone.
+"""
+
+import fcntl
+import hashlib
+import json
+import os
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any, Protocol
+
+from dpfc_cli.errors import UserError, check_new_name, parameter, printable, unknown
+from dpfc_cli.files import opened, publish, temporary_beside
+from dpfc_cli.folders import PARTIAL
+from dpfc_cli.version import __version__
+
+FORMATS = ("csv", "jsonl", "parquet")
+LINES = ("csv", "jsonl")
+"""The formats with a line for each row."""
+SYNCED = 1 << 20
+"""Bytes that are written before they are synced to disk."""
+DIGITS = 6
+"""Significant digits of a probability, as text."""
+_FORMULA = "=+-@＝＋－＠"
+"""With these a spreadsheet begins a formula."""
+_QUOTED = frozenset(",;\"'|\t ")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """The prediction for one record.
+
+    Attributes:
+        name: what the source calls it.
+        classes: the best classes, the best one first; none if there is an error.
+        probabilities: of these classes.
+        error: why the record could not be read; None if it could.
+
+    """
+
+    name: str
+    classes: tuple[str, ...]
+    probabilities: tuple[float, ...]
+    error: str | None = None
+
+    @property
+    def best(self) -> str | None:
+        """The best class; None if there is an error."""
+        return self.classes[0] if self.classes else None
+
+
+@dataclass(kw_only=True)
+class Saved:
+    """What was written.
+
+    Attributes:
+        rows: how many rows.
+        errors: how many of them have an error.
+        first: the first of these; None if there is none.
+        resumed: how many rows were there already, of a call that was stopped.
+
+    """
+
+    rows: int = 0
+    errors: int = 0
+    first: Row | None = None
+    resumed: int = 0
+    path: Path | None = field(default=None)
+
+    def count(self, rows: Iterable[Row]) -> None:
+        """Add rows."""
+        for row in rows:
+            self.rows += 1
+            if row.error is not None:
+                self.errors += 1
+                self.first = self.first or row
+
+
+class Source(Protocol):
+    """What gives rows: `Predictions`."""
+
+    top: int
+    n: int
+
+    def blocks(self, start: int = 0) -> Iterator[list[Row]]:
+        """The rows from number `start` on."""
+        ...
+
+
+def format_of(path: Path | None, given: str | None) -> str:
+    """The format: the given one, or that of the file's name. Without a file: CSV.
+
+    Raises:
+        UserError: there is no such format, or the name does not say it.
+
+    """
+    if given is not None:
+        if given not in FORMATS:
+            raise unknown("format", given, FORMATS)
+        return given
+    if path is None:
+        return FORMATS[0]
+    ending = path.suffix.lower().removeprefix(".")
+    if ending not in FORMATS:
+        raise UserError(
+            f"The name '{path.name}' does not say in which format to write.",
+            f"End it in {', '.join(f'.{each}' for each in FORMATS)}, or give {parameter('form')}.",
+            parameter="out",
+            path=str(path),
+        )
+    return ending
+
+
+def columns(top: int) -> list[str]:
+    """The names of the columns."""
+    ranked = [f"{name}{'' if i == 1 else f'_{i}'}" for i in range(1, top + 1) for name in ("class", "probability")]
+    return ["name", *ranked, "error"]
+
+
+def header(form: str, top: int) -> str:
+    """What stands before the lines of rows."""
+    return f"{','.join(columns(top))}\n" if form == "csv" else ""
+
+
+def line(row: Row, form: str, top: int) -> str:
+    """A row as a line."""
+    values = _values(row, top)
+    if form == "csv":
+        return f"{','.join(map(_cell, values))}\n"
+    return f"{json.dumps(dict(zip(columns(top), values, strict=True))).replace(chr(127), chr(92) + 'u007f')}\n"
+
+
+def check_place(path: Path, form: str | None) -> str:
+    """The format of a file that is to be made. UserError if it cannot be made."""
+    check_new_name(path.name)
+    kind = format_of(path, form)
+    if path.exists() or path.is_symlink():
+        raise UserError(
+            f"'{path}' exists. It is not overwritten.",
+            f"Choose another {parameter('out')}, or move it away.",
+            code="exists",
+            parameter="out",
+            path=str(path),
+        )
+    return kind
+
+
+def save(source: Source, path: Path, form: str | None, identity: Callable[[], list[object]]) -> Saved:
+    """Write all rows of a source to a file. See `Predictions.save`."""
+    kind = check_place(path, form)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        saved = (_lines if kind in LINES else _parquet)(source, path, kind, identity)
+    except OSError as error:
+        raise UserError(
+            f"'{path}' cannot be written: {error.strerror or error}.",
+            f"Make room, or choose another {parameter('out')}. What was written is kept.",
+            code="unwritable",
+            parameter="out",
+            path=str(path),
+        ) from error
+    saved.path = path
+    return saved
+
+
+def _lines(source: Source, path: Path, form: str, identity: Callable[[], list[object]]) -> Saved:
+    said = json.dumps([identity(), form, __version__], sort_keys=True)
+    partial = path.with_name(f"{path.name}.{hashlib.sha256(said.encode()).hexdigest()[:12]}{PARTIAL}")
+    first = header(form, source.top)
+    with _partial(partial) as file:
+        saved = _found(file, first, form, source.top)
+        unsynced = 0
+        try:
+            with closing(source.blocks(saved.rows)) as blocks:  # type: ignore[type-var]
+                for rows in blocks:
+                    data = "".join(line(row, form, source.top) for row in rows).encode()
+                    file.write(data)
+                    file.flush()
+                    saved.count(rows)
+                    unsynced += len(data)
+                    if unsynced > SYNCED:
+                        os.fsync(file.fileno())
+                        unsynced = 0
+        except KeyboardInterrupt as stopped:
+            stopped.add_note(f"{saved.rows:,} rows are kept in '{printable(str(partial))}'. The same command goes on.")
+            raise
+        os.fsync(file.fileno())
+        _publish(partial, path)
+    return saved
+
+
+@contextmanager
+def _partial(path: Path) -> Iterator[IO[bytes]]:
+    """The file of rows, held by this process alone."""
+    with os.fdopen(opened(path, os.O_RDWR | os.O_CREAT, 0o600), "r+b") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise UserError(
+                f"'{path}' is being written by another process.",
+                "Wait until it has ended.",
+                code="busy",
+                path=str(path),
+            ) from error
+        yield file
+
+
+def _found(file: IO[bytes], first: str, form: str, top: int) -> Saved:
+    """What an earlier call has written. The file then ends after its last whole line."""
+    saved, whole = Saved(), len(first.encode())
+    if file.read(whole) != first.encode():
+        file.seek(0)
+        file.truncate()
+        file.write(first.encode())
+        return saved
+    for text in file:
+        row = _read(text, form, top)
+        if row is None:
+            break
+        saved.count([row])
+        whole += len(text)
+    file.seek(whole)
+    file.truncate()
+    saved.resumed = saved.rows
+    return saved
+
+
+def _read(text: bytes, form: str, top: int) -> Row | None:
+    """The row of a line; None if the line is not whole. Only its name and its error are told."""
+    import csv
+
+    if not text.endswith(b"\n"):
+        return None
+    with suppress(ValueError, LookupError, csv.Error, UnicodeDecodeError):
+        if form == "csv":
+            (cells,) = csv.reader([text.decode()], strict=True)
+            known = dict(zip(columns(top), cells, strict=True))
+        else:
+            known = json.loads(text)
+        return Row(name=str(known["name"]), classes=(), probabilities=(), error=known["error"] or None)
+    return None
+
+
+def _parquet(source: Source, path: Path, form: str, identity: Callable[[], list[object]]) -> Saved:
+    """Parquet has its table of contents at the end. A file without it is of no use, so nothing goes on."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    kinds = [pa.float64() if name.startswith("probability") else pa.string() for name in columns(source.top)]
+    schema = pa.schema(list(zip(columns(source.top), kinds, strict=True)))
+    temporary, saved = temporary_beside(path), Saved()
+    try:
+        with (
+            os.fdopen(opened(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file,
+            pq.ParquetWriter(file, schema) as writer,
+        ):
+            for rows in _gathered(source.blocks()):
+                values = zip(*(_values(row, source.top, as_text=_utf8, exact=True) for row in rows), strict=True)
+                arrays = [pa.array(column, kind) for column, kind in zip(values, kinds, strict=True)]
+                writer.write_table(pa.Table.from_arrays(arrays, schema=schema))
+                saved.count(rows)
+        _sync(temporary)
+        _publish(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+    return saved
+
+
+GROUP = 65_536
+"""Rows of a row group."""
+
+
+def _gathered(blocks: Iterator[list[Row]]) -> Iterator[list[Row]]:
+    """Blocks of about `GROUP` rows: each is a row group, and small ones are slow to read."""
+    held: list[Row] = []
+    with closing(blocks) as each:  # type: ignore[type-var]
+        for rows in each:
+            held += rows
+            if len(held) >= GROUP:
+                yield held
+                held = []
+    if held:
+        yield held
+
+
+def _sync(path: Path) -> None:
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
+
+
+def _publish(temporary: Path, path: Path) -> None:
+    if not publish(temporary, path):
+        raise UserError(
+            f"'{path}' was made meanwhile by somebody else. It is not overwritten.",
+            f"Run the same command with another {parameter('out')}.",
+            code="exists",
+            parameter="out",
+            path=str(path),
+        )
+
+
+def _values(row: Row, top: int, as_text: Callable[[str], str] = str, exact: bool = False) -> list[Any]:
+    """The values of a row, in the order of the columns. None where there is nothing."""
+    pairs = zip(row.classes, row.probabilities, strict=True)
+    ranked: list[Any] = [value for name, p in pairs for value in (as_text(name), p if exact else _rounded(p))]
+    error = None if row.error is None else as_text(row.error)
+    return [as_text(row.name), *ranked, *([None] * (2 * top - len(ranked))), error]
+
+
+def _rounded(probability: float) -> float:
+    return float(f"{probability:.{DIGITS}g}")
+
+
+def _utf8(text: str) -> str:
+    """The text, if UTF-8 can hold it."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return printable(text)
+    return text
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, float):
+        return repr(value)
+    shown = printable(value)
+    shown = f"'{shown}" if shown.lstrip().startswith(tuple(_FORMULA)) else shown
+    return '"' + shown.replace('"', '""') + '"' if _QUOTED & set(shown) else shown

@@ -1,0 +1,200 @@
+"""Prediction: a head and a source in, a row for each record out."""
+
+import hashlib
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+
+import numpy as np
+
+from dpfc_cli.errors import UserError, parameter
+from dpfc_cli.features.lookup import open_features
+from dpfc_cli.features.reader import FeatureSet
+from dpfc_cli.heads.head import Head, as_probabilities, encoded
+from dpfc_cli.prediction import calibration, output, rebuild, sources
+from dpfc_cli.prediction.calibration import Calibration
+from dpfc_cli.prediction.output import Row, Saved
+
+LOADING, PREDICTING = "Loading the model", "Predicting"
+"""The stages that progress is told. More words may follow after a colon."""
+Progress = Callable[[str, int, int | None], None]
+
+
+class Predictions:
+    """The predictions for a source. They are computed while you go through them, each time anew.
+
+        for row in predict("heads/first.safetensors", "photos"):
+            print(row.name, row.best, row.error)
+
+    Attributes:
+        head: the head.
+        n: how many records there are.
+        noun: what one of them is called, "picture" or "record".
+        top: how many classes a row has.
+        calibration: the temperature and what it was fitted on; None: the probabilities are not calibrated.
+        warnings: sentences for whoever reads the predictions.
+        remarks: how the source was read, in sentences.
+
+    """
+
+    def __init__(
+        self,
+        head: Head,
+        source: sources.Source,
+        top: int,
+        calibrated: Calibration | None,
+        progress: Progress | None,
+    ) -> None:
+        self.head, self.top, self.calibration = head, top, calibrated
+        self.n, self.noun = source.n, source.noun
+        self.warnings, self.remarks = calibrated.warnings if calibrated else (), source.remarks
+        self._source, self._progress = source, progress
+
+    def __iter__(self) -> Iterator[Row]:
+        for rows in self.blocks():
+            yield from rows
+
+    def __len__(self) -> int:
+        return self.n
+
+    def blocks(self, start: int = 0) -> Iterator[list[Row]]:
+        """The rows from number `start` on, some at a time. If you do not read it to its end, close it."""
+        temperature = 1.0 if self.calibration is None else self.calibration.temperature
+        with closing(self._source.blocks(start)) as blocks:  # type: ignore[type-var]
+            for block in blocks:
+                rows = self._rows(block, temperature)
+                if self._progress is not None:
+                    self._progress(PREDICTING, block.start + len(rows), self.n)
+                yield rows
+
+    def save(self, path: str | Path, form: str | None = None) -> Saved:
+        """Write all rows to a file. The file gets its name when it is whole.
+
+        A call that was interrupted leaves a file NAME.….partial (csv and jsonl). The same call goes on with it.
+
+        Args:
+            path: the file. It must not exist.
+            form: one of `output.FORMATS`. Default: by the name's end.
+
+        Returns:
+            What was written.
+
+        Raises:
+            UserError: the file exists or cannot be written, or the source cannot be read.
+
+        """
+        return output.save(self, Path(path), form, self._identity)
+
+    def _identity(self) -> list[object]:
+        """What a file that was begun must have been made of."""
+        return [
+            hashlib.sha256(encoded(self.head)).hexdigest(),
+            *(self._source.listing(), self.n, self.top),
+            None if self.calibration is None else self.calibration.temperature,
+        ]
+
+    def _rows(self, block: sources.Block, temperature: float) -> list[Row]:
+        broken = dict(block.broken)
+        with np.errstate(over="ignore"):
+            x = block.features.astype(np.float32)
+        for row in np.flatnonzero(~np.isfinite(x).all(axis=1)).tolist():
+            broken.setdefault(row, "it has features that are NaN, infinite, or too large for the precision of the set")
+        x[list(broken)] = 0
+        scores = self.head.scores(x)
+        found = as_probabilities(scores / temperature, several=self.head.card["facts"]["k"] > 1)
+        # The order is that of the scores: probabilities near 1 may be equal.
+        order = np.argsort(-scores, axis=1, kind="stable")[:, : self.top]
+        classes = self.head.classes
+        rows = []
+        for i, best in enumerate(order.tolist()):
+            name = self._source.name(block.start + i)
+            if i in broken:
+                rows.append(Row(name=name, classes=(), probabilities=(), error=broken[i]))
+            else:
+                probabilities = tuple(float(found[i, j]) for j in best)
+                rows.append(Row(name=name, classes=tuple(classes[j] for j in best), probabilities=probabilities))
+        return rows
+
+
+def predict(
+    head: Head | Path | str,
+    source: str | Path | FeatureSet | np.ndarray,
+    *,
+    top: int = 1,
+    weights: str | None = None,
+    calibrate_on: FeatureSet | str | Path | None = None,
+    batch: int | None = None,
+    progress: Progress | None = None,
+) -> Predictions:
+    """Apply a head to pictures, or to features.
+
+    For pictures, the backbone is made again from the head's card: model, weights, pooling, and how pictures are
+    prepared. A picture that cannot be read has a row with its error, and does not stop the others.
+
+    Args:
+        head: the head, its file, or its name in the folder for heads.
+        source: a folder of pictures, a list of files ("-" for standard input), a .tar or .parquet file of pictures, a
+            feature set, a file of features (.npy, .npz, .safetensors, .h5), or an n × d array.
+        top: how many of the best classes a row has.
+        weights: where the weights of the backbone are: a file, a folder or `hf:owner/name[/file]`. They must be those
+            of the training. Default: as the head says.
+        calibrate_on: a feature set of public records with labels. A temperature is fitted on them. Default: none, so
+            the probabilities are not calibrated.
+        batch: pictures per call of the backbone. Default: the model chooses.
+        progress: told the stage (`LOADING` or `PREDICTING`, and details after a colon), how much of it is done, and how
+            much it is in all, if that is known.
+
+    Returns:
+        The rows, in the order of the source.
+
+    Raises:
+        UserError: the head is damaged, or contradicts itself; the source cannot be read or does not fit; or the
+            backbone cannot be made again.
+
+    Example:
+        >>> predict("heads/first.safetensors", "photos").save("photos.csv")
+
+    """
+    if top < 1:
+        raise UserError(f"{parameter('top')} must be 1 or more, not {top}.", "Give another number.", parameter="top")
+    loaded = head if isinstance(head, Head) else Head.load(head)
+    loaded.refuse_contradictions()
+    on = calibrate_on if calibrate_on is None or isinstance(calibrate_on, FeatureSet) else open_features(calibrate_on)
+    found = _source(loaded, source, weights, batch, progress)
+    calibrated = None if on is None else calibration.fit(loaded, on)
+    return Predictions(loaded, found, min(top, len(loaded.classes)), calibrated, progress)
+
+
+def _source(
+    head: Head,
+    source: str | Path | FeatureSet | np.ndarray,
+    weights: str | None,
+    batch: int | None,
+    progress: Progress | None,
+) -> sources.Source:
+    """What is predicted. For pictures with the backbone."""
+    features: sources.Source | None
+    if isinstance(source, FeatureSet):
+        features = sources.of_set(source, head)
+    elif isinstance(source, np.ndarray):
+        features = sources.of_array(source, head)
+    else:
+        features = sources.features_at(str(source), head)
+    if features is not None:
+        if weights is not None or batch is not None:
+            name = "batch" if weights is None else "weights"
+            raise UserError(
+                f"{parameter(name)} is for pictures, and these are features already.",
+                "Leave it out.",
+                code="conflict",
+                parameter=name,
+            )
+        return features
+    recipe = rebuild.recipe_of(head)
+    pictures = sources.pictures_at(str(source))
+    tell = progress or (lambda stage, done, total: None)
+    tell(LOADING, 0, None)
+    backbone = rebuild.load(
+        head, recipe, weights, batch, lambda what, done, total: tell(f"{LOADING}: {what}", done, total)
+    )
+    return sources.Pictures(pictures, recipe, backbone)

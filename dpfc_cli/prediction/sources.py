@@ -1,0 +1,342 @@
+"""What is predicted: pictures, or features that are there already.
+
+A source gives blocks of feature vectors in a fixed order, beginning at any record. So a prediction that was stopped can
+go on.
+"""
+
+import hashlib
+import itertools
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from dpfc_cli import backbones
+from dpfc_cli.backbones import Backbone
+from dpfc_cli.errors import UserError, counted, parameter
+from dpfc_cli.features.lookup import placed
+from dpfc_cli.features.manifest import MANIFEST
+from dpfc_cli.features.reader import FeatureSet
+from dpfc_cli.features.table import FLOATS, Array
+from dpfc_cli.features.tables import ARRAYS, arrays_in
+from dpfc_cli.files import check_plain, sha256_of
+from dpfc_cli.heads.head import Head
+from dpfc_cli.images import batches
+from dpfc_cli.images.folder import EXTENSIONS
+from dpfc_cli.images.unlabelled import PARQUET, TAR, Decoder, Unlabelled, in_archives, in_folder, in_list, in_parquet
+from dpfc_cli.prediction.rebuild import Recipe
+
+STDIN = "-"
+ROWS = 4096
+"""Feature vectors in a block."""
+BLOCK = 2**26
+"""Bytes that a block of features should not exceed."""
+LARGEST_LIST = 2**32
+"""Bytes of the largest list of files that is read."""
+LONGEST_NAME = 2**15
+"""Bytes of the longest line of a list. No system has longer paths."""
+ACCEPTED = (
+    "a folder of pictures, a list of files ('-' for standard input), a .tar or .parquet file of pictures, a feature "
+    f"set, or a file of features ({', '.join(ARRAYS)})"
+)
+
+
+class Block(NamedTuple):
+    """Consecutive records. start: the number of the first one. features: B × d. broken: why a record has no features,
+    by its row. What stands in its row is not looked at.
+    """
+
+    start: int
+    features: np.ndarray
+    broken: dict[int, str]
+
+
+class Source(Protocol):
+    """Records to predict.
+
+    Attributes:
+        n: how many there are.
+        noun: what one of them is called.
+        remarks: what the user should know of how the source was read, in sentences.
+
+    """
+
+    n: int
+    noun: str
+    remarks: tuple[str, ...]
+
+    def name(self, i: int) -> str:
+        """What record i is called."""
+        ...
+
+    def listing(self) -> str:
+        """A digest of the source. Another one means other records."""
+        ...
+
+    def blocks(self, start: int) -> Iterator[Block]:
+        """The records from `start` on. If you do not read it to its end, close it."""
+        ...
+
+
+@dataclass(frozen=True)
+class Pictures:
+    """Pictures, with the backbone that computes their features."""
+
+    found: Unlabelled
+    recipe: Recipe
+    backbone: Backbone
+    noun: str = "picture"
+
+    @property
+    def n(self) -> int:
+        return self.found.n
+
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        return self.found.remarks
+
+    def name(self, i: int) -> str:
+        return self.found.name(i)
+
+    def listing(self) -> str:
+        return self.found.listing()
+
+    def blocks(self, start: int) -> Iterator[Block]:
+        recipe = self.recipe
+        decoder = Decoder(source=self.found, image_shape=recipe.image_shape, preparation=recipe.preparation)
+        step = self.backbone.batch
+        wanted = ((None, decoder, at, min(at + step, self.n)) for at in range(start, self.n, step))
+        with closing(batches(wanted)) as decoded:
+            pixels = ((batch, batch.pixels) for _, batch in decoded)
+            for batch, features in backbones.computed(self.backbone, pixels):
+                with np.errstate(over="ignore"):
+                    # As a feature set keeps them.
+                    yield Block(batch.start, features.astype(recipe.dtype), batch.broken)
+
+
+class Stored:
+    """The records of a feature set, split by split, called SPLIT/NUMBER."""
+
+    noun = "record"
+    remarks: tuple[str, ...] = ()
+
+    def __init__(self, features: FeatureSet) -> None:
+        self._features = features
+        self._splits = sorted(features.splits)
+        self._starts = [0, *itertools.accumulate(features.splits[name] for name in self._splits)]
+        self.n = self._starts[-1]
+
+    def name(self, i: int) -> str:
+        place = next(k for k in range(len(self._splits)) if i < self._starts[k + 1])
+        return f"{self._splits[place]}/{i - self._starts[place]}"
+
+    def listing(self) -> str:
+        return sha256_of(self._features.folder / MANIFEST)
+
+    def blocks(self, start: int) -> Iterator[Block]:
+        for split, first in zip(self._splits, self._starts, strict=False):
+            if start >= first + self._features.splits[split]:
+                continue
+            self._features.verify(split)
+            for at, x, _ in self._features.stream(split)(_rows(4 * self._features.dim)):
+                skipped = max(0, start - first - at)
+                if skipped < len(x):
+                    yield Block(first + at + skipped, x[skipped:], {})
+
+
+class Matrix:
+    """The rows of an array, called by their numbers.
+
+    Args:
+        n: how many there are.
+        width: of a row, in bytes.
+        opened: gives the array for one pass.
+        listing: gives a digest of it.
+
+    """
+
+    noun = "record"
+    remarks: tuple[str, ...] = ()
+
+    def __init__(
+        self, n: int, width: int, opened: Callable[[], AbstractContextManager[Array]], listing: Callable[[], str]
+    ) -> None:
+        self.n, self._width, self._opened, self._listing = n, width, opened, listing
+
+    def name(self, i: int) -> str:
+        return str(i)
+
+    def listing(self) -> str:
+        return self._listing()
+
+    def blocks(self, start: int) -> Iterator[Block]:
+        step = _rows(self._width)
+        with self._opened() as array:
+            # Some formats are read forwards only, from their beginning.
+            for at in range(0, self.n, step):
+                x = array.read(at, min(at + step, self.n))
+                skipped = max(0, start - at)
+                if skipped < len(x):
+                    yield Block(at + skipped, x[skipped:], {})
+
+
+def _is_float(dtype: Any) -> bool:
+    # A type that NumPy does not have is a text.
+    return isinstance(dtype, np.dtype) and dtype.newbyteorder("=") in FLOATS
+
+
+def _rows(width: int) -> int:
+    """How many rows of so many bytes are read at a time."""
+    return max(1, min(ROWS, BLOCK // width))
+
+
+def of_array(x: np.ndarray, head: Head) -> Matrix:
+    """A source of features in memory."""
+    if x.dtype.kind not in "fiu" or x.ndim != 2:
+        raise UserError(
+            f"{parameter('source')} is an array of shape {x.shape} and dtype {x.dtype}.",
+            f"Give n × {head.dim} numbers, or the path of pictures.",
+            parameter="source",
+        )
+    _check_width(x.shape[1], head, "The array")
+
+    array = Array(shape=x.shape, dtype=x.dtype, read=lambda start, stop: x[start:stop])
+    return Matrix(
+        len(x),
+        x.itemsize * head.dim,
+        lambda: nullcontext(array),
+        lambda: hashlib.sha256(np.ascontiguousarray(x)).hexdigest(),
+    )
+
+
+def of_set(features: FeatureSet, head: Head) -> Stored:
+    """A source of the records of a feature set."""
+    _check_width(features.dim, head, f"'{features.folder}'")
+    return Stored(features)
+
+
+def features_at(given: str, head: Head) -> Source | None:
+    """The features at a place; None if there are pictures, or nothing.
+
+    Args:
+        given: a path, or the name of a feature set.
+        head: which is to predict.
+
+    Raises:
+        UserError: they cannot be read, or have another width than those that the head takes.
+
+    """
+    path = Path(given).expanduser()
+    for folder in (path,) if path.exists() else (path, placed(given)):
+        if (folder / MANIFEST).is_file():
+            return of_set(FeatureSet(folder), head)
+    if path.suffix.lower() not in ARRAYS or not path.exists():
+        return None
+    with _fitting(path, head) as array:
+        n, width = array.shape[0], np.dtype(array.dtype).itemsize * head.dim
+    return Matrix(n, width, lambda: _fitting(path, head), lambda: sha256_of(path))
+
+
+@contextmanager
+def _fitting(path: Path, head: Head) -> Iterator[Array]:
+    """The one array of a file that the head takes."""
+    with ExitStack() as stack:
+        found = arrays_in(path, stack)
+        fitting = [
+            array
+            for array in found.values()
+            if len(array.shape) == 2 and _is_float(array.dtype) and array.shape[0] and array.shape[1] == head.dim
+        ]
+        if len(fitting) != 1:
+            held = ", ".join(f"'{name}' {' × '.join(map(str, each.shape)) or 'one'}" for name, each in found.items())
+            raise UserError(
+                f"'{path}' has {'no array' if not fitting else counted(len(fitting), 'array')} of n × {head.dim} "
+                f"floats, which is what the head takes. It holds: {held or 'nothing'}.",
+                "Give a file with one array of features, from the backbone that the head was trained on.",
+                code="conflict",
+                parameter="source",
+                path=str(path),
+                dim=head.dim,
+            )
+        yield fitting[0]
+
+
+def pictures_at(given: str) -> Unlabelled:
+    """The pictures at a place.
+
+    Args:
+        given: a path, a pattern, or '-' for a list of files on standard input.
+
+    Raises:
+        UserError: there is nothing, or it is of no kind that is known.
+
+    """
+    if given == STDIN:
+        return in_list(_names(sys.stdin.buffer.read(LARGEST_LIST + 1), "standard input"))
+    path = Path(given).expanduser()
+    ending = path.suffix.lower()
+    if path.is_dir():
+        return in_folder(path)
+    if ending == TAR:
+        return in_archives(given)
+    if ending == PARQUET:
+        return in_parquet(given)
+    if not path.exists():
+        raise UserError(f"There is no '{given}'.", f"Name {ACCEPTED}.", code="missing", parameter="source", path=given)
+    if ending in EXTENSIONS:
+        return in_list([given])
+    try:
+        check_plain(path)
+        with path.open("rb") as file:
+            return in_list(_names(file.read(LARGEST_LIST + 1), given))
+    except OSError as error:
+        raise UserError(
+            f"'{given}' cannot be read: {error.strerror or error}.",
+            f"Name {ACCEPTED}.",
+            code="unreadable",
+            parameter="source",
+            path=given,
+        ) from error
+
+
+def _names(data: bytes, source: str) -> list[str]:
+    """The lines of a list of files, or what `find -print0` writes. UserError if it is no such list."""
+    lines = data.split(b"\0") if b"\0" in data else data.splitlines()
+    if len(data) > LARGEST_LIST or max(map(len, lines), default=0) > LONGEST_NAME or any(map(_strange, lines[:100])):
+        raise UserError(
+            f"'{source}' is no list of files, a path on each line.",
+            f"Name {ACCEPTED}.",
+            code="unsupported",
+            parameter="source",
+            path=source,
+        )
+    names = [line.decode("utf-8", "surrogateescape") for line in lines if line.strip()]
+    if not names:
+        raise UserError(
+            f"'{source}' names no file.",
+            "Give the path of a picture on each line.",
+            code="missing",
+            parameter="source",
+            path=source,
+        )
+    return names
+
+
+def _strange(line: bytes) -> bool:
+    """Whether a line has control characters, as no honest path has."""
+    return any(byte < 32 for byte in line)
+
+
+def _check_width(d: int, head: Head, source: str) -> None:
+    if d != head.dim:
+        raise UserError(
+            f"{source} has features of {d} dimensions, and the head takes {head.dim}.",
+            "Give features of the backbone that the head was trained on.",
+            code="conflict",
+            parameter="source",
+            dim=head.dim,
+        )
