@@ -1,4 +1,4 @@
-"""Measures how far forecasts are from what then happens, for docs/choosing.md: `make bench-forecast`.
+"""Measures how far forecasts are from what then happens, for a table of docs/choosing.md.
 
 A forecast knows the public facts of a set and the records of another one, its stand-in. What then happened is in the
 stored results: five private trainings on the set itself. Stand-ins are the other set of the same backbone, or for the
@@ -10,6 +10,7 @@ import json
 import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -134,11 +135,29 @@ def compared(results: Path = RESULTS, happened: Path = cells.RESULTS) -> list[Re
 
 def said(results: Sequence[Result]) -> str:
     """What every forecast says of itself."""
-    alike = [abs(each.error) for each in results if not each.pair.fewer]
-    fewer = [each.error for each in results if each.pair.fewer]
+    real = [each for each in results if not each.pair.on.endswith(OTHER)]
+    alike, fewer = ([abs(each.error) for each in real if each.pair.fewer is is_] for is_ in (False, True))
     return (
-        f"in {len(results)} measured cases, with as many classes: {statistics.median(alike):.0f} points in the median, "
-        f"{max(alike):.0f} at worst; with fewer classes in the stand-in: up to {max(fewer):.0f} points too good"
+        f"between real sets, in {len(real)} measured cases: {statistics.median(alike):.0f} points in the median and "
+        f"{max(alike):.0f} at worst; if the stand-in has fewer classes, {statistics.median(fewer):.0f} and "
+        f"{max(fewer):.0f}"
+    )
+
+
+def verdict(results: Sequence[Result]) -> str:
+    """How often intervals hold what then happens, and how far off the step from one ε to the next is."""
+    held = sum(each.inside for each in results)
+    real = [each for each in results if not each.pair.on.endswith(OTHER)]
+    errors = {(each.pair, each.epsilon): each.error for each in real}
+    steps = [
+        abs(errors[pair, high] - errors[pair, low])
+        for pair in dict.fromkeys(each.pair for each in real)
+        for low, high in pairwise(EPSILONS)
+    ]
+    return (
+        f"{held} of {len(results)} intervals hold what then happened. Between real sets the points are off by "
+        f"{statistics.median(map(abs, errors.values())):.1f} in the median, and the steps from one ε to the next by "
+        f"{statistics.median(steps):.1f}."
     )
 
 
@@ -168,7 +187,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     given = parser.parse_args(arguments)
     run(given.folder, given.work, given.results)
     results = compared(given.results)
-    print("\n".join(table(results)), said(results), sep="\n\n")
+    print("\n".join(table(results)), verdict(results), said(results), sep="\n\n")
 
 
 if __name__ == "__main__":

@@ -35,6 +35,7 @@ _HOMES = {
     "KeyPair": "heads.signature",
     "Observer": "training.observer",
     "Predictions": "prediction.predict",
+    "PrivateClassifier": "estimator",
     "PrivateEvaluation": "training.private_evaluation",
     "Signed": "heads.signature",
     "Trained": "training.run",
@@ -70,6 +71,7 @@ __all__ = [
     "KeyPair",
     "Observer",
     "Predictions",
+    "PrivateClassifier",
     "PrivateEvaluation",
     "Signed",
     "Trained",
@@ -97,6 +99,7 @@ __all__ = [
 
 if TYPE_CHECKING:
     from dpfc_cli.errors import UserError
+    from dpfc_cli.estimator import PrivateClassifier
     from dpfc_cli.evaluation import Evaluation, evaluate
     from dpfc_cli.extraction import ExtractionWarning, extract
     from dpfc_cli.features.importing import import_features
