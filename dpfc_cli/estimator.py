@@ -26,11 +26,14 @@ import numpy as np
 
 from dpfc_cli.errors import GUARDED, UserError, parameter, printable
 from dpfc_cli.features.importing import import_features
-from dpfc_cli.features.manifest import MANIFEST, load
+from dpfc_cli.features.manifest import load
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.folders import PARTIAL
 from dpfc_cli.heads.head import as_probabilities
 from dpfc_cli.sources.classes import check_classes
+from dpfc_cli.training.account import account_of
+from dpfc_cli.training.cap import set_cap
+from dpfc_cli.training.ledger import ledger_path
 from dpfc_cli.training.observer import Observer
 from dpfc_cli.training.request import requested
 from dpfc_cli.training.run import Trained
@@ -78,7 +81,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         model.privacy_["spent"]  # ε of all fits with this ledger
 
     Every call of `fit` spends privacy, also those of a cross-validation or a grid search. The ledger says how much, and
-    a cap can limit it: `ledger` may be a set's name for `dpfc budget --features`.
+    a cap limits it.
 
     Args:
         epsilon: ε of one fit, 1e-4 to 100.
@@ -89,6 +92,8 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         options: the method's own options, such as {"steps": 20}.
         adjacency: "zero-out" or "replace-one". None: "zero-out".
         ledger: the folder of the ledger. None: `private-classifier` in the working folder.
+        cap: ε that all fits with this ledger together never pass, at `delta`. The first fit that names it writes it
+            into the ledger. It then holds for every fit with this ledger, and cannot be changed here.
         public_features: a feature set that nobody needs to protect (`dpfc_cli.open_features`), to steady what is
             released.
         public_head: a file of public class vectors, from which the training starts.
@@ -115,6 +120,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         options: Mapping[str, Any] | None = None,
         adjacency: str | None = None,
         ledger: str | Path | None = None,
+        cap: float | None = None,
         public_features: FeatureSet | None = None,
         public_head: str | Path | None = None,
         purpose: str | None = None,
@@ -127,6 +133,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.options = options
         self.adjacency = adjacency
         self.ledger = ledger
+        self.cap = cap
         self.public_features = public_features
         self.public_head = public_head
         self.purpose = purpose
@@ -167,6 +174,8 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return self
 
     def _trained(self, features: FeatureSet) -> Trained:
+        if self.cap is not None:
+            _keep_cap(features, self.cap, self.delta)
         request = requested(
             features,
             features.folder.parent,
@@ -217,13 +226,29 @@ def _labelled(y: np.ndarray, asserted: Sequence[Any] | int | None) -> tuple[np.n
                 parameter="classes",
             )
     if len(classes) < 2:
+        said = f" {GUARDED}" if asserted is None else ""
         raise InvalidInputError(
-            "There is one class only. A head for one class always gives the same answer.",
+            f"There is one class only. A head for one class always gives the same answer.{said}",
             f"Name all labels that may occur: {parameter('classes')}.",
             code="conflict",
             parameter="classes",
         )
     return classes, labels.astype(np.int64)
+
+
+def _keep_cap(features: FeatureSet, cap: float, delta: float | None) -> None:
+    """Set a cap for the ledger, if there is none. UserError where there is another one."""
+    account = account_of(ledger_path(features.folder), features.folder)
+    own = [held for name, held in account.in_force if name == account.name]
+    if any(held.epsilon != cap for held in own):
+        raise UserError(
+            f"The ledger has another cap: epsilon = {own[0].epsilon:.6g}. It was fixed before.",
+            f"Leave out {parameter('cap')}: the ledger's own holds for this fit, too.",
+            code="conflict",
+            parameter="cap",
+        )
+    if not own:
+        set_cap(features, cap, delta=delta, note="PrivateClassifier")
 
 
 def _names(classes: np.ndarray) -> tuple[str, ...]:

@@ -50,7 +50,7 @@ def test_a_stand_in_gives_an_accuracy_its_interval_and_what_it_is_worth(
     line = ("forecast", "--features", "blobs", "--on", known, "--epsilon", "0.1,8", "--records-per-person", "5")
     shown = dpfc(*line, "--plot", "plot.svg")
     assert shown.exit_code == 0
-    _, header, low, high = shown.stdout.splitlines()[:4]
+    _, header, _, high = shown.stdout.splitlines()[:4]
     assert header.split()[:3] == ["epsilon", "accuracy", "95"]
     assert high.split()[-1] == "69.4170"
     said = dpfc(*line, "--json")
