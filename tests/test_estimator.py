@@ -18,6 +18,7 @@ from sklearn.utils.estimator_checks import check_estimator
 import dpfc_cli as dpfc
 from dpfc_cli import PrivateClassifier, UserError
 from dpfc_cli.privacy.accounting import epsilon_for, mu_for
+from dpfc_cli.privacy.curator import Curator
 from dpfc_cli.privacy.noise import SeededBits
 from dpfc_cli.training import run
 from dpfc_cli.training.observer import TrainingWarning
@@ -170,7 +171,7 @@ def test_no_record_stays_on_disk(stop: type[BaseException] | None, monkeypatch: 
         def stopped(*_: Any) -> None:
             raise stop
 
-        monkeypatch.setattr(run.curator.Curator, "release", stopped)
+        monkeypatch.setattr(Curator, "release", stopped)
         with pytest.raises(stop):
             model.fit(X, LABELS)
         assert not hasattr(model, "head_")
@@ -186,7 +187,7 @@ def test_a_fit_that_was_stopped_is_charged_and_goes_on(monkeypatch: pytest.Monke
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(run.curator.Curator, "release", stopped)
+        patched.setattr(Curator, "release", stopped)
         with pytest.raises(KeyboardInterrupt):
             PrivateClassifier(**QUICK).fit(X, LABELS)
     assert PrivateClassifier(**QUICK).fit(X, LABELS).privacy_["fits"] == 1

@@ -343,8 +343,11 @@ def labels_of(known: FeatureSet) -> list[np.ndarray]:
     """The labels of the splits that trials read, after these were verified."""
     for split in _splits(known):
         known.verify(split)
-    streams = [known.stream(split)(ROWS) for split in _splits(known)]
-    return [np.concatenate([_valid(y, known) for _, _, y in stream]) for stream in streams]
+    return [_labels(known, split) for split in _splits(known)]
+
+
+def _labels(known: FeatureSet, split: str) -> np.ndarray:
+    return np.concatenate([_valid(y, known) for _, _, y in known.stream(split)(ROWS)])
 
 
 def _valid(y: np.ndarray, known: FeatureSet) -> np.ndarray:
