@@ -38,6 +38,7 @@ from dpfc_cli.training.observer import Observer
 from dpfc_cli.training.request import requested
 from dpfc_cli.training.run import Trained
 from dpfc_cli.training.train import finish, plan
+from dpfc_cli.trust.statement import rounded_up
 
 try:
     from sklearn.base import BaseEstimator, ClassifierMixin
@@ -65,12 +66,14 @@ class Told(dict[str, Any]):
     """Facts by name. A notebook shows them as a table."""
 
     def _repr_html_(self) -> str:
-        rows = (f"<tr><th>{_shown(name)}</th><td>{_shown(value)}</td></tr>" for name, value in self.items())
+        left = 'style="text-align: left; vertical-align: top"'
+        rows = (f"<tr><th {left}>{_shown(name)}</th><td {left}>{_shown(each)}</td></tr>" for name, each in self.items())
         return f"<table>{''.join(rows)}</table>"
 
 
 def _shown(value: object) -> str:
-    return escape(printable(f"{value:.6g}" if isinstance(value, float) else str(value)))
+    # Floats are ε, δ and μ.
+    return escape(printable(rounded_up(value, 6) if isinstance(value, float) else str(value)))
 
 
 class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]

@@ -153,7 +153,7 @@ def _show(found: "Forecast") -> None:
     columns = ["epsilon"]
     if stand_in is not None:
         columns += ["accuracy" if facts.k == 1 else "mAP", "95 %"]
-    columns += ["signal/noise", "right guesses"]
+    columns += ["signal", "guessed"]
     columns += [] if found.cap is None else [f"fit under {found.cap:g}"]
     columns += [] if found.records_per_person is None else [f"of {counted(found.records_per_person, 'record')}"]
     title = (
@@ -174,7 +174,8 @@ def _row(found: "Forecast", each: "Outlook") -> list[str]:
         assert each.interval is not None
         n = found.stand_in.tested
         row += [display.percentage(each.accuracy, n, each.interval), display.interval(each.interval, n)]
-    row += [f"{each.signal / each.noise:.2g}", percent(each.guess)]
+    ratio = each.signal / each.noise
+    row += [f"{ratio:,.1f}", percent(each.guess)]
     row += [] if found.cap is None else [f"{each.fitting:,}"]
     if found.records_per_person is not None:
         row.append("–" if each.for_person is None else display.epsilon(each.for_person))
@@ -203,12 +204,12 @@ def _said(found: "Forecast") -> list[tuple[str, str]]:
         rows.append(("accuracy", "it depends on the records: name public ones with --on to see what to expect"))
     rows += [
         (
-            "signal/noise",
-            f"{unit}s of a class over the length of the noise; below {CLEAR:g} expect a poor head",
+            "signal",
+            f"{unit}s of a class, divided by the length of the noise; below {CLEAR:g} expect a poor head",
         ),
         (
-            "right guesses",
-            f"the most that an attacker reaches who guesses whether a {unit} was used (50 % is chance)",
+            "guessed",
+            f"how often an attacker guesses right whether a {unit} was used, at most (50 % is chance)",
         ),
     ]
     if found.cap is not None:
