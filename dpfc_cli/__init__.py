@@ -32,10 +32,12 @@ _HOMES = {
     "Evaluation": "heads.scored",
     "ExtractionWarning": "extraction",
     "FeatureSet": "features.reader",
+    "Forecast": "training.forecast",
     "Head": "heads.head",
     "KeyPair": "heads.signature",
     "Observer": "training.observer",
     "Predictions": "prediction.predict",
+    "PrivateClassifier": "estimator",
     "PrivateEvaluation": "training.private_evaluation",
     "Signed": "heads.signature",
     "Trained": "training.run",
@@ -47,6 +49,7 @@ _HOMES = {
     "epsilon_of": "training.convert",
     "evaluate": "evaluation",
     "extract": "extraction",
+    "forecast": "training.forecast",
     "import_features": "features.importing",
     "new_key": "heads.signature",
     "noise_multiplier_of": "training.convert",
@@ -67,10 +70,12 @@ __all__ = [
     "Evaluation",
     "ExtractionWarning",
     "FeatureSet",
+    "Forecast",
     "Head",
     "KeyPair",
     "Observer",
     "Predictions",
+    "PrivateClassifier",
     "PrivateEvaluation",
     "Signed",
     "Trained",
@@ -83,6 +88,7 @@ __all__ = [
     "epsilon_of",
     "evaluate",
     "extract",
+    "forecast",
     "import_features",
     "new_key",
     "noise_multiplier_of",
@@ -98,6 +104,7 @@ __all__ = [
 
 if TYPE_CHECKING:
     from dpfc_cli.errors import UserError
+    from dpfc_cli.estimator import PrivateClassifier
     from dpfc_cli.evaluation import compare, evaluate
     from dpfc_cli.extraction import ExtractionWarning, extract
     from dpfc_cli.features.importing import import_features
@@ -111,6 +118,7 @@ if TYPE_CHECKING:
     from dpfc_cli.training.account import Account
     from dpfc_cli.training.cap import set_cap
     from dpfc_cli.training.convert import epsilon_of, noise_multiplier_of
+    from dpfc_cli.training.forecast import Forecast, forecast
     from dpfc_cli.training.observer import Observer, TrainingWarning
     from dpfc_cli.training.private_evaluation import PrivateEvaluation
     from dpfc_cli.training.run import Trained

@@ -30,6 +30,7 @@ def test_public_functions_state_types_arguments_and_errors() -> None:
         "import_features",
         "open_features",
         "zero_shot",
+        "forecast",
         "train",
         "evaluate",
         "verify",

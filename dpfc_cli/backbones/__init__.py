@@ -34,6 +34,7 @@ __all__ = [
     "check",
     "classifier",
     "computed",
+    "dimensions",
     "geometry_of",
     "load",
     "own_pool",
@@ -92,6 +93,11 @@ def own_pool(name: str, image_shape: tuple[int, int, int]) -> str | None:
 
     """
     return _family_of(name).own_pool(name, image_shape)
+
+
+def dimensions(name: str) -> int | None:
+    """The length of a feature vector of a model; None if it depends on the pictures or on the weights."""
+    return _family_of(name).dimensions(name)
 
 
 def geometry_of(name: str, preprocess: str) -> Geometry | None:

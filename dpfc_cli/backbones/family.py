@@ -98,6 +98,10 @@ class Family(Protocol):
         """The pooling for pictures of this shape (H, W, C) if the user names none; None: the weights decide."""
         ...
 
+    def dimensions(self, name: str) -> int | None:
+        """The length of a feature vector of this model; None: it depends on the pictures or on the weights."""
+        ...
+
     def geometry(self, name: str, preprocess: str) -> Geometry | None:
         """How pictures are resized and cropped; None: they keep their size."""
         ...

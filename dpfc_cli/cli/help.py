@@ -22,6 +22,7 @@ COMMANDS = {
     "extract": "extract",
     "import": "import_",
     "zero-shot": "zero_shot",
+    "forecast": "forecast",
     "train": "train",
     "evaluate": "evaluate",
     "predict": "predict",

@@ -29,10 +29,10 @@ from dpfc_cli.files import check_plain, json_of
 from dpfc_cli.heads.head import Head
 from dpfc_cli.heads.metrics import average_precisions, score
 from dpfc_cli.methods.method import factors, scaled
-from dpfc_cli.privacy.curator import Curator, Unprotected
+from dpfc_cli.privacy.curator import Curator, NonPrivate, Unprotected
 from dpfc_cli.privacy.facts import Facts
 from dpfc_cli.privacy.noise import SeededBits
-from dpfc_cli.privacy.oracle import Mechanism
+from dpfc_cli.privacy.oracle import Mechanism, Oracle
 from dpfc_cli.privacy.passes import BlockStream
 from dpfc_cli.schema import LARGEST, fault, number, record, text
 from dpfc_cli.training.calibrate import Calibrated, with_options
@@ -74,40 +74,55 @@ class Draw:
 
 
 class Trials:
-    """Trials of one choice, those that were finished before included."""
+    """Private trainings on public records, those that were finished before included.
 
-    def __init__(self, calibrated: Calibrated, known: FeatureSet) -> None:
-        self.method, self.facts, self.given, self.known = (
-            calibrated.method,
-            calibrated.facts,
-            calibrated.given,
-            known,
-        )
+    facts: what a draw stands for.
+    """
+
+    def __init__(
+        self, calibrated: Calibrated, known: FeatureSet, facts: Facts, labels: Sequence[np.ndarray], draws: int
+    ) -> None:
+        self.method, self.facts, self.given, self.known = calibrated.method, facts, calibrated.given, known
         assert calibrated.guarantee is not None
         self._mu = calibrated.guarantee.mu
         self.points = [{}, *(p for p in factors(self.method, self.given) if any(f != 1 for f in p.values()))]
-        labels = [_labels(known, split) for split in _splits(known)]
-        self.draws = [drawn(known, labels, self.facts, seed) for seed in range(RUNS + 1)]
+        self.draws = [drawn(known, labels, facts, seed) for seed in range(draws)]
         place = known.folder.resolve()
         self._path = place.with_name(place.name + SUFFIX)
         self._kept = _read(self._path)
         self._open: tuple[int, BlockStream, BlockStream] | None = None
 
-    def mu(self, facts: Facts) -> float:
-        """Noise per record as in the private training."""
-        return self._mu * self.facts.n / facts.n
+    def mu(self, facts: Facts, mu: float | None = None) -> float:
+        """Noise per record as in the private training. mu: of that training; None: as it was calibrated."""
+        return (self._mu if mu is None else mu) * self.facts.n / facts.n
 
-    def run(self, point: Point, seed: int) -> float:
-        """Top-1, or mean average precision of label sets, of the method at that point, in [0, 1]."""
+    def run(self, point: Point, seed: int, mu: float | None = None) -> float:
+        """The hits of the method at that point on the draw's test records, or its mean average precision of label sets.
+
+        mu: of the private training; None: as it was calibrated.
+        """
+        facts = self.draws[seed].facts
+        mu = self.mu(facts, mu)
+        return self._score(seed, mu, scaled(self.method, facts, mu, self.given, point))
+
+    def noiseless(self, seed: int) -> float | None:
+        """The same without noise and at the defaults; None where that would take the optimum."""
+        options = self.method.defaults(self.draws[seed].facts, None, self.given)
+        return None if self.method.at_optimum(options) else self._score(seed, None, self.given)
+
+    def _score(self, seed: int, mu: float | None, options: Mapping[str, Any]) -> float:
         draw = self.draws[seed]
-        mu = self.mu(draw.facts)
-        options = scaled(self.method, draw.facts, mu, self.given, point)
         key = self._key(draw, mu, options, seed)
         if key not in self._kept:
             train, test = self._streams(seed)
             made = self.method.defaults(draw.facts, mu, options)
-            mechanism = Mechanism(facts=draw.facts, plan=self.method.plan(draw.facts, made), mu=mu)
-            oracle = Curator(mechanism, Unprotected(train), SeededBits(FIRST_SEED + seed))
+            plan, records = self.method.plan(draw.facts, made), Unprotected(train)
+            oracle: Oracle
+            if mu is None:
+                oracle = NonPrivate(draw.facts, records, plan)
+            else:
+                mechanism = Mechanism(facts=draw.facts, plan=plan, mu=mu)
+                oracle = Curator(mechanism, records, SeededBits(FIRST_SEED + seed))
             solution = self.method.solve(oracle, draw.facts, made)
             head = Head(chain=solution.chain, weight=solution.weight, bias=solution.bias, card={})
             self._kept[key] = float(quality(head, test, draw.facts.k, len(draw.test)))
@@ -125,7 +140,7 @@ class Trials:
             self._open = (seed, train, _stream(self.known, draw.split, draw.test, draw.table, self.facts.k))
         return self._open[1:]
 
-    def _key(self, draw: Draw, mu: float, options: Mapping[str, Any], seed: int) -> str:
+    def _key(self, draw: Draw, mu: float | None, options: Mapping[str, Any], seed: int) -> str:
         """Of everything that a trial's score depends on."""
         manifest = self.known.manifest
         said = {
@@ -156,7 +171,7 @@ def prepare(calibrated: Calibrated, private: FeatureSet, known: FeatureSet, memo
         UserError: there is nothing to choose, or the public set cannot stand for the private one.
 
     """
-    method, mine, theirs = calibrated.method, calibrated.facts.k, known.manifest.labels_per_record
+    method = calibrated.method
     if calibrated.mechanism is None:
         raise UserError(
             f"{parameter('tune_on')} has no effect with {parameter('non_private')}.",
@@ -172,18 +187,22 @@ def prepare(calibrated: Calibrated, private: FeatureSet, known: FeatureSet, memo
             code="conflict",
             parameter="tune_on",
         )
-    check_other(private, known)
     check_memory(calibrated, memory)
-    if theirs > mine or (theirs == 1) != (mine == 1):
+    check_stand_in(private, known, calibrated.facts.k)
+    return Trials(calibrated, known, calibrated.facts, labels_of(known), RUNS + 1)
+
+
+def check_stand_in(private: FeatureSet, known: FeatureSet, labels: int) -> None:
+    """UserError where a public set cannot stand for the private one, which has up to so many labels per record."""
+    check_other(private, known)
+    theirs = known.manifest.labels_per_record
+    if theirs > labels or (theirs == 1) != (labels == 1):
         raise UserError(
-            f"'{known.folder}' has up to {theirs} labels per record, '{private.folder}' up to {mine}.",
-            "Tune on a set of the same kind.",
+            f"'{known.folder}' has up to {theirs} labels per record, '{private.folder}' up to {labels}.",
+            "Name a set of the same kind.",
             code="conflict",
             path=str(known.folder),
         )
-    for split in _splits(known):
-        known.verify(split)
-    return Trials(calibrated, known)
 
 
 def warnings_of(trials: Trials) -> list[str]:
@@ -270,7 +289,7 @@ def drawn(known: FeatureSet, labels: Sequence[np.ndarray], facts: Facts, seed: i
         train, test, split = shuffled[held:][: facts.n], shuffled[:held], SPLIT
     if len(classes) < 2 or len(train) < 2 or not len(test):
         raise UserError(
-            f"'{known.folder}' has too few labelled records to tune on: {len(classes)} classes, {len(train)} records "
+            f"'{known.folder}' has too few labelled records for trials: {len(classes)} classes, {len(train)} records "
             f"to train on and {len(test)} to test on.",
             "Name another set.",
             code="conflict",
@@ -286,7 +305,7 @@ def drawn(known: FeatureSet, labels: Sequence[np.ndarray], facts: Facts, seed: i
 
 
 def quality(head: Head, test: BlockStream, k: int, rows: int) -> float:
-    """Top-1 of a head on test records, or mean average precision of label sets."""
+    """The hits of a head on test records, or mean average precision of label sets."""
     if k == 1:
         return score(head, test(ROWS)).top1
     return float(np.nanmean(average_precisions(head, lambda: test(ROWS), rows)))
@@ -318,6 +337,13 @@ def _splits(known: FeatureSet) -> list[str]:
     """Those that are read: to train on, and to test on if there is one for it."""
     known.split(SPLIT)
     return [split for split in (SPLIT, "test") if split in known.manifest.splits]
+
+
+def labels_of(known: FeatureSet) -> list[np.ndarray]:
+    """The labels of the splits that trials read, after these were verified."""
+    for split in _splits(known):
+        known.verify(split)
+    return [_labels(known, split) for split in _splits(known)]
 
 
 def _labels(known: FeatureSet, split: str) -> np.ndarray:

@@ -7,6 +7,9 @@ from dpfc_cli.training.calibrate import Calibrated
 WIDE = 8_192
 """Dimensions from which decomposing a Gram matrix takes minutes to hours."""
 
+CLEAR = 2.0
+"""Where a class has less signal than so many times the noise, a poor head is to be expected."""
+
 
 def warnings_of_width(d: int) -> list[str]:
     """What so many dimensions mean."""
@@ -18,11 +21,15 @@ def warnings_of_width(d: int) -> list[str]:
     ]
 
 
-def warnings_of(calibrated: Calibrated) -> list[str]:
-    """What will go badly in this training.
+def signal_and_noise(calibrated: Calibrated) -> tuple[float, float]:
+    """A class mean of vectors of length 1 stands for n/m records; the noise in one release of it has length √d/μ."""
+    facts, guarantee = calibrated.facts, calibrated.guarantee
+    assert guarantee is not None
+    return facts.n / facts.m, math.sqrt(facts.d) / guarantee.mu
 
-    A class mean of vectors of length 1 stands for n/m records; the noise in one release of it has length √d/μ.
-    """
+
+def warnings_of(calibrated: Calibrated) -> list[str]:
+    """What will go badly in this training."""
     facts, guarantee, said = calibrated.facts, calibrated.guarantee, warnings_of_width(calibrated.facts.d)
     if guarantee is None:
         return said
@@ -31,9 +38,9 @@ def warnings_of(calibrated: Calibrated) -> list[str]:
             f"delta = {guarantee.delta:g} is larger than 1/n = {1 / facts.n:.2g}: a mechanism that publishes all of "
             f"one {facts.unit} would satisfy it."
         )
-    signal, noise = facts.n / facts.m, math.sqrt(facts.d) / guarantee.mu
+    signal, noise = signal_and_noise(calibrated)
     length = f"{noise:,.0f}" if noise < 1e9 else f"{noise:.3g}"
-    if signal < 2 * noise:
+    if signal < CLEAR * noise:
         said.append(
             f"the noise is larger than the signal: about {signal:,.0f} {facts.unit}s per class against noise of length "
             f"{length} ({facts.d} dimensions at epsilon = {guarantee.epsilon:g}). {_expected(calibrated)}"

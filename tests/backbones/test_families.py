@@ -3,6 +3,7 @@
 import hashlib
 import importlib
 from collections.abc import Iterator
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -16,6 +17,7 @@ from dpfc_cli.backbones import Geometry, Options, Progress, families
 from dpfc_cli.backbones.batched import Batched
 from dpfc_cli.backbones.tensors import digest
 from dpfc_cli.errors import UserError
+from tests.backbones.tiny import build, random_weights, references, write
 
 
 class Histogram(Batched):
@@ -176,3 +178,18 @@ def test_the_shorter_side_is_resized_exactly_and_the_longer_one_is_rounded_down(
     resize: int | tuple[int, int], size: tuple[int, int], expected: tuple[int, int]
 ) -> None:
     assert backbones.Geometry(resize=resize, crop=8).resized(*size) == expected
+
+
+def test_how_long_a_feature_vector_is_follows_from_the_name_of_most_models(tmp_path: Path) -> None:
+    known = {name: backbones.dimensions(name) for name in backbones.BACKBONES}
+    assert {known[name] for name in ("vit-b16", "deit-b16", "dinov2-b14-reg", "clip-b32", "siglip-b16")} == {768}
+    assert [name for name, found in known.items() if found is None] == ["scattering", "vit-g14"]
+    with pytest.raises(UserError, match="Unknown model"):
+        backbones.dimensions("vit-b")
+    # Every pooling has the width of a token: that of a patch's projection.
+    for name in ("timm-vit", "timm-vit-gap", "timm-siglip"):
+        case = references()[name]
+        tensors, folder = random_weights(case["shapes"]), tmp_path / name
+        folder.mkdir()
+        width = next(len(array) for key, array in tensors.items() if "patch_embed" in key and key.endswith("bias"))
+        assert build(write(tensors, folder, case["kind"], case["config"])).dim == width

@@ -7,9 +7,10 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from bench import ablation, accuracy, cells, persons, public, reproduction, starts, synthetic
+from bench import ablation, accuracy, cells, forecast, persons, public, reproduction, starts, synthetic
 from bench.cells import Cell
 from dpfc_cli.privacy.facts import Facts
+from dpfc_cli.training.forecast import MEASURED
 
 ROOT = Path(__file__).parents[2]
 CIFAR = {"cifar10-vit-ti16": Facts(n=50_000, m=10, d=192), "cifar100-vit-ti16": Facts(n=25_000, m=100, d=192)}
@@ -98,3 +99,14 @@ def test_the_tables_of_persons(results: dict[str, float], data: str, kind: str, 
     rows = persons.rows_of(data, CIFAR[data].n, Path("folder"), kind, k, persons.EPSILONS)
     made = persons.table(rows, persons.EPSILONS, 5, results)
     assert f"\n\n{made}\n\n" in (ROOT / "docs/whitening.md").read_text("utf-8")
+
+
+def test_the_table_of_forecasts_and_what_a_forecast_says_of_itself() -> None:
+    results = forecast.compared(ROOT / forecast.RESULTS, ROOT / cells.RESULTS)
+    assert len(results) == len(forecast.PAIRS) * len(forecast.EPSILONS)
+    page = (ROOT / "docs/choosing.md").read_text("utf-8")
+    made = "\n".join(forecast.table(results))
+    assert f"\n\n{made}\n\n{forecast.verdict(results)}" in page
+    assert forecast.said(results) == MEASURED
+    # The worst comes first, and it is the worst that is said.
+    assert f"{abs(results[0].error):.0f}" in MEASURED

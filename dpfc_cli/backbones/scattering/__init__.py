@@ -39,6 +39,10 @@ class ScatteringFamily:
         """
         return "none" if max(image_shape[:2]) <= UNPOOLED else "mean"
 
+    def dimensions(self, name: str) -> None:
+        """They depend on the pictures."""
+        return
+
     def geometry(self, name: str, preprocess: str) -> Geometry | None:
         return None
 

@@ -45,6 +45,10 @@ class VisionTransformerFamily:
         """The weights decide."""
         return
 
+    def dimensions(self, name: str) -> int | None:
+        """The width of a token, with every pooling."""
+        return MODELS[name].width
+
     def geometry(self, name: str, preprocess: str) -> Geometry:
         return PAPER if preprocess == "paper" else MODELS[name].native
 

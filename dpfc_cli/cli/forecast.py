@@ -1,0 +1,252 @@
+"""`dpfc forecast`: which ε is needed? From public facts and public records, before anything is charged."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from dpfc_cli.cli import display, places
+from dpfc_cli.cli.app import command
+from dpfc_cli.cli.classes import typed_classes
+from dpfc_cli.errors import UserError, counted, parameter
+
+if TYPE_CHECKING:
+    from dpfc_cli.training.forecast import Forecast, Outlook
+
+FACTS, PRIVACY = "Public facts", "Privacy"
+EPSILONS = "0.1,0.5,1,2,4,8"
+
+
+@command("forecast", when_stopped="Nothing was charged. Trainings that ended on the public set are kept beside it.")
+def forecast(
+    features: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SET",
+            help="The private feature set, by path or name. Only its manifest is read. Instead of it, state:",
+            rich_help_panel=FACTS,
+        ),
+    ] = None,
+    records: Annotated[int | None, typer.Option(help="How many private records.", rich_help_panel=FACTS)] = None,
+    persons: Annotated[
+        int | None, typer.Option(help="How many persons, if persons are to be protected.", rich_help_panel=FACTS)
+    ] = None,
+    classes: Annotated[
+        str | None,
+        typer.Option(
+            metavar="CLASSES",
+            help="How many classes; or their names between commas; or a file with a name on each line.",
+            rich_help_panel=FACTS,
+        ),
+    ] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="The backbone, as of 'dpfc extract'.", rich_help_panel=FACTS),
+    ] = None,
+    dimensions: Annotated[
+        int | None,
+        typer.Option(
+            help="Instead of --model: how long a feature vector is. Default: as in --on.", rich_help_panel=FACTS
+        ),
+    ] = None,
+    on: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SET",
+            help="A labelled feature set of the same backbone, which nobody needs to protect. Private trainings on it "
+            "say what accuracy to expect. Without it no accuracy is expected.",
+        ),
+    ] = None,
+    epsilons: Annotated[
+        str,
+        typer.Option("--epsilon", metavar="LIST", help="The ε to look at, between commas.", rich_help_panel=PRIVACY),
+    ] = EPSILONS,
+    delta: Annotated[float | None, typer.Option(help="δ. Default: min(1e-5, 1/n).", rich_help_panel=PRIVACY)] = None,
+    adjacency: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="zero-out (the default) or replace-one.", rich_help_panel=PRIVACY),
+    ] = None,
+    cap: Annotated[
+        float | None,
+        typer.Option(
+            metavar="EPSILON",
+            help="Say how many such trainings fit under this cap, at the same δ.",
+            rich_help_panel=PRIVACY,
+        ),
+    ] = None,
+    records_per_person: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            max=10_000,
+            help="Say what ε is for a person with so many records, if records are protected.",
+            rich_help_panel=PRIVACY,
+        ),
+    ] = None,
+    method: Annotated[str, typer.Option(metavar="NAME", help="‹methods›.")] = "auto",
+    plot: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Draw accuracy against ε: .svg, .png or .pdf. It needs --on."),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Write one JSON object to stdout.")] = False,
+) -> None:
+    """Say which accuracy to expect at which ε, and what each ε means. Nothing is charged.
+
+    No private record is read: facts are stated, or stand in the manifest of --features. With --on, whole private
+    trainings run on public records with the noise that the private training will have. They are kept beside that set,
+    so the same command goes on where it was stopped.
+    """
+    from dpfc_cli.training import forecast as forecasts
+
+    if plot is not None:
+        from dpfc_cli.figures import canvas
+
+        if on is None:
+            raise UserError(
+                f"{parameter('plot')} needs {parameter('on')}: without public records no accuracy is expected.",
+                "Name a public feature set of the same backbone.",
+                code="conflict",
+                parameter="plot",
+            )
+        canvas.check(plot)
+    with display.stages("Reading the public features", "trainings") as progress:
+        found = forecasts.forecast(
+            None if features is None else places.feature_set(features)[0],
+            records=records,
+            persons=persons,
+            classes=typed_classes(classes),
+            model=model,
+            dimensions=dimensions,
+            on=None if on is None else places.feature_set(on)[0],
+            epsilons=_numbers(epsilons),
+            delta=delta,
+            method=method,
+            adjacency=adjacency,
+            cap=cap,
+            records_per_person=records_per_person,
+            progress=progress,
+        )
+    if plot is not None:
+        _draw(found, plot)
+    for text in found.warnings:
+        display.warn(text)
+    if as_json:
+        display.as_json(found.to_json())
+        return
+    _show(found)
+    if plot is not None:
+        display.say(f"Plot: {plot}")
+
+
+def _numbers(text: str) -> list[float]:
+    try:
+        return [float(part) for part in text.split(",") if part.strip()]
+    except ValueError:
+        raise UserError(
+            f"{parameter('epsilons')} '{text}' is no list of numbers.", "Write it like 0.1,1,8.", parameter="epsilons"
+        ) from None
+
+
+def _show(found: "Forecast") -> None:
+    """The table, and what the figures are worth."""
+    facts, stand_in = found.facts, found.stand_in
+    columns = ["epsilon"]
+    if stand_in is not None:
+        columns += ["accuracy" if facts.k == 1 else "mAP", "95 %"]
+    columns += ["signal", "guessed"]
+    columns += [] if found.cap is None else [f"fit under {found.cap:g}"]
+    columns += [] if found.records_per_person is None else [f"of {counted(found.records_per_person, 'record')}"]
+    title = (
+        f"{found.method} on {counted(facts.n, facts.unit)} of {counted(facts.m, 'class')} with "
+        f"{counted(facts.d, 'dimension')}, delta = {found.delta:.3g}"
+    )
+    display.table(title, columns, [_row(found, each) for each in found.outlooks], left=0)
+    display.facts("What the figures say", _said(found))
+
+
+def _row(found: "Forecast", each: "Outlook") -> list[str]:
+    """A row of the table."""
+    from dpfc_cli.trust.statement import percent
+
+    row = [f"{each.epsilon:g}"]
+    if found.stand_in is not None:
+        assert each.accuracy is not None
+        assert each.interval is not None
+        n = found.stand_in.tested
+        row += [display.percentage(each.accuracy, n, each.interval), display.interval(each.interval, n)]
+    ratio = each.signal / each.noise
+    row += [f"{ratio:,.1f}", percent(each.guess)]
+    row += [] if found.cap is None else [f"{each.fitting:,}"]
+    if found.records_per_person is not None:
+        row.append("–" if each.for_person is None else display.epsilon(each.for_person))
+    return row
+
+
+def _said(found: "Forecast") -> list[tuple[str, str]]:
+    """What the columns are, and how far they may be off."""
+    from dpfc_cli.training import forecast as forecasts
+    from dpfc_cli.training.warn import CLEAR
+
+    stand_in, unit = found.stand_in, found.facts.unit
+    rows = []
+    if stand_in is not None:
+        noiseless = ""
+        if stand_in.noiseless is not None:
+            noiseless = f"; without noise {display.percentage(stand_in.noiseless, stand_in.tested)}"
+        rows += [
+            ("accuracy", f"the mean of {forecasts.RUNS} private trainings on {stand_in.name}{noiseless}"),
+            ("95 %", "for one more such training: chance alone, and not that your records are others"),
+            ("as it will be", "; ".join(stand_in.matched)),
+            ("not as it will be", "; ".join(stand_in.unmatched)),
+            ("how far off", forecasts.MEASURED),
+        ]
+    else:
+        rows.append(("accuracy", "it depends on the records: name public ones with --on to see what to expect"))
+    rows += [
+        (
+            "signal",
+            f"{unit}s of a class, divided by the length of the noise; below {CLEAR:g} expect a poor head",
+        ),
+        (
+            "guessed",
+            f"how often an attacker guesses right whether a {unit} was used, at most (50 % is chance)",
+        ),
+    ]
+    if found.cap is not None:
+        rows.append(
+            (
+                f"fit under {found.cap:g}",
+                f"such trainings under a cap of epsilon = {found.cap:g}, if nothing was spent before ('dpfc budget')",
+            )
+        )
+    if found.records_per_person is not None:
+        rows.append(
+            (
+                f"of {counted(found.records_per_person, 'record')}",
+                "epsilon for all these records of one person together; –: above 100, or not known",
+            )
+        )
+    return rows
+
+
+def _draw(found: "Forecast", path: Path) -> None:
+    from dpfc_cli.figures import accuracy, canvas
+
+    stand_in = found.stand_in
+    assert stand_in is not None
+    points: Any = [each for each in found.outlooks if each.interval is not None]
+    series = accuracy.Series(
+        f"expected, by trainings on {stand_in.name}",
+        [each.epsilon for each in points],
+        [each.accuracy for each in points],
+        [each.interval[0] for each in points],
+        [each.interval[1] for each in points],
+        band=True,
+        dashed=True,
+    )
+    noiseless = stand_in.noiseless
+    levels = [] if noiseless is None else [accuracy.Level(f"without noise, on {stand_in.name}", noiseless)]
+    facts = found.facts
+    title = f"Forecast for {counted(facts.n, facts.unit)} of {counted(facts.m, 'class')}, {found.method}"
+    measure = "top-1 accuracy" if facts.k == 1 else "mean average precision"
+    canvas.draw(accuracy.panel([series], levels, measure=measure), title=title).save(path)

@@ -1,0 +1,332 @@
+"""The scikit-learn door: a classifier whose `fit` is a private training, charged to a ledger.
+
+scikit-learn is imported with this module, and with nothing else of dpfc.
+
+**Where the records go.** `fit` goes the way of every training: records are imported into a feature set, the training is
+charged to the ledger beside it, and then it runs. All of this lies in one folder, the *ledger folder*: for the time of
+a fit the set, and for good the ledger, the digests of the records that were charged to it, and the heads. The folder is
+for its owner alone. The estimator keeps the head and what is said of it, and no record.
+
+**All fits with one ledger are added up**, whatever they were trained on: a cross-validation trains on parts of the same
+records, and a scaled record is the same record. The sum is right for the same records and an upper bound for others.
+Name another ledger for records of other people.
+"""
+
+import fcntl
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from html import escape
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+
+from dpfc_cli.errors import GUARDED, UserError, parameter, printable
+from dpfc_cli.features.importing import import_features
+from dpfc_cli.features.manifest import load
+from dpfc_cli.features.reader import FeatureSet
+from dpfc_cli.folders import PARTIAL
+from dpfc_cli.heads.head import as_probabilities
+from dpfc_cli.sources.classes import check_classes
+from dpfc_cli.training.account import account_of
+from dpfc_cli.training.cap import set_cap
+from dpfc_cli.training.ledger import ledger_path
+from dpfc_cli.training.observer import Observer
+from dpfc_cli.training.request import requested
+from dpfc_cli.training.run import Trained
+from dpfc_cli.training.train import finish, plan
+from dpfc_cli.trust.statement import rounded_up
+
+try:
+    from sklearn.base import BaseEstimator, ClassifierMixin
+    from sklearn.utils.multiclass import check_classification_targets
+    from sklearn.utils.validation import check_is_fitted, validate_data
+except ImportError as error:
+    raise UserError(
+        "PrivateClassifier needs scikit-learn (1.6 or later), which is not installed.",
+        "Install it: pip install 'dpfc[sklearn]'.",
+        code="unsupported",
+        package="scikit-learn",
+    ) from error
+
+LEDGER_FOLDER = "private-classifier"
+"""The ledger folder, unless the user names one."""
+SOURCE = "PrivateClassifier.npz"
+"""What the manifest of a set of ours says that it was imported from."""
+
+
+class InvalidInputError(UserError, ValueError):
+    """Something that the user can correct, as the ValueError that scikit-learn expects."""
+
+
+class Told(dict[str, Any]):
+    """Facts by name. A notebook shows them as a table."""
+
+    def _repr_html_(self) -> str:
+        left = 'style="text-align: left; vertical-align: top"'
+        rows = (f"<tr><th {left}>{_shown(name)}</th><td {left}>{_shown(each)}</td></tr>" for name, each in self.items())
+        return f"<table>{''.join(rows)}</table>"
+
+
+def _shown(value: object) -> str:
+    # Floats are ε, δ and μ.
+    return escape(printable(rounded_up(value, 6) if isinstance(value, float) else str(value)))
+
+
+class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
+    """A linear classifier that is trained with differential privacy.
+
+        model = PrivateClassifier(epsilon=1.0, classes=["flu", "cold"]).fit(X, y)
+        model.predict(X_new)
+        model.privacy_["spent"]  # ε of all fits with this ledger
+
+    Every call of `fit` spends privacy, also those of a cross-validation or a grid search. The ledger says how much, and
+    a cap limits it.
+
+    Args:
+        epsilon: ε of one fit, 1e-4 to 100.
+        delta: δ. None: min(1e-5, 1/n).
+        classes: the labels that may occur, or their number m for the labels 0 … m − 1. They are public. None: they are
+            taken from y, and every statement says that they were inferred from the private records.
+        method: a method of `dpfc train`.
+        options: the method's own options, such as {"steps": 20}.
+        adjacency: "zero-out" or "replace-one". None: "zero-out".
+        ledger: the folder of the ledger. None: `private-classifier` in the working folder.
+        cap: ε that all fits with this ledger together never pass, at `delta`. The first fit that names it writes it
+            into the ledger. It then holds for every fit with this ledger, and cannot be changed here.
+        public_features: a feature set that nobody needs to protect (`dpfc_cli.open_features`), to steady what is
+            released.
+        public_head: a file of public class vectors, from which the training starts.
+        purpose: what the fits are for, for the ledger.
+        seed: reproducible noise, for research. The head then claims no guarantee.
+
+    Attributes:
+        classes_: the labels, sorted.
+        n_features_in_: the number of features.
+        feature_names_in_: their names, if X has names that are all texts.
+        head_: the head, a `dpfc_cli.Head`. Its classes are numbers where the labels were not asserted.
+        privacy_: ε, δ and μ of the fit, the unit, and what all fits with this ledger have spent together.
+        statement_: what is claimed of the head, as `dpfc statement` says it.
+
+    """
+
+    def __init__(
+        self,
+        epsilon: float = 1.0,
+        *,
+        delta: float | None = None,
+        classes: Sequence[Any] | int | None = None,
+        method: str = "auto",
+        options: Mapping[str, Any] | None = None,
+        adjacency: str | None = None,
+        ledger: str | Path | None = None,
+        cap: float | None = None,
+        public_features: FeatureSet | None = None,
+        public_head: str | Path | None = None,
+        purpose: str | None = None,
+        seed: int | None = None,
+    ) -> None:
+        self.epsilon = epsilon
+        self.delta = delta
+        self.classes = classes
+        self.method = method
+        self.options = options
+        self.adjacency = adjacency
+        self.ledger = ledger
+        self.cap = cap
+        self.public_features = public_features
+        self.public_head = public_head
+        self.purpose = purpose
+        self.seed = seed
+
+    def fit(self, X: Any, y: Any, groups: Any = None) -> Self:
+        """Train on private records, and charge it to the ledger.
+
+        Args:
+            X: n × d, finite numbers: features of a backbone that knows nothing of these records.
+            y: n labels.
+            groups: n keys that say which person each record is of. Then persons are protected. None: records are.
+
+        Returns:
+            This estimator.
+
+        Raises:
+            ValueError: X or y cannot be trained on.
+            UserError: something else must be corrected, or a cap does not allow the fit. Nothing was charged, unless
+                the head could be written nowhere.
+
+        """
+        X, y = validate_data(self, X, y, dtype=(np.float64, np.float32), ensure_min_samples=2)
+        check_classification_targets(y)
+        classes, labels = _labelled(y, self.classes)
+        arrays = {"train_x": X, "train_y": labels}
+        if groups is not None:
+            keys = np.asarray(groups)
+            # Texts in an array of objects. Two keys that look alike are one person.
+            arrays["train_groups"] = keys.astype(str) if keys.dtype == object else keys
+        names = None if self.classes is None else _names(classes)
+        with _set_of(arrays, names, _ledger_folder(self.ledger)) as features:
+            trained = self._trained(features)
+        self.classes_ = classes
+        self.head_ = trained.head
+        self.privacy_ = _privacy(trained)
+        self.statement_ = Told(trained.head.statement())
+        return self
+
+    def _trained(self, features: FeatureSet) -> Trained:
+        if self.cap is not None:
+            _keep_cap(features, self.cap, self.delta)
+        request = requested(
+            features,
+            features.folder.parent,
+            epsilon=self.epsilon,
+            delta=self.delta,
+            seed=self.seed,
+            adjacency=self.adjacency,
+            options=dict(self.options or {}),
+            method=self.method,
+            public_features=self.public_features,
+            public_head=self.public_head,
+            purpose=self.purpose,
+        )
+        observer = Observer()
+        return finish(plan(request, observer), observer)
+
+    def decision_function(self, X: Any) -> np.ndarray:
+        """The scores of records: n × m, or n for two classes, where a positive one stands for the second class."""
+        scores = self._scores(X)
+        return np.asarray(scores[:, 1] - scores[:, 0]) if len(self.classes_) == 2 else scores
+
+    def predict(self, X: Any) -> np.ndarray:
+        """The label with the best score for each record."""
+        best = self._scores(X).argmax(axis=1)
+        return np.asarray(self.classes_[best])
+
+    def predict_proba(self, X: Any) -> np.ndarray:
+        """The softmax of the scores, n × m. It is not calibrated."""
+        return as_probabilities(self._scores(X), several=False)
+
+    def _scores(self, X: Any) -> np.ndarray:
+        check_is_fitted(self)
+        return self.head_.scores(validate_data(self, X, reset=False, dtype=(np.float64, np.float32)))
+
+
+def _labelled(y: np.ndarray, asserted: Sequence[Any] | int | None) -> tuple[np.ndarray, np.ndarray]:
+    """The classes, sorted, and the number of the class of each record."""
+    if asserted is None:
+        classes, labels = np.unique(y, return_inverse=True)
+    else:
+        classes = np.unique(np.arange(asserted) if isinstance(asserted, int) else np.asarray(asserted))
+        labels = np.minimum(np.searchsorted(classes, y), len(classes) - 1)
+        if (classes[labels] != y).any():
+            raise InvalidInputError(
+                f"Some labels in y are not among {parameter('classes')}. {GUARDED}",
+                "Name all labels that may occur.",
+                code="bad-record",
+                parameter="classes",
+            )
+    if len(classes) < 2:
+        said = f" {GUARDED}" if asserted is None else ""
+        raise InvalidInputError(
+            f"There is one class only. A head for one class always gives the same answer.{said}",
+            f"Name all labels that may occur: {parameter('classes')}.",
+            code="conflict",
+            parameter="classes",
+        )
+    return classes, labels.astype(np.int64)
+
+
+def _keep_cap(features: FeatureSet, cap: float, delta: float | None) -> None:
+    """Set a cap for the ledger, if there is none. UserError where there is another one."""
+    account = account_of(ledger_path(features.folder), features.folder)
+    own = [held for name, held in account.in_force if name == account.name]
+    if any(held.epsilon != cap for held in own):
+        raise UserError(
+            f"The ledger has another cap: epsilon = {own[0].epsilon:.6g}. It was fixed before.",
+            f"Leave out {parameter('cap')}: the ledger's own holds for this fit, too.",
+            code="conflict",
+            parameter="cap",
+        )
+    if not own:
+        set_cap(features, cap, delta=delta, note="PrivateClassifier")
+
+
+def _names(classes: np.ndarray) -> tuple[str, ...]:
+    """The names of asserted classes, as the head will have them."""
+    names = tuple(str(each) for each in classes.tolist())
+    check_classes(names, False)
+    return names
+
+
+def _ledger_folder(given: str | Path | None) -> Path:
+    """The ledger folder, which is made if it is not there."""
+    folder = Path(LEDGER_FOLDER if given is None else given)
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(
+            f"The ledger cannot be kept in '{folder}': {error.strerror or error}.",
+            f"Name another folder: {parameter('ledger')}.",
+            code="unwritable",
+            parameter="ledger",
+            path=str(folder),
+        ) from error
+    return folder
+
+
+@contextmanager
+def _set_of(arrays: Mapping[str, np.ndarray], classes: tuple[str, ...] | None, folder: Path) -> Iterator[FeatureSet]:
+    """A feature set of records, for as long as the block runs. Other fits with this ledger wait.
+
+    A set that a killed fit has left is removed first.
+    """
+    name = folder.resolve().name
+    place = folder / name
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        _refuse_strange(place)
+        try:
+            _remove(place)
+            with tempfile.TemporaryDirectory(prefix=".fit-", dir=folder) as temporary:
+                source = Path(temporary, SOURCE)
+                np.savez(source, allow_pickle=False, **arrays)
+                features = import_features(source, place, classes=classes, labels_per_record=1).features
+            yield features
+        finally:
+            _remove(place)
+    finally:
+        os.close(descriptor)
+
+
+def _refuse_strange(place: Path) -> None:
+    """UserError where a folder of that name is no set of ours: somebody else's records are not removed."""
+    if place.exists() and load(place).source["identity"].get("imported") != SOURCE:
+        raise UserError(
+            f"'{place}' is a feature set of its own.",
+            f"Name another folder for the ledger: {parameter('ledger')}.",
+            code="exists",
+            parameter="ledger",
+            path=str(place),
+        )
+
+
+def _remove(place: Path) -> None:
+    for each in (place, place.with_name(place.name + PARTIAL)):
+        with suppress(FileNotFoundError):
+            shutil.rmtree(each)
+
+
+def _privacy(trained: Trained) -> Told:
+    """What the fit claims, and what was spent in all."""
+    card, spent = trained.head.card, trained.spent
+    claimed = trained.charged.checked.calibrated.claimed
+    found = Told(claim=card["claim"], unit=card["unit"], adjacency=card["adjacency"])
+    if claimed is not None:
+        total = spent.epsilon(claimed.delta)
+        found |= {"epsilon": claimed.epsilon, "delta": claimed.delta, "mu": claimed.mu, "spent": total}
+    found |= {"fits": len(spent.entries), "classes": card["facts"]["origin"], "ledger": str(spent.ledger)}
+    return found

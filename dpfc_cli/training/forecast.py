@@ -1,0 +1,372 @@
+"""A forecast: how good will a private head be at which ε? No private record is read, and nothing is charged.
+
+What is known beforehand are public facts: how many records (or persons), classes and dimensions there are. From them
+follow the noise, what an attacker could guess, how many such trainings fit under a cap, and how the signal of a class
+compares with the noise. How good a head will be depends on the records, too. So an expected accuracy needs a
+*stand-in*: public labelled features of the same backbone. Whole private trainings run on it, as those of `tuning` do.
+
+**What a stand-in can match.** A training on it has as many classes, records and noise as the private one, where it has
+as many. Where it has fewer classes, m' < m, a training has n·m'/m records, so each class has as many records as it will
+have, and the noise stays: what a class has to say against the noise is the same. Where it has fewer records than that,
+μ is larger by the same factor, so that this is still the same. What no stand-in can match is how hard the private
+classes are to tell apart. `docs/choosing.md` says how far forecasts were off.
+
+The interval is for one more training on the stand-in: mean ± t·s·√(1 + 1/R) over R draws of records, classes and noise.
+It covers chance alone.
+"""
+
+import math
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dpfc_cli.errors import UserError, parameter
+from dpfc_cli.features.reader import FeatureSet
+from dpfc_cli.methods import AnyMethod, method_named
+from dpfc_cli.privacy import accounting
+from dpfc_cli.privacy.accounting import LARGEST_EPSILON, Attack, Guarantee
+from dpfc_cli.privacy.facts import Facts
+from dpfc_cli.training import limit, public
+from dpfc_cli.training.calibrate import Calibrated, calibrate
+from dpfc_cli.training.check import check_devices, check_memory
+from dpfc_cli.training.request import Privacy, number
+from dpfc_cli.training.stated import check_count, stated_facts
+from dpfc_cli.training.tuning import Trials, check_stand_in, labels_of
+from dpfc_cli.training.warn import CLEAR, signal_and_noise, warnings_of_width
+from dpfc_cli.trust.statement import FALSE_ALARMS
+
+EPSILONS = (0.1, 0.5, 1.0, 2.0, 4.0, 8.0)
+RUNS = 5
+"""Trainings on the stand-in for each ε."""
+MEASURED = (
+    "between real sets, in 24 measured cases: 4 points in the median and 11 at worst; if the stand-in has fewer "
+    "classes, 16 and 25"
+)
+"""How far forecasts were off, for users to see beside each of them. `bench.forecast` measures it."""
+Progress = Callable[[str, int, int | None], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outlook:
+    """What is to be expected of a training at one ε.
+
+    Attributes:
+        epsilon: ε of the training.
+        mu: μ of its noise.
+        signal: how many records (or persons) a class has on average.
+        noise: the length of the noise in the sum of a class.
+        accuracy: the mean over trainings on the stand-in, in [0, 1]: top-1, or mean average precision of label sets;
+            None without a stand-in.
+        interval: 95 % for one more such training; None without a stand-in.
+        scores: of each training.
+        guess: how often the best attacker guesses right, at most, whether a record (or person) was used.
+        found: how many of those used the attacker finds, at most, at 5 % false alarms.
+        fitting: how many such trainings fit under the cap, if nothing was spent before; None without a cap.
+        for_person: ε for all records of one person together; None where it was not asked for or is beyond 100.
+
+    """
+
+    epsilon: float
+    mu: float
+    signal: float
+    noise: float
+    accuracy: float | None
+    interval: tuple[float, float] | None
+    scores: tuple[float, ...]
+    guess: float
+    found: float
+    fitting: int | None
+    for_person: float | None
+
+    @property
+    def clear(self) -> bool:
+        """Whether there is enough signal for more than a poor head."""
+        return self.signal >= CLEAR * self.noise
+
+
+@dataclass(frozen=True, kw_only=True)
+class StandIn:
+    """Public records that stood for the private ones. facts: of a training on them. tested: the records that it was
+    scored on, at least. noiseless: accuracy without noise,
+    in one training; None where the method would need the optimum for it. matched, unmatched: what is as it will be, and
+    what is not, in sentences.
+    """
+
+    name: str
+    facts: Facts
+    tested: int
+    noiseless: float | None
+    matched: tuple[str, ...]
+    unmatched: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Forecast:
+    """What is to be expected of trainings, by ε.
+
+    Attributes:
+        facts: the public facts.
+        method: the name of the method.
+        delta: δ.
+        outlooks: by ε, the smallest first.
+        stand_in: what the expected accuracies were computed on; None if there was nothing.
+        records_per_person: the records of one person that `for_person` is about; None if it was not asked for.
+        cap: the ε of the cap; None without one.
+        warnings: what must be known beside the figures.
+
+    """
+
+    facts: Facts
+    method: str
+    delta: float
+    outlooks: tuple[Outlook, ...]
+    stand_in: StandIn | None
+    records_per_person: int | None
+    cap: float | None
+    warnings: tuple[str, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """Everything as JSON values."""
+        return asdict(self)
+
+
+def forecast(
+    features: FeatureSet | None = None,
+    *,
+    records: int | None = None,
+    persons: int | None = None,
+    classes: int | Sequence[str] | Path | None = None,
+    model: str | None = None,
+    dimensions: int | None = None,
+    on: FeatureSet | None = None,
+    epsilons: Sequence[float] = EPSILONS,
+    delta: float | None = None,
+    method: str = "auto",
+    adjacency: str | None = None,
+    cap: float | None = None,
+    records_per_person: int | None = None,
+    memory: float | None = None,
+    progress: Progress | None = None,
+    **options: Any,
+) -> Forecast:
+    """Say what is to be expected of private trainings at several ε, before a private record is read.
+
+    Nothing is charged. Of `features` the manifest is read, and nothing else.
+
+    Args:
+        features: the private set. Instead of it, state the facts:
+        records: how many private records there are.
+        persons: how many persons, if persons are to be protected.
+        classes: how many classes, or their names, or the path of a file with a name on each line.
+        model: the backbone, which says how long a feature vector is.
+        dimensions: how long it is. Default: as `model` or `on` says.
+        on: public labelled features of the same backbone, on which private trainings are tried. None: no accuracy is
+            expected.
+        epsilons: the ε to look at.
+        delta: δ. Default: min(1e-5, 1/n).
+        method: as of `train`.
+        adjacency: as of `train`.
+        cap: the ε that all trainings together may spend at most, at the same δ.
+        records_per_person: say what ε is for a person with so many records, if records are protected.
+        memory: bytes that a training may take. Default: what the machine has free.
+        progress: called as progress(stage, done, total), in trainings.
+        options: the method's own options, such as `steps=20`.
+
+    Returns:
+        The forecast.
+
+    Raises:
+        UserError: a value makes no sense, facts are missing or contradict, or `on` cannot stand for the records.
+
+    Example:
+        for each in dpfc.forecast(records=20_000, classes=5, on=dpfc.open_features("public")).outlooks:
+            print(each.epsilon, each.accuracy, each.interval)
+
+    """
+    facts = stated_facts(
+        features,
+        records=records,
+        persons=persons,
+        classes=classes,
+        model=model,
+        dimensions=dimensions,
+        on=on,
+        adjacency=adjacency,
+    )
+    if records_per_person is not None:
+        check_count("records_per_person", records_per_person, 1)
+        if facts.unit == "person":
+            raise UserError(
+                f"{parameter('records_per_person')} has no effect: persons are protected with all their records.",
+                "Leave it out.",
+                code="conflict",
+                parameter="records_per_person",
+            )
+    chosen = method_named(method, facts)
+    calibrations = [_calibrated(chosen, facts, options, each, delta) for each in _ascending(epsilons)]
+    first = calibrations[0].guarantee
+    assert first is not None
+    room = None if cap is None else _room(cap, first.delta)
+    trials = None
+    if on is not None:
+        trials = _trials(features, on, calibrations[0], memory)
+    said = [*warnings_of_width(facts.d), *([] if on is None else public.warnings_of(on))]
+    sampled = calibrations[0].plan.sampled
+    if sampled and room is not None:
+        said.append("No cap is kept with sampled trainings, so none of them fits under one.")
+    if sampled and records_per_person is not None:
+        said.append("Little is known of what sampled trainings are for several records, so it is not stated.")
+    scores, noiseless = ([()] * len(calibrations), None) if trials is None else _tried(trials, calibrations, progress)
+    outlooks = tuple(
+        _outlook(calibrated, found, room, records_per_person)
+        for calibrated, found in zip(calibrations, scores, strict=True)
+    )
+    hidden = [f"{each.epsilon:g}" for each in outlooks if not each.clear]
+    if hidden:
+        said.append(
+            f"At epsilon = {', '.join(hidden)} the noise hides the classes: a class has less than {CLEAR:g} times as "
+            f"much signal as there is noise. Expect a poor head. More {facts.unit}s, fewer dimensions, a larger "
+            "epsilon or a public start help."
+        )
+    return Forecast(
+        facts=facts,
+        method=chosen.name,
+        delta=first.delta,
+        outlooks=outlooks,
+        stand_in=None if trials is None else _stand_in(trials, facts, noiseless),
+        records_per_person=records_per_person,
+        cap=cap,
+        warnings=tuple(said),
+    )
+
+
+def _ascending(epsilons: Sequence[float]) -> list[float]:
+    found = sorted({number("epsilons", each) or 0.0 for each in epsilons})
+    if not found:
+        raise UserError(f"{parameter('epsilons')} names no ε.", "Give one, such as 1.", parameter="epsilons")
+    return found
+
+
+def _calibrated(
+    method: AnyMethod, facts: Facts, options: dict[str, Any], epsilon: float, delta: float | None
+) -> Calibrated:
+    return calibrate(method, facts, options, Privacy(epsilon=epsilon, delta=number("delta", delta)))
+
+
+def _room(cap: float, delta: float) -> float:
+    """The μ² that a cap allows."""
+    try:
+        return limit.mu_of_cap(number("cap", cap) or 0.0, delta) ** 2 * (1 + limit.ROUNDING)
+    except ValueError as error:
+        raise UserError(f"A cap: {error}.", "Give an ε such as 3.", parameter="cap") from error
+
+
+def _trials(features: FeatureSet | None, on: FeatureSet, calibrated: Calibrated, memory: float | None) -> Trials:
+    """Trainings on the stand-in, after everything that can be refused before the first one."""
+    facts = calibrated.facts
+    check_memory(calibrated, memory)
+    check_devices()
+    if features is not None:
+        check_stand_in(features, on, facts.k)
+    labels = labels_of(on)
+    classes = min(facts.m, len(np.unique(labels[0][labels[0] >= 0])))
+    # As many records of each class as there will be.
+    stands_for = replace(facts, n=max(2, round(facts.n * classes / facts.m)), m=max(classes, 2))
+    return Trials(calibrated, on, stands_for, labels, RUNS)
+
+
+def _tried(
+    trials: Trials, calibrations: Sequence[Calibrated], progress: Progress | None
+) -> tuple[list[tuple[float, ...]], float | None]:
+    """The scores of each ε, and the score without noise."""
+    done, total = 0, RUNS * len(calibrations) + 1
+
+    def told(seed: int, score: float) -> float:
+        nonlocal done
+        done += 1
+        if progress:
+            progress(f"Training on {trials.known.name}", done, total)
+        # Of one label per record the hits are counted.
+        return score / len(trials.draws[seed].test) if trials.facts.k == 1 else score
+
+    found: list[list[float]] = [[] for _ in calibrations]
+    # Draw by draw, for each is read once.
+    for seed in range(RUNS):
+        for scores, calibrated in zip(found, calibrations, strict=True):
+            assert calibrated.guarantee is not None
+            scores.append(told(seed, trials.run({}, seed, calibrated.guarantee.mu)))
+    noiseless = trials.noiseless(RUNS - 1)
+    return [tuple(each) for each in found], None if noiseless is None else told(RUNS - 1, noiseless)
+
+
+def _outlook(
+    calibrated: Calibrated, scores: Sequence[float], room: float | None, records_per_person: int | None
+) -> Outlook:
+    guarantee = calibrated.guarantee
+    assert guarantee is not None
+    signal, noise = signal_and_noise(calibrated)
+    attack, for_person = _attack(calibrated, guarantee), None
+    sampled = calibrated.plan.sampled
+    if records_per_person is not None and not sampled:
+        epsilon = accounting.epsilon_for(records_per_person * guarantee.mu, guarantee.delta, guarantee.eta)
+        for_person = epsilon if epsilon <= LARGEST_EPSILON else None
+    fitting = None if room is None else 0 if sampled else math.floor(room / guarantee.mu**2)
+    return Outlook(
+        epsilon=guarantee.epsilon,
+        mu=guarantee.mu,
+        signal=signal,
+        noise=noise,
+        accuracy=statistics.mean(scores) if scores else None,
+        interval=interval_of(scores) if scores else None,
+        scores=tuple(scores),
+        guess=attack.accuracy,
+        found=attack.power,
+        fitting=fitting,
+        for_person=for_person,
+    )
+
+
+def _attack(calibrated: Calibrated, guarantee: Guarantee) -> Attack:
+    """As a statement would say it of the head."""
+    if calibrated.plan.sampled:
+        return accounting.attack(guarantee.epsilon, guarantee.delta, FALSE_ALARMS)
+    return accounting.gaussian_attack(guarantee.mu, FALSE_ALARMS, guarantee.eta)
+
+
+def interval_of(scores: Sequence[float]) -> tuple[float, float]:
+    """95 % for one more training: mean ± t·s·√(1 + 1/R), in [0, 1]. The scores are taken as normal."""
+    from scipy.stats import t
+
+    mean, count = statistics.mean(scores), len(scores)
+    half = float(t.ppf(0.975, count - 1)) * statistics.stdev(scores) * math.sqrt(1 + 1 / count)
+    return max(mean - half, 0.0), min(mean + half, 1.0)
+
+
+def _stand_in(trials: Trials, facts: Facts, noiseless: float | None) -> StandIn:
+    """What the trainings matched, and what not."""
+    draw, name = min((each.facts for each in trials.draws), key=lambda f: f.n), trials.known.name
+    matched, unmatched = [], []
+    if draw.m == facts.m:
+        matched.append(f"the number of classes ({facts.m:,})")
+    else:
+        unmatched.append(
+            f"{name} has {draw.m:,} classes for {facts.m:,}. They are easier to tell apart: expect less than this"
+        )
+    if draw.n >= trials.facts.n:
+        each = "" if draw.m == facts.m else ": as many for each class as there will be"
+        matched += [f"the number of {facts.unit}s of a training ({draw.n:,}{each})", "the noise"]
+    else:
+        less = trials.facts.n / draw.n
+        matched.append(f"the noise for the {facts.unit}s of a class (σ is {less:.3g} times smaller)")
+        unmatched.append(f"a training learns from {draw.n:,} records of {name}, not from {trials.facts.n:,}")
+    if facts.unit == "person":
+        unmatched.append("a person is one record here: expect more than this if persons have several")
+    unmatched.append("how hard your classes are to tell apart, which only your records say")
+    tested = min(len(each.test) for each in trials.draws)
+    return StandIn(
+        name=name, facts=draw, tested=tested, noiseless=noiseless, matched=tuple(matched), unmatched=tuple(unmatched)
+    )

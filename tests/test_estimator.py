@@ -1,0 +1,265 @@
+"""The scikit-learn door: what its checks say, what a fit costs, and that no private array stays anywhere."""
+
+import itertools
+import pickle
+import re
+import subprocess
+import sys
+import threading
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from sklearn.utils.estimator_checks import check_estimator
+
+import dpfc_cli as dpfc
+from dpfc_cli import PrivateClassifier, UserError
+from dpfc_cli.privacy.accounting import epsilon_for, mu_for
+from dpfc_cli.privacy.curator import Curator
+from dpfc_cli.privacy.noise import SeededBits
+from dpfc_cli.training import run
+from dpfc_cli.training.observer import TrainingWarning
+from tests.support import blobs
+
+NAMES = np.array(["cold", "flu", "zoster"])
+PAGE = Path(__file__).parents[1] / "docs/python.md"
+QUICK: dict[str, Any] = {"method": "dp-ls", "classes": NAMES.tolist()}
+X, Y = blobs(240, 5, 3)
+LABELS = NAMES[Y]
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """An empty working folder, noise that is another one for each fit and the same for each run of a test, and no
+    warnings of bad heads: the sets of scikit-learn's checks have 20 records.
+    """
+    monkeypatch.chdir(tmp_path)
+    seeds = itertools.count()
+    monkeypatch.setattr(run, "SystemBits", lambda: SeededBits(next(seeds)))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", TrainingWarning)
+        yield
+
+
+def files() -> list[str]:
+    """Every file below the working folder."""
+    return sorted(str(path) for path in Path().rglob("*") if path.is_file())
+
+
+def test_scikit_learns_checks_pass_except_those_that_the_table_names() -> None:
+    table = dict(re.findall(r"^\| `(check_\w+)` \| (.+) \|$", PAGE.read_text("utf-8"), re.MULTILINE))
+    assert table
+    results = check_estimator(
+        PrivateClassifier(epsilon=100.0, options={"steps": 2}), expected_failed_checks=table, on_skip=None, on_fail=None
+    )
+    of = {
+        status: {each["check_name"] for each in results if each["status"] == status}
+        for status in ("passed", "failed", "xfail", "skipped")
+    }
+    assert of["failed"] == set()
+    # None is excused that would pass.
+    assert of["xfail"] == set(table)
+    assert of["skipped"] <= {"check_array_api_input", "check_classifier_data_not_an_array"}
+    assert len(of["passed"]) > 40
+
+
+def test_all_fits_with_one_ledger_are_added_up_and_another_ledger_begins_anew() -> None:
+    first, again = (PrivateClassifier(epsilon=1.0, **QUICK).fit(X, LABELS) for _ in range(2))
+    mu = mu_for(1.0, 1e-5)
+    assert (first.privacy_["epsilon"], first.privacy_["delta"]) == (1.0, 1e-5)
+    assert first.privacy_["spent"] == pytest.approx(1.0)
+    assert again.privacy_["spent"] == pytest.approx(epsilon_for(mu * 2**0.5, 1e-5), rel=1e-6)
+    # Scaled records, and a part of them, may be the same people.
+    third = PrivateClassifier(epsilon=1.0, **QUICK).fit(X[:99] * 2, LABELS[:99])
+    assert third.privacy_["spent"] == pytest.approx(epsilon_for(mu * 3**0.5, 1e-5), rel=1e-6)
+    assert third.privacy_["fits"] == 3
+    other = PrivateClassifier(epsilon=1.0, ledger="others/mine", **QUICK).fit(X, LABELS)
+    assert (other.privacy_["fits"], other.privacy_["ledger"]) == (
+        1,
+        str(Path("others/mine/mine.ledger.sqlite").resolve()),
+    )
+
+
+def test_a_fit_is_a_training_like_any_other() -> None:
+    model = PrivateClassifier(epsilon=8.0, purpose="figure 1", **QUICK).fit(X, LABELS)
+    assert model.score(X, LABELS) > 0.9
+    assert model.classes_.tolist() == list(model.head_.classes) == NAMES.tolist()
+    assert model.predict(X).tolist() == model.head_.predict(X)
+    assert np.allclose(model.predict_proba(X).sum(axis=1), 1)
+    head = dpfc.Head.load(str(model.head_.path))
+    assert dict(model.statement_) == head.statement()
+    checked = dpfc.verify(str(head.path), ledger=model.privacy_["ledger"])
+    assert checked.contradictions == []
+    # The set is gone.
+    assert {each.what for each in checked.findings if each.result != "ok"} == {"feature set"}
+
+
+def test_classes_that_nobody_asserted_are_said_to_be_inferred() -> None:
+    asserted = PrivateClassifier(**QUICK).fit(X, LABELS)
+    inferred = PrivateClassifier(method="dp-ls").fit(X, LABELS)
+    assert asserted.statement_["public facts"].endswith(": asserted")
+    assert "inferred from the private records" in inferred.statement_["public facts"]
+    assert (asserted.privacy_["classes"], inferred.privacy_["classes"]) == ("asserted", "inferred")
+    # Labels that nobody asserted are in no head.
+    assert inferred.head_.classes == ("0", "1", "2")
+    assert set(inferred.predict(X)) <= set(NAMES)
+    numbers = PrivateClassifier(method="dp-ls", classes=5).fit(X, Y)
+    assert numbers.predict_proba(X).shape == (240, 5)
+    assert numbers.classes_.tolist() == [0, 1, 2, 3, 4]
+
+
+def test_a_label_that_was_not_asserted_is_refused_before_the_charge() -> None:
+    with pytest.raises(ValueError, match="not among classes") as refused:
+        PrivateClassifier(classes=["cold", "flu"]).fit(X, LABELS)
+    assert "do not publish it" in str(refused.value)
+    assert "zoster" not in str(refused.value)
+    with pytest.raises(UserError, match="one class only"):
+        PrivateClassifier(classes=["cold"]).fit(X, ["cold"] * 240)
+    assert files() == []
+
+
+def kept(value: Any, seen: set[int] | None = None) -> Iterator[np.ndarray]:
+    """Every array that can be reached from a value."""
+    seen = set() if seen is None else seen
+    if id(value) in seen:
+        return
+    seen.add(id(value))
+    if isinstance(value, np.ndarray):
+        yield value
+    inside = list(value.values()) if isinstance(value, dict) else list(getattr(value, "__dict__", {}).values())
+    inside += list(value) if isinstance(value, list | tuple | set) else []
+    for each in inside:
+        yield from kept(each, seen)
+
+
+def leaks(model: PrivateClassifier, x: np.ndarray) -> list[str]:
+    """Where records are in a fitted estimator."""
+    found = [f"attribute {each.shape}" for each in kept(model) if len(x) in each.shape]
+    pickled = pickle.dumps(model)
+    for dtype in ("<f4", "<f8"):
+        found += ["pickle"] * any(row.astype(dtype).tobytes() in pickled for row in x)
+    said = repr(model) + model._repr_html_() + model.privacy_._repr_html_() + model.statement_._repr_html_()
+    # Numbers of a record, as a repr shows them.
+    return found + ["repr"] * any(f"{abs(value):.4f}" in said for value in x.ravel())
+
+
+def test_no_private_array_is_in_an_attribute_a_pickle_or_a_repr() -> None:
+    model = PrivateClassifier(**QUICK).fit(X, LABELS, groups=np.arange(240) // 2)
+    assert leaks(model, X) == []
+    again = pickle.loads(pickle.dumps(model))
+    assert (again.predict(X) == model.predict(X)).all()
+    assert again.privacy_ == model.privacy_
+    # What the search would find.
+    for name, fault in (("seen_", X), ("labels_", Y), ("memo_", {"x": [X[:2]]})):
+        setattr(model, name, fault)
+        assert leaks(model, X), name
+        delattr(model, name)
+    model.statement_["best"] = str(X[3])
+    assert leaks(model, np.round(X, 4)) == ["repr"] or leaks(model, X) == ["repr"]
+
+
+@pytest.mark.parametrize("stop", [None, KeyboardInterrupt, MemoryError])
+def test_no_record_stays_on_disk(stop: type[BaseException] | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = PrivateClassifier(**QUICK)
+    if stop is None:
+        model.fit(X, LABELS)
+    else:
+
+        def stopped(*_: Any) -> None:
+            raise stop
+
+        monkeypatch.setattr(Curator, "release", stopped)
+        with pytest.raises(stop):
+            model.fit(X, LABELS)
+        assert not hasattr(model, "head_")
+    # The noised answers of a fit that was stopped stay, so that it can go on.
+    ends = (".ledger.digests", ".ledger.sqlite", ".answers" if stop else ".safetensors")
+    assert len(files()) == 3
+    assert all(name.endswith(ends) for name in files())
+    assert Path("private-classifier").stat().st_mode & 0o777 == 0o700
+
+
+def test_a_fit_that_was_stopped_is_charged_and_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    def stopped(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Curator, "release", stopped)
+        with pytest.raises(KeyboardInterrupt):
+            PrivateClassifier(**QUICK).fit(X, LABELS)
+    assert PrivateClassifier(**QUICK).fit(X, LABELS).privacy_["fits"] == 1
+    assert PrivateClassifier(**QUICK).fit(X[:200], LABELS[:200]).privacy_["fits"] == 2
+
+
+def test_what_a_killed_fit_left_is_removed_and_another_set_is_not() -> None:
+    np.savez("PrivateClassifier.npz", train_x=X, train_y=Y)
+    left = Path("private-classifier/private-classifier")
+    dpfc.import_features("PrivateClassifier.npz", left, classes=3)
+    left.with_name("private-classifier.partial").mkdir()
+    PrivateClassifier(**QUICK).fit(X, LABELS)
+    assert [path.name for path in Path("private-classifier").iterdir() if path.is_dir()] == []
+    np.savez("mine.npz", train_x=X, train_y=Y)
+    dpfc.import_features("mine.npz", Path("study/study"), classes=3)
+    before = files()
+    with pytest.raises(UserError, match="feature set of its own"):
+        PrivateClassifier(ledger="study", **QUICK).fit(X, LABELS)
+    assert files() == before
+
+
+def test_fits_at_the_same_time_wait_for_one_another() -> None:
+    models = [PrivateClassifier(**QUICK) for _ in range(3)]
+    threads = [threading.Thread(target=model.fit, args=(X, LABELS)) for model in models]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(model.privacy_["fits"] for model in models) == [1, 2, 3]
+
+
+def test_persons_are_protected_where_groups_say_whose_records_are_whose() -> None:
+    groups = np.array([f"p{i // 3}" for i in range(240)], dtype=object)
+    model = PrivateClassifier(**QUICK).fit(X, LABELS, groups=groups)
+    assert model.privacy_["unit"] == "person"
+    assert "one person of 80" in model.statement_["protects"]
+
+
+def test_a_cap_holds_for_all_fits_and_cannot_be_changed_by_another_one() -> None:
+    PrivateClassifier(cap=1.2, **QUICK).fit(X, LABELS)
+    for other in (PrivateClassifier(**QUICK), PrivateClassifier(cap=1.2, **QUICK)):
+        with pytest.raises(UserError, match="does not fit under the cap"):
+            other.fit(X[:150], LABELS[:150])
+    with pytest.raises(UserError, match=r"another cap: epsilon = 1\.2"):
+        PrivateClassifier(cap=5.0, **QUICK).fit(X, LABELS)
+    assert PrivateClassifier(epsilon=0.3, **QUICK).fit(X, LABELS).privacy_["fits"] == 2
+
+
+def test_seeded_noise_repeats_and_claims_nothing() -> None:
+    first, again = (PrivateClassifier(seed=3, **QUICK).fit(X, LABELS) for _ in range(2))
+    assert (first.decision_function(X) == again.decision_function(X)).all()
+    assert first.privacy_["claim"] == "research"
+    assert "epsilon" not in first.privacy_
+
+
+def test_a_notebook_shows_names_as_text() -> None:
+    strange = np.array(["<b>flu", "cold", "zoster"])
+    model = PrivateClassifier(method="dp-ls", ledger="<i>", classes=strange.tolist()).fit(X, strange[Y])
+    shown = model.privacy_._repr_html_() + model.statement_._repr_html_()
+    assert shown.count("<table>") == 2
+    assert re.search(r"<th [^>]*>spent</th><td [^>]*>1</td>", shown)
+    assert "&lt;i&gt;" in shown
+    assert "<i>" not in shown
+
+
+def test_scikit_learn_is_imported_for_the_estimator_alone_and_said_where_it_is_missing() -> None:
+    program = (
+        "import sys, dpfc_cli; dpfc_cli.train; assert not [m for m in sys.modules if m.startswith('sklearn')]\n"
+        "sys.modules['sklearn'] = sys.modules['sklearn.base'] = None\n"
+        "try: dpfc_cli.PrivateClassifier\n"
+        "except dpfc_cli.UserError as error: print(error.code, error)"
+    )
+    shown = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True).stdout
+    assert shown.startswith("unsupported PrivateClassifier needs scikit-learn")
+    assert "pip install 'dpfc[sklearn]'" in shown
