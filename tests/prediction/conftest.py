@@ -15,6 +15,7 @@ from dpfc_cli.extraction import extract
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.heads.head import Head
 from dpfc_cli.images import open_images
+from dpfc_cli.images.decoding import ORIENTATION
 from tests.backbones.tiny import random_weights, references, write
 
 COUNT = 24
@@ -73,14 +74,16 @@ def colours(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
     (top / "weights").mkdir()
     file = write(random_weights(case["shapes"]), top / "weights", config=case["config"])
     for i in range(COUNT):
-        name = f"{i:03d}.png"
+        name, turned = f"{i:03d}.png", Image.Exif()
+        # A quarter of them lie on their side.
+        turned[ORIENTATION] = 6 if i % 4 == 0 else 1
         picture = Image.fromarray(rng.integers(0, 256, (*rng.integers(18, 60, 2), 3), np.uint8))
         for path in (top / "train" / f"c{i % 2}" / name, top / "test" / f"c{i // 12}" / name, top / "photos" / name):
             path.parent.mkdir(parents=True, exist_ok=True)
-            picture.save(path)
+            picture.save(path, exif=turned)
     with pytest.MonkeyPatch.context() as patch:
         square = Geometry(resize=18, crop=16)
-        small = {"width": 32, "depth": 2, "heads": 2, "patch": 4, "native": square}
+        small: dict[str, Any] = {"width": 32, "depth": 2, "heads": 2, "patch": 4, "native": square}
         patch.setitem(MODELS, "vit-ti16", replace(MODELS["vit-ti16"], **small))
         options: dict[str, Any] = {"model": "vit-ti16", "weights": str(file), "preprocess": "native", "pool": "mean"}
         made = extract(f"imagefolder:{top}", out=top / "set", exif=True, dtype="float32", batch=7, **options).features
