@@ -11,15 +11,14 @@ from PIL import Image
 
 from dpfc_cli.backbones.geometry import Geometry
 from dpfc_cli.backbones.vision_transformer.models import MODELS
-from dpfc_cli.extraction import extract
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.heads.head import Head
-from dpfc_cli.images import open_images
-from dpfc_cli.images.decoding import ORIENTATION
 from tests.backbones.tiny import random_weights, references, write
 
 COUNT = 24
 """Pictures of each kind."""
+ORIENTATION = 0x0112
+"""The tag of EXIF that says how a picture is turned."""
 
 
 class Scene(NamedTuple):
@@ -55,6 +54,9 @@ def features_of(features: FeatureSet) -> np.ndarray:
 @pytest.fixture(scope="session")
 def digits(tmp_path_factory: pytest.TempPathFactory) -> Scene:
     """Grey pictures of 8 × 8 pixels."""
+    from dpfc_cli.extraction import extract
+    from dpfc_cli.images import open_images
+
     top = tmp_path_factory.mktemp("digits")
     made = extract("digits", out=top / "set", limit=COUNT).features
     assert made is not None
@@ -69,6 +71,8 @@ def digits(tmp_path_factory: pytest.TempPathFactory) -> Scene:
 @pytest.fixture(scope="session")
 def colours(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
     """Pictures of many sizes and colours, in two classes. The backbone is a small ViT with weights from a seed."""
+    from dpfc_cli.extraction import extract
+
     top, rng = tmp_path_factory.mktemp("colours"), np.random.default_rng(0)
     case = references()["timm-vit"]
     (top / "weights").mkdir()
