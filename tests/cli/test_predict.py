@@ -4,10 +4,12 @@ import csv
 import io
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -47,8 +49,6 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def place(dpfc: Dpfc, trained: Path, tmp_path: Path) -> Path:
     """The same in the working folder."""
-    import shutil
-
     shutil.copytree(trained, tmp_path, dirs_exist_ok=True)
     return tmp_path
 
@@ -130,12 +130,12 @@ def test_mistakes_are_named_and_nothing_is_predicted(dpfc: Dpfc, place: Path, ar
     assert sorted(Path().rglob("*")) == before
 
 
-def started(*words: str, place: Path, **streams: int) -> "subprocess.Popen[bytes]":
+def started(*words: str, place: Path, **streams: Any) -> "subprocess.Popen[bytes]":
     paths = os.pathsep.join([str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")])
     environment = {**os.environ, "PYTHONPATH": paths}
-    return subprocess.Popen(
-        [sys.executable, "-m", "dpfc_cli", "predict", *words], cwd=place, env=environment, **streams
-    )
+    line = [sys.executable, "-m", "dpfc_cli", "predict", *words]
+    process: subprocess.Popen[bytes] = subprocess.Popen(line, cwd=place, env=environment, **streams)
+    return process
 
 
 def test_a_pipe_takes_names_and_gives_rows_and_stops_when_its_reader_has_ended(place: Path) -> None:

@@ -129,14 +129,15 @@ def less_than_alone(card: dict[str, Any], arrays: object) -> None:
 @pytest.mark.parametrize(
     "change", [another_split, another_shape, shares_swapped, less_than_alone], ids=lambda change: change.__name__
 )
-def test_statement_and_evaluate_refuse_what_loading_lets_pass(
+def test_statement_evaluate_and_predict_refuse_what_loading_lets_pass(
     dpfc: Dpfc, head: Path, change: Callable[[dict[str, Any], dict[str, Any]], object]
 ) -> None:
     forge(change)
     loaded = Head.load(HEAD)
     with pytest.raises(UserError, match="is not what it says"):
         loaded.statement()
-    for line in (("statement", HEAD), ("statement", HEAD, "--json"), ("evaluate", HEAD), ("verify", HEAD)):
+    lines = (("statement", HEAD), ("statement", HEAD, "--json"), ("evaluate", HEAD), ("predict", HEAD, "blobs"))
+    for line in (*lines, ("verify", HEAD)):
         refused = dpfc(*line)
         assert (refused.exit_code, "is not what it says" in refused.stderr) == (2, True), line
 

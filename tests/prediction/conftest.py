@@ -11,14 +11,14 @@ from PIL import Image
 
 from dpfc_cli.backbones.geometry import Geometry
 from dpfc_cli.backbones.vision_transformer.models import MODELS
-from dpfc_cli.extraction import extract
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.heads.head import Head
-from dpfc_cli.images import open_images
 from tests.backbones.tiny import random_weights, references, write
 
 COUNT = 24
 """Pictures of each kind."""
+ORIENTATION = 0x0112
+"""The tag of EXIF that says how a picture is turned."""
 
 
 class Scene(NamedTuple):
@@ -54,6 +54,9 @@ def features_of(features: FeatureSet) -> np.ndarray:
 @pytest.fixture(scope="session")
 def digits(tmp_path_factory: pytest.TempPathFactory) -> Scene:
     """Grey pictures of 8 × 8 pixels."""
+    from dpfc_cli.extraction import extract
+    from dpfc_cli.images import open_images
+
     top = tmp_path_factory.mktemp("digits")
     made = extract("digits", out=top / "set", limit=COUNT).features
     assert made is not None
@@ -68,19 +71,23 @@ def digits(tmp_path_factory: pytest.TempPathFactory) -> Scene:
 @pytest.fixture(scope="session")
 def colours(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
     """Pictures of many sizes and colours, in two classes. The backbone is a small ViT with weights from a seed."""
+    from dpfc_cli.extraction import extract
+
     top, rng = tmp_path_factory.mktemp("colours"), np.random.default_rng(0)
     case = references()["timm-vit"]
     (top / "weights").mkdir()
     file = write(random_weights(case["shapes"]), top / "weights", config=case["config"])
     for i in range(COUNT):
-        name = f"{i:03d}.png"
+        name, turned = f"{i:03d}.png", Image.Exif()
+        # A quarter of them lie on their side.
+        turned[ORIENTATION] = 6 if i % 4 == 0 else 1
         picture = Image.fromarray(rng.integers(0, 256, (*rng.integers(18, 60, 2), 3), np.uint8))
         for path in (top / "train" / f"c{i % 2}" / name, top / "test" / f"c{i // 12}" / name, top / "photos" / name):
             path.parent.mkdir(parents=True, exist_ok=True)
-            picture.save(path)
+            picture.save(path, exif=turned)
     with pytest.MonkeyPatch.context() as patch:
         square = Geometry(resize=18, crop=16)
-        small = {"width": 32, "depth": 2, "heads": 2, "patch": 4, "native": square}
+        small: dict[str, Any] = {"width": 32, "depth": 2, "heads": 2, "patch": 4, "native": square}
         patch.setitem(MODELS, "vit-ti16", replace(MODELS["vit-ti16"], **small))
         options: dict[str, Any] = {"model": "vit-ti16", "weights": str(file), "preprocess": "native", "pool": "mean"}
         made = extract(f"imagefolder:{top}", out=top / "set", exif=True, dtype="float32", batch=7, **options).features

@@ -4,6 +4,7 @@ import errno
 import io
 import os
 import shutil
+import sys
 import tarfile
 from pathlib import Path
 from typing import Any
@@ -16,8 +17,9 @@ from PIL import Image
 from safetensors.numpy import save_file
 
 from dpfc_cli import Head, predict
-from dpfc_cli.backbones.vision_transformer import transformer
+from dpfc_cli.backbones.vision_transformer import checkpoint, transformer
 from dpfc_cli.errors import UserError
+from dpfc_cli.features.manifest import fingerprint_of
 from dpfc_cli.images import encoded
 from dpfc_cli.prediction import rebuild, sources
 from dpfc_cli.prediction.predict import Predictions
@@ -177,7 +179,7 @@ def test_other_weights_are_refused_before_they_are_read(
     other = tmp_path / "model.safetensors"
     data = Path(colours.weights).read_bytes()
     other.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
-    monkeypatch.setattr(transformer.checkpoint, "read", None)
+    monkeypatch.setattr(checkpoint, "read", None)
     with pytest.raises(UserError, match="is not the checkpoint that the features were computed with") as refused:
         predict(colours.head, colours.photos, weights=str(other))
     assert (refused.value.code, refused.value.fields["parameter"]) == ("conflict", "weights")
@@ -224,7 +226,7 @@ def test_the_card_of_an_earlier_version_does_not_say_the_preparation_but_its_fin
 def test_a_window_that_no_card_states_is_not_guessed(colours: Scene) -> None:
     stated = {"resize": 18, "crop": 16, "filter": "bicubic", "window": [0.0, 4095.0]}
     own = colours.features.manifest
-    fingerprint = rebuild.fingerprint_of(own.backbone, own.classes, own.dim, own.dtype, stated)
+    fingerprint = fingerprint_of(own.backbone, own.classes, own.dim, own.dtype, stated)
     with pytest.raises(UserError, match="does not say how the pictures were prepared"):
         rebuild.recipe_of(head_of(colours.features, fingerprint=fingerprint, preparation="left out", dtype="left out"))
     told = rebuild.recipe_of(head_of(colours.features, fingerprint=fingerprint, preparation=stated))
@@ -287,5 +289,5 @@ def test_features_that_do_not_fit_are_refused(digits: Scene, tmp_path: Path) -> 
 def test_a_list_may_end_its_names_as_find_does(digits: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     paths = sorted(map(str, digits.photos.rglob("*.png")))
     for text in ("\0".join(paths), "\r\n".join(paths)):
-        monkeypatch.setattr(sources.sys, "stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
         assert [row.name for row in predict(digits.head, "-")] == paths
