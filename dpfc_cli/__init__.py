@@ -28,12 +28,14 @@ from dpfc_cli.version import __version__
 _HOMES = {
     "Account": "training.account",
     "Evaluation": "evaluation",
+    "Exported": "exports.export",
     "ExtractionWarning": "extraction",
     "FeatureSet": "features.reader",
     "Head": "heads.head",
     "KeyPair": "heads.signature",
     "Observer": "training.observer",
     "PrivateEvaluation": "training.private_evaluation",
+    "Pushed": "heads.push",
     "Signed": "heads.signature",
     "Trained": "training.run",
     "TrainingWarning": "training.observer",
@@ -42,14 +44,17 @@ _HOMES = {
     "ZeroShot": "starts.zero_shot",
     "epsilon_of": "training.convert",
     "evaluate": "evaluation",
+    "export": "exports.export",
     "extract": "extraction",
     "import_features": "features.importing",
     "new_key": "heads.signature",
     "noise_multiplier_of": "training.convert",
     "open_features": "features.lookup",
+    "push": "heads.push",
     "set_cap": "training.cap",
     "share_records": "training.told",
     "sign": "heads.signature",
+    "to_sklearn": "exports.sklearn",
     "train": "training.train",
     "verify": "training.verify",
     "zero_shot": "starts.zero_shot",
@@ -59,12 +64,14 @@ _HOMES = {
 __all__ = [
     "Account",
     "Evaluation",
+    "Exported",
     "ExtractionWarning",
     "FeatureSet",
     "Head",
     "KeyPair",
     "Observer",
     "PrivateEvaluation",
+    "Pushed",
     "Signed",
     "Trained",
     "TrainingWarning",
@@ -74,14 +81,17 @@ __all__ = [
     "__version__",
     "epsilon_of",
     "evaluate",
+    "export",
     "extract",
     "import_features",
     "new_key",
     "noise_multiplier_of",
     "open_features",
+    "push",
     "set_cap",
     "share_records",
     "sign",
+    "to_sklearn",
     "train",
     "verify",
     "zero_shot",
@@ -90,11 +100,14 @@ __all__ = [
 if TYPE_CHECKING:
     from dpfc_cli.errors import UserError
     from dpfc_cli.evaluation import Evaluation, evaluate
+    from dpfc_cli.exports.export import Exported, export
+    from dpfc_cli.exports.sklearn import to_sklearn
     from dpfc_cli.extraction import ExtractionWarning, extract
     from dpfc_cli.features.importing import import_features
     from dpfc_cli.features.lookup import open_features
     from dpfc_cli.features.reader import FeatureSet
     from dpfc_cli.heads.head import Head
+    from dpfc_cli.heads.push import Pushed, push
     from dpfc_cli.heads.signature import KeyPair, Signed, new_key, sign
     from dpfc_cli.starts.zero_shot import ZeroShot, zero_shot
     from dpfc_cli.training.account import Account

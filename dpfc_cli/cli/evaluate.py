@@ -24,7 +24,7 @@ MOST_CLASSES = 20
 @command("evaluate")
 def evaluate(
     head: Annotated[
-        Path | None, typer.Argument(help="The head's file. Default: the newest private one in ./heads.")
+        Path | None, typer.Argument(help="The head's file, or hf:OWNER/NAME. Default: the newest private one in ./heads.")
     ] = None,
     features: Annotated[
         str | None,
@@ -57,13 +57,13 @@ def evaluate(
     With --epsilon it protects the records of the split: it shows what a noisy count says, and what was spent.
     """
     from dpfc_cli import evaluation
-    from dpfc_cli.heads.head import Head, newest
+    from dpfc_cli.heads.head import Head, newest, shown
 
     path = head or newest(heads_folder())
     if head is None:
         display.say(f"Head: {path} (the newest private one; name another: dpfc evaluate HEAD)")
     loaded = Head.load(path)
-    path = loaded.path or path
+    path = Path(shown(loaded.path or path))
     found = _features(features, str(loaded.card["features"]["name"]), epsilon is not None)
     with display.stages("Evaluating", "records") as progress:
         result = evaluation.evaluate(

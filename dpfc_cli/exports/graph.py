@@ -15,6 +15,8 @@ IR_VERSION = 8
 LARGEST = 2**31 - 2**26
 """Bytes of constants that one file holds. The rest of 2 GiB is for nodes and texts."""
 _ALIGNED = 64
+_SMALL = 64
+"""Bytes of the largest constant that is always in the model: shapes and axes are read before the graph runs."""
 
 
 class Graph:
@@ -27,7 +29,7 @@ class Graph:
 
     def constant(self, array: np.ndarray) -> str:
         """The name of a constant. Small ones of the same value have the same name."""
-        key = (array.dtype.str, array.shape, array.tobytes()) if array.nbytes <= 64 else None
+        key = (array.dtype.str, array.shape, array.tobytes()) if array.nbytes <= _SMALL else None
         if key in self._small:
             return self._small[key]
         name = f"constant_{len(self._arrays)}"
@@ -84,9 +86,13 @@ class Graph:
 
         apart = sum(array.nbytes for array in self._arrays.values()) > LARGEST
         beside = ".data"
-        constants, at = [], 0
+        constants, outside, at = [], [], 0
         for each, array in self._arrays.items():
-            constants.append(_outside(each, array, at, name + beside) if apart else _inside(each, array))
+            if not apart or array.nbytes <= _SMALL:
+                constants.append(_inside(each, array))
+                continue
+            constants.append(_outside(each, array, at, name + beside))
+            outside.append(array)
             at += _padded(array.nbytes)
         inner = helper.make_graph(self._nodes, "dpfc", _declared(inputs), _declared(outputs), constants)
         model = helper.make_model(
@@ -97,7 +103,7 @@ class Graph:
             producer_version=__version__,
         )
         helper.set_model_props(model, dict(texts))
-        parts: dict[str, Iterable[bytes]] = {beside: _bytes(self._arrays.values())} if apart else {}
+        parts: dict[str, Iterable[bytes]] = {beside: _bytes(outside)} if apart else {}
         return {**parts, "": [model.SerializeToString(deterministic=True)]}
 
 

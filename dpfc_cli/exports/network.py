@@ -8,12 +8,27 @@ from dpfc_cli import backbones
 from dpfc_cli.backbones import BACKBONES, Progress
 from dpfc_cli.errors import UserError, parameter
 from dpfc_cli.heads.head import Head
+from dpfc_cli.schema import each, either, fault, null, record, test, text, whole
 
 if TYPE_CHECKING:
     from dpfc_cli.backbones import Backbone
 
-_MAY_DIFFER = ("weights", "precision", "image_shape")
-"""The place of the weights does not matter; their digest is compared. The rest is of pictures that are not resized."""
+_LARGEST = 4096
+"""The longest side of a picture whose graph is made."""
+_SIDE = whole(1, _LARGEST)
+_SHAPE = test(lambda value: type(value) is list and [_SIDE(each) for each in value] == [None] * 3)
+_STATED = record(
+    {
+        **{"name": text, "pooling": text, "weights": either(null, record({"id": text, "sha256": text}))},
+        "preprocessing": either(
+            text, record({"recipe": text, "filter": text, "crop": whole(1), "resize": either(whole(1), each(whole(1)))})
+        ),
+    },
+    input=_SHAPE,
+    image_shape=_SHAPE,
+)
+_MAY_DIFFER = ("weights", "precision")
+"""The place of the weights does not matter; their digest is compared. A graph computes in float32 in any case."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,20 +70,19 @@ def rebuilt(head: Head, weights: str | None = None, progress: Progress | None = 
             code="unsupported",
             parameter="with_backbone",
         )
-    try:
-        known, recipe = stated.get("weights"), stated.get("preprocessing")
-        place = weights or (known["id"] if known else None)
-        square = stated["input"] if "input" in stated else stated["image_shape"]
-        shape = (int(square[0]), int(square[1]), int(square[2]))
-        options = {"preprocess": recipe["recipe"]} if isinstance(recipe, dict) else {}
-        pool = stated["pooling"]
-    except (LookupError, TypeError, ValueError) as error:
+    wrong = fault(stated, _STATED)
+    if wrong is not None or "input" not in stated and "image_shape" not in stated:
         raise UserError(
-            "The card of this head does not say how its backbone was made.",
+            f"The card of this head does not say how its backbone was made: '{wrong or 'input'}' makes no sense.",
             "Export the head alone.",
             code="damaged",
             parameter="with_backbone",
-        ) from error
+        )
+    known, recipe = stated["weights"], stated["preprocessing"]
+    place = weights or (known["id"] if known else None)
+    height, width, channels = stated.get("input") or stated["image_shape"]
+    shape = (height, width, channels)
+    options = {"preprocess": recipe["recipe"]} if isinstance(recipe, dict) else {}
     if weights is None and place is not None and not str(place).startswith("hf:"):
         raise UserError(
             f"The weights of the backbone are in a file of its owner: '{place}'.",
@@ -77,7 +91,7 @@ def rebuilt(head: Head, weights: str | None = None, progress: Progress | None = 
             parameter="weights",
         )
     backbone = backbones.load(
-        stated["name"], shape, pool, weights=place, prepared=True, progress=progress, **options
+        stated["name"], shape, stated["pooling"], weights=place, prepared=True, progress=progress, **options
     )
     made = backbone.describe()
     # Through JSON, as the card went.
@@ -92,7 +106,7 @@ def rebuilt(head: Head, weights: str | None = None, progress: Progress | None = 
             parameter="weights",
             differ=differ,
         )
-    return Network(backbone=backbone, input=shape, said=_said(stated), described=made)
+    return Network(backbone=backbone, input=shape, said=_said(made), described=made)
 
 
 def _said(stated: Mapping[str, Any]) -> str:

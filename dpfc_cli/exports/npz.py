@@ -1,7 +1,6 @@
 """NumPy archives: the arrays of a head, and texts. No pickle is needed to read them."""
 
 import io
-from collections.abc import Mapping
 
 import numpy as np
 
@@ -11,7 +10,7 @@ from dpfc_cli.heads.head import Head
 from dpfc_cli.privacy.chain import arrays
 
 
-def files(head: Head, notes: Mapping[str, str], network: Network | None, name: str) -> Files:
+def files(head: Head, notes: dict[str, str], network: Network | None, name: str) -> Files:
     """One archive: `weight`, `bias`, an array for each step of the chain that has one, and the texts."""
     held = {f"chain.{i}": value for i, value in enumerate(arrays(head.chain))}
     file = io.BytesIO()

@@ -4,7 +4,6 @@ The head computes in float64 inside, as `Head.scores` does, because its clipping
 """
 
 import json
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -22,7 +21,7 @@ _LEAST = 1e-290
 """The largest coordinate of a row of zeros counts as this, so that nothing is divided by zero."""
 
 
-def files(head: Head, notes: Mapping[str, str], network: Network | None, name: str) -> Files:
+def files(head: Head, notes: dict[str, str], network: Network | None, name: str) -> Files:
     """The model. Inputs and outputs are said in its metadata."""
     graph = Graph()
     d, m = head.weight.shape
@@ -41,14 +40,13 @@ def files(head: Head, notes: Mapping[str, str], network: Network | None, name: s
     for each, value in (("scores", scores), ("probabilities", likely)):
         graph.name(graph("Cast", value, to=_FLOAT), each)
         results[each] = (np.float32, ("n", m))
-    texts = {
-        **notes,
+    notes |= {
         "classes": json.dumps(list(head.classes)),
         "input": f"{entry}: {said}",
         "outputs": "; ".join(f"{each}: float32, n × {shape[1]}" for each, (_, shape) in results.items()),
         "opset": str(OPSET),
     }
-    return graph.files({entry: (dtype, shape)}, results, texts, name)
+    return graph.files({entry: (dtype, shape)}, results, notes, name)
 
 
 def scored(graph: Graph, features: str, head: Head) -> str:

@@ -70,11 +70,16 @@ class _Network:
         return str(self.g("Add", x, self.scaled(y, group, "scale2")))
 
     def pool(self, outer: Group, x: str) -> str:
+        """The feature. A pooling of several vectors has their names with a plus between them."""
+        found = [self.pooled(outer, x, each) for each in self.a.pool.split("+")]
+        return found[0] if len(found) == 1 else str(self.g("Concat", *found, axis=1))
+
+    def pooled(self, outer: Group, x: str, pool: str) -> str:
         ahead = len(outer["prefix"]) if "prefix" in outer else 0
-        if self.a.pool == "cls":
+        if pool == "cls":
             first = self.g("Gather", x, np.array(0), axis=1)
             return self.norm(first, outer, "norm" if "norm.weight" in outer else "fc_norm")
-        if self.a.pool == "map":
+        if pool == "map":
             return self.attention_pool(self.norm(x, outer, "norm"), outer)
         if ahead:
             x = self.g("Slice", x, _whole(ahead), _whole(2**31 - 1), _whole(1))

@@ -1,6 +1,5 @@
 """scikit-learn: an archive as of `npz`, and beside it the module that makes a classifier of it."""
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from dpfc_cli.exports import npz
@@ -38,7 +37,7 @@ def to_sklearn(head: Head) -> "HeadClassifier":
     from dpfc_cli.exports.export import check_installed
 
     head.refuse_contradictions()
-    check_installed("sklearn", "scikit-learn")
+    check_installed("sklearn", "sklearn")
     from dpfc_cli.exports.beside.dpfc_head_sklearn import HeadClassifier
 
     kinds = [str(step["step"]) for step in to_json(head.chain)]
@@ -46,7 +45,7 @@ def to_sklearn(head: Head) -> "HeadClassifier":
     return HeadClassifier(chain, head.weight, head.bias, list(head.classes), several_labels(head), dict(head.card))
 
 
-def files(head: Head, notes: Mapping[str, str], network: Network | None, name: str) -> Files:
+def files(head: Head, notes: dict[str, str], network: Network | None, name: str) -> Files:
     """The module, and the archive."""
     module = "dpfc_head_sklearn"
     return {f"{module}.py": [source(module)], **npz.files(head, notes, network, name)}

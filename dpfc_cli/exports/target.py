@@ -18,8 +18,8 @@ class Target:
     Attributes:
         name: as the user types it.
         suffix: how the name of the file ends.
-        files: the files, from the head, what is said of it (`notes`), the backbone if it is to be in the file, and the
-            name of the file.
+        files: the files, from the head, what is said of it (`notes`; a format may add to it), the backbone if it is to
+            be in the file, and the name of the file.
         package: what must be installed to write it, with its extra; None: nothing.
         backbones: whether a backbone can be in the file.
 
@@ -27,6 +27,6 @@ class Target:
 
     name: str
     suffix: str
-    files: Callable[[Head, Mapping[str, str], Network | None, str], Files]
+    files: Callable[[Head, dict[str, str], Network | None, str], Files]
     package: tuple[str, str] | None = None
     backbones: bool = False

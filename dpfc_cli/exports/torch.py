@@ -1,6 +1,5 @@
 """PyTorch: a state dict in safetensors, and beside it the module that takes it. torch itself is not used."""
 
-from collections.abc import Mapping
 
 import numpy as np
 
@@ -11,7 +10,7 @@ from dpfc_cli.heads.head import Head, ordered
 from dpfc_cli.privacy.chain import to_json, values
 
 
-def files(head: Head, notes: Mapping[str, str], network: Network | None, name: str) -> Files:
+def files(head: Head, notes: dict[str, str], network: Network | None, name: str) -> Files:
     """The module, and the state dict: `weight` (m × d, as torch.nn.Linear has it), `bias` (m) and a tensor for each step
     of the chain, such as `step0_clip`.
     """

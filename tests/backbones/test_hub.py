@@ -81,10 +81,14 @@ class Home(http.server.BaseHTTPRequestHandler):
 
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
+    yield from serving(Home, tmp_path, monkeypatch)
+
+
+def serving(handler: type[Home], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
     """The server, as the hub of this process, and an empty cache."""
     from huggingface_hub import constants
 
-    server = Hub(("127.0.0.1", 0), Home)
+    server = Hub(("127.0.0.1", 0), handler)
     server.files, server.asked, server.breaks, server.address = {}, [], [], f"http://127.0.0.1:{server.server_port}"
     server.daemon_threads = True
     thread = threading.Thread(target=server.serve_forever, args=(0.01,))
