@@ -24,7 +24,8 @@ MOST_CLASSES = 20
 @command("evaluate")
 def evaluate(
     head: Annotated[
-        Path | None, typer.Argument(help="The head's file, or hf:OWNER/NAME. Default: the newest private one in ./heads.")
+        Path | None,
+        typer.Argument(help="The head's file, or hf:OWNER/NAME. Default: the newest private one in ./heads."),
     ] = None,
     features: Annotated[
         str | None,

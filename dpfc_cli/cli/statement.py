@@ -36,6 +36,8 @@ def statement(
     if as_json:
         found.refuse_contradictions()
         card, digest = found.card, sha256_of(path)
-        display.as_json({"head": shown(path), "sha256": digest, "card": card, "means": statements.meaning(card, groups)})
+        display.as_json(
+            {"head": shown(path), "sha256": digest, "card": card, "means": statements.meaning(card, groups)}
+        )
         return
     display.facts(f"Head {shown(path)}", list(found.statement(groups).items()))

@@ -4,14 +4,13 @@ import os
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 
 from dpfc_cli.errors import UserError, check_new_name, parameter, unknown
 from dpfc_cli.exports import npz, onnx, sklearn, torch
 from dpfc_cli.exports.network import rebuilt
 from dpfc_cli.exports.notes import notes
-from dpfc_cli.exports.target import Target
+from dpfc_cli.exports.target import Target, check_installed
 from dpfc_cli.files import check_plain, opened, publish, temporary_beside
 from dpfc_cli.folders import heads_folder
 from dpfc_cli.heads.head import Head
@@ -92,25 +91,10 @@ def export(
     network = rebuilt(head, weights, progress) if with_backbone else None
     texts = notes(head, to)
     written = [
-        _write(_named(path, name), parts, mine=name == "") for name, parts in target.files(head, texts, network, path.name).items()
+        _write(_named(path, name), parts, mine=name == "")
+        for name, parts in target.files(head, texts, network, path.name).items()
     ]
     return Exported(path=path, files=tuple(written), notes=texts)
-
-
-def check_installed(module: str, extra: str) -> None:
-    """Refuse to go on without a package. extra: of dpfc that installs it.
-
-    Raises:
-        UserError: it is not installed.
-
-    """
-    if find_spec(module) is None:
-        raise UserError(
-            f"For this, dpfc needs {module}, which is not installed.",
-            f"Install it: pip install 'dpfc[{extra}]'.",
-            code="unsupported",
-            package=module,
-        )
 
 
 def _check_place(path: Path, target: Target) -> None:

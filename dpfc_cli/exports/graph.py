@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 
+Values = dict[str, tuple[Any, tuple[str | int, ...]]]
+"""The dtype and the shape of inputs or outputs, by name. A text in a shape stands for any number."""
 OPSET = 17
 """The first version with layer normalisation. Runtimes since 2022 have it."""
 IR_VERSION = 8
@@ -20,7 +22,7 @@ _SMALL = 64
 
 
 class Graph:
-    """A graph that is being made. Call it with an operator and its inputs: the name of the output comes back."""
+    """A graph that is being made. Call it with an operator and its inputs to add a node."""
 
     def __init__(self) -> None:
         self._nodes: list[Any] = []
@@ -38,7 +40,9 @@ class Graph:
             self._small[key] = name
         return name
 
-    def __call__(self, operator: str, *inputs: "str | np.ndarray", outputs: int = 1, **attributes: Any) -> Any:
+    def __call__(
+        self, operator: str, *inputs: "str | np.ndarray | np.generic", outputs: int = 1, **attributes: Any
+    ) -> Any:
         """Add a node.
 
         Args:
@@ -53,7 +57,7 @@ class Graph:
         """
         from onnx import helper
 
-        names = [each if isinstance(each, str) else self.constant(each) for each in inputs]
+        names = [each if isinstance(each, str) else self.constant(np.asarray(each)) for each in inputs]
         made = [f"{operator.lower()}_{len(self._nodes)}" + (f"_{i}" if outputs > 1 else "") for i in range(outputs)]
         self._nodes.append(helper.make_node(operator, names, made, **attributes))
         return made if outputs > 1 else made[0]
@@ -66,8 +70,8 @@ class Graph:
 
     def files(
         self,
-        inputs: Mapping[str, tuple[Any, tuple[str | int, ...]]],
-        outputs: Mapping[str, tuple[Any, tuple[str | int, ...]]],
+        inputs: Values,
+        outputs: Values,
         texts: Mapping[str, str],
         name: str,
     ) -> dict[str, Iterable[bytes]]:
@@ -107,7 +111,7 @@ class Graph:
         return {**parts, "": [model.SerializeToString(deterministic=True)]}
 
 
-def _declared(values: Mapping[str, tuple[Any, tuple[str | int, ...]]]) -> list[Any]:
+def _declared(values: Values) -> list[Any]:
     from onnx import helper
 
     return [

@@ -71,7 +71,7 @@ def rebuilt(head: Head, weights: str | None = None, progress: Progress | None = 
             parameter="with_backbone",
         )
     wrong = fault(stated, _STATED)
-    if wrong is not None or "input" not in stated and "image_shape" not in stated:
+    if wrong is not None or not {"input", "image_shape"} & stated.keys():
         raise UserError(
             f"The card of this head does not say how its backbone was made: '{wrong or 'input'}' makes no sense.",
             "Export the head alone.",

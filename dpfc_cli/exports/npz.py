@@ -14,7 +14,7 @@ def files(head: Head, notes: dict[str, str], network: Network | None, name: str)
     """One archive: `weight`, `bias`, an array for each step of the chain that has one, and the texts."""
     held = {f"chain.{i}": value for i, value in enumerate(arrays(head.chain))}
     file = io.BytesIO()
-    np.savez(file, allow_pickle=False, weight=head.weight, bias=head.bias, **held, **notes)  # type: ignore[arg-type]
+    np.savez(file, allow_pickle=False, weight=head.weight, bias=head.bias, **held, **notes)
     return {"": [file.getvalue()]}
 
 

@@ -4,12 +4,11 @@ The head computes in float64 inside, as `Head.scores` does, because its clipping
 """
 
 import json
-from typing import Any
 
 import numpy as np
 
 from dpfc_cli.errors import UserError
-from dpfc_cli.exports.graph import OPSET, Graph
+from dpfc_cli.exports.graph import OPSET, Graph, Values
 from dpfc_cli.exports.network import Network
 from dpfc_cli.exports.notes import several_labels
 from dpfc_cli.exports.target import Files, Target
@@ -25,12 +24,14 @@ def files(head: Head, notes: dict[str, str], network: Network | None, name: str)
     """The model. Inputs and outputs are said in its metadata."""
     graph = Graph()
     d, m = head.weight.shape
-    results: dict[str, tuple[Any, tuple[str | int, ...]]] = {}
+    taken, results = Values(), Values()
+    entry = features = "features"
     if network is None:
-        entry, shape, dtype, features = "features", ("n", d), np.dtype(np.float32), "features"
+        taken[entry] = (np.float32, ("n", d))
         said = f"float32, n × {d}: feature vectors from the backbone that the card names"
     else:
-        entry, shape, dtype = "pixels", ("n", *network.input), np.dtype(np.uint8)
+        entry = "pixels"
+        taken[entry] = (np.uint8, ("n", *network.input))
         features = _features(graph, entry, network)
         graph.name(features, "features")
         results["features"] = (np.float32, ("n", d))
@@ -46,7 +47,7 @@ def files(head: Head, notes: dict[str, str], network: Network | None, name: str)
         "outputs": "; ".join(f"{each}: float32, n × {shape[1]}" for each, (_, shape) in results.items()),
         "opset": str(OPSET),
     }
-    return graph.files({entry: (dtype, shape)}, results, notes, name)
+    return graph.files(taken, results, notes, name)
 
 
 def scored(graph: Graph, features: str, head: Head) -> str:

@@ -63,7 +63,8 @@ class _Network:
 
     def block(self, group: Group, x: str) -> str:
         qkv = self.dense(self.norm(x, group, "norm1"), group, "qkv")
-        y = self.attention(*self.split(qkv, 3), len(group["out.weight"]))
+        q, k, v = self.split(qkv, 3)
+        y = self.attention(q, k, v, len(group["out.weight"]))
         y = self.dense(y, group, "out")
         x = self.g("Add", x, self.scaled(y, group, "scale1"))
         y = self.mlp(self.norm(x, group, "norm2"), group)
@@ -95,7 +96,8 @@ class _Network:
         probe = head["probe"].astype(np.float64) @ kernel[:, :width] + bias[:width]
         q = self.g.constant(probe.astype(np.float32)[None])
         kv = self.g("Add", self.g("MatMul", x, kernel[:, width:]), bias[width:])
-        y = self.attention(q, *self.split(kv, 2), width)
+        k, v = self.split(kv, 2)
+        y = self.attention(q, k, v, width)
         y = self.g("Gather", self.dense(y, head, "out"), np.array(0), axis=1)
         return str(self.g("Add", y, self.mlp(self.norm(y, head, "norm"), head)))
 

@@ -6,7 +6,7 @@ from dpfc_cli.exports import npz
 from dpfc_cli.exports.beside import source
 from dpfc_cli.exports.network import Network
 from dpfc_cli.exports.notes import several_labels
-from dpfc_cli.exports.target import Files, Target
+from dpfc_cli.exports.target import Files, Target, check_installed
 from dpfc_cli.heads.head import Head
 from dpfc_cli.privacy.chain import to_json, values
 
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 def to_sklearn(head: Head) -> "HeadClassifier":
     """A head as a scikit-learn classifier.
 
-    It has `predict`, `predict_proba`, `decision_function` and `classes_`. `fit` changes nothing. Columns are in the sorted
-    order of the names of the classes. Probabilities are not calibrated.
+    It has `predict`, `predict_proba`, `decision_function` and `classes_`. `fit` changes nothing. Columns are in the
+    sorted order of the names of the classes. Probabilities are not calibrated.
 
     Args:
         head: the head.
@@ -34,15 +34,17 @@ def to_sklearn(head: Head) -> "HeadClassifier":
         >>> classifier.score(x, names)
 
     """
-    from dpfc_cli.exports.export import check_installed
-
     head.refuse_contradictions()
     check_installed("sklearn", "sklearn")
     from dpfc_cli.exports.beside.dpfc_head_sklearn import HeadClassifier
 
     kinds = [str(step["step"]) for step in to_json(head.chain)]
     chain = list(zip(kinds, values(head.chain), strict=True))
-    return HeadClassifier(chain, head.weight, head.bias, list(head.classes), several_labels(head), dict(head.card))
+    several, card = several_labels(head), dict(head.card)
+    made: HeadClassifier = HeadClassifier(  # type: ignore[no-untyped-call]
+        chain, head.weight, head.bias, list(head.classes), several, card
+    )
+    return made
 
 
 def files(head: Head, notes: dict[str, str], network: Network | None, name: str) -> Files:

@@ -2,13 +2,15 @@
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from importlib.util import find_spec
 
+from dpfc_cli.errors import UserError
 from dpfc_cli.exports.network import Network
 from dpfc_cli.heads.head import Head
 
 Files = Mapping[str, Iterable[bytes]]
-"""The bytes of each file, in parts. "" stands for the file that the user named, another text for one beside it: an ending
-that is added to the user's name (".data"), or a whole name. The user's file is the last one."""
+"""The bytes of each file, in parts. "" stands for the file that the user named. Another text stands for one beside it:
+an ending that is added to the user's name (".data"), or a whole name. The user's file is the last one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,3 +32,19 @@ class Target:
     files: Callable[[Head, dict[str, str], Network | None, str], Files]
     package: tuple[str, str] | None = None
     backbones: bool = False
+
+
+def check_installed(module: str, extra: str) -> None:
+    """Refuse to go on without a package. extra: of dpfc that installs it.
+
+    Raises:
+        UserError: it is not installed.
+
+    """
+    if find_spec(module) is None:
+        raise UserError(
+            f"For this, dpfc needs {module}, which is not installed.",
+            f"Install it: pip install 'dpfc[{extra}]'.",
+            code="unsupported",
+            package=module,
+        )

@@ -1,6 +1,5 @@
 """PyTorch: a state dict in safetensors, and beside it the module that takes it. torch itself is not used."""
 
-
 import numpy as np
 
 from dpfc_cli.exports.beside import source
@@ -11,8 +10,8 @@ from dpfc_cli.privacy.chain import to_json, values
 
 
 def files(head: Head, notes: dict[str, str], network: Network | None, name: str) -> Files:
-    """The module, and the state dict: `weight` (m × d, as torch.nn.Linear has it), `bias` (m) and a tensor for each step
-    of the chain, such as `step0_clip`.
+    """The module, and the state dict: `weight` (m × d, as torch.nn.Linear has it), `bias` (m), and a tensor for each
+    step of the chain, such as `step0_clip`.
     """
     module = "dpfc_head_torch"
     kinds = [step["step"] for step in to_json(head.chain)]

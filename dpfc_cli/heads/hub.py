@@ -17,7 +17,9 @@ PREFIX = "hf:"
 STEM = "head"
 """The name of a head in a repository, before its suffix."""
 _NAMED = re.compile(r"hf:(?P<repository>[^/\s@]+/[^/\s@]+)(?:/(?P<file>[^\s@]+))?(?:@(?P<revision>\S+))?")
-_FETCHED = re.compile(r"(?:.*/)?models--(?P<owner>[^/]+?)--(?P<name>[^/]+)/snapshots/(?P<commit>[0-9a-f]{40})/(?P<file>.+)")
+_FETCHED = re.compile(
+    r"(?:.*/)?models--(?P<owner>[^/]+?)--(?P<name>[^/]+)/snapshots/(?P<commit>[0-9a-f]{40})/(?P<file>.+)"
+)
 
 
 def fetch(name: str, suffixes: Sequence[str]) -> Path:

@@ -106,7 +106,7 @@ def _figures(evaluation: Mapping[str, Any], head: Head) -> dict[str, Any]:
     noisy = "figures" in evaluation
     inner = evaluation["figures"] if noisy else evaluation
     try:
-        figures = {"top1": float(inner["top1"]), "n": int(inner["n"]), "split": str(inner["split"])}
+        figures: dict[str, Any] = {"top1": float(inner["top1"]), "n": int(inner["n"]), "split": str(inner["split"])}
         figures["features"] = Path(str(evaluation["features"])).name
         if not 0 <= figures["top1"] <= 1 or figures["n"] < 1:
             raise ValueError("a figure is out of range")

@@ -173,7 +173,12 @@ def vectors_of(private: FeatureSet, given: Path | str, account: Account) -> tupl
         )
     if directions(found) is None:
         raise _unfit(path, "its vectors do not tell any two classes apart")
-    origin = {"name": hub.origin(path) or path.name, "sha256": digest, "classes": len(private.classes) - len(without), "without": without}
+    origin = {
+        "name": hub.origin(path) or path.name,
+        "sha256": digest,
+        "classes": len(private.classes) - len(without),
+        "without": without,
+    }
     continued = {} if before is None else {"releases": len(before["plan"]), "asserted": _asserted(before)}
     return PublicHead(vectors=found, origin={**origin, **made, **continued}), before
 

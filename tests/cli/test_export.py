@@ -17,8 +17,9 @@ from tests.heads.test_hub import head as written
 
 DOCS = Path(__file__).parents[2] / "docs"
 
+
 def test_a_head_on_the_hub_can_be_named_wherever_a_head_is_named(
-    hub: type[Repositories],
+    hub: type[Repositories],  # noqa: F811
     dpfc: Dpfc,
     features: Path,
 ) -> None:
@@ -50,7 +51,7 @@ def test_a_head_on_the_hub_can_be_named_wherever_a_head_is_named(
 
 
 def test_a_head_without_a_guarantee_is_warned_of_before_it_is_sent(
-    hub: type[Repositories],
+    hub: type[Repositories],  # noqa: F811
     dpfc: Dpfc,
     tmp_path: Path,
 ) -> None:
@@ -81,10 +82,10 @@ def test_the_page_on_exports_says_what_happens(
     found = Head.load("heads/flu.safetensors")
     for block in (onnx, sklearn):
         values.pop("names", None)
-        exec(block, values)  # noqa: S102
+        exec(block, values)
         assert list(values["names"]) == found.predict(x)  # type: ignore[call-overload]
     assert "dpfc_head_torch import Head" in torch
-    exec(numpy, values)  # noqa: S102
+    exec(numpy, values)
     assert (values["card"], [each["step"] for each in values["steps"]]) == (  # type: ignore[attr-defined]
         found.card,
         ["clip", "centre", "clip"],

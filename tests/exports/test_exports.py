@@ -67,7 +67,9 @@ def records() -> np.ndarray:
 
 def near(found: np.ndarray, expected: np.ndarray) -> bool:
     """Equal to 1e-5, or to 1e-5 of the number if it is larger than 1."""
-    return found.shape == expected.shape and bool((np.abs(found - expected) <= 1e-5 * np.maximum(1, abs(expected))).all())
+    return found.shape == expected.shape and bool(
+        (np.abs(found - expected) <= 1e-5 * np.maximum(1, abs(expected))).all()
+    )
 
 
 def probabilities(head: Head, x: np.ndarray) -> np.ndarray:
@@ -127,9 +129,10 @@ def test_scikit_learn_gives_the_scores_in_the_sorted_order_of_the_classes(head: 
 
 def test_of_two_classes_scikit_learn_gets_one_score_for_each_record() -> None:
     head = head_of(m=2)
+    made: Any = dpfc.to_sklearn(head)
     scores = head.scores(records())
     # The sorted order of the names, "b" and "a", is not theirs.
-    assert near(dpfc.to_sklearn(head).decision_function(records()), scores[:, 0] - scores[:, 1])
+    assert near(made.decision_function(records()), scores[:, 0] - scores[:, 1])
 
 
 def test_torchs_state_dict_gives_the_scores_by_the_formula_in_its_module(head: Head, tmp_path: Path) -> None:

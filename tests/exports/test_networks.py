@@ -152,7 +152,10 @@ def test_other_weights_are_refused_and_missing_ones_are_asked_for(vit: tuple[Pat
     changed = load_file(weights)
     changed["norm.bias"] += 1
     save_file(changed, tmp_path / "other.safetensors")
-    for place, said in ((str(tmp_path / "other.safetensors"), "differ in: weights"), (None, "Say where it is: weights")):
+    for place, said in (
+        (str(tmp_path / "other.safetensors"), "differ in: weights"),
+        (None, "Say where it is: weights"),
+    ):
         with pytest.raises(UserError, match=said):
             export(head, "onnx", tmp_path / "a.onnx", with_backbone=True, weights=place)
     assert not (tmp_path / "a.onnx").exists()
@@ -161,7 +164,7 @@ def test_other_weights_are_refused_and_missing_ones_are_asked_for(vit: tuple[Pat
 def test_a_card_that_says_nonsense_of_its_backbone_is_refused(vit: tuple[Path, Head]) -> None:
     weights, head = vit
     stated = head.card["features"]["backbone"]
-    for change in (
+    changes: tuple[dict[str, Any], ...] = (
         {"name": "imported"},
         {"name": []},
         {"pooling": {}},
@@ -174,7 +177,8 @@ def test_a_card_that_says_nonsense_of_its_backbone_is_refused(vit: tuple[Path, H
         {"input": [10**9, 10**9, 3]},
         {"input": [256, 256]},
         {"architecture": {**stated["architecture"], "heads": 2}},
-    ):
+    )
+    for change in changes:
         card = copy.deepcopy(dict(head.card))
         card["features"]["backbone"] |= change
         with pytest.raises(UserError):

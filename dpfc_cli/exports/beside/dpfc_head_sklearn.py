@@ -1,9 +1,9 @@
 """A head of dpfc as a scikit-learn classifier. It needs NumPy and scikit-learn. It does not need dpfc.
 
-    from dpfc_head_sklearn import HeadClassifier
+from dpfc_head_sklearn import HeadClassifier
 
-    classifier = HeadClassifier.load("head.npz")
-    names = classifier.predict(x)  # x: n × d features, from the backbone that classifier.card names
+classifier = HeadClassifier.load("head.npz")
+names = classifier.predict(x)  # x: n × d features, from the backbone that classifier.card names
 """
 
 import json

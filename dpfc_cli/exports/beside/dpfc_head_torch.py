@@ -1,16 +1,17 @@
 """A head of dpfc as a PyTorch module. It needs torch and safetensors. It does not need dpfc.
 
-    from dpfc_head_torch import Head
+from dpfc_head_torch import Head
 
-    head = Head.load("head.safetensors")
-    scores = head(x)  # x: n × d features, from the backbone that head.card names; the largest score names the class
-    name = head.card["classes"][scores[0].argmax()]
+head = Head.load("head.safetensors")
+scores = head(x)  # x: n × d features, from the backbone that head.card names; the largest score names the class
+name = head.card["classes"][scores[0].argmax()]
 """
 
 import json
 
 import torch
 from safetensors import safe_open
+from safetensors.torch import load_file
 
 
 class Head(torch.nn.Module):
@@ -27,7 +28,7 @@ class Head(torch.nn.Module):
     def load(cls, path):
         """The module in a file that `dpfc export HEAD --to torch` wrote."""
         with safe_open(path, "pt") as file:
-            return cls({name: file.get_tensor(name) for name in file.keys()}, json.loads(file.metadata()["card"]))
+            return cls(load_file(path), json.loads(file.metadata()["card"]))
 
     def forward(self, x):
         """The scores of feature vectors: n × d → n × m. They are no probabilities."""
