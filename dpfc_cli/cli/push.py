@@ -9,7 +9,7 @@ from dpfc_cli.cli import display
 from dpfc_cli.cli.app import command
 
 
-@command("push", "Nothing was sent, unless the page of the repository shows it.")
+@command("push", "The page of the repository shows whether the head was sent: all files or none.")
 def push(
     head: Annotated[Path, typer.Argument(help="The head's file.")],
     repository: Annotated[str, typer.Argument(help="The repository: hf:OWNER/NAME. A new one is made private.")],

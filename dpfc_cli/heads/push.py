@@ -149,20 +149,22 @@ def _send(repository: str, files: Mapping[str, bytes]) -> tuple[str, tuple[str, 
     try:
         api = HfApi(library_name="dpfc")
         try:
-            known = api.list_repo_files(repository)
+            # Unlike the other calls, this one does not try again for half a minute where there is no network.
+            found = api.model_info(repository)
+            known, parent = {each.rfilename for each in found.siblings or ()}, found.sha
         except hub.RepositoryNotFoundError:
             api.create_repo(repository, private=True)
-            known = []
-        stale = tuple(sorted(own & set(known) - set(files)))
+            known, parent = set(), None
+        stale = tuple(sorted((own & known) - set(files)))
         operations: list[Any] = [CommitOperationAdd(name, data) for name, data in files.items()]
         operations += [CommitOperationDelete(name) for name in stale]
-        made = api.create_commit(repository, operations, commit_message="A head by dpfc")
+        made = api.create_commit(repository, operations, commit_message="A head by dpfc", parent_commit=parent)
     except Exception as error:  # Which exceptions the network raises changes with the versions of the library.
         response = getattr(error, "response", None)
         status = getattr(response, "status_code", None)
         problem = (sentence(error).splitlines()[0].rstrip(".")) or type(error).__name__
         denied = status in (401, 403) or isinstance(error, hub.LocalTokenNotFoundError)
-        remedy = "Log in with a token that may write there: hf auth login." if denied else "Try again later."
+        remedy = "Log in with a token that may write there: hf auth login." if denied else "Check the network, and try again."
         raise UserError(
             f"The head cannot be sent to '{repository}': {problem}.",
             remedy,

@@ -31,6 +31,7 @@ class Repositories(Home):
 
     commits: dict[str, list[tuple[str, dict[str, bytes]]]]
     created: list[dict[str, Any]]
+    parents: list[str | None]
 
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers["Content-Length"]))
@@ -51,7 +52,7 @@ class Repositories(Home):
             self._commit(body)
 
     def do_GET(self) -> None:
-        found = re.fullmatch(r"/api/models/([^/]+/[^/]+)/tree/main.*", self.path)
+        found = re.fullmatch(r"/api/models/([^/]+/[^/]+)", self.path)
         if self.path.startswith("/api/") and found is None:
             # The library tells the hub which programs use it.
             self._json({}, 404)
@@ -60,15 +61,17 @@ class Repositories(Home):
         elif found[1] not in self.commits:
             self._json({"error": "Repository not found"}, 404, "RepoNotFound")
         else:
-            held = self.commits[found[1]][-1][1] if self.commits[found[1]] else {}
-            self._json([{"type": "file", "path": name, "size": len(held[name]), "oid": "0"} for name in held])
+            commit, files = self._version(found[1], "main")
+            self._json({"id": found[1], "sha": commit, "siblings": [{"rfilename": name} for name in files or ()]})
 
     def _commit(self, body: bytes) -> None:
         repository = self.path.removeprefix("/api/models/").partition("/commit/")[0]
         history = self.commits[repository]
         held = dict(history[-1][1]) if history else {}
         for line in map(json.loads, body.splitlines()):
-            if line["key"] == "file":
+            if line["key"] == "header":
+                self.parents.append(line["value"].get("parentCommit"))
+            elif line["key"] == "file":
                 held[line["value"]["path"]] = base64.b64decode(line["value"]["content"])
             elif line["key"] == "deletedFile":
                 del held[line["value"]["path"]]
@@ -97,7 +100,7 @@ class Repositories(Home):
 def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[type[Repositories]]:
     """The server; the user is logged in."""
     monkeypatch.setenv("HF_TOKEN", TOKEN)
-    handler = type("Handler", (Repositories,), {"commits": {}, "created": []})
+    handler = type("Handler", (Repositories,), {"commits": {}, "created": [], "parents": []})
     for _ in serving(handler, tmp_path, monkeypatch):
         yield handler
 
@@ -139,13 +142,15 @@ def test_the_head_its_signature_and_a_model_card_are_sent_and_nothing_else(
 def test_what_belonged_to_an_earlier_head_goes(hub: type[Repositories], tmp_path: Path) -> None:
     path = head(tmp_path)
     signature.sign(path, key=signature.new_key(tmp_path / "a.key").secret)
-    push(path, f"hf:{PLACE}")
+    first = push(path, f"hf:{PLACE}")
     hub.commits[PLACE][-1][1]["theirs.txt"] = b"stays"
     again = push(head(tmp_path, 1, "non-private"), f"hf:{PLACE}")
     assert again.replaced == ("head.safetensors", "head.safetensors.minisig")
     assert set(held(hub)) == {"head.nonprivate.safetensors", "README.md", "theirs.txt"}
     assert Head.load(f"hf:{PLACE}").card["claim"] == "non-private"
     assert len(hub.created) == 1
+    # What others sent in between is not overwritten: the hub refuses a commit that does not follow the newest.
+    assert hub.parents == [None, first.commit]
 
 
 def test_a_dry_run_says_what_would_be_sent_and_asks_nobody(hub: type[Repositories], tmp_path: Path) -> None:
