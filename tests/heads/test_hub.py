@@ -236,6 +236,7 @@ def test_a_head_that_contradicts_itself_is_not_sent(hub: type[Repositories], tmp
 
 def test_a_head_is_fetched_by_commit_and_says_which(hub: type[Repositories], tmp_path: Path) -> None:
     first = push(head(tmp_path, 0), f"hf:{PLACE}")
+    assert np.array_equal(Head.load(f"hf:{PLACE}").weight, Head.load(head(tmp_path, 0)).weight)
     second = push(head(tmp_path, 1), f"hf:{PLACE}")
     for name, seed, commit in (
         (f"hf:{PLACE}", 1, second.commit),
