@@ -1,8 +1,8 @@
 """Whether PyTorch gives the scores of a head from its export: the tests have no torch.
 
-    python bench/torch_export.py make HEAD FOLDER                # with dpfc
-    python -m venv REF && REF/bin/pip install torch safetensors numpy
-    REF/bin/python bench/torch_export.py check FOLDER            # without dpfc
+python bench/torch_export.py make HEAD FOLDER                # with dpfc
+python -m venv REF && REF/bin/pip install torch safetensors numpy
+REF/bin/python bench/torch_export.py check FOLDER            # without dpfc
 """
 
 import importlib.util

@@ -164,7 +164,9 @@ def _send(repository: str, files: Mapping[str, bytes]) -> tuple[str, tuple[str, 
         status = getattr(response, "status_code", None)
         problem = (sentence(error).splitlines()[0].rstrip(".")) or type(error).__name__
         denied = status in (401, 403) or isinstance(error, hub.LocalTokenNotFoundError)
-        remedy = "Log in with a token that may write there: hf auth login." if denied else "Check the network, and try again."
+        remedy = (
+            "Log in with a token that may write there: hf auth login." if denied else "Check the network and retry."
+        )
         raise UserError(
             f"The head cannot be sent to '{repository}': {problem}.",
             remedy,
