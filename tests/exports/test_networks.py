@@ -96,7 +96,7 @@ def test_the_comparison_notices_a_part_that_is_left_out(tmp_path: Path, monkeypa
     expected = np.array(case["features"]["16"]["cls"])
     for part, instead in (
         ("scaled", lambda self, x, group, name: x),
-        ("activated", lambda self, x: str(self.g("Relu", x))),
+        ("activated", lambda self, x, activation: str(self.g("Relu", x))),
     ):
         with monkeypatch.context() as planted:
             planted.setattr(_Network, part, instead)
