@@ -10,7 +10,7 @@ from dpfc_cli.errors import UserError, check_new_name, parameter, unknown
 from dpfc_cli.exports import npz, onnx, sklearn, torch
 from dpfc_cli.exports.network import rebuilt
 from dpfc_cli.exports.notes import notes
-from dpfc_cli.exports.target import Target, check_installed
+from dpfc_cli.exports.target import Target, check_head, check_installed
 from dpfc_cli.files import check_plain, opened, publish, temporary_beside
 from dpfc_cli.folders import heads_folder
 from dpfc_cli.heads.head import Head
@@ -70,7 +70,7 @@ def export(
     if to not in TARGETS:
         raise unknown("format", to, list(TARGETS))
     target, path = TARGETS[to], Path(out)
-    head.refuse_contradictions()
+    check_head(head)
     _check_place(path, target)
     if weights is not None and not with_backbone:
         raise UserError(

@@ -6,7 +6,7 @@ from dpfc_cli.exports import npz
 from dpfc_cli.exports.beside import source
 from dpfc_cli.exports.network import Network
 from dpfc_cli.exports.notes import several_labels
-from dpfc_cli.exports.target import Files, Target, check_installed
+from dpfc_cli.exports.target import Files, Target, check_head, check_installed
 from dpfc_cli.heads.head import Head
 from dpfc_cli.privacy.chain import to_json, values
 
@@ -34,7 +34,7 @@ def to_sklearn(head: Head) -> "HeadClassifier":
         >>> classifier.score(x, names)
 
     """
-    head.refuse_contradictions()
+    check_head(head)
     check_installed("sklearn", "sklearn")
     from dpfc_cli.exports.beside.dpfc_head_sklearn import HeadClassifier
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
 
-from dpfc_cli.errors import UserError
+from dpfc_cli.errors import UserError, parameter
 from dpfc_cli.exports.network import Network
 from dpfc_cli.heads.head import Head
 
@@ -32,6 +32,22 @@ class Target:
     files: Callable[[Head, dict[str, str], Network | None, str], Files]
     package: tuple[str, str] | None = None
     backbones: bool = False
+
+
+def check_head(head: object) -> None:
+    """Refuse what is no head, and a head whose card contradicts itself.
+
+    Raises:
+        UserError: it is one of these.
+
+    """
+    if not isinstance(head, Head):
+        raise UserError(
+            f"{parameter('head')} is a {type(head).__name__}, not a Head.",
+            "Use Head.load to open what is on disk.",
+            parameter="head",
+        )
+    head.refuse_contradictions()
 
 
 def check_installed(module: str, extra: str) -> None:

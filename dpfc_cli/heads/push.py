@@ -108,7 +108,8 @@ def _figures(evaluation: Mapping[str, Any], head: Head) -> dict[str, Any]:
     try:
         figures: dict[str, Any] = {"top1": float(inner["top1"]), "n": int(inner["n"]), "split": str(inner["split"])}
         figures["features"] = Path(str(evaluation["features"])).name
-        if not 0 <= figures["top1"] <= 1 or figures["n"] < 1:
+        low, high = figures["interval"] = tuple(map(float, inner["interval"]))
+        if not 0 <= low <= figures["top1"] <= high <= 1 or figures["n"] < 1:
             raise ValueError("a figure is out of range")
         if noisy:
             figures["spent"] = float(inner["epsilon"])

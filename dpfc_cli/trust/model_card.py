@@ -18,8 +18,8 @@ def header(card: Mapping[str, Any], license: str | None = None, evaluation: Mapp
     Args:
         card: the card of a head.
         license: the identifier of a licence, as the hub lists them. None: nothing is said of it.
-        evaluation: figures on a split: `split`, `n`, `top1`, `features`, the name of the feature set, and `spent`, the
-            epsilon of noisy figures. None: the header has no metrics.
+        evaluation: figures on a split: `split`, `n`, `top1`, its 95 % `interval`, `features`, the name of the feature
+            set, and `spent`, the epsilon of noisy figures. None: the header has no metrics.
 
     """
     private = card["claim"] == "private"
@@ -66,9 +66,11 @@ def text(
     warning = "" if private else "\n**This head has no guarantee of privacy.**\n"
     figures = ""
     if evaluation is not None:
+        low, high = (100 * end for end in evaluation["interval"])
         figures = (
-            f"\nTop-1 accuracy: {100 * evaluation['top1']:.1f} % on {evaluation['n']:,} records "
-            f"of the split {marked(evaluation['split'])} of {marked(evaluation['features'])}"
+            f"\nTop-1 accuracy: {100 * evaluation['top1']:.1f} % (95 % interval {low:.1f} to {high:.1f} %) on "
+            f"{evaluation['n']:,} records of the split {marked(evaluation['split'])} of "
+            f"{marked(evaluation['features'])}"
         )
         spent = evaluation.get("spent")
         figures += ".\n" if spent is None else f", counted with noise (epsilon = {spent:.4g} for these records).\n"

@@ -163,7 +163,13 @@ def test_a_dry_run_says_what_would_be_sent_and_asks_nobody(hub: type[Repositorie
 def test_the_model_card_has_a_header_and_the_statement(hub: type[Repositories], tmp_path: Path) -> None:
     path = head(tmp_path)
     found = {"method": "dp-whitened", "claim": "private", "epsilon": 1.0, "delta": 1e-5}
-    found |= {"features": "/home/me/features/flu: a `set`", "split": "test", "n": 200, "top1": 0.9125}
+    found |= {
+        "features": "/home/me/features/flu: a `set`",
+        "split": "test",
+        "n": 200,
+        "top1": 0.9125,
+        "interval": [0.86, 0.95],
+    }
     push(path, f"hf:{PLACE}", license="apache-2.0", evaluation={**found, "private_split": False})
     card = ModelCard(held(hub)["README.md"].decode())
     said = dict(vars(card.data))
@@ -172,7 +178,7 @@ def test_the_model_card_has_a_header_and_the_statement(hub: type[Repositories], 
     (result,) = said["eval_results"]
     assert (result.metric_value, result.dataset_name, result.dataset_split) == (0.9125, "flu: a `set`", "test")
     assert "/home/me" not in card.content
-    assert "Top-1 accuracy: 91.2 % on 200 records" in card.text
+    assert "Top-1 accuracy: 91.2 % (95 % interval 86.0 to 95.0 %) on 200 records" in card.text
     for label, text in Head.load(path).statement().items():
         assert f"- **{label}**: " in card.text
         assert text.split("; ")[0].split(" (")[0] in card.text
@@ -188,15 +194,20 @@ def test_the_model_card_has_a_header_and_the_statement(hub: type[Repositories], 
         ({"private_split": True}, "not differentially private"),
         ({"top1": None}, "not what 'dpfc evaluate --json' prints"),
         ({"top1": 7}, "not what"),
+        ({"interval": [0.95, 0.99]}, "not what"),
+        ({"interval": 0.9}, "not what"),
         ({"figures": []}, "not what"),
-        ({"figures": {"top1": 0.5, "n": 9, "split": "test", "epsilon": 1.0, "head_sha256": "0"}}, "of another head"),
+        (
+            {"figures": {"top1": 0.5, "interval": [0, 1], "n": 9, "split": "test", "epsilon": 1.0, "head_sha256": "0"}},
+            "of another head",
+        ),
     ],
 )
 def test_figures_that_do_not_belong_in_a_model_card_are_refused(
     change: dict[str, object], said: str, hub: type[Repositories], tmp_path: Path
 ) -> None:
     found = {"method": "dp-whitened", "claim": "private", "epsilon": 1.0, "delta": 1e-5, "private_split": False}
-    found |= {"features": "flu", "split": "test", "n": 200, "top1": 0.9}
+    found |= {"features": "flu", "split": "test", "n": 200, "top1": 0.9, "interval": [0.85, 0.94]}
     with pytest.raises(UserError, match=said):
         push(head(tmp_path), f"hf:{PLACE}", evaluation={**found, **change})
     assert not hub.commits
