@@ -30,6 +30,7 @@ _HOMES = {
     "Account": "training.account",
     "Comparison": "heads.scored",
     "Evaluation": "heads.scored",
+    "Exported": "exports.export",
     "ExtractionWarning": "extraction",
     "FeatureSet": "features.reader",
     "Forecast": "training.forecast",
@@ -39,6 +40,7 @@ _HOMES = {
     "Predictions": "prediction.predict",
     "PrivateClassifier": "estimator",
     "PrivateEvaluation": "training.private_evaluation",
+    "Pushed": "heads.push",
     "Signed": "heads.signature",
     "Trained": "training.run",
     "TrainingWarning": "training.observer",
@@ -48,6 +50,7 @@ _HOMES = {
     "compare": "evaluation",
     "epsilon_of": "training.convert",
     "evaluate": "evaluation",
+    "export": "exports.export",
     "extract": "extraction",
     "forecast": "training.forecast",
     "import_features": "features.importing",
@@ -55,9 +58,11 @@ _HOMES = {
     "noise_multiplier_of": "training.convert",
     "open_features": "features.lookup",
     "predict": "prediction.predict",
+    "push": "heads.push",
     "set_cap": "training.cap",
     "share_records": "training.told",
     "sign": "heads.signature",
+    "to_sklearn": "exports.sklearn",
     "train": "training.train",
     "verify": "training.verify",
     "zero_shot": "starts.zero_shot",
@@ -68,6 +73,7 @@ __all__ = [
     "Account",
     "Comparison",
     "Evaluation",
+    "Exported",
     "ExtractionWarning",
     "FeatureSet",
     "Forecast",
@@ -77,6 +83,7 @@ __all__ = [
     "Predictions",
     "PrivateClassifier",
     "PrivateEvaluation",
+    "Pushed",
     "Signed",
     "Trained",
     "TrainingWarning",
@@ -87,6 +94,7 @@ __all__ = [
     "compare",
     "epsilon_of",
     "evaluate",
+    "export",
     "extract",
     "forecast",
     "import_features",
@@ -94,9 +102,11 @@ __all__ = [
     "noise_multiplier_of",
     "open_features",
     "predict",
+    "push",
     "set_cap",
     "share_records",
     "sign",
+    "to_sklearn",
     "train",
     "verify",
     "zero_shot",
@@ -106,11 +116,14 @@ if TYPE_CHECKING:
     from dpfc_cli.errors import UserError
     from dpfc_cli.estimator import PrivateClassifier
     from dpfc_cli.evaluation import compare, evaluate
+    from dpfc_cli.exports.export import Exported, export
+    from dpfc_cli.exports.sklearn import to_sklearn
     from dpfc_cli.extraction import ExtractionWarning, extract
     from dpfc_cli.features.importing import import_features
     from dpfc_cli.features.lookup import open_features
     from dpfc_cli.features.reader import FeatureSet
     from dpfc_cli.heads.head import Head
+    from dpfc_cli.heads.push import Pushed, push
     from dpfc_cli.heads.scored import Comparison, Evaluation
     from dpfc_cli.heads.signature import KeyPair, Signed, new_key, sign
     from dpfc_cli.prediction.predict import Predictions, predict

@@ -36,6 +36,9 @@ def test_public_functions_state_types_arguments_and_errors() -> None:
         "verify",
         "sign",
         "new_key",
+        "export",
+        "to_sklearn",
+        "push",
     ):
         function = getattr(dpfc, name)
         doc = inspect.getdoc(function) or ""

@@ -181,7 +181,7 @@ def beside(
         id, fetched = f"hf:{found['repository']}/{ahead}{names[0]}", []
         for name in names:
             try:
-                file = _download(found["repository"], ahead + name, progress, commit, optional=True)
+                file = download(found["repository"], ahead + name, progress, commit, optional=True)
             except UserError as error:
                 remedy = "Check the network and try again. Or put the file and the weights into a folder of your own."
                 raise UserError(error.what, remedy, code=error.code, **error.fields) from error
@@ -189,7 +189,7 @@ def beside(
                 return None
             fetched.append(file)
         files = tuple(fetched)
-        return Located(id=id, files=files, config={}, expected=tuple(map(_named_by, files)))
+        return Located(id=id, files=files, config={}, expected=tuple(map(named_by, files)))
     path = Path(weights).expanduser()
     files = tuple((path if path.is_dir() else path.parent) / name for name in names)
     if not all(file.is_file() for file in files):
@@ -291,7 +291,7 @@ def _fetch(repository: str, file: str | None, progress: Progress | None, pin: Pi
     commit = None if pin is None else pin.commit
     if file is None:
         for candidate in ("model.safetensors", INDEX):
-            path = _download(repository, candidate, progress, commit, optional=True)
+            path = download(repository, candidate, progress, commit, optional=True)
             if path is not None:
                 file = candidate
                 break
@@ -304,23 +304,23 @@ def _fetch(repository: str, file: str | None, progress: Progress | None, pin: Pi
                 repository=repository,
             )
     else:
-        path = _download(repository, file, progress, commit)
+        path = download(repository, file, progress, commit)
     assert path is not None
     files: tuple[Path, ...] = (path,)
     folder = file.rpartition("/")[0]
     beside = f"{folder}/" if folder else ""
     if file.endswith(".index.json"):
-        files = tuple(_path(_download(repository, beside + name, progress, commit)) for name in _parts(path))
-    config = _download(repository, f"{beside}config.json", progress, commit, optional=True)
+        files = tuple(_path(download(repository, beside + name, progress, commit)) for name in _parts(path))
+    config = download(repository, f"{beside}config.json", progress, commit, optional=True)
     return Located(
         id=f"hf:{repository}/{file}",
         files=files,
         config=_json(config) if config else {},
-        expected=tuple(map(_named_by, files)) if pin is None else (pin.sha256,),
+        expected=tuple(map(named_by, files)) if pin is None else (pin.sha256,),
     )
 
 
-def _named_by(file: Path) -> str | None:
+def named_by(file: Path) -> str | None:
     """The SHA-256 that the cache names a file by; None if it is a small one, which has the name of a git object."""
     name = file.resolve().name
     return name if re.fullmatch("[0-9a-f]{64}", name) else None
@@ -331,12 +331,24 @@ def _path(path: Path | None) -> Path:
     return path
 
 
-def _download(
+def download(
     repository: str, file: str, progress: Progress | None, commit: str | None, optional: bool = False
 ) -> Path | None:
-    """The file in the cache, fetched if it is not there; None if it is optional and the repository does not have it.
+    """A file in the cache, fetched if it is not there.
 
-    Raises UserError for everything that goes wrong.
+    Args:
+        repository: `owner/name`.
+        file: its path there.
+        progress: it is told how many bytes were downloaded.
+        commit: the revision: a commit, a branch or a tag. None: the newest.
+        optional: whether the repository may lack it.
+
+    Returns:
+        Its place; None if it is optional and the repository does not have it.
+
+    Raises:
+        UserError: for everything that goes wrong.
+
     """
     from huggingface_hub import _CACHED_NO_EXIST, hf_hub_download, try_to_load_from_cache
     from huggingface_hub import errors as hub
@@ -385,7 +397,7 @@ def _reach(repository: str, file: str, commit: str | None) -> None:
     except hub.HfHubHTTPError:
         # The hub answered. The download then raises what it answered.
         return
-    except Exception as error:  # As in `_download`.
+    except Exception as error:  # As in `download`.
         raise hub.LocalEntryNotFoundError(str(error)) from error
 
 

@@ -28,7 +28,7 @@ def evaluate(
         list[Path] | None,
         typer.Argument(
             metavar="HEAD...",
-            help="The heads' files. Several are compared, each with the first. Default: the newest private one in "
+            help="The heads' files, or hf:OWNER/NAME. Several are compared, each with the first. Default: the newest private one in "
             "./heads.",
         ),
     ] = None,
@@ -90,7 +90,7 @@ def evaluate(
     With --epsilon it protects the records of the split: it shows what a noisy count says, and what was spent.
     """
     from dpfc_cli import evaluation
-    from dpfc_cli.heads.head import Head, newest
+    from dpfc_cli.heads.head import Head, newest, shown
 
     as_values = {"as_json": as_json, "as_csv": as_csv, "as_markdown": as_markdown}
     _check_one(*(name for name, wanted in as_values.items() if wanted))
@@ -198,8 +198,10 @@ def _several(heads: "Sequence[Head]", features: "FeatureSet", found: "Comparison
 
 
 def _path(head: "Head") -> Path:
+    from dpfc_cli.heads.head import shown
+
     assert head.path is not None
-    return head.path
+    return Path(shown(head.path))
 
 
 def _features(given: str | None, own: str, charged: bool) -> "FeatureSet":

@@ -29,6 +29,8 @@ COMMANDS = {
     "statement": "statement",
     "verify": "verify",
     "sign": "sign",
+    "export": "export",
+    "push": "push",
     "list": "list_",
     "budget": "budget",
     "audit": "audit",
@@ -48,9 +50,15 @@ def _methods() -> str:
     return listed((AUTO, *METHODS))
 
 
+def _formats() -> str:
+    from dpfc_cli.exports.export import TARGETS
+
+    return listed(list(TARGETS))
+
+
 _LineError: Any = typer.BadParameter.__mro__[1]
 """What is wrong with a line: the class that Typer takes from click, or has itself in its later versions."""
-LATER: dict[str, Callable[[], str]] = {"data sets": _data_sets, "methods": _methods}
+LATER: dict[str, Callable[[], str]] = {"data sets": _data_sets, "methods": _methods, "formats": _formats}
 """Lists of names that take long to import: a help text says ‹data sets›, and they stand there when it is shown."""
 _LATER = re.compile("‹([a-z ]+)›")
 WIDEST = 28

@@ -11,7 +11,7 @@ from dpfc_cli.cli.app import command
 
 @command("statement")
 def statement(
-    head: Annotated[Path, typer.Argument(help="The head's file.")],
+    head: Annotated[Path, typer.Argument(help="The head's file, or hf:OWNER/NAME.")],
     records_per_person: Annotated[
         int | None, typer.Option(min=1, max=10_000, help="Say what the head means for a person with so many records.")
     ] = None,
@@ -20,7 +20,7 @@ def statement(
     """Show what is claimed of a head, from its card, with the SHA-256 of its file."""
     from dpfc_cli.errors import UserError, parameter
     from dpfc_cli.files import sha256_of
-    from dpfc_cli.heads.head import Head
+    from dpfc_cli.heads.head import Head, shown
     from dpfc_cli.trust import statement as statements
 
     found = Head.load(str(head))
@@ -36,6 +36,8 @@ def statement(
     if as_json:
         found.refuse_contradictions()
         card, digest = found.card, sha256_of(path)
-        display.as_json({"head": str(path), "sha256": digest, "card": card, "means": statements.meaning(card, groups)})
+        display.as_json(
+            {"head": shown(path), "sha256": digest, "card": card, "means": statements.meaning(card, groups)}
+        )
         return
-    display.facts(f"Head {path}", list(found.statement(groups).items()))
+    display.facts(f"Head {shown(path)}", list(found.statement(groups).items()))

@@ -14,7 +14,7 @@ SHOWN = {"ok": "ok", "contradicts": "CONTRADICTS", "unknown": "cannot be known"}
 
 @command("verify")
 def verify(
-    head: Annotated[Path, typer.Argument(help="The head's file.")],
+    head: Annotated[Path, typer.Argument(help="The head's file, or hf:OWNER/NAME.")],
     ledger: Annotated[
         Path | None,
         typer.Option(
@@ -36,6 +36,7 @@ def verify(
     It computes epsilon again, and compares the releases with those of the method, and the file with the ledger. It ends
     with exit code 2 if anything contradicts, or if the signature is not good.
     """
+    from dpfc_cli.heads.head import shown
     from dpfc_cli.training.verify import verify as checked
     from dpfc_cli.trust.verify import refused
 
@@ -44,7 +45,7 @@ def verify(
     if as_json:
         display.as_json(
             {
-                **{"head": str(found.path), "sha256": found.sha256, "ledger": found.ledger and str(found.ledger)},
+                **{"head": shown(found.path), "sha256": found.sha256, "ledger": found.ledger and str(found.ledger)},
                 "signature": found.signature and {**asdict(found.signature), "path": str(found.signature.path)},
                 **{"contradictions": wrong, "unproved": found.unproved},
                 "checks": [asdict(finding) for finding in found.findings],
@@ -54,6 +55,6 @@ def verify(
         rows = [(each.what, f"{SHOWN[each.result]}: {each.why}") for each in found.findings]
         outcome = "Something contradicts" if wrong else "Nothing contradicts"
         limits = f"{outcome}. The file cannot prove: {'; '.join(found.unproved)}."
-        display.facts(f"Head {found.path}", [("SHA-256 of the file", found.sha256), *rows, ("in all", limits)])
+        display.facts(f"Head {shown(found.path)}", [("SHA-256 of the file", found.sha256), *rows, ("in all", limits)])
     if wrong:
         raise refused(found.path, wrong, "Do not rely on it: ask whoever made it for the head and its ledger again.")

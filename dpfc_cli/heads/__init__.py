@@ -1,4 +1,5 @@
 """Heads: what a training leaves behind, and what it is good for.
 
-`head` is the file (weights, preprocessing chain, card), `metrics` scores it on a split.
+`head` is the file (weights, preprocessing chain, card), `metrics` scores it on a split. `hub` fetches heads from the
+Hugging Face hub, and `push` sends them.
 """

@@ -18,6 +18,7 @@ import numpy as np
 from dpfc_cli.errors import UserError, parameter
 from dpfc_cli.files import check_plain, json_of, publish, sha256_of, temporary_beside, write_synced
 from dpfc_cli.folders import heads_folder, moved_by
+from dpfc_cli.heads import hub
 from dpfc_cli.privacy.chain import Chain, arrays, from_json, run, to_json
 from dpfc_cli.trust import card as card_values
 from dpfc_cli.trust import statement, verify
@@ -56,10 +57,11 @@ class Head:
         """Read a head.
 
         Args:
-            path: its file, or its name in the folder for heads ($DPFC_HEADS, or ./heads), as `dpfc list` shows it.
+            path: its file, or its name in the folder for heads ($DPFC_HEADS, or ./heads), as `dpfc list` shows it. Or
+                `hf:OWNER/NAME[/FILE][@REVISION]`: it is then fetched from the Hugging Face hub.
 
         Raises:
-            UserError: the file is missing, or it is no head.
+            UserError: the file is missing or cannot be fetched, or it is no head.
 
         """
         return _load(located(path))
@@ -176,10 +178,17 @@ def as_probabilities(scores: np.ndarray, several: bool) -> np.ndarray:
 
 
 def located(path: Path | str) -> Path:
-    """The file of a head that is given by its path, or by its name in the folder for heads."""
+    """The file of a head that is given by its path, by its name in the folder for heads, or as `hf:OWNER/NAME`."""
+    if str(path).startswith(hub.PREFIX):
+        return hub.fetch(str(path), (PRIVATE, NONPRIVATE, RESEARCH))
     given = Path(path)
     named = heads_folder() / f"{given.name.removesuffix(PRIVATE)}{PRIVATE}"
     return named if "/" not in str(path) and not given.exists() and named.exists() else given
+
+
+def shown(path: Path) -> str:
+    """What a head is called: its file, or `hf:OWNER/NAME/FILE@COMMIT` if it was fetched."""
+    return hub.origin(path) or str(path)
 
 
 def free_name(folder: Path, stem: str, suffix: str) -> Path:

@@ -12,6 +12,7 @@ from dpfc_cli.errors import UserError, check_new_name, parameter, printable
 from dpfc_cli.files import check_plain, publish, temporary_beside, write_synced
 from dpfc_cli.heads import minisign
 from dpfc_cli.heads.head import Head, located
+from dpfc_cli.heads.hub import PREFIX
 from dpfc_cli.heads.minisign import LONGEST_COMMENT, SUFFIX, PublicKey, Signature
 
 
@@ -108,6 +109,12 @@ def sign(
 
     """
     _check_installed()
+    if str(head).startswith(PREFIX):
+        raise UserError(
+            f"'{head}' is on the Hugging Face hub, and a signature lies beside the file of a head.",
+            "Sign the file, then push it: dpfc push HEAD hf:OWNER/NAME sends its signature, too.",
+            parameter="head",
+        )
     path = located(head)
     Head.load(path).refuse_contradictions()
     said = comment if comment is not None else f"{printable(path.name)}, {datetime.now(UTC):%Y-%m-%d %H:%M} UTC"

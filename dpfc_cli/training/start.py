@@ -26,6 +26,7 @@ from dpfc_cli.backbones import BACKBONES
 from dpfc_cli.errors import UserError, parameter
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.files import json_of, sha256_of
+from dpfc_cli.heads import hub
 from dpfc_cli.heads.head import Head, located
 from dpfc_cli.methods.public_head import PublicHead, directions
 from dpfc_cli.methods.whitened import doubt
@@ -172,7 +173,12 @@ def vectors_of(private: FeatureSet, given: Path | str, account: Account) -> tupl
         )
     if directions(found) is None:
         raise _unfit(path, "its vectors do not tell any two classes apart")
-    origin = {"name": path.name, "sha256": digest, "classes": len(private.classes) - len(without), "without": without}
+    origin = {
+        "name": hub.origin(path) or path.name,
+        "sha256": digest,
+        "classes": len(private.classes) - len(without),
+        "without": without,
+    }
     continued = {} if before is None else {"releases": len(before["plan"]), "asserted": _asserted(before)}
     return PublicHead(vectors=found, origin={**origin, **made, **continued}), before
 

@@ -52,21 +52,22 @@ class Home(http.server.BaseHTTPRequestHandler):
         self._answer(body=True)
 
     def _answer(self, body: bool) -> None:
-        owner, name, _, _, file = self.path.removeprefix("/").split("/", 4)
-        content = self.server.files.get(f"{owner}/{name}", {}).get(file)
+        owner, name, _, revision, file = self.path.removeprefix("/").split("/", 4)
+        commit, files = self._version(f"{owner}/{name}", revision)
+        content = None if files is None else files.get(file)
         self.server.asked.append((self.command, self.path, self.headers.get("Range")))
         if content is None:
-            known = f"{owner}/{name}" in self.server.files
+            known = files is not None
             self.send_response(404 if known else 401)
             self.send_header("X-Error-Code", "EntryNotFound" if known else "RepoNotFound")
-            self.send_header("X-Repo-Commit", COMMIT)
+            self.send_header("X-Repo-Commit", commit)
             self.send_header("Content-Length", "0")
             self.end_headers()
             return
         start = int((self.headers.get("Range") or "bytes=0-").removeprefix("bytes=").partition("-")[0])
         self.send_response(206 if start else 200)
         self.send_header("ETag", f'"{hashlib.sha256(content).hexdigest()}"')
-        self.send_header("X-Repo-Commit", COMMIT)
+        self.send_header("X-Repo-Commit", commit)
         self.send_header("Accept-Ranges", "bytes")
         self.send_header("Content-Length", str(len(content) - start))
         if start:
@@ -76,15 +77,23 @@ class Home(http.server.BaseHTTPRequestHandler):
             stop = start + self.server.breaks.pop(0) if self.server.breaks else None
             self.wfile.write(content[start:stop])
 
+    def _version(self, repository: str, revision: str) -> tuple[str, dict[str, bytes] | None]:
+        """The commit that a revision names, and its files; None if there is no such repository."""
+        return COMMIT, self.server.files.get(repository)
+
     def log_message(self, *_: object) -> None: ...
 
 
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
+    yield from serving(Home, tmp_path, monkeypatch)
+
+
+def serving(handler: type[Home], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
     """The server, as the hub of this process, and an empty cache."""
     from huggingface_hub import constants
 
-    server = Hub(("127.0.0.1", 0), Home)
+    server = Hub(("127.0.0.1", 0), handler)
     server.files, server.asked, server.breaks, server.address = {}, [], [], f"http://127.0.0.1:{server.server_port}"
     server.daemon_threads = True
     thread = threading.Thread(target=server.serve_forever, args=(0.01,))

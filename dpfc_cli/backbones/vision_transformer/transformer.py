@@ -318,6 +318,11 @@ class Transformer(Batched):
     def describe(self) -> dict[str, Any]:
         return dict(self._description)
 
+    @property
+    def parts(self) -> "tuple[vit.Group, list[vit.Group], Setting]":
+        """What it computes with: the parameters outside blocks, those of each block, and the rest."""
+        return self._outer, self._blocks, self._setting
+
     def _compute(self, whole: np.ndarray) -> jax.Array:
         parts = (jax.device_put(part, self._sharding) for part in np.split(whole, self._parts))
         out: list[jax.Array] = [_features(part, self._outer, self._blocks, self._setting) for part in parts]

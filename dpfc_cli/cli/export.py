@@ -1,0 +1,54 @@
+"""`dpfc export`: a head in the format of another program."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from dpfc_cli.cli import display
+from dpfc_cli.cli.app import command
+
+
+@command("export")
+def export(
+    head: Annotated[Path, typer.Argument(help="The head's file, or hf:OWNER/NAME.")],
+    to: Annotated[str, typer.Option(help="The format: ‹formats›.", metavar="FORMAT")],
+    out: Annotated[
+        Path,
+        typer.Option(
+            help="The file, ending in .onnx, .safetensors (torch) or .npz (sklearn, npz). It is never overwritten.",
+            metavar="FILE",
+        ),
+    ],
+    with_backbone: Annotated[
+        bool, typer.Option("--with-backbone", help="With onnx: backbone and head in one graph, from pixels to scores.")
+    ] = False,
+    weights: Annotated[
+        str | None,
+        typer.Option(
+            help="With --with-backbone: the backbone's weights, a file, a folder or hf:OWNER/NAME. Default: as the "
+            "card says.",
+            metavar="PATH",
+        ),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object: files, and what they say.")] = False,
+) -> None:
+    """Write a head in the format of another program.
+
+    onnx is a graph from features to scores and probabilities. torch is a state dict. sklearn is a classifier with
+    predict and predict_proba. npz has the arrays. torch and sklearn have a Python module beside the file, which needs
+    no dpfc. The card, with what is claimed of the head, is in each file.
+    """
+    from dpfc_cli.exports.export import export as write
+    from dpfc_cli.heads.head import Head, shown
+
+    loaded = Head.load(str(head))
+    with display.stages("Exporting", "B") as progress:
+        made = write(loaded, to, out, with_backbone=with_backbone, weights=weights, progress=progress)
+    name = shown(loaded.path or head)
+    if as_json:
+        display.as_json({"head": name, "format": to, "files": [str(path) for path in made.files], "notes": made.notes})
+        return
+    rows = [("head", name), *(("written", f"{path} ({path.stat().st_size:,} bytes)") for path in made.files)]
+    rows += [(each, made.notes[each]) for each in ("claim", "input", "outputs", "probabilities") if each in made.notes]
+    display.facts(f"Export {made.path}", rows)

@@ -1,0 +1,147 @@
+"""ONNX graphs: nodes and constants, written to files of any size.
+
+A file of ONNX holds at most 2 GiB. Larger constants go into a second file beside it ("external data").
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+Values = dict[str, tuple[Any, tuple[str | int, ...]]]
+"""The dtype and the shape of inputs or outputs, by name. A text in a shape stands for any number."""
+OPSET = 17
+"""The first version with layer normalisation. Runtimes since 2022 have it."""
+IR_VERSION = 8
+"""The version of the file format that belongs to the opset."""
+LARGEST = 2**31 - 2**26
+"""Bytes of constants that one file holds. The rest of 2 GiB is for nodes and texts."""
+_ALIGNED = 64
+_SMALL = 64
+"""Bytes of the largest constant that is always in the model: shapes and axes are read before the graph runs."""
+
+
+class Graph:
+    """A graph that is being made. Call it with an operator and its inputs to add a node."""
+
+    def __init__(self) -> None:
+        self._nodes: list[Any] = []
+        self._arrays: dict[str, np.ndarray] = {}
+        self._small: dict[tuple[Any, ...], str] = {}
+
+    def constant(self, array: np.ndarray) -> str:
+        """The name of a constant. Small ones of the same value have the same name."""
+        key = (array.dtype.str, array.shape, array.tobytes()) if array.nbytes <= _SMALL else None
+        if key in self._small:
+            return self._small[key]
+        name = f"constant_{len(self._arrays)}"
+        self._arrays[name] = array
+        if key is not None:
+            self._small[key] = name
+        return name
+
+    def __call__(
+        self, operator: str, *inputs: "str | np.ndarray | np.generic", outputs: int = 1, **attributes: Any
+    ) -> Any:
+        """Add a node.
+
+        Args:
+            operator: its name in ONNX.
+            inputs: names of values, or arrays, which become constants.
+            outputs: how many values it gives.
+            attributes: of the operator.
+
+        Returns:
+            The name of the output; a list of names if there are several.
+
+        """
+        from onnx import helper
+
+        names = [each if isinstance(each, str) else self.constant(np.asarray(each)) for each in inputs]
+        made = [f"{operator.lower()}_{len(self._nodes)}" + (f"_{i}" if outputs > 1 else "") for i in range(outputs)]
+        self._nodes.append(helper.make_node(operator, names, made, **attributes))
+        return made if outputs > 1 else made[0]
+
+    def name(self, value: str, as_: str) -> None:
+        """Make a value an output of the graph, under that name."""
+        from onnx import helper
+
+        self._nodes.append(helper.make_node("Identity", [value], [as_]))
+
+    def files(
+        self,
+        inputs: Values,
+        outputs: Values,
+        texts: Mapping[str, str],
+        name: str,
+    ) -> dict[str, Iterable[bytes]]:
+        """The bytes of the model, and of the file beside it if there must be one, as `target.Files`.
+
+        Args:
+            inputs: dtype and shape of each input by name.
+            outputs: the same of each output.
+            texts: the metadata.
+            name: of the file.
+
+        """
+        from onnx import helper
+
+        from dpfc_cli.version import __version__
+
+        apart = sum(array.nbytes for array in self._arrays.values()) > LARGEST
+        beside = ".data"
+        constants, outside, at = [], [], 0
+        for each, array in self._arrays.items():
+            if not apart or array.nbytes <= _SMALL:
+                constants.append(_inside(each, array))
+                continue
+            constants.append(_outside(each, array, at, name + beside))
+            outside.append(array)
+            at += _padded(array.nbytes)
+        inner = helper.make_graph(self._nodes, "dpfc", _declared(inputs), _declared(outputs), constants)
+        model = helper.make_model(
+            inner,
+            opset_imports=[helper.make_opsetid("", OPSET)],
+            ir_version=IR_VERSION,
+            producer_name="dpfc",
+            producer_version=__version__,
+        )
+        helper.set_model_props(model, dict(texts))
+        parts: dict[str, Iterable[bytes]] = {beside: _bytes(outside)} if apart else {}
+        return {**parts, "": [model.SerializeToString(deterministic=True)]}
+
+
+def _declared(values: Values) -> list[Any]:
+    from onnx import helper
+
+    return [
+        helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(np.dtype(dtype)), shape)
+        for name, (dtype, shape) in values.items()
+    ]
+
+
+def _inside(name: str, array: np.ndarray) -> Any:
+    from onnx import numpy_helper
+
+    return numpy_helper.from_array(np.ascontiguousarray(array).reshape(array.shape), name)
+
+
+def _outside(name: str, array: np.ndarray, offset: int, location: str) -> Any:
+    from onnx import TensorProto, helper
+
+    tensor = TensorProto(name=name, dims=array.shape, data_type=helper.np_dtype_to_tensor_dtype(array.dtype))
+    tensor.data_location = TensorProto.EXTERNAL
+    for key, value in (("location", location), ("offset", offset), ("length", array.nbytes)):
+        tensor.external_data.add(key=key, value=str(value))
+    return tensor
+
+
+def _padded(size: int) -> int:
+    return -(-size // _ALIGNED) * _ALIGNED
+
+
+def _bytes(arrays: Iterable[np.ndarray]) -> Iterator[bytes]:
+    """The bytes of arrays, one array at a time."""
+    for array in arrays:
+        yield array.tobytes()
+        yield b"\0" * (_padded(array.nbytes) - array.nbytes)

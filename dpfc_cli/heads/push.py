@@ -1,0 +1,178 @@
+"""`push`: a head on the Hugging Face hub, with its signature and a model card. Nothing else is sent."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dpfc_cli.errors import UserError, parameter, sentence
+from dpfc_cli.files import sha256_of
+from dpfc_cli.heads.head import NONPRIVATE, PRIVATE, RESEARCH, Head, located
+from dpfc_cli.heads.hub import PREFIX, STEM
+from dpfc_cli.heads.minisign import SUFFIX
+from dpfc_cli.trust import model_card
+
+README = "README.md"
+SUFFIXES = {"private": PRIVATE, "research": RESEARCH, "non-private": NONPRIVATE}
+_REPOSITORY = re.compile(r"hf:([A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)", re.ASCII)
+_LICENSE = re.compile(r"[a-z0-9][a-z0-9.-]{0,63}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pushed:
+    """What was sent, or would be.
+
+    Attributes:
+        repository: `owner/name`.
+        files: the bytes of each file by its name there.
+        replaced: files of an earlier head that were removed there.
+        commit: the revision, 40 hexadecimal digits; None if nothing was sent.
+        name: what `Head.load` takes: `hf:OWNER/NAME/FILE@COMMIT`; without the commit if nothing was sent.
+
+    """
+
+    repository: str
+    files: Mapping[str, bytes]
+    replaced: tuple[str, ...]
+    commit: str | None
+    name: str
+
+
+def push(
+    head: Path | str,
+    repository: str,
+    *,
+    license: str | None = None,
+    evaluation: Mapping[str, Any] | None = None,
+    dry_run: bool = False,
+) -> Pushed:
+    """Send a head to the Hugging Face hub, with a model card, and with its signature if it has one.
+
+    A new repository is private: open it on its page. In a repository that exists, the head and README.md are replaced;
+    earlier commits stay. huggingface_hub finds the token (`hf auth login`, HF_TOKEN).
+
+    Args:
+        head: its file, or its name in the folder for heads.
+        repository: `hf:OWNER/NAME`.
+        license: the identifier of a licence for the model card, as the hub lists them.
+        evaluation: figures for the model card: what `dpfc evaluate --json` prints.
+        dry_run: whether to send nothing.
+
+    Returns:
+        What was sent, and its revision.
+
+    Raises:
+        UserError: the head contradicts itself, a value makes no sense, or the hub refuses or cannot be reached.
+
+    Example:
+        >>> push("heads/eps1.safetensors", "hf:owner/flu").name
+
+    """
+    found = _REPOSITORY.fullmatch(repository)
+    if found is None:
+        raise UserError(
+            f"'{repository}' does not name a repository.",
+            "Write hf:OWNER/NAME.",
+            parameter="repository",
+            value=repository,
+        )
+    if license is not None and not _LICENSE.fullmatch(license):
+        raise UserError(
+            f"{parameter('license')} '{license}' is not the identifier of a licence.",
+            "Give one as the hub lists them, such as apache-2.0 or cc-by-4.0.",
+            parameter="license",
+        )
+    path = located(head)
+    loaded = Head.load(path)
+    loaded.refuse_contradictions()
+    name = STEM + SUFFIXES[loaded.card["claim"]]
+    place = f"{PREFIX}{found[1]}/{name}"
+    figures = None if evaluation is None else _figures(evaluation, loaded)
+    card = model_card.text(loaded.card, sha256_of(path), f"{PREFIX}{found[1]}", license, figures)
+    files = {name: path.read_bytes()}
+    signature = path.with_name(path.name + SUFFIX)
+    if signature.exists():
+        files[name + SUFFIX] = signature.read_bytes()
+    files[README] = card.encode()
+    if dry_run:
+        return Pushed(repository=found[1], files=files, replaced=(), commit=None, name=place)
+    commit, replaced = _send(found[1], files)
+    return Pushed(repository=found[1], files=files, replaced=replaced, commit=commit, name=f"{place}@{commit}")
+
+
+def _figures(evaluation: Mapping[str, Any], head: Head) -> dict[str, Any]:
+    """The figures that a model card has: of exact ones and of noisy ones."""
+    noisy = "figures" in evaluation
+    inner = evaluation["figures"] if noisy else evaluation
+    try:
+        figures: dict[str, Any] = {"top1": float(inner["top1"]), "n": int(inner["n"]), "split": str(inner["split"])}
+        figures["features"] = Path(str(evaluation["features"])).name
+        low, high = figures["interval"] = tuple(map(float, inner["interval"]))
+        if not 0 <= low <= figures["top1"] <= high <= 1 or figures["n"] < 1:
+            raise ValueError("a figure is out of range")
+        if noisy:
+            figures["spent"] = float(inner["epsilon"])
+            other = inner["head_sha256"] != sha256_of(head.path or Path())
+        else:
+            other = any(inner[name] != head.card[name] for name in ("method", "claim", "epsilon", "delta"))
+        private = not noisy and bool(inner["private_split"])
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
+        raise UserError(
+            f"{parameter('evaluation')} is not what 'dpfc evaluate --json' prints.",
+            "Give its output.",
+            parameter="evaluation",
+        ) from error
+    if other:
+        raise UserError(
+            f"{parameter('evaluation')} has the figures of another head.",
+            "Evaluate this head.",
+            code="conflict",
+            parameter="evaluation",
+        )
+    if private:
+        raise UserError(
+            f"{parameter('evaluation')} has figures on the split that the head was trained on. They are not "
+            "differentially private.",
+            "Give figures on another split.",
+            code="private-records",
+            parameter="evaluation",
+        )
+    return figures
+
+
+def _send(repository: str, files: Mapping[str, bytes]) -> tuple[str, tuple[str, ...]]:
+    """Send files in one commit, and remove those of an earlier head: (commit, what was removed)."""
+    from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi
+    from huggingface_hub import errors as hub
+
+    own = {STEM + suffix + end for suffix in SUFFIXES.values() for end in ("", SUFFIX)}
+    try:
+        api = HfApi(library_name="dpfc")
+        try:
+            # Unlike the other calls, this one does not try again for half a minute where there is no network.
+            found = api.model_info(repository)
+            known, parent = {each.rfilename for each in found.siblings or ()}, found.sha
+        except hub.RepositoryNotFoundError:
+            api.create_repo(repository, private=True)
+            known, parent = set(), None
+        stale = tuple(sorted((own & known) - set(files)))
+        operations: list[Any] = [CommitOperationAdd(name, data) for name, data in files.items()]
+        operations += [CommitOperationDelete(name) for name in stale]
+        made = api.create_commit(repository, operations, commit_message="A head by dpfc", parent_commit=parent)
+    except Exception as error:  # Which exceptions the network raises changes with the versions of the library.
+        response = getattr(error, "response", None)
+        status = getattr(response, "status_code", None)
+        problem = (sentence(error).splitlines()[0].rstrip(".")) or type(error).__name__
+        denied = status in (401, 403) or isinstance(error, hub.LocalTokenNotFoundError)
+        remedy = (
+            "Log in with a token that may write there: hf auth login." if denied else "Check the network and retry."
+        )
+        raise UserError(
+            f"The head cannot be sent to '{repository}': {problem}.",
+            remedy,
+            code="unwritable",
+            parameter="repository",
+            repository=repository,
+        ) from error
+    return str(made.oid), stale

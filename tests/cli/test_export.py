@@ -1,0 +1,111 @@
+"""`dpfc export` and `dpfc push`, and heads that are named hf:OWNER/NAME."""
+
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import onnxruntime
+import pytest
+
+from dpfc_cli.features.reader import FeatureSet
+from dpfc_cli.heads.head import Head
+from dpfc_cli.images import open_images
+from tests.cli.conftest import Dpfc
+from tests.heads.test_hub import PLACE, TOKEN, Repositories, held, hub  # noqa: F401
+from tests.heads.test_hub import head as written
+
+DOCS = Path(__file__).parents[2] / "docs"
+
+
+def test_a_head_on_the_hub_can_be_named_wherever_a_head_is_named(
+    hub: type[Repositories],  # noqa: F811
+    dpfc: Dpfc,
+    features: Path,
+) -> None:
+    assert dpfc("train", "--epsilon", "2", "--method", "dp-ls", "--out", "a.safetensors").exit_code == 0
+    figures = dpfc("evaluate", "a.safetensors", "--json")
+    Path("figures.json").write_text(figures.stdout)
+    tried = dpfc("push", "a.safetensors", f"hf:{PLACE}", "--dry-run")
+    assert (tried.exit_code, hub.commits) == (0, {})
+    assert "nothing was sent" in tried.stdout
+    told = json.loads(dpfc("push", "a.safetensors", f"hf:{PLACE}", "--evaluation", "figures.json", "--json").stdout)
+    name = f"hf:{PLACE}/head.safetensors@{told['commit']}"
+    assert told["head"] == name
+    assert set(told["files"]) == set(held(hub)) == {"head.safetensors", "README.md"}
+    assert dpfc("push", "a.safetensors", f"hf:{PLACE}", "--evaluation", "none.json").exit_code == 2
+    for line in (("evaluate",), ("statement",), ("verify",)):
+        shown = dpfc(line[0], f"hf:{PLACE}")
+        assert shown.exit_code == 0, shown.output
+        assert name in shown.stdout
+        assert json.loads(dpfc(line[0], f"hf:{PLACE}", "--json").stdout)["head"] == name
+    assert json.loads(dpfc("evaluate", name, "--json").stdout)["top1"] == json.loads(figures.stdout)["top1"]
+    made = dpfc("export", f"hf:{PLACE}", "--to", "npz", "--out", "a.npz")
+    assert (made.exit_code, name in made.stdout) == (0, True)
+    refused = dpfc("sign", f"hf:{PLACE}", "--key", "a.key")
+    assert (refused.exit_code, "Sign the file" in refused.stderr) == (2, True)
+    started = dpfc("train", "--epsilon", "2", "--public-head", f"hf:{PLACE}", "--out", "b.safetensors")
+    assert started.exit_code == 0, started.output
+    assert Head.load("b.safetensors").card["public_head"]["name"] == name
+    assert TOKEN not in "".join(each.output for each in (tried, made, refused, started))
+
+
+def test_a_head_without_a_guarantee_is_warned_of_before_it_is_sent(
+    hub: type[Repositories],  # noqa: F811
+    dpfc: Dpfc,
+    tmp_path: Path,
+) -> None:
+    sent = dpfc("push", str(written(tmp_path, 0, "non-private")), f"hf:{PLACE}")
+    assert sent.exit_code == 0, sent.output
+    assert "Warning: this head has no guarantee" in sent.stderr
+    assert set(held(hub)) == {"head.nonprivate.safetensors", "README.md"}
+
+
+def test_the_page_on_exports_says_what_happens(
+    dpfc: Dpfc, features: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its lines are run, except those on the hub and those of torch, which no test has."""
+    page = (DOCS / "exports.md").read_text("utf-8")
+    assert dpfc("train", "--epsilon", "8", "--out", "heads/flu.safetensors").exit_code == 0
+    x, _ = FeatureSet(features).arrays("test")
+    np.save("features.npy", x)
+    for line in re.findall(r"^dpfc (export .*)$", page, re.M):
+        made = dpfc(*line.split())
+        if "--with-backbone" in line:
+            assert "came from elsewhere" in made.stderr
+            continue
+        assert made.exit_code == 0, made.output
+        assert "differentially private, epsilon = 8" in made.stdout
+    monkeypatch.syspath_prepend(str(tmp_path))
+    values: dict[str, object] = {}
+    onnx, sklearn, torch, numpy = re.findall(r"^```python\n(.*?)^```$", page, re.M | re.S)
+    found = Head.load("heads/flu.safetensors")
+    for block in (onnx, sklearn):
+        values.pop("names", None)
+        exec(block, values)
+        assert list(values["names"]) == found.predict(x)  # type: ignore[call-overload]
+    assert "dpfc_head_torch import Head" in torch
+    exec(numpy, values)
+    assert (values["card"], [each["step"] for each in values["steps"]]) == (  # type: ignore[attr-defined]
+        found.card,
+        ["clip", "centre", "clip"],
+    )
+
+
+def test_pictures_go_through_backbone_and_head_in_one_graph(dpfc: Dpfc) -> None:
+    assert dpfc("extract", "digits", "--limit", "60", "--pool", "mean", "--out", "digits").exit_code == 0
+    assert dpfc("train", "--epsilon", "8", "--method", "dp-ls", "--out", "a.safetensors").exit_code == 0
+    line = ("export", "a.safetensors", "--to", "onnx", "--with-backbone", "--out", "a.onnx")
+    made = dpfc(*line)
+    assert made.exit_code == 0, made.output
+    assert re.search(r"^input +pixels: uint8, n × 8 × 8 × 1: pictures.*at their own size", made.stdout, re.M)
+    pixels = open_images("digits").splits["test"].spread(60).pixels(0, 60)
+    features, scores = onnxruntime.InferenceSession("a.onnx").run(["features", "scores"], {"pixels": pixels})
+    x, _ = FeatureSet(Path("features/digits")).arrays("test")
+    # The set keeps features as float16.
+    assert np.abs(features - x).max() < 1e-2
+    head = Head.load("a.safetensors")
+    assert np.abs(scores - head.scores(features)).max() < 1e-5 * np.abs(scores).max()
+    assert np.mean(head.scores(x).argmax(axis=1) == scores.argmax(axis=1)) > 0.9
+    again = dpfc(*line)
+    assert (again.exit_code, "There is a file" in again.stderr) == (2, True)

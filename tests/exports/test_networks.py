@@ -1,0 +1,185 @@
+"""A backbone and its head in one ONNX graph: from pictures to the scores that the head gives behind the backbone."""
+
+import copy
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+
+from dpfc_cli import backbones
+from dpfc_cli.errors import UserError
+from dpfc_cli.exports import graph
+from dpfc_cli.exports import onnx as target
+from dpfc_cli.exports.export import export
+from dpfc_cli.exports.network import Network, rebuilt
+from dpfc_cli.heads.head import Head
+from dpfc_cli.privacy.chain import Centre, Clip
+from dpfc_cli.training.request import Privacy
+from tests.backbones.test_parity import REFERENCES
+from tests.backbones.test_transformer import ti16
+from tests.backbones.tiny import build, pictures, random_weights, write
+from tests.hostile import calibrated, card_as_written
+
+# One of each kind: class token, mean, attention pooling; distillation token, registers, layer scale, gated MLP, a
+# normalisation before the blocks; all three activations; grids that the position embeddings are resized to.
+CASES = [
+    ("augreg", "16", "cls"),
+    ("big-vision-siglip", "16", "map"),
+    ("openai-clip", "26", "cls"),
+    ("timm-siglip", "16", "map"),
+    ("timm-swiglu", "16", "mean"),
+    ("timm-vit-gap", "26", "mean"),
+    ("timm-vit-reg-scale", "26", "cls"),
+    ("timm-vit-reg-scale", "16", "mean"),
+    ("transformers-5-clip", "16", "cls"),
+    ("transformers-5-deit-distilled", "16", "cls"),
+    ("transformers-5-dinov2-giant", "26", "cls"),
+    ("transformers-5-dinov2-reg", "16", "cls"),
+    ("transformers-5-siglip-whole", "16", "map"),
+]
+
+
+def head_over(d: int, described: dict[str, Any]) -> Head:
+    """A head over d dimensions whose card names the backbone."""
+    card = card_as_written(calibrated("dp-whitened", Privacy(epsilon=1.0)))
+    features = {**card["features"], "backbone": json.loads(json.dumps(described))}
+    rng = np.random.default_rng(0)
+    return Head(
+        chain=(Clip(1e-30), Centre(rng.normal(size=d) / d), Clip(0.9)),
+        weight=rng.normal(size=(d, 3)),
+        bias=rng.normal(size=3),
+        card={**card, "facts": {**card["facts"], "d": d}, "features": features},
+    )
+
+
+def run(path: Path, pixels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(features, scores)"""
+    features, scores = onnxruntime.InferenceSession(path).run(["features", "scores"], {"pixels": pixels})
+    return features, scores
+
+
+def exported(backbone: Any, shape: tuple[int, int, int], folder: Path) -> tuple[Path, Head]:
+    """The graph of a backbone and a head behind it."""
+    head = head_over(backbone.dim, backbone.describe())
+    network = Network(backbone=backbone, input=shape, said="", described=backbone.describe())
+    path = folder / "both.onnx"
+    for ending, parts in target.files(head, {}, network, path.name).items():
+        path.with_name(path.name + ending).write_bytes(b"".join(parts))
+    return path, head
+
+
+@pytest.mark.parametrize(("name", "size", "pool"), CASES)
+def test_a_transformer_and_its_head_give_what_the_library_and_the_head_give(
+    name: str, size: str, pool: str, tmp_path: Path
+) -> None:
+    """The features were computed by timm and transformers from the same weights."""
+    case, side = REFERENCES[name], int(size)
+    file = write(random_weights(case["shapes"]), tmp_path, case["kind"], case["config"])
+    path, head = exported(build(file, side, pool), (side, side, 3), tmp_path)
+    onnx.checker.check_model(path, full_check=True)
+    features, scores = run(path, pictures(side))
+    expected = np.array(case["features"][size][pool])
+    assert np.abs(features - expected).max() < 1e-5 * np.linalg.norm(expected, axis=1).min()
+    assert np.abs(scores - head.scores(expected)).max() < 1e-5
+
+
+def test_the_comparison_notices_a_part_that_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Planted faults: the graph without layer scale, and with another activation."""
+    from dpfc_cli.exports.onnx_vit import _Network
+
+    case = REFERENCES["timm-vit-reg-scale"]
+    file = write(random_weights(case["shapes"]), tmp_path, config=case["config"])
+    expected = np.array(case["features"]["16"]["cls"])
+    for part, instead in (
+        ("scaled", lambda self, x, group, name: x),
+        ("activated", lambda self, x, activation: str(self.g("Relu", x))),
+    ):
+        with monkeypatch.context() as planted:
+            planted.setattr(_Network, part, instead)
+            features, _ = run(exported(build(file, 16, "cls"), (16, 16, 3), tmp_path)[0], pictures(16))
+        assert np.abs(features - expected).max() > 1e-3
+
+
+@pytest.mark.parametrize(("shape", "pool"), [((28, 28, 1), "none"), ((12, 9, 3), "mean")])
+def test_scattering_and_its_head_give_what_the_backbone_and_the_head_give(
+    shape: tuple[int, int, int], pool: str, tmp_path: Path
+) -> None:
+    backbone = backbones.load("scattering", shape, pool)
+    path, head = exported(backbone, shape, tmp_path)
+    onnx.checker.check_model(path, full_check=True)
+    pixels = np.random.default_rng(0).integers(0, 256, (3, *shape)).astype(np.uint8)
+    pixels[2] = 7
+    features, scores = run(path, pixels)
+    expected = backbone(pixels)
+    assert np.abs(features - expected).max() < 1e-5
+    # The features of the last picture, of one shade, are rounding errors alone. The head would scale them to norm 1.
+    assert np.abs(scores - head.scores(expected))[:2].max() < 1e-4
+
+
+@pytest.fixture(scope="module")
+def vit(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Head]:
+    """The weights of a small ViT-Ti/16, and a head that was trained behind it on pictures of 32 × 32 pixels."""
+    folder = tmp_path_factory.mktemp("vit")
+    weights = ti16(folder)
+    described = backbones.load("vit-ti16", (32, 32, 3), weights=str(weights), batch=1).describe()
+    return weights, head_over(192, described)
+
+
+def test_the_backbone_is_made_again_from_the_card_and_takes_prepared_pictures(
+    vit: tuple[Path, Head], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    weights, head = vit
+    # So large a file has its weights in another one.
+    monkeypatch.setattr(graph, "LARGEST", 2**16)
+    made = export(head, "onnx", tmp_path / "vit.onnx", with_backbone=True, weights=str(weights))
+    assert [path.name for path in made.files] == ["vit.onnx.data", "vit.onnx"]
+    assert made.notes["input"].startswith("pixels: uint8, n × 256 × 256 × 3: pictures, rows from above, resized to 384")
+    pixels = pictures(256, 1)
+    expected = backbones.load("vit-ti16", (256, 256, 3), weights=str(weights), prepared=True, batch=1)(pixels)
+    features, scores = run(made.path, pixels)
+    assert np.abs(features - expected).max() < 1e-4 * np.linalg.norm(expected)
+    assert np.abs(scores - head.scores(expected)).max() < 1e-4
+
+
+def test_other_weights_are_refused_and_missing_ones_are_asked_for(vit: tuple[Path, Head], tmp_path: Path) -> None:
+    from safetensors.numpy import load_file, save_file
+
+    weights, head = vit
+    changed = load_file(weights)
+    changed["norm.bias"] += 1
+    save_file(changed, tmp_path / "other.safetensors")
+    for place, said in (
+        (str(tmp_path / "other.safetensors"), "differ in: weights"),
+        (None, "Say where it is: weights"),
+    ):
+        with pytest.raises(UserError, match=said):
+            export(head, "onnx", tmp_path / "a.onnx", with_backbone=True, weights=place)
+    assert not (tmp_path / "a.onnx").exists()
+
+
+def test_a_card_that_says_nonsense_of_its_backbone_is_refused(vit: tuple[Path, Head]) -> None:
+    weights, head = vit
+    stated = head.card["features"]["backbone"]
+    changes: tuple[dict[str, Any], ...] = (
+        {"name": "imported"},
+        {"name": []},
+        {"pooling": {}},
+        {"pooling": "map"},
+        {"weights": {"id": 7, "sha256": ""}},
+        {"weights": None},
+        {"preprocessing": {"recipe": "native"}},
+        {"preprocessing": {**stated["preprocessing"], "recipe": "none"}},
+        {"preprocessing": {**stated["preprocessing"], "mean": [0, 0, 0]}},
+        {"input": [10**9, 10**9, 3]},
+        {"input": [256, 256]},
+        {"architecture": {**stated["architecture"], "heads": 2}},
+    )
+    for change in changes:
+        card = copy.deepcopy(dict(head.card))
+        card["features"]["backbone"] |= change
+        with pytest.raises(UserError):
+            rebuilt(Head(chain=(), weight=head.weight, bias=head.bias, card=card), str(weights))
