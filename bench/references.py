@@ -41,9 +41,13 @@ def seen(size: int) -> torch.Tensor:
     return torch.from_numpy((pictures(size) / 255 - 0.5) / 0.5).permute(0, 3, 1, 2).float().contiguous()
 
 
+def shapes_of(model: torch.nn.Module) -> dict[str, list[int]]:
+    return {name: list(value.shape) for name, value in model.state_dict().items()}
+
+
 def fill(model: torch.nn.Module) -> dict[str, list[int]]:
     """Give the model the weights of the seed. Returns the shapes by name."""
-    shapes = {name: list(value.shape) for name, value in model.state_dict().items()}
+    shapes = shapes_of(model)
     weights = random_weights(shapes)
     model.load_state_dict({name: torch.from_numpy(weights[name]) for name in shapes}, strict=True)
     model.eval()
@@ -152,11 +156,15 @@ def of_timm() -> dict[str, Any]:
         "dynamic_img_size": True,
     }
 
+    PACKED = {"mlp_layer": SwiGLUPacked, "act_layer": torch.nn.SiLU, "init_values": 1e-5, "num_classes": 0}
+
     def run(model: VisionTransformer, pool: str) -> Run:
         def features(x: torch.Tensor) -> dict[str, torch.Tensor]:
             # timm refuses what its patches do not cover; the rest is dropped here as a convolution drops it.
             x = x[:, :, : x.shape[2] // 4 * 4, : x.shape[3] // 4 * 4]
             out = model.forward_features(x)
+            if pool == "cls+mean":
+                return {pool: torch.cat([out[:, 0], out[:, model.num_prefix_tokens :].mean(1)], -1)}
             found = {pool: model.forward_head(out, pre_logits=True)}
             if pool == "cls":
                 found["mean"] = out[:, model.num_prefix_tokens :].mean(1)
@@ -181,6 +189,9 @@ def of_timm() -> dict[str, Any]:
             "cls",
             {},
         ),
+        ("uni", {"init_values": 1e-5}, "cls", {}),
+        ("uni2-h", {**PACKED, "mlp_ratio": 2.66667 * 2, "no_embed_class": True, "reg_tokens": 8}, "cls", {}),
+        ("virchow2", {**PACKED, "mlp_ratio": 5.3375, "reg_tokens": 4, "global_pool": ""}, "cls+mean", {}),
     ):
         model = VisionTransformer(**(size | options))
         shapes = fill(model)
@@ -188,6 +199,7 @@ def of_timm() -> dict[str, Any]:
             library, "safetensors", shapes, {"num_attention_heads": HEADS} | config, run(model, pool)
         )
 
+    made["open-clip-timm"] = of_open_clip(size)
     clip = VisionTransformer(
         **size, pre_norm=True, act_layer=QuickGELU, norm_layer=lambda d, **_: torch.nn.LayerNorm(d, eps=1e-5)
     )
@@ -227,6 +239,32 @@ def of_timm() -> dict[str, Any]:
             model.load_pretrained(str(file))
         made[name] = case(library, "npz", shapes, {}, run(model, pool))
     return made
+
+
+def of_open_clip(size: dict[str, Any]) -> dict[str, Any]:
+    """A vision tower of timm in open_clip, as BiomedCLIP has it, with some of the text tower."""
+    import open_clip
+    import timm
+    from open_clip.timm_model import TimmModel
+
+    def tiny(_: str, pretrained: bool) -> torch.nn.Module:
+        model = timm.models.vision_transformer.VisionTransformer(**size)
+        model.default_cfg = {"pool_size": None}
+        return model
+
+    create, timm.create_model = timm.create_model, tiny
+    tower = TimmModel("vit_base_patch16_224", 16, image_size=16, pool="", proj="linear")
+    timm.create_model = create
+    shapes = {f"visual.{name}": shape for name, shape in shapes_of(tower).items()}
+    shapes |= {"logit_scale": [], "text.transformer.embeddings.position_ids": [1, 4], "text.proj.0.weight": [16, 16]}
+    weights = random_weights(shapes)
+    tower.load_state_dict({name: torch.from_numpy(weights[f"visual.{name}"]) for name in tower.state_dict()})
+    tower.eval()
+
+    def run(x: torch.Tensor) -> dict[str, torch.Tensor]:
+        return {"cls": tower.trunk(x[:, :, : x.shape[2] // 4 * 4, : x.shape[3] // 4 * 4])}
+
+    return case(f"open_clip {open_clip.__version__}", "safetensors", shapes, {"num_attention_heads": HEADS}, run)
 
 
 def openai_shapes() -> dict[str, list[int]]:

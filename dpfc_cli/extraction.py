@@ -90,7 +90,7 @@ def extract(
     hold_out: float | None = None,
     weights: str | None = None,
     pool: str | None = None,
-    preprocess: str = "paper",
+    preprocess: str | None = None,
     image_size: int | None = None,
     window: images.Window | None = None,
     exif: bool = False,
@@ -121,7 +121,7 @@ def extract(
         hold_out: make a test split of about this fraction of the training pictures; with `group_by` of the persons.
         weights: a checkpoint's file or folder, or hf:OWNER/NAME. Default: the published weights.
         pool: which vector is the feature, one of `backbones.POOLINGS`. Default: the model's own.
-        preprocess: one of `backbones.PREPROCESS`.
+        preprocess: one of `backbones.PREPROCESS`; None: the model's own.
         image_size: resize and crop pictures of many sizes to this many pixels a side, for models that take any size.
         window: (low, high), the grey values that become black and white, for pictures of more than 8 bits. It is a
             public fact: take it from the device that made the pictures, not from the pictures. Default: the lowest and
@@ -235,7 +235,8 @@ def extract(
     if out is None:
         own = pool in (None, backbones.own_pool(model, first.image_shape))
         what = _named_after(source) if rule is None else f"{_named_after(source)}-persons"
-        out = _name(what, model, None if own else pool, preprocess, hold_out, limit)
+        recipe = None if preprocess in (None, backbones.own_recipe(model)) else preprocess
+        out = _name(what, model, None if own else pool, recipe, hold_out, limit)
     folder = new_folder(out)
     if already_complete(folder, identity):
         asserted(folder, manifest)
@@ -520,7 +521,7 @@ def _check_hold_out(hold_out: float | None) -> None:
         )
 
 
-def _geometry(source: str, model: str, preprocess: str, image_size: int | None) -> images.Geometry | None:
+def _geometry(source: str, model: str, preprocess: str | None, image_size: int | None) -> images.Geometry | None:
     """How pictures of many sizes are resized and cropped; None if they are not."""
     if image_size is None:
         return None if images.small(source) else backbones.geometry_of(model, preprocess)
@@ -580,11 +581,13 @@ def _named_after(source: str) -> str:
     return re.sub(r"[^\w.]+", "-", name).strip("-.") or kind
 
 
-def _name(after: str, model: str, pool: str | None, preprocess: str, hold_out: float | None, limit: int | None) -> str:
+def _name(
+    after: str, model: str, pool: str | None, recipe: str | None, hold_out: float | None, limit: int | None
+) -> str:
     """A set's default name: its data set, its model, and what is not the default."""
     parts = [after, model]
     parts += [pool] if pool is not None else []
-    parts += [preprocess] if preprocess != backbones.PREPROCESS[0] else []
+    parts += [recipe] if recipe is not None else []
     parts += [f"holdout{hold_out:g}"] if hold_out is not None else []
     parts += [f"limit{limit}"] if limit is not None else []
     return "-".join(parts)

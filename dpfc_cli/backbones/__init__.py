@@ -36,6 +36,7 @@ __all__ = [
     "geometry_of",
     "load",
     "own_pool",
+    "own_recipe",
 ]
 
 
@@ -55,7 +56,7 @@ PRECISIONS: tuple[str, ...] = _union(family.precisions for family in FAMILIES)
 def check(
     name: str,
     pool: str | None = None,
-    preprocess: str = DEFAULT_RECIPE,
+    preprocess: str | None = None,
     weights: str | None = None,
     *,
     batch: int | None = None,
@@ -66,7 +67,7 @@ def check(
     Args:
         name: a model, one of `BACKBONES`.
         pool: one of `POOLINGS`; None: the model's own.
-        preprocess: one of `PREPROCESS`.
+        preprocess: one of `PREPROCESS`; None: the model's own.
         weights: a file, a folder or `hf:owner/name[/file]`; None: the published weights.
         batch: pictures per call; None: the model chooses.
         precision: one of `PRECISIONS`.
@@ -75,7 +76,8 @@ def check(
         UserError: a name is unknown, or the options do not fit the model.
 
     """
-    options = Options(pool=pool, preprocess=preprocess, weights=weights, batch=batch, precision=precision)
+    recipe = preprocess or own_recipe(name)
+    options = Options(pool=pool, preprocess=recipe, weights=weights, batch=batch, precision=precision)
     _check(_family_of(name), name, options)
 
 
@@ -93,9 +95,14 @@ def own_pool(name: str, image_shape: tuple[int, int, int]) -> str | None:
     return _family_of(name).own_pool(name, image_shape)
 
 
-def geometry_of(name: str, preprocess: str) -> Geometry | None:
+def own_recipe(name: str) -> str:
+    """The preprocessing that a model uses if the user names none, one of `PREPROCESS`."""
+    return _family_of(name).own_recipe(name)
+
+
+def geometry_of(name: str, preprocess: str | None = None) -> Geometry | None:
     """How pictures are resized and cropped for a model; None if the model takes them at their own size."""
-    return _family_of(name).geometry(name, preprocess)
+    return _family_of(name).geometry(name, preprocess or own_recipe(name))
 
 
 def classifier(
@@ -133,7 +140,7 @@ def load(
     image_shape: tuple[int, int, int],
     pool: str | None = None,
     *,
-    preprocess: str = DEFAULT_RECIPE,
+    preprocess: str | None = None,
     weights: str | None = None,
     batch: int | None = None,
     precision: str = "float32",
@@ -146,7 +153,7 @@ def load(
         name: a model, one of `BACKBONES`.
         image_shape: (H, W, C) of the pictures.
         pool: one of `POOLINGS`; None: the model's own.
-        preprocess: one of `PREPROCESS`.
+        preprocess: one of `PREPROCESS`; None: the model's own.
         weights: a file, a folder or `hf:owner/name[/file]`; None: the published weights, which are downloaded.
         batch: pictures per call; None: the model chooses.
         precision: of the arithmetic, one of `PRECISIONS`. Features are float32 in any case.
@@ -165,7 +172,8 @@ def load(
         (100, 15552)
 
     """
-    options = Options(pool=pool, preprocess=preprocess, weights=weights, batch=batch, precision=precision)
+    recipe = preprocess or own_recipe(name)
+    options = Options(pool=pool, preprocess=recipe, weights=weights, batch=batch, precision=precision)
     family = _family_of(name)
     _check(family, name, options)
     return family.load(name, image_shape, options, prepared=prepared, progress=progress)

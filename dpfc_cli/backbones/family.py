@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import numpy as np
 
 DEFAULT_RECIPE = "paper"
-"""The preprocessing unless the user names one. A family without recipes accepts this name and ignores it."""
+"""The preprocessing of most models. A family without recipes accepts this name and ignores it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,6 +94,10 @@ class Family(Protocol):
 
     def own_pool(self, name: str, image_shape: tuple[int, int, int]) -> str | None:
         """The pooling for pictures of this shape (H, W, C) if the user names none; None: the weights decide."""
+        ...
+
+    def own_recipe(self, name: str) -> str:
+        """The preprocessing if the user names none."""
         ...
 
     def geometry(self, name: str, preprocess: str) -> Geometry | None:

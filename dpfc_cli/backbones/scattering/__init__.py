@@ -1,7 +1,7 @@
 """Scattering: a fixed wavelet transform, without any training. This module describes it; `transform` computes it."""
 
 from dpfc_cli.backbones.backbone import Backbone, Progress
-from dpfc_cli.backbones.family import Classifier, Options
+from dpfc_cli.backbones.family import DEFAULT_RECIPE, Classifier, Options
 from dpfc_cli.backbones.geometry import Geometry
 from dpfc_cli.errors import UserError, parameter
 
@@ -38,6 +38,9 @@ class ScatteringFamily:
         thousands of dimensions, and no Gram matrix of that size fits into memory.
         """
         return "none" if max(image_shape[:2]) <= UNPOOLED else "mean"
+
+    def own_recipe(self, name: str) -> str:
+        return DEFAULT_RECIPE
 
     def geometry(self, name: str, preprocess: str) -> Geometry | None:
         return None

@@ -246,6 +246,10 @@ def _check_shapes(outer: Arrays, blocks: list[Arrays], source: str) -> None:
             tensor="patch.weight",
         )
     check_blocks(blocks, width, source)
+    side = int(len(outer["position"]) ** 0.5)
+    ahead = sum(len(outer[name]) for name in ("cls", "dist") if name in outer)
+    if len(outer["position"]) - side * side not in (0, ahead, ahead + len(outer.get("registers", ()))):
+        raise _misshapen(source, "position", outer["position"].shape)
     pool = len(outer["map.fc2.weight"]) if "map.probe" in outer else 0
     around = {f"map.{name}": shape for name, shape in _shapes(width, pool, pool).items()}
     around |= {name: (len(outer[name]), width) for name in TOKENS if name in outer} | {"patch.weight": patch.shape}

@@ -3,19 +3,20 @@
 A block computes x + a(n(x)) + m(n(x + a(n(x)))), with normalisation n, attention a and MLP m. The following parts are
 used if the checkpoint has them: a class token, a distillation token (DeiT), registers (Darcet et al. 2024), a
 normalisation before the blocks (CLIP), LayerScale (Touvron et al. 2021, DINOv2), gated MLPs (SwiGLU, in the largest
-DINOv2), and attention pooling (MAP; Zhai et al. 2022, SigLIP). The feature is the vector before the classifier, after
+DINOv2, UNI2-h and Virchow2), and attention pooling (MAP; Zhai et al. 2022, SigLIP). The feature is the vector before the classifier, after
 the final normalisation:
 
     cls     the class token
     mean    the mean of the patches' tokens (before the normalisation if the checkpoint was trained like that)
     map     the output of the attention pooling
+    cls+mean  the class token and the mean, one behind the other (Virchow2; DINOv2's own linear classifiers)
 
 With bfloat16, only the factors of matrix products are rounded. The sum over blocks, normalisations, softmax and
 activations stay float32. This costs no time where they are fused with the products. With float32, matrix products use
 full float32 precision, also on devices that would round their factors by default.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -37,7 +38,7 @@ class Architecture:
         heads: number of attention heads.
         epsilon: added to the variance in normalisations.
         activation: of the MLPs.
-        pool: which vector is the feature: cls, mean or map.
+        pool: which vector is the feature: cls, mean, map or cls+mean.
         causal: whether a token sees only itself and those before it (CLIP's text tower).
 
     """
@@ -58,7 +59,7 @@ def position(parameters: Parameters, grid: int) -> tuple[np.ndarray, np.ndarray]
     same features from either file.)
 
     Returns:
-        Those of the tokens before the patches (0, 1 or 2, D) and those of the patches (grid², D).
+        Those of the tokens before the patches (count, D) and those of the patches (grid², D).
 
     """
     table = parameters.outer["position"]
@@ -103,6 +104,8 @@ def transform(block: Group, x: jax.Array, a: Architecture) -> jax.Array:
 
 def pool(outer: Group, x: jax.Array, a: Architecture) -> jax.Array:
     """The feature: from float32 (B, N, D) to (B, D)."""
+    if a.pool == "cls+mean":
+        return jnp.concatenate([pool(outer, x, replace(a, pool=each)) for each in ("cls", "mean")], -1)
     prefix = outer["prefix"].shape[0] if "prefix" in outer else 0
     if a.pool == "cls":
         return norm(x[:, 0], outer, "norm" if "norm.weight" in outer else "fc_norm", a)
