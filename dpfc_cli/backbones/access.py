@@ -48,6 +48,6 @@ def _accept(repository: str) -> str:
     from huggingface_hub import constants
 
     return (
-        f"Accept its terms at {constants.ENDPOINT}/{repository}. Then log in with the same account: `hf auth login`, or "
-        "set HF_TOKEN."
+        f"Accept its terms at {constants.ENDPOINT}/{repository}. Then log in with the same account: `hf auth login`, "
+        "or set HF_TOKEN."
     )

@@ -71,7 +71,8 @@ def build(
     **facts: Any,
 ) -> "Transformer":
     """The backbone of a tiny checkpoint, on prepared pictures: mean and std are one half. located_as: where the weights
-    seem to come from. published: the pooling that the table says. facts: what the table says of the model beside its 2 heads and patches of 4.
+    seem to come from. published: the pooling that the table says. facts: what the table says of the model beside that,
+    its 2 heads and patches of 4.
     """
     from dataclasses import replace
 

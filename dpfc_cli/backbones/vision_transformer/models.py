@@ -21,8 +21,8 @@ source must say which. Both activations give features, but with the wrong one th
 - `biomedclip` (Zhang et al. 2023): its open_clip_config.json says timm's ViT-B/16 without a pooling of its own (so the
   class token) and CLIP's statistics. The resizing is open_clip's usual one. The feature is the vector before the
   projection.
-- `phikon` (Filiot et al. 2023): a ViT-B/16 of transformers. Its config.json states the epsilon (that of timm). Resizing
-  is that of transformers for a ViT: squares, bilinear. ImageNet's statistics are as TRIDENT has them.
+- `phikon` (Filiot et al. 2023): a ViT-B/16 of transformers. Its config.json states the epsilon (that of timm). The
+  resizing is that of transformers for a ViT: squares, bilinear. ImageNet's statistics are as TRIDENT has them.
 - `phikon-v2` (Filiot et al. 2024): a DINOv2 of transformers with patches of 16. The paper says 224 pixels and ImageNet's
   statistics. That its preprocessing is bicubic is what DINOv2's usually is; we have not seen its file. (TRIDENT:
   bilinear. Pictures of 224 pixels are not resized at all.)

@@ -3,8 +3,8 @@
 A block computes x + a(n(x)) + m(n(x + a(n(x)))), with normalisation n, attention a and MLP m. The following parts are
 used if the checkpoint has them: a class token, a distillation token (DeiT), registers (Darcet et al. 2024), a
 normalisation before the blocks (CLIP), LayerScale (Touvron et al. 2021, DINOv2), gated MLPs (SwiGLU, in the largest
-DINOv2, UNI2-h and Virchow2), and attention pooling (MAP; Zhai et al. 2022, SigLIP). The feature is the vector before the classifier, after
-the final normalisation:
+DINOv2, UNI2-h and Virchow2), and attention pooling (MAP; Zhai et al. 2022, SigLIP). The feature is the vector before
+the classifier, after the final normalisation:
 
     cls     the class token
     mean    the mean of the patches' tokens (before the normalisation if the checkpoint was trained like that)
