@@ -385,5 +385,7 @@ def _judge(
     said = " and ".join(f"{count:,} of {len(patches[split]):,} {split} records" for split, count in nulls.items())
     warn(
         f"{counted(len(broken), 'slide')} cannot be read. Null records, which add nothing to a training: {said}. These "
-        "numbers depend on the records: do not publish them.\n" + "\n".join(notes)
+        "numbers depend on the records: do not publish them."
     )
+    for note in notes:
+        warn(note.strip())
