@@ -23,7 +23,7 @@ from dpfc_cli.backbones.geometry import Geometry
 from dpfc_cli.backbones.text import class_vectors
 from dpfc_cli.backbones.vision_transformer import transformer
 from dpfc_cli.backbones.vision_transformer.models import MODELS
-from dpfc_cli.backbones.vision_transformer.weights import place
+from dpfc_cli.backbones.weights import place
 from dpfc_cli.errors import UserError
 from tests.backbones.tiny import build, pictures, random_weights, references, write
 

@@ -78,6 +78,7 @@ def build(
 
     from dpfc_cli.backbones import hub
     from dpfc_cli.backbones.geometry import Geometry
+    from dpfc_cli.backbones.preprocess import DTYPES, Recipe
     from dpfc_cli.backbones.vision_transformer import checkpoint, transformer
     from dpfc_cli.backbones.vision_transformer.models import HALF, Model
 
@@ -86,12 +87,12 @@ def build(
     geometry = Geometry(resize=size, crop=size)
     own = {"home": None, "width": None, "depth": None, "patch": 4, "heads": 2, "native": geometry, "pool": published}
     model = Model(**{**own, "mean": HALF, "std": HALF, **facts})
-    parameters = checkpoint.read(located.files, located.id, transformer.DTYPES[precision])
+    parameters = checkpoint.read(located.files, located.id, DTYPES[precision])
     return transformer.Transformer(
         {"name": "tiny"},
         parameters,
         architecture=transformer.architecture(model, parameters, located, pool),
-        recipe=transformer.Recipe(name="native", geometry=geometry, mean=HALF, std=HALF),
+        recipe=Recipe(name="native", geometry=geometry, mean=HALF, std=HALF),
         image_shape=(size, size, 3),
         batch=batch,
         prepared=True,

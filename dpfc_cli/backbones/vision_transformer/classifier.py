@@ -9,10 +9,11 @@ import numpy as np
 
 from dpfc_cli.backbones.backbone import Progress
 from dpfc_cli.backbones.family import Classifier, Options
-from dpfc_cli.backbones.vision_transformer.checkpoint import fits, pool_of, tensors
+from dpfc_cli.backbones.tensors import fits, tensors
+from dpfc_cli.backbones.vision_transformer.checkpoint import pool_of
 from dpfc_cli.backbones.vision_transformer.dialects import OUTER, classifiers, places, recognise
 from dpfc_cli.backbones.vision_transformer.models import MODELS
-from dpfc_cli.backbones.vision_transformer.weights import check_width, find, place
+from dpfc_cli.backbones.weights import check_width, find, place
 from dpfc_cli.errors import UserError, parameter
 
 

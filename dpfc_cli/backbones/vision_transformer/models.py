@@ -23,9 +23,9 @@ source must say which. Both activations give features, but with the wrong one th
   projection.
 - `phikon` (Filiot et al. 2023): a ViT-B/16 of transformers. Its config.json states the epsilon (that of timm). The
   resizing is that of transformers for a ViT: squares, bilinear. ImageNet's statistics are as TRIDENT has them.
-- `phikon-v2` (Filiot et al. 2024): a DINOv2 of transformers with patches of 16. The paper says 224 pixels and ImageNet's
-  statistics. That its preprocessing is bicubic is what DINOv2's usually is; we have not seen its file. (TRIDENT:
-  bilinear. Pictures of 224 pixels are not resized at all.)
+- `phikon-v2` (Filiot et al. 2024): a DINOv2 of transformers with patches of 16. Pixels and statistics are those of the
+  paper. That its resizing is bicubic is what DINOv2's usually is; we have not seen its file. (TRIDENT: bilinear.
+  Pictures of 224 pixels are not resized at all.)
 - `uni` (Chen et al. 2024), `uni2-h`: architecture and preprocessing as the model cards' code and TRIDENT have them. The
   publisher's file is a pickle.
 - `virchow2` (Zimmermann et al. 2024): architecture, bicubic resizing and statistics as TRIDENT has them; the feature is
@@ -42,11 +42,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from dpfc_cli.backbones.geometry import Geometry
+from dpfc_cli.backbones.geometry import Geometry, Triple
 from dpfc_cli.backbones.hub import Pin
 
 Activation = Literal["gelu", "gelu_tanh", "quick_gelu"]
-Triple = tuple[float, float, float]
 
 HALF: Triple = (0.5, 0.5, 0.5)
 IMAGENET: tuple[Triple, Triple] = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))

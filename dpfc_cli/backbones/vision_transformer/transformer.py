@@ -11,24 +11,20 @@ from functools import partial
 from typing import Any
 
 import jax
-import jax.numpy as jnp
-import ml_dtypes
 import numpy as np
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from dpfc_cli.backbones import hub
 from dpfc_cli.backbones.backbone import Progress
-from dpfc_cli.backbones.batched import Batched
+from dpfc_cli.backbones.batched import Sharded, rows_that_fit
 from dpfc_cli.backbones.family import Options
 from dpfc_cli.backbones.geometry import Geometry
-from dpfc_cli.backbones.preprocess import normalised, patches, resized
+from dpfc_cli.backbones.preprocess import DTYPES, Recipe, patches, seen
 from dpfc_cli.backbones.vision_transformer import checkpoint, models, vit
 from dpfc_cli.backbones.vision_transformer.checkpoint import Parameters
-from dpfc_cli.backbones.vision_transformer.models import MODELS, Activation, Model, Triple
-from dpfc_cli.backbones.vision_transformer.weights import find, place
+from dpfc_cli.backbones.vision_transformer.models import MODELS, Activation, Model
+from dpfc_cli.backbones.weights import find, place
 from dpfc_cli.errors import UserError, parameter
 
-DTYPES: dict[str, np.dtype[Any]] = {"float32": np.dtype(np.float32), "bfloat16": np.dtype(ml_dtypes.bfloat16)}
 _ACTIVATIONS: dict[str, Activation] = {
     "gelu": "gelu",
     "gelu_new": "gelu_tanh",
@@ -41,10 +37,6 @@ _FEATURES = {
     "map": "output of the attention pooling",
     "cls+mean": "class token, then the mean of the patches' tokens, both after the final normalisation",
 }
-# The most bytes of intermediates on a device, and the most rows. CPUs are fastest while intermediates fit into their
-# caches: ViT-B/16 at 224 pixels is 1.5 times as fast with 8 rows as with 128.
-_BUDGET = {"cpu": 100 << 20}
-_BUDGET_ELSEWHERE, _ROWS = 4 << 30, 256
 
 
 def load(
@@ -206,35 +198,7 @@ def _check_size(name: str, model: Model, parameters: Parameters, source: str) ->
             )
 
 
-@dataclass(frozen=True, kw_only=True)
-class Recipe:
-    """Preprocessing.
-
-    Attributes:
-        name: what the manifest calls it.
-        geometry: how pictures are resized and cropped.
-        mean: per colour, of pixels in [0, 1].
-        std: per colour, of pixels in [0, 1].
-
-    """
-
-    name: str
-    geometry: Geometry
-    mean: Triple
-    std: Triple
-
-    def describe(self) -> dict[str, Any]:
-        """The recipe as JSON values. The fingerprint of feature sets covers them: other words change it."""
-        return {
-            "recipe": self.name,
-            **self.geometry.describe(),
-            "filter": f"{self.geometry.filter}, antialiased, rounded to bytes, as Pillow's",
-            "mean": list(self.mean),
-            "std": list(self.std),
-        }
-
-
-class Transformer(Batched):
+class Transformer(Sharded):
     """A `Backbone` of one checkpoint, one preprocessing and one shape of pictures.
 
     Args:
@@ -282,12 +246,7 @@ class Transformer(Batched):
         self._setting = Setting(recipe=recipe, patch=patch, architecture=architecture, prepared=prepared)
         prefix = [len(parameters.outer[each]) for each in ("cls", "dist", "registers") if each in parameters.outer]
         tokens = grid * grid + sum(prefix)
-        self._devices = jax.local_devices()
-        # All parts of a batch have the same size, and each device takes the same number of rows of a part.
-        most = rows(tokens, parameters.blocks[0], architecture.heads) * len(self._devices)
-        self._parts = -(-(batch or most) // most)
-        unit = self._parts * len(self._devices)
-        self.batch: int = -(-(batch or most) // unit) * unit
+        self._divide(rows(tokens, parameters.blocks[0], architecture.heads), batch)
         self._description = description | {
             "preprocessing": recipe.describe(),
             "input": [crop, crop, 3],
@@ -310,23 +269,17 @@ class Transformer(Batched):
 
     def _place(self, parameters: Parameters, grid: int) -> None:
         """Copy the parameters to every device. Each one is freed on the host after it was copied."""
-        mesh = Mesh(np.array(self._devices), ("batch",))
-        self._sharding = NamedSharding(mesh, PartitionSpec("batch"))  # type: ignore[no-untyped-call]
-        everywhere = NamedSharding(mesh, PartitionSpec())  # type: ignore[no-untyped-call]
         outer = _joined(parameters, grid)
         parameters.outer.clear()
-        self._outer = {name: jax.device_put(outer.pop(name), everywhere) for name in list(outer)}
-        self._blocks = [
-            {name: jax.device_put(block.pop(name), everywhere) for name in list(block)} for block in parameters.blocks
-        ]
+        self._outer = self._placed(outer)
+        self._blocks = [self._placed(block) for block in parameters.blocks]
 
     def describe(self) -> dict[str, Any]:
         return dict(self._description)
 
-    def _compute(self, whole: np.ndarray) -> jax.Array:
-        parts = (jax.device_put(part, self._sharding) for part in np.split(whole, self._parts))
-        out: list[jax.Array] = [_features(part, self._outer, self._blocks, self._setting) for part in parts]
-        return jnp.concatenate(out) if len(out) > 1 else out[0]
+    def _part(self, pixels: jax.Array) -> jax.Array:
+        features: jax.Array = _features(pixels, self._outer, self._blocks, self._setting)
+        return features
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -341,12 +294,8 @@ class Setting:
 
 @partial(jax.jit, static_argnames="setting")
 def _features(pixels: jax.Array, outer: vit.Group, blocks: list[vit.Group], setting: Setting) -> jax.Array:
-    if setting.prepared:
-        planes = pixels.transpose(0, 3, 1, 2).astype(jnp.float32)
-    else:
-        planes = resized(pixels, setting.recipe.geometry)
-    seen = normalised(planes, np.array(setting.recipe.mean), np.array(setting.recipe.std))
-    features: jax.Array = vit.features(outer, blocks, patches(seen, setting.patch), setting.architecture)
+    cut = patches(seen(pixels, setting.recipe, setting.prepared), setting.patch)
+    features: jax.Array = vit.features(outer, blocks, cut, setting.architecture)
     return features
 
 
@@ -367,8 +316,7 @@ def _joined(parameters: Parameters, grid: int) -> dict[str, np.ndarray]:
 
 
 def rows(tokens: int, block: checkpoint.Arrays, heads: int) -> int:
-    """Rows per device that fit the budget. A row's intermediates are those of one block and the attention scores."""
+    """Rows per device. A row's intermediates are those of one block and the attention scores."""
     width, hidden = block["fc1.weight"].shape
     row = tokens * (4 * (2 * hidden + 6 * width) + 8 * heads * tokens)
-    budget = _BUDGET.get(jax.default_backend(), _BUDGET_ELSEWHERE)
-    return int(max(1, min(budget // row, _ROWS)))
+    return rows_that_fit(row)

@@ -23,6 +23,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from dpfc_cli.backbones.layers import gelu, product
 from dpfc_cli.backbones.resample import antialiased, interpolated
 from dpfc_cli.backbones.vision_transformer.checkpoint import Parameters
 from dpfc_cli.backbones.vision_transformer.models import Activation
@@ -159,21 +160,12 @@ def _activate(x: jax.Array, activation: Activation) -> jax.Array:
         return x * jax.nn.sigmoid(1.702 * x)
     if activation == "gelu_tanh":
         return jax.nn.gelu(x, approximate=True)
-    # jax.nn.gelu uses the complementary error function, which takes three times as long and is no better here.
-    return x * (0.5 + 0.5 * jax.lax.erf(x * 0.5**0.5))
+    return gelu(x)
 
 
 def _dense(x: jax.Array, group: Group, name: str) -> jax.Array:
     kernel = group[f"{name}.weight"]
     return product(x.astype(kernel.dtype), kernel) + group[f"{name}.bias"]
-
-
-def product(x: jax.Array, y: jax.Array) -> jax.Array:
-    """The matrix product of two arrays of one type, as float32."""
-    # Accelerators round the factors of float32 products to fewer bits unless they are told not to.
-    precision = "highest" if x.dtype == jnp.float32 else None
-    product: jax.Array = jnp.matmul(x, y, precision=precision, preferred_element_type=jnp.float32)
-    return product
 
 
 def norm(x: jax.Array, group: Group, name: str, a: Architecture) -> jax.Array:
