@@ -100,7 +100,7 @@ def import_features(
     out = new_folder(_name(path) if out is None else out)
     _check_parameters(labels_per_record, dtype, shards)
     asserted_names = class_names(classes)
-    grouped_by = {"by": "column", "column": group_column or GROUPS}
+    grouped_by: dict[str, Any] = {"by": "column", "column": group_column or GROUPS}
     facts: dict[str, Any] = {}
     found: AbstractContextManager[Tables]
     if folder is None:
@@ -221,7 +221,7 @@ def _write(writer: FeatureWriter, tables: dict[str, Table], k: int, progress: Pr
             for at in range(planned.start, planned.stop, rows):
                 stop = min(at + rows, planned.stop)
                 x, y = table.rows(at, stop), table.y[at:stop]
-                null = (y < 0).all(axis=1)
+                null = np.asarray((y < 0).all(axis=1))
                 named = np.where(null, np.uint64(NONE), digests_of_rows(x))
                 sink.append(x, _as_stored(y, k), null if null.any() else None, digests=named)
                 if progress:

@@ -113,8 +113,8 @@ def checked(
             raise unknown(name, value, known)
     if most_null is not None and (on_error != "null" or not 0 <= most_null <= 1):
         raise UserError(
-            f"{parameter('most_null')} is {most_null:g} for slides that are to be {on_error!r}.",
-            f"It is a share from 0 to 1, and goes with {parameter('on_error')} null.",
+            f"{parameter('most_null')} {most_null:g} makes no sense with {parameter('on_error')} {on_error}.",
+            f"Give a share from 0 to 1 together with {parameter('on_error')} null.",
             code="conflict",
             parameter="most_null",
         )
@@ -304,7 +304,7 @@ def _sum(path: Path, column: str | None) -> tuple[int, np.ndarray]:
 
 def _checked(dataset: h5py.Dataset, path: Path, name: str) -> int:
     """The number of dimensions. Raises UserError for anything but a matrix of floats that is wholly stored."""
-    shape = dataset.shape or ()
+    shape: tuple[int, ...] = dataset.shape or ()
     matrix = shape[1:] if len(shape) == 3 and shape[0] == 1 else shape
     if len(matrix) != 2 or min(matrix) < 1 or dataset.dtype.newbyteorder("=") not in FLOATS:
         raise UserError(

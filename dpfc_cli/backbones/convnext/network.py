@@ -133,7 +133,8 @@ class Network(Sharded):
         return dict(self._description)
 
     def _part(self, pixels: jax.Array) -> jax.Array:
-        return self._run(pixels, self._outer, self._blocks)
+        features: jax.Array = self._run(pixels, self._outer, self._blocks)
+        return features
 
 
 @partial(jax.jit, static_argnames=("recipe", "prepared"))
@@ -184,7 +185,7 @@ def _depthwise(block: Group, x: jax.Array) -> jax.Array:
         for column in range(KERNEL):
             y = y + padded[:, row : row + height, column : column + width] * kernel[row, column]
     # Without the barrier, each of the next three passes over y would compute it anew.
-    whole: jax.Array = jax.lax.optimization_barrier(y)
+    whole: jax.Array = jax.lax.optimization_barrier(y)  # type: ignore[no-untyped-call]
     return whole
 
 
