@@ -140,6 +140,18 @@ def test_the_description_says_which_vector_of_which_weights_from_which_pixels(tm
     assert again["weights"]["sha256"] == said["weights"]["sha256"]
 
 
+def test_mean_and_standard_deviation_are_those_that_timm_wrote_beside_the_weights(tmp_path: Path) -> None:
+    weights, own = str(ti16(tmp_path)), {"mean": [0.1, 0.2, 0.3], "std": [1, 0.5, 0.25]}
+    for config, mean in (({"pretrained_cfg": own}, 0.1), (own, 0.1), ({"pretrained_cfg": {"crop_pct": 1}}, 0.5)):
+        (tmp_path / "config.json").write_text(json.dumps(config))
+        said = backbones.load("vit-ti16", (28, 28, 1), weights=weights).describe()
+        assert said["preprocessing"]["mean"][0] == mean
+    for senseless in ({"mean": [0.1] * 3}, own | {"std": [0, 1, 1]}, own | {"mean": [0.1, "x", 0.1]}, own | {"std": 1}):
+        (tmp_path / "config.json").write_text(json.dumps(senseless))
+        with pytest.raises(UserError, match="make no sense: mean"):
+            backbones.load("vit-ti16", (28, 28, 1), weights=weights)
+
+
 def test_paper_preprocessing_of_patches_of_14_drops_the_last_pixels() -> None:
     for name, model in MODELS.items():
         paper, native = backbones.geometry_of(name, "paper"), backbones.geometry_of(name, "native")

@@ -2,7 +2,8 @@
 
 The shapes of the tensors show width, depth, patch size and tokens. They do not show the number of heads, the
 activation, the epsilon of the normalisations or the preprocessing. If there is a `config.json` beside the weights, its
-values for the first three are used before those of this table (`transformer.architecture`).
+values for the first three are used before those of this table (`transformer.architecture`). So are mean and standard
+deviation, if timm wrote it (`transformer.statistics`).
 
 OpenAI and some others trained CLIP models with QuickGELU; LAION and most others used GELU. Weights from an unknown
 source must say which. Both activations give features, but with the wrong one the features are bad.

@@ -17,7 +17,7 @@ from dpfc_cli.backbones import hub
 from dpfc_cli.backbones.backbone import Progress
 from dpfc_cli.backbones.batched import Sharded, rows_that_fit
 from dpfc_cli.backbones.family import Options
-from dpfc_cli.backbones.geometry import Geometry
+from dpfc_cli.backbones.geometry import Geometry, Triple
 from dpfc_cli.backbones.preprocess import DTYPES, Recipe, patches, seen
 from dpfc_cli.backbones.vision_transformer import checkpoint, models, vit
 from dpfc_cli.backbones.vision_transformer.checkpoint import Parameters
@@ -67,11 +67,12 @@ def load(
     parameters = checkpoint.read(located.files, located.id, DTYPES[options.precision])
     _check_size(name, model, parameters, located.id)
     weights = {"id": located.id, "sha256": digest, "dialect": parameters.dialect}
+    mean, std = statistics(model, located)
     return Transformer(
         {"name": name, "weights": weights},
         parameters,
         architecture=architecture(model, parameters, located, options.pool),
-        recipe=Recipe(name=options.preprocess, geometry=geometry, mean=model.mean, std=model.std),
+        recipe=Recipe(name=options.preprocess, geometry=geometry, mean=mean, std=std),
         image_shape=image_shape,
         batch=options.batch,
         prepared=prepared,
@@ -117,6 +118,35 @@ def architecture(model: Model, parameters: Parameters, located: hub.Located, poo
             source=located.id,
         )
     return vit.Architecture(heads=heads, epsilon=epsilon, activation=activation, pool=pool)
+
+
+def statistics(model: Model, located: hub.Located) -> tuple[Triple, Triple]:
+    """Mean and standard deviation of the preprocessing: from a config.json of timm first, then from the table.
+
+    Raises:
+        UserError: config.json has values that cannot be used.
+
+    """
+    known = located.config.get("pretrained_cfg")
+    known = known if isinstance(known, dict) else located.config
+    if "mean" not in known and "std" not in known:
+        return model.mean, model.std
+    mean, std = known.get("mean"), known.get("std")
+    if not (_is_triple(mean) and _is_triple(std) and all(each > 0 for each in std)):
+        raise UserError(
+            f"The config.json of '{located.id}' has values that make no sense: mean {mean!r}, standard deviation "
+            f"{std!r}.",
+            "Get the config.json that belongs to the weights.",
+            code="damaged",
+            source=located.id,
+        )
+    return tuple(map(float, mean)), tuple(map(float, std))  # type: ignore[return-value]
+
+
+def _is_triple(values: Any) -> bool:
+    return (
+        isinstance(values, list) and len(values) == 3 and all(type(v) in (int, float) and 0 <= v <= 1 for v in values)
+    )
 
 
 def unseen(
