@@ -185,8 +185,28 @@ def _family_of(name: str) -> Family:
     return _FAMILY_OF[name]
 
 
+def _check_repository(name: str, weights: str | None) -> None:
+    """Refuse the published weights of another model. Many models have tensors of the same shapes, and pictures that are
+    prepared in different ways.
+    """
+    if weights is None or not weights.startswith("hf:"):
+        return
+    named = "/".join(weights.removeprefix("hf:").split("/")[:2]).casefold()
+    owners = [each for each, family in _FAMILY_OF.items() if (family.repository(each) or "").casefold() == named]
+    if owners and name not in owners:
+        raise UserError(
+            f"'{weights}' are the weights of {' and '.join(owners)}, not of {name}.",
+            f"Choose that {parameter('model')}, or name other {parameter('weights')}.",
+            code="conflict",
+            parameter="weights",
+            model=name,
+            known=owners,
+        )
+
+
 def _check(family: Family, name: str, options: Options) -> None:
     """Compare the options with the tables, then let the family check the rest."""
+    _check_repository(name, options.weights)
     chosen = (
         ("pool", "pooling", options.pool, POOLINGS, family.poolings),
         ("preprocess", "preprocessing", options.preprocess, PREPROCESS, family.recipes or (DEFAULT_RECIPE,)),

@@ -96,6 +96,10 @@ class Family(Protocol):
         """The pooling for pictures of this shape (H, W, C) if the user names none; None: the weights decide."""
         ...
 
+    def repository(self, name: str) -> str | None:
+        """The repository on the Hugging Face hub with the published weights, `owner/name`; None if there is none."""
+        ...
+
     def own_recipe(self, name: str) -> str:
         """The preprocessing if the user names none."""
         ...

@@ -49,6 +49,9 @@ class Histograms:
     def own_pool(self, name: str, image_shape: tuple[int, int, int]) -> str:
         return "max" if name == "histogram-l" else "mean"
 
+    def repository(self, name: str) -> str | None:
+        return None
+
     def own_recipe(self, name: str) -> str:
         return "square" if name == "histogram-l" else "paper"
 
@@ -150,6 +153,20 @@ def test_a_program_can_read_what_is_wrong(asked: dict[str, Any], code: str, fiel
         assert caught.value.code == code
         assert caught.value.fields.items() >= fields.items()
         assert "--" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "weights", ["hf:owkin/phikon-v2", "hf:owkin/phikon-v2/model.safetensors", "hf:Owkin/Phikon-v2"]
+)
+def test_published_weights_are_recognised_by_their_repository(weights: str) -> None:
+    """Widths, depth and patches are those of vit-l16, too. The pictures would be prepared in a wrong way."""
+    for name in ("vit-l16", "scattering", "convnext-t"):
+        with pytest.raises(UserError, match=r"are the weights of phikon-v2, not of") as caught:
+            backbones.check(name, weights=weights)
+        assert caught.value.code == "conflict"
+        assert caught.value.fields["known"] == ["phikon-v2"]
+    backbones.check("phikon-v2", weights=weights)
+    backbones.check("vit-l16", weights="hf:owkin/phikon-v3")
 
 
 def test_the_digest_of_several_files_is_that_of_their_digests() -> None:

@@ -70,6 +70,9 @@ class ConvNeXtFamily:
     def own_pool(self, name: str, image_shape: tuple[int, int, int]) -> str:
         return "mean"
 
+    def repository(self, name: str) -> str:
+        return MODELS[name].home.rpartition("/")[0]
+
     def own_recipe(self, name: str) -> str:
         return "native"
 

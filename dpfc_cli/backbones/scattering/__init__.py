@@ -39,6 +39,10 @@ class ScatteringFamily:
         """
         return "none" if max(image_shape[:2]) <= UNPOOLED else "mean"
 
+    def repository(self, name: str) -> None:
+        """It has no weights."""
+        return
+
     def own_recipe(self, name: str) -> str:
         return DEFAULT_RECIPE
 

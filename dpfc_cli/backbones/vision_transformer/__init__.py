@@ -48,6 +48,10 @@ class VisionTransformerFamily:
         """The weights decide."""
         return
 
+    def repository(self, name: str) -> str | None:
+        published = MODELS[name].home or MODELS[name].pickle
+        return None if published is None else published.rpartition("/")[0]
+
     def own_recipe(self, name: str) -> str:
         return MODELS[name].recipe
 

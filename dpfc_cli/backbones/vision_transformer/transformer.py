@@ -131,7 +131,7 @@ def statistics(model: Model, located: hub.Located) -> tuple[Triple, Triple]:
     known = known if isinstance(known, dict) else located.config
     if "mean" not in known and "std" not in known:
         return model.mean, model.std
-    mean, std = known.get("mean"), known.get("std")
+    mean, std = known.get("mean", ()), known.get("std", ())
     if not (_is_triple(mean) and _is_triple(std) and all(each > 0 for each in std)):
         raise UserError(
             f"The config.json of '{located.id}' has values that make no sense: mean {mean!r}, standard deviation "
@@ -140,7 +140,7 @@ def statistics(model: Model, located: hub.Located) -> tuple[Triple, Triple]:
             code="damaged",
             source=located.id,
         )
-    return tuple(map(float, mean)), tuple(map(float, std))  # type: ignore[return-value]
+    return (float(mean[0]), float(mean[1]), float(mean[2])), (float(std[0]), float(std[1]), float(std[2]))
 
 
 def _is_triple(values: Any) -> bool:
