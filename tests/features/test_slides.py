@@ -1,5 +1,6 @@
 """Slides as TRIDENT, CLAM and STAMP write them become one record each, or one for each patient."""
 
+import fcntl
 import stat
 from collections.abc import Callable
 from pathlib import Path
@@ -228,6 +229,26 @@ def test_a_slide_of_another_encoder_stops_the_import(tmp_path: Path) -> None:
         file["features"] = np.zeros((3, D + 1), np.float32)
     with pytest.raises(UserError, match="All slides must come from the same encoder"):
         imported(tmp_path, place, on_error="null", most_null=1.0)
+
+
+def test_a_slide_that_cannot_be_read_now_is_no_null_record(tmp_path: Path) -> None:
+    """A pipeline still writes to it: that says nothing about the slide."""
+    place = written(tmp_path)
+    with (place / "slide_3.h5").open("rb+") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        with pytest.raises(UserError, match="another program has it open for writing") as refused:
+            imported(tmp_path, place, on_error="null", most_null=1.0)
+    assert refused.value.code == "busy"
+
+
+def test_features_that_the_stored_precision_cannot_hold_count_among_the_null_records(tmp_path: Path) -> None:
+    place = written(tmp_path)
+    trident(place / "slide_0.h5", np.full((3, D), 1e5, np.float32))
+    with pytest.raises(UserError, match=r"1 of the 6 train records have no features that can be stored"):
+        imported(tmp_path, place, on_error="null", dtype="float16")
+    assert not (tmp_path / "set").exists()
+    found = imported(tmp_path, place, on_error="null", dtype="float16", most_null=0.2)
+    assert (found.arrays("train")[1] < 0).sum() == 1
 
 
 # Tables that cannot be used
