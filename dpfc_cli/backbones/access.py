@@ -33,8 +33,8 @@ def only_a_pickle(model: str, place: str, gated: bool) -> UserError:
         "pickle runs the code in it.",
         f"{ask} the file: hf download {repository} {file}. Convert it on a machine where that code "
         "can do no harm: tensors = torch.load(FILE, weights_only=True), then safetensors.torch.save_file(tensors, "
-        f"'model.safetensors'). Name the new file with {parameter('weights')}. If the repository has a model.safetensors "
-        f"by now, name hf:{repository}.",
+        f"'model.safetensors'). Name the new file with {parameter('weights')}. If the repository has a "
+        f"model.safetensors by now, name hf:{repository}.",
         code="unsupported",
         parameter="weights",
         model=model,

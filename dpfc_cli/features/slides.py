@@ -315,7 +315,8 @@ def _checked(dataset: h5py.Dataset, path: Path, name: str) -> int:
     check_stored(dataset, path, name)
     check_fits(path, "one patch", 8 * matrix[1], copies=4)
     if dataset.chunks is None:
-        whole = dataset.id.get_storage_size() >= math.prod(shape) * dataset.dtype.itemsize
+        stored = min(dataset.id.get_storage_size(), path.stat().st_size)
+        whole = stored >= math.prod(shape) * dataset.dtype.itemsize
     else:
         whole = dataset.id.get_num_chunks() >= math.prod(-(-n // c) for n, c in zip(shape, dataset.chunks, strict=True))
     if not whole:
