@@ -2,9 +2,11 @@
 
 It needs its own environment. The project's tests do not need it:
 
-    python -m venv REF && REF/bin/pip install torch transformers safetensors && REF/bin/pip install --no-deps timm
+    python -m venv REF && REF/bin/pip install torch transformers safetensors pillow
+    REF/bin/pip install --no-deps timm open_clip_torch ftfy regex
     REF/bin/python bench/references.py transformers
     REF/bin/python bench/references.py timm
+    REF/bin/python bench/references.py convnext
     REF/bin/pip install "transformers<5" && REF/bin/python bench/references.py transformers
 
 The names that transformers used before version 5 are kept beside the new ones.
@@ -41,9 +43,13 @@ def seen(size: int) -> torch.Tensor:
     return torch.from_numpy((pictures(size) / 255 - 0.5) / 0.5).permute(0, 3, 1, 2).float().contiguous()
 
 
+def shapes_of(model: torch.nn.Module) -> dict[str, list[int]]:
+    return {name: list(value.shape) for name, value in model.state_dict().items()}
+
+
 def fill(model: torch.nn.Module) -> dict[str, list[int]]:
     """Give the model the weights of the seed. Returns the shapes by name."""
-    shapes = {name: list(value.shape) for name, value in model.state_dict().items()}
+    shapes = shapes_of(model)
     weights = random_weights(shapes)
     model.load_state_dict({name: torch.from_numpy(weights[name]) for name in shapes}, strict=True)
     model.eval()
@@ -152,11 +158,15 @@ def of_timm() -> dict[str, Any]:
         "dynamic_img_size": True,
     }
 
+    PACKED = {"mlp_layer": SwiGLUPacked, "act_layer": torch.nn.SiLU, "init_values": 1e-5, "num_classes": 0}
+
     def run(model: VisionTransformer, pool: str) -> Run:
         def features(x: torch.Tensor) -> dict[str, torch.Tensor]:
             # timm refuses what its patches do not cover; the rest is dropped here as a convolution drops it.
             x = x[:, :, : x.shape[2] // 4 * 4, : x.shape[3] // 4 * 4]
             out = model.forward_features(x)
+            if pool == "cls+mean":
+                return {pool: torch.cat([out[:, 0], out[:, model.num_prefix_tokens :].mean(1)], -1)}
             found = {pool: model.forward_head(out, pre_logits=True)}
             if pool == "cls":
                 found["mean"] = out[:, model.num_prefix_tokens :].mean(1)
@@ -181,6 +191,9 @@ def of_timm() -> dict[str, Any]:
             "cls",
             {},
         ),
+        ("uni", {"init_values": 1e-5}, "cls", {}),
+        ("uni2-h", {**PACKED, "mlp_ratio": 2.66667 * 2, "no_embed_class": True, "reg_tokens": 8}, "cls", {}),
+        ("virchow2", {**PACKED, "mlp_ratio": 5.3375, "reg_tokens": 4, "global_pool": ""}, "cls+mean", {}),
     ):
         model = VisionTransformer(**(size | options))
         shapes = fill(model)
@@ -188,6 +201,7 @@ def of_timm() -> dict[str, Any]:
             library, "safetensors", shapes, {"num_attention_heads": HEADS} | config, run(model, pool)
         )
 
+    made["open-clip-timm"] = of_open_clip(size)
     clip = VisionTransformer(
         **size, pre_norm=True, act_layer=QuickGELU, norm_layer=lambda d, **_: torch.nn.LayerNorm(d, eps=1e-5)
     )
@@ -227,6 +241,32 @@ def of_timm() -> dict[str, Any]:
             model.load_pretrained(str(file))
         made[name] = case(library, "npz", shapes, {}, run(model, pool))
     return made
+
+
+def of_open_clip(size: dict[str, Any]) -> dict[str, Any]:
+    """A vision tower of timm in open_clip, as BiomedCLIP has it, with some of the text tower."""
+    import open_clip
+    import timm
+    from open_clip.timm_model import TimmModel
+
+    def tiny(_: str, pretrained: bool) -> torch.nn.Module:
+        model = timm.models.vision_transformer.VisionTransformer(**size)
+        model.default_cfg = {"pool_size": None}
+        return model
+
+    create, timm.create_model = timm.create_model, tiny
+    tower = TimmModel("vit_base_patch16_224", 16, image_size=16, pool="", proj="linear")
+    timm.create_model = create
+    shapes = {f"visual.{name}": shape for name, shape in shapes_of(tower).items()}
+    shapes |= {"logit_scale": [], "text.transformer.embeddings.position_ids": [1, 4], "text.proj.0.weight": [16, 16]}
+    weights = random_weights(shapes)
+    tower.load_state_dict({name: torch.from_numpy(weights[f"visual.{name}"]) for name in tower.state_dict()})
+    tower.eval()
+
+    def run(x: torch.Tensor) -> dict[str, torch.Tensor]:
+        return {"cls": tower.trunk(x[:, :, : x.shape[2] // 4 * 4, : x.shape[3] // 4 * 4])}
+
+    return case(f"open_clip {open_clip.__version__}", "safetensors", shapes, {"num_attention_heads": HEADS}, run)
 
 
 def openai_shapes() -> dict[str, list[int]]:
@@ -347,7 +387,41 @@ def stand_in_for_torchvision() -> None:
             setattr(sys.modules[parent], leaf, module)
 
 
+def of_convnext() -> dict[str, Any]:
+    """timm's ConvNeXt and that of transformers, with one block a stage but for the third."""
+    stand_in_for_torchvision()
+    import timm
+    import transformers as t
+
+    depths, widths = (1, 1, 2, 1), (8, 12, 16, 24)
+    ours = timm.models.convnext.ConvNeXt(depths=depths, dims=widths, num_classes=3)
+    config = t.ConvNextConfig(depths=depths, hidden_sizes=widths, num_stages=4)
+    theirs = t.ConvNextForImageClassification(config)
+    made = {}
+    for name, library, model, run, stated in (
+        ("timm", timm, ours, lambda x: ours.forward_head(ours.forward_features(x), pre_logits=True), {}),
+        ("transformers", t, theirs, lambda x: theirs.convnext(x).pooler_output, {"layer_norm_eps": 1e-12}),
+    ):
+        shapes = fill(model)
+        with torch.no_grad():
+            features = {str(size): {"mean": run(seen(size)).double().tolist()} for size in (72,)}
+        rounded = json.loads(json.dumps(features), parse_float=lambda x: float(f"{float(x):.7g}"))
+        made[name] = {
+            "library": f"{name} {library.__version__}",
+            "depths": depths,
+            "widths": widths,
+            "shapes": shapes,
+            "config": stated,
+            "features": rounded,
+        }
+    return made
+
+
 if __name__ == "__main__":
+    if sys.argv[1] == "convnext":
+        text = ",\n".join(f" {json.dumps(name)}: {json.dumps(each)}" for name, each in of_convnext().items())
+        DATA.with_name("convnext.json").write_text(f"{{\n{text}\n}}\n", "utf-8")
+        sys.exit()
     made = {"transformers": of_transformers, "timm": of_timm}[sys.argv[1]]()
     known = json.loads(DATA.read_text("utf-8")) if DATA.exists() else {}
     cases = dict(sorted((known | made).items()))

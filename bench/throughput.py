@@ -60,10 +60,11 @@ def weights(size: int) -> tuple[dict[str, np.ndarray], list[dict[str, np.ndarray
 
 def ours(size: int, batch: int, precision: str) -> Contender:
     from dpfc_cli.backbones.geometry import Geometry
+    from dpfc_cli.backbones.preprocess import DTYPES, Recipe
     from dpfc_cli.backbones.vision_transformer import checkpoint, transformer, vit
     from dpfc_cli.backbones.vision_transformer.models import HALF
 
-    dtype = transformer.DTYPES[precision]
+    dtype = DTYPES[precision]
 
     def typed(group: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         factors = ("patch.weight", "qkv.weight", "out.weight", "fc1.weight", "fc2.weight")
@@ -80,7 +81,7 @@ def ours(size: int, batch: int, precision: str) -> Contender:
         {"name": "vit-b16"},
         parameters,
         architecture=vit.Architecture(heads=HEADS, epsilon=1e-6, activation="gelu", pool="cls"),
-        recipe=transformer.Recipe(name="native", geometry=Geometry(resize=size, crop=size), mean=HALF, std=HALF),
+        recipe=Recipe(name="native", geometry=Geometry(resize=size, crop=size), mean=HALF, std=HALF),
         image_shape=(size, size, 3),
         batch=batch,
         prepared=True,

@@ -38,6 +38,7 @@ __all__ = [
     "geometry_of",
     "load",
     "own_pool",
+    "own_recipe",
 ]
 
 
@@ -57,7 +58,7 @@ PRECISIONS: tuple[str, ...] = _union(family.precisions for family in FAMILIES)
 def check(
     name: str,
     pool: str | None = None,
-    preprocess: str = DEFAULT_RECIPE,
+    preprocess: str | None = None,
     weights: str | None = None,
     *,
     batch: int | None = None,
@@ -68,7 +69,7 @@ def check(
     Args:
         name: a model, one of `BACKBONES`.
         pool: one of `POOLINGS`; None: the model's own.
-        preprocess: one of `PREPROCESS`.
+        preprocess: one of `PREPROCESS`; None: the model's own.
         weights: a file, a folder or `hf:owner/name[/file]`; None: the published weights.
         batch: pictures per call; None: the model chooses.
         precision: one of `PRECISIONS`.
@@ -77,7 +78,8 @@ def check(
         UserError: a name is unknown, or the options do not fit the model.
 
     """
-    options = Options(pool=pool, preprocess=preprocess, weights=weights, batch=batch, precision=precision)
+    recipe = preprocess or own_recipe(name)
+    options = Options(pool=pool, preprocess=recipe, weights=weights, batch=batch, precision=precision)
     _check(_family_of(name), name, options)
 
 
@@ -100,9 +102,14 @@ def dimensions(name: str) -> int | None:
     return _family_of(name).dimensions(name)
 
 
-def geometry_of(name: str, preprocess: str) -> Geometry | None:
+def own_recipe(name: str) -> str:
+    """The preprocessing that a model uses if the user names none, one of `PREPROCESS`."""
+    return _family_of(name).own_recipe(name)
+
+
+def geometry_of(name: str, preprocess: str | None = None) -> Geometry | None:
     """How pictures are resized and cropped for a model; None if the model takes them at their own size."""
-    return _family_of(name).geometry(name, preprocess)
+    return _family_of(name).geometry(name, preprocess or own_recipe(name))
 
 
 def classifier(
@@ -140,7 +147,7 @@ def load(
     image_shape: tuple[int, int, int],
     pool: str | None = None,
     *,
-    preprocess: str = DEFAULT_RECIPE,
+    preprocess: str | None = None,
     weights: str | None = None,
     batch: int | None = None,
     precision: str = "float32",
@@ -154,7 +161,7 @@ def load(
         name: a model, one of `BACKBONES`.
         image_shape: (H, W, C) of the pictures.
         pool: one of `POOLINGS`; None: the model's own.
-        preprocess: one of `PREPROCESS`.
+        preprocess: one of `PREPROCESS`; None: the model's own.
         weights: a file, a folder or `hf:owner/name[/file]`; None: the published weights, which are downloaded.
         batch: pictures per call; None: the model chooses.
         precision: of the arithmetic, one of `PRECISIONS`. Features are float32 in any case.
@@ -174,8 +181,9 @@ def load(
         (100, 15552)
 
     """
+    recipe = preprocess or own_recipe(name)
     options = Options(
-        pool=pool, preprocess=preprocess, weights=weights, batch=batch, precision=precision, expected=expected
+        pool=pool, preprocess=recipe, weights=weights, batch=batch, precision=precision, expected=expected
     )
     family = _family_of(name)
     _check(family, name, options)
@@ -188,8 +196,28 @@ def _family_of(name: str) -> Family:
     return _FAMILY_OF[name]
 
 
+def _check_repository(name: str, weights: str | None) -> None:
+    """Refuse the published weights of another model. Many models have tensors of the same shapes, and pictures that are
+    prepared in different ways.
+    """
+    if weights is None or not weights.startswith("hf:"):
+        return
+    named = "/".join(weights.removeprefix("hf:").split("/")[:2]).casefold()
+    owners = [each for each, family in _FAMILY_OF.items() if (family.repository(each) or "").casefold() == named]
+    if owners and name not in owners:
+        raise UserError(
+            f"'{weights}' are the weights of {' and '.join(owners)}, not of {name}.",
+            f"Choose that {parameter('model')}, or name other {parameter('weights')}.",
+            code="conflict",
+            parameter="weights",
+            model=name,
+            known=owners,
+        )
+
+
 def _check(family: Family, name: str, options: Options) -> None:
     """Compare the options with the tables, then let the family check the rest."""
+    _check_repository(name, options.weights)
     chosen = (
         ("pool", "pooling", options.pool, POOLINGS, family.poolings),
         ("preprocess", "preprocessing", options.preprocess, PREPROCESS, family.recipes or (DEFAULT_RECIPE,)),

@@ -3,7 +3,20 @@
 from abc import ABC, abstractmethod
 
 import jax
+import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+# The most bytes of intermediates on a device, and the most rows. CPUs are fastest while intermediates fit into their
+# caches: ViT-B/16 at 224 pixels is 1.5 times as fast with 8 rows as with 128.
+_BUDGET = {"cpu": 100 << 20}
+_BUDGET_ELSEWHERE, _ROWS = 4 << 30, 256
+
+
+def rows_that_fit(row: int) -> int:
+    """Rows per device that fit the budget. row: the bytes of a row's intermediates."""
+    budget = _BUDGET.get(jax.default_backend(), _BUDGET_ELSEWHERE)
+    return int(max(1, min(budget // row, _ROWS)))
 
 
 class Batched(ABC):
@@ -36,3 +49,35 @@ class Batched(ABC):
             part = self.submit(pixels[start : start + self.batch])
             out[start : start + len(part)] = np.asarray(part)
         return out
+
+
+class Sharded(Batched):
+    """A backbone that all local devices run, each on its part of a batch. Subclasses define `_part`.
+
+    A batch is computed in parts of one size, so that the intermediates of a part fit into a fixed budget.
+    """
+
+    @abstractmethod
+    def _part(self, pixels: jax.Array) -> jax.Array:
+        """The features of one part of a batch, which lies on the devices."""
+
+    def _divide(self, most: int, batch: int | None) -> None:
+        """Choose the size of batches. most: rows of a part per device; batch: the size that the user wants."""
+        devices = jax.local_devices()
+        most *= len(devices)
+        self._parts = -(-(batch or most) // most)
+        # Each device takes the same number of rows of a part.
+        unit = self._parts * len(devices)
+        self.batch = -(-(batch or most) // unit) * unit
+        mesh = Mesh(np.array(devices), ("batch",))
+        self._sharding = NamedSharding(mesh, PartitionSpec("batch"))  # type: ignore[no-untyped-call]
+        self._everywhere = NamedSharding(mesh, PartitionSpec())  # type: ignore[no-untyped-call]
+
+    def _placed(self, arrays: dict[str, np.ndarray]) -> dict[str, jax.Array]:
+        """The arrays on every device. Each one is freed on the host after it was copied."""
+        return {name: jax.device_put(arrays.pop(name), self._everywhere) for name in list(arrays)}
+
+    def _compute(self, whole: np.ndarray) -> jax.Array:
+        parts = (jax.device_put(part, self._sharding) for part in np.split(whole, self._parts))
+        out = [self._part(part) for part in parts]
+        return jnp.concatenate(out) if len(out) > 1 else out[0]

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import numpy as np
 
 DEFAULT_RECIPE = "paper"
-"""The preprocessing unless the user names one. A family without recipes accepts this name and ignores it."""
+"""The preprocessing of most models. A family without recipes accepts this name and ignores it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,6 +100,14 @@ class Family(Protocol):
 
     def dimensions(self, name: str) -> int | None:
         """The length of a feature vector of this model; None: it depends on the pictures or on the weights."""
+        ...
+
+    def repository(self, name: str) -> str | None:
+        """The repository on the Hugging Face hub with the published weights, `owner/name`; None if there is none."""
+        ...
+
+    def own_recipe(self, name: str) -> str:
+        """The preprocessing if the user names none."""
         ...
 
     def geometry(self, name: str, preprocess: str) -> Geometry | None:

@@ -4,6 +4,8 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 Filter = Literal["bicubic", "bilinear"]
+Triple = tuple[float, float, float]
+"""A number for each colour."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from dpfc_cli.backbones.access import gated
 from dpfc_cli.backbones.backbone import Progress
 from dpfc_cli.errors import Code, UserError, parameter, sentence
 from dpfc_cli.files import json_in, sha256_of
@@ -358,7 +359,10 @@ def download(
         if not isinstance(try_to_load_from_cache(repository, file, revision=commit), str):
             _reach(repository, file, commit)
         return Path(hf_hub_download(repository, file, revision=commit, tqdm_class=_meter(file, progress)))
-    except hub.LocalEntryNotFoundError:
+    except hub.LocalEntryNotFoundError as error:
+        # The hub answered, and not from a repository that it calls gated.
+        if getattr(getattr(error.__cause__, "response", None), "status_code", None) in (401, 403):
+            raise gated(repository, file) from None
         # The cache also remembers which files the hub does not have.
         if optional and try_to_load_from_cache(repository, file, revision=commit) is _CACHED_NO_EXIST:
             return None
@@ -368,7 +372,7 @@ def download(
             return None
         problem, code = "the repository has no such file", "missing"
     except hub.GatedRepoError:
-        problem = "its owner gives access on request only; ask for it there, then log in with `hf auth login`"
+        raise gated(repository, file) from None
     except hub.RepositoryNotFoundError:
         problem, code = "there is no such public repository", "missing"
     except Exception as error:  # The library changed twice which exceptions the network raises.

@@ -8,14 +8,61 @@ so they are exact in float32. (An output has more than 64 inputs if pictures shr
 can be off by one.)
 """
 
+from dataclasses import dataclass
+from typing import Any
+
 import jax
 import jax.numpy as jnp
+import ml_dtypes
 import numpy as np
 
-from dpfc_cli.backbones.geometry import Geometry
+from dpfc_cli.backbones.geometry import Geometry, Triple
 from dpfc_cli.backbones.resample import BITS, passes
 
+DTYPES: dict[str, np.dtype[Any]] = {"float32": np.dtype(np.float32), "bfloat16": np.dtype(ml_dtypes.bfloat16)}
+"""The precisions of the arithmetic, by name."""
 _HALF = BITS // 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """Preprocessing.
+
+    Attributes:
+        name: what the manifest calls it.
+        geometry: how pictures are resized and cropped.
+        mean: per colour, of pixels in [0, 1].
+        std: per colour, of pixels in [0, 1].
+
+    """
+
+    name: str
+    geometry: Geometry
+    mean: Triple
+    std: Triple
+
+    def describe(self) -> dict[str, Any]:
+        """The recipe as JSON values. The fingerprint of feature sets covers them: other words change it."""
+        return {
+            "recipe": self.name,
+            **self.geometry.describe(),
+            "filter": f"{self.geometry.filter}, antialiased, rounded to bytes, as Pillow's",
+            "mean": list(self.mean),
+            "std": list(self.std),
+        }
+
+
+def seen(pixels: jax.Array, recipe: Recipe, prepared: bool) -> jax.Array:
+    """What a network sees of pictures: from uint8 (B, H, W, C) to float32 (B, 3, crop, crop).
+
+    Args:
+        pixels: the pictures.
+        recipe: the preprocessing.
+        prepared: whether they were resized and cropped already.
+
+    """
+    planes = pixels.transpose(0, 3, 1, 2).astype(jnp.float32) if prepared else resized(pixels, recipe.geometry)
+    return normalised(planes, np.array(recipe.mean), np.array(recipe.std))
 
 
 def resized(pixels: jax.Array, geometry: Geometry) -> jax.Array:

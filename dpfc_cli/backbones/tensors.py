@@ -63,6 +63,23 @@ def opened(file: Path, stack: ExitStack) -> Iterator[tuple[str, Read]]:
         yield name, partial(careful, read, name)
 
 
+def tensors(files: tuple[Path, ...], stack: ExitStack) -> dict[str, Read]:
+    """All tensors of some files by name, not yet read."""
+    return {name: read for file in files for name, read in opened(file, stack)}
+
+
+def fits(source: str, name: str, array: np.ndarray, expected: tuple[int, ...]) -> None:
+    """Raise UserError if a tensor has another shape than it must have."""
+    if array.shape != expected:
+        raise UserError(
+            f"The tensor '{name}' in '{source}' has the shape {array.shape} instead of {expected}.",
+            "Get the checkpoint again.",
+            code="damaged",
+            source=source,
+            tensor=name,
+        )
+
+
 def _plain(array: np.ndarray, file: Path, name: str) -> np.ndarray:
     if array.dtype == np.dtype("V2"):
         # NumPy's own format stores bfloat16 like this.

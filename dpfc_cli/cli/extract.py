@@ -124,13 +124,14 @@ def extract(
         ),
     ] = None,
     preprocess: Annotated[
-        str,
+        str | None,
         typer.Option(
-            help=f"How pictures are resized and cropped for the model: {', '.join(PREPROCESS)}.",
+            help=f"How pictures are resized and cropped for the model: {', '.join(PREPROCESS)}. Default: the model's "
+            "own: native for models of clinical fields and convnext, paper for all others.",
             rich_help_panel=HOW,
             metavar="NAME",
         ),
-    ] = "paper",
+    ] = None,
     image_size: Annotated[
         int | None,
         typer.Option(

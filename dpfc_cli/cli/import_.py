@@ -17,8 +17,8 @@ def import_(
         Path,
         typer.Argument(
             help="A folder with {train,test}_{x,y}.npy; X.npy with y.npy beside it; an .npz, .safetensors or .h5 file "
-            "with those names, or with 'features' and 'labels'; a .parquet file, a folder of them, or a pattern. "
-            "Labels are numbers or names of classes."
+            "with those names, or with 'features' and 'labels'; a .parquet file, a folder of them, or a pattern; or "
+            "slides:FOLDER, with an .h5 file of patches for each slide. Labels are numbers or names of classes."
         ),
     ],
     out: Annotated[
@@ -53,6 +53,33 @@ def import_(
             metavar="NAME",
         ),
     ] = None,
+    table: Annotated[
+        Path | None,
+        typer.Option(
+            help="For slides: a CSV file with a line for each slide: its name, its label, and whose it is.",
+            metavar="FILE",
+        ),
+    ] = None,
+    pool_by: Annotated[
+        str | None,
+        typer.Option(help="For slides: whose patches make a record: slide, patient. Default: slide.", metavar="NAME"),
+    ] = None,
+    on_error: Annotated[
+        str,
+        typer.Option(
+            help="For slides, what to do with one that cannot be read: refuse, null (keep it as a record without "
+            "content).",
+            metavar="NAME",
+        ),
+    ] = "refuse",
+    most_null: Annotated[
+        float | None,
+        typer.Option(
+            help="With --on-error null: the largest share of a split's records that may become null records. "
+            "Default: 0.05.",
+            metavar="SHARE",
+        ),
+    ] = None,
     dtype: Annotated[
         str | None,
         typer.Option(help="Precision of the stored features: float16, float32. Default: that of PATH.", metavar="NAME"),
@@ -77,5 +104,10 @@ def import_(
             column=column,
             label_column=label_column,
             group_column=group_column,
+            table=table,
+            pool_by=pool_by,
+            on_error=on_error,
+            most_null=most_null,
+            warn=display.warn,
         )
     report(features.folder, features, made=made, as_json=as_json)

@@ -90,7 +90,7 @@ def extract(
     hold_out: float | None = None,
     weights: str | None = None,
     pool: str | None = None,
-    preprocess: str = "paper",
+    preprocess: str | None = None,
     image_size: int | None = None,
     window: images.Window | None = None,
     exif: bool = False,
@@ -121,7 +121,7 @@ def extract(
         hold_out: make a test split of about this fraction of the training pictures; with `group_by` of the persons.
         weights: a checkpoint's file or folder, or hf:OWNER/NAME. Default: the published weights.
         pool: which vector is the feature, one of `backbones.POOLINGS`. Default: the model's own.
-        preprocess: one of `backbones.PREPROCESS`.
+        preprocess: one of `backbones.PREPROCESS`; None: the model's own.
         image_size: resize and crop pictures of many sizes to this many pixels a side, for models that take any size.
         window: (low, high), the grey values that become black and white, for pictures of more than 8 bits. It is a
             public fact: take it from the device that made the pictures, not from the pictures. Default: the lowest and
@@ -235,7 +235,8 @@ def extract(
     if out is None:
         own = pool in (None, backbones.own_pool(model, first.image_shape))
         what = named_after(source) if rule is None else f"{named_after(source)}-persons"
-        out = default_name(what, model, None if own else pool, preprocess, hold_out, limit)
+        recipe = None if preprocess in (None, backbones.own_recipe(model)) else preprocess
+        out = default_name(what, model, None if own else pool, recipe, hold_out, limit)
     folder = new_folder(out)
     if already_complete(folder, identity):
         asserted(folder, manifest)

@@ -51,7 +51,7 @@ def check_hold_out(hold_out: float | None) -> None:
         )
 
 
-def geometry_of(source: str, model: str, preprocess: str, image_size: int | None) -> images.Geometry | None:
+def geometry_of(source: str, model: str, preprocess: str | None, image_size: int | None) -> images.Geometry | None:
     """How pictures of many sizes are resized and cropped; None if they are not."""
     if image_size is None:
         return None if images.small(source) else backbones.geometry_of(model, preprocess)
@@ -106,12 +106,12 @@ def named_after(source: str) -> str:
 
 
 def default_name(
-    after: str, model: str, pool: str | None, preprocess: str, hold_out: float | None, limit: int | None
+    after: str, model: str, pool: str | None, preprocess: str | None, hold_out: float | None, limit: int | None
 ) -> str:
     """A set's default name: its data set, its model, and what is not the default."""
     parts = [after, model]
     parts += [pool] if pool is not None else []
-    parts += [preprocess] if preprocess != backbones.PREPROCESS[0] else []
+    parts += [preprocess] if preprocess is not None else []
     parts += [f"holdout{hold_out:g}"] if hold_out is not None else []
     parts += [f"limit{limit}"] if limit is not None else []
     return "-".join(parts)

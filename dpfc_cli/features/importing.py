@@ -7,30 +7,34 @@ import hashlib
 import json
 import os
 import shutil
+import warnings
 from collections.abc import Callable, Sequence
-from contextlib import closing
+from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from dpfc_cli.errors import GUARDED, UserError, counted, parameter, printable, unknown
+from dpfc_cli.features import slides
 from dpfc_cli.features.going_on import already_complete, asserted, kept
 from dpfc_cli.features.lookup import new_folder
 from dpfc_cli.features.manifest import DTYPES, Manifest
 from dpfc_cli.features.reader import FeatureSet
-from dpfc_cli.features.table import ROWS, Table, reordered
+from dpfc_cli.features.table import ROWS, Table, Tables, reordered
 from dpfc_cli.features.tables import NPY, opened
 from dpfc_cli.features.writer import FeatureWriter
 from dpfc_cli.folders import PARTIAL
 from dpfc_cli.memory import check_fits
 from dpfc_cli.sources.classes import MOST_INFERRED, Origin, check_classes, class_names, inferred_classes
-from dpfc_cli.sources.digests import digests_of_rows
+from dpfc_cli.sources.digests import NONE, digests_of_rows
 from dpfc_cli.sources.groups import GROUPS, grouped
 
 BLOCK = 2**26
 """Bytes that a block should not exceed."""
+Warn = Callable[[str], None]
 Progress = Callable[[str, int, int | None], None]
 """Called as progress(stage, done, total)."""
 
@@ -54,6 +58,11 @@ def import_features(
     column: str | None = None,
     label_column: str | None = None,
     group_column: str | None = None,
+    table: str | Path | None = None,
+    pool_by: str | None = None,
+    on_error: str = "refuse",
+    most_null: float | None = None,
+    warn: Warn | None = None,
 ) -> Imported:
     """Make a feature set of the features in a file or a folder.
 
@@ -63,7 +72,8 @@ def import_features(
     is inferred from the data, and the manifest says so.
 
     Args:
-        path: the source: a file, a folder, or a pattern of parquet files.
+        path: the source: a file, a folder, or a pattern of parquet files. Or `slides:FOLDER`, with an HDF5 file of
+            patches for each slide.
         out: the folder of the set to be made, or its name in the features folder. Default: named after the source.
         classes: the number or the names of the classes, or the path of a file with a name on each line; by default the
             names in the source, otherwise they are inferred from the labels.
@@ -74,6 +84,12 @@ def import_features(
         column: the name of the features in the source, if it is not a usual one.
         label_column: the name of the labels in the source, if it is not a usual one.
         group_column: the name of the groups in the source, if it is not `groups`: which records belong to one person.
+        table: for slides: a CSV or JSON-lines file with a line for each slide. The three columns are then its own.
+        pool_by: for slides: "slide" or "patient", whose patches make a record. Default: "slide".
+        on_error: for slides: what to do with one that cannot be read: "refuse", or "null" to keep it as a null record.
+        most_null: with on_error="null": the largest share of a split's records that may become null records. Default:
+            0.05.
+        warn: told how many records became null. Default: a Python warning.
 
     Returns:
         The set, and whether it was made now. It is not made again if `out` already holds it.
@@ -82,18 +98,34 @@ def import_features(
         UserError: something cannot be imported. No finished set is left behind then.
 
     """
-    path = Path(path)
+    folder = slides.folder_of(path)
+    path = Path(path) if folder is None else folder
     out = new_folder(_name(path) if out is None else out)
     _check_parameters(labels_per_record, dtype, shards)
     asserted_names = class_names(classes)
-    with opened(path, column, label_column, group_column) as source:
+    grouped_by: dict[str, Any] = {"by": "column", "column": group_column or GROUPS}
+    facts: dict[str, Any] = {}
+    found: AbstractContextManager[Tables]
+    if folder is None:
+        slides.refuse(
+            table=table, pool_by=pool_by, most_null=most_null, on_error=None if on_error == "refuse" else on_error
+        )
+        found = opened(path, column, label_column, group_column)
+    else:
+        wanted_slides = slides.checked(table, column, label_column, group_column, pool_by, on_error, most_null)
+        found_slides, person = slides.pooled(folder, wanted_slides, asserted_names, out, progress, warn or _warn)
+        found = nullcontext(found_slides)
+        grouped_by = {"by": "table", "column": person}
+        facts = {"feature": f"mean of the patches of each {wanted_slides.pool_by}"}
+    tolerant = folder is not None and on_error == "null"
+    with found as source:
         raw = source.splits
         tables, texts = _by_names(raw, asserted_names or source.classes)
         width = max(table.y.shape[1] for table in tables.values())
         by_list = any(table.counted for table in tables.values())
         origin: Origin = "inferred"
         if asserted_names or source.classes:
-            origin = "asserted" if asserted_names else "data set"
+            origin = "asserted" if asserted_names else "inferred" if source.inferred else "data set"
             origin = origin if labels_per_record or (width == 1 and not by_list) else "inferred"
         names = asserted_names or source.classes
         renumbered = texts is not None and names is not None
@@ -119,6 +151,7 @@ def import_features(
             "k": k,
             "dtype": dtype,
             **({"classes": list(names)} if renumbered else {}),
+            **({"on_error": on_error} if tolerant else {}),
         }
         # The listing is that of the source. So the ledger knows the records, with groups and without.
         groupings = {split: grouped(table.keys) for split, table in tables.items() if table.keys is not None}
@@ -134,10 +167,10 @@ def import_features(
             labels_per_record=k,
             origin=origin,
             splits={},
-            backbone={"name": "imported", "from": path.name},
+            backbone={"name": "imported", "from": path.name, **facts},
             source={"dataset": path.stem if path.is_file() else path.name, "identity": identity},
             versions={"numpy": np.__version__},
-            grouped_by={"by": "column", "column": group_column or GROUPS} if groupings else None,
+            grouped_by=grouped_by if groupings else None,
         )
         if already_complete(out, identity):
             asserted(out, wanted)
@@ -151,12 +184,13 @@ def import_features(
             identity=identity,
             shards=shards,
             groups={split: grouping.ids for split, grouping in groupings.items()} or None,
+            tolerant=tolerant,
             kind="row",
         )
         try:
             with closing(writer):
                 _write(writer, tables, k, progress)
-                finished = writer.finish(wanted)
+                finished = writer.finish(wanted, partial(_check_nulls, tables, most_null) if tolerant else None)
         except KeyboardInterrupt as stopped:
             stopped.add_note(printable(kept(out)))
             raise
@@ -207,6 +241,10 @@ def _by_names(
     return made, found
 
 
+def _warn(text: str) -> None:
+    warnings.warn(printable(text), stacklevel=3)
+
+
 def _name(path: Path) -> str:
     """The name of a set that is made of a source: that of the file or the folder. A pattern has its folder's, and so
     has an array, whose own name says what it is, such as X.npy.
@@ -233,8 +271,10 @@ def _write(writer: FeatureWriter, tables: dict[str, Table], k: int, progress: Pr
             rows = _rows_of(table)
             for at in range(planned.start, planned.stop, rows):
                 stop = min(at + rows, planned.stop)
-                x = table.rows(at, stop)
-                sink.append(x, _as_stored(table.y[at:stop], k), digests=digests_of_rows(x))
+                x, y = table.rows(at, stop), table.y[at:stop]
+                null = np.asarray((y < 0).all(axis=1))
+                named = np.where(null, np.uint64(NONE), digests_of_rows(x))
+                sink.append(x, _as_stored(y, k), null if null.any() else None, digests=named)
                 if progress:
                     progress(f"Importing {planned.split}", stop, table.n)
 
@@ -269,6 +309,21 @@ def _check_room(path: Path, out: Path, tables: dict[str, Table], k: int, dtype: 
         )
 
 
+def _check_nulls(tables: dict[str, Table], most_null: float | None, nulls: dict[str, np.ndarray]) -> None:
+    """Raise UserError if too many records are null, also because the stored precision could not hold their features."""
+    for split, found in nulls.items():
+        allowed = slides.most_allowed(tables[split].n, slides.MOST_NULL if most_null is None else most_null)
+        if len(found) > allowed:
+            raise UserError(
+                f"{len(found):,} of the {tables[split].n:,} {split} records have no features that can be stored. At "
+                f"most {allowed:,} may become null records ({parameter('most_null')}). {GUARDED}",
+                f"If the features are merely large, set {parameter('dtype')} to float32.",
+                code="bad-record",
+                parameter="most_null",
+                split=split,
+            )
+
+
 def _check_labels(tables: dict[str, Table], m: int | None) -> None:
     """Raise UserError for labels out of range, and for records without a label. m: the number of classes, if known."""
     for split, table in tables.items():
@@ -288,7 +343,7 @@ def _check_labels(tables: dict[str, Table], m: int | None) -> None:
                 code="bad-record",
                 split=split,
             )
-        if (table.y < 0).all(axis=1).any():
+        if not table.nulls and (table.y < 0).all(axis=1).any():
             raise UserError(
                 f"Some {split} records are without a label. {GUARDED}",
                 "Label them, or leave them out before importing.",

@@ -46,6 +46,7 @@ class Table:
         y: the labels, n × k integers.
         names: what they mean, if the source has texts: label j is names[j], −1 an empty text. They are sorted.
         counted: k is the most labels that some record has, not a fact of the layout.
+        nulls: records without a label are null records. Their features are NaN.
         keys: the person of each record, if the source says so.
 
     """
@@ -57,15 +58,19 @@ class Table:
     y: np.ndarray
     names: tuple[str, ...] | None = None
     counted: bool = False
+    nulls: bool = False
     keys: Keys | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Tables:
-    """What a source holds: its splits by name, and the names of the classes, if it has them."""
+    """What a source holds: its splits by name, and the names of the classes, if it has them. inferred: the names follow
+    from the labels, and nobody states them.
+    """
 
     splits: dict[str, Table]
     classes: tuple[str, ...] | None = None
+    inferred: bool = False
 
 
 FLOATS = tuple(map(np.dtype, (np.float16, np.float32, np.float64)))

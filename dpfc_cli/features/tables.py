@@ -310,7 +310,7 @@ def _hdf5(path: Path, stack: ExitStack) -> dict[str, Array]:
                 if _is_group(group, name):
                     continue
                 dataset = local_dataset(group, path, name)
-                _check_stored(dataset, path, name)
+                check_stored(dataset, path, name)
                 found[prefix + name] = Array(
                     # A data set without a data space has no shape.
                     shape=dataset.shape or (),
@@ -323,7 +323,7 @@ def _hdf5(path: Path, stack: ExitStack) -> dict[str, Array]:
     return found
 
 
-def _check_stored(dataset: Any, path: Path, name: str) -> None:
+def check_stored(dataset: Any, path: Path, name: str) -> None:
     """Raise UserError for a filter that is not built into HDF5, and for chunks that memory cannot hold.
 
     HDF5 would load such a filter from a folder that an environment variable names. It expands a chunk as a whole, even

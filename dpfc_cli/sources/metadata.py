@@ -66,29 +66,21 @@ def read(path: Path, folder: Path | None = None) -> Metadata:
     top = path.parent if folder is None else folder
     files: list[Path] = []
     columns: dict[str, list[Value]] = {}
-    try:
-        check_plain(path)
-        if path.stat().st_size > LARGEST:
-            raise ValueError(f"it is larger than {LARGEST >> 20} MiB")
-        for number, row in _csv(path) if path.suffix == ".csv" else _lines(path):
-            name = row.pop(FILE_NAME, None)
-            file = inside(top, name) if isinstance(name, str) else None
-            if file is None:
-                raise _refused(
-                    path,
-                    f"line {number} names no file of {'this folder' if folder is None else repr(str(top))} under "
-                    f"'{FILE_NAME}'",
-                    f"Each line needs a '{FILE_NAME}': a path below '{top}'.",
-                )
-            for column, value in row.items():
-                values = columns.setdefault(column, [])
-                values.extend([None] * (len(files) - len(values)))
-                values.append(value)
-            files.append(file)
-    except OSError as error:
-        raise _refused(path, f"it cannot be read: {error.strerror or error}", "Check it.", "unreadable") from error
-    except (ValueError, csv.Error) as error:
-        raise _refused(path, str(error), "Give a table in UTF-8 with a line for each picture.") from error
+    for number, row in rows(path, "picture", FILE_NAME):
+        name = row.pop(FILE_NAME, None)
+        file = inside(top, name) if isinstance(name, str) else None
+        if file is None:
+            raise _refused(
+                path,
+                f"line {number} names no file of {'this folder' if folder is None else repr(str(top))} under "
+                f"'{FILE_NAME}'",
+                f"Each line needs a '{FILE_NAME}': a path below '{top}'.",
+            )
+        for column, value in row.items():
+            values = columns.setdefault(column, [])
+            values.extend([None] * (len(files) - len(values)))
+            values.append(value)
+        files.append(file)
     for values in columns.values():
         values.extend([None] * (len(files) - len(values)))
     seen: set[Path] = set()
@@ -105,12 +97,36 @@ def read(path: Path, folder: Path | None = None) -> Metadata:
     return Metadata(path=path, files=tuple(files), columns=columns)
 
 
-def _csv(path: Path) -> Iterator[tuple[int, dict[str, Value]]]:
+def rows(path: Path, what: str, needed: str | None = None) -> Iterator[tuple[int, dict[str, Value]]]:
+    """The lines of a CSV or JSON-lines file: their numbers, and their values by column.
+
+    Args:
+        path: the table.
+        what: what a line is about, for messages.
+        needed: a column that there must be.
+
+    Raises:
+        UserError: it cannot be read.
+
+    """
+    try:
+        check_plain(path)
+        if path.stat().st_size > LARGEST:
+            raise ValueError(f"it is larger than {LARGEST >> 20} MiB")
+        yield from _csv(path, needed) if path.suffix == ".csv" else _lines(path)
+    except OSError as error:
+        raise _refused(path, f"it cannot be read: {error.strerror or error}", "Check it.", "unreadable") from error
+    except (ValueError, csv.Error) as error:
+        raise _refused(path, str(error), f"Give a table in UTF-8 with a line for each {what}.") from error
+
+
+def _csv(path: Path, needed: str | None) -> Iterator[tuple[int, dict[str, Value]]]:
     with path.open(encoding="utf-8-sig", newline="") as file:
         table = csv.DictReader(file, strict=True)
         names = table.fieldnames or []
-        if FILE_NAME not in names or len(set(names)) < len(names):
-            raise ValueError(f"its first line must name the columns, each once, and one of them '{FILE_NAME}'")
+        if needed not in (None, *names) or len(set(names)) < len(names):
+            also = f", and one of them '{needed}'" if needed else ""
+            raise ValueError(f"its first line must name the columns, each once{also}")
         for row in table:
             if None in row:
                 raise ValueError(f"line {table.line_num} has more values than there are columns")

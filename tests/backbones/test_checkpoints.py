@@ -2,6 +2,7 @@
 
 import json
 import re
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +73,15 @@ def test_a_tensor_of_another_shape_is_named(tmp_path: Path) -> None:
     wrong = weights_of("timm-vit") | {"blocks.1.mlp.fc2.bias": np.zeros(33, np.float32)}
     with pytest.raises(UserError, match=r"'fc2\.bias'.*\(33,\)"):
         build(write(wrong, tmp_path))
+
+
+def test_positions_that_are_too_many_for_the_tokens_are_refused(tmp_path: Path) -> None:
+    """A class token and four registers may have one position each, or the class token alone, or none of them."""
+    weights = weights_of("timm-virchow2")
+    for kept in (17, 18, 20, 21):
+        file = write(weights | {"pos_embed": weights["pos_embed"][:, -kept:]}, tmp_path)
+        with nullcontext() if kept in (17, 21) else pytest.raises(UserError, match=rf"'position'.*\({kept}, 32\)"):
+            build(file)
 
 
 def test_a_tensor_under_two_names_is_refused(tmp_path: Path) -> None:

@@ -51,6 +51,12 @@ class Histograms:
     def own_pool(self, name: str, image_shape: tuple[int, int, int]) -> str:
         return "max" if name == "histogram-l" else "mean"
 
+    def repository(self, name: str) -> str | None:
+        return None
+
+    def own_recipe(self, name: str) -> str:
+        return "square" if name == "histogram-l" else "paper"
+
     def geometry(self, name: str, preprocess: str) -> Geometry | None:
         return backbones.Geometry(resize=8, crop=8) if preprocess == "square" else None
 
@@ -77,12 +83,13 @@ def with_histograms(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
 
 def test_a_family_that_is_added_to_the_table_is_known_everywhere(with_histograms: ModuleType) -> None:
     assert with_histograms.BACKBONES[:2] == ("scattering", "vit-ti16")
-    assert with_histograms.BACKBONES[-3:] == ("siglip-so400m14", "histogram-s", "histogram-l")
-    assert with_histograms.POOLINGS == ("none", "mean", "cls", "map", "max")
+    assert with_histograms.BACKBONES[-2:] == ("histogram-s", "histogram-l")
+    assert with_histograms.POOLINGS == ("none", "mean", "cls", "map", "cls+mean", "max")
     assert with_histograms.PREPROCESS == ("paper", "native", "square")
     assert with_histograms.PRECISIONS == ("float32", "bfloat16", "float64")
     assert with_histograms.geometry_of("histogram-s", "square") == with_histograms.Geometry(resize=8, crop=8)
     assert with_histograms.own_pool("histogram-l", (8, 8, 3)) == "max"
+    assert with_histograms.geometry_of("histogram-l") == with_histograms.geometry_of("histogram-l", "square")
 
 
 def test_a_family_that_is_added_to_the_table_is_loaded_and_checked(with_histograms: ModuleType) -> None:
@@ -120,8 +127,13 @@ def test_no_two_families_have_a_model_of_one_name() -> None:
 
 REFUSED: list[tuple[dict[str, Any], str, dict[str, object]]] = [
     ({"name": "vit-b61"}, "unknown-name", {"name": "vit-b61"}),
-    ({"name": "vit-b16", "pool": "none"}, "conflict", {"parameter": "pool", "known": ["mean", "cls", "map"]}),
-    ({"name": "vit-b16", "pool": "map"}, "conflict", {"parameter": "pool", "known": ["mean", "cls"]}),
+    (
+        {"name": "vit-b16", "pool": "none"},
+        "conflict",
+        {"parameter": "pool", "known": ["mean", "cls", "map", "cls+mean"]},
+    ),
+    ({"name": "vit-b16", "pool": "map"}, "conflict", {"parameter": "pool", "known": ["mean", "cls", "cls+mean"]}),
+    ({"name": "uni2-h"}, "unsupported", {"parameter": "weights", "repository": "MahmoodLab/UNI2-h", "gated": True}),
     ({"name": "vit-g14"}, "missing", {"parameter": "weights", "model": "vit-g14"}),
     ({"name": "vit-b16", "weights": "none.npz"}, "missing", {"parameter": "weights", "path": "none.npz"}),
     ({"name": "vit-b16", "weights": "hf:timm"}, "bad-value", {"parameter": "weights", "value": "hf:timm"}),
@@ -143,6 +155,20 @@ def test_a_program_can_read_what_is_wrong(asked: dict[str, Any], code: str, fiel
         assert caught.value.code == code
         assert caught.value.fields.items() >= fields.items()
         assert "--" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "weights", ["hf:owkin/phikon-v2", "hf:owkin/phikon-v2/model.safetensors", "hf:Owkin/Phikon-v2"]
+)
+def test_published_weights_are_recognised_by_their_repository(weights: str) -> None:
+    """Widths, depth and patches are those of vit-l16, too. The pictures would be prepared in a wrong way."""
+    for name in ("vit-l16", "scattering", "convnext-t"):
+        with pytest.raises(UserError, match=r"are the weights of phikon-v2, not of") as caught:
+            backbones.check(name, weights=weights)
+        assert caught.value.code == "conflict"
+        assert caught.value.fields["known"] == ["phikon-v2"]
+    backbones.check("phikon-v2", weights=weights)
+    backbones.check("vit-l16", weights="hf:owkin/phikon-v3")
 
 
 def test_the_digest_of_several_files_is_that_of_their_digests() -> None:

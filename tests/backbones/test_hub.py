@@ -23,7 +23,7 @@ from dpfc_cli.backbones.geometry import Geometry
 from dpfc_cli.backbones.text import class_vectors
 from dpfc_cli.backbones.vision_transformer import transformer
 from dpfc_cli.backbones.vision_transformer.models import MODELS
-from dpfc_cli.backbones.vision_transformer.weights import place
+from dpfc_cli.backbones.weights import place
 from dpfc_cli.errors import UserError
 from tests.backbones.tiny import build, pictures, random_weights, references, write
 
@@ -37,6 +37,7 @@ class Hub(http.server.ThreadingHTTPServer):
     files: dict[str, dict[str, bytes]]
     asked: list[tuple[str, str, str | None]]
     breaks: list[int]
+    gates: dict[str, tuple[int, str]]
     address: str
 
 
@@ -56,6 +57,14 @@ class Home(http.server.BaseHTTPRequestHandler):
         commit, files = self._version(f"{owner}/{name}", revision)
         content = None if files is None else files.get(file)
         self.server.asked.append((self.command, self.path, self.headers.get("Range")))
+        if f"{owner}/{name}" in self.server.gates:
+            status, code = self.server.gates[f"{owner}/{name}"]
+            self.send_response(status)
+            if code:
+                self.send_header("X-Error-Code", code)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+            return
         if content is None:
             known = files is not None
             self.send_response(404 if known else 401)
@@ -95,6 +104,7 @@ def serving(handler: type[Home], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
     server = Hub(("127.0.0.1", 0), handler)
     server.files, server.asked, server.breaks, server.address = {}, [], [], f"http://127.0.0.1:{server.server_port}"
+    server.gates = {}
     server.daemon_threads = True
     thread = threading.Thread(target=server.serve_forever, args=(0.01,))
     thread.start()
@@ -186,6 +196,18 @@ def test_what_the_hub_does_not_have_is_said(home: Hub, model: bytes) -> None:
     ):
         with pytest.raises(UserError, match=message):
             hub.locate(weights)
+
+
+@pytest.mark.parametrize(("status", "code"), [(401, "GatedRepo"), (403, "GatedRepo"), (403, "")])
+def test_gated_weights_say_where_to_agree_and_how_to_log_in(home: Hub, status: int, code: str) -> None:
+    """Without an account, with one that was not admitted, and by a mirror that says no reason."""
+    home.gates["some/gated"] = (status, code)
+    with pytest.raises(UserError, match=r"'model\.safetensors' of 'some/gated' is gated") as refused:
+        hub.locate("hf:some/gated/model.safetensors")
+    assert f"{home.address}/some/gated" in refused.value.remedy
+    assert "hf auth login" in refused.value.remedy
+    assert refused.value.fields["gated"]
+    assert gets(home) == 0
 
 
 def test_what_is_not_cached_cannot_be_had_offline(home: Hub, model: bytes, monkeypatch: pytest.MonkeyPatch) -> None:

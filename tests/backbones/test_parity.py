@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from dpfc_cli import backbones
+from dpfc_cli.backbones.vision_transformer.models import MODELS
 from tests.backbones.tiny import build, pictures, random_weights, references, write
 
 REFERENCES = references()
@@ -17,7 +18,11 @@ REFERENCES = references()
 SHRUNK = ("timm-vit", "augreg", "transformers-5-vit", "transformers-5-dinov2-reg")
 # The names before transformers' version 5 are held against the same function: its native resolution is enough.
 CASES = [(name, "16") for name in REFERENCES]
-CASES += [(name, "26") for name in REFERENCES if "-4-" not in name] + [(name, "12") for name in SHRUNK]
+# So it is for what has no code of its own: LayerScale without registers, and another prefix.
+OWN_SIZE = ("timm-uni", "timm-uni2-h", "open-clip-timm")
+CASES += [(name, "26") for name in REFERENCES if "-4-" not in name and name not in OWN_SIZE] + [
+    (name, "12") for name in SHRUNK
+]
 
 
 def relative(ours: np.ndarray, theirs: np.ndarray) -> float:
@@ -56,6 +61,8 @@ def test_the_pooling_a_checkpoint_was_trained_with_is_the_default(tmp_path: Path
         ("transformers-5-deit-distilled", "embeddings.distillation_token"),
         ("transformers-5-clip", "pre_layrnorm.weight"),
         ("timm-siglip", "attn_pool.latent"),
+        ("timm-virchow2", "reg_token"),
+        ("open-clip-timm", "visual.trunk.cls_token"),
     ],
 )
 def test_the_comparison_notices_each_part(name: str, leaf: str, tmp_path: Path) -> None:
@@ -65,6 +72,32 @@ def test_the_comparison_notices_each_part(name: str, leaf: str, tmp_path: Path) 
     weights[leaf] = weights[leaf] * 1.1 + 0.1
     pool, expected = next(iter(case["features"]["16"].items()))
     assert relative(build(write(weights, tmp_path, config=case["config"]), 16, pool)(pictures(16)), expected) > 1e-3
+
+
+FIELDS = {
+    "rad-dino": "transformers-5-dinov2",
+    "medsiglip": "transformers-5-siglip-whole",
+    "biomedclip": "open-clip-timm",
+    "phikon": "transformers-5-vit",
+    "phikon-v2": "transformers-5-dinov2",
+    "uni": "timm-uni",
+    "uni2-h": "timm-uni2-h",
+    "virchow2": "timm-virchow2",
+}
+"""The towers of clinical fields, and the reference of the same configuration."""
+
+
+@pytest.mark.parametrize("name", FIELDS)
+def test_a_model_of_a_field_is_in_the_table_as_its_reference_is_run(name: str, tmp_path: Path) -> None:
+    """Activation and pooling, which no shape shows. So the comparison above holds for the row of the table, too."""
+    case, row = REFERENCES[FIELDS[name]], MODELS[name]
+    stated = case["config"].get("vision_config", case["config"]).get("hidden_act", "gelu")
+    assert row.activation == {"gelu": "gelu", "gelu_pytorch_tanh": "gelu_tanh"}[stated]
+    file = write(random_weights(case["shapes"]), tmp_path, case["kind"], {"num_attention_heads": 2})
+    said = build(file, pool=None, published=row.pool).describe()
+    assert said["pooling"] == row.pool
+    assert row.pool in case["features"]["16"]
+    assert said["dim"] == len(case["features"]["16"][row.pool][0])
 
 
 def test_bfloat16_is_near(tmp_path: Path) -> None:

@@ -249,7 +249,7 @@ def test_each_prompt_has_each_name_and_an_underscore_is_a_space() -> None:
 
 
 def test_only_models_with_texts_have_a_text_tower() -> None:
-    models = ["clip-b32", "clip-b16", "clip-l14", "siglip-b16", "siglip-so400m14"]
+    models = ["clip-b32", "clip-b16", "clip-l14", "siglip-b16", "siglip-so400m14", "medsiglip"]
     assert [name for name in backbones.BACKBONES if has_text(name)] == models
     for name in ("vit-b16", "scattering"):
         with pytest.raises(UserError, match=f"{name} has no text tower(.|\n)*clip-b16"):

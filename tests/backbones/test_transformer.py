@@ -140,14 +140,34 @@ def test_the_description_says_which_vector_of_which_weights_from_which_pixels(tm
     assert again["weights"]["sha256"] == said["weights"]["sha256"]
 
 
+def test_mean_and_standard_deviation_are_those_that_timm_wrote_beside_the_weights(tmp_path: Path) -> None:
+    weights, own = str(ti16(tmp_path)), {"mean": [0.1, 0.2, 0.3], "std": [1, 0.5, 0.25]}
+    for config, mean in (({"pretrained_cfg": own}, 0.1), (own, 0.1), ({"pretrained_cfg": {"crop_pct": 1}}, 0.5)):
+        (tmp_path / "config.json").write_text(json.dumps(config))
+        said = backbones.load("vit-ti16", (28, 28, 1), weights=weights).describe()
+        assert said["preprocessing"]["mean"][0] == mean
+    for senseless in ({"mean": [0.1] * 3}, own | {"std": [0, 1, 1]}, own | {"mean": [0.1, "x", 0.1]}, own | {"std": 1}):
+        (tmp_path / "config.json").write_text(json.dumps(senseless))
+        with pytest.raises(UserError, match="make no sense: mean"):
+            backbones.load("vit-ti16", (28, 28, 1), weights=weights)
+
+
 def test_paper_preprocessing_of_patches_of_14_drops_the_last_pixels() -> None:
     for name, model in MODELS.items():
         paper, native = backbones.geometry_of(name, "paper"), backbones.geometry_of(name, "native")
         assert paper == Geometry(resize=(384, 384), crop=256)
         assert native is not None
         assert paper.crop // model.patch == {14: 18, 16: 16, 32: 8}[model.patch]
-        assert native.crop == 224
+        assert native.crop == {"rad-dino": 518, "medsiglip": 448}.get(name, 224)
     assert backbones.geometry_of("scattering", "paper") is None
+
+
+def test_models_of_a_field_are_prepared_as_their_publisher_does_and_others_as_in_the_paper() -> None:
+    for name, recipe in (("vit-b16", "paper"), ("rad-dino", "native"), ("virchow2", "native")):
+        assert backbones.own_recipe(name) == recipe
+        assert backbones.geometry_of(name) == backbones.geometry_of(name, recipe)
+    assert backbones.geometry_of("rad-dino") == Geometry(resize=518, crop=518)
+    assert backbones.geometry_of("rad-dino", "paper") == backbones.geometry_of("vit-b16")
 
 
 def test_every_size_asked_for_has_a_name() -> None:
@@ -155,6 +175,7 @@ def test_every_size_asked_for_has_a_name() -> None:
         "vit-ti16", "vit-s16", "vit-b16", "vit-b16-in1k", "vit-b32", "vit-l16", "vit-h14", "vit-g14",
         "deit-ti16", "deit-s16", "deit-b16", "clip-b32", "clip-b16", "clip-l14", "siglip-b16", "siglip-so400m14",
         *(f"dinov2-{size}14{reg}" for size in "sblg" for reg in ("", "-reg")),
+        "rad-dino", "medsiglip", "biomedclip", "phikon", "phikon-v2", "uni", "uni2-h", "virchow2",
     }  # fmt: skip
     assert set(MODELS) == asked
     for model in MODELS.values():
@@ -173,6 +194,8 @@ def test_what_cannot_be_is_refused_before_anything_is_fetched() -> None:
         (("siglip-b16", "cls"), "no class token"),
         (("vit-b16", None, "papers"), "Did you mean 'paper'"),
         (("vit-g14", None), "never published"),
+        (("uni", None), r"a pickle only(.|\n)*https://huggingface.co/MahmoodLab/UNI\. (.|\n)*hf auth login"),
+        (("biomedclip", None), r"a pickle only(.|\n)*Fetch the file: hf download microsoft/BiomedCLIP"),
         (("scattering", "cls"), "has no pooling 'cls'"),
         (("scattering", None, "paper", "x.npz"), "no weights"),
     ):

@@ -67,29 +67,32 @@ def build(
     batch: int | None = 2,
     precision: str = "float32",
     located_as: str | None = None,
+    published: str | None = "cls",
     **facts: Any,
 ) -> "Transformer":
     """The backbone of a tiny checkpoint, on prepared pictures: mean and std are one half. located_as: where the weights
-    seem to come from. facts: what the table says of the model beside its 2 heads and patches of 4.
+    seem to come from. published: the pooling that the table says. facts: what the table says of the model beside that,
+    its 2 heads and patches of 4.
     """
     from dataclasses import replace
 
     from dpfc_cli.backbones import hub
     from dpfc_cli.backbones.geometry import Geometry
+    from dpfc_cli.backbones.preprocess import DTYPES, Recipe
     from dpfc_cli.backbones.vision_transformer import checkpoint, transformer
     from dpfc_cli.backbones.vision_transformer.models import HALF, Model
 
     located = hub.locate(str(file))
     located = replace(located, id=located_as or located.id)
     geometry = Geometry(resize=size, crop=size)
-    own = {"home": None, "width": None, "depth": None, "patch": 4, "heads": 2, "native": geometry}
+    own = {"home": None, "width": None, "depth": None, "patch": 4, "heads": 2, "native": geometry, "pool": published}
     model = Model(**{**own, "mean": HALF, "std": HALF, **facts})
-    parameters = checkpoint.read(located.files, located.id, transformer.DTYPES[precision])
+    parameters = checkpoint.read(located.files, located.id, DTYPES[precision])
     return transformer.Transformer(
         {"name": "tiny"},
         parameters,
         architecture=transformer.architecture(model, parameters, located, pool),
-        recipe=transformer.Recipe(name="native", geometry=geometry, mean=HALF, std=HALF),
+        recipe=Recipe(name="native", geometry=geometry, mean=HALF, std=HALF),
         image_shape=(size, size, 3),
         batch=batch,
         prepared=True,

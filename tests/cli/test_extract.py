@@ -363,7 +363,7 @@ def test_pictures_of_many_sizes_arrive_as_the_model_wants_them(
     assert made.exit_code == 0, made.output
     assert asked["prepared"] is True
     assert asked["image_shape"] == (16, 16, 3)
-    assert (asked["batch"], asked["precision"], asked["preprocess"], asked["pool"]) == (5, "bfloat16", "paper", None)
+    assert (asked["batch"], asked["precision"], asked["preprocess"], asked["pool"]) == (5, "bfloat16", None, None)
     manifest = load(Path("features/pictures-vit-b16"))
     preparation = {"resize": [24, 24], "crop": 16, "filter": "bicubic"}
     assert manifest.source["identity"]["preparation"] == preparation

@@ -1,7 +1,7 @@
 """Scattering: a fixed wavelet transform, without any training. This module describes it; `transform` computes it."""
 
 from dpfc_cli.backbones.backbone import Backbone, Progress
-from dpfc_cli.backbones.family import Classifier, Options
+from dpfc_cli.backbones.family import DEFAULT_RECIPE, Classifier, Options
 from dpfc_cli.backbones.geometry import Geometry
 from dpfc_cli.errors import UserError, parameter
 
@@ -42,6 +42,13 @@ class ScatteringFamily:
     def dimensions(self, name: str) -> None:
         """They depend on the pictures."""
         return
+
+    def repository(self, name: str) -> None:
+        """It has no weights."""
+        return
+
+    def own_recipe(self, name: str) -> str:
+        return DEFAULT_RECIPE
 
     def geometry(self, name: str, preprocess: str) -> Geometry | None:
         return None

@@ -15,10 +15,11 @@ from dataclasses import replace
 import numpy as np
 
 from dpfc_cli.backbones.hub import Located
-from dpfc_cli.backbones.vision_transformer.checkpoint import Parameters, both, check_blocks, fits, gathered, tensors
+from dpfc_cli.backbones.tensors import fits, tensors
+from dpfc_cli.backbones.vision_transformer.checkpoint import Parameters, both, check_blocks, gathered
 from dpfc_cli.backbones.vision_transformer.dialects import OPENAI, TRANSFORMERS, Dialect
 from dpfc_cli.backbones.vision_transformer.models import Model
-from dpfc_cli.backbones.vision_transformer.weights import check_width
+from dpfc_cli.backbones.weights import check_width
 from dpfc_cli.errors import UserError
 
 # OpenAI's own names, which OpenCLIP kept. Its projections are matrices without a bias.

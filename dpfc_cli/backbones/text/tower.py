@@ -21,12 +21,13 @@ import numpy as np
 
 from dpfc_cli.backbones import hub
 from dpfc_cli.backbones.backbone import Progress
+from dpfc_cli.backbones.layers import product
 from dpfc_cli.backbones.text import checkpoint
 from dpfc_cli.backbones.text.tokenizer import Encoded
 from dpfc_cli.backbones.vision_transformer import transformer, vit
 from dpfc_cli.backbones.vision_transformer.checkpoint import Parameters
 from dpfc_cli.backbones.vision_transformer.models import Model
-from dpfc_cli.backbones.vision_transformer.weights import find
+from dpfc_cli.backbones.weights import find
 from dpfc_cli.errors import UserError
 
 _HEAD = 64
@@ -172,7 +173,7 @@ def _joint(outer: vit.Group, blocks: list[vit.Group], x: jax.Array, ends: jax.Ar
     for block in blocks:
         x = vit.transform(block, x, a)
     text = vit.norm(jnp.take_along_axis(x, ends[:, None, None], 1)[:, 0], outer, "norm", a)
-    return vit.product(text, outer["projection"]) + outer.get("projection.bias", 0)
+    return product(text, outer["projection"]) + outer.get("projection.bias", 0)
 
 
 def _unit(vectors: np.ndarray) -> np.ndarray:

@@ -1,6 +1,6 @@
 """Vision Transformers by many publishers. This module describes them without JAX; `transformer` loads and runs them."""
 
-from dpfc_cli.backbones import hub
+from dpfc_cli.backbones import access, hub
 from dpfc_cli.backbones.backbone import Backbone, Progress
 from dpfc_cli.backbones.family import Classifier, Options
 from dpfc_cli.backbones.geometry import Geometry
@@ -9,10 +9,10 @@ from dpfc_cli.errors import UserError, parameter
 
 
 class VisionTransformerFamily:
-    """ViT, DeiT, DINOv2, CLIP and SigLIP: the models of the table `MODELS`."""
+    """ViT, DeiT, DINOv2, CLIP, SigLIP and what clinical fields made of them: the models of the table `MODELS`."""
 
     models = tuple(MODELS)
-    poolings = ("mean", "cls", "map")
+    poolings = ("mean", "cls", "map", "cls+mean")
     recipes = ("paper", "native")
     precisions = ("float32", "bfloat16")
 
@@ -22,6 +22,8 @@ class VisionTransformerFamily:
             # Weights of the user's own may have other tokens than the published ones: then their file decides.
             hub.check(options.weights)
             return
+        if model.pickle is not None:
+            raise access.only_a_pickle(name, model.pickle, model.gated)
         if model.home is None:
             raise UserError(
                 f"The weights of {name} were never published.",
@@ -30,15 +32,16 @@ class VisionTransformerFamily:
                 parameter="weights",
                 model=name,
             )
-        if options.pool not in (None, "mean", model.pool):
+        known = ["mean", "map"] if model.pool == "map" else ["mean", "cls", "cls+mean"]
+        if options.pool is not None and options.pool not in known:
             lacking = "attention pooling" if options.pool == "map" else "class token"
             raise UserError(
                 f"{name} has no feature '{options.pool}': its published weights have no {lacking}.",
-                f"Leave out {parameter('pool')} to get '{model.pool}', or choose mean.",
+                f"Leave out {parameter('pool')} to get '{model.pool}', or choose one of these: {', '.join(known)}.",
                 code="conflict",
                 parameter="pool",
                 model=name,
-                known=["mean", model.pool],
+                known=known,
             )
 
     def own_pool(self, name: str, image_shape: tuple[int, int, int]) -> None:
@@ -46,8 +49,15 @@ class VisionTransformerFamily:
         return
 
     def dimensions(self, name: str) -> int | None:
-        """The width of a token, with every pooling."""
-        return MODELS[name].width
+        """The width of a token, or twice that where a model's own feature joins two of them."""
+        return MODELS[name].width * (2 if MODELS[name].pool == "cls+mean" else 1)
+
+    def repository(self, name: str) -> str | None:
+        published = MODELS[name].home or MODELS[name].pickle
+        return None if published is None else published.rpartition("/")[0]
+
+    def own_recipe(self, name: str) -> str:
+        return MODELS[name].recipe
 
     def geometry(self, name: str, preprocess: str) -> Geometry:
         return PAPER if preprocess == "paper" else MODELS[name].native

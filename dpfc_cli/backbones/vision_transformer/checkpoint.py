@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from dpfc_cli.backbones.tensors import Read, opened
+from dpfc_cli.backbones.tensors import Read, fits, tensors
 from dpfc_cli.backbones.vision_transformer.dialects import (
     OUTER,
     STACKED,
@@ -82,11 +82,6 @@ def pool_of(outer: Collection[str]) -> str:
     if "map.probe" in outer:
         return "map"
     return "cls" if "cls" in outer and "fc_norm.weight" not in outer else "mean"
-
-
-def tensors(files: tuple[Path, ...], stack: ExitStack) -> dict[str, Read]:
-    """All tensors of some files by name, not yet read."""
-    return {name: read for file in files for name, read in opened(file, stack)}
 
 
 def gathered(
@@ -246,6 +241,10 @@ def _check_shapes(outer: Arrays, blocks: list[Arrays], source: str) -> None:
             tensor="patch.weight",
         )
     check_blocks(blocks, width, source)
+    side = int(len(outer["position"]) ** 0.5)
+    ahead = sum(len(outer[name]) for name in ("cls", "dist") if name in outer)
+    if len(outer["position"]) - side * side not in (0, ahead, ahead + len(outer.get("registers", ()))):
+        raise _misshapen(source, "position", outer["position"].shape)
     pool = len(outer["map.fc2.weight"]) if "map.probe" in outer else 0
     around = {f"map.{name}": shape for name, shape in _shapes(width, pool, pool).items()}
     around |= {name: (len(outer[name]), width) for name in TOKENS if name in outer} | {"patch.weight": patch.shape}
@@ -290,15 +289,3 @@ def _misshapen(source: str, name: str, shape: tuple[int, ...]) -> UserError:
         source=source,
         tensor=name,
     )
-
-
-def fits(source: str, name: str, array: np.ndarray, expected: tuple[int, ...]) -> None:
-    """Raise UserError if a tensor has another shape than it must have."""
-    if array.shape != expected:
-        raise UserError(
-            f"The tensor '{name}' in '{source}' has the shape {array.shape} instead of {expected}.",
-            "Get the checkpoint again.",
-            code="damaged",
-            source=source,
-            tensor=name,
-        )

@@ -9,10 +9,11 @@ import numpy as np
 
 from dpfc_cli.backbones.backbone import Progress
 from dpfc_cli.backbones.family import Classifier, Options
-from dpfc_cli.backbones.vision_transformer.checkpoint import fits, pool_of, tensors
+from dpfc_cli.backbones.tensors import fits, tensors
+from dpfc_cli.backbones.vision_transformer.checkpoint import pool_of
 from dpfc_cli.backbones.vision_transformer.dialects import OUTER, classifiers, places, recognise
 from dpfc_cli.backbones.vision_transformer.models import MODELS
-from dpfc_cli.backbones.vision_transformer.weights import check_width, find, place
+from dpfc_cli.backbones.weights import check_width, find, place
 from dpfc_cli.errors import UserError, parameter
 
 
@@ -29,7 +30,7 @@ def load(name: str, options: Options, expected: str | None, progress: Progress |
         )
     located, digest = find(where, pin, progress, expected)
     rows, pool = read(located.files, located.id, options.pool)
-    check_width(model, rows.shape[1], located.id)
+    check_width(model, rows.shape[1] // (2 if pool == "cls+mean" else 1), located.id)
     return Classifier(rows=rows, labels=_labels(located.config, len(rows)), pool=pool, id=located.id, sha256=digest)
 
 
@@ -43,7 +44,7 @@ def read(files: tuple[Path, ...], source: str, pool: str | None) -> tuple[np.nda
 
     Returns:
         A row for each class, over the feature; and the pooling. The classifier of a DINOv2 takes the class token and
-        the mean of the patches' tokens, one behind the other: of its rows, the part that belongs to the pooling.
+        the mean of the patches' tokens, one behind the other. Of its rows this is the part that belongs to the pooling.
 
     Raises:
         UserError: there is no classifier of this feature in the checkpoint, or it is damaged.
@@ -77,7 +78,7 @@ def read(files: tuple[Path, ...], source: str, pool: str | None) -> tuple[np.nda
     double = prefix.startswith("dinov2")
     fits(source, found, rows, (len(rows) if rows.ndim else 0, width * (1 + double)))
     trained = pool_of(outer)
-    if pool not in (None, trained) and not (double and pool == "mean"):
+    if pool not in (None, trained) and not (double and pool in ("mean", "cls+mean")):
         raise UserError(
             f"The classifier of '{source}' was trained on the pooling '{trained}', the features have '{pool}'.",
             f"Extract features with {parameter('pool')} {trained}.",
@@ -87,7 +88,7 @@ def read(files: tuple[Path, ...], source: str, pool: str | None) -> tuple[np.nda
             pool=pool,
         )
     pool = pool or trained
-    if double:
+    if double and pool != "cls+mean":
         rows = np.split(rows, 2, axis=1)[pool == "mean"]
     if not np.isfinite(rows).all() or not rows.any():
         raise UserError(

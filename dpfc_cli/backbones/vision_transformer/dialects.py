@@ -64,7 +64,8 @@ class Dialect:
 TIMM = Dialect(
     name="timm",
     layout="torch",
-    prefixes=("", "module.", "model."),
+    # open_clip names a vision tower of timm like this (BiomedCLIP).
+    prefixes=("", "module.", "model.", "visual.trunk."),
     marks=(("patch_embed.proj.weight",), ("pos_embed",)),
     block=r"blocks\.(?:\d+\.)?(?P<number>\d+)\.(?P<rest>.+)",
     numbers=("blocks.{}.",),
@@ -100,7 +101,7 @@ TIMM = Dialect(
         "ls2.gamma": "scale2",
         "gamma_2": "scale2",
     },
-    ignored=("head.*", "head_dist.*", "pre_logits.*", "mask_token"),
+    ignored=("head.*", "head_dist.*", "pre_logits.*", "mask_token", "visual.head.*", "text.*", "logit_scale"),
     classifiers=("head.weight",),
 )
 
@@ -267,7 +268,7 @@ BIG_VISION = _google("big_vision", "pos_embedding", 0, 1, 0, ("", "params/", "op
 DIALECTS = (TIMM, TRANSFORMERS, OPENAI, AUGREG, BIG_VISION)
 
 
-_TOWERS = ("vision_model.", "params/img/")
+_TOWERS = ("vision_model.", "params/img/", "visual.trunk.")
 """Prefixes of files with a text tower. What looks like a classifier there takes another vector than the feature."""
 
 

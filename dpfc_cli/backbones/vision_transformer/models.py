@@ -2,7 +2,8 @@
 
 The shapes of the tensors show width, depth, patch size and tokens. They do not show the number of heads, the
 activation, the epsilon of the normalisations or the preprocessing. If there is a `config.json` beside the weights, its
-values for the first three are used before those of this table (`transformer.architecture`).
+values for the first three are used before those of this table (`transformer.architecture`). So are mean and standard
+deviation, if timm wrote it (`transformer.statistics`).
 
 OpenAI and some others trained CLIP models with QuickGELU; LAION and most others used GELU. Weights from an unknown
 source must say which. Both activations give features, but with the wrong one the features are bad.
@@ -11,6 +12,27 @@ source must say which. Both activations give features, but with the wrong one th
   alone. They were trained with the tanh form of GELU. All other libraries run them with the exact form, and so do we.
 - `vit-h14` is from the first ViT paper (Dosovitskiy et al. 2021).
 - `vit-g14` (Zhai et al. 2022, trained on JFT) was never published.
+
+**Models of clinical fields.** Where each fact of their rows is from:
+
+- `rad-dino` (Pérez-García et al. 2024): the model card says DINOv2-B/14 and 37 × 37 patches, so 518 pixels. Mean and
+  standard deviation are as users of its preprocessor_config.json state them. We have not seen that file.
+- `medsiglip` (Sellergren et al. 2025): the model card says SigLIP-400M at 448 pixels. Resizing and statistics are those
+  of its preprocessor_config.json, as a copy of the repository has it: squares, bicubic.
+- `biomedclip` (Zhang et al. 2023): its open_clip_config.json says timm's ViT-B/16 without a pooling of its own (so the
+  class token) and CLIP's statistics. The resizing is open_clip's usual one. The feature is the vector before the
+  projection.
+- `phikon` (Filiot et al. 2023): a ViT-B/16 of transformers. Its config.json states the epsilon (that of timm). The
+  resizing is that of transformers for a ViT: squares, bilinear. ImageNet's statistics are as TRIDENT has them.
+- `phikon-v2` (Filiot et al. 2024): a DINOv2 of transformers with patches of 16. Pixels and statistics are those of the
+  paper. That its resizing is bicubic is what DINOv2's usually is; we have not seen its file. (TRIDENT: bilinear.
+  Pictures of 224 pixels are not resized at all.)
+- `uni` (Chen et al. 2024), `uni2-h`: architecture and preprocessing as the model cards' code and TRIDENT have them. The
+  publisher's file is a pickle.
+- `virchow2` (Zimmermann et al. 2024): architecture, bicubic resizing and statistics as TRIDENT has them; the feature is
+  the model card's: the class token and the mean of the patches' tokens without the four registers, 2,560 numbers.
+
+Their weights have no pin, because we could not establish which bytes are the published ones.
 
 The recipe `native` is the one that the publisher evaluates with: timm for AugReg (its crop is 0.9 of the shorter side),
 the authors of the papers for all others.
@@ -21,11 +43,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from dpfc_cli.backbones.geometry import Geometry
+from dpfc_cli.backbones.geometry import Geometry, Triple
 from dpfc_cli.backbones.hub import Pin
 
 Activation = Literal["gelu", "gelu_tanh", "quick_gelu"]
-Triple = tuple[float, float, float]
 
 HALF: Triple = (0.5, 0.5, 0.5)
 IMAGENET: tuple[Triple, Triple] = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
@@ -50,7 +71,10 @@ class Model:
         std: per colour, of pixels in [0, 1].
         activation: of the MLPs.
         epsilon: of the normalisations.
-        pool: the pooling of the published weights; None if there are no published weights.
+        pool: the pooling of the published feature; None if there are no published weights.
+        recipe: the preprocessing unless the user names one.
+        pickle: `owner/name/file` on the hub, if the publisher has nothing but a pickle there.
+        gated: the publisher gives the file only to whom accepted its terms.
         pin: the version of the published weights. None: it was not established, and the newest is taken.
         text: which kind of text tower its weights have beside it (`backbones.text`); None: they have none.
 
@@ -66,7 +90,10 @@ class Model:
     std: Triple
     activation: Activation = "gelu"
     epsilon: float = 1e-6
-    pool: Literal["cls", "map"] | None = "cls"
+    pool: Literal["cls", "map", "cls+mean"] | None = "cls"
+    recipe: Literal["paper", "native"] = "paper"
+    pickle: str | None = None
+    gated: bool = False
     pin: Pin | None = None
     text: Literal["clip", "siglip"] | None = None
 
@@ -80,37 +107,16 @@ _SIZES = {
     "h": (1280, 32, 16),
     "g": (1536, 40, 24),
     "so400m": (1152, 27, 16),
+    "uni2-h": (1536, 24, 24),
 }
 
 
 def _model(
-    size: str,
-    patch: int,
-    *,
-    home: str,
-    native: Geometry,
-    statistics: tuple[Triple, Triple],
-    activation: Activation = "gelu",
-    epsilon: float = 1e-6,
-    pool: Literal["cls", "map"] = "cls",
-    pin: Pin | None = None,
-    text: Literal["clip", "siglip"] | None = None,
+    size: str, patch: int, *, home: str | None, native: Geometry, statistics: tuple[Triple, Triple], **facts: Any
 ) -> Model:
     (width, depth, heads), (mean, std) = _SIZES[size], statistics
     return Model(
-        home=home,
-        width=width,
-        depth=depth,
-        patch=patch,
-        heads=heads,
-        native=native,
-        mean=mean,
-        std=std,
-        activation=activation,
-        epsilon=epsilon,
-        pool=pool,
-        pin=pin,
-        text=text,
+        home=home, width=width, depth=depth, patch=patch, heads=heads, native=native, mean=mean, std=std, **facts
     )
 
 
@@ -168,6 +174,15 @@ def _vit_g14() -> Model:
     )
 
 
+def _clinical(size: str, patch: int, home: str | None, native: Geometry, **facts: Any) -> Model:
+    """A model of a clinical field. Its users know it by its publisher's preprocessing."""
+    return _model(size, patch, home=home, native=native, recipe="native", **({"statistics": IMAGENET} | facts))
+
+
+_SQUARE = Geometry(resize=(224, 224), crop=224, filter="bilinear")
+_SHORTER = Geometry(resize=224, crop=224, filter="bilinear")
+_SHORTER_BICUBIC = Geometry(resize=224, crop=224)
+
 # Pins are those that several independent projects state alike. A wrong one would refuse honest weights.
 _DINOV2_S = Pin(
     commit="ed25f3a31f01632728cabb09d1542f84ab7b0056",
@@ -207,6 +222,39 @@ MODELS: dict[str, Model] = {
     "clip-l14": _clip("l", 14, "vit_large_patch14_clip_224.openai"),
     "siglip-b16": _siglip("b", 16, "siglip-base-patch16-224", _SIGLIP_B),
     "siglip-so400m14": _siglip("so400m", 14, "siglip-so400m-patch14-224"),
+    "rad-dino": _clinical(
+        "b",
+        14,
+        "microsoft/rad-dino/model.safetensors",
+        Geometry(resize=518, crop=518),
+        statistics=((0.5307, 0.5307, 0.5307), (0.2583, 0.2583, 0.2583)),
+    ),
+    "medsiglip": _clinical(
+        "so400m",
+        14,
+        "google/medsiglip-448/model.safetensors",
+        Geometry(resize=(448, 448), crop=448),
+        statistics=(HALF, HALF),
+        activation="gelu_tanh",
+        pool="map",
+        gated=True,
+        text="siglip",
+    ),
+    "biomedclip": _clinical(
+        "b",
+        16,
+        None,
+        _SHORTER_BICUBIC,
+        statistics=CLIP,
+        pickle="microsoft/BiomedCLIP-PubMedBERT_256-vit_base_patch16_224/open_clip_pytorch_model.bin",
+    ),
+    "phikon": _clinical("b", 16, "owkin/phikon/model.safetensors", _SQUARE),
+    "phikon-v2": _clinical("l", 16, "owkin/phikon-v2/model.safetensors", _SHORTER_BICUBIC),
+    "uni": _clinical("l", 16, None, _SHORTER, pickle="MahmoodLab/UNI/pytorch_model.bin", gated=True),
+    "uni2-h": _clinical("uni2-h", 14, None, _SHORTER, pickle="MahmoodLab/UNI2-h/pytorch_model.bin", gated=True),
+    "virchow2": _clinical(
+        "h", 14, "paige-ai/Virchow2/model.safetensors", _SHORTER_BICUBIC, pool="cls+mean", gated=True
+    ),
 }
 
 

@@ -3,25 +3,27 @@
 A block computes x + a(n(x)) + m(n(x + a(n(x)))), with normalisation n, attention a and MLP m. The following parts are
 used if the checkpoint has them: a class token, a distillation token (DeiT), registers (Darcet et al. 2024), a
 normalisation before the blocks (CLIP), LayerScale (Touvron et al. 2021, DINOv2), gated MLPs (SwiGLU, in the largest
-DINOv2), and attention pooling (MAP; Zhai et al. 2022, SigLIP). The feature is the vector before the classifier, after
-the final normalisation:
+DINOv2, UNI2-h and Virchow2), and attention pooling (MAP; Zhai et al. 2022, SigLIP). The feature is the vector before
+the classifier, after the final normalisation:
 
     cls     the class token
     mean    the mean of the patches' tokens (before the normalisation if the checkpoint was trained like that)
     map     the output of the attention pooling
+    cls+mean  the class token and the mean, one behind the other (Virchow2; DINOv2's own linear classifiers)
 
 With bfloat16, only the factors of matrix products are rounded. The sum over blocks, normalisations, softmax and
 activations stay float32. This costs no time where they are fused with the products. With float32, matrix products use
 full float32 precision, also on devices that would round their factors by default.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from dpfc_cli.backbones.layers import gelu, product
 from dpfc_cli.backbones.resample import antialiased, interpolated
 from dpfc_cli.backbones.vision_transformer.checkpoint import Parameters
 from dpfc_cli.backbones.vision_transformer.models import Activation
@@ -37,7 +39,7 @@ class Architecture:
         heads: number of attention heads.
         epsilon: added to the variance in normalisations.
         activation: of the MLPs.
-        pool: which vector is the feature: cls, mean or map.
+        pool: which vector is the feature: cls, mean, map or cls+mean.
         causal: whether a token sees only itself and those before it (CLIP's text tower).
 
     """
@@ -58,7 +60,7 @@ def position(parameters: Parameters, grid: int) -> tuple[np.ndarray, np.ndarray]
     same features from either file.)
 
     Returns:
-        Those of the tokens before the patches (0, 1 or 2, D) and those of the patches (grid², D).
+        Those of the tokens before the patches (count, D) and those of the patches (grid², D).
 
     """
     table = parameters.outer["position"]
@@ -103,6 +105,8 @@ def transform(block: Group, x: jax.Array, a: Architecture) -> jax.Array:
 
 def pool(outer: Group, x: jax.Array, a: Architecture) -> jax.Array:
     """The feature: from float32 (B, N, D) to (B, D)."""
+    if a.pool == "cls+mean":
+        return jnp.concatenate([pool(outer, x, replace(a, pool=each)) for each in ("cls", "mean")], -1)
     prefix = outer["prefix"].shape[0] if "prefix" in outer else 0
     if a.pool == "cls":
         return norm(x[:, 0], outer, "norm" if "norm.weight" in outer else "fc_norm", a)
@@ -156,21 +160,12 @@ def _activate(x: jax.Array, activation: Activation) -> jax.Array:
         return x * jax.nn.sigmoid(1.702 * x)
     if activation == "gelu_tanh":
         return jax.nn.gelu(x, approximate=True)
-    # jax.nn.gelu uses the complementary error function, which takes three times as long and is no better here.
-    return x * (0.5 + 0.5 * jax.lax.erf(x * 0.5**0.5))
+    return gelu(x)
 
 
 def _dense(x: jax.Array, group: Group, name: str) -> jax.Array:
     kernel = group[f"{name}.weight"]
     return product(x.astype(kernel.dtype), kernel) + group[f"{name}.bias"]
-
-
-def product(x: jax.Array, y: jax.Array) -> jax.Array:
-    """The matrix product of two arrays of one type, as float32."""
-    # Accelerators round the factors of float32 products to fewer bits unless they are told not to.
-    precision = "highest" if x.dtype == jnp.float32 else None
-    product: jax.Array = jnp.matmul(x, y, precision=precision, preferred_element_type=jnp.float32)
-    return product
 
 
 def norm(x: jax.Array, group: Group, name: str, a: Architecture) -> jax.Array:

@@ -1,12 +1,31 @@
 """Where the weights of a model are, and which bytes they have."""
 
+from typing import Protocol
+
 from dpfc_cli.backbones import hub
 from dpfc_cli.backbones.backbone import Progress
-from dpfc_cli.backbones.vision_transformer.models import Model
 from dpfc_cli.errors import UserError, parameter
 
 
-def place(model: Model, weights: str | None) -> tuple[str, hub.Pin | None]:
+class Published(Protocol):
+    """What a table of models says about the weights of one.
+
+    Attributes:
+        home: `owner/name/file` on the Hugging Face hub; None if the weights are not published.
+        pin: the version of them. None: it was not established, and the newest is taken.
+        width: of a feature; None if the name of the model does not say.
+
+    """
+
+    @property
+    def home(self) -> str | None: ...
+    @property
+    def pin(self) -> hub.Pin | None: ...
+    @property
+    def width(self) -> int | None: ...
+
+
+def place(model: Published, weights: str | None) -> tuple[str, hub.Pin | None]:
     """Where the weights of a model are, and which version is accepted.
 
     Args:
@@ -19,7 +38,7 @@ def place(model: Model, weights: str | None) -> tuple[str, hub.Pin | None]:
     return (published, model.pin) if weights is None or weights == published else (weights, None)
 
 
-def check_width(model: Model, width: int, source: str) -> None:
+def check_width(model: Published, width: int, source: str) -> None:
     """Refuse weights whose features have another width than those of the model. source: what messages call them."""
     if model.width not in (None, width):
         raise UserError(

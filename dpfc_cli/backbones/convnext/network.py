@@ -1,0 +1,201 @@
+"""ConvNeXt (Liu et al. 2022) with the weights of a checkpoint, as a backbone.
+
+Four stages work on grids of 4, 8, 16 and 32 pixels a place. A block computes x + γ · m(n(c(x))): a convolution c of
+each channel by itself over 7 × 7 places, a normalisation n over the channels, and an MLP m at each place. The feature
+is the mean over all places, then the final normalisation. It is the vector before the classifier.
+
+The convolution is written as 49 products of the picture, moved, with one number for each channel. On CPUs this is ten
+to thirty times as fast as the compiler's own convolution of single channels. It is computed in float32.
+"""
+
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from dpfc_cli.backbones.backbone import Progress
+from dpfc_cli.backbones.batched import Sharded, rows_that_fit
+from dpfc_cli.backbones.convnext import EPSILON, MEAN, MODELS, STD, checkpoint
+from dpfc_cli.backbones.convnext.checkpoint import KERNEL, Parameters
+from dpfc_cli.backbones.family import Options
+from dpfc_cli.backbones.geometry import Geometry
+from dpfc_cli.backbones.layers import gelu, product
+from dpfc_cli.backbones.preprocess import DTYPES, Recipe, patches, seen
+from dpfc_cli.backbones.weights import find, place
+from dpfc_cli.errors import UserError
+
+Group = dict[str, jax.Array]
+
+
+def load(
+    name: str,
+    image_shape: tuple[int, int, int],
+    options: Options,
+    geometry: Geometry,
+    *,
+    prepared: bool,
+    progress: Progress | None,
+) -> "Network":
+    """Load a model of the table, and fetch its weights if they are not on this machine.
+
+    Args:
+        name: the model.
+        image_shape: (H, W, C) of the pictures.
+        options: how to run it.
+        geometry: how pictures are resized and cropped.
+        prepared: whether they were resized and cropped already.
+        progress: it is told how many bytes of a file were downloaded.
+
+    Raises:
+        UserError: the weights cannot be fetched or read, or are not those of the model.
+
+    """
+    model = MODELS[name]
+    located, digest = find(*place(model, options.weights), progress)
+    parameters = checkpoint.read(located.files, located.id, model.depths, model.widths, DTYPES[options.precision])
+    epsilon = located.config.get("layer_norm_eps", EPSILON)
+    activation = located.config.get("hidden_act", "gelu")
+    if type(epsilon) is not float or not 0 < epsilon < 1 or activation != "gelu":
+        raise UserError(
+            f"The config.json of '{located.id}' has values that dpfc cannot use: epsilon {epsilon!r}, activation "
+            f"{activation!r}.",
+            "Get the config.json that belongs to the weights.",
+            code="damaged",
+            source=located.id,
+        )
+    return Network(
+        {"name": name, "weights": {"id": located.id, "sha256": digest, "dialect": parameters.dialect}},
+        parameters,
+        epsilon=epsilon,
+        recipe=Recipe(name=options.preprocess, geometry=geometry, mean=MEAN, std=STD),
+        image_shape=image_shape,
+        batch=options.batch,
+        prepared=prepared,
+    )
+
+
+class Network(Sharded):
+    """A `Backbone` of one checkpoint, one preprocessing and one shape of pictures.
+
+    Args:
+        description: what the manifest says about name and weights.
+        parameters: the content of the checkpoint. Its tensors are removed from it while they are copied to the devices.
+        epsilon: of the final normalisation.
+        recipe: the preprocessing.
+        image_shape: (H, W, C) of the pictures.
+        batch: pictures per call; None: as many as fit the memory budget. It is rounded up to suit the devices.
+        prepared: whether the pictures were resized and cropped already.
+
+    """
+
+    def __init__(
+        self,
+        description: dict[str, Any],
+        parameters: Parameters,
+        *,
+        epsilon: float,
+        recipe: Recipe,
+        image_shape: tuple[int, int, int],
+        batch: int | None = None,
+        prepared: bool = False,
+    ) -> None:
+        crop = recipe.geometry.crop
+        if image_shape[2] not in (1, 3) or (prepared and image_shape[:2] != (crop, crop)):
+            raise ValueError(f"pictures of shape {image_shape} do not fit this backbone with crop {crop}")
+        widths = [len(stage[0]["norm.weight"]) for stage in parameters.blocks]
+        stem = parameters.outer["stem.weight"]
+        self.name: str = description["name"]
+        self.dim = widths[-1]
+        self._shape = tuple(image_shape)
+        # The first stage has the largest intermediates: those of its MLP, and some of the width of the stage.
+        self._divide(rows_that_fit(4 * (crop // 4) ** 2 * 14 * widths[0]), batch)
+        self._description = description | {
+            "preprocessing": recipe.describe(),
+            "input": [crop, crop, 3],
+            "grid": [crop // 32, crop // 32],
+            "architecture": {
+                "widths": widths,
+                "depths": [len(stage) for stage in parameters.blocks],
+                "activation": "gelu",
+                "epsilon": epsilon,
+            },
+            "pooling": "mean",
+            "feature": "mean over all places, then the final normalisation",
+            "precision": str(stem.dtype),
+            "dim": self.dim,
+        }
+        self._run = partial(_features, epsilon=epsilon, recipe=recipe, prepared=prepared)
+        self._outer = self._placed(parameters.outer)
+        self._blocks = [[self._placed(block) for block in stage] for stage in parameters.blocks]
+
+    def describe(self) -> dict[str, Any]:
+        return dict(self._description)
+
+    def _part(self, pixels: jax.Array) -> jax.Array:
+        features: jax.Array = self._run(pixels, self._outer, self._blocks)
+        return features
+
+
+@partial(jax.jit, static_argnames=("recipe", "prepared"))
+def _features(
+    pixels: jax.Array,
+    outer: Group,
+    blocks: list[list[Group]],
+    epsilon: float | jax.Array,
+    recipe: Recipe,
+    prepared: bool,
+) -> jax.Array:
+    x = _norm(_strided(seen(pixels, recipe, prepared), outer, "stem"), outer, "stem_norm", EPSILON)
+    for i, stage in enumerate(blocks):
+        if i:
+            planes = _norm(x, outer, f"{i}.down_norm", EPSILON).transpose(0, 3, 1, 2)
+            x = _strided(planes, outer, f"{i}.down")
+        for block in stage:
+            x = _transform(block, x)
+    return _norm(x.mean((1, 2)), outer, "norm", epsilon)
+
+
+def _strided(planes: jax.Array, group: Group, name: str) -> jax.Array:
+    """A convolution of neighbouring squares: from float32 (B, C, S, S) to (B, S / side, S / side, D).
+
+    Places that no whole square covers are dropped.
+    """
+    kernel = group[f"{name}.weight"]
+    side = kernel.shape[0]
+    grid = planes.shape[2] // side
+    matrix = kernel.reshape(-1, kernel.shape[-1])
+    y = product(patches(planes, side).astype(kernel.dtype), matrix) + group[f"{name}.bias"]
+    return y.reshape(len(planes), grid, grid, -1)
+
+
+def _transform(block: Group, x: jax.Array) -> jax.Array:
+    """One block: from float32 (B, H, W, C) to the same shape."""
+    y = _norm(_depthwise(block, x), block, "norm", EPSILON)
+    return x + _dense(gelu(_dense(y, block, "fc1")), block, "fc2") * block.get("scale", 1)
+
+
+def _depthwise(block: Group, x: jax.Array) -> jax.Array:
+    """The convolution of each channel by itself, with zeros around the picture."""
+    kernel, margin = block["depthwise.weight"], KERNEL // 2
+    height, width = x.shape[1:3]
+    padded = jnp.pad(x, ((0, 0), (margin, margin), (margin, margin), (0, 0)))
+    y = jnp.broadcast_to(block["depthwise.bias"], x.shape)
+    for row in range(KERNEL):
+        for column in range(KERNEL):
+            y = y + padded[:, row : row + height, column : column + width] * kernel[row, column]
+    # Without the barrier, each of the next three passes over y would compute it anew.
+    whole: jax.Array = jax.lax.optimization_barrier(y)  # type: ignore[no-untyped-call]
+    return whole
+
+
+def _dense(x: jax.Array, group: Group, name: str) -> jax.Array:
+    kernel = group[f"{name}.weight"]
+    return product(x.astype(kernel.dtype), kernel) + group[f"{name}.bias"]
+
+
+def _norm(x: jax.Array, group: Group, name: str, epsilon: float | jax.Array) -> jax.Array:
+    """Layer normalisation over the last axis, in float32."""
+    centred = x - x.mean(-1, keepdims=True)
+    scale = jax.lax.rsqrt((centred * centred).mean(-1, keepdims=True) + epsilon)
+    return centred * scale * group[f"{name}.weight"] + group[f"{name}.bias"]

@@ -1,0 +1,126 @@
+"""ConvNeXt, the family beside the transformers: it gives the features of timm and of transformers.
+
+`bench/references.py` ran the libraries; here are the names of their tensors, and what came out.
+"""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dpfc_cli import backbones
+from dpfc_cli.backbones import convnext
+from dpfc_cli.backbones.backbone import Backbone
+from dpfc_cli.backbones.geometry import Geometry
+from dpfc_cli.errors import UserError
+from tests.backbones.tiny import pictures, random_weights, write
+
+REFERENCES: dict[str, dict[str, Any]] = json.loads(
+    (Path(__file__).parent / "data" / "convnext.json").read_text("utf-8")
+)
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A model of the table that is as small as the references, with mean and standard deviation one half."""
+    case = REFERENCES["timm"]
+    model = replace(convnext.MODELS["convnext-t"], depths=tuple(case["depths"]), widths=tuple(case["widths"]))
+    monkeypatch.setitem(convnext.MODELS, "convnext-t", model)
+    for module in ("MEAN", "STD"):
+        monkeypatch.setattr(f"dpfc_cli.backbones.convnext.network.{module}", (0.5, 0.5, 0.5))
+
+
+def loaded(file: Path, size: int, monkeypatch: pytest.MonkeyPatch, **options: Any) -> Backbone:
+    monkeypatch.setattr(convnext, "NATIVE", Geometry(resize=size, crop=size))
+    return backbones.load("convnext-t", (size, size, 3), weights=str(file), prepared=True, **({"batch": 2} | options))
+
+
+def weights_of(name: str) -> dict[str, np.ndarray]:
+    return random_weights(REFERENCES[name]["shapes"])
+
+
+def relative(ours: np.ndarray, theirs: np.ndarray) -> float:
+    return float(np.abs(ours - theirs).max() / np.linalg.norm(theirs, axis=1).min())
+
+
+@pytest.mark.parametrize("name", ["timm", "transformers"])
+def test_the_feature_is_the_librarys(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 72 pixels the third stage sees 4 of 9 pairs of places, and drops the last one."""
+    case = REFERENCES[name]
+    backbone = loaded(write(weights_of(name), tmp_path, config=case["config"]), 72, monkeypatch)
+    features = backbone(pictures(72))
+    assert relative(features, np.array(case["features"]["72"]["mean"])) < 1e-5
+    said = backbone.describe()
+    assert json.loads(json.dumps(said)) == said
+    assert said.items() >= {"name": "convnext-t", "pooling": "mean", "dim": 24, "grid": [2, 2]}.items()
+    assert said["weights"]["dialect"] == name
+    batch = pictures(72)
+    batch[1] = 0
+    assert np.array_equal(backbone(batch)[0], features[0])
+
+
+def test_bfloat16_is_near(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With one stage only, which is compiled faster."""
+    model = replace(convnext.MODELS["convnext-t"], depths=(1,), widths=(8,))
+    monkeypatch.setitem(convnext.MODELS, "convnext-t", model)
+    weights = {name: array for name, array in weights_of("timm").items() if name.startswith(("stem", "stages.0"))}
+    weights |= {f"head.norm.{leaf}": np.ones(8, np.float32) for leaf in ("weight", "bias")}
+    file = write(weights, tmp_path)
+    whole, rounded = (loaded(file, 32, monkeypatch, precision=each)(pictures(32)) for each in ("float32", "bfloat16"))
+    assert 1e-5 < relative(rounded, whole) < 0.02
+
+
+@pytest.mark.parametrize("name", ["timm", "transformers"])
+def test_each_tensor_is_missed_or_a_part_of_the_classifier_or_a_scale(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = weights_of(name)
+    free = ("head.fc", "classifier", "gamma", "layer_scale_parameter")
+    for tensor in (tensor for tensor in whole if not any(part in tensor for part in free)):
+        rest = {key: array for key, array in whole.items() if key != tensor}
+        with pytest.raises(UserError, match=r"lacks the tensor|is not a ConvNeXt"):
+            loaded(write(rest, tmp_path), 64, monkeypatch)
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"stages.0.blocks.0.mlp.grn.weight": [32]}, r"does not have: 'stages\.0\.blocks\.0\.mlp\.grn\.weight'"),
+        ({"stages.0.blocks.1.gamma": [8]}, r"does not have: 'stages\.0\.blocks\.1\.gamma'"),
+        ({"stages.00.blocks.0.gamma": [8]}, "twice"),
+        ({"stages.0.blocks.0.conv_dw.weight": [8, 1, 5, 5]}, r"\(5, 5, 8\) instead of \(7, 7, 8\)"),
+        ({"stem.0.weight": [8, 1, 4, 4]}, r"\(4, 4, 1, 8\) instead of \(4, 4, 3, 8\)"),
+        ({"head.norm.weight": [8]}, r"\(8,\) instead of \(24,\)"),
+    ],
+)
+def test_weights_of_another_model_are_refused_by_a_tensor(
+    changed: dict[str, list[int]], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    weights = weights_of("timm") | {name: np.ones(shape, np.float32) for name, shape in changed.items()}
+    with pytest.raises(UserError, match=message):
+        loaded(write(weights, tmp_path), 64, monkeypatch)
+
+
+def test_what_a_network_of_another_kind_needs_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = write(weights_of("timm"), tmp_path, config={"hidden_act": "relu"})
+    for options, message in (
+        ({}, "values that dpfc cannot use"),
+        ({"pool": "cls"}, "has no pooling 'cls'"),
+    ):
+        with pytest.raises(UserError, match=message):
+            loaded(file, 64, monkeypatch, **options)
+    with pytest.raises(UserError, match="does not read the classifier of convnext-t"):
+        backbones.classifier("convnext-t", weights=str(file))
+    with pytest.raises(UserError, match="not a ConvNeXt that dpfc can read"):
+        loaded(write({"blocks.0.norm1.weight": np.ones(3, np.float32)}, tmp_path), 64, monkeypatch)
+
+
+def test_every_size_has_a_home_and_the_publishers_own_preprocessing() -> None:
+    for name, model in convnext.MODELS.items():
+        assert model.home.startswith("timm/convnext_")
+        assert backbones.own_recipe(name) == "native"
+        assert backbones.geometry_of(name) == Geometry(resize=256, crop=224)
+        assert len(model.depths) == len(model.widths) == 4

@@ -1,0 +1,299 @@
+"""Slides as TRIDENT, CLAM and STAMP write them become one record each, or one for each patient."""
+
+import fcntl
+import stat
+from collections.abc import Callable
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+
+from dpfc_cli.errors import GUARDED, UserError
+from dpfc_cli.features import slides
+from dpfc_cli.features.importing import import_features
+from dpfc_cli.features.reader import FeatureSet
+
+D = 5
+LABELS = ("tumour", "normal", "tumour", "normal", "normal", "tumour")
+PATIENTS = ("p1", "p2", "p1", "p3", "p3", "p4")
+Write = Callable[[Path, np.ndarray], None]
+
+
+def trident(path: Path, x: np.ndarray) -> None:
+    """Chunks of one patch, attributes of variable length, coordinates of patches."""
+    with h5py.File(path, "w") as file:
+        for name, values in (("features", x), ("coords", np.zeros((len(x), 2), np.int64))):
+            data = file.create_dataset(
+                name, values.shape, values.dtype, chunks=(1, values.shape[1]), maxshape=(None, values.shape[1])
+            )
+            data[:] = values
+        file["features"].attrs["encoder"] = "uni_v1"
+        file["coords"].attrs["patch_size"] = 256
+
+
+def clam(path: Path, x: np.ndarray) -> None:
+    """Batches that are appended, in chunks of 32 patches."""
+    with h5py.File(path, "w") as file:
+        data = file.create_dataset("features", (0, D), np.float32, chunks=(32, D), maxshape=(None, D))
+        for at in range(0, len(x), 4):
+            data.resize(min(at + 4, len(x)), axis=0)
+            data[at:] = x[at : at + 4]
+        file["coords"] = np.zeros((len(x), 2), np.int32)
+
+
+def stamp(path: Path, x: np.ndarray) -> None:
+    """Half precision, in one piece, under another name."""
+    with h5py.File(path, "w") as file:
+        file["coords"] = np.zeros((len(x), 2))
+        file["feats"] = x.astype(np.float16)
+        file.attrs["extractor"] = "mahmood-uni"
+
+
+def batched(path: Path, x: np.ndarray) -> None:
+    """One axis more, as bags of a loader have it."""
+    with h5py.File(path, "w") as file:
+        file["features"] = x[None].astype(np.float64)
+
+
+def patches(slide: int) -> np.ndarray:
+    """Of a slide: numbers that float16 holds exactly."""
+    random = np.random.default_rng(slide)
+    return (random.integers(-64, 64, (3 + 7 * slide, D)) / 8 + slide).astype(np.float32)
+
+
+def written(folder: Path, write: Write = trident, name: str = "slide_{}.h5") -> Path:
+    """A folder of slides and a table beside it."""
+    place = folder / "slides"
+    for slide in range(len(LABELS)):
+        path = place / name.format(slide)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write(path, patches(slide))
+    table(folder)
+    return place
+
+
+def table(folder: Path, head: str = "case_id,slide_id,label", **changed: str) -> Path:
+    path = folder / "slides.csv"
+    lines = [f"{PATIENTS[i]},slide_{i},{LABELS[i]}" for i in range(len(LABELS))]
+    lines = [changed.get(f"line{i}", line) for i, line in enumerate(lines)]
+    path.write_text("\n".join([head, *filter(None, lines)]) + "\n", "utf-8")
+    return path
+
+
+def imported(folder: Path, place: Path, **options: object) -> FeatureSet:
+    return import_features(f"slides:{place}", folder / "set", table=folder / "slides.csv", **options).features  # type: ignore[arg-type]
+
+
+def rows_of(features: FeatureSet) -> set[tuple[tuple[float, ...], str]]:
+    x, y = features.arrays("train")
+    labels = [features.classes[label] if label >= 0 else "" for label in y[:, 0]]
+    return {(tuple(row), label) for row, label in zip(x.tolist(), labels, strict=True)}
+
+
+def mean(*members: int) -> tuple[float, ...]:
+    return tuple(np.concatenate([patches(i) for i in members]).astype(np.float64).mean(0).astype(np.float32).tolist())
+
+
+@pytest.mark.parametrize("write", [trident, clam, stamp, batched])
+def test_a_slide_is_the_mean_of_its_patches_whoever_wrote_it(
+    write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(slides, "_BLOCK", 8 * D * 4)  # four patches at once
+    found = imported(tmp_path, written(tmp_path, write))
+    assert rows_of(found) == {(mean(i), label) for i, label in enumerate(LABELS)}
+    assert found.classes == ("normal", "tumour")
+    assert found.manifest.origin == "inferred"
+    assert found.manifest.splits["train"].groups == 4
+    assert found.manifest.grouped_by == {"by": "table", "column": "case_id"}
+    assert found.manifest.backbone["feature"] == "mean of the patches of each slide"
+
+
+def test_a_patient_is_the_mean_of_all_patches_of_all_slides(tmp_path: Path) -> None:
+    place = written(tmp_path)
+    found = imported(tmp_path, place, pool_by="patient", classes=["tumour", "normal"])
+    expected = {(mean(0, 2), "tumour"), (mean(1), "normal"), (mean(3, 4), "normal"), (mean(5), "tumour")}
+    assert rows_of(found) == expected
+    assert found.manifest.splits["train"].n == found.manifest.splits["train"].groups == 4
+    assert found.manifest.origin == "asserted"
+
+
+@pytest.mark.parametrize("name", ["slide_{}.h5", "h5_files/slide_{}.h5", "20x/features_uni/slide_{}.hdf5"])
+@pytest.mark.parametrize("ending", ["", ".svs", ".h5"])
+def test_a_file_is_found_by_the_name_of_its_slide(name: str, ending: str, tmp_path: Path) -> None:
+    place = written(tmp_path, name=name)
+    table(tmp_path, **{f"line{i}": f"{PATIENTS[i]},slide_{i}{ending},{LABELS[i]}" for i in range(len(LABELS))})
+    assert rows_of(imported(tmp_path, place)) == {(mean(i), label) for i, label in enumerate(LABELS)}
+
+
+def test_a_column_of_splits_makes_a_test_split_and_numbers_are_classes(tmp_path: Path) -> None:
+    place = written(tmp_path)
+    rows = ["0,slide_0,train", "1,slide_1,train", "10,slide_2,test", "1,slide_3,val", "0,slide_4,test"]
+    (tmp_path / "slides.csv").write_text("\n".join(["Target,Filename,Split", *rows]))
+    found = imported(tmp_path, place)
+    assert found.splits == {"train": 2, "test": 2}
+    assert found.classes == tuple(map(str, range(11)))
+    assert found.arrays("test")[1].tolist() == [[10], [0]]
+    assert not found.manifest.grouped
+
+
+# Slides that cannot be read
+
+
+def _missing(path: Path) -> None:
+    path.unlink()
+
+
+def _cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:900])
+
+
+def _empty(path: Path) -> None:
+    """As TRIDENT writes a slide without tissue."""
+    with h5py.File(path, "w") as file:
+        file["features"] = np.empty((0,), np.float32)
+
+
+def _unwritten(path: Path) -> None:
+    with h5py.File(path, "w") as file:
+        file.create_dataset("features", (10**12, D), np.float32, chunks=(32, D))
+
+
+def _declared(path: Path) -> None:
+    with h5py.File(path, "w") as file:
+        file.create_dataset("features", (10**9, D), np.float32)
+
+
+def _infinite(path: Path) -> None:
+    stamp(path, np.full((3, D), np.inf, np.float32))
+
+
+def _linked(path: Path) -> None:
+    with h5py.File(path, "w") as file:
+        file["features"] = h5py.ExternalLink("slide_0.h5", "features")
+
+
+BROKEN = [_missing, _cut, _empty, _unwritten, _declared, _infinite, _linked]
+
+
+@pytest.mark.parametrize("spoil", BROKEN)
+def test_a_slide_that_cannot_be_read_is_named_or_becomes_a_null_record(
+    spoil: Callable[[Path], None], tmp_path: Path
+) -> None:
+    place = written(tmp_path)
+    spoil(place / "slide_3.h5")
+    with pytest.raises(UserError, match=r"1 slide cannot be read") as refused:
+        imported(tmp_path, place)
+    assert GUARDED in refused.value.what
+    assert any(note.startswith("  slide_3: ") for note in refused.value.__notes__)
+    assert not (tmp_path / "set").exists()
+    with pytest.raises(UserError, match="At most 0 of the 6 train records"):
+        imported(tmp_path, place, on_error="null")
+    told: list[str] = []
+    found = imported(tmp_path, place, on_error="null", most_null=0.2, warn=told.append)
+    x, y = found.arrays("train")
+    assert (y < 0).sum() == 1
+    assert not x[y[:, 0] < 0].any()
+    assert rows_of(found) >= {(mean(i), LABELS[i]) for i in (0, 1, 2, 4, 5)}
+    assert "1 of 6 train records" in told[0]
+    assert told[1].startswith("slide_3: ")
+    found.verify("train")
+
+
+def test_a_patient_is_null_only_if_no_slide_is_left(tmp_path: Path) -> None:
+    place = written(tmp_path)
+    (place / "slide_2.h5").unlink()
+    (place / "slide_1.h5").unlink()
+    found = imported(
+        tmp_path, place, pool_by="patient", on_error="null", most_null=0.3, classes=["tumour", "normal"], warn=len
+    )
+    assert {row for row, _ in rows_of(found)} == {mean(0), mean(3, 4), mean(5), (0.0,) * D}
+
+
+def test_a_long_list_of_broken_slides_is_for_the_owner_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(slides, "_SHOWN", 2)
+    place = written(tmp_path)
+    for i in range(3):
+        (place / f"slide_{i}.h5").unlink()
+    with pytest.raises(UserError):
+        imported(tmp_path, place)
+    listed = tmp_path / "set.broken.txt"
+    assert len(listed.read_text().splitlines()) == 3
+    assert stat.S_IMODE(listed.stat().st_mode) == 0o600
+
+
+def test_a_slide_of_another_encoder_stops_the_import(tmp_path: Path) -> None:
+    """Which of two widths is the right one cannot be known, so no slide may turn the others into null records."""
+    place = written(tmp_path)
+    with h5py.File(place / "slide_0.h5", "w") as file:
+        file["features"] = np.zeros((3, D + 1), np.float32)
+    with pytest.raises(UserError, match="All slides must come from the same encoder"):
+        imported(tmp_path, place, on_error="null", most_null=1.0)
+
+
+def test_a_slide_that_cannot_be_read_now_is_no_null_record(tmp_path: Path) -> None:
+    """A pipeline still writes to it: that says nothing about the slide."""
+    place = written(tmp_path)
+    with (place / "slide_3.h5").open("rb+") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        with pytest.raises(UserError, match="another program has it open for writing") as refused:
+            imported(tmp_path, place, on_error="null", most_null=1.0)
+    assert refused.value.code == "busy"
+
+
+def test_features_that_the_stored_precision_cannot_hold_count_among_the_null_records(tmp_path: Path) -> None:
+    place = written(tmp_path)
+    trident(place / "slide_0.h5", np.full((3, D), 1e5, np.float32))
+    with pytest.raises(UserError, match=r"1 of the 6 train records have no features that can be stored"):
+        imported(tmp_path, place, on_error="null", dtype="float16")
+    assert not (tmp_path / "set").exists()
+    found = imported(tmp_path, place, on_error="null", dtype="float16", most_null=0.2)
+    assert (found.arrays("train")[1] < 0).sum() == 1
+
+
+# Tables that cannot be used
+
+
+@pytest.mark.parametrize(
+    ("changed", "options", "message"),
+    [
+        ({"line1": "p2,slide_0,normal"}, {}, "twice"),
+        ({"line1": "p2,../slides.csv,normal"}, {}, "no name of a file in"),
+        ({"line1": "p2,slide_1,"}, {}, "Line 3 .* nothing under 'label'"),
+        ({"line1": ",slide_1,normal"}, {}, "no person. The first is 'line 3'"),
+        ({"head": "case_id,slide_id,diagnosis"}, {}, "no column of labels"),
+        ({"head": "case_id,image,label"}, {}, "no column of slides"),
+        ({}, {"label_column": "grade"}, "no column 'grade'"),
+        ({}, {"group_column": "mrn"}, "no column 'mrn'"),
+        ({}, {"classes": ["a", "b"]}, "the label '(tumour|normal)', which is not among the classes"),
+        ({}, {"pool_by": "patch"}, "Unknown pool_by 'patch'"),
+        ({}, {"most_null": 0.1}, "on_error null"),
+        ({"line2": "p1,slide_2,normal"}, {"pool_by": "patient"}, "two labels"),
+        ({"head": "nobody,slide_id,label"}, {"pool_by": "patient"}, "which slides are of one patient"),
+        ({"head": "x,slide_id,split", "line0": "a,slide_0,all"}, {"label_column": "x"}, "names a split 'all'"),
+    ],
+)
+def test_a_table_that_cannot_be_used_is_refused_before_a_slide_is_read(
+    changed: dict[str, str], options: dict[str, object], message: str, tmp_path: Path
+) -> None:
+    place = written(tmp_path)
+    table(tmp_path, **changed)
+    with pytest.raises(UserError, match=rf"(?s){message}"):
+        imported(tmp_path, place, **options)
+    assert not list(tmp_path.glob("set*"))
+
+
+def test_a_patient_in_both_splits_is_no_single_record(tmp_path: Path) -> None:
+    place = written(tmp_path)
+    (tmp_path / "slides.csv").write_text("patient,slide,label,split\np,slide_0,a,train\np,slide_1,a,test\n")
+    with pytest.raises(UserError, match=r"1 patient .* has slides in both splits"):
+        imported(tmp_path, place, pool_by="patient")
+
+
+def test_what_is_for_slides_is_refused_elsewhere_and_slides_need_a_table(tmp_path: Path) -> None:
+    np.savez(tmp_path / "a.npz", features=np.zeros((4, 2)), labels=np.arange(4) % 2)
+    for option in ({"table": "t.csv"}, {"pool_by": "slide"}, {"on_error": "null"}, {"most_null": 0.1}):
+        with pytest.raises(UserError, match=f"{next(iter(option))} is for slides"):
+            import_features(tmp_path / "a.npz", tmp_path / "set", **option)
+    with pytest.raises(UserError, match="Nothing says which slides there are"):
+        import_features(f"slides:{tmp_path}", tmp_path / "set")
