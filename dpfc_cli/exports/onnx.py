@@ -75,14 +75,17 @@ def _norms(graph: Graph, z: str) -> str:
 
 
 def _features(graph: Graph, pixels: str, network: Network) -> str:
+    from dpfc_cli.backbones.convnext.network import Network as ConvNeXt
     from dpfc_cli.backbones.scattering.transform import Scattering
     from dpfc_cli.backbones.vision_transformer.transformer import Transformer
-    from dpfc_cli.exports import onnx_scattering, onnx_vit
+    from dpfc_cli.exports import onnx_convnext, onnx_scattering, onnx_vit
 
     if isinstance(network.backbone, Scattering):
         return onnx_scattering.features(graph, pixels, network.input, network.described["pooling"])
     if isinstance(network.backbone, Transformer):
         return onnx_vit.features(graph, pixels, network.backbone)
+    if isinstance(network.backbone, ConvNeXt):
+        return onnx_convnext.features(graph, pixels, network.backbone)
     raise UserError(
         f"dpfc cannot write the backbone {network.backbone.name} as ONNX.",
         "Export the head alone, and compute the features with dpfc.",

@@ -19,6 +19,8 @@ from dpfc_cli.exports.network import Network, rebuilt
 from dpfc_cli.heads.head import Head
 from dpfc_cli.privacy.chain import Centre, Clip
 from dpfc_cli.training.request import Privacy
+from tests.backbones.test_convnext import REFERENCES as CONVNEXT
+from tests.backbones.test_convnext import loaded, small  # noqa: F401
 from tests.backbones.test_parity import REFERENCES
 from tests.backbones.test_transformer import ti16
 from tests.backbones.tiny import build, pictures, random_weights, write
@@ -35,6 +37,7 @@ CASES = [
     ("timm-vit-gap", "26", "mean"),
     ("timm-vit-reg-scale", "26", "cls"),
     ("timm-vit-reg-scale", "16", "mean"),
+    ("timm-vit-reg-scale", "16", "cls+mean"),
     ("transformers-5-clip", "16", "cls"),
     ("transformers-5-deit-distilled", "16", "cls"),
     ("transformers-5-dinov2-giant", "26", "cls"),
@@ -82,9 +85,24 @@ def test_a_transformer_and_its_head_give_what_the_library_and_the_head_give(
     path, head = exported(build(file, side, pool), (side, side, 3), tmp_path)
     onnx.checker.check_model(path, full_check=True)
     features, scores = run(path, pictures(side))
-    expected = np.array(case["features"][size][pool])
+    expected = np.hstack([case["features"][size][each] for each in pool.split("+")])
     assert np.abs(features - expected).max() < 1e-5 * np.linalg.norm(expected, axis=1).min()
     assert np.abs(scores - head.scores(expected)).max() < 1e-5
+
+
+@pytest.mark.parametrize("library", ["timm", "transformers"])
+def test_convnext_and_its_head_give_what_the_library_and_the_head_give(
+    library: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case = CONVNEXT[library]
+    file = write(random_weights(case["shapes"]), tmp_path, config=case["config"])
+    for size, rows in case["features"].items():
+        side, expected = int(size), np.array(rows["mean"] if isinstance(rows, dict) else rows)
+        path, head = exported(loaded(file, side, monkeypatch), (side, side, 3), tmp_path)
+        onnx.checker.check_model(path, full_check=True)
+        features, scores = run(path, pictures(side))
+        assert np.abs(features - expected).max() < 1e-5 * np.linalg.norm(expected, axis=1).min()
+        assert np.abs(scores - head.scores(expected)).max() < 1e-4
 
 
 def test_the_comparison_notices_a_part_that_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

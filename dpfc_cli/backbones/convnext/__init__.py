@@ -70,6 +70,10 @@ class ConvNeXtFamily:
     def own_pool(self, name: str, image_shape: tuple[int, int, int]) -> str:
         return "mean"
 
+    def dimensions(self, name: str) -> int:
+        """The width of the last stage."""
+        return MODELS[name].width
+
     def repository(self, name: str) -> str:
         return MODELS[name].home.rpartition("/")[0]
 

@@ -52,7 +52,7 @@ def load(
 
     """
     model = MODELS[name]
-    located, digest = find(*place(model, options.weights), progress)
+    located, digest = find(*place(model, options.weights), progress, options.expected)
     parameters = checkpoint.read(located.files, located.id, model.depths, model.widths, DTYPES[options.precision])
     epsilon = located.config.get("layer_norm_eps", EPSILON)
     activation = located.config.get("hidden_act", "gelu")
@@ -131,6 +131,13 @@ class Network(Sharded):
 
     def describe(self) -> dict[str, Any]:
         return dict(self._description)
+
+    @property
+    def parts(self) -> tuple[Group, list[list[Group]], float, Recipe]:
+        """What it computes with: the parameters outside blocks, those of the blocks of each stage, the epsilon of the
+        final normalisation, and the preprocessing.
+        """
+        return self._outer, self._blocks, self._run.keywords["epsilon"], self._run.keywords["recipe"]
 
     def _part(self, pixels: jax.Array) -> jax.Array:
         features: jax.Array = self._run(pixels, self._outer, self._blocks)
