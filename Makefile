@@ -49,7 +49,7 @@ format: .venv/.test ## Format the code
 	$(BIN)/ruff check --fix . && $(BIN)/ruff format .
 
 .venv/.bench: .venv/.run
-	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[bench]'
+	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[plot]'
 	@touch $@
 
 reproduce: .venv/.bench ## The paper's tables on FEATURES="SET…" (hours; goes on where it stopped; WORKERS=2)

@@ -1,0 +1,226 @@
+"""Panels to a drawing, and a drawing to SVG, PNG or PDF. See the room's docstring on how to add a figure.
+
+One style for all figures. The background is drawn, and it is nearly white. So a figure looks the same in a light page,
+in a dark one, and in print. The colours are told apart by people with any colour vision (Okabe and Ito 2008), and each
+comes with a marker of its own for print in grey. Text stays text, so it can be searched and copied.
+
+The same numbers give the same bytes with the same version of matplotlib: no date, no random names, and no setting of
+the user's matplotlib.
+"""
+
+import io
+import re
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from xml.sax.saxutils import quoteattr
+
+from dpfc_cli import files
+from dpfc_cli.errors import UserError, parameter, printable
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+KINDS = ("svg", "png", "pdf")
+"""What a drawing can be written as: the endings of files."""
+COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#5b5b5b")
+"""Of series, in order."""
+MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+"""Of series, in order."""
+BACKGROUND, INK, FAINT, GRID = "#fdfdfb", "#262626", "#6b6b6b", "#dededa"
+"""The page, text and axes, remarks, and lines of the grid."""
+RAMP = "Blues"
+"""The matplotlib colour map of counts: from nothing (light) to most (dark)."""
+DPI = 160
+LONGEST_NAME = 40
+"""Characters of a name in a figure. Longer ones are shortened in the middle."""
+STYLE: Any = {
+    "axes.axisbelow": True,
+    "axes.edgecolor": FAINT,
+    "axes.facecolor": BACKGROUND,
+    "axes.grid": True,
+    "axes.labelcolor": INK,
+    "axes.labelsize": 10,
+    "axes.spines.right": False,
+    "axes.spines.top": False,
+    "axes.titlelocation": "left",
+    "axes.titlesize": 10.5,
+    "axes.titlepad": 8,
+    "figure.constrained_layout.h_pad": 0.1,
+    "figure.constrained_layout.w_pad": 0.1,
+    "figure.facecolor": BACKGROUND,
+    "figure.titlesize": 12,
+    "font.size": 9.5,
+    "grid.color": GRID,
+    "grid.linewidth": 0.6,
+    "legend.fontsize": 9,
+    "legend.frameon": False,
+    "lines.linewidth": 1.6,
+    "lines.markersize": 5,
+    "savefig.facecolor": BACKGROUND,
+    "text.color": INK,
+    # A name may have a dollar sign.
+    "text.parse_math": False,
+    "xtick.color": FAINT,
+    "xtick.labelcolor": INK,
+    "ytick.color": FAINT,
+    "ytick.labelcolor": INK,
+    # Text as text.
+    "pdf.fonttype": 42,
+    "svg.fonttype": "none",
+    # The names inside an SVG are digests of what they name.
+    "svg.hashsalt": "dpfc",
+}
+_METADATA: dict[str, dict[str, None]] = {
+    "svg": {"Date": None, "Creator": None},
+    "png": {"Software": None},
+    "pdf": {"CreationDate": None, "Creator": None, "Producer": None},
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Panel:
+    """One plot. width, height: of its place, in inches. draw: draws it on axes that are empty."""
+
+    draw: Callable[["Axes"], None]
+    width: float = 6.0
+    height: float = 4.0
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """A drawn figure. `title` also stands for it where it is read aloud."""
+
+    figure: "Figure"
+    title: str
+
+    def bytes_of(self, kind: str) -> bytes:
+        """The contents of a file of this kind: one of `KINDS`."""
+        buffer = io.BytesIO()
+        with _styled():
+            self.figure.savefig(buffer, format=kind, dpi=DPI, metadata=_METADATA[kind])
+        return buffer.getvalue()
+
+    def svg(self) -> str:
+        """An `<svg>` element, to be put into an HTML page. Several of them may be in one page.
+
+        It has its size in points and a viewBox, so `svg {max-width: 100%; height: auto}` fits it into a column.
+        """
+        text = self.bytes_of("svg").decode()
+        text = text[text.index("<svg") :]
+        # They would hold for the whole page.
+        for element in ("metadata", "style"):
+            text = re.sub(rf"\s*<{element}\b.*?</{element}>", "", text, flags=re.DOTALL)
+        used = set(re.findall(r'(?:href="#|url\(#)([^")]+)', text))
+        # In one page a name may be given once. Those that are left are digests: equal names have equal contents.
+        text = re.sub(r' id="([^"]*)"', lambda match: match[0] if match[1] in used else "", text)
+        said = f'role="img" aria-label={quoteattr(printable(self.title))} stroke-linejoin="round"'
+        return text.replace("<svg", f"<svg {said}", 1)
+
+    def save(self, path: Path) -> None:
+        """Write the file, of the kind that its name ends in. A file of that name is replaced.
+
+        Raises:
+            UserError: it ends in something else, or it cannot be written. Then an older file is as it was.
+
+        """
+        try:
+            files.replace(path, self.bytes_of(_kind(path)))
+        except OSError as error:
+            raise UserError(
+                f"The figure cannot be written to '{path}': {error.strerror or error}.",
+                "Choose a writable place, with room left.",
+                code="unwritable",
+                path=str(path),
+            ) from error
+
+
+def check(path: Path | None = None, name: str = "plot") -> None:
+    """Refuse what would fail later: call it before any work.
+
+    Args:
+        path: the file that is to be written, if any.
+        name: the parameter that names it.
+
+    Raises:
+        UserError: matplotlib is missing, the file ends in something else than `KINDS`, or its folder is not there.
+
+    """
+    if path is not None:
+        _kind(path, name)
+        if not path.parent.is_dir():
+            raise UserError(
+                f"There is no folder '{path.parent}' for the figure.",
+                "Make it first.",
+                code="missing",
+                parameter=name,
+                path=str(path.parent),
+            )
+    if find_spec("matplotlib") is None:
+        raise UserError(
+            "To draw figures, dpfc needs matplotlib, which is not installed.",
+            "Install it: pip install 'dpfc[plot]'.",
+            code="unsupported",
+            package="matplotlib",
+        )
+
+
+def draw(*panels: Panel, title: str) -> Drawing:
+    """Draw panels side by side, in this order, under a title."""
+    from matplotlib.figure import Figure
+    from matplotlib.text import Text
+
+    with _styled():
+        size = (sum(panel.width for panel in panels), max(panel.height for panel in panels))
+        figure = Figure(figsize=size, layout="constrained")
+        figure.suptitle(title, x=0.01, ha="left")
+        widths = [panel.width for panel in panels]
+        for panel, axes in zip(
+            panels, figure.subplots(1, len(panels), width_ratios=widths, squeeze=False)[0], strict=True
+        ):
+            panel.draw(axes)
+        for text in figure.findobj(Text):
+            assert isinstance(text, Text)
+            # Names come from files that others made, and XML cannot have every character.
+            text.set_text("\n".join(map(printable, text.get_text().split("\n"))))
+        # The places are found once: a second time would move them a little.
+        figure.draw_without_rendering()
+        figure.set_layout_engine("none")
+    return Drawing(figure, title)
+
+
+def shortened(name: str, longest: int = LONGEST_NAME) -> str:
+    """A name with its middle left out where it is too long. Names that differ at an end stay different."""
+    if len(name) <= longest:
+        return name
+    head = (longest - 1) // 2
+    return f"{name[:head]}…{name[len(name) - (longest - 1 - head) :]}"
+
+
+def _kind(path: Path, name: str = "plot") -> str:
+    kind = path.suffix.lower().removeprefix(".")
+    if kind not in KINDS:
+        raise UserError(
+            f"{parameter(name)} '{path}' does not end in .{', .'.join(KINDS[:-1])} or .{KINDS[-1]}.",
+            "The ending says what kind of file is written.",
+            parameter=name,
+            path=str(path),
+        )
+    return kind
+
+
+@contextmanager
+def _styled() -> Iterator[None]:
+    import matplotlib as mpl
+
+    with mpl.rc_context(), warnings.catch_warnings():
+        # A name may have letters that the font lacks. An SVG shows them nevertheless.
+        warnings.filterwarnings("ignore", message="Glyph .* missing from")
+        mpl.rcdefaults()
+        mpl.rcParams.update(STYLE)
+        yield
