@@ -52,6 +52,7 @@ _HOMES = {
     "sign": "heads.signature",
     "train": "training.train",
     "verify": "training.verify",
+    "write_report": "report.write",
     "zero_shot": "starts.zero_shot",
 }
 """Where each public name is defined."""
@@ -84,6 +85,7 @@ __all__ = [
     "sign",
     "train",
     "verify",
+    "write_report",
     "zero_shot",
 ]
 
@@ -96,6 +98,7 @@ if TYPE_CHECKING:
     from dpfc_cli.features.reader import FeatureSet
     from dpfc_cli.heads.head import Head
     from dpfc_cli.heads.signature import KeyPair, Signed, new_key, sign
+    from dpfc_cli.report.write import write_report
     from dpfc_cli.starts.zero_shot import ZeroShot, zero_shot
     from dpfc_cli.training.account import Account
     from dpfc_cli.training.cap import set_cap

@@ -25,6 +25,7 @@ COMMANDS = {
     "train": "train",
     "evaluate": "evaluate",
     "statement": "statement",
+    "report": "report",
     "verify": "verify",
     "sign": "sign",
     "list": "list_",

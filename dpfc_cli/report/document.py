@@ -76,8 +76,8 @@ class Section:
 
 @dataclass(frozen=True, kw_only=True)
 class Document:
-    """A report. kind: who may read it, in a word or two. notice: the same in sentences. header: what hubs of models read
-    of a model card; empty in an internal report. sections: some of them may be internal, and only in an internal report.
+    """A report. kind: who may read it, in a few words. notice: the same in sentences. header: what hubs of models
+    read of a model card; empty in an internal report. sections: some of them are internal in an internal report.
     """
 
     title: str

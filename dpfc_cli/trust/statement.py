@@ -203,9 +203,9 @@ def _means(card: Mapping[str, Any], groups: Sequence[int]) -> list[tuple[str, st
         (
             "this means",
             f"Someone sees the head and guesses {guessed}. If both cases are equally likely, the "
-            f"guess is right at most {_percent(found['accuracy'])} of the time (50 % is chance). A false alarm is to "
+            f"guess is right at most {percent(found['accuracy'])} of the time (50 % is chance). A false alarm is to "
             f"report {unused} used. With {found['false_alarms'] * 100:g} % false alarms, {used} used is reported at "
-            f"most {_percent(found['power'])} of the time. This holds whatever else that someone knows{source}.",
+            f"most {percent(found['power'])} of the time. This holds whatever else that someone knows{source}.",
         ),
         ("several persons" if unit == "person" else "several of one person", several),
     ]
@@ -302,9 +302,10 @@ def _value(value: object) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
-def _percent(fraction: float) -> str:
+def percent(fraction: float, digits: int = 1) -> str:
     """A percentage, rounded up."""
-    return f"{min(math.ceil(1000 * fraction) / 10, 100):.1f} %"
+    scale = 10**digits
+    return f"{min(math.ceil(100 * scale * fraction) / scale, 100):.{digits}f} %"
 
 
 def _figure(epsilon: float | None) -> str:
