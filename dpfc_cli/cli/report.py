@@ -31,7 +31,7 @@ def report(
     evaluation: Annotated[
         Path | None,
         typer.Option(
-            help="The output of 'dpfc evaluate HEAD --epsilon … --json': noisy figures, which may be shown to anyone.",
+            help="What 'dpfc evaluate HEAD --epsilon E --json' wrote: noisy figures, which may be shown to anyone.",
             metavar="FILE",
         ),
     ] = None,

@@ -39,7 +39,7 @@ def document(
         internal: whether to add the ledger and the evaluation, which only the holder of the records may read.
         features: of an internal report: the feature set whose ledger and test split are taken, by path or name. None:
             the one that the head was trained on, by its name.
-        evaluation: the output of `dpfc evaluate --epsilon … --json`. Its figures may be in either kind of report. In an
+        evaluation: the output of `dpfc evaluate --epsilon E --json`. Its figures may be in either kind of report. In an
             internal one they stand in the place of exact ones.
         progress: told the stage, the records scored so far, and how many there are.
 

@@ -1,4 +1,4 @@
-"""Figures of a private evaluation, as `dpfc evaluate --epsilon … --json` wrote them. They may be shown to anyone."""
+"""Figures of a private evaluation, as `dpfc evaluate --epsilon E --json` wrote them. They may be shown to anyone."""
 
 import hashlib
 import json
@@ -70,7 +70,7 @@ def load(path: Path, digest: str) -> Mapping[str, Any]:
     wrong = fault(found, _FILE)
     if wrong is not None:
         raise UserError(
-            f"'{path}' is not the output of 'dpfc evaluate --epsilon … --json': '{wrong[:80]}' is missing or makes no "
+            f"'{path}' is not the output of 'dpfc evaluate --epsilon E --json': '{wrong[:80]}' is missing or makes no "
             "sense.",
             "Name the file that the command wrote.",
             code="damaged",

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 
-from dpfc_cli.errors import UserError, parameter
+from dpfc_cli.errors import UserError, check_new_name, parameter
 from dpfc_cli.figures import canvas
 from dpfc_cli.files import check_plain, publish, temporary_beside, write_synced
 from dpfc_cli.heads.head import Head
@@ -34,7 +34,7 @@ def write_report(
             and why, the cap, and exact figures on the test split.
         features: with `internal`: the feature set whose ledger and test split are taken, by path or name. Default: the
             one that the head was trained on, by its name.
-        evaluation: the output of `dpfc evaluate --epsilon … --json` on this head. Its figures are noisy, so they may be
+        evaluation: the output of `dpfc evaluate --epsilon E --json` on this head. Its figures are noisy, so they may be
             in either kind of report.
         progress: told the stage, the records scored so far, and how many there are.
 
@@ -50,6 +50,7 @@ def write_report(
 
     """
     path = Path(out)
+    check_new_name(path.name)
     written = _KINDS.get(path.suffix.lower())
     if written is None:
         raise UserError(
