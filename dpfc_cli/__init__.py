@@ -27,7 +27,8 @@ from dpfc_cli.version import __version__
 
 _HOMES = {
     "Account": "training.account",
-    "Evaluation": "evaluation",
+    "Comparison": "heads.scored",
+    "Evaluation": "heads.scored",
     "ExtractionWarning": "extraction",
     "FeatureSet": "features.reader",
     "Head": "heads.head",
@@ -40,6 +41,7 @@ _HOMES = {
     "UserError": "errors",
     "Verified": "training.verify",
     "ZeroShot": "starts.zero_shot",
+    "compare": "evaluation",
     "epsilon_of": "training.convert",
     "evaluate": "evaluation",
     "extract": "extraction",
@@ -59,6 +61,7 @@ _HOMES = {
 
 __all__ = [
     "Account",
+    "Comparison",
     "Evaluation",
     "ExtractionWarning",
     "FeatureSet",
@@ -73,6 +76,7 @@ __all__ = [
     "Verified",
     "ZeroShot",
     "__version__",
+    "compare",
     "epsilon_of",
     "evaluate",
     "extract",
@@ -91,12 +95,13 @@ __all__ = [
 
 if TYPE_CHECKING:
     from dpfc_cli.errors import UserError
-    from dpfc_cli.evaluation import Evaluation, evaluate
+    from dpfc_cli.evaluation import compare, evaluate
     from dpfc_cli.extraction import ExtractionWarning, extract
     from dpfc_cli.features.importing import import_features
     from dpfc_cli.features.lookup import open_features
     from dpfc_cli.features.reader import FeatureSet
     from dpfc_cli.heads.head import Head
+    from dpfc_cli.heads.scored import Comparison, Evaluation
     from dpfc_cli.heads.signature import KeyPair, Signed, new_key, sign
     from dpfc_cli.report.write import write_report
     from dpfc_cli.starts.zero_shot import ZeroShot, zero_shot

@@ -1,74 +1,24 @@
 """How good a head is on a feature set, with what stands in the way of believing the figures.
 
-`evaluate` is what `dpfc evaluate` calls. It refuses a head and features that do not fit together, and warns where the
-figures mean less than they seem to, or must not be published.
+`evaluate` and `compare` are what `dpfc evaluate` calls, with one head and with several. They refuse heads and features
+that do not fit together, and warn where the figures mean less than they seem to, or must not be published.
+
+Of a split of the training's name there is no more than the accuracy: no confusions, no calibration and no differences
+between heads. Its records may be those that were to be protected.
 """
 
-import math
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, overload
 
-import numpy as np
-
-from dpfc_cli.errors import GUARDED, UserError, parameter
+from dpfc_cli.errors import UserError, parameter
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.heads.head import Head
-from dpfc_cli.heads.metrics import BEST, average_precisions, score, wilson
+from dpfc_cli.heads.scored import Comparison, Evaluation, Progress, figures
 from dpfc_cli.trust.statement import hold_out_of
 
 if TYPE_CHECKING:
     from dpfc_cli.training.private_evaluation import PrivateEvaluation
-
-ROWS = 4_096
-"""Records scored at a time."""
-Interval = tuple[float, float]
-Progress = Callable[[str, int, int | None], None]
-Blocks = Iterator[tuple[int, np.ndarray, np.ndarray]]
-
-
-@dataclass(frozen=True, kw_only=True)
-class ClassFigures:
-    """How good a head is on the records of one class.
-
-    n: records that have the class as a label; the other figures are None where there are none. top1: the fraction of
-    them of which it is the best class, and interval: its 95 % interval. average_precision: None for single labels.
-    """
-
-    name: str
-    n: int
-    top1: float | None
-    interval: Interval | None
-    average_precision: float | None
-
-
-@dataclass(frozen=True, kw_only=True)
-class Evaluation:
-    """How good a head is on a split. All figures are fractions of 1.
-
-    n: labelled records. top1: the fraction of them of which the best class is a label; top5: of which one of the best
-    five classes is, None with five classes or fewer, where it would always be 1. interval, top5_interval: their 95 %
-    Wilson intervals, which take the records as drawn independently. mean_average_precision: over the classes that
-    occur, None for single labels. per_class: in the order of the classes. private_split: whether the split has the name
-    of the one that the head was trained on. warnings: sentences about these figures, for whoever reads them.
-    """
-
-    split: str
-    n: int
-    top1: float
-    interval: Interval
-    top5: float | None
-    top5_interval: Interval | None
-    mean_average_precision: float | None
-    per_class: tuple[ClassFigures, ...]
-    private_split: bool
-    warnings: tuple[str, ...]
-
-    @property
-    def chance(self) -> tuple[float, float] | None:
-        """Top-1 and top-5 of guesses that know nothing. None for records with several labels."""
-        m = len(self.per_class)
-        return None if self.mean_average_precision is not None else (1 / m, min(BEST / m, 1.0))
 
 
 @overload
@@ -145,13 +95,7 @@ def evaluate(
         >>> print(f"{found.top1:.0%}, between {found.interval[0]:.0%} and {found.interval[1]:.0%}")
 
     """
-    for name, value, kind in (("head", head, Head), ("features", features, FeatureSet)):
-        if not isinstance(value, kind):
-            raise UserError(
-                f"{parameter(name)} is a {type(value).__name__}, not a {kind.__name__}.",
-                "Use Head.load and open_features to open what is on disk.",
-                parameter=name,
-            )
+    _check_kinds((head,), features)
     charged = {"delta": delta, "by": by, "purpose": purpose}
     idle = next((name for name, value in charged.items() if value is not None and epsilon is None), None)
     if idle is not None:
@@ -162,10 +106,8 @@ def evaluate(
             code="conflict",
             parameter=idle,
         )
-    head.refuse_contradictions()
-    features.split(split)
-    _check_fit(head, features)
-    private_split = split == head.card["features"]["split"]
+    _check_fit((head,), features, split)
+    private_split = _private(head, split)
     warnings = _warnings(head, features, split, private_split, noisy=epsilon is not None)
     features.verify(split)
     if epsilon is not None:
@@ -176,81 +118,110 @@ def evaluate(
         )
         told = (lambda done, total: progress("Evaluating", done, total)) if progress else None
         return private_evaluation.release(ready, told)
-    return replace(figures(head, features, split, private_split, progress), warnings=warnings)
+    found, _ = figures((head,), features, split, private_split, progress, detailed=not private_split)
+    return replace(found[0], warnings=warnings)
 
 
-def figures(
-    head: Head, features: FeatureSet, split: str, private_split: bool, progress: Progress | None = None
-) -> Evaluation:
-    """How good a linear classifier is on a split that was verified. Nothing is known of how it was made.
+def compare(
+    heads: Sequence[Head], features: FeatureSet, split: str = "test", *, progress: Progress | None = None
+) -> Comparison:
+    """Score several heads on the same labelled records, and say by how much each is better than the first.
+
+    The figures come from the raw records, without noise: see `evaluate`. The first head is the one to compare with. If
+    it were the best of them, chosen by these figures, the intervals would mean less.
 
     Args:
-        head: the classifier. Of its card only the classes are looked at. They must be those of the features.
-        features: the feature set.
+        heads: two or more, as `Head.load` or a training gives them.
+        features: a feature set of the same backbone and classes.
         split: which of its splits.
-        private_split: whether its records are private ones.
         progress: told the stage, the records scored so far, and how many there are.
 
+    Returns:
+        The figures of each head, and the differences to the first one with paired intervals (`heads.pairs`).
+
     Raises:
-        UserError: no record has a label.
+        UserError: as for `evaluate`; there are fewer than two heads; or one was trained on a split of this name.
+
+    Example:
+        >>> found = compare([Head.load("heads/eps1.safetensors"), Head.load("heads/eps8.safetensors")], features)
+        >>> print(f"{found.differences[0].gain:+.1%}")
 
     """
-    facts = features.split(split)
-    stream, m = features.stream(split), len(head.classes)
-    scores = score(head, _counted("Evaluating", stream(ROWS), facts.n, progress))
-    if not scores.n:
+    heads = tuple(heads)
+    _check_kinds(heads, features)
+    if len(heads) < 2:
+        raise UserError("There are not two heads to compare.", "Give two or more.", parameter="heads")
+    _check_fit(heads, features, split)
+    trained = next((head for head in heads if _private(head, split)), None)
+    if trained is not None:
         raise UserError(
-            f"No record of the split '{split}' of '{features.folder}' has a label."
-            f"{f' {GUARDED}' if private_split else ''}",
-            "Evaluate on a split with labels.",
-            code="missing",
+            f"{_named(trained, heads)} was trained on a split of this name, '{split}'. Differences between heads say "
+            "more of its single records than an accuracy does.",
+            "Compare on another split, such as test.",
+            code="private-records",
             parameter="split",
             split=split,
         )
-    precisions = np.full(m, np.nan)
-    if several := features.manifest.labels_per_record > 1:
-        precisions = average_precisions(
-            head, lambda: _counted("Ranking the records", stream(ROWS), facts.n, progress), facts.n
-        )
-    top5 = m > BEST
-    return Evaluation(
-        split=split,
-        n=scores.n,
-        top1=scores.top1 / scores.n,
-        interval=wilson(scores.top1, scores.n),
-        top5=scores.top5 / scores.n if top5 else None,
-        top5_interval=wilson(scores.top5, scores.n) if top5 else None,
-        # Every record scored has a label, so one class at least occurs.
-        mean_average_precision=float(np.nanmean(precisions)) if several else None,
-        per_class=tuple(
-            _class_figures(name, int(n), int(hits), float(precision))
-            for name, n, hits, precision in zip(head.classes, scores.rows, scores.hits, precisions, strict=True)
-        ),
-        private_split=private_split,
-        warnings=(),
+    warnings = [_warnings(head, features, split, False, noisy=False) for head in heads]
+    features.verify(split)
+    found, differences = figures(heads, features, split, False, progress, detailed=True)
+    evaluations = tuple(replace(each, warnings=said) for each, said in zip(found, warnings, strict=True))
+    return Comparison(evaluations=evaluations, differences=differences)
+
+
+def _check_kinds(heads: Sequence[Head], features: FeatureSet) -> None:
+    for name, value, kind in (*(("head", head, Head) for head in heads), ("features", features, FeatureSet)):
+        if not isinstance(value, kind):
+            raise UserError(
+                f"{parameter(name)} is a {type(value).__name__}, not a {kind.__name__}.",
+                "Use Head.load and open_features to open what is on disk.",
+                parameter=name,
+            )
+
+
+def _check_fit(heads: Sequence[Head], features: FeatureSet, split: str) -> None:
+    """UserError unless the set has the split, and each head is one of such features. It names all that are not."""
+    for head in heads:
+        head.refuse_contradictions()
+    features.split(split)
+    wrong = [(head, why) for head in heads if (why := _misfit(head, features)) is not None]
+    if not wrong:
+        return
+    what = wrong[0][1]
+    if len(heads) > 1:
+        said = "; ".join(f"{_named(head, heads)}: {why[0].lower()}{why[1:-1]}" for head, why in wrong)
+        what = f"{len(wrong)} of {len(heads)} heads do not fit '{features.folder}'. {said}."
+    raise UserError(
+        what,
+        f"Evaluate on features of the same backbone, with the same {parameter('classes')}: {parameter('features')}.",
+        code="conflict",
+        parameter="features",
+        heads=[_named(head, heads) for head, _ in wrong],
     )
 
 
-def _check_fit(head: Head, features: FeatureSet) -> None:
+def _misfit(head: Head, features: FeatureSet) -> str | None:
+    """Why a head is none of these features, as a sentence."""
     manifest = features.manifest
     d, m = head.weight.shape
     if d != manifest.dim or m != len(manifest.classes):
-        raise UserError(
+        return (
             f"The head takes {d} dimensions and knows {m} classes, "
-            f"the features have {manifest.dim} and {len(manifest.classes)}.",
-            f"Evaluate on features of the same backbone and data set: {parameter('features')}.",
-            code="conflict",
-            parameter="features",
-            head={"dim": d, "classes": m},
-            features={"dim": manifest.dim, "classes": len(manifest.classes)},
+            f"the features have {manifest.dim} and {len(manifest.classes)}."
         )
     if head.classes != manifest.classes:
-        raise UserError(
-            "The head's classes are not those of the features, or they are in another order.",
-            f"Evaluate on features made with the same {parameter('classes')} as those that the head was trained on.",
-            code="conflict",
-            parameter="features",
-        )
+        return "The head's classes are not those of the features, or they are in another order."
+    return None
+
+
+def _named(head: Head, heads: Sequence[Head]) -> str:
+    place = next(i for i, each in enumerate(heads, 1) if each is head)
+    return f"head {place}" if head.path is None else f"'{head.path}'"
+
+
+def _private(head: Head, split: str) -> bool:
+    """Whether a split has the name of the one that the head was trained on."""
+    return bool(split == head.card["features"]["split"])
 
 
 def _warnings(head: Head, features: FeatureSet, split: str, private_split: bool, noisy: bool) -> tuple[str, ...]:
@@ -277,20 +248,3 @@ def _warnings(head: Head, features: FeatureSet, split: str, private_split: bool,
             "set was made from the same pictures, the head has seen some of these."
         )
     return tuple(found)
-
-
-def _class_figures(name: str, n: int, hits: int, precision: float) -> ClassFigures:
-    return ClassFigures(
-        name=name,
-        n=n,
-        top1=hits / n if n else None,
-        interval=wilson(hits, n) if n else None,
-        average_precision=None if math.isnan(precision) else precision,
-    )
-
-
-def _counted(stage: str, blocks: Blocks, n: int, progress: Progress | None) -> Blocks:
-    for start, x, y in blocks:
-        yield start, x, y
-        if progress:
-            progress(stage, start + len(x), n)

@@ -1,30 +1,36 @@
-"""`dpfc evaluate`: how good a head is, beside what it cost."""
+"""`dpfc evaluate`: how good heads are, beside what they cost."""
 
-from collections.abc import Mapping
-from dataclasses import asdict
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dpfc_cli.cli import display, places
+from dpfc_cli.cli import blocks, display, drawn, evaluated, places
 from dpfc_cli.cli.app import command
 from dpfc_cli.errors import UserError, parameter
 from dpfc_cli.folders import features_folder, heads_folder
 
 if TYPE_CHECKING:
-    from dpfc_cli.evaluation import ClassFigures, Evaluation
     from dpfc_cli.features.reader import FeatureSet
+    from dpfc_cli.figures.canvas import Drawing
+    from dpfc_cli.heads.head import Head
+    from dpfc_cli.heads.scored import Comparison, Evaluation
     from dpfc_cli.training.private_evaluation import PrivateEvaluation
 
-MOST_CLASSES = 20
-"""Of more classes than this only the ten worst and the ten best are shown. --json has all."""
+OUTPUT, PRIVATE = "Output", "Private records"
 
 
 @command("evaluate")
 def evaluate(
-    head: Annotated[
-        Path | None, typer.Argument(help="The head's file. Default: the newest private one in ./heads.")
+    heads: Annotated[
+        list[Path] | None,
+        typer.Argument(
+            metavar="HEAD...",
+            help="The heads' files. Several are compared, each with the first. Default: the newest private one in "
+            "./heads.",
+        ),
     ] = None,
     features: Annotated[
         str | None,
@@ -38,51 +44,167 @@ def evaluate(
         float | None,
         typer.Option(
             help="ε to spend on the records of the split, if they are private, too: the figures are then noisy, and "
-            "charged to the ledger. Default: exact figures, which protect nothing."
+            "charged to the ledger. Default: exact figures, which protect nothing.",
+            rich_help_panel=PRIVATE,
         ),
     ] = None,
-    delta: Annotated[float | None, typer.Option(help="δ, with --epsilon. Default: min(1e-5, 1/n).")] = None,
+    delta: Annotated[
+        float | None, typer.Option(help="δ, with --epsilon. Default: min(1e-5, 1/n).", rich_help_panel=PRIVATE)
+    ] = None,
     by: Annotated[
         str | None,
-        typer.Option(help="With --epsilon: whose evaluation it is, for the ledger. Default: your account."),
+        typer.Option(
+            help="With --epsilon: whose evaluation it is, for the ledger. Default: your account.",
+            rich_help_panel=PRIVATE,
+        ),
     ] = None,
-    purpose: Annotated[str | None, typer.Option(help="With --epsilon: what it is for, for the ledger.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object, with all figures in full.")] = False,
+    purpose: Annotated[
+        str | None,
+        typer.Option(help="With --epsilon: what it is for, for the ledger.", rich_help_panel=PRIVATE),
+    ] = None,
+    plot: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Draw a figure, too: FILE ends in .svg, .png or .pdf. One head: its confusions, and whether its "
+            "probabilities are right. Several: accuracy against ε.",
+            rich_help_panel=OUTPUT,
+        ),
+    ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object, with all figures in full.", rich_help_panel=OUTPUT)
+    ] = False,
+    as_csv: Annotated[
+        bool, typer.Option("--csv", help="Print CSV: a row for each head.", rich_help_panel=OUTPUT)
+    ] = False,
+    as_markdown: Annotated[
+        bool, typer.Option("--markdown", help="Print what is shown as Markdown.", rich_help_panel=OUTPUT)
+    ] = False,
 ) -> None:
-    """Score a head on a labelled split, and say what its training cost.
+    """Score heads on a labelled split, and say what their training cost.
 
-    It shows the top-1 and the top-5 accuracy, each with a 95 % interval, and the accuracy per class. Where records have
-    several labels, it also shows the mean average precision.
+    Of one head it shows the top-1 and the top-5 accuracy, each with a 95 % interval, the accuracy per class, what is
+    taken for what, and whether the probabilities are right. Where records have several labels, it shows the mean
+    average precision. Several heads are shown side by side, with their differences to the first one.
 
     With --epsilon it protects the records of the split: it shows what a noisy count says, and what was spent.
     """
     from dpfc_cli import evaluation
     from dpfc_cli.heads.head import Head, newest
 
-    path = head or newest(heads_folder())
-    if head is None:
-        display.say(f"Head: {path} (the newest private one; name another: dpfc evaluate HEAD)")
-    loaded = Head.load(path)
-    path = loaded.path or path
-    found = _features(features, str(loaded.card["features"]["name"]), epsilon is not None)
-    with display.stages("Evaluating", "records") as progress:
-        result = evaluation.evaluate(
-            loaded, found, split, epsilon=epsilon, delta=delta, by=by, purpose=purpose, progress=progress
+    as_values = {"as_json": as_json, "as_csv": as_csv, "as_markdown": as_markdown}
+    _check_one(*(name for name, wanted in as_values.items() if wanted))
+    given = heads or [newest(heads_folder())]
+    if not heads:
+        display.say(f"Head: {given[0]} (the newest private one; name another: dpfc evaluate HEAD)")
+    loaded = [Head.load(path) for path in given]
+    if len(loaded) > 1 and epsilon is not None:
+        raise UserError(
+            f"{parameter('epsilon')} is spent on one head at a time: each evaluation costs it anew.",
+            "Evaluate the heads one by one, or name one.",
+            code="conflict",
+            parameter="epsilon",
         )
-    for warning in result.warnings:
+    found = _features(features, str(loaded[0].card["features"]["name"]), epsilon is not None)
+    if plot is not None:
+        drawn.check(plot, found, split, [head.card for head in loaded], epsilon is not None)
+    with display.stages("Evaluating", "records") as progress:
+        if len(loaded) > 1:
+            shown = _several(loaded, found, evaluation.compare(loaded, found, split, progress=progress))
+        else:
+            result = evaluation.evaluate(
+                loaded[0], found, split, epsilon=epsilon, delta=delta, by=by, purpose=purpose, progress=progress
+            )
+            shown = _one(loaded[0], found, result)
+    for warning in shown.warnings:
         display.warn(warning)
-    if not isinstance(result, evaluation.Evaluation):
-        _show_released(path, found, result, as_json)
-        return
     if as_json:
-        display.as_json(_json(path, loaded.card, found, result))
-        return
-    _show(path, loaded.card, found, result)
+        display.as_json(shown.values)
+    elif as_csv:
+        evaluated.as_csv(shown.rows)
+    elif as_markdown:
+        blocks.markdown(shown.blocks, shown.warnings)
+    else:
+        blocks.show(shown.blocks)
+    if shown.remark:
+        display.say(shown.remark)
+    if plot is not None and shown.draw is not None:
+        shown.draw().save(plot)
+        display.say(f"Figure: {plot}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Shown:
+    """An evaluation in every form that can be asked for."""
+
+    blocks: list[blocks.Block]
+    values: dict[str, Any]
+    rows: list[dict[str, Any]]
+    warnings: Sequence[str]
+    draw: Callable[[], "Drawing"] | None = None
+    remark: str = ""
+
+
+def _one(head: "Head", features: "FeatureSet", result: "Evaluation | PrivateEvaluation") -> _Shown:
+    from dpfc_cli.heads.scored import Evaluation
+
+    path, card = _path(head), head.card
+    rows = [evaluated.row_of(path, card, features, result)]
+    where = {"head": str(path), "features": str(features.folder)}
+    if not isinstance(result, Evaluation):
+        spent = {"spent": result.spent.epsilon(result.delta), "fits": result.spent.fitting(result.delta)}
+        told = {"figures": result.figures, "sha256": result.sha256, "warnings": result.warnings}
+        remark = (
+            "Figures per class are not released: with this epsilon their noise is larger than what the choice of the "
+            "records changes."
+        )
+        return _Shown(
+            blocks=evaluated.released(path, features, result),
+            values={**where, **told, **spent},
+            rows=rows,
+            warnings=result.warnings,
+            remark=remark if result.per_class is None else "",
+        )
+    return _Shown(
+        blocks=evaluated.one(path, card, features, result),
+        values={**where, **evaluated.cost_of(card), **evaluated.figures_json(result)},
+        rows=rows,
+        warnings=result.warnings,
+        draw=lambda: drawn.one(path, features, result),
+    )
+
+
+def _several(heads: "Sequence[Head]", features: "FeatureSet", found: "Comparison") -> _Shown:
+    paths, cards, results = [_path(head) for head in heads], [head.card for head in heads], found.evaluations
+    names = evaluated.heads_named(paths)
+    each = list(zip(paths, cards, results, (None, *found.differences), strict=True))
+    values = [
+        {"head": str(path), **evaluated.cost_of(card), **evaluated.figures_json(result)}
+        | {"difference": None if difference is None else asdict(difference)}
+        for path, card, result, difference in each
+    ]
+    warnings = []
+    for warning in found.warnings:
+        about = [name for name, result in zip(names, results, strict=True) if warning in result.warnings]
+        warnings.append(warning if len(about) == len(names) else f"{', '.join(about)}: {warning}")
+    return _Shown(
+        blocks=evaluated.several(paths, cards, features, found),
+        values={"features": str(features.folder), "heads": values, "warnings": warnings},
+        rows=[evaluated.row_of(path, card, features, result, difference) for path, card, result, difference in each],
+        warnings=warnings,
+        draw=lambda: drawn.several(cards, names, features, results),
+        remark="The best of several heads on the same records looks better than it is. Choose it on other records.",
+    )
+
+
+def _path(head: "Head") -> Path:
+    assert head.path is not None
+    return head.path
 
 
 def _features(given: str | None, own: str, charged: bool) -> "FeatureSet":
-    """The set to score on. own: the name of the one that the head was trained on, which is the default. charged:
-    whether the evaluation costs privacy.
+    """The set to score on. own: the name of the one that the (first) head was trained on, which is the default.
+    charged: whether the evaluation costs privacy.
     """
     if given is not None:
         return places.feature_set(given)[0]
@@ -108,122 +230,11 @@ def _features(given: str | None, own: str, charged: bool) -> "FeatureSet":
     return found
 
 
-def _show_released(path: Path, features: "FeatureSet", result: "PrivateEvaluation", as_json: bool) -> None:
-    """What was released, and what was spent for it. Nothing else of the records is shown."""
-    spent = result.spent.epsilon(result.delta)
-    if as_json:
-        display.as_json(
-            {
-                **{"head": str(path), "features": str(features.folder)},
-                **{"figures": result.figures, "sha256": result.sha256, "warnings": result.warnings},
-                **{"spent": spent, "fits": result.spent.fitting(result.delta)},
-            }
+def _check_one(*chosen: str) -> None:
+    if len(chosen) > 1:
+        raise UserError(
+            f"{' and '.join(map(parameter, chosen))} are two ways to print the same.",
+            "Give one of them.",
+            code="conflict",
+            parameter=chosen[0],
         )
-        return
-    rows = [("top-1", _released(result.top1, result.interval, result.noise, result.n))]
-    if result.top5_interval is not None:
-        rows.append(("top-5", _released(result.top5, result.top5_interval, result.top5_noise, result.n)))
-    kind = f"{result.unit}s"
-    bound = "" if result.spent.exact else " (an upper bound)"
-    cost = f"epsilon = {display.epsilon(result.epsilon)} at delta = {result.delta:g} for one {result.unit}"
-    total = f"epsilon = {display.epsilon(spent)}{bound} at the same delta, on this split, as far as its ledgers know"
-    display.facts(
-        f"{path} on the {result.split} split of {features.folder}, with noise",
-        [*rows, (f"{kind} (noisy)", f"{result.n:,}"), ("this cost", cost), ("spent so far", total)],
-    )
-    if result.per_class is None:
-        display.say(
-            "Figures per class are not released: with this epsilon their noise is larger than what the choice of the "
-            "records changes."
-        )
-        return
-    classes, title = list(result.per_class), "Top-1 per class, with noise"
-    if len(classes) > MOST_CLASSES:
-        classes = sorted(classes, key=lambda each: each.top1 or 0)
-        classes, title = classes[:10] + classes[-10:], f"{title}: the ten worst and the ten best"
-    display.table(
-        title,
-        ("class", f"{kind} (noisy)", "top-1", "95 % interval"),
-        [(r.name, f"{r.n:,}", *_shown(r.top1, r.interval, r.n)) for r in classes],
-    )
-
-
-def _released(figure: float | None, interval: tuple[float, float], noise: float | None, n: int) -> str:
-    shown, ends = _shown(figure, interval, n)
-    by_noise = ""
-    if noise is not None:
-        width = 196 * noise
-        by_noise = f"; the noise alone: ± {f'{width:.2g}' if width < 10 else f'{width:.0f}'} %"
-    return f"{shown} (95 % interval {ends}{by_noise})"
-
-
-def _shown(figure: float | None, interval: tuple[float, float], n: int) -> tuple[str, str]:
-    n = max(n, 1)
-    shown = "–" if figure is None else display.percentage(figure, n, interval)
-    return shown, display.interval(interval, n)
-
-
-def _json(path: Path, card: Mapping[str, Any], features: "FeatureSet", result: "Evaluation") -> dict[str, Any]:
-    cost = {name: card[name] for name in ("method", "claim", "epsilon", "delta", "adjacency", "unit")}
-    return {"head": str(path), **cost, "features": str(features.folder), **figures_json(result)}
-
-
-def figures_json(result: "Evaluation") -> dict[str, Any]:
-    """The figures of an evaluation, for programs."""
-    figures = asdict(result)
-    figures["per_class"] = [{"class": each.pop("name"), **each} for each in figures["per_class"]]
-    return figures
-
-
-def _show(path: Path, card: Mapping[str, Any], features: "FeatureSet", result: "Evaluation") -> None:
-    from dpfc_cli.trust.statement import brief
-
-    display.facts(
-        f"{path} on the {result.split} split of {features.folder}",
-        [("method", card["method"]), *figures_rows(result), *brief(card)],
-    )
-    show_classes(result)
-
-
-def figures_rows(result: "Evaluation", beside_chance: bool = False) -> list[tuple[str, str]]:
-    """The figures of an evaluation, and how many records they are of. beside_chance: and what guesses would reach."""
-    figures = [("top-1", result.top1, result.interval), ("top-5", result.top5, result.top5_interval)]
-    chance = result.chance if beside_chance else None
-    guessed = ("", "") if chance is None else tuple(f", by chance {100 * fraction:.2g} %" for fraction in chance)
-    rows = [
-        (name, f"{_with_interval(figure, interval, result.n)}{by_chance}")
-        for (name, figure, interval), by_chance in zip(figures, guessed, strict=True)
-        if interval
-    ]
-    if result.mean_average_precision is not None:
-        rows.append(("mean average precision", display.percentage(result.mean_average_precision, result.n)))
-    return [*rows, ("records", f"{result.n:,}")]
-
-
-def show_classes(result: "Evaluation") -> None:
-    """The accuracy per class."""
-    # The best class can match only one of several labels, so there the ranking counts.
-    several = result.mean_average_precision is not None
-    said = "average precision" if several else "top-1"
-    rows, title = list(result.per_class), f"{said.capitalize()} per class"
-    if len(rows) > MOST_CLASSES:
-        rows = sorted((r for r in rows if r.n), key=lambda r: (r.average_precision if several else r.top1) or 0)
-        if len(rows) > MOST_CLASSES:
-            rows, title = rows[:10] + rows[-10:], f"{title}: the ten worst and the ten best"
-    columns = ("class", "records", said) if several else ("class", "records", said, "95 % interval")
-    display.table(title, columns, [(r.name, f"{r.n:,}", *_class_figures(r, several)) for r in rows])
-
-
-def _class_figures(found: "ClassFigures", several: bool) -> tuple[str, ...]:
-    """What is shown of a class after its name and its records."""
-    if several:
-        precision = found.average_precision
-        return ("–" if precision is None else display.percentage(precision, found.n),)
-    if found.top1 is None or found.interval is None:
-        return "–", "–"
-    return display.percentage(found.top1, found.n, found.interval), display.interval(found.interval, found.n)
-
-
-def _with_interval(figure: float | None, interval: tuple[float, float], n: int) -> str:
-    assert figure is not None
-    return f"{display.percentage(figure, n, interval)} (95 % interval {display.interval(interval, n)})"

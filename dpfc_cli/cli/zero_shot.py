@@ -6,10 +6,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dpfc_cli.backbones import BACKBONES
-from dpfc_cli.cli import display, places
+from dpfc_cli.cli import blocks, display, evaluated, places
 from dpfc_cli.cli.app import command
 from dpfc_cli.cli.classes import typed_classes
-from dpfc_cli.cli.evaluate import figures_json, figures_rows, show_classes
 
 if TYPE_CHECKING:
     from dpfc_cli.features.reader import FeatureSet
@@ -164,7 +163,12 @@ def _json(made: "ZeroShot", on: "FeatureSet | None") -> dict[str, Any]:
     if made.evaluation is not None:
         assert on is not None
         top1, top5 = made.evaluation.chance or (None, None)
-        score = {"features": str(on.folder), **figures_json(made.evaluation), "chance": top1, "chance_top5": top5}
+        score = {
+            "features": str(on.folder),
+            **evaluated.figures_json(made.evaluation),
+            "chance": top1,
+            "chance_top5": top5,
+        }
     return {
         "path": str(made.path),
         "made": made.made,
@@ -187,10 +191,11 @@ def _show(made: "ZeroShot", on: "FeatureSet | None") -> None:
         rows.append(("without", ", ".join(without[:NAMED]) + more))
     found = made.evaluation
     if on is not None and found is not None:
-        rows += [("scored on", f"the {found.split} split of {on.folder}"), *figures_rows(found, beside_chance=True)]
+        rows.append(("scored on", f"the {found.split} split of {on.folder}"))
+        rows += [*evaluated.figures_rows(found, beside_chance=True), ("records", f"{found.n:,}")]
     display.facts("Class vectors", rows)
     if found is not None:
-        show_classes(found)
+        blocks.show([evaluated.classes(found)])
 
 
 def _source(origin: Any) -> str:

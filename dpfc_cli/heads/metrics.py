@@ -36,22 +36,40 @@ class Scores:
     hits: np.ndarray
 
 
-def score(head: Head, blocks: Blocks) -> Scores:
-    """Score a head. A record is a top-1 hit if its best class (top-5: one of its best five) is among its labels.
+class Tally:
+    """The counts of one head, over blocks of labelled records.
 
-    Of equal scores the lower class number wins. Records without a label are not counted.
+    A record is a top-1 hit if its best class (top-5: one of its best five) is among its labels. Of equal scores the
+    lower class number wins.
     """
-    m = head.weight.shape[1]
-    rows, hits = np.zeros(m, np.int64), np.zeros(m, np.int64)
-    n = top1 = top5 = 0
-    for _, x, y in _labelled(blocks):
-        order = np.argsort(-head.scores(x), axis=1, kind="stable")[:, :BEST]
+
+    def __init__(self, m: int) -> None:
+        self._rows, self._hits = np.zeros(m, np.int64), np.zeros(m, np.int64)
+        self._n = self._top1 = self._top5 = 0
+
+    def add(self, scores: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Count a block: (the best class of each record, whether that is among its labels)."""
+        m = len(self._rows)
+        order = np.argsort(-scores, axis=1, kind="stable")[:, :BEST]
         right = (order[:, :, None] == y[:, None, :]).any(axis=2)
-        n, top1, top5 = n + len(y), top1 + int(right[:, 0].sum()), top5 + int(right.any(axis=1).sum())
-        sets = (y[:, :, None] == np.arange(m)).any(axis=1)
-        rows += sets.sum(axis=0)
-        hits += np.bincount(order[right[:, 0], 0], minlength=m)
-    return Scores(n=n, top1=top1, top5=top5, rows=rows, hits=hits)
+        self._n, self._top1 = self._n + len(y), self._top1 + int(right[:, 0].sum())
+        self._top5 += int(right.any(axis=1).sum())
+        self._rows += (y[:, :, None] == np.arange(m)).any(axis=1).sum(axis=0)
+        self._hits += np.bincount(order[right[:, 0], 0], minlength=m)
+        return order[:, 0], right[:, 0]
+
+    @property
+    def scores(self) -> Scores:
+        """The counts so far."""
+        return Scores(n=self._n, top1=self._top1, top5=self._top5, rows=self._rows, hits=self._hits)
+
+
+def score(head: Head, blocks: Blocks) -> Scores:
+    """The counts of one head over the blocks of a split. Records without a label are not counted."""
+    tally = Tally(head.weight.shape[1])
+    for _, x, y in labelled(blocks):
+        tally.add(head.scores(x), y)
+    return tally.scores
 
 
 def wilson(hits: int, n: int) -> tuple[float, float]:
@@ -87,14 +105,15 @@ def average_precisions(head: Head, stream: Callable[[], Blocks], n: int) -> np.n
     for first in range(0, m, width):
         classes = np.arange(first, min(first + width, m))
         part = replace(head, weight=head.weight[:, classes], bias=head.bias[classes])
-        kept = [(part.scores(x), (y[:, :, None] == classes).any(axis=1)) for _, x, y in _labelled(stream())]
+        kept = [(part.scores(x), (y[:, :, None] == classes).any(axis=1)) for _, x, y in labelled(stream())]
         scores, positive = (np.concatenate(columns) for columns in zip(*kept, strict=True))
         for i, j in enumerate(classes):
             found[j] = _average_precision(scores[:, i], positive[:, i])
     return found
 
 
-def _labelled(blocks: Blocks) -> Blocks:
+def labelled(blocks: Blocks) -> Blocks:
+    """The blocks without the records that have no label."""
     for start, x, y in blocks:
         known = (y >= 0).any(axis=1)
         yield start, x[known], y[known]

@@ -13,9 +13,9 @@ import numpy as np
 
 from dpfc_cli.backbones import BACKBONES
 from dpfc_cli.errors import UserError, parameter
-from dpfc_cli.evaluation import Evaluation, figures
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.heads.head import Head
+from dpfc_cli.heads.scored import Evaluation, figures
 from dpfc_cli.methods.whitened import unit_chain
 from dpfc_cli.sources.classes import by_name
 from dpfc_cli.training.account import account_of
@@ -109,7 +109,7 @@ def scored(
     mean = _mean(on, split, progress)
     chain = unit_chain(mean, float(mean @ mean))
     head = Head(chain=chain, weight=weight, bias=np.zeros(len(on.classes)), card={"classes": list(on.classes)})
-    return figures(head, on, split, split == SPLIT, progress)
+    return figures((head,), on, split, split == SPLIT, progress)[0][0]
 
 
 def _mean(on: FeatureSet, split: str, progress: Progress | None) -> np.ndarray:

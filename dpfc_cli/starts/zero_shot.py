@@ -18,10 +18,10 @@ import numpy as np
 from dpfc_cli import backbones
 from dpfc_cli.backbones import BACKBONES, text
 from dpfc_cli.errors import UserError, check_new_name, counted, parameter, printable, unknown
-from dpfc_cli.evaluation import Evaluation
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.files import publish, sha256_of, temporary_beside, write_synced
 from dpfc_cli.heads.head import ordered
+from dpfc_cli.heads.scored import Evaluation
 from dpfc_cli.sources.classes import class_names
 from dpfc_cli.starts import score
 from dpfc_cli.starts.rows import Chosen, below, check_count, label_of, labelled, labels_in, lines_in, stated

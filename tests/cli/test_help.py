@@ -62,7 +62,7 @@ def test_the_commands_are_listed_in_their_order_of_use(help_of: Help) -> None:
 
 def test_positional_arguments_are_shown_as_they_are_typed(help_of: Help) -> None:
     assert "extract [OPTIONS] [SOURCE]\n" in help_of("extract")
-    assert "evaluate [OPTIONS] [HEAD]\n" in help_of("evaluate")
+    assert "evaluate [OPTIONS] [HEAD...]\n" in help_of("evaluate")
     assert "import [OPTIONS] PATH\n" in help_of("import")
     assert "zero-shot [OPTIONS]\n" in help_of("zero-shot")
 

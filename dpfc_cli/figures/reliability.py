@@ -1,0 +1,65 @@
+"""Whether probabilities are right: the part that is right against the probability, in bins."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from dpfc_cli.figures.canvas import COLOURS, FAINT, GRID, MARKERS, Panel
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+
+@dataclass(frozen=True)
+class Bin:
+    """low, high: the ends of the bin. part: of all things. The rest is None if there are none: the mean probability,
+    the part that is right, and the ends of its interval.
+    """
+
+    low: float
+    high: float
+    part: float
+    probability: float | None = None
+    right: float | None = None
+    right_low: float | None = None
+    right_high: float | None = None
+
+
+def panel(bins: Sequence[Bin], *, title: str = "Reliability", counted: str = "records") -> Panel:
+    """A reliability diagram. Points on the diagonal are right as often as they say.
+
+    Args:
+        bins: from low to high.
+        title: of the panel.
+        counted: what the bins have.
+
+    """
+
+    def draw(axes: "Axes") -> None:
+        centres = [50 * (each.low + each.high) for each in bins]
+        widths = [92 * (each.high - each.low) for each in bins]
+        parts = axes.bar(centres, [100 * each.part for each in bins], widths, color=GRID)
+        line = axes.plot([0, 100], [0, 100], color=FAINT, linestyle=":", linewidth=1.3)[0]
+        x, y, below, above = [], [], [], []
+        for each in bins:
+            if each.probability is None or each.right is None or each.right_low is None or each.right_high is None:
+                continue
+            x.append(100 * each.probability)
+            y.append(100 * each.right)
+            below.append(max(100 * (each.right - each.right_low), 0.0))
+            above.append(max(100 * (each.right_high - each.right), 0.0))
+        points = axes.errorbar(
+            x, y, yerr=[below, above], color=COLOURS[0], marker=MARKERS[0], linestyle="none", capsize=3, elinewidth=1.2
+        )
+        axes.set(
+            xlim=(0, 100),
+            ylim=(0, 101),
+            aspect="equal",
+            xlabel="probability of the best class, %",
+            ylabel="%",
+            title=title,
+        )
+        said = ["right, with its 95 % interval", "as it should be", f"part of the {counted}"]
+        axes.legend([points, line, parts], said, loc="upper left", bbox_to_anchor=(-0.02, -0.14))
+
+    return Panel(draw=draw, width=4.8, height=6.0)
