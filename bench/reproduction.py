@@ -25,6 +25,7 @@ import numpy as np
 from bench import cells, paper
 from bench.cells import Cell
 from bench.sets import load
+from dpfc_cli.figures import accuracy, canvas
 from dpfc_cli.methods import METHODS
 from dpfc_cli.methods.method import factors, scaled
 from dpfc_cli.privacy import accounting
@@ -149,38 +150,31 @@ def _plot_of(name: str) -> str:
 
 
 def plot(data: str, known: str | None, results: dict[str, float], count: int, out: Path) -> None:
-    """The paper's Figure 1: DP-FC against ε, with independent noise and with the shared noise of the published code."""
-    import matplotlib as mpl
+    """The paper's Figure 1: DP-FC against ε, with independent noise and with the shared noise of the published code.
 
-    mpl.use("svg")
-    mpl.rcParams["svg.hashsalt"] = "dpfc"
-    import matplotlib.pyplot as plt
-
+    The error bars are one standard deviation of the runs.
+    """
     epsilons = [e for e in paper.EPSILONS if e]
-    figure, axes = plt.subplots(figsize=(6, 3.6), layout="constrained")
     lines = {"default": "DP-FC, independent noise", "shared": "DP-FC, shared noise (not private)"}
+    series = []
     for phase, label in lines.items():
         points = []
         for epsilon in epsilons:
             wanted = runs(variant(base(data, ("dp-fc", 10), epsilon), phase), count)
-            values = [results[c.key] for c in wanted if c.key in results]
+            values = [results[c.key] / 100 for c in wanted if c.key in results]
             if len(values) == len(wanted):
                 points.append((epsilon, statistics.mean(values), statistics.stdev(values) if len(values) > 1 else 0.0))
         if points:
             x, y, spread = (np.array(column) for column in zip(*points, strict=True))
-            axes.errorbar(x, y, yerr=spread, capsize=3, label=label)
+            series.append(accuracy.Series(label, *(column.tolist() for column in (x, y, y - spread, y + spread))))
     if known:
         figures: Any = paper.TABLES[known]["dp-fc", 10][1:]
-        axes.plot(epsilons, figures, "k:", label="the paper, ViT-B/16 (ImageNet-21k)")
+        told = "the paper, ViT-B/16 (ImageNet-21k)"
+        series.append(accuracy.Series(told, epsilons, [figure / 100 for figure in figures], dashed=True))
     without = base(data, ("dp-fc", 10), None)
-    if without.key in results:
-        axes.axhline(results[without.key], color="grey", lw=0.8, label="non-private, 10 steps")
-    axes.set(xscale="log", xlabel="ε", ylabel="top-1 test accuracy, %", title=f"{Path(data).name}, 10 steps")
-    axes.set_xticks(epsilons, [f"{e:g}" for e in epsilons])
-    axes.minorticks_off()
-    axes.legend(fontsize="small")
-    figure.savefig(out, metadata={"Date": None})
-    plt.close(figure)
+    levels = [accuracy.Level("non-private, 10 steps", results[without.key] / 100)] if without.key in results else []
+    panel = accuracy.panel(series, levels, measure="top-1 test accuracy")
+    canvas.draw(panel, title=f"{Path(data).name}, 10 steps").save(out)
 
 
 def main() -> None:

@@ -6,14 +6,18 @@ from typing import Any
 
 import numpy as np
 import pytest
+from scipy.special import softmax
+from sklearn.metrics import confusion_matrix
 
 from dpfc_cli.errors import GUARDED, UserError
-from dpfc_cli.evaluation import evaluate
+from dpfc_cli.evaluation import compare, evaluate
 from dpfc_cli.features.importing import import_features
 from dpfc_cli.features.manifest import Manifest
 from dpfc_cli.features.reader import FeatureSet
+from dpfc_cli.heads.calibration import calibration
 from dpfc_cli.heads.head import Head
 from dpfc_cli.heads.metrics import wilson
+from dpfc_cli.heads.pairs import difference
 
 
 def feature_set(folder: Path, m: int, test_y: np.ndarray, wrong: int = 0) -> FeatureSet:
@@ -152,3 +156,114 @@ def test_it_warns_of_held_out_pictures_that_the_head_may_have_seen(seven: Featur
     for own in ({"hold_out": 0.2}, {"hold_out": 0.1, "name": "another"}):
         (warning,) = evaluate(head_of(seven, **own), seven).warnings
         assert "the head has seen some of these" in warning
+
+
+# What is confused, and what the probabilities are worth
+
+
+def records_of(features: FeatureSet) -> tuple[np.ndarray, np.ndarray]:
+    (_, x, y), *more = features.stream("test")(1000)
+    assert not more
+    return x, y
+
+
+def turned(head: Head, seed: int, size: float = 0.8) -> Head:
+    """A head that is wrong now and then."""
+    noise = np.random.default_rng(seed).normal(size=head.weight.shape)
+    return replace(head, weight=3 * (head.weight + size * noise))
+
+
+def test_confusions_are_those_of_scikit_learn_without_the_zeros(seven: FeatureSet) -> None:
+    head = turned(head_of(seven), 0)
+    x, y = records_of(seven)
+    expected = confusion_matrix(y[:, 0], head.scores(x).argmax(axis=1), labels=range(7))
+    found = evaluate(head, seven).confusions
+    assert found is not None
+    names = seven.manifest.classes
+    assert [(names.index(each.label), names.index(each.predicted), each.n) for each in found] == [
+        (i, j, expected[i, j]) for i in range(7) for j in range(7) if expected[i, j]
+    ]
+    assert len(found) > 7
+
+
+def test_calibration_is_that_of_the_softmax_of_the_scores(seven: FeatureSet) -> None:
+    head = turned(head_of(seven), 1)
+    x, y = records_of(seven)
+    scores = head.scores(x)
+    expected = calibration(softmax(scores, axis=1).max(axis=1), scores.argmax(axis=1) == y[:, 0])
+    found = evaluate(head, seven).calibration
+    assert found is not None
+    assert found.error == pytest.approx(expected.error)
+    assert found.by_chance == pytest.approx(expected.by_chance)
+    assert [(each.n, each.right) for each in found.bins] == [(each.n, each.right) for each in expected.bins]
+
+
+def test_of_a_split_of_the_training_there_is_no_more_than_the_accuracy(seven: FeatureSet) -> None:
+    found = evaluate(head_of(seven), seven, "train")
+    assert (found.confusions, found.calibration) == (None, None)
+
+
+def test_neither_is_known_of_records_with_several_labels(tmp_path: Path) -> None:
+    several = feature_set(tmp_path / "several", 4, np.stack([np.arange(12) % 3, np.full(12, -1)], axis=1))
+    found = evaluate(head_of(several), several)
+    assert (found.confusions, found.calibration) == (None, None)
+
+
+# Several heads
+
+
+def test_heads_are_compared_with_the_first_on_the_same_records(seven: FeatureSet) -> None:
+    heads = [turned(head_of(seven), seed) for seed in range(3)]
+    found = compare(heads, seven)
+    assert found.evaluations == tuple(evaluate(head, seven) for head in heads)
+    x, y = records_of(seven)
+    right = [head.scores(x).argmax(axis=1) == y[:, 0] for head in heads]
+    assert found.differences == tuple(
+        difference(int((each & ~right[0]).sum()), int((~each & right[0]).sum()), 70) for each in right[1:]
+    )
+    assert all(each.only_this and each.only_other for each in found.differences)
+    for each, difference_ in zip(found.evaluations[1:], found.differences, strict=True):
+        assert difference_.gain == pytest.approx(each.top1 - found.evaluations[0].top1)
+
+
+def test_the_records_are_read_once_for_all_heads(seven: FeatureSet) -> None:
+    told: list[tuple[str, int, int | None]] = []
+    compare([head_of(seven)] * 4, seven, progress=lambda *each: told.append(each))
+    assert told == [("Evaluating", 70, 70)]
+
+
+def test_label_sets_are_compared_by_whether_the_best_class_is_a_label(tmp_path: Path) -> None:
+    y = np.stack([np.arange(12) % 3, np.full(12, -1)], axis=1)
+    several = feature_set(tmp_path / "several", 4, y)
+    found = compare([head_of(several), turned(head_of(several), 3, 2.0)], several)
+    assert found.evaluations[0].mean_average_precision == 1
+    assert found.differences[0].gain == pytest.approx(found.evaluations[1].top1 - 1)
+    assert found.differences[0].gain < 0
+
+
+def test_all_heads_that_do_not_fit_are_named_at_once(seven: FeatureSet) -> None:
+    good = head_of(seven)
+    narrow = replace(good, weight=np.eye(5, 7))
+    other = replace(good, card={**good.card, "classes": [f"c{j}" for j in range(7)]})
+    with pytest.raises(UserError, match="2 of 3 heads do not fit") as caught:
+        compare([good, narrow, other], seven)
+    assert "head 2: the head takes 5 dimensions" in str(caught.value)
+    assert "head 3: the head's classes are not those" in str(caught.value)
+    assert caught.value.fields["heads"] == ["head 2", "head 3"]
+
+
+def test_one_head_is_no_comparison_and_a_split_of_a_training_is_refused(seven: FeatureSet) -> None:
+    head = head_of(seven)
+    with pytest.raises(UserError, match="two heads"):
+        compare([head], seven)
+    elsewhere = head_of(seven, split="other")
+    with pytest.raises(UserError, match="head 2 was trained on a split of this name") as caught:
+        compare([elsewhere, head], seven, "train")
+    assert caught.value.code == "private-records"
+
+
+def test_a_warning_of_several_heads_is_said_once(seven: FeatureSet) -> None:
+    odd = head_of(seven, fingerprint="another")
+    found = compare([odd, head_of(seven), odd], seven)
+    (warning,) = found.warnings
+    assert [warning in each.warnings for each in found.evaluations] == [True, False, True]

@@ -56,6 +56,8 @@ def markdown(blocks: Sequence[Block], warnings: Sequence[str] = ()) -> None:
     lines = []
     for block in blocks:
         lines += [f"### {_escaped(block.title)}", ""]
+        columns: Sequence[str]
+        rows: Sequence[Sequence[str]]
         if isinstance(block, Facts):
             columns, rows, left = ("", ""), block.rows, 2
         else:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from dpfc_cli.cli import display
 from dpfc_cli.cli.blocks import Block, Facts, Table, bar, between
 from dpfc_cli.errors import counted, printable
-from dpfc_cli.figures.canvas import shortened
+from dpfc_cli.figures.canvas import shortened, told_apart
 
 if TYPE_CHECKING:
     from dpfc_cli.features.reader import FeatureSet
@@ -216,7 +216,7 @@ def _reliability(result: "Evaluation") -> Table:
             continue
         name = f"{100 * each.low:.0f}–{100 * each.high:.0f} %"
         right = display.percentage(each.right, each.n, each.interval), display.interval(each.interval, each.n)
-        rows.append((name, f"{each.n:,}", f"{100 * each.probability:.0f} %", *right))
+        rows.append((name, f"{each.n:,}", display.percentage(each.probability, 100), *right))
         parts.append(each.right)
     return Table(
         "How often the best class is right, by its probability (softmax of the scores)",
@@ -248,12 +248,14 @@ def _confusions(result: "Evaluation") -> Table:
 def _largest(result: "Evaluation") -> Table:
     assert result.confusions is not None
     sizes = {each.name: each.n for each in result.per_class}
+    names = [each.name for each in result.per_class]
+    told = dict(zip(names, told_apart(names, LONGEST), strict=True))
     wrong = sorted((each for each in result.confusions if each.label != each.predicted), key=lambda each: -each.n)
     return Table(
-        f"The largest confusions, of {len(wrong):,}",
+        f"The largest of {len(wrong):,} confusions",
         ("label", "taken for", "records", "of the label"),
         [
-            (each.label, shortened(each.predicted, LONGEST), f"{each.n:,}", f"{100 * each.n / sizes[each.label]:.0f} %")
+            (each.label, told[each.predicted], f"{each.n:,}", f"{100 * each.n / sizes[each.label]:.0f} %")
             for each in wrong[:MOST_CONFUSIONS]
         ],
         left=2,

@@ -77,14 +77,14 @@ def panel(
         low, high = axes.get_ylim()
         axes.set_ylim(max(low, 0.0), min(high, 100.0 + (high - low) * 0.01))
         axes.set(ylabel=f"{measure}, %", title=title)
-        if len(labels) > 1:
+        if any(labels):
             legend = axes.legend(handles, ["."] * len(labels), loc="upper left", bbox_to_anchor=(-0.02, -0.16))
             # A label may begin with '_', which matplotlib would leave out.
             for text, label in zip(legend.get_texts(), labels, strict=True):
                 text.set_text(label)
 
     rows = len(labels)
-    return Panel(draw=draw, width=width, height=height + (0.19 * rows if rows > 1 else 0.0))
+    return Panel(draw=draw, width=width, height=height + 0.19 * rows)
 
 
 def _epsilon_axis(axes: "Axes", epsilons: Sequence[float]) -> None:

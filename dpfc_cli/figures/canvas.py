@@ -11,7 +11,7 @@ the user's matplotlib.
 import io
 import re
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -153,14 +153,10 @@ def check(path: Path | None = None, name: str = "plot") -> None:
     """
     if path is not None:
         _kind(path, name)
-        if not path.parent.is_dir():
-            raise UserError(
-                f"There is no folder '{path.parent}' for the figure.",
-                "Make it first.",
-                code="missing",
-                parameter=name,
-                path=str(path.parent),
-            )
+        if path.is_dir() or not path.parent.is_dir():
+            what = f"'{path}' is a folder." if path.is_dir() else f"There is no folder '{path.parent}' for the figure."
+            remedy = f"Name a file in a folder that is there: {parameter(name)}."
+            raise UserError(what, remedy, code="missing", parameter=name, path=str(path))
     if find_spec("matplotlib") is None:
         raise UserError(
             "To draw figures, dpfc needs matplotlib, which is not installed.",
@@ -200,6 +196,15 @@ def shortened(name: str, longest: int = LONGEST_NAME) -> str:
         return name
     head = (longest - 1) // 2
     return f"{name[:head]}…{name[len(name) - (longest - 1 - head) :]}"
+
+
+def told_apart(names: Sequence[str], longest: int = LONGEST_NAME) -> list[str]:
+    """Names, shortened. Where two would then be the same, all have their place in front: 1, 2, 3 and so on."""
+    short = [shortened(name, longest) for name in names]
+    if len(set(short)) == len(set(names)):
+        return short
+    digits = len(str(len(names)))
+    return [f"{i} {shortened(name, longest - digits - 1)}" for i, name in enumerate(names, 1)]
 
 
 def _kind(path: Path, name: str = "plot") -> str:

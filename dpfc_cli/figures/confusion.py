@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from dpfc_cli.figures.canvas import BACKGROUND, COLOURS, FAINT, INK, RAMP, Panel, shortened
+from dpfc_cli.figures.canvas import BACKGROUND, COLOURS, FAINT, INK, RAMP, Panel, told_apart
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -16,7 +16,7 @@ MOST_CLASSES = 30
 MOST_NUMBERS = 16
 """The counts of more classes have no room in their cells."""
 MOST_BARS = 15
-_LONGEST_TICK = 20
+_LONGEST_TICK, _LONGEST_NAME = 20, 24
 
 
 def panel(names: Sequence[str], cells: Sequence[Cell], *, labels: str = "label", taken: str = "best class") -> Panel:
@@ -49,7 +49,7 @@ def panel(names: Sequence[str], cells: Sequence[Cell], *, labels: str = "label",
                 axes.text(column + 0.5, row + 0.5, text, ha="center", va="center", color=ink, fontsize=size)
         ticks = [i + 0.5 for i in range(m)]
         small = 9 if m <= MOST_NUMBERS else 7
-        told = _told(names)
+        told = told_apart(names, _LONGEST_TICK)
         turned = max(map(len, told)) > 3
         axes.set_xticks(ticks, told, rotation=45 if turned else 0, ha="right" if turned else "center", fontsize=small)
         if turned:
@@ -59,6 +59,7 @@ def panel(names: Sequence[str], cells: Sequence[Cell], *, labels: str = "label",
         axes.tick_params(length=0)
         axes.grid(False)
         axes.set(xlim=(0, m), ylim=(m, 0), aspect="equal", xlabel=taken, ylabel=labels)
+        axes.set_anchor("N")
         for side in axes.spines.values():
             side.set_visible(False)
         axes.set_title("What is taken for what (records; darker: more of the row)")
@@ -67,28 +68,22 @@ def panel(names: Sequence[str], cells: Sequence[Cell], *, labels: str = "label",
     return Panel(draw=draw, width=side + 0.8, height=side + 0.4)
 
 
-def _told(names: Sequence[str]) -> list[str]:
-    """The names as they fit, with numbers where they would be the same."""
-    told = [shortened(name, _LONGEST_TICK) for name in names]
-    if len(set(told)) == len(told):
-        return told
-    return [f"{i} {shortened(name, _LONGEST_TICK - 3)}" for i, name in enumerate(names, 1)]
-
-
 def _largest(names: Sequence[str], cells: Sequence[Cell], labels: str, taken: str) -> Panel:
     wrong = sorted((cell for cell in cells if cell[0] != cell[1]), key=lambda cell: (-cell[2], cell))[:MOST_BARS]
 
     def draw(axes: "Axes") -> None:
+        from matplotlib.ticker import MaxNLocator
+
         axes.barh(range(len(wrong)), [n for _, _, n in wrong], color=COLOURS[0], height=0.7)
-        told = [f"{shortened(names[row], 24)} → {shortened(names[column], 24)}" for row, column, _ in wrong]
-        axes.set_yticks(range(len(wrong)), told)
+        told = told_apart(names, _LONGEST_NAME)
+        axes.set_yticks(range(len(wrong)), [f"{told[row]} → {told[column]}" for row, column, _ in wrong])
         for i, (_, _, n) in enumerate(wrong):
             axes.annotate(f"{n:,}", (n, i), (3, 0), textcoords="offset points", va="center", color=FAINT, fontsize=8.5)
         axes.margins(x=0.12)
         axes.invert_yaxis()
         axes.grid(False, axis="y")
         axes.tick_params(axis="y", length=0)
-        axes.xaxis.get_major_locator().set_params(integer=True)
+        axes.xaxis.set_major_locator(MaxNLocator(nbins="auto", integer=True))
         axes.set(xlabel="records", title=f"The largest confusions ({labels} → {taken})")
         if not wrong:
             axes.text(0.5, 0.5, "none", transform=axes.transAxes, ha="center", color=FAINT)

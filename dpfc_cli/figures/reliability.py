@@ -59,6 +59,7 @@ def panel(bins: Sequence[Bin], *, title: str = "Reliability", counted: str = "re
             ylabel="%",
             title=title,
         )
+        axes.set_anchor("N")
         said = ["right, with its 95 % interval", "as it should be", f"part of the {counted}"]
         axes.legend([points, line, parts], said, loc="upper left", bbox_to_anchor=(-0.02, -0.14))
 

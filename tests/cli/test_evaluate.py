@@ -1,17 +1,26 @@
 """`dpfc evaluate`: figures with intervals, on a terminal with the digits that the test set carries, as JSON in full."""
 
+import csv
 import hashlib
+import io
 import json
 import re
+import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
+from rich.console import Console
+from typer.testing import CliRunner
 
+from dpfc_cli.cli import display
+from dpfc_cli.cli.app import app
 from dpfc_cli.files import sha256_of
 from dpfc_cli.heads.metrics import wilson
 from tests.cli.conftest import Dpfc, heads
 from tests.support import blobs
+
+PLAIN = ("--non-private", "--method", "dp-ls")
 
 
 @pytest.fixture
@@ -62,6 +71,204 @@ def test_warnings_are_shown_and_are_in_the_json(dpfc: Dpfc, trained: Path) -> No
     (warning,) = json.loads(warned.stdout)["warnings"]
     assert "Do not publish them" in warning
     assert f"Warning: {warning}" in warned.stderr
+
+
+# What goes wrong, and how often
+
+
+def test_the_classes_that_hurt_most_come_first_and_what_is_taken_for_what_follows(dpfc: Dpfc) -> None:
+    """Of the third class ten records lie where the first class is, and of the second four."""
+    x, y = blobs(300, 8, 3, seed=1, apart=9.0)
+    third, second, first = (np.flatnonzero(y == j) for j in (2, 1, 0))
+    x[third[:10]], x[second[:4]] = x[first[:10]], x[first[10:14]]
+    train_x, train_y = blobs(900, 8, 3, seed=1, apart=9.0)
+    np.savez("set.npz", train_x=train_x, train_y=train_y, test_x=x, test_y=y)
+    assert dpfc("import", "set.npz", "--classes", "flu,cold,rare").exit_code == 0
+    assert dpfc("train", *PLAIN, "--out", "heads/h.nonprivate.safetensors").exit_code == 0
+    shown = dpfc("evaluate", "h.nonprivate").stdout
+    _, ranked, confused, reliable = re.split("^# .*$", shown, flags=re.M)[1:]
+    assert re.findall(r"^(\w+) +100 +", ranked, re.M) == ["rare", "cold", "flu"]
+    assert re.findall(r"^(flu|cold|rare) +(\S+) +(\S+) +(\S+)$", confused, re.M) == [
+        ("flu", "100", "·", "·"),
+        ("cold", "4", "96", "·"),
+        ("rare", "10", "·", "90"),
+    ]
+    assert re.search(r"^50–60 % +300 +\d+ % +95 % +92–98 %$", reliable, re.M)
+    assert "expected calibration error in 10 bins of one width" in " ".join(shown.split())
+    found = json.loads(dpfc("evaluate", "h.nonprivate", "--json").stdout)
+    assert {"class": "rare", "predicted": "flu", "n": 10} in found["confusions"]
+    assert sum(each["n"] for each in found["calibration"]["bins"]) == 300
+
+
+def test_of_many_classes_the_largest_confusions_are_named_and_missing_classes_too(dpfc: Dpfc) -> None:
+    x, y = blobs(400, 16, 20, seed=4, apart=12.0)
+    lost = np.flatnonzero(y == 7)[:6]
+    test = y != 19
+    test_x = x.copy()
+    test_x[lost] = x[np.flatnonzero(y == 3)[:6]]
+    np.savez("set.npz", train_x=x, train_y=y, test_x=test_x[test], test_y=y[test])
+    assert dpfc("import", "set.npz", "--classes", ",".join(f"a-name-{j:02d}" for j in range(20))).exit_code == 0
+    assert dpfc("train", *PLAIN, "--out", "heads/h.nonprivate.safetensors").exit_code == 0
+    shown = dpfc("evaluate", "h.nonprivate").stdout
+    assert re.search(r"^a-name-07 +a-name-03 +6 +30 %$", shown, re.M)
+    assert "1 of 20, nothing is known of them: a-name-19" in " ".join(shown.split())
+
+
+def test_nothing_but_the_accuracy_is_shown_of_the_split_of_the_training(dpfc: Dpfc, three: list[str]) -> None:
+    shown = dpfc("evaluate", "--split", "train").stdout
+    assert re.findall("^# .*$", shown, re.M)[1:] == ["# Top-1 per class, the worst first"]
+    assert "probabilities" not in shown
+    found = json.loads(dpfc("evaluate", "--split", "train", "--json").stdout)
+    assert (found["confusions"], found["calibration"]) == (None, None)
+    (row,) = rows_of(dpfc("evaluate", "--split", "train", "--csv").stdout)
+    assert row["calibration_error"] == ""
+    refused = dpfc("evaluate", "--split", "train", "--plot", "a.svg")
+    assert refused.exit_code == 2
+    assert "more than its accuracy" in " ".join(refused.stderr.split())
+    assert not Path("a.svg").exists()
+
+
+# Several heads
+
+
+def rows_of(text: str) -> list[dict[str, str]]:
+    return list(csv.DictReader(io.StringIO(text)))
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with 600 + 150 records and three heads: a private one, one that is worse, and one without noise."""
+    folder = tmp_path_factory.mktemp("made")
+    x, y = blobs(750, 8, 3, seed=1, apart=8.0)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        np.savez("blobs.npz", train_x=x[:600], train_y=y[:600], test_x=x[600:], test_y=y[600:])
+        for words in (
+            ["import", "blobs.npz", "--classes", "3"],
+            ["train", "--epsilon", "8"],
+            ["train", "--epsilon", "0.05", "--out", "heads/small.safetensors"],
+            ["train", *PLAIN, "--out", "heads/plain.nonprivate.safetensors"],
+        ):
+            assert CliRunner().invoke(app, words).exit_code == 0
+    return folder
+
+
+@pytest.fixture
+def three(dpfc: Dpfc, made: Path, tmp_path: Path) -> list[str]:
+    """Its heads, in a copy of the folder."""
+    shutil.copytree(made, tmp_path, dirs_exist_ok=True)
+    return ["heads/blobs-dp-whitened-eps8.safetensors", "small", "plain.nonprivate"]
+
+
+def test_several_heads_stand_side_by_side_with_paired_differences_to_the_first(dpfc: Dpfc, three: list[str]) -> None:
+    asked = dpfc("evaluate", *three)
+    sides, beside = re.split("^# .*$", asked.stdout, flags=re.M)[1:]
+    assert re.search(r"^small +dp-whitened +1e-05 +0\.0500 +\d+ % +\d+–\d+ %$", sides, re.M)
+    assert re.search(r"^plain\.nonprivate +dp-ls +– +∞ +\d+ % +\d+–\d+ %$", sides, re.M)
+    assert re.search(r"^small +[+−]?\d+\.\d +[+−]?\d+\.\d to [+−]?\d+\.\d +\d+ +\d+$", beside, re.M)
+    assert not beside.count("blobs-dp-whitened-eps8")
+    assert "looks better than it is" in " ".join(asked.stderr.split())
+
+
+def test_json_and_csv_say_the_same_of_several_heads(dpfc: Dpfc, three: list[str]) -> None:
+    found = json.loads(dpfc("evaluate", *three, "--json").stdout)
+    each = [json.loads(dpfc("evaluate", head, "--json").stdout) for head in three]
+    rows = rows_of(dpfc("evaluate", *three, "--csv").stdout)
+    assert [head["top1"] for head in found["heads"]] == [one["top1"] for one in each]
+    assert found["heads"][0]["difference"] is None
+    assert [head["epsilon"] for head in found["heads"]] == [8, 0.05, None]
+    for head, row in zip(found["heads"], rows, strict=True):
+        assert (row["head"], float(row["top1"]), int(row["n"])) == (head["head"], head["top1"], 150)
+        assert [float(row["top1_low"]), float(row["top1_high"])] == head["interval"]
+        assert float(row["calibration_error"]) == head["calibration"]["error"]
+        if head["difference"] is not None:
+            assert float(row["difference"]) == head["difference"]["gain"]
+            assert [float(row["difference_low"]), float(row["difference_high"])] == head["difference"]["interval"]
+    assert [row["epsilon"] for row in rows] == ["8.0", "0.05", "inf"]
+    (alone,) = rows_of(dpfc("evaluate", three[1], "--csv").stdout)
+    assert {name: "" if name.startswith("difference") else value for name, value in rows[1].items()} == alone
+
+
+def test_heads_that_do_not_fit_are_refused_together(dpfc: Dpfc, three: list[str]) -> None:
+    x, y = blobs(90, 5, 3, seed=3)
+    np.savez("other.npz", train_x=x, train_y=y, test_x=x, test_y=y)
+    assert dpfc("import", "other.npz", "--classes", "3").exit_code == 0
+    assert dpfc("train", "--features", "other", "--epsilon", "8", "--out", "heads/other.safetensors").exit_code == 0
+    refused = dpfc("evaluate", three[0], "other", "--features", "blobs")
+    assert (refused.exit_code, refused.stdout) == (2, "")
+    assert "1 of 2 heads do not fit 'features/blobs'. 'heads/other.safetensors': the head takes 5" in refused.stderr
+
+
+def test_each_release_is_of_one_head_and_has_no_figure(dpfc: Dpfc, three: list[str]) -> None:
+    for words, says in [
+        (three, "one head at a time"),
+        ([three[0], "--plot", "a.svg"], "neither confusions nor probabilities are released"),
+    ]:
+        refused = dpfc("evaluate", *words, "--epsilon", "1")
+        assert refused.exit_code == 2
+        assert says in " ".join(refused.stderr.split())
+    assert "Charged to the records of the test split" not in dpfc("budget").stdout
+    assert not Path("a.svg").exists()
+
+
+# Other forms
+
+
+def test_markdown_has_the_same_tables_and_the_warnings(dpfc: Dpfc, three: list[str]) -> None:
+    text = dpfc("evaluate", "--split", "train", "--markdown").stdout
+    assert re.search(r"^\| top-1 \| \d+.* % \(95 % interval .*\) \|$", text, re.M)
+    assert re.search(
+        r"^\| class \| records \| top-1 \| 95 % interval \|\n\| --- \| ---: \| ---: \| ---: \|$", text, re.M
+    )
+    assert re.search(r"^> \*\*Warning:\*\* .*Do not publish them", text, re.M)
+
+
+def test_released_figures_have_rows_and_tables_of_what_was_released(dpfc: Dpfc, three: list[str]) -> None:
+    words = ("evaluate", three[0], "--delta", "1e-6")
+    (row,) = rows_of(dpfc(*words, "--epsilon", "60", "--csv").stdout)
+    assert (row["evaluation_epsilon"], row["evaluation_delta"], row["epsilon"]) == ("60.0", "1e-06", "8.0")
+    assert float(row["top1_low"]) <= float(row["top1"]) <= float(row["top1_high"])
+    assert (row["calibration_error"], row["difference"]) == ("", "")
+    text = dpfc(*words, "--epsilon", "50", "--markdown").stdout
+    assert "records (noisy)" in text
+    assert "Confusions" not in text
+
+
+def test_two_forms_at_once_are_refused(dpfc: Dpfc) -> None:
+    refused = dpfc("evaluate", "--json", "--csv")
+    assert (refused.exit_code, refused.stdout) == (2, "")
+    assert "--json and --csv are two ways to print the same" in refused.stderr
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_a_figure_is_drawn_beside_what_is_printed(dpfc: Dpfc, three: list[str], count: int) -> None:
+    words = ("evaluate", *three[:count], "--json")
+    drawn = dpfc(*words, "--plot", "figure.svg")
+    assert drawn.stdout == dpfc(*words).stdout
+    assert "Figure: figure.svg" in drawn.stderr
+    text = Path("figure.svg").read_text()
+    for said in (
+        ["Reliability", "best class"] if count == 1 else ["top-1 accuracy, %", "plain.nonprivate: no guarantee"]
+    ):
+        assert said in text
+    refused = dpfc(*words, "--plot", "figure.jpg")
+    assert "--plot 'figure.jpg' does not end in" in refused.stderr
+    assert refused.stdout == ""
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_a_terminal_shows_bars_where_there_is_room(
+    dpfc: Dpfc, three: list[str], width: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    screen = io.StringIO()
+    monkeypatch.setattr(display, "out", Console(file=screen, force_terminal=True, width=width, color_system=None))
+    assert dpfc("evaluate", three[0]).exit_code == 0
+    assert dpfc("evaluate", *three).exit_code == 0
+    lines = screen.getvalue().splitlines()
+    assert max(map(len, lines)) <= width
+    assert len([line for line in lines if re.search(" █+░*$", line)]) >= 3
+    ranges = [line for line in lines if re.search("[├●][─●┤]*", line)]
+    assert len(ranges) == (3 if width == 120 else 0)
 
 
 # With noise
