@@ -125,6 +125,25 @@ def opened(path: Path, flags: int, mode: int = 0o666) -> int:
     return os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
 
 
+def write_at(file: int, data: bytes | memoryview, at: int) -> None:
+    """Write all of `data` to a place in a file. Raises OSError. A part may then be written."""
+    rest = memoryview(data)
+    while len(rest):
+        written = os.pwrite(file, rest, at)
+        at, rest = at + written, rest[written:]
+
+
+def read_at(file: int, buffer: bytearray | memoryview, at: int) -> bool:
+    """Fill a buffer from a place in a file. False if the file ends before. Raises OSError."""
+    rest = memoryview(buffer)
+    while len(rest):
+        read = os.preadv(file, [rest], at)
+        if not read:
+            return False
+        at, rest = at + read, rest[read:]
+    return True
+
+
 def write_synced(path: Path, data: bytes, kept: bool = False, mode: int = 0o666) -> None:
     """Write a new file and sync its contents. kept: it may be there already. mode: as for `opened`.
 

@@ -16,6 +16,7 @@ from PIL import Image
 from dpfc_cli import backbones, extraction
 from dpfc_cli.backbones import Backbone
 from dpfc_cli.errors import UserError
+from dpfc_cli.extraction import making
 from dpfc_cli.features.manifest import Manifest
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.features.writer import FeatureWriter, Task
@@ -85,7 +86,7 @@ def extracted(
         tolerant=tolerant,
     )
     allowed = {name: split.n - 1 for name, split in source.splits.items()} if tolerant else None
-    extraction.run(writer, source, backbone, Broken(source, out.with_name("broken.txt"), allowed))
+    making.run(writer, source, backbone, Broken(source, out.with_name("broken.txt"), allowed))
     return writer.finish(extraction.manifest_of(source, backbone, "float16", identity))
 
 

@@ -12,7 +12,8 @@ from dpfc_cli.errors import UserError
 from dpfc_cli.features.importing import import_features
 from dpfc_cli.features.manifest import MANIFEST
 from dpfc_cli.features.reader import FeatureSet
-from dpfc_cli.features.writer import FeatureWriter, PlannedShard
+from dpfc_cli.features.shards import PlannedShard
+from dpfc_cli.features.writer import FeatureWriter
 from dpfc_cli.files import replace, write_synced
 from dpfc_cli.heads import head as heads
 from dpfc_cli.images.dataset import Remote

@@ -196,22 +196,9 @@ def _show_conversion(rows: list[dict[str, Any]], sigma: float | None, epsilon: f
 def _show_spent(account: "Account", deltas: tuple[float, ...]) -> None:
     private = [(name, row) for name, row in account.rows if row.claim == "private"]
     others = [(name, row) for name, row in account.rows if row.claim != "private"]
-    columns = ("when (UTC)", "feature set", "head", "method", "state")
     sets, folders = ", ".join(account.names), ", ".join(map(str, account.folders))
-    display.table(
-        f"Charged to the records of {sets}, as far as the ledgers in {folders} know",
-        (*columns, "adjacency", "delta", "epsilon"),
-        [
-            (*_named(name, row), row.adjacency, f"{row.delta:g}", display.epsilon(row.epsilon or math.inf))
-            for name, row in private
-        ],
-        left=7,
-    )
-    bound = "exact" if account.exact else "an upper bound"
-    total = [(f"{delta:g}", display.epsilon(account.epsilon(delta))) for delta in deltas]
-    display.table(
-        f"Spent by these together, for one {account.unit} ({bound}, zero-out adjacency)", ("delta", "epsilon"), total
-    )
+    _show_charged(f"Charged to the records of {sets}, as far as the ledgers in {folders} know", private)
+    _show_total("Spent by these together", account, deltas)
     if account.shared.shares or account.overlaps:
         _show_shared(account)
     if account.all_caps:
@@ -223,7 +210,7 @@ def _show_spent(account: "Account", deltas: tuple[float, ...]) -> None:
         )
     if others:
         rows = [(*_named(name, row), row.claim) for name, row in others]
-        display.table("Without a guarantee: epsilon = ∞", (*columns, "claim"), rows, left=6)
+        display.table("Without a guarantee: epsilon = ∞", (*_COLUMNS, "claim"), rows, left=6)
     _show_who(account)
     if account.warning is not None:
         display.warn(account.warning)
@@ -241,18 +228,30 @@ def _show_spent(account: "Account", deltas: tuple[float, ...]) -> None:
 
 def _show_split(account: "Account", deltas: tuple[float, ...]) -> None:
     """What was spent on the records of another split: private evaluations of heads."""
-    rows = [
-        (*_named(name, row), row.adjacency, f"{row.delta:g}", display.epsilon(row.epsilon or math.inf))
-        for name, row in account.rows
-    ]
-    columns = ("when (UTC)", "feature set", "head", "method", "state", "adjacency", "delta", "epsilon")
-    display.table(f"Charged to the records of the {account.split} split", columns, rows, left=7)
-    bound = "exact" if account.exact else "an upper bound"
-    total = [(f"{delta:g}", display.epsilon(account.epsilon(delta))) for delta in deltas]
-    title = f"Spent on the {account.split} split, for one {account.unit} ({bound}, zero-out adjacency)"
-    display.table(title, ("delta", "epsilon"), total)
+    _show_charged(f"Charged to the records of the {account.split} split", account.rows)
+    _show_total(f"Spent on the {account.split} split", account, deltas)
     _show_who(account)
     _warn_of_passed_caps(account, f" on the {account.split} split")
+
+
+def _show_charged(title: str, rows: list[tuple[str, "Entry"]]) -> None:
+    """Rows with a guarantee, each with what it claims."""
+    display.table(
+        title,
+        (*_COLUMNS, "adjacency", "delta", "epsilon"),
+        [
+            (*_named(name, row), row.adjacency, f"{row.delta:g}", display.epsilon(row.epsilon or math.inf))
+            for name, row in rows
+        ],
+        left=7,
+    )
+
+
+def _show_total(what: str, account: "Account", deltas: tuple[float, ...]) -> None:
+    """What was spent together, at each δ."""
+    bound = "exact" if account.exact else "an upper bound"
+    total = [(f"{delta:g}", display.epsilon(account.epsilon(delta))) for delta in deltas]
+    display.table(f"{what}, for one {account.unit} ({bound}, zero-out adjacency)", ("delta", "epsilon"), total)
 
 
 def _show_who(account: "Account") -> None:
@@ -340,7 +339,10 @@ def _show_caps(account: "Account") -> None:
         )
 
 
+_COLUMNS = ("when (UTC)", "feature set", "head", "method", "state")
+
+
 def _named(feature_set: str, row: "Entry") -> tuple[str, str, str, str, str]:
-    """When a training was, what it was of, and what became of it."""
+    """When a training was, what it was of, and what became of it: the cells of `_COLUMNS`."""
     when, head = row.at[:16].replace("T", " "), row.head.removesuffix(".safetensors")
     return when, feature_set, head, row.method, row.state

@@ -36,8 +36,8 @@ def ledger(features: str | None) -> tuple[Path, Path | None]:
 
     """
     from dpfc_cli.features.lookup import set_folder
-    from dpfc_cli.training.account import newest_ledger
     from dpfc_cli.training.ledger import ledger_path
+    from dpfc_cli.training.other_ledgers import newest_ledger
 
     if features is None:
         return newest_ledger(features_folder()), None

@@ -14,12 +14,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dpfc_cli.errors import GUARDED, UserError, parameter, printable, unknown
+from dpfc_cli.features.going_on import already_complete, asserted, kept
 from dpfc_cli.features.lookup import new_folder
 from dpfc_cli.features.manifest import DTYPES, Manifest
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.features.table import ROWS, Table, reordered
 from dpfc_cli.features.tables import opened
-from dpfc_cli.features.writer import FeatureWriter, already_complete, asserted, kept
+from dpfc_cli.features.writer import FeatureWriter
 from dpfc_cli.folders import PARTIAL
 from dpfc_cli.memory import check_fits
 from dpfc_cli.sources.classes import Origin, check_classes, class_names, inferred_classes

@@ -4,6 +4,7 @@ import errno
 import fcntl
 import os
 import time
+from contextlib import suppress
 from pathlib import Path
 
 from dpfc_cli.files import opened
@@ -88,3 +89,10 @@ def claimed(path: Path) -> int | None:
             pass
         # The process that held the lock has renamed the file: what we locked is a finished shard now.
         os.close(descriptor)
+
+
+def let_go(*descriptors: int) -> None:
+    """Let go of locks. Nothing is written through these descriptors, so nothing is lost if that fails."""
+    for descriptor in descriptors:
+        with suppress(OSError):
+            os.close(descriptor)

@@ -42,7 +42,8 @@ def open_parquet(
 
     """
     # PyArrow takes longer to import than everything else here.
-    from dpfc_cli.images.row_groups import columns_of, listed
+    from dpfc_cli.images.parquet_columns import columns_of
+    from dpfc_cli.images.row_groups import listed
 
     found = files_by_split(pattern, SUFFIX)
     columns = columns_of(found.get("train", next(iter(found.values())))[0], pattern, label_column, group_by)

@@ -10,7 +10,6 @@ import os
 import stat
 from collections import OrderedDict
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
@@ -21,34 +20,29 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from dpfc_cli.errors import GUARDED, UserError, counted, parameter
+from dpfc_cli.errors import GUARDED, UserError, counted
 from dpfc_cli.files import named_twice
 from dpfc_cli.images.encoded import read_file
+from dpfc_cli.images.parquet_columns import (
+    AGAIN,
+    Columns,
+    check_image,
+    check_person,
+    is_text,
+    readable,
+    rows_have_paths,
+)
 from dpfc_cli.images.prefetch import PIECE, cores
-from dpfc_cli.images.sets import Entry, Given, Progress, Records, reading_code
+from dpfc_cli.images.sets import Entry, Given, Progress, Records
 from dpfc_cli.memory import free_memory
-from dpfc_cli.sources.groups import Keys, Rule, joined
-from dpfc_cli.sources.key_columns import is_key, keys_of_column
-from dpfc_cli.sources.label_columns import USUAL_NAMES, hub_class_names, label_column
+from dpfc_cli.sources.groups import Keys, joined
+from dpfc_cli.sources.key_columns import keys_of_column
 from dpfc_cli.sources.names import inside
 
 LARGEST_GROUP = 2 << 30
 """Bytes of the largest row group that is read."""
 HELD = 512 << 20
 """The least bytes of pictures that are held at once, if they are wanted in another order than that of the file."""
-_AGAIN = "Fetch the file again, or leave it out."
-
-
-@dataclass(frozen=True, kw_only=True)
-class Columns:
-    """Where a file holds what. classes: the names that the file gives to the classes, or None. person: the column that
-    names persons, or None.
-    """
-
-    image: str
-    label: str
-    classes: tuple[str, ...] | None
-    person: str | None = None
 
 
 @dataclass(frozen=True)
@@ -59,28 +53,6 @@ class Listed:
     labels: Given
     entries: list[Entry]
     keys: Keys | None
-
-
-def columns_of(path: Path, source: str, given: str | None = None, group_by: Rule | None = None) -> Columns:
-    """Which columns of a file hold pictures and labels.
-
-    Args:
-        path: the file.
-        source: what the user calls the files, for messages.
-        given: the column of labels, if the user names it.
-        group_by: how persons are found, or None.
-
-    Raises:
-        UserError: the file cannot be read, or has no such columns, or more than one of them.
-
-    """
-    with _readable(path):
-        schema = pq.read_schema(path)
-    person = None if group_by is None else group_by.column
-    if person is not None:
-        _check_person(schema, person, source)
-    image, label = _image_column(schema, source), _label_column(schema, source, given, person)
-    return Columns(image=image, label=label, classes=hub_class_names(schema.metadata, label), person=person)
 
 
 class RowGroups:
@@ -184,7 +156,7 @@ class RowGroups:
     def _read(self, group: int) -> Any:
         path, number = self._groups[group]
         rows = int(self._starts[group + 1] - self._starts[group])
-        with _readable(path):
+        with readable(path):
             pictures = _read(path, number, f"{self._column}.bytes")
             if len(pictures) != rows:
                 # Pictures would get the labels of others.
@@ -262,12 +234,12 @@ def listed(paths: list[Path], columns: Columns, progress: Progress | None) -> Li
     rows, entries, files = [0], list[Entry](), dict[int, Path]()
     labels, before, keys = list[Given](), 0, list[Keys]()
     for done, path in enumerate(paths, 1):
-        with _readable(path):
+        with readable(path):
             file = pq.ParquetFile(path)
             declared = sum(file.metadata.row_group(number).num_rows for number in range(file.num_row_groups))
             _refuse_more_rows_than_bytes(max(declared, file.metadata.num_rows), path)
             y = file.read([columns.label]).column(0)
-            kind = "integers" if pa.types.is_integer(y.type) else "text" if _is_text(y.type) else None
+            kind = "integers" if pa.types.is_integer(y.type) else "text" if is_text(y.type) else None
             if kind is None or (y.null_count and kind == "integers"):
                 raise UserError(
                     f"'{path}' has labels in '{columns.label}' that are not integers. {GUARDED}",
@@ -276,9 +248,9 @@ def listed(paths: list[Path], columns: Columns, progress: Progress | None) -> Li
                     path=str(path),
                     column=columns.label,
                 )
-            _check_image(file.schema_arrow, columns.image, path)
+            check_image(file.schema_arrow, columns.image, path)
             if columns.person is not None:
-                _check_person(file.schema_arrow, columns.person, str(path))
+                check_person(file.schema_arrow, columns.person, str(path))
                 keys.append(keys_of_column(path, columns.person))
                 if len(keys[-1].codes) != len(y):
                     raise ValueError(f"it has {len(keys[-1].codes)} persons for {len(y)} rows")
@@ -295,7 +267,7 @@ def listed(paths: list[Path], columns: Columns, progress: Progress | None) -> Li
         if progress is not None:
             progress("Listing", done, len(paths))
     entries += _checked(files, paths)
-    has_paths = bool(paths) and _has_paths(pq.read_schema(paths[0]), columns.image)
+    has_paths = bool(paths) and rows_have_paths(pq.read_schema(paths[0]), columns.image)
     pictures = RowGroups(columns.image, groups, np.cumsum(rows), files=files, has_paths=has_paths)
     return Listed(pictures, _joined(labels), entries, joined(keys) if keys else None)
 
@@ -313,7 +285,7 @@ def _named_files(path: Path, schema: Any, column: str, rows: list[int]) -> dict[
     Statistics in the file say which rows hold none, but PyArrow ends the process if those are damaged. So the first row
     is looked at. If it holds its bytes, all others are taken to do so, and reading stops at one that does not.
     """
-    if not _has_paths(schema, column) or not sum(rows):
+    if not rows_have_paths(schema, column) or not sum(rows):
         return {}
     # Without a buffer PyArrow would read all pictures of the row group.
     first = next(pq.ParquetFile(path, buffer_size=1 << 16).iter_batches(1, columns=[f"{column}.bytes"]), None)
@@ -417,7 +389,7 @@ def _refuse_more_rows_than_bytes(rows: int, path: Path) -> None:
     if rows > size:
         raise UserError(
             f"'{path}' declares {counted(rows, 'record')} in {counted(size, 'byte')}.",
-            _AGAIN,
+            AGAIN,
             code="damaged",
             path=str(path),
         )
@@ -432,97 +404,3 @@ def _refuse_giant(size: int, path: Path) -> None:
             path=str(path),
             bytes=size,
         )
-
-
-def _check_person(schema: Any, name: str, source: str) -> None:
-    known = [field.name for field in schema if is_key(field.type)]
-    if name not in known:
-        raise UserError(
-            f"'{source}' has no column '{name}' of integers or texts in each file.",
-            f"A person is named by an integer or a text. It has: {', '.join(known) or 'none'}.",
-            code="missing",
-            parameter="group_by",
-            path=source,
-            known=known,
-        )
-
-
-def _label_column(schema: Any, source: str, given: str | None, person: str | None) -> str:
-    """The column of labels: the one that the user names, or one of integers or texts with a usual name, or the only one
-    of integers beside the one that names persons.
-    """
-    integers = [field.name for field in schema if pa.types.is_integer(field.type) and field.name != person]
-    texts = [field.name for field in schema if _is_text(field.type)]
-    if given is not None:
-        if given not in integers + texts:
-            raise UserError(
-                f"'{source}' has no column '{given}' of integers or texts.",
-                f"It has: {', '.join(integers + texts) or 'none'}.",
-                code="missing",
-                parameter="label_column",
-                known=integers + texts,
-            )
-        return given
-    text = next((name for name in USUAL_NAMES if name in texts), None)
-    if text is None or set(integers) & set(USUAL_NAMES):
-        return label_column(integers, source)
-    if integers:
-        raise UserError(
-            f"'{source}' has the texts '{text}' and the integers {integers}: which is the label?",
-            f"Name its column: {parameter('label_column')}.",
-            code="conflict",
-            parameter="label_column",
-            source=source,
-            known=[text, *integers],
-        )
-    return text
-
-
-def _is_text(kind: Any) -> bool:
-    kind = kind.value_type if pa.types.is_dictionary(kind) else kind
-    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
-
-
-def _image_column(schema: Any, source: str) -> str:
-    found = [field.name for field in schema if _holds_bytes(field.type)]
-    if len(found) != 1:
-        raise UserError(
-            f"'{source}' has {'no column' if not found else f'several columns {found}'} of pictures.",
-            "One column must be a struct of 'bytes' and 'path', as the Hugging Face hub writes images. "
-            "If the files hold features and not pictures, use 'dpfc import'.",
-            code="conflict" if found else "missing",
-            path=source,
-            known=found,
-        )
-    return str(found[0])
-
-
-def _holds_bytes(kind: Any) -> bool:
-    if not pa.types.is_struct(kind):
-        return False
-    at = kind.get_field_index("bytes")
-    return at >= 0 and bool(pa.types.is_binary(kind[at].type) or pa.types.is_large_binary(kind[at].type))
-
-
-def _has_paths(schema: Any, column: str) -> bool:
-    return bool(schema.field(column).type.get_field_index("path") >= 0)
-
-
-def _check_image(schema: Any, image: str, path: Path) -> None:
-    if image not in schema.names or not _holds_bytes(schema.field(image).type):
-        raise UserError(
-            f"'{path}' has no pictures in column '{image}', but other files of the data set do.",
-            _AGAIN,
-            code="conflict",
-            path=str(path),
-            column=image,
-        )
-
-
-@contextmanager
-def _readable(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except (OSError, LookupError, ValueError, TypeError, pa.ArrowException) as error:
-        what = f"'{path}' cannot be read as parquet: {error}."
-        raise UserError(what, _AGAIN, code=reading_code(error), path=str(path)) from error

@@ -5,7 +5,8 @@ import math
 import numpy as np
 
 from dpfc_cli.privacy.facts import Facts
-from dpfc_cli.privacy.queries import Gram, Loss, sensitivity
+from dpfc_cli.privacy.inputs import Loss
+from dpfc_cli.privacy.queries import Gram, sensitivity
 
 START_BIAS = -10.0
 BLOCK_BYTES = 192 * 2**20

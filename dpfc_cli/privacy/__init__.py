@@ -5,15 +5,17 @@ Read the modules in this order. Each one answers one question:
 
 1. `facts`: what is public about the records, and which data sets are neighbours?
 2. `chain`: which preprocessing can one record pass through?
-3. `queries`: which sums can be asked for, and why is the contribution of one record bounded?
-4. `lattice`: why does that bound also hold for the numbers that the computer really adds?
-5. `oracle`: what does a training method see, and how does it state its plan of releases?
-6. `noise`: why is the noise exactly a rounded Gaussian?
-7. `accounting`: which ε and δ follow from that noise?
-8. `poisson`: which ε and δ follow if a release uses a random sample of the records?
-9. `persons`: why is the same true if the unit is a person with several records?
-10. `sums`: how is a sum over all records computed, and why is each unit in it once?
-11. `curator`: how is the noise added? This is the only place where records and noise meet, and it has the main theorem.
+3. `inputs`: what does a query see of one record, and when is a record null?
+4. `queries`: which sums can be asked for, and why is the contribution of one record bounded?
+5. `outcomes`: why is the same true for the counts of a private evaluation?
+6. `lattice`: why does that bound also hold for the numbers that the computer really adds?
+7. `oracle`: what does a training method see, and how does it state its plan of releases?
+8. `noise`: why is the noise exactly a rounded Gaussian?
+9. `accounting`: which ε and δ follow from that noise?
+10. `poisson`: which ε and δ follow if a release uses a random sample of the records?
+11. `persons`: why is the same true if the unit is a person with several records?
+12. `sums`: how is a sum over all records computed, and why is each unit in it once?
+13. `curator`: how is the noise added? This is the only place where records and noise meet, and it has the main theorem.
 
 The core trusts NumPy, BLAS, XLA, Python's `decimal`, the random bits of the operating system, and the code that gives
 it the records. That code must give it each record once. In this project it is `features`, and through it h5py.

@@ -39,7 +39,8 @@ from typing import Any
 import numpy as np
 
 from dpfc_cli.privacy.lattice import Lattice
-from dpfc_cli.privacy.queries import ClassGrams, Gram, Hessians, Mean, Outcomes, Query
+from dpfc_cli.privacy.outcomes import Outcomes
+from dpfc_cli.privacy.queries import ClassGrams, Gram, Hessians, Mean, Query
 
 MOST = 1024
 """Records of one person that count: the first ones. The others are null. It bounds memory and work for one person."""

@@ -5,9 +5,9 @@ computes two *factors* of a record, `left` and `right`. Both are rows of integer
 the record is their outer product (for `ClassGrams` and `Hessians`: left ⊗ right ⊗ right). So the sum over records is a
 matrix product of integers. `kernels` computes it exactly and fast, and `contribution` defines it for one record.
 
-**Sensitivity.** The sensitivity is the largest change that one record can cause in a sum. Each class below proves this
-bound: the Euclidean norm of a contribution, in integers, is at most 4ᵇ = `lattice.unit`. What follows for two
-neighbouring data sets depends on the adjacency:
+**Sensitivity.** The sensitivity is the largest change that one record can cause in a sum. Each class below, and
+`Outcomes` in a module of its own, proves this bound: the Euclidean norm of a contribution, in integers, is at most
+4ᵇ = `lattice.unit`. What follows for two neighbouring data sets depends on the adjacency:
 
 - Zero-out: the null record adds zero. So the integer sums of neighbours differ by at most 4ᵇ. In units of 4ᵇ the
   sensitivity is 1.
@@ -24,22 +24,23 @@ This is post-processing, so it costs no privacy.
 """
 
 import enum
-import itertools
 import math
 from dataclasses import KW_ONLY, dataclass, fields, replace
-from typing import Any, ClassVar, Literal, Protocol, get_args
+from typing import Any, ClassVar, Protocol, get_args
 
 import numpy as np
 
 from dpfc_cli.privacy import chain as chains
-from dpfc_cli.privacy.chain import Chain, norms, run
+from dpfc_cli.privacy.chain import Chain, run
 from dpfc_cli.privacy.facts import Facts
+from dpfc_cli.privacy.inputs import NO_LABEL as NO_LABEL
+from dpfc_cli.privacy.inputs import Loss, inputs, probabilities
+from dpfc_cli.privacy.inputs import label_rows as label_rows
+from dpfc_cli.privacy.inputs import prepare as prepare
 from dpfc_cli.privacy.lattice import LONGEST, Lattice, Reals
+from dpfc_cli.privacy.outcomes import Outcomes
 
-Loss = Literal["sigmoid", "softmax"]
 Grid = Lattice | Reals
-NO_LABEL = -1
-"""Stands for "no label". A record with no other label is the null record, which adds nothing to any sum."""
 
 
 class _Open(enum.Enum):
@@ -114,75 +115,6 @@ def sensitivity(query: "Query | type[Query]", facts: Facts) -> float:
     It is 1 under zero-out adjacency and `replace_one` under replace-one adjacency.
     """
     return 1.0 if facts.adjacency == "zero-out" else query.replace_one
-
-
-def prepare(x: Any, labels: Any, m: int, xp: Any) -> tuple[Any, Any, Any]:
-    """Turn raw records into what the queries take.
-
-    A record is null in each of three cases: it has no label; it has a label outside −1..m−1; one of its features is NaN
-    or infinite. (Padding and records outside a sample are given no label, so they are null too.) The features of a null
-    record are replaced by zeros before they meet anything else. Labels are a set: a class that occurs twice counts
-    once.
-
-    Args:
-        x: B × d features.
-        labels: B × k, with `NO_LABEL` (−1) for "none".
-        m: number of classes.
-        xp: NumPy or `jax.numpy`.
-
-    Returns:
-        The features (B × d, float32), the label rows (B × m, float64 zeros and ones) and the mask of records that are
-        not null (B × 1, bool).
-
-    """
-    x = x.astype(xp.float32)
-    known = xp.all((labels >= NO_LABEL) & (labels < m), axis=-1) & xp.any(labels >= 0, axis=-1)
-    valid = (known & xp.all(xp.isfinite(x), axis=-1))[:, None]
-    return xp.where(valid, x, xp.float32(0)), label_rows(xp.where(valid, labels, NO_LABEL), m, xp), valid
-
-
-def label_rows(labels: Any, m: int, xp: Any) -> Any:
-    """Labels (B × k) as rows of m zeros and ones; float64. `NO_LABEL` sets nothing."""
-    return xp.any(labels[:, :, None] == xp.arange(m), axis=1).astype(xp.float64)
-
-
-def inputs(chain: Chain, constant: float, x: Any, xp: Any, radius: float | None = None) -> Any:
-    """The input of the linear head for each record: chain(x), followed by a constant feature for the bias.
-
-    Args:
-        chain: the preprocessing.
-        constant: the value of the constant feature; 0 for none.
-        x: B × d, float32, finite.
-        xp: NumPy or `jax.numpy`.
-        radius: the length that every row is scaled to; None leaves the rows as they are.
-
-    Returns:
-        B × d, or B × (d + 1) with the constant feature; float64.
-
-    """
-    z = run(chain, x, xp)
-    if constant:
-        z = xp.concatenate([z, xp.full_like(z[:, :1], constant)], axis=-1)
-    if radius is not None:
-        length = norms(z, xp)
-        z = z * (radius / xp.where(length > 0, length, 1.0))
-    return z
-
-
-def probabilities(logits: Any, loss: Loss, xp: Any) -> Any:
-    """Class probabilities of logits. They are finite and in [0, 1] for all logits, NaN and infinities included.
-
-    Args:
-        logits: B × m, float32.
-        loss: "sigmoid": each class by itself. "softmax": the probabilities of a record sum to 1.
-        xp: NumPy or `jax.numpy`.
-
-    """
-    logits = xp.clip(xp.nan_to_num(logits, nan=0.0), -1e6, 1e6)
-    if loss == "softmax":
-        odds = xp.exp(xp.maximum(logits - xp.max(logits, axis=-1, keepdims=True), -80.0))
-        return odds / xp.sum(odds, axis=-1, keepdims=True)
-    return 1 / (1 + xp.exp(xp.clip(-logits, -60.0, 60.0)))
 
 
 def _bound(constant: float) -> float:
@@ -461,83 +393,11 @@ class Hessians:
         return grid.vector(curvature, weights, xp), grid.vector(z / _bound(self.constant), features, xp)
 
 
-@dataclass(frozen=True)
-class Outcomes:
-    """How many records a linear classifier gets right: each record is counted in the cell of its outcome. 1 × cells.
-
-    Scores are chain(x)·weight + bias, as those of a head. Of equal scores the lower class number wins. The cells are
-
-    - of all records: (right, wrong), or with `best` > 1: (right, right with one of the best `best` classes but not with
-      the best one, wrong);
-    - or for each class (`by_class`): right for class 0, 1, …, then wrong for class 0, 1, …. A record is counted for
-      each of its labels j: as right if j is the best class.
-
-    Proof: the contribution is 2ᵇ·q with Σ q² ≤ 4ᵇ. So its norm is at most 2ᵇ·2ᵇ = 4ᵇ. For two records the inner product
-    is 4ᵇ·(q·q'), and no integer of q or q' is negative: they are rounded multiples of cells, which are 0 or 1. Hence √2
-    under replace-one adjacency. ∎
-
-    Scores that overflow change the cell, but not the bound.
-
-    Scale: a record has 1 in one cell, or by class in at most k cells, one for each label. The row of cells is divided
-    by the root of this number, so its norm is at most 1, and one cell stands for one record.
-
-    Attributes:
-        chain: the preprocessing of the head.
-        weight: d × m, finite float64.
-        bias: m, finite float64.
-        best: with how many classes a record is still counted apart from the wrong ones; 1 for none.
-        by_class: whether records are counted for each class.
-
-    """
-
-    chain: Chain
-    weight: np.ndarray
-    bias: np.ndarray
-    best: int = 1
-    by_class: bool = False
-    kind: ClassVar[str] = "outcomes"
-    words: ClassVar[str] = "how many records a head gets right and how many it gets wrong"
-    arrays: ClassVar[tuple[str, ...]] = ("weight", "bias")
-    numbers: ClassVar[tuple[str, ...]] = ()
-    replace_one: ClassVar[float] = math.sqrt(2)
-    symmetric: ClassVar[bool] = False
-
-    def shape(self, facts: Facts) -> tuple[int, ...]:
-        return (1, 2 * facts.m if self.by_class else 2 + (self.best > 1))
-
-    def array_shapes(self, facts: Facts) -> dict[str, tuple[int, ...]]:
-        return {"weight": (facts.d, facts.m), "bias": (facts.m,)}
-
-    def scale(self, facts: Facts, grid: Grid) -> float:
-        return math.sqrt(self._most(facts)) / (grid.radius(grid.unit, self.shape(facts)[1]) * grid.one)
-
-    def factors(self, x: Any, y: Any, facts: Facts, grid: Grid, xp: Any) -> tuple[Any, Any]:
-        # Finite, so that all scores are above that of a class which is no label.
-        scores = xp.nan_to_num(run(self.chain, x, xp) @ self.weight + self.bias, nan=np.finfo(np.float64).min)
-        classes, labels = xp.arange(facts.m), y > 0
-        if self.by_class:
-            right = labels & (classes == xp.argmax(scores, axis=-1)[:, None])
-            cells = [right, labels & ~right]
-        else:
-            own = xp.where(labels, scores, -math.inf)
-            score, label = xp.max(own, axis=-1, keepdims=True), xp.argmax(own, axis=-1)[:, None]
-            before = xp.sum((scores > score) | ((scores == score) & (classes < label)), axis=-1, keepdims=True)
-            ends = (0, 1, self.best, facts.m) if self.best > 1 else (0, 1, facts.m)
-            cells = [(before >= low) & (before < high) for low, high in itertools.pairwise(ends)]
-        row = xp.concatenate(cells, axis=-1).astype(xp.float64) / math.sqrt(self._most(facts))
-        q = grid.vector(row, grid.unit, xp)
-        return xp.full_like(q[:, :1], grid.one), q
-
-    def _most(self, facts: Facts) -> int:
-        """In how many cells one record is counted at most."""
-        return facts.k if self.by_class else 1
-
-
 QUERIES = (Mean, Gram, ClassSums, ClassGrams, Gradient, Hessians, Outcomes)
 
 
 def check(query: Query, facts: Facts) -> None:
-    """Check that a query is one that the proofs above are about.
+    """Check that a query is one that the proofs are about.
 
     The proofs are about these classes and these shapes. Other objects could break them in three ways. A subclass could
     override `factors`. An attribute of the instance could hide `replace_one` or `scale` of its class. An array of

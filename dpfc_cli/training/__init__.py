@@ -6,6 +6,7 @@
 can be refused. `charge`: the ledger's row; only a `Charged` value gives a curator private records. `run`: the records
 are summed and the head is written. `train` goes the whole way.
 
-`card` says what is written down of a training, `ledger` and `account` keep what was spent, `warn` says what will go
-badly, `public` and `tuning` use public records, `observer` is told how it goes.
+`card` says what is written down of a training, `ledger` and `account` keep what was spent (`other_ledgers` finds those
+of the same records), `warn` says what will go badly, `public` and `tuning` use public records, `observer` is told how
+it goes.
 """

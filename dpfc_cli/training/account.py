@@ -19,17 +19,15 @@ For Poisson-sampled releases the total is an upper bound, and only for trainings
 of no such filter for the composition that is used here.
 """
 
-import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from dpfc_cli.errors import UserError, parameter
-from dpfc_cli.features.manifest import MANIFEST, Manifest, load, unreadable
-from dpfc_cli.folders import DIGESTS, LEDGER, features_folder
-from dpfc_cli.training import limit
+from dpfc_cli.features.manifest import MANIFEST, load, unreadable
+from dpfc_cli.folders import features_folder
+from dpfc_cli.training import limit, other_ledgers
 from dpfc_cli.training.ledger import (
     RECORD,
     Book,
@@ -39,7 +37,6 @@ from dpfc_cli.training.ledger import (
     Unit,
     about,
     composes_exactly,
-    ledger_path,
     persons_of,
     read_all,
     real,
@@ -48,8 +45,7 @@ from dpfc_cli.training.ledger import (
     unit_of,
 )
 from dpfc_cli.training.request import SPLIT
-from dpfc_cli.training.sharing import Known, Shared, in_folder, kept_beside, own_digests, shared, source_of, splits_of
-from dpfc_cli.trust.statement import hold_out_of
+from dpfc_cli.training.sharing import Known, Shared, kept_beside, own_digests, shared, source_of, splits_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -279,23 +275,23 @@ def account_of(
     own = read_all(ledger)
     roots = [ledger.parent, *([] if named is None else [named.parent]), features_folder()]
     try:
-        found, left, folders, nowhere = _search(roots)
+        found, left, folders, nowhere = other_ledgers.search(roots)
     except OSError as error:
         raise unreadable(Path(error.filename or ledger.parent), error) from error
     others = {path: read_all(path) for lies, path in sorted(found.items()) if lies != real(ledger)}
     gone, alone = [path for path in left if path != real(ledger)], real(ledger) in left
-    names = _named([ledger, *others, *gone])
+    names = other_ledgers.names_of([ledger, *others, *gone])
     records, fingerprint = {row.records for row in own.entries if row.split == split}, None
     capped = {*records, *(cap.records for cap in own.caps)}
     protects, persons = RECORD, dict[str | None, str | None]()
     elsewhere: Callable[[Entry], bool] = lambda row: False  # noqa: E731
-    folder = ledger.with_name(_name(ledger))
+    folder = ledger.with_name(other_ledgers.name_of(ledger))
     if (folder / MANIFEST).exists():
         manifest = load(folder)
         records.add(records_of(manifest, split))
         capped |= {records_of(manifest, each) for each in manifest.splits}
         fingerprint = manifest.fingerprint
-        elsewhere = partial(_elsewhere, manifest, split)
+        elsewhere = partial(other_ledgers.elsewhere, manifest, split)
         if (known := persons_of(manifest, split)) is not None:
             protects = ("person", known)
             persons = {persons_of(manifest): known}
@@ -305,12 +301,12 @@ def account_of(
         path: [
             row
             for row in book.entries
-            if row.records in records and not (elsewhere(row) and _cut(path) == _cut(ledger))
+            if row.records in records and not (elsewhere(row) and other_ledgers.cut(path) == other_ledgers.cut(ledger))
         ]
         for path, book in others.items()
     }
     # A cap names the training records, and holds for those of each split.
-    ledgers = {path: _known(names[path], path, book) for path, book in others.items()}
+    ledgers = {path: other_ledgers.known(names[path], path, book) for path, book in others.items()}
     here = {each for each, other in ledgers.items() if records & {one for one, s in other.known if s != SPLIT}}
     caps = {path: [cap for cap in book.caps if cap.records in capped or path in here] for path, book in others.items()}
     # A cap names the persons of the training split.
@@ -338,10 +334,13 @@ def account_of(
             Known(
                 name=names[ledger], path=ledger, book=rest, stored=tuple(e for e in stored if e.section.split != split)
             ),
-            *(replace(each, book=_without(each.book, linked[path], caps[path])) for path, each in ledgers.items()),
+            *(
+                replace(each, book=other_ledgers.without(each.book, linked[path], caps[path]))
+                for path, each in ledgers.items()
+            ),
             *(Known(name=names[path], path=path, stored=kept_beside(path), of="gone") for path in gone),
             # A set may connect others before it is trained on.
-            *(_untrained(place) for place in (_sets(folders) if pairs else [])),
+            *(other_ledgers.untrained(place) for place in (other_ledgers.sets_in(folders) if pairs else [])),
         ],
         pairs,
         by_person=protects != RECORD,
@@ -352,7 +351,7 @@ def account_of(
         str(path)
         for path, card in cards
         if card["features"]["fingerprint"] == fingerprint
-        and not any(_has(book.entries, card) for book in (own, *others.values()))
+        and not any(other_ledgers.has_row_of(book.entries, card) for book in (own, *others.values()))
     ]
     return Account(
         ledger=ledger,
@@ -370,166 +369,16 @@ def account_of(
         ledgers=frozenset(
             real(path)
             for path, book in others.items()
-            if linked[path] or caps[path] or path in here or _begun(path, book, capped | shares.sources)
+            if linked[path] or caps[path] or path in here or other_ledgers.begun(path, book, capped | shares.sources)
         )
         | (shares.ledgers - {real(ledger)}),
     )
 
 
-def _known(name: str, path: Path, book: Book) -> Known:
-    """Another ledger, and all splits that it is about."""
-    splits = {*((row.records, row.split) for row in book.entries), *splits_of(path.with_name(_name(path)))}
-    return Known(name=name, path=path, book=book, stored=kept_beside(path), splits=frozenset(splits))
-
-
-def _without(book: Book, entries: Iterable[Entry], caps: Iterable[Cap]) -> Book:
-    """What is left of a ledger if some of its rows are counted already."""
-    entries, caps = list(entries), list(caps)
-    return replace(
-        book,
-        entries=tuple(row for row in book.entries if row not in entries),
-        caps=tuple(cap for cap in book.caps if cap not in caps),
-    )
-
-
-def _untrained(folder: Path) -> Known:
-    """What the folder of a set knows of its records."""
-    try:
-        stored = in_folder(folder)
-    except UserError:
-        # Nobody has spent anything on it. Whoever trains on it is told.
-        stored = ()
-    return Known(name=folder.name, path=folder, stored=stored, splits=splits_of(folder), of="set")
-
-
 def other_accounts(ledger: Path, named: Path | None = None) -> list[Account]:
     """The accounts of the splits that are not trained on, as far as something was spent there."""
     splits = {row.split for row in read_all(ledger).entries}
-    if (folder := ledger.with_name(_name(ledger))).joinpath(MANIFEST).exists():
+    if (folder := ledger.with_name(other_ledgers.name_of(ledger))).joinpath(MANIFEST).exists():
         splits |= set(load(folder).splits)
     found = [account_of(ledger, named, split=split) for split in sorted(splits - {SPLIT})]
     return [account for account in found if account.entries]
-
-
-def _elsewhere(manifest: Manifest, split: str, row: Entry) -> bool:
-    """Whether a row is about another split of a set than this one, and so about none of its records.
-
-    Splits that were held out have one listing. Which records are in which follows from their names and the fraction,
-    and a larger fraction holds out the records of a smaller one and more. So if the other split has as many records as
-    the row says, it is the same one. This is not so if only some of the records were taken. Where the set knows
-    persons, the digest of which records are whose says it.
-    """
-    identity = manifest.source["identity"]
-    if row.split == split or row.split not in manifest.splits or not hold_out_of(manifest):
-        return False
-    if row.persons is not None or manifest.grouped:
-        return row.persons is not None and row.persons == persons_of(manifest, row.split)
-    return row.n == manifest.splits[row.split].n and identity.get("spread") is None
-
-
-def _cut(ledger: Path) -> tuple[Any, ...] | None:
-    """How the records of a set were divided into splits. None if there is no set beside its ledger."""
-    folder = real(ledger).with_name(_name(real(ledger)))
-    try:
-        identity = load(folder).source["identity"] if (folder / MANIFEST).exists() else None
-    except UserError:
-        identity = None
-    return None if identity is None else tuple(identity.get(name) for name in ("hold_out", "spread", "groups"))
-
-
-def _begun(ledger: Path, book: Book, records: set[str]) -> bool:
-    """Whether a ledger without trainings may be one of these records: its first row may be about to be written."""
-    if book.entries or book.caps:
-        return False
-    folder = real(ledger).with_name(_name(real(ledger)))
-    try:
-        manifest = load(folder) if (folder / MANIFEST).exists() else None
-        return manifest is not None and any(records_of(manifest, split) in records for split in manifest.splits)
-    except UserError:
-        return True
-
-
-def newest_ledger(folder: Path) -> Path:
-    """The ledger in a folder of feature sets that was charged last. UserError where there is none."""
-    # A set may be a link to a folder elsewhere: its ledger then lies there.
-    found = {path for path in _in(folder) if os.path.exists(path)}
-    if not found:
-        raise UserError(
-            f"Nothing to show: there is no ledger in '{folder}', and neither {parameter('sigma')} nor "
-            f"{parameter('epsilon')} was given.",
-            "Try 'dpfc budget --sigma 10 --steps 10', or train something first.",
-            code="missing",
-            path=str(folder),
-        )
-    return max(found, key=lambda p: p.stat().st_mtime_ns).absolute()
-
-
-def _search(roots: list[Path]) -> tuple[dict[Path, Path], list[Path], list[Path], list[str]]:
-    """Every ledger in some folders, and in the folders where sets in them really lie.
-
-    Returns:
-        The ledgers, each under its real path; where ledgers were of which only the digests are left; the folders; and
-        the names of links in them that lead nowhere.
-
-    """
-    waiting = [real(root) for root in roots if os.path.isdir(root)]
-    found: dict[Path, Path] = {}
-    left: list[Path] = []
-    folders: list[Path] = []
-    nowhere: list[str] = []
-    while waiting:
-        folder = waiting.pop(0)
-        if folder in folders:
-            continue
-        folders.append(folder)
-        nowhere += [path.name for path in folder.glob("*") if os.path.islink(path) and not os.path.exists(path)]
-        places = (path.with_name(path.name.removesuffix(DIGESTS) + LEDGER) for path in folder.glob(f"*{DIGESTS}"))
-        left += [path for path in sorted(places) if not os.path.lexists(path)]
-        for path in _in(folder):
-            if os.path.lexists(path):
-                found.setdefault(real(path), path)
-            if os.path.isdir(path.parent):
-                waiting.append(real(path.parent))
-    return found, left, folders, nowhere
-
-
-def _in(folder: Path) -> list[Path]:
-    """The ledgers in a folder, and the places of those of the sets in it."""
-    return [*sorted(folder.glob(f"*{LEDGER}")), *map(ledger_path, _sets([folder]))]
-
-
-def _sets(folders: Iterable[Path]) -> list[Path]:
-    """The sets in some folders."""
-    return [path.parent for folder in folders for path in sorted(folder.glob(f"*/{MANIFEST}"))]
-
-
-def _named(ledgers: list[Path]) -> dict[Path, str]:
-    """The names of feature sets by their ledgers. Sets of one name are told apart by their paths."""
-    names = [_name(path) for path in ledgers]
-    return {
-        path: name if names.count(name) == 1 else str(path.with_name(name))
-        for path, name in zip(ledgers, names, strict=True)
-    }
-
-
-def _has(rows: tuple[Entry, ...], card: Mapping[str, Any]) -> bool:
-    """Whether a head's training is the row that its card names. A head of an earlier version names none."""
-    standing = card.get("ledger")
-    if standing is None:
-        return True
-    number = standing["training"]
-    if len(rows) < number:
-        return False
-    row = rows[number - 1]
-    # A head that started from a private one has the releases of both, and shares of their common budget.
-    own = card["plan"][card.get("public_head", {}).get("releases", 0) :]
-    made = (row.at, row.method, row.claim, _unshared(row.plan))
-    return made == (card.get("date"), card["method"], card["claim"], _unshared(own))
-
-
-def _unshared(releases: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    return [{name: value for name, value in release.items() if name != "share"} for release in releases]
-
-
-def _name(ledger: Path) -> str:
-    return ledger.name.removesuffix(LEDGER)

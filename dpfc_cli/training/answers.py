@@ -33,7 +33,7 @@ import numpy as np
 from dpfc_cli.errors import UserError
 from dpfc_cli.features.locks import claimed
 from dpfc_cli.features.reader import FeatureSet
-from dpfc_cli.files import TEMPORARY, json_of, opened, sync
+from dpfc_cli.files import TEMPORARY, json_of, opened, read_at, sync, write_at
 from dpfc_cli.privacy.oracle import Plan
 from dpfc_cli.training import ledger
 from dpfc_cli.training.calibrate import Calibrated
@@ -123,15 +123,12 @@ class Answers:
         return len(self._places)
 
     def recall(self, number: int, shape: tuple[int, ...]) -> np.ndarray | None:
-        """The answer to a release; None if it has none yet. DamagedError where it has another shape."""
+        """The answer to a release; None if it has none yet. shape: as the plan says, so as `find` read it."""
         if number >= len(self._places):
             return None
         assert self._file is not None
         start, length = self._places[number]
-        found = np.frombuffer(_read(self._file, start, length), "<f8")
-        if found.size != np.prod(shape, dtype=int):
-            raise DamagedError(f"answer {number} is not of this training")
-        return found.reshape(shape).astype(np.float64)
+        return np.frombuffer(_read(self._file, start, length), "<f8").reshape(shape).astype(np.float64)
 
     def keep(self, number: int, answer: np.ndarray) -> None:
         """Keep the answer to the next release. It is on disk when this returns.
@@ -148,10 +145,10 @@ class Answers:
         try:
             # What is left of an answer that nobody has seen.
             os.ftruncate(self._file, self._end)
-            _write(self._file, self._end, hashlib.sha256(data).digest())
-            _write(self._file, start, data)
+            write_at(self._file, hashlib.sha256(data).digest(), self._end)
+            write_at(self._file, data, start)
             os.fsync(self._file)
-            _write(self._file, start + len(data), _WHOLE)
+            write_at(self._file, _WHOLE, start + len(data))
             os.fsync(self._file)
         except OSError as error:
             self._give_up(error)
@@ -205,20 +202,10 @@ def _number_of(file: int) -> str:
 
 
 def _read(file: int, at: int, length: int) -> bytes:
-    found = os.pread(file, length, at)
-    while len(found) < length:
-        more = os.pread(file, length - len(found), at + len(found))
-        if not more:
-            raise OSError("the file ends early")
-        found += more
-    return found
-
-
-def _write(file: int, at: int, data: bytes | memoryview) -> None:
-    rest = memoryview(data)
-    while len(rest):
-        written = os.pwrite(file, rest, at)
-        at, rest = at + written, rest[written:]
+    found = bytearray(length)
+    if not read_at(file, found, at):
+        raise OSError("the file ends early")
+    return bytes(found)
 
 
 def begun(temporary: Path, calibrated: Calibrated, features: FeatureSet, entry: Entry) -> Answers | None:
@@ -244,7 +231,7 @@ def begun(temporary: Path, calibrated: Calibrated, features: FeatureSet, entry: 
             "file": _number_of(file),
         }
         os.ftruncate(file, 0)
-        _write(file, 0, json.dumps(header).encode() + _WHOLE)
+        write_at(file, json.dumps(header).encode() + _WHOLE, 0)
         os.fsync(file)
         sync(path.parent)
         return Answers(path, file)

@@ -165,7 +165,9 @@ def _guarantee(plan: Plan, facts: Facts, privacy: Privacy, slow: Callable[[], No
         accounting.check_privacy(1.0 if asked is None else asked, delta)
         if sigma is not None and not 0 < sigma < math.inf:
             raise ValueError(f"the noise multiplier must be a positive number, not {sigma:g}")
-        _check_delta(delta, facts, privacy)
+        if not privacy.allow_large_delta:
+            large = parameter("allow_large_delta")
+            check_delta(delta, facts, f"Choose a smaller one, or add {large} if you can defend it.")
         if plan.sampled:
             poisson.check(plan, 1.0 if asked is None else asked, delta, eta)
             slow()
@@ -190,12 +192,13 @@ def _guarantee(plan: Plan, facts: Facts, privacy: Privacy, slow: Callable[[], No
     return Guarantee(epsilon=epsilon, delta=delta, mu=mu, eta=eta)
 
 
-def _check_delta(delta: float, facts: Facts, privacy: Privacy) -> None:
-    if delta > 1 / facts.n and not privacy.allow_large_delta:
+def check_delta(delta: float, facts: Facts, remedy: str) -> None:
+    """Refuse a δ above 1/n. remedy: what to do, for the message."""
+    if delta > 1 / facts.n:
         raise UserError(
             f"{parameter('delta')} {delta:g} is larger than 1/n = {1 / facts.n:.2g}. A mechanism that publishes all "
             f"of one {facts.unit} at random would satisfy it.",
-            f"Choose a smaller one, or add {parameter('allow_large_delta')} if you can defend it.",
+            remedy,
             code="bad-value",
             parameter="delta",
         )

@@ -3,7 +3,7 @@
 An evaluation goes the way of a training: its plan is a function of public facts, it is checked, charged to the ledger
 of the set, and only then the records are summed. Its row is about the records of the split that is evaluated.
 
-**What is released** (`queries.Outcomes`): how many records are right and how many are wrong. The number of records n is
+**What is released** (`privacy.outcomes`): how many records are right and how many are wrong. The number of records n is
 public, but how many of them have a label is not. So the figure is right/(right + wrong), with both from the release:
 that of `evaluate`, where records without a label do not count. This costs nothing. One record moves one of the two
 sums, so both have the noise of one, and the noise of the fraction is σ·√((1 − p)² + p²)/n at accuracy p. That of
@@ -48,10 +48,10 @@ from dpfc_cli.privacy.facts import Facts
 from dpfc_cli.privacy.lattice import LONGEST
 from dpfc_cli.privacy.noise import SystemBits
 from dpfc_cli.privacy.oracle import Mechanism, Plan, Progress, planned
-from dpfc_cli.privacy.queries import Outcomes
+from dpfc_cli.privacy.outcomes import Outcomes
 from dpfc_cli.training import ledger
 from dpfc_cli.training.account import Account, account_of
-from dpfc_cli.training.calibrate import Planned, noised
+from dpfc_cli.training.calibrate import Planned, check_delta, noised
 from dpfc_cli.training.card import entry_of
 from dpfc_cli.training.charge import Paid, pay
 from dpfc_cli.training.check import check_devices, working_bytes
@@ -155,13 +155,8 @@ def prepare(
     if head.path is None:
         raise UserError("This head was not read from a file.", "Read it with Head.load.", code="missing")
     facts = facts_of(features, split=split)
-    if delta is not None and delta > 1 / facts.n:
-        raise UserError(
-            f"{parameter('delta')} {delta:g} is larger than 1/n = {1 / facts.n:.2g}. A mechanism that publishes all "
-            f"of one {facts.unit} at random would satisfy it.",
-            "Choose a smaller one, or leave it out.",
-            parameter="delta",
-        )
+    if delta is not None:
+        check_delta(delta, facts, "Choose a smaller one, or leave it out.")
     asked, plan = _planned(head, facts, Privacy(epsilon=given, delta=delta))
     digest = sha256_of(head.path)
     account = _account(features, split)

@@ -5,7 +5,6 @@ records. The file has no name, and only this process can read it. The system fre
 ends.
 """
 
-import os
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -15,6 +14,7 @@ from typing import IO, Any
 import numpy as np
 
 from dpfc_cli.features.manifest import unreadable
+from dpfc_cli.files import read_at, write_at
 from dpfc_cli.memory import free_memory
 from dpfc_cli.privacy.facts import Facts
 from dpfc_cli.privacy.lattice import Lattice
@@ -38,22 +38,20 @@ class InFile:
         self._blocks: list[list[tuple[tuple[int, ...], np.dtype[Any]]]] = []
 
     def put(self, block: tuple[np.ndarray, ...]) -> bool:
+        end = self._size
         try:
             if self._file is None:
                 self._file = tempfile.TemporaryFile(dir=self._folder)  # noqa: SIM115
             for array in block:
-                self._write(self._file.fileno(), memoryview(np.ascontiguousarray(array)).cast("B"))
+                data = memoryview(np.ascontiguousarray(array)).cast("B")
+                write_at(self._file.fileno(), data, end)
+                end += len(data)
         except OSError:
             # The disk is full, or nothing may be written there. What is not kept is computed anew.
             return False
         self._blocks.append([(array.shape, array.dtype) for array in block])
+        self._size = end
         return True
-
-    def _write(self, file: int, rest: memoryview) -> None:
-        while len(rest):
-            written = os.pwrite(file, rest, self._size)
-            self._size += written
-            rest = rest[written:]
 
     def blocks(self) -> Iterator[tuple[np.ndarray, ...]]:
         """All blocks, in order. UserError where the disk fails."""
@@ -62,20 +60,16 @@ class InFile:
             assert self._file is not None
             arrays = tuple(np.empty(shape, dtype) for shape, dtype in block)
             for array in arrays:
-                rest = memoryview(array).cast("B")
-                while len(rest):
-                    at += (read := self._read(self._file.fileno(), rest, at))
-                    rest = rest[read:]
+                self._read(self._file.fileno(), memoryview(array).cast("B"), at)
+                at += array.nbytes
             yield arrays
 
-    def _read(self, file: int, rest: memoryview, at: int) -> int:
+    def _read(self, file: int, buffer: memoryview, at: int) -> None:
         try:
-            read = os.preadv(file, [rest], at)
-            if not read:
+            if not read_at(file, buffer, at):
                 raise OSError("a file of this training has ended early")
         except OSError as error:
             raise unreadable(self._folder, error) from error
-        return read
 
     def clear(self) -> None:
         self._blocks.clear()

@@ -18,10 +18,11 @@ from dpfc_cli.privacy.accounting import epsilon_for
 from dpfc_cli.privacy.facts import Facts
 from dpfc_cli.privacy.queries import Gradient
 from dpfc_cli.training import ledger
-from dpfc_cli.training.account import Account, account_of, newest_ledger
+from dpfc_cli.training.account import Account, account_of
 from dpfc_cli.training.card import entry_of
 from dpfc_cli.training.inventory import inventory
-from dpfc_cli.training.ledger import ledger_path, read
+from dpfc_cli.training.ledger import ledger_path, read, totals
+from dpfc_cli.training.other_ledgers import newest_ledger
 from dpfc_cli.training.request import Privacy
 from dpfc_cli.trust.statement import rows
 from tests.cli.conftest import Dpfc
@@ -288,8 +289,8 @@ def test_a_card_that_says_nonsense_of_the_ledger_is_refused(tmp_path: Path, brok
 
 def test_a_total_that_no_figure_states_is_null_in_the_card(disks: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """JSON has no infinity. The statement says it in words. Many trainings are not compared each with each."""
-    unit_of, calls = ledger.unit_of, list[int]()
-    monkeypatch.setattr(ledger, "unit_of", lambda rows: (calls.append(1), unit_of(rows))[1])
+    unit_of, calls = totals.unit_of, list[int]()
+    monkeypatch.setattr(totals, "unit_of", lambda rows: (calls.append(1), unit_of(rows))[1])
     found = account("features/a")
     loud = found.own[0]
     many = replace(found, own=(loud,) * 20_000)

@@ -214,11 +214,11 @@ def test_a_set_that_cannot_be_read_is_not_said_to_be_missing(dpfc: Dpfc) -> None
 def test_ctrl_c_keeps_finished_shards_and_leaves_nobody_behind(
     dpfc: Dpfc, pictures: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from dpfc_cli.features import writer
+    from dpfc_cli.features import shards
 
-    real, calls = writer.ShardSink.append, 0
+    real, calls = shards.ShardSink.append, 0
 
-    def stopped(self: writer.ShardSink, *rows: np.ndarray) -> None:
+    def stopped(self: shards.ShardSink, *rows: np.ndarray) -> None:
         nonlocal calls
         calls += 1
         if calls == 3:
@@ -228,7 +228,7 @@ def test_ctrl_c_keeps_finished_shards_and_leaves_nobody_behind(
     line = ("extract", "--dataset", "imagefolder:pictures", *SCATTER, "--shards", "5")
     before = threading.active_count()
     with monkeypatch.context() as patch:
-        patch.setattr(writer.ShardSink, "append", stopped)
+        patch.setattr(shards.ShardSink, "append", stopped)
         ended = dpfc(*line)
     assert ended.exit_code == 130
     partial = Path("features/pictures-scattering-mean.partial")
@@ -243,14 +243,14 @@ def test_ctrl_c_keeps_finished_shards_and_leaves_nobody_behind(
 
 def test_ctrl_c_says_when_nothing_was_kept(dpfc: Dpfc, pictures: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from dpfc_cli import images
-    from dpfc_cli.features import writer
+    from dpfc_cli.features import shards
 
     def stopped(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
     line = ("extract", "imagefolder:pictures", *SCATTER)
     for owner, name, says in (
-        (writer.ShardSink, "append", "No shard was finished, so nothing was kept."),
+        (shards.ShardSink, "append", "No shard was finished, so nothing was kept."),
         (images, "open_images", "This run made nothing. What earlier runs finished is kept."),
     ):
         with monkeypatch.context() as patch:

@@ -126,11 +126,11 @@ def test_json_says_which_set_was_made_or_found(dpfc: Dpfc, arrays: Path) -> None
 def test_ctrl_c_says_what_was_kept(
     dpfc: Dpfc, arrays: Path, monkeypatch: pytest.MonkeyPatch, at: int, says: str
 ) -> None:
-    from dpfc_cli.features import writer
+    from dpfc_cli.features import shards
 
-    real, calls = writer.ShardSink.append, 0
+    real, calls = shards.ShardSink.append, 0
 
-    def stopped(self: writer.ShardSink, *rows: np.ndarray, **named: np.ndarray) -> None:
+    def stopped(self: shards.ShardSink, *rows: np.ndarray, **named: np.ndarray) -> None:
         nonlocal calls
         calls += 1
         if calls == at:
@@ -138,7 +138,7 @@ def test_ctrl_c_says_what_was_kept(
         real(self, *rows, **named)
 
     with monkeypatch.context() as patch:
-        patch.setattr(writer.ShardSink, "append", stopped)
+        patch.setattr(shards.ShardSink, "append", stopped)
         ended = dpfc("import", str(arrays), "--classes", "3")
     assert ended.exit_code == 130
     assert says in " ".join(ended.stderr.split())

@@ -1,4 +1,4 @@
-"""What the commands say of sets that share some records. How it is counted: `tests/training/test_sharing.py`."""
+"""What the commands say of sets that share some records. How it is counted: `tests/training/test_sharing_*.py`."""
 
 import json
 import re

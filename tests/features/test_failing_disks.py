@@ -17,7 +17,7 @@ from dpfc_cli import files
 from dpfc_cli.errors import UserError
 from dpfc_cli.features.importing import import_features
 from dpfc_cli.features.reader import FeatureSet
-from dpfc_cli.features.writer import _Storage
+from dpfc_cli.features.shards import Storage
 from tests.support import blobs
 
 Import = Callable[[], FeatureSet]
@@ -63,9 +63,9 @@ def test_ctrl_c_while_hdf5_writes_is_raised_after_it_and_the_next_run_goes_on(
     moment, calls = 0, itertools.count(1)
 
     def stopped(name: str) -> Callable[..., Any]:
-        real = getattr(_Storage, name)
+        real = getattr(Storage, name)
 
-        def method(self: _Storage, *arguments: Any) -> Any:
+        def method(self: Storage, *arguments: Any) -> Any:
             now = next(calls) == moment
             if now and moment % 2:
                 signal.raise_signal(signal.SIGINT)
@@ -81,7 +81,7 @@ def test_ctrl_c_while_hdf5_writes_is_raised_after_it_and_the_next_run_goes_on(
 
     handler = signal.getsignal(signal.SIGINT)
     for name in ("write", "readinto", "truncate"):
-        monkeypatch.setattr(_Storage, name, stopped(name))
+        monkeypatch.setattr(Storage, name, stopped(name))
     run()
     last = next(calls) - 1
     assert last > 5

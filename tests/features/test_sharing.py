@@ -14,9 +14,11 @@ import pytest
 from dpfc_cli.errors import UserError, parameter
 from dpfc_cli.features import locks
 from dpfc_cli.features import writer as writer_module
+from dpfc_cli.features.going_on import already_complete
 from dpfc_cli.features.manifest import load
 from dpfc_cli.features.reader import FeatureSet
-from dpfc_cli.features.writer import FeatureWriter, PlannedShard, Task, already_complete
+from dpfc_cli.features.shards import PlannedShard
+from dpfc_cli.features.writer import FeatureWriter, Task
 from dpfc_cli.files import temporary_beside
 from tests.support import bare_manifest
 
@@ -193,11 +195,11 @@ def test_temporary_files_that_a_killed_process_left_are_removed(
 RACE = """
 import sys, time
 from pathlib import Path
-from dpfc_cli.features.writer import _written_first
+from dpfc_cli.features.going_on import written_first
 path, i, start = Path(sys.argv[1]), sys.argv[2], float(sys.argv[3])
 while time.time() < start:
     pass
-first = [_written_first(path.with_name(f"{n}.json"), f"{i} {n}" * 1000) for n in range(50)]
+first = [written_first(path.with_name(f"{n}.json"), f"{i} {n}" * 1000) for n in range(50)]
 print("".join("1" if won else "0" for won in first))
 """
 

@@ -21,7 +21,8 @@ from dpfc_cli.privacy.accounting import mu_for
 from dpfc_cli.privacy.chain import Chain, Linear
 from dpfc_cli.privacy.curator import NonPrivate, Unprotected
 from dpfc_cli.privacy.facts import Facts
-from dpfc_cli.privacy.queries import Gradient, Gram, Mean, inputs
+from dpfc_cli.privacy.inputs import inputs
+from dpfc_cli.privacy.queries import Gradient, Gram, Mean
 from tests.support import Watching, accuracy, blobs, curator, stream_of
 
 METHOD = METHODS["dp-whitened"]

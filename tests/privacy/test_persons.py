@@ -11,21 +11,12 @@ from dpfc_cli.privacy import persons, sums
 from dpfc_cli.privacy.chain import Clip
 from dpfc_cli.privacy.curator import Curator, NonPrivate, Unprotected
 from dpfc_cli.privacy.facts import Facts
+from dpfc_cli.privacy.inputs import prepare
 from dpfc_cli.privacy.lattice import Lattice
 from dpfc_cli.privacy.noise import SeededBits
 from dpfc_cli.privacy.oracle import Mechanism
-from dpfc_cli.privacy.queries import (
-    ClassGrams,
-    ClassSums,
-    Gradient,
-    Gram,
-    Hessians,
-    Mean,
-    Outcomes,
-    Query,
-    contribution,
-    prepare,
-)
+from dpfc_cli.privacy.outcomes import Outcomes
+from dpfc_cli.privacy.queries import ClassGrams, ClassSums, Gradient, Gram, Hessians, Mean, Query, contribution
 from dpfc_cli.privacy.sums import BlockStream, IncompletePassError, exact_sum
 from tests.support import every_query, plan_of
 

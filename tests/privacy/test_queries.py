@@ -16,6 +16,7 @@ from hypothesis.extra.numpy import arrays
 from dpfc_cli.privacy import lattice as lattice_module
 from dpfc_cli.privacy.chain import Clip
 from dpfc_cli.privacy.facts import Adjacency, Facts
+from dpfc_cli.privacy.inputs import inputs, prepare, probabilities
 from dpfc_cli.privacy.lattice import Lattice, Reals
 from dpfc_cli.privacy.queries import (
     ClassGrams,
@@ -27,9 +28,6 @@ from dpfc_cli.privacy.queries import (
     Query,
     check,
     contribution,
-    inputs,
-    prepare,
-    probabilities,
     sensitivity,
 )
 from dpfc_cli.privacy.sums import exact_sum

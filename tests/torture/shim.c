@@ -169,6 +169,11 @@ READS(pread, (int descriptor, void *to, size_t size, off_t from), (descriptor, t
       (descriptor, to, size / 2, from))
 READS(pread64, (int descriptor, void *to, size_t size, off64_t from), (descriptor, to, size, from),
       (descriptor, to, size / 2, from))
+/* Python asks for one buffer at a time, so a short one gives all of it. */
+READS(preadv, (int descriptor, const struct iovec *to, int size, off_t from), (descriptor, to, size, from),
+      (descriptor, to, size / 2, from))
+READS(preadv64, (int descriptor, const struct iovec *to, int size, off64_t from), (descriptor, to, size, from),
+      (descriptor, to, size / 2, from))
 
 /* Writes: a short one takes half, and a torn one takes half before the process is killed. */
 #define WRITES(name, parameters, arguments, half) \

@@ -560,11 +560,11 @@ def _prepare_words(place: Path) -> None:
     hub.fetch = refused  # type: ignore[attr-defined]
     digits.open_digits = refused
     # Trainings and extractions themselves take long, and have campaigns of their own.
-    import dpfc_cli.extraction
+    import dpfc_cli.extraction.making
     import dpfc_cli.training.train
 
     dpfc_cli.training.train.finish = refused
-    dpfc_cli.extraction.run = refused
+    dpfc_cli.extraction.making.run = refused
 
 
 _SHARD, _GROUPED_SHARD, _LEDGER = _shard(), _shard(groups=True), _ledger()

@@ -73,7 +73,7 @@ FAULTS = {
         "tests/privacy/test_queries.py::test_no_extreme_record_is_worth_more_than_the_sensitivity[mean-9-zero-out]",
     ),
     "a null record that counts": Fault(
-        "privacy/queries.py",
+        "privacy/inputs.py",
         "prepare",
         "valid = (known & xp.all(xp.isfinite(x), axis=-1))[:, None]",
         "valid = (known | xp.all(xp.isfinite(x), axis=-1))[:, None]",

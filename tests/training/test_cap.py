@@ -35,7 +35,7 @@ from dpfc_cli.training.cap import set_cap
 from dpfc_cli.training.card import entry_of
 from dpfc_cli.training.charge import charge
 from dpfc_cli.training.check import Checked, check
-from dpfc_cli.training.ledger import Cap, Entry, ledger_path
+from dpfc_cli.training.ledger import Cap, Entry, ledger_path, tables, writing
 from dpfc_cli.training.observer import Observer, TrainingWarning
 from dpfc_cli.training.request import Privacy, Request
 from dpfc_cli.training.train import charge_of, finish, plan
@@ -483,7 +483,7 @@ def late(patch: pytest.MonkeyPatch) -> None:
 
 def unheld(patch: pytest.MonkeyPatch) -> None:
     """Linked ledgers are read, and not locked."""
-    patch.setattr(ledger, "_hold", lambda connection: None)
+    patch.setattr(writing, "_hold", lambda connection: None)
 
 
 def alone(patch: pytest.MonkeyPatch) -> None:
@@ -564,16 +564,16 @@ def test_what_was_charged_to_a_linked_ledger_before_it_was_locked_is_seen(
     set_cap(sets["c"], 3.0)
     charge(ready(sets["b"], 0.1))
     one, other = ready(sets["c"]), ready(sets["b"])
-    real, charged = ledger._hold, list[int]()
+    real, charged = writing._hold, list[int]()
 
     def held(connection: sqlite3.Connection) -> None:
         if not charged:
             charged.append(1)
-            monkeypatch.setattr(ledger, "_hold", real)
+            monkeypatch.setattr(writing, "_hold", real)
             charge(other)
         real(connection)
 
-    monkeypatch.setattr(ledger, "_hold", held)
+    monkeypatch.setattr(writing, "_hold", held)
     with pytest.raises(UserError, match="does not fit"):
         charge(one)
     assert charged == [1]
@@ -587,7 +587,7 @@ def test_linked_ledgers_are_let_go_after_the_row_is_on_disk(
     """Whichever of them was locked first."""
     charge(ready(sets[linked]))
     planned, path = ready(sets[own]), ledger_path(sets[own].folder)
-    real, connect, held, there = ledger._hold, sqlite3.connect, list[sqlite3.Connection](), list[int]()
+    real, connect, held, there = writing._hold, sqlite3.connect, list[sqlite3.Connection](), list[int]()
 
     class Watched(sqlite3.Connection):
         def close(self) -> None:
@@ -600,7 +600,7 @@ def test_linked_ledgers_are_let_go_after_the_row_is_on_disk(
         real(connection)
 
     monkeypatch.setattr(sqlite3, "connect", lambda *a, **k: connect(*a, **k, factory=Watched))
-    monkeypatch.setattr(ledger, "_hold", hold)
+    monkeypatch.setattr(writing, "_hold", hold)
     charge(planned)
     assert there == [1]
 
@@ -611,14 +611,14 @@ def test_a_linked_ledger_that_may_only_be_read_is_locked_for_reading(
     set_cap(sets["a"], 3.0)
     mine, other = ready(sets["b"]), ready(sets["a"])
     theirs = ledger_path(sets["a"].folder)
-    real = ledger._connected
+    real = tables.connected
     with monkeypatch.context() as patch:
-        patch.setattr(ledger, "_connected", lambda path, mode: real(path, "ro" if path == theirs else mode))
+        patch.setattr(tables, "connected", lambda path, mode: real(path, "ro" if path == theirs else mode))
         with pytest.raises(UserError, match="cannot be written: attempt to write a readonly database"):
             charge(other)
 
         def meddle() -> None:
-            patch.setattr(ledger, "_connected", real)
+            patch.setattr(tables, "connected", real)
             charge(other)
 
         seen = meanwhile(patch, limit, "check", meddle)

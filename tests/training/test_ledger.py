@@ -23,7 +23,7 @@ from dpfc_cli.privacy.queries import Gradient, Gram
 from dpfc_cli.training import ledger, limit
 from dpfc_cli.training.calibrate import Calibrated, calibrate
 from dpfc_cli.training.card import entry_of
-from dpfc_cli.training.ledger import Cap, Entry, Overlap, Receipt
+from dpfc_cli.training.ledger import Book, Cap, Entry, Overlap, Receipt, tables
 from dpfc_cli.training.request import Privacy
 from dpfc_cli.trust import claims
 from tests.hostile import set_of
@@ -133,11 +133,11 @@ def test_a_file_with_more_or_less_than_our_table_is_refused(path: Path, change: 
     refused(path, "has (more in it than|no|another) .*table|is of version (3|-1), and this dpfc knows versions 0 to 2")
 
 
-def tables(version: int) -> list[str]:
+def tables_of(version: int) -> list[str]:
     """What makes the tables of a ledger of this version."""
-    columns = ledger._FIRST | ledger._LATER | (ledger._SIGNED if version > 0 else {})
-    columns |= ledger._LINKED if version > 1 else {}
-    return [ledger._table("trainings", columns), *(ledger._CAPS, ledger._OVERLAPS)[:version]]
+    columns = tables.FIRST | tables.LATER | (tables.SIGNED if version > 0 else {})
+    columns |= tables.LINKED if version > 1 else {}
+    return [tables.table_of("trainings", columns), *(tables.CAPS, tables.OVERLAPS)[:version]]
 
 
 @pytest.mark.parametrize(
@@ -167,7 +167,7 @@ def tables(version: int) -> list[str]:
 )
 @pytest.mark.parametrize("version", [0, 1, 2])
 def test_a_table_with_other_columns_or_clauses_is_refused(tmp_path: Path, ours: str, theirs: str, version: int) -> None:
-    whole, *others = tables(version)
+    whole, *others = tables_of(version)
     if version:
         # The last column is another one.
         last = {1: "caps", 2: "overlaps"}[version]
@@ -192,7 +192,7 @@ def test_a_table_with_other_columns_or_clauses_is_refused(tmp_path: Path, ours: 
     ],
 )
 def test_so_is_another_table_of_caps(tmp_path: Path, ours: str, theirs: str) -> None:
-    trainings, caps, overlaps = tables(2)
+    trainings, caps, overlaps = tables_of(2)
     text = caps.replace(ours, theirs)
     assert text != caps
     changed(tmp_path / "l.sqlite", f"{trainings}; {text}; {overlaps}; PRAGMA user_version = 2")
@@ -210,14 +210,14 @@ def test_so_is_another_table_of_caps(tmp_path: Path, ours: str, theirs: str) -> 
     ],
 )
 def test_so_is_another_table_of_overlaps(tmp_path: Path, ours: str, theirs: str) -> None:
-    trainings, caps, overlaps = tables(2)
+    trainings, caps, overlaps = tables_of(2)
     text = overlaps.replace(ours, theirs)
     assert text != overlaps
     changed(tmp_path / "l.sqlite", f"{trainings}; {caps}; {text}; PRAGMA user_version = 2")
     refused(tmp_path / "l.sqlite", "has (another|more|no)")
 
 
-@pytest.mark.parametrize("name", [*ledger._LATER, *ledger._SIGNED, *ledger._LINKED])
+@pytest.mark.parametrize("name", [*tables.LATER, *tables.SIGNED, *tables.LINKED])
 def test_no_column_of_a_version_is_lacking(path: Path, name: str) -> None:
     changed(path, f"ALTER TABLE trainings DROP COLUMN {name}")
     refused(path, "has another table of trainings")
@@ -226,11 +226,11 @@ def test_no_column_of_a_version_is_lacking(path: Path, name: str) -> None:
 def first_ledger(path: Path, added: list[str]) -> Entry:
     """A ledger of version 0 with one row, which it returns."""
     first = replace(row(), state="unknown")
-    columns = ",\n  ".join(f"{name} {kind}" for name, kind in ledger._FIRST.items())
+    columns = ",\n  ".join(f"{name} {kind}" for name, kind in tables.FIRST.items())
     changed(path, f"CREATE TABLE IF NOT EXISTS trainings (\n  {columns}\n)\n")
     for name in added:
-        changed(path, f"ALTER TABLE trainings ADD COLUMN {name} {ledger._LATER[name]}")
-    values = {name: value for name, value in first.__dict__.items() if name in ledger._FIRST}
+        changed(path, f"ALTER TABLE trainings ADD COLUMN {name} {tables.LATER[name]}")
+    values = {name: value for name, value in first.__dict__.items() if name in tables.FIRST}
     marks = ", ".join("?" * len(values))
     changed(path, f"INSERT INTO trainings ({', '.join(values)}) VALUES ({marks})", *values.values())
     return first
@@ -259,7 +259,7 @@ def test_the_first_cap_of_an_old_ledger_brings_it_up_too(tmp_path: Path) -> None
     first = first_ledger(tmp_path / "l.sqlite", [])
     ledger.keep_cap(tmp_path / "l.sqlite", cap())
     assert version_of(tmp_path / "l.sqlite") == 2
-    assert ledger.read_all(tmp_path / "l.sqlite") == ledger.Book(entries=(first,), caps=(cap(trainings=1),))
+    assert ledger.read_all(tmp_path / "l.sqlite") == Book(entries=(first,), caps=(cap(trainings=1),))
 
 
 def test_a_ledger_of_version_1_is_read_and_the_next_row_brings_it_up(tmp_path: Path) -> None:
@@ -274,7 +274,7 @@ def test_a_ledger_of_version_1_is_read_and_the_next_row_brings_it_up(tmp_path: P
     assert version_of(path) == 2
     assert ledger.read_all(path) == replace(whole, overlaps=(overlap(trainings=1),))
     with closing(sqlite3.connect(path)) as connection:
-        assert [text for (text,) in connection.execute("SELECT sql FROM sqlite_master")] == tables(2)
+        assert [text for (text,) in connection.execute("SELECT sql FROM sqlite_master")] == tables_of(2)
 
 
 @pytest.mark.parametrize(
@@ -702,7 +702,7 @@ def test_a_charge_to_a_file_that_was_exchanged_meanwhile_says_that_it_may_stand(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What is read back is the file of that name, not the one that was written."""
-    older, real = path.read_bytes(), ledger._rows
+    older, real = path.read_bytes(), tables.entries_in
 
     def exchanged(connection: sqlite3.Connection) -> Any:
         monkeypatch.undo()
@@ -710,7 +710,7 @@ def test_a_charge_to_a_file_that_was_exchanged_meanwhile_says_that_it_may_stand(
         path.write_bytes(older)
         return real(connection)
 
-    monkeypatch.setattr(ledger, "_rows", exchanged)
+    monkeypatch.setattr(tables, "entries_in", exchanged)
     with pytest.raises(UserError, match="The training may be charged: 'dpfc budget' says whether it is"):
         ledger.charge(path, row(0.5))
     assert len(ledger.read(path)) == 2

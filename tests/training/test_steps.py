@@ -36,6 +36,7 @@ from dpfc_cli.training import run as runs
 from dpfc_cli.training.calibrate import Calibrated, calibrate
 from dpfc_cli.training.charge import Charged, charge
 from dpfc_cli.training.check import Checked, check, check_memory, rehearse
+from dpfc_cli.training.ledger import tables
 from dpfc_cli.training.observer import Observer, TrainingWarning
 from dpfc_cli.training.request import Privacy, Request, facts_of
 from dpfc_cli.training.run import run
@@ -80,7 +81,7 @@ def callers(name: str) -> set[str]:
 
 
 def test_each_value_is_made_by_its_own_step_alone() -> None:
-    assert callers("Receipt") == {"training/ledger.py"}
+    assert callers("Receipt") == {"training/ledger/writing.py"}
     assert callers("Charged") == callers("Paid") == {"training/charge.py"}
     assert callers("Checked") == {"training/check.py"}
     assert callers("Trained") == {"training/run.py"}
@@ -428,13 +429,13 @@ def test_a_training_that_is_stopped_during_the_charge_says_that_it_may_be_charge
     def stopped(connection: object) -> object:
         raise KeyboardInterrupt
 
-    ready, real = checked(features), ledger._rows
+    ready, real = checked(features), tables.entries_in
     seen: list[int] = []
     # The row is read back before the commit and after it.
-    monkeypatch.setattr(ledger, "_rows", lambda c: (seen.append(1), stopped(c) if len(seen) == 2 else real(c))[1])
+    monkeypatch.setattr(tables, "entries_in", lambda c: (seen.append(1), stopped(c) if len(seen) == 2 else real(c))[1])
     with pytest.raises(KeyboardInterrupt) as end:
         finish(ready, Observer())
-    monkeypatch.setattr(ledger, "_rows", real)
+    monkeypatch.setattr(tables, "entries_in", real)
     assert "'dpfc budget' says whether it is charged" in end.value.__notes__[0]
     assert [row.state for row in entries(features)] == ["charged"]
 
@@ -458,11 +459,11 @@ def test_so_does_one_that_is_stopped_before_the_records_are_opened(
 def test_a_row_that_the_ledger_does_not_keep_is_not_charged(
     features: FeatureSet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ready, real = checked(features), ledger._rows
-    monkeypatch.setattr(ledger, "_rows", lambda c: ((n, replace(row, epsilon=9.0)) for n, row in real(c)))
+    ready, real = checked(features), tables.entries_in
+    monkeypatch.setattr(tables, "entries_in", lambda c: ((n, replace(row, epsilon=9.0)) for n, row in real(c)))
     with pytest.raises(UserError, match="Nothing was charged") as refused:
         charge(ready)
-    monkeypatch.setattr(ledger, "_rows", real)
+    monkeypatch.setattr(tables, "entries_in", real)
     assert refused.value.code == "damaged"
     assert entries(features) == []
 

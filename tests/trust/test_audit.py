@@ -80,11 +80,12 @@ def test_an_honest_method_comes_near_its_claim_and_is_not_accused(
     assert c.guarantee is not None
     assert c.mechanism is not None
     mu, bits = c.guarantee.mu, SeededBits(0)
-    found = audit_runs.release_level(c.method, c.options, c.mechanism, 400, 50, bits)
+    given, tried = audit_runs.prepared(c.method, c.options, c.mechanism)
+    found = audit_runs.release_level(given, tried, 400, 50, bits)
     reached, by = game.strongest(found, 0.05)
     assert by.statistic == "all releases"
     assert epsilon_for(reached, DELTA) > 0.5 * 4
-    trained = audit_runs.whole_training(c.method, c.options, c.mechanism, 40, bits)
+    trained = audit_runs.whole_training(c.method, c.options, tried[0], 40, bits)
     for comparisons in (found, [trained]):
         assert game.strongest(comparisons, game.FALSE_ALARM / 2)[0] <= mu
 
@@ -114,7 +115,7 @@ def test_the_canaries_change_every_release_by_the_whole_sensitivity(method: Meth
     """
     c = calibrated(method, 1.0, facts=facts)
     assert c.mechanism is not None
-    tried = attacks.attacks(audit_runs.asked(method, c.options, c.mechanism), c.mechanism)
+    _, tried = audit_runs.prepared(method, c.options, c.mechanism)
     assert set().union(*(a.statistics for a in tried)) > {r.kind for r in c.plan.releases} or len(tried) == 1
     for attack in tried:
         for name, own in attack.statistics.items():
@@ -274,7 +275,9 @@ def test_planted_faults_are_caught(name: str, fault: str, made: Callable[[Method
     assert c.mechanism is not None
     planted, runs, few = FAULTS[fault]
     with planted(c.plan):
-        found = audit_runs.release_level(c.method, c.options, c.mechanism, runs, few, SeededBits(0))
+        found = audit_runs.release_level(
+            *audit_runs.prepared(c.method, c.options, c.mechanism), runs, few, SeededBits(0)
+        )
     reached, by = game.strongest(found, game.FALSE_ALARM / 2)
     assert reached > c.guarantee.mu, f"{fault} is not caught: {by}"
 
@@ -319,7 +322,8 @@ def test_planted_faults_of_persons_are_caught(name: str, fault: str, monkeypatch
     monkeypatch.setattr(sums, "block_rows", lambda facts: facts.records - 2)
     for function, planted in OF_PERSONS[fault].items():
         monkeypatch.setattr(persons, function, planted)
-    found = audit_runs.release_level(c.method, c.options, c.mechanism, 150, 1, SeededBits(0))
+    given, tried = audit_runs.prepared(c.method, c.options, c.mechanism)
+    found = audit_runs.release_level(given, tried, 150, 1, SeededBits(0))
     reached, by = game.strongest(found, game.FALSE_ALARM / 2)
     assert reached > c.guarantee.mu, f"{fault} is not caught: {by}"
 
@@ -334,6 +338,7 @@ def test_a_forgotten_release_in_the_ledger_is_caught(name: str) -> None:
     assert c.mechanism is not None
     row = c.releases
     whole, forgetful = (math.sqrt(sum(r["times"] / r["sigma"] ** 2 for r in rs)) for rs in (row, row[:-1]))
-    found = audit_runs.release_level(c.method, c.options, c.mechanism, 900, 1, SeededBits(0))
+    given, tried = audit_runs.prepared(c.method, c.options, c.mechanism)
+    found = audit_runs.release_level(given, tried, 900, 1, SeededBits(0))
     reached, _ = game.strongest(found, game.FALSE_ALARM / 2)
     assert forgetful < reached < whole == pytest.approx(c.guarantee.mu)

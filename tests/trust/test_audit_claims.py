@@ -51,7 +51,8 @@ class Claim:
         return method.complete(self.facts, method.planned(self.facts, self.given, True), self.mechanism, self.given)
 
     def attacked(self, pairs: int, few: int = 1) -> list[game.Comparison]:
-        return runs.release_level(METHODS[self.method], self.options, self.mechanism, pairs, few, SeededBits(0))
+        given, tried = runs.prepared(METHODS[self.method], self.options, self.mechanism)
+        return runs.release_level(given, tried, pairs, few, SeededBits(0))
 
 
 @contextmanager
@@ -97,7 +98,7 @@ def test_no_pair_is_the_worst_for_sums_and_for_grams() -> None:
     keep 1 − c² of theirs, and the sums keep (1 − c)/2. The best c is −(1 − w)/(4w).
     """
     claim = Claim("dp-ls", REPLACED, 1.0, {})
-    found = attacks.attacks(runs.asked(METHODS["dp-ls"], claim.options, claim.mechanism), claim.mechanism)
+    _, found = runs.prepared(METHODS["dp-ls"], claim.options, claim.mechanism)
     best = max(0.3 * (1 - c**2) + 0.7 * (1 - c) / 2 for c in np.linspace(-1, 1, 2001))
     reached = found[0].reachable(attacks.ALL).mu / claim.mechanism.mu
     assert reached**2 == pytest.approx(best, abs=1e-3)

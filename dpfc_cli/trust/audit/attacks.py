@@ -6,9 +6,10 @@ from typing import Any
 import numpy as np
 
 from dpfc_cli.privacy.facts import Facts
+from dpfc_cli.privacy.inputs import inputs
 from dpfc_cli.privacy.lattice import MOST_BITS, Lattice
 from dpfc_cli.privacy.oracle import Mechanism
-from dpfc_cli.privacy.queries import Mean, Query, contribution, inputs, sensitivity
+from dpfc_cli.privacy.queries import Mean, Query, contribution, sensitivity
 from dpfc_cli.trust.audit.canary import Canary, Pair, pairs
 from dpfc_cli.trust.audit.signals import Signals
 

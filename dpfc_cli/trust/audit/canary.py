@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from dpfc_cli.privacy.facts import Adjacency, Facts
-from dpfc_cli.privacy.queries import NO_LABEL
+from dpfc_cli.privacy.inputs import NO_LABEL
 from dpfc_cli.privacy.sums import BlockStream
 
 

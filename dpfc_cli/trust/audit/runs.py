@@ -14,7 +14,7 @@ from dpfc_cli.privacy.noise import Bits, SeededBits
 from dpfc_cli.privacy.oracle import Mechanism, Oracle, Progress
 from dpfc_cli.privacy.queries import Query
 from dpfc_cli.privacy.sums import BlockStream
-from dpfc_cli.trust.audit.attacks import ALL, Directions, attacks, contrasts
+from dpfc_cli.trust.audit.attacks import ALL, Attack, Directions, attacks, contrasts
 from dpfc_cli.trust.audit.canary import Canary, Pair, stream
 from dpfc_cli.trust.audit.game import (
     FALSE_ALARM,
@@ -108,14 +108,15 @@ def audit(
         progress: progress(done, total) is told of the number of pairs.
 
     """
-    few, count = min(runs, DIFFERENCES), len(attacks(asked(method, options, mechanism), mechanism))
+    given, tried = prepared(method, options, mechanism)
+    few, count = min(runs, DIFFERENCES), len(tried)
     total = count * runs + few + trainings
 
     def stage(before: int) -> Stage:
         return lambda done: progress(before + done, total) if progress else None
 
-    released = release_level(method, options, mechanism, runs, few, bits, stage(0))
-    trained = [whole_training(method, options, mechanism, trainings, bits, stage(count * runs + few))]
+    released = release_level(given, tried, runs, few, bits, stage(0))
+    trained = [whole_training(method, options, tried[0], trainings, bits, stage(count * runs + few))]
     # A false alarm may come from either level.
     by = [name for found in (released, trained) for name in refuted(found, FALSE_ALARM / 2)]
     error = 1 - confidence
@@ -134,9 +135,8 @@ def audit(
 
 
 def release_level(
-    method: Method[Any, Any],
-    options: Any,
-    mechanism: Mechanism,
+    given: list[Query],
+    tried: list[Attack],
     runs: int,
     few: int,
     bits: Bits,
@@ -145,9 +145,8 @@ def release_level(
     """Compare `runs` pairs of each attack on aimed queries, and `few` pairs on the asked queries for the differences.
 
     Args:
-        method: the method.
-        options: its options.
-        mechanism: its plan with its noise.
+        given: the queries of one training, as they were `asked`.
+        tried: the attacks on them.
         runs: the number of pairs of each attack.
         few: the number of pairs for the differences.
         bits: the source of random bits for the noise.
@@ -157,8 +156,7 @@ def release_level(
         The comparisons. The first one is that of all releases together.
 
     """
-    given = asked(method, options, mechanism)
-    tried = attacks(given, mechanism)
+    mechanism = tried[0].mechanism
     between = contrasts(given, mechanism, tried[0].pair)
     others = sum(len(attack.statistics) for attack in tried) - 1 + len(between)
     less = (1 - MAIN_SHARE) / max(others, 1)
@@ -197,7 +195,7 @@ def release_level(
 def whole_training(
     method: Method[Any, Any],
     options: Any,
-    mechanism: Mechanism,
+    attack: Attack,
     trainings: int,
     bits: Bits,
     stage: Stage = lambda done: None,
@@ -207,13 +205,13 @@ def whole_training(
     Args:
         method: the method.
         options: its options.
-        mechanism: its plan with its noise.
+        attack: the attack on all its releases.
         trainings: the number of pairs.
         bits: the source of random bits for the noise.
         stage: told of the number of pairs that are done.
 
     """
-    attack = attacks(asked(method, options, mechanism), mechanism)[0]
+    mechanism = attack.mechanism
 
     def margin(blocks: BlockStream) -> np.ndarray:
         solution = method.solve(Curator(mechanism, Unprotected(blocks), bits), mechanism.facts, options)
@@ -258,6 +256,12 @@ class _Listening:
     def release(self, query: Query) -> np.ndarray:
         self.asked.append(query)
         return self._inner.release(query)
+
+
+def prepared(method: Method[Any, Any], options: Any, mechanism: Mechanism) -> tuple[list[Query], list[Attack]]:
+    """The queries of one training, and the attacks on them. The first attack is the one on all releases."""
+    given = asked(method, options, mechanism)
+    return given, attacks(given, mechanism)
 
 
 def asked(method: Method[Any, Any], options: Any, mechanism: Mechanism) -> list[Query]:

@@ -1,18 +1,16 @@
 """Extraction: pictures in, a feature set out.
 
-`extract` is what `dpfc extract` calls. While the device computes a batch, the next ones are decoded and the last one is
-written. The bytes of a shard depend only on its own pictures and on the number of its first record. So a run that was
-killed, or several processes that share the work, end with the same files as one undisturbed run on the same kind of
-device.
+`extract` is what `dpfc extract` calls. `checks` has what is refused before a byte is read. `making` has the shards:
+while the device computes a batch, the next ones are decoded and the last one is written. The bytes of a shard depend
+only on its own pictures and on the number of its first record. So a run that was killed, or several processes that
+share the work, end with the same files as one undisturbed run on the same kind of device.
 """
 
-import itertools
 import os
-import re
 import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, suppress
+from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib.metadata import version
@@ -23,10 +21,22 @@ import numpy as np
 
 from dpfc_cli import backbones, images
 from dpfc_cli.errors import GUARDED, UserError, counted, parameter, printable, spelled, unknown
+from dpfc_cli.extraction import making
+from dpfc_cli.extraction.checks import (
+    check_hold_out,
+    check_most_null,
+    check_numbers,
+    check_task,
+    default_name,
+    geometry_of,
+    named_after,
+    with_parameter,
+)
+from dpfc_cli.features.going_on import already_complete, asserted, kept
 from dpfc_cli.features.lookup import new_folder
 from dpfc_cli.features.manifest import DTYPES, Manifest
 from dpfc_cli.features.reader import FeatureSet
-from dpfc_cli.features.writer import FeatureWriter, PlannedShard, Task, already_complete, asserted, kept
+from dpfc_cli.features.writer import FeatureWriter, Task
 from dpfc_cli.sources.classes import check_classes, class_names
 from dpfc_cli.sources.groups import rule_of
 
@@ -37,26 +47,16 @@ LIBRARIES = ("jax", "numpy", "pillow", "h5py")
 ON_ERROR = ("refuse", "null")
 MOST_NULL = 0.05
 """The share of a split's pictures that may become null records, unless the user says otherwise."""
-MOST_HELD_OUT = 0.9
-MOST_SHARDS = 99_999
-SMALLEST_SIDE = 8
 LISTED = ".broken.txt"
 """How the name of a list of broken pictures ends. It lies beside the set that could not be made."""
 OPENING, LOADING, EXTRACTING = "Opening the data set", "Loading the model", "Extracting"
 LOOKING = "Looking for more broken pictures"
 """The stages that progress is told. More words may follow after a colon."""
 Progress = Callable[[str, int, int | None], None]
-Advance = Callable[[int, int], None]
-Decoded = Iterator[tuple[PlannedShard, images.Batch]]
-Wanted = Iterator[tuple[PlannedShard, images.Split, int, int]]
 
 
 class ExtractionWarning(UserWarning):
     """Something that the user of an extraction should know."""
-
-
-class _UnfinishedError(Exception):
-    """A shard is not to be finished."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -170,17 +170,17 @@ def extract(
         ("on_error", "way to treat errors", on_error, ON_ERROR),
     ):
         if value not in known:
-            raise _with_parameter(unknown(kind, value, known), name)
-    _check_task(task)
-    _check_numbers(limit=limit, image_size=image_size, batch=batch, shards=shards)
-    _check_hold_out(hold_out)
-    _check_most_null(most_null, on_error)
+            raise with_parameter(unknown(kind, value, known), name)
+    check_task(task)
+    check_numbers(limit=limit, image_size=image_size, batch=batch, shards=shards)
+    check_hold_out(hold_out)
+    check_most_null(most_null, on_error)
     backbones.check(model, pool, preprocess, weights, batch=batch, precision=precision)
     named = class_names(classes)
     folder_of_data = None if data_dir is None else Path(data_dir)
     rule = None if group_by is None else rule_of(group_by)
     images.check(source, folder_of_data, named, window=window, exif=exif, label_column=label_column, group_by=rule)
-    geometry = _geometry(source, model, preprocess, image_size)
+    geometry = geometry_of(source, model, preprocess, image_size)
     tolerant = on_error == "null"
     if tolerant and geometry is None and not images.small(source):
         raise UserError(
@@ -234,8 +234,8 @@ def extract(
     )
     if out is None:
         own = pool in (None, backbones.own_pool(model, first.image_shape))
-        what = _named_after(source) if rule is None else f"{_named_after(source)}-persons"
-        out = _name(what, model, None if own else pool, preprocess, hold_out, limit)
+        what = named_after(source) if rule is None else f"{named_after(source)}-persons"
+        out = default_name(what, model, None if own else pool, preprocess, hold_out, limit)
     folder = new_folder(out)
     if already_complete(folder, identity):
         asserted(folder, manifest)
@@ -275,7 +275,7 @@ def extract(
                 dark.check()
                 tell(stage, done, total)
 
-            count = run(writer, pictures, backbone, broken, advance, partial(tell, LOOKING))
+            count = making.run(writer, pictures, backbone, broken, advance, partial(tell, LOOKING))
             seconds = time.monotonic() - started
             finished = writer.finish(manifest, approve)
     except KeyboardInterrupt as stopped:
@@ -346,106 +346,6 @@ def distributed() -> Task | None:
     return jax.process_index() + 1, jax.process_count()
 
 
-def run(
-    writer: FeatureWriter,
-    source: images.ImageSet,
-    backbone: "Backbone",
-    broken: images.Broken,
-    advance: Advance | None = None,
-    look: Advance | None = None,
-) -> int:
-    """Make the shards that the writer still lacks.
-
-    If too many pictures are broken, the set cannot be made. Then nothing more is computed: features are expensive, and
-    would be made in vain if the pictures are corrected. The pictures that are left are decoded, so that the user learns
-    of all broken ones at once. The shards that were finished stay.
-
-    Args:
-        writer: of the set. It must be tolerant if `broken` allows any null record.
-        source: the pictures.
-        backbone: what computes the features.
-        broken: the pictures that cannot be decoded are added to it.
-        advance: told the pictures done and those to be done.
-        look: told the same while the pictures are only decoded.
-
-    Returns:
-        How many pictures were computed.
-
-    Raises:
-        UserError: too many pictures are broken. It names them.
-
-    """
-    missing = writer.missing
-    total, done = sum(planned.rows for planned in missing), 0
-    with closing(images.batches(_wanted(writer, missing, source, backbone.batch, broken))) as decoded:
-        for planned, computed in itertools.groupby(_computed(decoded, backbone, broken), key=lambda found: found[0]):
-            split = source.splits[planned.split]
-            with suppress(_UnfinishedError), writer.shard(planned) as sink:
-                for _, batch, features in computed:
-                    stop = batch.start + len(features)
-                    digests = split.digests(batch.start, stop)
-                    sink.append(features, split.labels[batch.start : stop], batch.null, digests)
-                    done += len(features)
-                    if advance:
-                        advance(done, total)
-                if broken.too_many and sink.filled < planned.rows:
-                    raise _UnfinishedError
-        if broken.too_many:
-            _look(decoded, broken, done, total, look)
-            raise broken.refusal()
-    return done
-
-
-def _look(decoded: Decoded, broken: images.Broken, done: int, total: int, look: Advance | None) -> None:
-    """Decode what is left, to find all broken pictures."""
-    try:
-        for planned, batch in decoded:
-            broken.add(planned.split, batch)
-            done += len(batch.pixels)
-            if look:
-                look(done, total)
-            if broken.full:
-                break
-    except KeyboardInterrupt as stopped:
-        stopped.add_note(broken.first)
-        raise
-
-
-def _wanted(
-    writer: FeatureWriter, missing: list[PlannedShard], source: images.ImageSet, rows: int, broken: images.Broken
-) -> Wanted:
-    """The batches of the shards that this process makes. It claims a shard when the first batch is to be decoded. It
-    claims none for a mere look at the pictures.
-    """
-    for planned in missing:
-        if broken.too_many or writer.claim(planned):
-            for start in range(planned.start, planned.stop, rows):
-                yield planned, source.splits[planned.split], start, min(start + rows, planned.stop)
-
-
-def _computed(
-    decoded: Decoded, backbone: "Backbone", broken: images.Broken
-) -> Iterator[tuple[PlannedShard, images.Batch, np.ndarray]]:
-    """Each batch with its features, until too many pictures are broken. The device works one batch ahead."""
-    waiting = None
-    for planned, batch in decoded:
-        broken.add(planned.split, batch)
-        if broken.too_many:
-            break
-        submitted = (planned, batch, backbone.submit(batch.pixels))
-        if waiting is not None:
-            yield _fetched(*waiting)
-        waiting = submitted
-    if waiting is not None:
-        yield _fetched(*waiting)
-
-
-def _fetched(
-    planned: PlannedShard, batch: images.Batch, submitted: Any
-) -> tuple[PlannedShard, images.Batch, np.ndarray]:
-    return planned, batch, np.asarray(submitted)
-
-
 class _Dark:
     """Pictures that use few of the values that their files can hold. The user is warned once, of one of them."""
 
@@ -481,110 +381,7 @@ def _within(stage: str, tell: Progress) -> Progress:
     return lambda what, done, total: tell(f"{stage}: {what}", done, total)
 
 
-def _with_parameter(error: UserError, name: str) -> UserError:
-    error.fields["parameter"] = name
-    return error
-
-
-def _check_task(task: Task | None) -> None:
-    if task is not None and not 1 <= task[0] <= task[1]:
-        raise UserError(
-            f"{parameter('task')} '{task[0]}/{task[1]}' is not i/N with i from 1 to N.",
-            "Give for instance 1/4, 2/4, 3/4 and 4/4 to four processes.",
-            code="bad-value",
-            parameter="task",
-        )
-
-
-def _check_numbers(**given: int | None) -> None:
-    """Refuse numbers that are too small or too large, by the parameter's name."""
-    for name, value in given.items():
-        least, most = SMALLEST_SIDE if name == "image_size" else 1, MOST_SHARDS if name == "shards" else None
-        if value is not None and (value < least or (most is not None and value > most)):
-            bounds = f"{least} or more" if most is None else f"between {least} and {most}"
-            raise UserError(
-                f"{parameter(name)} must be {bounds}, not {value}.",
-                "Give another number, or leave it out.",
-                code="bad-value",
-                parameter=name,
-            )
-
-
-def _check_hold_out(hold_out: float | None) -> None:
-    if hold_out is not None and not 0 < hold_out < MOST_HELD_OUT:
-        raise UserError(
-            f"{parameter('hold_out')} must lie between 0 and {MOST_HELD_OUT}, not at {hold_out:g}.",
-            "Give the fraction of the training pictures to evaluate on, such as 0.1.",
-            code="bad-value",
-            parameter="hold_out",
-        )
-
-
-def _geometry(source: str, model: str, preprocess: str, image_size: int | None) -> images.Geometry | None:
-    """How pictures of many sizes are resized and cropped; None if they are not."""
-    if image_size is None:
-        return None if images.small(source) else backbones.geometry_of(model, preprocess)
-    if images.small(source):
-        raise UserError(
-            f"The pictures of '{source}' all have one size already.",
-            f"Leave out {parameter('image_size')}: it is for pictures of many sizes. The model resizes these itself.",
-            code="conflict",
-            parameter="image_size",
-        )
-    own = backbones.geometry_of(model, preprocess)
-    if own is not None:
-        raise UserError(
-            f"'{model}' looks at squares of {own.crop} pixels.",
-            f"Leave out {parameter('image_size')}: it is for models that take any size. Or choose another "
-            f"{parameter('preprocess')}.",
-            code="conflict",
-            parameter="image_size",
-        )
-    return images.Geometry(resize=image_size, crop=image_size)
-
-
-def _check_most_null(most_null: float | None, on_error: str) -> None:
-    if most_null is None:
-        return
-    if not 0 <= most_null <= 1:
-        raise UserError(
-            f"{parameter('most_null')} must lie between 0 and 1, not at {most_null:g}.",
-            "Give the largest share of pictures that may become null records, such as 0.05.",
-            code="bad-value",
-            parameter="most_null",
-        )
-    if on_error != "null":
-        raise UserError(
-            f"{parameter('most_null')} is for null records, and this extraction makes none.",
-            f"Leave it out, or add {parameter('on_error')} null.",
-            code="conflict",
-            parameter="most_null",
-        )
-
-
 def _limited(source: images.ImageSet, limit: int | None) -> images.ImageSet:
     if limit is None:
         return source
     return replace(source, splits={name: split.spread(limit) for name, split in source.splits.items()})
-
-
-def _named_after(source: str) -> str:
-    """The data set's name. If the source is a format and a path, the name of the folder or file."""
-    kind, colon, path = source.partition(":")
-    if not colon:
-        return kind
-    place = Path(path).expanduser()
-    # A pattern takes its name from the folder, as in an import.
-    place = place if place.exists() else place.parent
-    name = place.resolve().stem if place.is_file() else place.resolve().name
-    return re.sub(r"[^\w.]+", "-", name).strip("-.") or kind
-
-
-def _name(after: str, model: str, pool: str | None, preprocess: str, hold_out: float | None, limit: int | None) -> str:
-    """A set's default name: its data set, its model, and what is not the default."""
-    parts = [after, model]
-    parts += [pool] if pool is not None else []
-    parts += [preprocess] if preprocess != backbones.PREPROCESS[0] else []
-    parts += [f"holdout{hold_out:g}"] if hold_out is not None else []
-    parts += [f"limit{limit}"] if limit is not None else []
-    return "-".join(parts)

@@ -1,0 +1,117 @@
+"""What is refused before an extraction reads a byte, and what follows from its options alone."""
+
+import re
+from pathlib import Path
+
+from dpfc_cli import backbones, images
+from dpfc_cli.errors import UserError, parameter
+from dpfc_cli.features.writer import Task
+
+MOST_HELD_OUT = 0.9
+MOST_SHARDS = 99_999
+SMALLEST_SIDE = 8
+
+
+def with_parameter(error: UserError, name: str) -> UserError:
+    error.fields["parameter"] = name
+    return error
+
+
+def check_task(task: Task | None) -> None:
+    if task is not None and not 1 <= task[0] <= task[1]:
+        raise UserError(
+            f"{parameter('task')} '{task[0]}/{task[1]}' is not i/N with i from 1 to N.",
+            "Give for instance 1/4, 2/4, 3/4 and 4/4 to four processes.",
+            code="bad-value",
+            parameter="task",
+        )
+
+
+def check_numbers(**given: int | None) -> None:
+    """Refuse numbers that are too small or too large, by the parameter's name."""
+    for name, value in given.items():
+        least, most = SMALLEST_SIDE if name == "image_size" else 1, MOST_SHARDS if name == "shards" else None
+        if value is not None and (value < least or (most is not None and value > most)):
+            bounds = f"{least} or more" if most is None else f"between {least} and {most}"
+            raise UserError(
+                f"{parameter(name)} must be {bounds}, not {value}.",
+                "Give another number, or leave it out.",
+                code="bad-value",
+                parameter=name,
+            )
+
+
+def check_hold_out(hold_out: float | None) -> None:
+    if hold_out is not None and not 0 < hold_out < MOST_HELD_OUT:
+        raise UserError(
+            f"{parameter('hold_out')} must lie between 0 and {MOST_HELD_OUT}, not at {hold_out:g}.",
+            "Give the fraction of the training pictures to evaluate on, such as 0.1.",
+            code="bad-value",
+            parameter="hold_out",
+        )
+
+
+def geometry_of(source: str, model: str, preprocess: str, image_size: int | None) -> images.Geometry | None:
+    """How pictures of many sizes are resized and cropped; None if they are not."""
+    if image_size is None:
+        return None if images.small(source) else backbones.geometry_of(model, preprocess)
+    if images.small(source):
+        raise UserError(
+            f"The pictures of '{source}' all have one size already.",
+            f"Leave out {parameter('image_size')}: it is for pictures of many sizes. The model resizes these itself.",
+            code="conflict",
+            parameter="image_size",
+        )
+    own = backbones.geometry_of(model, preprocess)
+    if own is not None:
+        raise UserError(
+            f"'{model}' looks at squares of {own.crop} pixels.",
+            f"Leave out {parameter('image_size')}: it is for models that take any size. Or choose another "
+            f"{parameter('preprocess')}.",
+            code="conflict",
+            parameter="image_size",
+        )
+    return images.Geometry(resize=image_size, crop=image_size)
+
+
+def check_most_null(most_null: float | None, on_error: str) -> None:
+    if most_null is None:
+        return
+    if not 0 <= most_null <= 1:
+        raise UserError(
+            f"{parameter('most_null')} must lie between 0 and 1, not at {most_null:g}.",
+            "Give the largest share of pictures that may become null records, such as 0.05.",
+            code="bad-value",
+            parameter="most_null",
+        )
+    if on_error != "null":
+        raise UserError(
+            f"{parameter('most_null')} is for null records, and this extraction makes none.",
+            f"Leave it out, or add {parameter('on_error')} null.",
+            code="conflict",
+            parameter="most_null",
+        )
+
+
+def named_after(source: str) -> str:
+    """The data set's name. If the source is a format and a path, the name of the folder or file."""
+    kind, colon, path = source.partition(":")
+    if not colon:
+        return kind
+    place = Path(path).expanduser()
+    # A pattern takes its name from the folder, as in an import.
+    place = place if place.exists() else place.parent
+    name = place.resolve().stem if place.is_file() else place.resolve().name
+    return re.sub(r"[^\w.]+", "-", name).strip("-.") or kind
+
+
+def default_name(
+    after: str, model: str, pool: str | None, preprocess: str, hold_out: float | None, limit: int | None
+) -> str:
+    """A set's default name: its data set, its model, and what is not the default."""
+    parts = [after, model]
+    parts += [pool] if pool is not None else []
+    parts += [preprocess] if preprocess != backbones.PREPROCESS[0] else []
+    parts += [f"holdout{hold_out:g}"] if hold_out is not None else []
+    parts += [f"limit{limit}"] if limit is not None else []
+    return "-".join(parts)

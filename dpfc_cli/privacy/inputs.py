@@ -1,0 +1,81 @@
+"""What a query sees of a record: its features and labels as arrays, and what a linear classifier computes of them.
+
+Everything here is computed for each record by itself.
+"""
+
+from typing import Any, Literal
+
+from dpfc_cli.privacy.chain import Chain, norms, run
+
+Loss = Literal["sigmoid", "softmax"]
+NO_LABEL = -1
+"""Stands for "no label". A record with no other label is the null record, which adds nothing to any sum."""
+
+
+def prepare(x: Any, labels: Any, m: int, xp: Any) -> tuple[Any, Any, Any]:
+    """Turn raw records into what the queries take.
+
+    A record is null in each of three cases: it has no label; it has a label outside −1..m−1; one of its features is NaN
+    or infinite. (Padding and records outside a sample are given no label, so they are null too.) The features of a null
+    record are replaced by zeros before they meet anything else. Labels are a set: a class that occurs twice counts
+    once.
+
+    Args:
+        x: B × d features.
+        labels: B × k, with `NO_LABEL` (−1) for "none".
+        m: number of classes.
+        xp: NumPy or `jax.numpy`.
+
+    Returns:
+        The features (B × d, float32), the label rows (B × m, float64 zeros and ones) and the mask of records that are
+        not null (B × 1, bool).
+
+    """
+    x = x.astype(xp.float32)
+    known = xp.all((labels >= NO_LABEL) & (labels < m), axis=-1) & xp.any(labels >= 0, axis=-1)
+    valid = (known & xp.all(xp.isfinite(x), axis=-1))[:, None]
+    return xp.where(valid, x, xp.float32(0)), label_rows(xp.where(valid, labels, NO_LABEL), m, xp), valid
+
+
+def label_rows(labels: Any, m: int, xp: Any) -> Any:
+    """Labels (B × k) as rows of m zeros and ones; float64. `NO_LABEL` sets nothing."""
+    return xp.any(labels[:, :, None] == xp.arange(m), axis=1).astype(xp.float64)
+
+
+def inputs(chain: Chain, constant: float, x: Any, xp: Any, radius: float | None = None) -> Any:
+    """The input of the linear head for each record: chain(x), followed by a constant feature for the bias.
+
+    Args:
+        chain: the preprocessing.
+        constant: the value of the constant feature; 0 for none.
+        x: B × d, float32, finite.
+        xp: NumPy or `jax.numpy`.
+        radius: the length that every row is scaled to; None leaves the rows as they are.
+
+    Returns:
+        B × d, or B × (d + 1) with the constant feature; float64.
+
+    """
+    z = run(chain, x, xp)
+    if constant:
+        z = xp.concatenate([z, xp.full_like(z[:, :1], constant)], axis=-1)
+    if radius is not None:
+        length = norms(z, xp)
+        z = z * (radius / xp.where(length > 0, length, 1.0))
+    return z
+
+
+def probabilities(logits: Any, loss: Loss, xp: Any) -> Any:
+    """Class probabilities of logits. They are finite and in [0, 1] for all logits, NaN and infinities included.
+
+    Args:
+        logits: B × m, float32.
+        loss: "sigmoid": each class by itself. "softmax": the probabilities of a record sum to 1.
+        xp: NumPy or `jax.numpy`.
+
+    """
+    logits = xp.clip(xp.nan_to_num(logits, nan=0.0), -1e6, 1e6)
+    if loss == "softmax":
+        odds = xp.exp(xp.maximum(logits - xp.max(logits, axis=-1, keepdims=True), -80.0))
+        return odds / xp.sum(odds, axis=-1, keepdims=True)
+    return 1 / (1 + xp.exp(xp.clip(-logits, -60.0, 60.0)))
