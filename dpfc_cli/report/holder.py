@@ -6,13 +6,14 @@ from pathlib import Path
 from typing import Any
 
 from dpfc_cli.errors import UserError, counted, parameter
-from dpfc_cli.evaluation import Evaluation, evaluate
+from dpfc_cli.evaluation import evaluate
 from dpfc_cli.features.lookup import set_folder
 from dpfc_cli.features.manifest import MANIFEST
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.files import sha256_of
 from dpfc_cli.folders import features_folder, heads_folder
 from dpfc_cli.heads.head import Head, cards
+from dpfc_cli.heads.scored import Evaluation
 from dpfc_cli.privacy.accounting import default_delta
 from dpfc_cli.report.document import Block, Facts, Grid, Section, Words
 from dpfc_cli.report.released import by_class

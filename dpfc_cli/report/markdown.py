@@ -4,19 +4,12 @@ Texts that come from files have no effect as Markdown or HTML, and values in the
 """
 
 import json
-import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from dpfc_cli.errors import printable
+from dpfc_cli.markdown import escaped, table
 from dpfc_cli.report.document import Code, Document, Facts, Figure, Grid, Points, Section, SignOff, Words
-
-_SPECIAL = re.compile(r"[\\`*_{}\[\]<>#|~$@&^]")
-"""What begins something in Markdown, in HTML inside it, or in what sites add (@names, $formulas$, links)."""
-_LINKS = re.compile(r"(?<=:)//|(?<=\bwww)\.", re.IGNORECASE)
-"""What makes a link of bare text."""
-_BEGINS = re.compile(r"\d{1,9}(?=[.)])|(?=[-+=])")
-"""What may make a list, or a rule, of a line that begins with it."""
 
 
 def markdown(document: Document) -> str:
@@ -26,14 +19,6 @@ def markdown(document: Document) -> str:
     card = bool(document.header)
     sections = [_section(each) for each in document.sections if not (card and _only_to_sign(each))]
     return "\n\n".join([f"{header}# {escaped(document.title)}{tag}", f"> {escaped(document.notice)}", *sections]) + "\n"
-
-
-def escaped(text: str) -> str:
-    """Text in a line of Markdown that is only text, whatever is in it."""
-    safe = _SPECIAL.sub(r"\\\g<0>", printable(text).strip())
-    safe = _LINKS.sub(lambda match: "\\" + "\\".join(match[0]), safe)
-    begins = _BEGINS.match(safe)
-    return f"{begins[0]}\\{safe[begins.end() :]}" if begins else safe
 
 
 def _only_to_sign(section: Section) -> bool:
@@ -54,18 +39,12 @@ def _points(block: Points) -> str:
 
 
 def _facts(block: Facts) -> str:
-    return _table(("", ""), ("---", "---"), block.rows)
+    return table(("", ""), block.rows, 2)
 
 
 def _grid(block: Grid) -> str:
-    rules = ["---" if i < block.left else "---:" for i in range(len(block.columns))]
     title = f"**{escaped(block.title)}**\n\n" if block.title else ""
-    return title + _table(block.columns, rules, block.rows)
-
-
-def _table(columns: tuple[str, ...], rules: Any, rows: tuple[tuple[str, ...], ...]) -> str:
-    lines = [map(escaped, columns), rules, *(map(escaped, row) for row in rows)]
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+    return title + table(block.columns, block.rows, block.left)
 
 
 def _code(block: Code) -> str:
@@ -77,7 +56,7 @@ def _figure(block: Figure) -> str:
 
 
 def _sign_off(block: SignOff) -> str:
-    return _table(("", "Name", "Date", "Signature"), ["---"] * 4, tuple((role, "", "", "") for role in block.roles))
+    return table(("", "Name", "Date", "Signature"), [(role, "", "", "") for role in block.roles], 4)
 
 
 _WRITERS: dict[type, Callable[..., str]] = {

@@ -21,11 +21,12 @@ from dpfc_cli import rounding
 from dpfc_cli.errors import UserError, printable
 from dpfc_cli.figures import canvas
 from dpfc_cli.heads.head import Head, encoded
+from dpfc_cli.markdown import escaped
 from dpfc_cli.report import contents, write
 from dpfc_cli.report.contents import document
 from dpfc_cli.report.document import Document, Facts, Grid
 from dpfc_cli.report.html import html_of
-from dpfc_cli.report.markdown import escaped, markdown
+from dpfc_cli.report.markdown import markdown
 from dpfc_cli.training.account import account_of
 from dpfc_cli.training.ledger import ledger_path
 from dpfc_cli.trust import statement
