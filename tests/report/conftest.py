@@ -48,7 +48,8 @@ def ward(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ward]:
         second = dpfc.train(features, epsilon=2.0, method="dp-ls", out="heads/second.safetensors", by=WHO)
         found = dpfc.evaluate(second.head, features, epsilon=2.0, by=WHO)
         Path("released.json").write_text(json.dumps({"figures": found.figures, "sha256": found.sha256}))
-        few = {"method": "dp-sgd", "steps": 1, "noise_multiplier": 4.0, "sampling_rate": 0.3}
-        sampled = dpfc.train(other, out="heads/sampled.safetensors", **few)
+        sampled = dpfc.train(
+            other, noise_multiplier=4.0, method="dp-sgd", steps=1, sampling_rate=0.3, out="heads/sampled.safetensors"
+        )
         plain = dpfc.train(other, non_private=True, method="dp-ls", out="heads/plain.nonprivate.safetensors")
         yield Ward(folder, first.path, second.path, sampled.path, plain.path, Path("released.json"))
