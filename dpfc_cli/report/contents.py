@@ -105,10 +105,10 @@ _NOT_EVALUATED = (
 
 
 def _notice(card: Mapping[str, Any], evaluated: bool) -> str:
-    figures = ", and from figures that were released with noise" if evaluated else ""
+    figures = " The figures on test records were released with noise, at a cost that it states." if evaluated else ""
     said = (
-        f"For whoever gets the head. This report was made from the head's file alone{figures}. It says nothing about "
-        "the records that the head itself does not say."
+        "For whoever gets the head. This report was made from the head's file. It says nothing about the training "
+        f"records that the head itself does not say.{figures}"
     )
     if card["claim"] == "private":
         return said
