@@ -30,8 +30,8 @@ from dpfc_cli.privacy.curator import Curator, NonPrivate, Unprotected
 from dpfc_cli.privacy.facts import Facts
 from dpfc_cli.privacy.noise import Bits, SeededBits
 from dpfc_cli.privacy.oracle import Mechanism
+from dpfc_cli.privacy.passes import BlockStream
 from dpfc_cli.privacy.queries import ClassGrams, ClassSums, Gradient, Grid, Hessians, Query
-from dpfc_cli.privacy.sums import BlockStream
 from dpfc_cli.training.calibrate import calibrate
 from dpfc_cli.training.public import moments
 from dpfc_cli.training.request import Privacy

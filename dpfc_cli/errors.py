@@ -35,6 +35,7 @@ Code = Literal[
     "bad-record",  # a record that cannot be used
     "memory",  # more memory than there is or was allowed
     "unsupported",  # what dpfc or this machine cannot do
+    "lost",  # another process of the same training has failed or is gone
     "declined",  # the user was asked, and said no
 ]
 

@@ -5,14 +5,14 @@ from collections.abc import Iterator
 
 import pytest
 
-from dpfc_cli.privacy import sums
+from dpfc_cli.privacy import passes
 
 
 @pytest.fixture(autouse=True)
 def several_blocks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """In the tests of core and solvers a pass takes several blocks, the last one shorter, as those of real data do."""
     if request.path.parent.name in ("privacy", "methods"):
-        monkeypatch.setattr(sums, "block_rows", lambda facts: max(1, 2 * facts.records // 5))
+        monkeypatch.setattr(passes, "block_rows", lambda facts: max(1, 2 * facts.records // 5))
 
 
 @pytest.fixture

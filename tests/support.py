@@ -21,8 +21,8 @@ from dpfc_cli.privacy.facts import Facts
 from dpfc_cli.privacy.noise import Bits, SeededBits
 from dpfc_cli.privacy.oracle import Mechanism, Plan, planned
 from dpfc_cli.privacy.outcomes import Outcomes
+from dpfc_cli.privacy.passes import BlockStream
 from dpfc_cli.privacy.queries import ClassGrams, ClassSums, Gradient, Gram, Hessians, Mean, Query
-from dpfc_cli.privacy.sums import BlockStream
 from dpfc_cli.training.calibrate import Calibrated
 from dpfc_cli.training.charge import charge
 from dpfc_cli.training.check import check

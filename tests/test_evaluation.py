@@ -126,7 +126,7 @@ def test_a_split_that_is_missing_or_damaged_or_has_no_label_is_refused(seven: Fe
     def unlabelled(split: str) -> Any:
         return lambda rows: iter([(0, np.zeros((6, 3), np.float32), np.full((6, 1), -1))])
 
-    null.stream = unlabelled  # type: ignore[method-assign]
+    null.stream = unlabelled  # type: ignore[assignment, method-assign]
     with pytest.raises(UserError, match="No record of the split 'test'") as caught:
         evaluate(head_of(null), null)
     assert caught.value.code == "missing"

@@ -196,10 +196,11 @@ def main() -> None:
             f"The output could not be written ({failed.strerror}).",
             "What the command made is in place. Make room, or send the output elsewhere.",
         )
-    if code == 130:
-        # What was stopped may still compute on JAX's threads, and would crash the interpreter while it ends.
+    if code == 130 or stop.at_once:
+        # What was stopped may still compute on JAX's threads, and would crash the interpreter while it ends. And JAX
+        # would wait for other processes, which are gone.
         sys.stderr.flush()
-        os._exit(code)
+        os._exit(code or 0)
     sys.exit(code)
 
 

@@ -13,6 +13,8 @@ from types import FrameType
 STOPPED = "Error: Stopped.\n"
 """What is said of Ctrl-C before a command has begun."""
 pressed = False
+at_once = False
+"""Whether the process must end without waiting for what it has started."""
 
 
 def end_at_once() -> None:

@@ -5,7 +5,7 @@ import inspect
 import re
 import shlex
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,11 +14,12 @@ import typer
 from dpfc_cli.cli import app, display, places, stop
 from dpfc_cli.cli.app import command
 from dpfc_cli.folders import heads_folder
-from dpfc_cli.training.observer import Observer
+from dpfc_cli.training.observer import CHECKING, TUNING, Observer
 
 if TYPE_CHECKING:
     from dpfc_cli.features.reader import FeatureSet
     from dpfc_cli.methods.options import Option
+    from dpfc_cli.processes import Processes
     from dpfc_cli.training.account import Account
     from dpfc_cli.training.check import Checked
     from dpfc_cli.training.run import Trained
@@ -212,6 +213,16 @@ def train(
     yes: Annotated[
         bool, typer.Option("--yes", "-y", help="Do not ask before the charge.", rich_help_panel=RUN)
     ] = False,
+    distributed: Annotated[
+        bool,
+        typer.Option(
+            "--distributed",
+            help="This process is one of several that train together, as srun, mpirun, a Kubernetes JobSet or "
+            "JAX_COORDINATOR_ADDRESS has set them up. Each reads its part of the records. Their network must be "
+            "private.",
+            rich_help_panel=RUN,
+        ),
+    ] = False,
     as_json: Annotated[
         bool, typer.Option("--json", help="Write one JSON object to stdout.", rich_help_panel=RUN)
     ] = False,
@@ -222,6 +233,8 @@ def train(
     State the privacy once, as --epsilon, --noise-multiplier or --non-private. A charge cannot be taken back.
     """
     from dpfc_cli.training.request import requested
+    from dpfc_cli.training.serve import serve
+    from dpfc_cli.training.together import Leader
     from dpfc_cli.training.told import share_records
     from dpfc_cli.training.train import finish, plan
 
@@ -230,6 +243,10 @@ def train(
         given["budget_split"] = _fractions(given["budget_split"])
     found, others = places.feature_set(features)
     with contextlib.ExitStack() as stack:
+        processes = stack.enter_context(_processes(distributed))
+        if processes is not None and processes.number:
+            serve(processes, found)
+            return
         observer = _Observer(stack, found, others, asks=not (yes or dry_run))
         request = requested(
             found,
@@ -251,6 +268,7 @@ def train(
             by=by,
             purpose=purpose,
             also=tuple(places.feature_set(each)[0] for each in also or ()),
+            leader=None if processes is None else Leader(processes),
         )
         if not dry_run:
             share_records(found, request.also, by=request.by)
@@ -260,10 +278,36 @@ def train(
         if not dry_run:
             _so_far(checked)
             trained = finish(checked, observer)
+        if request.leader is not None:
+            request.leader.end()
     if dry_run:
         _show_plan(checked, as_json)
     else:
         _show(trained, as_json, out is not None, features)
+
+
+@contextlib.contextmanager
+def _processes(distributed: bool) -> Iterator["Processes | None"]:
+    """The processes of the training, or None if this one trains alone. They are left in any case."""
+    from dpfc_cli.errors import UserError, parameter
+    from dpfc_cli.processes import joined, started_with_others
+
+    if not distributed:
+        others = started_with_others()
+        if others is not None:
+            raise UserError(
+                f"{others} says that this process is one of several. Each would train, and charge, by itself.",
+                f"Let them train together with {parameter('distributed')}, or start one process.",
+                code="conflict",
+            )
+        yield None
+        return
+    stop.at_once = True
+    processes = joined()
+    try:
+        yield processes
+    finally:
+        processes.leave()
 
 
 class _Observer(Observer):
@@ -281,7 +325,7 @@ class _Observer(Observer):
 
     def progress(self, stage: str, done: int, total: int | None) -> None:
         if self._advance is None:
-            self._advance = self._stack.enter_context(display.stages(stage, "records"))
+            self._advance = self._stack.enter_context(display.stages(stage, "records", _unit_of))
         self._advance(stage, done, total)
 
     def confirm(self, charge: str) -> bool:
@@ -297,6 +341,13 @@ class _Observer(Observer):
         except typer.Abort:
             # Ctrl-C, or the end of the input.
             raise KeyboardInterrupt from None
+
+
+def _unit_of(stage: str) -> str:
+    """What a stage counts."""
+    if stage == CHECKING:
+        return "files"
+    return "trainings" if stage.startswith(TUNING) else "records"
 
 
 def _named(name: str | None) -> "FeatureSet | None":

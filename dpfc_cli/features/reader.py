@@ -101,19 +101,27 @@ class FeatureSet:
                 known=known,
             ) from None
 
-    def verify(self, split: str, progress: Callable[[int, int], None] | None = None) -> None:
+    def verify(
+        self,
+        split: str,
+        progress: Callable[[int, int], None] | None = None,
+        records: range | None = None,
+    ) -> None:
         """Check every shard of a split: it is there, unchanged since it was made, and has the stated layout.
 
         Args:
             split: the name of the split.
             progress: called as progress(done, total), in shards.
+            records: only the shards that hold some of these records. None: all of them.
 
         Raises:
             UserError: there is no such split, or a shard fails the check.
 
         """
-        facts, before = self.split(split), -1
-        for i, (shard, start) in enumerate(_starts(facts)):
+        facts = self.split(split)
+        shards = _starts(facts, records)
+        before = _before(shards)
+        for i, (shard, start) in enumerate(shards):
             path = self.folder / shard.file
             with self._open(shard, start, before) as opened:
                 before = opened.last
@@ -124,19 +132,21 @@ class FeatureSet:
             if found != shard.sha256:
                 raise _broken(path, "its contents are not those of the manifest (truncated, damaged or replaced)")
             if progress:
-                progress(i + 1, len(facts.shards))
-        self._check_last(facts, before)
+                progress(i + 1, len(shards))
+        if shards and shards[-1][1] + shards[-1][0].rows == facts.n:
+            self._check_last(facts, before)
 
-    def stream(self, split: str) -> Callable[[int], Blocks]:
+    def stream(self, split: str, begin: int = 0) -> Callable[[int], Blocks]:
         """A function that reads a split in blocks, in the order of the records. Memory is bounded by one block.
 
         Args:
             split: the name of the split.
+            begin: the number of the first record that is read. Shards before it are not opened.
 
         Returns:
             A function of the number of rows per block. It yields (start, features, labels): the number of the first
-            record; rows × d in the stored dtype; rows × k int32, −1 for no label. Blocks are cut at multiples of the
-            number of rows, however the shards are cut. The last block may be shorter.
+            record; rows × d in the stored dtype; rows × k int32, −1 for no label. From `begin` on, blocks are cut at
+            multiples of the number of rows, however the shards are cut. The last block may be shorter.
 
         Raises:
             UserError: there is no such split. While reading: a shard is missing, or does not have the stated layout.
@@ -144,13 +154,14 @@ class FeatureSet:
         """
         facts = self.split(split)
 
-        return lambda rows: ((start, x, y) for start, (x, y, *_) in _cut(self._pieces(facts, rows), rows))
+        return lambda rows: ((start, x, y) for start, (x, y, *_) in _cut(self._pieces(facts, rows, begin), rows, begin))
 
-    def grouped(self, split: str) -> Callable[[int], GroupedBlocks]:
+    def grouped(self, split: str, begin: int = 0) -> Callable[[int], GroupedBlocks]:
         """As `stream`, with the group of each record: the person to whom it belongs.
 
         Args:
             split: the name of the split.
+            begin: the number of the first record that is read.
 
         Returns:
             A function of the number of rows per block. It yields (start, features, labels, groups), cut exactly as
@@ -172,7 +183,9 @@ class FeatureSet:
                 path=str(self.folder),
                 split=split,
             )
-        return lambda rows: ((start, x, y, g) for start, (x, y, g) in _cut(self._pieces(facts, rows), rows))
+        return lambda rows: (
+            (start, x, y, g) for start, (x, y, g) in _cut(self._pieces(facts, rows, begin), rows, begin)
+        )
 
     def arrays(self, split: str) -> tuple[np.ndarray, np.ndarray]:
         """A whole split in memory.
@@ -190,24 +203,25 @@ class FeatureSet:
         [(_, x, y)] = self.stream(split)(self.split(split).n)
         return x, y
 
-    def _pieces(self, facts: SplitFacts, rows: int) -> Iterator[tuple[np.ndarray, ...]]:
-        """Features and labels, and groups if there are any, in the order of the records."""
-        before = -1
-        for shard, start in _starts(facts):
+    def _pieces(self, facts: SplitFacts, rows: int, begin: int) -> Iterator[tuple[np.ndarray, ...]]:
+        """Features and labels, and groups if there are any, in the order of the records, from `begin` on."""
+        shards = _starts(facts, range(begin, facts.n))
+        before = _before(shards)
+        for shard, start in shards:
             path = self.folder / shard.file
             with self._open(shard, start, before) as opened:
                 before = opened.last
                 if start + shard.rows == facts.n:
                     self._check_last(facts, before)
-                for at in range(0, shard.rows, rows):
+                for at in range(max(0, begin - start), shard.rows, rows):
                     features, labels = _rows(opened.features, path, at, rows), _rows(opened.labels, path, at, rows)
                     groups = () if opened.groups is None else (_rows(opened.groups, path, at, rows),)
                     yield features, labels.reshape(len(features), -1), *groups
 
     @contextmanager
-    def _open(self, shard: Shard, start: int, before: int) -> Iterator["_Opened"]:
+    def _open(self, shard: Shard, start: int, before: int | None) -> Iterator["_Opened"]:
         """A shard. start: the number of its first record. before: the group of the record before it, −1 if it is the
-        first.
+        first, None if it is not known.
         """
         path, k = self.folder / shard.file, self.manifest.labels_per_record
         with _readable(path), opened_hdf5(path) as file:
@@ -226,10 +240,10 @@ class FeatureSet:
                 plain_dataset(file, path, "features", (shard.rows, self.manifest.dim), self.manifest.dtype),
                 plain_dataset(file, path, "labels", (shard.rows,) if k == 1 else (shard.rows, k), "int32"),
                 groups,
-                before,
+                -1 if before is None else before,
             )
 
-    def _check_last(self, facts: SplitFacts, last: int) -> None:
+    def _check_last(self, facts: SplitFacts, last: int | None) -> None:
         """Raise UserError if the last group of a split is not the last one by the manifest."""
         if facts.groups is not None and last != facts.groups - 1:
             raise _broken(self.folder / facts.shards[-1].file, "it does not end with the last group of the manifest")
@@ -244,12 +258,13 @@ class _Opened(NamedTuple):
     last: int
 
 
-def _last_group(groups: h5py.Dataset, path: Path, rows: int, before: int) -> int:
+def _last_group(groups: h5py.Dataset, path: Path, rows: int, before: int | None) -> int | None:
     """The last of a shard's groups. UserError unless each record has the group of the record before it, or the next
-    one. before: the group of the record before the first, −1 if there is none.
+    one. before: the group of the record before the first, −1 if there is none, None if it is not known.
     """
     for at in range(0, rows, _INDICES):
         found = _rows(groups, path, at, _INDICES)
+        before = int(found[0]) if before is None else before
         # Differences of int64 may overflow, and then look like steps. Equal numbers do not.
         steps = found != np.concatenate(([before], found[:-1]))
         expected = before + np.cumsum(steps)
@@ -367,10 +382,12 @@ def cut(pieces: Iterable[tuple[np.ndarray, np.ndarray]], rows: int) -> Blocks:
     return ((start, x, y) for start, (x, y) in _cut(pieces, rows))
 
 
-def _cut(pieces: Iterable[tuple[np.ndarray, ...]], rows: int) -> Iterator[tuple[int, tuple[np.ndarray, ...]]]:
+def _cut(
+    pieces: Iterable[tuple[np.ndarray, ...]], rows: int, start: int = 0
+) -> Iterator[tuple[int, tuple[np.ndarray, ...]]]:
     """Pieces of arrays that have a row for each record, as blocks (start, arrays) of `rows`."""
     waiting: list[tuple[np.ndarray, ...]] = []
-    start = held = 0
+    held = 0
     for piece in pieces:
         while len(piece[0]):
             take = min(rows - held, len(piece[0]))
@@ -383,10 +400,18 @@ def _cut(pieces: Iterable[tuple[np.ndarray, ...]], rows: int) -> Iterator[tuple[
         yield start, _joined(waiting)
 
 
-def _starts(facts: SplitFacts) -> list[tuple[Shard, int]]:
-    """Each shard with the number of its first record."""
+def _starts(facts: SplitFacts, records: range | None = None) -> list[tuple[Shard, int]]:
+    """Each shard with the number of its first record. records: only those that hold some of these."""
     ends = itertools.accumulate(shard.rows for shard in facts.shards)
-    return [(shard, end - shard.rows) for shard, end in zip(facts.shards, ends, strict=True)]
+    every = ((shard, end - shard.rows) for shard, end in zip(facts.shards, ends, strict=True))
+    if records is None:
+        return list(every)
+    return [each for each in every if each[1] < records.stop and records.start < each[1] + each[0].rows]
+
+
+def _before(shards: list[tuple[Shard, int]]) -> int | None:
+    """The group of the record before the first of these shards: −1 if there is none, None if it is not known."""
+    return -1 if not shards or shards[0][1] == 0 else None
 
 
 def _joined(pieces: list[tuple[np.ndarray, ...]]) -> tuple[np.ndarray, ...]:

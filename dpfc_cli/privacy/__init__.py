@@ -14,8 +14,11 @@ Read the modules in this order. Each one answers one question:
 9. `accounting`: which ε and δ follow from that noise?
 10. `poisson`: which ε and δ follow if a release uses a random sample of the records?
 11. `persons`: why is the same true if the unit is a person with several records?
-12. `sums`: how is a sum over all records computed, and why is each unit in it once?
-13. `curator`: how is the noise added? This is the only place where records and noise meet, and it has the main theorem.
+12. `passes`: why is each unit read once, by one process or by several?
+13. `directions`: what is kept between two passes?
+14. `sums`: how is a sum over all records computed?
+15. `parts`: why is the sum of several processes that of one?
+16. `curator`: how is the noise added? This is the only place where records and noise meet, and it has the main theorem.
 
 The core trusts NumPy, BLAS, XLA, Python's `decimal`, the random bits of the operating system, and the code that gives
 it the records. That code must give it each record once. In this project it is `features`, and through it h5py.

@@ -39,12 +39,14 @@ from typing import Protocol
 import numpy as np
 
 from dpfc_cli.privacy import sums
+from dpfc_cli.privacy.directions import Directions, Shelf
 from dpfc_cli.privacy.facts import Facts
 from dpfc_cli.privacy.lattice import Lattice, Reals, lattice_for
 from dpfc_cli.privacy.noise import ETA_PER_SAMPLE, Bits, bernoulli, rounded_normal
 from dpfc_cli.privacy.oracle import Mechanism, Plan, PlanError, Progress
-from dpfc_cli.privacy.queries import Query, check, sensitivity
-from dpfc_cli.privacy.sums import BlockStream, Directions, Shelf
+from dpfc_cli.privacy.parts import Sum
+from dpfc_cli.privacy.passes import BlockStream
+from dpfc_cli.privacy.queries import Grid, Query, check, sensitivity
 
 
 class Records(ABC):
@@ -123,13 +125,20 @@ class _Passes:
     many there are to read.
     """
 
-    def __init__(self, records: Records, planned: int, progress: Progress | None, shelf: Shelf | None) -> None:
+    def __init__(
+        self, records: Records, planned: int, progress: Progress | None, shelf: Shelf | None, together: Sum | None
+    ) -> None:
         if not isinstance(records, Records):
             raise TypeError("a curator takes Records: those of a charged training, or Unprotected ones")
         self.released = 0
         self._planned, self._progress = planned, progress
         self._stream = records.opened()
         self._directions = None if shelf is None else Directions(shelf)
+        self._together = together
+
+    def _sum(self, query: Query, facts: Facts, grid: Grid, sample: np.ndarray | None = None) -> np.ndarray:
+        summed = self._together or sums.exact_sum
+        return summed(query, self._stream, facts, grid, self._advance, sample, self._directions)
 
     def _advance(self, done: int, n: int) -> None:
         if self._progress:
@@ -153,6 +162,7 @@ class Curator(_Passes):
         progress: Progress | None = None,
         shelf: Shelf | None = None,
         answers: Answers | None = None,
+        together: Sum | None = None,
     ) -> None:
         """Make a curator for one training.
 
@@ -163,6 +173,7 @@ class Curator(_Passes):
             progress: progress(done, total) is told of the number of records, over all passes.
             shelf: an empty one, for what does not depend on θ. None: it is computed anew in every pass.
             answers: where the answers of this training are kept. None: nowhere.
+            together: sums over all processes, see `parts.Together`. None: this process works alone.
 
         Raises:
             TypeError: the records are not `Records`.
@@ -171,7 +182,7 @@ class Curator(_Passes):
 
         """
         self._lattice = lattice_of(mechanism)
-        super().__init__(records, len(mechanism.plan.releases), progress, shelf)
+        super().__init__(records, len(mechanism.plan.releases), progress, shelf, together)
         self._facts, self._plan, self._sigmas = mechanism.facts, mechanism.plan, mechanism.sigmas
         self._bits, self._answers = bits, answers
 
@@ -191,11 +202,11 @@ class Curator(_Passes):
         if self._answers is not None and (kept := self._answers.recall(number, shape)) is not None:
             self.released += 1
             return kept
-        sample = None if due.rate == 1 else lambda count: bernoulli(due.rate, count, self._bits)
+        sample = None if due.rate == 1 else bernoulli(due.rate, self._facts.n, self._bits)
         sigma = math.ceil(self._sigmas[number] * sensitivity(query, self._facts) * self._lattice.unit)
         # Counted before the noise is drawn, so a release that fails in between counts as spent.
         self.released += 1
-        total = sums.exact_sum(query, self._stream, self._facts, self._lattice, self._advance, sample, self._directions)
+        total = self._sum(query, self._facts, self._lattice, sample)
         noised = draw_noise(query, shape, sigma, self._bits)
         noised += total.astype(np.int64)
         del total
@@ -233,6 +244,7 @@ class NonPrivate(_Passes):
         plan: Plan | None = None,
         progress: Progress | None = None,
         shelf: Shelf | None = None,
+        together: Sum | None = None,
     ) -> None:
         """Make an oracle without privacy.
 
@@ -242,14 +254,14 @@ class NonPrivate(_Passes):
             plan: progress is measured against it. The number of passes may depend on the records.
             progress: as of a `Curator`.
             shelf: as of a `Curator`.
+            together: as of a `Curator`.
 
         """
-        super().__init__(records, len(plan.releases) if plan else 1, progress, shelf)
+        super().__init__(records, len(plan.releases) if plan else 1, progress, shelf, together)
         self._facts = facts
 
     def release(self, query: Query) -> np.ndarray:
         """The sum without noise."""
         self.released += 1
         grid = Reals()
-        total = sums.exact_sum(query, self._stream, self._facts, grid, self._advance, None, self._directions)
-        return total * query.scale(self._facts, grid)
+        return self._sum(query, self._facts, grid) * query.scale(self._facts, grid)

@@ -33,10 +33,7 @@ import numpy as np
 from dpfc_cli.privacy import chain as chains
 from dpfc_cli.privacy.chain import Chain, run
 from dpfc_cli.privacy.facts import Facts
-from dpfc_cli.privacy.inputs import NO_LABEL as NO_LABEL
-from dpfc_cli.privacy.inputs import Loss, inputs, probabilities
-from dpfc_cli.privacy.inputs import label_rows as label_rows
-from dpfc_cli.privacy.inputs import prepare as prepare
+from dpfc_cli.privacy.inputs import Loss, inputs, prepare, probabilities
 from dpfc_cli.privacy.lattice import LONGEST, Lattice, Reals
 from dpfc_cli.privacy.outcomes import Outcomes
 

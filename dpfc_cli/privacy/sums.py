@@ -1,143 +1,39 @@
 """The exact sum over all records: each unit is added once, as the integers that `queries` makes of it.
 
-The records come as a stream of blocks. A compiled function turns a block into factors, which are integers on the
-lattice, and `kernels.products` multiplies them. All partial sums are exact (`lattice_for`), so the order does not
-matter.
+The records come as a stream of blocks, and `passes` checks that each unit comes once. A compiled function turns a block
+into factors, which are integers on the lattice, and `kernels.products` multiplies them. All partial sums are exact
+(`lattice_for`), so the order does not matter.
 
-**Each unit once.** A record that is added twice would double the sensitivity. So the blocks of a pass must follow one
-another without a gap, and the pass must end with the last record. The same is checked for the numbers of persons.
+What does not depend on θ is not computed twice: the first gradient of a training makes the *directions* of all records
+(`Gradient.direction`), and the later ones take what `directions` has kept of them. Only logits, residuals and the
+product are left to be computed.
 
-**What is not computed twice.** Most work on a record does not depend on θ: reading it, its preprocessing, and the
-integers of its direction (`Gradient.direction`). The first gradient of a training puts the directions on a *shelf*, and
-the later ones take them from there. Only logits, residuals and the product are left to be computed. A direction is kept
-in a small type that holds its integers exactly, and everything that follows is computed from the small type, with and
-without a shelf. So the sum is the same to the last bit. Blocks that come from the shelf are checked like those of the
-stream: each unit once. What is in them is trusted, as memory is.
-
-**Samples.** Units that a sample leaves out are dropped before residuals are computed, so a sampled step costs as much
-as its sample is large. This is the same as if they were null: what a record adds depends on this record and on θ alone.
+Units that a sample leaves out are dropped before residuals are computed, so a sampled step costs as much as its sample
+is large.
 """
 
-import math
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
 from dpfc_cli.privacy import chain as chains
-from dpfc_cli.privacy import persons
+from dpfc_cli.privacy import passes, persons
+from dpfc_cli.privacy.directions import Directions
 from dpfc_cli.privacy.facts import Facts
+from dpfc_cli.privacy.inputs import NO_LABEL, label_rows, prepare
 from dpfc_cli.privacy.lattice import Lattice
-from dpfc_cli.privacy.oracle import PlanError, Progress
-from dpfc_cli.privacy.queries import (
-    NO_LABEL,
-    ClassGrams,
-    Gradient,
-    Gram,
-    Grid,
-    Hessians,
-    Query,
-    label_rows,
-    opened,
-    prepare,
-)
+from dpfc_cli.privacy.oracle import Progress
+from dpfc_cli.privacy.passes import Block, BlockStream, Part, Pass
+from dpfc_cli.privacy.queries import ClassGrams, Gradient, Gram, Grid, Hessians, Query, opened
 
-BlockStream = Callable[[int], Iterator[tuple[Any, ...]]]
-"""stream(rows) yields (start, features, labels) for the records [start, start + rows) of the global order. The last
-block is shorter. If the unit is a person, a block has a fourth part: the number of each record's person, int64. The
-records of a person follow one another, and the numbers rise from 0 to n − 1.
-"""
 T = TypeVar("T")
 AHEAD = 2
 """Blocks that are computed while another one is used."""
-Sample = Callable[[int], np.ndarray]
-"""sample(count) says which of the next `count` units take part: bool."""
-
-
-class IncompletePassError(PlanError):
-    """A pass over the records did not read each of them exactly once."""
-
-
-class Shelf(Protocol):
-    """A place for blocks of arrays. What lies on it depends on records."""
-
-    def put(self, block: tuple[np.ndarray, ...]) -> bool:
-        """Add a block after those that are there. False if there is no room for it."""
-        ...
-
-    def blocks(self) -> Iterator[tuple[np.ndarray, ...]]:
-        """All blocks, in the order in which they were put there."""
-        ...
-
-    def clear(self) -> None:
-        """Remove all blocks, and what holds them."""
-        ...
-
-
-class InMemory:
-    """A shelf in memory."""
-
-    def __init__(self) -> None:
-        self._held: list[tuple[np.ndarray, ...]] = []
-
-    def put(self, block: tuple[np.ndarray, ...]) -> bool:
-        self._held.append(block)
-        return True
-
-    def blocks(self) -> Iterator[tuple[np.ndarray, ...]]:
-        return iter(self._held)
-
-    def clear(self) -> None:
-        self._held.clear()
-
-
-class Directions:
-    """The directions of all records, which the gradients of one training share.
-
-    Only gradients of the same chain, constant and radius share them. For others they are made anew.
-    """
-
-    def __init__(self, shelf: Shelf) -> None:
-        self._shelf = shelf
-        self._of: Gradient | None = None
-
-    def holds(self, query: Gradient) -> bool:
-        """Whether the directions of this query are there."""
-        return self._of is not None and _same_directions(self._of, query)
-
-    def kept(self) -> Iterator["_Block"]:
-        """What was kept, in the order of the records."""
-        for start, q, length, labels, *found in self._shelf.blocks():
-            yield _Block(int(start[0]), labels, found, (q, length))
-
-    def keeping(self, query: Gradient, made: "_Pass") -> "_Pass":
-        """The same pass. Its blocks are kept if there is room, and count as there once all of them came."""
-        self._of, room = None, True
-        self._shelf.clear()
-        for block, begins in made:
-            if room and not self._shelf.put((np.array([block.start]), *block.data, block.labels, *block.found)):
-                room = False
-                self._shelf.clear()
-            yield block, begins
-        if room:
-            self._of = query
-
-
-def _same_directions(a: Gradient, b: Gradient) -> bool:
-    values = zip(chains.values(a.chain), chains.values(b.chain), strict=False)
-    return (
-        list(map(type, a.chain)) == list(map(type, b.chain))
-        and (a.constant, a.radius) == (b.constant, b.radius)
-        and all(np.array_equal(one, other) for one, other in values)
-    )
-
-
-def direction_bytes(facts: Facts, side: int, grid: Grid) -> int:
-    """How many bytes the directions of all records take on a shelf. side: the length of a direction."""
-    persons_of = 0 if facts.rows is None else 8
-    return facts.records * (side * np.dtype(grid.small).itemsize + 8 + 4 * facts.k + persons_of)
+LEAST = 256
+"""Records of the smallest block that a sample is padded to."""
 
 
 @dataclass(frozen=True)
@@ -198,22 +94,13 @@ def _taken_out(query: Query, *without: str) -> tuple[Query, dict[str, Any]]:
     return bare, arrays
 
 
-def block_rows(facts: Facts) -> int:
-    """The number of records of a block, from public facts alone.
-
-    It is a power of two that keeps the factors of a block near 64 MB.
-    """
-    fit = 1 << int(math.log2((1 << 23) / (facts.d + facts.m + 1)))
-    return max(64, min(8192, fit, 1 << math.ceil(math.log2(max(facts.records, 64)))))
-
-
 def exact_sum(
     query: Query,
     stream: BlockStream,
     facts: Facts,
     grid: Grid,
     progress: Progress | None = None,
-    sample: Sample | None = None,
+    sample: np.ndarray | None = None,
     directions: Directions | None = None,
 ) -> np.ndarray:
     """The sum of the query's contributions over all units.
@@ -224,7 +111,7 @@ def exact_sum(
         facts: the public facts.
         grid: the lattice; `Reals` for the non-private baseline.
         progress: told of the number of records so far and in all.
-        sample: which units take part. The others count as null. None: all take part.
+        sample: which units take part: n, bool. The others count as null. None: all take part.
         directions: what gradients share. None: nothing is kept.
 
     Returns:
@@ -234,12 +121,29 @@ def exact_sum(
         IncompletePassError: the stream does not yield each record and each person once, in order.
 
     """
+    total, span = partial_sum(query, stream, facts, grid, passes.whole(facts), progress, sample, directions)
+    passes.chained([span], facts)
+    return total
+
+
+def partial_sum(
+    query: Query,
+    stream: BlockStream,
+    facts: Facts,
+    grid: Grid,
+    part: Part,
+    progress: Progress | None = None,
+    sample: np.ndarray | None = None,
+    directions: Directions | None = None,
+) -> tuple[np.ndarray, range]:
+    """The sum over the units of one part, and their numbers. Arguments, errors and the sum are those of `exact_sum`."""
     from dpfc_cli.kernels import products
 
+    checked = passes.Counted(facts, part, sample, progress)
     if isinstance(query, Gradient):
-        factors = _gradients(query, stream, facts, grid, progress, sample, directions)
+        factors = _gradients(query, stream, facts, grid, checked, sample is not None, directions)
     else:
-        factors = _factors(query, stream, facts, grid, progress, sample)
+        factors = _factors(query, stream, facts, grid, checked)
     factors = _ahead(factors)
     if facts.rows is not None:
         if not isinstance(grid, Lattice):
@@ -252,84 +156,21 @@ def exact_sum(
         else:
             # If both arguments are the same array, BLAS does half the work.
             total += products.outer_sum(left, left if isinstance(query, Gram) else right)
-    return total
-
-
-class _Block(NamedTuple):
-    """Records of a pass. start: the number of the first one. found: their persons, if the stream names them. data: an
-    array for each thing that is known of a record.
-    """
-
-    start: int
-    labels: np.ndarray
-    found: list[Any]
-    data: tuple[np.ndarray, ...]
-
-
-_Pass = Iterator[tuple[_Block, np.ndarray]]
-"""Blocks, each with which of its records begin a unit."""
-
-
-def _read(stream: BlockStream, size: int) -> Iterator[_Block]:
-    for start, x, labels, *found in stream(size):
-        yield _Block(start, labels, found, (x,))
-
-
-def _checked(
-    blocks: Iterator[_Block], widths: tuple[int, ...], facts: Facts, size: int, progress: Progress | None
-) -> "_Pass":
-    """Check the blocks of a pass.
-
-    Args:
-        blocks: the blocks.
-        widths: the number of columns of each array of `data`.
-        facts: the public facts.
-        size: the number of records of each block; the last one is shorter.
-        progress: told of the number of records so far and in all, after each block.
-
-    Raises:
-        IncompletePassError: they are not all records and all units, each once, in order.
-
-    """
-    expected, records, order = 0, facts.records, _Order(facts)
-    for block in blocks:
-        count = len(block.data[0])
-        if (
-            block.start != expected
-            or count != min(size, records - block.start)
-            or [array.shape for array in block.data] != [(count, width) for width in widths]
-            or block.labels.shape != (count, facts.k)
-        ):
-            raise IncompletePassError(f"expected records {expected}.., got a block of {count} from {block.start}")
-        yield block, order.begins(count, block.found)
-        expected += count
-        if progress:
-            progress(expected, records)
-    if expected != records:
-        raise IncompletePassError(f"a pass covered {expected} of {records} records")
-    if order.units != facts.n:
-        raise IncompletePassError(f"a pass covered {order.units} of {facts.n} units")
+    return total, checked.span
 
 
 def _factors(
-    query: Query,
-    stream: BlockStream,
-    facts: Facts,
-    grid: Grid,
-    progress: Progress | None,
-    sample: Sample | None,
+    query: Query, stream: BlockStream, facts: Facts, grid: Grid, checked: passes.Counted
 ) -> Iterator[tuple[Any, ...]]:
     """The factors of all records, block by block: (left, right), and the persons of the records if they are units."""
     from dpfc_cli.kernels import rows
 
-    size, drawn = block_rows(facts), _Drawn(sample)
+    size = passes.block_rows(facts)
     bare, arrays = _taken_out(query)
     row_map = _RowMap(bare, _of_one(facts), grid)
-    for block, begins in _checked(_read(stream, size), (facts.d,), facts, size, progress):
-        labels, count = block.labels, len(begins)
-        if sample is not None:
-            labels = np.where(drawn.spread(begins)[:, None], labels, labels.dtype.type(NO_LABEL))
-        left, right = rows.run(row_map, (_padded(block.data[0], size, 0), _padded(labels, size, NO_LABEL)), arrays)
+    for block, taken in checked.over(passes.read(stream, size), (facts.d,)):
+        count, nulled = len(block.labels), _nulled(block, taken)
+        left, right = rows.run(row_map, _records(nulled, size), arrays)
         yield (left, right) if facts.rows is None else (left[:count], right[:count], *block.found)
 
 
@@ -338,44 +179,55 @@ def _gradients(
     stream: BlockStream,
     facts: Facts,
     grid: Grid,
-    progress: Progress | None,
-    sample: Sample | None,
+    checked: passes.Counted,
+    sampled: bool,
     directions: Directions | None,
 ) -> Iterator[tuple[Any, ...]]:
-    """The same for a gradient."""
+    """The same for a gradient. sampled: whether to compute only what takes part."""
     from dpfc_cli.kernels import rows
 
-    size, drawn, one = block_rows(facts), _Drawn(sample), _of_one(facts)
+    size, one = passes.block_rows(facts), _of_one(facts)
     if directions is not None and directions.holds(query):
-        blocks = _checked(directions.kept(), (query.shape(facts)[0], 1), facts, size, progress)
+        blocks = checked.over(directions.kept(), (query.shape(facts)[0], 1))
     else:
-        blocks = _made(query, stream, facts, grid, size, progress)
+        blocks = _made(query, stream, facts, grid, checked)
         blocks = blocks if directions is None else directions.keeping(query, blocks)
-    taken = (_whole(block) if sample is None else _part(block, drawn.spread(begins)) for block, begins in blocks)
     bare, arrays = _taken_out(query)
     row_map = _ResidualMap(bare, one, grid)
-    for q, length, labels, *found in taken if sample is None else _gathered(taken, size):
-        left = _padded(q, size, 0)
-        (right,) = rows.run(row_map, (left, _padded(length, size, 0), _padded(labels, size, NO_LABEL)), arrays)
+    if sampled:
+        parts = _gathered((_arrays(block, taken) for block, taken in blocks), size)
+    else:
+        parts = (_arrays(_nulled(block, taken)) for block, taken in blocks)
+    for q, length, labels, *found in parts:
+        padded = _padding(len(q), size) if sampled else size
+        left = _padded(q, padded, 0)
+        block = left, _padded(length, padded, 0), _padded(labels, padded, NO_LABEL)
+        (right,) = rows.run(row_map, block, arrays)
         yield (left, right) if facts.rows is None else (q.astype(np.float64), np.asarray(right)[: len(q)], *found)
 
 
-def _made(
-    query: Gradient, stream: BlockStream, facts: Facts, grid: Grid, size: int, progress: Progress | None
-) -> "_Pass":
+def _made(query: Gradient, stream: BlockStream, facts: Facts, grid: Grid, checked: passes.Counted) -> Pass:
     """The directions of all records, made of the records."""
     from dpfc_cli.kernels import rows
 
+    size = passes.block_rows(facts)
     bare, arrays = _taken_out(query, *query.arrays)
     row_map = _DirectionMap(bare, _of_one(facts), grid)
-    blocks = _checked(_read(stream, size), (facts.d,), facts, size, progress)
+    blocks = checked.over(passes.read(stream, size), (facts.d,))
     begun = ((*each, rows.run(row_map, _records(each[0], size), arrays)) for each in blocks)
-    for block, begins, made in _ahead(begun):
-        q, length, labels = (np.asarray(array)[: len(begins)] for array in made)
-        yield _Block(block.start, labels, block.found, (q, length)), begins
+    for block, taken, made in _ahead(begun):
+        q, length, labels = (np.asarray(array)[: len(block.labels)] for array in made)
+        yield Block(block.start, labels, block.found, (q, length)), taken
 
 
-def _records(block: _Block, size: int) -> tuple[np.ndarray, np.ndarray]:
+def _nulled(block: Block, taken: np.ndarray | None) -> Block:
+    """The block. Records that do not take part have no label, so they are null."""
+    if taken is None:
+        return block
+    return block._replace(labels=np.where(taken[:, None], block.labels, block.labels.dtype.type(NO_LABEL)))
+
+
+def _records(block: Block, size: int) -> tuple[np.ndarray, np.ndarray]:
     return _padded(block.data[0], size, 0), _padded(block.labels, size, NO_LABEL)
 
 
@@ -394,12 +246,15 @@ def _of_one(facts: Facts) -> Facts:
     return replace(facts, n=1, rows=None)
 
 
-def _whole(block: _Block) -> tuple[np.ndarray, ...]:
-    return (*block.data, block.labels, *block.found)
+def _arrays(block: Block, taken: np.ndarray | None = None) -> tuple[np.ndarray, ...]:
+    """What is known of the records of a block. taken: of which; None: of all."""
+    arrays = (*block.data, block.labels, *block.found)
+    return arrays if taken is None else tuple(array[taken] for array in arrays)
 
 
-def _part(block: _Block, taken: np.ndarray) -> tuple[np.ndarray, ...]:
-    return tuple(array[taken] for array in _whole(block))
+def _padding(count: int, size: int) -> int:
+    """The rows of the block that holds the records of a sample: few different ones, so that few are compiled."""
+    return min(size, max(LEAST, 1 << (count - 1).bit_length()))
 
 
 def _gathered(parts: Iterator[tuple[np.ndarray, ...]], size: int) -> Iterator[tuple[np.ndarray, ...]]:
@@ -412,65 +267,6 @@ def _gathered(parts: Iterator[tuple[np.ndarray, ...]], size: int) -> Iterator[tu
             held = tuple(array[size:] for array in held)
     if held is not None and len(held[0]):
         yield held
-
-
-class _Order:
-    """Follows the units through a pass, and checks that each of them comes once.
-
-    A unit is a record, or a person whose records follow one another.
-
-    Attributes:
-        units: how many have begun.
-
-    """
-
-    def __init__(self, facts: Facts) -> None:
-        self.units = 0
-        self._facts = facts
-
-    def begins(self, count: int, found: list[Any]) -> np.ndarray:
-        """Which of the next `count` records begin a unit. found: what follows the labels in a block of the stream.
-
-        Raises:
-            IncompletePassError: there are numbers of persons and the unit is a record, or none and it is a person; they
-                do not rise by 0 or 1; or there are more than n units.
-
-        """
-        if self._facts.rows is None and not found:
-            begins = np.ones(count, bool)
-        else:
-            numbers = found[0] if len(found) == 1 else None
-            if (
-                self._facts.rows is None
-                or not isinstance(numbers, np.ndarray)
-                or numbers.shape != (count,)
-                or numbers.dtype != np.int64
-            ):
-                raise IncompletePassError("a block does not say which records belong to which unit")
-            rises = np.diff(numbers, prepend=self.units - 1)
-            if not np.isin(rises, (0, 1)).all() or (self.units == 0 and rises[0] != 1):
-                raise IncompletePassError("the records of a person do not follow one another, or a person is missing")
-            begins = rises == 1
-        self.units += int(begins.sum())
-        if self.units > self._facts.n:
-            raise IncompletePassError(f"a pass has more than {self._facts.n} units")
-        return np.asarray(begins)
-
-
-class _Drawn:
-    """Who takes part in a pass: one draw for each unit."""
-
-    def __init__(self, sample: Sample | None) -> None:
-        self._sample = sample
-        self._last = False
-
-    def spread(self, begins: np.ndarray) -> np.ndarray:
-        """Which of the next records take part: those of the units that are drawn. begins: which begin a unit."""
-        assert self._sample is not None
-        drawn = np.concatenate([[self._last], self._sample(int(begins.sum()))])
-        taken = drawn[np.cumsum(begins)]
-        self._last = bool(taken[-1])
-        return np.asarray(taken, bool)
 
 
 def _padded(a: np.ndarray, rows: int, fill: int) -> np.ndarray:

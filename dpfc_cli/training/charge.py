@@ -11,7 +11,7 @@ from dpfc_cli.errors import UserError
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.heads import head as heads
 from dpfc_cli.privacy.curator import Records
-from dpfc_cli.privacy.sums import BlockStream
+from dpfc_cli.privacy.passes import BlockStream
 from dpfc_cli.training import ledger
 from dpfc_cli.training.account import account_of
 from dpfc_cli.training.answers import Answers, begun, resumed

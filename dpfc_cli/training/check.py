@@ -18,7 +18,7 @@ from dpfc_cli.memory import free_memory
 from dpfc_cli.methods.method import Solution, state_bytes
 from dpfc_cli.privacy.curator import lattice_of
 from dpfc_cli.privacy.facts import Facts
-from dpfc_cli.privacy.oracle import Plan, PlanError
+from dpfc_cli.privacy.oracle import Plan, PlanError, Progress
 from dpfc_cli.privacy.queries import Query
 from dpfc_cli.privacy.queries import check as check_query
 from dpfc_cli.training.account import Account, account_of
@@ -26,7 +26,7 @@ from dpfc_cli.training.answers import Unfinished, stopped, unfinished
 from dpfc_cli.training.calibrate import Calibrated
 from dpfc_cli.training.card import card_of, entry_of, path_of
 from dpfc_cli.training.ledger import ledger_path, records_of, standing
-from dpfc_cli.training.observer import Observer
+from dpfc_cli.training.observer import CHECKING, Observer
 from dpfc_cli.training.request import SPLIT, Request
 
 WORKING_BYTES = 600 * 2**20
@@ -97,9 +97,17 @@ def check(request: Request, calibrated: Calibrated, observer: Observer) -> Check
     rehearse(calibrated, features)
     # The card will say what is spent with this training. If that cannot be computed, it is found out here.
     standing((*account.own, planned), len(account.own) + 1, claimed.delta if claimed else None)
-    features.verify(SPLIT, lambda done, total: observer.progress("Checking the features", done, total))
+    verify(request, lambda done, total: observer.progress(CHECKING, done, total))
     _try_place(path)
     return Checked(request=request, calibrated=calibrated, path=path, account=account, unfinished=found)
+
+
+def verify(request: Request, progress: Progress | None = None) -> None:
+    """UserError where a shard of the records is not as its manifest says. Several processes share the work."""
+    if request.leader is None:
+        request.features.verify(SPLIT, progress)
+    else:
+        request.leader.verify(request.features, SPLIT, request.facts, progress)
 
 
 def check_devices() -> None:

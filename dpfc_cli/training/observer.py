@@ -4,6 +4,10 @@ import warnings
 
 from dpfc_cli.errors import printable
 
+CHECKING = "Checking the features"
+"""The stage that counts files. The one that tunes counts trainings, and the others count records."""
+TUNING = "Tuning on "
+
 
 class TrainingWarning(UserWarning):
     """Something that the user of a training should know before privacy is spent on it."""

@@ -17,7 +17,7 @@ from dpfc_cli.methods.whitened import NORMALISE, Public, unit_chain
 from dpfc_cli.privacy import chain as chains
 from dpfc_cli.privacy.chain import Chain
 from dpfc_cli.privacy.oracle import Progress
-from dpfc_cli.privacy.sums import BlockStream
+from dpfc_cli.privacy.passes import BlockStream
 from dpfc_cli.training import ledger
 from dpfc_cli.training.calibrate import Calibrated
 from dpfc_cli.training.check import check_memory

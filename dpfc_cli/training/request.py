@@ -12,6 +12,7 @@ from dpfc_cli.methods import AnyMethod, method_named
 from dpfc_cli.privacy.accounting import Claim
 from dpfc_cli.privacy.facts import Adjacency, Facts
 from dpfc_cli.training.signing import account_name, noted
+from dpfc_cli.training.together import Leader
 
 SPLIT = "train"
 """The split that is trained on."""
@@ -48,7 +49,7 @@ class Request:
     `training.public` and `training.tuning`. public_head: public class vectors, see `training.start`. out:
     the head's file; None: a name of its own in `folder`. memory: bytes that the training may take; None: what the
     machine has free. by, purpose: whose training it is and what for, for the ledger alone. also: sets that share
-    records with these, as the user says (`training.told`).
+    records with these, as the user says (`training.told`). leader: the way to other processes; None: there are none.
     """
 
     features: FeatureSet
@@ -65,6 +66,7 @@ class Request:
     by: str = field(default_factory=account_name)
     purpose: str | None = None
     also: tuple[FeatureSet, ...] = ()
+    leader: Leader | None = None
 
     @property
     def facts(self) -> Facts:

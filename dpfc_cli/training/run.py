@@ -10,10 +10,12 @@ from dpfc_cli.files import sha256_of
 from dpfc_cli.heads import head as heads
 from dpfc_cli.heads.head import Head
 from dpfc_cli.privacy import curator
+from dpfc_cli.privacy.directions import Shelf
 from dpfc_cli.privacy.lattice import Reals
 from dpfc_cli.privacy.noise import SeededBits, SystemBits
 from dpfc_cli.privacy.oracle import Oracle, Progress
-from dpfc_cli.privacy.sums import Shelf
+from dpfc_cli.privacy.parts import Sum
+from dpfc_cli.privacy.queries import Grid
 from dpfc_cli.training import ledger
 from dpfc_cli.training.account import Account, account_of
 from dpfc_cli.training.card import card_of, entry_of
@@ -21,7 +23,8 @@ from dpfc_cli.training.charge import Charged
 from dpfc_cli.training.check import Checked, bytes_of
 from dpfc_cli.training.ledger import Entry, Receipt
 from dpfc_cli.training.observer import Observer
-from dpfc_cli.training.shelf import shelf_for
+from dpfc_cli.training.request import SPLIT
+from dpfc_cli.training.shelf import shelf_for, side_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,6 +66,8 @@ def run(charged: Charged, observer: Observer) -> Trained:
         claimed = calibrated.claimed
         standing = ledger.standing(receipt.entries, receipt.number, claimed.delta if claimed else None)
         solution = calibrated.method.solve(oracle, calibrated.facts, calibrated.options)
+        if checked.request.leader is not None:
+            checked.request.leader.summed()
         card = card_of(calibrated, features, receipt.entry.at, solution, standing)
         head = Head(chain=solution.chain, weight=solution.weight, bias=solution.bias, card=card)
         data = heads.encoded(head)
@@ -132,17 +137,31 @@ def _about(receipt: Receipt) -> tuple[Entry, ...]:
 
 def _shelf_of(checked: Checked) -> Shelf | None:
     """Where the training keeps what its gradients share."""
-    calibrated, folder = checked.calibrated, checked.features.folder.resolve()
-    mechanism = calibrated.mechanism
-    grid = Reals() if mechanism is None else curator.lattice_of(mechanism)
-    return shelf_for(calibrated.plan, calibrated.facts, grid, bytes_of(calibrated), checked.request.memory, folder)
+    calibrated, request, grid = checked.calibrated, checked.request, _grid_of(checked)
+    facts, folder = calibrated.facts, checked.features.folder.resolve()
+    records = facts.records if request.leader is None else request.leader.records(facts)
+    side = side_of(calibrated.plan, grid)
+    return shelf_for(side, records, facts, grid, bytes_of(calibrated), request.memory, folder)
+
+
+def _grid_of(checked: Checked) -> Grid:
+    mechanism = checked.calibrated.mechanism
+    return Reals() if mechanism is None else curator.lattice_of(mechanism)
+
+
+def _together(checked: Checked) -> Sum | None:
+    """The sums over all processes, if there are several."""
+    calibrated, leader, grid = checked.calibrated, checked.request.leader, _grid_of(checked)
+    if leader is None:
+        return None
+    return leader.summing(SPLIT, calibrated.facts, grid, side_of(calibrated.plan, grid), checked.request.memory)
 
 
 def _oracle_of(charged: Charged, progress: Progress, shelf: Shelf | None) -> Oracle:
     """The oracle of a charged training: the curator, or the plain sums where no noise was asked for."""
-    calibrated = charged.checked.calibrated
+    calibrated, together = charged.checked.calibrated, _together(charged.checked)
     if calibrated.mechanism is None:
-        return curator.NonPrivate(calibrated.facts, charged, calibrated.plan, progress, shelf)
+        return curator.NonPrivate(calibrated.facts, charged, calibrated.plan, progress, shelf, together)
     seed = calibrated.privacy.seed
     bits = SystemBits() if seed is None else SeededBits(seed)
-    return curator.Curator(calibrated.mechanism, charged, bits, progress, shelf, charged.answers)
+    return curator.Curator(calibrated.mechanism, charged, bits, progress, shelf, charged.answers, together)

@@ -16,11 +16,11 @@ import numpy as np
 from dpfc_cli.features.manifest import unreadable
 from dpfc_cli.files import read_at, write_at
 from dpfc_cli.memory import free_memory
+from dpfc_cli.privacy.directions import InMemory, Shelf, direction_bytes
 from dpfc_cli.privacy.facts import Facts
 from dpfc_cli.privacy.lattice import Lattice
 from dpfc_cli.privacy.oracle import Plan
 from dpfc_cli.privacy.queries import Gradient, Grid
-from dpfc_cli.privacy.sums import InMemory, Shelf, direction_bytes
 
 DISK_LEFT = 0.5
 """The part of the free disk that is left to others."""
@@ -79,11 +79,21 @@ class InFile:
             self._file = None
 
 
-def shelf_for(plan: Plan, facts: Facts, grid: Grid, others: int, memory: float | None, folder: Path) -> Shelf | None:
+def side_of(plan: Plan, grid: Grid) -> int | None:
+    """The length of the directions that the gradients of a training share. None if there is nothing to share."""
+    sides = [release.shape[0] for release in plan.releases if release.kind == Gradient.kind]
+    # Without noise a method may take more steps than are planned.
+    return sides[0] if len(sides) >= (2 if isinstance(grid, Lattice) else 1) else None
+
+
+def shelf_for(
+    side: int | None, records: int, facts: Facts, grid: Grid, others: int, memory: float | None, folder: Path
+) -> Shelf | None:
     """An empty shelf for a training. None if it has nothing to share, or there is no room.
 
     Args:
-        plan: the releases.
+        side: see `side_of`.
+        records: how many records this process reads.
         facts: the public facts.
         grid: the lattice.
         others: bytes that the training needs for other things.
@@ -91,11 +101,9 @@ def shelf_for(plan: Plan, facts: Facts, grid: Grid, others: int, memory: float |
         folder: where a file may lie.
 
     """
-    sides = [release.shape[0] for release in plan.releases if release.kind == Gradient.kind]
-    # Without noise a method may take more steps than are planned.
-    if len(sides) < (2 if isinstance(grid, Lattice) else 1):
+    if side is None:
         return None
-    needed = direction_bytes(facts, sides[0], grid)
+    needed = direction_bytes(facts, records, side, grid)
     allowed = MEMORY_LEFT * free_memory() if memory is None else memory
     if needed <= allowed - others:
         return InMemory()

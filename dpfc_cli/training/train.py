@@ -18,10 +18,10 @@ from dpfc_cli.training.answers import unfinished
 from dpfc_cli.training.calibrate import calibrate
 from dpfc_cli.training.card import entry_of
 from dpfc_cli.training.charge import charge
-from dpfc_cli.training.check import Checked, check, rehearse
+from dpfc_cli.training.check import Checked, check, rehearse, verify
 from dpfc_cli.training.ledger import ledger_path
-from dpfc_cli.training.observer import Observer
-from dpfc_cli.training.request import SPLIT, Request, requested
+from dpfc_cli.training.observer import TUNING, Observer
+from dpfc_cli.training.request import Request, requested
 from dpfc_cli.training.run import Trained, run
 from dpfc_cli.training.told import share_records
 from dpfc_cli.training.warn import warnings_of
@@ -69,11 +69,11 @@ def plan(request: Request, observer: Observer) -> Checked:
         )
     checked = check(request, calibrated, observer)
     if trials is not None:
-        stage = f"Tuning on {trials.known.name}"
+        stage = f"{TUNING}{trials.known.name}"
         tuned = tuning.tune(calibrated, trials, lambda done, n: observer.progress(stage, done, n))
         rehearse(tuned, private)
         # Tuning may take hours, and the features may have changed meanwhile.
-        private.verify(SPLIT)
+        verify(request)
         found = unfinished(request, tuned, checked.path.parent, observer)
         path = checked.path if found is None else checked.path.with_name(found.receipt.entry.head)
         checked = replace(checked, calibrated=tuned, unfinished=found, path=path)

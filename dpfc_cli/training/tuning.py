@@ -33,7 +33,7 @@ from dpfc_cli.privacy.curator import Curator, Unprotected
 from dpfc_cli.privacy.facts import Facts
 from dpfc_cli.privacy.noise import SeededBits
 from dpfc_cli.privacy.oracle import Mechanism
-from dpfc_cli.privacy.sums import BlockStream
+from dpfc_cli.privacy.passes import BlockStream
 from dpfc_cli.schema import LARGEST, fault, number, record, text
 from dpfc_cli.training.calibrate import Calibrated, with_options
 from dpfc_cli.training.check import check_memory

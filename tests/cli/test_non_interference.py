@@ -44,7 +44,7 @@ from dpfc_cli.features.writer import FeatureWriter
 from dpfc_cli.heads import head as heads
 from dpfc_cli.heads.head import Head, ordered
 from dpfc_cli.methods import METHODS
-from dpfc_cli.privacy import curator, sums
+from dpfc_cli.privacy import curator, passes, sums
 from dpfc_cli.privacy.noise import SeededBits
 from dpfc_cli.report import contents
 from dpfc_cli.report.document import Words
@@ -214,7 +214,7 @@ def watched(patch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
         return np.zeros_like(real(*given))
 
     patch.setattr(sums, "exact_sum", forgotten)
-    patch.setattr(sums, "block_rows", lambda facts: BLOCK)
+    patch.setattr(passes, "block_rows", lambda facts: BLOCK)
     for place in (run, private_evaluation):
         patch.setattr(place, "SystemBits", lambda: SeededBits(0))
     asked, named = count(), count()
@@ -445,7 +445,8 @@ def test_nothing_that_can_be_seen_depends_on_a_record(seen_of: Callable[[str], l
 def test_all_methods_and_all_flags_of_a_training_with_noise_take_part() -> None:
     words = {word for lines in SCENARIOS.values() for line in lines for word in line.split()}
     flags = {flag_of(command.train, name) for name in parameters(command.train)}
-    assert {*flags, "-q", "-v"} - words == {"--non-private"}
+    # Other processes see the records as this one does, and write nothing (`test_distributed`).
+    assert {*flags, "-q", "-v"} - words == {"--non-private", "--distributed"}
     assert set(METHODS) - words == {"dp-whitened"}, "which is the default"
 
 

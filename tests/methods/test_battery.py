@@ -2,9 +2,7 @@
 it learns.
 """
 
-import itertools
 import math
-from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -50,7 +48,7 @@ def sets_of(y: np.ndarray, m: int) -> np.ndarray:
 
 @pytest.fixture
 def masks(monkeypatch: pytest.MonkeyPatch) -> list[np.ndarray]:
-    """The samples that curators draw, block by block, as masks over the records."""
+    """The samples that curators draw, as masks over the records."""
     drawn: list[np.ndarray] = []
 
     def spy(rate: float, count: int, bits: Bits) -> np.ndarray:
@@ -65,12 +63,6 @@ def masks(monkeypatch: pytest.MonkeyPatch) -> list[np.ndarray]:
 def samples_of(masks: list[np.ndarray], n: int) -> np.ndarray:
     """The samples, one row for each release."""
     return np.concatenate(masks).reshape(-1, n)
-
-
-def taking(sample: np.ndarray) -> Callable[[int], np.ndarray]:
-    """The sample in the form that `exact_sum` takes, block by block."""
-    left = iter(sample)
-    return lambda count: np.array(list(itertools.islice(left, count)))
 
 
 # 1. Plan
@@ -200,10 +192,10 @@ def test_a_sampled_record_moves_no_sum_too_far_and_others_nothing(method: Method
     _, oracle = trained(method, facts, 1.0, x, y, steps=2, sampling_rate=RATE)
     lattice = lattice_for(facts.n, 10.0, 5)
     for query, sample in zip(oracle.queries, samples_of(masks, 40), strict=True):
-        base = exact_sum(query, stream_of(x, y), facts, lattice, sample=taking(sample))
+        base = exact_sum(query, stream_of(x, y), facts, lattice, sample=sample)
         for index in (0, 1, 2, 3, 20, 39):
             nulled = stream_of(x, np.where(np.arange(40) == index, -1, y))
-            moved = exact_sum(query, nulled, facts, lattice, sample=taking(sample))
+            moved = exact_sum(query, nulled, facts, lattice, sample=sample)
             squared = sum((a - b) ** 2 for a, b in zip(integers(base), integers(moved), strict=True))
             assert (0 < squared <= lattice.unit**2) if sample[index] else squared == 0
 
@@ -245,9 +237,8 @@ def noise_of_runs(
         drawn = [None] * len(plan.releases) if masks is None else samples_of(masks, 40)[-len(plan.releases) :]
         for i, query in enumerate(oracle.queries):
             mask = drawn[i]
-            sample = None if mask is None else taking(mask)
             answers[i].append(oracle.answers[i] / query.scale(facts, lattice))
-            exact[i].append(exact_sum(query, stream_of(x, y), facts, lattice, sample=sample))
+            exact[i].append(exact_sum(query, stream_of(x, y), facts, lattice, sample=mask))
     noise = [np.array(got) - np.array(total) for got, total in zip(answers, exact, strict=True)]
     return drawn_from(oracle.queries, noise, facts, plan.sigmas(mu), lattice)
 

@@ -163,8 +163,8 @@ def made(root: Path, seeded: bool = False) -> Scenes:
 def plant_trace(place: Path) -> None:
     """From now on the first record that a training reads leaves a mark, and so does each answer that a method sees."""
     from dpfc_cli.privacy.curator import Curator
+    from dpfc_cli.privacy.passes import BlockStream
     from dpfc_cli.privacy.queries import Query
-    from dpfc_cli.privacy.sums import BlockStream
     from dpfc_cli.training.charge import Charged
 
     opened, release = Charged.opened, Curator.release

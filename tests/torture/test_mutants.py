@@ -40,12 +40,12 @@ FAULTS = {
         "tests/privacy/test_curator.py::test_every_coordinate_has_a_sample_of_its_own_of_its_sigma[gram-shape2-drawn2]",
     ),
     "records that are counted twice": Fault(
-        "privacy/sums.py",
-        "_checked",
-        "if block.start != expected or count != min(size, records - block.start) or "
+        "privacy/passes.py",
+        "Counted.over",
+        "if block.start != expected or count != min(self._rows, facts.records - block.start) or "
         "[array.shape for array in block.data] != [(count, width) for width in widths] or "
         "(block.labels.shape != (count, facts.k)):",
-        "if count != min(size, records - block.start) or "
+        "if count != min(self._rows, facts.records - block.start) or "
         "[array.shape for array in block.data] != [(count, width) for width in widths] or "
         "block.labels.shape != (count, facts.k):",
         "tests/privacy/test_curator.py::"
@@ -114,8 +114,15 @@ FAULTS = {
         "if False:",
         "tests/privacy/test_oracle.py::test_the_next_release_is_due_and_nothing_else",
     ),
+    "two processes that sum the same records": Fault(
+        "privacy/passes.py",
+        "chained",
+        "if span.start != reached or span.stop < span.start:",
+        "if False:",
+        "tests/privacy/test_passes.py::test_parts_that_do_not_have_each_unit_once_are_refused[a unit twice]",
+    ),
     "directions of other gradients": Fault(
-        "privacy/sums.py",
+        "privacy/directions.py",
         "Directions.holds",
         "return self._of is not None and _same_directions(self._of, query)",
         "return self._of is not None",

@@ -28,7 +28,7 @@ from dpfc_cli.privacy.queries import Gradient
 from dpfc_cli.training import account as accounts
 from dpfc_cli.training import cap as caps
 from dpfc_cli.training import charge as charging
-from dpfc_cli.training import ledger, limit
+from dpfc_cli.training import ledger, limit, other_ledgers
 from dpfc_cli.training.account import Account, account_of
 from dpfc_cli.training.calibrate import calibrate
 from dpfc_cli.training.cap import set_cap
@@ -537,7 +537,7 @@ def test_a_cap_and_the_first_training_of_another_set_do_not_miss_each_other(
     other = ready(sets["b"])
     with monkeypatch.context() as patch:
         if fault:
-            patch.setattr(accounts, "_begun", lambda *given: False)
+            patch.setattr(other_ledgers, "begun", lambda *given: False)
         seen = meanwhile(patch, caps, "_check", lambda: charge(other), skip=1)
         set_cap(sets["a"], 1.0)
     assert seen == ["done" if fault else "busy"]

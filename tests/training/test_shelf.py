@@ -16,12 +16,12 @@ import dpfc_cli as dpfc
 from dpfc_cli.errors import UserError
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.methods import METHODS
+from dpfc_cli.privacy.directions import InMemory, Shelf, direction_bytes
 from dpfc_cli.privacy.facts import Facts
 from dpfc_cli.privacy.lattice import Lattice, Reals
-from dpfc_cli.privacy.sums import InMemory, Shelf, direction_bytes
 from dpfc_cli.training import run as run_module
 from dpfc_cli.training import shelf as shelf_module
-from dpfc_cli.training.shelf import InFile, shelf_for
+from dpfc_cli.training.shelf import InFile, shelf_for, side_of
 
 FACTS = Facts(n=1000, m=3, d=4)
 GB = 10**9
@@ -95,13 +95,13 @@ def chosen(method: str = "dp-fc", memory: float | None = 10 * GB, folder: Path =
     entry = METHODS[method]
     facts = replace(FACTS, n=10**6, d=1000)
     plan = entry.plan(facts, entry.planned(facts, given, True))
-    shelf = shelf_for(plan, facts, Lattice(14), GB, memory, folder)
+    shelf = shelf_for(side_of(plan, Lattice(14)), facts.n, facts, Lattice(14), GB, memory, folder)
     return "nothing" if shelf is None else type(shelf).__name__
 
 
 def test_memory_is_taken_if_there_is_enough_and_else_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A million directions of 1,000 numbers and a bias take 2.014 GB in 16 bits, and the training 1 GB for the rest."""
-    assert direction_bytes(replace(FACTS, n=10**6, d=1000), 1001, Lattice(14)) == 2_014 * 10**6
+    assert direction_bytes(replace(FACTS, n=10**6, d=1000), 10**6, 1001, Lattice(14)) == 2_014 * 10**6
     free = shutil.disk_usage(tmp_path)
     monkeypatch.setattr(shutil, "disk_usage", lambda folder: free._replace(free=4_028 * 10**6))
     assert chosen(memory=3_014 * 10**6, folder=tmp_path) == "InMemory"
@@ -126,7 +126,7 @@ def test_a_training_without_two_gradients_keeps_nothing() -> None:
     # Without noise there may be more steps than are planned.
     entry = METHODS["dp-fc"]
     plan = entry.plan(FACTS, entry.planned(FACTS, {"steps": 1}, False))
-    assert isinstance(shelf_for(plan, FACTS, Reals(), GB, 10 * GB, Path()), InMemory)
+    assert isinstance(shelf_for(side_of(plan, Reals()), FACTS.n, FACTS, Reals(), GB, 10 * GB, Path()), InMemory)
 
 
 @pytest.mark.parametrize("given", [{"epsilon": 1.0, "seed": 3}, {"non_private": True}], ids=["noise", "none"])

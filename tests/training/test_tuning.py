@@ -17,7 +17,7 @@ from dpfc_cli.methods.method import Given, Method, factors, scaled
 from dpfc_cli.privacy.curator import Curator
 from dpfc_cli.privacy.facts import Facts
 from dpfc_cli.privacy.oracle import Mechanism
-from dpfc_cli.privacy.sums import BlockStream
+from dpfc_cli.privacy.passes import BlockStream
 from dpfc_cli.training import ledger, tuning
 from dpfc_cli.training.calibrate import Calibrated, calibrate
 from dpfc_cli.training.request import Privacy, facts_of

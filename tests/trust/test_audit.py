@@ -19,7 +19,7 @@ from dpfc_cli.methods.method import Method
 from dpfc_cli.methods.public_head import PublicHead
 from dpfc_cli.privacy import chain as chain_module
 from dpfc_cli.privacy import curator as curator_module
-from dpfc_cli.privacy import persons, sums
+from dpfc_cli.privacy import passes, persons, sums
 from dpfc_cli.privacy.accounting import epsilon_for, mu_for
 from dpfc_cli.privacy.facts import Facts
 from dpfc_cli.privacy.lattice import Lattice
@@ -319,7 +319,7 @@ def test_planted_faults_of_persons_are_caught(name: str, fault: str, monkeypatch
     assert c.guarantee is not None
     assert c.mechanism is not None
     # The canary's records are the last ones. Two of the four lie in a block of their own.
-    monkeypatch.setattr(sums, "block_rows", lambda facts: facts.records - 2)
+    monkeypatch.setattr(passes, "block_rows", lambda facts: facts.records - 2)
     for function, planted in OF_PERSONS[fault].items():
         monkeypatch.setattr(persons, function, planted)
     given, tried = audit_runs.prepared(c.method, c.options, c.mechanism)

@@ -8,7 +8,7 @@ import numpy as np
 
 from dpfc_cli.privacy.facts import Adjacency, Facts
 from dpfc_cli.privacy.inputs import NO_LABEL
-from dpfc_cli.privacy.sums import BlockStream
+from dpfc_cli.privacy.passes import BlockStream
 
 
 def facts_of(records: int | None = None, labels: int = 1, adjacency: Adjacency = "zero-out") -> Facts:

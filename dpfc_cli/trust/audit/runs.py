@@ -12,8 +12,8 @@ from dpfc_cli.privacy.chain import run as run_chain
 from dpfc_cli.privacy.curator import Curator, Unprotected
 from dpfc_cli.privacy.noise import Bits, SeededBits
 from dpfc_cli.privacy.oracle import Mechanism, Oracle, Progress
+from dpfc_cli.privacy.passes import BlockStream
 from dpfc_cli.privacy.queries import Query
-from dpfc_cli.privacy.sums import BlockStream
 from dpfc_cli.trust.audit.attacks import ALL, Attack, Directions, attacks, contrasts
 from dpfc_cli.trust.audit.canary import Canary, Pair, stream
 from dpfc_cli.trust.audit.game import (

@@ -1,0 +1,159 @@
+"""Several processes sum the records together. One of them has the curator; each sums its own part of the records.
+
+For each release the process with the curator says which query it is, and which units are in the sample. Each process
+sums its part (`passes.Part`), says which units it has added, and adds its sum to those of the others. So the total is
+that of one process: integers on the lattice, which are exact in any order (`lattice_for`). `passes.chained` checks that
+each unit was added once, before the sums are used. Noise is added to the total alone, in one process, so the proof of
+`curator` stays as it is.
+
+What the processes tell one another depends on records: sums without noise. Whoever could read it would learn about
+single records. So the network between the processes is trusted like the memory of one machine.
+
+A message is read without running code that came with it, and its query must be one that the proofs are about, in each
+process.
+"""
+
+import io
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from typing import Any, Protocol
+
+import numpy as np
+
+from dpfc_cli.privacy import chain as chains
+from dpfc_cli.privacy import passes
+from dpfc_cli.privacy.directions import Directions
+from dpfc_cli.privacy.facts import Facts
+from dpfc_cli.privacy.oracle import Progress
+from dpfc_cli.privacy.passes import BlockStream
+from dpfc_cli.privacy.queries import QUERIES, Grid, Query, check
+from dpfc_cli.privacy.sums import partial_sum
+
+Sum = Callable[[Query, BlockStream, Facts, Grid, Progress | None, np.ndarray | None, Directions | None], np.ndarray]
+"""A function such as `sums.exact_sum`."""
+KINDS: dict[str, Any] = {kind.kind: kind for kind in QUERIES}
+
+
+class Channel(Protocol):
+    """What connects the processes of a training. The process with the number 0 has the curator.
+
+    count: how many processes there are. number: which of them this one is.
+    """
+
+    count: int
+    number: int
+
+    def tell(self, message: bytes) -> None:
+        """Tell all other processes something. For process 0."""
+        ...
+
+    def told(self) -> bytes:
+        """What process 0 tells next. For the others."""
+        ...
+
+    def gathered(self, value: str) -> list[str]:
+        """The values of all processes, in order. It returns when all have come here."""
+        ...
+
+    def added(self, array: np.ndarray) -> np.ndarray:
+        """The sum of the arrays of all processes."""
+        ...
+
+
+@dataclass(frozen=True)
+class Together:
+    """The sum over all records, for the process with the curator. It takes the place of `exact_sum`."""
+
+    channel: Channel
+
+    def __call__(
+        self,
+        query: Query,
+        stream: BlockStream,
+        facts: Facts,
+        grid: Grid,
+        progress: Progress | None = None,
+        sample: np.ndarray | None = None,
+        directions: Directions | None = None,
+    ) -> np.ndarray:
+        self.channel.tell(encoded(query, sample))
+        return _shared(self.channel, query, stream, facts, grid, progress, sample, directions)
+
+
+def follow(channel: Channel, stream: BlockStream, facts: Facts, grid: Grid, directions: Directions | None) -> int:
+    """Sum a part for each query that process 0 asks for, until it asks no more.
+
+    Args:
+        channel: the way to the other processes.
+        stream: the records from `passes.part_of(…).begin` on.
+        facts: the public facts of all records.
+        grid: the lattice of the training.
+        directions: what gradients share.
+
+    Returns:
+        How many queries there were.
+
+    Raises:
+        ValueError: a message holds no query of the core.
+
+    """
+    answered = 0
+    while message := channel.told():
+        query, sample = decoded(message, facts)
+        check(query, facts)
+        _shared(channel, query, stream, facts, grid, None, sample, directions)
+        answered += 1
+    return answered
+
+
+def _shared(
+    channel: Channel,
+    query: Query,
+    stream: BlockStream,
+    facts: Facts,
+    grid: Grid,
+    progress: Progress | None,
+    sample: np.ndarray | None,
+    directions: Directions | None,
+) -> np.ndarray:
+    part = passes.part_of(facts, channel.number, channel.count)
+    total, span = partial_sum(query, stream, facts, grid, part, progress, sample, directions)
+    spans = (json.loads(each) for each in channel.gathered(json.dumps([span.start, span.stop])))
+    # Each process checks it, so none of them gives its sum away for nothing.
+    passes.chained([range(first, end) for first, end in spans], facts)
+    return channel.added(total)
+
+
+def encoded(query: Query, sample: np.ndarray | None) -> bytes:
+    """A query and the sample that it is about, as bytes."""
+    known: Any = query
+    held = {field.name: getattr(query, field.name) for field in fields(known) if field.name != "chain"}
+    arrays: dict[str, Any] = {name: value for name, value in held.items() if isinstance(value, np.ndarray)}
+    plain = {name: value for name, value in held.items() if name not in arrays}
+    arrays |= {f"chain.{i}": array for i, array in enumerate(chains.arrays(query.chain))}
+    said = {"kind": query.kind, "plain": plain, "chain": chains.to_json(query.chain), "sampled": sample is not None}
+    if sample is not None:
+        arrays["sample"] = np.packbits(sample)
+    buffer = io.BytesIO()
+    np.savez(buffer, said=np.frombuffer(json.dumps(said).encode(), np.uint8), **arrays)
+    return buffer.getvalue()
+
+
+def decoded(message: bytes, facts: Facts) -> tuple[Query, np.ndarray | None]:
+    """What `encoded` has made a message of.
+
+    Raises:
+        ValueError: it holds something else.
+
+    """
+    try:
+        with np.load(io.BytesIO(message), allow_pickle=False) as file:
+            arrays = dict(file)
+        said = json.loads(arrays.pop("said").tobytes())
+        steps = [arrays.pop(name) for name in sorted(arrays) if name.startswith("chain.")]
+        sample = np.unpackbits(arrays.pop("sample"), count=facts.n).astype(bool) if said["sampled"] else None
+        chain = chains.from_json(said["chain"], steps, facts.d)
+        return KINDS[said["kind"]](chain=chain, **said["plain"], **arrays), sample
+    except (ValueError, KeyError, TypeError, AttributeError, OSError, EOFError) as error:
+        raise ValueError(f"a message from process 0 holds no query: {type(error).__name__}") from error

@@ -1,0 +1,296 @@
+"""Several processes of one training, on JAX's own runtime (`jax.distributed`).
+
+What is small goes through the coordination service that JAX runs in process 0: what to do next, which records were
+summed, and whether a process has failed. Arrays are added by the devices (`kernels.processes`). A process that fails
+says why. A process that is gone is missed: each of them says every few seconds that it is there.
+
+JAX has no public interface to its coordination service. What is used of it is in `_Service` alone.
+"""
+
+import contextlib
+import ipaddress
+import json
+import os
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from dpfc_cli.errors import UserError, parameter, printable, sentence
+
+ALIVE = 2.0
+"""Seconds between two signs of life."""
+LOST = 60.0
+"""Seconds without a sign of life after which a process counts as gone."""
+WAIT = 1000
+"""Milliseconds that one question to the service waits."""
+LEAVE = 5
+"""How often process 0 waits for another one to leave."""
+TRUSTED = "DPFC_TRUSTED_NETWORK"
+"""Set to 1 where the processes may use a network with public addresses."""
+COUNTS = ("SLURM_STEP_NUM_TASKS", "OMPI_COMM_WORLD_SIZE", "JAX_NUM_PROCESSES")
+"""Where launchers say how many processes they have started."""
+
+
+class LostError(UserError):
+    """Another process of the training has failed or is gone."""
+
+
+class _Service:
+    """The coordination service: a table of texts that all processes share."""
+
+    def __init__(self) -> None:
+        from jax._src import distributed
+
+        state: Any = distributed.global_state
+        self._client: Any = state.client
+
+    def put(self, key: str, value: str) -> None:
+        self._client.key_value_set(key, value)
+
+    def wait(self, key: str) -> str | None:
+        """The text at a key. None if it does not come soon."""
+        from jax.errors import JaxRuntimeError
+
+        try:
+            return str(self._client.blocking_key_value_get(key, WAIT))
+        except JaxRuntimeError as error:
+            if "DEADLINE_EXCEEDED" in str(error):
+                return None
+            raise
+
+    def under(self, folder: str) -> dict[str, str]:
+        """All texts at keys of a folder."""
+        return dict(self._client.key_value_dir_get(folder))
+
+    def count(self, key: str) -> None:
+        """Count up the number at a key."""
+        self._client.key_value_increment(key, 1)
+
+
+class Processes:
+    """The processes of one training, seen from one of them. `privacy.parts` uses it as a channel.
+
+    Attributes:
+        number: which process this is. 0 has the curator, the ledger and the head.
+        count: how many there are.
+
+    """
+
+    def __init__(
+        self,
+        number: int,
+        count: int,
+        service: _Service,
+        add: Callable[[np.ndarray], np.ndarray],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.number, self.count = number, count
+        self._service, self._add, self._clock = service, add, clock
+        self._told = self._met = 0
+        self._seen: dict[str, tuple[str, float]] = {}
+        self._stop = threading.Event()
+        self._pulse = threading.Thread(target=self._beat, daemon=True)
+        self._pulse.start()
+
+    def _beat(self) -> None:
+        with contextlib.suppress(Exception):
+            # If the service is gone, the main thread finds out.
+            while not self._stop.wait(ALIVE):
+                self._service.count(f"alive/{self.number}")
+
+    def tell(self, message: bytes) -> None:
+        """Tell all other processes something. For process 0."""
+        self._told += 1
+        self._service.put(f"told/{self._told}", str(len(message)))
+        self._broadcast(message, len(message))
+
+    def told(self) -> bytes:
+        """What process 0 tells next. For the others. LostError when process 0 has ended."""
+        self._told += 1
+        length = int(self._waited(f"told/{self._told}"))
+        return self._broadcast(b"", length)
+
+    def _broadcast(self, message: bytes, length: int) -> bytes:
+        if not length:
+            return b""
+        padded = np.frombuffer(message.ljust(length + -length % 8, b"\0"), np.int64).copy()
+        if not message:
+            padded = np.zeros(-(-length // 8), np.int64)
+        return self._added(padded).tobytes()[:length]
+
+    def gathered(self, value: str) -> list[str]:
+        """The values of all processes, in order. It returns when all have come here.
+
+        Raises:
+            LostError: a process has failed or is gone.
+
+        """
+        self._met += 1
+        self._service.put(f"met/{self._met}/{self.number}", value)
+        if self.number == 0:
+            values = [self._waited(f"met/{self._met}/{number}") for number in range(self.count)]
+            self._service.put(f"all/{self._met}", json.dumps(values))
+            return values
+        return [str(each) for each in json.loads(self._waited(f"all/{self._met}"))]
+
+    def added(self, array: np.ndarray) -> np.ndarray:
+        """The sum of the arrays of all processes. They must have met (`gathered`) just before."""
+        return self._added(np.ascontiguousarray(array))
+
+    def _added(self, array: np.ndarray) -> np.ndarray:
+        try:
+            return self._add(array)
+        except Exception as error:
+            raise self._lost(f"The processes could not add their sums: {sentence(error)}") from error
+
+    def failed(self, error: BaseException) -> None:
+        """Say why this process ends early. For all but process 0."""
+        said = f"{error.what} {error.remedy}" if isinstance(error, UserError) else f"a {type(error).__name__}"
+        with contextlib.suppress(Exception):
+            self._service.put(f"failed/{self.number}", said)
+
+    def leave(self) -> None:
+        """Leave the others. Process 0 runs the service, so it tells them to end, and leaves last.
+
+        The process must end at once then (`os._exit`): the runtime would wait for processes that are gone.
+        """
+        self._stop.set()
+        with contextlib.suppress(Exception):
+            self._service.put(f"left/{self.number}", "")
+            for number in range(1, self.count if self.number == 0 else 0):
+                # One that does not answer is gone, or ends when the service is.
+                tries = (self._service.wait(f"left/{number}") for _ in range(LEAVE))
+                next((found for found in tries if found is not None), None)
+
+    def _waited(self, key: str) -> str:
+        """The text at a key, whenever it comes. LostError if it cannot come any more."""
+        while (found := self._service.wait(key)) is None:
+            self._check()
+        return found
+
+    def _check(self) -> None:
+        """LostError if another process has failed or is gone."""
+        if self.number and any(key.endswith("/0") for key in self._service.under("left")):
+            raise LostError("Process 0 has ended the training.", "It says why.", code="lost")
+        for key, said in self._service.under("failed").items():
+            raise self._lost(f"Process {key.rpartition('/')[2]} has failed: {said}")
+        alive = self._service.under("alive")
+        for number in range(self.count):
+            if number == self.number:
+                continue
+            key, now = str(number), self._clock()
+            value = next((found for name, found in alive.items() if name.rpartition("/")[2] == key), "")
+            if key not in self._seen or self._seen[key][0] != value:
+                self._seen[key] = value, now
+            elif now - self._seen[key][1] > LOST:
+                raise self._lost(f"Process {number} has given no sign of life for {LOST:.0f} seconds")
+
+    def _lost(self, what: str) -> LostError:
+        return LostError(
+            f"{printable(what).rstrip('.')}.",
+            "All processes end. Start them again: a training that was charged goes on, if its answers were kept.",
+            code="lost",
+        )
+
+
+def joined(environment: Mapping[str, str] = os.environ) -> Processes:
+    """Join the other processes of a training, as the launcher has set them up.
+
+    Args:
+        environment: the environment variables.
+
+    Raises:
+        UserError: the launcher is not known, the processes do not meet, or their network is not private.
+
+    """
+    import jax
+
+    address = environment.get("JAX_COORDINATOR_ADDRESS")
+    given: dict[str, Any] = {}
+    if address is not None:
+        try:
+            given = {
+                "coordinator_address": address,
+                "num_processes": int(environment["JAX_NUM_PROCESSES"]),
+                "process_id": int(environment["JAX_PROCESS_ID"]),
+            }
+        except (KeyError, ValueError) as error:
+            raise UserError(
+                "JAX_COORDINATOR_ADDRESS is set, and the number of processes is not known.",
+                "Set JAX_NUM_PROCESSES, and JAX_PROCESS_ID to 0, 1, … in each of them.",
+                code="unsupported",
+            ) from error
+        check_address(address, environment)
+    # JAX would take the signals by which a training is stopped.
+    config: Any = jax.config
+    config.update("jax_enable_preemption_service", False)
+    try:
+        jax.distributed.initialize(**given)
+    except (RuntimeError, ValueError) as error:
+        raise UserError(
+            f"The processes did not meet: {sentence(error)}",
+            f"Without {parameter('distributed')} one process trains alone. With it, start all of them with srun, "
+            "mpirun or a Kubernetes JobSet, or set JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and JAX_PROCESS_ID.",
+            code="unsupported",
+        ) from error
+    from jax._src import distributed
+
+    state: Any = distributed.global_state
+    if address is None:
+        check_address(str(state.coordinator_address), environment)
+    from dpfc_cli.kernels import processes
+
+    found = Processes(jax.process_index(), jax.process_count(), _Service(), processes.added)
+    with _quiet():
+        found.gathered("")
+        found.added(np.zeros(1))
+    return found
+
+
+def started_with_others(environment: Mapping[str, str] = os.environ) -> str | None:
+    """The variable by which a launcher says that this process is one of several. None if it is alone."""
+    for name in COUNTS:
+        count = environment.get(name, "")
+        if count.isdecimal() and int(count) > 1:
+            return name
+    return None
+
+
+def check_address(address: str, environment: Mapping[str, str]) -> None:
+    """UserError where processes would meet at a public address: what they tell one another is not encrypted."""
+    host = address.rpartition(":")[0].strip("[]") or address
+    try:
+        found = {info[4][0] for info in socket.getaddrinfo(host, None)}
+    except OSError as error:
+        raise UserError(
+            f"The address of process 0, '{printable(host)}', is not known: {sentence(error)}",
+            "Check JAX_COORDINATOR_ADDRESS.",
+            code="missing",
+        ) from error
+    public = sorted(str(each) for each in found if not ipaddress.ip_address(str(each).partition("%")[0]).is_private)
+    if public and environment.get(TRUSTED) != "1":
+        raise UserError(
+            f"The processes would meet at a public address ({', '.join(public)}). They send sums of records without "
+            "noise and without encryption.",
+            f"Use a private network. If nobody else can read this one, set {TRUSTED}=1.",
+            code="unsupported",
+        )
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """What libraries print to stdout is dropped: stdout is for results."""
+    sys.stdout.flush()
+    kept, nowhere = os.dup(1), os.open(os.devnull, os.O_WRONLY)
+    try:
+        os.dup2(nowhere, 1)
+        yield
+    finally:
+        os.dup2(kept, 1)
+        os.close(kept)
+        os.close(nowhere)

@@ -1,0 +1,71 @@
+"""One training of several processes: what process 0 asks of the others. `serve` has how they answer.
+
+Process 0 goes the whole way of a training: it checks, charges, draws the noise and writes the head. The others open
+the same feature set. They check their part of it, and then they sum it for each query (`privacy.parts`). They read no
+record before process 0 has asked for the first sum, which it does after the charge.
+"""
+
+import dataclasses
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from dpfc_cli.features.manifest import MANIFEST
+from dpfc_cli.features.reader import FeatureSet
+from dpfc_cli.files import sha256_of
+from dpfc_cli.privacy import parts, passes
+from dpfc_cli.privacy.facts import Facts
+from dpfc_cli.privacy.lattice import Lattice
+from dpfc_cli.privacy.queries import Grid
+from dpfc_cli.processes import Processes
+
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True)
+class Leader:
+    """What process 0 asks of the others."""
+
+    processes: Processes
+
+    def verify(self, features: FeatureSet, split: str, facts: Facts, progress: Progress | None = None) -> None:
+        """All processes have the same set, and each of them finds its part unchanged.
+
+        Raises:
+            UserError: they do not.
+
+        """
+        digest = sha256_of(features.folder / MANIFEST)
+        self._ask("verify", manifest=digest, split=split, facts=dataclasses.asdict(facts))
+        verify_part(self.processes, features, split, facts, progress)
+
+    def summing(self, split: str, facts: Facts, grid: Grid, side: int | None, memory: float | None) -> parts.Sum:
+        """The function that sums over all processes. side: the length of the directions that gradients share."""
+        bits = grid.bits if isinstance(grid, Lattice) else None
+        self._ask("sum", split=split, facts=dataclasses.asdict(facts), bits=bits, side=side, memory=memory)
+        return parts.Together(self.processes)
+
+    def records(self, facts: Facts) -> int:
+        """How many records process 0 reads in a pass."""
+        return passes.part_of(facts, self.processes.number, self.processes.count).stop
+
+    def summed(self) -> None:
+        """There are no more sums."""
+        self.processes.tell(b"")
+
+    def end(self) -> None:
+        """The training is at its end."""
+        self._ask("end")
+
+    def _ask(self, what: str, **fields: Any) -> None:
+        self.processes.tell(json.dumps({"ask": what, **fields}).encode())
+
+
+def verify_part(
+    processes: Processes, features: FeatureSet, split: str, facts: Facts, progress: Progress | None = None
+) -> None:
+    """Check the shards that hold a process's part. It returns when all processes have done so."""
+    part = passes.part_of(facts, processes.number, processes.count)
+    features.verify(split, progress, range(part.begin, part.stop))
+    processes.gathered("")

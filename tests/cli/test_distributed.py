@@ -1,0 +1,90 @@
+"""`dpfc train --distributed`, with real processes on JAX's runtime."""
+
+import os
+import shutil
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+from dpfc_cli.features.importing import import_features
+from dpfc_cli.training.ledger import ledger_path
+
+N, D, M = 9000, 4, 3
+"""More than one block, so that both processes have records."""
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A set of 4,500 persons with two records each."""
+    folder, rng = tmp_path_factory.mktemp("distributed"), np.random.default_rng(0)
+    y = rng.integers(0, M, N)
+    np.savez(
+        folder / "raw.npz",
+        train_x=(np.eye(M, D)[y] + rng.normal(size=(N, D))).astype(np.float32),
+        train_y=y,
+        train_groups=np.repeat(np.arange(N // 2), 2),
+    )
+    import_features(folder / "raw.npz", folder / "features" / "made", classes=("a", "b", "c"), labels_per_record=1)
+    return folder
+
+
+def started(folder: Path, number: int, port: int, *arguments: str) -> "subprocess.Popen[str]":
+    environment = os.environ | {
+        "JAX_COORDINATOR_ADDRESS": f"127.0.0.1:{port}",
+        "JAX_NUM_PROCESSES": "2",
+        "JAX_PROCESS_ID": str(number),
+    }
+    command = [sys.executable, "-m", "dpfc_cli", "-q", "train", "--distributed", "--epsilon", "1", *arguments]
+    pipe = subprocess.PIPE
+    return subprocess.Popen(command, cwd=folder, env=environment, stdout=pipe, stderr=pipe, text=True)
+
+
+def trained(folders: list[Path], *arguments: str) -> list[tuple[int, str, str]]:
+    """How each of two processes ended: exit code, stdout, stderr."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    every = [started(folder, number, port, *arguments) for number, folder in enumerate(folders)]
+    ended = [process.communicate(timeout=120) for process in every]
+    return [(process.returncode, *said) for process, said in zip(every, ended, strict=True)]
+
+
+def test_two_processes_make_the_head_of_one(made: Path) -> None:
+    alone = [sys.executable, "-m", "dpfc_cli", "-q", "train", "--epsilon", "1", "--seed", "5"]
+    subprocess.run([*alone, "--out", "one.research.safetensors"], cwd=made, check=True, stdout=subprocess.DEVNULL)
+    first, second = trained([made, made], "--seed", "5", "--out", "two.research.safetensors", "--json")
+    assert (first[0], second) == (0, (0, "", "")), (first, second)
+    assert first[1].startswith("{")
+    one, two = (load_file(made / f"{name}.research.safetensors") for name in ("one", "two"))
+    assert one.keys() == two.keys()
+    assert all(np.array_equal(one[name], two[name]) for name in one)
+
+
+def test_a_part_that_is_damaged_ends_all_processes_and_charges_nothing(made: Path, tmp_path: Path) -> None:
+    """The damage is in the shards of the second process alone: the first one has another copy."""
+    shutil.copytree(made / "features", tmp_path / "features", ignore=shutil.ignore_patterns("*.sqlite*"))
+    shard = next((tmp_path / "features" / "made").glob("train-*"))
+    data = bytearray(shard.read_bytes())
+    data[-1] ^= 1
+    shard.write_bytes(data)
+    before = ledger_path(made / "features" / "made").read_bytes()
+    first, second = trained([made, tmp_path], "--out", "never.safetensors")
+    assert (first[0], second[0]) == (2, 2)
+    assert "Process 1 has failed" in first[2]
+    assert shard.name in first[2]
+    assert shard.name in second[2]
+    assert ledger_path(made / "features" / "made").read_bytes() == before
+    assert not (made / "never.safetensors").exists()
+
+
+def test_a_process_of_several_does_not_train_by_itself(made: Path) -> None:
+    command = [sys.executable, "-m", "dpfc_cli", "train", "--epsilon", "1"]
+    environment = os.environ | {"SLURM_STEP_NUM_TASKS": "4"}
+    ended = subprocess.run(command, cwd=made, env=environment, capture_output=True, text=True, check=False)
+    assert ended.returncode == 2
+    assert "--distributed" in ended.stderr

@@ -1,0 +1,223 @@
+"""Several processes make the sum of one. Here they are threads, which meet as processes do."""
+
+import io
+import json
+import pickle
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dpfc_cli.privacy import parts
+from dpfc_cli.privacy.chain import Centre, Clip, Linear
+from dpfc_cli.privacy.curator import Curator, Unprotected
+from dpfc_cli.privacy.directions import Directions, InMemory
+from dpfc_cli.privacy.facts import Facts
+from dpfc_cli.privacy.lattice import Lattice
+from dpfc_cli.privacy.noise import SeededBits
+from dpfc_cli.privacy.oracle import Mechanism
+from dpfc_cli.privacy.parts import Together, decoded, encoded, follow
+from dpfc_cli.privacy.passes import IncompletePassError, part_of
+from dpfc_cli.privacy.queries import Gradient, Query, check
+from dpfc_cli.privacy.sums import exact_sum
+from tests.support import every_query, plan_of, stream_of
+
+LATTICE = Lattice(14)
+N, M, D = 40, 3, 4
+FACTS = Facts(n=N, m=M, d=D, k=2)
+RNG = np.random.default_rng(8)
+X = RNG.normal(size=(N, D)).astype(np.float32)
+Y = RNG.integers(-1, M, size=(N, 2)).astype(np.int32)
+SAMPLE = RNG.random(N) < 0.5
+CHAIN = (Clip(2.5), Centre(RNG.normal(size=D)), Clip(1.0), Linear(RNG.normal(size=(D, D))))
+QUERIES = [replace(query, chain=CHAIN) for query in every_query(FACTS)]  # type: ignore[type-var]
+LOST = 20
+"""Seconds after which a thread that nobody meets fails."""
+
+
+class Room:
+    """Where the processes of a test meet."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+        self.barrier = threading.Barrier(count, timeout=LOST)
+        self.values: dict[int, Any] = {}
+        self.message = b""
+
+    def meet(self, number: int, value: Any) -> list[Any]:
+        self.values[number] = value
+        self.barrier.wait()
+        found = [self.values[each] for each in range(self.count)]
+        self.barrier.wait()
+        return found
+
+
+class Threads:
+    """A channel between threads."""
+
+    def __init__(self, room: Room, number: int) -> None:
+        self.number, self.count, self._room = number, room.count, room
+        self.added_once = 0
+
+    def tell(self, message: bytes) -> None:
+        self._room.meet(0, message)
+
+    def told(self) -> bytes:
+        return bytes(self._room.meet(self.number, None)[0])
+
+    def gathered(self, value: str) -> list[str]:
+        return self._room.meet(self.number, value)
+
+    def added(self, array: np.ndarray) -> np.ndarray:
+        self.added_once += 1
+        return np.asarray(sum(self._room.meet(self.number, array)))
+
+
+def begun(begin: int) -> Callable[[int], Iterator[tuple[Any, ...]]]:
+    def stream(rows: int) -> Iterator[tuple[Any, ...]]:
+        yield from (block for block in stream_of(X, Y)(rows) if block[0] >= begin)
+
+    return stream
+
+
+def together(
+    count: int,
+    lead: Callable[[Threads], Any],
+    number_of: Callable[[int], int] = lambda number: number,
+    grid: Any = LATTICE,
+) -> tuple[Any, list[Threads]]:
+    """What process 0 returns, while the others follow. number_of: whose part a process sums."""
+    room = Room(count)
+    channels = [Threads(room, number) for number in range(count)]
+
+    def other(channel: Threads) -> int:
+        begin = part_of(FACTS, number_of(channel.number), count).begin
+        known = channel
+        if number_of(channel.number) != channel.number:
+            known = Faulty(channel, number_of(channel.number))  # type: ignore[assignment]
+        return follow(known, begun(begin), FACTS, grid, Directions(InMemory()))
+
+    def first() -> Any:
+        try:
+            found = lead(channels[0])
+        except BaseException:
+            room.barrier.abort()
+            raise
+        channels[0].tell(b"")
+        return found
+
+    with ThreadPoolExecutor(count) as threads:
+        led = threads.submit(first)
+        followed = [threads.submit(other, channel) for channel in channels[1:]]
+        try:
+            return led.result(), channels
+        finally:
+            for each in followed:
+                each.exception()
+
+
+class Faulty:
+    """A channel of a process that sums the part of another one."""
+
+    def __init__(self, channel: Threads, number: int) -> None:
+        self.number, self.count = number, channel.count
+        self.told, self.gathered, self.added = channel.told, channel.gathered, channel.added
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 5])
+def test_the_processes_make_the_sum_of_one(count: int) -> None:
+    def lead(channel: Threads) -> list[np.ndarray]:
+        summed = Together(channel)
+        given = [(query, sample) for query in QUERIES for sample in (None, SAMPLE)]
+        return [summed(query, begun(0), FACTS, LATTICE, None, sample) for query, sample in given]
+
+    found, _ = together(count, lead)
+    alone = [exact_sum(q, begun(0), FACTS, LATTICE, None, s) for q in QUERIES for s in (None, SAMPLE)]
+    assert all(np.array_equal(a, b) for a, b in zip(found, alone, strict=True))
+
+
+@pytest.mark.parametrize("rate", [1.0, 0.5])
+def test_a_curator_of_several_processes_gives_the_answers_of_one(rate: float) -> None:
+    query = next(each for each in QUERIES if isinstance(each, Gradient))
+    plan = plan_of(FACTS, (query, 1.0), (query, 1.0), rate=rate)
+    mechanism = Mechanism(facts=FACTS, plan=plan, mu=1.0)
+
+    def answers(channel: Threads | None) -> list[np.ndarray]:
+        summed = None if channel is None else Together(channel)
+        curator = Curator(mechanism, Unprotected(begun(0)), SeededBits(4), together=summed)
+        return [curator.release(query), curator.release(query)]
+
+    from dpfc_cli.privacy.curator import lattice_of
+
+    found, _ = together(3, answers, grid=lattice_of(mechanism))
+    assert all(np.array_equal(a, b) for a, b in zip(found, answers(None), strict=True))
+
+
+def test_a_process_that_sums_the_part_of_another_one_is_seen_before_sums_are_shared() -> None:
+    """Planted fault: the records of process 1 count twice, and those of process 2 not at all."""
+    room: list[Threads] = []
+
+    def lead(channel: Threads) -> np.ndarray:
+        room.append(channel)
+        return Together(channel)(QUERIES[0], begun(0), FACTS, LATTICE)
+
+    with pytest.raises(IncompletePassError, match="part 2"):
+        together(3, lead, lambda number: min(number, 1))
+    assert room[0].added_once == 0
+
+
+@pytest.mark.parametrize("sample", [None, SAMPLE], ids=["all", "sample"])
+@pytest.mark.parametrize("query", QUERIES, ids=lambda query: query.kind)
+def test_a_message_holds_the_query_to_the_last_bit(query: Query, sample: np.ndarray | None) -> None:
+    found, taken = decoded(encoded(query, sample), FACTS)
+    check(found, FACTS)
+    assert encoded(found, taken) == encoded(query, sample)
+    assert (taken is None) == (sample is None)
+    assert sample is None or np.array_equal(taken, sample)  # type: ignore[arg-type]
+
+
+def with_said(**changed: Any) -> bytes:
+    with np.load(io.BytesIO(encoded(QUERIES[0], None))) as file:
+        arrays = dict(file)
+    said = json.loads(arrays.pop("said").tobytes()) | changed
+    buffer = io.BytesIO()
+    np.savez(buffer, said=np.frombuffer(json.dumps(said).encode(), np.uint8), **arrays)
+    return buffer.getvalue()
+
+
+def pickled() -> bytes:
+    buffer = io.BytesIO()
+    np.savez(buffer, said=np.array([{"kind": "gram"}], object))
+    return buffer.getvalue()
+
+
+HOSTILE = {
+    "nothing that was made here": b"not an archive",
+    "a pickle": pickle.dumps({"kind": "gram"}),
+    "a pickle in an archive": pickled(),
+    "another kind": with_said(kind="everything"),
+    "another step": with_said(chain=[{"step": "eval"}]),
+    "fields of another query": with_said(kind="gradient"),
+    "a field too many": with_said(plain={"constant": 0.0, "scale": 1.0}),
+    "a sample that is not there": with_said(sampled=True),
+}
+
+
+@pytest.mark.parametrize("message", HOSTILE.values(), ids=HOSTILE)
+def test_a_message_that_holds_no_query_of_the_core_is_refused(message: bytes) -> None:
+    with pytest.raises(ValueError, match="holds no query"):
+        decoded(message, FACTS)
+
+
+def test_values_that_break_a_proof_are_refused_in_each_process() -> None:
+    query, _ = decoded(with_said(plain={"constant": -1.0}), FACTS)
+    with pytest.raises(ValueError, match="not positive"):
+        check(query, FACTS)
+
+
+def test_every_query_of_the_core_has_a_name_of_its_own_in_messages() -> None:
+    assert len(parts.KINDS) == len({type(query) for query in QUERIES}) == 7

@@ -1,0 +1,143 @@
+"""Processes of one training: who has failed or is gone ends the training of all, and nobody waits for ever."""
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+from dpfc_cli import processes as module
+from dpfc_cli.errors import UserError
+from dpfc_cli.processes import LOST, LostError, Processes, check_address, started_with_others
+
+
+class Table:
+    """The table of texts that processes share, in one process. steps: what happens at each question in vain."""
+
+    def __init__(self, steps: Iterator[tuple[str, str]] | None = None) -> None:
+        self.texts: dict[str, str] = {}
+        self.time, self._steps = 0.0, steps or iter(())
+
+    def put(self, key: str, value: str) -> None:
+        self.texts[key] = value
+
+    def wait(self, key: str) -> str | None:
+        if key not in self.texts:
+            self.time += module.WAIT / 1000
+            self.texts |= dict([next(self._steps, ("", ""))])
+        return self.texts.get(key)
+
+    def under(self, folder: str) -> dict[str, str]:
+        return {key: value for key, value in self.texts.items() if key.startswith(f"{folder}/")}
+
+    def count(self, key: str) -> None:
+        self.texts[key] = str(int(self.texts.get(key, "0")) + 1)
+
+
+def seen_from(number: int, table: Table) -> Processes:
+    found = Processes(number, 2, table, lambda array: array, lambda: table.time)  # type: ignore[arg-type]
+    # Signs of life are written by the tests.
+    found._stop.set()
+    return found
+
+
+def test_process_0_gets_the_values_of_all_in_order() -> None:
+    table = Table(iter([("alive/1", "1"), ("met/1/1", "of 1")]))
+    assert seen_from(0, table).gathered("of 0") == ["of 0", "of 1"]
+    assert seen_from(1, table).gathered("of 1") == ["of 0", "of 1"]
+
+
+def test_a_process_that_fails_says_why() -> None:
+    table = Table(iter([("alive/1", "1")]))
+    seen_from(1, table).failed(UserError("'x.h5' is damaged.", "Make it again."))
+    with pytest.raises(LostError, match=r"Process 1 has failed: 'x.h5' is damaged. Make it again"):
+        seen_from(0, table).gathered("")
+
+
+def test_of_a_defect_only_its_type_is_told() -> None:
+    """Its text could have a value of a record."""
+    table = Table()
+    seen_from(1, table).failed(ValueError("0.123"))
+    with pytest.raises(LostError, match="a ValueError") as told:
+        seen_from(0, table).gathered("")
+    assert "0.123" not in str(told.value)
+
+
+def test_a_process_without_a_sign_of_life_is_gone() -> None:
+    table = Table(iter([("alive/1", "1")]))
+    with pytest.raises(LostError, match="Process 1 has given no sign of life"):
+        seen_from(0, table).gathered("")
+    assert LOST < table.time < LOST + 10
+
+
+def test_one_that_gives_signs_of_life_may_take_as_long_as_it_needs() -> None:
+    signs = [("alive/1", str(i)) for i in range(10 * int(LOST))]
+    table = Table(iter([*signs, ("met/1/1", "late")]))
+    assert seen_from(0, table).gathered("") == ["", "late"]
+    assert table.time > 9 * LOST
+
+
+def test_the_others_end_when_process_0_has_left() -> None:
+    table = Table(iter([("left/0", "")]))
+    with pytest.raises(LostError, match="Process 0 has ended"):
+        seen_from(1, table).told()
+
+
+def test_process_0_leaves_last_and_does_not_wait_for_one_that_is_gone() -> None:
+    table = Table(iter([("", ""), ("left/1", "")]))
+    seen_from(0, table).leave()
+    assert set(table.texts) >= {"left/0", "left/1"}
+    gone = Table()
+    seen_from(0, gone).leave()
+    assert gone.time == module.LEAVE * module.WAIT / 1000
+
+
+def test_messages_of_all_lengths_arrive() -> None:
+    table, wire = Table(), list[np.ndarray]()
+    for length in (0, 1, 7, 8, 9, 1000):
+        message = bytes(range(256)) * 4
+        first = seen_from(0, table)
+        first._add = lambda array: wire.append(array) or array
+        first.tell(message[:length])
+        other = seen_from(1, table)
+        # What the devices add: the message, and zeros of the same shape.
+        other._add = lambda array: array + wire[-1]
+        assert other.told() == message[:length]
+
+
+def test_sums_that_could_not_be_added_end_the_training() -> None:
+    def broken(array: np.ndarray) -> np.ndarray:
+        raise RuntimeError("Connection closed by peer")
+
+    found = seen_from(0, Table())
+    found._add = broken
+    with pytest.raises(LostError, match="could not add their sums: Connection closed"):
+        found.added(np.zeros(3))
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:1234", "[::1]:80", "10.2.3.4:80", "192.168.7.1:80", "172.20.1.1:1"])
+def test_processes_may_meet_on_a_private_network(address: str) -> None:
+    check_address(address, {})
+
+
+@pytest.mark.parametrize("address", ["8.8.8.8:1234", "[2001:4860:4860::8888]:80", "172.32.0.1:80"])
+def test_a_public_address_is_refused_unless_insisted_on(address: str) -> None:
+    with pytest.raises(UserError, match="public address"):
+        check_address(address, {})
+    with pytest.raises(UserError, match="public address"):
+        check_address(address, {module.TRUSTED: "yes"})
+    check_address(address, {module.TRUSTED: "1"})
+
+
+@pytest.mark.parametrize(
+    ("environment", "named"),
+    [
+        ({}, None),
+        ({"SLURM_STEP_NUM_TASKS": "1"}, None),
+        ({"SLURM_STEP_NUM_TASKS": "4"}, "SLURM_STEP_NUM_TASKS"),
+        ({"OMPI_COMM_WORLD_SIZE": "2"}, "OMPI_COMM_WORLD_SIZE"),
+        ({"JAX_NUM_PROCESSES": "2"}, "JAX_NUM_PROCESSES"),
+        ({"JAX_NUM_PROCESSES": "two"}, None),
+    ],
+)
+def test_what_a_launcher_says_of_other_processes(environment: dict[str, str], named: str | None) -> None:
+    assert started_with_others(environment) == named
