@@ -90,8 +90,3 @@ def best_probability(scores: np.ndarray) -> np.ndarray:
     with np.errstate(over="ignore", invalid="ignore"):
         below = np.exp(scores - scores.max(axis=1, keepdims=True))
     return np.asarray(1 / below.sum(axis=1))
-
-
-def too_sure(found: Calibration, right: float) -> float:
-    """By how much the mean probability is above the fraction that is right."""
-    return found.probability - right

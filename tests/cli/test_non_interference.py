@@ -365,11 +365,11 @@ SCENARIOS: dict[str, tuple[str, ...]] = {
         f"{PRIVATE} --method dp-ls --out heads/h.safetensors",
         "evaluate h --features private --split train --epsilon 1 --delta 0.001 --by me --purpose paper",
         "-v evaluate h --features private --split train --epsilon 80 --json",
-        "evaluate h --features private --epsilon 0.1",
+        "evaluate h --features private --epsilon 0.1 --csv",
         "budget --features private",
         f"{PRIVATE} --method dp-ls --out heads/later.safetensors",
         "train --features persons --epsilon 1 --method dp-ls --out heads/p.safetensors",
-        "evaluate p --features persons --split train --epsilon 1",
+        "evaluate p --features persons --split train --epsilon 1 --markdown",
     ),
     "a rehearsal": (f"{PRIVATE} --dry-run", f"{PRIVATE} --method dp-ls --dry-run --json"),
     "refusals": (

@@ -37,7 +37,7 @@ def test_no_setting_of_the_user_counts_and_none_is_changed(monkeypatch: pytest.M
     expected = drawing().bytes_of("svg")
     # Who uses pyplot changes the state of the whole program.
     monkeypatch.setitem(sys.modules, "matplotlib.pyplot", None)
-    with mpl.rc_context({"font.size": 30, "lines.linewidth": 9, "svg.hashsalt": None, "axes.facecolor": "black"}):
+    with mpl.rc_context({"font.size": 30, "lines.linewidth": 9, "svg.hashsalt": None, "axes.linewidth": 5}):
         before = mpl.rcParams.copy()
         assert drawing().bytes_of("svg") == expected
         assert mpl.rcParams.copy() == before
