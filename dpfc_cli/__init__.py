@@ -65,6 +65,7 @@ _HOMES = {
     "to_sklearn": "exports.sklearn",
     "train": "training.train",
     "verify": "training.verify",
+    "write_report": "report.write",
     "zero_shot": "starts.zero_shot",
 }
 """Where each public name is defined."""
@@ -109,6 +110,7 @@ __all__ = [
     "to_sklearn",
     "train",
     "verify",
+    "write_report",
     "zero_shot",
 ]
 
@@ -127,6 +129,7 @@ if TYPE_CHECKING:
     from dpfc_cli.heads.scored import Comparison, Evaluation
     from dpfc_cli.heads.signature import KeyPair, Signed, new_key, sign
     from dpfc_cli.prediction.predict import Predictions, predict
+    from dpfc_cli.report.write import write_report
     from dpfc_cli.starts.zero_shot import ZeroShot, zero_shot
     from dpfc_cli.training.account import Account
     from dpfc_cli.training.cap import set_cap

@@ -1,14 +1,14 @@
 """What a command shows, as values: facts and tables. They are shown on the terminal, or written as Markdown."""
 
-import re
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from rich.cells import cell_len
 
 from dpfc_cli.cli import display
 from dpfc_cli.errors import printable
+from dpfc_cli.markdown import escaped, table
 
 NARROWEST, WIDEST = 8, 24
 """Columns of a bar on a terminal."""
@@ -55,16 +55,15 @@ def markdown(blocks: Sequence[Block], warnings: Sequence[str] = ()) -> None:
     """Blocks on stdout, as a Markdown text with tables."""
     lines = []
     for block in blocks:
-        lines += [f"### {_escaped(block.title)}", ""]
+        lines += [f"### {escaped(block.title)}", ""]
         columns: Sequence[str]
         rows: Sequence[Sequence[str]]
         if isinstance(block, Facts):
             columns, rows, left = ("", ""), block.rows, 2
         else:
             columns, rows, left = block.columns, block.rows, block.left
-        rules = ["---" if i < left else "---:" for i in range(len(columns))]
-        lines += [_row(map(_escaped, columns)), _row(rules), *(_row(map(_escaped, row)) for row in rows), ""]
-    lines += [line for warning in warnings for line in (f"> **Warning:** {_escaped(warning)}", "")]
+        lines += [table(columns, rows, left), ""]
+    lines += [line for warning in warnings for line in (f"> **Warning:** {escaped(warning)}", "")]
     sys.stdout.write("\n".join(lines))
 
 
@@ -94,11 +93,3 @@ def _room(table: Table) -> int:
     lines = (table.columns, *table.rows)
     widths = [max(cell_len(printable(cell)) for cell in column) for column in zip(*lines, strict=True)]
     return display.out.width - sum(widths) - display.GAP * len(widths)
-
-
-def _row(cells: Iterable[str]) -> str:
-    return f"| {' | '.join(cells)} |"
-
-
-def _escaped(text: str) -> str:
-    return re.sub(r"([\\`*_\[\]<>|~])", r"\\\1", printable(text))

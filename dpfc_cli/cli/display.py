@@ -22,6 +22,10 @@ from rich.text import Text
 
 from dpfc_cli.cli import stop
 from dpfc_cli.errors import printable
+from dpfc_cli.rounding import epsilon as epsilon
+from dpfc_cli.rounding import interval as interval
+from dpfc_cli.rounding import percentage as percentage
+from dpfc_cli.rounding import sigma as sigma
 
 out = Console(highlight=False, soft_wrap=not sys.stdout.isatty())
 err = Console(stderr=True, highlight=False, soft_wrap=not sys.stderr.isatty())
@@ -34,8 +38,6 @@ GAP = 2
 """Spaces between the columns of a table."""
 NARROWEST = 16
 """A column of text is not made narrower than this."""
-FINEST = 2
-"""The most decimals of a percentage."""
 
 
 def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) -> None:
@@ -109,58 +111,6 @@ def facts(title: str, rows: Sequence[tuple[str, str]]) -> None:
     for name, value in rows:
         drawn.add_row(_text(name), _text(value))
     out.print(drawn)
-
-
-def epsilon(value: float) -> str:
-    """ε for a table: rounded up to four decimals, ∞ where e^ε is beyond float64, and a bound where it is no more than
-    the least that the accounting answers.
-    """
-    if value >= 700:
-        return "∞"
-    shown = sigma(value)
-    return "≤ 0.0001" if shown == "0.0001" else shown
-
-
-def sigma(value: float) -> str:
-    """A noise multiplier for a table: rounded up to four decimals, so that it is enough.
-
-    The 1e-9 of it by which the accounting errs on the private side does not count.
-    """
-    return f"{math.ceil(value * (1 - 1.1e-9) * 1e4) / 1e4:.4f}"
-
-
-def percentage(fraction: float, n: int, interval: tuple[float, float] | None = None) -> str:
-    """A fraction of n records in percent, with no more digits than the records carry: '91 %', '93.1 %'.
-
-    This is the one rule for the figures of an evaluation. The last digit shown is worth
-
-    - one record or more, for a fraction of n records is known to 1/n;
-    - a tenth of half the 95 % interval or more, for a finer digit would change from one test set to the next;
-    - 0.01 % or more, and 1 % or less.
-
-    So 150 records give no decimals, and 10,000 give one. Only a fraction of 0 or 1 is shown as 0 % or 100 %.
-    """
-    decimals = _decimals(n, interval)
-    step = 10.0**-decimals
-    shown = round(100 * fraction, decimals)
-    if 0 < fraction < 1:
-        shown = min(max(shown, step), 100 - step)
-    return f"{shown:.{decimals}f} %"
-
-
-def interval(found: tuple[float, float], n: int) -> str:
-    """A 95 % interval with the decimals of `percentage`, its ends rounded outwards: '86–95 %'."""
-    decimals = _decimals(n, found)
-    scale = 10**decimals
-    # What a float64 cannot tell from a round number is that number.
-    low, high = math.floor(100 * found[0] * scale + 1e-9) / scale, math.ceil(100 * found[1] * scale - 1e-9) / scale
-    return f"{low:.{decimals}f}–{high:.{decimals}f} %"
-
-
-def _decimals(n: int, interval: tuple[float, float] | None) -> int:
-    low, high = interval or (0, 0)
-    coarsest = 100 * max(1 / n, (high - low) / 2 / 10)
-    return max(d for d in range(FINEST + 1) if d == 0 or 10.0**-d >= coarsest * (1 - 1e-9))
 
 
 def say(text: str) -> None:

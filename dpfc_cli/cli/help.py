@@ -27,6 +27,7 @@ COMMANDS = {
     "evaluate": "evaluate",
     "predict": "predict",
     "statement": "statement",
+    "report": "report",
     "verify": "verify",
     "sign": "sign",
     "export": "export",

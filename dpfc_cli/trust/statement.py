@@ -87,7 +87,7 @@ def rows(card: Mapping[str, Any], sha256: str, groups: Sequence[int] = GROUPS) -
             ("accounting", card["accounting"]),
             *_compared(card),
             ("releases", _all_said(card["plan"], card["unit"])),
-            ("terms", "; ".join(_words(card["plan"], card["unit"]))),
+            ("terms", "; ".join(terms(card["plan"], card["unit"]))),
             ("sampler", f"noise within {card['eta']:.1e} of an exactly rounded Gaussian; delta includes this distance"),
         ]
     counts = f"{counted(facts['m'], 'class')}, {counted(facts['k'], 'label')} per record"
@@ -103,8 +103,13 @@ def rows(card: Mapping[str, Any], sha256: str, groups: Sequence[int] = GROUPS) -
         lines.append(_started(card))
     if "tuning" in card:
         lines.append(("tuned on", _tuned(card["tuning"])))
+    return [*lines, ("other heads", _others(card)), ("not covered", "; ".join(not_covered(card["unit"])))]
+
+
+def not_covered(unit: str) -> list[str]:
+    """What the guarantee does not cover. unit: "record" or "person"."""
     first, *rest = NOT_COVERED
-    return [*lines, ("other heads", _others(card)), ("not covered", "; ".join((first, _SEVERAL[card["unit"]], *rest)))]
+    return [first, _SEVERAL[unit], *rest]
 
 
 def planned_rows(
@@ -126,7 +131,7 @@ def planned_rows(
     lines = [("method", _titled(method)), ("options", _options(options))]
     if claim != "private":
         return [*lines, *brief({"claim": claim})]
-    return [*lines, ("releases", _all_said(releases, unit)), ("terms", "; ".join(_words(releases, unit)))]
+    return [*lines, ("releases", _all_said(releases, unit)), ("terms", "; ".join(terms(releases, unit)))]
 
 
 def meaning(card: Mapping[str, Any], groups: Sequence[int] = GROUPS) -> dict[str, Any] | None:
@@ -297,9 +302,10 @@ def _value(value: object) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
-def percent(fraction: float) -> str:
+def percent(fraction: float, digits: int = 1) -> str:
     """A percentage, rounded up."""
-    return f"{min(math.ceil(1000 * fraction) / 10, 100):.1f} %"
+    scale = 10**digits
+    return f"{min(math.ceil(100 * scale * fraction) / scale, 100):.{digits}f} %"
 
 
 def _figure(epsilon: float | None) -> str:
@@ -324,7 +330,8 @@ def _origin(origin: str, private: bool) -> str:
     return f"inferred from the private records{unless if private else ''}"
 
 
-def _words(plan: list[dict[str, Any]], unit: str) -> list[str]:
+def terms(plan: list[dict[str, Any]], unit: str) -> list[str]:
+    """What the words mean that describe releases, the kinds of sums among them. unit: as for `not_covered`."""
     kinds = dict.fromkeys(release["kind"] for release in plan)
     sigma = (
         "release: one of these sums, with noise; budget: what all releases spend together (mu squared); sigma: the "
@@ -350,7 +357,7 @@ def _compared(card: Mapping[str, Any]) -> list[tuple[str, str]]:
     ]
 
 
-def _by_kind(plan: list[dict[str, Any]]) -> list[list[dict[str, Any]]]:
+def by_kind(plan: list[dict[str, Any]]) -> list[list[dict[str, Any]]]:
     """Releases of one kind together, in the order of the first of each kind. A method may alternate between kinds."""
     kinds: dict[tuple[str, float], list[dict[str, Any]]] = {}
     for release in plan:
@@ -359,7 +366,7 @@ def _by_kind(plan: list[dict[str, Any]]) -> list[list[dict[str, Any]]]:
 
 
 def _all_said(plan: list[dict[str, Any]], unit: str) -> str:
-    return "; ".join(_said(alike, unit) for alike in _by_kind(plan))
+    return "; ".join(_said(alike, unit) for alike in by_kind(plan))
 
 
 def _said(alike: list[dict[str, Any]], unit: str) -> str:

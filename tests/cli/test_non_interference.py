@@ -46,6 +46,8 @@ from dpfc_cli.heads.head import Head, ordered
 from dpfc_cli.methods import METHODS
 from dpfc_cli.privacy import curator, passes, sums
 from dpfc_cli.privacy.noise import SeededBits
+from dpfc_cli.report import contents
+from dpfc_cli.report.document import Words
 from dpfc_cli.training import answers, cap, charge, check, private_evaluation, request, run, told
 from dpfc_cli.training import train as training
 from dpfc_cli.training.charge import Charged
@@ -261,6 +263,7 @@ def seen_in(world: Path, here: Path, lines: tuple[str, ...], patch: pytest.Monke
             follow(line, seen)
         for head in sorted(Path("heads").glob("*")):
             follow(f"statement {head}", seen)
+            follow(f"report {head} --out {head.name}.md", seen)
     seen["meanwhile"] = moments
     digests = {found for path in here.rglob(MANIFEST) for found in DIGEST.findall(path.read_bytes())}
     for path in sorted(here.rglob("*")):
@@ -803,6 +806,7 @@ FAULTS: dict[str, tuple[str, Fault]] = {
         "evaluate --json: stderr",
         before(evaluation, "_check_fit", lambda: display.say(f"{nulls()} records were empty")),
     ),
+    "a count in a report": (".md", after(contents, "_trained", lambda blocks: (*blocks, Words(str(nulls()))))),
     "a list of the labelled records": (
         "list --json: stdout",
         computed(FeatureSet, "splits", lambda self, rows: {name: n - nulls() for name, n in rows.items()}),

@@ -1,0 +1,162 @@
+"""Writing a report to a file."""
+
+from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
+
+from dpfc_cli.errors import UserError, check_new_name, parameter
+from dpfc_cli.figures import canvas
+from dpfc_cli.files import check_plain, publish, temporary_beside, write_synced
+from dpfc_cli.heads.head import Head
+from dpfc_cli.report.contents import Progress, document
+from dpfc_cli.report.document import Document
+from dpfc_cli.report.html import html_of
+from dpfc_cli.report.markdown import markdown
+
+
+def write_report(
+    head: Head | Path | str,
+    out: Path | str,
+    *,
+    internal: bool = False,
+    features: str | Path | None = None,
+    evaluation: Path | str | None = None,
+    progress: Progress | None = None,
+) -> Path:
+    """Write a report on a head: one file that somebody can read, print and file.
+
+    Without `internal` it is for whoever gets the head, and says nothing of the records that the head does not say.
+
+    Args:
+        head: the head, its file, or its name in the folder for heads.
+        out: the file to write. Its ending says what it is: .html, .md (a model card) or .pdf.
+        internal: whether to add what is for the holder of the records only: the ledger with all trainings, who did them
+            and why, the cap, and exact figures on the test split.
+        features: with `internal`: the feature set whose ledger and test split are taken, by path or name. Default: the
+            one that the head was trained on, by its name.
+        evaluation: the output of `dpfc evaluate --epsilon E --json` on this head. Its figures are noisy, so they may be
+            in either kind of report.
+        progress: told the stage, the records scored so far, and how many there are.
+
+    Returns:
+        The file.
+
+    Raises:
+        UserError: the head contradicts itself or its ledger; a file cannot be read or written; there is no ledger; a
+            package is missing; or there is another file of that name. Nothing is written then.
+
+    Example:
+        >>> write_report("eps1", "report.html", internal=True)
+
+    """
+    path = Path(out)
+    check_new_name(path.name)
+    written = _KINDS.get(path.suffix.lower())
+    if written is None:
+        raise UserError(
+            f"{parameter('out')} '{path}' does not end in {', '.join(_KINDS)}.",
+            "The ending says what kind of file is written.",
+            parameter="out",
+            path=str(path),
+        )
+    if not path.parent.is_dir():
+        raise UserError(
+            f"There is no folder '{path.parent}' for the report.",
+            "Make it first.",
+            code="missing",
+            parameter="out",
+            path=str(path.parent),
+        )
+    needs, made = written
+    needs()
+    loaded = head if isinstance(head, Head) else Head.load(head)
+    data = made(
+        document(
+            loaded,
+            internal=internal,
+            features=features,
+            evaluation=None if evaluation is None else Path(evaluation),
+            progress=progress,
+        )
+    )
+    try:
+        _write(path, data)
+    except OSError as error:
+        raise UserError(
+            f"The report cannot be written to '{path}': {error.strerror or error}.",
+            "Choose a writable place, with room left.",
+            code="unwritable",
+            parameter="out",
+            path=str(path),
+        ) from error
+    return path
+
+
+def _write(path: Path, data: bytes) -> None:
+    """A whole file or none. One of these bytes may be there already."""
+    temporary = temporary_beside(path)
+    try:
+        write_synced(temporary, data)
+        if publish(temporary, path) or _holds(path, data):
+            return
+    finally:
+        temporary.unlink(missing_ok=True)
+    raise UserError(
+        f"'{path}' exists, and it is something else.",
+        "A report may have been signed. Choose another name, or move it away.",
+        code="exists",
+        parameter="out",
+        path=str(path),
+    )
+
+
+def _holds(path: Path, data: bytes) -> bool:
+    check_plain(path)
+    return path.stat().st_size == len(data) and path.read_bytes() == data
+
+
+def _no_pdf() -> None:
+    """UserError where the package that writes PDF, or the library that it needs, is missing."""
+    canvas.check()
+    try:
+        if find_spec("weasyprint") is not None:
+            import weasyprint  # noqa: F401
+
+            return
+        why = "WeasyPrint, which is not installed"
+    except OSError:
+        why = "the library Pango, which is not installed"
+    raise UserError(
+        f"To write PDF, dpfc needs {why}.",
+        "Write .html and print it from a browser to a file. Or install both: pip install 'dpfc[pdf]', and Pango from "
+        "the system (Debian: apt-get install libpangoft2-1.0-0).",
+        code="unsupported",
+        parameter="out",
+        package="weasyprint",
+    )
+
+
+def _pdf(document: Document) -> bytes:
+    import weasyprint
+
+    return bytes(weasyprint.HTML(string=html_of(document)).write_pdf())
+
+
+def _html(document: Document) -> bytes:
+    return html_of(document).encode()
+
+
+def _markdown(document: Document) -> bytes:
+    return markdown(document).encode()
+
+
+def _nothing() -> None:
+    """Markdown needs no package."""
+
+
+_KINDS: dict[str, tuple[Callable[[], None], Callable[[Document], bytes]]] = {
+    ".html": (canvas.check, _html),
+    ".md": (_nothing, _markdown),
+    ".pdf": (_no_pdf, _pdf),
+}
+"""What is needed, and how the document becomes bytes."""

@@ -1,0 +1,39 @@
+"""`dpfc report` from the command line: which report was written, and for whom."""
+
+import hashlib
+import json
+from pathlib import Path
+
+from tests.cli.conftest import Dpfc
+
+
+def test_a_report_says_for_whom_it_is_and_which_bytes_it_has(dpfc: Dpfc, features: Path) -> None:
+    trained = ("train", "--epsilon", "2", "--method", "dp-ls", "--out", "a.safetensors", "--purpose", "figure 3")
+    assert dpfc(*trained).exit_code == 0
+    shown = dpfc("report", "a.safetensors", "--out", "shared.md")
+    assert shown.exit_code == 0, shown.output
+    assert "for whoever gets the head" in shown.stdout
+    assert hashlib.sha256(Path("shared.md").read_bytes()).hexdigest() in shown.stdout
+    told = json.loads(dpfc("report", "a.safetensors", "--out", "own.md", "--internal", "--json").stdout)
+    data = Path("own.md").read_bytes()
+    assert told == {"report": "own.md", "internal": True, "sha256": hashlib.sha256(data).hexdigest()}
+    assert b"figure 3" in data
+    assert b"figure 3" not in Path("shared.md").read_bytes()
+
+
+def test_what_is_wrong_is_said_in_flags_and_nothing_is_written(dpfc: Dpfc, features: Path) -> None:
+    assert dpfc("train", "--epsilon", "2", "--method", "dp-ls", "--out", "a.safetensors").exit_code == 0
+    assert dpfc("evaluate", "a.safetensors", "--json").exit_code == 0
+    Path("exact.json").write_text(dpfc("evaluate", "a.safetensors", "--json").stdout)
+    there = set(Path().iterdir())
+    for line, said in (
+        (("--out", "r.txt"), "--out 'r.txt' does not end in"),
+        (("--out", "r.md", "--features", "blobs"), "--features has no meaning without --internal"),
+        (("--out", "r.md", "--internal", "--features", "none"), "Name the set: --features. Without --internal"),
+        (("--out", "r.md", "--evaluation", "exact.json"), "or leave out --evaluation and write an internal report"),
+        (("--out", "r.md", "--evaluation", "none.json"), "There is no file 'none.json'"),
+    ):
+        refused = dpfc("report", "a.safetensors", *line)
+        assert refused.exit_code == 2
+        assert said in refused.stderr
+    assert set(Path().iterdir()) == there

@@ -1,0 +1,382 @@
+"""A report on a head: what is in it, who may read it, and that nothing in a file can change how it is read."""
+
+import hashlib
+import json
+import shutil
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from html.parser import HTMLParser
+from importlib.util import find_spec
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from huggingface_hub import ModelCard
+from markdown_it import MarkdownIt
+
+import dpfc_cli as dpfc
+from dpfc_cli import rounding
+from dpfc_cli.errors import UserError, printable
+from dpfc_cli.figures import canvas
+from dpfc_cli.heads.head import Head, encoded
+from dpfc_cli.markdown import escaped
+from dpfc_cli.report import contents, write
+from dpfc_cli.report.contents import document
+from dpfc_cli.report.document import Document, Facts, Grid
+from dpfc_cli.report.html import html_of
+from dpfc_cli.report.markdown import markdown
+from dpfc_cli.training.account import account_of
+from dpfc_cli.training.ledger import ledger_path
+from dpfc_cli.trust import statement
+from tests.report.conftest import CLASSES, WHO, WHY, Ward
+
+VOID = {"meta"}
+TAGS = {
+    *("html", "head", "meta", "title", "style", "body", "h1", "h2", "p", "section", "span", "strong", "ul", "li", "dl"),
+    *("dt", "dd", "table", "caption", "thead", "tbody", "tr", "th", "td", "pre", "figure"),
+    *("svg", "defs", "g", "path", "use", "text", "clippath", "rect"),
+}
+"""Everything that a report is made of: nothing that runs, loads or links."""
+LOADING = {"src", "href", "srcset", "action", "background", "poster", "data", "http-equiv"}
+
+
+class Read(HTMLParser):
+    """What a browser makes of a page: its elements and its texts. It sees that all of them are closed."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.tags, self.attributes, self.texts, self.open = (
+            set[str](),
+            list[tuple[str, str]](),
+            list[str](),
+            list[str](),
+        )
+        self.feed(page)
+        self.close()
+        assert not self.open
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.add(tag)
+        self.attributes += [(name, value or "") for name, value in attrs]
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.add(tag)
+        self.attributes += [(name, value or "") for name, value in attrs]
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.texts.append(data)
+
+
+def header_of(text: str) -> dict[str, Any]:
+    """What the hub reads of a model card."""
+    found: dict[str, Any] = ModelCard(text).data.to_dict()  # type: ignore[no-untyped-call]
+    return found
+
+
+def words(report: Document) -> str:
+    """All texts of a report."""
+    return repr(report)
+
+
+def fact(report: Document, name: str) -> str:
+    rows = [row for part in report.sections for block in part.blocks if isinstance(block, Facts) for row in block.rows]
+    return dict(rows)[name]
+
+
+def grid(report: Document, first: str) -> Grid:
+    """The table whose first column has this name."""
+    grids = (block for part in report.sections for block in part.blocks if isinstance(block, Grid))
+    return next(each for each in grids if each.columns[0] == first)
+
+
+def forged(head: Path, out: Path, change: Callable[[dict[str, Any]], object]) -> Path:
+    """A copy of a head with another card."""
+    loaded = Head.load(head)
+    card = json.loads(json.dumps(loaded.card))
+    change(card)
+    out.write_bytes(encoded(replace(loaded, card=card)))
+    return out
+
+
+# --- What is in it.
+
+
+def test_it_says_all_that_the_statement_says(ward: Ward) -> None:
+    head = Head.load(ward.second)
+    report = words(document(head))
+    said = statement.rows(head.card, hashlib.sha256(ward.second.read_bytes()).hexdigest())
+    for name, text in said:
+        parts = text.split("; ") if name in ("terms", "not covered") else [text]
+        for part in parts if name != "releases" else []:
+            assert part in report, name
+    assert [row[0] for row in grid(document(head), "release").rows] == [each["kind"] for each in head.card["plan"]]
+
+
+def test_a_page_draws_the_curve_and_has_the_figures_beside_it(ward: Ward) -> None:
+    page = html_of(document(Head.load(ward.second)))
+    said = statement.meaning(Head.load(ward.second).card)
+    assert said is not None
+    texts = Read(page).texts
+    assert f"5 % false alarms: at most {statement.percent(said['power'])}" in texts
+    assert statement.percent(said["power"], 2) in texts
+    assert "figure" in Read(page).tags
+
+
+def test_a_head_of_samples_and_one_without_a_guarantee_have_their_reports(ward: Ward) -> None:
+    sampled = html_of(document(Head.load(ward.sampled)))
+    assert "Kairouz et al. 2015" in sampled
+    assert "svg" in Read(sampled).tags
+    plain = document(Head.load(ward.plain))
+    assert "no guarantee: no noise was added" in fact(plain, "guarantee")
+    assert "keep it as you keep the records" in plain.notice
+    assert "svg" not in Read(html_of(plain)).tags
+    assert "differential-privacy" not in plain.header["tags"]
+
+
+def test_a_page_runs_nothing_and_loads_nothing(ward: Ward) -> None:
+    page = Read(html_of(document(Head.load(ward.second), internal=True)))
+    assert page.tags <= TAGS
+    loading = {(name, value) for name, value in page.attributes if name.split(":")[-1] in LOADING}
+    assert {value for name, value in loading if name != "http-equiv" and not value.startswith("#")} == set()
+    assert ("content", "default-src 'none'; style-src 'unsafe-inline'") in page.attributes
+
+
+# --- Who may read it.
+
+
+def test_a_shared_report_is_a_function_of_the_heads_file(ward: Ward, tmp_path: Path) -> None:
+    here = dpfc.write_report("second", tmp_path / "here.html").read_bytes()
+    (tmp_path / "away").mkdir()
+    shutil.copy(ward.second, tmp_path / "away")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(tmp_path / "away")
+        away = dpfc.write_report(Path("second.safetensors"), "away.html").read_bytes()
+        assert here == away
+        with pytest.raises(UserError, match="needs the ledger of the training"):
+            dpfc.write_report(Path("second.safetensors"), "internal.html", internal=True)
+        assert not Path("internal.html").exists()
+
+
+@pytest.mark.parametrize("write_down", [html_of, markdown])
+def test_what_only_the_holder_may_know_is_in_an_internal_report_alone(
+    ward: Ward, write_down: Callable[[Document], str]
+) -> None:
+    shared = write_down(document(Head.load(ward.first)))
+    report = document(Head.load(ward.first), internal=True)
+    internal = write_down(report)
+    top1 = dpfc.evaluate(Head.load(ward.first), dpfc.open_features("clinic")).top1
+    assert 0.5 < top1 < 1
+    for told in (WHO, WHY, "the board", "section 4", "second"):
+        assert told in internal
+        assert told not in shared
+    assert f"{top1:.0%}".replace("%", " %") in fact(report, "accuracy on the test split")
+    assert "ledger's file" not in shared
+    # Digests of the source's listing and of records are in neither.
+    identity = dpfc.open_features("clinic").manifest.source["identity"]
+    for listing in identity["listing"].values():
+        assert listing not in internal
+    assert [part.title for part in report.sections if part.internal] == [
+        *("In short", "The ledger", "The ledger of the test split", "How good it is", "What was checked", "Digests"),
+    ]
+    assert "Internal: for the holder of the records only" in report.notice
+    assert not report.header
+
+
+def test_the_ledger_of_an_internal_report_is_what_the_account_says(ward: Ward) -> None:
+    report = document(Head.load(ward.first), internal=True)
+    rows = grid(report, "when (UTC)").rows
+    assert [(row[2], row[5], row[6], row[8]) for row in rows] == [
+        ("first", WHO, WHY, "1.0000"),
+        ("second", WHO, "–", "2.0000"),
+    ]
+    assert fact(report, "cap") == "epsilon = 6 at delta = 1e-05 for clinic"
+    account = account_of(ledger_path(Path("features/clinic")))
+    spent = rounding.epsilon(account.epsilon(1e-5))
+    assert fact(report, "spent by all trainings on these records") == f"epsilon = {spent} at delta = 1e-05"
+    assert fact(report, "left of it") == f"epsilon = {account.fitting(1e-5):.4g} at delta = 1e-05"
+
+
+def test_a_ledger_that_contradicts_the_head_is_refused(ward: Ward, tmp_path: Path) -> None:
+    def cheaper(card: dict[str, Any]) -> None:
+        card["date"] = "2020-01-01T00:00:00+00:00"
+
+    other = forged(ward.first, tmp_path / "first.safetensors", cheaper)
+    dpfc.write_report(other, tmp_path / "shared.md")
+    with pytest.raises(UserError, match="names another file") as error:
+        dpfc.write_report(other, tmp_path / "internal.md", internal=True)
+    assert error.value.code == "damaged"
+    assert not (tmp_path / "internal.md").exists()
+
+
+def test_a_head_that_contradicts_itself_is_refused(ward: Ward, tmp_path: Path) -> None:
+    def greedy(card: dict[str, Any]) -> None:
+        card["plan"][0]["shape"] = [4, 4]
+
+    head = forged(ward.first, tmp_path / "first.safetensors", greedy)
+    for name in ("a.html", "a.md"):
+        with pytest.raises(UserError, match="is not what it says"):
+            dpfc.write_report(head, tmp_path / name)
+        assert not (tmp_path / name).exists()
+
+
+# --- Figures that were released.
+
+
+def test_released_figures_are_in_either_kind_of_report(ward: Ward) -> None:
+    head, figures = Head.load(ward.second), json.loads(ward.released.read_text())["figures"]
+    shared = document(head, evaluation=ward.released)
+    assert f"{figures['top1']:.0%}".replace("%", " %") in fact(shared, "top-1")
+    assert fact(shared, "cost").startswith("epsilon = 2.0000")
+    internal = document(head, internal=True, evaluation=ward.released)
+    assert "accuracy on the test split" not in words(internal)
+    [model] = header_of(markdown(shared))["model-index"]
+    [result] = model["results"]
+    assert result["metrics"][0]["value"] == figures["top1"]
+
+
+def test_exact_figures_changed_ones_and_those_of_another_head_are_refused(ward: Ward, tmp_path: Path) -> None:
+    released, path = json.loads(ward.released.read_text()), tmp_path / "figures.json"
+    exact = {"head": "a", "top1": 0.9, "interval": [0.8, 0.95]}
+    better = {**released, "figures": {**released["figures"], "top1": 0.99}}
+    for values, said in ((exact, "exact"), (better, "not those that were released"), ({}, "missing or makes no sense")):
+        path.write_text(json.dumps(values))
+        with pytest.raises(UserError, match=said):
+            document(Head.load(ward.second), evaluation=path)
+    with pytest.raises(UserError, match="of another head"):
+        document(Head.load(ward.first), evaluation=ward.released)
+
+
+# --- Nothing in a file changes how a report is read.
+
+HOSTILE = (
+    "<script>alert(1)</script>",
+    '"><img src=x onerror=alert(1)>',
+    "| a | b |\n| --- | --- |\n# title",
+    "[click](javascript:alert(1)) ![i](https://example.org/i.png) https://example.org www.example.org @someone $x$",
+    "`code` ***bold*** ~~struck~~ <!-- note --> &lt; &amp;",
+    "---\ntags: [mine]\n---",
+    "\u202eright to left\u0007\x1b[31m",
+    "1. one",
+    "- one",
+    "    indented",
+    "\\",
+)
+
+
+def hostile(ward: Ward, tmp_path: Path, text: str) -> Document:
+    """A report of a head whose card has that text wherever one may be."""
+
+    def change(card: dict[str, Any]) -> None:
+        card["classes"] = [text, *CLASSES[1:]]
+        weights = {"sha256": text, "id": f"hf:{text}/{text}"}
+        card["features"] |= {"name": text, "backbone": {"name": text, text: {text: text}, "weights": weights}}
+        card["date"] = card["versions"]["dpfc"] = text
+
+    return document(Head.load(forged(ward.first, tmp_path / "a.safetensors", change)))
+
+
+def test_texts_of_files_are_texts_of_the_page(ward: Ward, tmp_path: Path) -> None:
+    page = Read(html_of(hostile(ward, tmp_path, "".join(HOSTILE))))
+    assert page.tags <= TAGS
+    assert not {name for name, _ in page.attributes if name.startswith("on")}
+    assert f"'{printable(''.join(HOSTILE))}', 'cold', 'rare'" in page.texts
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_texts_of_files_are_texts_of_the_markdown(ward: Ward, tmp_path: Path, text: str) -> None:
+    report = hostile(ward, tmp_path, text)
+    card, header = ModelCard(markdown(report)), header_of(markdown(report))
+    assert set(header) <= {"library_name", "tags", "pipeline_tag", "base_model"}
+    assert header["tags"] == ["dpfc", "differential-privacy"]
+    rendered = MarkdownIt("gfm-like", {"html": True, "linkify": False}).render(card.text)
+    page = Read(rendered)
+    allowed = {"h1", "h2", "p", "blockquote", "table", "thead", "tbody", "tr", "th", "td", "strong", "ul", "li"}
+    assert page.tags <= {*allowed, "pre", "code"}
+    assert rendered.count("<h2>") == len(report.sections) - 1, "all but the places to sign"
+    assert f"'{printable(text)}', 'cold', 'rare'" in "".join(page.texts)
+
+
+@pytest.mark.parametrize(
+    "text", ["- a", "+ a", "1. a", "12) a", "# a", "> a", "    a", "---", "===", "```", "* a", "| a |"]
+)
+def test_a_line_of_markdown_is_a_paragraph_of_its_text(text: str) -> None:
+    rendered = MarkdownIt("gfm-like", {"html": True, "linkify": False}).render(f"above\n\n{escaped(text)}\n\nbelow")
+    assert Read(rendered).tags == {"p"}
+    assert text.strip() in Read(rendered).texts
+
+
+# --- Files.
+
+
+def test_a_report_is_never_overwritten_but_by_itself(ward: Ward, tmp_path: Path) -> None:
+    out = tmp_path / "r.md"
+    first = dpfc.write_report("first", out).read_bytes()
+    assert dpfc.write_report("first", out).read_bytes() == first
+    with pytest.raises(UserError, match="exists, and it is something else") as error:
+        dpfc.write_report("second", out)
+    assert error.value.code == "exists"
+    assert out.read_bytes() == first
+    assert [path.name for path in tmp_path.iterdir()] == ["r.md"]
+
+
+@pytest.mark.parametrize(
+    ("out", "said"), [("a.docx", "does not end in"), ("nowhere/a.html", "There is no folder"), ("a", "does not end in")]
+)
+def test_a_name_that_cannot_be_is_refused_before_any_work(
+    ward: Ward, tmp_path: Path, out: str, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(write, "document", None)
+    with pytest.raises(UserError, match=said):
+        dpfc.write_report("first", tmp_path / out)
+
+
+@pytest.mark.parametrize(("out", "package"), [("a.html", "matplotlib"), ("a.pdf", "weasyprint")])
+def test_a_package_that_is_missing_is_named(
+    ward: Ward, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, out: str, package: str
+) -> None:
+    for place in (write, canvas):
+        monkeypatch.setattr(place, "find_spec", lambda name: None if name == package else find_spec(name))
+    with pytest.raises(UserError, match="pip install 'dpfc") as error:
+        dpfc.write_report("first", tmp_path / out)
+    assert error.value.fields["package"] == package
+    assert dpfc.write_report("first", tmp_path / "a.md").exists()
+
+
+def test_pdf_is_the_page_as_the_package_prints_it(ward: Ward, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    printed = []
+
+    def page(string: str) -> SimpleNamespace:
+        printed.append(string)
+        return SimpleNamespace(write_pdf=lambda: b"%PDF")
+
+    monkeypatch.setitem(sys.modules, "weasyprint", SimpleNamespace(HTML=page))
+    monkeypatch.setattr(write, "find_spec", lambda name: True)
+    assert dpfc.write_report("first", tmp_path / "a.pdf").read_bytes() == b"%PDF"
+    assert printed == [html_of(document(Head.load(ward.first)))]
+
+
+def test_many_classes_are_not_all_named(ward: Ward, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(contents, "MOST_NAMED", 2)
+    assert fact(document(Head.load(ward.first)), "classes") == "'flu', 'cold', and 1 more, which the head's file names"
+
+
+def test_an_internal_report_needs_the_ledger_and_not_the_set(ward: Ward, tmp_path: Path) -> None:
+    for path in (ledger_path(Path("features/clinic")), ward.first):
+        shutil.copy(path, tmp_path)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("DPFC_FEATURES", str(tmp_path))
+        report = document(Head.load(tmp_path / "first.safetensors"), internal=True)
+    assert WHY in words(report)
+    assert "the feature set is not here" in words(report)
+
+
+def test_a_feature_set_means_nothing_in_a_shared_report(ward: Ward) -> None:
+    with pytest.raises(UserError, match="has no meaning without internal"):
+        document(Head.load(ward.first), features="clinic")

@@ -1,0 +1,121 @@
+"""`examples/pipeline.mk`: what is there is never made again, and what was killed leaves no half file.
+
+The steps are those of make. In the place of `dpfc` a script writes down each call, makes its file, and dies where it is
+told to, with all other processes of the run. That `dpfc` takes these lines is checked with its own parser.
+"""
+
+import importlib
+import json
+import os
+import shlex
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+
+from dpfc_cli.cli.app import app
+from dpfc_cli.cli.help import COMMANDS
+
+MAKEFILE = Path(__file__).parents[1] / "examples" / "pipeline.mk"
+RUNS = [f"{method}-eps{epsilon}" for method in ("dp-whitened", "dp-ls") for epsilon in ("0.5", "1")]
+SCRIPT = """#!{python}
+import json, os, pathlib, signal, sys
+words = sys.argv[1:]
+with open("calls", "a") as file:
+    file.write(json.dumps(words) + "\\n")
+path = lambda name: words[words.index(name) + 1]
+if "train" in words and os.environ.get("DIES") == path("--epsilon"):
+    os.kill(0, signal.SIGKILL)
+if "extract" in words:
+    folder = pathlib.Path(os.environ["DPFC_FEATURES"], path("--out"))
+    folder.mkdir(parents=True)
+    folder.joinpath("manifest.json").write_text("made")
+for name in ("--plot", "--out"):
+    if name in words and "extract" not in words:
+        pathlib.Path(path(name)).write_text("made")
+if "evaluate" in words and "--csv" in words:
+    print("head,top1", flush=True)
+    if os.environ.get("DIES") == "evaluate":
+        os.kill(0, signal.SIGKILL)
+    print(words[2] + ",0.9")
+"""
+Make = Callable[..., list[list[str]]]
+
+
+@pytest.fixture
+def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
+    """Runs the pipeline, and gives the calls of dpfc that it made."""
+    monkeypatch.chdir(tmp_path)
+    Path("dpfc").write_text(SCRIPT.format(python=sys.executable))
+    Path("dpfc").chmod(0o755)
+
+    def run(*words: str, dies: str = "", code: int = 0) -> list[list[str]]:
+        Path("calls").write_text("")
+        line = ["make", "-f", str(MAKEFILE), "-j2", "DPFC=./dpfc", "EPSILONS=0.5 1", *words]
+        ended = subprocess.run(line, env={**os.environ, "DIES": dies}, start_new_session=True, capture_output=True)
+        assert ended.returncode == code, ended.stderr
+        return [json.loads(each) for each in Path("calls").read_text().splitlines()]
+
+    return run
+
+
+def of(kind: str, calls: list[list[str]]) -> list[str]:
+    """What the calls of one command made or read."""
+    return sorted(Path(word).stem for each in calls if kind in each for word in each if word.endswith(".safetensors"))
+
+
+def test_from_nothing_to_the_plot_and_then_nothing_runs(make: Make) -> None:
+    calls = make()
+    assert calls[0][1:3] == ["extract", "digits"]
+    assert of("train", calls) == sorted(RUNS)
+    lines = Path("pipeline/accuracy.csv").read_text().splitlines()
+    assert lines == ["head,top1", *(f"pipeline/heads/{run}.safetensors,0.9" for run in RUNS)]
+    assert Path("pipeline/accuracy.svg").exists()
+    assert make() == []
+
+
+@pytest.mark.parametrize("dies", ["evaluate", "1"])
+def test_a_run_that_is_killed_leaves_no_half_file_and_only_the_rest_runs_afterwards(make: Make, dies: str) -> None:
+    # One after another, so that it is known what was there.
+    make("-j1", dies=dies, code=-9)
+    assert [path.name for path in Path("pipeline/heads").iterdir()] == ["dp-whitened-eps0.5.safetensors"]
+    assert all(path.read_text().endswith(",0.9\n") for path in Path("pipeline").rglob("*.csv"))
+    there = {path.stem for path in Path("pipeline/heads").iterdir()}
+    calls = make()
+    assert of("train", calls) == sorted(set(RUNS) - there)
+    assert not of("extract", calls)
+    assert len(Path("pipeline/accuracy.csv").read_text().splitlines()) == 1 + len(RUNS)
+    assert make() == []
+
+
+def test_one_more_epsilon_trains_that_alone(make: Make) -> None:
+    make()
+    assert of("train", make("EPSILONS=0.5 1 2")) == ["dp-ls-eps2", "dp-whitened-eps2"]
+
+
+def test_a_head_is_not_trained_again_because_its_features_are_newer(make: Make) -> None:
+    make()
+    os.utime("pipeline/features/digits-scattering/manifest.json")
+    assert not of("train", make())
+
+
+def test_a_cap_is_set_before_the_first_training(make: Make) -> None:
+    calls = make("CAP=3")
+    caps = [i for i, each in enumerate(calls) if "--cap" in each]
+    assert len(caps) == 1
+    assert caps[0] < min(i for i, each in enumerate(calls) if "train" in each)
+    assert make("CAP=3") == []
+
+
+def test_dpfc_takes_these_lines(make: Make) -> None:
+    for module in COMMANDS.values():
+        importlib.import_module(f"dpfc_cli.cli.{module}")
+    group: Any = typer.main.get_command(app)
+    for call in make("CAP=3", "EXTRACT=--pool mean"):
+        outer = group.make_context("dpfc", shlex.split(shlex.join(call)))
+        name, *words = call[1:]
+        assert group.commands[name].make_context(name, words, parent=outer).params

@@ -1,0 +1,50 @@
+"""The trade-off curve of a claim, beside what (ε, δ) says at every ε."""
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dpfc_cli.privacy.accounting import delta_of, epsilon_for
+from dpfc_cli.trust.statement import EXACT, SAMPLED, meaning
+from dpfc_cli.trust.tradeoff import RATES, curve, power
+
+EPSILONS = np.linspace(0, 30, 3_001)
+
+
+def card(mu: float, accounting: str = EXACT) -> dict[str, Any]:
+    claim = {"claim": "private", "accounting": accounting, "unit": "record"}
+    return {**claim, "mu": mu, "eta": 1e-70, "delta": 1e-5, "epsilon": epsilon_for(mu, 1e-5)}
+
+
+@pytest.mark.parametrize("mu", [0.05, 0.5, 2.0, 5.0])
+def test_the_curve_of_full_passes_is_what_all_their_epsilons_say_together(mu: float) -> None:
+    """Power is at most e^ε·α + δ(ε) for each ε, and no attack is known to be below all of these (Dong et al. 2022)."""
+    deltas = np.array([delta_of(epsilon, mu) for epsilon in EPSILONS])
+    for rate in (0.001, 0.05, 0.3):
+        bound = float(np.min(np.exp(EPSILONS) * rate + deltas))
+        if bound < 0.5:
+            assert power(card(mu), rate) == pytest.approx(bound, rel=1e-3)
+        assert power(card(mu), rate) <= bound * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("accounting", [EXACT, SAMPLED])
+@pytest.mark.parametrize("mu", [0.05, 2.0, 20.0])
+def test_points_go_from_nothing_to_all_above_chance_and_are_those_of_the_statement(mu: float, accounting: str) -> None:
+    known = card(mu, accounting)
+    known["epsilon"] = min(known["epsilon"], 100.0)
+    points = curve(known)
+    x, y = np.array(points).T
+    assert (x[0], x[-1], y[-1]) == (0, 1, pytest.approx(1))
+    assert y[0] <= known["delta"]
+    assert (np.diff(x) >= 0).all()
+    assert (np.diff(y) >= -1e-12).all()
+    assert (y >= x - 1e-12).all()
+    # Between two points a line is drawn, which the curve is not below.
+    for rate in RATES:
+        assert np.interp(rate, x, y) == pytest.approx(power(known, rate), abs=0.003)
+    said = meaning(known)
+    assert said is not None
+    assert power(known, said["false_alarms"]) == said["power"]
+    assert not math.isnan(y.sum())
