@@ -90,7 +90,7 @@ def evaluate(
     With --epsilon it protects the records of the split: it shows what a noisy count says, and what was spent.
     """
     from dpfc_cli import evaluation
-    from dpfc_cli.heads.head import Head, newest, shown
+    from dpfc_cli.heads.head import Head, newest
 
     as_values = {"as_json": as_json, "as_csv": as_csv, "as_markdown": as_markdown}
     _check_one(*(name for name, wanted in as_values.items() if wanted))

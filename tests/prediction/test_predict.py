@@ -17,7 +17,7 @@ from PIL import Image
 from safetensors.numpy import save_file
 
 from dpfc_cli import Head, predict
-from dpfc_cli.backbones.vision_transformer import checkpoint, transformer
+from dpfc_cli.backbones.vision_transformer import checkpoint
 from dpfc_cli.errors import UserError
 from dpfc_cli.features.manifest import fingerprint_of
 from dpfc_cli.images import encoded
@@ -208,8 +208,8 @@ def test_a_card_that_does_not_give_the_fingerprint_is_refused(colours: Scene, ch
 
 def test_a_backbone_that_computes_something_else_is_refused(colours: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     """As a later version might: what it says of itself is another thing than the card says."""
-    real = transformer.Recipe.describe
-    monkeypatch.setattr(transformer.Recipe, "describe", lambda recipe: {**real(recipe), "filter": "another"})
+    real = preprocess.Recipe.describe
+    monkeypatch.setattr(preprocess.Recipe, "describe", lambda recipe: {**real(recipe), "filter": "another"})
     with pytest.raises(UserError, match=r"computes other features .* differ in preprocessing"):
         predict(colours.head, colours.photos, weights=colours.weights)
 

@@ -50,7 +50,8 @@ class VisionTransformerFamily:
 
     def dimensions(self, name: str) -> int | None:
         """The width of a token, or twice that where a model's own feature joins two of them."""
-        return MODELS[name].width * (2 if MODELS[name].pool == "cls+mean" else 1)
+        width = MODELS[name].width
+        return 2 * width if width is not None and MODELS[name].pool == "cls+mean" else width
 
     def repository(self, name: str) -> str | None:
         published = MODELS[name].home or MODELS[name].pickle
