@@ -271,6 +271,14 @@ def test_what_is_no_source_is_refused(digits: Scene, tmp_path: Path, make: Any, 
     assert refused.value.fields["parameter"] == "source"
 
 
+@pytest.mark.parametrize("given", ["a" * 5_000, "a\0b", "", "a/" * 3_000, "nowhere.npy", "nowhere.parquet"])
+def test_what_is_no_possible_path_is_refused(digits: Scene, given: str, tmp_path: Path) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(tmp_path)
+        with pytest.raises(UserError, match=r"There is no|has no pictures"):
+            predict(digits.head, given)
+
+
 def test_features_that_do_not_fit_are_refused(digits: Scene, tmp_path: Path) -> None:
     np.savez(tmp_path / "two.npz", a=np.zeros((3, 324)), b=np.zeros((3, 324)), c=np.zeros(3))
     np.save(tmp_path / "narrow.npy", np.zeros((3, 7)))
