@@ -306,8 +306,10 @@ def _processes(distributed: bool) -> Iterator["Processes | None"]:
     processes = joined()
     try:
         yield processes
-    finally:
-        processes.leave()
+    except BaseException:
+        processes.leave(together=False)
+        raise
+    processes.leave(together=True)
 
 
 class _Observer(Observer):
