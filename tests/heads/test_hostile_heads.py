@@ -103,15 +103,13 @@ def test_a_head_as_it_is_written_is_read(folder: Path, card: dict[str, Any]) -> 
     assert not refused_or_used(written(folder, json.dumps(card)))
 
 
-def test_a_head_that_the_system_has_no_memory_to_open_is_named(
-    folder: Path, card: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_head_that_the_system_has_no_memory_to_open_is_named(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """safetensors raises MemoryError without a word about the file."""
 
     def full(*given: object, **others: object) -> None:
         raise MemoryError
 
-    path = written(folder, json.dumps(card))
+    path = written(folder, json.dumps(EXACT))
     monkeypatch.setattr("safetensors.safe_open", full)
     with pytest.raises(UserError, match=rf"'{path}'.*[Cc]annot allocate memory"):
         Head.load(path)
