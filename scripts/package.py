@@ -14,8 +14,6 @@ import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-LEFT_OUT = (".gitignore",)
-"""Files of the repository that nobody needs who has the archive."""
 LINES = (
     "--version",
     "--help",
@@ -41,11 +39,11 @@ def build(dist: Path) -> tuple[Path, Path]:
 
 
 def missing(archive: Path) -> list[str]:
-    """The files under version control that the archive lacks."""
+    """The files under version control that the archive lacks, other than hidden ones such as .gitignore."""
     listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, check=True, capture_output=True, text=True)
     with tarfile.open(archive) as tar:
         held = {name.partition("/")[2] for name in tar.getnames()}
-    return sorted(set(listed.stdout.split("\0")) - held - set(LEFT_OUT) - {""})
+    return sorted(path for path in set(filter(None, listed.stdout.split("\0"))) - held if path[0] != ".")
 
 
 def main() -> None:
