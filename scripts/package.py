@@ -23,7 +23,7 @@ LINES = (
     "evaluate",
     "predict heads/digits-scattering-dp-whitened-eps1.safetensors features/digits-scattering",
     "export heads/digits-scattering-dp-whitened-eps1.safetensors --to npz --out head.npz",
-    "report heads/digits-scattering-dp-whitened-eps1.safetensors --out report.html",
+    "report heads/digits-scattering-dp-whitened-eps1.safetensors --out report.md",
     "budget",
 )
 """What must work right after `pip install`."""
