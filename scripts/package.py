@@ -56,7 +56,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         python = Path(folder, "venv", "bin", "python")
         subprocess.run([sys.executable, "-m", "venv", Path(folder, "venv")], check=True)
-        subprocess.run([python, "-m", "pip", "install", "-q", "--disable-pip-version-check", wheel], env=alone, check=True)
+        subprocess.run(
+            [python, "-m", "pip", "install", "-q", "--disable-pip-version-check", wheel], env=alone, check=True
+        )
         subprocess.run([python, "-m", "pip", "check"], env=alone, check=True)
         for line in LINES:
             print(f"$ dpfc {line}", flush=True)

@@ -48,7 +48,9 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     here = page.file.src_uri
     homes = {place: path for path, place in PAGES.items()}
     source = ROOT / homes.get(here, f"docs/{here}")
-    return LINK.sub(lambda found: os.path.relpath(_place(_of_repository(source, found[1])), Path(here).parent), markdown)
+    return LINK.sub(
+        lambda found: os.path.relpath(_place(_of_repository(source, found[1])), Path(here).parent), markdown
+    )
 
 
 def on_post_build(config: Any) -> None:
@@ -78,18 +80,29 @@ def _reference() -> str:
     sys.path.insert(0, str(ROOT))
     from dpfc_cli import _HOMES
 
-    parts = ["# Python reference", "`import dpfc_cli as dpfc` offers these names. [From Python](python.md) shows their use."]
+    parts = [
+        "# Python reference",
+        "`import dpfc_cli as dpfc` offers these names. [From Python](python.md) shows their use.",
+    ]
     for title, chosen in (("Functions", str.islower), ("Classes", lambda name: not name.islower())):
         parts += [f"## {title}"]
-        parts += [f"::: dpfc_cli.{home}.{name}\n    options: {{heading_level: 3}}" for name, home in _HOMES.items() if chosen(name)]
+        parts += [
+            f"::: dpfc_cli.{home}.{name}\n    options: {{heading_level: 3}}"
+            for name, home in _HOMES.items()
+            if chosen(name)
+        ]
     return "\n\n".join(parts)
 
 
 def _core() -> str:
     """A page with the modules of the trusted core, in the order in which its docstring wants them read."""
     text = (ROOT / CORE).read_text("utf-8")
-    options = "options: {heading_level: 3, members: false, show_root_heading: false, show_root_toc_entry: false}"
-    parts = ["# The trusted core", "The proofs stand beside the code. This page has the texts of the modules.", text.split('"""')[1]]
+    options = "options: {heading_level: 3, show_root_heading: false, show_root_toc_entry: false}"
+    parts = [
+        "# The trusted core",
+        "The proofs stand beside the code. This page has their texts, the modules hold the code.",
+        text.split('"""')[1],
+    ]
     for name in re.findall(r"^\d+\. `(\w+)`", text, re.MULTILINE):
         parts += [f"## {name}", f"::: dpfc_cli.privacy.{name}\n    {options}"]
     return "\n\n".join(parts)
