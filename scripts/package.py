@@ -2,8 +2,8 @@
 
     python scripts/package.py
 
-The wheel is built from the archive, so the archive is known to build. It is installed into a new environment of the same
-Python, outside the repository, and its commands are run there.
+The wheel is built from the archive, so the archive is known to build. It is installed into a new environment of the
+same Python, outside the repository, and its commands are run there.
 """
 
 import os

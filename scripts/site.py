@@ -1,4 +1,4 @@
-"""What mkdocs does not do by itself for the site: pages from outside docs/, links to them, and a check of what is fetched.
+"""What mkdocs does not do by itself: pages from outside docs/, links to them, and a check of what is fetched.
 
 The README, the changelog and the page on the sample data become pages. The reference is written from the names that
 `dpfc_cli` offers. Other files that pages link to are copied as text. So a link leads somewhere on the site and in the
