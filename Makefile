@@ -53,7 +53,7 @@ format: .venv/.test ## Format the code
 	@touch $@
 
 docs: .venv/.docs ## The documentation as a site in build/site; a link that leads nowhere is an error
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 	@echo "Read build/site/index.html; with search: python3 -m http.server -d build/site"
 
 package: ## Build the wheel and the source archive into dist/, and try the wheel alone (PYTHON=python3.13)
