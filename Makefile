@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check lock format reproduce costs bench-accuracy torture clean
+.PHONY: help demo test check lock format docs package reproduce costs bench-accuracy torture clean
 
 help: ## What one can do here
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-15s %s\n", $$1, $$2}'
@@ -47,6 +47,18 @@ lock: ## Write constraints.txt anew, with the newest versions that fit (PYTHON=p
 
 format: .venv/.test ## Format the code
 	$(BIN)/ruff check --fix . && $(BIN)/ruff format .
+
+.venv/.docs: pyproject.toml constraints.txt | $(BIN)/pip
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'
+	@touch $@
+
+docs: .venv/.docs ## The documentation as a site in build/site; a link that leads nowhere is an error
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+	@echo "Read build/site/index.html; with search: python3 -m http.server -d build/site"
+
+package: ## Build the wheel and the source archive into dist/, and try the wheel alone (PYTHON=python3.13)
+	@new=$$(mktemp -d) && trap 'rm -rf "$$new"' EXIT && $(PYTHON) -m venv $$new && \
+	$$new/bin/pip install --quiet --disable-pip-version-check build && $$new/bin/python scripts/package.py
 
 .venv/.bench: .venv/.run
 	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[plot]'

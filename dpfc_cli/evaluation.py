@@ -90,7 +90,7 @@ def evaluate(
             range, a cap does not allow it, the ledger cannot be written, or the head was trained on these records
             without a guarantee. Nothing was charged then, unless a note says so.
 
-    Example:
+    Examples:
         >>> found = evaluate(Head.load("heads/eps1.safetensors"), open_features("digits-scattering"))
         >>> print(f"{found.top1:.0%}, between {found.interval[0]:.0%} and {found.interval[1]:.0%}")
 
@@ -142,7 +142,7 @@ def compare(
     Raises:
         UserError: as for `evaluate`; there are fewer than two heads; or one was trained on a split of this name.
 
-    Example:
+    Examples:
         >>> found = compare([Head.load("heads/eps1.safetensors"), Head.load("heads/eps8.safetensors")], features)
         >>> print(f"{found.differences[0].gain:+.1%}")
 

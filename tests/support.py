@@ -1,13 +1,18 @@
 """What several rooms' tests share: block streams from arrays, small data sets, and oracles that watch."""
 
-from collections.abc import Iterator
+import functools
+import importlib
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import numpy as np
 import pytest
+import typer
 
+from dpfc_cli.cli.app import app
+from dpfc_cli.cli.help import COMMANDS
 from dpfc_cli.features.manifest import Manifest
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.heads.head import Head
@@ -31,6 +36,24 @@ from dpfc_cli.training.request import Privacy, Request
 from dpfc_cli.training.run import Trained, run
 
 CHAIN = (Clip(1.0),)
+
+
+@functools.cache
+def commands() -> Any:
+    """The whole command line, as Typer builds it."""
+    for module in COMMANDS.values():
+        importlib.import_module(f"dpfc_cli.cli.{module}")
+    return typer.main.get_command(app)
+
+
+def parsed(words: Sequence[str]) -> dict[str, Any]:
+    """What a line says, the words after `dpfc`. Raises what the command line would refuse. Nothing is run."""
+    group = commands()
+    outer = group.make_context("dpfc", list(words))
+    name = next(word for word in words if not word.startswith("-"))
+    command = group.get_command(outer, name)
+    assert command is not None, f"there is no command '{name}'"
+    return dict(command.make_context(name, list(words)[list(words).index(name) + 1 :], parent=outer).params)
 
 
 def stream_of(x: np.ndarray, labels: np.ndarray) -> BlockStream:

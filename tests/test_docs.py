@@ -4,25 +4,34 @@ import io
 import math
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
 import time
+import tomllib
 from contextlib import redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import pytest
+import typer
 
+from dpfc_cli.cli.help import COMMANDS
 from dpfc_cli.errors import Code
 from dpfc_cli.folders import LEDGER
 from dpfc_cli.privacy import accounting
 from dpfc_cli.training import ledger
+from dpfc_cli.version import __version__
+from tests.support import commands, parsed
 
 DOCS = Path(__file__).parents[1] / "docs"
 README = DOCS.parent / "README.md"
-PAGES = [README, *sorted(DOCS.glob("*.md"))]
+PAGES = [README, README.with_name("CHANGELOG.md"), DOCS.parent / "sample_data/README.md", *sorted(DOCS.glob("*.md"))]
+
+
+FENCED = re.compile(r"^ *```(?P<kind>\w*)\n(?P<body>.*?)^ *```$", re.MULTILINE | re.DOTALL)
 
 
 def code_of(page: str) -> str:
@@ -81,8 +90,8 @@ def test_links_between_pages_and_headings_lead_somewhere(page: Path) -> None:
 
 
 def headings(text: str) -> set[str]:
-    """The names that links use for a page's headings, as GitHub makes them."""
-    titles = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+    """The names that links use for a page's headings, as GitHub makes them, and the site too."""
+    titles = re.findall(r"^#+ (.*)$", FENCED.sub("", text), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
 
 
@@ -103,14 +112,97 @@ def test_every_page_is_reached_from_the_readme() -> None:
     assert {path.name for path in DOCS.glob("*.md")} <= linked
 
 
+def test_every_page_is_in_the_navigation_of_the_site() -> None:
+    entries = re.findall(r": (\S+\.md)$", (DOCS.parent / "mkdocs.yml").read_text("utf-8"), re.MULTILINE)
+    assert len(entries) == len(set(entries))
+    # These are made for the site, of what lies outside docs/ and of docstrings.
+    made = {"index.md", "changelog.md", "core.md", "reference.md", "sample_data.md"}
+    assert set(entries) == {path.name for path in DOCS.glob("*.md")} | made
+
+
 def test_the_readme_keeps_the_lines_that_always_work() -> None:
-    text = README.read_text("utf-8")
+    shown = lines_of(README.read_text("utf-8"))
     for line in (
         "dpfc extract --model vit-b16 --dataset cifar10",
         "dpfc train --method dp-ls --epsilon 0.1",
         "dpfc budget --sigma 10 --steps 10",
     ):
-        assert line in text
+        assert line.split() in shown
+
+
+def test_the_readme_names_every_command() -> None:
+    rows = re.findall(r"^\| (`[a-z-]+`(?:, `[a-z-]+`)*) \|", README.read_text("utf-8"), re.MULTILINE)
+    assert sorted(re.findall("`([a-z-]+)`", " ".join(rows))) == sorted(COMMANDS)
+
+
+def lines_of(text: str) -> list[list[str]]:
+    """The commands in blocks of `sh`, as lists of words: one for each part of a pipe or a list."""
+    found = []
+    for block in FENCED.finditer(text):
+        for line in block["body"].splitlines() if block["kind"] == "sh" else ():
+            words: list[str] = []
+            split = shlex.shlex(line, posix=True, punctuation_chars=True)
+            split.whitespace_split = True
+            for word in [*split, ";"]:
+                if set(word) <= set(";&|<>()"):
+                    found += [words] if words else []
+                    words = []
+                else:
+                    words.append(word)
+    return found
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: str(path.relative_to(DOCS.parent)))
+def test_dpfc_and_make_take_every_line_that_a_page_shows(page: Path) -> None:
+    text = page.read_text("utf-8")
+    assert all(block["kind"] for block in FENCED.finditer(text)), "a block without a kind"
+    targets = re.findall(r"^([a-z-]+):", (DOCS.parent / "Makefile").read_text("utf-8"), re.MULTILINE)
+    for words in lines_of(text):
+        if words[0] == "make" and "-f" not in words:
+            assert words[1] in targets
+        elif "dpfc" in words and (line := words[words.index("dpfc") + 1 :]) != ["--version"]:
+            assert parsed(line)
+
+
+# The changelog names flags that there were.
+@pytest.mark.parametrize("page", PAGES[:1] + PAGES[2:], ids=lambda path: str(path.relative_to(DOCS.parent)))
+def test_commands_and_flags_within_sentences_exist(page: Path) -> None:
+    every = {name: flags_of(command) for name, command in commands().commands.items()}
+    for code in re.findall(r"`([^`]+)`", FENCED.sub("", page.read_text("utf-8"))):
+        words = code.removeprefix("dpfc ").split()
+        flags = {word for word in words if re.fullmatch(r"--[a-z-]+", word)}
+        if words[:1] and words[0] in every and (code.startswith("dpfc ") or flags):
+            assert flags <= every[words[0]], code
+        elif code.startswith("dpfc "):
+            # `dpfc -v`, or a word that stands for any command.
+            assert flags <= flags_of(commands()), code
+            assert words[0].isupper() or words[0].startswith("-"), code
+        elif words[:1] and words[0] in flags:
+            assert flags <= set().union(*every.values()), code
+
+
+def flags_of(command: Any) -> set[str]:
+    return {"--help", *(flag for each in command.params for flag in each.opts)}
+
+
+def test_a_line_that_dpfc_does_not_take_is_caught() -> None:
+    shown = lines_of("```sh\nX=1 srun dpfc train --epsilon 1 | cat > 'a b'  # a head\n```\n")
+    assert shown == [["X=1", "srun", "dpfc", "train", "--epsilon", "1"], ["cat"], ["a b"]]
+    assert parsed(["train", "--epsilon", "1"])["epsilon"] == 1
+    for wrong in (["train", "--epsilom", "1"], ["train", "--epsilon", "one"], ["predict", "HEAD"], ["trian"]):
+        with pytest.raises((typer.BadParameter.__mro__[1], AssertionError)):
+            parsed(wrong)
+
+
+def test_the_citation_names_this_version() -> None:
+    cited = dict(re.findall(r"^([a-z-]+): (.+)$", (DOCS.parent / "CITATION.cff").read_text("utf-8"), re.MULTILINE))
+    assert (cited["version"], cited["license"]) == (__version__, "Apache-2.0")
+
+
+def test_the_page_on_installation_names_every_extra() -> None:
+    project = tomllib.loads((DOCS.parent / "pyproject.toml").read_text("utf-8"))["project"]
+    rows = re.findall(r"^\| `([a-z]+)` \|", (DOCS / "installation.md").read_text("utf-8"), re.MULTILINE)
+    assert sorted(rows) == sorted(project["optional-dependencies"])
 
 
 # Pages that are followed word for word. A block of `sh` is run, one of `python` is run or, if its first line names a

@@ -4,21 +4,16 @@ The steps are those of make. In the place of `dpfc` a script writes down each ca
 told to, with all other processes of the run. That `dpfc` takes these lines is checked with its own parser.
 """
 
-import importlib
 import json
 import os
-import shlex
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
-import typer
 
-from dpfc_cli.cli.app import app
-from dpfc_cli.cli.help import COMMANDS
+from tests.support import parsed
 
 MAKEFILE = Path(__file__).parents[1] / "examples" / "pipeline.mk"
 RUNS = [f"{method}-eps{epsilon}" for method in ("dp-whitened", "dp-ls") for epsilon in ("0.5", "1")]
@@ -112,10 +107,5 @@ def test_a_cap_is_set_before_the_first_training(make: Make) -> None:
 
 
 def test_dpfc_takes_these_lines(make: Make) -> None:
-    for module in COMMANDS.values():
-        importlib.import_module(f"dpfc_cli.cli.{module}")
-    group: Any = typer.main.get_command(app)
     for call in make("CAP=3", "EXTRACT=--pool mean"):
-        outer = group.make_context("dpfc", shlex.split(shlex.join(call)))
-        name, *words = call[1:]
-        assert group.commands[name].make_context(name, words, parent=outer).params
+        assert parsed(call)

@@ -175,7 +175,7 @@ def load(
     Raises:
         UserError: a name is unknown, the options do not fit the model, or the weights cannot be used.
 
-    Example:
+    Examples:
         >>> backbone = load("scattering", (32, 32, 3))
         >>> backbone(pixels).shape  # pixels: uint8 (100, 32, 32, 3)
         (100, 15552)

@@ -63,7 +63,7 @@ def export(
         UserError: the card contradicts itself, the format is unknown or cannot hold a backbone, a package is not
             installed, the weights are others, or the file exists or cannot be written.
 
-    Example:
+    Examples:
         >>> export(Head.load("heads/eps1.safetensors"), "onnx", "eps1.onnx")
 
     """

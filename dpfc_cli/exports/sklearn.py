@@ -29,7 +29,7 @@ def to_sklearn(head: Head) -> "HeadClassifier":
     Raises:
         UserError: the card of the head contradicts itself, or scikit-learn is not installed.
 
-    Example:
+    Examples:
         >>> classifier = to_sklearn(Head.load("heads/eps1.safetensors"))
         >>> classifier.score(x, names)
 

@@ -153,7 +153,7 @@ def extract(
         UserError: a parameter makes no sense, a file is missing or damaged, or the folder holds another set. Nothing
             was computed then, unless the message names a picture or a feature.
 
-    Example:
+    Examples:
         >>> extract("digits", model="scattering").features.manifest.dim
         324
 

@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from xml.sax.saxutils import quoteattr
 
 from dpfc_cli import files
 from dpfc_cli.errors import UserError, parameter, printable
@@ -111,6 +110,9 @@ class Drawing:
 
         It has its size in points and a viewBox, so `svg {max-width: 100%; height: auto}` fits it into a column.
         """
+        # It imports what speaks HTTP, and the help of dpfc imports this module.
+        from xml.sax.saxutils import quoteattr
+
         text = self.bytes_of("svg").decode()
         text = text[text.index("<svg") :]
         # They would hold for the whole page.

@@ -42,7 +42,7 @@ class Head:
     chain: what is done to a feature vector first. weight: d × m. bias: m. Scores are chain(x)·weight + bias. card: how
     the head was made and what is claimed of it. path: the file that it was read from, if it was.
 
-    Example:
+    Examples:
         head = Head.load("heads/digits-scattering-dp-whitened-eps1.safetensors")
         names = head.predict(features)  # n × d → n names of classes
 

@@ -65,7 +65,7 @@ def push(
     Raises:
         UserError: the head contradicts itself, a value makes no sense, or the hub refuses or cannot be reached.
 
-    Example:
+    Examples:
         >>> push("heads/eps1.safetensors", "hf:owner/flu").name
 
     """

@@ -135,7 +135,7 @@ def open_images(
     Raises:
         UserError: as `check`; or the files are missing, damaged, or not those of this data set.
 
-    Example:
+    Examples:
         open_images("digits").splits["train"].pixels(0, 10)  # uint8, (10, 8, 8, 1)
 
     """

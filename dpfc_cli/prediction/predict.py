@@ -151,7 +151,7 @@ def predict(
         UserError: the head is damaged, or contradicts itself; the source cannot be read or does not fit; or the
             backbone cannot be made again.
 
-    Example:
+    Examples:
         >>> predict("heads/first.safetensors", "photos").save("photos.csv")
 
     """

@@ -45,7 +45,7 @@ def write_report(
         UserError: the head contradicts itself or its ledger; a file cannot be read or written; there is no ledger; a
             package is missing; or there is another file of that name. Nothing is written then.
 
-    Example:
+    Examples:
         >>> write_report("eps1", "report.html", internal=True)
 
     """

@@ -37,7 +37,7 @@ def files_by_split(pattern: str, suffix: str) -> dict[str, list[Path]]:
         UserError: no file fits the pattern, or a named file is missing (code "missing"). Or a file would be read twice
             (code "conflict"): each of its records would then count twice, and the guarantee is for one.
 
-    Example:
+    Examples:
         files_by_split("photos/{train,val}.tar", ".tar")
         → {"train": [Path("photos/train.tar")], "val": [Path("photos/val.tar")]}
 

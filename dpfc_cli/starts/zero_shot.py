@@ -119,7 +119,7 @@ def zero_shot(
     Raises:
         UserError: something must be corrected. No file is left then.
 
-    Example:
+    Examples:
         start = dpfc.zero_shot(features, source="text")
         dpfc.train(features, epsilon=0.1, public_head=start.path)
 

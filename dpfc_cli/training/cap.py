@@ -45,7 +45,7 @@ def set_cap(
         UserError: a value is out of range, more than that is spent already, there is no cap to remove, or the ledger
             cannot be written. The cap is as it was then, unless the message says that it may be changed.
 
-    Example:
+    Examples:
         dpfc.set_cap(dpfc.open_features("digits-scattering"), 3.0, delta=1e-5, by="the privacy officer")
 
     """

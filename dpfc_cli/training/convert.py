@@ -19,7 +19,7 @@ def epsilon_of(*, noise_multiplier: float, releases: int, delta: float) -> float
         releases: how many there are.
         delta: δ.
 
-    Example:
+    Examples:
         epsilon_of(noise_multiplier=10, releases=11, delta=1e-5)  # 1.264
 
     """

@@ -182,7 +182,7 @@ def forecast(
     Raises:
         UserError: a value makes no sense, facts are missing or contradict, or `on` cannot stand for the records.
 
-    Example:
+    Examples:
         for each in dpfc.forecast(records=20_000, classes=5, on=dpfc.open_features("public")).outlooks:
             print(each.epsilon, each.accuracy, each.interval)
 

@@ -26,7 +26,7 @@ def share_records(features: FeatureSet, others: Sequence[FeatureSet], *, by: str
     Raises:
         UserError: it is the set itself, or its ledger would not be found; or the ledger cannot be written.
 
-    Example:
+    Examples:
         dpfc.share_records(dpfc.open_features("digits-scattering"), [dpfc.open_features("digits-of-last-year")])
 
     """

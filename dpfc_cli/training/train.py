@@ -192,7 +192,7 @@ def train(
         UserError: something must be corrected, or a cap does not allow the training. Nothing was charged, unless the
             head could be written nowhere.
 
-    Example:
+    Examples:
         trained = dpfc.train(dpfc.open_features("digits-scattering"), epsilon=1.0)
         print(trained.head.statement()["this head"], trained.path)
 

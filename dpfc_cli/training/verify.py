@@ -78,7 +78,7 @@ def verify(head: Path | str, *, ledger: Path | str | None = None, public_key: Pa
         UserError: the file cannot be read as a head, the ledger cannot be read, or the signature by `public_key` is
             missing or not good.
 
-    Example:
+    Examples:
         >>> found = verify("heads/eps1.safetensors", ledger="features/digits.ledger.sqlite")
         >>> print(found.contradictions or "nothing contradicts")
 

@@ -84,7 +84,7 @@ def class_vectors(
         UserError: the model or its weights have no text tower, there is no tokenizer, a file cannot be used, or a name
             or a prompt makes no sense.
 
-    Example:
+    Examples:
         >>> class_vectors("clip-b16", ["cat", "fire_truck"]).vectors.shape
         (2, 768)
 
