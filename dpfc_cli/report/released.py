@@ -62,8 +62,8 @@ def load(path: Path, digest: str) -> Mapping[str, Any]:
     if isinstance(found, dict) and "figures" not in found and "top1" in found:
         raise UserError(
             f"The figures in '{path}' are exact: they protect no record of the split.",
-            f"Release figures with noise ('dpfc evaluate --epsilon'), or leave out {parameter('evaluation')} and write "
-            f"an internal report ({parameter('internal')}): it has exact figures.",
+            f"Release figures with noise ('dpfc evaluate --epsilon'), or leave out {parameter('evaluation')}. An "
+            "internal report ('dpfc report --internal') has exact ones.",
             code="private-records",
             **about,
         )

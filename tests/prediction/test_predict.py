@@ -17,6 +17,7 @@ from PIL import Image
 from safetensors.numpy import save_file
 
 from dpfc_cli import Head, predict
+from dpfc_cli.backbones import preprocess
 from dpfc_cli.backbones.vision_transformer import checkpoint
 from dpfc_cli.errors import UserError
 from dpfc_cli.features.manifest import fingerprint_of
