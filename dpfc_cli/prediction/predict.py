@@ -194,7 +194,5 @@ def _source(
     pictures = sources.pictures_at(str(source))
     tell = progress or (lambda stage, done, total: None)
     tell(LOADING, 0, None)
-    backbone = rebuild.load(
-        head, recipe, weights, batch, lambda what, done, total: tell(f"{LOADING}: {what}", done, total)
-    )
+    backbone = recipe.load(weights, batch, lambda what, done, total: tell(f"{LOADING}: {what}", done, total))
     return sources.Pictures(pictures, recipe, backbone)
