@@ -83,10 +83,3 @@ def _bin(i: int, n: int, total: float, hits: int) -> Bin:
         right=None if empty else hits / n,
         interval=None if empty else wilson(hits, n),
     )
-
-
-def best_probability(scores: np.ndarray) -> np.ndarray:
-    """The softmax of the best score of each row: (n,)."""
-    with np.errstate(over="ignore", invalid="ignore"):
-        below = np.exp(scores - scores.max(axis=1, keepdims=True))
-    return np.asarray(1 / below.sum(axis=1))

@@ -13,8 +13,8 @@ import numpy as np
 
 from dpfc_cli.errors import GUARDED, UserError
 from dpfc_cli.features.reader import FeatureSet
-from dpfc_cli.heads.calibration import Calibration, best_probability, calibration
-from dpfc_cli.heads.head import Head
+from dpfc_cli.heads.calibration import Calibration, calibration
+from dpfc_cli.heads.head import Head, as_probabilities
 from dpfc_cli.heads.metrics import BEST, Scores, Tally, average_precisions, labelled, wilson
 from dpfc_cli.heads.pairs import Difference, difference
 
@@ -114,7 +114,7 @@ class _Watched:
         best, right = self.tally.add(scores, y)
         if self.detailed:
             self._cells.append(y[:, 0].astype(np.int64) * len(self.head.classes) + best)
-            self._probabilities.append(best_probability(scores))
+            self._probabilities.append(as_probabilities(scores, several=False).max(axis=1))
             self._right.append(right)
         return right
 

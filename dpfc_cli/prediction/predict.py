@@ -101,7 +101,7 @@ class Predictions:
             broken.setdefault(row, "it has features that are NaN, infinite, or too large for the precision of the set")
         x[list(broken)] = 0
         scores = self.head.scores(x)
-        found = as_probabilities(scores / temperature, several=self.head.card["facts"]["k"] > 1)
+        found = as_probabilities(scores / temperature, several=self.head.several_labels)
         # The order is that of the scores: probabilities near 1 may be equal.
         order = np.argsort(-scores, axis=1, kind="stable")[:, : self.top]
         classes = self.head.classes
