@@ -7,6 +7,7 @@ import typer
 
 from dpfc_cli.cli import display
 from dpfc_cli.cli.app import command
+from dpfc_cli.cli.report import Released
 
 
 @command("push", "The page of the repository shows whether the head was sent: all files or none.")
@@ -17,13 +18,7 @@ def push(
         str | None,
         typer.Option(help="The licence for the model card, as the hub calls it: apache-2.0.", metavar="NAME"),
     ] = None,
-    evaluation: Annotated[
-        Path | None,
-        typer.Option(
-            help="What 'dpfc evaluate HEAD --epsilon E --json' wrote: noisy figures, which may be shown to anyone.",
-            metavar="FILE",
-        ),
-    ] = None,
+    evaluation: Released = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be sent, and send nothing.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object: files and revision.")] = False,
 ) -> None:

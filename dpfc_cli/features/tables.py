@@ -300,7 +300,7 @@ def _guarded(read: Rows, path: Path) -> Rows:
 
 
 def _hdf5(path: Path, stack: ExitStack) -> dict[str, Array]:
-    from dpfc_cli.features.reader import local_dataset, opened_hdf5
+    from dpfc_cli.features.hdf5 import local_dataset, opened_hdf5
 
     found: dict[str, Array] = {}
     try:

@@ -30,8 +30,9 @@ def readable(path: Path, kind: str, remedy: str, *others: type[Exception]) -> It
         others: what the library that reads it raises beside Python's own errors.
 
     """
+    expected: tuple[type[Exception], ...] = (OSError, LookupError, ValueError, TypeError, *others)
     try:
         check_plain(path)
         yield
-    except (OSError, LookupError, ValueError, TypeError, *others) as error:
+    except expected as error:
         raise unread(path, kind, error, remedy) from error

@@ -19,7 +19,7 @@ from dpfc_cli import backbones
 from dpfc_cli.backbones import BACKBONES, text
 from dpfc_cli.errors import UserError, check_new_name, counted, parameter, printable, unknown
 from dpfc_cli.features.reader import FeatureSet
-from dpfc_cli.files import publish, sha256_of, temporary_beside, write_synced
+from dpfc_cli.files import make, sha256_of, temporary_beside
 from dpfc_cli.heads.head import ordered
 from dpfc_cli.heads.scored import Evaluation
 from dpfc_cli.sources.classes import class_names
@@ -403,24 +403,19 @@ def _place(out: Path | str | None, features: FeatureSet | None, model: str, sour
 
 def _published(data: bytes, path: Path) -> bool:
     """Write the file, whole or not at all: whether it was written now. UserError where another file has its name."""
-    temporary = temporary_beside(path)
     try:
-        write_synced(temporary, data)
-        made = publish(temporary, path)
-        if not made and (not path.is_file() or path.read_bytes() != data):
-            raise UserError(
-                f"There is another file '{path}' already.",
-                f"Delete it, or give the new one another name: {parameter('out')}.",
-                code="exists",
-                parameter="out",
-                path=str(path),
-            )
-        return made
+        found = make(path, data)
     except OSError as error:
         raise _unwritable(path, error) from error
-    finally:
-        with suppress(OSError):
-            temporary.unlink()
+    if found == "other":
+        raise UserError(
+            f"There is another file '{path}' already.",
+            f"Delete it, or give the new one another name: {parameter('out')}.",
+            code="exists",
+            parameter="out",
+            path=str(path),
+        )
+    return found == "made"
 
 
 def _unwritable(path: Path, error: OSError) -> UserError:
