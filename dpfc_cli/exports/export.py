@@ -1,9 +1,10 @@
 """`export`: a head in the format of another program."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from dpfc_cli.backbones import Progress
 from dpfc_cli.errors import UserError, check_new_name, parameter, unknown
 from dpfc_cli.exports import npz, onnx, sklearn, torch
 from dpfc_cli.exports.network import rebuilt
@@ -15,7 +16,6 @@ from dpfc_cli.heads.head import Head
 
 TARGETS: dict[str, Target] = {each.name: each for each in (onnx.TARGET, torch.TARGET, sklearn.TARGET, npz.TARGET)}
 """The formats by name."""
-Progress = Callable[[str, int, int | None], None]
 
 
 @dataclass(frozen=True, kw_only=True)

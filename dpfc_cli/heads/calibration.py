@@ -15,9 +15,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dpfc_cli.heads.metrics import wilson
+from dpfc_cli.heads.metrics import Interval, wilson
 
-Interval = tuple[float, float]
 BINS = 10
 """Of the probability of the best class. A bin has its upper end and not its lower one."""
 

@@ -1,12 +1,13 @@
 """Prediction: a head and a source in, a row for each record out."""
 
 import hashlib
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Generator, Iterator
 from contextlib import closing
 from pathlib import Path
 
 import numpy as np
 
+from dpfc_cli.backbones import Progress
 from dpfc_cli.errors import UserError, parameter
 from dpfc_cli.features.lookup import open_features
 from dpfc_cli.features.reader import FeatureSet
@@ -17,7 +18,6 @@ from dpfc_cli.prediction.output import Row, Saved
 
 LOADING, PREDICTING = "Loading the model", "Predicting"
 """The stages that progress is told. More words may follow after a colon."""
-Progress = Callable[[str, int, int | None], None]
 
 
 class Predictions:

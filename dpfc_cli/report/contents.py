@@ -1,6 +1,6 @@
 """What a report on a head says, in which order, and to whom."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +9,7 @@ from dpfc_cli.figures import tradeoff as figure
 from dpfc_cli.figures.canvas import Panel
 from dpfc_cli.files import sha256_of
 from dpfc_cli.heads.head import Head
+from dpfc_cli.heads.scored import Progress
 from dpfc_cli.privacy.chain import to_json
 from dpfc_cli.report import holder, released
 from dpfc_cli.report.document import Block, Code, Document, Facts, Figure, Grid, Points, Section, SignOff, Words
@@ -20,7 +21,6 @@ from dpfc_cli.version import __version__
 SHARED, INTERNAL = "for whoever gets the head", "internal"
 MOST_NAMED = 200
 """Of more classes than this only the first ones are named."""
-Progress = Callable[[str, int, int | None], None]
 _SHOWN = {"ok": "ok", "contradicts": "contradicts", "unknown": "cannot be known"}
 
 
