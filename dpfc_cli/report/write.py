@@ -8,7 +8,8 @@ from dpfc_cli.errors import UserError, check_new_name, parameter
 from dpfc_cli.figures import canvas
 from dpfc_cli.files import make
 from dpfc_cli.heads.head import Head
-from dpfc_cli.report.contents import Progress, document
+from dpfc_cli.heads.scored import Progress
+from dpfc_cli.report.contents import document
 from dpfc_cli.report.document import Document
 from dpfc_cli.report.html import html_of
 from dpfc_cli.report.markdown import markdown
