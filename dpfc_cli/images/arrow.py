@@ -6,6 +6,7 @@
 The labels and the names of the classes are found as in parquet (see `parquet`).
 """
 
+import os
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,8 @@ _STATE = record({"_data_files": each(record({"filename": text}), least=1)})
 
 def is_saved(folder: Path) -> bool:
     """Whether `save_to_disk` wrote this folder."""
-    return (folder / DICT).is_file() or (folder / STATE).is_file()
+    # Unlike pathlib, os.path does not fail at a name that is too long to be one.
+    return any(os.path.isfile(folder / name) for name in (DICT, STATE))
 
 
 def files_of(folder: Path) -> dict[str, list[Path]]:
