@@ -40,7 +40,7 @@ _HOMES = {
     "Predictions": "prediction.predict",
     "PrivateClassifier": "estimator",
     "PrivateEvaluation": "training.private_evaluation",
-    "Pushed": "heads.push",
+    "Pushed": "report.push",
     "Signed": "heads.signature",
     "Trained": "training.run",
     "TrainingWarning": "training.observer",
@@ -58,7 +58,7 @@ _HOMES = {
     "noise_multiplier_of": "training.convert",
     "open_features": "features.lookup",
     "predict": "prediction.predict",
-    "push": "heads.push",
+    "push": "report.push",
     "set_cap": "training.cap",
     "share_records": "training.told",
     "sign": "heads.signature",
@@ -125,10 +125,10 @@ if TYPE_CHECKING:
     from dpfc_cli.features.lookup import open_features
     from dpfc_cli.features.reader import FeatureSet
     from dpfc_cli.heads.head import Head
-    from dpfc_cli.heads.push import Pushed, push
     from dpfc_cli.heads.scored import Comparison, Evaluation
     from dpfc_cli.heads.signature import KeyPair, Signed, new_key, sign
     from dpfc_cli.prediction.predict import Predictions, predict
+    from dpfc_cli.report.push import Pushed, push
     from dpfc_cli.report.write import write_report
     from dpfc_cli.starts.zero_shot import ZeroShot, zero_shot
     from dpfc_cli.training.account import Account

@@ -17,8 +17,9 @@ import secrets
 import stat
 from collections.abc import Iterable
 from contextlib import suppress
+from filecmp import cmp
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, Literal, NoReturn
 
 LARGEST_JSON = 2**28
 """Bytes of the largest JSON file that is read. The names of ten million classes take half of it."""
@@ -144,15 +145,41 @@ def read_at(file: int, buffer: bytearray | memoryview, at: int) -> bool:
     return True
 
 
-def write_synced(path: Path, data: bytes, kept: bool = False, mode: int = 0o666) -> None:
-    """Write a new file and sync its contents. kept: it may be there already. mode: as for `opened`.
+def write_synced(path: Path, data: bytes | Iterable[bytes], kept: bool = False, mode: int = 0o666) -> None:
+    """Write a new file and sync its contents. data: in parts if it is large. kept: the file may be there already. mode:
+    as for `opened`.
 
     Raises OSError. The file may then be incomplete.
     """
     with os.fdopen(opened(path, os.O_WRONLY | os.O_CREAT | (os.O_TRUNC if kept else os.O_EXCL), mode), "wb") as file:
-        file.write(data)
+        file.writelines([data] if isinstance(data, bytes) else data)
         file.flush()
         os.fsync(file.fileno())
+
+
+def make(path: Path, data: bytes | Iterable[bytes], mode: int = 0o666) -> Literal["made", "same", "other"]:
+    """Make a new file, whole or not at all. One that is there stays as it is. mode: as for `opened`.
+
+    Returns:
+        "made"; or "same" if a file with these bytes has the name already, and "other" if something else has it.
+
+    Raises:
+        OSError: it cannot be written.
+
+    """
+    temporary = temporary_beside(path)
+    try:
+        write_synced(temporary, data, mode=mode)
+        if publish(temporary, path):
+            return "made"
+        with suppress(OSError):
+            check_plain(path)
+            if cmp(temporary, path, shallow=False):
+                return "same"
+        return "other"
+    finally:
+        with suppress(OSError):
+            temporary.unlink()
 
 
 def replace(path: Path, data: bytes, mode: int = 0o666) -> None:

@@ -55,6 +55,20 @@ def interval(found: tuple[float, float], n: int) -> str:
     return f"{low:.{decimals}f}–{high:.{decimals}f} %"
 
 
+def accuracy(fraction: float | None, ends: tuple[float, float] | None, n: int) -> tuple[str, str]:
+    """A fraction of n records and its 95 % interval, for a table; a dash for what is not known."""
+    n = max(n, 1)
+    if ends is None:
+        return "–", "–"
+    return "–" if fraction is None else percentage(fraction, n, ends), interval(ends, n)
+
+
+def with_interval(fraction: float | None, ends: tuple[float, float] | None, n: int, remark: str = "") -> str:
+    """`accuracy` in a sentence: '91 % (95 % interval 86–95 %)'. remark: what else stands in the brackets."""
+    shown, between = accuracy(fraction, ends, n)
+    return f"{shown} (95 % interval {between}{remark})"
+
+
 def _decimals(n: int, interval: tuple[float, float] | None) -> int:
     low, high = interval or (0, 0)
     coarsest = 100 * max(1 / n, (high - low) / 2 / 10)

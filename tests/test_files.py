@@ -61,6 +61,24 @@ def test_a_file_that_ends_before_its_size_has_no_digest(tmp_path: Path) -> None:
     assert sha256_of(path) == hashlib.sha256(b"abc").hexdigest()
 
 
+def test_a_new_file_is_made_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "a"
+    assert files.make(path, (each for each in (b"on", b"e"))) == "made"
+    assert files.make(path, b"one") == "same"
+    assert files.make(path, b"two") == "other"
+    assert path.read_bytes() == b"one"
+    os.mkfifo(tmp_path / "pipe")
+    assert files.make(tmp_path / "pipe", b"one") == "other", "nobody writes to it, so to read it would take for ever"
+
+    def full(file: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space left"):
+        files.make(tmp_path / "b", b"one")
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["a", "pipe"]
+
+
 def test_a_file_gets_one_name_even_if_the_other_cannot_be_removed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,7 +1,8 @@
 """What a family of backbones provides. This module imports no JAX.
 
 A family is a group of models with one way to check, load and run them, such as Vision Transformers. To add a family,
-write one module or package with an implementation of `Family` and add it to the table in `families.py`. The module is
+write one module or package with an implementation of `Family` and add it to the table in `families.py`. Its graph for
+exports to ONNX is a module in `exports`. The module is
 imported for `dpfc extract --help`, so it must import JAX, NumPy and libraries that read weights only inside `load`.
 """
 

@@ -71,7 +71,7 @@ def several(
     rows = []
     for name, card, each in zip(names, cards, results, strict=True):
         row = [name, str(card["method"]), "–" if card["delta"] is None else f"{card['delta']:g}", _epsilon(card)]
-        row += [display.percentage(each.top1, each.n, each.interval), display.interval(each.interval, each.n)]
+        row += display.accuracy(each.top1, each.interval, each.n)
         if each.mean_average_precision is not None:
             row.append(display.percentage(each.mean_average_precision, each.n))
         rows.append(row)
@@ -119,7 +119,7 @@ def released(path: Path, features: "FeatureSet", result: "PrivateEvaluation") ->
             Table(
                 title,
                 ("class", f"{kind} (noisy)", "top-1", "95 % interval"),
-                [(r.name, f"{r.n:,}", *_shown(r.top1, r.interval, r.n)) for r in found],
+                [(r.name, f"{r.n:,}", *display.accuracy(r.top1, r.interval, r.n)) for r in found],
                 bar=lambda i, width: bar(found[i].top1 or 0, width),
             )
         )
@@ -132,7 +132,7 @@ def figures_rows(result: "Evaluation", beside_chance: bool = False) -> list[tupl
     chance = result.chance if beside_chance else None
     guessed = ("", "") if chance is None else tuple(f", by chance {100 * fraction:.2g} %" for fraction in chance)
     rows = [
-        (name, f"{_with_interval(figure, interval, result.n)}{by_chance}")
+        (name, f"{display.with_interval(figure, interval, result.n)}{by_chance}")
         for (name, figure, interval), by_chance in zip(figures, guessed, strict=True)
         if interval
     ]
@@ -212,10 +212,10 @@ def _reliability(result: "Evaluation") -> Table:
     assert found is not None
     rows, parts = [], []
     for each in found.bins:
-        if each.right is None or each.interval is None or each.probability is None:
+        if each.right is None or each.probability is None:
             continue
         name = f"{100 * each.low:.0f}–{100 * each.high:.0f} %"
-        right = display.percentage(each.right, each.n, each.interval), display.interval(each.interval, each.n)
+        right = display.accuracy(each.right, each.interval, each.n)
         rows.append((name, f"{each.n:,}", display.percentage(each.probability, 100), *right))
         parts.append(each.right)
     return Table(
@@ -267,29 +267,15 @@ def _class_figures(found: "ClassFigures", ranked: bool) -> tuple[str, ...]:
     if ranked:
         precision = found.average_precision
         return ("–" if precision is None else display.percentage(precision, found.n),)
-    assert found.top1 is not None
-    assert found.interval is not None
-    return display.percentage(found.top1, found.n, found.interval), display.interval(found.interval, found.n)
+    return display.accuracy(found.top1, found.interval, found.n)
 
 
 def _released(figure: float | None, interval: tuple[float, float], noise: float | None, n: int) -> str:
-    shown, ends = _shown(figure, interval, n)
     by_noise = ""
     if noise is not None:
         width = 196 * noise
         by_noise = f"; the noise alone: ± {f'{width:.2g}' if width < 10 else f'{width:.0f}'} %"
-    return f"{shown} (95 % interval {ends}{by_noise})"
-
-
-def _shown(figure: float | None, interval: tuple[float, float], n: int) -> tuple[str, str]:
-    n = max(n, 1)
-    shown = "–" if figure is None else display.percentage(figure, n, interval)
-    return shown, display.interval(interval, n)
-
-
-def _with_interval(figure: float | None, interval: tuple[float, float], n: int) -> str:
-    assert figure is not None
-    return f"{display.percentage(figure, n, interval)} (95 % interval {display.interval(interval, n)})"
+    return display.with_interval(figure, interval, n, by_noise)
 
 
 def _epsilon(card: Mapping[str, Any]) -> str:

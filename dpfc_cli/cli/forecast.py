@@ -170,10 +170,7 @@ def _row(found: "Forecast", each: "Outlook") -> list[str]:
 
     row = [f"{each.epsilon:g}"]
     if found.stand_in is not None:
-        assert each.accuracy is not None
-        assert each.interval is not None
-        n = found.stand_in.tested
-        row += [display.percentage(each.accuracy, n, each.interval), display.interval(each.interval, n)]
+        row += display.accuracy(each.accuracy, each.interval, found.stand_in.tested)
     ratio = each.signal / each.noise
     row += [f"{ratio:,.1f}", percent(each.guess)]
     row += [] if found.cap is None else [f"{each.fitting:,}"]

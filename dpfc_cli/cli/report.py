@@ -8,6 +8,14 @@ import typer
 from dpfc_cli.cli import display
 from dpfc_cli.cli.app import command
 
+Released = Annotated[
+    Path | None,
+    typer.Option(
+        help="What 'dpfc evaluate HEAD --epsilon E --json' wrote: noisy figures, which may be shown to anyone.",
+        metavar="FILE",
+    ),
+]
+
 
 @command("report", when_stopped="No report was written.")
 def report(
@@ -28,13 +36,7 @@ def report(
             metavar="SET",
         ),
     ] = None,
-    evaluation: Annotated[
-        Path | None,
-        typer.Option(
-            help="What 'dpfc evaluate HEAD --epsilon E --json' wrote: noisy figures, which may be shown to anyone.",
-            metavar="FILE",
-        ),
-    ] = None,
+    evaluation: Released = None,
     as_json: Annotated[bool, typer.Option("--json", help="Write one JSON object: which report was written.")] = False,
 ) -> None:
     """Write a report on a head: what was trained on what, the guarantee in words and as a curve, what is not covered.

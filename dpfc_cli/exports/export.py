@@ -1,23 +1,21 @@
 """`export`: a head in the format of another program."""
 
-import os
-from collections.abc import Callable, Iterable
-from contextlib import suppress
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from dpfc_cli.backbones import Progress
 from dpfc_cli.errors import UserError, check_new_name, parameter, unknown
 from dpfc_cli.exports import npz, onnx, sklearn, torch
 from dpfc_cli.exports.network import rebuilt
 from dpfc_cli.exports.notes import notes
 from dpfc_cli.exports.target import Target, check_head, check_installed
-from dpfc_cli.files import check_plain, opened, publish, temporary_beside
+from dpfc_cli.files import make
 from dpfc_cli.folders import heads_folder
 from dpfc_cli.heads.head import Head
 
 TARGETS: dict[str, Target] = {each.name: each for each in (onnx.TARGET, torch.TARGET, sklearn.TARGET, npz.TARGET)}
 """The formats by name."""
-Progress = Callable[[str, int, int | None], None]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,16 +123,9 @@ def _named(path: Path, name: str) -> Path:
 
 def _write(path: Path, parts: Iterable[bytes], mine: bool) -> Path:
     """Write a file, whole or not at all. One that is there with the same bytes stays, unless it is the user's own."""
-    temporary = temporary_beside(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with os.fdopen(opened(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "wb") as file:
-            for part in parts:
-                file.write(part)
-            file.flush()
-            os.fsync(file.fileno())
-        if not publish(temporary, path) and (mine or not _same(temporary, path)):
-            raise _taken(path)
+        found = make(path, parts)
     except OSError as error:
         raise UserError(
             f"'{path}' cannot be written: {error.strerror or error}.",
@@ -142,17 +133,9 @@ def _write(path: Path, parts: Iterable[bytes], mine: bool) -> Path:
             code="unwritable",
             path=str(path),
         ) from error
-    finally:
-        with suppress(OSError):
-            os.unlink(temporary)
+    if found == "other" or (mine and found == "same"):
+        raise _taken(path)
     return path
-
-
-def _same(one: Path, other: Path) -> bool:
-    from filecmp import cmp
-
-    check_plain(other)
-    return cmp(one, other, shallow=False)
 
 
 def _taken(path: Path) -> UserError:

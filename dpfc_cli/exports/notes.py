@@ -13,11 +13,6 @@ _TOGETHER = "the softmax of the scores; they are not calibrated"
 _EACH = "the logistic function of each score, because records may have several labels; they are not calibrated"
 
 
-def several_labels(head: Head) -> bool:
-    """Whether a record may have several labels. Each class then has a probability of its own."""
-    return bool(head.card["facts"]["k"] > 1)
-
-
 def notes(head: Head, target: str) -> dict[str, str]:
     """What is said of a head.
 
@@ -36,6 +31,6 @@ def notes(head: Head, target: str) -> dict[str, str]:
         "head_sha256": digest,
         "chain": json.dumps(to_json(head.chain)),
         "scores": "chain(x)·weight + bias; the largest score names the class",
-        "probabilities": _EACH if several_labels(head) else _TOGETHER,
+        "probabilities": _EACH if head.several_labels else _TOGETHER,
         "card": json.dumps(head.card),
     }

@@ -10,7 +10,6 @@ import numpy as np
 from dpfc_cli.errors import UserError
 from dpfc_cli.exports.graph import OPSET, Graph, Values
 from dpfc_cli.exports.network import Network
-from dpfc_cli.exports.notes import several_labels
 from dpfc_cli.exports.target import Files, Target
 from dpfc_cli.heads.head import Head
 from dpfc_cli.privacy.chain import NORM_BITS, Centre, Clip
@@ -37,7 +36,7 @@ def files(head: Head, notes: dict[str, str], network: Network | None, name: str)
         results["features"] = (np.float32, ("n", d))
         said = f"uint8, n × {' × '.join(map(str, network.input))}: pictures, rows from above, {network.said}"
     scores = scored(graph, features, head)
-    likely = graph("Sigmoid", scores) if several_labels(head) else graph("Softmax", scores, axis=-1)
+    likely = graph("Sigmoid", scores) if head.several_labels else graph("Softmax", scores, axis=-1)
     for each, value in (("scores", scores), ("probabilities", likely)):
         graph.name(graph("Cast", value, to=_FLOAT), each)
         results[each] = (np.float32, ("n", m))

@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING
 from dpfc_cli.exports import npz
 from dpfc_cli.exports.beside import source
 from dpfc_cli.exports.network import Network
-from dpfc_cli.exports.notes import several_labels
 from dpfc_cli.exports.target import Files, Target, check_head, check_installed
 from dpfc_cli.heads.head import Head
 from dpfc_cli.privacy.chain import to_json, values
@@ -40,7 +39,7 @@ def to_sklearn(head: Head) -> "HeadClassifier":
 
     kinds = [str(step["step"]) for step in to_json(head.chain)]
     chain = list(zip(kinds, values(head.chain), strict=True))
-    several, card = several_labels(head), dict(head.card)
+    several, card = head.several_labels, dict(head.card)
     made: HeadClassifier = HeadClassifier(  # type: ignore[no-untyped-call]
         chain, head.weight, head.bias, list(head.classes), several, card
     )

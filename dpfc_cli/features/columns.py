@@ -4,7 +4,7 @@ feature; and one column of labels, integers or texts.
 
 import fnmatch
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,14 +15,14 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from dpfc_cli.errors import GUARDED, UserError, parameter
-from dpfc_cli.features.table import ROWS, Array, Table, Tables, checked, numbered, sliced, unread
-from dpfc_cli.files import check_plain
+from dpfc_cli.features.table import ROWS, Array, Table, Tables, checked, numbered, sliced
 from dpfc_cli.memory import check_fits
 from dpfc_cli.sources.groups import GROUPS
 from dpfc_cli.sources.groups import joined as joined_keys
 from dpfc_cli.sources.key_columns import is_key, keys_of_column
 from dpfc_cli.sources.label_columns import USUAL_NAMES, hub_class_names
 from dpfc_cli.sources.label_columns import label_column as usual_label
+from dpfc_cli.sources.reading import readable
 from dpfc_cli.sources.split_files import TEST_SPLITS, files_by_split
 
 BLOCK = 2**26
@@ -359,10 +359,5 @@ def _is_label(kind: Any) -> bool:
     )
 
 
-@contextmanager
-def _readable(path: Path) -> Iterator[None]:
-    try:
-        check_plain(path)
-        yield
-    except (OSError, LookupError, ValueError, TypeError, pa.ArrowException) as error:
-        raise unread(path, "parquet", error, "Write it again, or leave it out.") from error
+def _readable(path: Path) -> AbstractContextManager[None]:
+    return readable(path, "parquet", "Write it again, or leave it out.", pa.ArrowException)

@@ -97,11 +97,4 @@ def tidy(folder: Path) -> None:
 
 def written_first(path: Path, text: str) -> bool:
     """Write a file unless there is one of that name; False if there was. Of several processes one is first."""
-    if path.exists():
-        return False
-    temporary = files.temporary_beside(path)
-    try:
-        files.write_synced(temporary, text.encode())
-        return files.publish(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    return not path.exists() and files.make(path, text.encode()) == "made"

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dpfc_cli.errors import GUARDED, UserError, counted, parameter, printable, unknown
+from dpfc_cli.errors import GUARDED, UserError, parameter, printable, unknown
 from dpfc_cli.features import slides
 from dpfc_cli.features.going_on import already_complete, asserted, kept
 from dpfc_cli.features.lookup import new_folder
@@ -28,7 +28,7 @@ from dpfc_cli.features.tables import NPY, opened
 from dpfc_cli.features.writer import FeatureWriter
 from dpfc_cli.folders import PARTIAL
 from dpfc_cli.memory import check_fits
-from dpfc_cli.sources.classes import MOST_INFERRED, Origin, check_classes, class_names, inferred_classes
+from dpfc_cli.sources.classes import Origin, check_classes, class_names, inferred_classes, numbers_of_names
 from dpfc_cli.sources.digests import NONE, digests_of_rows
 from dpfc_cli.sources.groups import GROUPS, grouped
 
@@ -217,23 +217,7 @@ def _by_names(
             code="conflict",
         )
     found = tuple(sorted({name for names in texts for name in names}))
-    if classes is None and len(found) > MOST_INFERRED:
-        raise UserError(
-            f"The labels seem to name {len(found):,} classes. {GUARDED}",
-            f"Say which classes there are: {parameter('classes')}.",
-            code="bad-record",
-            parameter="classes",
-        )
-    number = {name: i for i, name in enumerate(classes or found)}
-    unknown_name = next((name for name in found if name not in number), None)
-    if unknown_name is not None:
-        raise UserError(
-            f"The label '{unknown_name}' is not among the {counted(len(number), 'class')} of {parameter('classes')}. "
-            f"{GUARDED}",
-            "The labels are names. Give the names of all classes. There may be more classes than labels.",
-            code="conflict",
-            parameter="classes",
-        )
+    number = numbers_of_names(found, classes)
     made = {}
     for split, table in tables.items():
         codes = np.array([*(number[name] for name in table.names or ()), -1], np.int64)

@@ -1,33 +1,21 @@
-"""Reading a feature set. Everything is checked before it is used.
+"""Reading a feature set. Everything is checked before it is used: see `hdf5`."""
 
-h5py silently follows external links, raw external storage and virtual data sets. A hostile shard could therefore make a
-training read any file of the machine. So, before a single value is read, each data set must be a hard link to plain,
-unfiltered storage in its own file, with the shape and the dtype that the manifest states.
-"""
-
-import errno
-import fcntl
-import io
 import itertools
-import math
-import os
-import re
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import h5py
 import numpy as np
 
 from dpfc_cli.errors import UserError, parameter
+from dpfc_cli.features.hdf5 import broken, opened_hdf5, plain_dataset, readable, rows_of
 from dpfc_cli.features.manifest import Manifest, Shard, SplitFacts, load, unreadable
-from dpfc_cli.files import NoPlainFileError, check_plain, sha256_of
+from dpfc_cli.files import sha256_of
 
 _INDICES = 2**16
 """Record numbers that are compared at a time."""
-_DAMAGED = (RuntimeError, KeyError, ValueError, TypeError, OverflowError)
-"""What h5py makes of HDF5's errors, beside OSError. OverflowError: the file sends HDF5 to a place beyond all files."""
 Blocks = Iterator[tuple[int, np.ndarray, np.ndarray]]
 """Blocks of consecutive records: (number of the first record, features, labels)."""
 GroupedBlocks = Iterator[tuple[int, np.ndarray, np.ndarray, np.ndarray]]
@@ -130,7 +118,7 @@ class FeatureSet:
             except OSError as error:
                 raise unreadable(path, error) from error
             if found != shard.sha256:
-                raise _broken(path, "its contents are not those of the manifest (truncated, damaged or replaced)")
+                raise broken(path, "its contents are not those of the manifest (truncated, damaged or replaced)")
             if progress:
                 progress(i + 1, len(shards))
         if shards and shards[-1][1] + shards[-1][0].rows == facts.n:
@@ -214,8 +202,8 @@ class FeatureSet:
                 if start + shard.rows == facts.n:
                     self._check_last(facts, before)
                 for at in range(max(0, begin - start), shard.rows, rows):
-                    features, labels = _rows(opened.features, path, at, rows), _rows(opened.labels, path, at, rows)
-                    groups = () if opened.groups is None else (_rows(opened.groups, path, at, rows),)
+                    features, labels = rows_of(opened.features, path, at, rows), rows_of(opened.labels, path, at, rows)
+                    groups = () if opened.groups is None else (rows_of(opened.groups, path, at, rows),)
                     yield features, labels.reshape(len(features), -1), *groups
 
     @contextmanager
@@ -224,18 +212,18 @@ class FeatureSet:
         first, None if it is not known.
         """
         path, k = self.folder / shard.file, self.manifest.labels_per_record
-        with _readable(path), opened_hdf5(path) as file:
+        with readable(path), opened_hdf5(path) as file:
             index = plain_dataset(file, path, "index", (shard.rows,), "int64")
             for at in range(0, shard.rows, _INDICES):
-                found = _rows(index, path, at, _INDICES)
+                found = rows_of(index, path, at, _INDICES)
                 if not np.array_equal(found, np.arange(start + at, start + at + len(found))):
-                    raise _broken(path, "its records are not those that belong in its place")
+                    raise broken(path, "its records are not those that belong in its place")
             groups = None
             if self.manifest.grouped:
                 groups = plain_dataset(file, path, "groups", (shard.rows,), "int64")
                 before = _last_group(groups, path, shard.rows, before)
             elif "groups" in file:
-                raise _broken(path, "it has groups, and the manifest has none")
+                raise broken(path, "it has groups, and the manifest has none")
             yield _Opened(
                 plain_dataset(file, path, "features", (shard.rows, self.manifest.dim), self.manifest.dtype),
                 plain_dataset(file, path, "labels", (shard.rows,) if k == 1 else (shard.rows, k), "int32"),
@@ -246,7 +234,7 @@ class FeatureSet:
     def _check_last(self, facts: SplitFacts, last: int | None) -> None:
         """Raise UserError if the last group of a split is not the last one by the manifest."""
         if facts.groups is not None and last != facts.groups - 1:
-            raise _broken(self.folder / facts.shards[-1].file, "it does not end with the last group of the manifest")
+            raise broken(self.folder / facts.shards[-1].file, "it does not end with the last group of the manifest")
 
 
 class _Opened(NamedTuple):
@@ -263,118 +251,15 @@ def _last_group(groups: h5py.Dataset, path: Path, rows: int, before: int | None)
     one. before: the group of the record before the first, −1 if there is none, None if it is not known.
     """
     for at in range(0, rows, _INDICES):
-        found = _rows(groups, path, at, _INDICES)
+        found = rows_of(groups, path, at, _INDICES)
         before = int(found[0]) if before is None else before
         # Differences of int64 may overflow, and then look like steps. Equal numbers do not.
         steps = found != np.concatenate(([before], found[:-1]))
         expected = before + np.cumsum(steps)
         if not np.array_equal(found, expected) or found[0] < 0:
-            raise _broken(path, "its groups are not numbered one after the other, as its place demands")
+            raise broken(path, "its groups are not numbered one after the other, as its place demands")
         before = int(found[-1])
     return before
-
-
-class _Whole(io.FileIO):
-    """A file that gives all bytes that it is asked for, or fails.
-
-    HDF5 takes zeros for what a file that ends early no longer holds, and says nothing. A head would be made of them.
-    """
-
-    def readinto(self, buffer: Any) -> int:
-        rest = memoryview(buffer).cast("B")
-        size = len(rest)
-        while len(rest):
-            read = super().readinto(rest)
-            if not read and self.tell() < os.fstat(self.fileno()).st_size:
-                raise OSError(errno.EIO, os.strerror(errno.EIO))
-            if not read:
-                raise OSError("the file ends early")
-            rest = rest[read:]
-        return size
-
-
-@contextmanager
-def opened_hdf5(path: Path) -> Iterator[h5py.File]:
-    """The HDF5 file, open for reading until the end of the block. Nobody may write to it meanwhile.
-
-    Raises:
-        UserError: it cannot be opened. The message tells a damaged file from one that we may not read now.
-
-    """
-    with ExitStack() as stack:
-        yield _opened(path, stack)
-
-
-def _opened(path: Path, stack: ExitStack) -> h5py.File:
-    try:
-        check_plain(path)
-        storage = stack.enter_context(_Whole(path))
-        try:
-            fcntl.flock(storage, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise
-        except OSError:
-            # Some file systems have no locks. HDF5 takes its own in the same way.
-            pass
-        return stack.enter_context(h5py.File(storage, "r"))
-    except FileNotFoundError as error:
-        raise UserError(f"'{path}' cannot be used: it is missing.", _REMEDY, code="missing", path=str(path)) from error
-    except BlockingIOError as error:
-        raise UserError(
-            f"'{path}' is locked: another program has it open for writing.",
-            "Close it there, and try again.",
-            code="busy",
-            path=str(path),
-        ) from error
-    except NoPlainFileError as error:
-        raise unreadable(path, error) from error
-    except OSError as error:
-        if error.errno is None:
-            raise _broken(path, "it is truncated or not HDF5") from error
-        raise unreadable(path, error) from error
-    except _DAMAGED as error:
-        raise _failed(path, error, "it is truncated or not HDF5") from error
-
-
-def plain_dataset(file: h5py.File, path: Path, name: str, shape: tuple[int, ...], dtype: str) -> h5py.Dataset:
-    """The data set `name` of an open file. Raises UserError unless it is stored plainly, in that file, with this shape
-    and dtype, and with all its values: HDF5 makes up what was never written.
-    """
-    try:
-        dataset = local_dataset(file, path, name)
-        if dataset.id.get_create_plist().get_nfilters():
-            raise _broken(path, f"'{name}' is stored through filters, which dpfc does not run")
-        if dataset.shape != shape or dataset.dtype != np.dtype(dtype):
-            said = f"shape {dataset.shape} and dtype {dataset.dtype}"
-            raise _broken(path, f"'{name}' has {said}, not {shape} and {dtype}")
-        size = math.prod(shape) * dataset.dtype.itemsize
-        if size > min(dataset.id.get_storage_size(), path.stat().st_size):
-            raise _broken(path, f"'{name}' declares {size:,} bytes, which the file does not hold")
-    except (OSError, *_DAMAGED) as error:
-        raise _failed(path, error, f"'{name}' is damaged") from error
-    return dataset
-
-
-def _rows(dataset: h5py.Dataset, path: Path, start: int, count: int) -> np.ndarray:
-    try:
-        return np.asarray(dataset[start : start + count])
-    except (OSError, *_DAMAGED) as error:
-        raise _failed(path, error, "its values are damaged") from error
-
-
-def local_dataset(group: h5py.Group, path: Path, name: str) -> h5py.Dataset:
-    """The data set `name` of a group. Raises UserError unless its data lie in that very file."""
-    link = group.get(name, getlink=True)
-    if link is None:
-        raise _broken(path, f"it has no data set '{name}'")
-    if not isinstance(link, h5py.HardLink):
-        raise _broken(path, f"'{name}' is a link to another place, which dpfc does not follow")
-    dataset = group[name]
-    if not isinstance(dataset, h5py.Dataset):
-        raise _broken(path, f"'{name}' is not a data set")
-    if dataset.is_virtual or dataset.external is not None:
-        raise _broken(path, f"'{name}' keeps its data in other files, which dpfc does not follow")
-    return dataset
 
 
 def cut(pieces: Iterable[tuple[np.ndarray, np.ndarray]], rows: int) -> Blocks:
@@ -418,28 +303,3 @@ def _joined(pieces: list[tuple[np.ndarray, ...]]) -> tuple[np.ndarray, ...]:
     if len(pieces) == 1:
         return pieces[0]
     return tuple(np.concatenate(parts) for parts in zip(*pieces, strict=True))
-
-
-@contextmanager
-def _readable(path: Path) -> Iterator[None]:
-    """Raise UserError for what h5py raises when it looks at a file or closes it. Code that uses values lies outside."""
-    try:
-        yield
-    except (OSError, *_DAMAGED) as error:
-        raise _failed(path, error, "it is damaged") from error
-
-
-def _failed(path: Path, error: Exception, why: str) -> UserError:
-    """The error for a file that HDF5 could not read. why: what is wrong with it, if the disk is not."""
-    if isinstance(error, OSError) and error.errno:
-        return unreadable(path, error)
-    # Whatever h5py makes of it, the system's own error is in the text.
-    number = re.search(r"errno = (\d+)", str(error))
-    return _broken(path, why) if number is None else unreadable(path, OSError(int(number[1]), ""))
-
-
-_REMEDY = "Make the file again ('dpfc extract' and 'dpfc import' make feature sets)."
-
-
-def _broken(path: Path, why: str) -> UserError:
-    return UserError(f"'{path}' cannot be used: {why}.", _REMEDY, code="damaged", path=str(path))

@@ -26,7 +26,7 @@ import numpy as np
 
 from dpfc_cli import files
 from dpfc_cli.errors import GUARDED, UserError, counted, parameter, printable, unknown
-from dpfc_cli.features.reader import local_dataset, opened_hdf5
+from dpfc_cli.features.hdf5 import local_dataset, opened_hdf5
 from dpfc_cli.features.slide_table import Slide, listed
 from dpfc_cli.features.table import FLOATS, Table, Tables, sliced
 from dpfc_cli.features.tables import check_stored

@@ -228,14 +228,3 @@ def _check_labels(source: str, shape: tuple[int, ...], dtype: Any, n: int, name:
         )
     # As they are, as int64, and twice more while they are compared.
     check_fits(Path(source), f"'{name}'", max(8, dtype.itemsize) * math.prod(shape), copies=4)
-
-
-def unread(path: Path, kind: str, error: Exception, remedy: str) -> UserError:
-    """The error for a file that cannot be read as what it should be."""
-    refused = isinstance(error, OSError) and error.errno is not None
-    return UserError(
-        f"'{path}' cannot be read as {kind}: {error}.",
-        remedy,
-        code="unreadable" if refused else "damaged",
-        path=str(path),
-    )

@@ -24,10 +24,11 @@ import numpy as np
 
 from dpfc_cli import npz
 from dpfc_cli.errors import UserError, parameter
-from dpfc_cli.features.table import Array, Rows, Table, Tables, checked, sliced, unread, with_groups
+from dpfc_cli.features.table import Array, Rows, Table, Tables, checked, sliced, with_groups
 from dpfc_cli.files import check_plain
 from dpfc_cli.memory import check_fits
 from dpfc_cli.sources.groups import GROUPS
+from dpfc_cli.sources.reading import unread
 
 SPLITS = ("train", "test")
 NAMES = "{train,test}_{x,y}.npy"
@@ -299,7 +300,7 @@ def _guarded(read: Rows, path: Path) -> Rows:
 
 
 def _hdf5(path: Path, stack: ExitStack) -> dict[str, Array]:
-    from dpfc_cli.features.reader import local_dataset, opened_hdf5
+    from dpfc_cli.features.hdf5 import local_dataset, opened_hdf5
 
     found: dict[str, Array] = {}
     try:

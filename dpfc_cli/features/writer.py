@@ -37,9 +37,9 @@ from dpfc_cli.errors import UserError, parameter
 from dpfc_cli.features import digests
 from dpfc_cli.features.digests import Section
 from dpfc_cli.features.going_on import SETTINGS, continues, goes_on, tidy, written_first
+from dpfc_cli.features.hdf5 import opened_hdf5, plain_dataset
 from dpfc_cli.features.locks import PATIENCE, ReplacedError, claimed, let_go, locked, locked_soon
 from dpfc_cli.features.manifest import GROUPED_VERSION, MANIFEST, VERSION, Manifest, Shard, SplitFacts, load
-from dpfc_cli.features.reader import opened_hdf5, plain_dataset
 from dpfc_cli.features.shards import (
     PlannedShard,
     ShardSink,

@@ -15,9 +15,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dpfc_cli.heads.metrics import wilson
+from dpfc_cli.heads.metrics import Interval, wilson
 
-Interval = tuple[float, float]
 BINS = 10
 """Of the probability of the best class. A bin has its upper end and not its lower one."""
 
@@ -83,10 +82,3 @@ def _bin(i: int, n: int, total: float, hits: int) -> Bin:
         right=None if empty else hits / n,
         interval=None if empty else wilson(hits, n),
     )
-
-
-def best_probability(scores: np.ndarray) -> np.ndarray:
-    """The softmax of the best score of each row: (n,)."""
-    with np.errstate(over="ignore", invalid="ignore"):
-        below = np.exp(scores - scores.max(axis=1, keepdims=True))
-    return np.asarray(1 / below.sum(axis=1))

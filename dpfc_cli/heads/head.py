@@ -74,6 +74,11 @@ class Head:
         return tuple(self.card["classes"])
 
     @property
+    def several_labels(self) -> bool:
+        """Whether a record may have several labels. Each class then has a probability of its own."""
+        return bool(self.card["facts"]["k"] > 1)
+
+    @property
     def dim(self) -> int:
         """d: the dimensions of the feature vectors that it takes."""
         return len(self.weight)
@@ -122,7 +127,7 @@ class Head:
                 "Give another one, or leave it out.",
                 parameter="temperature",
             )
-        return as_probabilities(self.scores(x) / temperature, several=self.card["facts"]["k"] > 1)
+        return as_probabilities(self.scores(x) / temperature, self.several_labels)
 
     def statement(self, groups: Sequence[int] = statement.GROUPS) -> dict[str, str]:
         """What is claimed of this head, as sentences by topic. It needs the head's file for its SHA-256.
@@ -175,7 +180,8 @@ def as_probabilities(scores: np.ndarray, several: bool) -> np.ndarray:
         # e^−|s| is never too large.
         small = np.exp(-np.abs(scores))
         return np.asarray(np.where(scores >= 0, 1.0, small) / (1.0 + small))
-    shifted = np.exp(scores - scores.max(axis=1, keepdims=True))
+    with np.errstate(over="ignore", invalid="ignore"):
+        shifted = np.exp(scores - scores.max(axis=1, keepdims=True))
     return np.asarray(shifted / shifted.sum(axis=1, keepdims=True))
 
 

@@ -5,14 +5,15 @@ split they would leak, so `dpfc_cli.evaluation` warns.
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
 
+from dpfc_cli.features.reader import Blocks
 from dpfc_cli.heads.head import Head
 
-Blocks = Iterator[tuple[int, np.ndarray, np.ndarray]]
+Interval = tuple[float, float]
 BEST = 5
 """A record is a top-5 hit if one of its labels is among the five best classes."""
 Z = 1.959963984540054

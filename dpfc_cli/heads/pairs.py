@@ -14,9 +14,8 @@ Records are taken as drawn independently. Each interval is for one pair: of twen
 import math
 from dataclasses import dataclass
 
-from dpfc_cli.heads.metrics import Z
+from dpfc_cli.heads.metrics import Interval, Z
 
-Interval = tuple[float, float]
 _HALVINGS = 60
 
 

@@ -5,24 +5,22 @@ The figures come from the raw records, without noise. What may be asked of which
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
 
 from dpfc_cli.errors import GUARDED, UserError
-from dpfc_cli.features.reader import FeatureSet
-from dpfc_cli.heads.calibration import Calibration, best_probability, calibration
-from dpfc_cli.heads.head import Head
-from dpfc_cli.heads.metrics import BEST, Scores, Tally, average_precisions, labelled, wilson
+from dpfc_cli.features.reader import Blocks, FeatureSet
+from dpfc_cli.heads.calibration import Calibration, calibration
+from dpfc_cli.heads.head import Head, as_probabilities
+from dpfc_cli.heads.metrics import BEST, Interval, Scores, Tally, average_precisions, labelled, wilson
 from dpfc_cli.heads.pairs import Difference, difference
 
 ROWS = 4_096
 """Records scored at a time."""
-Interval = tuple[float, float]
 Progress = Callable[[str, int, int | None], None]
-Blocks = Iterator[tuple[int, np.ndarray, np.ndarray]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,7 +112,7 @@ class _Watched:
         best, right = self.tally.add(scores, y)
         if self.detailed:
             self._cells.append(y[:, 0].astype(np.int64) * len(self.head.classes) + best)
-            self._probabilities.append(best_probability(scores))
+            self._probabilities.append(as_probabilities(scores, several=False).max(axis=1))
             self._right.append(right)
         return right
 

@@ -1,15 +1,13 @@
 """Detached signatures of heads: who vouches for the bytes of a file. `minisign` has the format."""
 
-import os
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.util import find_spec
 from pathlib import Path
 
 from dpfc_cli.errors import UserError, check_new_name, parameter, printable
-from dpfc_cli.files import check_plain, publish, temporary_beside, write_synced
+from dpfc_cli.files import check_plain, make
 from dpfc_cli.heads import minisign
 from dpfc_cli.heads.head import Head, located
 from dpfc_cli.heads.hub import PREFIX
@@ -281,10 +279,8 @@ def _damaged(path: Path, what: str, error: ValueError) -> UserError:
 
 def _make(path: Path, data: bytes, mode: int = 0o666) -> None:
     """Write a new file, whole or not at all. One that is there stays as it is."""
-    temporary = temporary_beside(path)
     try:
-        write_synced(temporary, data, mode=mode)
-        made = publish(temporary, path)
+        found = make(path, data, mode)
     except OSError as error:
         raise UserError(
             f"'{path}' cannot be written: {error.strerror or error}.",
@@ -292,10 +288,7 @@ def _make(path: Path, data: bytes, mode: int = 0o666) -> None:
             code="unwritable",
             path=str(path),
         ) from error
-    finally:
-        with suppress(OSError):
-            os.unlink(temporary)
-    if not made:
+    if found != "made":
         raise _taken(path, "Keys and signatures are never overwritten. Choose another name, or remove this file.")
 
 

@@ -7,17 +7,18 @@ The labels and the names of the classes are found as in parquet (see `parquet`).
 """
 
 import os
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from dpfc_cli.errors import UserError, parameter
+from dpfc_cli.errors import UserError
 from dpfc_cli.files import json_in, named_twice
 from dpfc_cli.images.dataset import DataSet
-from dpfc_cli.images.encoded import encoded_split
 from dpfc_cli.images.preparation import Preparation
-from dpfc_cli.images.sets import ImageSet, labelled, reading_code
+from dpfc_cli.images.sets import ImageSet
 from dpfc_cli.schema import each, fault, record, text
 from dpfc_cli.sources.groups import Rule
+from dpfc_cli.sources.reading import reading_code
 
 DICT, STATE = "dataset_dict.json", "state.json"
 _DICT = record({"splits": each(text, least=1)})
@@ -26,8 +27,8 @@ _STATE = record({"_data_files": each(record({"filename": text}), least=1)})
 
 def is_saved(folder: Path) -> bool:
     """Whether `save_to_disk` wrote this folder."""
-    # The user may have typed anything: what is no possible path is none.
-    return os.path.isfile(folder / DICT) or os.path.isfile(folder / STATE)
+    # Unlike pathlib, os.path does not fail at a name that is too long to be one.
+    return any(os.path.isfile(folder / name) for name in (DICT, STATE))
 
 
 def files_of(folder: Path) -> dict[str, list[Path]]:
@@ -85,33 +86,13 @@ def open_arrow(
     # PyArrow takes longer to import than everything else here.
     from dpfc_cli.images.picture_columns import columns_of
     from dpfc_cli.images.record_batches import listed, schema_of
+    from dpfc_cli.images.tables import opened
 
     found = files_of(folder)
     first = found.get("train", next(iter(found.values())))[0]
     columns = columns_of(schema_of(first), str(folder), label_column, group_by)
-    if columns.classes and classes:
-        raise UserError(
-            f"The files in '{folder}' name their classes themselves.",
-            f"Leave out {parameter('classes')}.",
-            code="conflict",
-            parameter="classes",
-            path=str(folder),
-        )
-    files = {split: listed(paths, columns, group_by) for split, paths in found.items()}
-    known = labelled({split: each.labels for split, each in files.items()}, columns.classes or classes)
-    splits = {
-        role: encoded_split(
-            known.labels[split],
-            files[split].pictures,
-            preparation,
-            classes=columns.classes or (),
-            entries=files[split].entries,
-            name=files[split].pictures.called,
-            keys=files[split].keys,
-        )
-        for role, split in known.used.items()
-    }
-    return ImageSet("arrow", known.classes, splits, "data set" if columns.classes else known.origin, known.renumbered)
+    list_files = partial(listed, columns=columns, group_by=group_by)
+    return opened("arrow", str(folder), found, columns, classes, preparation, list_files)
 
 
 def _data_files(folder: Path) -> list[Path]:

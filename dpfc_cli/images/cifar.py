@@ -19,9 +19,10 @@ from numpy.typing import NDArray
 
 from dpfc_cli.errors import UserError, parameter
 from dpfc_cli.images.dataset import DataSet, Remote, mirrored
-from dpfc_cli.images.sets import LARGEST, Entry, ImageSet, Pixels, Split, entry_of, in_memory, listing_of, reading_code
+from dpfc_cli.images.sets import LARGEST, Entry, ImageSet, Pixels, Split, entry_of, in_memory, listing_of
 from dpfc_cli.images.tars import Header
 from dpfc_cli.images.unpickle import read_pickle
+from dpfc_cli.sources.reading import reading_code
 
 SIDE, CHANNELS = 32, 3
 AGAIN = f"Fetch the data set again, or leave out {parameter('data_dir')} to download it."

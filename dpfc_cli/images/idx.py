@@ -15,7 +15,8 @@ import numpy as np
 
 from dpfc_cli.errors import Code, UserError, parameter
 from dpfc_cli.images.dataset import DataSet, mirrored
-from dpfc_cli.images.sets import LARGEST, Entry, ImageSet, Pixels, Split, entry_of, in_memory, listing_of, reading_code
+from dpfc_cli.images.sets import LARGEST, Entry, ImageSet, Pixels, Split, entry_of, in_memory, listing_of
+from dpfc_cli.sources.reading import reading_code
 
 TEN_DIGITS = tuple("0123456789")
 """The names of the classes of MNIST."""

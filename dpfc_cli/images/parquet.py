@@ -7,11 +7,11 @@ A row without bytes may name a file by its path: `Dataset.to_parquet` writes suc
 lie in the folder of the parquet file, or below it. A table may come from somebody else, so it names no other files.
 """
 
-from dpfc_cli.errors import UserError, parameter
+from functools import partial
+
 from dpfc_cli.images.dataset import DataSet, has_files
-from dpfc_cli.images.encoded import encoded_split
 from dpfc_cli.images.preparation import Preparation
-from dpfc_cli.images.sets import ImageSet, Progress, labelled
+from dpfc_cli.images.sets import ImageSet, Progress
 from dpfc_cli.sources.groups import Rule
 from dpfc_cli.sources.split_files import files_by_split
 
@@ -44,34 +44,13 @@ def open_parquet(
     # PyArrow takes longer to import than everything else here.
     from dpfc_cli.images.picture_columns import columns_of
     from dpfc_cli.images.row_groups import listed, schema_of
+    from dpfc_cli.images.tables import opened
 
     found = files_by_split(pattern, SUFFIX)
-    columns = columns_of(schema_of(found.get("train", next(iter(found.values())))[0]), pattern, label_column, group_by)
-    if columns.classes and classes:
-        raise UserError(
-            f"The files of '{pattern}' name their classes themselves.",
-            f"Leave out {parameter('classes')}.",
-            code="conflict",
-            parameter="classes",
-            path=pattern,
-        )
-    files = {split: listed(paths, columns, progress) for split, paths in found.items()}
-    labels = {split: listing.labels for split, listing in files.items()}
-    known = labelled(labels, columns.classes or classes)
-    splits = {
-        role: encoded_split(
-            known.labels[split],
-            files[split].pictures,
-            preparation,
-            classes=columns.classes or (),
-            entries=files[split].entries,
-            name=files[split].pictures.called,
-            keys=files[split].keys,
-        )
-        for role, split in known.used.items()
-    }
-    origin = "data set" if columns.classes else known.origin
-    return ImageSet("parquet", known.classes, splits, origin, known.renumbered)
+    first = found.get("train", next(iter(found.values())))[0]
+    columns = columns_of(schema_of(first), pattern, label_column, group_by)
+    list_files = partial(listed, columns=columns, progress=progress)
+    return opened("parquet", pattern, found, columns, classes, preparation, list_files)
 
 
 PARQUET = DataSet(

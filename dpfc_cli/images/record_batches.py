@@ -8,8 +8,7 @@ a file declares can take no more than the file has: every offset in a batch is c
 import hashlib
 import struct
 from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +18,12 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from dpfc_cli.errors import GUARDED, UserError
-from dpfc_cli.files import check_plain
 from dpfc_cli.images.memory import check_size
-from dpfc_cli.images.picture_columns import AGAIN, Columns, check_image, check_person, has_paths, is_text
-from dpfc_cli.images.sets import Entry, Given, Records, reading_code
-from dpfc_cli.sources.groups import Keys, Rule, keys_of
+from dpfc_cli.images.picture_columns import AGAIN, Columns, check_image, check_person, has_paths
+from dpfc_cli.images.sets import Entry, Records
+from dpfc_cli.images.tables import Listed, check_labels
+from dpfc_cli.sources.groups import Rule, keys_of
+from dpfc_cli.sources.reading import readable
 
 _DICTIONARY, _BATCH = 2, 3
 """Kinds of messages in a stream (MessageHeader in Arrow's Message.fbs)."""
@@ -89,16 +89,6 @@ class RecordBatches:
         return path, record - self._first[path]
 
 
-@dataclass(frozen=True)
-class Listed:
-    """A split of Arrow files: its pictures, their labels (n of them), the entries of its files, and the persons."""
-
-    pictures: RecordBatches
-    labels: Given
-    entries: list[Entry]
-    keys: Keys | None
-
-
 def schema_of(path: Path) -> Any:
     """The schema of a file. UserError if it cannot be read."""
     with _readable(path):
@@ -120,16 +110,8 @@ def listed(paths: list[Path], columns: Columns, group_by: Rule | None) -> Listed
         with _readable(path):
             digest = hashlib.sha256()
             for batch in found.add(path):
-                kind = batch.schema.field(columns.label).type
                 y = batch.column(columns.label)
-                if not (is_text(kind) or (pa.types.is_integer(kind) and not y.null_count)):
-                    raise UserError(
-                        f"'{path}' has labels in '{columns.label}' that are not integers. {GUARDED}",
-                        "Correct them: every label must be an integer, or the name of a class.",
-                        code="bad-record",
-                        path=str(path),
-                        column=columns.label,
-                    )
+                check_labels(y, path, columns.label)
                 values, codes = _values(y)
                 labels += [None if code is None else values[code] for code in codes]
                 if columns.person is not None:
@@ -258,11 +240,5 @@ def _table(data: bytes, table: int, number: int) -> int | None:
     return None if place is None else place + int(struct.unpack_from("<I", data, place)[0])
 
 
-@contextmanager
-def _readable(path: Path) -> Iterator[None]:
-    try:
-        check_plain(path)
-        yield
-    except (OSError, LookupError, ValueError, TypeError, pa.ArrowException) as error:
-        what = f"'{path}' cannot be read as a stream of Arrow: {error}."
-        raise UserError(what, AGAIN, code=reading_code(error), path=str(path)) from error
+def _readable(path: Path) -> AbstractContextManager[None]:
+    return readable(path, "a stream of Arrow", AGAIN, pa.ArrowException)

@@ -10,8 +10,7 @@ import os
 import stat
 from collections import OrderedDict
 from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import AbstractContextManager
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -26,26 +25,18 @@ from dpfc_cli.files import named_twice
 from dpfc_cli.images.encoded import read_file
 from dpfc_cli.images.picture_columns import AGAIN, Columns, check_image, check_person, has_paths, image_column, is_text
 from dpfc_cli.images.prefetch import PIECE, cores
-from dpfc_cli.images.sets import Entry, Given, Progress, Records, reading_code
+from dpfc_cli.images.sets import Entry, Given, Progress, Records
+from dpfc_cli.images.tables import Listed, check_labels
 from dpfc_cli.memory import free_memory
 from dpfc_cli.sources.groups import Keys, joined
 from dpfc_cli.sources.key_columns import keys_of_column
 from dpfc_cli.sources.names import inside
+from dpfc_cli.sources.reading import readable
 
 LARGEST_GROUP = 2 << 30
 """Bytes of the largest row group that is read."""
 HELD = 512 << 20
 """The least bytes of pictures that are held at once, if they are wanted in another order than that of the file."""
-
-
-@dataclass(frozen=True)
-class Listed:
-    """A split of parquet files: its pictures, their labels (n of them), the entries of its files, and the persons."""
-
-    pictures: "RowGroups"
-    labels: Given
-    entries: list[Entry]
-    keys: Keys | None
 
 
 class RowGroups:
@@ -245,22 +236,15 @@ def listed(paths: list[Path], columns: Columns, progress: Progress | None) -> Li
         with _readable(path):
             file = found.opened(path)
             y = file.read([columns.label]).column(0)
-            kind = "integers" if pa.types.is_integer(y.type) else "text" if is_text(y.type) else None
-            if kind is None or (y.null_count and kind == "integers"):
-                raise UserError(
-                    f"'{path}' has labels in '{columns.label}' that are not integers. {GUARDED}",
-                    "Correct them: every label must be an integer, or the name of a class.",
-                    code="bad-record",
-                    path=str(path),
-                    column=columns.label,
-                )
+            check_labels(y, path, columns.label)
             if columns.person is not None:
                 check_person(file.schema_arrow, columns.person, str(path))
                 keys.append(keys_of_column(path, columns.person))
                 if len(keys[-1].codes) != len(y):
                     raise ValueError(f"it has {len(keys[-1].codes)} persons for {len(y)} rows")
             found.add(file, path)
-            labels.append(y.to_numpy().astype(np.int64) if kind == "integers" else y.cast(pa.string()).to_pylist())
+            texts = is_text(y.type)
+            labels.append(y.cast(pa.string()).to_pylist() if texts else y.to_numpy().astype(np.int64))
         entries.append(_entry(path, labels[-1]))
         if progress is not None:
             progress("Listing", done, len(paths))
@@ -454,10 +438,5 @@ def _refuse_giant(size: int, path: Path) -> None:
         )
 
 
-@contextmanager
-def _readable(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except (OSError, LookupError, ValueError, TypeError, pa.ArrowException) as error:
-        what = f"'{path}' cannot be read as parquet: {error}."
-        raise UserError(what, AGAIN, code=reading_code(error), path=str(path)) from error
+def _readable(path: Path) -> AbstractContextManager[None]:
+    return readable(path, "parquet", AGAIN, pa.ArrowException)

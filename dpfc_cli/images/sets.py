@@ -20,8 +20,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from dpfc_cli.errors import GUARDED, Code, UserError, counted, parameter
-from dpfc_cli.sources.classes import MOST_INFERRED, Origin, inferred_classes
+from dpfc_cli.errors import GUARDED, UserError, counted, parameter
+from dpfc_cli.sources.classes import Origin, inferred_classes, numbers_of_names
 from dpfc_cli.sources.digests import Digests, Kind, digests_of_pixels
 from dpfc_cli.sources.groups import Grouping, Keys, grouped, sha256_of_key
 from dpfc_cli.sources.split_files import splits_by_role
@@ -378,32 +378,10 @@ def _labelled_by_names(
                 split=split,
             )
     found = sorted({str(label) for given in labels.values() for label in given})
-    if classes is None and len(found) > MOST_INFERRED:
-        raise UserError(
-            f"The labels seem to name {len(found):,} classes. {GUARDED}",
-            f"Say which classes there are: {parameter('classes')}.",
-            code="bad-record",
-            parameter="classes",
-        )
-    names = classes or tuple(found)
-    number = {name: i for i, name in enumerate(names)}
-    unknown = next((name for name in found if name not in number), None)
-    if unknown is not None:
-        raise UserError(
-            f"The label '{unknown}' is not among the {counted(len(names), 'class')} of {parameter('classes')}. "
-            f"{GUARDED}",
-            "The labels are names. Give the names of all classes. There may be more classes than labels.",
-            code="conflict",
-            parameter="classes",
-        )
+    number = numbers_of_names(found, classes)
     numbers = {split: np.array([number[str(label)] for label in given], np.int64) for split, given in labels.items()}
     renumbered = [number[name] for name in found] != list(range(len(found)))
-    return Labelled(names, origin, used, numbers, renumbered)
-
-
-def reading_code(error: Exception) -> Code:
-    """The code for an error while a file was read: the system refused to read it, or its contents are damaged."""
-    return "unreadable" if getattr(error, "errno", None) else "damaged"
+    return Labelled(tuple(number), origin, used, numbers, renumbered)
 
 
 def unreadable(title: str, reason: str) -> UnreadableError:

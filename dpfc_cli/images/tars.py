@@ -9,7 +9,7 @@ member would look complete.
 import io
 import tarfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 
 from dpfc_cli.errors import UserError
 from dpfc_cli.images.memory import check_size
-from dpfc_cli.images.sets import Records, reading_code
+from dpfc_cli.images.sets import Records
+from dpfc_cli.sources.reading import readable
 
 LONGEST_NAME = 1 << 20
 """Bytes of the longest record of a name, or of other facts, that stands before a member. It is read as a whole."""
@@ -111,14 +112,14 @@ def ranges(found: list[tuple[int, Member]], paths: tuple[Path, ...]) -> Ranges:
 
 def members(path: Path) -> Iterator[Member]:
     """The regular files of an archive, in its order. Raises UserError if it is damaged or not a tar archive."""
-    with readable(path), tarfile.open(path, "r:", errors="backslashreplace", tarinfo=Header) as archive:
+    with reading(path), tarfile.open(path, "r:", errors="backslashreplace", tarinfo=Header) as archive:
         for member in _regular(archive, str(path)):
             yield Member(name=_printable(member.name), offset=member.offset_data, size=member.size)
 
 
 def nested(path: Path) -> Iterator[tuple[str, list[Member]]]:
     """The .tar archives inside an archive, each with its name and its regular files. Raises UserError as `members`."""
-    with readable(path), tarfile.open(path, "r:", errors="backslashreplace", tarinfo=Header) as outer:
+    with reading(path), tarfile.open(path, "r:", errors="backslashreplace", tarinfo=Header) as outer:
         for part in _regular(outer, str(path)):
             if not part.name.endswith(".tar"):
                 continue
@@ -132,15 +133,10 @@ def nested(path: Path) -> Iterator[tuple[str, list[Member]]]:
             yield _printable(part.name), found
 
 
-@contextmanager
-def readable(path: Path) -> Iterator[None]:
+def reading(path: Path) -> AbstractContextManager[None]:
     """Turn the errors of reading an archive into a UserError that names it."""
-    try:
-        yield
     # A member may have many names, one before the other. tarfile calls itself for each.
-    except (OSError, EOFError, ValueError, OverflowError, RecursionError, tarfile.TarError) as error:
-        what = f"'{path}' cannot be read as a tar archive: {error}."
-        raise UserError(what, _AGAIN, code=reading_code(error), path=str(path)) from error
+    return readable(path, "a tar archive", _AGAIN, EOFError, OverflowError, RecursionError, tarfile.TarError)
 
 
 def _regular(archive: tarfile.TarFile, source: str) -> Iterator[tarfile.TarInfo]:

@@ -16,7 +16,7 @@ from dpfc_cli.images.dataset import DataSet, has_files
 from dpfc_cli.images.encoded import encoded_split
 from dpfc_cli.images.preparation import Preparation
 from dpfc_cli.images.sets import Entry, ImageSet, Progress, Split, labelled
-from dpfc_cli.images.tars import Member, members, ranges, readable
+from dpfc_cli.images.tars import Member, members, ranges, reading
 from dpfc_cli.sources.classes import MOST_ASSERTED
 from dpfc_cli.sources.groups import Rule, keys_of
 from dpfc_cli.sources.label_columns import USUAL_NAMES
@@ -82,7 +82,7 @@ def _records(
     found = list[Record]()
     for done, path in enumerate(paths, 1):
         keys: set[str] = set()
-        with readable(path), path.open("rb") as file:
+        with reading(path), path.open("rb") as file:
             pictured = (member for member in members(path) if not any(map(is_clutter, member.name.split("/"))))
             for key, parts in groupby(pictured, lambda member: _key(member.name)):
                 if key in keys:

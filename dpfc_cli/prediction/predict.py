@@ -1,12 +1,13 @@
 """Prediction: a head and a source in, a row for each record out."""
 
 import hashlib
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Generator, Iterator
 from contextlib import closing
 from pathlib import Path
 
 import numpy as np
 
+from dpfc_cli.backbones import Progress
 from dpfc_cli.errors import UserError, parameter
 from dpfc_cli.features.lookup import open_features
 from dpfc_cli.features.reader import FeatureSet
@@ -17,7 +18,6 @@ from dpfc_cli.prediction.output import Row, Saved
 
 LOADING, PREDICTING = "Loading the model", "Predicting"
 """The stages that progress is told. More words may follow after a colon."""
-Progress = Callable[[str, int, int | None], None]
 
 
 class Predictions:
@@ -101,7 +101,7 @@ class Predictions:
             broken.setdefault(row, "it has features that are NaN, infinite, or too large for the precision of the set")
         x[list(broken)] = 0
         scores = self.head.scores(x)
-        found = as_probabilities(scores / temperature, several=self.head.card["facts"]["k"] > 1)
+        found = as_probabilities(scores / temperature, several=self.head.several_labels)
         # The order is that of the scores: probabilities near 1 may be equal.
         order = np.argsort(-scores, axis=1, kind="stable")[:, : self.top]
         classes = self.head.classes
@@ -194,7 +194,5 @@ def _source(
     pictures = sources.pictures_at(str(source))
     tell = progress or (lambda stage, done, total: None)
     tell(LOADING, 0, None)
-    backbone = rebuild.load(
-        head, recipe, weights, batch, lambda what, done, total: tell(f"{LOADING}: {what}", done, total)
-    )
+    backbone = recipe.load(weights, batch, lambda what, done, total: tell(f"{LOADING}: {what}", done, total))
     return sources.Pictures(pictures, recipe, backbone)

@@ -1,7 +1,8 @@
 """A report on a head, for whoever must file it: one document, written as HTML, Markdown or PDF.
 
 `contents` puts the document together: sections of plain texts and tables. `html` and `markdown` write it down. Whatever
-comes from a file is escaped there, in one place each.
+comes from a file is escaped there, in one place each. `push` sends a head to the Hugging Face hub, with its shared
+report as the model card.
 
 **Who may read it.** There are two kinds of documents.
 

@@ -1,6 +1,6 @@
 """What a report on a head says, in which order, and to whom."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +9,7 @@ from dpfc_cli.figures import tradeoff as figure
 from dpfc_cli.figures.canvas import Panel
 from dpfc_cli.files import sha256_of
 from dpfc_cli.heads.head import Head
+from dpfc_cli.heads.scored import Progress
 from dpfc_cli.privacy.chain import to_json
 from dpfc_cli.report import holder, released
 from dpfc_cli.report.document import Block, Code, Document, Facts, Figure, Grid, Points, Section, SignOff, Words
@@ -20,7 +21,6 @@ from dpfc_cli.version import __version__
 SHARED, INTERNAL = "for whoever gets the head", "internal"
 MOST_NAMED = 200
 """Of more classes than this only the first ones are named."""
-Progress = Callable[[str, int, int | None], None]
 _SHOWN = {"ok": "ok", "contradicts": "contradicts", "unknown": "cannot be known"}
 
 
@@ -30,6 +30,8 @@ def document(
     internal: bool = False,
     features: str | Path | None = None,
     evaluation: Path | None = None,
+    name: str | None = None,
+    license: str | None = None,
     progress: Progress | None = None,
 ) -> Document:
     """A report on a head that was read from a file.
@@ -41,6 +43,8 @@ def document(
             the one that the head was trained on, by its name.
         evaluation: the output of `dpfc evaluate --epsilon E --json`. Its figures may be in either kind of report. In an
             internal one they stand in the place of exact ones.
+        name: what `Head.load` takes, such as `hf:OWNER/NAME`. None: the name of the file.
+        license: the identifier of a licence, as the hub lists them. None: nothing is said of it.
         progress: told the stage, the records scored so far, and how many there are.
 
     Raises:
@@ -58,7 +62,7 @@ def document(
             code="conflict",
             parameter="features",
         )
-    card, digest = head.card, sha256_of(head.path)
+    card, digest, name = head.card, sha256_of(head.path), name or head.path.name
     findings = [*verify.of_card(card), verify.of_chain(card, head.chain)]
     if wrong := verify.contradictions(findings):
         raise verify.refused(head.path, wrong)
@@ -84,16 +88,16 @@ def document(
         *(() if own is None else own.ledger),
         evaluated,
         Section(title="What is not covered", blocks=(Points(tuple(statement.not_covered(card["unit"]))),)),
-        Section(title="How to use it", blocks=_used(head)),
+        Section(title="How to use it", blocks=_used(head, name)),
         Section(title="What was checked", blocks=_checked(findings, unproved), internal=own is not None),
         Section(title="Digests", blocks=(Facts(tuple(_digests(card, digest, own))),), internal=own is not None),
         Section(title="Sign-off", blocks=(SignOff(("Trained by", "Checked by", "Approved by")),)),
     )
     return Document(
-        title=f"Report on the head {head.path.name}",
+        title=f"Report on the head {name}",
         kind=SHARED if own is None else INTERNAL,
         notice=holder.NOTICE if own is not None else _notice(card, figures is not None),
-        header={} if own is not None else _header(head, figures),
+        header={} if own is not None else _header(card, name, license, figures),
         sections=sections,
     )
 
@@ -221,14 +225,13 @@ def _released(card: Mapping[str, Any]) -> list[Block]:
     return [Grid(columns, tuple(rows), left=2), Points(words)]
 
 
-def _used(head: Head) -> tuple[Block, ...]:
-    assert head.path is not None
+def _used(head: Head, name: str) -> tuple[Block, ...]:
     return (
         Words(
             f"It takes n × {head.dim} feature vectors of the backbone that it was trained on, and names their classes."
         ),
         # The name as a program has it, in visible ASCII.
-        Code(f"from dpfc_cli import Head\n\nhead = Head.load({head.path.name!a})\nnames = head.predict(features)"),
+        Code(f"from dpfc_cli import Head\n\nhead = Head.load({name!a})\nnames = head.predict(features)"),
     )
 
 
@@ -253,13 +256,14 @@ def _digests(card: Mapping[str, Any], digest: str, own: "holder.Holder | None") 
     return rows if own is None else [*rows, *own.digests]
 
 
-def _header(head: Head, figures: Mapping[str, Any] | None) -> dict[str, Any]:
+def _header(
+    card: Mapping[str, Any], name: str, license: str | None, figures: Mapping[str, Any] | None
+) -> dict[str, Any]:
     """The header of a model card, as the Hugging Face hub reads it."""
-    card, name = head.card, head.path.name if head.path else "head"
     backbone = card["features"].get("backbone")
     weights = backbone.get("weights") if isinstance(backbone, dict) else None
-    tags = ["dpfc", *(["differential-privacy"] if card["claim"] == "private" else [])]
-    found: dict[str, Any] = {"library_name": "dpfc", "tags": tags}
+    tags = ["dpfc", "differential-privacy" if card["claim"] == "private" else "no-privacy-guarantee"]
+    found: dict[str, Any] = {"library_name": "dpfc", "tags": tags} | ({} if license is None else {"license": license})
     if _backbone(card) != "'imported'":
         # Imported features may be of texts.
         found["pipeline_tag"] = "image-classification"

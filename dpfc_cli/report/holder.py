@@ -17,7 +17,7 @@ from dpfc_cli.heads.scored import Evaluation
 from dpfc_cli.privacy.accounting import default_delta
 from dpfc_cli.report.document import Block, Facts, Grid, Section, Words
 from dpfc_cli.report.released import by_class
-from dpfc_cli.rounding import epsilon, interval, percentage
+from dpfc_cli.rounding import epsilon, percentage, with_interval
 from dpfc_cli.training import limit
 from dpfc_cli.training.account import Account, account_of, other_accounts
 from dpfc_cli.training.ledger import Entry, ledger_path
@@ -214,17 +214,15 @@ def _when(at: str) -> str:
 
 
 def _accuracy(found: Evaluation) -> str:
-    shown = percentage(found.top1, found.n, found.interval)
-    return f"{shown} (95 % interval {interval(found.interval, found.n)}), exact, of {found.n:,} records"
+    return f"{with_interval(found.top1, found.interval, found.n)}, exact, of {found.n:,} records"
 
 
 def _evaluated(found: Evaluation | None) -> list[Block]:
     if found is None:
         return [Words("No figures are given: the feature set is not here, or it has no test split.")]
     rows = [("top-1", _accuracy(found))]
-    if found.top5 is not None and found.top5_interval is not None:
-        shown = percentage(found.top5, found.n, found.top5_interval)
-        rows.append(("top-5", f"{shown} (95 % interval {interval(found.top5_interval, found.n)})"))
+    if found.top5 is not None:
+        rows.append(("top-5", with_interval(found.top5, found.top5_interval, found.n)))
     if found.mean_average_precision is not None:
         rows.append(("mean average precision", percentage(found.mean_average_precision, found.n)))
     return [

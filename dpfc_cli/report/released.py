@@ -10,8 +10,8 @@ from dpfc_cli.errors import UserError, counted, parameter
 from dpfc_cli.files import json_in
 from dpfc_cli.privacy.accounting import LARGEST_EPSILON, LEAST_EPSILON
 from dpfc_cli.report.document import Block, Facts, Grid, Words
+from dpfc_cli.rounding import accuracy, with_interval
 from dpfc_cli.rounding import epsilon as shown_epsilon
-from dpfc_cli.rounding import interval, percentage
 from dpfc_cli.schema import Check, among, each, either, fault, null, number, record, text, whole
 
 _FRACTION = either(null, number(0, 1))
@@ -62,8 +62,8 @@ def load(path: Path, digest: str) -> Mapping[str, Any]:
     if isinstance(found, dict) and "figures" not in found and "top1" in found:
         raise UserError(
             f"The figures in '{path}' are exact: they protect no record of the split.",
-            f"Release figures with noise ('dpfc evaluate --epsilon'), or leave out {parameter('evaluation')} and write "
-            f"an internal report ({parameter('internal')}): it has exact figures.",
+            f"Release figures with noise ('dpfc evaluate --epsilon'), or leave out {parameter('evaluation')}. An "
+            "internal report ('dpfc report --internal') has exact ones.",
             code="private-records",
             **about,
         )
@@ -98,9 +98,9 @@ def load(path: Path, digest: str) -> Mapping[str, Any]:
 def blocks(figures: Mapping[str, Any], trained_on: str) -> tuple[Block, ...]:
     """What a report says of released figures. trained_on: the split of the training."""
     unit = f"{figures['unit']}s"
-    rows = [("top-1", _with_interval(figures["top1"], figures["interval"], figures["n"]))]
+    rows = [("top-1", with_interval(figures["top1"], figures["interval"], figures["n"]))]
     if figures["top5_interval"] is not None:
-        rows.append(("top-5", _with_interval(figures["top5"], figures["top5_interval"], figures["n"])))
+        rows.append(("top-5", with_interval(figures["top5"], figures["top5_interval"], figures["n"])))
     rows += [
         ("scored on", f"the {figures['split']} split, {figures['n']:,} {unit} (a noisy count)"),
         (
@@ -129,17 +129,5 @@ def by_class(classes: list[tuple[str, int, float | None, Any]], counted_as: str)
     if len(classes) > MOST_CLASSES:
         ordered = sorted((each for each in classes if each[1]), key=lambda each: each[2] or 0)
         classes, title = ordered[:10] + ordered[-10:], f"{title}, the ten worst and the ten best"
-    rows = tuple((name, f"{n:,}", *_shown(figure, ends, n)) for name, n, figure, ends in classes)
+    rows = tuple((name, f"{n:,}", *accuracy(figure, ends, n)) for name, n, figure, ends in classes)
     return Grid(("class", counted_as, "top-1", "95 % interval"), rows, title=title)
-
-
-def _with_interval(figure: float | None, ends: Any, n: int) -> str:
-    shown, between = _shown(figure, ends, n)
-    return f"{shown} (95 % interval {between})"
-
-
-def _shown(figure: float | None, ends: Any, n: int) -> tuple[str, str]:
-    if ends is None:
-        return "–", "–"
-    ends = (ends[0], ends[1])
-    return "–" if figure is None else percentage(figure, max(n, 1), ends), interval(ends, max(n, 1))

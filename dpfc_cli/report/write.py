@@ -6,9 +6,10 @@ from pathlib import Path
 
 from dpfc_cli.errors import UserError, check_new_name, parameter
 from dpfc_cli.figures import canvas
-from dpfc_cli.files import check_plain, publish, temporary_beside, write_synced
+from dpfc_cli.files import make
 from dpfc_cli.heads.head import Head
-from dpfc_cli.report.contents import Progress, document
+from dpfc_cli.heads.scored import Progress
+from dpfc_cli.report.contents import document
 from dpfc_cli.report.document import Document
 from dpfc_cli.report.html import html_of
 from dpfc_cli.report.markdown import markdown
@@ -80,7 +81,7 @@ def write_report(
         )
     )
     try:
-        _write(path, data)
+        found = make(path, data)
     except OSError as error:
         raise UserError(
             f"The report cannot be written to '{path}': {error.strerror or error}.",
@@ -89,30 +90,15 @@ def write_report(
             parameter="out",
             path=str(path),
         ) from error
+    if found == "other":
+        raise UserError(
+            f"'{path}' exists, and it is something else.",
+            "A report may have been signed. Choose another name, or move it away.",
+            code="exists",
+            parameter="out",
+            path=str(path),
+        )
     return path
-
-
-def _write(path: Path, data: bytes) -> None:
-    """A whole file or none. One of these bytes may be there already."""
-    temporary = temporary_beside(path)
-    try:
-        write_synced(temporary, data)
-        if publish(temporary, path) or _holds(path, data):
-            return
-    finally:
-        temporary.unlink(missing_ok=True)
-    raise UserError(
-        f"'{path}' exists, and it is something else.",
-        "A report may have been signed. Choose another name, or move it away.",
-        code="exists",
-        parameter="out",
-        path=str(path),
-    )
-
-
-def _holds(path: Path, data: bytes) -> bool:
-    check_plain(path)
-    return path.stat().st_size == len(data) and path.read_bytes() == data
 
 
 def _no_pdf() -> None:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Literal
 
-from dpfc_cli.errors import GUARDED, UserError, parameter
+from dpfc_cli.errors import GUARDED, UserError, counted, parameter
 
 Origin = Literal["data set", "asserted", "inferred"]
 """Who states the classes: the data set's own definition, the operator, or nobody (then the labels imply them)."""
@@ -43,6 +43,38 @@ def inferred_classes(largest_label: int) -> tuple[str, ...]:
             parameter="classes",
         )
     return tuple(str(label) for label in range(count))
+
+
+def numbers_of_names(found: Sequence[str], classes: tuple[str, ...] | None) -> dict[str, int]:
+    """The numbers of the classes by name, where labels are names.
+
+    Args:
+        found: the names that occur as labels, sorted.
+        classes: the classes that the operator asserts, in their order. None: the names that occur.
+
+    Raises:
+        UserError: a name is not among the classes (code "conflict"), or there would be more than `MOST_INFERRED` (code
+            "bad-record").
+
+    """
+    if classes is None and len(found) > MOST_INFERRED:
+        raise UserError(
+            f"The labels seem to name {len(found):,} classes. {GUARDED}",
+            f"Say which classes there are: {parameter('classes')}.",
+            code="bad-record",
+            parameter="classes",
+        )
+    number = {name: i for i, name in enumerate(classes or found)}
+    unknown = next((name for name in found if name not in number), None)
+    if unknown is not None:
+        raise UserError(
+            f"The label '{unknown}' is not among the {counted(len(number), 'class')} of {parameter('classes')}. "
+            f"{GUARDED}",
+            "The labels are names. Give the names of all classes. There may be more classes than labels.",
+            code="conflict",
+            parameter="classes",
+        )
+    return number
 
 
 def check_classes(classes: tuple[str, ...], inferred: bool) -> None:

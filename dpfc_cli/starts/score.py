@@ -6,12 +6,12 @@ This reads records, without noise. It costs nothing only if these records are pu
 What is seen to be false is refused: the training records of a private set.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from dpfc_cli.backbones import BACKBONES
+from dpfc_cli.backbones import BACKBONES, Progress
 from dpfc_cli.errors import UserError, parameter
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.heads.head import Head
@@ -22,8 +22,6 @@ from dpfc_cli.training.account import account_of
 from dpfc_cli.training.ledger import ledger_path, records_of
 from dpfc_cli.training.public import recipe, unit_mean
 from dpfc_cli.training.request import SPLIT
-
-Progress = Callable[[str, int, int | None], None]
 
 
 def check(on: FeatureSet, split: str, features: FeatureSet | None) -> list[str]:

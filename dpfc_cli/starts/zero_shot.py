@@ -19,9 +19,9 @@ from dpfc_cli import backbones
 from dpfc_cli.backbones import BACKBONES, text
 from dpfc_cli.errors import UserError, check_new_name, counted, parameter, printable, unknown
 from dpfc_cli.features.reader import FeatureSet
-from dpfc_cli.files import publish, sha256_of, temporary_beside, write_synced
+from dpfc_cli.files import make, sha256_of, temporary_beside
 from dpfc_cli.heads.head import ordered
-from dpfc_cli.heads.scored import Evaluation
+from dpfc_cli.heads.scored import Evaluation, Progress
 from dpfc_cli.sources.classes import class_names
 from dpfc_cli.starts import score
 from dpfc_cli.starts.rows import Chosen, below, check_count, label_of, labelled, labels_in, lines_in, stated
@@ -90,7 +90,7 @@ def zero_shot(
     on: FeatureSet | None = None,
     split: str = "test",
     out: Path | str | None = None,
-    progress: score.Progress | None = None,
+    progress: Progress | None = None,
 ) -> ZeroShot:
     """Make a file of class vectors, from which a training can start at no cost in privacy.
 
@@ -274,7 +274,7 @@ def _names(features: FeatureSet | None, classes: int | Sequence[str] | Path | No
 
 
 def _of_text(
-    network: _Network, names: Mapping[str, str], prompts: Sequence[str] | Path | None, progress: score.Progress | None
+    network: _Network, names: Mapping[str, str], prompts: Sequence[str] | Path | None, progress: Progress | None
 ) -> tuple[np.ndarray, dict[str, Any], tuple[str, ...]]:
     """The vectors of names, how they were made, and what to know of them."""
     found = text.class_vectors(
@@ -305,7 +305,7 @@ def _of_classifier(
     rows: Path | str | None,
     labels: Path | str | None,
     wordnet: Path | str | None,
-    progress: score.Progress | None,
+    progress: Progress | None,
 ) -> tuple[dict[str, np.ndarray], Chosen, dict[str, Any]]:
     """The vectors of the classes that have rows, which rows they are, and how they were made.
 
@@ -403,24 +403,19 @@ def _place(out: Path | str | None, features: FeatureSet | None, model: str, sour
 
 def _published(data: bytes, path: Path) -> bool:
     """Write the file, whole or not at all: whether it was written now. UserError where another file has its name."""
-    temporary = temporary_beside(path)
     try:
-        write_synced(temporary, data)
-        made = publish(temporary, path)
-        if not made and (not path.is_file() or path.read_bytes() != data):
-            raise UserError(
-                f"There is another file '{path}' already.",
-                f"Delete it, or give the new one another name: {parameter('out')}.",
-                code="exists",
-                parameter="out",
-                path=str(path),
-            )
-        return made
+        found = make(path, data)
     except OSError as error:
         raise _unwritable(path, error) from error
-    finally:
-        with suppress(OSError):
-            temporary.unlink()
+    if found == "other":
+        raise UserError(
+            f"There is another file '{path}' already.",
+            f"Delete it, or give the new one another name: {parameter('out')}.",
+            code="exists",
+            parameter="out",
+            path=str(path),
+        )
+    return found == "made"
 
 
 def _unwritable(path: Path, error: OSError) -> UserError:

@@ -40,7 +40,7 @@ from dpfc_cli.errors import UserError, parameter, printable
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.files import sha256_of
 from dpfc_cli.heads.head import Head
-from dpfc_cli.heads.metrics import BEST, Z
+from dpfc_cli.heads.metrics import BEST, Interval, Z
 from dpfc_cli.memory import free_memory
 from dpfc_cli.privacy import queries
 from dpfc_cli.privacy.curator import Curator, lattice_of
@@ -57,8 +57,6 @@ from dpfc_cli.training.charge import Paid, pay
 from dpfc_cli.training.check import check_devices, working_bytes
 from dpfc_cli.training.request import Privacy, facts_of, number
 from dpfc_cli.training.signing import account_name, noted
-
-Interval = tuple[float, float]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -54,6 +54,9 @@ class Histograms:
     def repository(self, name: str) -> str | None:
         return None
 
+    def dimensions(self, name: str) -> int | None:
+        return 8 if name == "histogram-l" else None
+
     def own_recipe(self, name: str) -> str:
         return "square" if name == "histogram-l" else "paper"
 
@@ -87,6 +90,7 @@ def test_a_family_that_is_added_to_the_table_is_known_everywhere(with_histograms
     assert with_histograms.POOLINGS == ("none", "mean", "cls", "map", "cls+mean", "max")
     assert with_histograms.PREPROCESS == ("paper", "native", "square")
     assert with_histograms.PRECISIONS == ("float32", "bfloat16", "float64")
+    assert [with_histograms.dimensions(name) for name in ("histogram-s", "histogram-l")] == [None, 8]
     assert with_histograms.geometry_of("histogram-s", "square") == with_histograms.Geometry(resize=8, crop=8)
     assert with_histograms.own_pool("histogram-l", (8, 8, 3)) == "max"
     assert with_histograms.geometry_of("histogram-l") == with_histograms.geometry_of("histogram-l", "square")

@@ -126,19 +126,18 @@ def test_a_name_gives_the_terminal_no_commands(
 )
 def test_an_accuracy_has_as_many_digits_as_its_test_set_carries(hits: int, n: int, said: str, between: str) -> None:
     found = wilson(hits, n)
-    assert display.percentage(hits / n, n, found) == said
-    assert display.interval(found, n) == between
+    assert display.accuracy(hits / n, found, n) == (said, between)
 
 
 @pytest.mark.parametrize("n", [7, 150, 999, 20_000, 3_000_000])
 def test_the_last_digit_is_worth_a_record_and_a_tenth_of_half_the_interval_at_least(n: int) -> None:
     for hits in {0, 1, n // 3, n // 2, n - 1, n}:
         low, high = wilson(hits, n)
-        shown = display.percentage(hits / n, n, (low, high)).removesuffix(" %")
+        shown, ends = (each.removesuffix(" %") for each in display.accuracy(hits / n, (low, high), n))
         step = 10.0 ** -len(shown.partition(".")[2])
         assert step == 1 or step >= 100 * max(1 / n, (high - low) / 20) * (1 - 1e-6)
         assert abs(float(shown) - 100 * hits / n) <= step
-        shown_low, shown_high = map(float, display.interval((low, high), n).removesuffix(" %").split("–"))
+        shown_low, shown_high = map(float, ends.split("–"))
         assert shown_low <= 100 * low + 1e-6
         assert shown_high >= 100 * high - 1e-6
         assert (shown in ("0", "100")) == (hits in (0, n)) or step < 1

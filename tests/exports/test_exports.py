@@ -284,7 +284,7 @@ def test_a_head_that_contradicts_itself_is_refused(tmp_path: Path) -> None:
         ("torch", "heads/a.safetensors", {}, "among the heads"),
         ("npz", "a.npz", {"with_backbone": True}, "holds a head alone"),
         ("onnx", "a.onnx", {"weights": "x"}, "no meaning without with_backbone"),
-        ("onnx", "a.onnx", {"with_backbone": True}, "names no backbone of dpfc"),
+        ("onnx", "a.onnx", {"with_backbone": True}, "describes no backbone of this dpfc"),
         ("onnx", "file/a.onnx", {}, "cannot be written"),
     ],
 )

@@ -171,8 +171,8 @@ def test_other_weights_are_refused_and_missing_ones_are_asked_for(vit: tuple[Pat
     changed["norm.bias"] += 1
     save_file(changed, tmp_path / "other.safetensors")
     for place, said in (
-        (str(tmp_path / "other.safetensors"), "differ in: weights"),
-        (None, "Say where it is: weights"),
+        (str(tmp_path / "other.safetensors"), "is not the checkpoint that the features were computed with"),
+        (None, "Say where that file is: weights"),
     ):
         with pytest.raises(UserError, match=said):
             export(head, "onnx", tmp_path / "a.onnx", with_backbone=True, weights=place)

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 from scipy.special import softmax
 
-from dpfc_cli.heads.calibration import BINS, best_probability, calibration
+from dpfc_cli.heads.calibration import BINS, calibration
+from dpfc_cli.heads.head import as_probabilities
 from dpfc_cli.heads.metrics import wilson
 
 
@@ -48,8 +49,8 @@ def test_the_error_by_chance_is_that_of_probabilities_that_are_right(n: int) -> 
     assert np.mean(wrong) > 1.3 * np.mean(errors)
 
 
-def test_the_probability_of_the_best_class_is_the_softmax_of_the_scores() -> None:
+def test_probabilities_are_the_softmax_of_the_scores() -> None:
     scores = np.random.default_rng(2).normal(0, 5, (50, 7))
-    assert best_probability(scores) == pytest.approx(softmax(scores, axis=1).max(axis=1))
-    extreme = np.array([[1e300, -1e300], [5.0, 5.0]])
-    assert best_probability(extreme) == pytest.approx([1, 0.5])
+    assert as_probabilities(scores, several=False) == pytest.approx(softmax(scores, axis=1))
+    extreme = np.array([[1.7e308, -1.7e308], [5.0, 5.0]])
+    assert as_probabilities(extreme, several=False) == pytest.approx(np.array([[1, 0], [0.5, 0.5]]))

@@ -1,4 +1,4 @@
-"""Heads on the Hugging Face hub, here a server on this machine: what is sent, what is fetched, and by which commit."""
+"""Heads on the Hugging Face hub, here a server on this machine: what is fetched, and by which commit."""
 
 import base64
 import hashlib
@@ -11,13 +11,11 @@ from urllib.parse import unquote
 
 import numpy as np
 import pytest
-from huggingface_hub import ModelCard
 
 from dpfc_cli.errors import UserError
-from dpfc_cli.heads import signature
 from dpfc_cli.heads.head import Head, encoded, located, shown
-from dpfc_cli.heads.push import push
 from dpfc_cli.privacy.chain import Clip
+from dpfc_cli.report.push import push
 from dpfc_cli.training.request import Privacy
 from tests.backbones.test_hub import Home, serving
 from tests.hostile import calibrated, card_as_written
@@ -117,132 +115,6 @@ def head(folder: Path, seed: int = 0, claim: str = "private") -> Path:
 
 def held(hub: type[Repositories]) -> dict[str, bytes]:
     return hub.commits[PLACE][-1][1]
-
-
-# Sending
-
-
-def test_the_head_its_signature_and_a_model_card_are_sent_and_nothing_else(
-    hub: type[Repositories], tmp_path: Path
-) -> None:
-    path = head(tmp_path)
-    for beside in ("head-0.ledger.sqlite", "head-0.npz", "notes.txt"):
-        (tmp_path / beside).write_text("stays here")
-    key = signature.new_key(tmp_path / "a.key")
-    signature.sign(path, key=key.secret, comment="by me")
-    sent = push(path, f"hf:{PLACE}")
-    assert set(held(hub)) == {"head.safetensors", "head.safetensors.minisig", "README.md"}
-    assert held(hub) == sent.files
-    assert held(hub)["head.safetensors"] == path.read_bytes()
-    assert hub.created == [{"name": "flu", "organization": "some", "visibility": "private"}]
-    assert sent.name == f"hf:{PLACE}/head.safetensors@{hub.commits[PLACE][-1][0]}"
-    assert signature.check(located(f"hf:{PLACE}"), key.public).comment == "by me"
-
-
-def test_what_belonged_to_an_earlier_head_goes(hub: type[Repositories], tmp_path: Path) -> None:
-    path = head(tmp_path)
-    signature.sign(path, key=signature.new_key(tmp_path / "a.key").secret)
-    first = push(path, f"hf:{PLACE}")
-    hub.commits[PLACE][-1][1]["theirs.txt"] = b"stays"
-    again = push(head(tmp_path, 1, "non-private"), f"hf:{PLACE}")
-    assert again.replaced == ("head.safetensors", "head.safetensors.minisig")
-    assert set(held(hub)) == {"head.nonprivate.safetensors", "README.md", "theirs.txt"}
-    assert Head.load(f"hf:{PLACE}").card["claim"] == "non-private"
-    assert len(hub.created) == 1
-    # What others sent in between is not overwritten: the hub refuses a commit that does not follow the newest.
-    assert hub.parents == [None, first.commit]
-
-
-def test_a_dry_run_says_what_would_be_sent_and_asks_nobody(hub: type[Repositories], tmp_path: Path) -> None:
-    sent = push(head(tmp_path), f"hf:{PLACE}", dry_run=True)
-    assert set(sent.files) == {"head.safetensors", "README.md"}
-    assert (sent.commit, sent.name) == (None, f"hf:{PLACE}/head.safetensors")
-    assert not hub.commits
-
-
-def test_the_model_card_has_a_header_and_the_statement(hub: type[Repositories], tmp_path: Path) -> None:
-    path = head(tmp_path)
-    found = {"method": "dp-whitened", "claim": "private", "epsilon": 1.0, "delta": 1e-5}
-    found |= {
-        "features": "/home/me/features/flu: a `set`",
-        "split": "test",
-        "n": 200,
-        "top1": 0.9125,
-        "interval": [0.86, 0.95],
-    }
-    push(path, f"hf:{PLACE}", license="apache-2.0", evaluation={**found, "private_split": False})
-    card = ModelCard(held(hub)["README.md"].decode())
-    said = dict(vars(card.data))
-    assert said["license"] == "apache-2.0"
-    assert said["tags"] == ["dpfc", "linear-head", "differential-privacy"]
-    (result,) = said["eval_results"]
-    assert (result.metric_value, result.dataset_name, result.dataset_split) == (0.9125, "flu: a `set`", "test")
-    assert "/home/me" not in card.content
-    assert "Top-1 accuracy: 91.2 % (95 % interval 86.0 to 95.0 %) on 200 records" in card.text
-    for label, text in Head.load(path).statement().items():
-        assert f"- **{label}**: " in card.text
-        assert text.split("; ")[0].split(" (")[0] in card.text
-    other = ModelCard(push(head(tmp_path, 1, "non-private"), f"hf:{PLACE}", dry_run=True).files["README.md"].decode())
-    assert "**This head has no guarantee of privacy.**" in other.text
-    assert "differential-privacy" not in vars(other.data)["tags"]
-
-
-@pytest.mark.parametrize(
-    ("change", "said"),
-    [
-        ({"epsilon": 2.0}, "of another head"),
-        ({"private_split": True}, "not differentially private"),
-        ({"top1": None}, "not what 'dpfc evaluate --json' prints"),
-        ({"top1": 7}, "not what"),
-        ({"interval": [0.95, 0.99]}, "not what"),
-        ({"interval": 0.9}, "not what"),
-        ({"figures": []}, "not what"),
-        (
-            {"figures": {"top1": 0.5, "interval": [0, 1], "n": 9, "split": "test", "epsilon": 1.0, "head_sha256": "0"}},
-            "of another head",
-        ),
-    ],
-)
-def test_figures_that_do_not_belong_in_a_model_card_are_refused(
-    change: dict[str, object], said: str, hub: type[Repositories], tmp_path: Path
-) -> None:
-    found = {"method": "dp-whitened", "claim": "private", "epsilon": 1.0, "delta": 1e-5, "private_split": False}
-    found |= {"features": "flu", "split": "test", "n": 200, "top1": 0.9, "interval": [0.85, 0.94]}
-    with pytest.raises(UserError, match=said):
-        push(head(tmp_path), f"hf:{PLACE}", evaluation={**found, **change})
-    assert not hub.commits
-
-
-@pytest.mark.parametrize("name", ["some/flu", "hf:flu", "hf:some/flu/head.safetensors", "hf:some/flu@main", "hf:../x"])
-def test_what_names_no_repository_is_refused(name: str, hub: type[Repositories], tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="does not name a repository"):
-        push(head(tmp_path), name)
-
-
-def test_a_token_that_may_not_write_is_not_shown(
-    hub: type[Repositories], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("HF_TOKEN", "hf_wrongWRONGwrong")
-    with pytest.raises(UserError, match="hf auth login") as refused:
-        push(head(tmp_path), f"hf:{PLACE}")
-    assert refused.value.code == "unwritable"
-    assert "WRONG" not in str(refused.value)
-    assert not hub.commits
-
-
-def test_a_head_that_contradicts_itself_is_not_sent(hub: type[Repositories], tmp_path: Path) -> None:
-    path = head(tmp_path)
-    made = Head.load(path)
-    plan = [{**made.card["plan"][0], "kind": "class_sums", "shape": [3, 2]}, *made.card["plan"][1:]]
-    path.write_bytes(
-        encoded(Head(chain=made.chain, weight=made.weight, bias=made.bias, card={**made.card, "plan": plan}))
-    )
-    with pytest.raises(UserError, match="is not what it says"):
-        push(path, f"hf:{PLACE}")
-    assert not hub.commits
-
-
-# Fetching
 
 
 def test_a_head_is_fetched_by_commit_and_says_which(hub: type[Repositories], tmp_path: Path) -> None:

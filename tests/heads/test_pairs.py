@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from scipy import optimize, stats
 
-from dpfc_cli.heads.metrics import Z, wilson
-from dpfc_cli.heads.pairs import Interval, difference, tango
+from dpfc_cli.heads.metrics import Interval, Z, wilson
+from dpfc_cli.heads.pairs import difference, tango
 
 Method = Callable[[int, int, int], Interval]
 

@@ -30,7 +30,7 @@ from tests.prediction.conftest import COUNT, Scene, features_of, head_of
 def computed(scene: Scene, batch: int | None = None) -> np.ndarray:
     """The features that are computed for the folder."""
     recipe = rebuild.recipe_of(scene.head)
-    backbone = rebuild.load(scene.head, recipe, scene.weights, batch, None)
+    backbone = recipe.load(scene.weights, batch, None)
     source = sources.Pictures(sources.pictures_at(str(scene.photos)), recipe, backbone)
     return np.concatenate([block.features for block in source.blocks(0)])
 

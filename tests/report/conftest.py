@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import dpfc_cli as dpfc
+from tests.heads.test_hub import hub as hub
 from tests.support import blobs
 
 CLASSES = ("flu", "cold", "rare")

@@ -137,7 +137,7 @@ def test_a_head_of_samples_and_one_without_a_guarantee_have_their_reports(ward: 
     assert "no guarantee: no noise was added" in fact(plain, "guarantee")
     assert "keep it as you keep the records" in plain.notice
     assert "svg" not in Read(html_of(plain)).tags
-    assert "differential-privacy" not in plain.header["tags"]
+    assert plain.header["tags"] == ["dpfc", "no-privacy-guarantee"]
 
 
 def test_a_page_runs_nothing_and_loads_nothing(ward: Ward) -> None:

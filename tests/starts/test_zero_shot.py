@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from safetensors import safe_open
 
-from dpfc_cli import backbones
+from dpfc_cli import backbones, files
 from dpfc_cli.backbones import text
 from dpfc_cli.backbones.text import TextVectors
 from dpfc_cli.errors import UserError
@@ -19,7 +19,6 @@ from dpfc_cli.features.importing import import_features
 from dpfc_cli.features.manifest import MANIFEST
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.files import sha256_of
-from dpfc_cli.starts import zero_shot as module
 from dpfc_cli.starts.zero_shot import ZeroShot, zero_shot
 from dpfc_cli.training import start
 from dpfc_cli.training.account import account_of
@@ -275,11 +274,11 @@ def test_files_that_are_missing_are_named_before_weights_are_fetched(
 def test_a_disk_that_fails_leaves_nothing(
     features: FeatureSet, weights: str, rows: Path, fails: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(path: Path, *_: object) -> None:
+    def full(path: Path, *_: object, **__: object) -> None:
         path.write_bytes(b"half")
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(module, fails, full)
+    monkeypatch.setattr(files, fails, full)
     with pytest.raises(UserError, match="cannot be written: No space left") as refused:
         zero_shot(features, **MODEL, weights=weights, rows=rows)
     assert refused.value.code == "unwritable"

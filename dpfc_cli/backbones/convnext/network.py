@@ -37,19 +37,8 @@ def load(
     prepared: bool,
     progress: Progress | None,
 ) -> "Network":
-    """Load a model of the table, and fetch its weights if they are not on this machine.
-
-    Args:
-        name: the model.
-        image_shape: (H, W, C) of the pictures.
-        options: how to run it.
-        geometry: how pictures are resized and cropped.
-        prepared: whether they were resized and cropped already.
-        progress: it is told how many bytes of a file were downloaded.
-
-    Raises:
-        UserError: the weights cannot be fetched or read, or are not those of the model.
-
+    """Load a model of the table, and fetch its weights if they are not on this machine. Arguments and errors: see
+    `Family.load`. geometry: how pictures are resized and cropped.
     """
     model = MODELS[name]
     located, digest = find(*place(model, options.weights), progress, options.expected)

@@ -1,4 +1,4 @@
-"""`push`: a head on the Hugging Face hub, with its signature and a model card. Nothing else is sent."""
+"""`push`: a head on the Hugging Face hub, with its signature and its shared report. Nothing else is sent."""
 
 import re
 from collections.abc import Mapping
@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from dpfc_cli.errors import UserError, parameter, sentence
-from dpfc_cli.files import sha256_of
 from dpfc_cli.heads.head import NONPRIVATE, PRIVATE, RESEARCH, Head, located
 from dpfc_cli.heads.hub import PREFIX, STEM
 from dpfc_cli.heads.minisign import SUFFIX
-from dpfc_cli.trust import model_card
+from dpfc_cli.report.contents import document
+from dpfc_cli.report.markdown import markdown
 
 README = "README.md"
 SUFFIXES = {"private": PRIVATE, "research": RESEARCH, "non-private": NONPRIVATE}
@@ -44,10 +44,10 @@ def push(
     repository: str,
     *,
     license: str | None = None,
-    evaluation: Mapping[str, Any] | None = None,
+    evaluation: Path | str | None = None,
     dry_run: bool = False,
 ) -> Pushed:
-    """Send a head to the Hugging Face hub, with a model card, and with its signature if it has one.
+    """Send a head to the Hugging Face hub, with its signature if it has one, and with its shared report as model card.
 
     A new repository is private: open it on its page. In a repository that exists, the head and README.md are replaced;
     earlier commits stay. huggingface_hub finds the token (`hf auth login`, HF_TOKEN).
@@ -56,14 +56,15 @@ def push(
         head: its file, or its name in the folder for heads.
         repository: `hf:OWNER/NAME`.
         license: the identifier of a licence for the model card, as the hub lists them.
-        evaluation: figures for the model card: what `dpfc evaluate --json` prints.
+        evaluation: the output of `dpfc evaluate --epsilon E --json` on this head, as for `write_report`.
         dry_run: whether to send nothing.
 
     Returns:
         What was sent, and its revision.
 
     Raises:
-        UserError: the head contradicts itself, a value makes no sense, or the hub refuses or cannot be reached.
+        UserError: the head contradicts itself, a value makes no sense, the figures were not released or are of another
+            head, or the hub refuses or cannot be reached.
 
     Examples:
         >>> push("heads/eps1.safetensors", "hf:owner/flu").name
@@ -85,60 +86,19 @@ def push(
         )
     path = located(head)
     loaded = Head.load(path)
-    loaded.refuse_contradictions()
     name = STEM + SUFFIXES[loaded.card["claim"]]
     place = f"{PREFIX}{found[1]}/{name}"
-    figures = None if evaluation is None else _figures(evaluation, loaded)
-    card = model_card.text(loaded.card, sha256_of(path), f"{PREFIX}{found[1]}", license, figures)
+    figures = None if evaluation is None else Path(evaluation)
+    card = document(loaded, evaluation=figures, name=f"{PREFIX}{found[1]}", license=license)
     files = {name: path.read_bytes()}
     signature = path.with_name(path.name + SUFFIX)
     if signature.exists():
         files[name + SUFFIX] = signature.read_bytes()
-    files[README] = card.encode()
+    files[README] = markdown(card).encode()
     if dry_run:
         return Pushed(repository=found[1], files=files, replaced=(), commit=None, name=place)
     commit, replaced = _send(found[1], files)
     return Pushed(repository=found[1], files=files, replaced=replaced, commit=commit, name=f"{place}@{commit}")
-
-
-def _figures(evaluation: Mapping[str, Any], head: Head) -> dict[str, Any]:
-    """The figures that a model card has: of exact ones and of noisy ones."""
-    noisy = "figures" in evaluation
-    inner = evaluation["figures"] if noisy else evaluation
-    try:
-        figures: dict[str, Any] = {"top1": float(inner["top1"]), "n": int(inner["n"]), "split": str(inner["split"])}
-        figures["features"] = Path(str(evaluation["features"])).name
-        low, high = figures["interval"] = tuple(map(float, inner["interval"]))
-        if not 0 <= low <= figures["top1"] <= high <= 1 or figures["n"] < 1:
-            raise ValueError("a figure is out of range")
-        if noisy:
-            figures["spent"] = float(inner["epsilon"])
-            other = inner["head_sha256"] != sha256_of(head.path or Path())
-        else:
-            other = any(inner[name] != head.card[name] for name in ("method", "claim", "epsilon", "delta"))
-        private = not noisy and bool(inner["private_split"])
-    except (LookupError, TypeError, ValueError, AttributeError) as error:
-        raise UserError(
-            f"{parameter('evaluation')} is not what 'dpfc evaluate --json' prints.",
-            "Give its output.",
-            parameter="evaluation",
-        ) from error
-    if other:
-        raise UserError(
-            f"{parameter('evaluation')} has the figures of another head.",
-            "Evaluate this head.",
-            code="conflict",
-            parameter="evaluation",
-        )
-    if private:
-        raise UserError(
-            f"{parameter('evaluation')} has figures on the split that the head was trained on. They are not "
-            "differentially private.",
-            "Give figures on another split.",
-            code="private-records",
-            parameter="evaluation",
-        )
-    return figures
 
 
 def _send(repository: str, files: Mapping[str, bytes]) -> tuple[str, tuple[str, ...]]:

@@ -1,0 +1,143 @@
+"""The backbone of a head, made again from what the head's card says.
+
+The card has the backbone's description, with the digest of its weights. A backbone is used only if it describes itself
+in the same way.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from dpfc_cli import backbones
+from dpfc_cli.backbones import BACKBONES, Backbone, Geometry, Progress
+from dpfc_cli.errors import UserError, parameter
+from dpfc_cli.heads.head import Head
+from dpfc_cli.schema import among, each, either, fault, null, record, text, whole
+
+LARGEST_SIDE = 8192
+"""Pixels of a side. Larger pictures would take more memory than a head may ask for."""
+_STATED = record(
+    {"name": among(BACKBONES)},
+    weights=either(null, record({"id": text, "sha256": text})),
+    preprocessing=either(text, record({"recipe": text})),
+    image_shape=each(whole(1, LARGEST_SIDE), least=3),
+    pooling=text,
+    precision=text,
+)
+
+
+@dataclass(frozen=True)
+class Stated:
+    """What the card of a head says of its backbone. Nothing is loaded yet.
+
+    Attributes:
+        values: the description, checked.
+        dim: the dimensions that the head takes.
+        about: the parameter that errors are about.
+        instead: what errors say that can be done without the backbone.
+
+    """
+
+    values: Mapping[str, Any]
+    dim: int
+    about: str
+    instead: str
+
+    def refused(self, what: str) -> UserError:
+        """The error for a card that does not say enough."""
+        return UserError(what, self.instead, code="unsupported", parameter=self.about)
+
+    @property
+    def geometry(self) -> Geometry | None:
+        """What the model itself does with pictures of many sizes."""
+        steps = self.values.get("preprocessing")
+        return backbones.geometry_of(self.values["name"], steps["recipe"]) if isinstance(steps, dict) else None
+
+    def shape(self, geometry: Geometry | None) -> tuple[int, int, int]:
+        """(H, W, C) of pictures that were resized and cropped in this way; None: they keep their size."""
+        shape = tuple(self.values.get("image_shape", ())) if geometry is None else (geometry.crop, geometry.crop, 3)
+        if len(shape) != 3 or shape[2] not in (1, 3):
+            raise self.refused("The card of the head does not say which shape the pictures have.")
+        return shape
+
+    def load(
+        self,
+        shape: tuple[int, int, int],
+        weights: str | None,
+        *,
+        prepared: bool,
+        batch: int | None = None,
+        precision: str | None = None,
+        progress: Progress | None = None,
+    ) -> Backbone:
+        """Make the backbone.
+
+        Args:
+            shape: (H, W, C) of the pictures.
+            weights: where the weights are: a file, a folder or `hf:owner/name[/file]`. None: as the card says.
+            prepared: whether pictures were resized and cropped already.
+            batch: pictures per call; None: the model chooses.
+            precision: of the arithmetic; None: as the card says.
+            progress: told how many bytes of a file were downloaded.
+
+        Raises:
+            UserError: the weights cannot be found, or are others; or this dpfc computes other features.
+
+        """
+        stated, known, steps = dict(self.values), self.values.get("weights"), self.values.get("preprocessing")
+        if known and weights is None and not known["id"].startswith("hf:"):
+            raise UserError(
+                f"The backbone of the head has weights from the file '{known['id']}' (SHA-256 {known['sha256']}).",
+                f"Say where that file is: {parameter('weights')}.",
+                code="missing",
+                parameter="weights",
+            )
+        if precision is not None and "precision" in stated:
+            stated["precision"] = precision
+        backbone = backbones.load(
+            stated["name"],
+            shape,
+            stated.get("pooling"),
+            weights=weights or (known["id"] if known else None),
+            batch=batch,
+            precision=stated.get("precision", "float32"),
+            expected=known["sha256"] if known else None,
+            prepared=prepared,
+            progress=progress,
+            **({"preprocess": steps["recipe"]} if isinstance(steps, dict) else {}),
+        )
+        made = backbone.describe()
+        differ = [name for name in {**stated, **made} if name != "weights" and made.get(name) != stated.get(name)]
+        if (made.get("weights") or {}).get("sha256") != (known or {}).get("sha256"):
+            differ.append("weights")
+        if differ or backbone.dim != self.dim:
+            raise UserError(
+                "This dpfc computes other features than those that the head was trained on. They differ in "
+                f"{', '.join(differ) or 'their width'}.",
+                f"Use the dpfc that the head was made with. {self.instead}",
+                code="conflict",
+                parameter=self.about,
+                differ=differ,
+            )
+        return backbone
+
+
+def stated_of(head: Head, about: str, instead: str) -> Stated:
+    """What the card of a head says of its backbone. `about` and `instead`: see `Stated`.
+
+    Raises:
+        UserError: the head was trained on imported features, or its card describes no backbone.
+
+    """
+    found = Stated(head.card["features"].get("backbone") or {}, head.dim, about, instead)
+    if found.values.get("name") == "imported":
+        raise found.refused(
+            "The head was trained on features that were imported: they came from elsewhere. Its card does not say how "
+            "they are computed from pictures."
+        )
+    wrong = fault(found.values, _STATED)
+    if wrong is not None:
+        raise found.refused(
+            f"The card of the head describes no backbone of this dpfc: '{wrong[:80]}' is missing or makes no sense."
+        )
+    return found
