@@ -15,7 +15,7 @@ from typing import Any
 from dpfc_cli.features.manifest import MANIFEST
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.files import sha256_of
-from dpfc_cli.privacy import parts, passes
+from dpfc_cli.privacy import parts, passes, persons
 from dpfc_cli.privacy.facts import Facts
 from dpfc_cli.privacy.lattice import Lattice
 from dpfc_cli.privacy.queries import Grid
@@ -71,7 +71,12 @@ class Leader:
 def verify_part(
     processes: Processes, features: FeatureSet, split: str, facts: Facts, progress: Progress | None = None
 ) -> None:
-    """Check the shards that hold a process's part. It returns when all processes have done so."""
+    """Check the shards that hold a process's part. It returns when all processes have done so.
+
+    The last person of a part may have more records behind it. Those that count are checked, too: this process alone
+    adds them.
+    """
     part = passes.part_of(facts, processes.number, processes.count)
-    features.verify(split, progress, range(part.begin, part.stop))
+    stop = part.stop if facts.rows is None else part.stop + passes.block_rows(facts) + persons.MOST
+    features.verify(split, progress, range(part.begin, min(stop, facts.records)))
     processes.gathered("")
