@@ -19,7 +19,9 @@ def push(
     ] = None,
     evaluation: Annotated[
         Path | None,
-        typer.Option(help="Figures for the model card: a file with the output of 'dpfc evaluate --json'."),
+        typer.Option(
+            help="Figures for the model card: a file with the output of 'dpfc evaluate HEAD --epsilon E --json'. Exact ones are refused."
+        ),
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be sent, and send nothing.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object: files and revision.")] = False,
@@ -65,7 +67,7 @@ def _read(path: Path) -> dict[str, object]:
         missing = isinstance(error, FileNotFoundError)
         raise UserError(
             f"There is no file '{path}'." if missing else f"'{path}' cannot be read as JSON: {error}.",
-            f"Give the output of 'dpfc evaluate --json': {parameter('evaluation')}.",
+            f"Give the output of 'dpfc evaluate --epsilon E --json': {parameter('evaluation')}.",
             code="missing" if missing else "damaged",
             parameter="evaluation",
             path=str(path),

@@ -11,7 +11,7 @@ from dpfc_cli.files import sha256_of
 from dpfc_cli.heads.head import NONPRIVATE, PRIVATE, RESEARCH, Head, located
 from dpfc_cli.heads.hub import PREFIX, STEM
 from dpfc_cli.heads.minisign import SUFFIX
-from dpfc_cli.trust import model_card
+from dpfc_cli.trust import model_card, released
 
 README = "README.md"
 SUFFIXES = {"private": PRIVATE, "research": RESEARCH, "non-private": NONPRIVATE}
@@ -56,7 +56,8 @@ def push(
         head: its file, or its name in the folder for heads.
         repository: `hf:OWNER/NAME`.
         license: the identifier of a licence for the model card, as the hub lists them.
-        evaluation: figures for the model card: what `dpfc evaluate --json` prints.
+        evaluation: figures for the model card: what `dpfc evaluate --epsilon E --json` prints. Exact figures are
+            refused, as in a report.
         dry_run: whether to send nothing.
 
     Returns:
@@ -88,8 +89,9 @@ def push(
     loaded.refuse_contradictions()
     name = STEM + SUFFIXES[loaded.card["claim"]]
     place = f"{PREFIX}{found[1]}/{name}"
-    figures = None if evaluation is None else _figures(evaluation, loaded)
-    card = model_card.text(loaded.card, sha256_of(path), f"{PREFIX}{found[1]}", license, figures)
+    digest = sha256_of(path)
+    figures = None if evaluation is None else _figures(evaluation, digest)
+    card = model_card.text(loaded.card, digest, f"{PREFIX}{found[1]}", license, figures)
     files = {name: path.read_bytes()}
     signature = path.with_name(path.name + SUFFIX)
     if signature.exists():
@@ -101,44 +103,18 @@ def push(
     return Pushed(repository=found[1], files=files, replaced=replaced, commit=commit, name=f"{place}@{commit}")
 
 
-def _figures(evaluation: Mapping[str, Any], head: Head) -> dict[str, Any]:
-    """The figures that a model card has: of exact ones and of noisy ones."""
-    noisy = "figures" in evaluation
-    inner = evaluation["figures"] if noisy else evaluation
-    try:
-        figures: dict[str, Any] = {"top1": float(inner["top1"]), "n": int(inner["n"]), "split": str(inner["split"])}
-        figures["features"] = Path(str(evaluation["features"])).name
-        low, high = figures["interval"] = tuple(map(float, inner["interval"]))
-        if not 0 <= low <= figures["top1"] <= high <= 1 or figures["n"] < 1:
-            raise ValueError("a figure is out of range")
-        if noisy:
-            figures["spent"] = float(inner["epsilon"])
-            other = inner["head_sha256"] != sha256_of(head.path or Path())
-        else:
-            other = any(inner[name] != head.card[name] for name in ("method", "claim", "epsilon", "delta"))
-        private = not noisy and bool(inner["private_split"])
-    except (LookupError, TypeError, ValueError, AttributeError) as error:
+def _figures(evaluation: Mapping[str, Any], digest: str) -> Mapping[str, Any]:
+    """The figures that a model card has: released ones, as in a report for whoever gets the head."""
+    about = {"parameter": "evaluation"}
+    found = released.checked(evaluation, digest, parameter("evaluation"), "", about)
+    if found["top1"] is None:
         raise UserError(
-            f"{parameter('evaluation')} is not what 'dpfc evaluate --json' prints.",
-            "Give its output.",
-            parameter="evaluation",
-        ) from error
-    if other:
-        raise UserError(
-            f"{parameter('evaluation')} has the figures of another head.",
-            "Evaluate this head.",
+            f"{parameter('evaluation')} has no accuracy: the noise left no record to count.",
+            "Leave it out, or release figures at a larger epsilon.",
             code="conflict",
-            parameter="evaluation",
+            **about,
         )
-    if private:
-        raise UserError(
-            f"{parameter('evaluation')} has figures on the split that the head was trained on. They are not "
-            "differentially private.",
-            "Give figures on another split.",
-            code="private-records",
-            parameter="evaluation",
-        )
-    return figures
+    return found
 
 
 def _send(repository: str, files: Mapping[str, bytes]) -> tuple[str, tuple[str, ...]]:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from dpfc_cli.errors import printable
+from dpfc_cli.rounding import epsilon as rounded
 from dpfc_cli.trust import statement
 
 _MARKS = re.compile(r"[\\`*_{}\[\]<>#|~$&!]")
@@ -18,8 +19,7 @@ def header(card: Mapping[str, Any], license: str | None = None, evaluation: Mapp
     Args:
         card: the card of a head.
         license: the identifier of a licence, as the hub lists them. None: nothing is said of it.
-        evaluation: figures on a split: `split`, `n`, `top1`, its 95 % `interval`, `features`, the name of the feature
-            set, and `spent`, the epsilon of noisy figures. None: the header has no metrics.
+        evaluation: released figures (`trust.released`) with an accuracy. None: the header has no metrics.
 
     """
     private = card["claim"] == "private"
@@ -34,7 +34,7 @@ def header(card: Mapping[str, Any], license: str | None = None, evaluation: Mapp
         **({} if home is None else {"base_model": home[1]}),
     }
     if evaluation is not None:
-        figure = {"type": "accuracy", "name": "top-1 accuracy", "value": evaluation["top1"]}
+        figure = {"type": "accuracy", "name": "top-1 accuracy, released with noise", "value": evaluation["top1"]}
         data = {"name": evaluation["features"], "type": evaluation["features"], "split": evaluation["split"]}
         result = {"task": {"type": "image-classification"}, "dataset": data, "metrics": [figure]}
         values["model-index"] = [{"name": card["method"], "results": [result]}]
@@ -66,14 +66,14 @@ def text(
     warning = "" if private else "\n**This head has no guarantee of privacy.**\n"
     figures = ""
     if evaluation is not None:
-        low, high = (100 * end for end in evaluation["interval"])
+        low, high = (100 * end for end in evaluation["interval"][:2])
+        unit, spent = evaluation["unit"], evaluation["epsilon"]
         figures = (
             f"\nTop-1 accuracy: {100 * evaluation['top1']:.1f} % (95 % interval {low:.1f} to {high:.1f} %) on "
-            f"{evaluation['n']:,} records of the split {marked(evaluation['split'])} of "
-            f"{marked(evaluation['features'])}"
+            f"{evaluation['n']:,} {unit}s of the split {marked(evaluation['split'])} of "
+            f"{marked(evaluation['features'])}, counted with noise (epsilon = {rounded(spent)} at delta = "
+            f"{evaluation['delta']:g} for one {unit} of that split).\n"
         )
-        spent = evaluation.get("spent")
-        figures += ".\n" if spent is None else f", counted with noise (epsilon = {spent:.4g} for these records).\n"
     rows = "\n".join(f"- **{marked(label)}**: {marked(said)}" for label, said in statement.rows(card, sha256))
     return f"""{header(card, license, evaluation)}
 # A linear head by dpfc

@@ -14,6 +14,7 @@ import pytest
 from huggingface_hub import ModelCard
 
 from dpfc_cli.errors import UserError
+from dpfc_cli.files import sha256_of
 from dpfc_cli.heads import signature
 from dpfc_cli.heads.head import Head, encoded, located, shown
 from dpfc_cli.heads.push import push
@@ -105,6 +106,15 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[type[Reposi
         yield handler
 
 
+def released(path: Path, features: str = "flu", **changed: Any) -> dict[str, Any]:
+    """What `dpfc evaluate --epsilon 0.5 --json` prints, as far as it is looked at."""
+    figures: dict[str, Any] = {"head": path.name, "head_sha256": sha256_of(path), "split": "test", "unit": "person"}
+    figures |= {"n": 200, "epsilon": 0.5, "delta": 1e-5, "top1": 0.9125, "interval": [0.86, 0.95], "noise": 0.01}
+    figures |= {"top5": None, "top5_interval": None, "per_class": None, **changed}
+    digest = hashlib.sha256(json.dumps(figures, sort_keys=True).encode()).hexdigest()
+    return {"features": features, "figures": figures, "sha256": digest}
+
+
 def head(folder: Path, seed: int = 0, claim: str = "private") -> Path:
     privacy = Privacy(epsilon=1.0) if claim == "private" else Privacy()
     rng = np.random.default_rng(seed)
@@ -162,15 +172,8 @@ def test_a_dry_run_says_what_would_be_sent_and_asks_nobody(hub: type[Repositorie
 
 def test_the_model_card_has_a_header_and_the_statement(hub: type[Repositories], tmp_path: Path) -> None:
     path = head(tmp_path)
-    found = {"method": "dp-whitened", "claim": "private", "epsilon": 1.0, "delta": 1e-5}
-    found |= {
-        "features": "/home/me/features/flu: a `set`",
-        "split": "test",
-        "n": 200,
-        "top1": 0.9125,
-        "interval": [0.86, 0.95],
-    }
-    push(path, f"hf:{PLACE}", license="apache-2.0", evaluation={**found, "private_split": False})
+    found = released(path, features="/home/me/features/flu: a `set`")
+    push(path, f"hf:{PLACE}", license="apache-2.0", evaluation=found)
     card = ModelCard(held(hub)["README.md"].decode())
     said = dict(vars(card.data))
     assert said["license"] == "apache-2.0"
@@ -178,7 +181,8 @@ def test_the_model_card_has_a_header_and_the_statement(hub: type[Repositories], 
     (result,) = said["eval_results"]
     assert (result.metric_value, result.dataset_name, result.dataset_split) == (0.9125, "flu: a `set`", "test")
     assert "/home/me" not in card.content
-    assert "Top-1 accuracy: 91.2 % (95 % interval 86.0 to 95.0 %) on 200 records" in card.text
+    assert "Top-1 accuracy: 91.2 % (95 % interval 86.0 to 95.0 %) on 200 persons of" in card.text
+    assert "counted with noise (epsilon = 0.5000 at delta = 1e-05 for one person of that split)" in card.text
     for label, text in Head.load(path).statement().items():
         assert f"- **{label}**: " in card.text
         assert text.split("; ")[0].split(" (")[0] in card.text
@@ -187,29 +191,32 @@ def test_the_model_card_has_a_header_and_the_statement(hub: type[Repositories], 
     assert "differential-privacy" not in vars(other.data)["tags"]
 
 
+EXACT = {"method": "dp-whitened", "claim": "private", "epsilon": 1.0, "delta": 1e-5, "features": "flu"}
+EXACT |= {"split": "test", "n": 200, "top1": 0.9, "interval": [0.85, 0.94]}
+
+
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("found", "said"),
     [
-        ({"epsilon": 2.0}, "of another head"),
-        ({"private_split": True}, "not differentially private"),
-        ({"top1": None}, "not what 'dpfc evaluate --json' prints"),
-        ({"top1": 7}, "not what"),
-        ({"interval": [0.95, 0.99]}, "not what"),
-        ({"interval": 0.9}, "not what"),
-        ({"figures": []}, "not what"),
-        (
-            {"figures": {"top1": 0.5, "interval": [0, 1], "n": 9, "split": "test", "epsilon": 1.0, "head_sha256": "0"}},
-            "of another head",
-        ),
+        ({"private_split": True, **EXACT}, "are exact"),
+        ({"private_split": False, **EXACT}, "are exact"),
+        ({"epsilon": 7.0}, "not those that were released"),
+        ({"head_sha256": "0"}, "of another head"),
+        ({"top1": None}, "has no accuracy"),
+        ({"top1": 7}, "'figures.top1' is missing or makes no sense"),
+        ({"interval": 0.9}, "makes no sense"),
+        ({"figures": []}, "is not the output"),
     ],
 )
 def test_figures_that_do_not_belong_in_a_model_card_are_refused(
-    change: dict[str, object], said: str, hub: type[Repositories], tmp_path: Path
+    found: dict[str, Any], said: str, hub: type[Repositories], tmp_path: Path
 ) -> None:
-    found = {"method": "dp-whitened", "claim": "private", "epsilon": 1.0, "delta": 1e-5, "private_split": False}
-    found |= {"features": "flu", "split": "test", "n": 200, "top1": 0.9, "interval": [0.85, 0.94]}
+    path = head(tmp_path)
+    whole = found if "claim" in found or "figures" in found else released(path, **found)
+    if "epsilon" in found and "figures" in whole:
+        whole["figures"]["epsilon"] = 0.5
     with pytest.raises(UserError, match=said):
-        push(head(tmp_path), f"hf:{PLACE}", evaluation={**found, **change})
+        push(path, f"hf:{PLACE}", evaluation=whole)
     assert not hub.commits
 
 
