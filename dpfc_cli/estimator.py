@@ -2,10 +2,11 @@
 
 scikit-learn is imported with this module, and with nothing else of dpfc.
 
-**Where the records go.** `fit` goes the way of every training: records are imported into a feature set, the training is
-charged to the ledger beside it, and then it runs. All of this lies in one folder, the *ledger folder*: for the time of
-a fit the set, and for good the ledger, the digests of the records that were charged to it, and the heads. The folder of
-the set is for its owner alone, and so is the ledger folder if it is made here. The estimator keeps the head and what is said of it, and no record.
+**Where the records go.** `fit` goes the way of every training: records are imported into a feature set, the training
+is charged to the ledger beside it, and then it runs. All of this lies in one folder, the *ledger folder*: for the time
+of a fit the set, and for good the ledger, the digests of the records that were charged to it, and the heads. The
+folder of the set is for its owner alone, and so is the ledger folder if it is made here. The estimator keeps the head
+and what is said of it, and no record.
 
 **All fits with one ledger are added up**, whatever they were trained on: a cross-validation trains on parts of the same
 records, and a scaled record is the same record. The sum is right for the same records and an upper bound for others.

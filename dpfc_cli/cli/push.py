@@ -20,7 +20,7 @@ def push(
     evaluation: Annotated[
         Path | None,
         typer.Option(
-            help="Figures for the model card: a file with the output of 'dpfc evaluate HEAD --epsilon E --json'. Exact ones are refused."
+            help="Noisy figures for the model card: a file with the output of 'dpfc evaluate HEAD --epsilon E --json'."
         ),
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be sent, and send nothing.")] = False,
