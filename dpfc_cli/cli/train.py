@@ -307,7 +307,9 @@ def _processes(distributed: bool) -> Iterator["Processes | None"]:
     try:
         yield processes
     finally:
-        processes.leave()
+        # Ctrl-C ends the waiting for others. It takes nothing back.
+        with contextlib.suppress(KeyboardInterrupt):
+            processes.leave()
 
 
 class _Observer(Observer):

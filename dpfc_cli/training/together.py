@@ -60,8 +60,10 @@ class Leader:
         self.processes.tell(b"")
 
     def end(self) -> None:
-        """The training is at its end. A process that is gone by now changes nothing: its sums were used."""
-        with suppress(LostError):
+        """The training is at its end. A process that is gone by now changes nothing: its sums were used. Nor does
+        Ctrl-C: the head is written.
+        """
+        with suppress(LostError, KeyboardInterrupt):
             self._ask("end")
 
     def _ask(self, what: str, **fields: Any) -> None:

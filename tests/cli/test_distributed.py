@@ -11,8 +11,12 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
+from dpfc_cli import processes
+from dpfc_cli.cli import stop
 from dpfc_cli.features.importing import import_features
 from dpfc_cli.training.ledger import ledger_path
+from tests.cli.conftest import Dpfc
+from tests.training.test_together import Alone
 
 N, D, M = 9000, 4, 3
 """More than one block, so that both processes have records."""
@@ -88,3 +92,18 @@ def test_a_process_of_several_does_not_train_by_itself(made: Path) -> None:
     ended = subprocess.run(command, cwd=made, env=environment, capture_output=True, text=True, check=False)
     assert ended.returncode == 2
     assert "--distributed" in ended.stderr
+
+
+def test_ctrl_c_while_the_others_leave_takes_no_result_back(
+    dpfc: Dpfc, features: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Leaving(Alone):
+        def leave(self) -> None:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(processes, "joined", Leaving)
+    monkeypatch.setattr(stop, "at_once", False)
+    ended = dpfc("train", "--distributed", "--epsilon", "1", "--method", "dp-ls", "--out", "left.safetensors")
+    assert (ended.exit_code, Path("left.safetensors").exists()) == (0, True)
+    assert "left.safetensors" in ended.stdout
+    assert "Nothing was charged" not in ended.stderr

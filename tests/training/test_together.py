@@ -23,14 +23,15 @@ class Alone:
 
     number = 0
 
-    def __init__(self, asks: str = "nothing", count: int = 1) -> None:
+    def __init__(self, asks: str = "nothing", count: int = 1, stop: BaseException | None = None) -> None:
         self._asks, self.count = asks, count
+        self._stop = stop or LostError("Process 1 has failed.", "Start them again.", code="lost")
         self.told: list[str] = []
 
     def tell(self, message: bytes) -> None:
         asked = json.loads(message)["ask"] if message[:1] == b"{" else ""
         if asked == self._asks:
-            raise LostError("Process 1 has failed.", "Start them again.", code="lost")
+            raise self._stop
         self.told.append(asked)
 
     def gathered(self, value: str) -> list[str]:
@@ -65,9 +66,12 @@ def test_a_process_that_is_lost_before_the_first_sum_leaves_a_training_that_says
     assert (row.state, again.path.exists()) == ("written", True)
 
 
-def test_a_process_that_is_lost_after_the_head_was_written_changes_nothing(features: FeatureSet) -> None:
+@pytest.mark.parametrize("stop", [None, KeyboardInterrupt()], ids=["lost", "Ctrl-C"])
+def test_what_comes_after_the_head_was_written_changes_nothing(
+    features: FeatureSet, stop: BaseException | None
+) -> None:
     """To start such a training again would charge a second one."""
-    asked = request(features, Alone("end"))
+    asked = request(features, Alone("end", stop=stop))
     trained = finish(plan(asked, Observer()), Observer())
     assert asked.leader is not None
     asked.leader.end()
