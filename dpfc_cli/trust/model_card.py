@@ -25,10 +25,12 @@ def header(card: Mapping[str, Any], license: str | None = None, evaluation: Mapp
     private = card["claim"] == "private"
     backbone = card["features"].get("backbone")
     weights = backbone.get("weights") if isinstance(backbone, dict) else None
+    named = backbone.get("name") if isinstance(backbone, dict) else None
     home = _HOME.fullmatch(str(weights.get("id"))) if isinstance(weights, dict) else None
     values: dict[str, Any] = {
         "library_name": "dpfc",
-        "pipeline_tag": "image-classification",
+        # Imported features may be of texts.
+        **({"pipeline_tag": "image-classification"} if named not in (None, "imported") else {}),
         "tags": ["dpfc", "linear-head", *(["differential-privacy"] if private else ["no-privacy-guarantee"])],
         **({} if license is None else {"license": license}),
         **({} if home is None else {"base_model": home[1]}),

@@ -20,6 +20,7 @@ from dpfc_cli.heads.head import Head, encoded, located, shown
 from dpfc_cli.heads.push import push
 from dpfc_cli.privacy.chain import Clip
 from dpfc_cli.training.request import Privacy
+from dpfc_cli.trust import model_card
 from tests.backbones.test_hub import Home, serving
 from tests.hostile import calibrated, card_as_written
 
@@ -189,6 +190,12 @@ def test_the_model_card_has_a_header_and_the_statement(hub: type[Repositories], 
     other = ModelCard(push(head(tmp_path, 1, "non-private"), f"hf:{PLACE}", dry_run=True).files["README.md"].decode())
     assert "**This head has no guarantee of privacy.**" in other.text
     assert "differential-privacy" not in vars(other.data)["tags"]
+
+
+@pytest.mark.parametrize(("name", "tagged"), [("vit-ti16", True), ("imported", False)])
+def test_a_head_of_imported_features_is_not_said_to_take_pictures(name: str, tagged: bool) -> None:
+    card = {"claim": "private", "method": "dp-ls", "features": {"backbone": {"name": name}}}
+    assert ("pipeline_tag" in model_card.header(card)) == tagged
 
 
 EXACT = {"method": "dp-whitened", "claim": "private", "epsilon": 1.0, "delta": 1e-5, "features": "flu"}
