@@ -29,8 +29,8 @@ LOST = 60.0
 """Seconds without a sign of life after which a process counts as gone."""
 WAIT = 1000
 """Milliseconds that one question to the service waits."""
-LEAVE = 5
-"""How often process 0 waits for another one to leave."""
+LEAVE = 10
+"""Seconds that a process waits for another one to leave, too."""
 TRUSTED = "DPFC_TRUSTED_NETWORK"
 """Set to 1 where the processes may use a network with public addresses."""
 COUNTS = ("SLURM_STEP_NUM_TASKS", "OMPI_COMM_WORLD_SIZE", "JAX_NUM_PROCESSES")
@@ -71,6 +71,10 @@ class _Service:
     def count(self, key: str) -> None:
         """Count up the number at a key."""
         self._client.key_value_increment(key, 1)
+
+    def close(self) -> None:
+        """Wait until all processes have come here, or `LEAVE` seconds."""
+        self._client.shutdown()
 
 
 class Processes:
@@ -155,16 +159,24 @@ class Processes:
         with contextlib.suppress(Exception):
             self._service.put(f"failed/{self.number}", said)
 
-    def leave(self) -> None:
-        """Leave the others. Process 0 runs the service, so it tells them to end, and leaves last.
+    def leave(self, together: bool) -> None:
+        """Leave the others. The process must end at once then (`os._exit`): the runtime would wait for those that are
+        gone.
 
-        The process must end at once then (`os._exit`): the runtime would wait for processes that are gone.
+        Args:
+            together: whether all leave now, at the end of the training. They wait for one another then, because the
+                runtime aborts a process that outlives process 0. Else process 0 tells the others to end, and gives them
+                some time.
+
         """
         self._stop.set()
         with contextlib.suppress(Exception):
+            if together:
+                self._service.close()
+                return
             self._service.put(f"left/{self.number}", "")
             for number in range(1, self.count if self.number == 0 else 0):
-                # One that does not answer is gone, or ends when the service is.
+                # One that does not answer is gone.
                 tries = (self._service.wait(f"left/{number}") for _ in range(LEAVE))
                 next((found for found in tries if found is not None), None)
 
@@ -231,7 +243,7 @@ def joined(environment: Mapping[str, str] = os.environ) -> Processes:
     config: Any = jax.config
     config.update("jax_enable_preemption_service", False)
     try:
-        jax.distributed.initialize(**given)
+        jax.distributed.initialize(**given, shutdown_timeout_seconds=LEAVE)
     except (RuntimeError, ValueError) as error:
         raise UserError(
             f"The processes did not meet: {sentence(error)}",

@@ -30,6 +30,9 @@ class Table:
     def under(self, folder: str) -> dict[str, str]:
         return {key: value for key, value in self.texts.items() if key.startswith(f"{folder}/")}
 
+    def close(self) -> None:
+        self.texts["closed"] = ""
+
     def count(self, key: str) -> None:
         self.texts[key] = str(int(self.texts.get(key, "0")) + 1)
 
@@ -105,12 +108,20 @@ def test_the_others_end_when_process_0_has_left() -> None:
         seen_from(1, table).told()
 
 
-def test_process_0_leaves_last_and_does_not_wait_for_one_that_is_gone() -> None:
+@pytest.mark.parametrize("number", [0, 1])
+def test_at_the_end_all_leave_together(number: int) -> None:
+    table = Table()
+    seen_from(number, table).leave(together=True)
+    assert table.texts == {"closed": ""}
+
+
+def test_of_a_training_that_fails_process_0_leaves_last_and_does_not_wait_long_for_one_that_is_gone() -> None:
+    """The runtime would abort a process that outlives process 0, and wait for one that is gone."""
     table = Table(iter([("", ""), ("left/1", "")]))
-    seen_from(0, table).leave()
-    assert set(table.texts) >= {"left/0", "left/1"}
+    seen_from(0, table).leave(together=False)
+    assert set(table.texts) == {"", "left/0", "left/1"}
     gone = Table()
-    seen_from(0, gone).leave()
+    seen_from(0, gone).leave(together=False)
     assert gone.time == module.LEAVE * module.WAIT / 1000
 
 

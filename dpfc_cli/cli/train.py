@@ -306,10 +306,13 @@ def _processes(distributed: bool) -> Iterator["Processes | None"]:
     processes = joined()
     try:
         yield processes
-    finally:
-        # Ctrl-C ends the waiting for others. It takes nothing back.
+    except BaseException:
         with contextlib.suppress(KeyboardInterrupt):
-            processes.leave()
+            processes.leave(together=False)
+        raise
+    # Ctrl-C ends the waiting for others. It takes nothing back.
+    with contextlib.suppress(KeyboardInterrupt):
+        processes.leave(together=True)
 
 
 class _Observer(Observer):

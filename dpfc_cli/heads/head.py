@@ -4,8 +4,10 @@ The card says how the head was made and what it cost in privacy. Everything in t
 `oracle.release`.
 """
 
+import errno
 import itertools
 import json
+import os
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -347,6 +349,9 @@ def _opened(
     # The library raises these for damaged files, and other ones for types of numbers that it does not know.
     except (SafetensorError, LookupError, TypeError, AttributeError) as error:
         raise ValueError(str(error)) from error
+    except MemoryError as error:
+        # The library says so where the system has no memory to open the file. The message should name the file.
+        raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM)) from error
 
 
 def _numbers(file: Any, name: str, axes: int) -> np.ndarray:

@@ -164,12 +164,12 @@ def scaled(
 def state_bytes(method: Method[Any, Any], plan: Plan) -> int:
     """The bytes of the largest state of a training, from the plan alone, at 8 bytes a number.
 
-    This is what the method keeps, plus the larger of two needs: to make the largest answer (its exact sum as floats and
-    as integers, and its noise), or to decompose a square matrix (its copies and the workspace of LAPACK).
+    This is what the method keeps, plus the larger of two needs: to make the largest answer (its exact sum and its
+    noise), or to decompose a square matrix (its copies and the workspace of LAPACK).
     """
     kept = method.copies * sum(math.prod(shape) for shape in {r.shape for r in plan.releases})
     square = max((r.shape[-1] ** 2 for r in plan.releases if r.shape[-1] == r.shape[-2]), default=0)
-    return 8 * (kept + max(3 * plan.largest, 6 * square))
+    return 8 * (kept + max(2 * plan.largest, 6 * square))
 
 
 def chosen(options: type[Any], given: Given, computed: Given) -> dict[str, Any]:

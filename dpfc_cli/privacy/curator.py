@@ -108,6 +108,23 @@ def draw_noise(query: Query, shape: tuple[int, ...], sigma: int, bits: Bits) -> 
     return noise.reshape(shape)
 
 
+def _added(noise: np.ndarray, total: np.ndarray) -> np.ndarray:
+    """The noise plus the exact sum, added as int64 and then rounded to float64. It takes the memory of the noise, and
+    little more: answers of many classes are as large as all the rest of a training.
+
+    Args:
+        noise: int64. It is overwritten.
+        total: the same shape, float64 with integer values.
+
+    """
+    answer = noise.view(np.float64)
+    for integers, exact, made in zip(noise, total, answer, strict=True):
+        integers += exact.astype(np.int64)
+        # NumPy copies what it overwrites: both are the same memory.
+        made[...] = integers
+    return answer
+
+
 class Answers(Protocol):
     """The answers of a training, which outlive its process."""
 
@@ -208,10 +225,8 @@ class Curator(_Passes):
         self.released += 1
         total = self._sum(query, self._facts, self._lattice, sample)
         noised = draw_noise(query, shape, sigma, self._bits)
-        noised += total.astype(np.int64)
-        del total
-        answer = noised.astype(np.float64)
-        del noised
+        answer = _added(noised, total)
+        del noised, total
         answer *= query.scale(self._facts, self._lattice)
         if self._answers is not None:
             self._answers.keep(number, answer)

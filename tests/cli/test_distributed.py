@@ -94,16 +94,21 @@ def test_a_process_of_several_does_not_train_by_itself(made: Path) -> None:
     assert "--distributed" in ended.stderr
 
 
-def test_ctrl_c_while_the_others_leave_takes_no_result_back(
-    dpfc: Dpfc, features: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    class Leaving(Alone):
-        def leave(self) -> None:
-            raise KeyboardInterrupt
+class Leaving(Alone):
+    """Ctrl-C is pressed while the others leave."""
 
-    monkeypatch.setattr(processes, "joined", Leaving)
+    def leave(self, together: bool) -> None:
+        raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("asks", ["nothing", "sum"])
+def test_ctrl_c_while_the_others_leave_changes_nothing_of_what_is_said(
+    dpfc: Dpfc, features: Path, monkeypatch: pytest.MonkeyPatch, asks: str
+) -> None:
+    monkeypatch.setattr(processes, "joined", lambda: Leaving(asks))
     monkeypatch.setattr(stop, "at_once", False)
     ended = dpfc("train", "--distributed", "--epsilon", "1", "--method", "dp-ls", "--out", "left.safetensors")
-    assert (ended.exit_code, Path("left.safetensors").exists()) == (0, True)
-    assert "left.safetensors" in ended.stdout
+    whole = asks == "nothing"
+    assert (ended.exit_code, Path("left.safetensors").exists()) == ((0, True) if whole else (2, False))
+    assert "left.safetensors" in ended.stdout if whole else "stays charged" in ended.stderr
     assert "Nothing was charged" not in ended.stderr

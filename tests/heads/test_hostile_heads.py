@@ -103,6 +103,18 @@ def test_a_head_as_it_is_written_is_read(folder: Path, card: dict[str, Any]) -> 
     assert not refused_or_used(written(folder, json.dumps(card)))
 
 
+def test_a_head_that_the_system_has_no_memory_to_open_is_named(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """safetensors raises MemoryError without a word about the file."""
+
+    def full(*given: object, **others: object) -> None:
+        raise MemoryError
+
+    path = written(folder, json.dumps(EXACT))
+    monkeypatch.setattr("safetensors.safe_open", full)
+    with pytest.raises(UserError, match=rf"'{path}'.*[Cc]annot allocate memory"):
+        Head.load(path)
+
+
 @pytest.mark.parametrize("adjacency", ["zero-out", "replace-one"])
 @pytest.mark.parametrize("method", METHODS)
 def test_every_card_that_a_training_writes_is_taken(method: str, adjacency: Adjacency) -> None:

@@ -91,7 +91,8 @@ def test_each_value_is_made_by_its_own_step_alone() -> None:
 def test_curators_are_made_of_charged_records_or_of_records_that_are_said_to_be_unprotected() -> None:
     trained = {"training/run.py", "training/tuning.py", "trust/audit/runs.py"}
     assert callers("Curator") == trained | {"training/private_evaluation.py"}
-    assert callers("NonPrivate") == {"training/run.py"}
+    # A forecast trains without noise, too, on public records.
+    assert callers("NonPrivate") == {"training/run.py", "training/tuning.py"}
     assert callers("Unprotected") == {"training/tuning.py", "trust/audit/runs.py"}
 
 
