@@ -2,10 +2,11 @@
 
 scikit-learn is imported with this module, and with nothing else of dpfc.
 
-**Where the records go.** `fit` goes the way of every training: records are imported into a feature set, the training is
-charged to the ledger beside it, and then it runs. All of this lies in one folder, the *ledger folder*: for the time of
-a fit the set, and for good the ledger, the digests of the records that were charged to it, and the heads. The folder is
-for its owner alone. The estimator keeps the head and what is said of it, and no record.
+**Where the records go.** `fit` goes the way of every training: records are imported into a feature set, the training
+is charged to the ledger beside it, and then it runs. All of this lies in one folder, the *ledger folder*: for the time
+of a fit the set, and for good the ledger, the digests of the records that were charged to it, and the heads. The
+folder of the set is for its owner alone, and so is the ledger folder if it is made here. The estimator keeps the head
+and what is said of it, and no record.
 
 **All fits with one ledger are added up**, whatever they were trained on: a cross-validation trains on parts of the same
 records, and a scaled record is the same record. The sum is right for the same records and an upper bound for others.
@@ -54,6 +55,8 @@ except ImportError as error:
 
 LEDGER_FOLDER = "private-classifier"
 """The ledger folder, unless the user names one."""
+TEMPORARY = ".fit-"
+"""How the name of a folder begins that holds the records until they are imported."""
 SOURCE = "PrivateClassifier.npz"
 """What the manifest of a set of ours says that it was imported from."""
 
@@ -243,9 +246,10 @@ def _keep_cap(features: FeatureSet, cap: float, delta: float | None) -> None:
     """Set a cap for the ledger, if there is none. UserError where there is another one."""
     account = account_of(ledger_path(features.folder), features.folder)
     own = [held for name, held in account.in_force if name == account.name]
-    if any(held.epsilon != cap for held in own):
+    if any(held.epsilon != cap or held.delta != (held.delta if delta is None else delta) for held in own):
         raise UserError(
-            f"The ledger has another cap: epsilon = {own[0].epsilon:.6g}. It was fixed before.",
+            f"The ledger has another cap: epsilon = {own[0].epsilon:.6g} at delta = {own[0].delta:g}. It was fixed "
+            "before.",
             f"Leave out {parameter('cap')}: the ledger's own holds for this fit, too.",
             code="conflict",
             parameter="cap",
@@ -291,7 +295,9 @@ def _set_of(arrays: Mapping[str, np.ndarray], classes: tuple[str, ...] | None, f
         _refuse_strange(place)
         try:
             _remove(place)
-            with tempfile.TemporaryDirectory(prefix=".fit-", dir=folder) as temporary:
+            # The ledger folder may be one that others can read, and the set keeps the mode of this one.
+            place.with_name(place.name + PARTIAL).mkdir(mode=0o700)
+            with tempfile.TemporaryDirectory(prefix=TEMPORARY, dir=folder) as temporary:
                 source = Path(temporary, SOURCE)
                 np.savez(source, allow_pickle=False, **arrays)
                 features = import_features(source, place, classes=classes, labels_per_record=1).features
@@ -315,7 +321,7 @@ def _refuse_strange(place: Path) -> None:
 
 
 def _remove(place: Path) -> None:
-    for each in (place, place.with_name(place.name + PARTIAL)):
+    for each in (place, place.with_name(place.name + PARTIAL), *place.parent.glob(f"{TEMPORARY}*")):
         with suppress(FileNotFoundError):
             shutil.rmtree(each)
 

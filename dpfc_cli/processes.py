@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 
 from dpfc_cli.errors import UserError, parameter, printable, sentence
+from dpfc_cli.version import __version__
 
 ALIVE = 2.0
 """Seconds between two signs of life."""
@@ -259,9 +260,28 @@ def joined(environment: Mapping[str, str] = os.environ) -> Processes:
 
     found = Processes(jax.process_index(), jax.process_count(), _Service(), processes.added)
     with _quiet():
-        found.gathered("")
-        found.added(np.zeros(1))
+        meet(found)
     return found
+
+
+def meet(processes: Processes) -> None:
+    """Wait until all processes are there. UserError if they are of several versions, or do not add exactly."""
+    versions = sorted(set(processes.gathered(__version__)))
+    if len(versions) > 1:
+        raise UserError(
+            f"The processes have different versions of dpfc: {', '.join(map(printable, versions))}.",
+            "Install one version on all machines.",
+            code="conflict",
+        )
+    # Near 2⁵³, as the largest sums.
+    count = processes.count
+    each = [2**53 // count - count + number for number in range(count)]
+    if processes.added(np.array([float(each[processes.number])]))[0] != sum(each):
+        raise UserError(
+            "The devices of the processes do not add exactly in float64.",
+            "Try JAX_PLATFORMS=cpu.",
+            code="unsupported",
+        )
 
 
 def started_with_others(environment: Mapping[str, str] = os.environ) -> str | None:

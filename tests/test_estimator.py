@@ -199,6 +199,8 @@ def test_what_a_killed_fit_left_is_removed_and_another_set_is_not() -> None:
     left = Path("private-classifier/private-classifier")
     dpfc.import_features("PrivateClassifier.npz", left, classes=3)
     left.with_name("private-classifier.partial").mkdir()
+    left.with_name(".fit-killed").mkdir()
+    Path("PrivateClassifier.npz").rename(left.with_name(".fit-killed") / "PrivateClassifier.npz")
     PrivateClassifier(**QUICK).fit(X, LABELS)
     assert [path.name for path in Path("private-classifier").iterdir() if path.is_dir()] == []
     np.savez("mine.npz", train_x=X, train_y=Y)
@@ -207,6 +209,22 @@ def test_what_a_killed_fit_left_is_removed_and_another_set_is_not() -> None:
     with pytest.raises(UserError, match="feature set of its own"):
         PrivateClassifier(ledger="study", **QUICK).fit(X, LABELS)
     assert files() == before
+
+
+def test_records_are_for_their_owner_alone_in_a_ledger_folder_that_others_may_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    Path("open").mkdir(mode=0o755)
+    modes: list[int] = []
+    release = Curator.release
+
+    def seen(*given: Any) -> np.ndarray:
+        modes.append(Path("open/open").stat().st_mode & 0o777)
+        return release(*given)
+
+    monkeypatch.setattr(Curator, "release", seen)
+    PrivateClassifier(ledger="open", **QUICK).fit(X, LABELS)
+    assert set(modes) == {0o700}
 
 
 def test_fits_at_the_same_time_wait_for_one_another() -> None:
@@ -233,6 +251,9 @@ def test_a_cap_holds_for_all_fits_and_cannot_be_changed_by_another_one() -> None
             other.fit(X[:150], LABELS[:150])
     with pytest.raises(UserError, match=r"another cap: epsilon = 1\.2"):
         PrivateClassifier(cap=5.0, **QUICK).fit(X, LABELS)
+    with pytest.raises(UserError, match=r"epsilon = 1\.2 at delta = 1e-05"):
+        # The same ε at a smaller δ is a stricter cap, which nobody keeps.
+        PrivateClassifier(cap=1.2, epsilon=0.1, delta=1e-9, **QUICK).fit(X, LABELS)
     assert PrivateClassifier(epsilon=0.3, **QUICK).fit(X, LABELS).privacy_["fits"] == 2
 
 

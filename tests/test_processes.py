@@ -7,7 +7,8 @@ import pytest
 
 from dpfc_cli import processes as module
 from dpfc_cli.errors import UserError
-from dpfc_cli.processes import LOST, LostError, Processes, check_address, started_with_others
+from dpfc_cli.processes import LOST, LostError, Processes, check_address, meet, started_with_others
+from dpfc_cli.version import __version__
 
 
 class Table:
@@ -47,6 +48,28 @@ def test_process_0_gets_the_values_of_all_in_order() -> None:
     table = Table(iter([("alive/1", "1"), ("met/1/1", "of 1")]))
     assert seen_from(0, table).gathered("of 0") == ["of 0", "of 1"]
     assert seen_from(1, table).gathered("of 1") == ["of 0", "of 1"]
+
+
+def met(table: Table, rounded: type[np.floating] = np.float64) -> None:
+    """Two processes meet, and the second one adds what it should."""
+    found = seen_from(0, table)
+    found._add = lambda array: (array.astype(rounded) + rounded(2**52 - 1)).astype(np.float64)
+    meet(found)
+
+
+def test_processes_of_one_version_that_add_exactly_may_go_on() -> None:
+    met(Table(iter([("met/1/1", __version__)])))
+
+
+def test_processes_of_several_versions_are_refused() -> None:
+    """Another version may make other integers of a record, and a sum of both is neither."""
+    with pytest.raises(UserError, match=r"different versions of dpfc: .*9\.9"):
+        met(Table(iter([("met/1/1", "9.9")])))
+
+
+def test_devices_that_do_not_add_exactly_are_refused() -> None:
+    with pytest.raises(UserError, match="do not add exactly"):
+        met(Table(iter([("met/1/1", __version__)])), np.float32)
 
 
 def test_a_process_that_fails_says_why() -> None:

@@ -304,9 +304,12 @@ def _processes(distributed: bool) -> Iterator["Processes | None"]:
     try:
         yield processes
     except BaseException:
-        processes.leave(together=False)
+        with contextlib.suppress(KeyboardInterrupt):
+            processes.leave(together=False)
         raise
-    processes.leave(together=True)
+    # Ctrl-C ends the waiting for others. It takes nothing back.
+    with contextlib.suppress(KeyboardInterrupt):
+        processes.leave(together=True)
 
 
 class _Observer(Observer):

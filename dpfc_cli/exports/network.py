@@ -19,7 +19,7 @@ class Network:
     Attributes:
         backbone: it takes pictures that were resized and cropped already.
         input: (H, W, C) of a picture.
-        said: how a picture must have been resized before, in words.
+        said: how a picture must have been prepared before, in words.
         described: what it says of itself, as `Backbone.describe`.
 
     """
@@ -40,16 +40,28 @@ def rebuilt(head: Head, weights: str | None = None, progress: Progress | None = 
         )
     backbone = stated.load(shape, weights, prepared=True, precision="float32", progress=progress)
     made = backbone.describe()
-    return Network(backbone=backbone, input=shape, said=_said(made), described=made)
-
-
-def _said(stated: Mapping[str, Any]) -> str:
-    recipe = stated.get("preprocessing")
-    if not isinstance(recipe, dict):
-        return "at their own size; the division by 255 is in the graph"
-    resize = recipe["resize"]
-    size = f"{resize[0]} × {resize[1]}" if isinstance(resize, list) else f"{resize} on the shorter side"
-    return (
-        f"resized to {size} pixels ({recipe['filter']}), then the central {recipe['crop']} × {recipe['crop']}; "
-        "the normalisation of colours is in the graph"
+    return Network(
+        backbone=backbone, input=shape, said=_said(made, head.card["features"].get("preparation")), described=made
     )
+
+
+def _said(stated: Mapping[str, Any], preparation: Mapping[str, Any] | None) -> str:
+    """How pictures must be prepared. preparation: what was chosen when the features were made, as the card has it."""
+    recipe, chosen = stated.get("preprocessing"), preparation or {}
+    words = []
+    if "window" in chosen:
+        low, high = chosen["window"]
+        words.append(f"grey values from {low:g} to {high:g} as 0 to 255")
+    if chosen.get("exif"):
+        words.append("turned as their EXIF orientation says")
+    sized = chosen if "crop" in chosen else recipe
+    if isinstance(sized, Mapping):
+        resize = sized["resize"]
+        size = (
+            f"{resize[0]} × {resize[1]} pixels" if isinstance(resize, list) else f"{resize} pixels on the shorter side"
+        )
+        words.append(f"resized to {size} ({sized['filter']}), then the central {sized['crop']} × {sized['crop']}")
+    else:
+        words.append("at their own size")
+    inside = "the normalisation of colours" if isinstance(recipe, dict) else "the division by 255"
+    return f"{', '.join(words)}; {inside} is in the graph"

@@ -47,7 +47,8 @@ class Predictions:
     ) -> None:
         self.head, self.top, self.calibration = head, top, calibrated
         self.n, self.noun = source.n, source.noun
-        self.warnings, self.remarks = calibrated.warnings if calibrated else (), source.remarks
+        self.warnings = (*source.warnings, *(calibrated.warnings if calibrated else ()))
+        self.remarks = source.remarks
         self._source, self._progress = source, progress
 
     def __iter__(self) -> Iterator[Row]:

@@ -8,7 +8,7 @@ import hashlib
 import itertools
 import os
 import sys
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -85,6 +85,11 @@ class Source(Protocol):
         """What the user should know of how the source was read, in sentences."""
         ...
 
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """Why the predictions may mean little, in sentences."""
+        ...
+
     def name(self, i: int) -> str:
         """What record i is called."""
         ...
@@ -106,6 +111,7 @@ class Pictures:
     recipe: Recipe
     backbone: Backbone
     noun: str = "picture"
+    warnings: tuple[str, ...] = ()
 
     @property
     def n(self) -> int:
@@ -140,8 +146,8 @@ class Stored:
     noun = "record"
     remarks: tuple[str, ...] = ()
 
-    def __init__(self, features: FeatureSet) -> None:
-        self._features = features
+    def __init__(self, features: FeatureSet, warnings: tuple[str, ...]) -> None:
+        self._features, self.warnings = features, warnings
         self._splits = sorted(features.splits)
         self._starts = [0, *itertools.accumulate(features.splits[name] for name in self._splits)]
         self.n = self._starts[-1]
@@ -177,6 +183,7 @@ class Matrix:
 
     noun = "record"
     remarks: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
 
     def __init__(
         self, n: int, width: int, opened: Callable[[], AbstractContextManager[Array]], listing: Callable[[], str]
@@ -232,7 +239,21 @@ def of_array(x: np.ndarray, head: Head) -> Matrix:
 def of_set(features: FeatureSet, head: Head) -> Stored:
     """A source of the records of a feature set."""
     _check_width(features.dim, head, f"'{features.folder}'")
-    return Stored(features)
+    own, manifest = head.card["features"], features.manifest
+    made = [_made(each) for each in (own.get("backbone"), manifest.backbone)]
+    steps = manifest.source["identity"].get("preparation")
+    if made[0] == made[1] and own.get("preparation", steps) == steps:
+        return Stored(features, ())
+    said = (
+        f"the features of '{features.name}' were made in another way than those that the head was trained on, so the "
+        "predictions may mean little."
+    )
+    return Stored(features, (said,))
+
+
+def _made(backbone: Mapping[str, Any] | None) -> dict[str, Any]:
+    """What makes features comparable. The file that features were imported from says nothing of their backbone."""
+    return {name: value for name, value in (backbone or {}).items() if name != "from"}
 
 
 def features_at(given: str, head: Head) -> Source | None:

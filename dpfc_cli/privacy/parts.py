@@ -151,7 +151,7 @@ def decoded(message: bytes, facts: Facts) -> tuple[Query, np.ndarray | None]:
         with np.load(io.BytesIO(message), allow_pickle=False) as file:
             arrays = dict(file)
         said = json.loads(arrays.pop("said").tobytes())
-        steps = [arrays.pop(name) for name in sorted(arrays) if name.startswith("chain.")]
+        steps = [arrays.pop(f"chain.{i}") for i in range(sum(name.startswith("chain.") for name in arrays))]
         sample = np.unpackbits(arrays.pop("sample"), count=facts.n).astype(bool) if said["sampled"] else None
         chain = chains.from_json(said["chain"], steps, facts.d)
         return KINDS[said["kind"]](chain=chain, **said["plain"], **arrays), sample

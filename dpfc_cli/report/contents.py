@@ -272,7 +272,7 @@ def _header(
     if figures is not None and figures["top1"] is not None:
         task = {"type": "image-classification"}
         metric = {"type": "accuracy", "value": figures["top1"], "name": "top-1 accuracy, released with noise"}
-        data = {"type": card["features"]["name"], "name": card["features"]["name"], "split": figures["split"]}
+        data = {"type": figures["features"], "name": figures["features"], "split": figures["split"]}
         found["model-index"] = [{"name": name, "results": [{"task": task, "dataset": data, "metrics": [metric]}]}]
     return found
 

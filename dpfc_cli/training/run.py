@@ -14,7 +14,6 @@ from dpfc_cli.privacy.directions import Shelf
 from dpfc_cli.privacy.lattice import Reals
 from dpfc_cli.privacy.noise import SeededBits, SystemBits
 from dpfc_cli.privacy.oracle import Oracle, Progress
-from dpfc_cli.privacy.parts import Sum
 from dpfc_cli.privacy.queries import Grid
 from dpfc_cli.training import ledger
 from dpfc_cli.training.account import Account, account_of
@@ -65,6 +64,7 @@ def run(charged: Charged, observer: Observer) -> Trained:
         # Of the ledger alone, before a record is read.
         claimed = calibrated.claimed
         standing = ledger.standing(receipt.entries, receipt.number, claimed.delta if claimed else None)
+        _begin(checked)
         solution = calibrated.method.solve(oracle, calibrated.facts, calibrated.options)
         if checked.request.leader is not None:
             checked.request.leader.summed()
@@ -149,17 +149,17 @@ def _grid_of(checked: Checked) -> Grid:
     return Reals() if mechanism is None else curator.lattice_of(mechanism)
 
 
-def _together(checked: Checked) -> Sum | None:
-    """The sums over all processes, if there are several."""
+def _begin(checked: Checked) -> None:
+    """Tell the other processes, if there are any, that sums follow."""
     calibrated, leader, grid = checked.calibrated, checked.request.leader, _grid_of(checked)
-    if leader is None:
-        return None
-    return leader.summing(SPLIT, calibrated.facts, grid, side_of(calibrated.plan, grid), checked.request.memory)
+    if leader is not None:
+        leader.begin(SPLIT, calibrated.facts, grid, side_of(calibrated.plan, grid), checked.request.memory)
 
 
 def _oracle_of(charged: Charged, progress: Progress, shelf: Shelf | None) -> Oracle:
     """The oracle of a charged training: the curator, or the plain sums where no noise was asked for."""
-    calibrated, together = charged.checked.calibrated, _together(charged.checked)
+    calibrated, leader = charged.checked.calibrated, charged.checked.request.leader
+    together = None if leader is None else leader.together
     if calibrated.mechanism is None:
         return curator.NonPrivate(calibrated.facts, charged, calibrated.plan, progress, shelf, together)
     seed = calibrated.privacy.seed

@@ -8,17 +8,18 @@ record before process 0 has asked for the first sum, which it does after the cha
 import dataclasses
 import json
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 from dpfc_cli.features.manifest import MANIFEST
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.files import sha256_of
-from dpfc_cli.privacy import parts, passes
+from dpfc_cli.privacy import parts, passes, persons
 from dpfc_cli.privacy.facts import Facts
 from dpfc_cli.privacy.lattice import Lattice
 from dpfc_cli.privacy.queries import Grid
-from dpfc_cli.processes import Processes
+from dpfc_cli.processes import LostError, Processes
 
 Progress = Callable[[int, int], None]
 
@@ -40,11 +41,15 @@ class Leader:
         self._ask("verify", manifest=digest, split=split, facts=dataclasses.asdict(facts))
         verify_part(self.processes, features, split, facts, progress)
 
-    def summing(self, split: str, facts: Facts, grid: Grid, side: int | None, memory: float | None) -> parts.Sum:
-        """The function that sums over all processes. side: the length of the directions that gradients share."""
+    @property
+    def together(self) -> parts.Sum:
+        """The function that sums over all processes, after `begin`."""
+        return parts.Together(self.processes)
+
+    def begin(self, split: str, facts: Facts, grid: Grid, side: int | None, memory: float | None) -> None:
+        """There will be sums now. side: the length of the directions that gradients share."""
         bits = grid.bits if isinstance(grid, Lattice) else None
         self._ask("sum", split=split, facts=dataclasses.asdict(facts), bits=bits, side=side, memory=memory)
-        return parts.Together(self.processes)
 
     def records(self, facts: Facts) -> int:
         """How many records process 0 reads in a pass."""
@@ -55,8 +60,11 @@ class Leader:
         self.processes.tell(b"")
 
     def end(self) -> None:
-        """The training is at its end."""
-        self._ask("end")
+        """The training is at its end. A process that is gone by now changes nothing: its sums were used. Nor does
+        Ctrl-C: the head is written.
+        """
+        with suppress(LostError, KeyboardInterrupt):
+            self._ask("end")
 
     def _ask(self, what: str, **fields: Any) -> None:
         self.processes.tell(json.dumps({"ask": what, **fields}).encode())
@@ -65,7 +73,12 @@ class Leader:
 def verify_part(
     processes: Processes, features: FeatureSet, split: str, facts: Facts, progress: Progress | None = None
 ) -> None:
-    """Check the shards that hold a process's part. It returns when all processes have done so."""
+    """Check the shards that hold a process's part. It returns when all processes have done so.
+
+    The last person of a part may have more records behind it. Those that count are checked, too: this process alone
+    adds them.
+    """
     part = passes.part_of(facts, processes.number, processes.count)
-    features.verify(split, progress, range(part.begin, part.stop))
+    stop = part.stop if facts.rows is None else part.stop + passes.block_rows(facts) + persons.MOST
+    features.verify(split, progress, range(part.begin, min(stop, facts.records)))
     processes.gathered("")

@@ -11,8 +11,12 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
+from dpfc_cli import processes
+from dpfc_cli.cli import stop
 from dpfc_cli.features.importing import import_features
 from dpfc_cli.training.ledger import ledger_path
+from tests.cli.conftest import Dpfc
+from tests.training.test_together import Alone
 
 N, D, M = 9000, 4, 3
 """More than one block, so that both processes have records."""
@@ -88,3 +92,23 @@ def test_a_process_of_several_does_not_train_by_itself(made: Path) -> None:
     ended = subprocess.run(command, cwd=made, env=environment, capture_output=True, text=True, check=False)
     assert ended.returncode == 2
     assert "--distributed" in ended.stderr
+
+
+class Leaving(Alone):
+    """Ctrl-C is pressed while the others leave."""
+
+    def leave(self, together: bool) -> None:
+        raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("asks", ["nothing", "sum"])
+def test_ctrl_c_while_the_others_leave_changes_nothing_of_what_is_said(
+    dpfc: Dpfc, features: Path, monkeypatch: pytest.MonkeyPatch, asks: str
+) -> None:
+    monkeypatch.setattr(processes, "joined", lambda: Leaving(asks))
+    monkeypatch.setattr(stop, "at_once", False)
+    ended = dpfc("train", "--distributed", "--epsilon", "1", "--method", "dp-ls", "--out", "left.safetensors")
+    whole = asks == "nothing"
+    assert (ended.exit_code, Path("left.safetensors").exists()) == ((0, True) if whole else (2, False))
+    assert "left.safetensors" in ended.stdout if whole else "stays charged" in ended.stderr
+    assert "Nothing was charged" not in ended.stderr

@@ -27,6 +27,9 @@ def test_a_head_on_the_hub_can_be_named_wherever_a_head_is_named(
     figures = dpfc("evaluate", "a.safetensors", "--json")
     Path("exact.json").write_text(figures.stdout)
     Path("figures.json").write_text(dpfc("evaluate", "a.safetensors", "--epsilon", "2", "--json").stdout)
+    refused = dpfc("push", "a.safetensors", f"hf:{PLACE}", "--evaluation", "exact.json", "--json")
+    assert (refused.exit_code, hub.commits) == (2, {})
+    assert "are exact" in refused.stderr
     tried = dpfc("push", "a.safetensors", f"hf:{PLACE}", "--dry-run")
     assert (tried.exit_code, hub.commits) == (0, {})
     assert "nothing was sent" in tried.stdout

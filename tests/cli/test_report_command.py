@@ -30,7 +30,7 @@ def test_what_is_wrong_is_said_in_flags_and_nothing_is_written(dpfc: Dpfc, featu
         (("--out", "r.txt"), "--out 'r.txt' does not end in"),
         (("--out", "r.md", "--features", "blobs"), "--features has no meaning without --internal"),
         (("--out", "r.md", "--internal", "--features", "none"), "Name the set: --features. Without --internal"),
-        (("--out", "r.md", "--evaluation", "exact.json"), "or leave out --evaluation. An internal report"),
+        (("--out", "r.md", "--evaluation", "exact.json"), "Or leave out --evaluation and write an internal report"),
         (("--out", "r.md", "--evaluation", "none.json"), "There is no file 'none.json'"),
     ):
         refused = dpfc("report", "a.safetensors", *line)

@@ -163,6 +163,19 @@ def test_the_backbone_is_made_again_from_the_card_and_takes_prepared_pictures(
     assert np.abs(scores - head.scores(expected)).max() < 1e-4
 
 
+def test_a_graph_says_what_was_done_with_the_pictures_of_the_training() -> None:
+    """The backbone takes pictures at their own size, and the training did not."""
+    shape = (24, 24, 3)
+    head = head_over(1, backbones.load("scattering", shape, "mean").describe())
+    assert "at their own size" in rebuilt(head).said
+    prepared = {"resize": 28, "crop": 24, "filter": "bicubic", "window": [-160.0, 240.0], "exif": True}
+    head.card["features"]["preparation"] = prepared
+    assert rebuilt(head).said == (
+        "grey values from -160 to 240 as 0 to 255, turned as their EXIF orientation says, resized to 28 pixels on the "
+        "shorter side (bicubic), then the central 24 × 24; the division by 255 is in the graph"
+    )
+
+
 def test_other_weights_are_refused_and_missing_ones_are_asked_for(vit: tuple[Path, Head], tmp_path: Path) -> None:
     from safetensors.numpy import load_file, save_file
 

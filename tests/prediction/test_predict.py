@@ -295,6 +295,18 @@ def test_features_that_do_not_fit_are_refused(digits: Scene, tmp_path: Path) -> 
         predict(digits.head, np.zeros((3, 324)), top=0)
 
 
+@pytest.mark.parametrize(
+    "changed",
+    [{"backbone": {"name": "scattering", "order": 9}}, {"preparation": {"exif": True}}, {"backbone": "left out"}],
+    ids=["another backbone", "another preparation", "unknown"],
+)
+def test_of_features_that_were_made_in_another_way_it_is_said(digits: Scene, changed: dict[str, Any]) -> None:
+    """They may have the same width by chance."""
+    assert predict(digits.head, digits.features).warnings == ()
+    (said,) = predict(head_of(digits.features, **changed), digits.features).warnings
+    assert "made in another way" in said
+
+
 def test_a_list_may_end_its_names_as_find_does(digits: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     paths = sorted(map(str, digits.photos.rglob("*.png")))
     for text in ("\0".join(paths), "\r\n".join(paths)):

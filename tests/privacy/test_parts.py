@@ -180,6 +180,12 @@ def test_a_message_holds_the_query_to_the_last_bit(query: Query, sample: np.ndar
     assert sample is None or np.array_equal(taken, sample)  # type: ignore[arg-type]
 
 
+def test_the_arrays_of_a_long_chain_keep_their_order() -> None:
+    query: Any = replace(QUERIES[0], chain=tuple(Centre(np.full(D, float(i))) for i in range(12)))  # type: ignore[type-var]
+    found: Any = decoded(encoded(query, None), FACTS)[0]
+    assert [step.mean[0] for step in found.chain] == list(range(12))
+
+
 def with_said(**changed: Any) -> bytes:
     with np.load(io.BytesIO(encoded(QUERIES[0], None))) as file:
         arrays = dict(file)

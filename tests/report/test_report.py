@@ -241,6 +241,15 @@ def test_released_figures_are_in_either_kind_of_report(ward: Ward) -> None:
     assert result["metrics"][0]["value"] == figures["top1"]
 
 
+def test_figures_on_another_set_are_not_said_to_be_of_that_of_the_training(ward: Ward, tmp_path: Path) -> None:
+    elsewhere = json.loads(ward.released.read_text()) | {"features": "/data/elsewhere"}
+    (tmp_path / "figures.json").write_text(json.dumps(elsewhere))
+    shared = document(Head.load(ward.second), evaluation=tmp_path / "figures.json")
+    assert fact(shared, "scored on").startswith("the test split of 'elsewhere', ")
+    [model] = header_of(markdown(shared))["model-index"]
+    assert model["results"][0]["dataset"]["name"] == "elsewhere"
+
+
 def test_exact_figures_changed_ones_and_those_of_another_head_are_refused(ward: Ward, tmp_path: Path) -> None:
     released, path = json.loads(ward.released.read_text()), tmp_path / "figures.json"
     exact = {"head": "a", "top1": 0.9, "interval": [0.8, 0.95]}

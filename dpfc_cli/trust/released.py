@@ -1,0 +1,79 @@
+"""Figures of a private evaluation, as `dpfc evaluate --epsilon E --json` wrote them: what may be published of records.
+
+Exact figures are refused. Whoever gets a document must not learn from it what no noise protects.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import PurePath
+from typing import Any
+
+from dpfc_cli.errors import UserError
+from dpfc_cli.privacy.accounting import LARGEST_EPSILON, LEAST_EPSILON
+from dpfc_cli.schema import Check, among, each, either, fault, null, number, record, text, whole
+
+_FRACTION = either(null, number(0, 1))
+_INTERVAL = each(number(0, 1), least=2)
+_CLASS: dict[str, Check] = {"class": text, "n": whole(0), "top1": _FRACTION, "interval": _INTERVAL}
+_FIGURES: dict[str, Check] = {
+    **{"head": text, "head_sha256": text, "split": text, "unit": among(["record", "person"]), "n": whole(0)},
+    **{"epsilon": number(LEAST_EPSILON, LARGEST_EPSILON), "delta": number(0, 1), "top1": _FRACTION},
+    **{"interval": _INTERVAL, "noise": either(null, number(0, 1e308)), "top5": _FRACTION},
+    **{"top5_interval": either(null, _INTERVAL), "per_class": either(null, each(record(_CLASS)))},
+}
+_FILE = record({"figures": record(_FIGURES), "sha256": text, "features": text})
+
+
+def checked(found: object, digest: str, named: str, exact: str, about: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The released figures in an output.
+
+    Args:
+        found: the output.
+        digest: the SHA-256 of the head that they must be of.
+        named: what messages call it.
+        exact: what else to do with exact figures, as a sentence.
+        about: fields of the errors.
+
+    Returns:
+        The figures, as `PrivateEvaluation.figures` has them, and `features`: the name of the set.
+
+    Raises:
+        UserError: it is no such output, its figures were changed, are exact, or are of another head.
+
+    """
+    if isinstance(found, dict) and "figures" not in found and "top1" in found:
+        raise UserError(
+            f"The figures in {named} are exact: they protect no record of the split.",
+            "Release figures with noise: 'dpfc evaluate --epsilon'. With a large epsilon, for public records, the "
+            f"noise is a fraction of a record. {exact}".rstrip(),
+            code="private-records",
+            **about,
+        )
+    wrong = fault(found, _FILE)
+    if wrong is not None:
+        raise UserError(
+            f"{named} is not the output of 'dpfc evaluate --epsilon E --json': '{wrong[:80]}' is missing or makes no "
+            "sense.",
+            "Give what the command wrote.",
+            code="damaged",
+            **about,
+        )
+    assert isinstance(found, dict)
+    figures: Mapping[str, Any] = found["figures"]
+    if hashlib.sha256(json.dumps(figures, sort_keys=True).encode()).hexdigest() != found["sha256"]:
+        raise UserError(
+            f"The figures in {named} are not those that were released: their SHA-256 is another one.",
+            "Give them as the command wrote them.",
+            code="damaged",
+            **about,
+        )
+    if figures["head_sha256"] != digest:
+        raise UserError(
+            f"The figures in {named} are of another head: its SHA-256 begins with {figures['head_sha256'][:12]}, and "
+            f"that of this one with {digest[:12]}.",
+            "Give the figures of this head.",
+            code="conflict",
+            **about,
+        )
+    return {**figures, "features": PurePath(found["features"]).name}

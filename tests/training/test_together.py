@@ -1,0 +1,97 @@
+"""A training of several processes, seen from process 0: what is said when another process is lost."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dpfc_cli.errors import UserError
+from dpfc_cli.features import shards
+from dpfc_cli.features.importing import import_features
+from dpfc_cli.features.reader import FeatureSet
+from dpfc_cli.processes import LostError
+from dpfc_cli.training import ledger
+from dpfc_cli.training.observer import Observer
+from dpfc_cli.training.request import SPLIT, Privacy, Request, facts_of
+from dpfc_cli.training.together import Leader, verify_part
+from dpfc_cli.training.train import finish, plan
+
+
+class Alone:
+    """The only process of a training. Another one is missed as soon as `asks` is asked."""
+
+    number = 0
+
+    def __init__(self, asks: str = "nothing", count: int = 1, stop: BaseException | None = None) -> None:
+        self._asks, self.count = asks, count
+        self._stop = stop or LostError("Process 1 has failed.", "Start them again.", code="lost")
+        self.told: list[str] = []
+
+    def tell(self, message: bytes) -> None:
+        asked = json.loads(message)["ask"] if message[:1] == b"{" else ""
+        if asked == self._asks:
+            raise self._stop
+        self.told.append(asked)
+
+    def gathered(self, value: str) -> list[str]:
+        return [value]
+
+    def added(self, array: np.ndarray) -> np.ndarray:
+        return array
+
+
+def request(features: FeatureSet, processes: Alone) -> Request:
+    return Request(
+        features=features,
+        folder=features.folder.parent / "heads",
+        privacy=Privacy(epsilon=2.0),
+        method="dp-fc",
+        options={"steps": 3},
+        leader=Leader(processes),  # type: ignore[arg-type]
+    )
+
+
+def test_a_process_that_is_lost_before_the_first_sum_leaves_a_training_that_says_that_it_is_charged(
+    features: FeatureSet,
+) -> None:
+    checked = plan(request(features, Alone("sum")), Observer())
+    with pytest.raises(LostError) as lost:
+        finish(checked, Observer())
+    assert any("stays charged" in note for note in lost.value.__notes__)
+    (row,) = ledger.read(ledger.ledger_path(features.folder))
+    assert row.state == "stopped"
+    again = finish(plan(request(features, Alone()), Observer()), Observer())
+    (row,) = ledger.read(ledger.ledger_path(features.folder))
+    assert (row.state, again.path.exists()) == ("written", True)
+
+
+@pytest.mark.parametrize("stop", [None, KeyboardInterrupt()], ids=["lost", "Ctrl-C"])
+def test_what_comes_after_the_head_was_written_changes_nothing(
+    features: FeatureSet, stop: BaseException | None
+) -> None:
+    """To start such a training again would charge a second one."""
+    asked = request(features, Alone("end", stop=stop))
+    trained = finish(plan(asked, Observer()), Observer())
+    assert asked.leader is not None
+    asked.leader.end()
+    assert trained.path.exists()
+
+
+def test_the_records_of_a_person_who_goes_on_behind_a_part_are_checked_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Copies may differ, and no other process adds these records."""
+    monkeypatch.setattr(shards, "SHARD_ROWS", 8192)
+    n = 2 * 8192
+    persons, labels = (np.arange(n) + 1) // 2, np.arange(n) % 2
+    np.savez(tmp_path / "raw.npz", train_x=np.zeros((n, 1), np.float32), train_y=labels, train_groups=persons)
+    import_features(tmp_path / "raw.npz", tmp_path / "set", classes=("a", "b"))
+    features = FeatureSet(tmp_path / "set")
+    _, second = (tmp_path / "set" / shard.file for shard in features.split(SPLIT).shards)
+    verify_part(Alone(count=2), features, SPLIT, facts_of(features))  # type: ignore[arg-type]
+    data = bytearray(second.read_bytes())
+    data[-1] ^= 1
+    second.write_bytes(data)
+    with pytest.raises(UserError, match=second.name):
+        verify_part(Alone(count=2), features, SPLIT, facts_of(features))  # type: ignore[arg-type]
