@@ -1,5 +1,6 @@
 """`dpfc forecast`: which ε is needed? From public facts and public records, before anything is charged."""
 
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -135,7 +136,7 @@ def forecast(
         return
     _show(found)
     if plot is not None:
-        display.say(f"Plot: {plot}")
+        display.say(f"Figure: {plot}")
 
 
 def _numbers(text: str) -> list[float]:
@@ -174,8 +175,8 @@ def _row(found: "Forecast", each: "Outlook") -> list[str]:
         assert each.interval is not None
         n = found.stand_in.tested
         row += [display.percentage(each.accuracy, n, each.interval), display.interval(each.interval, n)]
-    ratio = each.signal / each.noise
-    row += [f"{ratio:,.1f}", percent(each.guess)]
+    # Rounded down: what is below the least that is enough must look so.
+    row += [f"{math.floor(10 * each.signal / each.noise) / 10:,.1f}", percent(each.guess)]
     row += [] if found.cap is None else [f"{each.fitting:,}"]
     if found.records_per_person is not None:
         row.append("–" if each.for_person is None else display.epsilon(each.for_person))

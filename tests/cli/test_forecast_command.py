@@ -37,10 +37,17 @@ def test_facts_alone_give_a_table_without_an_accuracy(dpfc: Dpfc) -> None:
     assert title == "# dp-whitened on 500 persons of 2 classes with 384 dimensions, delta = 1e-05"
     assert header.split() == ["epsilon", "signal", "guessed", "fit", "under", "3"]
     # 50.7 % and 79.8 % are those of docs/choosing.md.
-    assert (low.split(), high.split()) == (["0.1", "0.4", "50.7", "%", "488"], ["8", "21.3", "79.8", "%", "0"])
+    assert (low.split(), high.split()) == (["0.1", "0.4", "50.7", "%", "488"], ["8", "21.2", "79.8", "%", "0"])
     assert "name public ones with --on" in shown.stdout
     assert "At epsilon = 0.1 the noise hides the classes" in shown.stderr
     assert list(Path().iterdir()) == []
+
+
+def test_a_signal_that_is_too_small_is_not_rounded_up_to_one_that_is_enough(dpfc: Dpfc) -> None:
+    shown = dpfc("forecast", "--records", "243", "--classes", "4", "--dimensions", "243", "--epsilon", "2")
+    # It is 1.96 times the noise.
+    assert shown.stdout.splitlines()[2].split()[:2] == ["2", "1.9"]
+    assert "At epsilon = 2 the noise hides the classes" in shown.stderr
 
 
 def test_a_stand_in_gives_an_accuracy_its_interval_and_what_it_is_worth(

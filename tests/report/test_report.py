@@ -12,6 +12,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 from huggingface_hub import ModelCard
 from markdown_it import MarkdownIt
@@ -31,6 +32,7 @@ from dpfc_cli.training.account import account_of
 from dpfc_cli.training.ledger import ledger_path
 from dpfc_cli.trust import statement
 from tests.report.conftest import CLASSES, WHO, WHY, Ward
+from tests.support import blobs
 
 VOID = {"meta"}
 TAGS = {
@@ -137,6 +139,9 @@ def test_a_head_of_samples_and_one_without_a_guarantee_have_their_reports(ward: 
     assert "no guarantee: no noise was added" in fact(plain, "guarantee")
     assert "keep it as you keep the records" in plain.notice
     assert "svg" not in Read(html_of(plain)).tags
+    # There is no guarantee that could cover something else.
+    assert "anything: this head has no guarantee" in words(plain)
+    assert "the guarantee is for one record" not in words(plain)
     assert "differential-privacy" not in plain.header["tags"]
 
 
@@ -162,6 +167,19 @@ def test_a_shared_report_is_a_function_of_the_heads_file(ward: Ward, tmp_path: P
         with pytest.raises(UserError, match="needs the ledger of the training"):
             dpfc.write_report(Path("second.safetensors"), "internal.html", internal=True)
         assert not Path("internal.html").exists()
+
+
+def test_intervals_of_a_set_that_knows_persons_are_said_to_be_too_narrow(ward: Ward) -> None:
+    x, y = blobs(120, 8, 3, seed=3, apart=2.5)
+    groups = np.arange(120) // 3
+    parts = {"train": slice(90), "test": slice(90, 120)}
+    arrays = {f"{name}_{of}": a[part] for name, part in parts.items() for of, a in zip("xy", (x, y), strict=True)}
+    np.savez("persons.npz", **arrays, **{f"{name}_groups": groups[part] for name, part in parts.items()})
+    features = dpfc.import_features(Path("persons.npz"), Path("features/persons"), classes=CLASSES).features
+    head = dpfc.train(features, epsilon=8.0, method="dp-ls", out="heads/persons.safetensors").head
+    said = "for several of one person they are too narrow"
+    assert said in words(document(head, internal=True))
+    assert said not in words(document(Head.load(ward.first), internal=True))
 
 
 @pytest.mark.parametrize("write_down", [html_of, markdown])
@@ -310,6 +328,12 @@ def test_a_line_of_markdown_is_a_paragraph_of_its_text(text: str) -> None:
     rendered = MarkdownIt("gfm-like", {"html": True, "linkify": False}).render(f"above\n\n{escaped(text)}\n\nbelow")
     assert Read(rendered).tags == {"p"}
     assert text.strip() in Read(rendered).texts
+
+
+@pytest.mark.parametrize("text", ["0.1 %", "2.5", "1)a", "+8.8"])
+def test_a_number_needs_no_mark_against_markdown(text: str) -> None:
+    assert escaped(text) == text
+    assert Read(MarkdownIt("gfm-like", {"linkify": False}).render(text)).tags == {"p"}
 
 
 # --- Files.
