@@ -232,6 +232,7 @@ def joined(environment: Mapping[str, str] = os.environ) -> Processes:
     try:
         jax.distributed.initialize(**given)
     except (RuntimeError, ValueError) as error:
+        # What JAX says if nothing in the environment tells of others.
         alone = address is None and "coordinator_address" in str(error)
         raise UserError(
             "No other processes are known: no launcher has set them up."

@@ -132,6 +132,13 @@ def load(head: Head, recipe: Recipe, weights: str | None, batch: int | None, pro
     """
     stated = recipe.stated
     known = stated.get("weights")
+    if weights is not None and not known:
+        raise UserError(
+            f"The backbone of the head, {stated['name']}, has no weights.",
+            f"Leave out {parameter('weights')}.",
+            code="conflict",
+            parameter="weights",
+        )
     if known and weights is None and not known["id"].startswith("hf:"):
         raise UserError(
             f"The backbone of the head has weights from the file '{known['id']}' (SHA-256 {known['sha256']}).",

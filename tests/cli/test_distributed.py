@@ -88,3 +88,13 @@ def test_a_process_of_several_does_not_train_by_itself(made: Path) -> None:
     ended = subprocess.run(command, cwd=made, env=environment, capture_output=True, text=True, check=False)
     assert ended.returncode == 2
     assert "--distributed" in ended.stderr
+
+
+def test_one_that_no_launcher_has_started_is_told_how_to_start_several(made: Path) -> None:
+    command = [sys.executable, "-m", "dpfc_cli", "train", "--distributed", "--epsilon", "1"]
+    ended = subprocess.run(command, cwd=made, capture_output=True, text=True, check=False)
+    assert ended.returncode == 2
+    said, remedy = ended.stderr.splitlines()[-2:]
+    assert said == "Error: No other processes are known: no launcher has set them up."
+    assert remedy.startswith("Without --distributed one process trains alone.")
+    assert "charged" not in ended.stderr
