@@ -89,7 +89,7 @@ def forecast(
         Path | None,
         typer.Option(metavar="FILE", help="Draw accuracy against ε: .svg, .png or .pdf. It needs --on."),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Write one JSON object to stdout.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Say which accuracy to expect at which ε, and what each ε means. Nothing is charged.
 

@@ -8,6 +8,7 @@ The same numbers give the same bytes with the same version of matplotlib: no dat
 the user's matplotlib.
 """
 
+import html
 import io
 import re
 import warnings
@@ -17,7 +18,6 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from xml.sax.saxutils import quoteattr
 
 from dpfc_cli import files
 from dpfc_cli.errors import UserError, parameter, printable
@@ -119,7 +119,7 @@ class Drawing:
         used = set(re.findall(r'(?:href="#|url\(#)([^")]+)', text))
         # In one page a name may be given once. Those that are left are digests: equal names have equal contents.
         text = re.sub(r' id="([^"]*)"', lambda match: match[0] if match[1] in used else "", text)
-        said = f'role="img" aria-label={quoteattr(printable(self.title))} stroke-linejoin="round"'
+        said = f'role="img" aria-label="{html.escape(printable(self.title))}" stroke-linejoin="round"'
         return text.replace("<svg", f"<svg {said}", 1)
 
     def save(self, path: Path) -> None:

@@ -43,8 +43,8 @@ def warnings_of(calibrated: Calibrated) -> list[str]:
     if signal < CLEAR * noise:
         said.append(
             f"the noise hides the classes: a class has less than {CLEAR:g} times as much signal as there is noise "
-            f"(about {signal:,.0f} {facts.unit}s against noise of length {length}, with {facts.d} dimensions at epsilon "
-            f"= {guarantee.epsilon:g}). {_expected(calibrated)}"
+            f"(about {signal:,.0f} {facts.unit}s against noise of length {length}, with {facts.d} dimensions at "
+            f"epsilon = {guarantee.epsilon:g}). {_expected(calibrated)}"
         )
     return said
 
