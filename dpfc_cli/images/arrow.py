@@ -6,6 +6,7 @@
 The labels and the names of the classes are found as in parquet (see `parquet`).
 """
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,8 @@ _STATE = record({"_data_files": each(record({"filename": text}), least=1)})
 
 def is_saved(folder: Path) -> bool:
     """Whether `save_to_disk` wrote this folder."""
-    return (folder / DICT).is_file() or (folder / STATE).is_file()
+    # The user may have typed anything: what is no possible path is none.
+    return os.path.isfile(folder / DICT) or os.path.isfile(folder / STATE)
 
 
 def files_of(folder: Path) -> dict[str, list[Path]]:

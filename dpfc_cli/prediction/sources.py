@@ -6,6 +6,7 @@ go on.
 
 import hashlib
 import itertools
+import os
 import sys
 from collections.abc import Callable, Generator, Iterator
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext
@@ -246,10 +247,10 @@ def features_at(given: str, head: Head) -> Source | None:
 
     """
     path = Path(given).expanduser()
-    for folder in (path,) if path.exists() else (path, placed(given)):
-        if (folder / MANIFEST).is_file():
+    for folder in (path,) if os.path.exists(path) else (path, placed(given)):
+        if os.path.isfile(folder / MANIFEST):
             return of_set(FeatureSet(folder), head)
-    if path.suffix.lower() not in ARRAYS or not path.exists():
+    if path.suffix.lower() not in ARRAYS or not os.path.exists(path):
         return None
     with _fitting(path, head) as array:
         n, width = array.shape[0], np.dtype(array.dtype).itemsize * head.dim
@@ -294,13 +295,13 @@ def pictures_at(given: str) -> Unlabelled:
         return in_list(_names(sys.stdin.buffer.read(LARGEST_LIST + 1), "standard input"))
     path = Path(given).expanduser()
     ending = path.suffix.lower()
-    if path.is_dir():
+    if os.path.isdir(path):
         return in_arrow(path) if is_saved(path) else in_folder(path)
     if ending == TAR:
         return in_archives(given)
     if ending == PARQUET:
         return in_parquet(given)
-    if not path.exists():
+    if not os.path.exists(path):
         raise UserError(f"There is no '{given}'.", f"Name {ACCEPTED}.", code="missing", parameter="source", path=given)
     if ending in EXTENSIONS:
         return in_list([given])

@@ -28,13 +28,13 @@ def refused(dataset: str, **options: Any) -> UserError:
 def test_what_the_table_says_of_each_data_set() -> None:
     assert list(DATASETS) == [
         *("digits", "mnist", "fashion-mnist", "cifar10", "cifar100", "imagenet"),
-        *("imagefolder:PATH", "parquet:PATH", "webdataset:PATH"),
+        *("imagefolder:PATH", "parquet:PATH", "arrow:PATH", "webdataset:PATH"),
     ]
     entries = CATALOGUE.values()
     assert [entry.name for entry in entries] == list(CATALOGUE)
     assert {e.name for e in entries if e.small} == {"digits", "mnist", "fashion-mnist", "cifar10", "cifar100"}
-    assert {e.name for e in entries if e.location == "path"} == {"imagefolder", "parquet", "webdataset"}
-    assert {e.name for e in entries if e.asserted} == {"imagefolder", "parquet", "webdataset"}
+    assert {e.name for e in entries if e.location == "path"} == {"imagefolder", "parquet", "arrow", "webdataset"}
+    assert {e.name for e in entries if e.asserted} == {"imagefolder", "parquet", "arrow", "webdataset"}
     assert {e.name for e in entries if e.remotes} == {"mnist", "fashion-mnist", "cifar10", "cifar100"}
     assert all(bool(e.obtain) == (e.location == "data_dir" and not e.remotes) for e in entries)
 

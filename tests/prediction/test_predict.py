@@ -17,6 +17,7 @@ from PIL import Image
 from safetensors.numpy import save_file
 
 from dpfc_cli import Head, predict
+from dpfc_cli.backbones import preprocess
 from dpfc_cli.backbones.vision_transformer import checkpoint
 from dpfc_cli.errors import UserError
 from dpfc_cli.features.manifest import fingerprint_of
@@ -269,6 +270,14 @@ def test_what_is_no_source_is_refused(digits: Scene, tmp_path: Path, make: Any, 
     with pytest.raises(UserError, match=says) as refused:
         predict(digits.head, tmp_path / "given")
     assert refused.value.fields["parameter"] == "source"
+
+
+@pytest.mark.parametrize("given", ["a" * 5_000, "a\0b", "", "a/" * 3_000, "nowhere.npy", "nowhere.parquet"])
+def test_what_is_no_possible_path_is_refused(digits: Scene, given: str, tmp_path: Path) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(tmp_path)
+        with pytest.raises(UserError, match=r"There is no|has no pictures"):
+            predict(digits.head, given)
 
 
 def test_features_that_do_not_fit_are_refused(digits: Scene, tmp_path: Path) -> None:
