@@ -127,15 +127,15 @@ def forecast(
             records_per_person=records_per_person,
             progress=progress,
         )
-    if plot is not None:
-        _draw(found, plot)
     for text in found.warnings:
         display.warn(text)
     if as_json:
         display.as_json(found.to_json())
-        return
-    _show(found)
+    else:
+        _show(found)
     if plot is not None:
+        # Last: the figures took long, and a place for the plot can fail.
+        _draw(found, plot)
         display.say(f"Figure: {plot}")
 
 

@@ -117,11 +117,11 @@ def _holds(path: Path, data: bytes) -> bool:
 
 def _no_pdf() -> None:
     """UserError where the package that writes PDF, or the library that it needs, is missing."""
-    canvas.check()
     try:
         if find_spec("weasyprint") is not None:
             import weasyprint  # noqa: F401
 
+            canvas.check()
             return
         why = "WeasyPrint, which is not installed"
     except OSError:

@@ -1,5 +1,6 @@
 """`dpfc forecast`: what is shown, and that it leaves no trace in the private set."""
 
+import errno
 import hashlib
 import json
 import shutil
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from dpfc_cli import files
 from dpfc_cli.cli import display
 from dpfc_cli.training import forecast as forecasts
 from tests.cli.conftest import Dpfc
@@ -27,6 +29,11 @@ def known(dpfc: Dpfc, tmp_path: Path) -> str:
 def trace(folder: Path) -> dict[str, str]:
     """Every file below, with its digest."""
     return {str(p): hashlib.sha256(p.read_bytes()).hexdigest() for p in folder.rglob("*") if p.is_file()}
+
+
+def full(path: Path, data: bytes) -> None:
+    """A disk without room."""
+    raise OSError(errno.ENOSPC, "No space left on device")
 
 
 def test_facts_alone_give_a_table_without_an_accuracy(dpfc: Dpfc) -> None:
@@ -68,6 +75,12 @@ def test_a_stand_in_gives_an_accuracy_its_interval_and_what_it_is_worth(
     assert forecasts.MEASURED in shown.stdout
     assert "learns from 300 records of known, not from 600" in shown.stdout
     assert "<svg" in Path("plot.svg").read_text("utf-8")
+    # A plot that cannot be written takes nothing else away.
+    with monkeypatch.context() as patch:
+        patch.setattr(files, "replace", full)
+        failed = dpfc(*line, "--plot", "plot.svg")
+    assert (failed.exit_code, failed.stdout) == (2, shown.stdout)
+    assert "cannot be written to 'plot.svg'" in failed.stderr
     monkeypatch.setattr(display, "out", Console(width=80, force_terminal=True, highlight=False, color_system=None))
     lines = dpfc(*line, "--cap", "3").stdout.splitlines()
     assert max(map(len, lines)) <= 80

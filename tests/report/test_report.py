@@ -386,6 +386,16 @@ def test_pdf_is_the_page_as_the_package_prints_it(ward: Ward, tmp_path: Path, mo
     assert printed == [html_of(document(Head.load(ward.first)))]
 
 
+def test_who_can_draw_nothing_and_wants_pdf_is_told_of_all_that_is_missing(
+    ward: Ward, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (write, canvas):
+        monkeypatch.setattr(module, "find_spec", lambda name: None)
+    with pytest.raises(UserError, match="needs WeasyPrint") as error:
+        dpfc.write_report("first", tmp_path / "a.pdf")
+    assert "pip install 'dpfc[pdf]'" in error.value.remedy
+
+
 def test_many_classes_are_not_all_named(ward: Ward, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(contents, "MOST_NAMED", 2)
     assert fact(document(Head.load(ward.first)), "classes") == "'flu', 'cold', and 1 more, which the head's file names"
