@@ -138,5 +138,5 @@ def counted(n: int, noun: str) -> str:
 
 def sentence(error: Exception) -> str:
     """An error's text as a sentence."""
-    text = str(error)
+    text = str(error).rstrip(".")
     return text[:1].upper() + text[1:] + "."

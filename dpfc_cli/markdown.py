@@ -9,7 +9,7 @@ _SPECIAL = re.compile(r"[\\`*_{}\[\]<>#|~$@&^]")
 """What begins something in Markdown, in HTML inside it, or in what sites add (@names, $formulas$, links)."""
 _LINKS = re.compile(r"(?<=:)//|(?<=\bwww)\.", re.IGNORECASE)
 """What makes a link of bare text."""
-_BEGINS = re.compile(r"\d{1,9}(?=[.)])|(?=[-+=])")
+_BEGINS = re.compile(r"\d{1,9}(?=[.)](?:\s|$))|(?=\+(?:\s|$)|[-=])")
 """What may make a list, or a rule, of a line that begins with it."""
 
 

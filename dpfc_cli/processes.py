@@ -245,8 +245,12 @@ def joined(environment: Mapping[str, str] = os.environ) -> Processes:
     try:
         jax.distributed.initialize(**given, shutdown_timeout_seconds=LEAVE)
     except (RuntimeError, ValueError) as error:
+        # What JAX says if nothing in the environment tells of others.
+        alone = address is None and "coordinator_address" in str(error)
         raise UserError(
-            f"The processes did not meet: {sentence(error)}",
+            "No other processes are known: no launcher has set them up."
+            if alone
+            else f"The processes did not meet: {sentence(error)}",
             f"Without {parameter('distributed')} one process trains alone. With it, start all of them with srun, "
             "mpirun or a Kubernetes JobSet, or set JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and JAX_PROCESS_ID.",
             code="unsupported",

@@ -49,7 +49,7 @@ def audit(
     records_per_person: Annotated[
         int | None, typer.Option(min=1, help="Attack the guarantee for persons with so many records.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Attack the trainings and bound their ε from below: an empirical check of the proofs and of the program.
 

@@ -52,7 +52,7 @@ def budget(
         str | None, typer.Option(help="Who sets the cap, or says so of --also. Default: your account.")
     ] = None,
     note: Annotated[str | None, typer.Option(help="Why the cap is set.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Write one JSON object to stdout.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Convert between σ and ε for every method. Without either, show what was spent, as the ledgers say.
 

@@ -28,8 +28,8 @@ def evaluate(
         list[Path] | None,
         typer.Argument(
             metavar="HEAD...",
-            help="The heads' files, or hf:OWNER/NAME. Several are compared, each with the first. Default: the newest "
-            "private one in ./heads.",
+            help="The heads' files, their names in ./heads, or hf:OWNER/NAME. Several are compared, each with the "
+            "first. Default: the newest private one in ./heads.",
         ),
     ] = None,
     features: Annotated[

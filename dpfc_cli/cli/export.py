@@ -7,11 +7,12 @@ import typer
 
 from dpfc_cli.cli import display
 from dpfc_cli.cli.app import command
+from dpfc_cli.cli.help import HEAD
 
 
 @command("export")
 def export(
-    head: Annotated[Path, typer.Argument(help="The head's file, or hf:OWNER/NAME.")],
+    head: Annotated[Path, typer.Argument(help=HEAD)],
     to: Annotated[str, typer.Option(help="The format: ‹formats›.", metavar="FORMAT")],
     out: Annotated[
         Path,
@@ -28,7 +29,7 @@ def export(
         typer.Option(
             help="With --with-backbone: the backbone's weights, a file, a folder or hf:OWNER/NAME. Default: as the "
             "card says.",
-            metavar="PATH",
+            metavar="CHECKPOINT",
         ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object: files, and what they say.")] = False,

@@ -401,9 +401,10 @@ def _advise(features: "FeatureSet") -> None:
     for warning in warnings_of_width(features.manifest.dim):
         display.warn(warning)
     if "test" not in features.manifest.splits:
-        imported = features.manifest.backbone.get("name") == "imported"
-        display.warn(
-            "there is no test split for dpfc evaluate. "
-            + ("Import test_x and test_y beside train_x and train_y." if imported else "Extract with --hold-out 0.1.")
-        )
+        remedy = "Extract with --hold-out 0.1."
+        if features.manifest.backbone.get("name") == "imported":
+            remedy = "Import test_x and test_y beside train_x and train_y."
+        if features.manifest.backbone.get("from") == "slides":
+            remedy = "Say in a column 'split' of the table which slides are for it."
+        display.warn(f"there is no test split for dpfc evaluate. {remedy}")
     display.say(f"Next: dpfc train --epsilon 1 --features {places.said(features.folder)}")

@@ -1,5 +1,6 @@
 """`dpfc forecast`: which ε is needed? From public facts and public records, before anything is charged."""
 
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -23,7 +24,7 @@ def forecast(
         str | None,
         typer.Option(
             metavar="SET",
-            help="The private feature set, by path or name. Only its manifest is read. Instead of it, state:",
+            help="The private feature set, by path or name. No record of it is read. Instead of it, state:",
             rich_help_panel=FACTS,
         ),
     ] = None,
@@ -88,7 +89,7 @@ def forecast(
         Path | None,
         typer.Option(metavar="FILE", help="Draw accuracy against ε: .svg, .png or .pdf. It needs --on."),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Write one JSON object to stdout.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Say which accuracy to expect at which ε, and what each ε means. Nothing is charged.
 
@@ -126,16 +127,16 @@ def forecast(
             records_per_person=records_per_person,
             progress=progress,
         )
-    if plot is not None:
-        _draw(found, plot)
     for text in found.warnings:
         display.warn(text)
     if as_json:
         display.as_json(found.to_json())
-        return
-    _show(found)
+    else:
+        _show(found)
     if plot is not None:
-        display.say(f"Plot: {plot}")
+        # Last: the figures took long, and a place for the plot can fail.
+        _draw(found, plot)
+        display.say(f"Figure: {plot}")
 
 
 def _numbers(text: str) -> list[float]:
@@ -171,8 +172,8 @@ def _row(found: "Forecast", each: "Outlook") -> list[str]:
     row = [f"{each.epsilon:g}"]
     if found.stand_in is not None:
         row += display.accuracy(each.accuracy, each.interval, found.stand_in.tested)
-    ratio = each.signal / each.noise
-    row += [f"{ratio:,.1f}", percent(each.guess)]
+    # Rounded down: what is below the least that is enough must look so.
+    row += [f"{math.floor(10 * each.signal / each.noise) / 10:,.1f}", percent(each.guess)]
     row += [] if found.cap is None else [f"{each.fitting:,}"]
     if found.records_per_person is not None:
         row.append("–" if each.for_person is None else display.epsilon(each.for_person))

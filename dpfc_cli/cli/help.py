@@ -18,6 +18,8 @@ from dpfc_cli.errors import printable
 
 VALUES: dict[type, str] = {int: "N", float: "NUMBER", str: "TEXT", Path: "PATH"}
 """What stands for a value of a type, where an option names nothing better."""
+HEAD = "The head's file, its name in ./heads, or hf:OWNER/NAME."
+"""What is said of an argument that names a head."""
 COMMANDS = {
     "extract": "extract",
     "import": "import_",

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @command("list")
 def list_(
-    as_json: Annotated[bool, typer.Option("--json", help="Write one JSON object to stdout.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Show the feature sets with what was spent on them, and the heads with what they claim.
 

@@ -9,7 +9,7 @@ import typer
 
 from dpfc_cli.cli import display
 from dpfc_cli.cli.app import command
-from dpfc_cli.cli.help import listed
+from dpfc_cli.cli.help import HEAD, listed
 from dpfc_cli.errors import UserError, counted, parameter
 from dpfc_cli.prediction.output import FORMATS, LINES, check_place, format_of, header, line
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @command("predict", when_stopped="What was printed is all that was made.")
 def predict(
-    head: Annotated[Path, typer.Argument(help="The head's file, or its name in ./heads.")],
+    head: Annotated[Path, typer.Argument(help=HEAD)],
     source: Annotated[
         str,
         typer.Argument(

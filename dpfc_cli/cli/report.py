@@ -7,6 +7,7 @@ import typer
 
 from dpfc_cli.cli import display
 from dpfc_cli.cli.app import command
+from dpfc_cli.cli.help import HEAD
 
 Released = Annotated[
     Path | None,
@@ -19,7 +20,7 @@ Released = Annotated[
 
 @command("report", when_stopped="No report was written.")
 def report(
-    head: Annotated[Path, typer.Argument(help="The head's file.")],
+    head: Annotated[Path, typer.Argument(help=HEAD)],
     out: Annotated[Path, typer.Option(help="The file to write: .html, .md (a model card) or .pdf.", metavar="FILE")],
     internal: Annotated[
         bool,
@@ -37,7 +38,7 @@ def report(
         ),
     ] = None,
     evaluation: Released = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Write one JSON object: which report was written.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object: which report was written.")] = False,
 ) -> None:
     """Write a report on a head: what was trained on what, the guarantee in words and as a curve, what is not covered.
 

@@ -27,7 +27,7 @@ def sign(
             metavar="FILE",
         ),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Write one JSON object: files, key and comment.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object: files, key and comment.")] = False,
 ) -> None:
     """Sign a head, so that others can check who vouches for its bytes.
 

@@ -7,15 +7,16 @@ import typer
 
 from dpfc_cli.cli import display
 from dpfc_cli.cli.app import command
+from dpfc_cli.cli.help import HEAD
 
 
 @command("statement")
 def statement(
-    head: Annotated[Path, typer.Argument(help="The head's file, or hf:OWNER/NAME.")],
+    head: Annotated[Path, typer.Argument(help=HEAD)],
     records_per_person: Annotated[
         int | None, typer.Option(min=1, max=10_000, help="Say what the head means for a person with so many records.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Write one JSON object: the card and more.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object: the card and more.")] = False,
 ) -> None:
     """Show what is claimed of a head, from its card, with the SHA-256 of its file."""
     from dpfc_cli.errors import UserError, parameter

@@ -220,9 +220,7 @@ def train(
             rich_help_panel=RUN,
         ),
     ] = False,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Write one JSON object to stdout.", rich_help_panel=RUN)
-    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.", rich_help_panel=RUN)] = False,
     **options: Any,
 ) -> None:
     """Train a classifier on a feature set with differential privacy, and charge it to the set's ledger.

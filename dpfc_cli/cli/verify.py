@@ -8,13 +8,14 @@ import typer
 
 from dpfc_cli.cli import display
 from dpfc_cli.cli.app import command
+from dpfc_cli.cli.help import HEAD
 
 SHOWN = {"ok": "ok", "contradicts": "CONTRADICTS", "unknown": "cannot be known"}
 
 
 @command("verify")
 def verify(
-    head: Annotated[Path, typer.Argument(help="The head's file, or hf:OWNER/NAME.")],
+    head: Annotated[Path, typer.Argument(help=HEAD)],
     ledger: Annotated[
         Path | None,
         typer.Option(
@@ -29,7 +30,7 @@ def verify(
             metavar="KEY",
         ),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Write one JSON object: all checks and results.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object: all checks and results.")] = False,
 ) -> None:
     """Check whether a head can be what its card says.
 

@@ -110,7 +110,7 @@ def checked(
         )
     for name, value, known in (("pool_by", pool_by, get_args(PoolBy)), ("on_error", on_error, get_args(OnError))):
         if value is not None and value not in known:
-            raise unknown(name, value, known)
+            raise unknown(parameter(name), value, known)
     if most_null is not None and (on_error != "null" or not 0 <= most_null <= 1):
         raise UserError(
             f"{parameter('most_null')} {most_null:g} makes no sense with {parameter('on_error')} {on_error}.",

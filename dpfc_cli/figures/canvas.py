@@ -8,6 +8,7 @@ The same numbers give the same bytes with the same version of matplotlib: no dat
 the user's matplotlib.
 """
 
+import html
 import io
 import re
 import warnings
@@ -111,7 +112,6 @@ class Drawing:
         It has its size in points and a viewBox, so `svg {max-width: 100%; height: auto}` fits it into a column.
         """
         # It imports what speaks HTTP, and the help of dpfc imports this module.
-        from xml.sax.saxutils import quoteattr
 
         text = self.bytes_of("svg").decode()
         text = text[text.index("<svg") :]
@@ -121,7 +121,7 @@ class Drawing:
         used = set(re.findall(r'(?:href="#|url\(#)([^")]+)', text))
         # In one page a name may be given once. Those that are left are digests: equal names have equal contents.
         text = re.sub(r' id="([^"]*)"', lambda match: match[0] if match[1] in used else "", text)
-        said = f'role="img" aria-label={quoteattr(printable(self.title))} stroke-linejoin="round"'
+        said = f'role="img" aria-label="{html.escape(printable(self.title))}" stroke-linejoin="round"'
         return text.replace("<svg", f"<svg {said}", 1)
 
     def save(self, path: Path) -> None:

@@ -85,6 +85,13 @@ class Stated:
 
         """
         stated, known, steps = dict(self.values), self.values.get("weights"), self.values.get("preprocessing")
+        if weights is not None and not known:
+            raise UserError(
+                f"The backbone of the head, {stated['name']}, has no weights.",
+                f"Leave out {parameter('weights')}.",
+                code="conflict",
+                parameter="weights",
+            )
         if known and weights is None and not known["id"].startswith("hf:"):
             raise UserError(
                 f"The backbone of the head has weights from the file '{known['id']}' (SHA-256 {known['sha256']}).",

@@ -8,8 +8,9 @@ from pathlib import Path
 import numpy as np
 
 from dpfc_cli.backbones import Progress
-from dpfc_cli.errors import UserError, parameter
-from dpfc_cli.features.lookup import open_features
+from dpfc_cli.errors import UserError, counted, parameter
+from dpfc_cli.features.lookup import open_features, placed
+from dpfc_cli.features.manifest import MANIFEST
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.heads.head import Head, as_probabilities, encoded
 from dpfc_cli.prediction import calibration, output, rebuild, sources
@@ -44,12 +45,16 @@ class Predictions:
         top: int,
         calibrated: Calibration | None,
         progress: Progress | None,
+        remarks: tuple[str, ...] = (),
     ) -> None:
         self.head, self.top, self.calibration = head, top, calibrated
         self.n, self.noun = source.n, source.noun
         self.warnings = (*source.warnings, *(calibrated.warnings if calibrated else ()))
-        self.remarks = source.remarks
+        self.remarks = (*remarks, *source.remarks)
         self._source, self._progress = source, progress
+
+    def __repr__(self) -> str:
+        return f"<predictions for {counted(self.n, self.noun)}: go through them, or save(path)>"
 
     def __iter__(self) -> Iterator[Row]:
         for rows in self.blocks():
@@ -163,7 +168,17 @@ def predict(
     on = calibrate_on if calibrate_on is None or isinstance(calibrate_on, FeatureSet) else open_features(calibrate_on)
     found = _source(loaded, source, weights, batch, progress)
     calibrated = None if on is None else calibration.fit(loaded, on)
-    return Predictions(loaded, found, min(top, len(loaded.classes)), calibrated, progress)
+    return Predictions(loaded, found, min(top, len(loaded.classes)), calibrated, progress, _taken(source))
+
+
+def _taken(source: str | Path | FeatureSet | np.ndarray) -> tuple[str, ...]:
+    """Which of two is meant, if a path is the name of a feature set, too."""
+    if not isinstance(source, str | Path) or not Path(source).exists():
+        return ()
+    other = placed(source)
+    if not (other / MANIFEST).is_file() or other.samefile(source):
+        return ()
+    return (f"'{source}' is taken as the path. The feature set of this name is '{other}'.",)
 
 
 def _source(

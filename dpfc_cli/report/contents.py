@@ -87,7 +87,7 @@ def document(
         Section(title="Other trainings, as the head says", blocks=(Words(said["other heads"]),)),
         *(() if own is None else own.ledger),
         evaluated,
-        Section(title="What is not covered", blocks=(Points(tuple(statement.not_covered(card["unit"]))),)),
+        Section(title="What is not covered", blocks=(Points(tuple(statement.not_covered(card))),)),
         Section(title="How to use it", blocks=_used(head, name)),
         Section(title="What was checked", blocks=_checked(findings, unproved), internal=own is not None),
         Section(title="Digests", blocks=(Facts(tuple(_digests(card, digest, own))),), internal=own is not None),
@@ -172,9 +172,10 @@ def _backbone(card: Mapping[str, Any]) -> str:
 
 
 def _flat(value: Any, name: str = "") -> list[str]:
-    """What a JSON value says, as 'name: value'. A card may have any here."""
+    """What a JSON value says, as 'name: value'. A card may have any here. Its name comes first."""
     if isinstance(value, dict):
-        return [said for key, inner in value.items() for said in _flat(inner, f"{name} {key}".strip())]
+        ordered = sorted(value.items(), key=lambda item: item[0] != "name")
+        return [said for key, inner in ordered for said in _flat(inner, f"{name} {key}".strip())]
     if isinstance(value, list):
         value = " × ".join(str(each) for each in value)
     return [] if value is None else [f"{name.replace('_', ' ')}: {value}"]

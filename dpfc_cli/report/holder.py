@@ -70,11 +70,12 @@ def of(
     account = account_of(ledger, folder, cards(heads_folder()))
     others = other_accounts(ledger, folder)
     delta = head.card["delta"] or default_delta(head.card["facts"]["n"])
-    found = None
+    found, persons = None, False
     if figures is None and (folder / MANIFEST).exists():
         features = FeatureSet(folder)
         if SPLIT in features.splits:
             found = evaluate(head, features, SPLIT, progress=progress)
+            persons = features.manifest.grouped_by is not None
     total = f"epsilon = {epsilon(account.epsilon(delta))} at delta = {delta:g}" if account.private else "nothing"
     short = [("spent by all trainings on these records", total), *_room(account, delta)]
     if found is not None:
@@ -90,7 +91,7 @@ def of(
                 for other in others
             ),
         ),
-        evaluated=Section(title="How good it is", blocks=tuple(_evaluated(found)), internal=True),
+        evaluated=Section(title="How good it is", blocks=tuple(_evaluated(found, persons)), internal=True),
         findings=checked.findings,
         unproved=checked.unproved,
         digests=(("the ledger's file, as it was", sha256_of(ledger)),),
@@ -217,7 +218,7 @@ def _accuracy(found: Evaluation) -> str:
     return f"{with_interval(found.top1, found.interval, found.n)}, exact, of {found.n:,} records"
 
 
-def _evaluated(found: Evaluation | None) -> list[Block]:
+def _evaluated(found: Evaluation | None, persons: bool) -> list[Block]:
     if found is None:
         return [Words("No figures are given: the feature set is not here, or it has no test split.")]
     rows = [("top-1", _accuracy(found))]
@@ -225,8 +226,11 @@ def _evaluated(found: Evaluation | None) -> list[Block]:
         rows.append(("top-5", with_interval(found.top5, found.top5_interval, found.n)))
     if found.mean_average_precision is not None:
         rows.append(("mean average precision", percentage(found.mean_average_precision, found.n)))
+    said = "These figures are exact. They protect no record of the test split. If it is private, keep them."
+    if persons:
+        said += " Intervals take records as independent: for several of one person they are too narrow."
     return [
-        Words("These figures are exact. They protect no record of the test split. If it is private, keep them."),
+        Words(said),
         *(Words(f"{warning[:1].upper()}{warning[1:]}", strong=True) for warning in found.warnings),
         Facts((*rows, ("scored on", f"the {found.split} split"))),
         by_class([(c.name, c.n, c.top1, c.interval) for c in found.per_class], "records"),

@@ -103,11 +103,11 @@ def write_report(
 
 def _no_pdf() -> None:
     """UserError where the package that writes PDF, or the library that it needs, is missing."""
-    canvas.check()
     try:
         if find_spec("weasyprint") is not None:
             import weasyprint  # noqa: F401
 
+            canvas.check()
             return
         why = "WeasyPrint, which is not installed"
     except OSError:

@@ -114,6 +114,8 @@ def rows(path: Path, what: str, needed: str | None = None) -> Iterator[tuple[int
         if path.stat().st_size > LARGEST:
             raise ValueError(f"it is larger than {LARGEST >> 20} MiB")
         yield from _csv(path, needed) if path.suffix == ".csv" else _lines(path)
+    except FileNotFoundError as error:
+        raise UserError(f"There is no table '{path}'.", "Check its path.", code="missing", path=str(path)) from error
     except OSError as error:
         raise _refused(path, f"it cannot be read: {error.strerror or error}", "Check it.", "unreadable") from error
     except (ValueError, csv.Error) as error:

@@ -42,8 +42,9 @@ def warnings_of(calibrated: Calibrated) -> list[str]:
     length = f"{noise:,.0f}" if noise < 1e9 else f"{noise:.3g}"
     if signal < CLEAR * noise:
         said.append(
-            f"the noise is larger than the signal: about {signal:,.0f} {facts.unit}s per class against noise of length "
-            f"{length} ({facts.d} dimensions at epsilon = {guarantee.epsilon:g}). {_expected(calibrated)}"
+            f"the noise hides the classes: a class has less than {CLEAR:g} times as much signal as there is noise "
+            f"(about {signal:,.0f} {facts.unit}s against noise of length {length}, with {facts.d} dimensions at "
+            f"epsilon = {guarantee.epsilon:g}). {_expected(calibrated)}"
         )
     return said
 

@@ -103,13 +103,15 @@ def rows(card: Mapping[str, Any], sha256: str, groups: Sequence[int] = GROUPS) -
         lines.append(_started(card))
     if "tuning" in card:
         lines.append(("tuned on", _tuned(card["tuning"])))
-    return [*lines, ("other heads", _others(card)), ("not covered", "; ".join(not_covered(card["unit"])))]
+    return [*lines, ("other heads", _others(card)), ("not covered", "; ".join(not_covered(card)))]
 
 
-def not_covered(unit: str) -> list[str]:
-    """What the guarantee does not cover. unit: "record" or "person"."""
+def not_covered(card: Mapping[str, Any]) -> list[str]:
+    """What the guarantee of a head with this card does not cover."""
+    if card["claim"] != "private":
+        return ["anything: this head has no guarantee"]
     first, *rest = NOT_COVERED
-    return [first, _SEVERAL[unit], *rest]
+    return [first, _SEVERAL[card["unit"]], *rest]
 
 
 def planned_rows(

@@ -282,8 +282,8 @@ def test_the_private_split_is_not_scored_without_a_warning(dpfc: Dpfc, features:
 
 
 def test_noise_that_is_larger_than_the_signal_is_announced_before_training(dpfc: Dpfc, features: Path) -> None:
-    assert "the noise is larger than the signal" in dpfc("train", "--epsilon", "0.01").stderr
-    assert "the noise is larger" not in dpfc("train", "--epsilon", "8").stderr
+    assert "the noise hides the classes" in dpfc("train", "--epsilon", "0.01").stderr
+    assert "the noise hides" not in dpfc("train", "--epsilon", "8").stderr
 
 
 def test_budget_converts_as_the_golden_figures_say(dpfc: Dpfc) -> None:

@@ -112,3 +112,13 @@ def test_ctrl_c_while_the_others_leave_changes_nothing_of_what_is_said(
     assert (ended.exit_code, Path("left.safetensors").exists()) == ((0, True) if whole else (2, False))
     assert "left.safetensors" in ended.stdout if whole else "stays charged" in ended.stderr
     assert "Nothing was charged" not in ended.stderr
+
+
+def test_one_that_no_launcher_has_started_is_told_how_to_start_several(made: Path) -> None:
+    command = [sys.executable, "-m", "dpfc_cli", "train", "--distributed", "--epsilon", "1"]
+    ended = subprocess.run(command, cwd=made, capture_output=True, text=True, check=False)
+    assert ended.returncode == 2
+    said, remedy = ended.stderr.splitlines()[-2:]
+    assert said == "Error: No other processes are known: no launcher has set them up."
+    assert remedy.startswith("Without --distributed one process trains alone.")
+    assert "charged" not in ended.stderr

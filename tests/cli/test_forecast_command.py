@@ -1,5 +1,6 @@
 """`dpfc forecast`: what is shown, and that it leaves no trace in the private set."""
 
+import errno
 import hashlib
 import json
 import shutil
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from dpfc_cli import files
 from dpfc_cli.cli import display
 from dpfc_cli.training import forecast as forecasts
 from tests.cli.conftest import Dpfc
@@ -29,6 +31,11 @@ def trace(folder: Path) -> dict[str, str]:
     return {str(p): hashlib.sha256(p.read_bytes()).hexdigest() for p in folder.rglob("*") if p.is_file()}
 
 
+def full(path: Path, data: bytes) -> None:
+    """A disk without room."""
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
 def test_facts_alone_give_a_table_without_an_accuracy(dpfc: Dpfc) -> None:
     line = ("forecast", "--persons", "500", "--classes", "flu,cold", "--model", "vit-s16", "--epsilon", "8,0.1")
     shown = dpfc(*line, "--cap", "3")
@@ -37,10 +44,17 @@ def test_facts_alone_give_a_table_without_an_accuracy(dpfc: Dpfc) -> None:
     assert title == "# dp-whitened on 500 persons of 2 classes with 384 dimensions, delta = 1e-05"
     assert header.split() == ["epsilon", "signal", "guessed", "fit", "under", "3"]
     # 50.7 % and 79.8 % are those of docs/choosing.md.
-    assert (low.split(), high.split()) == (["0.1", "0.4", "50.7", "%", "488"], ["8", "21.3", "79.8", "%", "0"])
+    assert (low.split(), high.split()) == (["0.1", "0.4", "50.7", "%", "488"], ["8", "21.2", "79.8", "%", "0"])
     assert "name public ones with --on" in shown.stdout
     assert "At epsilon = 0.1 the noise hides the classes" in shown.stderr
     assert list(Path().iterdir()) == []
+
+
+def test_a_signal_that_is_too_small_is_not_rounded_up_to_one_that_is_enough(dpfc: Dpfc) -> None:
+    shown = dpfc("forecast", "--records", "243", "--classes", "4", "--dimensions", "243", "--epsilon", "2")
+    # It is 1.96 times the noise.
+    assert shown.stdout.splitlines()[2].split()[:2] == ["2", "1.9"]
+    assert "At epsilon = 2 the noise hides the classes" in shown.stderr
 
 
 def test_a_stand_in_gives_an_accuracy_its_interval_and_what_it_is_worth(
@@ -61,6 +75,12 @@ def test_a_stand_in_gives_an_accuracy_its_interval_and_what_it_is_worth(
     assert forecasts.MEASURED in shown.stdout
     assert "learns from 300 records of known, not from 600" in shown.stdout
     assert "<svg" in Path("plot.svg").read_text("utf-8")
+    # A plot that cannot be written takes nothing else away.
+    with monkeypatch.context() as patch:
+        patch.setattr(files, "replace", full)
+        failed = dpfc(*line, "--plot", "plot.svg")
+    assert (failed.exit_code, failed.stdout) == (2, shown.stdout)
+    assert "cannot be written to 'plot.svg'" in failed.stderr
     monkeypatch.setattr(display, "out", Console(width=80, force_terminal=True, highlight=False, color_system=None))
     lines = dpfc(*line, "--cap", "3").stdout.splitlines()
     assert max(map(len, lines)) <= 80

@@ -55,6 +55,23 @@ def test_values_are_words_and_not_types(help_of: Help, name: str) -> None:
         assert value == "" or value == value.upper(), (flag, value)
 
 
+def described(shown: str, name: str) -> str:
+    """What a help says of an argument or an option."""
+    found = re.search(rf"^  {name}(?: [A-Z_]+)?  +(.*)$", shown, re.M)
+    return found[1] if found else ""
+
+
+def test_the_same_thing_has_the_same_words_in_every_help(help_of: Help) -> None:
+    every = {name: help_of(name, 1_000) for name in COMMANDS}
+    told = {name: described(shown, "--json") for name, shown in every.items()}
+    # A prediction is a row for each record: --format jsonl.
+    assert [name for name, said in told.items() if not said.startswith("Print one JSON object")] == ["predict"]
+    heads = {described(every[name], "HEAD") for name in ("predict", "statement", "report", "verify", "export")}
+    assert heads == {"The head's file, its name in ./heads, or hf:OWNER/NAME."}
+    taken = {re.search(r"--weights ([A-Z]+)", shown) for shown in every.values()} - {None}
+    assert {each[1] for each in taken if each} == {"CHECKPOINT"}
+
+
 def test_the_commands_are_listed_in_their_order_of_use(help_of: Help) -> None:
     listed = re.findall(r"^  ([a-z-]+)  ", help_of().split("Commands:")[1], re.M)
     assert listed == list(MODULES)

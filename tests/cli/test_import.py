@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import h5py
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -164,3 +165,20 @@ def test_the_same_features_from_another_file_raise_no_alarm(dpfc: Dpfc, arrays: 
     assert "in another way" not in dpfc("evaluate", "--features", "own").stderr
     assert dpfc("import", "own.npz", "--classes", "3", "--dtype", "float16", "--out", "half").exit_code == 0
     assert "in another way" in dpfc("evaluate", "--features", "half").stderr
+
+
+def test_slides_without_a_test_split_are_told_how_their_table_makes_one(dpfc: Dpfc, tmp_path: Path) -> None:
+    (tmp_path / "slides").mkdir()
+    for i in range(4):
+        with h5py.File(tmp_path / "slides" / f"s{i}.h5", "w") as file:
+            file["features"] = np.full((2, 3), i, np.float32)
+    rows = [f"s{i},{'ab'[i % 2]}" for i in range(4)]
+    Path("slides.csv").write_text("\n".join(["slide,label", *rows]))
+    line = ("import", "slides:slides", "--table", "slides.csv", "--classes", "a,b")
+    said = dpfc(*line).stderr
+    assert "no test split for dpfc evaluate. Say in a column 'split' of the table" in said
+    parts = [f"{row},{part}" for row, part in zip(rows, ("train", "train", "test", "test"), strict=True)]
+    Path("slides.csv").write_text("\n".join(["slide,label,split", *parts]))
+    assert "no test split" not in dpfc(*line, "--out", "both").stderr
+    unknown = dpfc(*line, "--pool-by", "person", "--out", "other")
+    assert (unknown.exit_code, "Unknown --pool-by 'person'." in unknown.stderr) == (2, True)

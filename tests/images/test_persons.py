@@ -321,7 +321,7 @@ LACKING: dict[str, tuple[Callable[[Path], Made], str]] = {
     ),
     "no such column": (lambda p: (beside(p)[0], "column:who"), "has no column 'who'. It has: file_name, patient, age"),
     "no table": (lambda p: (names(p)[0], "column:who"), "There is no metadata.csv"),
-    "no such table": (lambda p: (names(p)[0], f"table:{p / 'none.csv'}"), "cannot be read"),
+    "no such table": (lambda p: (names(p)[0], f"table:{p / 'none.csv'}"), "There is no table '"),
     "a table without a usual column": (
         lambda p: gap(p, elsewhere, lambda p: change_text(p / "persons: all.csv", "patient_id", "mrn")),
         "has no column of persons. It has: file_name, mrn",

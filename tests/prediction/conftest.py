@@ -51,7 +51,7 @@ def features_of(features: FeatureSet) -> np.ndarray:
     return features.arrays("test")[0]
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def digits(tmp_path_factory: pytest.TempPathFactory) -> Scene:
     """Grey pictures of 8 × 8 pixels."""
     from dpfc_cli.extraction import extract
@@ -68,7 +68,7 @@ def digits(tmp_path_factory: pytest.TempPathFactory) -> Scene:
     return Scene(top / "photos", made, head_of(made), None)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def colours(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
     """Pictures of many sizes and colours, in two classes. The backbone is a small ViT with weights from a seed."""
     from dpfc_cli.extraction import extract

@@ -312,3 +312,28 @@ def test_a_list_may_end_its_names_as_find_does(digits: Scene, monkeypatch: pytes
     for text in ("\0".join(paths), "\r\n".join(paths)):
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
         assert [row.name for row in predict(digits.head, "-")] == paths
+
+
+def test_a_path_that_is_the_name_of_a_feature_set_too_is_said_to_be_the_path(
+    digits: Scene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(digits.features.folder, "features/ward")
+    assert len(predict(digits.head, "ward")) == digits.features.split("train").n + COUNT
+    shutil.copytree(digits.photos, "ward")
+    found = predict(digits.head, "ward")
+    assert len(found) == COUNT
+    assert found.remarks == ("'ward' is taken as the path. The feature set of this name is 'features/ward'.",)
+    assert predict(digits.head, "features/ward").remarks == ()
+
+
+def test_weights_for_a_backbone_without_weights_are_refused_by_what_predict_has(digits: Scene) -> None:
+    with pytest.raises(UserError, match="The backbone of the head, scattering, has no weights") as error:
+        predict(digits.head, digits.photos, weights="file.safetensors")
+    assert "model" not in error.value.remedy
+
+
+def test_predictions_say_in_a_notebook_what_they_are(digits: Scene) -> None:
+    assert repr(predict(digits.head, digits.photos)) == (
+        f"<predictions for {COUNT} pictures: go through them, or save(path)>"
+    )

@@ -12,6 +12,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 from huggingface_hub import ModelCard
 from markdown_it import MarkdownIt
@@ -31,6 +32,7 @@ from dpfc_cli.training.account import account_of
 from dpfc_cli.training.ledger import ledger_path
 from dpfc_cli.trust import statement
 from tests.report.conftest import CLASSES, WHO, WHY, Ward
+from tests.support import blobs
 
 VOID = {"meta"}
 TAGS = {
@@ -138,6 +140,9 @@ def test_a_head_of_samples_and_one_without_a_guarantee_have_their_reports(ward: 
     assert "keep it as you keep the records" in plain.notice
     assert "svg" not in Read(html_of(plain)).tags
     assert plain.header["tags"] == ["dpfc", "no-privacy-guarantee"]
+    # There is no guarantee that could cover something else.
+    assert "anything: this head has no guarantee" in words(plain)
+    assert "the guarantee is for one record" not in words(plain)
 
 
 def test_a_page_runs_nothing_and_loads_nothing(ward: Ward) -> None:
@@ -162,6 +167,19 @@ def test_a_shared_report_is_a_function_of_the_heads_file(ward: Ward, tmp_path: P
         with pytest.raises(UserError, match="needs the ledger of the training"):
             dpfc.write_report(Path("second.safetensors"), "internal.html", internal=True)
         assert not Path("internal.html").exists()
+
+
+def test_intervals_of_a_set_that_knows_persons_are_said_to_be_too_narrow(ward: Ward) -> None:
+    x, y = blobs(120, 8, 3, seed=3, apart=2.5)
+    groups = np.arange(120) // 3
+    parts = {"train": slice(90), "test": slice(90, 120)}
+    arrays = {f"{name}_{of}": a[part] for name, part in parts.items() for of, a in zip("xy", (x, y), strict=True)}
+    np.savez("persons.npz", **arrays, **{f"{name}_groups": groups[part] for name, part in parts.items()})
+    features = dpfc.import_features(Path("persons.npz"), Path("features/persons"), classes=CLASSES).features
+    head = dpfc.train(features, epsilon=8.0, method="dp-ls", out="heads/persons.safetensors").head
+    said = "for several of one person they are too narrow"
+    assert said in words(document(head, internal=True))
+    assert said not in words(document(Head.load(ward.first), internal=True))
 
 
 @pytest.mark.parametrize("write_down", [html_of, markdown])
@@ -321,6 +339,12 @@ def test_a_line_of_markdown_is_a_paragraph_of_its_text(text: str) -> None:
     assert text.strip() in Read(rendered).texts
 
 
+@pytest.mark.parametrize("text", ["0.1 %", "2.5", "1)a", "+8.8"])
+def test_a_number_needs_no_mark_against_markdown(text: str) -> None:
+    assert escaped(text) == text
+    assert Read(MarkdownIt("gfm-like", {"linkify": False}).render(text)).tags == {"p"}
+
+
 # --- Files.
 
 
@@ -369,6 +393,16 @@ def test_pdf_is_the_page_as_the_package_prints_it(ward: Ward, tmp_path: Path, mo
     monkeypatch.setattr(write, "find_spec", lambda name: True)
     assert dpfc.write_report("first", tmp_path / "a.pdf").read_bytes() == b"%PDF"
     assert printed == [html_of(document(Head.load(ward.first)))]
+
+
+def test_who_can_draw_nothing_and_wants_pdf_is_told_of_all_that_is_missing(
+    ward: Ward, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (write, canvas):
+        monkeypatch.setattr(module, "find_spec", lambda name: None)
+    with pytest.raises(UserError, match="needs WeasyPrint") as error:
+        dpfc.write_report("first", tmp_path / "a.pdf")
+    assert "pip install 'dpfc[pdf]'" in error.value.remedy
 
 
 def test_many_classes_are_not_all_named(ward: Ward, monkeypatch: pytest.MonkeyPatch) -> None:

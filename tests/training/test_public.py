@@ -14,6 +14,7 @@ from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.methods import METHODS
 from dpfc_cli.training import public, tuning
 from dpfc_cli.training.calibrate import Calibrated, calibrate
+from dpfc_cli.training.forecast import forecast
 from dpfc_cli.training.observer import Observer
 from dpfc_cli.training.request import Privacy, Request, facts_of
 from dpfc_cli.training.train import plan
@@ -57,10 +58,20 @@ def test_another_backbone_is_refused_and_the_difference_said(
 
 
 def test_what_only_the_operator_can_know_is_said(private: FeatureSet, other: FeatureSet, tmp_path: Path) -> None:
-    assert [("imported" in said) for said in public.warnings_of(other)] == [True]
+    assert [("imported" in said) for said in public.warnings_of(other, private)] == [True]
     method = METHODS["dp-whitened"]
     trained(other, calibrate(method, facts_of(other), {"steps": 1}, Privacy(epsilon=1.0)), tmp_path)
-    assert "has been trained on with a guarantee" in public.warnings_of(other)[0]
+    assert "has been trained on with a guarantee" in public.warnings_of(other, private)[0]
+
+
+def test_a_public_set_that_has_some_of_the_private_records_is_named(tmp_path: Path, private: FeatureSet) -> None:
+    (x, y), (own, labels) = blobs(100, 6, 3, seed=2), blobs(300, 6, 3)
+    mixed = made(tmp_path, "mixed", np.concatenate([x, own[:7]]), np.concatenate([y, labels[:7]]))
+    public.check_other(private, mixed)
+    said = public.warnings_of(mixed, private)[0]
+    assert f"has 7 records of '{private.folder}', which is private" in said
+    found = forecast(private, on=mixed, epsilons=[1.0], method="dp-ls")
+    assert said in found.warnings
 
 
 def overwrite(features: FeatureSet, x: np.ndarray) -> None:
