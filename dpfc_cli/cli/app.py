@@ -82,8 +82,9 @@ def command(
                 _fail(error.exit_code, what, remedy, *getattr(error, "__notes__", []))
             except KeyboardInterrupt as stopped:
                 _fail(130, "Stopped.", " ".join(getattr(stopped, "__notes__", [when_stopped])))
-            except MemoryError:
-                _fail(2, "The machine's memory ran out.", "Free some, or use fewer features (--pool mean) or classes.")
+            except MemoryError as error:
+                remedy = "Free some, or use fewer features (--pool mean) or classes."
+                _fail(2, "The machine's memory ran out.", remedy, *getattr(error, "__notes__", []))
             except (typer.Exit, typer.Abort):
                 raise
             except OSError as error:
