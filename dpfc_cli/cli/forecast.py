@@ -203,7 +203,8 @@ def _said(found: "Forecast") -> list[tuple[str, str]]:
     rows += [
         (
             "signal",
-            f"{unit}s of a class, divided by the length of the noise; below {CLEAR:g} expect a poor head",
+            f"{unit}s of a class, divided by the length of the noise"
+            + ("" if stand_in is not None else f"; below {CLEAR:g} expect a poor head"),
         ),
         (
             "guessed",

@@ -75,7 +75,7 @@ def panel(
         handles = [_draw_series(axes, each, i, _shift(series, i, epsilons)) for i, each in enumerate(series)]
         handles += [_draw_level(axes, each, i) for i, each in enumerate(levels)]
         low, high = axes.get_ylim()
-        axes.set_ylim(max(low, 0.0), min(high, 100.0 + (high - low) * 0.01))
+        axes.set_ylim(max(low, 0.0), min(high, 100.0 + (high - low) * 0.02))
         axes.set(ylabel=f"{measure}, %", title=title)
         if any(labels):
             legend = axes.legend(handles, ["."] * len(labels), loc="upper left", bbox_to_anchor=(-0.02, -0.16))

@@ -146,7 +146,8 @@ def _trained(head: Head, said: Mapping[str, str]) -> tuple[Block, ...]:
         ("feature set", f"'{features['name']}', its {features['split']} split; dimensions: {head.dim:,}"),
     ]
     if features.get("hold_out"):
-        rows.append(("test split", f"{features['hold_out']:g} of the training pictures were held out"))
+        held = "persons" if card["unit"] == "person" else "training pictures"
+        rows.append(("test split", f"{features['hold_out']:g} of the {held} were held out"))
     steps = [_step(step) for step in to_json(head.chain)]
     rows += [
         ("backbone", "; ".join(_flat(features.get("backbone"))) or "unknown"),

@@ -226,7 +226,8 @@ def forecast(
         for calibrated, found in zip(calibrations, scores, strict=True)
     )
     hidden = [f"{each.epsilon:g}" for each in outlooks if not each.clear]
-    if hidden:
+    # Where trainings were tried, their accuracies say it better.
+    if hidden and trials is None:
         said.append(
             f"At epsilon = {', '.join(hidden)} the noise hides the classes: a class has less than {CLEAR:g} times as "
             f"much signal as there is noise. Expect a poor head. More {facts.unit}s, fewer dimensions, a larger "

@@ -73,6 +73,10 @@ def test_a_stand_in_gives_an_accuracy_its_interval_and_what_it_is_worth(
     assert f"{100 * accuracies[1]:.0f}" in high.split()[1]
     assert 0 < accuracies[0] < accuracies[1] <= 1
     assert forecasts.MEASURED in shown.stdout
+    # What was tried is said, and nothing else is expected beside it.
+    poor = dpfc("forecast", "--records", "30", "--classes", "3", "--on", known, "--epsilon", "0.1")
+    assert float(poor.stdout.splitlines()[2].split()[-3]) < 2
+    assert "poor head" not in poor.stdout + poor.stderr
     assert "learns from 300 records of known, not from 600" in shown.stdout
     assert "<svg" in Path("plot.svg").read_text("utf-8")
     # A plot that cannot be written takes nothing else away.

@@ -54,7 +54,7 @@ def test_names_may_be_anything_and_text_stays_text() -> None:
 
 def test_an_svg_for_a_page_has_no_name_twice_and_nothing_that_holds_for_the_page() -> None:
     one, other = drawing('A "figure"').svg(), drawing("Other").svg()
-    assert one.startswith('<svg role="img" aria-label=\'A "figure"\'')
+    assert one.startswith('<svg role="img" aria-label="A &quot;figure&quot;"')
     for text in (one, other):
         ElementTree.fromstring(text)
         assert not re.search(r"<(style|metadata|script|!DOCTYPE|\?xml)|http://(?!www.w3.org)", text)

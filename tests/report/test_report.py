@@ -173,12 +173,14 @@ def test_intervals_of_a_set_that_knows_persons_are_said_to_be_too_narrow(ward: W
     x, y = blobs(120, 8, 3, seed=3, apart=2.5)
     groups = np.arange(120) // 3
     parts = {"train": slice(90), "test": slice(90, 120)}
-    arrays = {f"{name}_{of}": a[part] for name, part in parts.items() for of, a in zip("xy", (x, y), strict=True)}
-    np.savez("persons.npz", **arrays, **{f"{name}_groups": groups[part] for name, part in parts.items()})
+    known: dict[str, Any] = {"x": x, "y": y, "groups": groups}
+    np.savez("persons.npz", **{f"{name}_{of}": a[part] for name, part in parts.items() for of, a in known.items()})
     features = dpfc.import_features(Path("persons.npz"), Path("features/persons"), classes=CLASSES).features
     head = dpfc.train(features, epsilon=8.0, method="dp-ls", out="heads/persons.safetensors").head
     said = "for several of one person they are too narrow"
     assert said in words(document(head, internal=True))
+    head.card["features"]["hold_out"] = 0.2
+    assert fact(document(head), "test split") == "0.2 of the persons were held out"
     assert said not in words(document(Head.load(ward.first), internal=True))
 
 
