@@ -174,7 +174,8 @@ def test_intervals_of_a_set_that_knows_persons_are_said_to_be_too_narrow(ward: W
     groups = np.arange(120) // 3
     parts = {"train": slice(90), "test": slice(90, 120)}
     known: dict[str, Any] = {"x": x, "y": y, "groups": groups}
-    np.savez("persons.npz", **{f"{name}_{of}": a[part] for name, part in parts.items() for of, a in known.items()})
+    arrays: dict[str, Any] = {f"{name}_{of}": a[part] for name, part in parts.items() for of, a in known.items()}
+    np.savez("persons.npz", **arrays)
     features = dpfc.import_features(Path("persons.npz"), Path("features/persons"), classes=CLASSES).features
     head = dpfc.train(features, epsilon=8.0, method="dp-ls", out="heads/persons.safetensors").head
     said = "for several of one person they are too narrow"
