@@ -135,3 +135,14 @@ def test_a_shell_completes_commands_and_options(typed: str, completions: list[st
         [sys.executable, "-c", program], env=os.environ | env, capture_output=True, text=True, check=False
     )
     assert (ended.returncode, ended.stdout.split(), ended.stderr) == (0, completions, "")
+
+
+def test_help_loads_none_of_the_large_libraries() -> None:
+    large = {"jax", "numpy", "scipy", "matplotlib", "urllib.request", "http.client", "pyarrow", "PIL", "h5py", "onnx"}
+    program = (
+        "import sys; from dpfc_cli.cli.app import main; sys.argv = ['dpfc', '--help']\n"
+        f"try:\n    main()\nfinally:\n    sys.stderr.write(' '.join({large!r} & set(sys.modules)))"
+    )
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert "Commands:" in ended.stdout
