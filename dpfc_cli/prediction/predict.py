@@ -1,6 +1,7 @@
 """Prediction: a head and a source in, a row for each record out."""
 
 import hashlib
+import os
 from collections.abc import Generator, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -173,7 +174,7 @@ def predict(
 
 def _taken(source: str | Path | FeatureSet | np.ndarray) -> tuple[str, ...]:
     """Which of two is meant, if a path is the name of a feature set, too."""
-    if not isinstance(source, str | Path) or not Path(source).exists():
+    if not isinstance(source, str | Path) or not os.path.exists(source):
         return ()
     other = placed(source)
     if not (other / MANIFEST).is_file() or other.samefile(source):
