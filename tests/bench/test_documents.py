@@ -15,7 +15,7 @@ from dpfc_cli.training.forecast import MEASURED
 ROOT = Path(__file__).parents[2]
 CIFAR = {"cifar10-vit-ti16": Facts(n=50_000, m=10, d=192), "cifar100-vit-ti16": Facts(n=25_000, m=100, d=192)}
 NOT_IN_THE_TABLE = ("most-classes", "wide")
-PERSONS = (("mixed", 10), ("class", 10), ("alike", 10), ("mixed", None), ("class", None))
+PERSONS = (*((kind, k) for k in (3, 10) for kind in ("mixed", "class", "alike")), ("mixed", None), ("class", None))
 
 
 @pytest.fixture(scope="module")
