@@ -165,8 +165,8 @@ def test_the_backbone_is_made_again_from_the_card_and_takes_prepared_pictures(
 
 def test_a_graph_says_what_was_done_with_the_pictures_of_the_training() -> None:
     """The backbone takes pictures at their own size, and the training did not."""
-    shape = (24, 24, 3)
-    head = head_over(1, backbones.load("scattering", shape, "mean").describe())
+    backbone = backbones.load("scattering", (24, 24, 3), "mean")
+    head = head_over(backbone.dim, backbone.describe())
     assert "at their own size" in rebuilt(head).said
     prepared = {"resize": 28, "crop": 24, "filter": "bicubic", "window": [-160.0, 240.0], "exif": True}
     head.card["features"]["preparation"] = prepared

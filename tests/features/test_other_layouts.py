@@ -11,7 +11,7 @@ import pytest
 
 from dpfc_cli import UserError, import_features
 from dpfc_cli.errors import GUARDED
-from dpfc_cli.features import importing
+from dpfc_cli.sources import classes
 from tests.support import blobs
 
 X, Y = blobs(60, 4, 3, seed=2)
@@ -156,7 +156,7 @@ def test_names_in_one_split_and_numbers_in_the_other_are_refused(tmp_path: Path)
 
 
 def test_one_name_each_is_no_list_of_classes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(importing, "MOST_INFERRED", 50)
+    monkeypatch.setattr(classes, "MOST_INFERRED", 50)
     np.savez(tmp_path / "a.npz", train_x=X, train_y=np.array([f"patient {i}" for i in range(60)]))
     with pytest.raises(UserError, match="seem to name 60 classes") as refused:
         import_features(tmp_path / "a.npz", tmp_path / "set")
