@@ -24,7 +24,7 @@ def forecast(
         str | None,
         typer.Option(
             metavar="SET",
-            help="The private feature set, by path or name. No record of it is read. Instead of it, state:",
+            help="The private feature set, by path or name. Only its manifest is read. Instead of it, state:",
             rich_help_panel=FACTS,
         ),
     ] = None,

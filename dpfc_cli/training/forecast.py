@@ -155,7 +155,7 @@ def forecast(
 ) -> Forecast:
     """Say what is to be expected of private trainings at several ε, before a private record is read.
 
-    Nothing is charged. Of `features` no record is read: the manifest, and digests, by which `on` is compared.
+    Nothing is charged. Of `features` the manifest is read, and nothing else.
 
     Args:
         features: the private set. Instead of it, state the facts:
@@ -214,7 +214,7 @@ def forecast(
     trials = None
     if on is not None:
         trials = _trials(features, on, calibrations[0], memory)
-    said = [*warnings_of_width(facts.d), *([] if on is None else public.warnings_of(on, features))]
+    said = [*warnings_of_width(facts.d), *([] if on is None else public.warnings_of(on))]
     sampled = calibrations[0].plan.sampled
     if sampled and room is not None:
         said.append("No cap is kept with sampled trainings, so none of them fits under one.")

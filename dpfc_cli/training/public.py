@@ -10,8 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from dpfc_cli.errors import UserError, counted, parameter
-from dpfc_cli.features import digests
+from dpfc_cli.errors import UserError, parameter
 from dpfc_cli.features.manifest import Manifest
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.methods.whitened import NORMALISE, Public, unit_chain
@@ -23,7 +22,6 @@ from dpfc_cli.training import ledger
 from dpfc_cli.training.calibrate import Calibrated
 from dpfc_cli.training.check import check_memory
 from dpfc_cli.training.request import SPLIT
-from dpfc_cli.training.sharing import in_folder
 
 ROWS = 8192
 
@@ -101,33 +99,9 @@ def check_other(private: FeatureSet, public: FeatureSet) -> None:
         )
 
 
-def shared(private: FeatureSet, public: FeatureSet) -> int:
-    """How many different private records the public set has, in any split, as far as digests tell."""
-    theirs, found = in_folder(public.folder), 0
-    for mine in in_folder(private.folder):
-        alike = [each for each in theirs if each.section.kind == mine.section.kind]
-        if mine.section.split == SPLIT and alike:
-            found += sum(count for pattern, count in digests.common(mine, alike).items() if pattern)
-    return found
-
-
-def warnings_of(public: FeatureSet, private: FeatureSet | None) -> list[str]:
-    """What cannot be refused: only the operator can know it, or a refusal would depend on the private records.
-
-    Args:
-        public: the public set.
-        private: the private one; None if it is not there.
-
-    Raises:
-        UserError: the digests of a set are damaged.
-
-    """
+def warnings_of(public: FeatureSet) -> list[str]:
+    """What cannot be refused, because only the operator can know it."""
     said = []
-    if private is not None and (count := shared(private, public)):
-        said.append(
-            f"'{public.folder}' has {counted(count, 'record')} of '{private.folder}', which is private. What is "
-            "computed of them without noise leaks, and no ledger knows of it: take another set."
-        )
     if any(row.claim == "private" for row in ledger.read(ledger.ledger_path(public.folder))):
         said.append(
             f"'{public.folder}' has been trained on with a guarantee. That guarantee does not cover its use as public "

@@ -73,7 +73,7 @@ def stated_facts(
         raise UserError(
             "It is not known how many records there are.",
             f"State {parameter('records')} (or {parameter('persons')}) and {parameter('classes')}, or name the private "
-            f"set: {parameter('features')}. No record of a set is read.",
+            f"set: {parameter('features')}. Of a set only its manifest is read.",
             code="missing",
             parameter="records",
         )
