@@ -59,8 +59,9 @@ def weights(size: int) -> tuple[dict[str, np.ndarray], list[dict[str, np.ndarray
 
 
 def ours(size: int, batch: int, precision: str) -> Contender:
+    from dpfc_cli.backbones.family import Options, Wanted
     from dpfc_cli.backbones.geometry import Geometry
-    from dpfc_cli.backbones.preprocess import DTYPES, Recipe
+    from dpfc_cli.backbones.preprocess import DTYPES
     from dpfc_cli.backbones.vision_transformer import checkpoint, transformer, vit
     from dpfc_cli.backbones.vision_transformer.models import HALF
 
@@ -78,13 +79,18 @@ def ours(size: int, batch: int, precision: str) -> Contender:
         heads=HEADS,
     )
     backbone = transformer.Transformer(
-        {"name": "vit-b16"},
+        Wanted(
+            name="vit-b16",
+            image_shape=(size, size, 3),
+            options=Options(preprocess="native", batch=batch),
+            geometry=Geometry(resize=size, crop=size),
+            prepared=True,
+        ),
+        {},
         parameters,
-        architecture=vit.Architecture(heads=HEADS, epsilon=1e-6, activation="gelu", pool="cls"),
-        recipe=Recipe(name="native", geometry=Geometry(resize=size, crop=size), mean=HALF, std=HALF),
-        image_shape=(size, size, 3),
-        batch=batch,
-        prepared=True,
+        vit.Architecture(heads=HEADS, epsilon=1e-6, activation="gelu", pool="cls"),
+        HALF,
+        HALF,
     )
     pixels = bytes_of(size, batch)
     return lambda: backbone(pixels)

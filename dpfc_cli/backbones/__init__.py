@@ -13,7 +13,7 @@ from collections.abc import Iterable
 
 from dpfc_cli.backbones.backbone import Backbone, Progress, computed
 from dpfc_cli.backbones.families import FAMILIES
-from dpfc_cli.backbones.family import DEFAULT_RECIPE, Classifier, Family, Options
+from dpfc_cli.backbones.family import DEFAULT_RECIPE, Classifier, Family, Options, Wanted
 from dpfc_cli.backbones.geometry import Geometry
 from dpfc_cli.backbones.scattering import UNPOOLED
 from dpfc_cli.errors import UserError, parameter, unknown
@@ -31,6 +31,7 @@ __all__ = [
     "Geometry",
     "Options",
     "Progress",
+    "Wanted",
     "check",
     "classifier",
     "computed",
@@ -187,7 +188,16 @@ def load(
     )
     family = _family_of(name)
     _check(family, name, options)
-    return family.load(name, image_shape, options, prepared=prepared, progress=progress)
+    return family.load(
+        Wanted(
+            name=name,
+            image_shape=image_shape,
+            options=options,
+            geometry=family.geometry(name, recipe),
+            prepared=prepared,
+            progress=progress,
+        )
+    )
 
 
 def _family_of(name: str) -> Family:

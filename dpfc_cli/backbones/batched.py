@@ -1,11 +1,17 @@
 """What all backbones do around their compiled program: checks, padding to one shape, and calls of any length."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from dpfc_cli.backbones.family import Wanted
+from dpfc_cli.backbones.geometry import Triple
+from dpfc_cli.backbones.preprocess import Recipe
 
 # The most bytes of intermediates on a device, and the most rows. CPUs are fastest while intermediates fit into their
 # caches: ViT-B/16 at 224 pixels is 1.5 times as fast with 8 rows as with 128.
@@ -52,10 +58,35 @@ class Batched(ABC):
 
 
 class Sharded(Batched):
-    """A backbone that all local devices run, each on its part of a batch. Subclasses define `_part`.
+    """A network of one checkpoint, one preprocessing and one shape of pictures. All local devices run it, each on its
+    part of a batch. Subclasses define `_part`, set `dim`, call `_divide` and complete the description.
 
     A batch is computed in parts of one size, so that the intermediates of a part fit into a fixed budget.
+
+    Args:
+        wanted: what is to be loaded.
+        weights: what the manifest says about the weights.
+        mean: of the preprocessing, for each channel. The same for std, the standard deviation.
+
     """
+
+    def __init__(self, wanted: Wanted, weights: Mapping[str, Any], mean: Triple, std: Triple) -> None:
+        assert wanted.geometry is not None
+        shape, crop = wanted.image_shape, wanted.geometry.crop
+        if shape[2] not in (1, 3) or (wanted.prepared and shape[:2] != (crop, crop)):
+            raise ValueError(f"pictures of shape {shape} do not fit this backbone with crop {crop}")
+        self.name = wanted.name
+        self._shape = tuple(shape)
+        self._recipe = Recipe(name=wanted.options.preprocess, geometry=wanted.geometry, mean=mean, std=std)
+        self._description: dict[str, Any] = {
+            "name": self.name,
+            "weights": weights,
+            "preprocessing": self._recipe.describe(),
+            "input": [crop, crop, 3],
+        }
+
+    def describe(self) -> dict[str, Any]:
+        return dict(self._description)
 
     @abstractmethod
     def _part(self, pixels: jax.Array) -> jax.Array:

@@ -41,6 +41,28 @@ class Options:
     expected: str | None = None
 
 
+@dataclass(frozen=True, kw_only=True)
+class Wanted:
+    """A model that is to be loaded for pictures of one shape.
+
+    Attributes:
+        name: the model.
+        image_shape: (H, W, C) of the pictures.
+        options: how it is to be run.
+        geometry: how pictures are resized and cropped; None: they keep their size.
+        prepared: whether they were resized and cropped already.
+        progress: it is told how many bytes of a file were downloaded.
+
+    """
+
+    name: str
+    image_shape: tuple[int, int, int]
+    options: Options
+    geometry: Geometry | None
+    prepared: bool = False
+    progress: Progress | None = None
+
+
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Classifier:
     """The classifier that a backbone was trained with.
@@ -124,16 +146,8 @@ class Family(Protocol):
         """
         ...
 
-    def load(
-        self,
-        name: str,
-        image_shape: tuple[int, int, int],
-        options: Options,
-        *,
-        prepared: bool,
-        progress: Progress | None,
-    ) -> Backbone:
-        """Load a model. The caller has called `check`. See `dpfc_cli.backbones.load` for the arguments.
+    def load(self, wanted: Wanted) -> Backbone:
+        """Load a model. The caller has called `check`.
 
         Raises:
             UserError: the weights cannot be fetched or read, or do not fit the model or the pictures.

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from dpfc_cli import backbones
-from dpfc_cli.backbones import Geometry, Options, Progress, families
+from dpfc_cli.backbones import Geometry, Options, Wanted, families
 from dpfc_cli.backbones.batched import Batched
 from dpfc_cli.backbones.tensors import digest
 from dpfc_cli.errors import UserError
@@ -63,16 +63,9 @@ class Histograms:
     def geometry(self, name: str, preprocess: str) -> Geometry | None:
         return backbones.Geometry(resize=8, crop=8) if preprocess == "square" else None
 
-    def load(
-        self,
-        name: str,
-        image_shape: tuple[int, int, int],
-        options: Options,
-        *,
-        prepared: bool,
-        progress: Progress | None,
-    ) -> Histogram:
-        return Histogram(name, image_shape, options.pool or self.own_pool(name, image_shape))
+    def load(self, wanted: Wanted) -> Histogram:
+        name, shape = wanted.name, wanted.image_shape
+        return Histogram(name, shape, wanted.options.pool or self.own_pool(name, shape))
 
 
 @pytest.fixture

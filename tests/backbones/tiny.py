@@ -77,8 +77,9 @@ def build(
     from dataclasses import replace
 
     from dpfc_cli.backbones import hub
+    from dpfc_cli.backbones.family import Options, Wanted
     from dpfc_cli.backbones.geometry import Geometry
-    from dpfc_cli.backbones.preprocess import DTYPES, Recipe
+    from dpfc_cli.backbones.preprocess import DTYPES
     from dpfc_cli.backbones.vision_transformer import checkpoint, transformer
     from dpfc_cli.backbones.vision_transformer.models import HALF, Model
 
@@ -89,11 +90,16 @@ def build(
     model = Model(**{**own, "mean": HALF, "std": HALF, **facts})
     parameters = checkpoint.read(located.files, located.id, DTYPES[precision])
     return transformer.Transformer(
-        {"name": "tiny"},
+        Wanted(
+            name="tiny",
+            image_shape=(size, size, 3),
+            options=Options(preprocess="native", batch=batch),
+            geometry=geometry,
+            prepared=True,
+        ),
+        {},
         parameters,
-        architecture=transformer.architecture(model, parameters, located, pool),
-        recipe=Recipe(name="native", geometry=geometry, mean=HALF, std=HALF),
-        image_shape=(size, size, 3),
-        batch=batch,
-        prepared=True,
+        transformer.architecture(model, parameters, located, pool),
+        HALF,
+        HALF,
     )

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from dpfc_cli.backbones import hub
 from dpfc_cli.backbones.backbone import Backbone, Progress
-from dpfc_cli.backbones.family import Classifier, Options
+from dpfc_cli.backbones.family import Classifier, Options, Wanted
 from dpfc_cli.backbones.geometry import Geometry, Triple
 from dpfc_cli.errors import UserError, parameter
 
@@ -92,19 +92,10 @@ class ConvNeXtFamily:
             model=name,
         )
 
-    def load(
-        self,
-        name: str,
-        image_shape: tuple[int, int, int],
-        options: Options,
-        *,
-        prepared: bool,
-        progress: Progress | None,
-    ) -> Backbone:
+    def load(self, wanted: Wanted) -> Backbone:
         from dpfc_cli.backbones.convnext import network
 
-        geometry = self.geometry(name, options.preprocess)
-        return network.load(name, image_shape, options, geometry, prepared=prepared, progress=progress)
+        return network.load(wanted)
 
 
 FAMILY = ConvNeXtFamily()

@@ -8,40 +8,27 @@ The convolution is written as 49 products of the picture, moved, with one number
 to thirty times as fast as the compiler's own convolution of single channels. It is computed in float32.
 """
 
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from dpfc_cli.backbones.backbone import Progress
 from dpfc_cli.backbones.batched import Sharded, rows_that_fit
 from dpfc_cli.backbones.convnext import EPSILON, MEAN, MODELS, STD, checkpoint
 from dpfc_cli.backbones.convnext.checkpoint import KERNEL, Parameters
-from dpfc_cli.backbones.family import Options
-from dpfc_cli.backbones.geometry import Geometry
-from dpfc_cli.backbones.layers import gelu, product
+from dpfc_cli.backbones.family import Wanted
+from dpfc_cli.backbones.layers import Group, dense, gelu, norm, product
 from dpfc_cli.backbones.preprocess import DTYPES, Recipe, patches, seen
 from dpfc_cli.backbones.weights import find, place
 from dpfc_cli.errors import UserError
 
-Group = dict[str, jax.Array]
 
-
-def load(
-    name: str,
-    image_shape: tuple[int, int, int],
-    options: Options,
-    geometry: Geometry,
-    *,
-    prepared: bool,
-    progress: Progress | None,
-) -> "Network":
-    """Load a model of the table, and fetch its weights if they are not on this machine. Arguments and errors: see
-    `Family.load`. geometry: how pictures are resized and cropped.
-    """
-    model = MODELS[name]
-    located, digest = find(*place(model, options.weights), progress, options.expected)
+def load(wanted: Wanted) -> "Network":
+    """Load a model of the table, and fetch its weights if they are not on this machine. Errors: see `Family.load`."""
+    model, options = MODELS[wanted.name], wanted.options
+    located, digest = find(*place(model, options.weights), wanted.progress, options.expected)
     parameters = checkpoint.read(located.files, located.id, model.depths, model.widths, DTYPES[options.precision])
     epsilon = located.config.get("layer_norm_eps", EPSILON)
     activation = located.config.get("hidden_act", "gelu")
@@ -53,55 +40,29 @@ def load(
             code="damaged",
             source=located.id,
         )
-    return Network(
-        {"name": name, "weights": {"id": located.id, "sha256": digest, "dialect": parameters.dialect}},
-        parameters,
-        epsilon=epsilon,
-        recipe=Recipe(name=options.preprocess, geometry=geometry, mean=MEAN, std=STD),
-        image_shape=image_shape,
-        batch=options.batch,
-        prepared=prepared,
-    )
+    return Network(wanted, {"id": located.id, "sha256": digest, "dialect": parameters.dialect}, parameters, epsilon)
 
 
 class Network(Sharded):
-    """A `Backbone` of one checkpoint, one preprocessing and one shape of pictures.
+    """A ConvNeXt as a `Backbone`.
 
     Args:
-        description: what the manifest says about name and weights.
+        wanted: what is to be loaded. The batch is rounded up to suit the devices.
+        weights: what the manifest says about the weights.
         parameters: the content of the checkpoint. Its tensors are removed from it while they are copied to the devices.
         epsilon: of the final normalisation.
-        recipe: the preprocessing.
-        image_shape: (H, W, C) of the pictures.
-        batch: pictures per call; None: as many as fit the memory budget. It is rounded up to suit the devices.
-        prepared: whether the pictures were resized and cropped already.
 
     """
 
-    def __init__(
-        self,
-        description: dict[str, Any],
-        parameters: Parameters,
-        *,
-        epsilon: float,
-        recipe: Recipe,
-        image_shape: tuple[int, int, int],
-        batch: int | None = None,
-        prepared: bool = False,
-    ) -> None:
-        crop = recipe.geometry.crop
-        if image_shape[2] not in (1, 3) or (prepared and image_shape[:2] != (crop, crop)):
-            raise ValueError(f"pictures of shape {image_shape} do not fit this backbone with crop {crop}")
+    def __init__(self, wanted: Wanted, weights: Mapping[str, Any], parameters: Parameters, epsilon: float) -> None:
+        super().__init__(wanted, weights, MEAN, STD)
+        crop = self._recipe.geometry.crop
         widths = [len(stage[0]["norm.weight"]) for stage in parameters.blocks]
         stem = parameters.outer["stem.weight"]
-        self.name: str = description["name"]
         self.dim = widths[-1]
-        self._shape = tuple(image_shape)
         # The first stage has the largest intermediates: those of its MLP, and some of the width of the stage.
-        self._divide(rows_that_fit(4 * (crop // 4) ** 2 * 14 * widths[0]), batch)
-        self._description = description | {
-            "preprocessing": recipe.describe(),
-            "input": [crop, crop, 3],
+        self._divide(rows_that_fit(4 * (crop // 4) ** 2 * 14 * widths[0]), wanted.options.batch)
+        self._description |= {
             "grid": [crop // 32, crop // 32],
             "architecture": {
                 "widths": widths,
@@ -114,19 +75,16 @@ class Network(Sharded):
             "precision": str(stem.dtype),
             "dim": self.dim,
         }
-        self._run = partial(_features, epsilon=epsilon, recipe=recipe, prepared=prepared)
+        self._run = partial(_features, epsilon=epsilon, recipe=self._recipe, prepared=wanted.prepared)
         self._outer = self._placed(parameters.outer)
         self._blocks = [[self._placed(block) for block in stage] for stage in parameters.blocks]
-
-    def describe(self) -> dict[str, Any]:
-        return dict(self._description)
 
     @property
     def parts(self) -> tuple[Group, list[list[Group]], float, Recipe]:
         """What it computes with: the parameters outside blocks, those of the blocks of each stage, the epsilon of the
         final normalisation, and the preprocessing.
         """
-        return self._outer, self._blocks, self._run.keywords["epsilon"], self._run.keywords["recipe"]
+        return self._outer, self._blocks, self._run.keywords["epsilon"], self._recipe
 
     def _part(self, pixels: jax.Array) -> jax.Array:
         features: jax.Array = self._run(pixels, self._outer, self._blocks)
@@ -142,14 +100,14 @@ def _features(
     recipe: Recipe,
     prepared: bool,
 ) -> jax.Array:
-    x = _norm(_strided(seen(pixels, recipe, prepared), outer, "stem"), outer, "stem_norm", EPSILON)
+    x = norm(_strided(seen(pixels, recipe, prepared), outer, "stem"), outer, "stem_norm", EPSILON)
     for i, stage in enumerate(blocks):
         if i:
-            planes = _norm(x, outer, f"{i}.down_norm", EPSILON).transpose(0, 3, 1, 2)
+            planes = norm(x, outer, f"{i}.down_norm", EPSILON).transpose(0, 3, 1, 2)
             x = _strided(planes, outer, f"{i}.down")
         for block in stage:
             x = _transform(block, x)
-    return _norm(x.mean((1, 2)), outer, "norm", epsilon)
+    return norm(x.mean((1, 2)), outer, "norm", epsilon)
 
 
 def _strided(planes: jax.Array, group: Group, name: str) -> jax.Array:
@@ -167,8 +125,8 @@ def _strided(planes: jax.Array, group: Group, name: str) -> jax.Array:
 
 def _transform(block: Group, x: jax.Array) -> jax.Array:
     """One block: from float32 (B, H, W, C) to the same shape."""
-    y = _norm(_depthwise(block, x), block, "norm", EPSILON)
-    return x + _dense(gelu(_dense(y, block, "fc1")), block, "fc2") * block.get("scale", 1)
+    y = norm(_depthwise(block, x), block, "norm", EPSILON)
+    return x + dense(gelu(dense(y, block, "fc1")), block, "fc2") * block.get("scale", 1)
 
 
 def _depthwise(block: Group, x: jax.Array) -> jax.Array:
@@ -183,15 +141,3 @@ def _depthwise(block: Group, x: jax.Array) -> jax.Array:
     # Without the barrier, each of the next three passes over y would compute it anew.
     whole: jax.Array = jax.lax.optimization_barrier(y)  # type: ignore[no-untyped-call]
     return whole
-
-
-def _dense(x: jax.Array, group: Group, name: str) -> jax.Array:
-    kernel = group[f"{name}.weight"]
-    return product(x.astype(kernel.dtype), kernel) + group[f"{name}.bias"]
-
-
-def _norm(x: jax.Array, group: Group, name: str, epsilon: float | jax.Array) -> jax.Array:
-    """Layer normalisation over the last axis, in float32."""
-    centred = x - x.mean(-1, keepdims=True)
-    scale = jax.lax.rsqrt((centred * centred).mean(-1, keepdims=True) + epsilon)
-    return centred * scale * group[f"{name}.weight"] + group[f"{name}.bias"]

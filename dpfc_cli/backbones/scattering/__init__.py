@@ -1,7 +1,7 @@
 """Scattering: a fixed wavelet transform, without any training. This module describes it; `transform` computes it."""
 
 from dpfc_cli.backbones.backbone import Backbone, Progress
-from dpfc_cli.backbones.family import DEFAULT_RECIPE, Classifier, Options
+from dpfc_cli.backbones.family import DEFAULT_RECIPE, Classifier, Options, Wanted
 from dpfc_cli.backbones.geometry import Geometry
 from dpfc_cli.errors import UserError, parameter
 
@@ -62,18 +62,11 @@ class ScatteringFamily:
             model=name,
         )
 
-    def load(
-        self,
-        name: str,
-        image_shape: tuple[int, int, int],
-        options: Options,
-        *,
-        prepared: bool,
-        progress: Progress | None,
-    ) -> Backbone:
+    def load(self, wanted: Wanted) -> Backbone:
         from dpfc_cli.backbones.scattering import transform
 
-        return transform.load(name, image_shape, options.pool or self.own_pool(name, image_shape))
+        name, shape = wanted.name, wanted.image_shape
+        return transform.load(name, shape, wanted.options.pool or self.own_pool(name, shape))
 
 
 FAMILY = ScatteringFamily()

@@ -21,7 +21,7 @@ import numpy as np
 
 from dpfc_cli.backbones import hub
 from dpfc_cli.backbones.backbone import Progress
-from dpfc_cli.backbones.layers import product
+from dpfc_cli.backbones.layers import Group, norm, product
 from dpfc_cli.backbones.text import checkpoint
 from dpfc_cli.backbones.text.tokenizer import Encoded
 from dpfc_cli.backbones.vision_transformer import transformer, vit
@@ -168,11 +168,11 @@ class Tower:
 
 
 @partial(jax.jit, static_argnames="a")
-def _joint(outer: vit.Group, blocks: list[vit.Group], x: jax.Array, ends: jax.Array, a: vit.Architecture) -> jax.Array:
+def _joint(outer: Group, blocks: list[Group], x: jax.Array, ends: jax.Array, a: vit.Architecture) -> jax.Array:
     """From embedded tokens (B, N, width) and the position of the token that is the text, (B,), to (B, joint)."""
     for block in blocks:
         x = vit.transform(block, x, a)
-    text = vit.norm(jnp.take_along_axis(x, ends[:, None, None], 1)[:, 0], outer, "norm", a)
+    text = norm(jnp.take_along_axis(x, ends[:, None, None], 1)[:, 0], outer, "norm", a.epsilon)
     return product(text, outer["projection"]) + outer.get("projection.bias", 0)
 
 

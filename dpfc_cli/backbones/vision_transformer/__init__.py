@@ -2,7 +2,7 @@
 
 from dpfc_cli.backbones import access, hub
 from dpfc_cli.backbones.backbone import Backbone, Progress
-from dpfc_cli.backbones.family import Classifier, Options
+from dpfc_cli.backbones.family import Classifier, Options, Wanted
 from dpfc_cli.backbones.geometry import Geometry
 from dpfc_cli.backbones.vision_transformer.models import MODELS, PAPER
 from dpfc_cli.errors import UserError, parameter
@@ -68,19 +68,10 @@ class VisionTransformerFamily:
 
         return classifier.load(name, options, expected, progress)
 
-    def load(
-        self,
-        name: str,
-        image_shape: tuple[int, int, int],
-        options: Options,
-        *,
-        prepared: bool,
-        progress: Progress | None,
-    ) -> Backbone:
+    def load(self, wanted: Wanted) -> Backbone:
         from dpfc_cli.backbones.vision_transformer import transformer
 
-        geometry = self.geometry(name, options.preprocess)
-        return transformer.load(name, image_shape, options, geometry, prepared=prepared, progress=progress)
+        return transformer.load(wanted)
 
 
 FAMILY = VisionTransformerFamily()

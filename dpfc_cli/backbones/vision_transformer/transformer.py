@@ -6,6 +6,7 @@ default batch is the largest one with intermediates that fit into a fixed budget
 set. The program takes a larger batch in parts.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -14,10 +15,10 @@ import jax
 import numpy as np
 
 from dpfc_cli.backbones import hub
-from dpfc_cli.backbones.backbone import Progress
 from dpfc_cli.backbones.batched import Sharded, rows_that_fit
-from dpfc_cli.backbones.family import Options
-from dpfc_cli.backbones.geometry import Geometry, Triple
+from dpfc_cli.backbones.family import Wanted
+from dpfc_cli.backbones.geometry import Triple
+from dpfc_cli.backbones.layers import Group
 from dpfc_cli.backbones.preprocess import DTYPES, Recipe, patches, seen
 from dpfc_cli.backbones.vision_transformer import checkpoint, models, vit
 from dpfc_cli.backbones.vision_transformer.checkpoint import Parameters
@@ -39,44 +40,20 @@ _FEATURES = {
 }
 
 
-def load(
-    name: str,
-    image_shape: tuple[int, int, int],
-    options: Options,
-    geometry: Geometry,
-    *,
-    prepared: bool,
-    progress: Progress | None,
-) -> "Transformer":
+def load(wanted: Wanted) -> "Transformer":
     """Load a model of the table, and fetch its weights if they are not on this machine.
-
-    Args:
-        name: the model.
-        image_shape: (H, W, C) of the pictures.
-        options: how to run it.
-        geometry: how pictures are resized and cropped.
-        prepared: whether they were resized and cropped already.
-        progress: it is told how many bytes of a file were downloaded.
 
     Raises:
         UserError: the weights cannot be fetched or read, or are not those of the model.
 
     """
-    model = MODELS[name]
-    located, digest = find(*place(model, options.weights), progress, options.expected)
+    name, model, options = wanted.name, MODELS[wanted.name], wanted.options
+    located, digest = find(*place(model, options.weights), wanted.progress, options.expected)
     parameters = checkpoint.read(located.files, located.id, DTYPES[options.precision])
     _check_size(name, model, parameters, located.id)
     weights = {"id": located.id, "sha256": digest, "dialect": parameters.dialect}
     mean, std = statistics(model, located)
-    return Transformer(
-        {"name": name, "weights": weights},
-        parameters,
-        architecture=architecture(model, parameters, located, options.pool),
-        recipe=Recipe(name=options.preprocess, geometry=geometry, mean=mean, std=std),
-        image_shape=image_shape,
-        batch=options.batch,
-        prepared=prepared,
-    )
+    return Transformer(wanted, weights, parameters, architecture(model, parameters, located, options.pool), mean, std)
 
 
 def architecture(model: Model, parameters: Parameters, located: hub.Located, pool: str | None) -> vit.Architecture:
@@ -229,39 +206,34 @@ def _check_size(name: str, model: Model, parameters: Parameters, source: str) ->
 
 
 class Transformer(Sharded):
-    """A `Backbone` of one checkpoint, one preprocessing and one shape of pictures.
+    """A Vision Transformer as a `Backbone`.
 
     Args:
-        description: what the manifest says about name and weights.
+        wanted: what is to be loaded. The batch is rounded up to suit the devices.
+        weights: what the manifest says about the weights.
         parameters: the content of the checkpoint. Its tensors are removed from it while they are copied to the devices.
         architecture: what their shapes do not show.
-        recipe: the preprocessing.
-        image_shape: (H, W, C) of the pictures.
-        batch: pictures per call; None: as many as fit the memory budget. It is rounded up to suit the devices.
-        prepared: whether the pictures were resized and cropped already.
+        mean: of the preprocessing, for each channel. The same for std, the standard deviation.
 
     """
 
     def __init__(
         self,
-        description: dict[str, Any],
+        wanted: Wanted,
+        weights: Mapping[str, Any],
         parameters: Parameters,
-        *,
         architecture: vit.Architecture,
-        recipe: Recipe,
-        image_shape: tuple[int, int, int],
-        batch: int | None = None,
-        prepared: bool = False,
+        mean: Triple,
+        std: Triple,
     ) -> None:
+        super().__init__(wanted, weights, mean, std)
         kernel = parameters.outer["patch.weight"]
         patch, width = kernel.shape[0], int(kernel.shape[-1])
         self.dim = 2 * width if architecture.pool == "cls+mean" else width
         mlp = parameters.blocks[0]
         gated = mlp["fc1.weight"].shape[1] != len(mlp["fc2.weight"])
-        crop = recipe.geometry.crop
+        crop = self._recipe.geometry.crop
         grid = crop // patch
-        if image_shape[2] not in (1, 3) or (prepared and image_shape[:2] != (crop, crop)):
-            raise ValueError(f"pictures of shape {image_shape} do not fit this backbone with crop {crop}")
         if not grid:
             raise UserError(
                 f"A patch of these weights has {patch} × {patch} pixels, but pictures are cropped to {crop} × {crop}.",
@@ -271,15 +243,11 @@ class Transformer(Sharded):
                 patch=patch,
                 crop=crop,
             )
-        self.name: str = description["name"]
-        self._shape = tuple(image_shape)
-        self._setting = Setting(recipe=recipe, patch=patch, architecture=architecture, prepared=prepared)
+        self._setting = Setting(recipe=self._recipe, patch=patch, architecture=architecture, prepared=wanted.prepared)
         prefix = [len(parameters.outer[each]) for each in ("cls", "dist", "registers") if each in parameters.outer]
         tokens = grid * grid + sum(prefix)
-        self._divide(rows(tokens, parameters.blocks[0], architecture.heads), batch)
-        self._description = description | {
-            "preprocessing": recipe.describe(),
-            "input": [crop, crop, 3],
+        self._divide(rows(tokens, parameters.blocks[0], architecture.heads), wanted.options.batch)
+        self._description |= {
             "grid": [grid, grid],
             "architecture": {
                 "width": width,
@@ -304,11 +272,8 @@ class Transformer(Sharded):
         self._outer = self._placed(outer)
         self._blocks = [self._placed(block) for block in parameters.blocks]
 
-    def describe(self) -> dict[str, Any]:
-        return dict(self._description)
-
     @property
-    def parts(self) -> "tuple[vit.Group, list[vit.Group], Setting]":
+    def parts(self) -> "tuple[Group, list[Group], Setting]":
         """What it computes with: the parameters outside blocks, those of each block, and the rest."""
         return self._outer, self._blocks, self._setting
 
@@ -328,7 +293,7 @@ class Setting:
 
 
 @partial(jax.jit, static_argnames="setting")
-def _features(pixels: jax.Array, outer: vit.Group, blocks: list[vit.Group], setting: Setting) -> jax.Array:
+def _features(pixels: jax.Array, outer: Group, blocks: list[Group], setting: Setting) -> jax.Array:
     cut = patches(seen(pixels, setting.recipe, setting.prepared), setting.patch)
     features: jax.Array = vit.features(outer, blocks, cut, setting.architecture)
     return features

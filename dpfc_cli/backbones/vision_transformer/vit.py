@@ -23,12 +23,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dpfc_cli.backbones.layers import gelu, product
+from dpfc_cli.backbones.layers import Group, dense, gelu, norm, product
 from dpfc_cli.backbones.resample import antialiased, interpolated
 from dpfc_cli.backbones.vision_transformer.checkpoint import Parameters
 from dpfc_cli.backbones.vision_transformer.models import Activation
-
-Group = dict[str, jax.Array]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,14 +91,14 @@ def embed(outer: Group, x: jax.Array, a: Architecture) -> jax.Array:
     x = product(x.astype(kernel.dtype), kernel) + outer.get("patch.bias", 0) + outer["position"]
     if "prefix" in outer:
         x = jnp.concatenate([jnp.broadcast_to(outer["prefix"], (len(x), *outer["prefix"].shape)), x], 1)
-    return norm(x, outer, "prenorm", a) if "prenorm.weight" in outer else x
+    return norm(x, outer, "prenorm", a.epsilon) if "prenorm.weight" in outer else x
 
 
 def transform(block: Group, x: jax.Array, a: Architecture) -> jax.Array:
     """One block: from float32 (B, N, D) to the same shape."""
-    y = _attention(_dense(norm(x, block, "norm1", a), block, "qkv"), block["qkv.weight"].dtype, a)
-    x = x + _dense(y, block, "out") * block.get("scale1", 1)
-    return x + _mlp(norm(x, block, "norm2", a), block, a) * block.get("scale2", 1)
+    y = _attention(dense(norm(x, block, "norm1", a.epsilon), block, "qkv"), block["qkv.weight"].dtype, a)
+    x = x + dense(y, block, "out") * block.get("scale1", 1)
+    return x + _mlp(norm(x, block, "norm2", a.epsilon), block, a) * block.get("scale2", 1)
 
 
 def pool(outer: Group, x: jax.Array, a: Architecture) -> jax.Array:
@@ -109,12 +107,12 @@ def pool(outer: Group, x: jax.Array, a: Architecture) -> jax.Array:
         return jnp.concatenate([pool(outer, x, replace(a, pool=each)) for each in ("cls", "mean")], -1)
     prefix = outer["prefix"].shape[0] if "prefix" in outer else 0
     if a.pool == "cls":
-        return norm(x[:, 0], outer, "norm" if "norm.weight" in outer else "fc_norm", a)
+        return norm(x[:, 0], outer, "norm" if "norm.weight" in outer else "fc_norm", a.epsilon)
     if a.pool == "map":
-        return _attention_pool(norm(x, outer, "norm", a), _under(outer, "map."), a)
+        return _attention_pool(norm(x, outer, "norm", a.epsilon), _under(outer, "map."), a)
     if "fc_norm.weight" in outer:
-        return norm(x[:, prefix:].mean(1), outer, "fc_norm", a)
-    return norm(x[:, prefix:], outer, "norm", a).mean(1)
+        return norm(x[:, prefix:].mean(1), outer, "fc_norm", a.epsilon)
+    return norm(x[:, prefix:], outer, "norm", a.epsilon).mean(1)
 
 
 def _attention(qkv: jax.Array, dtype: Any, a: Architecture) -> jax.Array:
@@ -140,19 +138,19 @@ def _attention_pool(x: jax.Array, head: Group, a: Architecture) -> jax.Array:
     kv = product(x.astype(kernel.dtype), kernel[:, width:]) + head["qkv.bias"][width:]
     parts = (jnp.broadcast_to(q, (batch, 1, width)), *jnp.split(kv, 2, 2))
     q, k, v = (each.reshape(batch, -1, a.heads, width // a.heads).swapaxes(1, 2) for each in parts)
-    y = _dense(_mix(q, k, v, kernel.dtype).swapaxes(1, 2).reshape(batch, width), head, "out")
-    return y + _mlp(norm(y, head, "norm", a), head, a)
+    y = dense(_mix(q, k, v, kernel.dtype).swapaxes(1, 2).reshape(batch, width), head, "out")
+    return y + _mlp(norm(y, head, "norm", a.epsilon), head, a)
 
 
 def _mlp(x: jax.Array, block: Group, a: Architecture) -> jax.Array:
-    hidden = _dense(x, block, "fc1")
+    hidden = dense(x, block, "fc1")
     # The shapes show whether an MLP is gated. That of the attention pooling never is.
     if hidden.shape[-1] != len(block["fc2.weight"]):
         gate, up = jnp.split(hidden, 2, -1)
         hidden = jax.nn.silu(gate) * up
     else:
         hidden = _activate(hidden, a.activation)
-    return _dense(hidden, block, "fc2")
+    return dense(hidden, block, "fc2")
 
 
 def _activate(x: jax.Array, activation: Activation) -> jax.Array:
@@ -161,18 +159,6 @@ def _activate(x: jax.Array, activation: Activation) -> jax.Array:
     if activation == "gelu_tanh":
         return jax.nn.gelu(x, approximate=True)
     return gelu(x)
-
-
-def _dense(x: jax.Array, group: Group, name: str) -> jax.Array:
-    kernel = group[f"{name}.weight"]
-    return product(x.astype(kernel.dtype), kernel) + group[f"{name}.bias"]
-
-
-def norm(x: jax.Array, group: Group, name: str, a: Architecture) -> jax.Array:
-    """Layer normalisation over the last axis, in float32."""
-    centred = x - x.mean(-1, keepdims=True)
-    scale = jax.lax.rsqrt((centred * centred).mean(-1, keepdims=True) + a.epsilon)
-    return centred * scale * group[f"{name}.weight"] + group[f"{name}.bias"]
 
 
 def _under(group: Group, prefix: str) -> Group:
