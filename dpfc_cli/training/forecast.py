@@ -5,11 +5,7 @@ follow the noise, what an attacker could guess, how many such trainings fit unde
 compares with the noise. How good a head will be depends on the records, too. So an expected accuracy needs a
 *stand-in*: public labelled features of the same backbone. Whole private trainings run on it, as those of `tuning` do.
 
-**What a stand-in can match.** A training on it has as many classes, records and noise as the private one, where it has
-as many. Where it has fewer classes, m' < m, a training has n·m'/m records, so each class has as many records as it will
-have, and the noise stays: what a class has to say against the noise is the same. Where it has fewer records than that,
-μ is larger by the same factor, so that this is still the same. What no stand-in can match is how hard the private
-classes are to tell apart. `docs/choosing.md` says how far forecasts were off.
+`stand_in` says what a stand-in can match.
 
 The interval is for one more training on the stand-in: mean ± t·s·√(1 + 1/R) over R draws of records, classes and noise.
 It covers chance alone.
@@ -18,11 +14,9 @@ It covers chance alone.
 import math
 import statistics
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
-
-import numpy as np
+from typing import TYPE_CHECKING, Any
 
 from dpfc_cli.errors import UserError, parameter
 from dpfc_cli.features.reader import FeatureSet
@@ -30,24 +24,22 @@ from dpfc_cli.methods import AnyMethod, method_named
 from dpfc_cli.privacy import accounting
 from dpfc_cli.privacy.accounting import LARGEST_EPSILON, Attack, Guarantee
 from dpfc_cli.privacy.facts import Facts
-from dpfc_cli.training import limit, public
+from dpfc_cli.training import limit
 from dpfc_cli.training.calibrate import Calibrated, calibrate
-from dpfc_cli.training.check import check_devices, check_memory
 from dpfc_cli.training.request import Privacy, number
 from dpfc_cli.training.stated import check_count, stated_facts
-from dpfc_cli.training.tuning import Trials, check_stand_in, labels_of
 from dpfc_cli.training.warn import CLEAR, signal_and_noise, warnings_of_width
 from dpfc_cli.trust.statement import FALSE_ALARMS
 
+if TYPE_CHECKING:
+    from dpfc_cli.training.stand_in import StandIn
+
 EPSILONS = (0.1, 0.5, 1.0, 2.0, 4.0, 8.0)
-RUNS = 5
-"""Trainings on the stand-in for each ε."""
 MEASURED = (
     "between real sets, in 24 measured cases: 4 points in the median and 11 at worst; if the stand-in has fewer "
     "classes, 16 and 25"
 )
 """How far forecasts were off, for users to see beside each of them. `bench.forecast` measures it."""
-Progress = Callable[[str, int, int | None], None]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,22 +81,6 @@ class Outlook:
 
 
 @dataclass(frozen=True, kw_only=True)
-class StandIn:
-    """Public records that stood for the private ones. facts: of a training on them. tested: the records that it was
-    scored on, at least. noiseless: accuracy without noise,
-    in one training; None where the method would need the optimum for it. matched, unmatched: what is as it will be, and
-    what is not, in sentences.
-    """
-
-    name: str
-    facts: Facts
-    tested: int
-    noiseless: float | None
-    matched: tuple[str, ...]
-    unmatched: tuple[str, ...]
-
-
-@dataclass(frozen=True, kw_only=True)
 class Forecast:
     """What is to be expected of trainings, by ε.
 
@@ -124,7 +100,7 @@ class Forecast:
     method: str
     delta: float
     outlooks: tuple[Outlook, ...]
-    stand_in: StandIn | None
+    stand_in: "StandIn | None"
     records_per_person: int | None
     cap: float | None
     warnings: tuple[str, ...]
@@ -150,7 +126,7 @@ def forecast(
     cap: float | None = None,
     records_per_person: int | None = None,
     memory: float | None = None,
-    progress: Progress | None = None,
+    progress: Callable[[str, int, int | None], None] | None = None,
     **options: Any,
 ) -> Forecast:
     """Say what is to be expected of private trainings at several ε, before a private record is read.
@@ -211,23 +187,25 @@ def forecast(
     first = calibrations[0].guarantee
     assert first is not None
     room = None if cap is None else _room(cap, first.delta)
-    trials = None
+    said, standing, scores = warnings_of_width(facts.d), None, [()] * len(calibrations)
     if on is not None:
-        trials = _trials(features, on, calibrations[0], memory)
-    said = [*warnings_of_width(facts.d), *([] if on is None else public.warnings_of(on))]
+        # It loads JAX, and nothing else here needs that.
+        from dpfc_cli.training.stand_in import tried
+
+        standing, scores, beware = tried(features, on, calibrations, memory, progress)
+        said += beware
     sampled = calibrations[0].plan.sampled
     if sampled and room is not None:
         said.append("No cap is kept with sampled trainings, so none of them fits under one.")
     if sampled and records_per_person is not None:
         said.append("Little is known of what sampled trainings are for several records, so it is not stated.")
-    scores, noiseless = ([()] * len(calibrations), None) if trials is None else _tried(trials, calibrations, progress)
     outlooks = tuple(
         _outlook(calibrated, found, room, records_per_person)
         for calibrated, found in zip(calibrations, scores, strict=True)
     )
     hidden = [f"{each.epsilon:g}" for each in outlooks if not each.clear]
     # Where trainings were tried, their accuracies say it better.
-    if hidden and trials is None:
+    if hidden and standing is None:
         said.append(
             f"At epsilon = {', '.join(hidden)} the noise hides the classes: a class has less than {CLEAR:g} times as "
             f"much signal as there is noise. Expect a poor head. More {facts.unit}s, fewer dimensions, a larger "
@@ -238,7 +216,7 @@ def forecast(
         method=chosen.name,
         delta=first.delta,
         outlooks=outlooks,
-        stand_in=None if trials is None else _stand_in(trials, facts, noiseless),
+        stand_in=standing,
         records_per_person=records_per_person,
         cap=cap,
         warnings=tuple(said),
@@ -264,44 +242,6 @@ def _room(cap: float, delta: float) -> float:
         return limit.mu_of_cap(number("cap", cap) or 0.0, delta) ** 2 * (1 + limit.ROUNDING)
     except ValueError as error:
         raise UserError(f"A cap: {error}.", "Give an ε such as 3.", parameter="cap") from error
-
-
-def _trials(features: FeatureSet | None, on: FeatureSet, calibrated: Calibrated, memory: float | None) -> Trials:
-    """Trainings on the stand-in, after everything that can be refused before the first one."""
-    facts = calibrated.facts
-    check_memory(calibrated, memory)
-    check_devices()
-    if features is not None:
-        check_stand_in(features, on, facts.k)
-    labels = labels_of(on)
-    classes = min(facts.m, len(np.unique(labels[0][labels[0] >= 0])))
-    # As many records of each class as there will be.
-    stands_for = replace(facts, n=max(2, round(facts.n * classes / facts.m)), m=max(classes, 2))
-    return Trials(calibrated, on, stands_for, labels, RUNS)
-
-
-def _tried(
-    trials: Trials, calibrations: Sequence[Calibrated], progress: Progress | None
-) -> tuple[list[tuple[float, ...]], float | None]:
-    """The scores of each ε, and the score without noise."""
-    done, total = 0, RUNS * len(calibrations) + 1
-
-    def told(seed: int, score: float) -> float:
-        nonlocal done
-        done += 1
-        if progress:
-            progress(f"Training on {trials.known.name}", done, total)
-        # Of one label per record the hits are counted.
-        return score / len(trials.draws[seed].test) if trials.facts.k == 1 else score
-
-    found: list[list[float]] = [[] for _ in calibrations]
-    # Draw by draw, for each is read once.
-    for seed in range(RUNS):
-        for scores, calibrated in zip(found, calibrations, strict=True):
-            assert calibrated.guarantee is not None
-            scores.append(told(seed, trials.run({}, seed, calibrated.guarantee.mu)))
-    noiseless = trials.noiseless(RUNS - 1)
-    return [tuple(each) for each in found], None if noiseless is None else told(RUNS - 1, noiseless)
 
 
 def _outlook(
@@ -345,29 +285,3 @@ def interval_of(scores: Sequence[float]) -> tuple[float, float]:
     mean, count = statistics.mean(scores), len(scores)
     half = float(t.ppf(0.975, count - 1)) * statistics.stdev(scores) * math.sqrt(1 + 1 / count)
     return max(mean - half, 0.0), min(mean + half, 1.0)
-
-
-def _stand_in(trials: Trials, facts: Facts, noiseless: float | None) -> StandIn:
-    """What the trainings matched, and what not."""
-    draw, name = min((each.facts for each in trials.draws), key=lambda f: f.n), trials.known.name
-    matched, unmatched = [], []
-    if draw.m == facts.m:
-        matched.append(f"the number of classes ({facts.m:,})")
-    else:
-        unmatched.append(
-            f"{name} has {draw.m:,} classes for {facts.m:,}. They are easier to tell apart: expect less than this"
-        )
-    if draw.n >= trials.facts.n:
-        each = "" if draw.m == facts.m else ": as many for each class as there will be"
-        matched += [f"the number of {facts.unit}s of a training ({draw.n:,}{each})", "the noise"]
-    else:
-        less = trials.facts.n / draw.n
-        matched.append(f"the noise for the {facts.unit}s of a class (σ is {less:.3g} times smaller)")
-        unmatched.append(f"a training learns from {draw.n:,} records of {name}, not from {trials.facts.n:,}")
-    if facts.unit == "person":
-        unmatched.append("a person is one record here: expect more than this if persons have several")
-    unmatched.append("how hard your classes are to tell apart, which only your records say")
-    tested = min(len(each.test) for each in trials.draws)
-    return StandIn(
-        name=name, facts=draw, tested=tested, noiseless=noiseless, matched=tuple(matched), unmatched=tuple(unmatched)
-    )

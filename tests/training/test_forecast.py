@@ -23,8 +23,9 @@ from dpfc_cli.training import check, ledger, limit, tuning
 from dpfc_cli.training import forecast as forecasts
 from dpfc_cli.training.calibrate import calibrate
 from dpfc_cli.training.card import entry_of
-from dpfc_cli.training.forecast import RUNS, forecast
+from dpfc_cli.training.forecast import forecast
 from dpfc_cli.training.request import Privacy
+from dpfc_cli.training.stand_in import RUNS
 from dpfc_cli.training.train import train
 from dpfc_cli.training.warn import CLEAR, warnings_of
 from dpfc_cli.trust import statement
