@@ -174,7 +174,7 @@ def meter(what: str, unit: str) -> Iterator[Meter]:
         clock = _Clock(what, unit)
 
         def advance(done: float, total: float, what: str | None = None, unit: str | None = None) -> None:
-            if clock.turn(what, unit):
+            if clock.turn(what, unit, done):
                 progress.reset(task, description=printable(clock.what))
             known = done or total
             count = f"{_counted(done, clock.unit)}/{_counted(total, clock.unit) if total else '?'}" if known else ""
@@ -217,17 +217,17 @@ class _Clock:
 
     def __init__(self, what: str, unit: str) -> None:
         self.what, self.unit = what, unit
-        self.started = time.monotonic()
+        self.started, self.found = time.monotonic(), 0.0
 
-    def turn(self, what: str | None, unit: str | None) -> bool:
-        """Begin another stage, unless it is the one at work."""
+    def turn(self, what: str | None, unit: str | None, done: float) -> bool:
+        """Begin another stage, unless it is the one at work. done: how much of it was there before it began."""
         if what is None or what == self.what:
             return False
-        self.what, self.unit, self.started = what, unit or self.unit, time.monotonic()
+        self.what, self.unit, self.started, self.found = what, unit or self.unit, time.monotonic(), done
         return True
 
     def rate(self, done: float) -> float:
-        return done / max(time.monotonic() - self.started, 1e-9)
+        return max(done - self.found, 0.0) / max(time.monotonic() - self.started, 1e-9)
 
 
 class _Lines:
@@ -236,7 +236,7 @@ class _Lines:
         self._last = time.monotonic()
 
     def __call__(self, done: float, total: float, what: str | None = None, unit: str | None = None) -> None:
-        self._clock.turn(what, unit)
+        self._clock.turn(what, unit, done)
         now = time.monotonic()
         if now - self._last >= LINE_EVERY:
             self._last = now

@@ -3,7 +3,7 @@
 import sys
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -58,6 +58,10 @@ def predict(
             metavar="PUBLIC_SET",
         ),
     ] = None,
+    as_json: Annotated[
+        bool,
+        typer.Option("--json", help="Print one JSON object on what was written. It needs --out."),
+    ] = False,
 ) -> None:
     """Name the classes of new pictures, with probabilities.
 
@@ -73,6 +77,14 @@ def predict(
             code="conflict",
             parameter="form",
         )
+    if as_json and out is None:
+        raise UserError(
+            f"{parameter('as_json')} says what was written, and standard output has the rows.",
+            f"Name a file with {parameter('out')}. For rows in JSON leave {parameter('as_json')} out: "
+            f"{parameter('form')} jsonl.",
+            code="conflict",
+            parameter="as_json",
+        )
     from dpfc_cli.prediction import predict as prediction
 
     unit = ["pictures"]
@@ -82,7 +94,22 @@ def predict(
         unit[0] = f"{found.noun}s"
         _remark(found)
         saved = _print(found, kind) if out is None else found.save(out, form)
+    if as_json:
+        display.as_json(_json(found, saved))
     _told(found, saved)
+
+
+def _json(found: "Predictions", saved: "Saved") -> dict[str, Any]:
+    """What was written, for programs."""
+    fitted = found.calibration
+    return {
+        "path": str(saved.path),
+        "rows": saved.rows,
+        "errors": saved.errors,
+        "resumed": saved.resumed,
+        "temperature": None if fitted is None else fitted.temperature,
+        "warnings": list(found.warnings),
+    }
 
 
 def _print(found: "Predictions", kind: str) -> "Saved":

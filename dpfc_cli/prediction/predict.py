@@ -67,11 +67,13 @@ class Predictions:
     def blocks(self, start: int = 0) -> Generator[list[Row], None, None]:
         """The rows from number `start` on, some at a time. If you do not read it to its end, close it."""
         temperature = 1.0 if self.calibration is None else self.calibration.temperature
+        tell = self._progress or (lambda stage, done, total: None)
+        # What an earlier call has made is done at once.
+        tell(PREDICTING, start, self.n)
         with closing(self._source.blocks(start)) as blocks:
             for block in blocks:
                 rows = self._rows(block, temperature)
-                if self._progress is not None:
-                    self._progress(PREDICTING, block.start + len(rows), self.n)
+                tell(PREDICTING, block.start + len(rows), self.n)
                 yield rows
 
     def save(self, path: str | Path, form: str | None = None) -> Saved:

@@ -57,6 +57,14 @@ def test_a_stage_may_count_in_a_unit_of_its_own(clock: list[float], capsys: pyte
     ]
 
 
+def test_what_an_earlier_run_has_done_is_in_no_rate(clock: list[float], capsys: pytest.CaptureFixture[str]) -> None:
+    with display.stages("Loading", "pictures") as advance:
+        advance("Predicting", 5_000, 10_000)
+        clock[0] = 10.0
+        advance("Predicting", 6_000, 10_000)
+    assert capsys.readouterr().err.splitlines() == ["Predicting: 6,000 of 10,000 (100 pictures/s, 40 s left)"]
+
+
 def test_quiet_leaves_out_remarks_and_progress_and_keeps_warnings_and_errors(
     clock: list[float], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -64,8 +64,7 @@ def described(shown: str, name: str) -> str:
 def test_the_same_thing_has_the_same_words_in_every_help(help_of: Help) -> None:
     every = {name: help_of(name, 1_000) for name in COMMANDS}
     told = {name: described(shown, "--json") for name, shown in every.items()}
-    # A prediction is a row for each record: --format jsonl.
-    assert [name for name, said in told.items() if not said.startswith("Print one JSON object")] == ["predict"]
+    assert [name for name, said in told.items() if not said.startswith("Print one JSON object")] == []
     heads = {described(every[name], "HEAD") for name in ("predict", "statement", "report", "verify", "export")}
     assert heads == {"The head's file, its name in ./heads, or hf:OWNER/NAME."}
     taken = {re.search(r"--weights ([A-Z]+)", shown) for shown in every.values()} - {None}

@@ -76,6 +76,8 @@ def test_the_file_says_the_format_and_top_the_number_of_classes(dpfc: Dpfc, plac
     assert (ended.exit_code, ended.stdout) == (0, "")
     assert "30 rows: found/rows.jsonl" in ended.stderr
     rows = [json.loads(text) for text in Path("found/rows.jsonl").read_text().splitlines()]
+    told = json.loads(dpfc("predict", "digits", "photos", "--out", "found/rows.csv", "--json").stdout)
+    assert (told["path"], told["rows"], told["errors"], told["resumed"]) == ("found/rows.csv", 30, 0, 0)
     assert list(rows[0]) == [
         *("name", "class", "probability", "class_2", "probability_2", "class_3", "probability_3", "error")
     ]
@@ -109,6 +111,7 @@ def test_if_nothing_could_be_read_the_rows_are_there_and_the_command_ends_with_2
         (["digits", "photos", "--format", "parquet"], "--format parquet is no text"),
         (["digits", "photos", "--format", "xlsx"], "Unknown format 'xlsx'"),
         (["digits", "photos", "--out", "rows.txt"], "or give --format"),
+        (["digits", "photos", "--json"], "--json says what was written"),
         (["digits", "photos", "--out", "heads/digits.safetensors", "--format", "csv"], "is not overwritten"),
         (["digits", "photos", "--weights", "model.safetensors"], "has no weights"),
         (["digits", "digits", "--weights", "model.safetensors"], "--weights is for pictures"),

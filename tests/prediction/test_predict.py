@@ -23,7 +23,7 @@ from dpfc_cli.errors import UserError
 from dpfc_cli.features.manifest import fingerprint_of
 from dpfc_cli.images import encoded
 from dpfc_cli.prediction import rebuild, sources
-from dpfc_cli.prediction.predict import Predictions
+from dpfc_cli.prediction.predict import PREDICTING, Predictions
 from tests.prediction.conftest import COUNT, Scene, features_of, head_of
 
 
@@ -108,7 +108,10 @@ def test_every_source_gives_the_same_rows(digits: Scene, tmp_path: Path, kind: s
         **dict.fromkeys(("npy", "npz", "safetensors"), "0"),
     }
     assert next(iter(found)).name == first[kind]
+    told: list[tuple[str, int, int | None]] = []
+    found = predict(digits.head, place, progress=lambda *said: told.append(said))
     resumed = [row.name for rows in found.blocks(7) for row in rows]
+    assert next(done for stage, done, _ in told if stage == PREDICTING) == 7
     assert resumed == [row.name for row in found][7:]
 
 
