@@ -31,6 +31,7 @@ from dpfc_cli.features.manifest import load
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.folders import PARTIAL
 from dpfc_cli.heads.head import as_probabilities
+from dpfc_cli.rounding import rounded_up
 from dpfc_cli.sources.classes import check_classes
 from dpfc_cli.training.account import account_of
 from dpfc_cli.training.cap import set_cap
@@ -39,7 +40,6 @@ from dpfc_cli.training.observer import Observer
 from dpfc_cli.training.request import requested
 from dpfc_cli.training.run import Trained
 from dpfc_cli.training.train import finish, plan
-from dpfc_cli.trust.statement import rounded_up
 
 try:
     from sklearn.base import BaseEstimator, ClassifierMixin

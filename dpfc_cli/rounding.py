@@ -1,4 +1,4 @@
-"""How figures are rounded where people read them: on a terminal, in a table and in a report.
+"""How figures are rounded where people read them: on a terminal, in a table, in a report and in a statement.
 
 What says how much privacy was spent is rounded up. Accuracies have no more digits than their records carry.
 """
@@ -27,6 +27,25 @@ def sigma(value: float) -> str:
     return f"{math.ceil(value * (1 - 1.1e-9) * 1e4) / 1e4:.4f}"
 
 
+def rounded_up(value: float, digits: int) -> str:
+    """An ε or a δ as text, of so many digits. It is rounded up, except for a difference that float64 cannot
+    represent.
+    """
+    exponent = digits - 1 - math.floor(math.log10(value))
+    return f"{math.ceil(value * (1 - 1e-12) * 10.0**exponent) / 10.0**exponent:.{digits}g}"
+
+
+def at_least(value: float, decimals: int) -> str:
+    """A figure that must not look larger than it is: rounded down."""
+    return f"{math.floor(value * 10**decimals) / 10**decimals:,.{decimals}f}"
+
+
+def at_most(fraction: float, decimals: int = 1) -> str:
+    """A bound in percent: rounded up."""
+    scale = 10**decimals
+    return f"{min(math.ceil(100 * scale * fraction) / scale, 100):.{decimals}f} %"
+
+
 def percentage(fraction: float, n: int, interval: tuple[float, float] | None = None) -> str:
     """A fraction of n records in percent, with no more digits than the records carry: '91 %', '93.1 %'.
 
@@ -49,10 +68,18 @@ def percentage(fraction: float, n: int, interval: tuple[float, float] | None = N
 def interval(found: tuple[float, float], n: int) -> str:
     """A 95 % interval with the decimals of `percentage`, its ends rounded outwards: '86–95 %'."""
     decimals = _decimals(n, found)
-    scale = 10**decimals
-    # What a float64 cannot tell from a round number is that number.
-    low, high = math.floor(100 * found[0] * scale + 1e-9) / scale, math.ceil(100 * found[1] * scale - 1e-9) / scale
+    low, high = _outwards(found, decimals)
     return f"{low:.{decimals}f}–{high:.{decimals}f} %"
+
+
+def points(gain: float, found: tuple[float, float], n: int) -> tuple[str, str]:
+    """A difference of two fractions of n records in points of a percent, and its interval, the ends rounded outwards.
+
+    It has a digit more than `percentage` gives, so that it is seen on which side of 0 an end is.
+    """
+    decimals = _decimals(n, found) + 1
+    said, low, high = (_signed(each, decimals) for each in (100 * gain, *_outwards(found, decimals)))
+    return said, f"{low} to {high}"
 
 
 def accuracy(fraction: float | None, ends: tuple[float, float] | None, n: int) -> tuple[str, str]:
@@ -67,6 +94,17 @@ def with_interval(fraction: float | None, ends: tuple[float, float] | None, n: i
     """`accuracy` in a sentence: '91 % (95 % interval 86–95 %)'. remark: what else stands in the brackets."""
     shown, between = accuracy(fraction, ends, n)
     return f"{shown} (95 % interval {between}{remark})"
+
+
+def _outwards(found: tuple[float, float], decimals: int) -> tuple[float, float]:
+    """The ends of an interval in percent. What a float64 cannot tell from a round number is that number."""
+    scale = 10**decimals
+    return math.floor(100 * found[0] * scale + 1e-9) / scale, math.ceil(100 * found[1] * scale - 1e-9) / scale
+
+
+def _signed(value: float, decimals: int) -> str:
+    shown = f"{abs(value):.{decimals}f}"
+    return shown if not float(shown) else f"{'−' if value < 0 else '+'}{shown}"
 
 
 def _decimals(n: int, interval: tuple[float, float] | None) -> int:

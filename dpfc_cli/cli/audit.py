@@ -1,11 +1,11 @@
 """`dpfc audit`: attack every method, and print what the attacks reach beside what is claimed."""
 
-import math
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from dpfc_cli import rounding
 from dpfc_cli.cli import display
 from dpfc_cli.cli.app import command
 
@@ -151,8 +151,12 @@ def _show(found: list["Audit"], confidence: float) -> None:
     rows = [
         (
             *(a.method, "VIOLATED" if a.violated else "consistent", (*a.by, a.release_level.statistic)[0]),
-            *(display.epsilon(a.claim.epsilon), f"{a.release_level.runs:,}", f"{a.whole_training.runs:,}"),
-            *(display.epsilon(a.attainable), _at_least(a.release_level.epsilon), _at_least(a.whole_training.epsilon)),
+            *(rounding.epsilon(a.claim.epsilon), f"{a.release_level.runs:,}", f"{a.whole_training.runs:,}"),
+            *(
+                rounding.epsilon(a.attainable),
+                rounding.at_least(a.release_level.epsilon, 4),
+                rounding.at_least(a.whole_training.epsilon, 4),
+            ),
         )
         for a in found
     ]
@@ -169,9 +173,9 @@ def _show(found: list["Audit"], confidence: float) -> None:
             a.method,
             p.kind,
             f"{p.runs:,}",
-            display.epsilon(p.claimed),
-            display.epsilon(p.attainable),
-            _at_least(p.reached),
+            rounding.epsilon(p.claimed),
+            rounding.epsilon(p.attainable),
+            rounding.at_least(p.reached, 4),
         )
         for a in found
         for p in a.parts
@@ -191,8 +195,3 @@ def _show(found: list["Audit"], confidence: float) -> None:
                 f"{a.method}: the bound is above the claim, which happens by chance in up to {1 - confidence:.2g} of "
                 f"audits of a true claim. Run it again with more {'--runs' if seen else '--trainings'}."
             )
-
-
-def _at_least(epsilon: float) -> str:
-    """A lower bound, with as many decimals as the claim: rounded down, or more would be said than was shown."""
-    return f"{math.floor(epsilon * 1e4) / 1e4:.4f}"

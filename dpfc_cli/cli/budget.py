@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from dpfc_cli import rounding
 from dpfc_cli.cli import display, places
 from dpfc_cli.cli.app import command
 from dpfc_cli.errors import UserError, counted, parameter, sentence
@@ -174,7 +175,7 @@ def _cap(text: str) -> float | None:
 
 
 def _show_conversion(rows: list[dict[str, Any]], sigma: float | None, epsilon: float | None) -> None:
-    wanted, shown = ("epsilon", display.epsilon) if sigma is not None else ("sigma", display.sigma)
+    wanted, shown = ("epsilon", rounding.epsilon) if sigma is not None else ("sigma", rounding.sigma)
     given = f"sigma = {sigma:.12g}" if sigma is not None else f"epsilon = {epsilon:.12g}"
     alike: dict[tuple[str, ...], list[str]] = {}
     for r in rows:
@@ -240,7 +241,7 @@ def _show_charged(title: str, rows: list[tuple[str, "Entry"]]) -> None:
         title,
         (*_COLUMNS, "adjacency", "delta", "epsilon"),
         [
-            (*_named(name, row), row.adjacency, f"{row.delta:g}", display.epsilon(row.epsilon or math.inf))
+            (*_named(name, row), row.adjacency, f"{row.delta:g}", rounding.epsilon(row.epsilon or math.inf))
             for name, row in rows
         ],
         left=7,
@@ -250,7 +251,7 @@ def _show_charged(title: str, rows: list[tuple[str, "Entry"]]) -> None:
 def _show_total(what: str, account: "Account", deltas: tuple[float, ...]) -> None:
     """What was spent together, at each δ."""
     bound = "exact" if account.exact else "an upper bound"
-    total = [(f"{delta:g}", display.epsilon(account.epsilon(delta))) for delta in deltas]
+    total = [(f"{delta:g}", rounding.epsilon(account.epsilon(delta))) for delta in deltas]
     display.table(f"{what}, for one {account.unit} ({bound}, zero-out adjacency)", ("delta", "epsilon"), total)
 
 

@@ -22,11 +22,6 @@ from rich.text import Text
 
 from dpfc_cli.cli import stop
 from dpfc_cli.errors import printable
-from dpfc_cli.rounding import accuracy as accuracy
-from dpfc_cli.rounding import epsilon as epsilon
-from dpfc_cli.rounding import percentage as percentage
-from dpfc_cli.rounding import sigma as sigma
-from dpfc_cli.rounding import with_interval as with_interval
 
 out = Console(highlight=False, soft_wrap=not sys.stdout.isatty())
 err = Console(stderr=True, highlight=False, soft_wrap=not sys.stderr.isatty())

@@ -8,7 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dpfc_cli.cli import display
+from dpfc_cli import rounding
 from dpfc_cli.cli.blocks import Block, Facts, Table, bar, between
 from dpfc_cli.errors import counted, printable
 from dpfc_cli.figures.canvas import shortened, told_apart
@@ -71,9 +71,9 @@ def several(
     rows = []
     for name, card, each in zip(names, cards, results, strict=True):
         row = [name, str(card["method"]), "–" if card["delta"] is None else f"{card['delta']:g}", _epsilon(card)]
-        row += display.accuracy(each.top1, each.interval, each.n)
+        row += rounding.accuracy(each.top1, each.interval, each.n)
         if each.mean_average_precision is not None:
-            row.append(display.percentage(each.mean_average_precision, each.n))
+            row.append(rounding.percentage(each.mean_average_precision, each.n))
         rows.append(row)
 
     def range_of(i: int, width: int) -> str:
@@ -86,7 +86,12 @@ def several(
             f"Top-1 beside that of {names[0]}, in points: paired, on the same records",
             ("head", "difference", "95 % interval", "only it is right", "only the other"),
             [
-                (name, *points(each, results[0].n), f"{each.only_this:,}", f"{each.only_other:,}")
+                (
+                    name,
+                    *rounding.points(each.gain, each.interval, results[0].n),
+                    f"{each.only_this:,}",
+                    f"{each.only_other:,}",
+                )
                 for name, each in zip(names[1:], found.differences, strict=True)
             ],
         ),
@@ -102,8 +107,8 @@ def released(path: Path, features: "FeatureSet", result: "PrivateEvaluation") ->
         rows.append(("top-5", _released(result.top5, result.top5_interval, result.top5_noise, result.n)))
     kind = f"{result.unit}s"
     bound = "" if result.spent.exact else " (an upper bound)"
-    cost = f"epsilon = {display.epsilon(result.epsilon)} at delta = {result.delta:g} for one {result.unit}"
-    total = f"epsilon = {display.epsilon(spent)}{bound} at the same delta, on this split, as far as its ledgers know"
+    cost = f"epsilon = {rounding.epsilon(result.epsilon)} at delta = {result.delta:g} for one {result.unit}"
+    total = f"epsilon = {rounding.epsilon(spent)}{bound} at the same delta, on this split, as far as its ledgers know"
     blocks: list[Block] = [
         Facts(
             f"{path} on the {result.split} split of {features.folder}, with noise",
@@ -119,7 +124,7 @@ def released(path: Path, features: "FeatureSet", result: "PrivateEvaluation") ->
             Table(
                 title,
                 ("class", f"{kind} (noisy)", "top-1", "95 % interval"),
-                [(r.name, f"{r.n:,}", *display.accuracy(r.top1, r.interval, r.n)) for r in found],
+                [(r.name, f"{r.n:,}", *rounding.accuracy(r.top1, r.interval, r.n)) for r in found],
                 bar=lambda i, width: bar(found[i].top1 or 0, width),
             )
         )
@@ -132,12 +137,12 @@ def figures_rows(result: "Evaluation", beside_chance: bool = False) -> list[tupl
     chance = result.chance if beside_chance else None
     guessed = ("", "") if chance is None else tuple(f", by chance {100 * fraction:.2g} %" for fraction in chance)
     rows = [
-        (name, f"{display.with_interval(figure, interval, result.n)}{by_chance}")
+        (name, f"{rounding.with_interval(figure, interval, result.n)}{by_chance}")
         for (name, figure, interval), by_chance in zip(figures, guessed, strict=True)
         if interval
     ]
     if result.mean_average_precision is not None:
-        rows.append(("mean average precision", display.percentage(result.mean_average_precision, result.n)))
+        rows.append(("mean average precision", rounding.percentage(result.mean_average_precision, result.n)))
     return rows
 
 
@@ -158,18 +163,6 @@ def classes(result: "Evaluation") -> Table:
     columns = ("class", "records", said) if ranked else ("class", "records", said, "95 % interval")
     shown = [(each.name, f"{each.n:,}", *_class_figures(each, ranked)) for each in rows]
     return Table(title, columns, shown, bar=lambda i, width: bar(figure(rows[i]), width))
-
-
-def points(found: "Difference", n: int) -> tuple[str, str]:
-    """A difference between two heads in points of a percent, and its interval with the ends rounded outwards. It has a
-    digit more than `display.percentage` gives, so that it is seen on which side of 0 an end is.
-    """
-    decimals = len(display.percentage(abs(found.gain), n, found.interval).removesuffix(" %").partition(".")[2]) + 1
-    scale = 10**decimals
-    low = math.floor(100 * found.interval[0] * scale + 1e-9) / scale
-    high = math.ceil(100 * found.interval[1] * scale - 1e-9) / scale
-    gain, low_end, high_end = (_signed(each, decimals) for each in (100 * found.gain, low, high))
-    return gain, f"{low_end} to {high_end}"
 
 
 def heads_named(paths: Sequence[Path]) -> list[str]:
@@ -200,7 +193,7 @@ def _calibrated(result: "Evaluation") -> str:
     found = result.calibration
     assert found is not None
     mean, right, error, chance = (
-        display.percentage(each, result.n, result.interval)
+        rounding.percentage(each, result.n, result.interval)
         for each in (found.probability, result.top1, found.error, found.by_chance)
     )
     bins = f"expected calibration error in {len(found.bins)} bins of one width {error}, by chance alone {chance}"
@@ -215,8 +208,8 @@ def _reliability(result: "Evaluation") -> Table:
         if each.right is None or each.probability is None:
             continue
         name = f"{100 * each.low:.0f}–{100 * each.high:.0f} %"
-        right = display.accuracy(each.right, each.interval, each.n)
-        rows.append((name, f"{each.n:,}", display.percentage(each.probability, 100), *right))
+        right = rounding.accuracy(each.right, each.interval, each.n)
+        rows.append((name, f"{each.n:,}", rounding.percentage(each.probability, 100), *right))
         parts.append(each.right)
     return Table(
         "How often the best class is right, by its probability (softmax of the scores)",
@@ -266,8 +259,8 @@ def _class_figures(found: "ClassFigures", ranked: bool) -> tuple[str, ...]:
     """What is shown of a class after its name and its records."""
     if ranked:
         precision = found.average_precision
-        return ("–" if precision is None else display.percentage(precision, found.n),)
-    return display.accuracy(found.top1, found.interval, found.n)
+        return ("–" if precision is None else rounding.percentage(precision, found.n),)
+    return rounding.accuracy(found.top1, found.interval, found.n)
 
 
 def _released(figure: float | None, interval: tuple[float, float], noise: float | None, n: int) -> str:
@@ -275,16 +268,11 @@ def _released(figure: float | None, interval: tuple[float, float], noise: float 
     if noise is not None:
         width = 196 * noise
         by_noise = f"; the noise alone: ± {f'{width:.2g}' if width < 10 else f'{width:.0f}'} %"
-    return display.with_interval(figure, interval, n, by_noise)
+    return rounding.with_interval(figure, interval, n, by_noise)
 
 
 def _epsilon(card: Mapping[str, Any]) -> str:
-    return display.epsilon(math.inf if card["epsilon"] is None else card["epsilon"])
-
-
-def _signed(value: float, decimals: int) -> str:
-    shown = f"{abs(value):.{decimals}f}"
-    return shown if not float(shown) else f"{'−' if value < 0 else '+'}{shown}"
+    return rounding.epsilon(math.inf if card["epsilon"] is None else card["epsilon"])
 
 
 # For programs

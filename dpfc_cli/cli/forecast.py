@@ -1,11 +1,11 @@
 """`dpfc forecast`: which ε is needed? From public facts and public records, before anything is charged."""
 
-import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from dpfc_cli import rounding
 from dpfc_cli.cli import display, places
 from dpfc_cli.cli.app import command
 from dpfc_cli.cli.classes import typed_classes
@@ -167,16 +167,14 @@ def _show(found: "Forecast") -> None:
 
 def _row(found: "Forecast", each: "Outlook") -> list[str]:
     """A row of the table."""
-    from dpfc_cli.trust.statement import percent
-
     row = [f"{each.epsilon:g}"]
     if found.stand_in is not None:
-        row += display.accuracy(each.accuracy, each.interval, found.stand_in.tested)
+        row += rounding.accuracy(each.accuracy, each.interval, found.stand_in.tested)
     # Rounded down: what is below the least that is enough must look so.
-    row += [f"{math.floor(10 * each.signal / each.noise) / 10:,.1f}", percent(each.guess)]
+    row += [rounding.at_least(each.signal / each.noise, 1), rounding.at_most(each.guess)]
     row += [] if found.cap is None else [f"{each.fitting:,}"]
     if found.records_per_person is not None:
-        row.append("–" if each.for_person is None else display.epsilon(each.for_person))
+        row.append("–" if each.for_person is None else rounding.epsilon(each.for_person))
     return row
 
 
@@ -190,7 +188,7 @@ def _said(found: "Forecast") -> list[tuple[str, str]]:
     if stand_in is not None:
         noiseless = ""
         if stand_in.noiseless is not None:
-            noiseless = f"; without noise {display.percentage(stand_in.noiseless, stand_in.tested)}"
+            noiseless = f"; without noise {rounding.percentage(stand_in.noiseless, stand_in.tested)}"
         rows += [
             ("accuracy", f"the mean of {forecasts.RUNS} private trainings on {stand_in.name}{noiseless}"),
             ("95 %", "for one more such training: chance alone, and not that your records are others"),

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from dpfc_cli import rounding
 from dpfc_cli.cli import display
 from dpfc_cli.cli.app import command
 from dpfc_cli.folders import features_folder, heads_folder
@@ -37,7 +38,7 @@ def list_(
                 *(f"{each.classes:,}", f"{each.dim:,}", "?" if each.trainings is None else str(each.trainings)),
                 each.unit,
                 f"{each.delta:.3g}",
-                "?" if each.epsilon is None else display.epsilon(each.epsilon) if each.epsilon else "–",
+                "?" if each.epsilon is None else rounding.epsilon(each.epsilon) if each.epsilon else "–",
             )
             for each in found.sets
         ],
@@ -52,7 +53,7 @@ def list_(
                 (each.date or "–")[:16].replace("T", " "),
                 *(each.features, each.method),
                 "–" if each.delta is None else f"{each.delta:.3g}",
-                display.epsilon(math.inf if each.epsilon is None else each.epsilon),
+                rounding.epsilon(math.inf if each.epsilon is None else each.epsilon),
             )
             for each in found.heads
         ],

@@ -3,6 +3,7 @@
 import shlex
 from typing import TYPE_CHECKING
 
+from dpfc_cli import rounding
 from dpfc_cli.cli import display
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ def show_so_far(checked: "Checked") -> None:
     if claimed is None or checked.unfinished is not None or not (checked.account.entries or checked.account.in_force):
         return
     then = account_with(checked)
-    made = f"this training makes it {'' if then.exact else 'at most '}{display.epsilon(then.epsilon(claimed.delta))}"
+    made = f"this training makes it {'' if then.exact else 'at most '}{rounding.epsilon(then.epsilon(claimed.delta))}"
     if then.unit != checked.account.unit:
         made += f" for one {then.unit}: not all trainings protect the same persons"
     parts = [f"These records have {_summed(checked.account, claimed.delta)} spent", made]
@@ -39,7 +40,7 @@ def _left(account: "Account", delta: float) -> str:
 
 def _summed(account: "Account", delta: float) -> str:
     bound = "" if account.exact else " (an upper bound)"
-    total = f"epsilon = {display.epsilon(account.epsilon(delta))}{bound} at delta = {delta:g}"
+    total = f"epsilon = {rounding.epsilon(account.epsilon(delta))}{bound} at delta = {delta:g}"
     return f"{total} for one {account.unit}, under zero-out adjacency"
 
 

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from dpfc_cli import rounding
 from dpfc_cli.errors import UserError, counted, parameter
 from dpfc_cli.figures import tradeoff as figure
 from dpfc_cli.figures.canvas import Panel
@@ -13,7 +14,6 @@ from dpfc_cli.heads.scored import Progress
 from dpfc_cli.privacy.chain import to_json
 from dpfc_cli.report import holder, released
 from dpfc_cli.report.document import Block, Code, Document, Facts, Figure, Grid, Points, Section, SignOff, Words
-from dpfc_cli.rounding import sigma
 from dpfc_cli.trust import statement, tradeoff, verify
 from dpfc_cli.trust.verify import BELONGS, CHARGED, NOISE, SIGNER, TEXT, Finding
 from dpfc_cli.version import __version__
@@ -195,7 +195,7 @@ def _promised(card: Mapping[str, Any], said: Mapping[str, str]) -> list[Block]:
         "says, whatever else that someone knows. The diagonal is chance."
     )
     rates = tuple(
-        (f"{100 * rate:g} %", statement.percent(tradeoff.power(card, rate), 2), f"{100 * rate:g} %")
+        (f"{100 * rate:g} %", rounding.at_most(tradeoff.power(card, rate), 2), f"{100 * rate:g} %")
         for rate in tradeoff.RATES
     )
     return [
@@ -208,7 +208,7 @@ def _promised(card: Mapping[str, Any], said: Mapping[str, str]) -> list[Block]:
 
 def _curve(card: Mapping[str, Any], at: float) -> Panel:
     power = tradeoff.power(card, at)
-    marked = f"{100 * at:g} % false alarms: at most {statement.percent(power)}"
+    marked = f"{100 * at:g} % false alarms: at most {rounding.at_most(power)}"
     return figure.panel(tradeoff.curve(card), (at, power, marked))
 
 
@@ -217,7 +217,7 @@ def _released(card: Mapping[str, Any]) -> list[Block]:
         return [Words("The head was computed from the records, without noise.", strong=True)]
     rows = []
     for alike in statement.by_kind(card["plan"]):
-        sigmas = " to ".join(dict.fromkeys(sigma(pick(r["sigma"] for r in alike)) for pick in (min, max)))
+        sigmas = " to ".join(dict.fromkeys(rounding.sigma(pick(r["sigma"] for r in alike)) for pick in (min, max)))
         times, share = sum(r["times"] for r in alike), sum(r["times"] * r["share"] for r in alike)
         shapes = " or ".join(dict.fromkeys(" × ".join(map(str, r["shape"])) for r in alike))
         first = alike[0]

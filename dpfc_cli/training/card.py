@@ -16,11 +16,12 @@ from dpfc_cli.heads import head as heads
 from dpfc_cli.methods.method import Solution
 from dpfc_cli.methods.public_head import PublicHead
 from dpfc_cli.privacy.accounting import Claim
+from dpfc_cli.rounding import rounded_up
 from dpfc_cli.training.calibrate import Calibrated, Planned
 from dpfc_cli.training.ledger import EVALUATION, Entry, persons_of, records_of
 from dpfc_cli.training.request import SPLIT
 from dpfc_cli.training.whole import whole
-from dpfc_cli.trust.statement import EXACT, SAMPLED, hold_out_of, rounded_up
+from dpfc_cli.trust.statement import EXACT, SAMPLED, hold_out_of
 from dpfc_cli.version import __version__
 
 SUFFIXES: Mapping[Claim, str] = {

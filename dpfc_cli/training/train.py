@@ -12,6 +12,7 @@ from typing import Any
 from dpfc_cli.errors import UserError, printable
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.folders import heads_folder
+from dpfc_cli.rounding import rounded_up
 from dpfc_cli.training import public, start, tuning
 from dpfc_cli.training.account import Account, account_of
 from dpfc_cli.training.answers import unfinished
@@ -25,7 +26,6 @@ from dpfc_cli.training.request import Request, requested
 from dpfc_cli.training.run import Trained, run
 from dpfc_cli.training.told import share_records
 from dpfc_cli.training.warn import warnings_of
-from dpfc_cli.trust.statement import rounded_up
 
 
 def plan(request: Request, observer: Observer) -> Checked:

@@ -3,7 +3,6 @@
 The statement is computed from the card, the description inside the file of a head.
 """
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -19,6 +18,7 @@ from dpfc_cli.privacy.accounting import (
 )
 from dpfc_cli.privacy.persons import MOST
 from dpfc_cli.privacy.queries import QUERIES
+from dpfc_cli.rounding import at_most, rounded_up
 
 _SEVERAL = {
     "record": "several pictures of one person together: the guarantee is for one record",
@@ -205,9 +205,9 @@ def _means(card: Mapping[str, Any], groups: Sequence[int]) -> list[tuple[str, st
         (
             "this means",
             f"Someone sees the head and guesses {guessed}. If both cases are equally likely, the "
-            f"guess is right at most {percent(found['accuracy'])} of the time (50 % is chance). A false alarm is to "
+            f"guess is right at most {at_most(found['accuracy'])} of the time (50 % is chance). A false alarm is to "
             f"report {unused} used. With {found['false_alarms'] * 100:g} % false alarms, {used} used is reported at "
-            f"most {percent(found['power'])} of the time. This holds whatever else that someone knows{source}.",
+            f"most {at_most(found['power'])} of the time. This holds whatever else that someone knows{source}.",
         ),
         ("several persons" if unit == "person" else "several of one person", several),
     ]
@@ -304,12 +304,6 @@ def _value(value: object) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
-def percent(fraction: float, digits: int = 1) -> str:
-    """A percentage, rounded up."""
-    scale = 10**digits
-    return f"{min(math.ceil(100 * scale * fraction) / scale, 100):.{digits}f} %"
-
-
 def _figure(epsilon: float | None) -> str:
     return f"more than {LARGEST_EPSILON:g}" if epsilon is None else rounded_up(epsilon, 3)
 
@@ -317,12 +311,6 @@ def _figure(epsilon: float | None) -> str:
 def claimed(epsilon: float, delta: float) -> str:
     """ε and δ as a statement says them."""
     return f"epsilon = {rounded_up(epsilon, 6)}, delta = {rounded_up(delta, 3)}"
-
-
-def rounded_up(value: float, digits: int) -> str:
-    """An ε or a δ as text. It is rounded up, except for a difference that float64 cannot represent."""
-    exponent = digits - 1 - math.floor(math.log10(value))
-    return f"{math.ceil(value * (1 - 1e-12) * 10.0**exponent) / 10.0**exponent:.{digits}g}"
 
 
 def _origin(origin: str, private: bool) -> str:

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dpfc_cli.cli import display
+from dpfc_cli import rounding
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.methods import METHODS
 from dpfc_cli.privacy.accounting import Claim, epsilon_for
@@ -123,6 +123,6 @@ def test_a_ledger_is_named_by_its_whole_path_even_without_its_set(dpfc: Dpfc, fe
 
 def test_an_epsilon_that_was_asked_for_is_shown_as_such() -> None:
     for epsilon in (0.01, 0.1, 1.0, 1.1, 8.0, 100.0):
-        assert display.epsilon(epsilon * (1 + 1e-9)) == f"{epsilon:.4f}"
-        assert display.epsilon(epsilon * (1 + 1e-8)) > f"{epsilon:.4f}"
-    assert display.epsilon(0.0) == "0.0000"
+        assert rounding.epsilon(epsilon * (1 + 1e-9)) == f"{epsilon:.4f}"
+        assert rounding.epsilon(epsilon * (1 + 1e-8)) > f"{epsilon:.4f}"
+    assert rounding.epsilon(0.0) == "0.0000"

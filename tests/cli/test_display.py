@@ -8,7 +8,6 @@ import pytest
 from rich.console import Console
 
 from dpfc_cli.cli import display
-from dpfc_cli.heads.metrics import wilson
 
 
 @pytest.fixture
@@ -117,38 +116,6 @@ def test_a_name_gives_the_terminal_no_commands(
     assert escaped.replace("\\n", "\\x1b") in written.err
     assert name not in written.out + written.err
     assert escaped in "".join(shown(80, display.table, "Classes", ("class", "n"), [(name, "1")]))
-
-
-@pytest.mark.parametrize(
-    ("hits", "n", "said", "between"),
-    [
-        (137, 150, "91 %", "85–95 %"),
-        (903, 1_000, "90 %", "88–92 %"),
-        (9_312, 10_000, "93.1 %", "92.6–93.6 %"),
-        (935_000, 1_000_000, "93.50 %", "93.45–93.55 %"),
-        (249, 250, "99 %", "97–100 %"),
-        (150, 150, "100 %", "97–100 %"),
-        (0, 150, "0 %", "0–3 %"),
-        (1, 1, "100 %", "20–100 %"),
-    ],
-)
-def test_an_accuracy_has_as_many_digits_as_its_test_set_carries(hits: int, n: int, said: str, between: str) -> None:
-    found = wilson(hits, n)
-    assert display.accuracy(hits / n, found, n) == (said, between)
-
-
-@pytest.mark.parametrize("n", [7, 150, 999, 20_000, 3_000_000])
-def test_the_last_digit_is_worth_a_record_and_a_tenth_of_half_the_interval_at_least(n: int) -> None:
-    for hits in {0, 1, n // 3, n // 2, n - 1, n}:
-        low, high = wilson(hits, n)
-        shown, ends = (each.removesuffix(" %") for each in display.accuracy(hits / n, (low, high), n))
-        step = 10.0 ** -len(shown.partition(".")[2])
-        assert step == 1 or step >= 100 * max(1 / n, (high - low) / 20) * (1 - 1e-6)
-        assert abs(float(shown) - 100 * hits / n) <= step
-        shown_low, shown_high = map(float, ends.split("–"))
-        assert shown_low <= 100 * low + 1e-6
-        assert shown_high >= 100 * high - 1e-6
-        assert (shown in ("0", "100")) == (hits in (0, n)) or step < 1
 
 
 COLUMNS = ("when (UTC)", "adjacency", "head", "epsilon")

@@ -4,12 +4,9 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import pytest
-
 from dpfc_cli.cli.blocks import Facts, bar, between
-from dpfc_cli.cli.evaluated import heads_named, one, points
+from dpfc_cli.cli.evaluated import heads_named, one
 from dpfc_cli.heads.metrics import wilson
-from dpfc_cli.heads.pairs import Difference
 from dpfc_cli.heads.scored import ClassFigures, Evaluation
 
 CARD = {"method": "dp-ls", "claim": "non-private"}
@@ -44,21 +41,6 @@ def test_records_without_a_label_and_persons_are_said_beside_the_number_of_recor
     assert facts_of(90, grouped=False)["records"] == "90"
     assert facts_of(96, grouped=False)["records"] == "90 of 96; the others have no label"
     assert "for several of one person they are too narrow" in facts_of(90, grouped=True)["records"]
-
-
-@pytest.mark.parametrize(
-    ("gain", "interval", "n", "says"),
-    [
-        (15 / 397, (0.00312, 0.0723), 397, ("+3.8", "+0.3 to +7.3")),
-        (-0.01, (-0.0311, 0.0109), 1000, ("−1.0", "−3.2 to +1.1")),
-        (0.0, (-0.0204, 0.0204), 185, ("0.0", "−2.1 to +2.1")),
-        (0.0123, (0.00897, 0.01563), 10_000, ("+1.23", "+0.89 to +1.57")),
-    ],
-)
-def test_differences_are_in_points_with_their_ends_rounded_outwards(
-    gain: float, interval: tuple[float, float], n: int, says: tuple[str, str]
-) -> None:
-    assert points(Difference(gain=gain, interval=interval, only_this=1, only_other=1), n) == says
 
 
 def test_bars_have_the_width_that_there_is() -> None:

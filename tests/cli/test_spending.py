@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dpfc_cli.cli import display
+from dpfc_cli import rounding
 from dpfc_cli.privacy.accounting import epsilon_for, mu_for
 from dpfc_cli.training.ledger import read
 from tests.cli.conftest import Dpfc, heads
@@ -20,7 +20,7 @@ def test_a_training_says_what_its_records_have_cost_so_far(dpfc: Dpfc, features:
         said = " ".join(dpfc("train", "--epsilon", "2", "--method", "dp-ls").stdout.split())
         epsilon = epsilon_for(mu_for(2.0, 1e-5) * count**0.5, 1e-5)
         assert (
-            f"spent so far epsilon = {display.epsilon(epsilon)} at delta = 1e-05 for one record, under zero-out "
+            f"spent so far epsilon = {rounding.epsilon(epsilon)} at delta = 1e-05 for one record, under zero-out "
             f"adjacency by {count}" in said
         )
         assert "not in it" not in said
@@ -54,13 +54,13 @@ def test_before_the_charge_a_training_says_what_it_will_make_of_what_is_spent(dp
     made = epsilon_for(mu_for(1.0, 1e-5) * 2**0.5, 1e-5)
     said = "These records have epsilon = 1.0000 at delta = 1e-05 for one record, under zero-out adjacency spent; this "
     said += "training makes it"
-    assert f"{said} {display.epsilon(made)}." in dpfc(*line).stderr
+    assert f"{said} {rounding.epsilon(made)}." in dpfc(*line).stderr
     assert len(read(Path("features/blobs.ledger.sqlite"))) == 2
     before = Path("features/blobs.ledger.sqlite").read_bytes()
     assert dpfc(*line, "--memory", "1KB").exit_code == 2
     planned = " ".join(dpfc(*line, "--dry-run").stdout.split())
     third = epsilon_for(mu_for(1.0, 1e-5) * 3**0.5, 1e-5)
-    assert f"spent with this epsilon = {display.epsilon(third)} at delta = 1e-05" in planned
+    assert f"spent with this epsilon = {rounding.epsilon(third)} at delta = 1e-05" in planned
     assert Path("features/blobs.ledger.sqlite").read_bytes() == before
 
 

@@ -16,8 +16,8 @@ import dpfc_cli
 from dpfc_cli.features.lookup import open_features
 from dpfc_cli.heads.head import Head
 from dpfc_cli.methods import METHODS
+from dpfc_cli.rounding import rounded_up
 from dpfc_cli.training.ledger import read
-from dpfc_cli.trust.statement import rounded_up
 from tests.cli.conftest import Dpfc, heads
 
 LEDGER = Path("features/blobs.ledger.sqlite")

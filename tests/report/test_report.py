@@ -126,8 +126,8 @@ def test_a_page_draws_the_curve_and_has_the_figures_beside_it(ward: Ward) -> Non
     said = statement.meaning(Head.load(ward.second).card)
     assert said is not None
     texts = Read(page).texts
-    assert f"5 % false alarms: at most {statement.percent(said['power'])}" in texts
-    assert statement.percent(said["power"], 2) in texts
+    assert f"5 % false alarms: at most {rounding.at_most(said['power'])}" in texts
+    assert rounding.at_most(said["power"], 2) in texts
     assert "figure" in Read(page).tags
 
 
