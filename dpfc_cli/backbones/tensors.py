@@ -68,7 +68,7 @@ def tensors(files: tuple[Path, ...], stack: ExitStack) -> dict[str, Read]:
     return {name: read for file in files for name, read in opened(file, stack)}
 
 
-def fits(source: str, name: str, array: np.ndarray, expected: tuple[int, ...]) -> None:
+def check_shape(source: str, name: str, array: np.ndarray, expected: tuple[int, ...]) -> None:
     """Raise UserError if a tensor has another shape than it must have."""
     if array.shape != expected:
         raise UserError(

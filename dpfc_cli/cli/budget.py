@@ -314,8 +314,8 @@ def _show_caps(account: "Account") -> None:
     rows = []
     for name, cap in account.in_force:
         left = account.room(cap, account.protects)
-        fits = limit.fitting(left, cap.delta or 1.0) if left > 0 else None
-        more = f"epsilon = {fits:.4g} at delta = {cap.delta:g} for one more training" if fits else "nothing"
+        largest = limit.fitting(left, cap.delta or 1.0) if left > 0 else None
+        more = f"epsilon = {largest:.4g} at delta = {cap.delta:g} for one more training" if largest else "nothing"
         rows += [("cap", limit.said(name, cap)), ("left", more)]
     _warn_of_passed_caps(account)
     display.facts(

@@ -33,8 +33,8 @@ def _left(account: "Account", delta: float) -> str:
     """What the strictest cap leaves."""
     from dpfc_cli.training.limit import said
 
-    fits = account.fitting(delta)
-    left = f"leaves epsilon = {fits:.4g} at delta = {delta:g}" if fits else "leaves nothing"
+    largest = account.left(delta)
+    left = f"leaves epsilon = {largest:.4g} at delta = {delta:g}" if largest else "leaves nothing"
     return f"the cap ({said(*account.in_force[0])}) {left} for one more training"
 
 
@@ -78,7 +78,7 @@ def show_plan(checked: "Checked", as_json: bool) -> None:
                 "releases": releases,
                 "spent": checked.account.epsilon(claimed.delta) if claimed else None,
                 "spent_with_this": after.epsilon(claimed.delta) if claimed else None,
-                "fits_after": after.fitting(claimed.delta) if claimed else None,
+                "left_after": after.left(claimed.delta) if claimed else None,
             }
         )
         return

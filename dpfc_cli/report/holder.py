@@ -127,9 +127,9 @@ def _place(head: Head, given: str | Path | None) -> tuple[Path, Path]:
 def _room(account: Account, delta: float) -> list[tuple[str, str]]:
     """The caps that hold, and what is left."""
     rows = [("cap", limit.said(name, cap)) for name, cap in account.in_force]
-    fits = account.fitting(delta)
-    if fits is not None:
-        rows.append(("left of it", f"epsilon = {fits:.4g} at delta = {delta:g}" if fits else "nothing"))
+    largest = account.left(delta)
+    if largest is not None:
+        rows.append(("left of it", f"epsilon = {largest:.4g} at delta = {delta:g}" if largest else "nothing"))
     return rows or [("cap", "none")]
 
 

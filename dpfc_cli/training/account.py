@@ -186,7 +186,7 @@ class Account:
         """
         return limit.strictest_first(dict.fromkeys(each for case in self.cases for each in case.in_force))
 
-    def fitting(self, delta: float) -> float | None:
+    def left(self, delta: float) -> float | None:
         """The largest ε of four digits at δ that one more training may spend under all caps: 0 if nothing fits, and
         None if there is no cap.
         """
@@ -239,7 +239,7 @@ class Account:
                 }
                 for name, cap in self.all_caps
             ],
-            "fits": {f"{delta:g}": self.fitting(delta) for delta in deltas} if held else None,
+            "left": {f"{delta:g}": self.left(delta) for delta in deltas} if held else None,
             "trainings": [
                 {**{key: getattr(row, key) for key in shown}, "by": row.who, "feature_set": name}
                 for name, row in self.rows

@@ -198,11 +198,11 @@ def check(caps: Iterable[Named], entries: Sequence[Entry], entry: Entry) -> None
         if room(cap, [*entries, entry]) >= 0:
             continue
         left = room(cap, entries, entry.protects)
-        fits = fitting(left, entry.delta) if left > 0 else None
+        largest = fitting(left, entry.delta) if left > 0 else None
         what, more_noise = "training", f", or a larger {parameter('noise_multiplier')}"
         if entry.method == EVALUATION:
             what, more_noise = "evaluation", ""
-        more = f"At delta = {entry.delta:g} epsilon = {fits:.4g} still fits." if fits else "Nothing more fits."
+        more = f"At delta = {entry.delta:g} epsilon = {largest:.4g} still fits." if largest else "Nothing more fits."
         raise UserError(
             f"This {what} does not fit under the cap of these records: {said(name, cap)}. {more}",
             f"Spend less ({parameter('epsilon')}{more_noise}), or ask for a higher "
@@ -214,5 +214,5 @@ def check(caps: Iterable[Named], entries: Sequence[Entry], entry: Entry) -> None
             cap_delta=cap.delta,
             asked=entry.epsilon,
             delta=entry.delta,
-            fits=fits,
+            left=largest,
         )

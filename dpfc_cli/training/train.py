@@ -123,7 +123,7 @@ def charge_of(checked: Checked) -> str:
     claimed = checked.calibrated.claimed
     if claimed is None:
         return f"no ε to {checked.features.name}"
-    left = account_with(checked).fitting(claimed.delta)
+    left = account_with(checked).left(claimed.delta)
     capped = "" if left is None else f" (under the cap ε = {left:.4g} is left then)"
     return f"ε = {rounded_up(claimed.epsilon, 6)} to {checked.features.name}{capped}"
 

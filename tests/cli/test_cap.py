@@ -50,7 +50,7 @@ def test_a_cap_is_set_shown_raised_lowered_and_removed_and_every_change_stays(dp
     account = pwd.getpwuid(os.getuid()).pw_name
     assert [each["by"] for each in changes] == ["N. Officer", account, account, account]
     assert [each["in_force"] for each in changes] == [False] * 4
-    assert told(dpfc)["fits"] is None
+    assert told(dpfc)["left"] is None
     assert "cap  none" in dpfc("budget").stdout
     assert dpfc(*LS, "8").exit_code == 0
 
@@ -60,13 +60,13 @@ def test_a_training_that_does_not_fit_ends_with_code_2_and_is_not_charged(dpfc: 
     assert dpfc(*LS, "2.5").exit_code == 0
     before = LEDGER.read_bytes()
     fits = epsilon_for((mu_for(3.0, 1e-5) ** 2 - mu_for(2.5, 1e-5) ** 2) ** 0.5, 1e-5)
-    assert told(dpfc)["fits"] == {"1e-05": pytest.approx(fits, rel=1e-3)}
+    assert told(dpfc)["left"] == {"1e-05": pytest.approx(fits, rel=1e-3)}
     for more in ((), ("--dry-run",)):
         refused = dpfc(*LS, "1.5", *more)
         assert refused.exit_code == 2
         said = words(refused.stderr)
         assert "does not fit under the cap of these records: epsilon = 3 at delta = 1e-05 for blobs" in said
-        assert f"At delta = 1e-05 epsilon = {told(dpfc)['fits']['1e-05']} still fits." in said
+        assert f"At delta = 1e-05 epsilon = {told(dpfc)['left']['1e-05']} still fits." in said
         assert "Spend less (--epsilon, or a larger --noise-multiplier)" in said
     for line, flag in (
         (("train", "--method", "dp-ls", "--non-private"), "--non-private"),
@@ -78,7 +78,7 @@ def test_a_training_that_does_not_fit_ends_with_code_2_and_is_not_charged(dpfc: 
         assert "These records have a cap" in words(refused.stderr)
         assert flag in refused.stderr.splitlines()[-1] + refused.stderr.splitlines()[-2]
     assert LEDGER.read_bytes() == before
-    assert dpfc(*LS, str(told(dpfc)["fits"]["1e-05"])).exit_code == 0
+    assert dpfc(*LS, str(told(dpfc)["left"]["1e-05"])).exit_code == 0
 
 
 def test_before_and_after_a_charge_a_training_says_what_the_cap_leaves(dpfc: Dpfc, features: Path) -> None:
@@ -87,7 +87,7 @@ def test_before_and_after_a_charge_a_training_says_what_the_cap_leaves(dpfc: Dpf
     left = f"{cap} leaves epsilon = 1.458 at delta = 1e-05 for one more training"
     planned = dpfc(*LS, "2.5", "--dry-run")
     assert f"then {left}" in words(planned.stdout)
-    assert json.loads(dpfc(*LS, "2.5", "--dry-run", "--json").stdout)["fits_after"] == 1.458
+    assert json.loads(dpfc(*LS, "2.5", "--dry-run", "--json").stdout)["left_after"] == 1.458
     trained = dpfc(*LS, "2.5", "--purpose", "figure 3", "--by", "Ada")
     assert f"then {left}" in words(trained.stderr)
     assert left in words(trained.stdout)

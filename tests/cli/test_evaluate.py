@@ -296,7 +296,7 @@ def test_the_json_of_released_figures_has_what_the_ledger_has(dpfc: Dpfc, traine
     assert (found["head"], figures["head_sha256"]) == (str(trained), sha256_of(trained))
     assert (figures["epsilon"], figures["delta"], figures["unit"], figures["split"]) == (60, 1e-6, "record", "test")
     assert [each["class"] for each in figures["per_class"]] == ["0", "1", "2"]
-    assert (found["spent"], found["fits"]) == (pytest.approx(60, rel=1e-6), None)
+    assert (found["spent"], found["left"]) == (pytest.approx(60, rel=1e-6), None)
     spent = json.loads(dpfc("budget", "--json").stdout)
     assert [row["method"] for row in spent["spent"]["trainings"]] == ["dp-whitened"]
     (other,) = spent["spent_on_other_splits"]

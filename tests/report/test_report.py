@@ -221,7 +221,7 @@ def test_the_ledger_of_an_internal_report_is_what_the_account_says(ward: Ward) -
     account = account_of(ledger_path(Path("features/clinic")))
     spent = rounding.epsilon(account.epsilon(1e-5))
     assert fact(report, "spent by all trainings on these records") == f"epsilon = {spent} at delta = 1e-05"
-    assert fact(report, "left of it") == f"epsilon = {account.fitting(1e-5):.4g} at delta = 1e-05"
+    assert fact(report, "left of it") == f"epsilon = {account.left(1e-5):.4g} at delta = 1e-05"
 
 
 def test_a_ledger_that_contradicts_the_head_is_refused(ward: Ward, tmp_path: Path) -> None:

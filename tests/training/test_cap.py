@@ -237,7 +237,7 @@ def test_earlier_trainings_without_a_guarantee_are_in_no_sum(sets: dict[str, Fea
         charge(ready(sets["a"], privacy=privacy))
     set_cap(sets["a"], 2.5)
     assert limit.spent(account(sets["a"]).entries) == 0
-    assert (account(sets["a"]).fitting(1e-5), account(sets["a"]).unprotected) == (2.5, 2)
+    assert (account(sets["a"]).left(1e-5), account(sets["a"]).unprotected) == (2.5, 2)
     charge(ready(sets["b"], 2.5))
 
 
@@ -266,9 +266,9 @@ def test_a_refusal_says_which_cap_and_what_still_fits() -> None:
     said, fields = refused.value, refused.value.fields
     assert said.what == (
         "This training does not fit under the cap of these records: epsilon = 3 at delta = 1e-05 for digits. At "
-        f"delta = 1e-06 epsilon = {fields['fits']:.4g} still fits."
+        f"delta = 1e-06 epsilon = {fields['left']:.4g} still fits."
     )
-    assert fields["fits"] == pytest.approx(
+    assert fields["left"] == pytest.approx(
         epsilon_for(math.sqrt(mu_for(3.0, 1e-5) ** 2 - mu_for(2.5, 1e-5) ** 2), 1e-6), rel=1e-3
     )
     assert {name: fields[name] for name in ("feature_set", "cap", "cap_delta", "asked", "delta")} == {
@@ -322,13 +322,13 @@ def test_a_cap_that_is_set_for_one_set_counts_for_all_sets_of_the_records(sets: 
     charge(ready(sets["b"], 2.5))
     for features in sets.values():
         assert account(features).in_force == [("a", cap)]
-        assert account(features).fitting(1e-5) == 1.458
+        assert account(features).left(1e-5) == 1.458
         assert account(features).not_counted == ()
         with pytest.raises(UserError, match="does not fit") as refused:
             ready(features, 1.6)
-        assert refused.value.fields["fits"] == 1.458
+        assert refused.value.fields["left"] == 1.458
     charge(ready(sets["c"], 1.458))
-    assert account(sets["a"]).fitting(1e-5) < 0.04  # type: ignore[operator]
+    assert account(sets["a"]).left(1e-5) < 0.04  # type: ignore[operator]
     # The strictest one holds, wherever it was set.
     set_cap(sets["a"], 8.0)
     set_cap(sets["b"], 3.1)

@@ -383,9 +383,9 @@ def test_a_cap_holds_for_each_split(features: FeatureSet, head: Head) -> None:
     with pytest.raises(UserError, match="This evaluation does not fit under the cap") as refused:
         evaluate(head, features, epsilon=8.0)
     assert refused.value.code == "over-cap"
-    fits = refused.value.fields["fits"]
+    fits = refused.value.fields["left"]
     assert isinstance(fits, float)
-    left = evaluate(head, features, epsilon=fits).spent.fitting(1e-5)
+    left = evaluate(head, features, epsilon=fits).spent.left(1e-5)
     assert left is not None
     assert left < 0.1
     assert len(rows(features)) == 3

@@ -40,8 +40,8 @@ def test_a_cap_holds_for_each_record_whichever_set_was_trained_on() -> None:
     charge(ready(high, 1.5))
     for epsilon in (9.0, 9.0):
         charge(ready(apart, epsilon))
-    fits = account(a).fitting(DELTA)
-    assert fits == account(low).fitting(DELTA) == refused.value.fields["fits"]
+    fits = account(a).left(DELTA)
+    assert fits == account(low).left(DELTA) == refused.value.fields["left"]
     assert fits is not None
     with pytest.raises(UserError, match="does not fit"):
         ready(a, fits + 0.01)
@@ -61,10 +61,10 @@ def test_a_cap_that_other_sets_have_passed_already_is_refused() -> None:
         set_cap(a, 1.4, delta=DELTA)
     assert refused.value.fields["least"] == 1.5
     set_cap(a, 1.5, delta=DELTA)
-    assert account(a).fitting(DELTA) == 0
+    assert account(a).left(DELTA) == 0
     # For b there is more, because its records are not those of c.
     left = math.sqrt(mu_for(1.5, DELTA) ** 2 - mu_for(1.0, DELTA) ** 2)
-    assert account(b).fitting(DELTA) == pytest.approx(epsilon_for(left, DELTA), rel=1e-3)
+    assert account(b).left(DELTA) == pytest.approx(epsilon_for(left, DELTA), rel=1e-3)
 
 
 def test_trainings_that_no_cap_can_be_kept_with_are_refused_where_records_are_shared() -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from dpfc_cli.backbones.tensors import fits, tensors
+from dpfc_cli.backbones.tensors import check_shape, tensors
 from dpfc_cli.errors import UserError
 
 Arrays = dict[str, np.ndarray]
@@ -203,7 +203,7 @@ def _laid(
     elif place.endswith(("fc1.weight", "fc2.weight")):
         # timm's smallest models have convolutions of one place instead of matrices.
         array = (array[..., 0, 0] if array.shape[2:] == (1, 1) else array).T
-    fits(source, name, array, shape)
+    check_shape(source, name, array, shape)
     product = len(shape) > 1 and "depthwise" not in place
     return np.ascontiguousarray(array, dtype=dtype if product else np.float32)
 

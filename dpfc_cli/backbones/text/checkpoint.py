@@ -15,7 +15,7 @@ from dataclasses import replace
 import numpy as np
 
 from dpfc_cli.backbones.hub import Located
-from dpfc_cli.backbones.tensors import fits, tensors
+from dpfc_cli.backbones.tensors import check_shape, tensors
 from dpfc_cli.backbones.vision_transformer.checkpoint import Parameters, both, check_blocks, gathered
 from dpfc_cli.backbones.vision_transformer.dialects import OPENAI, TRANSFORMERS, Dialect
 from dpfc_cli.backbones.vision_transformer.models import Model
@@ -114,5 +114,5 @@ def _check_shapes(found: Parameters, model: Model, source: str) -> None:
         "visual": (features, joint),
     }
     for name, array in outer.items():
-        fits(source, name, array, shapes.get(name, (width,)))
+        check_shape(source, name, array, shapes.get(name, (width,)))
     check_width(model, features, source)

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from dpfc_cli.backbones.tensors import Read, fits, tensors
+from dpfc_cli.backbones.tensors import Read, check_shape, tensors
 from dpfc_cli.backbones.vision_transformer.dialects import (
     OUTER,
     STACKED,
@@ -249,7 +249,7 @@ def _check_shapes(outer: Arrays, blocks: list[Arrays], source: str) -> None:
     around = {f"map.{name}": shape for name, shape in _shapes(width, pool, pool).items()}
     around |= {name: (len(outer[name]), width) for name in TOKENS if name in outer} | {"patch.weight": patch.shape}
     for name, array in outer.items():
-        fits(source, name, array, around.get(name, (width,)))
+        check_shape(source, name, array, around.get(name, (width,)))
 
 
 def check_blocks(blocks: list[Arrays], width: int, source: str) -> None:
@@ -266,7 +266,7 @@ def check_blocks(blocks: list[Arrays], width: int, source: str) -> None:
     inner = _shapes(width, hidden, half)
     for group in blocks:
         for name, array in group.items():
-            fits(source, name, array, inner.get(name, (width,)))
+            check_shape(source, name, array, inner.get(name, (width,)))
 
 
 def _shapes(width: int, first: int, second: int) -> dict[str, tuple[int, ...]]:

@@ -9,7 +9,7 @@ import numpy as np
 
 from dpfc_cli.backbones.backbone import Progress
 from dpfc_cli.backbones.family import Classifier, Options
-from dpfc_cli.backbones.tensors import fits, tensors
+from dpfc_cli.backbones.tensors import check_shape, tensors
 from dpfc_cli.backbones.vision_transformer.checkpoint import pool_of
 from dpfc_cli.backbones.vision_transformer.dialects import OUTER, classifiers, places, recognise
 from dpfc_cli.backbones.vision_transformer.models import MODELS
@@ -76,7 +76,7 @@ def read(files: tuple[Path, ...], source: str, pool: str | None) -> tuple[np.nda
         raw, width = readers[found](), readers[norm]().size
     rows = (raw.T if dialect.layout == "flax" else raw).astype(np.float64)
     double = prefix.startswith("dinov2")
-    fits(source, found, rows, (len(rows) if rows.ndim else 0, width * (1 + double)))
+    check_shape(source, found, rows, (len(rows) if rows.ndim else 0, width * (1 + double)))
     trained = pool_of(outer)
     if pool not in (None, trained) and not (double and pool in ("mean", "cls+mean")):
         raise UserError(
