@@ -13,8 +13,7 @@ import numpy as np
 from dpfc_cli.errors import UserError, counted, parameter
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.heads.head import Head
-from dpfc_cli.training.account import account_of
-from dpfc_cli.training.ledger import ledger_path
+from dpfc_cli.training.asserted import check_public
 
 ROWS = 4096
 MOST = 50_000_000
@@ -112,20 +111,7 @@ def temperature_of(scores: np.ndarray, right: np.ndarray, several: bool) -> floa
 
 def _check(head: Head, on: FeatureSet) -> tuple[str, ...]:
     """Refuse private records, and features that do not fit. Returns what to beware of."""
-    own = head.card["features"]
-    ledger = ledger_path(on.folder)
-    charged = any(account_of(ledger, on.folder, split=split).private for split in on.splits)
-    trained = head.card["claim"] == "private" and own["name"] == on.name
-    if trained or charged:
-        why = "the head was trained on a set of this name" if trained else "it was trained on with a guarantee"
-        raise UserError(
-            f"'{on.folder}' is not for calibration: {why}, so its records are private. A temperature would depend on "
-            "them without noise, and no ledger would know.",
-            f"Name a set of public records with labels: {parameter('calibrate_on')}.",
-            code="private-records",
-            parameter="calibrate_on",
-            path=str(on.folder),
-        )
+    check_public(on, "calibrate_on", head=head)
     if on.dim != head.dim or on.classes != head.classes:
         raise UserError(
             f"'{on.folder}' does not fit the head: it has {on.dim} dimensions and {counted(len(on.classes), 'class')}, "
@@ -135,7 +121,7 @@ def _check(head: Head, on: FeatureSet) -> tuple[str, ...]:
             parameter="calibrate_on",
             path=str(on.folder),
         )
-    if own["fingerprint"] != on.manifest.fingerprint:
+    if head.card["features"]["fingerprint"] != on.manifest.fingerprint:
         return (
             f"the features of '{on.name}' were made in another way than those that the head was trained on, so the "
             "temperature may mean little.",

@@ -18,8 +18,7 @@ from dpfc_cli.heads.head import Head
 from dpfc_cli.heads.scored import Evaluation, figures
 from dpfc_cli.methods.whitened import unit_chain
 from dpfc_cli.sources.classes import by_name
-from dpfc_cli.training.account import account_of
-from dpfc_cli.training.ledger import ledger_path, records_of
+from dpfc_cli.training.asserted import check_public, protected
 from dpfc_cli.training.public import recipe, unit_mean
 from dpfc_cli.training.request import SPLIT
 
@@ -43,20 +42,8 @@ def check(on: FeatureSet, split: str, features: FeatureSet | None) -> list[str]:
     if features is not None:
         mine, other = recipe(features.manifest), recipe(on.manifest)
         _refuse(on, [name for name in mine | other if mine.get(name) != other.get(name)])
-    account = account_of(ledger_path(on.folder), on.folder)
-    same = features is not None and records_of(features.manifest) == records_of(on.manifest, split)
-    if same or (split == SPLIT and account.private):
-        why = "the vectors are made for it" if same else "it was trained on with a guarantee"
-        raise UserError(
-            f"The split '{split}' of '{on.folder}' is not scored: {why}, so its records are private. A start that is "
-            "chosen by such figures would depend on them, and no ledger would know.",
-            "Score on public records, or on others that no training takes.",
-            code="private-records",
-            parameter="split",
-            path=str(on.folder),
-            split=split,
-        )
-    if account.private:
+    check_public(on, "on", split=split, private=features)
+    if protected(on, on.splits):
         return [f"'{on.folder}' was trained on with a guarantee. It does not cover these figures of its {split} split."]
     return []
 

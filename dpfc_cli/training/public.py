@@ -18,7 +18,7 @@ from dpfc_cli.privacy import chain as chains
 from dpfc_cli.privacy.chain import Chain
 from dpfc_cli.privacy.oracle import Progress
 from dpfc_cli.privacy.passes import BlockStream
-from dpfc_cli.training import ledger
+from dpfc_cli.training.asserted import check_public
 from dpfc_cli.training.calibrate import Calibrated
 from dpfc_cli.training.check import check_memory
 from dpfc_cli.training.request import SPLIT
@@ -70,21 +70,12 @@ def check(calibrated: Calibrated, private: FeatureSet, public: FeatureSet) -> No
             code="conflict",
             parameter="public_features",
         )
-    check_other(private, public)
+    check_other(private, public, "public_features")
 
 
-def check_other(private: FeatureSet, public: FeatureSet) -> None:
-    """UserError unless the public set has other records than the private one, in every split, in the same features."""
-    rows = public.split(SPLIT).n
-    listed = {ledger.records_of(public.manifest, split) for split in public.manifest.splits}
-    if ledger.records_of(private.manifest) in listed or private.folder.resolve() == public.folder.resolve():
-        raise UserError(
-            f"'{public.folder}' holds the private records themselves ({rows:,} of the same source). What is computed "
-            "of them without noise would leak.",
-            "Name features of other records, which nobody needs to protect.",
-            code="private-records",
-            path=str(public.folder),
-        )
+def check_other(private: FeatureSet, public: FeatureSet, option: str) -> None:
+    """UserError unless the set can be public (`asserted`) and has the same features. option: the parameter of it."""
+    check_public(public, option, private=private)
     mine, other = recipe(private.manifest), recipe(public.manifest)
     names = [name for name in mine | other if mine.get(name) != other.get(name)]
     differ = [f"{name} ({other.get(name)}, not {mine.get(name)})" for name in names]
@@ -101,18 +92,12 @@ def check_other(private: FeatureSet, public: FeatureSet) -> None:
 
 def warnings_of(public: FeatureSet) -> list[str]:
     """What cannot be refused, because only the operator can know it."""
-    said = []
-    if any(row.claim == "private" for row in ledger.read(ledger.ledger_path(public.folder))):
-        said.append(
-            f"'{public.folder}' has been trained on with a guarantee. That guarantee does not cover its use as public "
-            "features."
-        )
-    if public.manifest.backbone.get("name") == "imported":
-        said.append(
-            f"'{public.folder}' was imported. dpfc cannot know that its features come from the private ones' backbone, "
-            "nor that none of its records is a private one: you assert both."
-        )
-    return said
+    if public.manifest.backbone.get("name") != "imported":
+        return []
+    return [
+        f"'{public.folder}' was imported. dpfc cannot know that its features come from the private ones' backbone, nor "
+        "that none of its records is a private one: you assert both."
+    ]
 
 
 def moments_of(public: FeatureSet, progress: Progress | None = None) -> Public:

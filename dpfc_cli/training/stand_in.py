@@ -15,6 +15,7 @@ import numpy as np
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.privacy.facts import Facts
 from dpfc_cli.training import public
+from dpfc_cli.training.asserted import check_public
 from dpfc_cli.training.calibrate import Calibrated
 from dpfc_cli.training.check import check_devices, check_memory
 from dpfc_cli.training.tuning import Trials, check_stand_in, labels_of
@@ -74,8 +75,10 @@ def _trials(features: FeatureSet | None, on: FeatureSet, calibrated: Calibrated,
     facts = calibrated.facts
     check_memory(calibrated, memory)
     check_devices()
-    if features is not None:
-        check_stand_in(features, on, facts.k)
+    if features is None:
+        check_public(on, "on")
+    else:
+        check_stand_in(features, on, facts.k, "on")
     labels = labels_of(on)
     classes = min(facts.m, len(np.unique(labels[0][labels[0] >= 0])))
     # As many records of each class as there will be.

@@ -188,13 +188,16 @@ def prepare(calibrated: Calibrated, private: FeatureSet, known: FeatureSet, memo
             parameter="tune_on",
         )
     check_memory(calibrated, memory)
-    check_stand_in(private, known, calibrated.facts.k)
+    check_stand_in(private, known, calibrated.facts.k, "tune_on")
     return Trials(calibrated, known, calibrated.facts, labels_of(known), RUNS + 1)
 
 
-def check_stand_in(private: FeatureSet, known: FeatureSet, labels: int) -> None:
-    """UserError where a public set cannot stand for the private one, which has up to so many labels per record."""
-    check_other(private, known)
+def check_stand_in(private: FeatureSet, known: FeatureSet, labels: int, option: str) -> None:
+    """UserError where a public set cannot stand for the private one, which has up to so many labels per record.
+
+    option: the parameter that names it.
+    """
+    check_other(private, known, option)
     theirs = known.manifest.labels_per_record
     if theirs > labels or (theirs == 1) != (labels == 1):
         raise UserError(

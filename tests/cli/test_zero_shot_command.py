@@ -68,7 +68,7 @@ def test_a_score_stands_beside_chance_with_a_note_on_what_it_costs(dpfc: Dpfc, s
     assert "they cost nothing only if the records are public" in made.stderr
     refused = dpfc(*start, "--on", "animals", "--split", "train")
     assert refused.exit_code == 2
-    assert "The split 'train' of 'features/animals' is not scored" in refused.stderr
+    assert "The split 'train' of 'features/animals' is not public" in refused.stderr
 
 
 def test_top_5_is_shown_of_more_classes(dpfc: Dpfc, start: tuple[str, ...]) -> None:

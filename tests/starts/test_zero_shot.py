@@ -457,13 +457,13 @@ def test_the_training_split_of_private_records_is_not_scored(features: FeatureSe
         FeatureSet(features.folder.absolute()),
         import_features("private.npz", "copy", classes=CLASSES).features,
     ):
-        with pytest.raises(UserError, match="the vectors are made for it, so its records are private") as refused:
+        with pytest.raises(UserError, match="is not public: it holds the private records themselves") as refused:
             score(own, "train")
         assert refused.value.code == "private-records"
     with np.load("private.npz") as of:
         np.savez("swapped.npz", train_x=of["test_x"], train_y=of["test_y"], test_x=of["train_x"], test_y=of["train_y"])
     swapped = import_features("swapped.npz", classes=CLASSES).features
-    with pytest.raises(UserError, match="The split 'test' of 'features/swapped' is not scored: the vectors are made"):
+    with pytest.raises(UserError, match="The split 'test' of 'features/swapped' is not public: it holds"):
         score(swapped)
     assert score(swapped, "train").evaluation is not None
     public = imported("public", seed=1)

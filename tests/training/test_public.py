@@ -43,25 +43,39 @@ def test_the_private_records_are_refused_under_any_name(tmp_path: Path, private:
     link.symlink_to(private.folder.resolve())
     for same in (private, copy, FeatureSet(link)):
         with pytest.raises(UserError, match="the private records themselves"):
-            public.check_other(private, same)
+            public.check_other(private, same, "public_features")
 
 
 def test_another_backbone_is_refused_and_the_difference_said(
     tmp_path: Path, private: FeatureSet, other: FeatureSet
 ) -> None:
     with pytest.raises(UserError, match=r"dimensions \(7, not 6\)"):
-        public.check_other(private, made(tmp_path, "wide", *blobs(90, 7, 3)))
-    public.check_other(private, other)
+        public.check_other(private, made(tmp_path, "wide", *blobs(90, 7, 3)), "public_features")
+    public.check_other(private, other, "public_features")
     other.manifest = replace(other.manifest, backbone={"name": "vit", "sha256": "ab"})
     with pytest.raises(UserError, match=r"name \(vit, not imported\), sha256 \(ab, not None\)"):
-        public.check_other(private, other)
+        public.check_other(private, other, "public_features")
 
 
-def test_what_only_the_operator_can_know_is_said(private: FeatureSet, other: FeatureSet, tmp_path: Path) -> None:
+def test_what_only_the_operator_can_know_is_said(other: FeatureSet) -> None:
     assert [("imported" in said) for said in public.warnings_of(other)] == [True]
+
+
+def test_records_that_a_guarantee_protects_are_refused_wherever_public_ones_are_named(
+    private: FeatureSet, other: FeatureSet, tmp_path: Path
+) -> None:
     method = METHODS["dp-whitened"]
+    calibrated = calibrate(method, facts_of(private), {}, Privacy(epsilon=1.0))
+    public.check_other(private, other, "public_features")
     trained(other, calibrate(method, facts_of(other), {"steps": 1}, Privacy(epsilon=1.0)), tmp_path)
-    assert "has been trained on with a guarantee" in public.warnings_of(other)[0]
+    for option, use in {
+        "public_features": lambda: public.check_other(private, other, "public_features"),
+        "tune_on": lambda: tuning.prepare(calibrated, private, other),
+        "on": lambda: forecast(records=300, classes=3, on=other),
+    }.items():
+        with pytest.raises(UserError, match="is not public: it was trained on with a guarantee") as refused:
+            use()
+        assert (refused.value.code, refused.value.fields["parameter"]) == ("private-records", option)
 
 
 def test_nothing_is_said_of_private_records_in_a_public_set(tmp_path: Path, private: FeatureSet) -> None:
@@ -72,7 +86,7 @@ def test_nothing_is_said_of_private_records_in_a_public_set(tmp_path: Path, priv
         made(tmp_path, "mixed", np.concatenate([x[:-7], own[:7]]), np.concatenate([y[:-7], labels[:7]])),
     )
     for public_set in sets:
-        public.check_other(private, public_set)
+        public.check_other(private, public_set, "public_features")
     clean, mixed = (
         [said.replace(each.name, "") for said in forecast(private, on=each, epsilons=[1.0], method="dp-ls").warnings]
         for each in sets

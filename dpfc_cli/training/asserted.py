@@ -1,0 +1,77 @@
+"""What may be taken for public: one rule for all sets of which somebody asserts that nobody needs to protect them.
+
+Such a set gives public features, or is there to tune on, to forecast on, to calibrate on, or to score class vectors on.
+Names of sets, the listings of their sources and ledgers decide. Records are never compared: how many of a public set
+are private ones would be a fact about private records.
+
+- What breaks a promise is refused: the private set under any name; a set of which a ledger says that its records were
+  used with a guarantee, which would no longer be true; and a set of the name that a private head was trained on.
+- What only the operator can know is a warning. Everything else is the operator's assertion, and the card and the
+  statement say so.
+
+`evaluate` asserts nothing: it says of each split what its figures mean.
+"""
+
+from collections.abc import Iterable
+
+from dpfc_cli.errors import UserError, parameter
+from dpfc_cli.features.reader import FeatureSet
+from dpfc_cli.heads.head import Head
+from dpfc_cli.training.account import account_of
+from dpfc_cli.training.ledger import ledger_path, records_of
+from dpfc_cli.training.request import SPLIT
+
+
+def check_public(
+    on: FeatureSet,
+    option: str,
+    *,
+    split: str | None = None,
+    private: FeatureSet | None = None,
+    head: Head | None = None,
+) -> None:
+    """Refuse a set that cannot be public.
+
+    Args:
+        on: the set.
+        option: the parameter that names it.
+        split: the only split that is read; None: all of them.
+        private: the private set that it is to be used beside, if there is one.
+        head: the head that it is to be used with, if there is one.
+
+    Raises:
+        UserError: see the top of this module; or a ledger is damaged.
+
+    """
+    read = on.splits if split is None else (split,)
+    if private is not None and _is(private, on, read):
+        why = "it holds the private records themselves"
+    elif protected(on, read):
+        why = "it was trained on with a guarantee"
+    elif head is not None and head.card["claim"] == "private" and head.card["features"]["name"] == on.name:
+        why = "the head was trained on a set of this name"
+    else:
+        return
+    which = f"'{on.folder}'" if split is None else f"The split '{split}' of '{on.folder}'"
+    raise UserError(
+        f"{which} is not public: {why}. What is computed of it without noise would depend on private records, and no "
+        "ledger would know.",
+        f"Name a set of other records, which nobody needs to protect: {parameter(option)}.",
+        code="private-records",
+        parameter=option,
+        path=str(on.folder),
+        **({} if split is None else {"split": split}),
+    )
+
+
+def protected(on: FeatureSet, splits: Iterable[str]) -> bool:
+    """Whether a ledger has a row with a guarantee about one of these splits, under this name of the set or another."""
+    accounts = (account_of(ledger_path(on.folder), on.folder, split=split) for split in splits)
+    # Rows of sets that only share records with this one do not count.
+    return any(row.claim == "private" for a in accounts for row in (*a.own, *(row for _, row in a.linked)))
+
+
+def _is(private: FeatureSet, on: FeatureSet, splits: Iterable[str]) -> bool:
+    read = tuple(splits)
+    listed = {records_of(on.manifest, split) for split in read}
+    return records_of(private.manifest) in listed or (SPLIT in read and private.folder.resolve() == on.folder.resolve())
