@@ -110,7 +110,7 @@ def forecast(
                 parameter="plot",
             )
         canvas.check(plot)
-    with display.stages("Reading the public features", "trainings") as progress:
+    with display.stages("Calibrating the noise", "trainings") as progress:
         found = forecasts.forecast(
             None if features is None else places.feature_set(features)[0],
             records=records,
@@ -180,7 +180,7 @@ def _row(found: "Forecast", each: "Outlook") -> list[str]:
 
 def _said(found: "Forecast") -> list[tuple[str, str]]:
     """What the columns are, and how far they may be off."""
-    from dpfc_cli.training import forecast as forecasts
+    from dpfc_cli.training.forecast import MEASURED
     from dpfc_cli.training.warn import CLEAR
 
     stand_in, unit = found.stand_in, found.facts.unit
@@ -190,11 +190,14 @@ def _said(found: "Forecast") -> list[tuple[str, str]]:
         if stand_in.noiseless is not None:
             noiseless = f"; without noise {rounding.percentage(stand_in.noiseless, stand_in.tested)}"
         rows += [
-            ("accuracy", f"the mean of {forecasts.RUNS} private trainings on {stand_in.name}{noiseless}"),
+            (
+                "accuracy",
+                f"the mean of {len(found.outlooks[0].scores)} private trainings on {stand_in.name}{noiseless}",
+            ),
             ("95 %", "for one more such training: chance alone, and not that your records are others"),
             ("as it will be", "; ".join(stand_in.matched)),
             ("not as it will be", "; ".join(stand_in.unmatched)),
-            ("how far off", forecasts.MEASURED),
+            ("how far off", MEASURED),
         ]
     else:
         rows.append(("accuracy", "it depends on the records: name public ones with --on to see what to expect"))

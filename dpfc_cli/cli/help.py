@@ -2,6 +2,7 @@
 
 import io
 import re
+import shutil
 import sys
 import textwrap
 import types
@@ -61,6 +62,8 @@ def _formats() -> str:
 
 _LineError: Any = typer.BadParameter.__mro__[1]
 """What is wrong with a line: the class that Typer takes from click, or has itself in its later versions."""
+_PARSED = re.compile(", unable to parse string as an? [a-z]+")
+"""What the library that reads values adds to its messages, and what says nothing more."""
 LATER: dict[str, Callable[[], str]] = {"data sets": _data_sets, "methods": _methods, "formats": _formats}
 """Lists of names that take long to import: a help text says ‹data sets›, and they stand there when it is shown."""
 _LATER = re.compile("‹([a-z ]+)›")
@@ -135,10 +138,12 @@ class Group(TyperGroup):
         except _LineError as error:
             # Without any word, the help is the message.
             if not error.ctx or error.message != error.ctx.get_help():
-                error.message = printable(error.message)
+                error.message = _PARSED.sub("", printable(error.message))
             text = io.StringIO()
             error.show(text)
-            sys.stderr.write("\n".join(map(printable, text.getvalue().split("\n"))))
+            width = shutil.get_terminal_size().columns if sys.stderr.isatty() else sys.maxsize
+            lines = (_wrapped(printable(line), width) for line in text.getvalue().split("\n"))
+            sys.stderr.write("\n".join("\n".join(line) for line in lines))
             code = error.exit_code
         sys.exit(code or 0)
 

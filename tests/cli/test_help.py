@@ -127,6 +127,12 @@ def test_a_shell_completes_commands_and_options(typed: str, completions: list[st
     assert (ended.returncode, ended.stdout.split(), ended.stderr) == (0, completions, "")
 
 
+def test_a_value_of_another_kind_is_refused_in_plain_words() -> None:
+    ended = CliRunner().invoke(application.app, ["train", "--epsilon", "high"])
+    assert ended.exit_code == 2
+    assert ended.stderr.splitlines()[-1] == "Error: Invalid value for '--epsilon': Input should be a valid number"
+
+
 def test_help_loads_none_of_the_large_libraries() -> None:
     large = {"jax", "numpy", "scipy", "matplotlib", "urllib.request", "http.client", "pyarrow", "PIL", "h5py", "onnx"}
     program = (

@@ -115,7 +115,7 @@ def test_if_nothing_could_be_read_the_rows_are_there_and_the_command_ends_with_2
         (["digits", "photos", "--out", "heads/digits.safetensors", "--format", "csv"], "is not overwritten"),
         (["digits", "photos", "--weights", "model.safetensors"], "has no weights"),
         (["digits", "digits", "--weights", "model.safetensors"], "--weights is for pictures"),
-        (["digits", "photos", "--calibrate-on", "digits"], "is not public: the head was trained on a set of this name"),
+        (["digits", "photos", "--calibrate-on", "digits"], "is not public"),
         (["digits", "photos", "--calibrate-on", "nowhere"], "There is no feature set 'nowhere'"),
         (["damaged", "photos"], "cannot be read as a head"),
         (["false", "photos"], "contradict one another"),
