@@ -8,7 +8,7 @@ import typer
 from dpfc_cli.cli import display
 from dpfc_cli.cli.app import command
 from dpfc_cli.cli.classes import typed_classes
-from dpfc_cli.cli.extract import report
+from dpfc_cli.cli.extracted import report
 
 
 @command("import", when_stopped="This run made nothing. What earlier runs finished is kept.")

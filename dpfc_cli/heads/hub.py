@@ -10,6 +10,7 @@ from contextlib import suppress
 from pathlib import Path, PurePosixPath
 
 from dpfc_cli.backbones import hub
+from dpfc_cli.backbones.download import download, named_by
 from dpfc_cli.errors import UserError
 from dpfc_cli.heads.minisign import SUFFIX
 
@@ -59,7 +60,7 @@ def fetch(name: str, suffixes: Sequence[str]) -> Path:
     # Offline, the cache may not know whether there is a signature. Who checks it misses it then.
     with suppress(UserError):
         _download(repository, file + SUFFIX, commit, optional=True)
-    whole = hub.Located(id=f"{PREFIX}{repository}/{file}", files=(path,), config={}, expected=(hub.named_by(path),))
+    whole = hub.Located(id=f"{PREFIX}{repository}/{file}", files=(path,), config={}, expected=(named_by(path),))
     whole.digest()
     return path
 
@@ -74,7 +75,7 @@ def origin(path: Path) -> str | None:
 
 def _download(repository: str, file: str, revision: str | None, optional: bool) -> Path | None:
     try:
-        return hub.download(repository, file, None, revision, optional=optional)
+        return download(repository, file, None, revision, optional=optional)
     except UserError as error:
         remedy = "Check the name, the revision and the network, and try again. Or get the file in another way."
         fields = {**error.fields, "parameter": "head"}

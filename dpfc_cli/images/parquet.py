@@ -43,7 +43,8 @@ def open_parquet(
     """
     # PyArrow takes longer to import than everything else here.
     from dpfc_cli.images.picture_columns import columns_of
-    from dpfc_cli.images.row_groups import listed, schema_of
+    from dpfc_cli.images.row_groups import schema_of
+    from dpfc_cli.images.row_listing import listed
     from dpfc_cli.images.tables import opened
 
     found = files_by_split(pattern, SUFFIX)

@@ -4,10 +4,6 @@ The row groups in memory are those that the threads are reading: two, or more if
 groups of 100 to 1,000 pictures.)
 """
 
-import hashlib
-import json
-import os
-import stat
 from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
@@ -21,16 +17,11 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from dpfc_cli.errors import GUARDED, UserError, counted
-from dpfc_cli.files import named_twice
 from dpfc_cli.images.encoded import read_file
-from dpfc_cli.images.picture_columns import AGAIN, Columns, check_image, check_person, has_paths, image_column, is_text
+from dpfc_cli.images.picture_columns import AGAIN
 from dpfc_cli.images.prefetch import PIECE, cores
-from dpfc_cli.images.sets import Entry, Given, Progress, Records
-from dpfc_cli.images.tables import Listed, check_labels
+from dpfc_cli.images.sets import Records
 from dpfc_cli.memory import free_memory
-from dpfc_cli.sources.groups import Keys, joined
-from dpfc_cli.sources.key_columns import keys_of_column
-from dpfc_cli.sources.names import inside
 from dpfc_cli.sources.reading import readable
 
 LARGEST_GROUP = 2 << 30
@@ -150,16 +141,16 @@ class RowGroups:
     def _read(self, group: int) -> Any:
         path, number = self._groups[group]
         rows = int(self._starts[group + 1] - self._starts[group])
-        with _readable(path):
-            pictures = _read(path, number, f"{self._column}.bytes")
+        with readable_parquet(path):
+            pictures = read_group(path, number, f"{self._column}.bytes")
             if len(pictures) != rows:
                 # Pictures would get the labels of others.
                 raise ValueError(f"its row group {number} has {len(pictures)} pictures, and says {rows}")
             if pictures.null_count and self._has_paths:
-                for row, name in _names(path, number, self._column, pictures):
+                for row, name in names_in(path, number, self._column, pictures):
                     # This is never a null record: whether its file was looked for depends on the first row.
                     if int(self._starts[group]) + row not in self._files:
-                        raise _elsewhere(path, name)
+                        raise elsewhere(path, name)
         return pictures
 
 
@@ -219,136 +210,22 @@ class Scattered:
 
 def schema_of(path: Path) -> Any:
     """The schema of a file. UserError if it cannot be read."""
-    with _readable(path):
+    with readable_parquet(path):
         return pq.read_schema(path)
 
 
-def listed(paths: list[Path], columns: Columns, progress: Progress | None) -> Listed:
-    """List the files of a split, and read their labels.
-
-    Raises:
-        UserError: a file cannot be read, differs from the others, or has a row group too large for the memory.
-
-    """
-    found, entries = _Found(columns.image), list[Entry]()
-    labels, keys = list[Given](), list[Keys]()
-    for done, path in enumerate(paths, 1):
-        with _readable(path):
-            file = found.opened(path)
-            y = file.read([columns.label]).column(0)
-            check_labels(y, path, columns.label)
-            if columns.person is not None:
-                check_person(file.schema_arrow, columns.person, str(path))
-                keys.append(keys_of_column(path, columns.person))
-                if len(keys[-1].codes) != len(y):
-                    raise ValueError(f"it has {len(keys[-1].codes)} persons for {len(y)} rows")
-            found.add(file, path)
-            texts = is_text(y.type)
-            labels.append(y.cast(pa.string()).to_pylist() if texts else y.to_numpy().astype(np.int64))
-        entries.append(_entry(path, labels[-1]))
-        if progress is not None:
-            progress("Listing", done, len(paths))
-    entries += _checked(found.files, paths)
-    return Listed(found.pictures(), _joined(labels), entries, joined(keys) if keys else None)
-
-
-def pictures_in(paths: list[Path], source: str) -> RowGroups:
-    """The pictures of some files, without their labels.
-
-    Args:
-        paths: the files.
-        source: what the user calls them, for messages.
-
-    Raises:
-        UserError: a file cannot be read, differs from the others, or has a row group too large for the memory.
-
-    """
-    with _readable(paths[0]):
-        found = _Found(image_column(pq.read_schema(paths[0]), source))
-    for path in paths:
-        with _readable(path):
-            found.add(found.opened(path), path)
-    return found.pictures()
-
-
-class _Found:
-    """The row groups of files, one file after the other. files: those of the rows that hold no bytes."""
-
-    def __init__(self, column: str) -> None:
-        self._column, self._has_paths = column, False
-        self._groups: list[tuple[Path, int]] = []
-        self._rows, self._before = [0], 0
-        self.files: dict[int, Path] = {}
-
-    def opened(self, path: Path) -> Any:
-        """A file. UserError if it declares more rows than it has bytes, or has no such column of pictures."""
-        file = pq.ParquetFile(path)
-        declared = sum(file.metadata.row_group(number).num_rows for number in range(file.num_row_groups))
-        _refuse_more_rows_than_bytes(max(declared, file.metadata.num_rows), path)
-        check_image(file.schema_arrow, self._column, path)
-        return file
-
-    def add(self, file: Any, path: Path) -> None:
-        """Add the row groups of a file."""
-        own = [file.metadata.row_group(number).num_rows for number in range(file.num_row_groups)]
-        for number in range(file.num_row_groups):
-            _refuse_giant(file.metadata.row_group(number).total_byte_size, path)
-            self._groups.append((path, number))
-        named = _named_files(path, file.schema_arrow, self._column, own)
-        self.files.update((self._before + row, name) for row, name in named.items())
-        self._has_paths |= has_paths(file.schema_arrow, self._column)
-        self._rows += own
-        self._before += sum(own)
-
-    def pictures(self) -> RowGroups:
-        return RowGroups(self._column, self._groups, np.cumsum(self._rows), files=self.files, has_paths=self._has_paths)
-
-
-def _joined(labels: list[Given]) -> Given:
-    """The labels of several files, one after the other."""
-    if all(isinstance(part, np.ndarray) for part in labels):
-        return np.concatenate([np.zeros(0, np.int64), *labels])
-    return [label for part in labels for label in part]
-
-
-def _named_files(path: Path, schema: Any, column: str, rows: list[int]) -> dict[int, Path]:
-    """The files that rows name by their path, because they hold no bytes. rows: of each row group.
-
-    Statistics in the file say which rows hold none, but PyArrow ends the process if those are damaged. So the first row
-    is looked at. If it holds its bytes, all others are taken to do so, and reading stops at one that does not.
-    """
-    if not has_paths(schema, column) or not sum(rows):
-        return {}
-    # Without a buffer PyArrow would read all pictures of the row group.
-    first = next(pq.ParquetFile(path, buffer_size=1 << 16).iter_batches(1, columns=[f"{column}.bytes"]), None)
-    if first is None:
-        raise ValueError(f"it has no pictures, and says {sum(rows)}")
-    if first.column(0).flatten()[0].null_count == 0:
-        return {}
-    found: dict[int, Path] = {}
-    before = 0
-    for number, count in enumerate(rows):
-        for row, name in _names(path, number, column, _read(path, number, f"{column}.bytes")):
-            named = inside(path.parent, name)
-            if named is None or not named.exists():
-                raise _elsewhere(path, name)
-            found[before + row] = named
-        before += count
-    return found
-
-
-def _names(path: Path, number: int, column: str, pictures: Any) -> list[tuple[int, str]]:
+def names_in(path: Path, number: int, column: str, pictures: Any) -> list[tuple[int, str]]:
     """The rows of a row group that hold no bytes and have a path, and their paths."""
     empty = np.flatnonzero(pictures.is_null().to_numpy(zero_copy_only=False)).tolist()
     if not empty:
         return []
-    names = _read(path, number, f"{column}.path").to_pylist()
+    names = read_group(path, number, f"{column}.path").to_pylist()
     if len(names) != len(pictures):
         raise ValueError(f"its row group {number} has {len(names)} paths for {len(pictures)} pictures")
     return [(row, names[row]) for row in empty if names[row] is not None]
 
 
-def _elsewhere(path: Path, name: str) -> UserError:
+def elsewhere(path: Path, name: str) -> UserError:
     return UserError(
         f"'{path}' does not hold all its pictures, but names files, and '{name}' was not found. Such a file must lie "
         f"in '{path.parent}' or below it, and the first row must name one, too. {GUARDED}",
@@ -360,44 +237,7 @@ def _elsewhere(path: Path, name: str) -> UserError:
     )
 
 
-def _checked(files: dict[int, Path], paths: list[Path]) -> list[Entry]:
-    """The entries of the files that rows name."""
-    entries = []
-    for file in files.values():
-        try:
-            facts = file.stat()
-        except OSError as error:
-            raise UserError(
-                f"'{file}' cannot be read: {error.strerror or error}.", "Check it.", code="unreadable", path=str(file)
-            ) from error
-        if not stat.S_ISREG(facts.st_mode):
-            raise UserError(f"'{file}' is not a file.", "Remove it.", code="unreadable", path=str(file))
-        entries.append(Entry(os.path.relpath(file, paths[0].parent.absolute()), facts.st_size, ""))
-    twice = named_twice(files.values())
-    if twice is not None:
-        raise UserError(
-            f"Two rows name '{twice}', or it is there under two names. It would count as two records, and the "
-            f"guarantee is for one. {GUARDED}",
-            "Leave one of them.",
-            code="conflict",
-            path=str(twice),
-        )
-    return entries
-
-
-def _entry(path: Path, labels: Given) -> Entry:
-    """The file's entry. Its digest is of the labels and the footer, which holds each column's place and extremes."""
-    size = path.stat().st_size
-    with path.open("rb") as file:
-        file.seek(max(size - 8, 0))
-        footer = int.from_bytes(file.read(4), "little")
-        file.seek(max(size - 8 - footer, 0))
-        digest = hashlib.sha256(file.read(footer + 8))
-    digest.update(labels.tobytes() if isinstance(labels, np.ndarray) else json.dumps(labels).encode())
-    return Entry(path.name, size, digest.hexdigest())
-
-
-def _read(path: Path, number: int, column: str) -> Any:
+def read_group(path: Path, number: int, column: str) -> Any:
     """The pictures of a row group.
 
     A picture that is repeated may be stored once. So a small row group may expand to any size, and its declared size
@@ -405,17 +245,17 @@ def _read(path: Path, number: int, column: str) -> Any:
     """
     file = pq.ParquetFile(path)
     group = file.metadata.row_group(number)
-    _refuse_giant(group.total_byte_size, path)
+    refuse_giant(group.total_byte_size, path)
     rows = max(1, min(group.num_rows, LARGEST_GROUP // max(1, group.total_byte_size)))
     parts, size = [], 0
     for batch in file.iter_batches(rows, row_groups=[number], columns=[column]):
         parts.append(batch.column(0).flatten()[0])
         size += parts[-1].nbytes
-        _refuse_giant(size, path)
+        refuse_giant(size, path)
     return parts[0] if len(parts) == 1 else pa.concat_arrays(parts)
 
 
-def _refuse_more_rows_than_bytes(rows: int, path: Path) -> None:
+def refuse_more_rows_than_bytes(rows: int, path: Path) -> None:
     """A repeated label takes no bytes, so a file of 1 kB may declare billions of records. Pictures take some bytes."""
     size = path.stat().st_size
     if rows > size:
@@ -427,7 +267,7 @@ def _refuse_more_rows_than_bytes(rows: int, path: Path) -> None:
         )
 
 
-def _refuse_giant(size: int, path: Path) -> None:
+def refuse_giant(size: int, path: Path) -> None:
     if size > LARGEST_GROUP:
         raise UserError(
             f"'{path}' has a row group of {size / 1e9:.1f} GB. dpfc holds row groups in memory.",
@@ -438,5 +278,5 @@ def _refuse_giant(size: int, path: Path) -> None:
         )
 
 
-def _readable(path: Path) -> AbstractContextManager[None]:
+def readable_parquet(path: Path) -> AbstractContextManager[None]:
     return readable(path, "parquet", AGAIN, pa.ArrowException)

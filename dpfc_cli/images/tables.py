@@ -9,9 +9,10 @@ import pyarrow as pa
 
 from dpfc_cli.errors import GUARDED, UserError, parameter
 from dpfc_cli.images.encoded import Encoded, encoded_split
+from dpfc_cli.images.labels import labelled
 from dpfc_cli.images.picture_columns import Columns, is_text
 from dpfc_cli.images.preparation import Preparation
-from dpfc_cli.images.sets import Entry, Given, ImageSet, labelled
+from dpfc_cli.images.sets import Entry, Given, ImageSet
 from dpfc_cli.sources.groups import Keys
 
 

@@ -207,7 +207,7 @@ def in_parquet(pattern: str) -> Unlabelled:
         UserError: a file is missing or damaged, or has no pictures.
 
     """
-    from dpfc_cli.images.row_groups import pictures_in
+    from dpfc_cli.images.row_listing import pictures_in
 
     paths = _found(pattern, PARQUET)
     pictures = pictures_in(paths, pattern)

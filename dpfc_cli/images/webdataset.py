@@ -14,8 +14,9 @@ from dpfc_cli.errors import GUARDED, UserError, parameter
 from dpfc_cli.files import json_of
 from dpfc_cli.images.dataset import DataSet, has_files
 from dpfc_cli.images.encoded import encoded_split
+from dpfc_cli.images.labels import labelled
 from dpfc_cli.images.preparation import Preparation
-from dpfc_cli.images.sets import Entry, ImageSet, Progress, Split, labelled
+from dpfc_cli.images.sets import Entry, ImageSet, Progress, Split
 from dpfc_cli.images.tars import Member, members, ranges, reading
 from dpfc_cli.sources.classes import MOST_ASSERTED
 from dpfc_cli.sources.groups import Rule, keys_of

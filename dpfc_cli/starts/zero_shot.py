@@ -8,7 +8,6 @@ nothing of the private records. Only scoring them reads records (`score`).
 
 import json
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,18 +16,18 @@ import numpy as np
 
 from dpfc_cli import backbones
 from dpfc_cli.backbones import BACKBONES, text
-from dpfc_cli.errors import UserError, check_new_name, counted, parameter, printable, unknown
+from dpfc_cli.errors import UserError, counted, parameter, unknown
 from dpfc_cli.features.reader import FeatureSet
-from dpfc_cli.files import make, sha256_of, temporary_beside
+from dpfc_cli.files import sha256_of
 from dpfc_cli.heads.head import ordered
 from dpfc_cli.heads.scored import Evaluation, Progress
 from dpfc_cli.sources.classes import class_names
 from dpfc_cli.starts import score
 from dpfc_cli.starts.rows import Chosen, below, check_count, label_of, labelled, labels_in, lines_in, stated
 from dpfc_cli.starts.wordnet import DATA, INDEX, WordNet
+from dpfc_cli.starts.written import place_of, published
 
 SOURCES = ("text", "classifier")
-SUFFIX = ".safetensors"
 _OF: dict[str, str] = {"prompts": "text", "rows": "classifier", "labels": "classifier", "wordnet": "classifier"}
 """Parameters that one source alone has."""
 
@@ -127,7 +126,7 @@ def zero_shot(
     _check(features, source, on, {"prompts": prompts, "rows": rows, "labels": labels, "wordnet": wordnet})
     network = _network(features, model, weights)
     names = _names(features, classes)
-    path = _place(out, features, network.model, source)
+    path = place_of(out, features, network.model, source)
     own = tuple(names)
     warnings = [] if on is None else score.check(on, split, features)
     if features is not None and features.manifest.origin == "inferred":
@@ -168,7 +167,7 @@ def zero_shot(
     )
     return ZeroShot(
         path=path,
-        made=_published(data, path),
+        made=published(data, path),
         classes=own,
         known=known,
         vectors=vectors.astype(np.float32),
@@ -376,53 +375,3 @@ def _told(chosen: Chosen) -> list[str]:
             "meaning or several. Only classes with the same name got them."
         )
     return said
-
-
-def _place(out: Path | str | None, features: FeatureSet | None, model: str, source: str) -> Path:
-    """Where the file is to be. UserError where it cannot be."""
-    stem = printable(model if features is None else features.name)
-    path = Path(f"{stem}-{source}{SUFFIX}" if out is None else out)
-    if path.suffix != SUFFIX:
-        raise UserError(
-            f"The file of class vectors '{path}' must end in {SUFFIX}.",
-            f"Give it another name: {parameter('out')}.",
-            parameter="out",
-            path=str(path),
-        )
-    check_new_name(path.name)
-    temporary = temporary_beside(path)
-    try:
-        temporary.touch(exist_ok=False)
-    except OSError as error:
-        raise _unwritable(path, error) from error
-    finally:
-        with suppress(OSError):
-            temporary.unlink()
-    return path
-
-
-def _published(data: bytes, path: Path) -> bool:
-    """Write the file, whole or not at all: whether it was written now. UserError where another file has its name."""
-    try:
-        found = make(path, data)
-    except OSError as error:
-        raise _unwritable(path, error) from error
-    if found == "other":
-        raise UserError(
-            f"There is another file '{path}' already.",
-            f"Delete it, or give the new one another name: {parameter('out')}.",
-            code="exists",
-            parameter="out",
-            path=str(path),
-        )
-    return found == "made"
-
-
-def _unwritable(path: Path, error: OSError) -> UserError:
-    return UserError(
-        f"The file '{path}' cannot be written: {error.strerror or error}.",
-        f"Choose a writable place: {parameter('out')}.",
-        code="unwritable",
-        parameter="out",
-        path=str(path),
-    )

@@ -28,6 +28,7 @@ from typing import Any
 from dpfc_cli.features.manifest import MANIFEST, load, unreadable
 from dpfc_cli.folders import features_folder
 from dpfc_cli.training import limit, other_ledgers
+from dpfc_cli.training.kept_digests import kept_beside, own_digests, source_of, splits_of
 from dpfc_cli.training.ledger import (
     RECORD,
     Book,
@@ -45,7 +46,7 @@ from dpfc_cli.training.ledger import (
     unit_of,
 )
 from dpfc_cli.training.request import SPLIT
-from dpfc_cli.training.sharing import Known, Shared, kept_beside, own_digests, shared, source_of, splits_of
+from dpfc_cli.training.sharing import Known, Shared, shared
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,9 +11,9 @@ from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.privacy.accounting import default_delta
 from dpfc_cli.training import limit
 from dpfc_cli.training.account import Account, account_of
+from dpfc_cli.training.kept_digests import keep
 from dpfc_cli.training.ledger import Cap, keep_cap, ledger_path, persons_of, records_of
 from dpfc_cli.training.request import facts_of, number
-from dpfc_cli.training.sharing import keep
 from dpfc_cli.training.signing import account_name, noted
 
 

@@ -18,9 +18,9 @@ from dpfc_cli.training.answers import Answers, begun, resumed
 from dpfc_cli.training.calibrate import Planned
 from dpfc_cli.training.card import entry_of
 from dpfc_cli.training.check import Checked
+from dpfc_cli.training.kept_digests import keep
 from dpfc_cli.training.ledger import Entry, Receipt
 from dpfc_cli.training.request import SPLIT
-from dpfc_cli.training.sharing import keep
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,8 +9,9 @@ from typing import Any
 from dpfc_cli.errors import UserError, parameter
 from dpfc_cli.features.manifest import MANIFEST, Manifest, load
 from dpfc_cli.folders import DIGESTS, LEDGER
+from dpfc_cli.training.kept_digests import in_folder, kept_beside, splits_of
 from dpfc_cli.training.ledger import Book, Cap, Entry, ledger_path, persons_of, real, records_of
-from dpfc_cli.training.sharing import Known, in_folder, kept_beside, splits_of
+from dpfc_cli.training.sharing import Known
 from dpfc_cli.trust.statement import hold_out_of
 
 

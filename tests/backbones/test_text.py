@@ -22,7 +22,16 @@ import pytest
 
 from dpfc_cli import backbones
 from dpfc_cli.backbones import hub
-from dpfc_cli.backbones.text import PROMPTS, TextVectors, class_vectors, has_text, texts_of, tokenizer, tower
+from dpfc_cli.backbones.text import (
+    PROMPTS,
+    TextVectors,
+    class_vectors,
+    has_text,
+    sentencepiece,
+    texts_of,
+    tokenizer,
+    tower,
+)
 from dpfc_cli.backbones.vision_transformer import transformer
 from dpfc_cli.backbones.vision_transformer.checkpoint import Parameters
 from dpfc_cli.backbones.vision_transformer.models import MODELS
@@ -413,7 +422,7 @@ def test_what_is_no_vocabulary_is_refused(tmp_path: Path, capfd: pytest.CaptureF
 def test_rules_for_characters_that_lead_outside_are_refused(units: tuple[int, ...]) -> None:
     content = struct.pack(f"<{1 + len(units)}I", 4 * max(1, len(units)), *units)
     with pytest.raises(ValueError, match="rules for characters are damaged"):
-        tokenizer.Rules(content)("a")
+        sentencepiece.Rules(content)("a")
 
 
 def test_a_rule_that_makes_a_long_text_of_one_character_is_refused() -> None:
@@ -424,7 +433,7 @@ def test_a_rule_that_makes_a_long_text_of_one_character_is_refused() -> None:
     units[1 ^ ord("a")] = ord("a") | 1 << 8 | 2 << 10
     units[1 ^ ord("a") ^ 2] = 1 << 31
     for length in (20, 5000):
-        rules = tokenizer.Rules(struct.pack("<257I", 1024, *units) + b"b" * length + b"\0")
+        rules = sentencepiece.Rules(struct.pack("<257I", 1024, *units) + b"b" * length + b"\0")
         if length == 20:
             assert rules("ac") == "b" * length + "c"
         else:

@@ -59,8 +59,8 @@ def test_parquet_keeps_the_pictures_of_a_trial_only_and_reads_each_row_group_onc
     from dpfc_cli.images import prefetch, row_groups
     from dpfc_cli.images.row_groups import RowGroups
 
-    real_read, real = row_groups._read, RowGroups._pictures
-    monkeypatch.setattr(row_groups, "_read", lambda *a: (read.append(a[1]), real_read(*a))[1])
+    real_read, real = row_groups.read_group, RowGroups._pictures
+    monkeypatch.setattr(row_groups, "read_group", lambda *a: (read.append(a[1]), real_read(*a))[1])
 
     def count(groups: RowGroups) -> None:
         kept.append(sum(map(len, groups._kept.values())))
@@ -136,9 +136,9 @@ def test_a_row_group_with_fewer_pictures_than_it_says_is_refused(hub: Path, monk
     """Also where as many are left as are wanted: they would be others."""
     from dpfc_cli.images import row_groups
 
-    read = row_groups._read
+    read = row_groups.read_group
     for train in (open_images(f"parquet:{hub}", geometry=SQUARE).splits["train"].spread(count) for count in (10, 5)):
-        monkeypatch.setattr(row_groups, "_read", lambda *which: read(*which)[:1])
+        monkeypatch.setattr(row_groups, "read_group", lambda *which: read(*which)[:1])
         with pytest.raises(UserError, match="has 1 pictures, and says 3") as refused:
             values(train)
         assert refused.value.code == "damaged"

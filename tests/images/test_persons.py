@@ -222,8 +222,8 @@ def test_the_patient_of_a_dicom_file_is_read_only_if_the_user_names_the_element(
 def test_parquet_is_read_a_few_times_whatever_the_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each of the 8 row groups is read once for each window of so many pictures, if a picture of it is there."""
     read: list[int] = []
-    real = row_groups._read
-    monkeypatch.setattr(row_groups, "_read", lambda *a: (read.append(a[1]), real(*a))[1])
+    real = row_groups.read_group
+    monkeypatch.setattr(row_groups, "read_group", lambda *a: (read.append(a[1]), real(*a))[1])
     monkeypatch.setattr(row_groups, "free_memory", lambda: 0.0)
     monkeypatch.setattr(row_groups.RowGroups, "mean_size", lambda self: 100.0)
     made = parquet(tmp_path)

@@ -16,9 +16,9 @@ from dpfc_cli.training import ledger
 from dpfc_cli.training.account import account_of
 from dpfc_cli.training.cap import set_cap
 from dpfc_cli.training.charge import charge
+from dpfc_cli.training.kept_digests import beside
 from dpfc_cli.training.ledger import ledger_path
 from dpfc_cli.training.observer import Observer
-from dpfc_cli.training.sharing import beside
 from dpfc_cli.training.told import share_records
 from dpfc_cli.training.train import train
 from tests.training.sharing import DELTA, account, alone_in, draw, evaluated, features_of, of, ready, spent, total

@@ -14,7 +14,7 @@ from dpfc_cli.privacy.accounting import epsilon_for, mu_for
 from dpfc_cli.training import account as accounts
 from dpfc_cli.training import cap as caps
 from dpfc_cli.training import charge as charging
-from dpfc_cli.training import ledger, limit, other_ledgers, sharing
+from dpfc_cli.training import kept_digests, ledger, limit, other_ledgers, sharing
 from dpfc_cli.training.cap import set_cap
 from dpfc_cli.training.charge import charge
 from dpfc_cli.training.ledger import ledger_path
@@ -82,7 +82,7 @@ def ignored(patch: pytest.MonkeyPatch) -> None:
 
 def not_kept(patch: pytest.MonkeyPatch) -> None:
     """The digests are put beside the ledger after its first row. So a first training is not seen by another one."""
-    real, charged = sharing.keep, ledger.charge
+    real, charged = kept_digests.keep, ledger.charge
     patch.setattr(charging, "keep", lambda *given: None)
 
     def late(path: Path, *given: Any) -> Any:

@@ -28,10 +28,10 @@ from dpfc_cli.sources.digests import digest_of
 from dpfc_cli.training import ledger
 from dpfc_cli.training.cap import set_cap
 from dpfc_cli.training.charge import charge
+from dpfc_cli.training.kept_digests import beside
 from dpfc_cli.training.ledger import ledger_path
 from dpfc_cli.training.observer import Observer
 from dpfc_cli.training.request import Privacy
-from dpfc_cli.training.sharing import beside
 from dpfc_cli.training.told import share_records
 from dpfc_cli.training.train import finish
 from tests.support import blobs
