@@ -12,7 +12,7 @@ are private ones would be a fact about private records.
 `evaluate` asserts nothing: it says of each split what its figures mean.
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection
 
 from dpfc_cli.errors import UserError, parameter
 from dpfc_cli.features.reader import FeatureSet
@@ -43,7 +43,7 @@ def check_public(
         UserError: see the top of this module; or a ledger is damaged.
 
     """
-    read = on.splits if split is None else (split,)
+    read: Collection[str] = on.splits if split is None else (split,)
     if private is not None and _is(private, on, read):
         why = "it holds the private records themselves"
     elif protected(on, read):
@@ -64,14 +64,14 @@ def check_public(
     )
 
 
-def protected(on: FeatureSet, splits: Iterable[str]) -> bool:
+def protected(on: FeatureSet, splits: Collection[str]) -> bool:
     """Whether a ledger has a row with a guarantee about one of these splits, under this name of the set or another."""
     accounts = (account_of(ledger_path(on.folder), on.folder, split=split) for split in splits)
     # Rows of sets that only share records with this one do not count.
     return any(row.claim == "private" for a in accounts for row in (*a.own, *(row for _, row in a.linked)))
 
 
-def _is(private: FeatureSet, on: FeatureSet, splits: Iterable[str]) -> bool:
-    read = tuple(splits)
-    listed = {records_of(on.manifest, split) for split in read}
-    return records_of(private.manifest) in listed or (SPLIT in read and private.folder.resolve() == on.folder.resolve())
+def _is(private: FeatureSet, on: FeatureSet, splits: Collection[str]) -> bool:
+    listed = {records_of(on.manifest, split) for split in splits}
+    same_folder = private.folder.resolve() == on.folder.resolve()
+    return records_of(private.manifest) in listed or (SPLIT in splits and same_folder)

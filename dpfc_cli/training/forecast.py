@@ -187,7 +187,9 @@ def forecast(
     first = calibrations[0].guarantee
     assert first is not None
     room = None if cap is None else _room(cap, first.delta)
-    said, standing, scores = warnings_of_width(facts.d), None, [()] * len(calibrations)
+    said = warnings_of_width(facts.d)
+    standing: StandIn | None = None
+    scores: Sequence[Sequence[float]] = [()] * len(calibrations)
     if on is not None:
         # It loads JAX, and nothing else here needs that.
         from dpfc_cli.training.stand_in import tried

@@ -68,11 +68,12 @@ def test_records_that_a_guarantee_protects_are_refused_wherever_public_ones_are_
     calibrated = calibrate(method, facts_of(private), {}, Privacy(epsilon=1.0))
     public.check_other(private, other, "public_features")
     trained(other, calibrate(method, facts_of(other), {"steps": 1}, Privacy(epsilon=1.0)), tmp_path)
-    for option, use in {
+    uses: dict[str, Callable[[], object]] = {
         "public_features": lambda: public.check_other(private, other, "public_features"),
         "tune_on": lambda: tuning.prepare(calibrated, private, other),
         "on": lambda: forecast(records=300, classes=3, on=other),
-    }.items():
+    }
+    for option, use in uses.items():
         with pytest.raises(UserError, match="is not public: it was trained on with a guarantee") as refused:
             use()
         assert (refused.value.code, refused.value.fields["parameter"]) == ("private-records", option)
