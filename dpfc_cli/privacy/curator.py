@@ -143,19 +143,26 @@ class _Passes:
     """
 
     def __init__(
-        self, records: Records, planned: int, progress: Progress | None, shelf: Shelf | None, together: Sum | None
+        self,
+        records: Records,
+        facts: Facts,
+        grid: Grid,
+        planned: int,
+        progress: Progress | None,
+        shelf: Shelf | None,
+        together: Sum | None,
     ) -> None:
         if not isinstance(records, Records):
             raise TypeError("a curator takes Records: those of a charged training, or Unprotected ones")
         self.released = 0
+        self._facts, self._grid = facts, grid
         self._planned, self._progress = planned, progress
-        self._stream = records.opened()
-        self._directions = None if shelf is None else Directions(shelf)
+        directions = None if shelf is None else Directions(shelf)
+        self._over = sums.Summed(records.opened(), facts, grid, self._advance, directions)
         self._together = together
 
-    def _sum(self, query: Query, facts: Facts, grid: Grid, sample: np.ndarray | None = None) -> np.ndarray:
-        summed = self._together or sums.exact_sum
-        return summed(query, self._stream, facts, grid, self._advance, sample, self._directions)
+    def _sum(self, query: Query, sample: np.ndarray | None = None) -> np.ndarray:
+        return (self._together or sums.exact_sum)(query, self._over, sample)
 
     def _advance(self, done: int, n: int) -> None:
         if self._progress:
@@ -198,9 +205,9 @@ class Curator(_Passes):
                 adjacency.
 
         """
-        self._lattice = lattice_of(mechanism)
-        super().__init__(records, len(mechanism.plan.releases), progress, shelf, together)
-        self._facts, self._plan, self._sigmas = mechanism.facts, mechanism.plan, mechanism.sigmas
+        self._lattice, planned = lattice_of(mechanism), len(mechanism.plan.releases)
+        super().__init__(records, mechanism.facts, self._lattice, planned, progress, shelf, together)
+        self._plan, self._sigmas = mechanism.plan, mechanism.sigmas
         self._bits, self._answers = bits, answers
 
     def release(self, query: Query) -> np.ndarray:
@@ -223,7 +230,7 @@ class Curator(_Passes):
         sigma = math.ceil(self._sigmas[number] * sensitivity(query, self._facts) * self._lattice.unit)
         # Counted before the noise is drawn, so a release that fails in between counts as spent.
         self.released += 1
-        total = self._sum(query, self._facts, self._lattice, sample)
+        total = self._sum(query, sample)
         noised = draw_noise(query, shape, sigma, self._bits)
         answer = _added(noised, total)
         del noised, total
@@ -272,11 +279,10 @@ class NonPrivate(_Passes):
             together: as of a `Curator`.
 
         """
-        super().__init__(records, len(plan.releases) if plan else 1, progress, shelf, together)
-        self._facts = facts
+        planned = len(plan.releases) if plan else 1
+        super().__init__(records, facts, Reals(), planned, progress, shelf, together)
 
     def release(self, query: Query) -> np.ndarray:
         """The sum without noise."""
         self.released += 1
-        grid = Reals()
-        return self._sum(query, self._facts, grid) * query.scale(self._facts, grid)
+        return self._sum(query) * query.scale(self._facts, self._grid)

@@ -94,25 +94,33 @@ def _taken_out(query: Query, *without: str) -> tuple[Query, dict[str, Any]]:
     return bare, arrays
 
 
-def exact_sum(
-    query: Query,
-    stream: BlockStream,
-    facts: Facts,
-    grid: Grid,
-    progress: Progress | None = None,
-    sample: np.ndarray | None = None,
-    directions: Directions | None = None,
-) -> np.ndarray:
-    """The sum of the query's contributions over all units.
+@dataclass(frozen=True)
+class Summed:
+    """What all sums of a training go over, and what they have in common.
 
-    Args:
-        query: the query.
+    Attributes:
         stream: the records.
         facts: the public facts.
         grid: the lattice; `Reals` for the non-private baseline.
         progress: told of the number of records so far and in all.
-        sample: which units take part: n, bool. The others count as null. None: all take part.
         directions: what gradients share. None: nothing is kept.
+
+    """
+
+    stream: BlockStream
+    facts: Facts
+    grid: Grid
+    progress: Progress | None = None
+    directions: Directions | None = None
+
+
+def exact_sum(query: Query, over: Summed, sample: np.ndarray | None = None) -> np.ndarray:
+    """The sum of the query's contributions over all units.
+
+    Args:
+        query: the query.
+        over: the records.
+        sample: which units take part: n, bool. The others count as null. None: all take part.
 
     Returns:
         The query's shape, float64. On a `Lattice` the entries are exact integers.
@@ -121,29 +129,21 @@ def exact_sum(
         IncompletePassError: the stream does not yield each record and each person once, in order.
 
     """
-    total, span = partial_sum(query, stream, facts, grid, passes.whole(facts), progress, sample, directions)
-    passes.chained([span], facts)
+    total, span = partial_sum(query, over, passes.whole(over.facts), sample)
+    passes.chained([span], over.facts)
     return total
 
 
-def partial_sum(
-    query: Query,
-    stream: BlockStream,
-    facts: Facts,
-    grid: Grid,
-    part: Part,
-    progress: Progress | None = None,
-    sample: np.ndarray | None = None,
-    directions: Directions | None = None,
-) -> tuple[np.ndarray, range]:
+def partial_sum(query: Query, over: Summed, part: Part, sample: np.ndarray | None = None) -> tuple[np.ndarray, range]:
     """The sum over the units of one part, and their numbers. Arguments, errors and the sum are those of `exact_sum`."""
     from dpfc_cli.kernels import products
 
-    checked = passes.Counted(facts, part, sample, progress)
+    facts, grid = over.facts, over.grid
+    checked = passes.Counted(facts, part, sample, over.progress)
     if isinstance(query, Gradient):
-        factors = _gradients(query, stream, facts, grid, checked, sample is not None, directions)
+        factors = _gradients(query, over, checked, sample is not None)
     else:
-        factors = _factors(query, stream, facts, grid, checked)
+        factors = _factors(query, over, checked)
     factors = _ahead(factors)
     if facts.rows is not None:
         if not isinstance(grid, Lattice):
@@ -159,41 +159,33 @@ def partial_sum(
     return total, checked.span
 
 
-def _factors(
-    query: Query, stream: BlockStream, facts: Facts, grid: Grid, checked: passes.Counted
-) -> Iterator[tuple[Any, ...]]:
+def _factors(query: Query, over: Summed, checked: passes.Counted) -> Iterator[tuple[Any, ...]]:
     """The factors of all records, block by block: (left, right), and the persons of the records if they are units."""
     from dpfc_cli.kernels import rows
 
+    facts = over.facts
     size = passes.block_rows(facts)
     bare, arrays = _taken_out(query)
-    row_map = _RowMap(bare, _of_one(facts), grid)
-    for block, taken in checked.over(passes.read(stream, size), (facts.d,)):
+    row_map = _RowMap(bare, _of_one(facts), over.grid)
+    for block, taken in checked.over(passes.read(over.stream, size), (facts.d,)):
         count, nulled = len(block.labels), _nulled(block, taken)
         left, right = rows.run(row_map, _records(nulled, size), arrays)
         yield (left, right) if facts.rows is None else (left[:count], right[:count], *block.found)
 
 
-def _gradients(
-    query: Gradient,
-    stream: BlockStream,
-    facts: Facts,
-    grid: Grid,
-    checked: passes.Counted,
-    sampled: bool,
-    directions: Directions | None,
-) -> Iterator[tuple[Any, ...]]:
+def _gradients(query: Gradient, over: Summed, checked: passes.Counted, sampled: bool) -> Iterator[tuple[Any, ...]]:
     """The same for a gradient. sampled: whether to compute only what takes part."""
     from dpfc_cli.kernels import rows
 
-    size, one = passes.block_rows(facts), _of_one(facts)
+    facts, directions = over.facts, over.directions
+    size = passes.block_rows(facts)
     if directions is not None and directions.holds(query):
         blocks = checked.over(directions.kept(), (query.shape(facts)[0], 1))
     else:
-        blocks = _made(query, stream, facts, grid, checked)
+        blocks = _made(query, over, checked)
         blocks = blocks if directions is None else directions.keeping(query, blocks)
     bare, arrays = _taken_out(query)
-    row_map = _ResidualMap(bare, one, grid)
+    row_map = _ResidualMap(bare, _of_one(facts), over.grid)
     if sampled:
         parts = _gathered((_arrays(block, taken) for block, taken in blocks), size)
     else:
@@ -206,14 +198,15 @@ def _gradients(
         yield (left, right) if facts.rows is None else (q.astype(np.float64), np.asarray(right)[: len(q)], *found)
 
 
-def _made(query: Gradient, stream: BlockStream, facts: Facts, grid: Grid, checked: passes.Counted) -> Pass:
+def _made(query: Gradient, over: Summed, checked: passes.Counted) -> Pass:
     """The directions of all records, made of the records."""
     from dpfc_cli.kernels import rows
 
+    facts = over.facts
     size = passes.block_rows(facts)
     bare, arrays = _taken_out(query, *query.arrays)
-    row_map = _DirectionMap(bare, _of_one(facts), grid)
-    blocks = checked.over(passes.read(stream, size), (facts.d,))
+    row_map = _DirectionMap(bare, _of_one(facts), over.grid)
+    blocks = checked.over(passes.read(over.stream, size), (facts.d,))
     begun = ((*each, rows.run(row_map, _records(each[0], size), arrays)) for each in blocks)
     for block, taken, made in _ahead(begun):
         q, length, labels = (np.asarray(array)[: len(block.labels)] for array in made)
