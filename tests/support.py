@@ -26,7 +26,7 @@ from dpfc_cli.privacy.curator import Curator, Unprotected
 from dpfc_cli.privacy.directions import Directions
 from dpfc_cli.privacy.facts import Facts
 from dpfc_cli.privacy.noise import Bits, SeededBits
-from dpfc_cli.privacy.oracle import Mechanism, Plan, planned
+from dpfc_cli.privacy.oracle import Mechanism, Oracle, Plan, planned
 from dpfc_cli.privacy.outcomes import Outcomes
 from dpfc_cli.privacy.passes import BlockStream
 from dpfc_cli.privacy.queries import ClassGrams, ClassSums, Gradient, Gram, Grid, Hessians, Mean, Query
@@ -127,7 +127,7 @@ def drawn_sigmas(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return drawn
 
 
-class Watching:
+class Watching(Oracle):
     """An oracle that passes queries on and remembers them with their answers."""
 
     def __init__(self, inner: Curator) -> None:

@@ -93,6 +93,22 @@ def gram(a: np.ndarray) -> np.ndarray:
     return total
 
 
+def add_class_grams(total: np.ndarray, labels: np.ndarray, q: np.ndarray) -> None:
+    """Add q qᵀ to total[j] for each row q with the label j. In place, on the host.
+
+    Args:
+        total: m × d × d, float64.
+        labels: B, integers from 0 to m − 1.
+        q: B × d, integers in any type that holds them.
+
+    """
+    order = np.argsort(labels, kind="stable")
+    ordered = labels[order]
+    for j in np.unique(labels):
+        rows = order[slice(*np.searchsorted(ordered, (j, j + 1)))]
+        total[j] += gram(q[rows].astype(np.float64))
+
+
 def add_weighted_grams(total: np.ndarray, weights: jax.Array | np.ndarray, q: jax.Array | np.ndarray) -> None:
     """Add Σ over rows of w_j·q qᵀ to total[j], for every column j of the weights. In place, on the host.
 

@@ -89,12 +89,12 @@ def solve(oracle: Oracle, facts: Facts, options: Options) -> Solution:
     """
     chain = (Clip(options.feature_clip),)
     gram = symmetric_psd(oracle.release(Gram(chain)))
-    class_grams = oracle.release(ClassGrams(chain))
+    class_grams = oracle.pieces(ClassGrams(chain))
     sums = oracle.release(ClassSums(chain))
     common = options.negative_weight * gram + options.ridge * facts.n * np.eye(facts.d)
     weight = np.empty((facts.d, facts.m))
-    for j in range(facts.m):
-        weight[:, j] = np.linalg.solve(symmetric_psd(class_grams[j]) + common, sums[j])
+    for j, matrix in enumerate(matrix for piece in class_grams for matrix in piece):
+        weight[:, j] = np.linalg.solve(symmetric_psd(matrix) + common, sums[j])
     return Solution(chain=chain, weight=weight, bias=np.zeros(facts.m))
 
 

@@ -1,7 +1,6 @@
 """What a method is: a name, its options, and a few pure functions."""
 
 import itertools
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Generic, Protocol, TypeVar
@@ -167,7 +166,7 @@ def state_bytes(method: Method[Any, Any], plan: Plan) -> int:
     This is what the method keeps, plus the larger of two needs: to make the largest answer (its exact sum and its
     noise), or to decompose a square matrix (its copies and the workspace of LAPACK).
     """
-    kept = method.copies * sum(math.prod(shape) for shape in {r.shape for r in plan.releases})
+    kept = method.copies * sum(held for _, held in {(r.shape, r.held) for r in plan.releases})
     square = max((r.shape[-1] ** 2 for r in plan.releases if r.shape[-1] == r.shape[-2]), default=0)
     return 8 * (kept + max(2 * plan.largest, 6 * square))
 

@@ -21,7 +21,7 @@ import numpy as np
 
 from dpfc_cli.privacy import chain as chains
 from dpfc_cli.privacy import passes, persons
-from dpfc_cli.privacy.directions import Directions
+from dpfc_cli.privacy.directions import Directions, Sorted
 from dpfc_cli.privacy.facts import Facts
 from dpfc_cli.privacy.inputs import NO_LABEL, label_rows, prepare
 from dpfc_cli.privacy.lattice import Lattice
@@ -32,6 +32,8 @@ from dpfc_cli.privacy.queries import ClassGrams, Gradient, Gram, Grid, Hessians,
 T = TypeVar("T")
 AHEAD = 2
 """Blocks that are computed while another one is used."""
+GATHERED = 2**23
+"""Numbers of the vectors of a piece that are held at a time."""
 LEAST = 256
 """Records of the smallest block that a sample is padded to."""
 
@@ -87,6 +89,8 @@ def _taken_out(query: Query, *without: str) -> tuple[Query, dict[str, Any]]:
     bare: Any = opened(query, *arrays)
     arrays = {name: value for name, value in arrays.items() if name not in without}
     arrays["chain"] = chains.values(query.chain)
+    if isinstance(bare, ClassGrams):
+        bare = replace(bare, start=0, stop=None)
     if isinstance(bare, Hessians):
         # Blocks with the same number of classes share one compiled function.
         arrays["theta"] = arrays["theta"][:, bare.start : bare.stop]
@@ -138,7 +142,12 @@ def partial_sum(query: Query, over: Summed, part: Part, sample: np.ndarray | Non
     """The sum over the units of one part, and their numbers. Arguments, errors and the sum are those of `exact_sum`."""
     from dpfc_cli.kernels import products
 
-    facts, grid = over.facts, over.grid
+    facts, grid, kept = over.facts, over.grid, over.directions
+    piece = query if isinstance(query, ClassGrams) and query.stop is not None else None
+    if piece is not None and sample is not None:
+        raise TypeError("a sum in pieces has no sample")
+    if piece is not None and kept is not None and kept.holds(piece):
+        return _class_grams(piece, over, kept.sorted_of(piece)), kept.span
     checked = passes.Counted(facts, part, sample, over.progress)
     if isinstance(query, Gradient):
         factors = _gradients(query, over, checked, sample is not None)
@@ -149,6 +158,10 @@ def partial_sum(query: Query, over: Summed, part: Part, sample: np.ndarray | Non
         if not isinstance(grid, Lattice):
             raise TypeError("persons are bounded on a lattice only")
         factors = persons.clipped(query, factors, grid)
+    if piece is not None:
+        made: Iterator[Sorted] = (_by_class(left, right, grid) for left, right in factors)
+        made = made if kept is None else kept.sorting(piece, made, checked)
+        return _class_grams(piece, over, made), checked.span
     total = np.zeros(query.shape(facts))
     for left, right in factors:
         if isinstance(query, ClassGrams | Hessians):
@@ -157,6 +170,32 @@ def partial_sum(query: Query, over: Summed, part: Part, sample: np.ndarray | Non
             # If both arguments are the same array, BLAS does half the work.
             total += products.outer_sum(left, left if isinstance(query, Gram) else right)
     return total, checked.span
+
+
+def _by_class(left: Any, right: Any, grid: Grid) -> Sorted:
+    """The vectors of a block of class Grams, sorted by class."""
+    records, labels = np.nonzero(np.asarray(left))
+    order = np.argsort(labels, kind="stable")
+    return Sorted(labels[order].astype(np.int32), np.asarray(right)[records[order]].astype(grid.small))
+
+
+def _class_grams(query: ClassGrams, over: Summed, vectors: Iterator[Sorted]) -> np.ndarray:
+    """The sum of a piece. Vectors of a class are multiplied together, as many as are held at a time."""
+    from dpfc_cli.kernels import products
+
+    total = np.zeros(query.shape(over.facts))
+    held: list[Sorted] = []
+    assert query.stop is not None
+    for each in vectors:
+        mine = each.between(query.start, query.stop)
+        # Copied: the rest of a block is not to be held.
+        held.append(Sorted(mine.labels - query.start, mine.q.copy()))
+        if sum(part.q.size for part in held) >= GATHERED:
+            products.add_class_grams(total, *map(np.concatenate, zip(*held, strict=True)))
+            held = []
+    if held:
+        products.add_class_grams(total, *map(np.concatenate, zip(*held, strict=True)))
+    return total
 
 
 def _factors(query: Query, over: Summed, checked: passes.Counted) -> Iterator[tuple[Any, ...]]:
