@@ -27,11 +27,10 @@ from dpfc_cli.privacy import accounting, sums
 from dpfc_cli.privacy import curator as curator_module
 from dpfc_cli.privacy.chain import Clip
 from dpfc_cli.privacy.curator import Curator, NonPrivate, Unprotected
-from dpfc_cli.privacy.facts import Facts
 from dpfc_cli.privacy.noise import Bits, SeededBits
 from dpfc_cli.privacy.oracle import Mechanism
 from dpfc_cli.privacy.passes import BlockStream
-from dpfc_cli.privacy.queries import ClassGrams, ClassSums, Gradient, Grid, Hessians, Query
+from dpfc_cli.privacy.queries import ClassGrams, ClassSums, Gradient, Hessians, Query
 from dpfc_cli.training.calibrate import calibrate
 from dpfc_cli.training.public import moments
 from dpfc_cli.training.request import Privacy
@@ -128,23 +127,15 @@ def remembered_sums(data: str) -> Iterator[None]:
     """
     computed = sums.exact_sum
 
-    def exact_sum(
-        query: Query,
-        stream: BlockStream,
-        facts: Facts,
-        grid: Grid,
-        progress: Any = None,
-        sample: Any = None,
-        directions: Any = None,
-    ) -> np.ndarray:
+    def exact_sum(query: Query, over: sums.Summed, sample: Any = None) -> np.ndarray:
         moved = any(np.any(getattr(query, name)) for name in query.arrays)
         if moved or sample is not None or not all(isinstance(step, Clip) for step in query.chain):
-            return computed(query, stream, facts, grid, progress, sample, directions)
+            return computed(query, over, sample)
         held = {name: value for name, value in vars(query).items() if name not in query.arrays}
-        key = (data, facts, grid, type(query), tuple(held.items()))
+        key = (data, over.facts, over.grid, type(query), tuple(held.items()))
         if key in _sums:
             return _sums[key]
-        total = _sums[key] = computed(query, stream, facts, grid, progress)
+        total = _sums[key] = computed(query, over)
         while _sums and sum(each.nbytes for each in _sums.values()) > REMEMBERED:
             del _sums[next(iter(_sums))]
         return total

@@ -59,7 +59,7 @@ def total_step(longest: float, dimension: float, facts: Facts, options: whitened
     return options.learning_rate * min(math.pow(rho, 0.85) * math.pow(facts.m / 30, 0.25), longest)
 
 
-class FirstWhole:
+class FirstWhole(Oracle):
     """An oracle that clips its first gradient at the full length of a record: at θ = 0 it gives class sums."""
 
     def __init__(self, oracle: Oracle) -> None:

@@ -19,15 +19,17 @@ from dpfc_cli.heads.head import Head
 from dpfc_cli.methods import METHODS
 from dpfc_cli.methods.method import Solution
 from dpfc_cli.privacy import curator as curator_module
+from dpfc_cli.privacy import sums
 from dpfc_cli.privacy.accounting import Claim, Guarantee
 from dpfc_cli.privacy.chain import Centre, Chain, Clip, Linear
 from dpfc_cli.privacy.curator import Curator, Unprotected
+from dpfc_cli.privacy.directions import Directions
 from dpfc_cli.privacy.facts import Facts
 from dpfc_cli.privacy.noise import Bits, SeededBits
-from dpfc_cli.privacy.oracle import Mechanism, Plan, planned
+from dpfc_cli.privacy.oracle import Mechanism, Oracle, Plan, planned
 from dpfc_cli.privacy.outcomes import Outcomes
 from dpfc_cli.privacy.passes import BlockStream
-from dpfc_cli.privacy.queries import ClassGrams, ClassSums, Gradient, Gram, Hessians, Mean, Query
+from dpfc_cli.privacy.queries import ClassGrams, ClassSums, Gradient, Gram, Grid, Hessians, Mean, Query
 from dpfc_cli.training.calibrate import Calibrated
 from dpfc_cli.training.charge import charge
 from dpfc_cli.training.check import check
@@ -64,6 +66,18 @@ def stream_of(x: np.ndarray, labels: np.ndarray) -> BlockStream:
             yield start, x[start : start + rows], labels[start : start + rows].reshape(len(x[start : start + rows]), -1)
 
     return blocks
+
+
+def exact_sum(
+    query: Query,
+    stream: BlockStream,
+    facts: Facts,
+    grid: Grid,
+    sample: np.ndarray | None = None,
+    directions: Directions | None = None,
+) -> np.ndarray:
+    """The exact sum of a query over the records of a stream."""
+    return sums.exact_sum(query, sums.Summed(stream, facts, grid, directions=directions), sample)
 
 
 def every_query(facts: Facts, seed: int = 0, scale: float = 1.0) -> list[Query]:
@@ -113,7 +127,7 @@ def drawn_sigmas(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return drawn
 
 
-class Watching:
+class Watching(Oracle):
     """An oracle that passes queries on and remembers them with their answers."""
 
     def __init__(self, inner: Curator) -> None:

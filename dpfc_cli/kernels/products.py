@@ -7,12 +7,18 @@ partial sums of the devices is exact as well.
 """
 
 import functools
+import os
 import threading
+from collections import deque
+from concurrent.futures import ThreadPoolExecutor
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from threadpoolctl import ThreadpoolController
 
+THREADS = 8
+"""The most threads that multiply. Each of them holds a sum and a block."""
 PANEL = 4096
 NARROW = 192
 """If a panel has fewer columns than this, the products are too small to be fast."""
@@ -43,6 +49,16 @@ def check_exact() -> None:
 @jax.jit
 def _device_product(left: jax.Array, right: jax.Array) -> jax.Array:
     return jnp.matmul(left.astype(jnp.float64).T, right, precision=jax.lax.Precision.HIGHEST)
+
+
+def _cores() -> int:
+    """How many processor cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+@functools.cache
+def _blas() -> ThreadpoolController:
+    return ThreadpoolController()
 
 
 def outer_sum(left: jax.Array | np.ndarray, right: jax.Array | np.ndarray) -> np.ndarray:
@@ -91,6 +107,27 @@ def gram(a: np.ndarray) -> np.ndarray:
             total[rows, columns] = a[:, rows].T @ a[:, columns]
             total[columns, rows] = total[rows, columns].T
     return total
+
+
+def add_class_grams(total: np.ndarray, labels: np.ndarray, q: np.ndarray) -> None:
+    """Add q qᵀ to total[j] for each row q with the label j. In place, on the host, each class by one thread.
+
+    Args:
+        total: m × d × d, float64.
+        labels: B, integers from 0 to m − 1.
+        q: B × d, integers in any type that holds them.
+
+    """
+    order = np.argsort(labels, kind="stable")
+    ordered = labels[order]
+
+    def add(j: int) -> None:
+        rows = order[slice(*np.searchsorted(ordered, (j, j + 1)))]
+        total[j] += gram(q[rows].astype(np.float64))
+
+    with _blas().limit(limits=1, user_api="blas"), ThreadPoolExecutor(min(_cores(), THREADS)) as pool:
+        # Errors of the threads are raised here.
+        deque(pool.map(add, np.unique(labels)), maxlen=0)
 
 
 def add_weighted_grams(total: np.ndarray, weights: jax.Array | np.ndarray, q: jax.Array | np.ndarray) -> None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from dpfc_cli.methods import options as declare
-from dpfc_cli.methods.linear import noise_edge, symmetric_psd
+from dpfc_cli.methods.linear import in_threads, noise_edge, symmetric_psd
 from dpfc_cli.methods.method import Given, Method, Solution, chosen
 from dpfc_cli.privacy.chain import Clip
 from dpfc_cli.privacy.facts import Facts
@@ -88,13 +88,18 @@ def solve(oracle: Oracle, facts: Facts, options: Options) -> Solution:
     lie.
     """
     chain = (Clip(options.feature_clip),)
-    gram = symmetric_psd(oracle.release(Gram(chain)))
-    class_grams = oracle.release(ClassGrams(chain))
+    (gram,) = in_threads(symmetric_psd, [oracle.release(Gram(chain))], facts.d)
+    class_grams = oracle.pieces(ClassGrams(chain))
     sums = oracle.release(ClassSums(chain))
     common = options.negative_weight * gram + options.ridge * facts.n * np.eye(facts.d)
     weight = np.empty((facts.d, facts.m))
-    for j in range(facts.m):
-        weight[:, j] = np.linalg.solve(symmetric_psd(class_grams[j]) + common, sums[j])
+
+    def column(given: tuple[np.ndarray, np.ndarray]) -> np.ndarray:
+        return np.asarray(np.linalg.solve(symmetric_psd(given[0]) + common, given[1]))
+
+    matrices = (matrix for piece in class_grams for matrix in piece)
+    for j, made in enumerate(in_threads(column, zip(matrices, sums, strict=True), facts.d)):
+        weight[:, j] = made
     return Solution(chain=chain, weight=weight, bias=np.zeros(facts.m))
 
 

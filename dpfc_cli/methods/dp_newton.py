@@ -17,7 +17,7 @@ import numpy as np
 
 from dpfc_cli.methods import optimum
 from dpfc_cli.methods import options as declare
-from dpfc_cli.methods.linear import blocks, damped_inverse, noise_edge
+from dpfc_cli.methods.linear import blocks, damped_inverse, in_threads, noise_edge
 from dpfc_cli.methods.method import Given, Method, Solution, chosen
 from dpfc_cli.privacy.chain import Clip
 from dpfc_cli.privacy.facts import Facts
@@ -92,14 +92,20 @@ def solve(oracle: Oracle, facts: Facts, options: Options) -> Solution:
         return optimum.solve(oracle, facts, chain, bias, "sigmoid")
     # No gradient of clipped features is longer than this, so this clip has no effect.
     longest = math.sqrt(facts.m * (1 + bias**2))
-    theta = np.zeros((facts.d + 1, facts.m))
+    side = facts.d + 1
+    theta = np.zeros((side, facts.m))
+
+    def column(given: tuple[np.ndarray, np.ndarray]) -> np.ndarray:
+        return np.asarray(damped_inverse(given[0] / facts.n, options.damping) @ given[1])
+
     for _ in range(options.steps):
         gradient = oracle.release(Gradient(chain, theta, clip=longest, constant=bias)) / facts.n
         step = np.empty_like(theta)
         for start, stop in blocks(facts):
             hessians = oracle.release(Hessians(chain, theta, start, stop, bias))
-            for j, hessian in enumerate(hessians, start):
-                step[:, j] = damped_inverse(hessian / facts.n, options.damping) @ gradient[:, j]
+            given = zip(hessians, gradient.T[start:stop], strict=True)
+            for j, made in enumerate(in_threads(column, given, side), start):
+                step[:, j] = made
         theta = theta - options.learning_rate * step
     return Solution(chain=chain, weight=theta[:-1], bias=bias * theta[-1])
 

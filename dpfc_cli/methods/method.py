@@ -1,7 +1,6 @@
 """What a method is: a name, its options, and a few pure functions."""
 
 import itertools
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Generic, Protocol, TypeVar
@@ -9,6 +8,7 @@ from typing import Any, Generic, Protocol, TypeVar
 import numpy as np
 
 from dpfc_cli.errors import UserError, parameter
+from dpfc_cli.methods.linear import SQUARES, threads_for
 from dpfc_cli.methods.options import Option, declared
 from dpfc_cli.privacy.chain import Chain
 from dpfc_cli.privacy.facts import Facts
@@ -165,11 +165,12 @@ def state_bytes(method: Method[Any, Any], plan: Plan) -> int:
     """The bytes of the largest state of a training, from the plan alone, at 8 bytes a number.
 
     This is what the method keeps, plus the larger of two needs: to make the largest answer (its exact sum and its
-    noise), or to decompose a square matrix (its copies and the workspace of LAPACK).
+    noise), or to decompose square matrices (their copies and the workspace of LAPACK).
     """
-    kept = method.copies * sum(math.prod(shape) for shape in {r.shape for r in plan.releases})
-    square = max((r.shape[-1] ** 2 for r in plan.releases if r.shape[-1] == r.shape[-2]), default=0)
-    return 8 * (kept + max(2 * plan.largest, 6 * square))
+    kept = method.copies * sum(held for _, held in {(r.shape, r.held) for r in plan.releases})
+    sides = [(r.shape[-1], len(r.shape) > 2) for r in plan.releases if r.shape[-1] == r.shape[-2]]
+    square = max((SQUARES * side**2 * (threads_for(side) if many else 1) for side, many in sides), default=0)
+    return 8 * (kept + max(2 * plan.largest, square))
 
 
 def chosen(options: type[Any], given: Given, computed: Given) -> dict[str, Any]:

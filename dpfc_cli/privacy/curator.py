@@ -25,28 +25,40 @@ out. A curator that goes on with a training hands out what is kept, in place of 
 kept was not seen, or else nothing is kept and nobody goes on with this training. So for each release one answer is seen
 at most, and what is seen is distributed as in a training that was never stopped.
 
+**Answers in pieces.** The class Grams of many classes do not fit into memory. So their exact sum, their noise and their
+answer are made piece by piece (`queries.pieces`, a function of public facts), and the pieces are put on a shelf. This
+is one release, with one query: a method gets the first piece when the last one is made. The pieces are disjoint
+coordinates of the exact sum, and each coordinate gets its noise as in an answer that is made at once. So (1) and (2)
+are about the same vector and the same noise, and nothing more is to be paid for. No piece can depend on what a method
+saw of another one. The release counts as begun before the first piece. If a curator goes on with a release of which
+some pieces are kept, it takes these, and draws noise for the others alone. What is kept before the first piece says
+which query they are of. If it is another one, the curator refuses: for persons, pieces of two queries may have a larger
+norm together than 4ᵇ. An answer in pieces has no sample, because all pieces would have to be of one sample.
+
 **Sampled releases.** If the plan has a rate q < 1, each unit takes part in that release with probability at most q,
 independently of the others. A unit that does not take part is null and adds zero. Under zero-out adjacency the
 release is then the Poisson-subsampled Gaussian mechanism of sensitivity 1 (add or remove one unit). `poisson`
 accounts for it as such. μ is then only the name of the noise.
 """
 
+import hashlib
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 
 from dpfc_cli.privacy import sums
-from dpfc_cli.privacy.directions import Directions, Shelf
+from dpfc_cli.privacy.directions import Directions, InMemory, Shelf
 from dpfc_cli.privacy.facts import Facts
 from dpfc_cli.privacy.lattice import Lattice, Reals, lattice_for
 from dpfc_cli.privacy.noise import ETA_PER_SAMPLE, Bits, bernoulli, rounded_normal
-from dpfc_cli.privacy.oracle import Mechanism, Plan, PlanError, Progress
-from dpfc_cli.privacy.parts import Sum
+from dpfc_cli.privacy.oracle import Mechanism, Oracle, Plan, PlanError, Progress
+from dpfc_cli.privacy.parts import Sum, encoded
 from dpfc_cli.privacy.passes import BlockStream
-from dpfc_cli.privacy.queries import Grid, Query, check, sensitivity
+from dpfc_cli.privacy.queries import Grid, Query, check, pieces, sensitivity
 
 
 class Records(ABC):
@@ -126,41 +138,86 @@ def _added(noise: np.ndarray, total: np.ndarray) -> np.ndarray:
 
 
 class Answers(Protocol):
-    """The answers of a training, which outlive its process."""
+    """The answers of a training, which outlive its process. They are numbered over `Release.parts` of all releases."""
 
     def recall(self, number: int, shape: tuple[int, ...]) -> np.ndarray | None:
-        """The answer to a release of the plan, if it was kept; float64."""
+        """An answer, or a part of one, if it was kept; float64."""
         ...
 
     def keep(self, number: int, answer: np.ndarray) -> None:
-        """Keep the answer to a release. When this returns it outlives the process, or none of the training does."""
+        """Keep an answer, or a part of one. When this returns it outlives the process, or none of the training does."""
         ...
 
 
-class _Passes:
-    """Opens the records, counts releases, and tells `progress` how many records were read over all passes, and how
-    many there are to read.
+class _NoAnswers:
+    """Nothing outlives the process."""
+
+    def recall(self, number: int, shape: tuple[int, ...]) -> np.ndarray | None:
+        return None
+
+    def keep(self, number: int, answer: np.ndarray) -> None:
+        pass
+
+
+def _packed(stack: np.ndarray) -> np.ndarray:
+    """The upper triangles of a stack of symmetric matrices."""
+    return stack[(slice(None), *np.triu_indices(stack.shape[-1]))]
+
+
+def _unpacked(triangles: np.ndarray, side: int) -> np.ndarray:
+    """The matrices of which `_packed` has made these triangles."""
+    stack, (rows, columns) = np.empty((len(triangles), side, side)), np.triu_indices(side)
+    stack[:, rows, columns] = stack[:, columns, rows] = triangles
+    return stack
+
+
+class _Passes(Oracle):
+    """Opens the records, counts releases, and tells `progress` how far it is: each stage of a plan counts as one pass
+    over the records.
     """
 
     def __init__(
-        self, records: Records, planned: int, progress: Progress | None, shelf: Shelf | None, together: Sum | None
+        self,
+        records: Records,
+        facts: Facts,
+        grid: Grid,
+        planned: int,
+        progress: Progress | None,
+        shelf: Shelf | None,
+        together: Sum | None,
     ) -> None:
         if not isinstance(records, Records):
             raise TypeError("a curator takes Records: those of a charged training, or Unprotected ones")
-        self.released = 0
+        self.released = self._stage = self._size = 0
+        self._in_pieces = False
+        self._facts, self._grid = facts, grid
         self._planned, self._progress = planned, progress
-        self._stream = records.opened()
-        self._directions = None if shelf is None else Directions(shelf)
+        directions = None if shelf is None else Directions(shelf)
+        self._over = sums.Summed(records.opened(), facts, grid, self._read, directions)
         self._together = together
 
-    def _sum(self, query: Query, facts: Facts, grid: Grid, sample: np.ndarray | None = None) -> np.ndarray:
-        summed = self._together or sums.exact_sum
-        return summed(query, self._stream, facts, grid, self._advance, sample, self._directions)
+    def _sum(self, query: Query, sample: np.ndarray | None = None) -> np.ndarray:
+        return (self._together or sums.exact_sum)(query, self._over, sample)
 
     def _advance(self, done: int, n: int) -> None:
+        self._size = n
         if self._progress:
             # Without noise a method may take more passes than planned.
-            self._progress((self.released - 1) * n + done, max(self._planned, self.released) * n)
+            self._progress((self._stage - 1) * n + done, max(self._planned, self._stage) * n)
+
+    def _read(self, done: int, n: int) -> None:
+        """Told by a pass over the records how far it is."""
+        if not self._in_pieces:
+            self._advance(done, n)
+
+    def _counted(self, parts: Iterator[np.ndarray], count: int) -> Iterator[np.ndarray]:
+        """The same parts. They are one stage, after the pass in which the first one was made."""
+        for number, part in enumerate(parts, 1):
+            if number == 1:
+                self._stage, self._in_pieces = self._stage + 1, True
+            yield part
+            self._advance(self._size * number // count, self._size)
+        self._in_pieces = False
 
 
 class Curator(_Passes):
@@ -180,6 +237,7 @@ class Curator(_Passes):
         shelf: Shelf | None = None,
         answers: Answers | None = None,
         together: Sum | None = None,
+        stack: Shelf | None = None,
     ) -> None:
         """Make a curator for one training.
 
@@ -191,6 +249,7 @@ class Curator(_Passes):
             shelf: an empty one, for what does not depend on θ. None: it is computed anew in every pass.
             answers: where the answers of this training are kept. None: nowhere.
             together: sums over all processes, see `parts.Together`. None: this process works alone.
+            stack: an empty shelf with room for an answer in pieces. None: it lies in memory.
 
         Raises:
             TypeError: the records are not `Records`.
@@ -198,10 +257,12 @@ class Curator(_Passes):
                 adjacency.
 
         """
-        self._lattice = lattice_of(mechanism)
-        super().__init__(records, len(mechanism.plan.releases), progress, shelf, together)
-        self._facts, self._plan, self._sigmas = mechanism.facts, mechanism.plan, mechanism.sigmas
-        self._bits, self._answers = bits, answers
+        self._lattice, planned = lattice_of(mechanism), mechanism.plan.stages
+        super().__init__(records, mechanism.facts, self._lattice, planned, progress, shelf, together)
+        self._plan, self._sigmas = mechanism.plan, mechanism.sigmas
+        self._bits, self._kept = bits, 0
+        self._answers: Answers = _NoAnswers() if answers is None else answers
+        self._stack: Shelf = InMemory() if stack is None else stack
 
     def release(self, query: Query) -> np.ndarray:
         """The sum of the query's contributions with noise; float64, in the natural units of the query.
@@ -210,27 +271,57 @@ class Curator(_Passes):
             PlanError: the query is not valid, or it is not the next release of the plan.
 
         """
+        answers = list(self.pieces(query))
+        return answers[0] if len(answers) == 1 else np.concatenate(answers)
+
+    def pieces(self, query: Query) -> Iterator[np.ndarray]:
+        """The same answer in pieces, see `Oracle.pieces`."""
         try:
             check(query, self._facts)
         except ValueError as error:
             raise PlanError(str(error)) from error
-        due, shape = self._plan.due(self.released, query, self._facts), query.shape(self._facts)
-        number = self.released
-        if self._answers is not None and (kept := self._answers.recall(number, shape)) is not None:
-            self.released += 1
-            return kept
-        sample = None if due.rate == 1 else bernoulli(due.rate, self._facts.n, self._bits)
-        sigma = math.ceil(self._sigmas[number] * sensitivity(query, self._facts) * self._lattice.unit)
+        due = self._plan.due(self.released, query, self._facts)
+        sigma = math.ceil(self._sigmas[self.released] * sensitivity(query, self._facts) * self._lattice.unit)
         # Counted before the noise is drawn, so a release that fails in between counts as spent.
         self.released += 1
-        total = self._sum(query, self._facts, self._lattice, sample)
-        noised = draw_noise(query, shape, sigma, self._bits)
+        self._stage += 1
+        parts = pieces(query, due.shape)
+        if len(parts) == 1:
+            return iter([self._answer(query, due.shape, sigma, due.rate)])
+        self._same(query)
+        self._stack.clear()
+        made = (self._answer(piece, shape, sigma, 1.0) for piece, shape in zip(parts, due.parts[1:], strict=True))
+        for part in self._counted(made, len(parts)):
+            if not self._stack.put((part,)):
+                raise OSError("there is no room for the pieces of an answer")
+        blocks = (_unpacked(part, due.shape[-1]) for (part,) in self._stack.blocks())
+        return self._counted(blocks, len(parts))
+
+    def _answer(self, query: Query, shape: tuple[int, ...], sigma: int, rate: float) -> np.ndarray:
+        """An answer, or a piece of one, with noise: what is kept of it, or a new one. shape: in which it is kept."""
+        number = self._kept
+        self._kept += 1
+        if (kept := self._answers.recall(number, shape)) is not None:
+            return kept
+        sample = None if rate == 1 else bernoulli(rate, self._facts.n, self._bits)
+        total = self._sum(query, sample)
+        noised = draw_noise(query, total.shape, sigma, self._bits)
         answer = _added(noised, total)
         del noised, total
         answer *= query.scale(self._facts, self._lattice)
-        if self._answers is not None:
-            self._answers.keep(number, answer)
+        answer = answer if answer.shape == shape else _packed(answer)
+        self._answers.keep(number, answer)
         return answer
+
+    def _same(self, query: Query) -> None:
+        """Keep which query the pieces that follow are of. PlanError if there are pieces of another one."""
+        digest = np.frombuffer(hashlib.sha256(encoded(query, None)).digest(), np.uint8).astype(np.float64)
+        kept = self._answers.recall(self._kept, digest.shape)
+        if kept is None:
+            self._answers.keep(self._kept, digest)
+        elif not np.array_equal(kept, digest):
+            raise PlanError("the pieces that are kept are those of another query")
+        self._kept += 1
 
 
 def lattice_of(mechanism: Mechanism) -> Lattice:
@@ -272,11 +363,19 @@ class NonPrivate(_Passes):
             together: as of a `Curator`.
 
         """
-        super().__init__(records, len(plan.releases) if plan else 1, progress, shelf, together)
-        self._facts = facts
+        planned = plan.stages if plan else 1
+        super().__init__(records, facts, Reals(), planned, progress, shelf, together)
 
     def release(self, query: Query) -> np.ndarray:
         """The sum without noise."""
+        answers = list(self.pieces(query))
+        return answers[0] if len(answers) == 1 else np.concatenate(answers)
+
+    def pieces(self, query: Query) -> Iterator[np.ndarray]:
+        """The same sum in pieces. Each is summed when it is taken."""
         self.released += 1
-        grid = Reals()
-        return self._sum(query, self._facts, grid) * query.scale(self._facts, grid)
+        parts, scale = pieces(query, query.shape(self._facts)), query.scale(self._facts, self._grid)
+        self._stage += 1 if len(parts) == 1 else 2
+        if len(parts) == 1:
+            return iter([self._sum(query) * scale])
+        return self._counted((self._sum(piece) * scale for piece in parts), len(parts))

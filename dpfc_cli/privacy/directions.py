@@ -1,21 +1,27 @@
-"""The directions of records, which the gradients of one training share.
+"""What the sums of one training share: the directions of records, or their vectors sorted by class.
 
 Most work on a record does not depend on θ: reading it, its preprocessing, and the integers of its direction
 (`Gradient.direction`). The first gradient of a training puts the directions on a *shelf*, and the later ones take them
 from there. A direction is kept in a small type that holds its integers exactly, and everything that follows is computed
 from the small type, with and without a shelf. So the sum is the same to the last bit. Blocks that come from the shelf
 are checked like those of the stream: each unit once. What is in them is trusted, as memory is.
+
+The pieces of class Grams share the integer vectors of the records. The pass of the first piece puts them on the shelf,
+clipped by person, sorted by class, and cut into *runs* of a few classes. Each piece reads its own runs only. A vector
+lies there once for each class of its record. The integers are the same, so the sums are, too. The runs count as there
+when the pass has ended, and so after it was checked; a piece that finds fewer vectors than were put there is refused.
 """
 
-from collections.abc import Iterator
-from typing import Protocol
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
 from dpfc_cli.privacy import chain as chains
+from dpfc_cli.privacy.chain import Chain
 from dpfc_cli.privacy.facts import Facts
-from dpfc_cli.privacy.passes import Block, Pass
-from dpfc_cli.privacy.queries import Gradient, Grid
+from dpfc_cli.privacy.passes import Block, Counted, IncompletePassError, Pass
+from dpfc_cli.privacy.queries import ClassGrams, Gradient, Grid
 
 
 class Shelf(Protocol):
@@ -25,8 +31,8 @@ class Shelf(Protocol):
         """Add a block after those that are there. False if there is no room for it."""
         ...
 
-    def blocks(self) -> Iterator[tuple[np.ndarray, ...]]:
-        """All blocks, in the order in which they were put there."""
+    def blocks(self, numbers: Sequence[int] | None = None) -> Iterator[tuple[np.ndarray, ...]]:
+        """All blocks, in the order in which they were put there, or those with these numbers."""
         ...
 
     def clear(self) -> None:
@@ -44,26 +50,44 @@ class InMemory:
         self._held.append(block)
         return True
 
-    def blocks(self) -> Iterator[tuple[np.ndarray, ...]]:
-        return iter(self._held)
+    def blocks(self, numbers: Sequence[int] | None = None) -> Iterator[tuple[np.ndarray, ...]]:
+        return iter(self._held if numbers is None else [self._held[number] for number in numbers])
 
     def clear(self) -> None:
         self._held.clear()
 
 
-class Directions:
-    """The directions of all records, which the gradients of one training share.
+class Sorted(NamedTuple):
+    """Vectors, one for each class of a record, sorted by class. labels: the classes. q: a row for each."""
 
-    Only gradients of the same chain, constant and radius share them. For others they are made anew.
+    labels: np.ndarray
+    q: np.ndarray
+
+    def between(self, start: int, stop: int) -> "Sorted":
+        """Those of the classes start..stop−1."""
+        rows = slice(*np.searchsorted(self.labels, (start, stop)))
+        return Sorted(self.labels[rows], self.q[rows])
+
+
+class Directions:
+    """The directions of all records, which the gradients of one training share, or what the pieces of class Grams do.
+
+    Only gradients of the same chain, constant and radius share them, and only pieces of the same chain. For others they
+    are made anew.
     """
 
     def __init__(self, shelf: Shelf) -> None:
         self._shelf = shelf
-        self._of: Gradient | None = None
+        self._of: Gradient | ClassGrams | None = None
+        self._runs: list[tuple[int, int, int, int]] = []
+        self.span = range(0)
 
-    def holds(self, query: Gradient) -> bool:
-        """Whether the directions of this query are there."""
-        return self._of is not None and _same_directions(self._of, query)
+    def holds(self, query: Gradient | ClassGrams) -> bool:
+        """Whether what this query needs is there."""
+        if self._of is None or type(self._of) is not type(query):
+            return False
+        same = (getattr(self._of, name, None) == getattr(query, name, None) for name in ("constant", "radius"))
+        return all(same) and _same_chain(self._of.chain, query.chain)
 
     def kept(self) -> Iterator[Block]:
         """What was kept, in the order of the records."""
@@ -73,23 +97,56 @@ class Directions:
     def keeping(self, query: Gradient, made: Pass) -> Pass:
         """The same pass. Its blocks are kept if there is room, and count as there once all of them came."""
         self._of, room = None, True
-        self._shelf.clear()
+        self._clear()
         for block, taken in made:
             if room and not self._shelf.put((np.array([block.start]), *block.data, block.labels, *block.found)):
                 room = False
-                self._shelf.clear()
+                self._clear()
             yield block, taken
         if room:
             self._of = query
 
+    def sorted_of(self, query: ClassGrams) -> Iterator[Sorted]:
+        """The vectors of a piece that were kept.
 
-def _same_directions(a: Gradient, b: Gradient) -> bool:
-    values = zip(chains.values(a.chain), chains.values(b.chain), strict=False)
-    return (
-        list(map(type, a.chain)) == list(map(type, b.chain))
-        and (a.constant, a.radius) == (b.constant, b.radius)
-        and all(np.array_equal(one, other) for one, other in values)
-    )
+        Raises:
+            IncompletePassError: some are lost.
+
+        """
+        assert query.stop is not None
+        mine = [run for run in self._runs if run[1] < query.stop and run[2] >= query.start]
+        for run, (labels, q) in zip(mine, self._shelf.blocks([run[0] for run in mine]), strict=True):
+            if (len(labels), len(q)) != (run[3], run[3]):
+                raise IncompletePassError("some vectors of the records are lost")
+            yield Sorted(labels, q).between(query.start, query.stop)
+
+    def sorting(self, query: ClassGrams, made: Iterator[Sorted], checked: Counted) -> Iterator[Sorted]:
+        """The same vectors, of all classes. They are kept if there is room, in runs of as many classes as the piece."""
+        assert query.stop is not None
+        self._of, room, width = None, True, query.stop - query.start
+        self._clear()
+        for block in made:
+            for start in range(0, int(block.labels.max(initial=-1)) + 1, width) if room else ():
+                run = block.between(start, start + width)
+                if not len(run.labels):
+                    continue
+                room = self._shelf.put(tuple(run))
+                self._runs.append((len(self._runs), int(run.labels[0]), int(run.labels[-1]), len(run.labels)))
+                if not room:
+                    self._clear()
+                    break
+            yield block
+        if room:
+            self._of, self.span = query, checked.span
+
+    def _clear(self) -> None:
+        self._runs.clear()
+        self._shelf.clear()
+
+
+def _same_chain(a: Chain, b: Chain) -> bool:
+    values = zip(chains.values(a), chains.values(b), strict=False)
+    return list(map(type, a)) == list(map(type, b)) and all(np.array_equal(one, other) for one, other in values)
 
 
 def direction_bytes(facts: Facts, records: int, side: int, grid: Grid) -> int:

@@ -10,7 +10,7 @@ one place. `Plan.due` is the one check that a query is the one that was planned.
 
 import itertools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Protocol
@@ -18,8 +18,10 @@ from typing import Any, Protocol
 import numpy as np
 
 from dpfc_cli.privacy.facts import Facts
-from dpfc_cli.privacy.queries import Query, form
+from dpfc_cli.privacy.queries import ClassGrams, Query, form, pieces
 
+DIGEST = 32
+"""Bytes that say which query the pieces of an answer are of."""
 Progress = Callable[[int, int], None]
 """progress(done, total)."""
 
@@ -52,6 +54,27 @@ class Release:
     def kind(self) -> str:
         """The kind of the query."""
         return self.form.kind
+
+    @property
+    def pieces(self) -> list[Query]:
+        """The pieces in which it is made, see `queries.pieces`."""
+        return pieces(self.form, self.shape)
+
+    @property
+    def parts(self) -> list[tuple[int, ...]]:
+        """The shapes of what is kept of it, in order: the answer; of an answer in pieces, which query it is of, and the
+        pieces without what is below their diagonals.
+        """
+        if len(self.pieces) == 1:
+            return [self.shape]
+        side = self.shape[-1]
+        stops = [piece.stop - piece.start for piece in self.pieces if isinstance(piece, ClassGrams) and piece.stop]
+        return [(DIGEST,), *((count, side * (side + 1) // 2) for count in stops)]
+
+    @property
+    def held(self) -> int:
+        """How many numbers of its answer are in memory at once."""
+        return math.prod(self.shape[1:]) * -(-self.shape[0] // len(self.pieces))
 
 
 def planned(query: Query, facts: Facts, share: float, rate: float = 1.0) -> Release:
@@ -87,6 +110,8 @@ class Plan:
             raise ValueError("a plan needs releases, each with a positive share")
         if any(not 0 < r.rate <= 1 for r in self.releases):
             raise ValueError("a sampling rate lies in (0, 1]")
+        if any(r.rate < 1 and len(r.pieces) > 1 for r in self.releases):
+            raise ValueError("an answer in pieces has no sample")
 
     @property
     def count(self) -> int:
@@ -119,8 +144,20 @@ class Plan:
 
     @property
     def largest(self) -> int:
-        """The number of entries of the largest answer."""
-        return max(math.prod(r.shape) for r in self.releases)
+        """The number of entries of the largest answer, or of the largest piece."""
+        return max(r.held for r in self.releases)
+
+    @property
+    def stages(self) -> int:
+        """How many stages of work there are, for progress: passes over the records; and for an answer in pieces, one in
+        which they are made, and one in which they are used.
+        """
+        return sum(1 if len(r.pieces) == 1 else 3 for r in self.releases)
+
+    @property
+    def stacked(self) -> int:
+        """How many numbers are kept of answers in pieces, while their training runs."""
+        return sum(math.prod(part) for r in self.releases for part in r.parts if len(r.parts) > 1)
 
     def due(self, released: int, query: Query, facts: Facts) -> Release:
         """The next release of the plan, if `query` asks for it.
@@ -192,3 +229,9 @@ class Oracle(Protocol):
         query.
         """
         ...
+
+    def pieces(self, query: Query) -> Iterator[np.ndarray]:
+        """The same answer in pieces, which follow one another along its first axis. It is released when this returns,
+        before the first piece is taken. The pieces can be taken once.
+        """
+        return iter([self.release(query)])

@@ -23,14 +23,11 @@ import numpy as np
 
 from dpfc_cli.privacy import chain as chains
 from dpfc_cli.privacy import passes
-from dpfc_cli.privacy.directions import Directions
 from dpfc_cli.privacy.facts import Facts
-from dpfc_cli.privacy.oracle import Progress
-from dpfc_cli.privacy.passes import BlockStream
-from dpfc_cli.privacy.queries import QUERIES, Grid, Query, check
-from dpfc_cli.privacy.sums import partial_sum
+from dpfc_cli.privacy.queries import QUERIES, Query, check
+from dpfc_cli.privacy.sums import Summed, partial_sum
 
-Sum = Callable[[Query, BlockStream, Facts, Grid, Progress | None, np.ndarray | None, Directions | None], np.ndarray]
+Sum = Callable[[Query, Summed, np.ndarray | None], np.ndarray]
 """A function such as `sums.exact_sum`."""
 KINDS: dict[str, Any] = {kind.kind: kind for kind in QUERIES}
 
@@ -67,29 +64,17 @@ class Together:
 
     channel: Channel
 
-    def __call__(
-        self,
-        query: Query,
-        stream: BlockStream,
-        facts: Facts,
-        grid: Grid,
-        progress: Progress | None = None,
-        sample: np.ndarray | None = None,
-        directions: Directions | None = None,
-    ) -> np.ndarray:
+    def __call__(self, query: Query, over: Summed, sample: np.ndarray | None = None) -> np.ndarray:
         self.channel.tell(encoded(query, sample))
-        return _shared(self.channel, query, stream, facts, grid, progress, sample, directions)
+        return _shared(self.channel, query, over, sample)
 
 
-def follow(channel: Channel, stream: BlockStream, facts: Facts, grid: Grid, directions: Directions | None) -> int:
+def follow(channel: Channel, over: Summed) -> int:
     """Sum a part for each query that process 0 asks for, until it asks no more.
 
     Args:
         channel: the way to the other processes.
-        stream: the records from `passes.part_of(…).begin` on.
-        facts: the public facts of all records.
-        grid: the lattice of the training.
-        directions: what gradients share.
+        over: the facts of all records, and the stream from `passes.part_of(…).begin` on.
 
     Returns:
         How many queries there were.
@@ -100,28 +85,19 @@ def follow(channel: Channel, stream: BlockStream, facts: Facts, grid: Grid, dire
     """
     answered = 0
     while message := channel.told():
-        query, sample = decoded(message, facts)
-        check(query, facts)
-        _shared(channel, query, stream, facts, grid, None, sample, directions)
+        query, sample = decoded(message, over.facts)
+        check(query, over.facts)
+        _shared(channel, query, over, sample)
         answered += 1
     return answered
 
 
-def _shared(
-    channel: Channel,
-    query: Query,
-    stream: BlockStream,
-    facts: Facts,
-    grid: Grid,
-    progress: Progress | None,
-    sample: np.ndarray | None,
-    directions: Directions | None,
-) -> np.ndarray:
-    part = passes.part_of(facts, channel.number, channel.count)
-    total, span = partial_sum(query, stream, facts, grid, part, progress, sample, directions)
+def _shared(channel: Channel, query: Query, over: Summed, sample: np.ndarray | None) -> np.ndarray:
+    part = passes.part_of(over.facts, channel.number, channel.count)
+    total, span = partial_sum(query, over, part, sample)
     spans = (json.loads(each) for each in channel.gathered(json.dumps([span.start, span.stop])))
     # Each process checks it, so none of them gives its sum away for nothing.
-    passes.chained([range(first, end) for first, end in spans], facts)
+    passes.chained([range(first, end) for first, end in spans], over.facts)
     return channel.added(total)
 
 

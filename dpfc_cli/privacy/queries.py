@@ -40,6 +40,10 @@ from dpfc_cli.privacy.outcomes import Outcomes
 Grid = Lattice | Reals
 
 
+PIECE_BYTES = 64 * 2**20
+"""The most bytes of a piece of an answer, unless one matrix has more. See `pieces`."""
+
+
 class _Open(enum.Enum):
     OPEN = "open"
 
@@ -222,9 +226,20 @@ class ClassGrams:
     Proof: the contribution is y ⊗ q qᵀ with at most k ones in y and Σ q² ≤ ⌊√(16ᵇ/k)⌋. So its squared norm is at most
     k·(Σ q²)² ≤ 16ᵇ. For two records with label sets L and L' and factors a and b, the inner product is
     |L∩L'|·(a·b)² ≥ 0. Hence √2 under replace-one adjacency. ∎
+
+    With `start` and `stop` this is a piece: the matrices of the classes start..stop−1. They are coordinates of the
+    whole answer, as it is without a piece: a record has the same factors in all pieces.
+
+    Attributes:
+        chain: the preprocessing.
+        start: the first class of a piece.
+        stop: the class after the last one of a piece; None for the whole.
+
     """
 
     chain: Chain
+    start: int = 0
+    stop: int | None = None
     kind: ClassVar[str] = "class_grams"
     words: ClassVar[str] = "for each class and each pair of features, the sum over its records of their product"
     arrays: ClassVar[tuple[str, ...]] = ()
@@ -233,7 +248,7 @@ class ClassGrams:
     symmetric: ClassVar[bool] = True
 
     def shape(self, facts: Facts) -> tuple[int, ...]:
-        return (facts.m, facts.d, facts.d)
+        return (facts.m if self.stop is None else self.stop - self.start, facts.d, facts.d)
 
     def array_shapes(self, facts: Facts) -> dict[str, tuple[int, ...]]:
         return {}
@@ -390,6 +405,24 @@ class Hessians:
         return grid.vector(curvature, weights, xp), grid.vector(z / _bound(self.constant), features, xp)
 
 
+def pieces(query: Query, shape: tuple[int, ...]) -> list[Query]:
+    """The pieces in which a query is summed and noised, so that memory holds one of them: at most `PIECE_BYTES`, or one
+    matrix. Most queries are one piece.
+
+    Args:
+        query: the query, or its form.
+        shape: the shape of its answer.
+
+    """
+    if not isinstance(query, ClassGrams) or query.stop is not None:
+        return [query]
+    count, side = shape[0], shape[-1]
+    size = max(1, PIECE_BYTES // (8 * side**2))
+    if count <= size:
+        return [query]
+    return [replace(query, start=start, stop=min(start + size, count)) for start in range(0, count, size)]
+
+
 QUERIES = (Mean, Gram, ClassSums, ClassGrams, Gradient, Hessians, Outcomes)
 
 
@@ -423,6 +456,13 @@ def check(query: Query, facts: Facts) -> None:
         type(query.start) is type(query.stop) is int and 0 <= query.start < query.stop <= facts.m
     ):
         raise ValueError(f"there are no classes {query.start}..{query.stop} of {facts.m}")
+    if isinstance(query, ClassGrams) and not (
+        type(query.start) is int
+        and type(query.stop) in (int, type(None))
+        and 0 <= query.start < (facts.m if query.stop is None else query.stop) <= facts.m
+        and (query.start == 0 or query.stop is not None)
+    ):
+        raise ValueError(f"there is no piece {query.start}..{query.stop} of {facts.m} classes")
     if isinstance(query, Outcomes) and not (
         type(query.by_class) is bool
         and type(query.best) is int
@@ -467,7 +507,8 @@ def contribution(query: Query, x: np.ndarray, labels: np.ndarray, facts: Facts, 
     x, y, valid = prepare(x[None], labels[None], facts.m, np)
     left, right = query.factors(x, y, facts, grid, np)
     if isinstance(query, ClassGrams | Hessians):
-        added = left[0][:, None, None] * np.outer(right[0], right[0])
+        weights = left[0][query.start : query.stop] if isinstance(query, ClassGrams) else left[0]
+        added = weights[:, None, None] * np.outer(right[0], right[0])
     else:
         added = np.outer(left[0], right[0])
     return np.where(valid[0, 0], added, 0.0)

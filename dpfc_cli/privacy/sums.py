@@ -21,7 +21,7 @@ import numpy as np
 
 from dpfc_cli.privacy import chain as chains
 from dpfc_cli.privacy import passes, persons
-from dpfc_cli.privacy.directions import Directions
+from dpfc_cli.privacy.directions import Directions, Sorted
 from dpfc_cli.privacy.facts import Facts
 from dpfc_cli.privacy.inputs import NO_LABEL, label_rows, prepare
 from dpfc_cli.privacy.lattice import Lattice
@@ -32,6 +32,8 @@ from dpfc_cli.privacy.queries import ClassGrams, Gradient, Gram, Grid, Hessians,
 T = TypeVar("T")
 AHEAD = 2
 """Blocks that are computed while another one is used."""
+GATHERED = 2**23
+"""Numbers of the vectors of a piece that are held at a time."""
 LEAST = 256
 """Records of the smallest block that a sample is padded to."""
 
@@ -87,6 +89,8 @@ def _taken_out(query: Query, *without: str) -> tuple[Query, dict[str, Any]]:
     bare: Any = opened(query, *arrays)
     arrays = {name: value for name, value in arrays.items() if name not in without}
     arrays["chain"] = chains.values(query.chain)
+    if isinstance(bare, ClassGrams):
+        bare = replace(bare, start=0, stop=None)
     if isinstance(bare, Hessians):
         # Blocks with the same number of classes share one compiled function.
         arrays["theta"] = arrays["theta"][:, bare.start : bare.stop]
@@ -94,25 +98,33 @@ def _taken_out(query: Query, *without: str) -> tuple[Query, dict[str, Any]]:
     return bare, arrays
 
 
-def exact_sum(
-    query: Query,
-    stream: BlockStream,
-    facts: Facts,
-    grid: Grid,
-    progress: Progress | None = None,
-    sample: np.ndarray | None = None,
-    directions: Directions | None = None,
-) -> np.ndarray:
-    """The sum of the query's contributions over all units.
+@dataclass(frozen=True)
+class Summed:
+    """What all sums of a training go over, and what they have in common.
 
-    Args:
-        query: the query.
+    Attributes:
         stream: the records.
         facts: the public facts.
         grid: the lattice; `Reals` for the non-private baseline.
         progress: told of the number of records so far and in all.
-        sample: which units take part: n, bool. The others count as null. None: all take part.
         directions: what gradients share. None: nothing is kept.
+
+    """
+
+    stream: BlockStream
+    facts: Facts
+    grid: Grid
+    progress: Progress | None = None
+    directions: Directions | None = None
+
+
+def exact_sum(query: Query, over: Summed, sample: np.ndarray | None = None) -> np.ndarray:
+    """The sum of the query's contributions over all units.
+
+    Args:
+        query: the query.
+        over: the records.
+        sample: which units take part: n, bool. The others count as null. None: all take part.
 
     Returns:
         The query's shape, float64. On a `Lattice` the entries are exact integers.
@@ -121,34 +133,35 @@ def exact_sum(
         IncompletePassError: the stream does not yield each record and each person once, in order.
 
     """
-    total, span = partial_sum(query, stream, facts, grid, passes.whole(facts), progress, sample, directions)
-    passes.chained([span], facts)
+    total, span = partial_sum(query, over, passes.whole(over.facts), sample)
+    passes.chained([span], over.facts)
     return total
 
 
-def partial_sum(
-    query: Query,
-    stream: BlockStream,
-    facts: Facts,
-    grid: Grid,
-    part: Part,
-    progress: Progress | None = None,
-    sample: np.ndarray | None = None,
-    directions: Directions | None = None,
-) -> tuple[np.ndarray, range]:
+def partial_sum(query: Query, over: Summed, part: Part, sample: np.ndarray | None = None) -> tuple[np.ndarray, range]:
     """The sum over the units of one part, and their numbers. Arguments, errors and the sum are those of `exact_sum`."""
     from dpfc_cli.kernels import products
 
-    checked = passes.Counted(facts, part, sample, progress)
+    facts, grid, kept = over.facts, over.grid, over.directions
+    piece = query if isinstance(query, ClassGrams) and query.stop is not None else None
+    if piece is not None and sample is not None:
+        raise TypeError("a sum in pieces has no sample")
+    if piece is not None and kept is not None and kept.holds(piece):
+        return _class_grams(piece, over, kept.sorted_of(piece)), kept.span
+    checked = passes.Counted(facts, part, sample, over.progress)
     if isinstance(query, Gradient):
-        factors = _gradients(query, stream, facts, grid, checked, sample is not None, directions)
+        factors = _gradients(query, over, checked, sample is not None)
     else:
-        factors = _factors(query, stream, facts, grid, checked)
+        factors = _factors(query, over, checked)
     factors = _ahead(factors)
     if facts.rows is not None:
         if not isinstance(grid, Lattice):
             raise TypeError("persons are bounded on a lattice only")
         factors = persons.clipped(query, factors, grid)
+    if piece is not None:
+        made: Iterator[Sorted] = (_by_class(left, right, grid) for left, right in factors)
+        made = made if kept is None else kept.sorting(piece, made, checked)
+        return _class_grams(piece, over, made), checked.span
     total = np.zeros(query.shape(facts))
     for left, right in factors:
         if isinstance(query, ClassGrams | Hessians):
@@ -159,41 +172,59 @@ def partial_sum(
     return total, checked.span
 
 
-def _factors(
-    query: Query, stream: BlockStream, facts: Facts, grid: Grid, checked: passes.Counted
-) -> Iterator[tuple[Any, ...]]:
+def _by_class(left: Any, right: Any, grid: Grid) -> Sorted:
+    """The vectors of a block of class Grams, sorted by class."""
+    records, labels = np.nonzero(np.asarray(left))
+    order = np.argsort(labels, kind="stable")
+    return Sorted(labels[order].astype(np.int32), np.asarray(right)[records[order]].astype(grid.small))
+
+
+def _class_grams(query: ClassGrams, over: Summed, vectors: Iterator[Sorted]) -> np.ndarray:
+    """The sum of a piece. Vectors of a class are multiplied together, as many as are held at a time."""
+    from dpfc_cli.kernels import products
+
+    total = np.zeros(query.shape(over.facts))
+    held: list[Sorted] = []
+    assert query.stop is not None
+    for each in vectors:
+        mine = each.between(query.start, query.stop)
+        # Copied: the rest of a block is not to be held.
+        held.append(Sorted(mine.labels - query.start, mine.q.copy()))
+        if sum(part.q.size for part in held) >= GATHERED:
+            products.add_class_grams(total, *map(np.concatenate, zip(*held, strict=True)))
+            held = []
+    if held:
+        products.add_class_grams(total, *map(np.concatenate, zip(*held, strict=True)))
+    return total
+
+
+def _factors(query: Query, over: Summed, checked: passes.Counted) -> Iterator[tuple[Any, ...]]:
     """The factors of all records, block by block: (left, right), and the persons of the records if they are units."""
     from dpfc_cli.kernels import rows
 
+    facts = over.facts
     size = passes.block_rows(facts)
     bare, arrays = _taken_out(query)
-    row_map = _RowMap(bare, _of_one(facts), grid)
-    for block, taken in checked.over(passes.read(stream, size), (facts.d,)):
+    row_map = _RowMap(bare, _of_one(facts), over.grid)
+    for block, taken in checked.over(passes.read(over.stream, size), (facts.d,)):
         count, nulled = len(block.labels), _nulled(block, taken)
         left, right = rows.run(row_map, _records(nulled, size), arrays)
         yield (left, right) if facts.rows is None else (left[:count], right[:count], *block.found)
 
 
-def _gradients(
-    query: Gradient,
-    stream: BlockStream,
-    facts: Facts,
-    grid: Grid,
-    checked: passes.Counted,
-    sampled: bool,
-    directions: Directions | None,
-) -> Iterator[tuple[Any, ...]]:
+def _gradients(query: Gradient, over: Summed, checked: passes.Counted, sampled: bool) -> Iterator[tuple[Any, ...]]:
     """The same for a gradient. sampled: whether to compute only what takes part."""
     from dpfc_cli.kernels import rows
 
-    size, one = passes.block_rows(facts), _of_one(facts)
+    facts, directions = over.facts, over.directions
+    size = passes.block_rows(facts)
     if directions is not None and directions.holds(query):
         blocks = checked.over(directions.kept(), (query.shape(facts)[0], 1))
     else:
-        blocks = _made(query, stream, facts, grid, checked)
+        blocks = _made(query, over, checked)
         blocks = blocks if directions is None else directions.keeping(query, blocks)
     bare, arrays = _taken_out(query)
-    row_map = _ResidualMap(bare, one, grid)
+    row_map = _ResidualMap(bare, _of_one(facts), over.grid)
     if sampled:
         parts = _gathered((_arrays(block, taken) for block, taken in blocks), size)
     else:
@@ -206,14 +237,15 @@ def _gradients(
         yield (left, right) if facts.rows is None else (q.astype(np.float64), np.asarray(right)[: len(q)], *found)
 
 
-def _made(query: Gradient, stream: BlockStream, facts: Facts, grid: Grid, checked: passes.Counted) -> Pass:
+def _made(query: Gradient, over: Summed, checked: passes.Counted) -> Pass:
     """The directions of all records, made of the records."""
     from dpfc_cli.kernels import rows
 
+    facts = over.facts
     size = passes.block_rows(facts)
     bare, arrays = _taken_out(query, *query.arrays)
-    row_map = _DirectionMap(bare, _of_one(facts), grid)
-    blocks = checked.over(passes.read(stream, size), (facts.d,))
+    row_map = _DirectionMap(bare, _of_one(facts), over.grid)
+    blocks = checked.over(passes.read(over.stream, size), (facts.d,))
     begun = ((*each, rows.run(row_map, _records(each[0], size), arrays)) for each in blocks)
     for block, taken, made in _ahead(begun):
         q, length, labels = (np.asarray(array)[: len(block.labels)] for array in made)

@@ -6,11 +6,12 @@ training's row in the ledger. It gives the method the answers that are there, in
 rest. Nothing is charged again.
 
 **Never two answers to one release.** A second answer, with other noise, would tell more than was paid for. An answer is
-written, synced to disk and marked as whole, and only then handed out. When a training goes on, a last answer without
-a mark is removed: nobody has seen it, so it may be drawn anew. If anything else has changed, the disk has failed, or
-somebody has changed the file. Then the training cannot go on. If an answer cannot be kept, the file is emptied or
-removed before the answer is handed out. One process at a time holds the file. Its inode number stands in it, so a copy
-does not count.
+written, synced to disk and marked as whole, and only then handed out. When a training goes on, a last answer without a
+mark is removed: nobody has seen it, so it may be drawn anew. The pieces of a large answer are kept one by one, and the
+method sees the first when all are there. A piece with a mark is not drawn again, although nobody has seen it. If
+anything else has changed, the disk has failed, or somebody has changed the file. Then the training cannot go on. If an
+answer cannot be kept, the file is emptied or removed before the answer is handed out. One process at a time holds the
+file. Its inode number stands in it, so a copy does not count.
 
 The file lies beside the head that is to be, and its owner alone may read it. It is bound to the training by the row in
 the ledger and by a digest of all that the training computes with. Whoever may write to the file could cut it off, and
@@ -19,6 +20,7 @@ draw answers again: it needs the same protection as the ledger.
 
 import fcntl
 import hashlib
+import itertools
 import json
 import math
 import os
@@ -55,7 +57,7 @@ _DIGEST = hashlib.sha256().digest_size
 class Unfinished:
     """A training that was charged and has no head.
 
-    path: its answers. receipt: of its charge. answered: how many releases have an answer.
+    path: its answers. receipt: of its charge. answered: how many releases have their whole answer.
     """
 
     path: Path
@@ -96,8 +98,8 @@ class Answers:
         """
         assert self._file is not None
         size = os.fstat(self._file).st_size
-        for release in plan.releases:
-            start, length = self._end + _DIGEST, 8 * math.prod(release.shape)
+        for shape in (part for release in plan.releases for part in release.parts):
+            start, length = self._end + _DIGEST, 8 * math.prod(shape)
             mark = b"" if start + length >= size else _read(self._file, start + length, 1)
             if mark in (b"", b"\0"):
                 # It was being written. A disk may have put zeros where something was to be.
@@ -119,19 +121,21 @@ class Answers:
 
     @property
     def answered(self) -> int:
-        """How many releases have an answer."""
+        """How many answers there are, and parts of answers."""
         return len(self._places)
 
     def recall(self, number: int, shape: tuple[int, ...]) -> np.ndarray | None:
-        """The answer to a release; None if it has none yet. shape: as the plan says, so as `find` read it."""
+        """An answer, or a part of one; None if there is none yet. shape: as the plan says, so as `find` read it."""
         if number >= len(self._places):
             return None
         assert self._file is not None
-        start, length = self._places[number]
-        return np.frombuffer(_read(self._file, start, length), "<f8").reshape(shape).astype(np.float64)
+        answer = np.empty(shape, "<f8")
+        if not read_at(self._file, memoryview(answer).cast("B"), self._places[number][0]):
+            raise OSError("the file ends early")
+        return answer.astype(np.float64, copy=False)
 
     def keep(self, number: int, answer: np.ndarray) -> None:
-        """Keep the answer to the next release. It is on disk when this returns.
+        """Keep the next answer, or the next part of one. It is on disk when this returns.
 
         Where the disk is full or fails, nothing is kept any more and the file is emptied or removed. The training is
         paid for, so it ends without. UserError where neither can be done.
@@ -324,7 +328,8 @@ def unfinished(request: Request, calibrated: Calibrated, folder: Path, observer:
                 f"the training of '{answers.path}' cannot go on: {error}. A new one will be charged. Delete that file."
             )
             continue
-        return Unfinished(path=answers.path, receipt=receipt, answered=answers.answered)
+        ends = itertools.accumulate(len(release.parts) for release in calibrated.plan.releases)
+        return Unfinished(path=answers.path, receipt=receipt, answered=sum(end <= answers.answered for end in ends))
     return None
 
 

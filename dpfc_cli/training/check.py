@@ -4,6 +4,7 @@ The features are verified, the head's place is tried, memory and devices are che
 is summed.
 """
 
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,7 +19,7 @@ from dpfc_cli.memory import free_memory
 from dpfc_cli.methods.method import Solution, state_bytes
 from dpfc_cli.privacy.curator import lattice_of
 from dpfc_cli.privacy.facts import Facts
-from dpfc_cli.privacy.oracle import Plan, PlanError, Progress
+from dpfc_cli.privacy.oracle import Oracle, Plan, PlanError, Progress
 from dpfc_cli.privacy.queries import Query
 from dpfc_cli.privacy.queries import check as check_query
 from dpfc_cli.training.account import Account, account_of
@@ -28,6 +29,7 @@ from dpfc_cli.training.card import card_of, entry_of, path_of
 from dpfc_cli.training.ledger import ledger_path, records_of, standing
 from dpfc_cli.training.observer import CHECKING, Observer
 from dpfc_cli.training.request import SPLIT, Request
+from dpfc_cli.training.shelf import stack_for
 
 WORKING_BYTES = 600 * 2**20
 """Beside a method's state: the blocks that are worked on, the compiled kernels and the interpreter."""
@@ -85,6 +87,7 @@ def check(request: Request, calibrated: Calibrated, observer: Observer) -> Check
         account.check(planned)
     check_memory(calibrated, request.memory)
     if calibrated.mechanism is not None:
+        stack_for(calibrated.plan, bytes_of(calibrated), request.memory, features.folder.resolve())
         try:
             lattice_of(calibrated.mechanism)
         except ValueError as error:
@@ -131,7 +134,7 @@ def _try_place(path: Path) -> None:
             path.parent.rmdir()
 
 
-class _Rehearsal:
+class _Rehearsal(Oracle):
     """An oracle without records: it checks that a method asks for what a plan says, and answers with zeros."""
 
     def __init__(self, plan: Plan, facts: Facts) -> None:
@@ -139,10 +142,13 @@ class _Rehearsal:
         self.released = 0
 
     def release(self, query: Query) -> np.ndarray:
+        return next(self.pieces(query))
+
+    def pieces(self, query: Query) -> Iterator[np.ndarray]:
         check_query(query, self._facts)
         due = self._plan.due(self.released, query, self._facts)
         self.released += 1
-        return np.zeros(due.shape)
+        return iter([np.zeros(due.shape)])
 
 
 def rehearse(calibrated: Calibrated, features: FeatureSet) -> None:

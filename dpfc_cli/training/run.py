@@ -10,7 +10,7 @@ from dpfc_cli.files import sha256_of
 from dpfc_cli.heads import head as heads
 from dpfc_cli.heads.head import Head
 from dpfc_cli.privacy import curator
-from dpfc_cli.privacy.directions import Shelf
+from dpfc_cli.privacy.directions import InMemory, Shelf
 from dpfc_cli.privacy.lattice import Reals
 from dpfc_cli.privacy.noise import SeededBits, SystemBits
 from dpfc_cli.privacy.oracle import Oracle, Progress
@@ -23,7 +23,7 @@ from dpfc_cli.training.check import Checked, bytes_of
 from dpfc_cli.training.ledger import Entry, Receipt
 from dpfc_cli.training.observer import Observer
 from dpfc_cli.training.request import SPLIT
-from dpfc_cli.training.shelf import shelf_for, side_of
+from dpfc_cli.training.shelf import shelf_for, side_of, stack_bytes, stack_for
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,8 +57,8 @@ def run(charged: Charged, observer: Observer) -> Trained:
     entry = entry_of(calibrated, features, checked.path.name, at, request.by, request.purpose)
     if entry != replace(receipt.entry, state=entry.state):
         raise RuntimeError("the charge was for another training")
-    shelf = _shelf_of(checked)
-    oracle = _oracle_of(charged, lambda done, total: observer.progress("Training", done, total), shelf)
+    shelf, stack = _shelves_of(checked)
+    oracle = _oracle_of(charged, lambda done, total: observer.progress("Training", done, total), shelf, stack)
     digest, saved = None, None
     try:
         # Of the ledger alone, before a record is read.
@@ -90,8 +90,9 @@ def run(charged: Charged, observer: Observer) -> Trained:
         if answers is not None:
             answers.remove()
     finally:
-        if shelf is not None:
-            shelf.clear()
+        for each in (shelf, stack):
+            if each is not None:
+                each.clear()
         if answers is not None:
             answers.close()
         # What is left is an empty file, or another name of the head.
@@ -135,13 +136,16 @@ def _about(receipt: Receipt) -> tuple[Entry, ...]:
     return tuple(ledger.about(receipt.entries, receipt.entry.split, [receipt.entry.records]))
 
 
-def _shelf_of(checked: Checked) -> Shelf | None:
-    """Where the training keeps what its gradients share."""
+def _shelves_of(checked: Checked) -> tuple[Shelf | None, Shelf]:
+    """Where the training keeps what its sums share, and answers in pieces."""
     calibrated, request, grid = checked.calibrated, checked.request, _grid_of(checked)
-    facts, folder = calibrated.facts, checked.features.folder.resolve()
+    facts, folder, others = calibrated.facts, checked.features.folder.resolve(), bytes_of(calibrated)
+    stack = stack_for(calibrated.plan, others, request.memory, folder)
+    if isinstance(stack, InMemory):
+        others += stack_bytes(calibrated.plan)
     records = facts.records if request.leader is None else request.leader.records(facts)
-    side = side_of(calibrated.plan, grid)
-    return shelf_for(side, records, facts, grid, bytes_of(calibrated), request.memory, folder)
+    side = side_of(calibrated.plan, grid, facts.k)
+    return shelf_for(side, records, facts, grid, others, request.memory, folder), stack
 
 
 def _grid_of(checked: Checked) -> Grid:
@@ -153,10 +157,11 @@ def _begin(checked: Checked) -> None:
     """Tell the other processes, if there are any, that sums follow."""
     calibrated, leader, grid = checked.calibrated, checked.request.leader, _grid_of(checked)
     if leader is not None:
-        leader.begin(SPLIT, calibrated.facts, grid, side_of(calibrated.plan, grid), checked.request.memory)
+        side = side_of(calibrated.plan, grid, calibrated.facts.k)
+        leader.begin(SPLIT, calibrated.facts, grid, side, checked.request.memory)
 
 
-def _oracle_of(charged: Charged, progress: Progress, shelf: Shelf | None) -> Oracle:
+def _oracle_of(charged: Charged, progress: Progress, shelf: Shelf | None, stack: Shelf) -> Oracle:
     """The oracle of a charged training: the curator, or the plain sums where no noise was asked for."""
     calibrated, leader = charged.checked.calibrated, charged.checked.request.leader
     together = None if leader is None else leader.together
@@ -164,4 +169,4 @@ def _oracle_of(charged: Charged, progress: Progress, shelf: Shelf | None) -> Ora
         return curator.NonPrivate(calibrated.facts, charged, calibrated.plan, progress, shelf, together)
     seed = calibrated.privacy.seed
     bits = SystemBits() if seed is None else SeededBits(seed)
-    return curator.Curator(calibrated.mechanism, charged, bits, progress, shelf, charged.answers, together)
+    return curator.Curator(calibrated.mechanism, charged, bits, progress, shelf, charged.answers, together, stack)

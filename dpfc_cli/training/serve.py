@@ -12,6 +12,7 @@ from dpfc_cli.privacy.directions import Directions
 from dpfc_cli.privacy.facts import Facts
 from dpfc_cli.privacy.lattice import Lattice, Reals
 from dpfc_cli.privacy.queries import Grid
+from dpfc_cli.privacy.sums import Summed
 from dpfc_cli.processes import Processes
 from dpfc_cli.training.check import check_devices
 from dpfc_cli.training.shelf import shelf_for
@@ -51,7 +52,8 @@ def _follow(processes: Processes, features: FeatureSet, facts: Facts, asked: dic
     records, folder = part.stop - part.begin, features.folder.resolve()
     shelf = shelf_for(asked["side"], records, facts, grid, 0, asked["memory"], folder)
     try:
-        parts.follow(processes, stream, facts, grid, None if shelf is None else Directions(shelf))
+        directions = None if shelf is None else Directions(shelf)
+        parts.follow(processes, Summed(stream, facts, grid, directions=directions))
     finally:
         if shelf is not None:
             shelf.clear()

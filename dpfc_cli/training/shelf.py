@@ -7,12 +7,13 @@ ends.
 
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
 
+from dpfc_cli.errors import UserError, parameter
 from dpfc_cli.features.manifest import unreadable
 from dpfc_cli.files import read_at, write_at
 from dpfc_cli.memory import free_memory
@@ -35,7 +36,7 @@ class InFile:
         self._folder = folder
         self._file: IO[bytes] | None = None
         self._size = 0
-        self._blocks: list[list[tuple[tuple[int, ...], np.dtype[Any]]]] = []
+        self._blocks: list[tuple[int, list[tuple[tuple[int, ...], np.dtype[Any]]]]] = []
 
     def put(self, block: tuple[np.ndarray, ...]) -> bool:
         end = self._size
@@ -49,15 +50,15 @@ class InFile:
         except OSError:
             # The disk is full, or nothing may be written there. What is not kept is computed anew.
             return False
-        self._blocks.append([(array.shape, array.dtype) for array in block])
+        self._blocks.append((self._size, [(array.shape, array.dtype) for array in block]))
         self._size = end
         return True
 
-    def blocks(self) -> Iterator[tuple[np.ndarray, ...]]:
-        """All blocks, in order. UserError where the disk fails."""
-        at = 0
-        for block in self._blocks:
+    def blocks(self, numbers: Sequence[int] | None = None) -> Iterator[tuple[np.ndarray, ...]]:
+        """All blocks, in order, or those with these numbers. UserError where the disk fails."""
+        for number in range(len(self._blocks)) if numbers is None else numbers:
             assert self._file is not None
+            at, block = self._blocks[number]
             arrays = tuple(np.empty(shape, dtype) for shape, dtype in block)
             for array in arrays:
                 self._read(self._file.fileno(), memoryview(array).cast("B"), at)
@@ -79,8 +80,68 @@ class InFile:
             self._file = None
 
 
-def side_of(plan: Plan, grid: Grid) -> int | None:
-    """The length of the directions that the gradients of a training share. None if there is nothing to share."""
+class Stack(InFile):
+    """A shelf in a file for answers in pieces: a training cannot go on without room for them."""
+
+    def put(self, block: tuple[np.ndarray, ...]) -> bool:
+        """Add a block. UserError where there is no room for it."""
+        if not super().put(block):
+            raise UserError(
+                f"The answers of this training cannot be written to '{self._folder}'.",
+                "Make room there, or give it more memory, and type the same command again.",
+                code="unwritable",
+                path=str(self._folder),
+            )
+        return True
+
+
+def stack_for(plan: Plan, others: int, memory: float | None, folder: Path) -> Shelf:
+    """An empty shelf for the answers of a plan that are made in pieces: in memory if there is room, else in a file.
+
+    Args:
+        plan: the plan.
+        others: bytes that the training needs for other things.
+        memory: bytes that it may take in all. None: a part of what is free.
+        folder: where a file may lie.
+
+    Raises:
+        UserError: there is no room for them.
+
+    """
+    needed = stack_bytes(plan)
+    if needed <= _allowed(memory) - others:
+        return InMemory()
+    try:
+        free = shutil.disk_usage(folder).free
+    except OSError as error:
+        raise unreadable(folder, error) from error
+    if needed > free:
+        raise UserError(
+            f"The answers of this training take {needed / 1e9:.1f} GB, and '{folder}' has room for "
+            f"{free / 1e9:.1f} GB.",
+            f"Make room there, use features of fewer dimensions, or a larger {parameter('memory')}.",
+            code="memory",
+            needed=needed,
+            allowed=free,
+        )
+    return Stack(folder)
+
+
+def stack_bytes(plan: Plan) -> int:
+    """How many bytes the answers of a plan that are made in pieces take on a shelf."""
+    return 8 * plan.stacked
+
+
+def _allowed(memory: float | None) -> float:
+    return MEMORY_LEFT * free_memory() if memory is None else memory
+
+
+def side_of(plan: Plan, grid: Grid, k: int = 1) -> int | None:
+    """How many numbers of each record the sums of a training share: those of its direction, for gradients; those of its
+    vector for each of its k labels, for class Grams in pieces. None if there is nothing to share.
+    """
+    if any(len(release.pieces) > 1 for release in plan.releases):
+        return max(release.shape[-1] * k for release in plan.releases if len(release.pieces) > 1)
     sides = [release.shape[0] for release in plan.releases if release.kind == Gradient.kind]
     # Without noise a method may take more steps than are planned.
     return sides[0] if len(sides) >= (2 if isinstance(grid, Lattice) else 1) else None
@@ -104,8 +165,7 @@ def shelf_for(
     if side is None:
         return None
     needed = direction_bytes(facts, records, side, grid)
-    allowed = MEMORY_LEFT * free_memory() if memory is None else memory
-    if needed <= allowed - others:
+    if needed <= _allowed(memory) - others:
         return InMemory()
     try:
         return InFile(folder) if needed <= DISK_LEFT * shutil.disk_usage(folder).free else None

@@ -39,6 +39,7 @@ from dpfc_cli.training.calibrate import Calibrated, with_options
 from dpfc_cli.training.check import check_memory
 from dpfc_cli.training.public import check_other
 from dpfc_cli.training.request import SPLIT
+from dpfc_cli.training.shelf import InFile, stack_for
 from dpfc_cli.version import __version__
 
 RUNS = 5
@@ -118,12 +119,20 @@ class Trials:
             made = self.method.defaults(draw.facts, mu, options)
             plan, records = self.method.plan(draw.facts, made), Unprotected(train)
             oracle: Oracle
+            folder = self.known.folder.resolve()
+            # Large answers are made in pieces, which share the vectors of the records.
+            shelf, stack = InFile(folder) if plan.stacked else None, stack_for(plan, 0, None, folder)
             if mu is None:
-                oracle = NonPrivate(draw.facts, records, plan)
+                oracle = NonPrivate(draw.facts, records, plan, shelf=shelf)
             else:
                 mechanism = Mechanism(facts=draw.facts, plan=plan, mu=mu)
-                oracle = Curator(mechanism, records, SeededBits(FIRST_SEED + seed))
-            solution = self.method.solve(oracle, draw.facts, made)
+                oracle = Curator(mechanism, records, SeededBits(FIRST_SEED + seed), shelf=shelf, stack=stack)
+            try:
+                solution = self.method.solve(oracle, draw.facts, made)
+            finally:
+                for each in (shelf, stack):
+                    if each is not None:
+                        each.clear()
             head = Head(chain=solution.chain, weight=solution.weight, bias=solution.bias, card={})
             self._kept[key] = float(quality(head, test, draw.facts.k, len(draw.test)))
             # A folder that cannot be written costs no more than the way back after a stop. The line begins with its

@@ -13,6 +13,7 @@ from bench.sets import load
 from bench.synthetic import Family
 from dpfc_cli.methods import METHODS
 from dpfc_cli.privacy.facts import Facts
+from dpfc_cli.privacy.oracle import Oracle
 from dpfc_cli.privacy.queries import Gradient, Query
 
 
@@ -120,7 +121,7 @@ def test_every_ingredient_changes_the_recipe_and_all_of_them_are_the_product(dat
 def test_the_recipes_first_release_is_of_whole_class_sums(data: str) -> None:
     asked: list[Gradient] = []
 
-    class Spy:
+    class Spy(Oracle):
         def release(self, query: Query) -> np.ndarray:
             if isinstance(query, Gradient):
                 asked.append(query)

@@ -14,17 +14,15 @@ from dpfc_cli.privacy.chain import Clip
 from dpfc_cli.privacy.facts import Facts
 from dpfc_cli.privacy.lattice import Lattice
 from dpfc_cli.privacy.queries import Gradient
-from dpfc_cli.privacy.sums import exact_sum
-from tests.support import every_query, stream_of
+from tests.support import every_query, exact_sum, stream_of
 
 PROGRAM = """
 import sys
 import jax, numpy as np
 from dpfc_cli.privacy.chain import Clip
-from dpfc_cli.privacy.sums import exact_sum
 from dpfc_cli.privacy.lattice import Lattice
 from dpfc_cli.privacy.facts import Facts
-from tests.support import every_query, stream_of
+from tests.support import every_query, exact_sum, stream_of
 assert len(jax.devices()) == int(sys.argv[2])
 facts = Facts(n=700, m=3, d=6)
 rng = np.random.default_rng(0)

@@ -19,10 +19,9 @@ from dpfc_cli.privacy.curator import NonPrivate, Unprotected, draw_noise
 from dpfc_cli.privacy.facts import Facts
 from dpfc_cli.privacy.lattice import MOST_BITS, lattice_for
 from dpfc_cli.privacy.noise import Bits, bernoulli
-from dpfc_cli.privacy.sums import exact_sum
 from tests.leaks import FAULTS
 from tests.noise import Drawn, drawn_from, failed
-from tests.support import Watching, accuracy, blobs, curator, drawn_sigmas, integers, stream_of
+from tests.support import Watching, accuracy, blobs, curator, drawn_sigmas, exact_sum, integers, stream_of
 
 ALL = pytest.mark.parametrize("method", METHODS.values(), ids=list(METHODS))
 FEW = {"dp-whitened": 3, "dp-fc": 3, "dp-newton": 3, "dp-sgd": 30, "dp-momentum": 30, "dp-adam": 30}

@@ -9,6 +9,7 @@ import pytest
 import dpfc_cli.kernels  # noqa: F401
 from dpfc_cli.methods import METHODS
 from dpfc_cli.privacy.facts import Facts
+from dpfc_cli.privacy.oracle import Oracle
 from dpfc_cli.privacy.queries import Gradient, Query
 
 FACTS = Facts(n=200, m=3, d=4)
@@ -19,7 +20,7 @@ TOLD = (
 """Seven gradients, summed over the records, with very different lengths."""
 
 
-class Telling:
+class Telling(Oracle):
     """An oracle that answers with given gradients for every θ, and remembers the θ of each query."""
 
     def __init__(self, answers: np.ndarray) -> None:

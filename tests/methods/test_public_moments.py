@@ -15,6 +15,7 @@ from dpfc_cli.privacy.accounting import mu_for
 from dpfc_cli.privacy.chain import Centre, Clip
 from dpfc_cli.privacy.curator import NonPrivate, Unprotected
 from dpfc_cli.privacy.facts import Facts
+from dpfc_cli.privacy.oracle import Oracle
 from tests.support import Watching, accuracy, blobs, curator, stream_of
 
 METHOD = METHODS["dp-whitened"]
@@ -82,7 +83,7 @@ def test_the_public_moment_is_taken_whole_under_noise_and_in_part_from_a_clear_r
     assert explained(public, 0 * public, 0.01) == 0
 
 
-class Answering:
+class Answering(Oracle):
     """An oracle with one fixed answer."""
 
     def __init__(self, answer: np.ndarray) -> None:

@@ -18,8 +18,7 @@ from dpfc_cli.privacy.outcomes import Outcomes
 from dpfc_cli.privacy.passes import IncompletePassError, block_rows
 from dpfc_cli.privacy.queries import QUERIES as ALL_QUERIES
 from dpfc_cli.privacy.queries import ClassGrams, ClassSums, Gradient, Gram, Hessians, Mean, Query
-from dpfc_cli.privacy.sums import exact_sum
-from tests.support import CHAIN, blobs, curator, every_query, plan_of, stream_of
+from tests.support import CHAIN, blobs, curator, every_query, exact_sum, plan_of, stream_of
 
 FACTS = Facts(n=40, m=3, d=4)
 X, Y = blobs(40, 4, 3)

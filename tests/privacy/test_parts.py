@@ -23,8 +23,8 @@ from dpfc_cli.privacy.oracle import Mechanism
 from dpfc_cli.privacy.parts import Together, decoded, encoded, follow
 from dpfc_cli.privacy.passes import IncompletePassError, part_of
 from dpfc_cli.privacy.queries import Gradient, Query, check
-from dpfc_cli.privacy.sums import exact_sum
-from tests.support import every_query, plan_of, stream_of
+from dpfc_cli.privacy.sums import Summed
+from tests.support import every_query, exact_sum, plan_of, stream_of
 
 LATTICE = Lattice(14)
 N, M, D = 40, 3, 4
@@ -84,6 +84,9 @@ def begun(begin: int) -> Callable[[int], Iterator[tuple[Any, ...]]]:
     return stream
 
 
+OVER = Summed(begun(0), FACTS, LATTICE)
+
+
 def together(
     count: int,
     lead: Callable[[Threads], Any],
@@ -99,7 +102,7 @@ def together(
         known = channel
         if number_of(channel.number) != channel.number:
             known = Faulty(channel, number_of(channel.number))  # type: ignore[assignment]
-        return follow(known, begun(begin), FACTS, grid, Directions(InMemory()))
+        return follow(known, Summed(begun(begin), FACTS, grid, directions=Directions(InMemory())))
 
     def first() -> Any:
         try:
@@ -133,10 +136,10 @@ def test_the_processes_make_the_sum_of_one(count: int) -> None:
     def lead(channel: Threads) -> list[np.ndarray]:
         summed = Together(channel)
         given = [(query, sample) for query in QUERIES for sample in (None, SAMPLE)]
-        return [summed(query, begun(0), FACTS, LATTICE, None, sample) for query, sample in given]
+        return [summed(query, OVER, sample) for query, sample in given]
 
     found, _ = together(count, lead)
-    alone = [exact_sum(q, begun(0), FACTS, LATTICE, None, s) for q in QUERIES for s in (None, SAMPLE)]
+    alone = [exact_sum(q, begun(0), FACTS, LATTICE, s) for q in QUERIES for s in (None, SAMPLE)]
     assert all(np.array_equal(a, b) for a, b in zip(found, alone, strict=True))
 
 
@@ -163,7 +166,7 @@ def test_a_process_that_sums_the_part_of_another_one_is_seen_before_sums_are_sha
 
     def lead(channel: Threads) -> np.ndarray:
         room.append(channel)
-        return Together(channel)(QUERIES[0], begun(0), FACTS, LATTICE)
+        return Together(channel)(QUERIES[0], OVER)
 
     with pytest.raises(IncompletePassError, match="part 2"):
         together(3, lead, lambda number: min(number, 1))

@@ -13,8 +13,8 @@ from dpfc_cli.privacy.facts import Facts
 from dpfc_cli.privacy.lattice import Lattice
 from dpfc_cli.privacy.passes import BlockStream, IncompletePassError, Part, chained, part_of
 from dpfc_cli.privacy.queries import Query
-from dpfc_cli.privacy.sums import exact_sum, partial_sum
-from tests.support import every_query
+from dpfc_cli.privacy.sums import Summed, partial_sum
+from tests.support import every_query, exact_sum
 
 LATTICE = Lattice(14)
 N, M, D = 103, 3, 4
@@ -61,7 +61,7 @@ def sums_of(
         part, directions = part_of(facts, number, count), Directions(InMemory()) if kept else None
         for _ in range(1 + kept):
             stream = stream_of(sizes, part.begin)
-            total, span = partial_sum(query, stream, facts, LATTICE, part, None, sample, directions)
+            total, span = partial_sum(query, Summed(stream, facts, LATTICE, directions=directions), part, sample)
         sums.append(total)
         spans.append(span)
     return sums, spans
@@ -85,7 +85,7 @@ def test_so_do_the_parts_of_a_sample(sizes: list[int] | None, kept: bool) -> Non
     sample = np.random.default_rng(6).random(facts.n) < 0.5
     for query in every_query(facts):
         sums, spans = sums_of(query, sizes, 3, sample, kept)
-        assert np.array_equal(sum(sums), exact_sum(query, stream_of(sizes), facts, LATTICE, None, sample))
+        assert np.array_equal(sum(sums), exact_sum(query, stream_of(sizes), facts, LATTICE, sample))
         chained(spans, facts)
 
 
@@ -102,7 +102,7 @@ def test_a_part_reads_its_own_blocks_and_no_others(sizes: list[int] | None) -> N
                 reached.append(block[0])
                 yield block
 
-        partial_sum(query, watched, facts, LATTICE, part)
+        partial_sum(query, Summed(watched, facts, LATTICE), part)
         assert reached[0] == part.begin == max(0, part.start - (0 if sizes is None else 10))
         if sizes is None or max(sizes) == 1:
             # It is seen in the first record behind the part that the last person does not go on.
@@ -144,7 +144,7 @@ def test_a_planted_fault_of_the_parts_is_seen_in_their_units(sizes: list[int] | 
     """A process that sums a block of another one, too: its records would count twice."""
     facts, query = facts_of(sizes), every_query(RECORDS)[0]
     parts = shifted(facts)
-    found = [partial_sum(query, stream_of(sizes, part.begin), facts, LATTICE, part) for part in parts]
+    found = [partial_sum(query, Summed(stream_of(sizes, part.begin), facts, LATTICE), part) for part in parts]
     whole = exact_sum(query, stream_of(sizes), facts, LATTICE)
     assert not np.array_equal(sum(total for total, _ in found), whole)
     with pytest.raises(IncompletePassError):
@@ -170,7 +170,7 @@ def test_persons_are_checked_in_the_middle_of_the_records_too(begins: list[int])
             yield at, X[at : at + rows], Y[at : at + rows], numbers[at : at + rows]
 
     with pytest.raises(IncompletePassError):
-        partial_sum(every_query(RECORDS)[0], stream, facts, LATTICE, Part(30, 60, 20))
+        partial_sum(every_query(RECORDS)[0], Summed(stream, facts, LATTICE), Part(30, 60, 20))
 
 
 def test_a_pass_that_ends_before_its_part_is_refused() -> None:
@@ -178,10 +178,10 @@ def test_a_pass_that_ends_before_its_part_is_refused() -> None:
         yield from (block for block in stream_of(None, 30)(rows) if block[0] < 50)
 
     with pytest.raises(IncompletePassError, match="covered the records to 50, not to 60"):
-        partial_sum(every_query(RECORDS)[0], stream, RECORDS, LATTICE, Part(30, 60, 30))
+        partial_sum(every_query(RECORDS)[0], Summed(stream, RECORDS, LATTICE), Part(30, 60, 30))
 
 
 @pytest.mark.parametrize("sample", [np.ones(N - 1, bool), np.ones(N)], ids=["too short", "no booleans"])
 def test_a_sample_must_say_of_each_unit_whether_it_takes_part(sample: np.ndarray) -> None:
     with pytest.raises(IncompletePassError, match="each unit"):
-        exact_sum(every_query(RECORDS)[0], stream_of(None), RECORDS, LATTICE, None, sample)
+        exact_sum(every_query(RECORDS)[0], stream_of(None), RECORDS, LATTICE, sample)

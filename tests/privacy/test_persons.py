@@ -18,8 +18,7 @@ from dpfc_cli.privacy.oracle import Mechanism
 from dpfc_cli.privacy.outcomes import Outcomes
 from dpfc_cli.privacy.passes import BlockStream, IncompletePassError
 from dpfc_cli.privacy.queries import ClassGrams, ClassSums, Gradient, Gram, Hessians, Mean, Query, contribution
-from dpfc_cli.privacy.sums import exact_sum
-from tests.support import every_query, plan_of
+from tests.support import every_query, exact_sum, plan_of
 
 LATTICE = Lattice(14)
 M, D, K = 3, 5, 2

@@ -30,8 +30,7 @@ from dpfc_cli.privacy.queries import (
     contribution,
     sensitivity,
 )
-from dpfc_cli.privacy.sums import exact_sum
-from tests.support import CHAIN, every_query, integers, stream_of
+from tests.support import CHAIN, every_query, exact_sum, integers, stream_of
 
 FACTS = Facts(n=4, m=3, d=4, k=2)
 LATTICE = Lattice(18)

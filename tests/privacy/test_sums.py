@@ -13,8 +13,7 @@ from dpfc_cli.privacy.facts import Facts
 from dpfc_cli.privacy.lattice import LEAST_BITS, MOST_BITS, Lattice, Reals
 from dpfc_cli.privacy.passes import BlockStream, IncompletePassError
 from dpfc_cli.privacy.queries import Gradient, Gram, Grid, Mean
-from dpfc_cli.privacy.sums import exact_sum
-from tests.support import every_query, stream_of
+from tests.support import every_query, exact_sum, stream_of
 
 N, D, M, K = 100, 5, 3, 2
 FACTS = Facts(n=N, m=M, d=D, k=K)

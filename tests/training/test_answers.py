@@ -17,7 +17,7 @@ import dpfc_cli as dpfc
 from dpfc_cli.features.importing import import_features
 from dpfc_cli.features.locks import claimed
 from dpfc_cli.features.reader import FeatureSet
-from dpfc_cli.privacy import curator
+from dpfc_cli.privacy import curator, queries
 from dpfc_cli.privacy.queries import Query
 from dpfc_cli.training import answers as answers_module
 from dpfc_cli.training import charge as charge_module
@@ -48,7 +48,8 @@ class Listener(Observer):
 
 
 def train(features: FeatureSet, observer: Observer | None = None, **given: Any) -> Trained:
-    wanted: dict[str, Any] = {"method": "dp-fc", "steps": STEPS, "epsilon": 1.0, "by": "me", **given}
+    chosen = {} if "method" in given else {"method": "dp-fc", "steps": STEPS}
+    wanted: dict[str, Any] = {**chosen, "epsilon": 1.0, "by": "me", **given}
     return dpfc.train(features, observer=observer or Listener(), **wanted)
 
 
@@ -79,22 +80,22 @@ class Killed(BaseException):
     """Stops a process where nothing else does."""
 
 
-def killed_at(number: int, monkeypatch: pytest.MonkeyPatch, where: str = "draw_noise") -> None:
+def killed_at(number: int, monkeypatch: pytest.MonkeyPatch, where: str = "draw_noise", **given: Any) -> None:
     """Kill the next training when it draws the noise of that release. Its process settles nothing."""
     real, drawn = getattr(curator, where), [0]
 
-    def dying(*given: Any) -> Any:
+    def dying(*arguments: Any) -> Any:
         drawn[0] += 1
         if drawn[0] == number + 1:
             raise Killed
-        return real(*given)
+        return real(*arguments)
 
     with monkeypatch.context() as patch:
         patch.setattr(curator, where, dying)
         patch.setattr(run, "_settled", lambda *given: None)
         features = FeatureSet(Path("set"))
         with pytest.raises(Killed):
-            train(features)
+            train(features, **given)
 
 
 @pytest.mark.parametrize("number", range(STEPS + 1))
@@ -125,6 +126,45 @@ def test_a_killed_training_goes_on_where_it_stopped_and_charges_nothing_more(
 def assert_one_answer_each(before: dict[int, np.ndarray], after: dict[int, np.ndarray]) -> None:
     for number in before.keys() & after.keys():
         assert np.array_equal(before[number], after[number]), f"release {number} has two answers"
+
+
+@pytest.mark.parametrize("made", range(5))
+def test_a_training_that_was_killed_between_two_pieces_goes_on_with_those_that_were_made(
+    made: int, features: FeatureSet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """dp-ls: a Gram matrix, three pieces of one class each, and class sums."""
+    monkeypatch.setattr(queries, "PIECE_BYTES", 1)
+    kept, recalled, drawn = dict[int, np.ndarray](), dict[int, np.ndarray](), list[int]()
+    keep, recall, draw_noise = Answers.keep, Answers.recall, curator.draw_noise
+
+    def keeping(self: Answers, number: int, answer: np.ndarray) -> None:
+        assert number not in kept, f"{number} has two answers"
+        kept[number] = answer.copy()
+        keep(self, number, answer)
+
+    def recalling(self: Answers, number: int, shape: tuple[int, ...]) -> np.ndarray | None:
+        found = recall(self, number, shape)
+        if found is not None:
+            recalled[number] = found
+        return found
+
+    monkeypatch.setattr(Answers, "keep", keeping)
+    monkeypatch.setattr(Answers, "recall", recalling)
+    killed_at(made, monkeypatch, method="dp-ls")
+    before = dict(kept)
+    # Before the first piece it is kept which query they are of.
+    assert sorted(before) == list(range(made + (made > 0)))
+    assert recalled == {}
+    monkeypatch.setattr(curator, "draw_noise", lambda *given: (drawn.append(1), draw_noise(*given))[1])
+    observer = Listener()
+    trained = train(features, observer, method="dp-ls")
+    assert len(drawn) == 5 - made
+    assert sorted(kept) == list(range(6))
+    assert recalled.keys() == before.keys()
+    assert all(np.array_equal(recalled[number], before[number]) for number in before)
+    assert f"{[0, 1, 1, 1, 2][made]} of its 3 releases have their answers" in observer.said[-1]
+    assert rows(features) == ["written"]
+    assert dpfc.verify(trained.path, ledger=ledger.ledger_path(features.folder)).contradictions == []
 
 
 def test_an_answer_that_is_drawn_again_would_be_found(
@@ -174,7 +214,7 @@ def test_an_answer_is_on_disk_before_it_is_seen(features: FeatureSet, monkeypatc
 
 
 ANSWERS = [np.arange(3.0), np.eye(2)]
-PLAN: Any = SimpleNamespace(releases=[SimpleNamespace(shape=answer.shape) for answer in ANSWERS])
+PLAN: Any = SimpleNamespace(releases=[SimpleNamespace(parts=[answer.shape]) for answer in ANSWERS])
 
 
 def filled(path: Path) -> list[int]:

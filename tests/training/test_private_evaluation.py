@@ -37,7 +37,6 @@ from dpfc_cli.privacy.noise import SeededBits
 from dpfc_cli.privacy.oracle import Mechanism
 from dpfc_cli.privacy.outcomes import Outcomes
 from dpfc_cli.privacy.queries import check, contribution
-from dpfc_cli.privacy.sums import exact_sum
 from dpfc_cli.training import ledger, private_evaluation
 from dpfc_cli.training.account import account_of, other_accounts
 from dpfc_cli.training.cap import set_cap
@@ -46,7 +45,7 @@ from dpfc_cli.training.private_evaluation import PrivateEvaluation, fraction
 from dpfc_cli.training.train import train
 from dpfc_cli.training.verify import verify
 from tests.noise import FALSE_ALARM, drawn_from, failed
-from tests.support import blobs, curator, drawn_sigmas, plan_of, stream_of
+from tests.support import blobs, curator, drawn_sigmas, exact_sum, plan_of, stream_of
 
 LATTICE = Lattice(18)
 N, D, M = 300, 4, 7
@@ -266,7 +265,7 @@ def test_the_records_are_read_after_the_row_is_written(
     features: FeatureSet, head: Head, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     states: list[list[str]] = []
-    real = exact_sum
+    real = sums.exact_sum
 
     def watched(*given: Any) -> np.ndarray:
         states.append([row.state for row in rows(features)])

@@ -513,7 +513,7 @@ def another_loss(oracle: Oracle, facts: Facts, options: dp_fc.Options) -> Soluti
     return dp_fc.solve(oracle, facts, replace(options, loss="softmax"))
 
 
-class Unbiased:
+class Unbiased(Oracle):
     """Asks for gradients without a bias."""
 
     def __init__(self, oracle: Oracle) -> None:
@@ -559,7 +559,7 @@ def test_a_rehearsal_is_small_and_its_answers_say_nothing() -> None:
     seen: list[tuple[Facts, int | None]] = []
     answers: list[np.ndarray] = []
 
-    class Listening:
+    class Listening(Oracle):
         def __init__(self, oracle: Oracle) -> None:
             self._oracle = oracle
 
@@ -589,7 +589,7 @@ def test_every_method_passes_its_rehearsal(method: str) -> None:
 def single_precision(oracle: Oracle, facts: Facts, options: dp_fc.Options) -> Solution:
     """Asks with a θ that no proof covers."""
 
-    class Single:
+    class Single(Oracle):
         def release(self, query: Query) -> np.ndarray:
             if isinstance(query, Gradient):
                 query = replace(query, theta=query.theta.astype(np.float32))

@@ -113,9 +113,9 @@ def test_fewer_records_get_less_noise_so_that_each_has_as_much(
     asked: set[tuple[int, float]] = set()
 
     class Spy(Curator):
-        def __init__(self, mechanism: Mechanism, *rest: Any) -> None:
+        def __init__(self, mechanism: Mechanism, *rest: Any, **others: Any) -> None:
             asked.add((mechanism.facts.n, mechanism.mu))
-            super().__init__(mechanism, *rest)
+            super().__init__(mechanism, *rest, **others)
 
     monkeypatch.setattr(tuning, "Curator", Spy)
     tune(c, private, few)

@@ -246,7 +246,7 @@ def _parts(released: list[Comparison], mechanism: Mechanism, error: float, delta
 # The runs
 
 
-class _Listening:
+class _Listening(Oracle):
     """An oracle that remembers the queries."""
 
     def __init__(self, inner: Oracle) -> None:

@@ -1,0 +1,71 @@
+"""Matrices are decomposed by several threads, and no head depends on how many there are."""
+
+import threading
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+from threadpoolctl import threadpool_limits
+
+from dpfc_cli.methods import METHODS, linear
+from dpfc_cli.methods.linear import in_threads, symmetric_psd, threads_for
+from dpfc_cli.privacy.facts import Facts
+from dpfc_cli.privacy.oracle import Oracle
+from dpfc_cli.privacy.queries import ClassGrams, Query
+
+FACTS = Facts(n=1000, m=3, d=256)
+
+
+class Drawn(Oracle):
+    """Answers with noise alone, class Grams in pieces of one class."""
+
+    def release(self, query: Query) -> np.ndarray:
+        answer = np.random.default_rng(0).normal(size=query.shape(FACTS))
+        return (answer + answer.swapaxes(-1, -2)) / 2 if query.symmetric else answer
+
+    def pieces(self, query: Query) -> Iterator[np.ndarray]:
+        assert isinstance(query, ClassGrams)
+        return (piece[None] for piece in self.release(query))
+
+
+def test_a_head_is_the_same_for_any_number_of_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """BLAS gives other last bits with two threads than with one, where matrices are as large as these."""
+    method, weights = METHODS["dp-ls"], []
+    for cores, blas in ((1, 1), (1, 2), (3, 2)):
+        monkeypatch.setattr("os.sched_getaffinity", lambda _, cores=cores: range(cores), raising=False)
+        with threadpool_limits(blas, user_api="blas"):
+            weights.append(method.solve(Drawn(), FACTS, method.defaults(FACTS, 1.0, {})).weight)
+    assert np.array_equal(weights[0], weights[1])
+    assert np.array_equal(weights[0], weights[2])
+
+
+def test_items_come_in_order_and_few_are_asked_for_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: range(3), raising=False)
+    asked, names = [], set()
+
+    def items() -> Iterator[int]:
+        for number in range(20):
+            asked.append(number)
+            yield number
+
+    def solve(number: int) -> int:
+        names.add(threading.current_thread().name)
+        return number**2
+
+    for number, made in enumerate(in_threads(solve, items(), 4)):
+        assert made == number**2
+        assert len(asked) <= number + 6
+    assert len(asked) == 20
+    assert threading.current_thread().name not in names
+
+
+def test_what_threads_hold_fits_into_a_block() -> None:
+    assert threads_for(64) == linear.THREADS
+    for side in (512, 768, 1024):
+        assert 1 <= threads_for(side) * 8 * linear.SQUARES * side**2 <= linear.BLOCK_BYTES
+    assert threads_for(4096) == 1
+
+
+def test_a_stack_is_projected_as_its_matrices_are() -> None:
+    stack = np.random.default_rng(0).normal(size=(3, 5, 5))
+    assert np.array_equal(symmetric_psd(stack), [symmetric_psd(matrix) for matrix in stack])

@@ -1,0 +1,355 @@
+"""An answer that is made in pieces is the answer that is made at once, to the last bit, and one release."""
+
+import math
+import tracemalloc
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dpfc_cli.methods import METHODS
+from dpfc_cli.methods.method import state_bytes
+from dpfc_cli.privacy import queries, sums
+from dpfc_cli.privacy.chain import Clip
+from dpfc_cli.privacy.curator import Curator, NonPrivate, Unprotected, lattice_of
+from dpfc_cli.privacy.directions import Directions, InMemory, Shelf
+from dpfc_cli.privacy.facts import Facts
+from dpfc_cli.privacy.lattice import Lattice
+from dpfc_cli.privacy.noise import SeededBits
+from dpfc_cli.privacy.oracle import Mechanism, PlanError
+from dpfc_cli.privacy.parts import Together
+from dpfc_cli.privacy.passes import BlockStream, IncompletePassError, block_rows
+from dpfc_cli.privacy.queries import ClassGrams, ClassSums, Gram, Query, check, contribution, pieces
+from dpfc_cli.privacy.sums import Summed, exact_sum
+from dpfc_cli.training.check import WORKING_BYTES
+from dpfc_cli.training.shelf import InFile
+from tests.privacy.test_parts import FACTS as SHARED
+from tests.privacy.test_parts import begun, together
+from tests.support import plan_of
+
+N, M, D, K = 150, 7, 4, 2
+LATTICE = Lattice(15)
+RNG = np.random.default_rng(5)
+X = RNG.normal(size=(N, D)).astype(np.float32)
+Y = np.stack([RNG.integers(0, M, N), np.where(RNG.random(N) < 0.4, RNG.integers(0, M, N), -1)], 1).astype(np.int32)
+Y[3], X[4, 0] = -1, np.nan
+Y[:, 1] = np.where(np.arange(N) % 9, Y[:, 1], Y[:, 0])
+PERSONS = np.repeat(np.arange(50), 3)
+CHAIN = (Clip(0.5),)
+WHOLE = ClassGrams(CHAIN)
+RECORDS = Facts(n=N, m=M, d=D, k=K)
+FACTS = {
+    "records": RECORDS,
+    "replace-one": replace(RECORDS, adjacency="replace-one"),
+    "persons": replace(RECORDS, n=50, rows=N, unit="person"),
+}
+
+
+@pytest.fixture(autouse=True)
+def two_classes_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(queries, "PIECE_BYTES", 2 * 8 * D**2)
+
+
+@pytest.fixture
+def in_file(tmp_path: Path) -> Iterator[Callable[[], Shelf]]:
+    """Makes shelves in files."""
+    made: list[InFile] = []
+
+    def make() -> InFile:
+        made.append(InFile(tmp_path))
+        return made[-1]
+
+    yield make
+    for shelf in made:
+        shelf.clear()
+
+
+def stream_of(facts: Facts, read: list[int] | None = None) -> BlockStream:
+    """The records. read: grows with every pass over them."""
+
+    def stream(rows: int) -> Iterator[tuple[Any, ...]]:
+        if read is not None:
+            read.append(rows)
+        for at in range(0, N, rows):
+            found = () if facts.rows is None else (PERSONS[at : at + rows],)
+            yield at, X[at : at + rows], Y[at : at + rows], *found
+
+    return stream
+
+
+def split(facts: Facts) -> list[Query]:
+    return pieces(WHOLE, WHOLE.shape(facts))
+
+
+class Full(InMemory):
+    """A shelf with room for three blocks."""
+
+    def put(self, block: tuple[np.ndarray, ...]) -> bool:
+        return len(self._held) < 3 and super().put(block)
+
+
+PASSES = {"nothing is kept": 4, "in memory": 1, "in a file": 1, "without room": 4}
+
+
+def test_the_pieces_have_each_class_once_and_are_as_large_as_is_said() -> None:
+    spans = [(piece.start, piece.stop) for piece in split(RECORDS) if isinstance(piece, ClassGrams)]
+    assert spans == [(0, 2), (2, 4), (4, 6), (6, 7)]
+    assert pieces(WHOLE, (2, D, D)) == [WHOLE]
+    assert pieces(WHOLE, (3, 100, 100)) == [replace(WHOLE, start=j, stop=j + 1) for j in range(3)]
+    assert pieces(Gram(CHAIN), (D, D)) == [Gram(CHAIN)]
+
+
+@pytest.mark.parametrize("facts", FACTS.values(), ids=FACTS)
+@pytest.mark.parametrize("place", PASSES)
+def test_the_sums_of_the_pieces_are_those_of_the_whole(
+    facts: Facts, place: str, in_file: Callable[[], Shelf], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Several groups of vectors in each piece, and several blocks.
+    monkeypatch.setattr(sums, "GATHERED", 11 * D)
+    monkeypatch.setattr("dpfc_cli.privacy.passes.block_rows", lambda facts: 32)
+    make = {"in memory": InMemory, "in a file": in_file, "without room": Full}.get(place)
+    read: list[int] = []
+    directions = None if make is None else Directions(make())
+    over = Summed(stream_of(facts, read), facts, LATTICE, directions=directions)
+    found = [exact_sum(piece, over) for piece in split(facts)]
+    whole = exact_sum(WHOLE, Summed(stream_of(facts), facts, LATTICE))
+    assert np.array_equal(np.concatenate(found), whole)
+    assert len(read) == PASSES[place]
+    # In any order, again, and for classes that are cut in other places.
+    for start, stop in ((3, 6), (0, 7), (0, 2)):
+        assert np.array_equal(exact_sum(replace(WHOLE, start=start, stop=stop), over), whole[start:stop])
+
+
+def test_a_piece_is_what_the_definition_says() -> None:
+    for piece in split(RECORDS):
+        added = sum(contribution(piece, x, y, RECORDS, LATTICE) for x, y in zip(X, Y, strict=True))
+        assert np.array_equal(exact_sum(piece, Summed(stream_of(RECORDS), RECORDS, LATTICE)), added)
+
+
+def test_vectors_of_another_chain_are_not_used() -> None:
+    read: list[int] = []
+    over = Summed(stream_of(RECORDS, read), RECORDS, LATTICE, directions=Directions(InMemory()))
+    for norm in (0.5, 0.25, 0.5):
+        query = ClassGrams((Clip(norm),), 0, 2)
+        assert np.array_equal(exact_sum(query, over), exact_sum(query, Summed(stream_of(RECORDS), RECORDS, LATTICE)))
+    assert len(read) == 3
+
+
+def test_a_vector_that_is_lost_from_the_shelf_is_missed() -> None:
+    shelf = InMemory()
+    over = Summed(stream_of(RECORDS), RECORDS, LATTICE, directions=Directions(shelf))
+    exact_sum(split(RECORDS)[0], over)
+    shelf._held[1] = tuple(array[:-1] for array in shelf._held[1])
+    with pytest.raises(IncompletePassError, match="lost"):
+        exact_sum(split(RECORDS)[1], over)
+
+
+def test_a_pass_that_was_not_complete_leaves_nothing_for_other_pieces() -> None:
+    directions = Directions(InMemory())
+    short = Summed(lambda rows: iter([(0, X[:100], Y[:100])]), RECORDS, LATTICE, directions=directions)
+    with pytest.raises(IncompletePassError):
+        exact_sum(split(RECORDS)[0], short)
+    assert not directions.holds(WHOLE)
+
+
+@pytest.mark.parametrize("stop", [0, 8, 1.0, True, "2"])
+def test_a_piece_of_other_classes_is_no_query(stop: Any) -> None:
+    with pytest.raises(ValueError, match="no piece"):
+        check(ClassGrams(CHAIN, 0, stop), RECORDS)
+    with pytest.raises(ValueError, match="no piece"):
+        check(ClassGrams(CHAIN, 1), RECORDS)
+
+
+# The curator
+
+
+def mechanism_of(facts: Facts) -> Mechanism:
+    return Mechanism(
+        facts=facts, plan=plan_of(facts, (Gram(CHAIN), 0.2), (WHOLE, 0.3), (ClassSums(CHAIN), 0.5)), mu=1.0
+    )
+
+
+def answers_of(facts: Facts, shelf: Shelf | None, stack: Shelf | None = None, **given: Any) -> list[np.ndarray]:
+    """What a method sees that takes the pieces last."""
+    curator = Curator(
+        mechanism_of(facts), Unprotected(stream_of(facts)), SeededBits(3), shelf=shelf, stack=stack, **given
+    )
+    gram = curator.release(Gram(CHAIN))
+    stacked = curator.pieces(WHOLE)
+    return [gram, curator.release(ClassSums(CHAIN)), np.concatenate(list(stacked))]
+
+
+@pytest.mark.parametrize("facts", FACTS.values(), ids=FACTS)
+def test_the_answers_are_the_same_in_one_piece_and_in_several(
+    facts: Facts, in_file: Callable[[], Shelf], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So the noise is the same, that of the release behind it included."""
+    several = [answers_of(facts, shelf, in_file()) for shelf in (None, InMemory(), Full())]
+    monkeypatch.setattr(queries, "PIECE_BYTES", 2**20)
+    whole = answers_of(facts, None)
+    for found in several:
+        assert all(np.array_equal(one, other) for one, other in zip(found, whole, strict=True))
+
+
+def test_without_noise_the_pieces_are_the_sums() -> None:
+    curator = NonPrivate(RECORDS, Unprotected(stream_of(RECORDS)), shelf=InMemory())
+    stacked = curator.pieces(WHOLE)
+    curator.release(Gram(CHAIN))
+    exact = exact_sum(WHOLE, Summed(stream_of(RECORDS), RECORDS, curator._over.grid))
+    assert np.allclose(np.concatenate(list(stacked)), exact, rtol=1e-6, atol=1e-6)
+
+
+def begun_curator(**given: Any) -> Curator:
+    curator = Curator(mechanism_of(RECORDS), Unprotected(stream_of(RECORDS)), SeededBits(3), **given)
+    curator.release(Gram(CHAIN))
+    return curator
+
+
+def test_pieces_that_are_asked_for_twice_or_one_by_one_are_refused() -> None:
+    curator = begun_curator()
+    for piece in split(RECORDS):
+        with pytest.raises(PlanError):
+            curator.release(piece)
+    curator.pieces(WHOLE)
+    with pytest.raises(PlanError, match="release 2 is planned as class_sums"):
+        curator.pieces(WHOLE)
+    with pytest.raises(PlanError):
+        curator.release(WHOLE)
+
+
+def test_a_release_that_fails_between_two_pieces_is_spent(monkeypatch: pytest.MonkeyPatch) -> None:
+    curator, real, asked = begun_curator(), sums.exact_sum, []
+
+    def failing(query: Query, *others: Any) -> np.ndarray:
+        asked.append(query)
+        if len(asked) == 3:
+            raise OSError("the disk fails")
+        return real(query, *others)
+
+    monkeypatch.setattr(sums, "exact_sum", failing)
+    with pytest.raises(OSError, match="fails"):
+        curator.pieces(WHOLE)
+    with pytest.raises(PlanError):
+        curator.pieces(WHOLE)
+
+
+class Kept:
+    """Answers that outlive a curator."""
+
+    def __init__(self) -> None:
+        self.answers: list[np.ndarray] = []
+
+    def recall(self, number: int, shape: tuple[int, ...]) -> np.ndarray | None:
+        return self.answers[number].reshape(shape) if number < len(self.answers) else None
+
+    def keep(self, number: int, answer: np.ndarray) -> None:
+        assert number == len(self.answers)
+        self.answers.append(answer.copy())
+
+
+def test_a_curator_that_goes_on_draws_noise_for_the_pieces_that_are_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    kept, real, asked = Kept(), sums.exact_sum, list[Query]()
+    first = answers_of(RECORDS, InMemory(), answers=kept)
+    every = kept.answers
+    # The Gram matrix, which query the pieces are of, four pieces, the class sums.
+    assert [len(answer) for answer in every] == [D, 32, 2, 2, 2, 1, M]
+    for count in range(len(every) + 1):
+        kept = Kept()
+        kept.answers = [answer.copy() for answer in every[:count]]
+        asked.clear()
+        with monkeypatch.context() as patch:
+            patch.setattr(sums, "exact_sum", lambda query, *given: (asked.append(query), real(query, *given))[1])
+            again = answers_of(RECORDS, InMemory(), answers=kept)
+        for one, other in zip(every[:count], kept.answers, strict=False):
+            assert np.array_equal(one, other)
+        taken = sum(min(2, M - 2 * piece) for piece in range(min(4, max(0, count - 2))))
+        assert np.array_equal(first[2][:taken], again[2][:taken])
+        assert len(asked) == len(every) - count - (count < 2)
+
+
+def test_pieces_of_another_query_are_not_gone_on_with() -> None:
+    """For persons, pieces of two queries may have a larger norm together than the sensitivity."""
+    kept = Kept()
+    curator = begun_curator(answers=kept)
+    curator.pieces(WHOLE)
+    del kept.answers[4:]
+    with pytest.raises(PlanError, match="another query"):
+        begun_curator(answers=kept).pieces(ClassGrams((Clip(0.6),)))
+
+
+def test_a_sample_of_pieces_is_refused() -> None:
+    with pytest.raises(ValueError, match="no sample"):
+        plan_of(RECORDS, (WHOLE, 1.0), rate=0.5)
+    with pytest.raises(TypeError, match="no sample"):
+        exact_sum(split(RECORDS)[0], Summed(stream_of(RECORDS), RECORDS, LATTICE), np.ones(N, bool))
+
+
+def test_progress_has_a_stage_for_making_the_pieces_and_one_for_using_them() -> None:
+    told: list[tuple[int, int]] = []
+    answers_of(RECORDS, InMemory(), progress=lambda done, total: told.append((done, total)))
+    assert {total for _, total in told} == {5 * N}
+    done = [each for each, _ in told]
+    assert done == sorted(set(done))
+    assert done[-1] == 5 * N
+    making = [each for each in done if 2 * N < each <= 3 * N]
+    assert making == [2 * N + N * piece // 4 for piece in (1, 2, 3, 4)]
+
+
+@pytest.mark.parametrize("count", [2, 3])
+def test_several_processes_give_the_pieces_of_one(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(queries, "PIECE_BYTES", 8 * SHARED.d**2)
+    mechanism = Mechanism(facts=SHARED, plan=plan_of(SHARED, (WHOLE, 0.5), (ClassSums(CHAIN), 0.5)), mu=1.0)
+
+    def answers(channel: Any) -> list[np.ndarray]:
+        summed = None if channel is None else Together(channel)
+        curator = Curator(mechanism, Unprotected(begun(0)), SeededBits(4), shelf=InMemory(), together=summed)
+        stacked = curator.pieces(WHOLE)
+        return [curator.release(ClassSums(CHAIN)), np.concatenate(list(stacked))]
+
+    found, _ = together(count, answers, grid=lattice_of(mechanism))
+    assert all(np.array_equal(one, other) for one, other in zip(found, answers(None), strict=True))
+
+
+# Memory
+
+
+def test_class_matrices_take_the_memory_of_a_piece(monkeypatch: pytest.MonkeyPatch) -> None:
+    """64 MiB twice (the sum and its noise) and once more (what the method takes), whatever the number of classes."""
+    monkeypatch.setattr(queries, "PIECE_BYTES", 64 * 2**20)
+    method = METHODS["dp-ls"]
+    for m in (1000, 10_000):
+        facts = Facts(n=1_280_000, m=m, d=768)
+        plan = method.plan(facts, method.planned(facts, {}, True))
+        piece = 8 * 768**2 * math.ceil(m / len(plan.releases[1].pieces))
+        assert piece <= 64 * 2**20
+        assert state_bytes(method, plan) == 3 * piece + 8 * (768**2 + m * 768)
+    assert state_bytes(method, plan) + WORKING_BYTES < 1.5 * 10**9
+
+
+def test_no_more_is_held_than_is_said(in_file: Callable[[], Shelf], monkeypatch: pytest.MonkeyPatch) -> None:
+    """NumPy tells `tracemalloc` of its arrays. The whole answer would take 8 MB."""
+    m, d = 64, 128
+    monkeypatch.setattr(queries, "PIECE_BYTES", 4 * 8 * d**2)
+    monkeypatch.setattr(sums, "GATHERED", 100 * d)
+    facts = Facts(n=600, m=m, d=d)
+    x, y = RNG.normal(size=(600, d)).astype(np.float32), (np.arange(600) % m).astype(np.int32)[:, None]
+
+    def stream(rows: int) -> Iterator[tuple[Any, ...]]:
+        for at in range(0, 600, rows):
+            yield at, x[at : at + rows], y[at : at + rows]
+
+    mechanism = Mechanism(facts=facts, plan=plan_of(facts, (WHOLE, 1.0)), mu=1.0)
+    curator = Curator(mechanism, Unprotected(stream), SeededBits(3), shelf=in_file(), stack=in_file())
+    tracemalloc.start()
+    try:
+        for piece in curator.pieces(WHOLE):
+            assert piece.shape == (4, d, d)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    factors = 8 * block_rows(facts) * (m + d)
+    assert peak < 8 * m * d**2 * 2
+    assert peak < 8 * 8 * 4 * d**2 + 6 * factors
