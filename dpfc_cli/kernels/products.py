@@ -7,12 +7,25 @@ partial sums of the devices is exact as well.
 """
 
 import functools
+import os
 import threading
+from collections import deque
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from queue import SimpleQueue
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from threadpoolctl import ThreadpoolController
 
+THREADS = 8
+"""The most threads that multiply. Each of them holds a sum and a block."""
+SUMS = 1 << 27
+"""Bytes that the sums of all threads may take."""
+WIDE = 512
+"""Rows that are widened to float64 at a time. They stay in the cache until they are multiplied."""
 PANEL = 4096
 NARROW = 192
 """If a panel has fewer columns than this, the products are too small to be fast."""
@@ -45,6 +58,61 @@ def _device_product(left: jax.Array, right: jax.Array) -> jax.Array:
     return jnp.matmul(left.astype(jnp.float64).T, right, precision=jax.lax.Precision.HIGHEST)
 
 
+def summed(
+    factors: Iterator[tuple[Any, ...]], shape: tuple[int, ...], *, alone: bool = False, integers: bool = True
+) -> np.ndarray:
+    """Σ over blocks and rows of left ⊗ right.
+
+    On the host each thread multiplies blocks of its own, with one thread of BLAS. The threads of one product would wait
+    for one another, and for those that compute the next factors.
+
+    Args:
+        factors: blocks (left, right), see `outer_sum`. They are asked for in this thread, in their order.
+        shape: p × q.
+        alone: left ⊗ left is summed.
+        integers: the factors are integers, so the sum does not depend on the order.
+
+    Returns:
+        p × q, float64, on the host.
+
+    """
+    pairs = ((left, left if alone else right) for left, right in factors)
+    threads = min(_cores(), THREADS, SUMS // (8 * shape[0] * shape[1])) if integers and _on_host() else 1
+    if threads <= 1:
+        total = np.zeros(shape)
+        for left, right in pairs:
+            total += outer_sum(left, right)
+        return total
+    sums: SimpleQueue[np.ndarray] = SimpleQueue()
+    for _ in range(threads):
+        sums.put(np.zeros(shape))
+
+    def add(left: Any, right: Any) -> None:
+        mine = sums.get()
+        _add_outer(mine, left, right)
+        sums.put(mine)
+
+    waiting: deque[Future[None]] = deque()
+    with _blas().limit(limits=1, user_api="blas"), ThreadPoolExecutor(threads) as pool:
+        for pair in pairs:
+            waiting.append(pool.submit(add, *pair))
+            if len(waiting) > threads:
+                waiting.popleft().result()
+        for each in waiting:
+            each.result()
+    return sum((sums.get() for _ in range(threads - 1)), sums.get())
+
+
+def _cores() -> int:
+    """How many processor cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+@functools.cache
+def _blas() -> ThreadpoolController:
+    return ThreadpoolController()
+
+
 def outer_sum(left: jax.Array | np.ndarray, right: jax.Array | np.ndarray) -> np.ndarray:
     """Σ over rows of left ⊗ right, which is leftᵀ·right; float64.
 
@@ -61,6 +129,14 @@ def outer_sum(left: jax.Array | np.ndarray, right: jax.Array | np.ndarray) -> np
         return np.asarray(_device_product(jnp.asarray(left), right))
     a = _widened(np.asarray(left))
     return gram(a) if left is right else np.asarray(a.T @ np.asarray(right))
+
+
+def _add_outer(total: np.ndarray, left: Any, right: Any) -> None:
+    """Add the `outer_sum` of integers to the total, in place, on the host."""
+    a, b = np.asarray(left), np.asarray(right)
+    step = len(a) if a.dtype == np.float64 else WIDE
+    for at in range(0, len(a), step):
+        total += outer_sum(a, a) if left is right else _widened(a[at : at + step]).T @ b[at : at + step]
 
 
 _held = threading.local()
