@@ -10,7 +10,7 @@ from dpfc_cli.privacy.directions import Directions, InMemory
 from dpfc_cli.privacy.facts import Facts
 from dpfc_cli.privacy.lattice import Lattice
 from dpfc_cli.privacy.passes import block_rows
-from dpfc_cli.privacy.queries import Gradient, Query
+from dpfc_cli.privacy.queries import Gradient, Gram, Query
 from dpfc_cli.privacy.sums import exact_sum
 from tests.support import every_query, stream_of
 
@@ -58,7 +58,8 @@ def test_an_error_ends_the_sum(where: str, monkeypatch: pytest.MonkeyPatch) -> N
         yield from blocks("float32")
         if where == "in the stream":
             raise Broken
-        yield np.ones((3, 6)), np.ones((4, 4))
+        for _ in range(4):
+            yield np.ones((3, 6)), np.ones((4, 4))
 
     with pytest.raises(Broken if where == "in the stream" else ValueError):
         products.summed(failing(), (6, 4))
@@ -66,10 +67,10 @@ def test_an_error_ends_the_sum(where: str, monkeypatch: pytest.MonkeyPatch) -> N
 
 FACTS = Facts(n=1100, m=3, d=6)
 X, Y = RNG.normal(size=(1100, 6)).astype(np.float32), RNG.integers(0, 3, 1100).astype(np.int32)
-QUERIES = every_query(FACTS)
+QUERIES = [query for query in every_query(FACTS) if isinstance(query, Gram | Gradient) and len(query.chain) > 1]
 
 
-@pytest.mark.parametrize("query", QUERIES, ids=[f"{i}-{query.kind}" for i, query in enumerate(QUERIES)])
+@pytest.mark.parametrize("query", QUERIES, ids=[query.kind for query in QUERIES])
 def test_a_block_in_parts_gives_the_same_integers(query: Query, monkeypatch: pytest.MonkeyPatch) -> None:
     """In parts the last block is padded less. Logits are float32, and they are equal to the last bit all the same."""
     size = block_rows(FACTS)
