@@ -17,7 +17,7 @@ from typing import Annotated, Any
 
 import typer
 
-from dpfc_cli.cli import stop
+from dpfc_cli.cli import compiled, stop
 from dpfc_cli.cli.help import COMMANDS, Command, Group, flag_of, parameters
 from dpfc_cli.errors import UserError, printable
 from dpfc_cli.version import __version__
@@ -218,6 +218,8 @@ def _run(words: list[str]) -> Any:
         importlib.import_module(f"dpfc_cli.cli.{module}")
     try:
         if not _helped(words):
+            if name in compiled.COMMANDS:
+                compiled.keep()
             app()
     except SystemExit as end:
         return end.code

@@ -18,6 +18,18 @@ RowMap = Callable[..., tuple[jax.Array, ...]]
 
 PIECE = 256
 """Records that a CPU computes at a time. Their numbers stay in its cache between the operations."""
+CHUNK = 2048
+"""Records that one call computes on a CPU: some pieces. So several threads share a block, and little of the last block
+is computed for nothing.
+"""
+
+
+def chunk(size: int) -> int:
+    """How many records of blocks of `size` one call should compute. A CPU computes pieces of the same shape for both
+    numbers, so the results are the same to the last bit.
+    """
+    one_cpu = jax.local_device_count() == 1 and jax.local_devices()[0].platform == "cpu"
+    return CHUNK if one_cpu and size % CHUNK == 0 else size
 
 
 @functools.cache
@@ -73,3 +85,26 @@ def run(row_map: RowMap, block: tuple[np.ndarray, ...], arrays: dict[str, Any]) 
     # JAX can be set to stop at the first NaN. Then the end of a training would tell of a record.
     with jax.default_matmul_precision("highest"), jax.debug_nans(False), jax.debug_infs(False):
         return compiled(row_map)(placed, arrays)
+
+
+ALIGNED = 64
+"""JAX takes an array of the host without a copy, if its address is a multiple of this."""
+
+
+def joined(made: list[tuple[jax.Array, ...]], count: int) -> tuple[np.ndarray, ...]:
+    """The first `count` rows of what `run` has made of the parts of a block, in one array of the host for each."""
+    if len(made) == 1:
+        return tuple(np.asarray(array)[:count] for array in made[0])
+    return tuple(_joined([np.asarray(each) for each in parts], count) for parts in zip(*made, strict=True))
+
+
+def _joined(parts: list[np.ndarray], count: int) -> np.ndarray:
+    first = parts[0]
+    raw = np.empty(count * first[0].nbytes + ALIGNED, np.uint8)
+    begin = -raw.ctypes.data % ALIGNED
+    whole = raw[begin : begin + count * first[0].nbytes].view(first.dtype).reshape(count, *first.shape[1:])
+    at = 0
+    for part in parts:
+        whole[at : at + len(part)] = part[: count - at]
+        at += len(part)
+    return whole

@@ -162,13 +162,14 @@ def partial_sum(query: Query, over: Summed, part: Part, sample: np.ndarray | Non
         made: Iterator[Sorted] = (_by_class(left, right, grid) for left, right in factors)
         made = made if kept is None else kept.sorting(piece, made, checked)
         return _class_grams(piece, over, made), checked.span
-    total = np.zeros(query.shape(facts))
-    for left, right in factors:
-        if isinstance(query, ClassGrams | Hessians):
+    if isinstance(query, ClassGrams | Hessians):
+        total = np.zeros(query.shape(facts))
+        for left, right in factors:
             products.add_weighted_grams(total, left, right)
-        else:
-            # If both arguments are the same array, BLAS does half the work.
-            total += products.outer_sum(left, left if isinstance(query, Gram) else right)
+    else:
+        # If both factors are the same array, BLAS does half the work.
+        integers = isinstance(grid, Lattice)
+        total = products.summed(factors, query.shape(facts), alone=isinstance(query, Gram), integers=integers)
     return total, checked.span
 
 
@@ -202,22 +203,20 @@ def _factors(query: Query, over: Summed, checked: passes.Counted) -> Iterator[tu
     """The factors of all records, block by block: (left, right), and the persons of the records if they are units."""
     from dpfc_cli.kernels import rows
 
-    facts = over.facts
-    size = passes.block_rows(facts)
+    facts, size = over.facts, _chunk(query, over)
     bare, arrays = _taken_out(query)
     row_map = _RowMap(bare, _of_one(facts), over.grid)
-    for block, taken in checked.over(passes.read(over.stream, size), (facts.d,)):
-        count, nulled = len(block.labels), _nulled(block, taken)
-        left, right = rows.run(row_map, _records(nulled, size), arrays)
-        yield (left, right) if facts.rows is None else (left[:count], right[:count], *block.found)
+    for block, taken in checked.over(passes.read(over.stream, passes.block_rows(facts)), (facts.d,)):
+        for x, labels, *found in _cut(_arrays(_nulled(block, taken)), size):
+            left, right = rows.run(row_map, _records(x, labels, size), arrays)
+            yield (left, right) if facts.rows is None else (left[: len(x)], right[: len(x)], *found)
 
 
 def _gradients(query: Gradient, over: Summed, checked: passes.Counted, sampled: bool) -> Iterator[tuple[Any, ...]]:
     """The same for a gradient. sampled: whether to compute only what takes part."""
     from dpfc_cli.kernels import rows
 
-    facts, directions = over.facts, over.directions
-    size = passes.block_rows(facts)
+    facts, directions, size = over.facts, over.directions, _chunk(query, over)
     if directions is not None and directions.holds(query):
         blocks = checked.over(directions.kept(), (query.shape(facts)[0], 1))
     else:
@@ -228,7 +227,7 @@ def _gradients(query: Gradient, over: Summed, checked: passes.Counted, sampled: 
     if sampled:
         parts = _gathered((_arrays(block, taken) for block, taken in blocks), size)
     else:
-        parts = (_arrays(_nulled(block, taken)) for block, taken in blocks)
+        parts = (part for block, taken in blocks for part in _cut(_arrays(_nulled(block, taken)), size))
     for q, length, labels, *found in parts:
         padded = _padding(len(q), size) if sampled else size
         left = _padded(q, padded, 0)
@@ -241,15 +240,27 @@ def _made(query: Gradient, over: Summed, checked: passes.Counted) -> Pass:
     """The directions of all records, made of the records."""
     from dpfc_cli.kernels import rows
 
-    facts = over.facts
-    size = passes.block_rows(facts)
+    facts, size = over.facts, _chunk(query, over)
     bare, arrays = _taken_out(query, *query.arrays)
     row_map = _DirectionMap(bare, _of_one(facts), over.grid)
-    blocks = checked.over(passes.read(over.stream, size), (facts.d,))
-    begun = ((*each, rows.run(row_map, _records(each[0], size), arrays)) for each in blocks)
-    for block, taken, made in _ahead(begun):
-        q, length, labels = (np.asarray(array)[: len(block.labels)] for array in made)
+
+    def begun(block: Block) -> list[tuple[Any, ...]]:
+        parts = _cut((*block.data, block.labels), size)
+        return [rows.run(row_map, _records(*part, size), arrays) for part in parts]
+
+    blocks = checked.over(passes.read(over.stream, passes.block_rows(facts)), (facts.d,))
+    for block, taken, made in _ahead((*each, begun(each[0])) for each in blocks):
+        q, length, labels = rows.joined(made, len(block.labels))
         yield Block(block.start, labels, block.found, (q, length)), taken
+
+
+def _chunk(query: Query, over: Summed) -> int:
+    """How many records are computed at a time."""
+    from dpfc_cli.kernels import rows
+
+    size = passes.block_rows(over.facts)
+    # All class matrices are added to in each of the products, and sums of real numbers depend on the order.
+    return size if isinstance(query, ClassGrams | Hessians) or not isinstance(over.grid, Lattice) else rows.chunk(size)
 
 
 def _nulled(block: Block, taken: np.ndarray | None) -> Block:
@@ -259,8 +270,13 @@ def _nulled(block: Block, taken: np.ndarray | None) -> Block:
     return block._replace(labels=np.where(taken[:, None], block.labels, block.labels.dtype.type(NO_LABEL)))
 
 
-def _records(block: Block, size: int) -> tuple[np.ndarray, np.ndarray]:
-    return _padded(block.data[0], size, 0), _padded(block.labels, size, NO_LABEL)
+def _records(x: np.ndarray, labels: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray]:
+    return _padded(x, size, 0), _padded(labels, size, NO_LABEL)
+
+
+def _cut(arrays: tuple[np.ndarray, ...], size: int) -> Iterator[tuple[np.ndarray, ...]]:
+    """The rows of the arrays in parts of `size`; the last is shorter."""
+    return (tuple(array[at : at + size] for array in arrays) for at in range(0, len(arrays[0]), size))
 
 
 def _ahead(items: Iterator[T]) -> Iterator[T]:

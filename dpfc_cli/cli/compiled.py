@@ -1,0 +1,48 @@
+"""What JAX compiles is kept in the cache folder, so that the second run of a command compiles nothing.
+
+What is kept are programs. They are made of public facts, such as numbers of dimensions and classes, and hold no record.
+"""
+
+import contextlib
+import hashlib
+import os
+import platform
+from pathlib import Path
+
+from dpfc_cli.folders import cache_folder
+
+COMMANDS = ("audit", "evaluate", "extract", "forecast", "predict", "train", "zero-shot")
+"""The commands that compute with JAX."""
+LARGEST = 2**28
+"""Bytes that are kept. What was not used for the longest time goes first."""
+
+
+def keep() -> None:
+    """Say to JAX where it keeps what it compiles, unless the user has said so. JAX must not be imported yet.
+
+    A program that lies in the cache is run. So the folder must be one that only this user can write to; if there is no
+    such folder, nothing is kept.
+    """
+    if "JAX_COMPILATION_CACHE_DIR" in os.environ:
+        return
+    # A home folder may be that of several machines. A program that was compiled for another processor may crash.
+    with contextlib.suppress(OSError, RuntimeError):
+        outer = cache_folder() / "compiled"
+        folder = outer / hashlib.sha256(_processor()).hexdigest()[:16]
+        for each in (outer, folder):
+            each.mkdir(mode=0o700, parents=True, exist_ok=True)
+            found = each.stat()
+            if found.st_uid != os.geteuid() or found.st_mode & 0o022:
+                return
+        os.environ["JAX_COMPILATION_CACHE_DIR"] = str(folder)
+        os.environ.setdefault("JAX_COMPILATION_CACHE_MAX_SIZE", str(LARGEST))
+        os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
+
+
+def _processor() -> bytes:
+    """What tells this kind of processor from others."""
+    described = platform.machine().encode()
+    with contextlib.suppress(OSError), Path("/proc/cpuinfo").open("rb") as file:
+        lines = file.read(2**14).split(b"\n\n")[0].splitlines()
+        described += b"\n".join(line for line in lines if line.startswith((b"model name", b"flags", b"Features")))
+    return described

@@ -1,0 +1,92 @@
+"""What JAX compiles is kept for the next run, in a folder that only this user can write to."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from dpfc_cli.cli import compiled
+
+NAMES = ("JAX_COMPILATION_CACHE_DIR", "JAX_COMPILATION_CACHE_MAX_SIZE", "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS")
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The cache folder. What `keep` says to JAX ends with the test."""
+    for name in NAMES:
+        monkeypatch.setenv(name, "")
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("DPFC_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+def kept() -> str | None:
+    compiled.keep()
+    return os.environ.pop(NAMES[0], None)
+
+
+def test_it_is_a_folder_for_this_user_and_this_processor(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = os.umask(0o002)
+    try:
+        first = kept()
+    finally:
+        os.umask(before)
+    assert first is not None
+    assert Path(first).parent == cache / "compiled"
+    assert {folder.stat().st_mode & 0o777 for folder in (Path(first), Path(first).parent)} == {0o700}
+    assert kept() == first
+    monkeypatch.setattr(compiled, "_processor", lambda: b"another one")
+    assert kept() not in (first, None)
+
+
+def test_a_folder_that_the_user_names_is_left_alone(monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:
+    for named in ("/mine", ""):
+        monkeypatch.setenv(NAMES[0], named)
+        compiled.keep()
+        assert os.environ[NAMES[0]] == named
+    assert not cache.exists()
+
+
+@pytest.mark.parametrize("outer", [True, False])
+@pytest.mark.parametrize("mode", [0o720, 0o702])
+def test_a_folder_that_others_can_write_to_is_not_used(outer: bool, mode: int) -> None:
+    """They could put a program there that this user would run."""
+    first = kept()
+    assert first is not None
+    (Path(first).parent if outer else Path(first)).chmod(mode)
+    assert kept() is None
+
+
+def test_a_folder_of_somebody_else_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 12345)
+    assert kept() is None
+
+
+def test_where_nothing_can_be_written_nothing_is_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("DPFC_CACHE", str(tmp_path / "file"))
+    assert kept() is None
+
+
+PROGRAM = """
+from dpfc_cli.cli import compiled
+compiled.keep()
+import jax, sys
+from dpfc_cli.kernels import products
+seen = []
+jax.monitoring.register_event_listener(lambda name, **_: seen.append(name.rsplit("/", 1)[-1]))
+products.check_exact()
+print(seen.count("cache_hits"), seen.count("cache_misses"))
+"""
+
+
+def test_a_second_run_compiles_nothing() -> None:
+    first, second = (
+        subprocess.run([sys.executable, "-c", PROGRAM], check=True, capture_output=True, text=True) for _ in range(2)
+    )
+    assert first.stdout.split()[0] == "0"
+    assert int(first.stdout.split()[1]) > 0
+    assert second.stdout.split() == [first.stdout.split()[1], "0"]
+    assert second.stderr == ""

@@ -1,0 +1,90 @@
+"""Blocks are computed in parts and multiplied by several threads. No sum of integers changes by it."""
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+from dpfc_cli.kernels import products, rows
+from dpfc_cli.privacy.directions import Directions, InMemory
+from dpfc_cli.privacy.facts import Facts
+from dpfc_cli.privacy.lattice import Lattice
+from dpfc_cli.privacy.passes import block_rows
+from dpfc_cli.privacy.queries import Gradient, Gram, Query
+from dpfc_cli.privacy.sums import exact_sum
+from tests.support import every_query, stream_of
+
+RNG = np.random.default_rng(0)
+TYPES = ("int16", "float32", "float64")
+
+
+def blocks(dtype: str, lengths: tuple[int, ...] = (1300, 512, 1, 700)) -> list[tuple[np.ndarray, np.ndarray]]:
+    return [
+        (RNG.integers(-(2**14), 2**14, (n, 6)).astype(dtype), RNG.integers(-(2**17), 2**17, (n, 4)).astype(np.float64))
+        for n in lengths
+    ]
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize("cores", [1, 2, 5, 100])
+def test_any_number_of_threads_adds_each_block_once(cores: int, dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(products, "_cores", lambda: cores)
+    made = blocks(dtype)
+    left, right = (np.concatenate(parts).astype(np.int64) for parts in zip(*made, strict=True))
+    assert np.array_equal(products.summed(iter(made), (6, 4)), left.T @ right)
+    widened = [(a.astype(np.float64),) * 2 for a, _ in made]
+    assert np.array_equal(products.summed(iter(widened), (6, 6), alone=True), left.T @ left)
+
+
+def test_real_numbers_are_added_in_the_order_of_the_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sums of these depend on the order, and the non-private baseline is to be the same in each run."""
+    monkeypatch.setattr(products, "_cores", lambda: 2)
+    made = [(RNG.normal(size=(40, 6)), RNG.normal(size=(40, 4)) * 10.0**i) for i in range(8)]
+    total = np.zeros((6, 4))
+    for a, b in made:
+        total += a.T @ b
+    assert np.array_equal(products.summed(iter(made), (6, 4), integers=False), total)
+
+
+class Broken(Exception):
+    """What a pass raises in these tests."""
+
+
+@pytest.mark.parametrize("where", ["in the stream", "in a product"])
+def test_an_error_ends_the_sum(where: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(products, "_cores", lambda: 2)
+
+    def failing() -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        yield from blocks("float32")
+        if where == "in the stream":
+            raise Broken
+        for _ in range(4):
+            yield np.ones((3, 6)), np.ones((4, 4))
+
+    with pytest.raises(Broken if where == "in the stream" else ValueError):
+        products.summed(failing(), (6, 4))
+
+
+FACTS = Facts(n=1100, m=3, d=6)
+X, Y = RNG.normal(size=(1100, 6)).astype(np.float32), RNG.integers(0, 3, 1100).astype(np.int32)
+QUERIES = [query for query in every_query(FACTS) if isinstance(query, Gram | Gradient) and len(query.chain) > 1]
+
+
+@pytest.mark.parametrize("query", QUERIES, ids=[query.kind for query in QUERIES])
+def test_a_block_in_parts_gives_the_same_integers(query: Query, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In parts the last block is padded less. Logits are float32, and they are equal to the last bit all the same."""
+    size = block_rows(FACTS)
+    sample = RNG.random(FACTS.n) < 0.6 if isinstance(query, Gradient) else None
+
+    def sums() -> list[np.ndarray]:
+        kept = Directions(InMemory())
+        passes = [(None, kept), (None, kept), (sample, kept)]
+        return [exact_sum(query, stream_of(X, Y), FACTS, Lattice(18), None, *each) for each in passes]
+
+    monkeypatch.setattr(rows, "CHUNK", size)
+    whole = sums()
+    monkeypatch.setattr(rows, "CHUNK", 512)
+    assert rows.chunk(size) == 512
+    for a, b in zip(whole, sums(), strict=True):
+        assert np.array_equal(a, b)
+        assert a.any()
