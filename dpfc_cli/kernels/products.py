@@ -132,6 +132,12 @@ def _blas() -> ThreadpoolController:
     return ThreadpoolController()
 
 
+@jax.jit
+def _device_weighted_grams(weights: jax.Array, q: jax.Array) -> jax.Array:
+    # One class after the other, so that the device holds the weighted factors of one class only.
+    return jax.lax.map(lambda w: _device_product(q * w[:, None], q), weights.T)
+
+
 def outer_sum(left: jax.Array | np.ndarray, right: jax.Array | np.ndarray) -> np.ndarray:
     """Σ over rows of left ⊗ right, which is leftᵀ·right; float64.
 
@@ -205,7 +211,8 @@ def add_weighted_grams(total: np.ndarray, weights: jax.Array | np.ndarray, q: ja
     """Add Σ over rows of w_j·q qᵀ to total[j], for every column j of the weights. In place, on the host.
 
     If the weights are labels (0 or 1), a record adds to the Gram matrices of its own classes only. The work is then
-    that of one Gram matrix per label, for any number of classes.
+    that of one Gram matrix per label, for any number of classes, and it is done on the host. Other weights need a
+    product for each class, where the factors are stored.
 
     Args:
         total: m × d × d, float64.
@@ -213,7 +220,11 @@ def add_weighted_grams(total: np.ndarray, weights: jax.Array | np.ndarray, q: ja
         q: B × d, integers in float64.
 
     """
-    w, rows = np.asarray(weights), np.asarray(q)
+    w = np.asarray(weights)
+    if not (_on_host() or isinstance(q, np.ndarray) or isinstance(weights, np.ndarray)) and w.max() > 1:
+        total += np.asarray(_device_weighted_grams(weights, q))
+        return
+    rows = np.asarray(q)
     weighted = np.empty_like(rows)
     for j in np.flatnonzero(w.any(axis=0)):
         taken = w[:, j] != 0

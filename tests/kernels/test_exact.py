@@ -32,26 +32,34 @@ np.savez(sys.argv[1], *sums)
 """
 
 
-def sums_with(devices: int, folder: Path) -> list[np.ndarray]:
+def sums_with(devices: int, folder: Path, platform: str = "cpu") -> list[np.ndarray]:
     out = folder / f"{devices}.npz"
-    environment = {
-        **os.environ,
-        "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}",
-        "JAX_PLATFORMS": "cpu",
-    }
+    environment = {**os.environ, "JAX_PLATFORMS": platform}
+    if platform == "cpu":
+        environment["XLA_FLAGS"] = f"--xla_force_host_platform_device_count={devices}"
     subprocess.run([sys.executable, "-c", PROGRAM, str(out), str(devices)], check=True, env=environment)
     with np.load(out) as file:
         return [file[name] for name in file.files]
 
 
-def test_one_and_four_devices_sum_to_the_same_integers(tmp_path: Path) -> None:
-    one, four = sums_with(1, tmp_path), sums_with(4, tmp_path)
-    for query, a, b in zip(every_query(Facts(n=700, m=3, d=6)), one, four, strict=True):
+def assert_same_sums(one: list[np.ndarray], other: list[np.ndarray]) -> None:
+    for query, a, b in zip(every_query(Facts(n=700, m=3, d=6)), one, other, strict=True):
         if query.arrays:
             # Logits are float32 and may differ between block shapes. The sums differ little.
             assert np.allclose(a, b, atol=700 * 4e-6 * 4.0**18)
         else:
             assert np.array_equal(a, b)
+
+
+def test_one_and_four_devices_sum_to_the_same_integers(tmp_path: Path) -> None:
+    assert_same_sums(sums_with(1, tmp_path), sums_with(4, tmp_path))
+
+
+@pytest.mark.skipif(jax.default_backend() == "cpu", reason="this machine has no accelerator")
+def test_an_accelerator_and_the_processor_sum_to_the_same_integers(tmp_path: Path) -> None:
+    accelerator = sums_with(jax.device_count(), tmp_path, platform="")
+    (tmp_path / "processor").mkdir()
+    assert_same_sums(sums_with(1, tmp_path / "processor"), accelerator)
 
 
 def test_blas_and_xla_make_the_same_exact_product() -> None:
@@ -86,6 +94,18 @@ def test_weighted_grams_are_exact_for_labels_and_for_weights() -> None:
     weights = rng.integers(0, 2**14, size=(50, 3)).astype(np.float64)
     products.add_weighted_grams(total, weights, q)
     assert np.array_equal(total, np.einsum("nm,nd,ne->mde", members + weights, q, q))
+
+
+def test_devices_make_the_same_weighted_grams_as_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(0)
+    q = rng.integers(-(2**11), 2**11, size=(64, 5)).astype(np.float64)
+    weights = rng.integers(0, 2**14, size=(64, 3)).astype(np.float64)
+    host, device = np.ones((3, 5, 5)), np.ones((3, 5, 5))
+    products.add_weighted_grams(host, weights, q)
+    monkeypatch.setattr(products, "_on_host", lambda: False)
+    monkeypatch.setattr(products, "_add_symmetric", None)
+    products.add_weighted_grams(device, jax.numpy.asarray(weights), jax.numpy.asarray(q))
+    assert np.array_equal(host, device)
 
 
 def test_without_64_bits_nothing_is_computed() -> None:
