@@ -168,8 +168,8 @@ counts.
   libraries reaches in the same run. A symmetric product counts half. The rest is other work, or products of a slower
   shape.
 - *Ratio*: the seconds of the best other over those of `dpfc`. Above 1, `dpfc` is faster.
-- The noise of `dpfc` is drawn exactly, from the bits of the system: {kernels.DRAWS // 10**6} million integers. That of the
-  others is float32, from a fast generator that is not made for secrets.
+- The noise of `dpfc` is drawn exactly, from the bits of the system: {kernels.DRAWS // 10**6} million integers. That of
+  the others is float32, from a fast generator that is not made for secrets.
 """
     for shape in dict.fromkeys(tuple(case["shape"]) for case, _ in rows):
         found = {case["kernel"]: value for case, value in rows if tuple(case["shape"]) == shape}

@@ -89,12 +89,13 @@ def ours(kernel: str, shape: Shape) -> Work:
 
     (n, d, m), chain = shape, (Clip(1e-6),)
     x, y, theta, matrices = given(shape)
+    indefinite = matrices - 3 * np.eye(d)
     if kernel == "noise":
         return lambda: rounded_normal(2**40, DRAWS, SystemBits()) / 2.0**40
     if kernel == "eigh":
-        return lambda: damped_inverse(matrices[0], DAMPING)
+        return lambda: damped_inverse(indefinite[0], DAMPING)
     if kernel == "project":
-        return lambda: np.stack([symmetric_psd(matrix) for matrix in matrices])
+        return lambda: np.stack([symmetric_psd(matrix) for matrix in indefinite])
     if kernel == "solve":
         return lambda: np.stack([np.linalg.solve(matrix, theta[:, 0]) for matrix in matrices])
     facts, stream = Facts(n=n, m=m, d=d), stream_of(x, y)
@@ -117,7 +118,8 @@ def ours(kernel: str, shape: Shape) -> Work:
 
 def theirs(kernel: str, shape: Shape, library: str) -> Work:
     """The work in another library, compiled if that is JAX."""
-    (_, _, m), (x, y, theta, matrices) = shape, given(shape)
+    (_, d, m), (x, y, theta, matrices) = shape, given(shape)
+    indefinite = matrices - 3 * np.eye(d)
     xp, sigmoid, placed = _library(library)
     if kernel == "noise":
         return _draws(library)
@@ -149,8 +151,8 @@ def theirs(kernel: str, shape: Shape, library: str) -> Work:
         "first_gradient": (lambda x: gradient(unit(x)), x),
         "gradient": (gradient, x / np.linalg.norm(x, axis=1, keepdims=True)),
         "hessians": (lambda x: hessians(unit(x)), x),
-        "eigh": (lambda a: positive(a, DAMPING), matrices[0]),
-        "project": (positive, matrices),
+        "eigh": (lambda a: positive(a, DAMPING), indefinite[0]),
+        "project": (positive, indefinite),
         "solve": (functools.partial(_solved, library, placed(theta[:, :1])), matrices),
     }
     function, argument = functions[kernel]
@@ -187,7 +189,7 @@ def _ready(function: Callable[[Any], Any], argument: Any, library: str) -> Work:
     import jax
 
     compiled = jax.jit(function)
-    return lambda: jax.block_until_ready(compiled(argument))
+    return lambda: compiled(argument).block_until_ready()
 
 
 def _draws(library: str) -> Work:
@@ -195,7 +197,7 @@ def _draws(library: str) -> Work:
         import jax
 
         draw = jax.jit(lambda key: jax.random.normal(key, (DRAWS,), np.float32))
-        return lambda: jax.block_until_ready(draw(jax.random.key(time.monotonic_ns() % 2**32)))
+        return lambda: draw(jax.random.key(time.monotonic_ns() % 2**32)).block_until_ready()
     if library == "torch":
         import torch
 
