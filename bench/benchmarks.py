@@ -194,6 +194,8 @@ all trainings. Accuracy is the mean ± standard deviation over seeds.
 - In favour of `dpfc`: the defaults of `dp-whitened` and `dp-fc` were fitted on CIFAR-100 among others. Nothing was
   fitted to CLINC150 or to the made-up set.
 - The plain code adds noise of JAX's generator to float32 sums. The ε that it prints is not proved for what it computes.
+- The plain code has 1.4 times the damping of `dp-fc`, because it draws more noise for the Gram matrix. At ε = 1 this
+  gains half a point on CIFAR-100 and one on CLINC150, and loses one on BANKING77.
 - diffprivlib divides ε among the classes and has no δ.
 - The two trainings without privacy have different penalties, so their seconds are not for the same problem.
 """
