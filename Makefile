@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check lock format docs package reproduce costs bench-accuracy torture clean
+.PHONY: help demo test check lock format docs package reproduce costs bench bench-accuracy torture clean
 
 help: ## What one can do here
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-15s %s\n", $$1, $$2}'
@@ -70,6 +70,17 @@ reproduce: .venv/.bench ## The paper's tables on FEATURES="SET…" (hours; goes 
 costs: .venv/.run ## Seconds and memory of every method on made-up features (SHAPE=50000x768x100)
 	$(BIN)/python -m bench.costs --shape $(or $(SHAPE),50000x768x100)
 
+# The other tools have an environment of their own: diffprivlib needs an older scikit-learn than dpfc.
+PEERS ?= .venv-bench
+
+$(PEERS)/.made: pyproject.toml
+	$(PYTHON) -m venv $(PEERS)
+	$(PEERS)/bin/pip install --quiet --disable-pip-version-check -e . torch torchvision timm opacus diffprivlib 'scikit-learn<1.6'
+	@touch $@
+
+bench: $(PEERS)/.made ## dpfc beside other tools, for docs/benchmarks.md, on FEATURES="SET…" (hours; goes on where it stopped)
+	$(PEERS)/bin/python -m bench.benchmarks $(FEATURES)
+
 bench-accuracy: .venv/.run ## The default beside the paper's methods on synthetic sets and FEATURES="SET…" (hours; resumable)
 	$(BIN)/python -m bench.accuracy $(FEATURES) --synthetic bench-results/synthetic --workers $(or $(WORKERS),2)
 
@@ -82,4 +93,4 @@ torture: .venv/.torture ## Kills, failing system calls, races, damaged and forge
 	$(BIN)/python -m tests.torture.$$campaign --workers $(or $(WORKERS),2) || broke=1; done; exit $$broke
 
 clean: ## Remove what make made
-	rm -rf .venv demo build dist
+	rm -rf .venv .venv-bench demo build dist

@@ -192,16 +192,12 @@ def run(cells: Iterable[Cell], results: Path, workers: int, work: Callable[[Cell
     """Results by `Cell.key`. Those that are not in the file are computed now, by `workers` processes."""
     done = read(results)
     missing = [cell for cell in dict.fromkeys(cells) if cell.key not in done]
-    results.parent.mkdir(parents=True, exist_ok=True)
     if workers > 1:
         os.environ |= dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"), "1")
-    with multiprocessing.get_context("spawn").Pool(workers) as pool, results.open("a") as file:
-        if file.tell() and not results.read_text().endswith("\n"):
-            file.write("\n")
+    with multiprocessing.get_context("spawn").Pool(workers) as pool:
         jobs = [(cell, work) for cell in missing]
         for i, (key, value) in enumerate(pool.imap_unordered(_job, jobs)):
-            file.write(json.dumps({"cell": json.loads(key), "value": value}) + "\n")
-            file.flush()
+            keep(results, key, value)
             done[key] = value
             print(f"[{i + 1}/{len(missing)}] {value:.2f} {key}", flush=True)
     return done
@@ -214,9 +210,17 @@ def said(values: Sequence[float]) -> str:
     return f"{statistics.mean(values):.1f}" + (f" ± {statistics.stdev(values):.1f}" if len(values) > 1 else "")
 
 
-def read(results: Path) -> dict[str, float]:
+def keep(results: Path, key: str, value: Any) -> None:
+    """Append a result to a file, on a line of its own."""
+    results.parent.mkdir(parents=True, exist_ok=True)
+    whole = not results.exists() or results.read_bytes()[-1:] in (b"", b"\n")
+    with results.open("a") as file:
+        file.write(("" if whole else "\n") + json.dumps({"cell": json.loads(key), "value": value}) + "\n")
+
+
+def read(results: Path) -> dict[str, Any]:
     """The results in a file. A line that is incomplete, because the process was killed, is ignored."""
-    done: dict[str, float] = {}
+    done: dict[str, Any] = {}
     if results.exists():
         for line in results.read_text().splitlines():
             with suppress(json.JSONDecodeError):

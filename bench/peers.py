@@ -1,14 +1,8 @@
-"""Measures dpfc beside other tools on the same features: `python -m bench.peers SET…`.
-
-It needs its own environment, with the other tools and dpfc:
-
-    python -m venv PEERS
-    PEERS/bin/pip install . torch opacus diffprivlib 'scikit-learn<1.6'
-    PYTHONPATH=. PEERS/bin/python -m bench.peers features/SET
+"""Trains heads with dpfc and with other tools on the same features: a part of `bench.benchmarks`.
 
 Each contender is a process of its own, which reads the set from disk, trains, and writes its scores. The operating
 system measures the whole process: seconds of wall time, seconds of the processors, and peak resident memory. The
-contenders take turns, so that other work on the machine slows all of them down. Accuracy is the mean of the seeds.
+contenders take turns, so that other work on the machine slows all of them down.
 
 What the other tools are given favours them: the learning rate of Opacus and of the plain code is the best of
 `RATES` by accuracy on the test records with the first seed, at no cost in privacy, and features are scaled as dpfc
@@ -20,10 +14,9 @@ import os
 import statistics
 import subprocess
 import sys
-import tempfile
+import threading
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -127,99 +120,133 @@ def scikit_learn(data: Data, epsilon: float, seed: int, rate: float) -> np.ndarr
 PEERS: dict[str, Callable[[Data, float, int, float], np.ndarray]] = {
     each.__name__: each for each in (opacus, plain, diffprivlib, scikit_learn)
 }
-OURS = ("dp-whitened", "dp-fc", "dp-ls", "dp-adam --steps 100", "dp-fc --non-private")
 WITHOUT = ("scikit_learn", "dp-fc --non-private")
-"""Without privacy."""
+"""Without privacy, and so without a seed."""
+ONCE = (*WITHOUT, "diffprivlib")
+"""What is trained once: the accuracy does not vary, or the time is not worth it."""
+WORDS = {
+    "dp-whitened": "`dp-whitened`, the default",
+    "dp-fc": "`dp-fc`",
+    "dp-ls": "`dp-ls`",
+    "dp-adam --steps 100": "`dp-adam --steps 100`",
+    "opacus": "Opacus: DP-SGD on a linear layer, 10 epochs, samples of 1,024",
+    "plain": "the paper's Algorithm 4 as its pseudo-code has it, in JAX",
+    "diffprivlib": "diffprivlib: `LogisticRegression`, δ = 0",
+    "dp-fc --non-private": "without privacy: `dp-fc --non-private`",
+    "scikit_learn": "without privacy: scikit-learn, `LogisticRegression(C=100)`",
+}
+"""The contenders, in the order of the table."""
 
 
-@dataclass
-class Result:
-    """What was measured of a contender: of each seed, and of each learning rate."""
-
-    seconds: list[float] = field(default_factory=list)
-    busy: list[float] = field(default_factory=list)
-    peak: list[float] = field(default_factory=list)
-    accuracy: dict[float, list[float]] = field(default_factory=dict)
-
-    def rates(self, name: str) -> tuple[float, ...]:
-        """The learning rates that are used next."""
-        if not self.accuracy:
-            return RATES.get(name, (1.0,))
-        return (max(self.accuracy, key=lambda rate: self.accuracy[rate][0]),)
-
-    def row(self, name: str) -> str:
-        """A row of the table. Of the learning rates the best one counts."""
-        best = self.accuracy[self.rates(name)[0]]
-        spread = f" ± {statistics.stdev(best):.1f}" if len(best) > 1 else ""
-        times = [statistics.median(each) for each in (self.seconds, self.busy, self.peak)]
-        return f"| {name} | {times[0]:.1f} | {times[1]:.1f} | {times[2]:,.0f} | {statistics.fmean(best):.1f}{spread} |"
-
-
-def measured(command: list[str]) -> tuple[float, float, float]:
-    """Seconds, seconds of the processors and peak memory (MB) of a process."""
+def measured(command: list[str], limit: float) -> dict[str, float] | None:
+    """Seconds, seconds of the processors and peak memory (MB) of a process; None if it takes longer than the limit."""
     started = time.perf_counter()
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
     assert process.stderr is not None
-    said = process.stderr.read()
+    late = threading.Event()
+
+    def stop() -> None:
+        late.set()
+        process.kill()
+
+    timer = threading.Timer(limit, stop)
+    timer.start()
+    with process.stderr as errors:
+        said = errors.read()
     _, status, usage = os.wait4(process.pid, 0)
+    timer.cancel()
+    process.returncode = os.waitstatus_to_exitcode(status)
+    if late.is_set():
+        return None
     if status:
         raise RuntimeError(said.decode())
-    return time.perf_counter() - started, usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024
+    return {
+        "seconds": round(time.perf_counter() - started, 2),
+        "busy": round(usage.ru_utime + usage.ru_stime, 2),
+        "peak": round(usage.ru_maxrss / 1024, 1),
+    }
 
 
-def contend(name: str, data: str, epsilon: float, seed: int, rate: float, folder: Path) -> tuple[list[float], float]:
-    """The figures of one training: what `measured` says, and the accuracy on the test records in percent."""
-    place = folder / f"{time.monotonic_ns()}"
+def contend(name: str, data: str, epsilon: float, seed: int, rate: float, folder: Path, limit: float) -> dict[str, Any]:
+    """The figures of one training: what `measured` says, and the accuracy on the test records in percent. If it was
+    stopped, the limit.
+
+    Args:
+        name: one of `WORDS`.
+        data: path of a feature set.
+        epsilon: ε. δ is `DELTA`.
+        seed: of the noise.
+        rate: factor of the learning rate, for a tool with `RATES`.
+        folder: where what is trained may lie. It is new.
+        limit: the seconds after which a training is stopped.
+
+    """
     if name in PEERS:
-        out = place.with_suffix(".npy")
+        out = folder / "scores.npy"
         given = ["--data", data, "--epsilon", f"{epsilon}", "--seed", f"{seed}", "--rate", f"{rate}", "--out", str(out)]
-        figures = measured([sys.executable, "-m", "bench.peers", "--run", name, *given])
-        scores = np.load(out)
+        figures = measured([sys.executable, "-m", "bench.peers", name, *given], limit)
+        scores = np.load(out) if figures else None
     else:
         from dpfc_cli.heads.head import Head
 
         private = [] if name in WITHOUT else ["--epsilon", f"{epsilon}", "--delta", f"{DELTA}", "--seed", f"{seed}"]
-        kind = "nonprivate" if name in WITHOUT else "research"
-        head = folder / f"{place.name}.{kind}.safetensors"
+        head = folder / f"head.{'nonprivate' if name in WITHOUT else 'research'}.safetensors"
         command = ["-m", "dpfc_cli", "train", "--features", data, "--out", str(head), "--method", *name.split()]
-        figures = measured([sys.executable, *command, *private])
-        scores = Head.load(head).scores(load(data).test_x)
-    return list(figures), 100 * float((scores.argmax(axis=1) == load(data).test_y).mean())
+        figures = measured([sys.executable, *command, *private], limit)
+        scores = Head.load(head).scores(load(data).test_x) if figures else None
+    if figures is None or scores is None:
+        return {"stopped": limit}
+    return {**figures, "accuracy": round(100 * float((scores.argmax(axis=1) == load(data).test_y).mean()), 3)}
+
+
+Runs = dict[tuple[str, int, float], dict[str, Any]]
+"""What `contend` found, by name, seed and rate."""
+
+
+def rates(name: str, runs: Runs) -> tuple[float, ...]:
+    """The learning rates that are wanted next: all for the first seed, then the best of them."""
+    tried = RATES.get(name, (1.0,))
+    if any((name, 0, rate) not in runs for rate in tried):
+        return tried
+    return (max(tried, key=lambda rate: runs[name, 0, rate].get("accuracy", 0.0)),)
+
+
+def wanted(names: Sequence[str], seeds: int, runs: Runs) -> Iterator[tuple[str, int, float]]:
+    """The trainings that are missing, in turns. What is found meanwhile is to be put into `runs`."""
+    for seed in range(seeds):
+        for name in names:
+            for rate in rates(name, runs) if not (seed and name in ONCE) else ():
+                if (name, seed, rate) not in runs:
+                    yield name, seed, rate
+
+
+def table(runs: Runs) -> Iterator[str]:
+    """Markdown: medians of seconds and memory over all trainings, and the accuracy at the best rate."""
+    yield "| | seconds | of the processors | peak MB | top-1 % | trainings |"
+    yield "| --- " * 6 + "|"
+    for name, words in WORDS.items():
+        own = {key: run for key, run in runs.items() if key[0] == name}
+        finished = [run for run in own.values() if "accuracy" in run]
+        if not own:
+            continue
+        if not finished:
+            yield f"| {words} | stopped at {min(run['stopped'] for run in own.values()):.0f} | – | – | – | {len(own)} |"
+            continue
+        best = rates(name, runs)[0]
+        found = [run["accuracy"] for (_, _, rate), run in own.items() if rate == best and run in finished]
+        spread = f" ± {statistics.stdev(found):.1f}" if len(found) > 1 else ""
+        seconds, busy, peak = (statistics.median(run[key] for run in finished) for key in ("seconds", "busy", "peak"))
+        accuracy = f"{statistics.fmean(found):.1f}{spread}"
+        yield f"| {words} | {seconds:.1f} | {busy:.1f} | {peak:,.0f} | {accuracy} | {len(own)} |"
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("sets", nargs="*", help="feature sets that dpfc has made")
-    parser.add_argument("--contenders", default=",".join([*OURS, *PEERS]))
-    parser.add_argument("--epsilon", type=float, default=1.0)
-    parser.add_argument("--seeds", type=int, default=5)
-    for name in ("--run", "--data", "--out"):
-        parser.add_argument(name, help=argparse.SUPPRESS)
-    parser.add_argument("--seed", type=int, help=argparse.SUPPRESS)
-    parser.add_argument("--rate", type=float, help=argparse.SUPPRESS)
-    args = parser.parse_args()
-    if args.run:
-        np.save(args.out, PEERS[args.run](load(args.data), args.epsilon, args.seed, args.rate))
-        return
-    for data in args.sets:
-        results = {name: Result() for name in args.contenders.split(",")}
-        with tempfile.TemporaryDirectory() as scratch:
-            for seed in range(args.seeds):
-                for name, result in results.items():
-                    if seed and name in WITHOUT:
-                        continue
-                    for rate in result.rates(name):
-                        figures, accuracy = contend(name, data, args.epsilon, seed, rate, Path(scratch))
-                        result.accuracy.setdefault(rate, []).append(accuracy)
-                        for kept, figure in zip((result.seconds, result.busy, result.peak), figures, strict=True):
-                            kept.append(figure)
-                        print(
-                            f"{name}, rate {rate}, seed {seed}: {figures[0]:.1f} s, {accuracy:.1f} %", file=sys.stderr
-                        )
-        facts = load(data).facts
-        print(f"\n{Path(data).name}: {facts.n:,} × {facts.d} × {facts.m}, ε = {args.epsilon:g}, δ = {DELTA:g}\n")
-        print("| | seconds | seconds of processors | peak MB | top-1 % |\n| --- | --- | --- | --- | --- |")
-        print("\n".join(result.row(name) for name, result in results.items()), flush=True)
+    parser = argparse.ArgumentParser(description="Train with another tool, and write its scores.")
+    parser.add_argument("name", choices=PEERS)
+    for option, kind in (("--data", str), ("--epsilon", float), ("--seed", int), ("--rate", float), ("--out", str)):
+        parser.add_argument(option, type=kind, required=True)
+    given = parser.parse_args()
+    np.save(given.out, PEERS[given.name](load(given.data), given.epsilon, given.seed, given.rate))
 
 
 if __name__ == "__main__":

@@ -66,6 +66,9 @@ def complete(facts: Facts, plan_options: Planned, noise: Mechanism | None, given
 
     damping: the edge of the noise that remains in the Gram matrix (the largest eigenvalue of that noise). With it the
     noise in the logits of one step does not depend on ε and n, so one learning rate is right for every ε.
+    No other factor is better everywhere: at ε = 1 with 1.4 times as much, CLINC150 gains 1.3 points and CIFAR-100 0.5,
+    but BANKING77 loses 0.8 and the synthetic `many-classes` 3.9. (A re-implementation with Gaussian noise, three seeds,
+    paired, standard errors up to 0.3.)
 
     learning_rate: it grows as √d. It has a lower bound that lets the bias climb from −10. The total step T·η·C_g
     decides, so the learning rate compensates for other values of T and C_g. Without noise and clipping η = 8 is stable,

@@ -1,0 +1,105 @@
+"""dpfc beside other tools: the same work, in turns, measured once and shown as it was stored."""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bench import benchmarks, cells, kernels, peers, throughput
+
+
+@pytest.mark.parametrize("kernel", kernels.KERNELS)
+def test_a_kernel_is_the_same_work_in_numpy(kernel: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernels, "DRAWS", 10_000)
+    ours, theirs = (kernels.sketch(make) for make in works(kernel, (96, 8, 5)))
+    # The means and the deviations of 10,000 draws differ by so much, ten standard errors, once in 10²² times.
+    allowed = 0.1 if kernel == "noise" else kernels.TOLERANCE
+    assert kernels.distance(theirs, ours) < allowed
+
+
+def works(kernel: str, shape: kernels.Shape) -> tuple[Any, Any]:
+    return kernels.ours(kernel, shape)(), kernels.theirs(kernel, shape, "numpy")()
+
+
+def test_a_tool_tries_all_its_rates_with_the_first_seed_and_goes_on_with_the_best() -> None:
+    asked: list[tuple[str, int, float]] = []
+    runs: peers.Runs = {}
+    for name, seed, rate in peers.wanted(["dp-fc", "opacus", "scikit_learn"], 3, runs):
+        asked.append((name, seed, rate))
+        runs[name, seed, rate] = {"accuracy": {0.1: 60.0}.get(rate, 50.0)}
+    assert asked == [
+        ("dp-fc", 0, 1.0),
+        *(("opacus", 0, rate) for rate in peers.RATES["opacus"]),
+        ("scikit_learn", 0, 1.0),
+        *((name, seed, rate) for seed in (1, 2) for name, rate in (("dp-fc", 1.0), ("opacus", 0.1))),
+    ]
+    assert not list(peers.wanted(["dp-fc", "opacus", "scikit_learn"], 3, runs))
+
+
+def test_a_training_is_stopped_at_its_limit_and_the_table_says_so() -> None:
+    assert peers.measured([sys.executable, "-c", "while True: pass"], 0.1) is None
+    found = peers.measured([sys.executable, "-c", "0"], 60.0)
+    assert found is not None
+    assert found["peak"] > 1
+    with pytest.raises(RuntimeError, match="planted"):
+        peers.measured([sys.executable, "-c", "raise SystemExit('planted')"], 60.0)
+    runs: peers.Runs = {
+        ("dp-fc", 0, 1.0): {"seconds": 1.0, "busy": 2.0, "peak": 300.0, "accuracy": 71.0},
+        ("dp-fc", 1, 1.0): {"seconds": 3.0, "busy": 2.0, "peak": 300.0, "accuracy": 73.0},
+        ("diffprivlib", 0, 1.0): {"stopped": 900.0},
+    }
+    assert list(peers.table(runs))[2:] == [
+        "| `dp-fc` | 2.0 | 2.0 | 300 | 72.0 ± 1.4 | 2 |",
+        "| diffprivlib: `LogisticRegression`, δ = 0 | stopped at 900 | – | – | – | 1 |",
+    ]
+
+
+def test_a_bench_that_was_stopped_measures_only_what_is_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+
+    def measure(kernel: str, *_: Any) -> dict[str, Any]:
+        asked.append(kernel)
+        return {"seconds": {"dpfc": 2.0, "numpy": 1.0}, "error": {}, "product": {"float32": 9.0, "float64": 5.0}}
+
+    def compare(model: str, size: int, batch: int, precision: str, *_: Any) -> dict[str, float]:
+        asked.append(precision)
+        return {"dpfc": 3.0}
+
+    def contend(name: str, *_: Any) -> dict[str, float]:
+        asked.append(name)
+        return {"seconds": 1.0, "busy": 1.0, "peak": 1.0, "accuracy": 50.0}
+
+    monkeypatch.setattr(kernels, "measure", measure)
+    monkeypatch.setattr(throughput, "compare", compare)
+    monkeypatch.setattr(peers, "contend", contend)
+    monkeypatch.setattr(benchmarks, "WORK", tmp_path / "work")
+    results, page = tmp_path / "results.jsonl", tmp_path / "page.md"
+    given = ["--made-up", "60x4x3", "--results", str(results), "--out", str(page)]
+    benchmarks.main([*given, "--seeds", "1"])
+    assert asked == [*kernels.KERNELS, *throughput.CONTENDERS, *in_turns()]
+    assert all(words in page.read_text("utf-8") for words in (*peers.WORDS.values(), "| Gram matrix | 2 |"))
+
+    asked.clear()
+    cut = results.read_text("utf-8")[:-20]
+    results.write_text(cut, "utf-8")
+    benchmarks.main([*given, "--seeds", "1"])
+    assert asked == [in_turns()[-1]]
+
+    asked.clear()
+    monkeypatch.setattr(benchmarks, "machine", lambda: {"cores": 1024})
+    with pytest.raises(SystemExit, match="another machine"):
+        benchmarks.main(given)
+    assert not asked
+
+
+def in_turns() -> list[str]:
+    return [name for name in peers.WORDS for _ in peers.RATES.get(name, (1.0,))]
+
+
+def test_the_page_is_what_the_stored_results_say() -> None:
+    root = Path(__file__).parents[2]
+    made = "\n".join(benchmarks.report(cells.read(root / benchmarks.RESULTS))) + "\n"
+    assert made == (root / benchmarks.PAGE).read_text("utf-8")
