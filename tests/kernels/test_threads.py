@@ -46,7 +46,7 @@ def test_real_numbers_are_added_in_the_order_of_the_blocks(monkeypatch: pytest.M
     assert np.array_equal(products.summed(iter(made), (6, 4), integers=False), total)
 
 
-class Broken(Exception):
+class BrokenError(Exception):
     """What a pass raises in these tests."""
 
 
@@ -57,11 +57,11 @@ def test_an_error_ends_the_sum(where: str, monkeypatch: pytest.MonkeyPatch) -> N
     def failing() -> Iterator[tuple[np.ndarray, np.ndarray]]:
         yield from blocks("float32")
         if where == "in the stream":
-            raise Broken
+            raise BrokenError
         for _ in range(4):
             yield np.ones((3, 6)), np.ones((4, 4))
 
-    with pytest.raises(Broken if where == "in the stream" else ValueError):
+    with pytest.raises(BrokenError if where == "in the stream" else ValueError):
         products.summed(failing(), (6, 4))
 
 
