@@ -7,6 +7,7 @@ import contextlib
 import hashlib
 import os
 import platform
+import warnings
 from pathlib import Path
 
 from dpfc_cli.folders import cache_folder
@@ -32,11 +33,13 @@ def keep() -> None:
         for each in (outer, folder):
             each.mkdir(mode=0o700, parents=True, exist_ok=True)
             found = each.stat()
-            if found.st_uid != os.geteuid() or found.st_mode & 0o022:
+            if found.st_uid != os.geteuid() or found.st_mode & 0o022 or not os.access(each, os.W_OK):
                 return
         os.environ["JAX_COMPILATION_CACHE_DIR"] = str(folder)
         os.environ.setdefault("JAX_COMPILATION_CACHE_MAX_SIZE", str(LARGEST))
         os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
+        # On a full disk each of them would be told of. What is not kept is compiled again.
+        warnings.filterwarnings("ignore", "Error (reading|writing) persistent compilation cache")
 
 
 def _processor() -> bytes:

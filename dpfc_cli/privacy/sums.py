@@ -246,7 +246,7 @@ def _made(query: Gradient, over: Summed, checked: passes.Counted) -> Pass:
 
     def begun(block: Block) -> list[tuple[Any, ...]]:
         parts = _cut((*block.data, block.labels), size)
-        return [rows.run(row_map, _records(*part, size), arrays) for part in parts]
+        return [rows.run(row_map, _records(x, labels, size), arrays) for x, labels in parts]
 
     blocks = checked.over(passes.read(over.stream, passes.block_rows(facts)), (facts.d,))
     for block, taken, made in _ahead((*each, begun(each[0])) for each in blocks):

@@ -73,7 +73,12 @@ def test_where_nothing_can_be_written_nothing_is_kept(monkeypatch: pytest.Monkey
 PROGRAM = """
 from dpfc_cli.cli import compiled
 compiled.keep()
-import jax, sys
+import jax, os, pathlib, sys
+if sys.argv[1:]:
+    folder = pathlib.Path(os.environ["JAX_COMPILATION_CACHE_DIR"])
+    for file in folder.glob("*-cache"):
+        file.unlink()
+        file.mkdir()
 from dpfc_cli.kernels import products
 seen = []
 jax.monitoring.register_event_listener(lambda name, **_: seen.append(name.rsplit("/", 1)[-1]))
@@ -82,11 +87,14 @@ print(seen.count("cache_hits"), seen.count("cache_misses"))
 """
 
 
-def test_a_second_run_compiles_nothing() -> None:
-    first, second = (
-        subprocess.run([sys.executable, "-c", PROGRAM], check=True, capture_output=True, text=True) for _ in range(2)
+def test_a_second_run_compiles_nothing_and_a_broken_folder_does_no_harm() -> None:
+    first, second, third = (
+        subprocess.run([sys.executable, "-c", PROGRAM, *damage], check=True, capture_output=True, text=True)
+        for damage in ((), (), ("damage",))
     )
     assert first.stdout.split()[0] == "0"
     assert int(first.stdout.split()[1]) > 0
     assert second.stdout.split() == [first.stdout.split()[1], "0"]
     assert second.stderr == ""
+    assert third.stdout.split()[0] == "0"
+    assert third.stderr == ""

@@ -46,27 +46,30 @@ def test_real_numbers_are_added_in_the_order_of_the_blocks(monkeypatch: pytest.M
     assert np.array_equal(products.summed(iter(made), (6, 4), integers=False), total)
 
 
-class Broken(Exception):
+class BrokenError(Exception):
     """What a pass raises in these tests."""
 
 
-@pytest.mark.parametrize("where", ["in the stream", "in a product"])
+@pytest.mark.parametrize("where", ["in the stream", "in the products", "in the last product"])
 def test_an_error_ends_the_sum(where: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A sum that lacks a block is never returned, and no thread waits for one that has failed."""
     monkeypatch.setattr(products, "_cores", lambda: 2)
 
     def failing() -> Iterator[tuple[np.ndarray, np.ndarray]]:
         yield from blocks("float32")
         if where == "in the stream":
-            raise Broken
-        for _ in range(4):
+            raise BrokenError
+        for _ in range(1 if where == "in the last product" else 4):
             yield np.ones((3, 6)), np.ones((4, 4))
 
-    with pytest.raises(Broken if where == "in the stream" else ValueError):
+    with pytest.raises(BrokenError if where == "in the stream" else ValueError):
         products.summed(failing(), (6, 4))
 
 
-FACTS = Facts(n=1100, m=3, d=6)
-X, Y = RNG.normal(size=(1100, 6)).astype(np.float32), RNG.integers(0, 3, 1100).astype(np.int32)
+N = 1025
+"""Two parts of 512 records, and one record."""
+FACTS = Facts(n=N, m=3, d=6)
+X, Y = RNG.normal(size=(N, 6)).astype(np.float32), RNG.integers(0, 3, N).astype(np.int32)
 QUERIES = [query for query in every_query(FACTS) if isinstance(query, Gram | Gradient) and len(query.chain) > 1]
 
 
