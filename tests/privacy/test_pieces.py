@@ -187,7 +187,10 @@ def test_the_answers_are_the_same_in_one_piece_and_in_several(
     facts: Facts, in_file: Callable[[], Shelf], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """So the noise is the same, that of the release behind it included."""
-    several = [answers_of(facts, shelf, in_file()) for shelf in (None, InMemory(), Full())]
+    shelves = (None, InMemory(), Full())
+    several = [answers_of(facts, shelf, in_file()) for shelf in shelves]
+    # The vectors of the records are not kept for longer than they are needed.
+    assert [shelf and list(shelf.blocks()) for shelf in shelves] == [None, [], []]
     monkeypatch.setattr(queries, "PIECE_BYTES", 2**20)
     whole = answers_of(facts, None)
     for found in several:
@@ -287,15 +290,18 @@ def test_a_sample_of_pieces_is_refused() -> None:
         exact_sum(split(RECORDS)[0], Summed(stream_of(RECORDS), RECORDS, LATTICE), np.ones(N, bool))
 
 
-def test_progress_has_a_stage_for_making_the_pieces_and_one_for_using_them() -> None:
+def test_progress_counts_the_work_of_making_the_pieces_and_of_using_them() -> None:
     told: list[tuple[int, int]] = []
     answers_of(RECORDS, InMemory(), progress=lambda done, total: told.append((done, total)))
-    assert {total for _, total in told} == {5 * N}
+    total = 3 * N + M * D
+    assert {each for _, each in told} == {total}
     done = [each for each, _ in told]
     assert done == sorted(set(done))
-    assert done[-1] == 5 * N
-    making = [each for each in done if 2 * N < each <= 3 * N]
-    assert making == [2 * N + N * piece // 4 for piece in (1, 2, 3, 4)]
+    assert done[-1] == total
+    work = M * D // 2
+    made = [2 * N + work * piece // 4 for piece in (1, 2, 3, 4)]
+    assert [each for each in done if 2 * N < each < 3 * N] == made
+    assert done[-4:] == [3 * N + work + work * piece // 4 for piece in (1, 2, 3, 4)]
 
 
 @pytest.mark.parametrize("count", [2, 3])
