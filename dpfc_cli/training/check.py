@@ -36,9 +36,7 @@ WORKING_BYTES = 600 * 2**20
 PERSONS_BYTES = 300 * 2**20
 """More for persons: factors are copied where they are scaled, and those of the last person wait for the next block."""
 PIECES_BYTES = 500 * 2**20
-"""More for answers in pieces: measured, with 1,280,000 records of 1,000 classes. Many arrays of different sizes come and
-go, and the system keeps what lies between them.
-"""
+"""More for answers in pieces, as measured: arrays of many sizes come and go, and the system keeps what lies between."""
 REHEARSED = 3
 """Records, dimensions and (at most) classes and steps of a rehearsal."""
 
