@@ -172,8 +172,8 @@ def _unpacked(triangles: np.ndarray, side: int) -> np.ndarray:
 
 
 class _Passes(Oracle):
-    """Opens the records, counts releases, and tells `progress` how far it is: each stage of a plan counts as one pass
-    over the records.
+    """Opens the records, counts releases, and tells `progress` how many records were read over all passes, and how
+    many there are to read. The work on pieces counts as records, too.
     """
 
     def __init__(
@@ -181,17 +181,18 @@ class _Passes(Oracle):
         records: Records,
         facts: Facts,
         grid: Grid,
-        planned: int,
+        plan: Plan | None,
         progress: Progress | None,
         shelf: Shelf | None,
         together: Sum | None,
     ) -> None:
         if not isinstance(records, Records):
             raise TypeError("a curator takes Records: those of a charged training, or Unprotected ones")
-        self.released = self._stage = self._size = 0
-        self._in_pieces = False
+        self.released = self._passes = self._beside = 0
+        self._in_pieces, self._size = False, facts.records
         self._facts, self._grid = facts, grid
-        self._planned, self._progress = planned, progress
+        self._planned, self._beside_all = (len(plan.releases), plan.beside) if plan else (1, 0)
+        self._progress = progress
         directions = None if shelf is None else Directions(shelf)
         self._over = sums.Summed(records.opened(), facts, grid, self._read, directions)
         self._together = together
@@ -199,24 +200,26 @@ class _Passes(Oracle):
     def _sum(self, query: Query, sample: np.ndarray | None = None) -> np.ndarray:
         return (self._together or sums.exact_sum)(query, self._over, sample)
 
-    def _advance(self, done: int, n: int) -> None:
-        self._size = n
-        if self._progress:
-            # Without noise a method may take more passes than planned.
-            self._progress((self._stage - 1) * n + done, max(self._planned, self._stage) * n)
-
     def _read(self, done: int, n: int) -> None:
         """Told by a pass over the records how far it is."""
+        self._size = n
         if not self._in_pieces:
-            self._advance(done, n)
+            self._tell(done - n)
 
-    def _counted(self, parts: Iterator[np.ndarray], count: int) -> Iterator[np.ndarray]:
-        """The same parts. They are one stage, after the pass in which the first one was made."""
+    def _tell(self, more: int = 0) -> None:
+        if self._progress:
+            # Without noise a method may take more passes than planned.
+            passes = max(self._planned, self._passes)
+            self._progress(self._passes * self._size + self._beside + more, passes * self._size + self._beside_all)
+
+    def _counted(self, parts: Iterator[np.ndarray], count: int, work: int) -> Iterator[np.ndarray]:
+        """The same parts. work: how much they are beside the pass in which the first one was made."""
+        before = self._beside
         for number, part in enumerate(parts, 1):
-            if number == 1:
-                self._stage, self._in_pieces = self._stage + 1, True
+            self._in_pieces = True
             yield part
-            self._advance(self._size * number // count, self._size)
+            self._beside = before + work * number // count
+            self._tell()
         self._in_pieces = False
 
 
@@ -257,8 +260,8 @@ class Curator(_Passes):
                 adjacency.
 
         """
-        self._lattice, planned = lattice_of(mechanism), mechanism.plan.stages
-        super().__init__(records, mechanism.facts, self._lattice, planned, progress, shelf, together)
+        self._lattice = lattice_of(mechanism)
+        super().__init__(records, mechanism.facts, self._lattice, mechanism.plan, progress, shelf, together)
         self._plan, self._sigmas = mechanism.plan, mechanism.sigmas
         self._bits, self._kept = bits, 0
         self._answers: Answers = _NoAnswers() if answers is None else answers
@@ -284,18 +287,21 @@ class Curator(_Passes):
         sigma = math.ceil(self._sigmas[self.released] * sensitivity(query, self._facts) * self._lattice.unit)
         # Counted before the noise is drawn, so a release that fails in between counts as spent.
         self.released += 1
-        self._stage += 1
+        self._passes += 1
         parts = pieces(query, due.shape)
         if len(parts) == 1:
             return iter([self._answer(query, due.shape, sigma, due.rate)])
         self._same(query)
         self._stack.clear()
         made = (self._answer(piece, shape, sigma, 1.0) for piece, shape in zip(parts, due.parts[1:], strict=True))
-        for part in self._counted(made, len(parts)):
+        for part in self._counted(made, len(parts), due.beside // 2):
             if not self._stack.put((part,)):
                 raise OSError("there is no room for the pieces of an answer")
+        if self._over.directions is not None:
+            # The pieces are made, and nothing else needs the vectors of the records.
+            self._over.directions.clear()
         blocks = (_unpacked(part, due.shape[-1]) for (part,) in self._stack.blocks())
-        return self._counted(blocks, len(parts))
+        return self._counted(blocks, len(parts), due.beside - due.beside // 2)
 
     def _answer(self, query: Query, shape: tuple[int, ...], sigma: int, rate: float) -> np.ndarray:
         """An answer, or a piece of one, with noise: what is kept of it, or a new one. shape: in which it is kept."""
@@ -363,8 +369,7 @@ class NonPrivate(_Passes):
             together: as of a `Curator`.
 
         """
-        planned = plan.stages if plan else 1
-        super().__init__(records, facts, Reals(), planned, progress, shelf, together)
+        super().__init__(records, facts, Reals(), plan, progress, shelf, together)
 
     def release(self, query: Query) -> np.ndarray:
         """The sum without noise."""
@@ -375,7 +380,12 @@ class NonPrivate(_Passes):
         """The same sum in pieces. Each is summed when it is taken."""
         self.released += 1
         parts, scale = pieces(query, query.shape(self._facts)), query.scale(self._facts, self._grid)
-        self._stage += 1 if len(parts) == 1 else 2
+        sums_of_parts = self._each(parts, scale)
         if len(parts) == 1:
-            return iter([self._sum(query) * scale])
-        return self._counted((self._sum(piece) * scale for piece in parts), len(parts))
+            return iter(list(sums_of_parts))
+        return self._counted(sums_of_parts, len(parts), self._beside_all)
+
+    def _each(self, parts: list[Query], scale: float) -> Iterator[np.ndarray]:
+        self._passes += 1
+        for part in parts:
+            yield self._sum(part) * scale

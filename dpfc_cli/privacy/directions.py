@@ -96,12 +96,12 @@ class Directions:
 
     def keeping(self, query: Gradient, made: Pass) -> Pass:
         """The same pass. Its blocks are kept if there is room, and count as there once all of them came."""
-        self._of, room = None, True
-        self._clear()
+        self.clear()
+        room = True
         for block, taken in made:
             if room and not self._shelf.put((np.array([block.start]), *block.data, block.labels, *block.found)):
                 room = False
-                self._clear()
+                self.clear()
             yield block, taken
         if room:
             self._of = query
@@ -123,8 +123,8 @@ class Directions:
     def sorting(self, query: ClassGrams, made: Iterator[Sorted], checked: Counted) -> Iterator[Sorted]:
         """The same vectors, of all classes. They are kept if there is room, in runs of as many classes as the piece."""
         assert query.stop is not None
-        self._of, room, width = None, True, query.stop - query.start
-        self._clear()
+        self.clear()
+        room, width = True, query.stop - query.start
         for block in made:
             for start in range(0, int(block.labels.max(initial=-1)) + 1, width) if room else ():
                 run = block.between(start, start + width)
@@ -133,13 +133,15 @@ class Directions:
                 room = self._shelf.put(tuple(run))
                 self._runs.append((len(self._runs), int(run.labels[0]), int(run.labels[-1]), len(run.labels)))
                 if not room:
-                    self._clear()
+                    self.clear()
                     break
             yield block
         if room:
             self._of, self.span = query, checked.span
 
-    def _clear(self) -> None:
+    def clear(self) -> None:
+        """Remove what is there."""
+        self._of = None
         self._runs.clear()
         self._shelf.clear()
 

@@ -72,6 +72,13 @@ class Release:
         return [(DIGEST,), *((count, side * (side + 1) // 2) for count in stops)]
 
     @property
+    def beside(self) -> int:
+        """How much work the pieces are beside a pass, as a number of records that would take as long. It is measured:
+        half of it to draw their noise, and half to solve a system of equations with each of their matrices.
+        """
+        return 0 if len(self.pieces) == 1 else math.prod(self.shape[:-1])
+
+    @property
     def held(self) -> int:
         """How many numbers of its answer are in memory at once."""
         return math.prod(self.shape[1:]) * -(-self.shape[0] // len(self.pieces))
@@ -148,11 +155,9 @@ class Plan:
         return max(r.held for r in self.releases)
 
     @property
-    def stages(self) -> int:
-        """How many stages of work there are, for progress: passes over the records; and for an answer in pieces, one in
-        which they are made, and one in which they are used.
-        """
-        return sum(1 if len(r.pieces) == 1 else 3 for r in self.releases)
+    def beside(self) -> int:
+        """How much work there is beside the passes over the records, for progress: see `Release.beside`."""
+        return sum(r.beside for r in self.releases)
 
     @property
     def stacked(self) -> int:

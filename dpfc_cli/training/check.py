@@ -35,6 +35,8 @@ WORKING_BYTES = 600 * 2**20
 """Beside a method's state: the blocks that are worked on, the compiled kernels and the interpreter."""
 PERSONS_BYTES = 300 * 2**20
 """More for persons: factors are copied where they are scaled, and those of the last person wait for the next block."""
+PIECES_BYTES = 500 * 2**20
+"""More for answers in pieces, as measured: arrays of many sizes come and go, and the system keeps what lies between."""
 REHEARSED = 3
 """Records, dimensions and (at most) classes and steps of a rehearsal."""
 
@@ -189,7 +191,8 @@ def working_bytes(facts: Facts) -> int:
 
 def bytes_of(calibrated: Calibrated) -> int:
     """The bytes that a training needs at least."""
-    return state_bytes(calibrated.method, calibrated.plan) + working_bytes(calibrated.facts)
+    pieces = PIECES_BYTES if calibrated.plan.stacked else 0
+    return state_bytes(calibrated.method, calibrated.plan) + working_bytes(calibrated.facts) + pieces
 
 
 def check_memory(calibrated: Calibrated, memory: float | None) -> None:

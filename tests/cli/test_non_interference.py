@@ -743,8 +743,8 @@ def row_with_a_figure(patch: pytest.MonkeyPatch) -> None:
 
 
 def total_of_labelled(patch: pytest.MonkeyPatch) -> None:
-    real = curator._Passes._advance
-    patch.setattr(curator._Passes, "_advance", lambda self, done, n: real(self, done, n - nulls()))
+    real = curator._Passes._read
+    patch.setattr(curator._Passes, "_read", lambda self, done, n: real(self, done, n - nulls()))
 
 
 def refuse() -> None:

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from dpfc_cli.methods import METHODS
+from dpfc_cli.methods.linear import SQUARES, threads_for
 from dpfc_cli.methods.method import state_bytes
 from dpfc_cli.privacy import queries, sums
 from dpfc_cli.privacy.chain import Clip
@@ -24,7 +25,7 @@ from dpfc_cli.privacy.parts import Together
 from dpfc_cli.privacy.passes import BlockStream, IncompletePassError, block_rows
 from dpfc_cli.privacy.queries import ClassGrams, ClassSums, Gram, Query, check, contribution, pieces
 from dpfc_cli.privacy.sums import Summed, exact_sum
-from dpfc_cli.training.check import WORKING_BYTES
+from dpfc_cli.training.check import PIECES_BYTES, WORKING_BYTES
 from dpfc_cli.training.shelf import InFile
 from tests.privacy.test_parts import FACTS as SHARED
 from tests.privacy.test_parts import begun, together
@@ -187,7 +188,10 @@ def test_the_answers_are_the_same_in_one_piece_and_in_several(
     facts: Facts, in_file: Callable[[], Shelf], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """So the noise is the same, that of the release behind it included."""
-    several = [answers_of(facts, shelf, in_file()) for shelf in (None, InMemory(), Full())]
+    shelves = (None, InMemory(), Full())
+    several = [answers_of(facts, shelf, in_file()) for shelf in shelves]
+    # The vectors of the records are not kept for longer than they are needed.
+    assert [shelf and list(shelf.blocks()) for shelf in shelves] == [None, [], []]
     monkeypatch.setattr(queries, "PIECE_BYTES", 2**20)
     whole = answers_of(facts, None)
     for found in several:
@@ -287,15 +291,18 @@ def test_a_sample_of_pieces_is_refused() -> None:
         exact_sum(split(RECORDS)[0], Summed(stream_of(RECORDS), RECORDS, LATTICE), np.ones(N, bool))
 
 
-def test_progress_has_a_stage_for_making_the_pieces_and_one_for_using_them() -> None:
+def test_progress_counts_the_work_of_making_the_pieces_and_of_using_them() -> None:
     told: list[tuple[int, int]] = []
     answers_of(RECORDS, InMemory(), progress=lambda done, total: told.append((done, total)))
-    assert {total for _, total in told} == {5 * N}
+    total = 3 * N + M * D
+    assert {each for _, each in told} == {total}
     done = [each for each, _ in told]
     assert done == sorted(set(done))
-    assert done[-1] == 5 * N
-    making = [each for each in done if 2 * N < each <= 3 * N]
-    assert making == [2 * N + N * piece // 4 for piece in (1, 2, 3, 4)]
+    assert done[-1] == total
+    work = M * D // 2
+    made = [2 * N + work * piece // 4 for piece in (1, 2, 3, 4)]
+    assert [each for each in done if 2 * N < each <= 2 * N + work] == made
+    assert done[-4:] == [3 * N + work + work * piece // 4 for piece in (1, 2, 3, 4)]
 
 
 @pytest.mark.parametrize("count", [2, 3])
@@ -317,7 +324,7 @@ def test_several_processes_give_the_pieces_of_one(count: int, monkeypatch: pytes
 
 
 def test_class_matrices_take_the_memory_of_a_piece(monkeypatch: pytest.MonkeyPatch) -> None:
-    """64 MiB twice (the sum and its noise) and once more (what the method takes), whatever the number of classes."""
+    """64 MiB for a piece, and 192 MiB for the decompositions, whatever the number of classes."""
     monkeypatch.setattr(queries, "PIECE_BYTES", 64 * 2**20)
     method = METHODS["dp-ls"]
     for m in (1000, 10_000):
@@ -325,8 +332,10 @@ def test_class_matrices_take_the_memory_of_a_piece(monkeypatch: pytest.MonkeyPat
         plan = method.plan(facts, method.planned(facts, {}, True))
         piece = 8 * 768**2 * math.ceil(m / len(plan.releases[1].pieces))
         assert piece <= 64 * 2**20
-        assert state_bytes(method, plan) == 3 * piece + 8 * (768**2 + m * 768)
-    assert state_bytes(method, plan) + WORKING_BYTES < 1.5 * 10**9
+        decomposed = 8 * SQUARES * threads_for(768) * 768**2
+        assert 2 * piece <= decomposed <= 192 * 2**20
+        assert state_bytes(method, plan) == piece + decomposed + 8 * (768**2 + m * 768)
+    assert state_bytes(method, plan) + WORKING_BYTES + PIECES_BYTES < 1.5 * 10**9
 
 
 def test_no_more_is_held_than_is_said(in_file: Callable[[], Shelf], monkeypatch: pytest.MonkeyPatch) -> None:
