@@ -239,7 +239,9 @@ class _Lines:
             left = f", {(total - done) / rate:,.0f} s left" if rate > 0 and total else ""
             of = f" of {_counted(total, unit)}" if total else ""
             size = " MB" if unit == "B" else ""
-            say(f"{self._clock.what}: {_counted(done, unit)}{of}{size} ({_rated(rate, unit)}{left})")
+            # A stage that begins with something done has no rate yet.
+            known = f" ({_rated(rate, unit)}{left})" if rate or not done else ""
+            say(f"{self._clock.what}: {_counted(done, unit)}{of}{size}{known}")
 
 
 def as_json(value: Any) -> None:

@@ -80,7 +80,8 @@ def test_records_that_a_training_protects_are_refused_under_any_name(
     private, head = made(tmp_path, "private"), of(made(tmp_path, "another", seed=4))
     assert fit(head, private).n == N // 2
     with np.load("private.npz") as arrays:
-        np.savez("mixed.npz", **{name: np.concatenate([each[:9], each[20:]]) for name, each in arrays.items()})
+        some = {name: np.concatenate([each[:9], each[20:]]) for name, each in arrays.items()}
+    np.savez("mixed.npz", allow_pickle=True, **some)
     mixed = import_features("mixed.npz", classes=M).features
     train(private, epsilon=1.0, method="dp-ls")
     # A set that only shares some of its records is another one: which they are is a fact about private records.
