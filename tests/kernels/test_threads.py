@@ -11,8 +11,7 @@ from dpfc_cli.privacy.facts import Facts
 from dpfc_cli.privacy.lattice import Lattice
 from dpfc_cli.privacy.passes import block_rows
 from dpfc_cli.privacy.queries import Gradient, Gram, Query
-from dpfc_cli.privacy.sums import exact_sum
-from tests.support import every_query, stream_of
+from tests.support import every_query, exact_sum, stream_of
 
 RNG = np.random.default_rng(0)
 TYPES = ("int16", "float32", "float64")
@@ -82,7 +81,7 @@ def test_a_block_in_parts_gives_the_same_integers(query: Query, monkeypatch: pyt
     def sums() -> list[np.ndarray]:
         kept = Directions(InMemory())
         passes = [(None, kept), (None, kept), (sample, kept)]
-        return [exact_sum(query, stream_of(X, Y), FACTS, Lattice(18), None, *each) for each in passes]
+        return [exact_sum(query, stream_of(X, Y), FACTS, Lattice(18), *each) for each in passes]
 
     monkeypatch.setattr(rows, "CHUNK", size)
     whole = sums()
