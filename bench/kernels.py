@@ -85,7 +85,7 @@ def ours(kernel: str, shape: Shape) -> Work:
     from dpfc_cli.privacy.lattice import lattice_for
     from dpfc_cli.privacy.noise import SystemBits, rounded_normal
     from dpfc_cli.privacy.queries import ClassGrams, ClassSums, Gradient, Gram, Hessians, Query
-    from dpfc_cli.privacy.sums import exact_sum
+    from dpfc_cli.privacy.sums import Summed, exact_sum
 
     (n, d, m), chain = shape, (Clip(1e-6),)
     x, y, theta, matrices = given(shape)
@@ -111,7 +111,7 @@ def ours(kernel: str, shape: Shape) -> Work:
 
     def run() -> np.ndarray:
         directions = Directions(InMemory()) if kernel == "first_gradient" else kept
-        return exact_sum(query, stream, facts, grid, directions=directions) * query.scale(facts, grid)
+        return exact_sum(query, Summed(stream, facts, grid, directions=directions)) * query.scale(facts, grid)
 
     return run
 
