@@ -17,9 +17,10 @@ coordinate only. In units of n·C_g/√m, the largest length that the gradient o
 *agreement* a, and the standard deviation v of its noise is known from public facts (and from the released Gram matrix,
 if the unit is a person). Starts of class names and classifiers had a between 0.16 and 0.5 on four sets; random and
 permuted vectors have a near 0. So two normal distributions are compared, and their odds say how far the start is
-believed (`trust`). The same is asked for each class by itself, with the noise √m·v. Each later gradient adds evidence,
-once what the start itself adds to it is taken into account (`Belief`). A start that turns out to be wrong is taken
-back: as a whole, or for some classes.
+believed (`trust`). The same is asked for each class, with the noise √m·v. There the fraction of good classes is
+unknown, and all classes together tell it (`trust_in_classes`). Each later gradient adds evidence, once what the start
+itself adds to it is taken into account (`Belief`). A start that turns out to be wrong is taken back: as a whole, or for
+some classes.
 """
 
 import math
@@ -31,12 +32,12 @@ import numpy as np
 
 GOOD = 0.35
 """The mean agreement of good starts, and of a class that begins with a good vector."""
-TAKEN = 2 / 3
-"""How much less a good start agrees with later gradients: by this times its scale, as far as it was believed. The
-records ask for less of what the weights already have."""
+TAKEN, CLASS_TAKEN = 2 / 3, 1 / 3
+"""How much less a good start agrees with later gradients, and a good class of it: by this times its scale, as far as it
+was believed. The records ask for less of what the weights already have."""
 PUSH, CLASS_PUSH = 0.3, 0.2
-"""How much the agreement of any start falls once it is believed, and that of any class. Its own scores raise the
-probabilities of classes, and the records pull them down again."""
+"""How much the agreement of any start falls once it is believed, and that of any class (this times its scale). Its own
+scores raise the probabilities of classes, and the records pull them down again."""
 EVEN = 0.1
 """The v at which the scores of a start get the standard deviation 1."""
 SMALLEST, LARGEST = 0.5, 1.5
@@ -162,11 +163,28 @@ class Odds:
 STARTS = Odds(prior=0.75, spread=0.12, useless=0.02)
 """Whole starts."""
 CLASSES = Odds(prior=0.8, spread=0.15, useless=0.07)
-"""The classes of a good start. With the prior 0.9 exchanged vectors cost up to a point more."""
+"""The classes of a good start. Here `prior` is the mean of what is expected of the fraction of good ones."""
+FRACTIONS = (np.arange(40) + 0.5) / 40
+"""The fractions of good classes that are compared."""
+
+
+def evidence(agreed: np.ndarray, deviation: np.ndarray | float, odds: Odds) -> np.ndarray:
+    """The logarithm of how many times as likely an agreement is for a good start (or class) as for a useless one.
+
+    Args:
+        agreed: the agreement.
+        deviation: the standard deviation of the noise in it.
+        odds: what is expected.
+
+    """
+    good, useless = np.hypot(odds.spread, deviation), np.hypot(odds.useless, deviation)
+    # A start that agrees more than usual is not a worse one, and one that disagrees is not a better one.
+    at = np.clip(agreed, 0.0, GOOD)
+    return np.asarray(np.log(useless / good) + (at / useless) ** 2 / 2 - ((at - GOOD) / good) ** 2 / 2)
 
 
 def trust(agreed: np.ndarray, deviation: np.ndarray | float, odds: Odds) -> np.ndarray:
-    """The probability of a good start (or class), given its agreement, by Bayes' rule.
+    """The probability of a good start, given its agreement, by Bayes' rule.
 
     Args:
         agreed: the agreement.
@@ -177,12 +195,33 @@ def trust(agreed: np.ndarray, deviation: np.ndarray | float, odds: Odds) -> np.n
         Numbers in [0, 1], as many as agreements. `odds.prior` where the noise hides everything.
 
     """
-    good, useless = np.hypot(odds.spread, deviation), np.hypot(odds.useless, deviation)
-    # A start that agrees more than usual is not a worse one, and one that disagrees is not a better one.
-    at = np.clip(agreed, 0.0, GOOD)
-    likelihoods = np.log(useless / good) + (at / useless) ** 2 / 2 - ((at - GOOD) / good) ** 2 / 2
-    against = math.log(1 / odds.prior - 1) - likelihoods
+    against = math.log(1 / odds.prior - 1) - evidence(agreed, deviation, odds)
     return np.asarray(1 / (1 + np.exp(np.minimum(against, 700.0))))
+
+
+def trust_in_classes(agreed: np.ndarray, deviation: np.ndarray | float) -> np.ndarray:
+    """The probability that each class of a good start is good, given the agreements of all.
+
+    What the noise hides of one class, the others tell. If most classes agree, one that does not is more likely hidden
+    by noise than wrong. So the fraction p of good classes is taken as unknown, with a density ∝ p^(α − 1), where the
+    mean α/(α + 1) is the prior. The agreements of all classes change this density by Bayes' rule. The probability of a
+    class is its mean over the fractions.
+
+    Args:
+        agreed: the agreements of the classes with a vector.
+        deviation: the standard deviation of the noise in them.
+
+    Returns:
+        Numbers in [0, 1], as many as agreements. `CLASSES.prior` where the noise hides everything.
+
+    """
+    fractions = FRACTIONS[:, None]
+    good = fractions * np.exp(evidence(agreed, deviation, CLASSES))
+    either = good + 1 - fractions
+    alpha = CLASSES.prior / (1 - CLASSES.prior)
+    likely = (alpha - 1) * np.log(FRACTIONS) + np.log(either).sum(axis=1)
+    weights = np.exp(likely - likely.max())
+    return np.asarray(weights @ (good / either) / weights.sum())
 
 
 @dataclass(eq=False, kw_only=True)
@@ -194,8 +233,9 @@ class Belief:
     whole start beside TAKEN, and the root mean square of that in the classes beside PUSH. So PUSH·t is added to what is
     found. Then gradients are averaged, with the weights that make the noise of the average smallest.
 
-    A class is judged in the same way, with CLASS_PUSH and without TAKEN, which was no better there. The trust in the
-    start as a whole is never raised after the first gradient: that was worse where half of the classes are wrong.
+    A class is judged in the same way, with CLASS_TAKEN and CLASS_PUSH·κ·t, and together with the other classes
+    (`trust_in_classes`). The trust in the start as a whole is never raised after the first gradient: that was worse
+    where half of the classes are wrong.
 
     Attributes:
         start: the start.
@@ -213,15 +253,16 @@ class Belief:
     agreed: float = 0.0
     trusted: np.ndarray = field(init=False)
     _whole: float = 1.0
-    _seen: int = 0
     _weights: float = 0.0
     _sum: float = 0.0
-    _sums: np.ndarray = field(init=False)
+    _class_weights: np.ndarray = field(init=False)
+    _class_sums: np.ndarray = field(init=False)
 
     def __post_init__(self) -> None:
         """Nothing is believed before the first gradient."""
         self.trusted = np.zeros_like(self.start.variances)
-        self._sums = np.zeros_like(self.start.variances)
+        self._class_weights = np.zeros(self.start.known.sum())
+        self._class_sums = np.zeros(self.start.known.sum())
 
     def see(self, gradient: np.ndarray) -> None:
         """Learn from a gradient that was released, d × m, without the row of the bias."""
@@ -229,21 +270,27 @@ class Belief:
         lengths = np.linalg.norm(theta, axis=0)
         inner = -(gradient * theta).sum(axis=0)
         agreed = float(inner.sum() / np.linalg.norm(lengths) / self.longest)
-        if not self._seen:
+        first = self._weights == 0
+        if first:
             self.agreed = agreed
         held = math.sqrt(np.square(self.trusted[known]).mean())
-        left = max(1 - TAKEN * self.size * (self._whole if self._seen else 0.0), 0.0)
-        self._seen += 1
+        left = max(1 - TAKEN * self.size * (0.0 if first else self._whole), 0.0)
         self._weights += left**2
         self._sum += left * (agreed + PUSH * held)
         # The unit of one class is n·C_g/m.
-        self._sums[known] += inner[known] / lengths[known] / (self.longest / math.sqrt(m))
-        self._sums[known] += CLASS_PUSH * self.trusted[known]
+        agreements = inner[known] / lengths[known] / (self.longest / math.sqrt(m))
+        held_of = self.size * self.trusted[known]
+        left_of = np.maximum(1 - CLASS_TAKEN * held_of, 0.0)
+        self._class_weights += left_of**2
+        self._class_sums += left_of * (agreements + CLASS_PUSH * held_of)
         found = trust(np.asarray(self._sum / self._weights), self.deviation / math.sqrt(self._weights), STARTS)
         self._whole = min(self._whole, float(found))
-        classes = trust(self._sums / self._seen, self.deviation * math.sqrt(m / self._seen), CLASSES)
+        classes = trust_in_classes(
+            self._class_sums / self._class_weights, self.deviation * np.sqrt(m / self._class_weights)
+        )
+        self.trusted = np.full(m, self._whole)
         # Where the noise hides the classes, all of them are believed as the start is.
-        self.trusted = self._whole * np.where(known, np.minimum(classes / CLASSES.prior, 1.0), 1.0)
+        self.trusted[known] *= np.minimum(classes / CLASSES.prior, 1.0)
 
     @property
     def size(self) -> float:

@@ -56,21 +56,37 @@ def check(calibrated: Calibrated, private: FeatureSet, public: FeatureSet) -> No
     """UserError where the method has no use for public features, where they are the private records, or where they come
     from another backbone.
     """
-    if not calibrated.method.public:
+    why = "Only dp-whitened releases the mean and covariance that they improve."
+    check_method(calibrated, "public_features", "public", why)
+    check_other(private, public, "public_features")
+
+
+def check_method(calibrated: Calibrated, name: str, option: str, why: str) -> None:
+    """UserError where the method has no use for something public, or has no noise.
+
+    Args:
+        calibrated: the training.
+        name: the parameter that names what is public.
+        option: its name among the method's public options.
+        why: why other methods have no use for it.
+
+    """
+    if option not in calibrated.method.public:
+        one = "Leave it out, or use dp-whitened."
+        many = "Leave it out: dp-whitened is for records with one label."
         raise UserError(
-            f"{parameter('public_features')} is no option of {calibrated.method.name}.",
-            "Leave it out, or use dp-whitened.",
+            f"{parameter(name)} is no option of {calibrated.method.name}. {why}",
+            one if calibrated.facts.k == 1 else many,
             code="conflict",
-            parameter="public_features",
+            parameter=name,
         )
     if calibrated.mechanism is None:
         raise UserError(
-            f"{parameter('public_features')} has no effect with {parameter('non_private')}.",
+            f"{parameter(name)} has no effect with {parameter('non_private')}.",
             "Leave it out.",
             code="conflict",
-            parameter="public_features",
+            parameter=name,
         )
-    check_other(private, public, "public_features")
 
 
 def check_other(private: FeatureSet, public: FeatureSet, option: str) -> None:

@@ -23,7 +23,7 @@ import numpy as np
 
 from dpfc_cli import npz, schema
 from dpfc_cli.backbones import BACKBONES
-from dpfc_cli.errors import UserError, parameter
+from dpfc_cli.errors import UserError
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.files import json_of, sha256_of
 from dpfc_cli.heads import hub
@@ -36,7 +36,7 @@ from dpfc_cli.sources.classes import by_name
 from dpfc_cli.training.account import Account
 from dpfc_cli.training.calibrate import Calibrated
 from dpfc_cli.training.ledger import persons_of, records_of
-from dpfc_cli.training.public import recipe
+from dpfc_cli.training.public import check_method, recipe
 from dpfc_cli.training.whole import whole
 
 HIDDEN = 0.05
@@ -72,21 +72,14 @@ def begin(calibrated: Calibrated, private: FeatureSet, given: Path | str, accoun
 
 
 def check(calibrated: Calibrated) -> None:
-    """UserError where the method has no use for a start."""
-    if "public_head" not in calibrated.method.public:
-        raise UserError(
-            f"{parameter('public_head')} is no option of {calibrated.method.name}.",
-            "Leave it out, or use dp-whitened.",
-            code="conflict",
-            parameter="public_head",
-        )
-    if calibrated.mechanism is None:
-        raise UserError(
-            f"{parameter('public_head')} has no effect with {parameter('non_private')}.",
-            "Leave it out.",
-            code="conflict",
-            parameter="public_head",
-        )
+    """UserError where the method has no use for a start.
+
+    How far a start is trusted is read off the first gradient, taken at zero in a space where records are centred and
+    white. The other methods have no such gradient. DP-FC and the first-order methods clip records that are neither, and
+    by default their loss is the sigmoid's, with a bias of −10 at first. There scores of a known size mean little.
+    """
+    why = "Only dp-whitened can tell from its releases how good a start is."
+    check_method(calibrated, "public_head", "public_head", why)
 
 
 def warnings_of(calibrated: Calibrated) -> list[str]:

@@ -18,6 +18,7 @@ from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.heads.head import Head
 from dpfc_cli.methods import METHODS
 from dpfc_cli.privacy import chain as chains
+from dpfc_cli.privacy.facts import Facts
 from dpfc_cli.training import start
 from dpfc_cli.training.account import account_of
 from dpfc_cli.training.calibrate import Calibrated, calibrate
@@ -180,6 +181,16 @@ def test_objects_in_arrays_are_not_unpacked(tmp_path: Path, private: FeatureSet)
     np.savez(tmp_path / "v.npz", vectors=VECTORS, classes=np.array(list(NAMES), dtype=object))
     with pytest.raises(UserError, match="cannot be read as class vectors"):
         read(private, tmp_path / "v.npz")
+
+
+@pytest.mark.parametrize(("k", "remedy"), [(1, "use dp-whitened"), (2, "dp-whitened is for records with one label")])
+@pytest.mark.parametrize("method", ["dp-fc", "dp-adam"])
+def test_a_method_that_cannot_tell_how_good_a_start_is_refuses_it(method: str, k: int, remedy: str) -> None:
+    """The remedy names no method that the set cannot be trained with."""
+    calibrated = calibrate(METHODS[method], Facts(n=500, m=3, d=6, k=k), {}, Privacy(epsilon=1.0))
+    with pytest.raises(UserError, match="how good a start is") as refused:
+        start.check(calibrated)
+    assert remedy in refused.value.remedy
 
 
 # Heads as a start
