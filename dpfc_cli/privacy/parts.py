@@ -81,7 +81,7 @@ class Together:
         return _shared(self.channel, query, stream, facts, grid, progress, sample, directions)
 
 
-def follow(channel: Channel, stream: BlockStream, facts: Facts, grid: Grid, directions: Directions | None) -> int:
+def follow(channel: Channel, stream: BlockStream, facts: Facts, grid: Grid, directions: Directions | None) -> None:
     """Sum a part for each query that process 0 asks for, until it asks no more.
 
     Args:
@@ -91,20 +91,14 @@ def follow(channel: Channel, stream: BlockStream, facts: Facts, grid: Grid, dire
         grid: the lattice of the training.
         directions: what gradients share.
 
-    Returns:
-        How many queries there were.
-
     Raises:
         ValueError: a message holds no query of the core.
 
     """
-    answered = 0
     while message := channel.told():
         query, sample = decoded(message, facts)
         check(query, facts)
         _shared(channel, query, stream, facts, grid, None, sample, directions)
-        answered += 1
-    return answered
 
 
 def _shared(

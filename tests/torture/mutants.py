@@ -29,6 +29,7 @@ import resource
 import shutil
 import signal
 import sys
+import threading
 import time
 import tomllib
 from collections import Counter
@@ -379,10 +380,13 @@ class _Recorder:
         outer, self._lines, begin = self._lines, set(), time.process_time()
         before = sys.gettrace()
         sys.settrace(self._trace)
+        # Threads that a test starts, too.
+        threading.settrace(self._trace)
         try:
             yield self._lines, lambda: time.process_time() - begin
         finally:
             sys.settrace(before)
+            threading.settrace(before)  # type: ignore[arg-type]
             self._lines = outer
 
     def pytest_collection_modifyitems(self, items: list[Any]) -> None:
