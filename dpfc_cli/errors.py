@@ -76,7 +76,7 @@ class UserError(Exception):
 class Note(str):
     """A note of an exception (`add_note`) that says what stands, and nothing of a record.
 
-    Other libraries add notes to their exceptions, too. Those may have values of records, as the texts of exceptions may.
+    Other libraries add notes to their exceptions, too. Those may have values of records, as texts of exceptions may.
     """
 
 

@@ -8,11 +8,10 @@ their labels are, and whose they are. So the number of records is that of the ta
 | TRIDENT, CLAM | `features`, N × D or 1 × N × D | `coords` |
 | STAMP | `feats`, N × D | `coords` |
 
-Only what a file is makes a null record. A lack of memory, or a disk that fails, stops the import.
-
 Patches are read in blocks and added up in float64, so memory holds one number for each record and dimension. Before a
 value is read, the size that a file declares is compared with the free memory and with what is stored: HDF5 makes up
-values that were never written.
+values that were never written. Only what a file is makes a null record: a lack of memory, or a disk that fails, stops
+the import.
 """
 
 import math
@@ -294,8 +293,8 @@ def _sum(path: Path, column: str | None) -> tuple[int, np.ndarray]:
     """The number of patches of a slide, and the sum of their features in float64.
 
     Raises:
-        UserError: the file is missing or damaged, has no such matrix, or has a value that is not finite. Or it cannot be
-            read now (`_LATER`).
+        UserError: the file is missing or damaged, has no such matrix, or has a value that is not finite; or it cannot
+            be read now (`_LATER`).
         MemoryError: a lack of memory may be the reason that it cannot be read.
 
     """

@@ -77,8 +77,8 @@ def test_a_disk_that_fails_stops_the_import(number: int, tmp_path: Path, monkeyp
     monkeypatch.setattr(_Whole, "readinto", readinto)
     imported(tmp_path, place)
     # Of the whole folder; the slides are alike.
-    for failing in range(next(reads) // 6):
-        reads = itertools.count()
+    for at in range(next(reads) // 6):
+        failing, reads = at, itertools.count()
         (tmp_path / "set" / "manifest.json").unlink(missing_ok=True)
         with pytest.raises(UserError) as stopped:
             imported(tmp_path, place, on_error="null", most_null=0.9, warn=pytest.fail)
