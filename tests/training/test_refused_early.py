@@ -272,3 +272,9 @@ def test_what_is_left_of_a_cap_for_records_is_a_quarter_for_a_training_of_person
     assert limit.said("set", cap) == "epsilon = 2 at delta = 1e-05 for set"
     assert "for each person" in limit.said("set", replace(cap, unit="person", persons="p"))
     assert limit.room(cap, [], ("person", "p")) == limit.room(cap, []) / 4
+
+
+def test_the_epsilon_that_fits_is_not_lost_to_a_number_of_more_digits() -> None:
+    """Just below 1.001 comes 1.000, and only below that 0.9999."""
+    assert limit.fitting(mu_for(1.001 * (1 - 5e-9), 1e-5) ** 2, 1e-5) == 1.0
+    assert limit.fitting(mu_for(1.0 * (1 - 5e-9), 1e-5) ** 2, 1e-5) == 0.9999
