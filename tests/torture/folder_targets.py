@@ -52,10 +52,10 @@ def _run_arrow(data: bytes, place: Path) -> None:
     (top / _ARROW[data[0] % 4 if data else 0]).write_bytes(data[1:])
     # One reader may refuse what another one takes.
     with contextlib.suppress(UserError):
-        found = in_arrow(top)
-        for i in range(min(found.n, 4)):
-            found.pictures.read(i)
-            found.name(i)
+        plain = in_arrow(top)
+        for i in range(min(plain.n, 4)):
+            plain.pictures.read(i)
+            plain.name(i)
     with contextlib.suppress(UserError):
         look(open_images(f"arrow:{top}", geometry=SQUARE))
     found, groupings = by_person(open_images(f"arrow:{top}", geometry=SQUARE, group_by=rule_of("column:who")))

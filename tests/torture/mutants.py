@@ -386,7 +386,7 @@ class _Recorder:
             yield self._lines, lambda: time.process_time() - begin
         finally:
             sys.settrace(before)
-            threading.settrace(before)  # type: ignore[arg-type]
+            threading.settrace(before)
             self._lines = outer
 
     def pytest_collection_modifyitems(self, items: list[Any]) -> None:
