@@ -73,6 +73,18 @@ class UserError(Exception):
         return spelled(self.what, spell), spelled(self.remedy, spell)
 
 
+class Note(str):
+    """A note of an exception (`add_note`) that says what stands, and nothing of a record.
+
+    Other libraries add notes to their exceptions, too. Those may have values of records, as texts of exceptions may.
+    """
+
+
+def notes(error: BaseException) -> list[str]:
+    """The notes of an exception that may be shown, whoever raised it."""
+    return [note for note in getattr(error, "__notes__", []) if isinstance(note, Note)]
+
+
 def printable(text: str) -> str:
     r"""The text with an escape, such as \x1b, in place of each character that is no visible one.
 

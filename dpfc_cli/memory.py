@@ -1,10 +1,17 @@
 """How much memory there is, and the refusal of what does not fit, before a byte of it is taken."""
 
 import math
+import mmap
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from dpfc_cli.errors import UserError
+
+BESIDES = 128 << 20
+"""Bytes that a reader of files takes whatever it reads: the list of strips of a TIFF, the filled-up blocks of a narrow
+JPEG, the metadata of HDF5, tables, stacks."""
 
 
 def free_memory() -> float:
@@ -49,3 +56,25 @@ def check_fits(path: Path, what: str, needed: int, copies: int = 1) -> None:
             needed=copies * needed,
             allowed=allowed,
         )
+
+
+@contextmanager
+def proved(wanted: int) -> Iterator[None]:
+    """Do something whose failure says nothing about memory: the system would have given `wanted` bytes, and some.
+
+    Raises:
+        MemoryError: it failed, and the system would not have given them. The failure may have been a lack of memory.
+
+    """
+    try:
+        # The pages are not touched: this asks for the memory as the readers' own requests do.
+        mmap.mmap(-1, wanted + BESIDES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS).close()
+        given = True
+    except OSError:
+        given = False
+    try:
+        yield
+    except Exception as error:
+        if given:
+            raise
+        raise MemoryError("the system does not give what reading may take") from error

@@ -19,7 +19,7 @@ import typer
 
 from dpfc_cli.cli import compiled, stop
 from dpfc_cli.cli.help import COMMANDS, Command, Group, flag_of, parameters
-from dpfc_cli.errors import UserError, printable
+from dpfc_cli.errors import UserError, notes, printable
 from dpfc_cli.version import __version__
 
 app = typer.Typer(
@@ -84,7 +84,7 @@ def command(
                 _fail(130, "Stopped.", " ".join(getattr(stopped, "__notes__", [when_stopped])))
             except MemoryError as error:
                 remedy = "Free some, or use fewer features (--pool mean) or classes."
-                _fail(2, "The machine's memory ran out.", remedy, *getattr(error, "__notes__", []))
+                _fail(2, "The machine's memory ran out.", remedy, *notes(error))
             except (typer.Exit, typer.Abort):
                 raise
             except OSError as error:
@@ -92,11 +92,9 @@ def command(
             except Exception as error:
                 if _verbose:
                     _show_traceback(error)
-                _fail(
-                    1,
-                    f"A defect in dpfc: {type(error).__name__}.",
-                    "Run again with 'dpfc -v …' for the traceback, and report it.",
-                )
+                remedy = "Run again with 'dpfc -v …' for the traceback, and report it."
+                # What was charged comes first: it says what running again costs.
+                _fail(1, f"A defect in dpfc: {type(error).__name__}.", *notes(error), remedy)
 
         app.command(name, cls=Command)(guarded)
         return function
@@ -109,7 +107,7 @@ def _refused(error: OSError) -> list[str]:
     reason = os.strerror(error.errno) if error.errno else type(error).__name__
     about = f"'{os.fsdecode(error.filename)}'" if isinstance(error.filename, str | bytes) else "a file"
     said = [f"The system does not let dpfc use {about}: {reason}.", "Look at the disk and the rights."]
-    return [*said, *getattr(error, "__notes__", [])]
+    return [*said, *notes(error)]
 
 
 def _fail(code: int, what: str, *remedies: str) -> None:

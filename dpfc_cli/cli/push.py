@@ -19,6 +19,10 @@ def push(
         typer.Option(help="The licence for the model card, as the hub calls it: apache-2.0.", metavar="NAME"),
     ] = None,
     evaluation: Released = None,
+    public_key: Annotated[
+        str | None,
+        typer.Option(help="Whose signature HEAD.minisig is: a file, or the key itself. It is checked.", metavar="KEY"),
+    ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be sent, and send nothing.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object: files and revision.")] = False,
 ) -> None:
@@ -26,6 +30,7 @@ def push(
 
     It sends the head, its signature HEAD.minisig if there is one, and README.md: the report for whoever gets the head
     ('dpfc report --out FILE.md'), as a model card. Nothing else leaves this machine. Log in before: hf auth login.
+    A signature is checked before anything is sent: --public-key.
 
     The head can then be named hf:OWNER/NAME wherever a head is named, or hf:OWNER/NAME@REVISION.
     """
@@ -34,7 +39,7 @@ def push(
 
     if Head.load(str(head)).card["claim"] != "private":
         display.warn("this head has no guarantee: it may tell about the records that it was trained on.")
-    found = send(str(head), repository, license=license, evaluation=evaluation, dry_run=dry_run)
+    found = send(str(head), repository, license=license, evaluation=evaluation, public_key=public_key, dry_run=dry_run)
     sizes = {name: len(data) for name, data in found.files.items()}
     if as_json:
         display.as_json(

@@ -10,7 +10,8 @@ their labels are, and whose they are. So the number of records is that of the ta
 
 Patches are read in blocks and added up in float64, so memory holds one number for each record and dimension. Before a
 value is read, the size that a file declares is compared with the free memory and with what is stored: HDF5 makes up
-values that were never written.
+values that were never written. Only what a file is makes a null record: a lack of memory, or a disk that fails, stops
+the import.
 """
 
 import math
@@ -26,11 +27,13 @@ import numpy as np
 
 from dpfc_cli import files
 from dpfc_cli.errors import GUARDED, UserError, counted, parameter, printable, unknown
-from dpfc_cli.features.hdf5 import local_dataset, opened_hdf5
+from dpfc_cli.features.hdf5 import broken as damaged
+from dpfc_cli.features.hdf5 import local_dataset, opened_hdf5, readable
+from dpfc_cli.features.manifest import unreadable
 from dpfc_cli.features.slide_table import Slide, listed
 from dpfc_cli.features.table import FLOATS, Table, Tables, sliced
 from dpfc_cli.features.tables import check_stored
-from dpfc_cli.memory import check_fits
+from dpfc_cli.memory import check_fits, proved
 from dpfc_cli.sources.classes import inferred_classes
 from dpfc_cli.sources.names import inside
 
@@ -226,7 +229,7 @@ def _files(folder: Path, slides: list[Slide], table: Path) -> list[Path]:
             path=str(folder),
         )
     below: dict[str, list[Path]] = {}
-    for at, _, names in os.walk(folder):
+    for at, _, names in os.walk(folder, onerror=_stop):
         for name in sorted(names):
             if name.endswith((".h5", ".hdf5")) and not name.startswith("."):
                 path = Path(at, name)
@@ -253,6 +256,12 @@ def _files(folder: Path, slides: list[Slide], table: Path) -> list[Path]:
             path=str(table),
         )
     return found
+
+
+def _stop(error: OSError) -> None:
+    """Slides in a folder that cannot be listed are not missing. Folders that are not for us hold none."""
+    if not isinstance(error, PermissionError):
+        raise unreadable(Path(error.filename), error)
 
 
 def _file(place: Path, name: str, below: dict[str, list[Path]], folder: Path) -> Path:
@@ -284,21 +293,23 @@ def _sum(path: Path, column: str | None) -> tuple[int, np.ndarray]:
     """The number of patches of a slide, and the sum of their features in float64.
 
     Raises:
-        UserError: the file is missing or damaged, has no such matrix, or has a value that is not finite.
+        UserError: the file is missing or damaged, has no such matrix, or has a value that is not finite; or it cannot
+            be read now (`_LATER`).
+        MemoryError: a lack of memory may be the reason that it cannot be read.
 
     """
-    with opened_hdf5(path) as file:
-        try:
-            name = column or next((name for name in FEATURES if name in file), FEATURES[0])
-            dataset = local_dataset(file, path, name)
-            total = np.zeros(_checked(dataset, path, name))
-            matrix, count = (dataset, len(dataset)) if dataset.ndim == 2 else (dataset, dataset.shape[1])
-            for block in _blocks(matrix, count, len(total)):
+    with proved(0), opened_hdf5(path) as file, readable(path):
+        name = column or next((name for name in FEATURES if name in file), FEATURES[0])
+        dataset = local_dataset(file, path, name)
+        total = np.zeros(_checked(dataset, path, name))
+        count = len(dataset) if dataset.ndim == 2 else dataset.shape[1]
+        # HDF5 calls a lack of memory in a filter a failure of the filter, as it calls a damaged chunk.
+        chunk = math.prod(dataset.chunks or ()) * dataset.dtype.itemsize
+        with proved(4 * chunk + 2 * _BLOCK):
+            for block in _blocks(dataset, count, len(total)):
                 total += block.sum(0, dtype=np.float64)
-        except (OSError, RuntimeError, KeyError, ValueError, TypeError, OverflowError) as error:
-            raise UserError(f"'{path}' is damaged: {error}.", "Make it again.", code="damaged") from error
     if not np.isfinite(total).all():
-        raise UserError(f"'{path}' has features that are not finite.", "Make it again.", code="damaged")
+        raise damaged(path, "it has features that are not finite")
     return count, total
 
 
@@ -307,11 +318,7 @@ def _checked(dataset: h5py.Dataset, path: Path, name: str) -> int:
     shape: tuple[int, ...] = dataset.shape or ()
     matrix = shape[1:] if len(shape) == 3 and shape[0] == 1 else shape
     if len(matrix) != 2 or min(matrix) < 1 or dataset.dtype.newbyteorder("=") not in FLOATS:
-        raise UserError(
-            f"'{path}': '{name}' has shape {shape} and dtype {dataset.dtype}, which are no features of patches.",
-            "Make it again.",
-            code="damaged",
-        )
+        raise damaged(path, f"'{name}' has shape {shape} and dtype {dataset.dtype}, which are no features of patches")
     check_stored(dataset, path, name)
     check_fits(path, "one patch", 8 * matrix[1], copies=4)
     if dataset.chunks is None:
@@ -320,7 +327,7 @@ def _checked(dataset: h5py.Dataset, path: Path, name: str) -> int:
     else:
         whole = dataset.id.get_num_chunks() >= math.prod(-(-n // c) for n, c in zip(shape, dataset.chunks, strict=True))
     if not whole:
-        raise UserError(f"'{path}': '{name}' was not written to its end.", "Make it again.", code="damaged")
+        raise damaged(path, f"'{name}' was not written to its end")
     return int(matrix[1])
 
 

@@ -50,7 +50,7 @@ def files_of(folder: Path) -> dict[str, list[Path]]:
         return {"train": _data_files(folder)}
     names = _json(folder / DICT, _DICT)["splits"]
     found = {name: _data_files(_inside(folder, name)) for name in names}
-    twice = named_twice(path for paths in found.values() for path in paths)
+    twice = _twice(folder, [path for paths in found.values() for path in paths])
     if twice is not None:
         raise UserError(
             f"'{folder}' names '{twice}' twice. Its pictures would count as two records each, and the guarantee is for "
@@ -97,10 +97,18 @@ def open_arrow(
 
 def _data_files(folder: Path) -> list[Path]:
     found = [_inside(folder, part["filename"]) for part in _json(folder / STATE, _STATE)["_data_files"]]
-    twice = named_twice(path for path in found if path.exists())
+    twice = _twice(folder, found)
     if twice is not None:
         raise _damaged(folder / STATE, ValueError(f"it names '{twice.name}' twice"))
     return found
+
+
+def _twice(folder: Path, paths: list[Path]) -> Path | None:
+    """`named_twice`, of the files that are there. UserError for a name that no file can have."""
+    try:
+        return named_twice(path for path in paths if path.exists())
+    except OSError as error:
+        raise _damaged(folder, error) from error
 
 
 def _inside(folder: Path, name: str) -> Path:

@@ -40,9 +40,10 @@ from dpfc_cli.errors import GUARDED, UserError
 from dpfc_cli.images.dicom import Stored, check_installed, is_dicom, pixels_of, stored
 from dpfc_cli.images.grey import levels, narrow
 from dpfc_cli.images.headers import check_jpeg, declared
-from dpfc_cli.images.memory import MOST_PIXELS, TOGETHER, Room, bound, check_size, proved
+from dpfc_cli.images.memory import MOST_PIXELS, TOGETHER, Room, bound, check_size
 from dpfc_cli.images.preparation import Preparation, Window
 from dpfc_cli.images.sets import Pixels, unreadable
+from dpfc_cli.memory import proved
 
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM")
 FILTERS = {"bicubic": Image.Resampling.BICUBIC, "bilinear": Image.Resampling.BILINEAR}

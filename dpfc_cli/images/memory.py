@@ -6,10 +6,9 @@ that:
 
 - Decoders run at once only as far as their stated bounds fit into `TOGETHER`. A larger picture runs alone.
 - A picture that failed is decoded again `alone`. Only then a failure counts, and only if it is `proved` that the system
-  would have given as much memory as the bound says.
+  would have given as much memory as the bound says (`dpfc_cli.memory`).
 """
 
-import mmap
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from threading import Condition, Lock
@@ -23,8 +22,6 @@ PER_PIXEL = 24
 the array), 14 for progressive JPEG with four components (8 of them are its coefficients), 14 for PNG, GIF and TIFF."""
 PER_BYTE = 8
 """Bytes for each byte of the encoded picture: chunks of PNG that nobody asked for, and numbers of PPM as text."""
-BESIDES = 128 << 20
-"""Bytes that depend on neither: the list of strips of a TIFF, the filled-up blocks of a narrow JPEG, tables, stacks."""
 TOGETHER = PER_PIXEL * MOST_PIXELS
 """Bytes for all decoders that run at once: 2.1 GB, the bound of the largest picture."""
 
@@ -65,25 +62,3 @@ class Room:
     def alone(self) -> AbstractContextManager[None]:
         """Hold all of it: no other thread holds any."""
         return self.share(self._size)
-
-
-@contextmanager
-def proved(wanted: int) -> Iterator[None]:
-    """Do something whose failure says nothing about memory: the system would have given `wanted` bytes, and some.
-
-    Raises:
-        MemoryError: it failed, and the system would not have given them. The failure may have been a lack of memory.
-
-    """
-    try:
-        # The pages are not touched: this asks for the memory as the decoders' own requests do.
-        mmap.mmap(-1, wanted + BESIDES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS).close()
-        given = True
-    except OSError:
-        given = False
-    try:
-        yield
-    except Exception as error:
-        if given:
-            raise
-        raise MemoryError("the system does not give what decoding may take") from error

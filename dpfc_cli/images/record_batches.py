@@ -92,7 +92,10 @@ class RecordBatches:
 def schema_of(path: Path) -> Any:
     """The schema of a file. UserError if it cannot be read."""
     with _readable(path):
-        return pa.ipc.open_stream(pa.memory_map(str(path))).schema
+        schema = pa.ipc.open_stream(pa.memory_map(str(path))).schema
+        # Names of columns that are no UTF-8 fail when they are first looked at.
+        _ = schema.names
+        return schema
 
 
 def listed(paths: list[Path], columns: Columns, group_by: Rule | None) -> Listed:

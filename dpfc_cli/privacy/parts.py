@@ -69,27 +69,21 @@ class Together:
         return _shared(self.channel, query, over, sample)
 
 
-def follow(channel: Channel, over: Summed) -> int:
+def follow(channel: Channel, over: Summed) -> None:
     """Sum a part for each query that process 0 asks for, until it asks no more.
 
     Args:
         channel: the way to the other processes.
         over: the facts of all records, and the stream from `passes.part_of(…).begin` on.
 
-    Returns:
-        How many queries there were.
-
     Raises:
         ValueError: a message holds no query of the core.
 
     """
-    answered = 0
     while message := channel.told():
         query, sample = decoded(message, over.facts)
         check(query, over.facts)
         _shared(channel, query, over, sample)
-        answered += 1
-    return answered
 
 
 def _shared(channel: Channel, query: Query, over: Summed, sample: np.ndarray | None) -> np.ndarray:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from dpfc_cli.errors import UserError, parameter, sentence
+from dpfc_cli.heads import signature
 from dpfc_cli.heads.head import NONPRIVATE, PRIVATE, RESEARCH, Head, located
 from dpfc_cli.heads.hub import PREFIX, STEM
 from dpfc_cli.heads.minisign import SUFFIX
@@ -45,6 +46,7 @@ def push(
     *,
     license: str | None = None,
     evaluation: Path | str | None = None,
+    public_key: Path | str | None = None,
     dry_run: bool = False,
 ) -> Pushed:
     """Send a head to the Hugging Face hub, with its signature if it has one, and with its shared report as model card.
@@ -57,6 +59,8 @@ def push(
         repository: `hf:OWNER/NAME`.
         license: the identifier of a licence for the model card, as the hub lists them.
         evaluation: the output of `dpfc evaluate --epsilon E --json` on this head, as for `write_report`.
+        public_key: whose signature lies beside the head, a file or the key in one line. It is checked before anything
+            is sent. A signature is not sent without.
         dry_run: whether to send nothing.
 
     Returns:
@@ -64,7 +68,8 @@ def push(
 
     Raises:
         UserError: the head contradicts itself, a value makes no sense, the figures were not released or are of another
-            head, or the hub refuses or cannot be reached.
+            head, the signature is not of this head or nothing says whose it is, or the hub refuses or cannot be
+            reached.
 
     Examples:
         >>> push("heads/eps1.safetensors", "hf:owner/flu").name
@@ -91,9 +96,17 @@ def push(
     figures = None if evaluation is None else Path(evaluation)
     card = document(loaded, evaluation=figures, name=f"{PREFIX}{found[1]}", license=license)
     files = {name: path.read_bytes()}
-    signature = path.with_name(path.name + SUFFIX)
-    if signature.exists():
-        files[name + SUFFIX] = signature.read_bytes()
+    if public_key is not None:
+        files[name + SUFFIX] = signature.check(path, public_key).path.read_bytes()
+    elif signature.exists(path):
+        raise UserError(
+            f"'{path}' has a signature, and nothing says whose it is. It may be of an earlier head of this name.",
+            f"Name the public key, and it is checked before it is sent: {parameter('public_key')}. Or remove "
+            f"'{path.name}{SUFFIX}'.",
+            code="missing",
+            parameter="public_key",
+            path=str(path),
+        )
     files[README] = markdown(card).encode()
     if dry_run:
         return Pushed(repository=found[1], files=files, replaced=(), commit=None, name=place)

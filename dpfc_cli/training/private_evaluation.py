@@ -36,7 +36,7 @@ from typing import Any
 
 import numpy as np
 
-from dpfc_cli.errors import UserError, parameter, printable
+from dpfc_cli.errors import Note, UserError, parameter, printable
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.files import sha256_of
 from dpfc_cli.heads.head import Head
@@ -217,8 +217,9 @@ def release(ready: Ready, progress: Progress | None = None) -> PrivateEvaluation
     except BaseException as stop:
         if paid is not None:
             _settled(paid, None)
-        if paid is not None or isinstance(stop, KeyboardInterrupt):
-            stop.add_note(printable(note))
+        # A UserError of the charge itself says that nothing was charged, or that it may be.
+        if paid is not None or not isinstance(stop, UserError):
+            stop.add_note(Note(printable(note)))
         raise
     if unsettled is not None:
         said = f"the ledger's row does not say that the figures were released. {unsettled.what}"

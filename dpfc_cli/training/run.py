@@ -5,7 +5,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from dpfc_cli.errors import UserError, printable
+from dpfc_cli.errors import Note, UserError, printable
 from dpfc_cli.files import sha256_of
 from dpfc_cli.heads import head as heads
 from dpfc_cli.heads.head import Head
@@ -81,10 +81,7 @@ def run(charged: Charged, observer: Observer) -> Trained:
         # Stopped while it was saved, the file may be there all the same.
         found = saved or (checked.path if digest and _holds(checked.path, digest) else None)
         _settled(receipt, found, digest)
-        written = f"The head was written: '{found}'." if found else "No head was written."
-        if answers is not None and answers.held and not found:
-            written += " The same command goes on where it stopped, and charges nothing more."
-        stop.add_note(printable(f"The training was charged to '{receipt.ledger}' and stays charged. {written}"))
+        stop.add_note(stands(charged, found))
         raise
     else:
         if answers is not None:
@@ -101,6 +98,18 @@ def run(charged: Charged, observer: Observer) -> Trained:
     if unsettled is not None:
         observer.warn(f"The head is written to '{path}', but the ledger's row does not say so. {unsettled.what}")
     return Trained(charged=charged, head=replace(head, path=path), path=path, sha256=digest, spent=spent)
+
+
+def stands(charged: Charged, head: Path | None) -> Note:
+    """What is said of a training that was charged and stopped. head: the file that was written, if one was."""
+    answers = charged.answers
+    if head is not None:
+        said = f"The head was written: '{head}'."
+    elif answers is not None and answers.held:
+        said = "No head was written. The same command goes on where it stopped, and charges nothing more."
+    else:
+        said = "No head was written. The same command makes a new training, which is charged, too."
+    return Note(printable(f"The training was charged to '{charged.receipt.ledger}' and stays charged. {said}"))
 
 
 def _settled(receipt: Receipt, path: Path | None, digest: str | None) -> UserError | None:

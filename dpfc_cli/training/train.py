@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from dpfc_cli.errors import UserError, printable
+from dpfc_cli.errors import Note, UserError, notes
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.folders import heads_folder
 from dpfc_cli.rounding import rounded_up
@@ -23,7 +23,7 @@ from dpfc_cli.training.check import Checked, check, rehearse, verify
 from dpfc_cli.training.ledger import ledger_path
 from dpfc_cli.training.observer import TUNING, Observer
 from dpfc_cli.training.request import Request, requested
-from dpfc_cli.training.run import Trained, run
+from dpfc_cli.training.run import Trained, run, stands
 from dpfc_cli.training.told import share_records
 from dpfc_cli.training.warn import warnings_of
 
@@ -93,16 +93,16 @@ def finish(checked: Checked, observer: Observer) -> Trained:
 
     Raises:
         UserError: the observer said no, the place or the ledger cannot be written, or the head nowhere.
-        KeyboardInterrupt: it was stopped. A note of the exception says whether it was charged.
+        KeyboardInterrupt, Exception: it was stopped. A note of the exception says whether it was charged.
 
     """
-    note = "Nothing was charged, and no head was written."
+    note, charged = Note("Nothing was charged, and no head was written."), None
     try:
         if checked.unfinished is None and not observer.confirm(charge_of(checked)):
             raise UserError("Nothing was charged.", "No head was made.", code="declined")
-        note = "It was stopped during the charge: 'dpfc budget' says whether it is charged. No head was written."
+        note = Note("It was stopped during the charge: 'dpfc budget' says whether it is charged. No head was written.")
         charged = charge(checked)
-        note = f"The training was charged to '{charged.receipt.ledger}' and stays charged. No head was written."
+        note = stands(charged, None)
         try:
             return run(charged, observer)
         finally:
@@ -111,10 +111,10 @@ def finish(checked: Checked, observer: Observer) -> Trained:
                 charged.temporary.unlink()
             if charged.answers is not None:
                 charged.answers.close()
-    except KeyboardInterrupt as stop:
-        # `run` knows better, once it has begun.
-        if not hasattr(stop, "__notes__"):
-            stop.add_note(printable(note))
+    except BaseException as stop:
+        # `run` knows better, once it has begun. An error of the charge says itself what is charged.
+        if not notes(stop) and (charged is not None or not isinstance(stop, UserError)):
+            stop.add_note(note)
         raise
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from dpfc_cli.errors import Note
 from dpfc_cli.training.ledger import read
 from tests.cli.conftest import Dpfc
 
@@ -20,7 +21,7 @@ def test_what_the_system_refuses_is_no_defect(dpfc: Dpfc, monkeypatch: pytest.Mo
 
     def refused(*_: object) -> None:
         error = OSError(errno.EIO, "planted", "features/file")
-        error.add_note("The training was charged.")
+        error.add_note(Note("The training was charged."))
         raise error
 
     monkeypatch.setattr("dpfc_cli.cli.budget._show_conversion", refused)

@@ -15,8 +15,9 @@ from PIL import Image
 
 from dpfc_cli.errors import UserError
 from dpfc_cli.images import decoding
-from dpfc_cli.images.memory import MOST_PIXELS, TOGETHER, Room, bound, proved
+from dpfc_cli.images.memory import MOST_PIXELS, TOGETHER, Room, bound
 from dpfc_cli.images.sets import UnreadableError
+from dpfc_cli.memory import proved
 from tests.images.pictures import AS_SQUARE, png
 
 TRIAL = """

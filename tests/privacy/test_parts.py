@@ -27,7 +27,7 @@ from dpfc_cli.privacy.sums import Summed
 from tests.support import every_query, exact_sum, plan_of, stream_of
 
 LATTICE = Lattice(14)
-N, M, D = 40, 3, 4
+N, M, D = 43, 3, 4
 FACTS = Facts(n=N, m=M, d=D, k=2)
 RNG = np.random.default_rng(8)
 X = RNG.normal(size=(N, D)).astype(np.float32)
@@ -97,12 +97,12 @@ def together(
     room = Room(count)
     channels = [Threads(room, number) for number in range(count)]
 
-    def other(channel: Threads) -> int:
+    def other(channel: Threads) -> None:
         begin = part_of(FACTS, number_of(channel.number), count).begin
         known = channel
         if number_of(channel.number) != channel.number:
             known = Faulty(channel, number_of(channel.number))  # type: ignore[assignment]
-        return follow(known, Summed(begun(begin), FACTS, grid, directions=Directions(InMemory())))
+        follow(known, Summed(begun(begin), FACTS, grid, directions=Directions(InMemory())))
 
     def first() -> Any:
         try:
@@ -222,10 +222,26 @@ def test_a_message_that_holds_no_query_of_the_core_is_refused(message: bytes) ->
         decoded(message, FACTS)
 
 
+class Asking:
+    """A channel of one process to which somebody sends these messages. It meets nobody."""
+
+    def __init__(self, messages: list[bytes]) -> None:
+        self.count, self.number = 2, 1
+        self.told = iter(messages).__next__
+
+
+def unread(rows: int) -> Iterator[tuple[Any, ...]]:
+    pytest.fail("a record was read")
+
+
 def test_values_that_break_a_proof_are_refused_in_each_process() -> None:
     query, _ = decoded(with_said(plain={"constant": -1.0}), FACTS)
     with pytest.raises(ValueError, match="not positive"):
         check(query, FACTS)
+    # A process that follows reads no record for it.
+    channel: Any = Asking([encoded(query, None)])
+    with pytest.raises(ValueError, match="not positive"):
+        follow(channel, unread, FACTS, LATTICE, None)
 
 
 def test_every_query_of_the_core_has_a_name_of_its_own_in_messages() -> None:

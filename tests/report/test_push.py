@@ -26,7 +26,7 @@ def test_the_head_its_signature_and_a_model_card_are_sent_and_nothing_else(
         (tmp_path / beside).write_text("stays here")
     key = signature.new_key(tmp_path / "a.key")
     signature.sign(path, key=key.secret, comment="by me")
-    sent = push(path, f"hf:{PLACE}")
+    sent = push(path, f"hf:{PLACE}", public_key=key.public)
     assert set(held(hub)) == {"head.safetensors", "head.safetensors.minisig", "README.md"}
     assert held(hub) == sent.files
     assert held(hub)["head.safetensors"] == path.read_bytes()
@@ -37,8 +37,9 @@ def test_the_head_its_signature_and_a_model_card_are_sent_and_nothing_else(
 
 def test_what_belonged_to_an_earlier_head_goes(hub: type[Repositories], tmp_path: Path) -> None:
     path = head(tmp_path)
-    signature.sign(path, key=signature.new_key(tmp_path / "a.key").secret)
-    first = push(path, f"hf:{PLACE}")
+    key = signature.new_key(tmp_path / "a.key")
+    signature.sign(path, key=key.secret)
+    first = push(path, f"hf:{PLACE}", public_key=key.public)
     hub.commits[PLACE][-1][1]["theirs.txt"] = b"stays"
     again = push(head(tmp_path, 1, "non-private"), f"hf:{PLACE}")
     assert again.replaced == ("head.safetensors", "head.safetensors.minisig")
@@ -47,6 +48,29 @@ def test_what_belonged_to_an_earlier_head_goes(hub: type[Repositories], tmp_path
     assert len(hub.created) == 1
     # What others sent in between is not overwritten: the hub refuses a commit that does not follow the newest.
     assert hub.parents == [None, first.commit]
+
+
+@pytest.mark.parametrize("dry_run", [False, True])
+def test_a_signature_that_is_not_of_this_head_is_not_sent(
+    dry_run: bool, hub: type[Repositories], tmp_path: Path
+) -> None:
+    """A head that was trained again lies beside the signature of the one before."""
+    path, again = head(tmp_path), head(tmp_path, 1)
+    key, other = (signature.new_key(tmp_path / f"{name}.key") for name in "ab")
+    signature.sign(path, key=key.secret)
+    refused = {"missing": None, "conflict": other.public, "damaged": key.public}
+    for code, public_key in refused.items():
+        if code == "damaged":
+            again.replace(path)
+        with pytest.raises(UserError) as error:
+            push(path, f"hf:{PLACE}", public_key=public_key, dry_run=dry_run)
+        assert error.value.code == code
+        assert code == "damaged" or error.value.fields["parameter"] == "public_key"
+    assert not hub.commits
+    path.with_name(f"{path.name}.minisig").unlink()
+    with pytest.raises(UserError, match="is not signed"):
+        push(path, f"hf:{PLACE}", public_key=key.public, dry_run=dry_run)
+    assert not hub.commits
 
 
 def test_a_dry_run_says_what_would_be_sent_and_asks_nobody(hub: type[Repositories], tmp_path: Path) -> None:

@@ -29,6 +29,7 @@ import resource
 import shutil
 import signal
 import sys
+import threading
 import time
 import tomllib
 from collections import Counter
@@ -379,10 +380,13 @@ class _Recorder:
         outer, self._lines, begin = self._lines, set(), time.process_time()
         before = sys.gettrace()
         sys.settrace(self._trace)
+        # Threads that a test starts, too.
+        threading.settrace(self._trace)
         try:
             yield self._lines, lambda: time.process_time() - begin
         finally:
             sys.settrace(before)
+            threading.settrace(before)
             self._lines = outer
 
     def pytest_collection_modifyitems(self, items: list[Any]) -> None:
@@ -574,6 +578,7 @@ def main() -> int:
     parser.add_argument("places", nargs="*", default=["privacy", "training"], help="rooms or modules of dpfc_cli")
     parser.add_argument("--sample", type=int, help="try that many mutants, drawn at random")
     parser.add_argument("--seed", type=int, default=0, help="of the sample")
+    parser.add_argument("--tests", nargs="*", default=ROOMS, help="rooms or files of tests that may kill a mutant")
     parser.add_argument("--seconds", type=float, default=60.0, help="of tests for one mutant")
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--report", action="store_true", help="say what is known and try nothing")
@@ -585,7 +590,7 @@ def main() -> int:
         left = random.Random(given.seed).sample(left, min(given.sample, len(left)))
     if not given.report:
         load(LIBRARIES)
-        tests, results = record(ROOMS), _Results(FOLDER / "results.jsonl")
+        tests, results = record(given.tests), _Results(FOLDER / "results.jsonl")
         untried = [mutant for mutant in left if results.of(mutant) is None]
         random.Random(0).shuffle(untried)
         print(f"{len(untried)} of {len(left)} mutants are to be tried", file=sys.stderr, flush=True)

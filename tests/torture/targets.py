@@ -14,7 +14,7 @@ import struct
 import tarfile
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import typer
-from PIL import Image
 from pydicom.encaps import encapsulate
 from pydicom.uid import JPEGBaseline8Bit, RLELossless
 
@@ -36,7 +35,7 @@ from dpfc_cli.features.tables import opened
 from dpfc_cli.heads import signature
 from dpfc_cli.heads.head import Head, encoded
 from dpfc_cli.heads.minisign import SUFFIX
-from dpfc_cli.images import Geometry, Preparation, by_person, open_images
+from dpfc_cli.images import Preparation, by_person, open_images
 from dpfc_cli.images.decoding import decode
 from dpfc_cli.images.unpickle import read_pickle
 from dpfc_cli.privacy.accounting import Claim
@@ -52,39 +51,15 @@ from dpfc_cli.training.account import account_of
 from dpfc_cli.trust import statement
 from dpfc_cli.trust.verify import of_card
 from tests.heads import test_minisign as keys
-from tests.images.dicoms import written
+from tests.images.dicoms import written as dicom
 from tests.starts import nouns
+from tests.torture.folder_targets import FOLDERS
+from tests.torture.target import PICTURES, SQUARE, Target, look, picture, saved, written
 from tests.training.test_ledger import cap, row
 from tests.trust.test_trust import make_card
 
-SQUARE = Geometry(resize=8, crop=8)
 X = np.arange(24, dtype=np.float32).reshape(6, 4)
 Y = np.array([0, 1, 2, 0, 1, 2], np.int32)
-PICTURES = np.arange(6 * 5 * 3, dtype=np.uint8).reshape(6, 5, 3)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Target:
-    """seeds: makes the inputs to start from. run: reads an input in a folder. text: it is JSON, or words."""
-
-    seeds: Callable[[], list[bytes]]
-    run: Callable[[bytes, Path], object]
-    text: str = ""
-
-
-def _saved(write: Callable[[Any], object]) -> bytes:
-    """What is written into a file in memory."""
-    file = io.BytesIO()
-    write(file)
-    return file.getvalue()
-
-
-def _written(write: Callable[[Path], object], suffix: str = "") -> bytes:
-    """What is written into a file that has a name."""
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / f"file{suffix}"
-        write(path)
-        return path.read_bytes()
 
 
 def _manifest(rows: int = 6, **changes: Any) -> Manifest:
@@ -113,7 +88,7 @@ def _shard(libver: str = "latest", dtype: str = "float32", groups: bool = False)
             if groups:
                 file.create_dataset("groups", data=np.arange(6) // 2, track_times=False)
 
-    return _written(write, ".h5")
+    return written(write, ".h5")
 
 
 def _read_all(features: FeatureSet) -> None:
@@ -244,7 +219,7 @@ def _table(kind: Any = None) -> pa.Table:
 def _run_pictures(data: bytes, place: Path) -> None:
     path = place / "train.parquet"
     path.write_bytes(data)
-    _look(open_images(f"parquet:{path}", geometry=SQUARE))
+    look(open_images(f"parquet:{path}", geometry=SQUARE))
 
 
 def _run_persons(data: bytes, place: Path) -> None:
@@ -253,7 +228,7 @@ def _run_persons(data: bytes, place: Path) -> None:
     path.write_bytes(data)
     found, groupings = by_person(open_images(f"parquet:{path}", geometry=SQUARE, group_by=rule_of("column:who")))
     assert all(len(grouping.ids) == found.splits[name].n for name, grouping in groupings.items())
-    _look(found)
+    look(found)
 
 
 def _run_rules(data: bytes, place: Path) -> None:
@@ -266,30 +241,19 @@ def _run_rules(data: bytes, place: Path) -> None:
 def _run_tar(data: bytes, place: Path) -> None:
     path = place / "train.tar"
     path.write_bytes(data)
-    _look(open_images(f"webdataset:{path}", geometry=SQUARE))
-
-
-def _look(found: Any) -> None:
-    """Decode some pictures, and name them."""
-    for split in found.splits.values():
-        split.pixels(0, min(split.n, 4))
-        split.name(0)
+    look(open_images(f"webdataset:{path}", geometry=SQUARE))
 
 
 def _tar(kind: int = tarfile.PAX_FORMAT, prefix: str = "ü") -> bytes:
     def write(file: Any) -> None:
         with tarfile.open(fileobj=file, mode="w", format=kind) as archive:
             for i in range(2):
-                for name, data in ((f"{prefix}{i}.png", _picture("PNG")), (f"{prefix}{i}.cls", b"%d" % i)):
+                for name, data in ((f"{prefix}{i}.png", picture("PNG")), (f"{prefix}{i}.cls", b"%d" % i)):
                     info = tarfile.TarInfo(name)
                     info.size = len(data)
                     archive.addfile(info, io.BytesIO(data))
 
-    return _saved(write)
-
-
-def _picture(kind: str, mode: str = "RGB", **more: Any) -> bytes:
-    return _saved(lambda file: Image.fromarray(PICTURES).convert(mode).save(file, kind, **more))
+    return saved(write)
 
 
 def _run_decode(data: bytes, place: Path) -> None:
@@ -298,12 +262,12 @@ def _run_decode(data: bytes, place: Path) -> None:
 
 def _dicoms() -> list[bytes]:
     values = PICTURES[:, :, 0].astype(np.uint16) * 16
-    jpeg = encapsulate([_picture("JPEG", "L")])
+    jpeg = encapsulate([picture("JPEG", "L")])
     return [
-        written(values),
-        written(values, RLELossless),
-        written(values.astype(np.uint8), JPEGBaseline8Bit, PixelData=jpeg),
-        written(PICTURES, RescaleSlope="2"),
+        dicom(values),
+        dicom(values, RLELossless),
+        dicom(values.astype(np.uint8), JPEGBaseline8Bit, PixelData=jpeg),
+        dicom(PICTURES, RescaleSlope="2"),
     ]
 
 
@@ -316,19 +280,19 @@ def _run_metadata(data: bytes, place: Path) -> None:
     for name in NAMES:
         (place / name).unlink(missing_ok=True)
     for name in "ab":
-        (place / f"{name}.png").write_bytes(_picture("PNG"))
+        (place / f"{name}.png").write_bytes(picture("PNG"))
     (place / NAMES[data[:1] > b"c"]).write_bytes(data[1:])
-    _look(open_images(f"imagefolder:{place}", geometry=SQUARE))
+    look(open_images(f"imagefolder:{place}", geometry=SQUARE))
 
 
 def _run_facts(data: bytes, place: Path) -> None:
     """The .json of a record in an archive."""
     with tarfile.open(place / "train.tar", "w") as archive:
-        for name, part in (("0.png", _picture("PNG")), ("0.json", data)):
+        for name, part in (("0.png", picture("PNG")), ("0.json", data)):
             info = tarfile.TarInfo(name)
             info.size = len(part)
             archive.addfile(info, io.BytesIO(part))
-    _look(open_images(f"webdataset:{place}", geometry=SQUARE))
+    look(open_images(f"webdataset:{place}", geometry=SQUARE))
 
 
 def _idx(values: np.ndarray) -> bytes:
@@ -353,7 +317,7 @@ def _run_idx(data: bytes, place: Path) -> None:
         (place / f"{name}.gz").write_bytes(data[1:] if which & 4 else gzip.compress(data[1:], 1))
     else:
         (place / name).write_bytes(data[1:])
-    _look(open_images("mnist", place))
+    look(open_images("mnist", place))
 
 
 def _batch() -> dict[bytes, object]:
@@ -375,12 +339,12 @@ def _run_cifar(data: bytes, place: Path) -> None:
     pictures = data[:1] < b"\x80"
     (folder / "batches.meta").write_bytes(_META if pictures else data[1:])
     (folder / "data_batch_1").write_bytes(data[1:] if pictures else _pickled(_batch()))
-    _look(open_images("cifar10", place))
+    look(open_images("cifar10", place))
 
 
 def _run_cifar_archive(data: bytes, place: Path) -> None:
     (place / "cifar-10-python.tar.gz").write_bytes(gzip.compress(data, 1))
-    _look(open_images("cifar10", place))
+    look(open_images("cifar10", place))
 
 
 def _cifar_tar() -> bytes:
@@ -391,7 +355,7 @@ def _cifar_tar() -> bytes:
                 info.size = len(data)
                 archive.addfile(info, io.BytesIO(data))
 
-    return _saved(write)
+    return saved(write)
 
 
 def _run_trials(data: bytes, place: Path) -> None:
@@ -406,7 +370,7 @@ def _ledger(rows: int = 2) -> bytes:
             ledger.charge(path, row(0.3 + number / 10))
             ledger.keep_cap(path, cap(3.0 + number))
 
-    return _written(write, ".ledger.sqlite")
+    return written(write, ".ledger.sqlite")
 
 
 def _run_ledger(data: bytes, place: Path) -> None:
@@ -431,7 +395,7 @@ def _digests() -> bytes:
         parts = (("train", [1, 2, 2]), ("test", [0, 7]))
         digests.write(path, [digests.section_of("r", name, "row", np.array(part, np.uint64)) for name, part in parts])
 
-    return _written(write)
+    return written(write)
 
 
 def _run_digests(data: bytes, place: Path) -> None:
@@ -575,7 +539,7 @@ def _json(value: Any) -> bytes:
 
 
 def _npz(**arrays: np.ndarray) -> bytes:
-    return _saved(lambda file: np.savez_compressed(file, **arrays))  # type: ignore[arg-type]
+    return saved(lambda file: np.savez_compressed(file, **arrays))  # type: ignore[arg-type]
 
 
 def _safetensors(**arrays: np.ndarray) -> bytes:
@@ -590,11 +554,11 @@ def _hdf5(libver: str, **arrays: np.ndarray) -> bytes:
             for name, array in arrays.items():
                 file.create_dataset(name, data=array, compression="gzip")
 
-    return _written(write, ".h5")
+    return written(write, ".h5")
 
 
 def _parquet(table: pa.Table) -> bytes:
-    return _saved(lambda file: pq.write_table(table, file))
+    return saved(lambda file: pq.write_table(table, file))
 
 
 def _of_persons() -> pa.Table:
@@ -604,7 +568,7 @@ def _of_persons() -> pa.Table:
 
 
 def _pictures() -> pa.Table:
-    image = pa.array([{"bytes": _picture("PNG"), "path": None}] * 2)
+    image = pa.array([{"bytes": picture("PNG"), "path": None}] * 2)
     return pa.table({"image": image, "label": pa.array([0, 1])})
 
 
@@ -616,11 +580,11 @@ def _chain() -> bytes:
 
 
 def _npy(array: np.ndarray) -> bytes:
-    return _saved(lambda file: np.save(file, array))
+    return saved(lambda file: np.save(file, array))
 
 
 def _pictures_of(kind: str) -> Callable[[], list[bytes]]:
-    return lambda: [_picture(kind, mode, **more) for mode, more in _KINDS[kind]]
+    return lambda: [picture(kind, mode, **more) for mode, more in _KINDS[kind]]
 
 
 _KINDS: dict[str, tuple[tuple[str, dict[str, Any]], ...]] = {
@@ -706,4 +670,5 @@ TARGETS = {
     "words": Target(
         seeds=lambda: [bytes(range(i, i + 6)) for i in range(0, len(WORDS), 6)], run=_run_words, text="words"
     ),
+    **FOLDERS,
 }

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.torture import fuzz, targets
-from tests.torture.targets import TARGETS, Target
+from tests.torture.target import Target
+from tests.torture.targets import TARGETS
 
 ROOT = Path(__file__).parents[2]
 

@@ -1,0 +1,280 @@
+"""What is refused before the charge, and what is kept of a cap: a case for each line that no other test looked at."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dpfc_cli.errors import UserError
+from dpfc_cli.features.importing import import_features
+from dpfc_cli.features.reader import FeatureSet
+from dpfc_cli.heads import head as heads
+from dpfc_cli.kernels import products
+from dpfc_cli.methods import METHODS
+from dpfc_cli.methods.method import state_bytes
+from dpfc_cli.privacy import curator
+from dpfc_cli.privacy.accounting import mu_for
+from dpfc_cli.privacy.facts import Facts
+from dpfc_cli.privacy.noise import SeededBits, SystemBits
+from dpfc_cli.training import check as checks
+from dpfc_cli.training import ledger, limit
+from dpfc_cli.training import run as runs
+from dpfc_cli.training.calibrate import Calibrated, calibrate, with_options
+from dpfc_cli.training.cap import set_cap
+from dpfc_cli.training.charge import charge
+from dpfc_cli.training.check import Checked, check, check_memory, rehearse, working_bytes
+from dpfc_cli.training.ledger import Cap
+from dpfc_cli.training.observer import Observer
+from dpfc_cli.training.request import Privacy, Request, facts_of
+from dpfc_cli.training.run import run
+from tests.support import blobs
+
+FACTS = Facts(n=1000, m=3, d=4)
+PERSONS = Facts(n=40, m=2, d=3, rows=80)
+
+
+def requested(features: FeatureSet, **changed: Any) -> Request:
+    privacy = Privacy(epsilon=1.0)
+    given: dict[str, Any] = {"features": features, "folder": Path("heads"), "privacy": privacy, "method": "dp-ls"}
+    return Request(**(given | changed))
+
+
+def checked(features: FeatureSet, **changed: Any) -> Checked:
+    request = requested(features, **changed)
+    return check(request, calibrate(request.chosen, request.facts, request.options, request.privacy), Observer())
+
+
+# Calibration
+
+
+def test_without_noise_an_option_that_only_noise_needs_is_refused() -> None:
+    with pytest.raises(UserError, match="has no effect") as refused:
+        calibrate(METHODS["dp-fc"], FACTS, {"steps": 2, "gradient_clip": 0.5}, Privacy())
+    assert refused.value.fields["parameter"] == "gradient_clip"
+
+
+def test_too_small_a_sample_is_refused_before_anything_slow() -> None:
+    given, told = {"steps": 2, "sampling_rate": 1e-9}, list[str]()
+    for privacy in (Privacy(noise_multiplier=3.0), Privacy(epsilon=1.0)):
+        with pytest.raises(UserError, match="takes part with probability"):
+            calibrate(METHODS["dp-sgd"], FACTS, given, privacy, lambda: told.append("slow"))
+    assert not told
+
+
+@pytest.mark.parametrize("privacy", [Privacy(epsilon=1.0), Privacy()], ids=["noise", "no noise"])
+def test_options_that_are_chosen_afterwards_are_complete(privacy: Privacy) -> None:
+    method = METHODS["dp-sgd"]
+    made = calibrate(method, FACTS, {"steps": 2}, privacy)
+    chosen = with_options(made, {"steps": 2, "learning_rate": 0.7}, {})
+    assert chosen.given == {"steps": 2, "learning_rate": 0.7}
+    assert chosen.options == calibrate(method, FACTS, chosen.given, privacy).options
+
+
+def test_public_knowledge_stays_when_options_are_chosen() -> None:
+    made = calibrate(METHODS["dp-whitened"], FACTS, {}, Privacy(epsilon=1.0))
+    known = dict.fromkeys(made.method.public, "what is known")
+    chosen = with_options(replace(made, options=replace(made.options, **known)), {}, {})
+    assert known
+    assert {name: getattr(chosen.options, name) for name in known} == known
+
+
+# Before the charge
+
+
+def test_a_training_needs_the_memory_of_its_state_and_of_what_works_on_it() -> None:
+    made = calibrate(METHODS["dp-fc"], FACTS, {"steps": 2}, Privacy(epsilon=1.0))
+    check_memory(made, 2**30)
+    with pytest.raises(UserError, match=r"This training needs about 0\.6 GB") as refused:
+        check_memory(made, 2**29)
+    assert "dp-fc" not in refused.value.remedy
+    assert refused.value.fields["needed"] == state_bytes(made.method, made.plan) + working_bytes(FACTS)
+    assert 2**28 < working_bytes(PERSONS) - working_bytes(FACTS) < 2**29
+    large = calibrate(METHODS["dp-newton"], Facts(n=1000, m=200, d=1000), {}, Privacy(epsilon=1.0))
+    assert large.method.class_matrices
+    with pytest.raises(UserError) as other:
+        check_memory(large, 2**29)
+    assert "dp-fc" in other.value.remedy
+
+
+def test_the_memory_is_checked_before_the_charge(features: FeatureSet) -> None:
+    with pytest.raises(UserError, match="This training needs"):
+        checked(features, memory=1e6)
+
+
+def test_noise_that_is_too_strong_for_the_lattice_is_refused(
+    features: FeatureSet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(mechanism: object) -> None:
+        raise ValueError("beyond all integers")
+
+    monkeypatch.setattr(checks, "lattice_of", refused)
+    with pytest.raises(UserError, match="too strong to be added exactly: beyond all integers"):
+        checked(features)
+    assert checked(features, privacy=Privacy()).calibrated.mechanism is None
+
+
+def test_the_row_names_the_head_and_what_the_card_will_say_is_tried(
+    features: FeatureSet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Any] = []
+    real = ledger.standing
+    monkeypatch.setattr(checks, "standing", lambda *given: (asked.append(given), real(*given))[1])
+    run(charge(checked(features)), Observer())
+    ready = checked(features)
+    (before, planned), number, delta = asked[-1]
+    assert (before.head, planned.head, planned.at) == ("set-dp-ls-eps1.safetensors", ready.path.name, "")
+    assert (number, delta) == (2, 1e-5)
+    checked(features, privacy=Privacy())
+    assert asked[-1][2] is None
+
+
+def test_a_folder_that_was_there_stays_and_one_that_was_made_to_try_goes(features: FeatureSet) -> None:
+    checked(features)
+    assert not Path("heads").exists()
+    Path("heads").mkdir()
+    checked(features)
+    assert Path("heads").is_dir()
+
+
+def test_a_folder_that_cannot_be_written_is_found_out_before_the_charge(features: FeatureSet) -> None:
+    Path("heads").write_text("a file")
+    with pytest.raises(UserError) as refused:
+        checked(features)
+    assert refused.value.code == "unwritable"
+
+
+def test_a_warning_of_the_account_is_told(features: FeatureSet, monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[str] = []
+    monkeypatch.setattr(Observer, "warn", lambda self, text: told.append(text))
+    ledger_file = ledger.ledger_path(features.folder)
+    run(charge(checked(features)), Observer())
+    ledger_file.unlink()
+    told.clear()
+    checked(features)
+    assert any("gone" in text or "missing" in text for text in told)
+
+
+def rehearsed(monkeypatch: pytest.MonkeyPatch, made: Calibrated, features: FeatureSet) -> tuple[Facts, Any, list[Any]]:
+    """The facts and options of a rehearsal, and its answers."""
+    seen: list[Any] = []
+    answers: list[Any] = []
+    release = checks._Rehearsal.release
+
+    def solve(oracle: Any, facts: Facts, options: Any) -> Any:
+        seen.append((facts, options))
+        return made.method.solve(oracle, facts, options)
+
+    monkeypatch.setattr(
+        checks._Rehearsal, "release", lambda self, query: (answers.append(release(self, query)), answers[-1])[1]
+    )
+    rehearse(replace(made, method=replace(made.method, solve=solve)), features)
+    ((facts, options),) = seen
+    return facts, options, answers
+
+
+@pytest.mark.parametrize(("classes", "steps"), [(2, 1), (9, 50)])
+def test_a_rehearsal_is_small_whatever_the_training_is(
+    classes: int, steps: int, features: FeatureSet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = calibrate(METHODS["dp-fc"], Facts(n=10**6, m=classes, d=2000), {"steps": steps}, Privacy(epsilon=1.0))
+    monkeypatch.setattr(heads, "check_card", lambda card: None)
+    facts, options, answers = rehearsed(monkeypatch, made, features)
+    most = checks.REHEARSED
+    assert (facts.n, facts.d, facts.m, options.steps) == (most, most, min(classes, most), min(steps, most))
+    assert not any(answer.any() for answer in answers)
+
+
+def test_a_card_that_no_head_can_hold_is_found_out_before_the_charge(
+    features: FeatureSet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(card: object) -> None:
+        raise UserError("The card is too large.", "Fewer classes.")
+
+    monkeypatch.setattr(heads, "check_card", refused)
+    with pytest.raises(UserError, match="card is too large"):
+        checked(features)
+
+
+def test_devices_are_tried_before_the_charge(features: FeatureSet, monkeypatch: pytest.MonkeyPatch) -> None:
+    def inexact() -> None:
+        raise RuntimeError("a sum of integers is wrong")
+
+    monkeypatch.setattr(products, "check_exact", inexact)
+    with pytest.raises(UserError, match="A sum of integers is wrong"):
+        checked(features)
+
+
+# The run
+
+
+@pytest.mark.parametrize("privacy", [Privacy(epsilon=1.0, delta=1e-6), Privacy(epsilon=1.0, seed=1)], ids=repr)
+def test_the_card_says_what_is_spent_at_the_delta_that_the_head_claims(privacy: Privacy, features: FeatureSet) -> None:
+    ready = charge(checked(features, privacy=privacy))
+    said = run(ready, Observer()).head.card["ledger"]
+    assert said == ledger.standing(ready.receipt.entries, 1, 1e-6 if privacy.claim == "private" else None)
+
+
+@pytest.mark.parametrize("seed", [None, 0, 5])
+def test_noise_is_the_systems_unless_a_seed_was_asked_for(
+    seed: int | None, features: FeatureSet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ready = checked(features, privacy=Privacy(epsilon=1.0, seed=seed))
+    seen: list[Any] = []
+    monkeypatch.setattr(curator, "Curator", lambda *given: seen.append(given))
+    runs._oracle_of(charge(ready), lambda *done: None, None)
+    bits = seen[0][2]
+    assert type(bits) is (SystemBits if seed is None else SeededBits)
+    assert seed is None or np.array_equal(bits.words(3), SeededBits(seed).words(3))
+
+
+def test_a_row_that_could_not_be_settled_is_told_and_the_head_knows_its_place(
+    features: FeatureSet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*given: object) -> None:
+        raise UserError("The disk is full.", "Make room.", code="unwritable")
+
+    told: list[str] = []
+    monkeypatch.setattr(Observer, "warn", lambda self, text: told.append(text))
+    ready = charge(checked(features))
+    monkeypatch.setattr(ledger, "settle", full)
+    made = run(ready, Observer())
+    assert any("ledger's row does not say so. The disk is full." in text for text in told)
+    assert made.head.path == made.path == ready.checked.path
+
+
+# Caps
+
+
+def test_a_cap_is_for_the_unit_and_for_the_persons_of_its_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    x, y = blobs(40, 3, 2)
+    np.savez("raw.npz", train_x=x, train_y=y, train_groups=np.arange(40) // 2)
+    found = import_features("raw.npz", tmp_path / "set", classes=("a", "b")).features
+    assert facts_of(found).unit == "person"
+    set_cap(found, 2.0)
+    (cap,) = ledger.read_all(ledger.ledger_path(found.folder)).caps
+    assert (cap.unit, cap.persons) == ("person", ledger.persons_of(found.manifest))
+    assert cap.persons is not None
+
+
+def test_the_delta_of_a_cap_is_at_most_one_in_n(features: FeatureSet) -> None:
+    n = facts_of(features).n
+    with pytest.raises(UserError, match="is larger than 1/n"):
+        set_cap(features, 2.0, delta=1.5 / n)
+    set_cap(features, 2.0, delta=1 / n)
+
+
+def test_what_is_left_of_a_cap_for_records_is_a_quarter_for_a_training_of_persons() -> None:
+    figures: Any = {"epsilon": 2.0, "delta": 1e-5, "mu": mu_for(2.0, 1e-5), "eta": limit.RESERVE}
+    cap = Cap(at="2026-01-02T03:04:05+00:00", records="r", **figures, who="me", note=None)
+    assert limit.said("set", cap) == "epsilon = 2 at delta = 1e-05 for set"
+    assert "for each person" in limit.said("set", replace(cap, unit="person", persons="p"))
+    assert limit.room(cap, [], ("person", "p")) == limit.room(cap, []) / 4
+
+
+def test_the_epsilon_that_fits_is_not_lost_to_a_number_of_more_digits() -> None:
+    """Just below 1.001 comes 1.000, and only below that 0.9999."""
+    assert limit.fitting(mu_for(1.001 * (1 - 5e-9), 1e-5) ** 2, 1e-5) == 1.0
+    assert limit.fitting(mu_for(1.0 * (1 - 5e-9), 1e-5) ** 2, 1e-5) == 0.9999
