@@ -24,7 +24,7 @@ from dpfc_cli.privacy.parts import Together, decoded, encoded, follow
 from dpfc_cli.privacy.passes import IncompletePassError, part_of
 from dpfc_cli.privacy.queries import Gradient, Query, check
 from dpfc_cli.privacy.sums import exact_sum
-from tests.support import every_query, plan_of, stream_of
+from tests.support import one_of_each, plan_of, stream_of
 
 LATTICE = Lattice(14)
 N, M, D = 40, 3, 4
@@ -34,7 +34,7 @@ X = RNG.normal(size=(N, D)).astype(np.float32)
 Y = RNG.integers(-1, M, size=(N, 2)).astype(np.int32)
 SAMPLE = RNG.random(N) < 0.5
 CHAIN = (Clip(2.5), Centre(RNG.normal(size=D)), Clip(1.0), Linear(RNG.normal(size=(D, D))))
-QUERIES = [replace(query, chain=CHAIN) for query in every_query(FACTS)]  # type: ignore[type-var]
+QUERIES = [replace(query, chain=CHAIN) for query in one_of_each(FACTS)]  # type: ignore[type-var]
 LOST = 20
 """Seconds after which a thread that nobody meets fails."""
 
