@@ -105,6 +105,11 @@ def every_query(facts: Facts, seed: int = 0, scale: float = 1.0) -> list[Query]:
     ]
 
 
+def one_of_each(facts: Facts) -> list[Query]:
+    """One of each kind, and a gradient of each loss: what differs where blocks are read and sums are added up."""
+    return list({(query.kind, getattr(query, "loss", None)): query for query in every_query(facts)}.values())
+
+
 def blobs(n: int, d: int, m: int, seed: int = 0, apart: float = 4.0) -> tuple[np.ndarray, np.ndarray]:
     """n records in m Gaussian classes whose centres lie `apart` from the origin."""
     rng = np.random.default_rng(seed)

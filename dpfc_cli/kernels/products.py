@@ -135,7 +135,8 @@ def _blas() -> ThreadpoolController:
 @jax.jit
 def _device_weighted_grams(weights: jax.Array, q: jax.Array) -> jax.Array:
     # One class after the other, so that the device holds the weighted factors of one class only.
-    return jax.lax.map(lambda w: _device_product(q * w[:, None], q), weights.T)
+    products: jax.Array = jax.lax.map(lambda w: _device_product(q * w[:, None], q), weights.T)
+    return products
 
 
 def outer_sum(left: jax.Array | np.ndarray, right: jax.Array | np.ndarray) -> np.ndarray:

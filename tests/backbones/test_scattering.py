@@ -12,7 +12,6 @@ import pytest
 from dpfc_cli import backbones
 from dpfc_cli.errors import UserError
 
-POOLINGS = ("none", "mean")
 SHAPES = [(8, 8, 1), (28, 28, 1), (32, 32, 3), (33, 40, 3), (64, 64, 1)]
 
 
@@ -64,8 +63,8 @@ def test_wavelets_pass_nothing_of_a_constant_image() -> None:
 # The features
 
 
-@pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("pool", POOLINGS)
+# Pooling is the last step. What comes before it is the same.
+@pytest.mark.parametrize(("shape", "pool"), [*((shape, "none") for shape in SHAPES), ((33, 40, 3), "mean")])
 def test_features_have_the_stated_dimension(shape: tuple[int, int, int], pool: str) -> None:
     backbone = backbones.load("scattering", shape, pool)
     height, width, channels = shape
@@ -137,7 +136,7 @@ def test_no_rows_give_no_features(small: backbones.Backbone) -> None:
 
 
 @pytest.mark.parametrize("value", [0, 127, 255])
-@pytest.mark.parametrize("pool", POOLINGS)
+@pytest.mark.parametrize("pool", ["none", "mean"])
 def test_a_picture_of_one_colour_has_finite_small_features(value: int, pool: str) -> None:
     features = backbones.load("scattering", (8, 8, 1), pool)(np.full((1, 8, 8, 1), value, np.uint8))
     assert np.abs(features).max() < 0.01

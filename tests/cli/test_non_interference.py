@@ -355,7 +355,7 @@ SCENARIOS: dict[str, tuple[str, ...]] = {
     "persons": (
         "train --features persons --epsilon 1 --steps 2 --public-head vectors.safetensors --out heads/p.safetensors",
         "train --features persons --epsilon 1 --method dp-ls --delta 0.02 --json",
-        "train --features persons --epsilon 1 --method dp-sgd --steps 2 --sampling-rate 0.3",
+        "train --features persons --noise-multiplier 9 --method dp-sgd --steps 2 --sampling-rate 0.3",
         "statement p",
         "budget --features persons",
         "evaluate p --features persons",

@@ -43,7 +43,7 @@ def test_what_the_sum_leaves_out_is_named_beside_it(dpfc: Dpfc, features: Path, 
     # Its noise covers more than zero-out.
     assert "(an upper bound)" in trained.stdout.split("spent so far")[1]
     sampled = ("--method", "dp-sgd", "--steps", "5", "--sampling-rate", "0.1", "--features", "blobs")
-    third = dpfc("train", "--epsilon", "1", *sampled)
+    third = dpfc("train", "--sigma", "9", *sampled)
     assert "(an upper bound)" in third.stdout.split("spent so far")[1]
     assert "this training makes it at most" in third.stderr
 

@@ -24,7 +24,7 @@ from dpfc_cli.privacy.parts import Together, decoded, encoded, follow
 from dpfc_cli.privacy.passes import IncompletePassError, part_of
 from dpfc_cli.privacy.queries import Gradient, Query, check
 from dpfc_cli.privacy.sums import Summed
-from tests.support import every_query, exact_sum, plan_of, stream_of
+from tests.support import exact_sum, one_of_each, plan_of, stream_of
 
 LATTICE = Lattice(14)
 N, M, D = 43, 3, 4
@@ -34,7 +34,7 @@ X = RNG.normal(size=(N, D)).astype(np.float32)
 Y = RNG.integers(-1, M, size=(N, 2)).astype(np.int32)
 SAMPLE = RNG.random(N) < 0.5
 CHAIN = (Clip(2.5), Centre(RNG.normal(size=D)), Clip(1.0), Linear(RNG.normal(size=(D, D))))
-QUERIES = [replace(query, chain=CHAIN) for query in every_query(FACTS)]  # type: ignore[type-var]
+QUERIES = [replace(query, chain=CHAIN) for query in one_of_each(FACTS)]  # type: ignore[type-var]
 LOST = 20
 """Seconds after which a thread that nobody meets fails."""
 
@@ -241,8 +241,8 @@ def test_values_that_break_a_proof_are_refused_in_each_process() -> None:
     # A process that follows reads no record for it.
     channel: Any = Asking([encoded(query, None)])
     with pytest.raises(ValueError, match="not positive"):
-        follow(channel, unread, FACTS, LATTICE, None)
+        follow(channel, Summed(unread, FACTS, LATTICE))
 
 
-def test_every_query_of_the_core_has_a_name_of_its_own_in_messages() -> None:
+def test_one_of_each_of_the_core_has_a_name_of_its_own_in_messages() -> None:
     assert len(parts.KINDS) == len({type(query) for query in QUERIES}) == 7

@@ -240,7 +240,7 @@ def test_a_forecast_that_was_stopped_goes_on(
             on=known,
             epsilons=[1.0, 2.0],
             progress=lambda stage, done, total: told.append((done, total)),
-            steps=2,
+            **QUICK,
         )
 
     with pytest.raises(KeyboardInterrupt):

@@ -16,6 +16,7 @@ from dpfc_cli.methods import METHODS
 from dpfc_cli.methods.method import state_bytes
 from dpfc_cli.privacy import curator
 from dpfc_cli.privacy.accounting import mu_for
+from dpfc_cli.privacy.directions import InMemory
 from dpfc_cli.privacy.facts import Facts
 from dpfc_cli.privacy.noise import SeededBits, SystemBits
 from dpfc_cli.training import check as checks
@@ -223,7 +224,7 @@ def test_noise_is_the_systems_unless_a_seed_was_asked_for(
     ready = checked(features, privacy=Privacy(epsilon=1.0, seed=seed))
     seen: list[Any] = []
     monkeypatch.setattr(curator, "Curator", lambda *given: seen.append(given))
-    runs._oracle_of(charge(ready), lambda *done: None, None)
+    runs._oracle_of(charge(ready), lambda *done: None, None, InMemory())
     bits = seen[0][2]
     assert type(bits) is (SystemBits if seed is None else SeededBits)
     assert seed is None or np.array_equal(bits.words(3), SeededBits(seed).words(3))

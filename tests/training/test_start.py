@@ -280,7 +280,7 @@ def test_a_continued_head_says_on_which_condition_its_claim_holds(private: Featu
     exact = head_of(private, epsilon=1.0, public_head=first.path).head.statement()["started from"]
     assert "holds if the noise of this training was fixed before that head was looked at" in exact
     assert "or if both stay below a cap that was fixed before" in exact
-    sampled = head_of(private, method="dp-sgd", sampling_rate=0.5, epsilon=1.0)
+    sampled = head_of(private, method="dp-sgd", sampling_rate=0.5, noise_multiplier=4.0)
     trained = head_of(private, epsilon=2.0, public_head=sampled.path)
     said = trained.head.statement()["started from"]
     assert "fixed before that head was looked at" in said

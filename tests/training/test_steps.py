@@ -1,6 +1,7 @@
 """A training is one value that grows: no step can be left out, and what can be refused is refused before the charge."""
 
 import ast
+import functools
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -68,16 +69,21 @@ def entries(features: FeatureSet) -> list[ledger.Entry]:
 # The order is in the types
 
 
+@functools.cache
+def calls() -> set[tuple[str, str]]:
+    """What each module calls: ("Curator", "training/run.py") for `Curator(…)` and for `curator.Curator(…)`."""
+    return {
+        (node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", ""), module)
+        for path in PACKAGE.rglob("*.py")
+        for module in [path.relative_to(PACKAGE).as_posix()]
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Call)
+    }
+
+
 def callers(name: str) -> set[str]:
-    """The modules that call a class of that name: `training/run.py` for `Curator(…)` and `curator.Curator(…)`."""
-    found = set()
-    for path in PACKAGE.rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.Call):
-                called = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", None)
-                if called == name:
-                    found.add(path.relative_to(PACKAGE).as_posix())
-    return found
+    """The modules that call a class of that name."""
+    return {module for called, module in calls() if called == name}
 
 
 def test_each_value_is_made_by_its_own_step_alone() -> None:

@@ -66,9 +66,18 @@ def check_door(features: FeatureSet, calibrated: Calibrated, drawn: list[int], f
     assert 0.999 * claim.epsilon < worth < (1 + 1e-8) * claim.epsilon
 
 
-def calibrated_for(features: FeatureSet, method: Method[Any, Any], adjacency: Adjacency, **given: object) -> Calibrated:
+AT_TWO, OF_SIGMA = Privacy(epsilon=2.0), Privacy(noise_multiplier=4.0)
+
+
+def calibrated_for(
+    features: FeatureSet,
+    method: Method[Any, Any],
+    adjacency: Adjacency,
+    privacy: Privacy = AT_TWO,
+    **given: object,
+) -> Calibrated:
     steps = {"steps": 3} if "steps" in method.declared else {}
-    return calibrate(method, facts_of(features, adjacency), steps | given, Privacy(epsilon=2.0))
+    return calibrate(method, facts_of(features, adjacency), steps | given, privacy)
 
 
 @pytest.mark.parametrize("adjacency", ["zero-out", "replace-one"])
@@ -86,7 +95,7 @@ def test_the_noise_of_a_training_is_what_is_charged_and_claimed(
 def test_so_is_that_of_a_sampled_one(features: FeatureSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rates: list[float] = []
     monkeypatch.setattr(curator_module, "bernoulli", lambda rate, *a: (rates.append(rate), bernoulli(rate, *a))[1])
-    calibrated = calibrated_for(features, METHODS["dp-sgd"], "zero-out", sampling_rate=0.3)
+    calibrated = calibrated_for(features, METHODS["dp-sgd"], "zero-out", OF_SIGMA, sampling_rate=0.3)
     check_door(features, calibrated, drawn_sigmas(monkeypatch), tmp_path)
     assert set(rates) == {0.3}
 

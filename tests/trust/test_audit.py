@@ -249,11 +249,11 @@ FAULTS = {
     "noise shared by classes": (shared_by_classes, 1, 100),
     "the same noise at every step": (the_same_at_every_step, 1, 100),
     "the same noise in every run": (the_same_in_every_run, 100, 1),
-    "half the sigma": (half_the_sigma, 400, 1),
+    "half the sigma": (half_the_sigma, 300, 1),
     "one release without noise": (none_in_the_first_release, 100, 1),
     "no clip": (unclipped(chain=True), 100, 1),
     "no clip of gradients": (unclipped(chain=False), 400, 1),
-    "records counted twice": (records_counted_twice, 400, 1),
+    "records counted twice": (records_counted_twice, 300, 1),
 }
 """Each fault with the number of pairs that it takes: for the sums, and for the differences."""
 CASES = [(name, fault) for fault in FAULTS for name in ("dp-ls", "dp-fc", "dp-whitened", "dp-newton", "dp-sgd")]
@@ -267,7 +267,8 @@ CASES.remove(("dp-whitened", "no clip"))
 
 @pytest.mark.parametrize(
     ("name", "fault", "made"),
-    [*((*case, calibrated) for case in CASES), *((*case, started) for case in CASES if case[0] == "dp-whitened")],
+    # A start changes where the gradients are, and no noise.
+    [*((*case, calibrated) for case in CASES), ("dp-whitened", "no clip of gradients", started)],
 )
 def test_planted_faults_are_caught(name: str, fault: str, made: Callable[[Method, float], Calibrated]) -> None:
     c = made(METHODS[name], 4.0)
@@ -328,12 +329,11 @@ def test_planted_faults_of_persons_are_caught(name: str, fault: str, monkeypatch
     assert reached > c.guarantee.mu, f"{fault} is not caught: {by}"
 
 
-@pytest.mark.parametrize("name", ["dp-ls", "dp-fc"])
-def test_a_forgotten_release_in_the_ledger_is_caught(name: str) -> None:
+def test_a_forgotten_release_in_the_ledger_is_caught() -> None:
     """The claim is the composition of the releases in a row. The whole row is not refuted. A row without one release
     is.
     """
-    c = calibrated(METHODS[name], 8.0, steps=1)
+    c = calibrated(METHODS["dp-fc"], 8.0, steps=1)
     assert c.guarantee is not None
     assert c.mechanism is not None
     row = c.releases
