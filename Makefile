@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check lock format docs package reproduce costs bench bench-accuracy torture clean
+.PHONY: help demo test check check-gpu lock format docs package reproduce costs bench bench-accuracy torture clean
 
 help: ## What one can do here
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-15s %s\n", $$1, $$2}'
@@ -37,6 +37,16 @@ test: .venv/.test ## Run the tests, on all cores
 
 check: .venv/.test ## Lint, types and the import contract
 	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy && $(BIN)/lint-imports
+
+.venv/.cuda: .venv/.test
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[test,cuda]'
+	@touch $@
+
+# The tests compare its sums with those of the processor. JAX stops if there is no GPU that it can use.
+check-gpu: .venv/.cuda ## On a machine with an NVIDIA GPU: what a GPU computes, tested there; seconds there and on the processor
+	JAX_PLATFORMS=cuda $(BIN)/python -m pytest -q tests/kernels tests/privacy tests/methods tests/backbones
+	JAX_PLATFORMS=cuda $(BIN)/python -m bench.costs
+	JAX_PLATFORMS=cpu $(BIN)/python -m bench.costs
 
 # Run it with the oldest Python that dpfc supports: the versions for it also exist for later ones.
 lock: ## Write constraints.txt anew, with the newest versions that fit (PYTHON=python3.11); then run the tests

@@ -7,11 +7,8 @@ partial sums of the devices is exact as well.
 """
 
 import functools
-import os
 import threading
-from collections import deque
 from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 from queue import SimpleQueue
 from typing import Any
 
@@ -19,12 +16,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from scipy.linalg.blas import dgemm
-from threadpoolctl import ThreadpoolController
 
-THREADS = 8
-"""The most threads that multiply. Each of them holds a sum and a block."""
+from dpfc_cli import threads
+
 SUMS = 1 << 27
-"""Bytes that the sums of all threads may take."""
+"""Bytes that the sums of all threads may take, or the factors that they weigh."""
 WIDE = 256
 """Rows that are widened to float64 and multiplied at a time. They stay in the cache."""
 PANEL = 4096
@@ -82,27 +78,21 @@ def summed(
         for left, right in factors:
             total += outer_sum(left, left if alone else right)
         return total
-    threads = max(1, min(_cores(), THREADS, SUMS // (8 * shape[0] * shape[1])))
+    count = max(1, min(threads.cores(), threads.MOST, SUMS // (8 * shape[0] * shape[1])))
     sums: SimpleQueue[np.ndarray] = SimpleQueue()
-    for _ in range(threads):
+    for _ in range(count):
         sums.put(np.zeros(shape, order="F"))
 
-    def add(left: Any, right: Any) -> None:
-        total = sums.get()
+    def add(pair: tuple[Any, ...]) -> None:
+        total, (left, right) = sums.get(), pair
         try:
             total = _added(total, np.asarray(left), None if alone else np.asarray(right))
         finally:
             sums.put(total)
 
-    waiting: deque[Future[None]] = deque()
-    with _blas().limit(limits=1, user_api="blas"), ThreadPoolExecutor(threads) as pool:
-        for left, right in factors:
-            waiting.append(pool.submit(add, left, right))
-            if len(waiting) > threads:
-                waiting.popleft().result()
-        for each in waiting:
-            each.result()
-    return np.ascontiguousarray(sum((sums.get() for _ in range(threads - 1)), sums.get()))
+    for _ in threads.in_threads(add, factors, count):
+        pass
+    return np.ascontiguousarray(sum((sums.get() for _ in range(count - 1)), sums.get()))
 
 
 def _added(total: np.ndarray, left: np.ndarray, right: np.ndarray | None) -> np.ndarray:
@@ -120,16 +110,6 @@ def _added(total: np.ndarray, left: np.ndarray, right: np.ndarray | None) -> np.
         wide = _widened(left[at : at + WIDE])
         total = dgemm(1.0, wide.T, right[at : at + WIDE].T, 1.0, total, trans_b=True, overwrite_c=True)
     return total
-
-
-def _cores() -> int:
-    """How many processor cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-@functools.cache
-def _blas() -> ThreadpoolController:
-    return ThreadpoolController()
 
 
 @jax.jit
@@ -203,9 +183,8 @@ def add_class_grams(total: np.ndarray, labels: np.ndarray, q: np.ndarray) -> Non
         rows = order[slice(*np.searchsorted(ordered, (j, j + 1)))]
         total[j] += gram(q[rows].astype(np.float64))
 
-    with _blas().limit(limits=1, user_api="blas"), ThreadPoolExecutor(min(_cores(), THREADS)) as pool:
-        # Errors of the threads are raised here.
-        deque(pool.map(add, np.unique(labels)), maxlen=0)
+    for _ in threads.in_threads(add, np.unique(labels), threads.MOST):
+        pass
 
 
 def add_weighted_grams(total: np.ndarray, weights: jax.Array | np.ndarray, q: jax.Array | np.ndarray) -> None:
@@ -226,13 +205,16 @@ def add_weighted_grams(total: np.ndarray, weights: jax.Array | np.ndarray, q: ja
         total += np.asarray(_device_weighted_grams(weights, q))
         return
     rows = np.asarray(q)
-    weighted = np.empty_like(rows)
-    for j in np.flatnonzero(w.any(axis=0)):
+
+    def add(j: int) -> None:
         taken = w[:, j] != 0
         if (w[taken, j] == 1).all():
             total[j] += gram(rows[taken])
         else:
-            _add_symmetric(total[j], np.multiply(rows, w[:, j : j + 1], out=weighted), rows)
+            _add_symmetric(total[j], rows * w[:, j : j + 1], rows)
+
+    for _ in threads.in_threads(add, np.flatnonzero(w.any(axis=0)), max(1, SUMS // max(1, rows.nbytes))):
+        pass
 
 
 def _add_symmetric(total: np.ndarray, left: np.ndarray, right: np.ndarray) -> None:

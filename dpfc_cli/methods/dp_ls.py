@@ -13,12 +13,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from dpfc_cli.methods import options as declare
-from dpfc_cli.methods.linear import in_threads, noise_edge, symmetric_psd
+from dpfc_cli.methods.linear import noise_edge, symmetric_psd, threads_for
 from dpfc_cli.methods.method import Given, Method, Solution, chosen
 from dpfc_cli.privacy.chain import Clip
 from dpfc_cli.privacy.facts import Facts
 from dpfc_cli.privacy.oracle import Mechanism, Oracle, Plan, planned
 from dpfc_cli.privacy.queries import OPEN, ClassGrams, ClassSums, Gram, Query
+from dpfc_cli.threads import in_threads
 
 SHARES = (0.2, 0.1, 0.7)
 """The shares of G, A_j and b_j. Every class depends on its b_j, while a noisy A_j adds little. Compared with equal
@@ -88,7 +89,7 @@ def solve(oracle: Oracle, facts: Facts, options: Options) -> Solution:
     lie.
     """
     chain = (Clip(options.feature_clip),)
-    (gram,) = in_threads(symmetric_psd, [oracle.release(Gram(chain))], facts.d)
+    (gram,) = in_threads(symmetric_psd, [oracle.release(Gram(chain))], 1)
     class_grams = oracle.pieces(ClassGrams(chain))
     sums = oracle.release(ClassSums(chain))
     common = options.negative_weight * gram + options.ridge * facts.n * np.eye(facts.d)
@@ -98,7 +99,7 @@ def solve(oracle: Oracle, facts: Facts, options: Options) -> Solution:
         return np.asarray(np.linalg.solve(symmetric_psd(given[0]) + common, given[1]))
 
     matrices = (matrix for piece in class_grams for matrix in piece)
-    for j, made in enumerate(in_threads(column, zip(matrices, sums, strict=True), facts.d)):
+    for j, made in enumerate(in_threads(column, zip(matrices, sums, strict=True), threads_for(facts.d))):
         weight[:, j] = made
     return Solution(chain=chain, weight=weight, bias=np.zeros(facts.m))
 

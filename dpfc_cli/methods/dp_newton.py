@@ -17,12 +17,13 @@ import numpy as np
 
 from dpfc_cli.methods import optimum
 from dpfc_cli.methods import options as declare
-from dpfc_cli.methods.linear import blocks, damped_inverse, in_threads, noise_edge
+from dpfc_cli.methods.linear import blocks, damped_inverse, noise_edge, threads_for
 from dpfc_cli.methods.method import Given, Method, Solution, chosen
 from dpfc_cli.privacy.chain import Clip
 from dpfc_cli.privacy.facts import Facts
 from dpfc_cli.privacy.oracle import Mechanism, Oracle, Plan, planned
 from dpfc_cli.privacy.queries import OPEN, Gradient, Hessians
+from dpfc_cli.threads import in_threads
 
 STEPS = 10
 SPLIT = (0.5, 0.5)
@@ -104,7 +105,7 @@ def solve(oracle: Oracle, facts: Facts, options: Options) -> Solution:
         for start, stop in blocks(facts):
             hessians = oracle.release(Hessians(chain, theta, start, stop, bias))
             given = zip(hessians, gradient.T[start:stop], strict=True)
-            for j, made in enumerate(in_threads(column, given, side), start):
+            for j, made in enumerate(in_threads(column, given, threads_for(side)), start):
                 step[:, j] = made
         theta = theta - options.learning_rate * step
     return Solution(chain=chain, weight=theta[:-1], bias=bias * theta[-1])

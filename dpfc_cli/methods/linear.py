@@ -1,64 +1,26 @@
 """Post-processing of released matrices that several methods use."""
 
-import functools
 import math
-import os
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TypeVar
 
 import numpy as np
-from threadpoolctl import ThreadpoolController
 
+from dpfc_cli import threads
 from dpfc_cli.privacy.facts import Facts
 from dpfc_cli.privacy.inputs import Loss
 from dpfc_cli.privacy.queries import Gram, sensitivity
 
-Given = TypeVar("Given")
-Made = TypeVar("Made")
 START_BIAS = -10.0
-THREADS = 8
-"""The most threads that decompose matrices."""
 SQUARES = 6
 """Square matrices that one decomposition holds: its copies and the workspace of LAPACK."""
 BLOCK_BYTES = 192 * 2**20
 """The most bytes for the Hessians of one block. It depends on public facts alone, because it shapes plans."""
 
 
-def in_threads(solve: Callable[[Given], Made], items: Iterable[Given], side: int) -> Iterator[Made]:
-    """`solve` of each item, in order.
-
-    Matrices of some hundred rows are decomposed by several threads, each with one thread of BLAS: the threads of one
-    decomposition would wait for one another most of the time, and its last bits would depend on how many there are.
-
-    Args:
-        solve: decomposes a matrix.
-        items: what it is called with. They are asked for in this thread, two for each thread at most.
-        side: the side of the matrix.
-
-    """
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    threads, waiting = min(cores, threads_for(side)), deque[Future[Made]]()
-    with _blas().limit(limits=1, user_api="blas"), ThreadPoolExecutor(threads) as pool:
-        for item in items:
-            waiting.append(pool.submit(solve, item))
-            if len(waiting) == 2 * threads:
-                yield waiting.popleft().result()
-        while waiting:
-            yield waiting.popleft().result()
-
-
-@functools.cache
-def _blas() -> ThreadpoolController:
-    return ThreadpoolController()
-
-
 def threads_for(side: int) -> int:
     """How many threads decompose matrices of that side at most. What they hold fits into `BLOCK_BYTES`, if more than
     one does.
     """
-    return max(1, min(THREADS, BLOCK_BYTES // (8 * SQUARES * side**2)))
+    return max(1, min(threads.MOST, BLOCK_BYTES // (8 * SQUARES * side**2)))
 
 
 def symmetric_psd(matrix: np.ndarray) -> np.ndarray:

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
+from dpfc_cli import threads
 from dpfc_cli.kernels import products, rows
 from dpfc_cli.privacy.directions import Directions, InMemory
 from dpfc_cli.privacy.facts import Facts
@@ -27,7 +28,7 @@ def blocks(dtype: str, lengths: tuple[int, ...] = (1300, 512, 1, 700)) -> list[t
 @pytest.mark.parametrize("dtype", TYPES)
 @pytest.mark.parametrize("cores", [1, 2, 5, 100])
 def test_any_number_of_threads_adds_each_block_once(cores: int, dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(products, "_cores", lambda: cores)
+    monkeypatch.setattr(threads, "cores", lambda: cores)
     made = blocks(dtype)
     left, right = (np.concatenate(parts).astype(np.int64) for parts in zip(*made, strict=True))
     assert np.array_equal(products.summed(iter(made), (6, 4)), left.T @ right)
@@ -37,7 +38,7 @@ def test_any_number_of_threads_adds_each_block_once(cores: int, dtype: str, monk
 
 def test_real_numbers_are_added_in_the_order_of_the_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Sums of these depend on the order, and the non-private baseline is to be the same in each run."""
-    monkeypatch.setattr(products, "_cores", lambda: 2)
+    monkeypatch.setattr(threads, "cores", lambda: 2)
     made = [(RNG.normal(size=(40, 6)), RNG.normal(size=(40, 4)) * 10.0**i) for i in range(8)]
     total = np.zeros((6, 4))
     for a, b in made:
@@ -52,7 +53,7 @@ class BrokenError(Exception):
 @pytest.mark.parametrize("where", ["in the stream", "in the products", "in the last product"])
 def test_an_error_ends_the_sum(where: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A sum that lacks a block is never returned, and no thread waits for one that has failed."""
-    monkeypatch.setattr(products, "_cores", lambda: 2)
+    monkeypatch.setattr(threads, "cores", lambda: 2)
 
     def failing() -> Iterator[tuple[np.ndarray, np.ndarray]]:
         yield from blocks("float32")

@@ -8,10 +8,11 @@ import pytest
 from threadpoolctl import threadpool_limits
 
 from dpfc_cli.methods import METHODS, linear
-from dpfc_cli.methods.linear import in_threads, symmetric_psd, threads_for
+from dpfc_cli.methods.linear import symmetric_psd, threads_for
 from dpfc_cli.privacy.facts import Facts
 from dpfc_cli.privacy.oracle import Oracle
 from dpfc_cli.privacy.queries import ClassGrams, Query
+from dpfc_cli.threads import MOST, in_threads
 
 FACTS = Facts(n=1000, m=3, d=256)
 
@@ -60,7 +61,7 @@ def test_items_come_in_order_and_few_are_asked_for_ahead(monkeypatch: pytest.Mon
 
 
 def test_what_threads_hold_fits_into_a_block() -> None:
-    assert threads_for(64) == linear.THREADS
+    assert threads_for(64) == MOST
     for side in (512, 768, 1024):
         assert 1 <= threads_for(side) * 8 * linear.SQUARES * side**2 <= linear.BLOCK_BYTES
     assert threads_for(4096) == 1
