@@ -26,9 +26,9 @@ class Fault(NamedTuple):
 FAULTS = {
     "noise that does not grow with the sensitivity": Fault(
         "privacy/curator.py",
-        "Curator.release",
-        "sigma = math.ceil(self._sigmas[number] * sensitivity(query, self._facts) * self._lattice.unit)",
-        "sigma = math.ceil(self._sigmas[number] / sensitivity(query, self._facts) * self._lattice.unit)",
+        "Curator.pieces",
+        "sigma = math.ceil(self._sigmas[self.released] * sensitivity(query, self._facts) * self._lattice.unit)",
+        "sigma = math.ceil(self._sigmas[self.released] / sensitivity(query, self._facts) * self._lattice.unit)",
         "tests/privacy/test_curator.py::"
         "test_replace_one_takes_twice_the_noise_for_sums_and_root_two_for_grams[class_sums]",
     ),
@@ -124,14 +124,14 @@ FAULTS = {
     "directions of other gradients": Fault(
         "privacy/directions.py",
         "Directions.holds",
-        "return self._of is not None and _same_directions(self._of, query)",
-        "return self._of is not None",
+        "return all(same) and _same_chain(self._of.chain, query.chain)",
+        "return all(same)",
         "tests/privacy/test_sums.py::test_a_gradient_of_other_directions_makes_its_own[another step]",
     ),
     "a second answer": Fault(
         "privacy/curator.py",
-        "Curator.release",
-        "if self._answers is not None and (kept := self._answers.recall(number, shape)) is not None:",
+        "Curator._answer",
+        "if (kept := self._answers.recall(number, shape)) is not None:",
         "if False:",
         "tests/training/test_answers.py::test_a_killed_training_goes_on_where_it_stopped_and_charges_nothing_more[2]",
     ),

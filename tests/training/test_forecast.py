@@ -69,7 +69,7 @@ def test_a_class_says_as_much_against_the_noise_as_it_will(
 ) -> None:
     asked: list[tuple[Facts, float]] = []
 
-    def spy(mechanism: Mechanism, *_: Any) -> check._Rehearsal:
+    def spy(mechanism: Mechanism, *_: Any, **__: Any) -> check._Rehearsal:
         asked.append((mechanism.facts, mechanism.mu))
         return check._Rehearsal(mechanism.plan, mechanism.facts)
 
