@@ -24,7 +24,9 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def in_threads(work: Callable[[Given], Made], items: Iterable[Given], most: int, waiting: int | None = None) -> Iterator[Made]:
+def in_threads(
+    work: Callable[[Given], Made], items: Iterable[Given], most: int, waiting: int | None = None
+) -> Iterator[Made]:
     """`work` of each item, in order.
 
     Args:
