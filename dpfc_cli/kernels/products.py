@@ -109,8 +109,9 @@ def summed(
 
 
 def _threads_for(block: tuple[Any, Any], shape: tuple[int, ...]) -> int:
-    """How many threads multiply blocks like this one: as many as `SUMS` has room for, of their sums and of the blocks. One
-    block more than there are threads is there at a time.
+    """How many threads multiply blocks like this one: as many as `SUMS` has room for, of their sums and of the blocks.
+
+    Of several threads, one block more than there are threads is there at a time.
     """
     left, right = block
     # A Gram matrix is made beside the sum that it is added to.

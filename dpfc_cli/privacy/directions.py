@@ -10,8 +10,8 @@ The pieces of class Grams share the integer vectors of the records. The pass of 
 clipped by person, sorted by class, and cut into *runs* of a few classes. Each piece reads its own runs only. A vector
 lies there once for each class of its record. The integers are the same, so the sums are, too. The runs count as there
 when the pass has ended, and so after it was checked. That pass also counts the vectors of each class. A piece must find
-as many of each of its classes, or it is refused: a run that is lost, that comes twice or that has other classes is seen.
-That these are the same vectors is trusted, as memory is.
+as many of each of its classes, or it is refused. So a run that is lost, that comes twice or that has other classes is
+seen. That these are the same vectors is trusted, as memory is.
 """
 
 from collections.abc import Iterator, Sequence
@@ -120,8 +120,8 @@ class Directions:
         """
         assert query.stop is not None
         counts = np.zeros(0, np.int64)
-        mine = [run for run in self._runs if run[1] < query.stop and run[2] >= query.start]
-        for run, (labels, q) in zip(mine, self._shelf.blocks([run[0] for run in mine]), strict=True):
+        mine = [number for number, first, last in self._runs if first < query.stop and last >= query.start]
+        for labels, q in self._shelf.blocks(mine):
             if len(labels) != len(q):
                 raise IncompletePassError("some vectors of the records are lost")
             found = Sorted(labels, q).between(query.start, query.stop)

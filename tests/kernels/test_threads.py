@@ -42,7 +42,7 @@ def test_any_number_of_threads_adds_each_block_once(cores: int, dtype: str, monk
 @pytest.mark.parametrize("alone", [False, True], ids=["two factors", "one factor"])
 @pytest.mark.parametrize("room", [0.5, 2, 3, 4.5, 100], ids=lambda room: f"room for {room} blocks")
 def test_few_blocks_are_made_before_they_are_added(room: float, alone: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """All blocks that are there, and all sums, fit into what is counted. No thread ends while another block is wanted."""
+    """All blocks that are there, and all sums, fit into what is counted, and no fewer are made."""
     monkeypatch.setattr(threads, "cores", lambda: 8)
     block = np.ones((100, 6)), np.ones((100, 6))
     monkeypatch.setattr(products, "SUMS", int(room * (1 if alone else 2) * block[0].nbytes))

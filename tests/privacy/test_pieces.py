@@ -393,7 +393,7 @@ def test_several_processes_give_the_pieces_of_persons(count: int, monkeypatch: p
         Together(channel)(ClassSums(CHAIN), over)
         return found, held
 
-    (found, held), _ = together(count, lead, facts=facts, begun=begun, shelf=shelf)
+    (found, held), _ = together(count, lead, grid=LATTICE, facts=facts, begun=begun, shelf=shelf)
     whole = exact_sum(WHOLE, Summed(stream_of(facts), facts, LATTICE))
     assert np.array_equal(np.concatenate(found), whole)
     # Each process keeps its vectors for the pieces, and no longer.

@@ -180,7 +180,7 @@ def test_without_noise_no_answers_are_kept_so_they_need_no_room(
     full = shutil.disk_usage(features.folder)._replace(free=0)
     monkeypatch.setattr(shutil, "disk_usage", lambda folder: full)
     assert dpfc.train(features, method="dp-ls", non_private=True).head.weight.any()
-    with pytest.raises(UserError, match="has room for 0.0 GB"):
+    with pytest.raises(UserError, match=r"has room for 0\.0 GB"):
         dpfc.train(features, method="dp-ls", epsilon=1.0)
     assert states(features) == ["written"]
 
