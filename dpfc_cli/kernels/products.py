@@ -117,7 +117,7 @@ def _threads_for(block: tuple[Any, Any], shape: tuple[int, ...]) -> int:
     # A Gram matrix is made beside the sum that it is added to.
     sums = 8 * shape[0] * shape[1] * (2 if right is None else 1)
     held = left.nbytes + (0 if right is None else right.nbytes)
-    return max(1, min(threads.cores(), threads.MOST, SUMS // sums, SUMS // max(1, held) - 1))
+    return max(1, min(threads.cores(), threads.MOST, SUMS // sums, SUMS // max(1, int(held)) - 1))
 
 
 def _added(total: np.ndarray, left: np.ndarray, right: np.ndarray | None) -> np.ndarray:
@@ -238,7 +238,7 @@ def add_weighted_grams(total: np.ndarray, weights: jax.Array | np.ndarray, q: ja
         else:
             _add_symmetric(total[j], rows * w[:, j : j + 1], rows)
 
-    for _ in threads.in_threads(add, np.flatnonzero(w.any(axis=0)), max(1, SUMS // max(1, rows.nbytes))):
+    for _ in threads.in_threads(add, np.flatnonzero(w.any(axis=0)).tolist(), max(1, SUMS // max(1, rows.nbytes))):
         pass
 
 

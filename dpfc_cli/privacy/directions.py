@@ -128,7 +128,8 @@ class Directions:
             counts = _counted(counts, found.labels)
             yield found
         classes = range(query.start, query.stop)
-        if not np.array_equal(*(np.pad(each, (0, query.stop))[classes] for each in (counts, self._counts))):
+        there, put = (np.pad(each, (0, query.stop))[classes] for each in (counts, self._counts))
+        if not np.array_equal(there, put):
             raise IncompletePassError("some vectors of the records are lost, or came twice")
 
     def sorting(self, query: ClassGrams, made: Iterator[Sorted], checked: Counted) -> Iterator[Sorted]:

@@ -117,11 +117,11 @@ def digest_of(query: Query) -> bytes:
     return digest.digest()
 
 
-def _said(query: Query) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+def _said(query: Query) -> tuple[dict[str, Any], dict[str, Any]]:
     """What a query is, as values for JSON and as arrays."""
     known: Any = query
     held = {field.name: getattr(query, field.name) for field in fields(known) if field.name != "chain"}
-    arrays = {name: value for name, value in held.items() if isinstance(value, np.ndarray)}
+    arrays: dict[str, Any] = {name: value for name, value in held.items() if isinstance(value, np.ndarray)}
     plain = {name: value for name, value in held.items() if name not in arrays}
     arrays |= {f"chain.{i}": array for i, array in enumerate(chains.arrays(query.chain))}
     return {"kind": query.kind, "plain": plain, "chain": chains.to_json(query.chain)}, arrays

@@ -38,9 +38,9 @@ WORKING_BYTES = 600 * 2**20
 PERSONS_BYTES = 300 * 2**20
 """More for persons: factors are copied where they are scaled, and those of the last person wait for the next block."""
 PIECES_BYTES = 500 * 2**20
-"""More for answers in pieces of up to 64 MiB, as measured.
-
-Arrays of many sizes come and go, and the system keeps what lies between."""
+"""More for answers in pieces, as measured with pieces of up to 64 MiB: arrays of many sizes come and go, and the system
+keeps what lies between.
+"""
 REHEARSED = 3
 """Records, dimensions and (at most) classes and steps of a rehearsal."""
 

@@ -45,7 +45,7 @@ def run(charged: Charged, observer: Observer) -> Trained:
     """Train and write the head. The ledger's row then says what became of the training.
 
     Raises:
-        UserError: the head could not be written anywhere.
+        UserError: the head could not be written anywhere, or there is no room for its answers.
         KeyboardInterrupt, Exception: whatever stopped the training. The row then says `stopped`, or `written` if there
             is a head; a note of the exception says the same.
         RuntimeError: this charge was used before, or for another training.
@@ -58,7 +58,7 @@ def run(charged: Charged, observer: Observer) -> Trained:
     if entry != replace(receipt.entry, state=entry.state):
         raise RuntimeError("the charge was for another training")
     if charged.paid.unused.locked():
-        raise RuntimeError("this charge was used before")
+        raise RuntimeError("this charge was used already")
     try:
         shelf, stack = _shelves_of(checked)
     except BaseException as stop:

@@ -319,7 +319,7 @@ def test_pieces_of_another_query_are_not_gone_on_with() -> None:
 def test_a_query_has_one_digest_and_another_one_has_another() -> None:
     assert digest_of(WHOLE) == digest_of(ClassGrams((Clip(0.5),)))
     centred = [(Centre(np.full(D, value)), *CHAIN) for value in (0.0, 1.0)]
-    others = [WHOLE, Gram(CHAIN), replace(WHOLE, stop=2), *map(ClassGrams, [(Clip(0.25),), *centred])]
+    others: list[Query] = [WHOLE, Gram(CHAIN), replace(WHOLE, stop=2), *map(ClassGrams, [(Clip(0.25),), *centred])]
     assert len({digest_of(query) for query in others}) == len(others)
 
 

@@ -22,6 +22,7 @@ from dpfc_cli.training import ledger, tuning
 from dpfc_cli.training.calibrate import Calibrated, calibrate
 from dpfc_cli.training.check import bytes_for
 from dpfc_cli.training.request import Privacy, facts_of
+from dpfc_cli.training.shelf import stack_for
 from dpfc_cli.trust import statement
 from tests.support import blobs, trained
 
@@ -318,8 +319,7 @@ def test_trials_take_the_memory_that_was_allowed(
 ) -> None:
     """Answers in pieces lie in memory beside all else that a training needs. Without noise they are not kept."""
     given: list[Any] = []
-    real = tuning.stack_for
-    monkeypatch.setattr(tuning, "stack_for", lambda *each: (given.append(each), real(*each))[1])
+    monkeypatch.setattr(tuning, "stack_for", lambda *each: (given.append(each), stack_for(*each))[1])
     c = calibrate(METHODS["dp-ls"], facts_of(private), {}, Privacy(epsilon=1.0))
     trials = tuning.prepare(c, private, known, 2**30)
     trials.noiseless(0)
