@@ -16,7 +16,7 @@ from threadpoolctl import ThreadpoolController
 Given = TypeVar("Given")
 Made = TypeVar("Made")
 MOST = 8
-"""The most threads. What each of them holds is counted as memory."""
+"""The most threads. Callers let fewer work or wait where what is held at once would not fit into what they count."""
 
 
 def cores() -> int:
@@ -24,23 +24,26 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def in_threads(work: Callable[[Given], Made], items: Iterable[Given], most: int) -> Iterator[Made]:
+def in_threads(
+    work: Callable[[Given], Made], items: Iterable[Given], most: int, waiting: int | None = None
+) -> Iterator[Made]:
     """`work` of each item, in order.
 
     Args:
         work: computes. What it raises is raised here.
-        items: what it is called with. They are asked for in this thread, two for each thread ahead at most.
+        items: what it is called with. They are asked for in this thread.
         most: how many threads there may be.
+        waiting: how many items there may be whose result was not taken. None: two for each thread.
 
     """
-    threads, waiting = max(1, min(cores(), MOST, most)), deque[Future[Made]]()
+    threads, made = max(1, min(cores(), MOST, most)), deque[Future[Made]]()
     with _blas().limit(limits=1, user_api="blas"), ThreadPoolExecutor(threads) as pool:
         for item in items:
-            waiting.append(pool.submit(work, item))
-            if len(waiting) == 2 * threads:
-                yield waiting.popleft().result()
-        while waiting:
-            yield waiting.popleft().result()
+            made.append(pool.submit(work, item))
+            if len(made) >= (2 * threads if waiting is None else waiting):
+                yield made.popleft().result()
+        while made:
+            yield made.popleft().result()
 
 
 @functools.cache

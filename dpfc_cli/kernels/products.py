@@ -7,6 +7,7 @@ partial sums of the devices is exact as well.
 """
 
 import functools
+import itertools
 import threading
 from collections.abc import Iterator
 from queue import SimpleQueue
@@ -20,7 +21,7 @@ from scipy.linalg.blas import dgemm
 from dpfc_cli import threads
 
 SUMS = 1 << 27
-"""Bytes that the sums of all threads may take, or the factors that they weigh."""
+"""Bytes that the sums of all threads may take, and as many for the blocks that they multiply or that wait."""
 WIDE = 256
 """Rows that are widened to float64 and multiplied at a time. They stay in the cache."""
 PANEL = 4096
@@ -61,7 +62,8 @@ def summed(
     """Σ over blocks and rows of left ⊗ right.
 
     On the host each thread multiplies blocks of its own, with one thread of BLAS. The threads of one product would wait
-    for one another, and for those that compute the next factors.
+    for one another, and for those that compute the next factors. If there is room for one thread only, the products
+    take all threads of BLAS.
 
     Args:
         factors: blocks (left, right), see `outer_sum`. They are asked for in this thread, in their order.
@@ -78,7 +80,18 @@ def summed(
         for left, right in factors:
             total += outer_sum(left, left if alone else right)
         return total
-    count = max(1, min(threads.cores(), threads.MOST, SUMS // (8 * shape[0] * shape[1])))
+    pairs: Iterator[tuple[Any, Any]] = ((left, None if alone else right) for left, right in factors)
+    first = next(pairs, None)
+    if first is None:
+        return np.zeros(shape)
+    count = _threads_for(first, shape)
+    pairs, first = itertools.chain([first], pairs), None
+    if count == 1:
+        # One block at a time, with the threads of BLAS.
+        total = np.zeros(shape, order="F")
+        for left, right in pairs:
+            total = _added(total, np.asarray(left), None if alone else np.asarray(right))
+        return np.ascontiguousarray(total)
     sums: SimpleQueue[np.ndarray] = SimpleQueue()
     for _ in range(count):
         sums.put(np.zeros(shape, order="F"))
@@ -90,9 +103,21 @@ def summed(
         finally:
             sums.put(total)
 
-    for _ in threads.in_threads(add, factors, count):
+    for _ in threads.in_threads(add, pairs, count, count + 1):
         pass
     return np.ascontiguousarray(sum((sums.get() for _ in range(count - 1)), sums.get()))
+
+
+def _threads_for(block: tuple[Any, Any], shape: tuple[int, ...]) -> int:
+    """How many threads multiply blocks like this one: as many as `SUMS` has room for, of their sums and of the blocks.
+
+    Of several threads, one block more than there are threads is there at a time.
+    """
+    left, right = block
+    # A Gram matrix is made beside the sum that it is added to.
+    sums = 8 * shape[0] * shape[1] * (2 if right is None else 1)
+    held = left.nbytes + (0 if right is None else right.nbytes)
+    return max(1, min(threads.cores(), threads.MOST, SUMS // sums, SUMS // max(1, int(held)) - 1))
 
 
 def _added(total: np.ndarray, left: np.ndarray, right: np.ndarray | None) -> np.ndarray:
@@ -102,7 +127,7 @@ def _added(total: np.ndarray, left: np.ndarray, right: np.ndarray | None) -> np.
     thirds of the time of a product and a sum of NumPy.
     """
     if right is None:
-        np.add(total.T, gram(left), out=total.T)
+        np.add(total.T, gram(_widened(left)), out=total.T)
         return total
     if len(left) != len(right):
         raise ValueError(f"{len(left)} factors cannot be multiplied by {len(right)}")
@@ -213,7 +238,7 @@ def add_weighted_grams(total: np.ndarray, weights: jax.Array | np.ndarray, q: ja
         else:
             _add_symmetric(total[j], rows * w[:, j : j + 1], rows)
 
-    for _ in threads.in_threads(add, np.flatnonzero(w.any(axis=0)), max(1, SUMS // max(1, rows.nbytes))):
+    for _ in threads.in_threads(add, np.flatnonzero(w.any(axis=0)).tolist(), max(1, SUMS // max(1, rows.nbytes))):
         pass
 
 

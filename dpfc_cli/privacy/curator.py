@@ -41,7 +41,6 @@ release is then the Poisson-subsampled Gaussian mechanism of sensitivity 1 (add 
 accounts for it as such. μ is then only the name of the noise.
 """
 
-import hashlib
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
@@ -56,7 +55,7 @@ from dpfc_cli.privacy.facts import Facts
 from dpfc_cli.privacy.lattice import Lattice, Reals, lattice_for
 from dpfc_cli.privacy.noise import ETA_PER_SAMPLE, Bits, bernoulli, rounded_normal
 from dpfc_cli.privacy.oracle import Mechanism, Oracle, Plan, PlanError, Progress
-from dpfc_cli.privacy.parts import Sum, encoded
+from dpfc_cli.privacy.parts import Sum, digest_of
 from dpfc_cli.privacy.passes import BlockStream
 from dpfc_cli.privacy.queries import Grid, Query, check, pieces, sensitivity
 
@@ -266,6 +265,7 @@ class Curator(_Passes):
         self._bits, self._kept = bits, 0
         self._answers: Answers = _NoAnswers() if answers is None else answers
         self._stack: Shelf = InMemory() if stack is None else stack
+        self._on_stack = 0
 
     def release(self, query: Query) -> np.ndarray:
         """The sum of the query's contributions with noise; float64, in the natural units of the query.
@@ -293,15 +293,23 @@ class Curator(_Passes):
             return iter([self._answer(query, due.shape, sigma, due.rate)])
         self._same(query)
         self._stack.clear()
+        self._on_stack = self.released
         made = (self._answer(piece, shape, sigma, 1.0) for piece, shape in zip(parts, due.parts[1:], strict=True))
         for part in self._counted(made, len(parts), due.beside // 2):
             if not self._stack.put((part,)):
                 raise OSError("there is no room for the pieces of an answer")
         if self._over.directions is not None:
-            # The pieces are made, and nothing else needs the vectors of the records.
-            self._over.directions.clear()
-        blocks = (_unpacked(part, due.shape[-1]) for (part,) in self._stack.blocks())
+            self._over.directions.end_pieces()
+        blocks = self._stacked(self.released, len(parts), due.shape[-1])
         return self._counted(blocks, len(parts), due.beside - due.beside // 2)
+
+    def _stacked(self, release: int, count: int, side: int) -> Iterator[np.ndarray]:
+        """The pieces of a release that are on the stack. PlanError where a later release has taken their place."""
+        for number in range(count):
+            if release != self._on_stack:
+                raise PlanError("the pieces of an answer were not taken before those of another one were made")
+            ((part,),) = self._stack.blocks([number])
+            yield _unpacked(part, side)
 
     def _answer(self, query: Query, shape: tuple[int, ...], sigma: int, rate: float) -> np.ndarray:
         """An answer, or a piece of one, with noise: what is kept of it, or a new one. shape: in which it is kept."""
@@ -321,7 +329,7 @@ class Curator(_Passes):
 
     def _same(self, query: Query) -> None:
         """Keep which query the pieces that follow are of. PlanError if there are pieces of another one."""
-        digest = np.frombuffer(hashlib.sha256(encoded(query, None)).digest(), np.uint8).astype(np.float64)
+        digest = np.frombuffer(digest_of(query), np.uint8).astype(np.float64)
         kept = self._answers.recall(self._kept, digest.shape)
         if kept is None:
             self._answers.keep(self._kept, digest)

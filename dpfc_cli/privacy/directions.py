@@ -9,7 +9,9 @@ are checked like those of the stream: each unit once. What is in them is trusted
 The pieces of class Grams share the integer vectors of the records. The pass of the first piece puts them on the shelf,
 clipped by person, sorted by class, and cut into *runs* of a few classes. Each piece reads its own runs only. A vector
 lies there once for each class of its record. The integers are the same, so the sums are, too. The runs count as there
-when the pass has ended, and so after it was checked; a piece that finds fewer vectors than were put there is refused.
+when the pass has ended, and so after it was checked. That pass also counts the vectors of each class. A piece must find
+as many of each of its classes, or it is refused. So a run that is lost, that comes twice or that has other classes is
+seen. That these are the same vectors is trusted, as memory is.
 """
 
 from collections.abc import Iterator, Sequence
@@ -79,7 +81,9 @@ class Directions:
     def __init__(self, shelf: Shelf) -> None:
         self._shelf = shelf
         self._of: Gradient | ClassGrams | None = None
-        self._runs: list[tuple[int, int, int, int]] = []
+        # Number on the shelf, first class, last class.
+        self._runs: list[tuple[int, int, int]] = []
+        self._counts = np.zeros(0, np.int64)
         self.span = range(0)
 
     def holds(self, query: Gradient | ClassGrams) -> bool:
@@ -110,15 +114,23 @@ class Directions:
         """The vectors of a piece that were kept.
 
         Raises:
-            IncompletePassError: some are lost.
+            IncompletePassError: there are not as many of each class as in the pass that was checked. This is known at
+                the end.
 
         """
         assert query.stop is not None
-        mine = [run for run in self._runs if run[1] < query.stop and run[2] >= query.start]
-        for run, (labels, q) in zip(mine, self._shelf.blocks([run[0] for run in mine]), strict=True):
-            if (len(labels), len(q)) != (run[3], run[3]):
+        counts = np.zeros(0, np.int64)
+        mine = [number for number, first, last in self._runs if first < query.stop and last >= query.start]
+        for labels, q in self._shelf.blocks(mine):
+            if len(labels) != len(q):
                 raise IncompletePassError("some vectors of the records are lost")
-            yield Sorted(labels, q).between(query.start, query.stop)
+            found = Sorted(labels, q).between(query.start, query.stop)
+            counts = _counted(counts, found.labels)
+            yield found
+        classes = range(query.start, query.stop)
+        there, put = (np.pad(each, (0, query.stop))[classes] for each in (counts, self._counts))
+        if not np.array_equal(there, put):
+            raise IncompletePassError("some vectors of the records are lost, or came twice")
 
     def sorting(self, query: ClassGrams, made: Iterator[Sorted], checked: Counted) -> Iterator[Sorted]:
         """The same vectors, of all classes. They are kept if there is room, in runs of as many classes as the piece."""
@@ -126,12 +138,13 @@ class Directions:
         self.clear()
         room, width = True, query.stop - query.start
         for block in made:
+            self._counts = _counted(self._counts, block.labels)
             for start in range(0, int(block.labels.max(initial=-1)) + 1, width) if room else ():
                 run = block.between(start, start + width)
                 if not len(run.labels):
                     continue
                 room = self._shelf.put(tuple(run))
-                self._runs.append((len(self._runs), int(run.labels[0]), int(run.labels[-1]), len(run.labels)))
+                self._runs.append((len(self._runs), int(run.labels[0]), int(run.labels[-1])))
                 if not room:
                     self.clear()
                     break
@@ -139,11 +152,24 @@ class Directions:
         if room:
             self._of, self.span = query, checked.span
 
+    def end_pieces(self) -> None:
+        """Remove vectors that pieces share: nothing else needs them."""
+        if isinstance(self._of, ClassGrams):
+            self.clear()
+
     def clear(self) -> None:
         """Remove what is there."""
         self._of = None
         self._runs.clear()
+        self._counts = np.zeros(0, np.int64)
         self._shelf.clear()
+
+
+def _counted(counts: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    """How many there are of each class, with those that were counted before."""
+    found = np.bincount(labels, minlength=len(counts))
+    found[: len(counts)] += counts
+    return found
 
 
 def _same_chain(a: Chain, b: Chain) -> bool:

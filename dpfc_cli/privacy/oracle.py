@@ -97,6 +97,10 @@ def planned(query: Query, facts: Facts, share: float, rate: float = 1.0) -> Rele
     return Release(form=form(query), shape=query.shape(facts), share=share, rate=rate)
 
 
+def _is_piece(form: Query) -> bool:
+    return isinstance(form, ClassGrams) and form.stop is not None
+
+
 @dataclass(frozen=True)
 class Plan:
     """The releases of one training, in order. Their shares are scaled so that they sum to 1.
@@ -117,7 +121,7 @@ class Plan:
             raise ValueError("a plan needs releases, each with a positive share")
         if any(not 0 < r.rate <= 1 for r in self.releases):
             raise ValueError("a sampling rate lies in (0, 1]")
-        if any(r.rate < 1 and len(r.pieces) > 1 for r in self.releases):
+        if any(r.rate < 1 and (len(r.pieces) > 1 or _is_piece(r.form)) for r in self.releases):
             raise ValueError("an answer in pieces has no sample")
 
     @property
@@ -236,7 +240,10 @@ class Oracle(Protocol):
         ...
 
     def pieces(self, query: Query) -> Iterator[np.ndarray]:
-        """The same answer in pieces, which follow one another along its first axis. It is released when this returns,
-        before the first piece is taken. The pieces can be taken once.
+        """The same answer in pieces, which follow one another along its first axis. They can be taken once, and
+        before those of the next answer that is made in pieces.
+
+        A curator has released it when this returns, before the first piece is taken. Without noise each piece is summed
+        when it is taken.
         """
         return iter([self.release(query)])

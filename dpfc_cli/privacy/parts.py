@@ -13,6 +13,7 @@ A message is read without running code that came with it, and its query must be 
 process.
 """
 
+import hashlib
 import io
 import json
 from collections.abc import Callable
@@ -97,17 +98,33 @@ def _shared(channel: Channel, query: Query, over: Summed, sample: np.ndarray | N
 
 def encoded(query: Query, sample: np.ndarray | None) -> bytes:
     """A query and the sample that it is about, as bytes."""
+    said, arrays = _said(query)
+    if sample is not None:
+        arrays["sample"] = np.packbits(sample)
+    buffer = io.BytesIO()
+    text = json.dumps({**said, "sampled": sample is not None}).encode()
+    np.savez(buffer, said=np.frombuffer(text, np.uint8), **arrays)
+    return buffer.getvalue()
+
+
+def digest_of(query: Query) -> bytes:
+    """The SHA-256 of the values of a query. It does not depend on how a version of NumPy writes files."""
+    said, arrays = _said(query)
+    digest = hashlib.sha256(json.dumps(said, sort_keys=True).encode())
+    for name, array in sorted(arrays.items()):
+        values = np.ascontiguousarray(array, np.dtype(array.dtype).newbyteorder("<"))
+        digest.update(f";{name} {values.dtype.str} {values.shape};".encode() + values.tobytes())
+    return digest.digest()
+
+
+def _said(query: Query) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What a query is, as values for JSON and as arrays."""
     known: Any = query
     held = {field.name: getattr(query, field.name) for field in fields(known) if field.name != "chain"}
     arrays: dict[str, Any] = {name: value for name, value in held.items() if isinstance(value, np.ndarray)}
     plain = {name: value for name, value in held.items() if name not in arrays}
     arrays |= {f"chain.{i}": array for i, array in enumerate(chains.arrays(query.chain))}
-    said = {"kind": query.kind, "plain": plain, "chain": chains.to_json(query.chain), "sampled": sample is not None}
-    if sample is not None:
-        arrays["sample"] = np.packbits(sample)
-    buffer = io.BytesIO()
-    np.savez(buffer, said=np.frombuffer(json.dumps(said).encode(), np.uint8), **arrays)
-    return buffer.getvalue()
+    return {"kind": query.kind, "plain": plain, "chain": chains.to_json(query.chain)}, arrays
 
 
 def decoded(message: bytes, facts: Facts) -> tuple[Query, np.ndarray | None]:

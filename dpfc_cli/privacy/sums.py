@@ -148,6 +148,8 @@ def partial_sum(query: Query, over: Summed, part: Part, sample: np.ndarray | Non
         raise TypeError("a sum in pieces has no sample")
     if piece is not None and kept is not None and kept.holds(piece):
         return _class_grams(piece, over, kept.sorted_of(piece)), kept.span
+    if piece is None and kept is not None:
+        kept.end_pieces()
     checked = passes.Counted(facts, part, sample, over.progress)
     if isinstance(query, Gradient):
         factors = _gradients(query, over, checked, sample is not None)

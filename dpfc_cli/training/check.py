@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -16,7 +17,8 @@ from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.heads import head as heads
 from dpfc_cli.kernels import products
 from dpfc_cli.memory import free_memory
-from dpfc_cli.methods.method import Solution, state_bytes
+from dpfc_cli.methods.method import Method, Solution, state_bytes
+from dpfc_cli.privacy import queries
 from dpfc_cli.privacy.curator import lattice_of
 from dpfc_cli.privacy.facts import Facts
 from dpfc_cli.privacy.oracle import Oracle, Plan, PlanError, Progress
@@ -29,14 +31,16 @@ from dpfc_cli.training.card import card_of, entry_of, path_of
 from dpfc_cli.training.ledger import ledger_path, records_of, standing
 from dpfc_cli.training.observer import CHECKING, Observer
 from dpfc_cli.training.request import SPLIT, Request
-from dpfc_cli.training.shelf import stack_for
+from dpfc_cli.training.shelf import stack_bytes, stack_for
 
 WORKING_BYTES = 600 * 2**20
 """Beside a method's state: the blocks that are worked on, the compiled kernels and the interpreter."""
 PERSONS_BYTES = 300 * 2**20
 """More for persons: factors are copied where they are scaled, and those of the last person wait for the next block."""
 PIECES_BYTES = 500 * 2**20
-"""More for answers in pieces, as measured: arrays of many sizes come and go, and the system keeps what lies between."""
+"""More for answers in pieces, as measured with pieces of up to 64 MiB: arrays of many sizes come and go, and the system
+keeps what lies between.
+"""
 REHEARSED = 3
 """Records, dimensions and (at most) classes and steps of a rehearsal."""
 
@@ -89,7 +93,9 @@ def check(request: Request, calibrated: Calibrated, observer: Observer) -> Check
         account.check(planned)
     check_memory(calibrated, request.memory)
     if calibrated.mechanism is not None:
-        stack_for(calibrated.plan, bytes_of(calibrated), request.memory, features.folder.resolve())
+        place = features.folder.resolve()
+        beside = answers_beside(calibrated, place, path, found)
+        stack_for(calibrated.plan, bytes_of(calibrated), request.memory, place, beside)
         try:
             lattice_of(calibrated.mechanism)
         except ValueError as error:
@@ -189,10 +195,39 @@ def working_bytes(facts: Facts) -> int:
     return WORKING_BYTES + (PERSONS_BYTES if facts.rows is not None else 0)
 
 
-def bytes_of(calibrated: Calibrated) -> int:
+def bytes_of(training: Calibrated) -> int:
     """The bytes that a training needs at least."""
-    pieces = PIECES_BYTES if calibrated.plan.stacked else 0
-    return state_bytes(calibrated.method, calibrated.plan) + working_bytes(calibrated.facts) + pieces
+    return bytes_for(training.method, training.plan, training.facts)
+
+
+def bytes_for(method: Method[Any, Any], plan: Plan, facts: Facts) -> int:
+    """The same, of a training with this plan."""
+    large = max((8 * release.held for release in plan.releases if len(release.pieces) > 1), default=None)
+    # One matrix may be larger than a piece of those that were measured. Four of them are in memory at most.
+    pieces = 0 if large is None else PIECES_BYTES + 4 * max(0, large - queries.PIECE_BYTES)
+    return state_bytes(method, plan) + working_bytes(facts) + pieces
+
+
+def answers_beside(calibrated: Calibrated, folder: Path, head: Path, found: Unfinished | None) -> int:
+    """The bytes that the answers in pieces will take beside a head, if that is the disk of a folder; else 0.
+
+    found: the training that goes on: what it has kept is there.
+    """
+    if calibrated.claim != "private" or _device(folder) != _device(head.parent):
+        return 0
+    kept = 0
+    if found is not None:
+        with suppress(OSError):
+            kept = found.path.stat().st_size
+    return max(0, stack_bytes(calibrated.plan) - kept)
+
+
+def _device(folder: Path) -> int | None:
+    """The device of a folder, or of the one in which it would be made."""
+    for each in (folder.resolve(), *folder.resolve().parents):
+        with suppress(OSError):
+            return each.stat().st_dev
+    return None
 
 
 def check_memory(calibrated: Calibrated, memory: float | None) -> None:

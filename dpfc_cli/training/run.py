@@ -19,7 +19,7 @@ from dpfc_cli.training import ledger
 from dpfc_cli.training.account import Account, account_of
 from dpfc_cli.training.card import card_of, entry_of
 from dpfc_cli.training.charge import Charged
-from dpfc_cli.training.check import Checked, bytes_of
+from dpfc_cli.training.check import Checked, answers_beside, bytes_of
 from dpfc_cli.training.ledger import Entry, Receipt
 from dpfc_cli.training.observer import Observer
 from dpfc_cli.training.request import SPLIT
@@ -45,7 +45,7 @@ def run(charged: Charged, observer: Observer) -> Trained:
     """Train and write the head. The ledger's row then says what became of the training.
 
     Raises:
-        UserError: the head could not be written anywhere.
+        UserError: the head could not be written anywhere, or there is no room for its answers.
         KeyboardInterrupt, Exception: whatever stopped the training. The row then says `stopped`, or `written` if there
             is a head; a note of the exception says the same.
         RuntimeError: this charge was used before, or for another training.
@@ -57,7 +57,15 @@ def run(charged: Charged, observer: Observer) -> Trained:
     entry = entry_of(calibrated, features, checked.path.name, at, request.by, request.purpose)
     if entry != replace(receipt.entry, state=entry.state):
         raise RuntimeError("the charge was for another training")
-    shelf, stack = _shelves_of(checked)
+    if charged.paid.unused.locked():
+        raise RuntimeError("this charge was used already")
+    try:
+        shelf, stack = _shelves_of(checked)
+    except BaseException as stop:
+        _stopped(charged, stop)
+        _let_go(charged)
+        raise
+    # Not in the `try` below: if the charge is used by another run, nothing of that run is touched.
     oracle = _oracle_of(charged, lambda done, total: observer.progress("Training", done, total), shelf, stack)
     digest, saved = None, None
     try:
@@ -80,8 +88,7 @@ def run(charged: Charged, observer: Observer) -> Trained:
     except BaseException as stop:
         # Stopped while it was saved, the file may be there all the same.
         found = saved or (checked.path if digest and _holds(checked.path, digest) else None)
-        _settled(receipt, found, digest)
-        stop.add_note(stands(charged, found))
+        _stopped(charged, stop, found, digest)
         raise
     else:
         if answers is not None:
@@ -90,14 +97,25 @@ def run(charged: Charged, observer: Observer) -> Trained:
         for each in (shelf, stack):
             if each is not None:
                 each.clear()
-        if answers is not None:
-            answers.close()
-        # What is left is an empty file, or another name of the head.
-        with suppress(OSError):
-            charged.temporary.unlink()
+        _let_go(charged)
     if unsettled is not None:
         observer.warn(f"The head is written to '{path}', but the ledger's row does not say so. {unsettled.what}")
     return Trained(charged=charged, head=replace(head, path=path), path=path, sha256=digest, spent=spent)
+
+
+def _stopped(charged: Charged, stop: BaseException, head: Path | None = None, digest: str | None = None) -> None:
+    """Write into the ledger that a training was stopped, or that its head is there all the same, and say so."""
+    _settled(charged.receipt, head, digest)
+    stop.add_note(stands(charged, head))
+
+
+def _let_go(charged: Charged) -> None:
+    """Let others have the answers, and the head's place."""
+    if charged.answers is not None:
+        charged.answers.close()
+    # What is left is an empty file, or another name of the head.
+    with suppress(OSError):
+        charged.temporary.unlink()
 
 
 def stands(charged: Charged, head: Path | None) -> Note:
@@ -145,16 +163,21 @@ def _about(receipt: Receipt) -> tuple[Entry, ...]:
     return tuple(ledger.about(receipt.entries, receipt.entry.split, [receipt.entry.records]))
 
 
-def _shelves_of(checked: Checked) -> tuple[Shelf | None, Shelf]:
-    """Where the training keeps what its sums share, and answers in pieces."""
+def _shelves_of(checked: Checked) -> tuple[Shelf | None, Shelf | None]:
+    """Where the training keeps what its sums share, and answers in pieces. Without noise these are not kept."""
     calibrated, request, grid = checked.calibrated, checked.request, _grid_of(checked)
     facts, folder, others = calibrated.facts, checked.features.folder.resolve(), bytes_of(calibrated)
-    stack = stack_for(calibrated.plan, others, request.memory, folder)
-    if isinstance(stack, InMemory):
-        others += stack_bytes(calibrated.plan)
+    stack, promised = None, 0
+    if calibrated.mechanism is not None:
+        promised = answers_beside(calibrated, folder, checked.path, checked.unfinished)
+        stack = stack_for(calibrated.plan, others, request.memory, folder, promised)
+        if isinstance(stack, InMemory):
+            others += stack_bytes(calibrated.plan)
+        else:
+            promised += stack_bytes(calibrated.plan)
     records = facts.records if request.leader is None else request.leader.records(facts)
     side = side_of(calibrated.plan, grid, facts.k)
-    return shelf_for(side, records, facts, grid, others, request.memory, folder), stack
+    return shelf_for(side, records, facts, grid, others, request.memory, folder, promised), stack
 
 
 def _grid_of(checked: Checked) -> Grid:
@@ -170,7 +193,7 @@ def _begin(checked: Checked) -> None:
         leader.begin(SPLIT, calibrated.facts, grid, side, checked.request.memory)
 
 
-def _oracle_of(charged: Charged, progress: Progress, shelf: Shelf | None, stack: Shelf) -> Oracle:
+def _oracle_of(charged: Charged, progress: Progress, shelf: Shelf | None, stack: Shelf | None) -> Oracle:
     """The oracle of a charged training: the curator, or the plain sums where no noise was asked for."""
     calibrated, leader = charged.checked.calibrated, charged.checked.request.leader
     together = None if leader is None else leader.together

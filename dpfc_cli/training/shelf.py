@@ -1,10 +1,14 @@
-"""Where a training keeps what all its gradients share: in memory, or in a file without a name, or nowhere.
+"""Where a training keeps what its sums share, and its answers in pieces: in memory, or in a file without a name.
+
+What the sums share is kept nowhere if there is no room: it is then computed anew. Answers in pieces need their room.
 
 What is kept is as private as the records. In a file it lies in the folder of the feature set, on the same disk as the
 records. The file has no name, and only this process can read it. The system frees it when the process ends, however it
 ends.
 """
 
+import errno
+import os
 import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -86,16 +90,34 @@ class Stack(InFile):
     def put(self, block: tuple[np.ndarray, ...]) -> bool:
         """Add a block. UserError where there is no room for it."""
         if not super().put(block):
-            raise UserError(
-                f"The answers of this training cannot be written to '{self._folder}'.",
-                "Make room there, or give it more memory, and type the same command again.",
-                code="unwritable",
-                path=str(self._folder),
-            )
+            raise _unwritable(self._folder)
         return True
 
 
-def stack_for(plan: Plan, others: int, memory: float | None, folder: Path) -> Shelf:
+def _unwritable(folder: Path) -> UserError:
+    return UserError(
+        f"The answers of this training cannot be written to '{folder}'.",
+        "Make room there, or give it more memory, and type the same command again.",
+        code="unwritable",
+        path=str(folder),
+    )
+
+
+def _try_file(folder: Path, size: int) -> None:
+    """UserError where a file of so many bytes without a name cannot be made in a folder: nobody may write there, or a
+    quota does not allow it. Nothing is left.
+    """
+    try:
+        with tempfile.TemporaryFile(dir=folder) as file:
+            if size and hasattr(os, "posix_fallocate"):
+                os.posix_fallocate(file.fileno(), 0, size)
+    except OSError as error:
+        # Some file systems cannot tell.
+        if error.errno not in (errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL):
+            raise _unwritable(folder) from error
+
+
+def stack_for(plan: Plan, others: int, memory: float | None, folder: Path, beside: int = 0) -> Shelf:
     """An empty shelf for the answers of a plan that are made in pieces: in memory if there is room, else in a file.
 
     Args:
@@ -103,14 +125,16 @@ def stack_for(plan: Plan, others: int, memory: float | None, folder: Path) -> Sh
         others: bytes that the training needs for other things.
         memory: bytes that it may take in all. None: a part of what is free.
         folder: where a file may lie.
+        beside: bytes that the training will write to the same disk besides.
 
     Raises:
-        UserError: there is no room for them.
+        UserError: there is no room for them, or they cannot be written there.
 
     """
     needed = stack_bytes(plan)
-    if needed <= _allowed(memory) - others:
+    if not needed or needed <= _allowed(memory) - others:
         return InMemory()
+    needed += beside
     try:
         free = shutil.disk_usage(folder).free
     except OSError as error:
@@ -124,6 +148,7 @@ def stack_for(plan: Plan, others: int, memory: float | None, folder: Path) -> Sh
             needed=needed,
             allowed=free,
         )
+    _try_file(folder, needed)
     return Stack(folder)
 
 
@@ -148,7 +173,14 @@ def side_of(plan: Plan, grid: Grid, k: int = 1) -> int | None:
 
 
 def shelf_for(
-    side: int | None, records: int, facts: Facts, grid: Grid, others: int, memory: float | None, folder: Path
+    side: int | None,
+    records: int,
+    facts: Facts,
+    grid: Grid,
+    others: int,
+    memory: float | None,
+    folder: Path,
+    promised: int = 0,
 ) -> Shelf | None:
     """An empty shelf for a training. None if it has nothing to share, or there is no room.
 
@@ -160,6 +192,7 @@ def shelf_for(
         others: bytes that the training needs for other things.
         memory: bytes that it may take in all. None: a part of what is free.
         folder: where a file may lie.
+        promised: bytes of that disk that the training needs for other things.
 
     """
     if side is None:
@@ -168,6 +201,6 @@ def shelf_for(
     if needed <= _allowed(memory) - others:
         return InMemory()
     try:
-        return InFile(folder) if needed <= DISK_LEFT * shutil.disk_usage(folder).free else None
+        return InFile(folder) if needed <= DISK_LEFT * (shutil.disk_usage(folder).free - promised) else None
     except OSError:
         return None

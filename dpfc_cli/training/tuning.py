@@ -36,7 +36,7 @@ from dpfc_cli.privacy.oracle import Mechanism, Oracle
 from dpfc_cli.privacy.passes import BlockStream
 from dpfc_cli.schema import LARGEST, fault, number, record, text
 from dpfc_cli.training.calibrate import Calibrated, with_options
-from dpfc_cli.training.check import check_memory
+from dpfc_cli.training.check import bytes_for, check_memory
 from dpfc_cli.training.public import check_other
 from dpfc_cli.training.request import SPLIT
 from dpfc_cli.training.shelf import InFile, stack_for
@@ -77,12 +77,19 @@ class Draw:
 class Trials:
     """Private trainings on public records, those that were finished before included.
 
-    facts: what a draw stands for.
+    facts: what a draw stands for. memory: bytes that may be taken; None: a part of what the machine has free.
     """
 
     def __init__(
-        self, calibrated: Calibrated, known: FeatureSet, facts: Facts, labels: Sequence[np.ndarray], draws: int
+        self,
+        calibrated: Calibrated,
+        known: FeatureSet,
+        facts: Facts,
+        labels: Sequence[np.ndarray],
+        draws: int,
+        memory: float | None = None,
     ) -> None:
+        self._memory = memory
         self.method, self.facts, self.given, self.known = calibrated.method, facts, calibrated.given, known
         assert calibrated.guarantee is not None
         self._mu = calibrated.guarantee.mu
@@ -121,11 +128,12 @@ class Trials:
             oracle: Oracle
             folder = self.known.folder.resolve()
             # Large answers are made in pieces, which share the vectors of the records.
-            shelf, stack = InFile(folder) if plan.stacked else None, stack_for(plan, 0, None, folder)
+            shelf, stack = InFile(folder) if plan.stacked else None, None
             if mu is None:
                 oracle = NonPrivate(draw.facts, records, plan, shelf=shelf)
             else:
                 mechanism = Mechanism(facts=draw.facts, plan=plan, mu=mu)
+                stack = stack_for(plan, bytes_for(self.method, plan, draw.facts), self._memory, folder)
                 oracle = Curator(mechanism, records, SeededBits(FIRST_SEED + seed), shelf=shelf, stack=stack)
             try:
                 solution = self.method.solve(oracle, draw.facts, made)
@@ -198,7 +206,7 @@ def prepare(calibrated: Calibrated, private: FeatureSet, known: FeatureSet, memo
         )
     check_memory(calibrated, memory)
     check_stand_in(private, known, calibrated.facts.k, "tune_on")
-    return Trials(calibrated, known, calibrated.facts, labels_of(known), RUNS + 1)
+    return Trials(calibrated, known, calibrated.facts, labels_of(known), RUNS + 1, memory)
 
 
 def check_stand_in(private: FeatureSet, known: FeatureSet, labels: int, option: str) -> None:

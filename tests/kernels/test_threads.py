@@ -1,6 +1,8 @@
 """Blocks are computed in parts and multiplied by several threads. No sum of integers changes by it."""
 
 from collections.abc import Iterator
+from threading import Event, Lock
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,6 +17,8 @@ from dpfc_cli.privacy.queries import Gradient, Gram, Query
 from tests.support import every_query, exact_sum, stream_of
 
 RNG = np.random.default_rng(0)
+LOST = 20
+"""Seconds after which a thread that waits for no reason fails."""
 TYPES = ("int16", "float32", "float64")
 
 
@@ -32,8 +36,54 @@ def test_any_number_of_threads_adds_each_block_once(cores: int, dtype: str, monk
     made = blocks(dtype)
     left, right = (np.concatenate(parts).astype(np.int64) for parts in zip(*made, strict=True))
     assert np.array_equal(products.summed(iter(made), (6, 4)), left.T @ right)
-    widened = [(a.astype(np.float64),) * 2 for a, _ in made]
-    assert np.array_equal(products.summed(iter(widened), (6, 6), alone=True), left.T @ left)
+    assert np.array_equal(products.summed(((a, a) for a, _ in made), (6, 6), alone=True), left.T @ left)
+
+
+@pytest.mark.parametrize("alone", [False, True], ids=["two factors", "one factor"])
+@pytest.mark.parametrize("room", [0.5, 2, 3, 4.5, 100], ids=lambda room: f"room for {room} blocks")
+def test_few_blocks_are_made_before_they_are_added(room: float, alone: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All blocks that are there, and all sums, fit into what is counted, and no fewer are made."""
+    monkeypatch.setattr(threads, "cores", lambda: 8)
+    block = np.ones((100, 6)), np.ones((100, 6))
+    monkeypatch.setattr(products, "SUMS", int(room * (1 if alone else 2) * block[0].nbytes))
+    real, lock, made, added, working, peak, most = products._added, Lock(), 0, 0, 0, 0, 0
+    late = Event()
+
+    def counted(*given: Any) -> np.ndarray:
+        nonlocal added, working, most
+        with lock:
+            working += 1
+            most = max(most, working)
+        # Until as many blocks are there as there can be.
+        assert late.wait(LOST)
+        total = real(*given)
+        with lock:
+            added, working = added + 1, working - 1
+        return total
+
+    def blocks_of() -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        nonlocal made, peak
+        for _ in range(40):
+            made += 1
+            peak = max(peak, made - added)
+            if made >= allowed:
+                late.set()
+            yield block
+
+    allowed = 1 if room < 3 else min(8, int(room) - 1) + 1
+    monkeypatch.setattr(products, "_added", counted)
+    total = products.summed(blocks_of(), (6, 6), alone=alone)
+    assert (total == 4000).all()
+    assert (peak, made) == (allowed, 40)
+    assert most <= max(1, allowed - 1)
+
+
+def test_a_gram_matrix_is_counted_beside_its_sum(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(threads, "cores", lambda: 8)
+    monkeypatch.setattr(products, "SUMS", 4 * 8 * 6 * 6)
+    block = np.ones((1, 6)), np.ones((1, 6))
+    assert products._threads_for(block, (6, 6)) == 4
+    assert products._threads_for((block[0], None), (6, 6)) == 2
 
 
 def test_real_numbers_are_added_in_the_order_of_the_blocks(monkeypatch: pytest.MonkeyPatch) -> None:

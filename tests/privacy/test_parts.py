@@ -15,13 +15,13 @@ import pytest
 from dpfc_cli.privacy import parts
 from dpfc_cli.privacy.chain import Centre, Clip, Linear
 from dpfc_cli.privacy.curator import Curator, Unprotected
-from dpfc_cli.privacy.directions import Directions, InMemory
+from dpfc_cli.privacy.directions import Directions, InMemory, Shelf
 from dpfc_cli.privacy.facts import Facts
 from dpfc_cli.privacy.lattice import Lattice
 from dpfc_cli.privacy.noise import SeededBits
 from dpfc_cli.privacy.oracle import Mechanism
 from dpfc_cli.privacy.parts import Together, decoded, encoded, follow
-from dpfc_cli.privacy.passes import IncompletePassError, part_of
+from dpfc_cli.privacy.passes import BlockStream, IncompletePassError, part_of
 from dpfc_cli.privacy.queries import Gradient, Query, check
 from dpfc_cli.privacy.sums import Summed
 from tests.support import exact_sum, one_of_each, plan_of, stream_of
@@ -92,17 +92,23 @@ def together(
     lead: Callable[[Threads], Any],
     number_of: Callable[[int], int] = lambda number: number,
     grid: Any = LATTICE,
+    facts: Facts = FACTS,
+    begun: Callable[[int], BlockStream] = begun,
+    shelf: Callable[[], Shelf] = InMemory,
 ) -> tuple[Any, list[Threads]]:
-    """What process 0 returns, while the others follow. number_of: whose part a process sums."""
+    """What process 0 returns, while the others follow.
+
+    number_of: whose part a process sums. begun: the records from one on. shelf: where a follower keeps vectors.
+    """
     room = Room(count)
     channels = [Threads(room, number) for number in range(count)]
 
     def other(channel: Threads) -> None:
-        begin = part_of(FACTS, number_of(channel.number), count).begin
+        begin = part_of(facts, number_of(channel.number), count).begin
         known = channel
         if number_of(channel.number) != channel.number:
             known = Faulty(channel, number_of(channel.number))  # type: ignore[assignment]
-        follow(known, Summed(begun(begin), FACTS, grid, directions=Directions(InMemory())))
+        follow(known, Summed(begun(begin), facts, grid, directions=Directions(shelf())))
 
     def first() -> Any:
         try:

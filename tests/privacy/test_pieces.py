@@ -14,18 +14,18 @@ from dpfc_cli.methods import METHODS
 from dpfc_cli.methods.linear import SQUARES, threads_for
 from dpfc_cli.methods.method import state_bytes
 from dpfc_cli.privacy import queries, sums
-from dpfc_cli.privacy.chain import Clip
+from dpfc_cli.privacy.chain import Centre, Clip
 from dpfc_cli.privacy.curator import Curator, NonPrivate, Unprotected, lattice_of
 from dpfc_cli.privacy.directions import Directions, InMemory, Shelf
 from dpfc_cli.privacy.facts import Facts
 from dpfc_cli.privacy.lattice import Lattice
 from dpfc_cli.privacy.noise import SeededBits
 from dpfc_cli.privacy.oracle import Mechanism, PlanError
-from dpfc_cli.privacy.parts import Together
-from dpfc_cli.privacy.passes import BlockStream, IncompletePassError, block_rows
+from dpfc_cli.privacy.parts import Together, digest_of
+from dpfc_cli.privacy.passes import BlockStream, IncompletePassError, block_rows, part_of
 from dpfc_cli.privacy.queries import ClassGrams, ClassSums, Gram, Query, check, contribution, pieces
 from dpfc_cli.privacy.sums import Summed, exact_sum
-from dpfc_cli.training.check import PIECES_BYTES, WORKING_BYTES
+from dpfc_cli.training.check import PIECES_BYTES, WORKING_BYTES, bytes_for
 from dpfc_cli.training.shelf import InFile
 from tests.privacy.test_parts import FACTS as SHARED
 from tests.privacy.test_parts import begun, together
@@ -139,11 +139,43 @@ def test_vectors_of_another_chain_are_not_used() -> None:
     assert len(read) == 3
 
 
-def test_a_vector_that_is_lost_from_the_shelf_is_missed() -> None:
+def lost_vector(directions: Directions, held: list[Any]) -> None:
+    held[1] = tuple(array[:-1] for array in held[1])
+
+
+def lost_integers(directions: Directions, held: list[Any]) -> None:
+    held[1] = held[1][0], held[1][1][:-1]
+
+
+def lost_run(directions: Directions, held: list[Any]) -> None:
+    del directions._runs[1]
+
+
+def run_twice(directions: Directions, held: list[Any]) -> None:
+    directions._runs.append(directions._runs[1])
+
+
+def other_class(directions: Directions, held: list[Any]) -> None:
+    """As many vectors in the run as before."""
+    labels = held[1][0].copy()
+    labels[labels == 2] = 3
+    held[1] = labels, held[1][1]
+
+
+def exchanged_runs(directions: Directions, held: list[Any]) -> None:
+    held[1], held[2] = held[2], held[1]
+
+
+@pytest.mark.parametrize(
+    "fault", [lost_vector, lost_integers, lost_run, run_twice, other_class, exchanged_runs], ids=lambda f: f.__name__
+)
+def test_each_piece_finds_as_many_vectors_of_each_class_as_the_pass_that_was_checked(fault: Any) -> None:
     shelf = InMemory()
     over = Summed(stream_of(RECORDS), RECORDS, LATTICE, directions=Directions(shelf))
     exact_sum(split(RECORDS)[0], over)
-    shelf._held[1] = tuple(array[:-1] for array in shelf._held[1])
+    assert over.directions is not None
+    assert set(shelf._held[1][0]) == {2, 3}
+    fault(over.directions, shelf._held)
     with pytest.raises(IncompletePassError, match="lost"):
         exact_sum(split(RECORDS)[1], over)
 
@@ -284,9 +316,28 @@ def test_pieces_of_another_query_are_not_gone_on_with() -> None:
         begun_curator(answers=kept).pieces(ClassGrams((Clip(0.6),)))
 
 
+def test_a_query_has_one_digest_and_another_one_has_another() -> None:
+    assert digest_of(WHOLE) == digest_of(ClassGrams((Clip(0.5),)))
+    centred = [(Centre(np.full(D, value)), *CHAIN) for value in (0.0, 1.0)]
+    others: list[Query] = [WHOLE, Gram(CHAIN), replace(WHOLE, stop=2), *map(ClassGrams, [(Clip(0.25),), *centred])]
+    assert len({digest_of(query) for query in others}) == len(others)
+
+
+def test_pieces_that_were_left_are_not_taken_from_a_later_answer() -> None:
+    mechanism = Mechanism(facts=RECORDS, plan=plan_of(RECORDS, (WHOLE, 0.5), (WHOLE, 0.5)), mu=1.0)
+    curator = Curator(mechanism, Unprotected(stream_of(RECORDS)), SeededBits(3))
+    first = curator.pieces(WHOLE)
+    next(first)
+    second = curator.pieces(WHOLE)
+    with pytest.raises(PlanError, match="not taken before"):
+        next(first)
+    assert sum(map(len, second)) == M
+
+
 def test_a_sample_of_pieces_is_refused() -> None:
-    with pytest.raises(ValueError, match="no sample"):
-        plan_of(RECORDS, (WHOLE, 1.0), rate=0.5)
+    for query in (WHOLE, split(RECORDS)[0]):
+        with pytest.raises(ValueError, match="no sample"):
+            plan_of(RECORDS, (query, 1.0), rate=0.5)
     with pytest.raises(TypeError, match="no sample"):
         exact_sum(split(RECORDS)[0], Summed(stream_of(RECORDS), RECORDS, LATTICE), np.ones(N, bool))
 
@@ -320,6 +371,37 @@ def test_several_processes_give_the_pieces_of_one(count: int, monkeypatch: pytes
     assert all(np.array_equal(one, other) for one, other in zip(found, answers(None), strict=True))
 
 
+@pytest.mark.parametrize("count", [2, 3])
+def test_several_processes_give_the_pieces_of_persons(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Parts are cut inside persons: a block has 32 records, and a person three."""
+    monkeypatch.setattr("dpfc_cli.privacy.passes.block_rows", lambda facts: 32)
+    facts, shelves = FACTS["persons"], list[InMemory]()
+    starts = [part_of(facts, number, count).start for number in range(1, count)]
+    assert any(PERSONS[start] == PERSONS[start - 1] for start in starts)
+
+    def begun(begin: int) -> BlockStream:
+        return lambda rows: (block for block in stream_of(facts)(rows) if block[0] >= begin)
+
+    def shelf() -> InMemory:
+        shelves.append(InMemory())
+        return shelves[-1]
+
+    def lead(channel: Any) -> tuple[list[np.ndarray], list[int]]:
+        over = Summed(begun(0), facts, LATTICE, directions=Directions(shelf()))
+        found = [Together(channel)(piece, over) for piece in split(facts)]
+        held = [len(list(each.blocks())) for each in shelves]
+        Together(channel)(ClassSums(CHAIN), over)
+        return found, held
+
+    (found, held), _ = together(count, lead, grid=LATTICE, facts=facts, begun=begun, shelf=shelf)
+    whole = exact_sum(WHOLE, Summed(stream_of(facts), facts, LATTICE))
+    assert np.array_equal(np.concatenate(found), whole)
+    # Each process keeps its vectors for the pieces, and no longer.
+    assert len(held) == count
+    assert all(held)
+    assert not any(list(each.blocks()) for each in shelves)
+
+
 # Memory
 
 
@@ -335,7 +417,15 @@ def test_class_matrices_take_the_memory_of_a_piece(monkeypatch: pytest.MonkeyPat
         decomposed = 8 * SQUARES * threads_for(768) * 768**2
         assert 2 * piece <= decomposed <= 192 * 2**20
         assert state_bytes(method, plan) == piece + decomposed + 8 * (768**2 + m * 768)
-    assert state_bytes(method, plan) + WORKING_BYTES + PIECES_BYTES < 1.5 * 10**9
+    assert bytes_for(method, plan, facts) == state_bytes(method, plan) + WORKING_BYTES + PIECES_BYTES < 1.5 * 10**9
+
+
+def test_pieces_that_are_larger_than_those_that_were_measured_count_four_times(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(queries, "PIECE_BYTES", 64 * 2**20)
+    method, facts = METHODS["dp-ls"], Facts(n=1_280_000, m=10, d=4096)
+    plan = method.plan(facts, method.planned(facts, {}, True))
+    more = 4 * (8 * 4096**2 - 64 * 2**20)
+    assert bytes_for(method, plan, facts) == state_bytes(method, plan) + WORKING_BYTES + PIECES_BYTES + more
 
 
 def test_no_more_is_held_than_is_said(in_file: Callable[[], Shelf], monkeypatch: pytest.MonkeyPatch) -> None:

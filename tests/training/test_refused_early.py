@@ -245,6 +245,38 @@ def test_a_row_that_could_not_be_settled_is_told_and_the_head_knows_its_place(
     assert made.head.path == made.path == ready.checked.path
 
 
+def test_what_stops_a_training_before_its_first_sum_is_in_its_row(
+    features: FeatureSet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def failing(*given: object) -> None:
+        raise OSError("the disk fails")
+
+    ready = charge(checked(features))
+    monkeypatch.setattr(runs, "shelf_for", failing)
+    with pytest.raises(OSError, match="the disk fails") as stop:
+        run(ready, Observer())
+    (row,) = ledger.read(ledger.ledger_path(features.folder))
+    assert row.state == "stopped"
+    assert "stays charged" in str(stop.value.__notes__)
+    # The place of the head is free, and the answers can be gone on with.
+    assert [path.suffix for path in Path("heads").iterdir()] == [".answers"]
+    assert ready.answers is not None
+    assert not ready.answers.held
+
+
+def test_a_second_run_of_a_charge_touches_nothing_of_the_first(
+    features: FeatureSet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ready = charge(checked(features))
+    run(ready, Observer())
+    before = ledger.read(ledger.ledger_path(features.folder))
+    monkeypatch.setattr(runs, "shelf_for", lambda *given: pytest.fail("a shelf was made"))
+    with pytest.raises(RuntimeError, match="used already"):
+        run(ready, Observer())
+    assert ledger.read(ledger.ledger_path(features.folder)) == before
+    assert before[0].state == "written"
+
+
 # Caps
 
 

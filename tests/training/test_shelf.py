@@ -4,6 +4,7 @@ import errno
 import os
 import shutil
 import stat
+import tempfile
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -16,12 +17,14 @@ import dpfc_cli as dpfc
 from dpfc_cli.errors import UserError
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.methods import METHODS
+from dpfc_cli.privacy import queries
 from dpfc_cli.privacy.directions import InMemory, Shelf, direction_bytes
 from dpfc_cli.privacy.facts import Facts
 from dpfc_cli.privacy.lattice import Lattice, Reals
+from dpfc_cli.training import ledger
 from dpfc_cli.training import run as run_module
 from dpfc_cli.training import shelf as shelf_module
-from dpfc_cli.training.shelf import InFile, shelf_for, side_of
+from dpfc_cli.training.shelf import InFile, Stack, shelf_for, side_of, stack_bytes, stack_for
 
 FACTS = Facts(n=1000, m=3, d=4)
 GB = 10**9
@@ -147,3 +150,90 @@ def test_the_head_is_the_same_wherever_directions_are_kept(
     assert len(made) == 2
     assert [list(shelf.blocks()) for shelf in made] == [[], []]
     assert sorted(path.suffix for path in features.folder.iterdir()) == [".digests", ".h5", ".json"]
+
+
+# Answers in pieces
+
+
+@pytest.fixture
+def no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Class Grams come in pieces of one matrix, and there is no memory for the answers."""
+    monkeypatch.setattr(queries, "PIECE_BYTES", 1)
+    monkeypatch.setattr(shelf_module, "free_memory", lambda: 0)
+
+
+def states(features: FeatureSet) -> list[str]:
+    return [row.state for row in ledger.read(ledger.ledger_path(features.folder))]
+
+
+def failing(number: int) -> Callable[..., Any]:
+    def fail(*given: object, **named: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    return fail
+
+
+@pytest.mark.usefixtures("no_memory")
+def test_without_noise_no_answers_are_kept_so_they_need_no_room(
+    features: FeatureSet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    full = shutil.disk_usage(features.folder)._replace(free=0)
+    monkeypatch.setattr(shutil, "disk_usage", lambda folder: full)
+    assert dpfc.train(features, method="dp-ls", non_private=True).head.weight.any()
+    with pytest.raises(UserError, match=r"has room for 0\.0 GB"):
+        dpfc.train(features, method="dp-ls", epsilon=1.0)
+    assert states(features) == ["written"]
+
+
+@pytest.mark.usefixtures("no_memory")
+@pytest.mark.parametrize(
+    ("where", "name", "number"),
+    [(tempfile, "TemporaryFile", errno.EROFS), (os, "posix_fallocate", errno.EDQUOT)],
+    ids=["read-only", "quota"],
+)
+def test_a_folder_without_room_for_the_answers_is_found_out_before_the_charge(
+    where: Any, name: str, number: int, features: FeatureSet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(where, name, failing(number), raising=False)
+    with pytest.raises(UserError, match="answers of this training cannot be written") as refused:
+        dpfc.train(features, method="dp-ls", epsilon=1.0)
+    assert refused.value.code == "unwritable"
+    assert states(features) == []
+
+
+@pytest.mark.usefixtures("no_memory")
+def test_the_same_disk_is_promised_once(features: FeatureSet, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The answers in pieces lie there twice, and the vectors of the records get what is left."""
+    tried, promised = list[int](), list[int]()
+    monkeypatch.setattr(os, "posix_fallocate", lambda file, at, size: tried.append(size), raising=False)
+    monkeypatch.setattr(run_module, "shelf_for", lambda *given: (promised.append(given[-1]), shelf_for(*given))[1])
+    entry = METHODS["dp-ls"]
+    made = dpfc.train(features, method="dp-ls", epsilon=1.0)
+    facts = made.charged.checked.calibrated.facts
+    size = stack_bytes(entry.plan(facts, entry.planned(facts, {}, True)))
+    assert (tried, promised) == ([2 * size, 2 * size], [2 * size])
+    # Nobody goes on with a training whose seed is known, so its answers are not kept.
+    dpfc.train(features, method="dp-ls", epsilon=1.0, seed=1)
+    assert (tried[2:], promised[1:]) == ([size, size], [size])
+    # Heads may lie on another disk.
+    monkeypatch.setattr("dpfc_cli.training.check._device", lambda folder: folder)
+    dpfc.train(features, method="dp-ls", epsilon=1.0)
+    assert (tried[4:], promised[2:]) == ([size, size], [size])
+
+
+def test_what_is_promised_to_answers_is_not_given_to_vectors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    needed = direction_bytes(FACTS, FACTS.n, 4, Lattice(14))
+    free = shutil.disk_usage(tmp_path)._replace(free=2 * needed + 1000)
+    monkeypatch.setattr(shutil, "disk_usage", lambda folder: free)
+    for promised, kept in ((1000, InFile), (1002, type(None))):
+        assert isinstance(shelf_for(4, FACTS.n, FACTS, Lattice(14), GB, GB, tmp_path, promised), kept)
+
+
+@pytest.mark.usefixtures("no_memory")
+def test_a_file_system_that_cannot_tell_is_tried_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    entry = METHODS["dp-ls"]
+    plan = entry.plan(FACTS, entry.planned(FACTS, {}, True))
+    monkeypatch.setattr(os, "posix_fallocate", failing(errno.EOPNOTSUPP), raising=False)
+    assert isinstance(stack_for(plan, 0, None, tmp_path), Stack)
+    gradients = METHODS["dp-fc"].plan(FACTS, METHODS["dp-fc"].planned(FACTS, {}, True))
+    assert isinstance(stack_for(gradients, 0, None, tmp_path / "missing"), InMemory)

@@ -20,7 +20,9 @@ from dpfc_cli.privacy.oracle import Mechanism
 from dpfc_cli.privacy.passes import BlockStream
 from dpfc_cli.training import ledger, tuning
 from dpfc_cli.training.calibrate import Calibrated, calibrate
+from dpfc_cli.training.check import bytes_for
 from dpfc_cli.training.request import Privacy, facts_of
+from dpfc_cli.training.shelf import stack_for
 from dpfc_cli.trust import statement
 from tests.support import blobs, trained
 
@@ -310,3 +312,19 @@ def test_every_method_has_a_grid_around_its_defaults_that_its_plan_does_not_hang
     assert tuple(1.0 for _ in m.grid) in points
     plans = {m.plan(facts, m.defaults(facts, 1.0, scaled(m, facts, 1.0, {}, p))) for p in factors(m, {})}
     assert len(plans) == 1
+
+
+def test_trials_take_the_memory_that_was_allowed(
+    private: FeatureSet, known: FeatureSet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Answers in pieces lie in memory beside all else that a training needs. Without noise they are not kept."""
+    given: list[Any] = []
+    monkeypatch.setattr(tuning, "stack_for", lambda *each: (given.append(each), stack_for(*each))[1])
+    c = calibrate(METHODS["dp-ls"], facts_of(private), {}, Privacy(epsilon=1.0))
+    trials = tuning.prepare(c, private, known, 2**30)
+    trials.noiseless(0)
+    assert given == []
+    trials.run({}, 0)
+    ((plan, others, memory, folder),) = given
+    facts = trials.draws[0].facts
+    assert (others, memory, folder) == (bytes_for(c.method, plan, facts), 2**30, known.folder.resolve())
