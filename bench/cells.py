@@ -225,7 +225,9 @@ def read(results: Path) -> dict[str, Any]:
         for line in results.read_text().splitlines():
             with suppress(json.JSONDecodeError):
                 row = json.loads(line)
-                done[json.dumps(row["cell"], sort_keys=True)] = row["value"]
+                key = json.dumps(row["cell"], sort_keys=True)
+                done.pop(key, None)
+                done[key] = row["value"]
     return done
 
 

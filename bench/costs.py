@@ -1,12 +1,10 @@
 """Measures seconds and peak memory of trainings on made-up features: `python -m bench.costs`.
 
 Each training runs as a user would run it: `dpfc train --seed 0` in its own process, on a feature set on disk. The
-operating system measures the process.
+operating system measures the process. Nothing is compiled before.
 """
 
 import argparse
-import os
-import subprocess
 import sys
 import tempfile
 import time
@@ -15,6 +13,7 @@ from pathlib import Path
 import numpy as np
 from numpy.lib.format import open_memmap
 
+from bench.peers import measured
 from dpfc_cli.features.importing import import_features
 
 EVERY = (
@@ -50,18 +49,9 @@ def measure(made: Path, arguments: str, folder: Path) -> tuple[float, float, flo
     """Wall time and time of the processors in seconds, and peak resident memory in MB, of one training."""
     name = f"{time.monotonic_ns()}.research.safetensors"
     command = [sys.executable, "-m", "dpfc_cli", "train", "--epsilon", "1", "--seed", "0", "--method"]
-    started = time.perf_counter()
-    process = subprocess.Popen(
-        [*command, *arguments.split(), "--features", str(made), "--out", str(folder / name)],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-    )
-    assert process.stderr is not None
-    said = process.stderr.read()
-    _, status, usage = os.wait4(process.pid, 0)
-    if status:
-        raise RuntimeError(said.decode())
-    return time.perf_counter() - started, usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024
+    found = measured([*command, *arguments.split(), "--features", str(made), "--out", str(folder / name)])
+    assert found is not None
+    return found["seconds"], found["busy"], found["peak"]
 
 
 def main() -> None:

@@ -10,12 +10,12 @@ scales them.
 """
 
 import argparse
+import json
 import os
 import statistics
 import subprocess
 import sys
-import threading
-import time
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -138,33 +138,43 @@ WORDS = {
 """The contenders, in the order of the table."""
 
 
-def measured(command: list[str], limit: float) -> dict[str, float] | None:
-    """Seconds, seconds of the processors and peak memory (MB) of a process; None if it takes longer than the limit."""
-    started = time.perf_counter()
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
-    assert process.stderr is not None
-    late = threading.Event()
+STARTER = """
+import json, os, subprocess, sys, threading, time
+started, late = time.perf_counter(), []
+child = subprocess.Popen(sys.argv[2:], stdout=subprocess.DEVNULL)
+timer = threading.Timer(float(sys.argv[1]), lambda: (late.append(True), child.kill()))
+timer.daemon = True
+timer.start()
+_, status, usage = os.wait4(child.pid, 0)
+seconds, kilo = time.perf_counter() - started, 1024 if sys.platform == "linux" else 1
+print(json.dumps([bool(late), status, seconds, usage.ru_utime + usage.ru_stime, usage.ru_maxrss * kilo / 2**20]))
+"""
+"""Starts a process and measures it. The system counts memory of the starting process as the child's until the child
+runs its own program. So the starting process must be small.
+"""
 
-    def stop() -> None:
-        late.set()
-        process.kill()
 
-    timer = threading.Timer(limit, stop)
-    timer.start()
-    with process.stderr as errors:
-        said = errors.read()
-    _, status, usage = os.wait4(process.pid, 0)
-    timer.cancel()
-    process.returncode = os.waitstatus_to_exitcode(status)
-    if late.is_set():
+def measured(command: list[str], limit: float = 1e6) -> dict[str, float] | None:
+    """Seconds, seconds of the processors and peak memory (MB) of a process; None if it takes longer than the limit.
+
+    What JAX compiles is kept in a new folder, so nothing was compiled before.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        done = subprocess.run(
+            [sys.executable, "-S", "-c", STARTER, f"{limit}", *command],
+            env={**os.environ, "JAX_COMPILATION_CACHE_DIR": folder},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    if done.returncode:
+        raise RuntimeError(done.stderr)
+    late, status, seconds, busy, peak = json.loads(done.stdout)
+    if late:
         return None
     if status:
-        raise RuntimeError(said.decode())
-    return {
-        "seconds": round(time.perf_counter() - started, 2),
-        "busy": round(usage.ru_utime + usage.ru_stime, 2),
-        "peak": round(usage.ru_maxrss / 1024, 1),
-    }
+        raise RuntimeError(done.stderr)
+    return {"seconds": round(seconds, 2), "busy": round(busy, 2), "peak": round(peak, 1)}
 
 
 def contend(name: str, data: str, epsilon: float, seed: int, rate: float, folder: Path, limit: float) -> dict[str, Any]:

@@ -14,6 +14,7 @@ is large.
 
 from collections import deque
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
@@ -140,6 +141,13 @@ def exact_sum(query: Query, over: Summed, sample: np.ndarray | None = None) -> n
 
 def partial_sum(query: Query, over: Summed, part: Part, sample: np.ndarray | None = None) -> tuple[np.ndarray, range]:
     """The sum over the units of one part, and their numbers. Arguments, errors and the sum are those of `exact_sum`."""
+    from dpfc_cli.kernels import rows
+
+    with nullcontext() if sample is None else rows.unkept():
+        return _partial_sum(query, over, part, sample)
+
+
+def _partial_sum(query: Query, over: Summed, part: Part, sample: np.ndarray | None) -> tuple[np.ndarray, range]:
     from dpfc_cli.kernels import products
 
     facts, grid, kept = over.facts, over.grid, over.directions

@@ -1,5 +1,7 @@
 """dpfc beside other tools: the same work, in turns, measured once and shown as it was stored."""
 
+import json
+import platform
 import sys
 from pathlib import Path
 from typing import Any
@@ -37,11 +39,22 @@ def test_a_tool_tries_all_its_rates_with_the_first_seed_and_goes_on_with_the_bes
     assert not list(peers.wanted(["dp-fc", "opacus", "scikit_learn"], 3, runs))
 
 
-def test_a_training_is_stopped_at_its_limit_and_the_table_says_so() -> None:
-    assert peers.measured([sys.executable, "-c", "while True: pass"], 0.1) is None
+def test_a_process_is_measured_alone(tmp_path: Path) -> None:
+    """The memory of the one that asks is not counted, and nothing is compiled before."""
     found = peers.measured([sys.executable, "-c", "0"], 60.0)
     assert found is not None
-    assert found["peak"] > 1
+    assert 1 < found["peak"] < 60
+    # What was compiled for one contender is not there for another one.
+    used = tmp_path / "used"
+    line = "import os, pathlib; file = pathlib.Path(os.environ['JAX_COMPILATION_CACHE_DIR'], 'program')"
+    line += f"; assert not file.exists(); file.write_text(''); open({str(used)!r}, 'a').write(str(file.parent))"
+    for _ in range(2):
+        assert peers.measured([sys.executable, "-c", line], 60.0) is not None
+    assert not Path(used.read_text()).exists()
+
+
+def test_a_training_is_stopped_at_its_limit_and_the_table_says_so() -> None:
+    assert peers.measured([sys.executable, "-c", "while True: pass"], 0.1) is None
     with pytest.raises(RuntimeError, match="planted"):
         peers.measured([sys.executable, "-c", "raise SystemExit('planted')"], 60.0)
     runs: peers.Runs = {
@@ -89,10 +102,40 @@ def test_a_bench_that_was_stopped_measures_only_what_is_missing(
     assert asked == [in_turns()[-1]]
 
     asked.clear()
-    monkeypatch.setattr(benchmarks, "machine", lambda: {"cores": 1024})
-    with pytest.raises(SystemExit, match="another machine"):
-        benchmarks.main(given)
+    known = benchmarks.state()
+    monkeypatch.setattr(benchmarks, "state", lambda: {**known, "code": "a later one"})
+    benchmarks.main([*given, "--parts", "extraction"])
+    assert asked == [*throughput.CONTENDERS]
+    said = page.read_text("utf-8")
+    assert "begins with a later one" in said
+    assert "## Extraction" in said
+    assert not any(part in said for part in ("## Kernels", "## Methods"))
+
+    asked.clear()
+    monkeypatch.setattr(benchmarks, "state", lambda: known)
+    benchmarks.main([*given, "--seeds", "1"])
     assert not asked
+    assert "\n".join(benchmarks.report(cells.read(results))) + "\n" == page.read_text("utf-8")
+    assert "## Methods" in page.read_text("utf-8")
+
+
+def test_a_state_is_the_code_and_the_processor() -> None:
+    state = benchmarks.state()
+    assert len(state["code"]) == 64
+    assert state["code"] == benchmarks.code()
+    assert state["processor"].endswith(platform.machine())
+
+
+def test_a_page_without_figures_of_the_system_leaves_them_out() -> None:
+    state = {"code": "c" * 64, "cores": 1, "processor": "p", "units": [], "versions": {"numpy": "2"}}
+    case = {"model": "m", "size": 1, "batch": 1, "precision": "float32"}
+    rows = {
+        json.dumps({**said, "state": "s"}): {"found": found, "others": None}
+        for said, found in (({"part": "state"}, state), ({"part": "extraction", **case}, {"dpfc": 3.0}))
+    }
+    assert "Measured on 1 cores (p) with numpy 2. The SHA-256 of the code begins with cccccccccccc.\n" in list(
+        benchmarks.report(rows)
+    )
 
 
 def in_turns() -> list[str]:

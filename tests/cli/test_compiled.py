@@ -64,6 +64,34 @@ def test_a_folder_of_somebody_else_is_not_used(monkeypatch: pytest.MonkeyPatch) 
     assert kept() is None
 
 
+def test_a_folder_that_others_can_replace_is_not_used(cache: Path) -> None:
+    """They could rename it after the check, and put their own in its place. A sticky folder does not let them."""
+    first = kept()
+    assert first is not None
+    for mode, used in ((0o770, False), (0o707, False), (0o1777, True), (0o755, True)):
+        cache.chmod(mode)
+        assert (kept() == first) is used
+        cache.chmod(0o755)
+    cache.parent.chmod(0o777)
+    assert kept() is None
+
+
+def test_a_link_is_followed_before_the_check(cache: Path) -> None:
+    """The owner of the link may change it later."""
+    (cache.parent / "real").mkdir()
+    cache.symlink_to("real")
+    assert str(kept()).startswith(str(cache.parent / "real"))
+
+
+def test_what_a_kill_left_is_removed(cache: Path) -> None:
+    """JAX cannot put anything beside a program whose time is missing."""
+    folder = Path(str(kept()))
+    for name in ("jit_a-1-cache", "jit_b-2-atime", "jit_c-3-cache", "jit_c-3-atime", ".lockfile"):
+        (folder / name).write_text("")
+    assert kept() == str(folder)
+    assert {file.name for file in folder.iterdir()} == {"jit_c-3-cache", "jit_c-3-atime", ".lockfile"}
+
+
 def test_where_nothing_can_be_written_nothing_is_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("DPFC_CACHE", str(tmp_path / "file"))
@@ -74,12 +102,25 @@ PROGRAM = """
 from dpfc_cli.cli import compiled
 compiled.keep()
 import jax, os, pathlib, sys
+folder = pathlib.Path(os.environ["JAX_COMPILATION_CACHE_DIR"])
 if sys.argv[1:]:
-    folder = pathlib.Path(os.environ["JAX_COMPILATION_CACHE_DIR"])
     for file in folder.glob("*-cache"):
         file.unlink()
         file.mkdir()
+import numpy as np
 from dpfc_cli.kernels import products
+from dpfc_cli.privacy.chain import Clip
+from dpfc_cli.privacy.facts import Facts
+from dpfc_cli.privacy.lattice import lattice_for
+from dpfc_cli.privacy.queries import Gradient
+from dpfc_cli.privacy.sums import Summed, exact_sum
+jax.config.update("jax_enable_x64", True)
+if not sys.argv[1:]:
+    x, y = np.eye(3, 2, dtype=np.float32), np.zeros((3, 1), np.int32)
+    facts, grid = Facts(n=3, m=2, d=2), lattice_for(3, 10.0, 2)
+    query = Gradient((Clip(1.0),), np.zeros((2, 2)), clip=1.0, constant=0.0)
+    exact_sum(query, Summed(lambda rows: iter([(0, x, y)]), facts, grid), np.arange(3) < 2)
+    print(*(file.name for file in folder.glob("*in_pieces*")), file=sys.stderr, end="")
 seen = []
 jax.monitoring.register_event_listener(lambda name, **_: seen.append(name.rsplit("/", 1)[-1]))
 products.check_exact()
@@ -87,11 +128,13 @@ print(seen.count("cache_hits"), seen.count("cache_misses"))
 """
 
 
-def test_a_second_run_compiles_nothing_and_a_broken_folder_does_no_harm() -> None:
+def test_a_second_run_compiles_nothing_but_secret_shapes_and_a_broken_folder_does_no_harm() -> None:
     first, second, third = (
         subprocess.run([sys.executable, "-c", PROGRAM, *damage], check=True, capture_output=True, text=True)
         for damage in ((), (), ("damage",))
     )
+    # A shape that tells of a secret sample leaves no file.
+    assert first.stderr == ""
     assert first.stdout.split()[0] == "0"
     assert int(first.stdout.split()[1]) > 0
     assert second.stdout.split() == [first.stdout.split()[1], "0"]
