@@ -14,7 +14,7 @@ from dpfc_cli.heads import head as heads
 from dpfc_cli.kernels import products
 from dpfc_cli.methods import METHODS
 from dpfc_cli.methods.method import state_bytes
-from dpfc_cli.privacy import curator
+from dpfc_cli.privacy import curator, queries
 from dpfc_cli.privacy.accounting import mu_for
 from dpfc_cli.privacy.directions import InMemory
 from dpfc_cli.privacy.facts import Facts
@@ -22,14 +22,16 @@ from dpfc_cli.privacy.noise import SeededBits, SystemBits
 from dpfc_cli.training import check as checks
 from dpfc_cli.training import ledger, limit
 from dpfc_cli.training import run as runs
+from dpfc_cli.training.answers import Unfinished
 from dpfc_cli.training.calibrate import Calibrated, calibrate, with_options
 from dpfc_cli.training.cap import set_cap
 from dpfc_cli.training.charge import charge
-from dpfc_cli.training.check import Checked, check, check_memory, rehearse, working_bytes
+from dpfc_cli.training.check import Checked, answers_beside, check, check_memory, rehearse, working_bytes
 from dpfc_cli.training.ledger import Cap
 from dpfc_cli.training.observer import Observer
 from dpfc_cli.training.request import Privacy, Request, facts_of
 from dpfc_cli.training.run import run
+from dpfc_cli.training.shelf import stack_bytes
 from tests.support import blobs
 
 FACTS = Facts(n=1000, m=3, d=4)
@@ -205,6 +207,21 @@ def test_devices_are_tried_before_the_charge(features: FeatureSet, monkeypatch: 
     monkeypatch.setattr(products, "check_exact", inexact)
     with pytest.raises(UserError, match="A sum of integers is wrong"):
         checked(features)
+
+
+def test_answers_that_were_kept_need_no_more_room(
+    features: FeatureSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(queries, "PIECE_BYTES", 1)
+    ready = charge(checked(features))
+    assert ready.answers is not None
+    ready.answers.path.write_bytes(bytes(100))
+    found = Unfinished(path=ready.answers.path, receipt=ready.receipt, answered=0)
+    given = ready.checked.calibrated, features.folder, ready.checked.path
+    whole = stack_bytes(given[0].plan)
+    assert whole > 100
+    assert (answers_beside(*given, None), answers_beside(*given, found)) == (whole, whole - 100)
+    ready.answers.remove()
 
 
 # The run
