@@ -1,9 +1,9 @@
 """Makes docs/benchmarks.md: dpfc beside other tools, `make bench FEATURES="SET…"`.
 
 There are three parts: kernels (`bench.kernels`), methods on the same features at the same ε and δ (`bench.peers`), and
-extraction (`bench.throughput`). What is measured is appended to a file, and a run that was stopped goes on. Each row says
-which code, processor and versions it was measured with; what others made is measured again. The page is a function of
-the rows of the last state.
+extraction (`bench.throughput`). What is measured is appended to a file, and a run that was stopped goes on. Each row
+names a state: code, processor and versions. What was measured in another state is measured again. The page is a
+function of the rows of the last state.
 """
 
 import argparse

@@ -66,12 +66,13 @@ def compiled(row_map: RowMap) -> RowMap:
 def unkept() -> Iterator[None]:
     """JAX writes nothing of what it compiles meanwhile to the disk: shapes may tell of a secret."""
     name = "jax_persistent_cache_min_compile_time_secs"
-    before = getattr(jax.config, name)
-    jax.config.update(name, math.inf)
+    config: Any = jax.config
+    before = getattr(config, name)
+    config.update(name, math.inf)
     try:
         yield
     finally:
-        jax.config.update(name, before)
+        config.update(name, before)
 
 
 def run(row_map: RowMap, block: tuple[np.ndarray, ...], arrays: dict[str, Any]) -> tuple[jax.Array, ...]:
