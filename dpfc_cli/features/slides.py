@@ -230,7 +230,7 @@ def _files(folder: Path, slides: list[Slide], table: Path) -> list[Path]:
         )
     below: dict[str, list[Path]] = {}
     skipped: list[OSError] = []
-    for at, _, names in os.walk(folder, onerror=lambda error: _skip(error, skipped)):
+    for at, _, names in os.walk(folder, onerror=skipped.append):
         for name in sorted(names):
             if name.endswith((".h5", ".hdf5")) and not name.startswith("."):
                 path = Path(at, name)
@@ -246,9 +246,11 @@ def _files(folder: Path, slides: list[Slide], table: Path) -> list[Path]:
                 path=str(table),
             )
         found.append(_file(place, slide.name, below, folder))
-    if skipped and not all(path.exists() for path in found):
-        # A right that was lost says something about this machine, and nothing about a slide.
-        raise unreadable(Path(skipped[0].filename), skipped[0])
+    # Slides in a folder that cannot be listed are not missing. A folder that is not for us may hold none of them.
+    whole = all(path.exists() for path in found)
+    stop = next((error for error in skipped if not (whole and isinstance(error, PermissionError))), None)
+    if stop is not None:
+        raise unreadable(Path(stop.filename), stop)
     named: set[Path] = set()
     twice = next((path for path in found if path in named or named.add(path)), None)  # type: ignore[func-returns-value]
     twice = twice or files.named_twice([path for path in found if path.exists()])
@@ -260,13 +262,6 @@ def _files(folder: Path, slides: list[Slide], table: Path) -> list[Path]:
             path=str(table),
         )
     return found
-
-
-def _skip(error: OSError, skipped: list[OSError]) -> None:
-    """Slides in a folder that cannot be listed are not missing. A folder that is not for us may hold none of them."""
-    if not isinstance(error, PermissionError):
-        raise unreadable(Path(error.filename), error)
-    skipped.append(error)
 
 
 def _file(place: Path, name: str, below: dict[str, list[Path]], folder: Path) -> Path:
