@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.util import find_spec
 from pathlib import Path
-from typing import BinaryIO
 
 from dpfc_cli.errors import UserError, check_new_name, parameter, printable
 from dpfc_cli.files import check_plain, make
@@ -205,7 +204,7 @@ def exists(head: Path) -> bool:
 def _wrong(signature: Signature, key: PublicKey, head: Path, data: bytes | None) -> str | None:
     try:
         check_plain(head)
-        opened: BinaryIO = head.open("rb") if data is None else io.BytesIO(data)
+        opened: io.BufferedIOBase = head.open("rb") if data is None else io.BytesIO(data)
         with opened as file:
             same = minisign.is_of(signature, key, file)
     except OSError as error:
