@@ -1,5 +1,6 @@
 """What the tests of several rooms share."""
 
+import math
 import signal
 from collections.abc import Iterator
 
@@ -10,12 +11,15 @@ from dpfc_cli.privacy import passes
 
 @pytest.fixture(autouse=True)
 def several_blocks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In the tests of core and solvers a pass takes several blocks, as those of real data do.
+    """In the tests of core and solvers a pass takes several blocks, mostly with a shorter last one, as with real data.
 
-    Their sizes are two, because a function is compiled anew for each.
+    Their sizes are four, because a function is compiled anew for each.
     """
     if request.path.parent.name in ("privacy", "methods"):
-        monkeypatch.setattr(passes, "block_rows", lambda facts: 16 if facts.records < 640 else 256)
+        sizes = ((5, 2), (16, 4), (639, 16), (math.inf, 256))
+        monkeypatch.setattr(
+            passes, "block_rows", lambda facts: next(rows for most, rows in sizes if facts.records <= most)
+        )
 
 
 @pytest.fixture

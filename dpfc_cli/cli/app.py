@@ -67,7 +67,7 @@ def command(
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Register a function as a command that always ends with one of the exit codes.
 
-    when_stopped: said after Ctrl-C, unless the KeyboardInterrupt has notes (`add_note`), which are said instead.
+    when_stopped: said after Ctrl-C, unless the KeyboardInterrupt has a `Note`, which is said instead.
     """
 
     def register(function: Callable[..., None]) -> Callable[..., None]:
@@ -79,9 +79,9 @@ def command(
                 function(*args, **kwargs)
             except UserError as error:
                 what, remedy = error.text(lambda parameter: flag_of(function, parameter))
-                _fail(error.exit_code, what, remedy, *getattr(error, "__notes__", []))
+                _fail(error.exit_code, what, remedy, *notes(error))
             except KeyboardInterrupt as stopped:
-                _fail(130, "Stopped.", " ".join(getattr(stopped, "__notes__", [when_stopped])))
+                _fail(130, "Stopped.", " ".join(notes(stopped) or [when_stopped]))
             except MemoryError as error:
                 remedy = "Free some, or use fewer features (--pool mean) or classes."
                 _fail(2, "The machine's memory ran out.", remedy, *notes(error))

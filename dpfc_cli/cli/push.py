@@ -30,7 +30,7 @@ def push(
 
     It sends the head, its signature HEAD.minisig if there is one, and README.md: the report for whoever gets the head
     ('dpfc report --out FILE.md'), as a model card. Nothing else leaves this machine. Log in before: hf auth login.
-    A signature is checked before anything is sent: --public-key.
+    A signature is checked before anything is sent: a head that is signed needs --public-key.
 
     The head can then be named hf:OWNER/NAME wherever a head is named, or hf:OWNER/NAME@REVISION.
     """

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dpfc_cli import backbones, images
-from dpfc_cli.errors import GUARDED, UserError, counted, parameter, printable, spelled, unknown
+from dpfc_cli.errors import GUARDED, Note, UserError, counted, parameter, printable, spelled, unknown
 from dpfc_cli.extraction import making
 from dpfc_cli.extraction.checks import (
     check_hold_out,
@@ -280,7 +280,7 @@ def extract(
             seconds = time.monotonic() - started
             finished = writer.finish(manifest, approve)
     except KeyboardInterrupt as stopped:
-        stopped.add_note(printable(kept(folder)))
+        stopped.add_note(Note(printable(kept(folder))))
         raise
     made = None if finished is None else FeatureSet(folder)
     null = tuple(told)

@@ -13,6 +13,7 @@ from dpfc_cli.features.writer import FeatureWriter
 
 if TYPE_CHECKING:
     from dpfc_cli.backbones import Backbone
+from dpfc_cli.errors import Note
 
 Advance = Callable[[int, int], None]
 Decoded = Iterator[tuple[PlannedShard, images.Batch]]
@@ -84,7 +85,7 @@ def _look(decoded: Decoded, broken: images.Broken, done: int, total: int, look: 
             if broken.full:
                 break
     except KeyboardInterrupt as stopped:
-        stopped.add_note(broken.first)
+        stopped.add_note(Note(broken.first))
         raise
 
 

@@ -148,7 +148,7 @@ def _failed(path: Path, error: Exception, why: str) -> UserError:
     return broken(path, why) if number is None else unreadable(path, OSError(int(number[1]), ""))
 
 
-_REMEDY = "Make the file again ('dpfc extract' and 'dpfc import' make feature sets)."
+_REMEDY = "Make the file again with the program that made it."
 
 
 def broken(path: Path, why: str) -> UserError:

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dpfc_cli.errors import GUARDED, UserError, parameter, printable, unknown
+from dpfc_cli.errors import GUARDED, Note, UserError, parameter, printable, unknown
 from dpfc_cli.features import slides
 from dpfc_cli.features.going_on import already_complete, asserted, kept
 from dpfc_cli.features.lookup import new_folder
@@ -192,7 +192,7 @@ def import_features(
                 _write(writer, tables, k, progress)
                 finished = writer.finish(wanted, partial(_check_nulls, tables, most_null) if tolerant else None)
         except KeyboardInterrupt as stopped:
-            stopped.add_note(printable(kept(out)))
+            stopped.add_note(Note(printable(kept(out))))
             raise
     assert finished is not None, "a writer that works alone finishes the set"
     return Imported(FeatureSet(out), made=True)

@@ -26,7 +26,7 @@ import h5py
 import numpy as np
 
 from dpfc_cli import files
-from dpfc_cli.errors import GUARDED, UserError, counted, parameter, printable, unknown
+from dpfc_cli.errors import GUARDED, Note, UserError, counted, parameter, printable, unknown
 from dpfc_cli.features.hdf5 import broken as damaged
 from dpfc_cli.features.hdf5 import local_dataset, opened_hdf5, readable
 from dpfc_cli.features.manifest import unreadable
@@ -229,7 +229,8 @@ def _files(folder: Path, slides: list[Slide], table: Path) -> list[Path]:
             path=str(folder),
         )
     below: dict[str, list[Path]] = {}
-    for at, _, names in os.walk(folder, onerror=_stop):
+    skipped: list[OSError] = []
+    for at, _, names in os.walk(folder, onerror=skipped.append):
         for name in sorted(names):
             if name.endswith((".h5", ".hdf5")) and not name.startswith("."):
                 path = Path(at, name)
@@ -245,6 +246,11 @@ def _files(folder: Path, slides: list[Slide], table: Path) -> list[Path]:
                 path=str(table),
             )
         found.append(_file(place, slide.name, below, folder))
+    # Slides in a folder that cannot be listed are not missing. A folder that is not for us may hold none of them.
+    whole = all(path.exists() for path in found)
+    stop = next((error for error in skipped if not (whole and isinstance(error, PermissionError))), None)
+    if stop is not None:
+        raise unreadable(Path(stop.filename), stop)
     named: set[Path] = set()
     twice = next((path for path in found if path in named or named.add(path)), None)  # type: ignore[func-returns-value]
     twice = twice or files.named_twice([path for path in found if path.exists()])
@@ -256,12 +262,6 @@ def _files(folder: Path, slides: list[Slide], table: Path) -> list[Path]:
             path=str(table),
         )
     return found
-
-
-def _stop(error: OSError) -> None:
-    """Slides in a folder that cannot be listed are not missing. Folders that are not for us hold none."""
-    if not isinstance(error, PermissionError):
-        raise unreadable(Path(error.filename), error)
 
 
 def _file(place: Path, name: str, below: dict[str, list[Path]], folder: Path) -> Path:
@@ -388,7 +388,7 @@ def _judge(
             remedy += f" Or keep them as records without content: {parameter('on_error')} null."
         error = UserError(f"{what} {GUARDED}", remedy, code="bad-record", count=len(broken))
         for note in notes:
-            error.add_note(note)
+            error.add_note(Note(note))
         raise error
     said = " and ".join(f"{count:,} of {len(patches[split]):,} {split} records" for split, count in nulls.items())
     warn(

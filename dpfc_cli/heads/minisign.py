@@ -22,7 +22,7 @@ import re
 import secrets
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from io import BufferedReader
+from io import BufferedIOBase
 
 SUFFIX = ".minisig"
 LINE = re.compile("RW[A-Za-z0-9+/]{54}")
@@ -109,7 +109,7 @@ class SecretKey:
 
         return PublicKey(self.number, Ed25519PrivateKey.from_private_bytes(self.seed).public_key().public_bytes_raw())
 
-    def sign(self, file: BufferedReader, comment: str) -> Signature:
+    def sign(self, file: BufferedIOBase, comment: str) -> Signature:
         """Sign a file and a comment of one line."""
         from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
@@ -174,7 +174,7 @@ def signature_in(data: bytes) -> Signature:
     return Signature(raw[:2] == _HASHED, raw[2:10], raw[10:], comment, _bytes(lines[3], 64))
 
 
-def is_of(signature: Signature, key: PublicKey, file: BufferedReader) -> bool:
+def is_of(signature: Signature, key: PublicKey, file: BufferedIOBase) -> bool:
     """Whether the key signed this file."""
     return _signed(key, signature.signed, _hash(file) if signature.hashed else file.read())
 
@@ -195,7 +195,7 @@ def _signed(key: PublicKey, signature: bytes, data: bytes) -> bool:
     return True
 
 
-def _hash(file: BufferedReader) -> bytes:
+def _hash(file: BufferedIOBase) -> bytes:
     return hashlib.file_digest(file, hashlib.blake2b).digest()
 
 

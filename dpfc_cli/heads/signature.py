@@ -1,5 +1,6 @@
 """Detached signatures of heads: who vouches for the bytes of a file. `minisign` has the format."""
 
+import io
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -145,6 +146,21 @@ def check(head: Path, public_key: Path | str) -> Signed:
         UserError: there is no signature, the key did not make it, or it is of another file.
 
     """
+    return _checked(head, public_key)[0]
+
+
+def check_bytes(head: Path, data: bytes, public_key: Path | str) -> bytes:
+    """Check the signature beside a head for bytes that were read from the head's file: the bytes of the signature.
+
+    Raises:
+        UserError: as `check`.
+
+    """
+    return _checked(head, public_key, data)[1]
+
+
+def _checked(head: Path, public_key: Path | str, data: bytes | None = None) -> tuple[Signed, bytes]:
+    """The signature and its bytes. data: of the head, if they were read."""
     _check_installed()
     key, path = _public(public_key), _signature_of(head)
     if not path.exists():
@@ -155,8 +171,9 @@ def check(head: Path, public_key: Path | str) -> Signed:
             parameter="public_key",
             path=str(path),
         )
+    text = _read(path, "head")
     try:
-        signature = minisign.signature_in(_read(path, "head"))
+        signature = minisign.signature_in(text)
     except ValueError as error:
         raise _damaged(path, "a signature", error) from None
     if signature.number != key.number:
@@ -167,7 +184,7 @@ def check(head: Path, public_key: Path | str) -> Signed:
             parameter="public_key",
             path=str(path),
         )
-    wrong = _wrong(signature, key, head)
+    wrong = _wrong(signature, key, head, data)
     if wrong:
         raise UserError(
             f"The signature '{path}' is not good: {wrong}.",
@@ -176,7 +193,7 @@ def check(head: Path, public_key: Path | str) -> Signed:
             path=str(path),
         )
     # Whoever signs may write any bytes.
-    return Signed(path=path, key=key.name, comment=signature.comment.decode(errors="backslashreplace"))
+    return Signed(path=path, key=key.name, comment=signature.comment.decode(errors="backslashreplace")), text
 
 
 def exists(head: Path) -> bool:
@@ -184,10 +201,11 @@ def exists(head: Path) -> bool:
     return _signature_of(head).exists()
 
 
-def _wrong(signature: Signature, key: PublicKey, head: Path) -> str | None:
+def _wrong(signature: Signature, key: PublicKey, head: Path, data: bytes | None) -> str | None:
     try:
         check_plain(head)
-        with head.open("rb") as file:
+        opened: io.BufferedIOBase = head.open("rb") if data is None else io.BytesIO(data)
+        with opened as file:
             same = minisign.is_of(signature, key, file)
     except OSError as error:
         raise _unreadable(head, error) from error

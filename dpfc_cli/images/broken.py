@@ -9,7 +9,7 @@ from itertools import islice
 from pathlib import Path
 
 from dpfc_cli import files
-from dpfc_cli.errors import GUARDED, UserError, counted, parameter, printable
+from dpfc_cli.errors import GUARDED, Note, UserError, counted, parameter, printable
 from dpfc_cli.images.prefetch import Batch
 from dpfc_cli.images.sets import ImageSet, Records, unreadable
 
@@ -102,7 +102,7 @@ class Broken:
             count=len(found),
         )
         for line in self.lines():
-            error.add_note(line)
+            error.add_note(Note(line))
         return error
 
     def lines(self) -> list[str]:

@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, Protocol
 
-from dpfc_cli.errors import UserError, check_new_name, parameter, printable, unknown
+from dpfc_cli.errors import Note, UserError, check_new_name, parameter, printable, unknown
 from dpfc_cli.files import opened, publish, temporary_beside
 from dpfc_cli.folders import PARTIAL
 from dpfc_cli.version import __version__
@@ -196,7 +196,8 @@ def _lines(source: Source, path: Path, form: str, identity: Callable[[], list[ob
                         os.fsync(file.fileno())
                         unsynced = 0
         except KeyboardInterrupt as stopped:
-            stopped.add_note(f"{saved.rows:,} rows are kept in '{printable(str(partial))}'. The same command goes on.")
+            kept = f"{saved.rows:,} rows are kept in '{printable(str(partial))}'. The same command goes on."
+            stopped.add_note(Note(kept))
             raise
         os.fsync(file.fileno())
         _publish(partial, path)

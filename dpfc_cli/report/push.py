@@ -97,7 +97,7 @@ def push(
     card = document(loaded, evaluation=figures, name=f"{PREFIX}{found[1]}", license=license)
     files = {name: path.read_bytes()}
     if public_key is not None:
-        files[name + SUFFIX] = signature.check(path, public_key).path.read_bytes()
+        files[name + SUFFIX] = signature.check_bytes(path, files[name], public_key)
     elif signature.exists(path):
         raise UserError(
             f"'{path}' has a signature, and nothing says whose it is. It may be of an earlier head of this name.",

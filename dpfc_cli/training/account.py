@@ -19,15 +19,13 @@ For Poisson-sampled releases the total is an upper bound, and only for trainings
 of no such filter for the composition that is used here.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
-from dpfc_cli.features.manifest import MANIFEST, load, unreadable
-from dpfc_cli.folders import features_folder
-from dpfc_cli.training import limit, other_ledgers
+from dpfc_cli.features.manifest import MANIFEST, load
+from dpfc_cli.training import limit, other_ledgers, same_records
 from dpfc_cli.training.kept_digests import kept_beside, own_digests, source_of, splits_of
 from dpfc_cli.training.ledger import (
     RECORD,
@@ -274,38 +272,23 @@ def account_of(
 
     """
     own = read_all(ledger)
-    roots = [ledger.parent, *([] if named is None else [named.parent]), features_folder()]
-    try:
-        found, left, folders, nowhere = other_ledgers.search(roots)
-    except OSError as error:
-        raise unreadable(Path(error.filename or ledger.parent), error) from error
-    others = {path: read_all(path) for lies, path in sorted(found.items()) if lies != real(ledger)}
+    others, left, folders, nowhere = same_records.others_around(ledger, named)
     gone, alone = [path for path in left if path != real(ledger)], real(ledger) in left
     names = other_ledgers.names_of([ledger, *others, *gone])
-    records, fingerprint = {row.records for row in own.entries if row.split == split}, None
-    capped = {*records, *(cap.records for cap in own.caps)}
+    folder, fingerprint = ledger.with_name(other_ledgers.name_of(ledger)), None
+    records, elsewhere = same_records.listed(folder, own, split)
+    capped = {row.records for row in own.entries if row.split == split} | {cap.records for cap in own.caps}
     protects, persons = RECORD, dict[str | None, str | None]()
-    elsewhere: Callable[[Entry], bool] = lambda row: False  # noqa: E731
-    folder = ledger.with_name(other_ledgers.name_of(ledger))
     if (folder / MANIFEST).exists():
         manifest = load(folder)
-        records.add(records_of(manifest, split))
         capped |= {records_of(manifest, each) for each in manifest.splits}
         fingerprint = manifest.fingerprint
-        elsewhere = partial(other_ledgers.elsewhere, manifest, split)
         if (known := persons_of(manifest, split)) is not None:
             protects = ("person", known)
             persons = {persons_of(manifest): known}
     if split == SPLIT:
         records |= {cap.records for cap in own.caps} | {each.records for each in own.overlaps}
-    linked = {
-        path: [
-            row
-            for row in book.entries
-            if row.records in records and not (elsewhere(row) and other_ledgers.cut(path) == other_ledgers.cut(ledger))
-        ]
-        for path, book in others.items()
-    }
+    linked = same_records.linked(ledger, others, records, elsewhere)
     # A cap names the training records, and holds for those of each split.
     ledgers = {path: other_ledgers.known(names[path], path, book) for path, book in others.items()}
     here = {each for each, other in ledgers.items() if records & {one for one, s in other.known if s != SPLIT}}

@@ -17,9 +17,9 @@ from collections.abc import Collection
 from dpfc_cli.errors import UserError, parameter
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.heads.head import Head
-from dpfc_cli.training.account import account_of
 from dpfc_cli.training.ledger import ledger_path, records_of
 from dpfc_cli.training.request import SPLIT
+from dpfc_cli.training.same_records import rows_about
 
 
 def check_public(
@@ -52,11 +52,14 @@ def check_public(
         why = "the head was trained on a set of this name"
     else:
         return
+    other = "" if split is None else f", or another split of this one: {parameter('split')}"
     which = f"'{on.folder}'" if split is None else f"The split '{split}' of '{on.folder}'"
     raise UserError(
         f"{which} is not public: {why}. What is computed of it without noise would depend on private records, and no "
         "ledger would know.",
-        f"Name a set of other records, which nobody needs to protect: {parameter(option)}.",
+        f"Name a set of other records, which nobody needs to protect: {parameter(option)}{other}. A row with a "
+        "guarantee is a promise that stays. To practise on public records, train on them with "
+        f"{parameter('seed')} or {parameter('non_private')}: then they stay public.",
         code="private-records",
         parameter=option,
         path=str(on.folder),
@@ -66,9 +69,10 @@ def check_public(
 
 def protected(on: FeatureSet, splits: Collection[str]) -> bool:
     """Whether a ledger has a row with a guarantee about one of these splits, under this name of the set or another."""
-    accounts = (account_of(ledger_path(on.folder), on.folder, split=split) for split in splits)
     # Rows of sets that only share records with this one do not count.
-    return any(row.claim == "private" for a in accounts for row in (*a.own, *(row for _, row in a.linked)))
+    return any(
+        row.claim == "private" for split in splits for row in rows_about(ledger_path(on.folder), on.folder, split)
+    )
 
 
 def _is(private: FeatureSet, on: FeatureSet, splits: Collection[str]) -> bool:

@@ -29,9 +29,8 @@ Scores = list[tuple[float, ...]]
 @dataclass(frozen=True, kw_only=True)
 class StandIn:
     """Public records that stood for the private ones. facts: of a training on them. tested: the records that it was
-    scored on, at least. noiseless: accuracy without noise,
-    in one training; None where the method would need the optimum for it. matched, unmatched: what is as it will be, and
-    what is not, in sentences.
+    scored on, at least. noiseless: accuracy without noise, in one training; None where the method would need the
+    optimum for it. matched, unmatched: what is as it will be, and what is not, in sentences.
     """
 
     name: str

@@ -40,9 +40,15 @@ from dpfc_cli.training.public import check_method, recipe
 from dpfc_cli.training.whole import whole
 
 HIDDEN = 0.05
-"""Above this standard deviation of the agreement a useless start may be taken for a good one: at 0.09 to 0.1 useless
-vectors cost up to 2 points, and at 0.2 and 0.36 reversed ones 5 and 23 (docs/whitening.md).
+"""Above this standard deviation of the agreement a start that is wrong as a whole may be taken for a good one: at 0.1
+random vectors cost up to 7 points, and reversed ones up to 23 (docs/whitening.md). Wrong vectors of some classes may
+cost much below it, too: hence `REMARK`, at any noise.
 """
+REMARK = (
+    "The training may not find out wrong vectors of some classes, and they may cost much at any noise: score the "
+    "vectors class by class on public records ('dpfc zero-shot --on SET')."
+)
+"""Said of every start that is not a head of these records."""
 _Found = tuple[np.ndarray, tuple[str, ...] | None, Mapping[str, Any] | None, Mapping[str, Any]]
 """Vectors (classes × dimensions), the names of the classes, the card of a private head, and how they were made."""
 _MODEL = {"model": schema.among(BACKBONES)}

@@ -56,7 +56,10 @@ def plan(request: Request, observer: Observer) -> Checked:
     trials = None if tuning_on is None else tuning.prepare(calibrated, private, tuning_on, request.memory)
     known = {each.folder: each for each in (tuning_on, informing) if each is not None}
     said = [*warnings_of(calibrated), *(text for each in known.values() for text in public.warnings_of(each))]
-    said += [] if request.public_head is None else start.warnings_of(calibrated)
+    if request.public_head is not None:
+        said += start.warnings_of(calibrated)
+        if calibrated.before is None:
+            observer.say(start.REMARK)
     for text in [*said, *([] if trials is None else tuning.warnings_of(trials))]:
         observer.warn(text)
     if informing is not None:

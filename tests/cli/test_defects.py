@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from dpfc_cli.cli import budget
 from dpfc_cli.errors import UserError
 from dpfc_cli.privacy import curator
 from dpfc_cli.training import train as trainings
@@ -29,6 +30,20 @@ def failing(real: Callable[..., np.ndarray], from_call: int) -> Callable[..., np
         return real(*given)
 
     return broken
+
+
+@pytest.mark.parametrize("error", [UserError("What", "Do this."), KeyboardInterrupt()], ids=["refused", "stopped"])
+def test_a_note_of_another_library_is_not_shown(
+    error: BaseException, dpfc: Dpfc, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        error.add_note("secret 12345")
+        raise error
+
+    monkeypatch.setattr(budget, "_show_conversion", refuse)
+    ended = dpfc("budget", "--sigma", "1")
+    assert ended.exit_code in (2, 130)
+    assert "12345" not in ended.output
 
 
 @pytest.mark.parametrize("from_call", [1, 3])

@@ -24,7 +24,7 @@ from typer.testing import CliRunner, Result
 
 from dpfc_cli.cli import app as application
 from dpfc_cli.cli import budget, display
-from dpfc_cli.errors import MOST_MARKS, UserError, printable
+from dpfc_cli.errors import MOST_MARKS, Note, UserError, printable
 from dpfc_cli.training.observer import Observer, TrainingWarning
 from tests.cli import conftest  # noqa: F401  # It registers the commands.
 from tests.support import blobs
@@ -240,7 +240,7 @@ def test_no_defect_warning_or_stage_commands_a_terminal(
     monkeypatch.setattr(budget, "_show_conversion", broken)
     monkeypatch.setattr(display, "LINE_EVERY", 0)
     for error in (RuntimeError(text), UserError(text, text), KeyboardInterrupt()):
-        error.add_note(text)
+        error.add_note(Note(text))
         ended = ran("-v", "budget", "--sigma", "1")
         assert not bad(ended.stdout) | bad(ended.stderr)
         assert not re.search("^Error: none", ended.stderr, re.M)

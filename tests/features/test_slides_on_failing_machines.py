@@ -85,7 +85,7 @@ def test_a_disk_that_fails_stops_the_import(number: int, tmp_path: Path, monkeyp
         assert stopped.value.code == "unreadable"
 
 
-@pytest.mark.parametrize("number", [errno.EIO, errno.EMFILE, errno.ENOMEM])
+@pytest.mark.parametrize("number", [errno.EIO, errno.EMFILE, errno.ENOMEM, errno.EACCES])
 def test_slides_in_a_folder_that_cannot_be_listed_are_not_missing(
     number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

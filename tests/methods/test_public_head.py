@@ -226,6 +226,10 @@ def test_a_class_with_another_ones_vector_is_found_out_by_later_gradients_and_th
     assert np.mean(first, axis=0)[wrong].min() > 0.5
     assert np.mean(last, axis=0)[wrong].max() < 0.55
     assert np.mean(last, axis=0)[~wrong].min() > 0.95
+    # Means hide runs that go wrong. Of other seeds 76 % of 600 wrong classes are found, and in 1 of 300 runs the good
+    # ones are lost, all together. So 60 wrong classes and 30 runs miss these bounds once in 10,000 at most.
+    assert (np.array(last)[:, wrong] < 0.5).mean() > 0.5
+    assert (np.array(last)[:, ~wrong] > 0.5).mean() > 0.9
 
 
 def test_what_a_good_start_takes_from_later_gradients_is_not_held_against_it() -> None:

@@ -46,7 +46,7 @@ def reading(stream: BlockStream) -> tuple[BlockStream, list[int]]:
     return counted, passes
 
 
-@pytest.mark.parametrize("grid", [LATTICE, Lattice(15), Reals()], ids=repr)
+@pytest.mark.parametrize("grid", [LATTICE, Lattice(15), Lattice(LEAST_BITS), Reals()], ids=repr)
 @pytest.mark.parametrize("query", GRADIENTS, ids=IDS)
 def test_later_gradients_read_no_record_and_are_the_same_to_the_last_bit(query: Gradient, grid: Grid) -> None:
     stream, passes = reading(stream_of(X, Y))

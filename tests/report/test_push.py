@@ -10,6 +10,7 @@ from huggingface_hub import ModelCard
 from dpfc_cli.errors import UserError
 from dpfc_cli.heads import signature
 from dpfc_cli.heads.head import Head, encoded, located
+from dpfc_cli.heads.minisign import PublicKey
 from dpfc_cli.report.contents import document
 from dpfc_cli.report.markdown import markdown
 from dpfc_cli.report.push import push
@@ -70,6 +71,25 @@ def test_a_signature_that_is_not_of_this_head_is_not_sent(
     path.with_name(f"{path.name}.minisig").unlink()
     with pytest.raises(UserError, match="is not signed"):
         push(path, f"hf:{PLACE}", public_key=key.public, dry_run=dry_run)
+    assert not hub.commits
+
+
+def test_the_signature_is_checked_on_the_bytes_that_are_sent(
+    hub: type[Repositories], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, signed = head(tmp_path), head(tmp_path, 1)
+    key = signature.new_key(tmp_path / "a.key")
+    signature.sign(signed, key=key.secret).path.replace(path.with_name(f"{path.name}.minisig"))
+    real = signature._public
+
+    def slow(given: Path | str) -> PublicKey:
+        # Somebody replaces the head after it was read.
+        path.write_bytes(signed.read_bytes())
+        return real(given)
+
+    monkeypatch.setattr(signature, "_public", slow)
+    with pytest.raises(UserError, match="signed another file"):
+        push(path, f"hf:{PLACE}", public_key=key.public)
     assert not hub.commits
 
 

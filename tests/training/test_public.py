@@ -9,16 +9,20 @@ import numpy as np
 import pytest
 
 from dpfc_cli.errors import UserError
+from dpfc_cli.features import digests
 from dpfc_cli.features.importing import import_features
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.methods import METHODS
 from dpfc_cli.training import public, tuning
 from dpfc_cli.training.calibrate import Calibrated, calibrate
 from dpfc_cli.training.forecast import forecast
+from dpfc_cli.training.kept_digests import beside
+from dpfc_cli.training.ledger import charge, ledger_path, records_of
 from dpfc_cli.training.observer import Observer
 from dpfc_cli.training.request import Privacy, Request, facts_of
 from dpfc_cli.training.train import plan
 from tests.support import blobs, trained
+from tests.training.test_ledger import row
 
 
 def made(folder: Path, name: str, x: np.ndarray, y: np.ndarray) -> FeatureSet:
@@ -93,6 +97,26 @@ def test_nothing_is_said_of_private_records_in_a_public_set(tmp_path: Path, priv
         for each in sets
     )
     assert clean == mixed
+
+
+def test_no_digests_are_compared_to_find_out_whether_a_set_is_public(
+    tmp_path: Path, private: FeatureSet, other: FeatureSet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """How many records two sets share is a fact about private ones. And a file of digests beside it may be damaged."""
+    for features in (private, other):
+        charge(ledger_path(features.folder), replace(row(), records=records_of(features.manifest)))
+    beside(ledger_path(private.folder)).write_bytes(b"damaged")
+    monkeypatch.setattr(digests, "common", None)
+    with pytest.raises(UserError, match="it was trained on with a guarantee") as refused:
+        public.check_other(private, other, "public_features")
+    assert "‹seed› or ‹non_private›" in refused.value.remedy
+    unspent = made(tmp_path, "unspent", *blobs(90, 6, 3, seed=2))
+    beside(ledger_path(unspent.folder)).write_bytes(b"damaged")
+    public.check_other(private, unspent, "public_features")
+    # The same records under another name.
+    copy = made(tmp_path, "copy", *blobs(500, 6, 3, seed=1))
+    with pytest.raises(UserError, match="it was trained on with a guarantee"):
+        public.check_other(private, copy, "public_features")
 
 
 def overwrite(features: FeatureSet, x: np.ndarray) -> None:

@@ -413,6 +413,24 @@ def test_what_a_start_lacks_and_what_noise_hides_is_told(tmp_path: Path, private
     assert start.warnings_of(calibrated(private, epsilon=1.0)) == []
 
 
+def test_that_wrong_vectors_of_some_classes_may_stay_is_said_at_any_noise_but_not_of_heads_of_the_records(
+    tmp_path: Path, private: FeatureSet
+) -> None:
+    class Told(Quiet):
+        def say(self, text: str) -> None:
+            told.append(text)
+
+    def said(**given: Any) -> list[str]:
+        told.clear()
+        train(private, method="dp-whitened", steps=1, observer=Told(), **given)
+        return list(told)
+
+    told: list[str] = []
+    assert start.REMARK in said(epsilon=100.0, public_head=npz(tmp_path / "v.npz"))
+    first = head_of(private, epsilon=1.0)
+    assert start.REMARK not in said(epsilon=1.0, public_head=first.path)
+
+
 def test_what_to_expect_of_noise_depends_on_the_start(tmp_path: Path, private: FeatureSet) -> None:
     plain, fc = calibrated(private, epsilon=0.1), calibrated(private, "dp-fc", epsilon=0.1)
     begun = start.begin(plain, private, npz(tmp_path / "v.npz"), account_of(ledger_path(private.folder)))
