@@ -74,7 +74,7 @@ def test_a_class_says_as_much_against_the_noise_as_it_will(
         return check._Rehearsal(mechanism.plan, mechanism.facts)
 
     monkeypatch.setattr(tuning, "Curator", spy)
-    monkeypatch.setattr(tuning, "NonPrivate", lambda facts, _, plan: check._Rehearsal(plan, facts))
+    monkeypatch.setattr(tuning, "NonPrivate", lambda facts, _, plan, **__: check._Rehearsal(plan, facts))
     found = forecast(sets["private"], on=sets[stand_in], epsilons=[1.0], adjacency="replace-one", **QUICK)
     facts = Facts(n=records, m=classes, d=6, adjacency="replace-one")
     assert [each for each, _ in asked] == [facts] * RUNS
