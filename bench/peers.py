@@ -154,15 +154,15 @@ runs its own program. So the starting process must be small.
 """
 
 
-def measured(command: list[str], limit: float = 1e6) -> dict[str, float] | None:
+def measured(command: list[str], limit: float = 1e6, **environment: str) -> dict[str, float] | None:
     """Seconds, seconds of the processors and peak memory (MB) of a process; None if it takes longer than the limit.
 
-    What JAX compiles is kept in a new folder, so nothing was compiled before.
+    What JAX compiles is kept in a new folder, so nothing was compiled before. environment: more variables.
     """
     with tempfile.TemporaryDirectory() as folder:
         done = subprocess.run(
             [sys.executable, "-S", "-c", STARTER, f"{limit}", *command],
-            env={**os.environ, "JAX_COMPILATION_CACHE_DIR": folder},
+            env={**os.environ, "JAX_COMPILATION_CACHE_DIR": folder, **environment},
             capture_output=True,
             text=True,
             check=False,

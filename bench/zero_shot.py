@@ -11,17 +11,16 @@ import argparse
 import http.server
 import itertools
 import json
-import os
-import subprocess
 import sys
 import tempfile
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from bench.peers import measured
 
 REPOSITORY = "timm/vit_base_patch16_clip_224.openai"
 VISION, TEXT, BLOCKS, JOINT, VOCABULARY = 768, 512, 12, 512, 49_408
@@ -109,18 +108,6 @@ class _Home(http.server.BaseHTTPRequestHandler):
     def log_message(self, *_: object) -> None: ...
 
 
-def timed(line: list[str], environment: dict[str, str], folder: Path) -> tuple[float, float, float]:
-    """Seconds, seconds of all cores together, and peak megabytes of a command."""
-    start = time.perf_counter()
-    with subprocess.Popen(line, env=environment, cwd=folder, stdout=subprocess.DEVNULL) as process:
-        _, status, usage = os.wait4(process.pid, 0)
-        process.returncode = os.waitstatus_to_exitcode(status)
-    if process.returncode:
-        raise SystemExit("the command failed")
-    peak = usage.ru_maxrss / (1e3 if sys.platform == "linux" else 1e6)
-    return time.perf_counter() - start, usage.ru_utime + usage.ru_stime, peak
-
-
 def rows(classes: list[int], folder: Path) -> Iterator[tuple[int, str, float, float, float]]:
     """(classes, cache, seconds, seconds of all cores, MB) of each run."""
     from dpfc_cli.files import sha256_of
@@ -136,11 +123,13 @@ def rows(classes: list[int], folder: Path) -> Iterator[tuple[int, str, float, fl
     for m in classes:
         (folder / "classes.txt").write_text("".join(f"thing number {i}\n" for i in range(m)))
         cache = folder / f"cache-{m}"
-        environment = os.environ | {"HF_ENDPOINT": f"http://127.0.0.1:{server.server_port}", "HF_HOME": str(cache)}
+        environment = {"HF_ENDPOINT": f"http://127.0.0.1:{server.server_port}", "HF_HOME": str(cache)}
         for state in ("empty", "full"):
             line = [sys.executable, "-m", "dpfc_cli", "-q", "zero-shot", "--from", "text", "--model", "clip-b16"]
-            line += ["--classes", "classes.txt", "--out", f"{m}-{state}.safetensors"]
-            yield m, state, *timed(line, environment, folder)
+            line += ["--classes", str(folder / "classes.txt"), "--out", str(folder / f"{m}-{state}.safetensors")]
+            found = measured(line, **environment)
+            assert found is not None
+            yield m, state, found["seconds"], found["busy"], found["peak"]
     server.shutdown()
 
 
