@@ -1,7 +1,7 @@
 """What JAX compiles is kept in the cache folder, so that the second run of a command compiles nothing.
 
 What is kept are programs. They are made of public facts, such as numbers of dimensions and classes, and hold no record.
-What is compiled for the sum over a secret sample is not kept (`kernels.rows.unkept`).
+Secret samples of all sizes share one program (`privacy.sums.SAMPLED`).
 """
 
 import contextlib

@@ -4,10 +4,8 @@ The map is traced with its scalars fixed and its arrays as arguments. So the T s
 function. Random numbers are not used here: a random key inside a jitted function would be a constant.
 """
 
-import contextlib
 import functools
-import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -60,19 +58,6 @@ def compiled(row_map: RowMap) -> RowMap:
         return tuple(array.reshape(count, *array.shape[2:]) for array in made)
 
     return jax.jit(in_pieces)
-
-
-@contextlib.contextmanager
-def unkept() -> Iterator[None]:
-    """JAX writes nothing of what it compiles meanwhile to the disk: shapes may tell of a secret."""
-    name = "jax_persistent_cache_min_compile_time_secs"
-    config: Any = jax.config
-    before = getattr(config, name)
-    config.update(name, math.inf)
-    try:
-        yield
-    finally:
-        config.update(name, before)
 
 
 def run(row_map: RowMap, block: tuple[np.ndarray, ...], arrays: dict[str, Any]) -> tuple[jax.Array, ...]:

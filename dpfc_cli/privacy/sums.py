@@ -14,7 +14,6 @@ is large.
 
 from collections import deque
 from collections.abc import Iterator
-from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
@@ -35,8 +34,10 @@ AHEAD = 2
 """Blocks that are computed while another one is used."""
 GATHERED = 2**23
 """Numbers of the vectors of a piece that are held at a time."""
-LEAST = 256
-"""Records of the smallest block that a sample is padded to."""
+SAMPLED = 256
+"""Records of a sample that are computed at a time. This is the same for all samples, and the last ones are padded: what
+JAX compiles and keeps depends on shapes, and how many records a sample has is secret.
+"""
 
 
 @dataclass(frozen=True)
@@ -141,13 +142,6 @@ def exact_sum(query: Query, over: Summed, sample: np.ndarray | None = None) -> n
 
 def partial_sum(query: Query, over: Summed, part: Part, sample: np.ndarray | None = None) -> tuple[np.ndarray, range]:
     """The sum over the units of one part, and their numbers. Arguments, errors and the sum are those of `exact_sum`."""
-    from dpfc_cli.kernels import rows
-
-    with nullcontext() if sample is None else rows.unkept():
-        return _partial_sum(query, over, part, sample)
-
-
-def _partial_sum(query: Query, over: Summed, part: Part, sample: np.ndarray | None) -> tuple[np.ndarray, range]:
     from dpfc_cli.kernels import products
 
     facts, grid, kept = over.facts, over.grid, over.directions
@@ -235,15 +229,16 @@ def _gradients(query: Gradient, over: Summed, checked: passes.Counted, sampled: 
     bare, arrays = _taken_out(query)
     row_map = _ResidualMap(bare, _of_one(facts), over.grid)
     if sampled:
+        size = min(size, SAMPLED)
         parts = _gathered((_arrays(block, taken) for block, taken in blocks), size)
     else:
         parts = (part for block, taken in blocks for part in _cut(_arrays(_nulled(block, taken)), size))
     for q, length, labels, *found in parts:
-        padded = _padding(len(q), size) if sampled else size
-        left = _padded(q, padded, 0)
-        block = left, _padded(length, padded, 0), _padded(labels, padded, NO_LABEL)
+        left = _padded(q, size, 0)
+        block = left, _padded(length, size, 0), _padded(labels, size, NO_LABEL)
         (right,) = rows.run(row_map, block, arrays)
-        yield (left, right) if facts.rows is None else (q.astype(np.float64), np.asarray(right)[: len(q)], *found)
+        if len(q):
+            yield (left, right) if facts.rows is None else (q.astype(np.float64), np.asarray(right)[: len(q)], *found)
 
 
 def _made(query: Gradient, over: Summed, checked: passes.Counted) -> Pass:
@@ -310,20 +305,15 @@ def _arrays(block: Block, taken: np.ndarray | None = None) -> tuple[np.ndarray, 
     return arrays if taken is None else tuple(array[taken] for array in arrays)
 
 
-def _padding(count: int, size: int) -> int:
-    """The rows of the block that holds the records of a sample: few different ones, so that few are compiled."""
-    return min(size, max(LEAST, 1 << (count - 1).bit_length()))
-
-
 def _gathered(parts: Iterator[tuple[np.ndarray, ...]], size: int) -> Iterator[tuple[np.ndarray, ...]]:
-    """Parts of any lengths as blocks of `size`; the last is shorter."""
+    """Parts of any lengths as blocks of `size`. The last is shorter and may be empty, so there always is one."""
     held: tuple[np.ndarray, ...] | None = None
     for part in parts:
         held = part if held is None else tuple(np.concatenate(pair) for pair in zip(held, part, strict=True))
         while len(held[0]) >= size:
             yield tuple(array[:size] for array in held)
             held = tuple(array[size:] for array in held)
-    if held is not None and len(held[0]):
+    if held is not None:
         yield held
 
 

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from dpfc_cli.kernels import rows
 from dpfc_cli.privacy.chain import Centre, Clip, Linear
 from dpfc_cli.privacy.directions import Directions, InMemory, direction_bytes
 from dpfc_cli.privacy.facts import Facts
@@ -177,6 +178,26 @@ def test_units_outside_a_sample_count_as_null(numbers: np.ndarray | None, kept: 
         streams = [stream_of(X, y) if numbers is None else of_persons(y, numbers) for y in (Y, nulled)]
         found = exact_sum(QUERY, streams[0], facts, LATTICE, sample=taken, directions=directions)
         assert np.array_equal(found, exact_sum(QUERY, streams[1], facts, LATTICE))
+
+
+def test_what_is_compiled_does_not_tell_how_large_a_sample_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Programs are kept on disk by their shapes. All samples have the same ones, even the empty one."""
+    n = 600
+    x, y = np.tile(X, (6, 1)), np.tile(Y, (6, 1))
+    facts, run, shapes = replace(FACTS, n=n), rows.run, set[tuple[int, ...]]()
+
+    def recorded(row_map: Any, block: Any, arrays: Any) -> Any:
+        shapes.add(tuple(array.shape for array in block))
+        return run(row_map, block, arrays)
+
+    monkeypatch.setattr(rows, "run", recorded)
+    seen = []
+    for count in (0, 1, 256, 257, n):
+        shapes.clear()
+        exact_sum(QUERY, stream_of(x, y), facts, LATTICE, sample=np.arange(n) < count)
+        seen.append(set(shapes))
+    assert seen[0]
+    assert all(each == seen[0] for each in seen)
 
 
 @pytest.mark.parametrize("bits", range(LEAST_BITS, MOST_BITS + 1))
