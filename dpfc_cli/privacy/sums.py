@@ -170,7 +170,7 @@ def _partial_sum(query: Query, over: Summed, part: Part, sample: np.ndarray | No
         factors = persons.clipped(query, factors, grid)
     if piece is not None:
         made: Iterator[Sorted] = (_by_class(left, right, grid) for left, right in factors)
-        made = made if kept is None else kept.sorting(piece, made, checked)
+        made = made if kept is None else kept.sorting(piece, made, checked, facts.m)
         return _class_grams(piece, over, made), checked.span
     if isinstance(query, ClassGrams | Hessians):
         total = np.zeros(query.shape(facts))
