@@ -24,11 +24,12 @@ from dpfc_cli.privacy import chain as chains
 from dpfc_cli.privacy import passes, persons
 from dpfc_cli.privacy.directions import Directions, Sorted
 from dpfc_cli.privacy.facts import Facts
+from dpfc_cli.privacy.forms import opened
 from dpfc_cli.privacy.inputs import NO_LABEL, label_rows, prepare
 from dpfc_cli.privacy.lattice import Lattice
 from dpfc_cli.privacy.oracle import Progress
 from dpfc_cli.privacy.passes import Block, BlockStream, Part, Pass
-from dpfc_cli.privacy.queries import ClassGrams, Gradient, Gram, Grid, Hessians, Query, opened
+from dpfc_cli.privacy.queries import ClassGrams, Gradient, Gram, Grid, Hessians, Query
 
 T = TypeVar("T")
 AHEAD = 2

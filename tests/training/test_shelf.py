@@ -17,7 +17,7 @@ import dpfc_cli as dpfc
 from dpfc_cli.errors import UserError
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.methods import METHODS
-from dpfc_cli.privacy import queries
+from dpfc_cli.privacy import forms
 from dpfc_cli.privacy.chain import Clip
 from dpfc_cli.privacy.directions import Directions, InMemory, Shelf, direction_bytes
 from dpfc_cli.privacy.facts import Facts
@@ -85,14 +85,14 @@ def test_the_size_of_a_file_says_nothing_of_the_records(
     """Neither does the free disk, while the file is written: which records are null, how many labels they have, and how
     many records a person has is as private as the records.
     """
-    monkeypatch.setattr(queries, "PIECE_BYTES", 2 * 8 * 4**2)
+    monkeypatch.setattr(forms, "PIECE_BYTES", 2 * 8 * 4**2)
     monkeypatch.setattr("dpfc_cli.privacy.passes.block_rows", lambda facts: 64)
     n, grid, entry, sizes = 300, Lattice(14), METHODS[method], set[int]()
     facts = Facts(n=100 if persons else n, rows=n if persons else None, m=6, d=4, k=3)
     plan = entry.plan(facts, entry.planned(facts, {}, True))
     asked: list[Any] = [Gradient((Clip(0.5),), np.zeros((5, 6)), clip=1.0)]
     if method == "dp-ls":
-        asked = queries.pieces(ClassGrams((Clip(0.5),)), (6, 4, 4))
+        asked = forms.pieces(ClassGrams((Clip(0.5),)), (6, 4, 4))
     put = InFile.put
 
     def watched(shelf: InFile, block: tuple[np.ndarray, ...]) -> bool:
@@ -243,7 +243,7 @@ def test_the_head_is_the_same_wherever_directions_are_kept(
 @pytest.fixture
 def no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """Class Grams come in pieces of one matrix, and there is no memory for the answers."""
-    monkeypatch.setattr(queries, "PIECE_BYTES", 1)
+    monkeypatch.setattr(forms, "PIECE_BYTES", 1)
     monkeypatch.setattr(shelf_module, "free_memory", lambda: 0)
 
 
