@@ -244,7 +244,6 @@ class Oracle(Protocol):
         """The same answer in pieces, which follow one another along its first axis. They can be taken once, and
         before those of the next answer that is made in pieces.
 
-        A curator has released it when this returns, before the first piece is taken. Without noise each piece is summed
-        when it is taken.
+        All of it is made when this returns, before the first piece is taken.
         """
         return iter([self.release(query)])

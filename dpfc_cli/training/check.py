@@ -92,10 +92,10 @@ def check(request: Request, calibrated: Calibrated, observer: Observer) -> Check
     if found is None and not (request.tune_on is not None and any(stopped(folder, features))):
         account.check(planned)
     check_memory(calibrated, request.memory)
+    place = features.folder.resolve()
+    beside = answers_beside(calibrated, place, path, found)
+    stack_for(calibrated.plan, bytes_of(calibrated), request.memory, place, beside)
     if calibrated.mechanism is not None:
-        place = features.folder.resolve()
-        beside = answers_beside(calibrated, place, path, found)
-        stack_for(calibrated.plan, bytes_of(calibrated), request.memory, place, beside)
         try:
             lattice_of(calibrated.mechanism)
         except ValueError as error:

@@ -231,12 +231,15 @@ def test_the_answers_are_the_same_in_one_piece_and_in_several(
         assert all(np.array_equal(one, other) for one, other in zip(found, whole, strict=True))
 
 
-def test_without_noise_the_pieces_are_the_sums() -> None:
-    curator = NonPrivate(RECORDS, Unprotected(stream_of(RECORDS)), shelf=InMemory())
+def test_without_noise_the_pieces_are_the_sums_and_all_are_made_before_the_first_is_taken() -> None:
+    read: list[int] = []
+    curator = NonPrivate(RECORDS, Unprotected(stream_of(RECORDS, read)))
     stacked = curator.pieces(WHOLE)
+    assert len(read) == 4
     curator.release(Gram(CHAIN))
     exact = exact_sum(WHOLE, Summed(stream_of(RECORDS), RECORDS, curator._over.grid))
     assert np.allclose(np.concatenate(list(stacked)), exact, rtol=1e-6, atol=1e-6)
+    assert len(read) == 5
 
 
 def begun_curator(**given: Any) -> Curator:
