@@ -26,7 +26,7 @@ kept was not seen, or else nothing is kept and nobody goes on with this training
 at most, and what is seen is distributed as in a training that was never stopped.
 
 **Answers in pieces.** The class Grams of many classes do not fit into memory. So their exact sum, their noise and their
-answer are made piece by piece (`queries.pieces`, a function of public facts), and the pieces are put on a shelf. This
+answer are made piece by piece (`forms.pieces`, a function of public facts), and the pieces are put on a shelf. This
 is one release, with one query: a method gets the first piece when the last one is made. The pieces are disjoint
 coordinates of the exact sum, and each coordinate gets its noise as in an answer that is made at once. So (1) and (2)
 are about the same vector and the same noise, and nothing more is to be paid for. No piece can depend on what a method
@@ -43,8 +43,9 @@ accounts for it as such. μ is then only the name of the noise.
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 import numpy as np
@@ -52,12 +53,13 @@ import numpy as np
 from dpfc_cli.privacy import sums
 from dpfc_cli.privacy.directions import Directions, InMemory, Shelf
 from dpfc_cli.privacy.facts import Facts
+from dpfc_cli.privacy.forms import check, pieces
 from dpfc_cli.privacy.lattice import Lattice, Reals, lattice_for
 from dpfc_cli.privacy.noise import ETA_PER_SAMPLE, Bits, bernoulli, rounded_normal
-from dpfc_cli.privacy.oracle import Mechanism, Oracle, Plan, PlanError, Progress
+from dpfc_cli.privacy.oracle import Mechanism, Oracle, Plan, PlanError, Progress, planned
 from dpfc_cli.privacy.parts import Sum, digest_of
 from dpfc_cli.privacy.passes import BlockStream
-from dpfc_cli.privacy.queries import Grid, Query, check, pieces, sensitivity
+from dpfc_cli.privacy.queries import Grid, Query, sensitivity
 
 
 class Records(ABC):
@@ -170,9 +172,13 @@ def _unpacked(triangles: np.ndarray, side: int) -> np.ndarray:
     return stack
 
 
+Part = Callable[[Query, tuple[int, ...]], np.ndarray]
+"""Answers a query, or a piece of one, of which only what is on and above the diagonals. The shape says which."""
+
+
 class _Passes(Oracle):
-    """Opens the records, counts releases, and tells `progress` how many records were read over all passes, and how
-    many there are to read. The work on pieces counts as records, too.
+    """Opens the records, counts releases, makes answers in pieces, and tells `progress` how many records were read over
+    all passes, and how many there are to read. The work on pieces counts as records, too.
     """
 
     def __init__(
@@ -184,6 +190,7 @@ class _Passes(Oracle):
         progress: Progress | None,
         shelf: Shelf | None,
         together: Sum | None,
+        stack: Shelf | None,
     ) -> None:
         if not isinstance(records, Records):
             raise TypeError("a curator takes Records: those of a charged training, or Unprotected ones")
@@ -195,6 +202,48 @@ class _Passes(Oracle):
         directions = None if shelf is None else Directions(shelf)
         self._over = sums.Summed(records.opened(), facts, grid, self._read, directions)
         self._together = together
+        self._stack: Shelf = InMemory() if stack is None else stack
+        self._on_stack = 0
+
+    def release(self, query: Query) -> np.ndarray:
+        """The answer to a query; float64, in its natural units.
+
+        Raises:
+            PlanError: a curator may not answer it: it is not valid, or it is not the next release of the plan.
+
+        """
+        answers = list(self.pieces(query))
+        return answers[0] if len(answers) == 1 else np.concatenate(answers)
+
+    def pieces(self, query: Query) -> Iterator[np.ndarray]:
+        """The same answer in pieces, see `Oracle.pieces`."""
+        part_of = self._begun(query)
+        due = planned(query, self._facts, 1.0)
+        parts = pieces(query, due.shape)
+        if len(parts) == 1:
+            return iter([part_of(query, due.shape)])
+        self._stack.clear()
+        self._on_stack = self.released
+        made = (part_of(piece, shape) for piece, shape in zip(parts, due.parts[1:], strict=True))
+        for part in self._counted(made, len(parts), due.beside // 2):
+            if not self._stack.put((part,)):
+                raise OSError("there is no room for the pieces of an answer")
+        if self._over.directions is not None:
+            self._over.directions.end_pieces()
+        blocks = self._stacked(self.released, len(parts), due.shape[-1])
+        return self._counted(blocks, len(parts), due.beside - due.beside // 2)
+
+    @abstractmethod
+    def _begun(self, query: Query) -> Part:
+        """Count a release as begun, or refuse it. It returns how its parts are answered."""
+
+    def _stacked(self, release: int, count: int, side: int) -> Iterator[np.ndarray]:
+        """The pieces of a release that are on the stack. PlanError where a later release has taken their place."""
+        for number in range(count):
+            if release != self._on_stack:
+                raise PlanError("the pieces of an answer were not taken before those of another one were made")
+            ((part,),) = self._stack.blocks([number])
+            yield _unpacked(part, side)
 
     def _sum(self, query: Query, sample: np.ndarray | None = None) -> np.ndarray:
         return (self._together or sums.exact_sum)(query, self._over, sample)
@@ -260,25 +309,12 @@ class Curator(_Passes):
 
         """
         self._lattice = lattice_of(mechanism)
-        super().__init__(records, mechanism.facts, self._lattice, mechanism.plan, progress, shelf, together)
+        super().__init__(records, mechanism.facts, self._lattice, mechanism.plan, progress, shelf, together, stack)
         self._plan, self._sigmas = mechanism.plan, mechanism.sigmas
         self._bits, self._kept = bits, 0
         self._answers: Answers = _NoAnswers() if answers is None else answers
-        self._stack: Shelf = InMemory() if stack is None else stack
-        self._on_stack = 0
 
-    def release(self, query: Query) -> np.ndarray:
-        """The sum of the query's contributions with noise; float64, in the natural units of the query.
-
-        Raises:
-            PlanError: the query is not valid, or it is not the next release of the plan.
-
-        """
-        answers = list(self.pieces(query))
-        return answers[0] if len(answers) == 1 else np.concatenate(answers)
-
-    def pieces(self, query: Query) -> Iterator[np.ndarray]:
-        """The same answer in pieces, see `Oracle.pieces`."""
+    def _begun(self, query: Query) -> Part:
         try:
             check(query, self._facts)
         except ValueError as error:
@@ -288,30 +324,11 @@ class Curator(_Passes):
         # Counted before the noise is drawn, so a release that fails in between counts as spent.
         self.released += 1
         self._passes += 1
-        parts = pieces(query, due.shape)
-        if len(parts) == 1:
-            return iter([self._answer(query, due.shape, sigma, due.rate)])
-        self._same(query)
-        self._stack.clear()
-        self._on_stack = self.released
-        made = (self._answer(piece, shape, sigma, 1.0) for piece, shape in zip(parts, due.parts[1:], strict=True))
-        for part in self._counted(made, len(parts), due.beside // 2):
-            if not self._stack.put((part,)):
-                raise OSError("there is no room for the pieces of an answer")
-        if self._over.directions is not None:
-            self._over.directions.end_pieces()
-        blocks = self._stacked(self.released, len(parts), due.shape[-1])
-        return self._counted(blocks, len(parts), due.beside - due.beside // 2)
+        if len(due.pieces) > 1:
+            self._same(query)
+        return partial(self._answer, sigma, due.rate)
 
-    def _stacked(self, release: int, count: int, side: int) -> Iterator[np.ndarray]:
-        """The pieces of a release that are on the stack. PlanError where a later release has taken their place."""
-        for number in range(count):
-            if release != self._on_stack:
-                raise PlanError("the pieces of an answer were not taken before those of another one were made")
-            ((part,),) = self._stack.blocks([number])
-            yield _unpacked(part, side)
-
-    def _answer(self, query: Query, shape: tuple[int, ...], sigma: int, rate: float) -> np.ndarray:
+    def _answer(self, sigma: int, rate: float, query: Query, shape: tuple[int, ...]) -> np.ndarray:
         """An answer, or a piece of one, with noise: what is kept of it, or a new one. shape: in which it is kept."""
         number = self._kept
         self._kept += 1
@@ -365,6 +382,7 @@ class NonPrivate(_Passes):
         progress: Progress | None = None,
         shelf: Shelf | None = None,
         together: Sum | None = None,
+        stack: Shelf | None = None,
     ) -> None:
         """Make an oracle without privacy.
 
@@ -375,25 +393,16 @@ class NonPrivate(_Passes):
             progress: as of a `Curator`.
             shelf: as of a `Curator`.
             together: as of a `Curator`.
+            stack: as of a `Curator`.
 
         """
-        super().__init__(records, facts, Reals(), plan, progress, shelf, together)
+        super().__init__(records, facts, Reals(), plan, progress, shelf, together, stack)
 
-    def release(self, query: Query) -> np.ndarray:
-        """The sum without noise."""
-        answers = list(self.pieces(query))
-        return answers[0] if len(answers) == 1 else np.concatenate(answers)
-
-    def pieces(self, query: Query) -> Iterator[np.ndarray]:
-        """The same sum in pieces. Each is summed when it is taken."""
+    def _begun(self, query: Query) -> Part:
         self.released += 1
-        parts, scale = pieces(query, query.shape(self._facts)), query.scale(self._facts, self._grid)
-        sums_of_parts = self._each(parts, scale)
-        if len(parts) == 1:
-            return iter(list(sums_of_parts))
-        return self._counted(sums_of_parts, len(parts), self._beside_all)
-
-    def _each(self, parts: list[Query], scale: float) -> Iterator[np.ndarray]:
         self._passes += 1
-        for part in parts:
-            yield self._sum(part) * scale
+        return self._answer
+
+    def _answer(self, query: Query, shape: tuple[int, ...]) -> np.ndarray:
+        answer = self._sum(query) * query.scale(self._facts, self._grid)
+        return answer if answer.shape == shape else _packed(answer)

@@ -163,18 +163,16 @@ def _about(receipt: Receipt) -> tuple[Entry, ...]:
     return tuple(ledger.about(receipt.entries, receipt.entry.split, [receipt.entry.records]))
 
 
-def _shelves_of(checked: Checked) -> tuple[Shelf | None, Shelf | None]:
-    """Where the training keeps what its sums share, and answers in pieces. Without noise these are not kept."""
+def _shelves_of(checked: Checked) -> tuple[Shelf | None, Shelf]:
+    """Where the training keeps what its sums share, and answers in pieces."""
     calibrated, request, grid = checked.calibrated, checked.request, _grid_of(checked)
     facts, folder, others = calibrated.facts, checked.features.folder.resolve(), bytes_of(calibrated)
-    stack, promised = None, 0
-    if calibrated.mechanism is not None:
-        promised = answers_beside(calibrated, folder, checked.path, checked.unfinished)
-        stack = stack_for(calibrated.plan, others, request.memory, folder, promised)
-        if isinstance(stack, InMemory):
-            others += stack_bytes(calibrated.plan)
-        else:
-            promised += stack_bytes(calibrated.plan)
+    promised = answers_beside(calibrated, folder, checked.path, checked.unfinished)
+    stack = stack_for(calibrated.plan, others, request.memory, folder, promised)
+    if isinstance(stack, InMemory):
+        others += stack_bytes(calibrated.plan)
+    else:
+        promised += stack_bytes(calibrated.plan)
     records = facts.records if request.leader is None else request.leader.records(facts)
     side = side_of(calibrated.plan, grid, facts.k)
     return shelf_for(side, records, facts, grid, others, request.memory, folder, promised), stack
@@ -193,12 +191,12 @@ def _begin(checked: Checked) -> None:
         leader.begin(SPLIT, calibrated.facts, grid, side, checked.request.memory)
 
 
-def _oracle_of(charged: Charged, progress: Progress, shelf: Shelf | None, stack: Shelf | None) -> Oracle:
+def _oracle_of(charged: Charged, progress: Progress, shelf: Shelf | None, stack: Shelf) -> Oracle:
     """The oracle of a charged training: the curator, or the plain sums where no noise was asked for."""
     calibrated, leader = charged.checked.calibrated, charged.checked.request.leader
     together = None if leader is None else leader.together
     if calibrated.mechanism is None:
-        return curator.NonPrivate(calibrated.facts, charged, calibrated.plan, progress, shelf, together)
+        return curator.NonPrivate(calibrated.facts, charged, calibrated.plan, progress, shelf, together, stack)
     seed = calibrated.privacy.seed
     bits = SystemBits() if seed is None else SeededBits(seed)
     return curator.Curator(calibrated.mechanism, charged, bits, progress, shelf, charged.answers, together, stack)

@@ -128,12 +128,12 @@ class Trials:
             oracle: Oracle
             folder = self.known.folder.resolve()
             # Large answers are made in pieces, which share the vectors of the records.
-            shelf, stack = InFile(folder) if plan.stacked else None, None
+            shelf = InFile(folder) if plan.stacked else None
+            stack = stack_for(plan, bytes_for(self.method, plan, draw.facts), self._memory, folder)
             if mu is None:
-                oracle = NonPrivate(draw.facts, records, plan, shelf=shelf)
+                oracle = NonPrivate(draw.facts, records, plan, shelf=shelf, stack=stack)
             else:
                 mechanism = Mechanism(facts=draw.facts, plan=plan, mu=mu)
-                stack = stack_for(plan, bytes_for(self.method, plan, draw.facts), self._memory, folder)
                 oracle = Curator(mechanism, records, SeededBits(FIRST_SEED + seed), shelf=shelf, stack=stack)
             try:
                 solution = self.method.solve(oracle, draw.facts, made)

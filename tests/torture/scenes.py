@@ -188,7 +188,7 @@ def plant_trace(place: Path) -> None:
         return answer
 
     Charged.opened = watched  # type: ignore[method-assign]
-    Curator.release = noted  # type: ignore[method-assign]
+    Curator.release = noted  # type: ignore[assignment, method-assign]
 
 
 def several_answers(place: Path) -> list[str]:

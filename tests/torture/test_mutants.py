@@ -26,7 +26,7 @@ class Fault(NamedTuple):
 FAULTS = {
     "noise that does not grow with the sensitivity": Fault(
         "privacy/curator.py",
-        "Curator.pieces",
+        "Curator._begun",
         "sigma = math.ceil(self._sigmas[self.released] * sensitivity(query, self._facts) * self._lattice.unit)",
         "sigma = math.ceil(self._sigmas[self.released] / sensitivity(query, self._facts) * self._lattice.unit)",
         "tests/privacy/test_curator.py::"
