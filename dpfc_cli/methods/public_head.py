@@ -241,7 +241,6 @@ class Belief:
         start: the start.
         longest: n·C_g/√m, the unit of agreements, in the units of the gradients.
         deviation: v, the standard deviation of the noise in the agreement of one gradient.
-        agreed: the agreement with the first gradient; 0 before.
         trusted: of each class, m: the trust in the start times that in the class. A class without a vector has the
             trust in the start.
 
@@ -250,8 +249,8 @@ class Belief:
     start: Start
     longest: float
     deviation: float
-    agreed: float = 0.0
     trusted: np.ndarray = field(init=False)
+    _first: np.ndarray = field(init=False)
     _whole: float = 1.0
     _weights: float = 0.0
     _sum: float = 0.0
@@ -261,24 +260,23 @@ class Belief:
     def __post_init__(self) -> None:
         """Nothing is believed before the first gradient."""
         self.trusted = np.zeros_like(self.start.variances)
+        self._first = np.zeros_like(self.start.variances)
         self._class_weights = np.zeros(self.start.known.sum())
         self._class_sums = np.zeros(self.start.known.sum())
 
     def see(self, gradient: np.ndarray) -> None:
         """Learn from a gradient that was released, d × m, without the row of the bias."""
         theta, known, m = self.start.theta, self.start.known, len(self.trusted)
-        lengths = np.linalg.norm(theta, axis=0)
-        inner = -(gradient * theta).sum(axis=0)
-        agreed = float(inner.sum() / np.linalg.norm(lengths) / self.longest)
+        inner = -(gradient * theta).sum(axis=0) / self.longest
         first = self._weights == 0
         if first:
-            self.agreed = agreed
+            self._first = inner
         held = math.sqrt(np.square(self.trusted[known]).mean())
         left = max(1 - TAKEN * self.size * (0.0 if first else self._whole), 0.0)
         self._weights += left**2
-        self._sum += left * (agreed + PUSH * held)
+        self._sum += left * (self._agreement(inner, np.ones(m)) + PUSH * held)
         # The unit of one class is n·C_g/m.
-        agreements = inner[known] / lengths[known] / (self.longest / math.sqrt(m))
+        agreements = math.sqrt(m) * inner[known] / np.linalg.norm(theta[:, known], axis=0)
         held_of = self.size * self.trusted[known]
         left_of = np.maximum(1 - CLASS_TAKEN * held_of, 0.0)
         self._class_weights += left_of**2
@@ -302,10 +300,36 @@ class Belief:
         sizes = self.trusted * self.size
         return np.vstack([sizes * self.start.theta, self.start.bias(sizes) / bias_feature])
 
+    def _agreement(self, inner: np.ndarray, trusted: np.ndarray) -> float:
+        """That of a start which has its classes as far as they are trusted. 0 if none is."""
+        squares = np.square(self.start.theta).sum(axis=0)
+        believed = float(trusted @ squares)
+        return float(trusted @ inner) * math.sqrt(squares.sum()) / believed if believed else 0.0
+
+    @property
+    def agreed(self) -> float:
+        """The agreement with the first gradient, of the classes as far as they are believed now.
+
+        Wrong classes agree with nothing. They must not make the steps of the good ones shorter.
+        """
+        return self._agreement(self._first, self.trusted)
+
     def paces(self) -> np.ndarray:
-        """The factors of the steps of the classes, m. They are 1 where nothing is believed."""
-        known = pace(self.agreed, self.deviation)
-        return np.asarray(1 - self.trusted * (1 - np.where(self.start.known, known, min(OTHERS * known, 1.0))))
+        """The factors of the steps of the classes, m. They are 1 where nothing is believed.
+
+        Classes with longer steps get longer scores than the others, and take their records. So what is found wrong of
+        some classes makes the steps of the good ones longer, too.
+        """
+        known = self.start.known
+        step = pace(self.agreed, self.deviation)
+        shorter = np.full(len(known), 1 - min(OTHERS * step, 1.0))
+        shorter[known] = (1 - step) * self._good
+        return np.asarray(1 - self.trusted * shorter)
+
+    @property
+    def _good(self) -> float:
+        """The mean trust in the classes of a good start."""
+        return float(self.trusted[self.start.known].mean()) / self._whole if self._whole else 0.0
 
 
 def scale(deviation: float) -> float:
@@ -322,7 +346,7 @@ def scale(deviation: float) -> float:
 
 
 def pace(agreed: float, deviation: float) -> float:
-    """The step of a class that begins with good scores, as a part of the full step: â·√(0.08/v), at most 1.
+    """The step of a class that begins with good scores, as a part of the full step: â·(0.08/v)^0.6, at most 1.
 
     What a step adds to a class is signal and noise. A class that begins with good scores has less to gain from the
     signal, and as much to lose by the noise. Where the agreement is high, the classes lie far apart, and records say
@@ -337,4 +361,4 @@ def pace(agreed: float, deviation: float) -> float:
         return 1.0
     kept = STARTS.spread**2 / (STARTS.spread**2 + deviation**2)
     expected = max(GOOD + kept * (agreed - GOOD), 0.0)
-    return min(expected * math.sqrt(CLEAR / deviation), 1.0)
+    return min(expected * math.pow(CLEAR / deviation, 0.6), 1.0)

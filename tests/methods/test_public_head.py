@@ -163,6 +163,7 @@ def test_the_noise_of_the_agreement_is_what_public_facts_say() -> None:
             deviation=doubt(FACTS, options),
         )
         belief.see(sigma * options.gradient_clip * radius * rng(100 + seed).normal(size=(D, M)))
+        belief.trusted = np.ones(M)
         found.append(belief.agreed)
     # The standard deviation of 400 samples errs by 3.5 %.
     assert np.std(found) == pytest.approx(doubt(FACTS, options), rel=0.15)
@@ -274,6 +275,20 @@ def test_steps_get_shorter_with_the_doubt_and_longer_with_the_agreement() -> Non
     assert pace(5.0, 100.0) == pytest.approx(pace(GOOD, 100.0), rel=0.01)
 
 
+def test_wrong_classes_do_not_shorten_the_steps_of_good_ones() -> None:
+    """Classes with longer steps get longer scores, and take the records of the others."""
+    start, deviation = start_from("good"), 0.03
+    paces = []
+    for count in range(M // 2 + 1):
+        belief = belief_in(start, deviation)
+        belief.see(gradient_of(start, np.where(np.arange(M) < count, 0.0, 0.8 * GOOD)))
+        # What is still believed of the wrong ones counts. All classes together agree by 0.8·GOOD·(M − count)/M.
+        assert 0.6 * GOOD < belief.agreed < 0.81 * GOOD
+        paces.append(float(belief.paces()[-1]))
+    assert min(paces) > paces[0] - 0.03
+    assert paces[0] < 0.55 < 0.62 < paces[-1]
+
+
 def test_every_class_begins_with_the_same_mass() -> None:
     """The mean of exp(score) over normal records is 1 for each class, whether its vector is known or not."""
     start = start_of(VECTORS["half of the classes"] * np.linspace(1, 5, M), np.eye(D), np.full(D, 1 / D))
@@ -294,8 +309,9 @@ def test_steps_are_shorter_as_far_as_a_start_is_believed_and_most_for_classes_wi
         belief.see(gradient_of(start, np.full(M, agreed)))
         assert ((belief.trusted > 0.5) == believed).all()
         step = pace(belief.agreed, deviation)
-        due = np.where(start.known, step, min(2 * step, 1))
-        assert belief.paces() == pytest.approx(1 - belief.trusted * (1 - due))
+        good = belief.trusted[start.known].mean() / belief.trusted[~start.known][0]
+        shorter = np.where(start.known, (1 - step) * good, 1 - min(2 * step, 1))
+        assert belief.paces() == pytest.approx(1 - belief.trusted * shorter)
         weights = belief.weights(0.5)
         assert weights[:-1] == pytest.approx(belief.trusted * scale(deviation) * start.theta)
         assert (weights[-1, ~start.known] == 0).all()
