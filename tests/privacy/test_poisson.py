@@ -34,6 +34,14 @@ def test_without_sampling_it_agrees_with_the_exact_curve(mu: float) -> None:
     assert poisson.epsilon_for(almost, 0, 1e-5) == pytest.approx(exact, rel=1e-4)
 
 
+def test_full_passes_beside_sampled_releases_cost_what_they_cost_alone() -> None:
+    """μ adds up in squares: 0.6² + 0.8² = 1."""
+    for full, sampled in ((0.6, 0.8), (0.8, 0.6)):
+        almost = [Sampled(sigma=2 / sampled, rate=1 - 1e-8, times=4)]
+        found = poisson.epsilon_for(almost, full, 1e-5, interval=COARSE)
+        assert found == pytest.approx(accounting.epsilon_for(1.0, 1e-5), rel=2e-3)
+
+
 def test_rounding_of_the_convolutions_is_paid_for() -> None:
     """A convolution by Fourier transforms errs by some 1e-17 for each release, in either direction. For thousands of
     releases and a δ near 1e-12 this is a part of δ. Here it made ε smaller than it is.
@@ -57,6 +65,8 @@ def test_the_smallest_delta_with_sampling_can_be_reached(steps: int) -> None:
     with pytest.raises(ValueError, match="at least") as refused:
         poisson.mu_for(plan, 1.0, poisson.LEAST_SAMPLED_DELTA, eta)
     least = float(re.search("at least (.*),", str(refused.value))[1])  # type: ignore[index]
+    with pytest.raises(ValueError, match="at least"):
+        poisson.check(plan, 1.0, least / 1.015, eta)
     mu = poisson.mu_for(plan, 1.0, least, eta)
     assert poisson.epsilon_for(*poisson.sampled_of(plan, mu), least, eta) <= 1.0
 
@@ -173,6 +183,10 @@ def test_a_record_that_hardly_ever_takes_part_needs_no_noise_and_is_refused() ->
             poisson.check(plan, 1.0, 1e-5)
     plan = plan_of(FACTS, (GRADIENT, 1.0), rate=0.5)
     poisson.check(plan, 1.0, 1.12e-12)
+    with pytest.raises(ValueError, match="below delta"):
+        poisson.check(plan, 1.0, 0.5)
+    # Full passes are not convolved.
+    poisson.check(replace(plan, releases=(*plan.releases, *[planned(Gram(CHAIN), FACTS, 1.0)] * 199)), 1.0, 1.12e-12)
     for epsilon, delta in ((0.0, 1e-5), (1.0, 1.0), (1.0, 1.09e-12)):
         with pytest.raises(ValueError, match=r"must lie between|must be at least"):
             poisson.check(plan, epsilon, delta)
