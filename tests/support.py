@@ -58,12 +58,14 @@ def parsed(words: Sequence[str]) -> dict[str, Any]:
     return dict(command.make_context(name, list(words)[list(words).index(name) + 1 :], parent=outer).params)
 
 
-def stream_of(x: np.ndarray, labels: np.ndarray) -> BlockStream:
-    """Blocks of arrays held in memory. labels: n or n × k."""
+def stream_of(x: np.ndarray, labels: np.ndarray, persons: np.ndarray | None = None) -> BlockStream:
+    """Blocks of arrays held in memory. labels: n or n × k. persons: the person of each record."""
 
-    def blocks(rows: int) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
+    def blocks(rows: int) -> Iterator[tuple[Any, ...]]:
         for start in range(0, len(x), rows):
-            yield start, x[start : start + rows], labels[start : start + rows].reshape(len(x[start : start + rows]), -1)
+            taken = slice(start, start + rows)
+            found = () if persons is None else (persons[taken],)
+            yield start, x[taken], labels[taken].reshape(len(x[taken]), -1), *found
 
     return blocks
 

@@ -15,7 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from dpfc_cli import files
+from dpfc_cli import files, schema
 from dpfc_cli.errors import UserError, counted, parameter
 from dpfc_cli.features import digests
 from dpfc_cli.features.manifest import MANIFEST, Manifest, load
@@ -42,6 +42,21 @@ def continues(begun: str, wanted: str) -> bool:
         return goes_on(new["identity"], old["identity"]) and {**old, "identity": None} == {**new, "identity": None}
     except (ValueError, LookupError, TypeError):
         return False
+
+
+def begun_shards(
+    partial: Path, counts: dict[str, int], rows: dict[str, int], identity: dict[str, Any]
+) -> dict[str, int]:
+    """The numbers of shards of the splits with which a set was begun; `counts` if it was not. rows: of the splits."""
+    try:
+        stored = files.json_in(partial / SETTINGS)
+    except (OSError, ValueError):
+        return counts
+    numbers = schema.record({split: schema.whole(1, n) for split, n in rows.items()})
+    known = schema.record({"identity": schema.anything, "shards": numbers})
+    if schema.fault(stored, known) is not None:
+        return counts
+    return {split: stored["shards"][split] for split in counts} if goes_on(identity, stored["identity"]) else counts
 
 
 def already_complete(folder: Path, identity: dict[str, Any]) -> bool:

@@ -32,11 +32,11 @@ from typing import Any
 import h5py
 import numpy as np
 
-from dpfc_cli import files, schema
+from dpfc_cli import files
 from dpfc_cli.errors import UserError, parameter
 from dpfc_cli.features import digests
 from dpfc_cli.features.digests import Section
-from dpfc_cli.features.going_on import SETTINGS, continues, goes_on, tidy, written_first
+from dpfc_cli.features.going_on import SETTINGS, begun_shards, continues, tidy, written_first
 from dpfc_cli.features.hdf5 import opened_hdf5, plain_dataset
 from dpfc_cli.features.locks import PATIENCE, ReplacedError, claimed, let_go, locked, locked_soon
 from dpfc_cli.features.manifest import GROUPED_VERSION, MANIFEST, VERSION, Manifest, Shard, SplitFacts, load
@@ -109,7 +109,7 @@ class FeatureWriter:
         counts = {s: min(n, shards or max(default_shards(n, width), parts)) for s, n in rows.items()}
         if shards is None:
             # A set begun by another number of processes may have another number of shards. We keep that number.
-            counts = self._begun(counts, rows, identity)
+            counts = begun_shards(self._partial, counts, rows, identity)
         self._all = [
             PlannedShard(split=split, file=f"{split}-{i:05d}-of-{counts[split]:05d}.h5", start=start, stop=stop)
             for split, n in rows.items()
@@ -317,18 +317,6 @@ class FeatureWriter:
             # Others are at work, or one of them has finished.
             return not self._partial.exists()
         return True
-
-    def _begun(self, counts: dict[str, int], rows: dict[str, int], identity: dict[str, Any]) -> dict[str, int]:
-        """The numbers of shards with which the set was begun; `counts` if it was not."""
-        try:
-            stored = files.json_in(self._partial / SETTINGS)
-        except (OSError, ValueError):
-            return counts
-        numbers = schema.record({split: schema.whole(1, n) for split, n in rows.items()})
-        known = schema.record({"identity": schema.anything, "shards": numbers})
-        if schema.fault(stored, known) is not None:
-            return counts
-        return {split: stored["shards"][split] for split in counts} if goes_on(identity, stored["identity"]) else counts
 
     def _open(self) -> bool:
         """Make or reopen the partial folder. True if it already held this very set."""

@@ -213,11 +213,8 @@ def add_class_grams(total: np.ndarray, labels: np.ndarray, q: np.ndarray) -> Non
 
 
 def add_weighted_grams(total: np.ndarray, weights: jax.Array | np.ndarray, q: jax.Array | np.ndarray) -> None:
-    """Add Σ over rows of w_j·q qᵀ to total[j], for every column j of the weights. In place, on the host.
-
-    If the weights are labels (0 or 1), a record adds to the Gram matrices of its own classes only. The work is then
-    that of one Gram matrix per label, for any number of classes, and it is done on the host. Other weights need a
-    product for each class, where the factors are stored.
+    """Add Σ over rows of w_j·q qᵀ to total[j], for every column j of the weights. In place, on the host. The products
+    are made where the factors are stored.
 
     Args:
         total: m × d × d, float64.
@@ -225,20 +222,15 @@ def add_weighted_grams(total: np.ndarray, weights: jax.Array | np.ndarray, q: ja
         q: B × d, integers in float64.
 
     """
-    w = np.asarray(weights)
-    if not (_on_host() or isinstance(q, np.ndarray) or isinstance(weights, np.ndarray)) and w.max() > 1:
+    if not (_on_host() or isinstance(q, np.ndarray) or isinstance(weights, np.ndarray)):
         total += np.asarray(_device_weighted_grams(weights, q))
         return
-    rows = np.asarray(q)
+    w, rows = np.asarray(weights), np.asarray(q)
 
     def add(j: int) -> None:
-        taken = w[:, j] != 0
-        if (w[taken, j] == 1).all():
-            total[j] += gram(rows[taken])
-        else:
-            _add_symmetric(total[j], rows * w[:, j : j + 1], rows)
+        _add_symmetric(total[j], rows * w[:, j : j + 1], rows)
 
-    for _ in threads.in_threads(add, np.flatnonzero(w.any(axis=0)).tolist(), max(1, SUMS // max(1, rows.nbytes))):
+    for _ in threads.in_threads(add, range(w.shape[1]), max(1, SUMS // max(1, rows.nbytes))):
         pass
 
 

@@ -19,9 +19,10 @@ from dpfc_cli.methods.linear import damped_inverse, noise_edge, start
 from dpfc_cli.methods.method import Given, Method, Solution, chosen
 from dpfc_cli.privacy.chain import Clip
 from dpfc_cli.privacy.facts import Facts
+from dpfc_cli.privacy.forms import OPEN
 from dpfc_cli.privacy.inputs import Loss
 from dpfc_cli.privacy.oracle import Mechanism, Oracle, Plan, planned
-from dpfc_cli.privacy.queries import OPEN, Gradient, Gram
+from dpfc_cli.privacy.queries import Gradient, Gram
 
 STEPS = 20
 GRADIENT_CLIP = 0.36

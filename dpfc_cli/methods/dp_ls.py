@@ -17,8 +17,9 @@ from dpfc_cli.methods.linear import noise_edge, symmetric_psd, threads_for
 from dpfc_cli.methods.method import Given, Method, Solution, chosen
 from dpfc_cli.privacy.chain import Clip
 from dpfc_cli.privacy.facts import Facts
+from dpfc_cli.privacy.forms import OPEN
 from dpfc_cli.privacy.oracle import Mechanism, Oracle, Plan, planned
-from dpfc_cli.privacy.queries import OPEN, ClassGrams, ClassSums, Gram, Query
+from dpfc_cli.privacy.queries import ClassGrams, ClassSums, Gram, Query
 from dpfc_cli.threads import in_threads
 
 SHARES = (0.2, 0.1, 0.7)

@@ -21,8 +21,9 @@ from dpfc_cli.methods.linear import blocks, damped_inverse, noise_edge, threads_
 from dpfc_cli.methods.method import Given, Method, Solution, chosen
 from dpfc_cli.privacy.chain import Clip
 from dpfc_cli.privacy.facts import Facts
+from dpfc_cli.privacy.forms import OPEN
 from dpfc_cli.privacy.oracle import Mechanism, Oracle, Plan, planned
-from dpfc_cli.privacy.queries import OPEN, Gradient, Hessians
+from dpfc_cli.privacy.queries import Gradient, Hessians
 from dpfc_cli.threads import in_threads
 
 STEPS = 10

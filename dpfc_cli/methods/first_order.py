@@ -23,9 +23,10 @@ from dpfc_cli.methods.linear import start
 from dpfc_cli.methods.method import Given, Method, Solution, chosen
 from dpfc_cli.privacy.chain import Clip
 from dpfc_cli.privacy.facts import Facts
+from dpfc_cli.privacy.forms import OPEN
 from dpfc_cli.privacy.inputs import Loss
 from dpfc_cli.privacy.oracle import Mechanism, Oracle, Plan, planned
-from dpfc_cli.privacy.queries import OPEN, Gradient
+from dpfc_cli.privacy.queries import Gradient
 
 STEPS = 100
 MOMENTUM = 0.9

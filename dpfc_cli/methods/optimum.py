@@ -17,9 +17,10 @@ from dpfc_cli.methods.linear import blocks, damped_inverse, symmetric_psd
 from dpfc_cli.methods.method import Solution
 from dpfc_cli.privacy.chain import Chain, Clip
 from dpfc_cli.privacy.facts import Facts
+from dpfc_cli.privacy.forms import OPEN
 from dpfc_cli.privacy.inputs import Loss
 from dpfc_cli.privacy.oracle import Oracle, Plan, planned
-from dpfc_cli.privacy.queries import OPEN, Gradient, Gram, Hessians
+from dpfc_cli.privacy.queries import Gradient, Gram, Hessians
 
 NEWTON_STEPS, HALVINGS, GRADIENT_STEPS = 40, 20, 2000
 TOLERANCE = 1e-6

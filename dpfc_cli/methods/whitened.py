@@ -24,8 +24,9 @@ from dpfc_cli.methods.method import Given, Method, Solution, chosen
 from dpfc_cli.methods.public_head import Belief, PublicHead, start_of
 from dpfc_cli.privacy.chain import Centre, Chain, Clip, Linear
 from dpfc_cli.privacy.facts import Facts
+from dpfc_cli.privacy.forms import OPEN
 from dpfc_cli.privacy.oracle import Mechanism, Oracle, Plan, planned
-from dpfc_cli.privacy.queries import OPEN, Gradient, Gram, Mean, Query, sensitivity
+from dpfc_cli.privacy.queries import Gradient, Gram, Mean, Query, sensitivity
 
 NORMALISE = Clip(1e-30)
 """Scales every record to norm 1, because every record is longer than this norm."""

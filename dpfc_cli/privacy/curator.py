@@ -26,7 +26,7 @@ kept was not seen, or else nothing is kept and nobody goes on with this training
 at most, and what is seen is distributed as in a training that was never stopped.
 
 **Answers in pieces.** The class Grams of many classes do not fit into memory. So their exact sum, their noise and their
-answer are made piece by piece (`queries.pieces`, a function of public facts), and the pieces are put on a shelf. This
+answer are made piece by piece (`forms.pieces`, a function of public facts), and the pieces are put on a shelf. This
 is one release, with one query: a method gets the first piece when the last one is made. The pieces are disjoint
 coordinates of the exact sum, and each coordinate gets its noise as in an answer that is made at once. So (1) and (2)
 are about the same vector and the same noise, and nothing more is to be paid for. No piece can depend on what a method
@@ -52,12 +52,13 @@ import numpy as np
 from dpfc_cli.privacy import sums
 from dpfc_cli.privacy.directions import Directions, InMemory, Shelf
 from dpfc_cli.privacy.facts import Facts
+from dpfc_cli.privacy.forms import check, pieces
 from dpfc_cli.privacy.lattice import Lattice, Reals, lattice_for
 from dpfc_cli.privacy.noise import ETA_PER_SAMPLE, Bits, bernoulli, rounded_normal
 from dpfc_cli.privacy.oracle import Mechanism, Oracle, Plan, PlanError, Progress
 from dpfc_cli.privacy.parts import Sum, digest_of
 from dpfc_cli.privacy.passes import BlockStream
-from dpfc_cli.privacy.queries import Grid, Query, check, pieces, sensitivity
+from dpfc_cli.privacy.queries import Grid, Query, sensitivity
 
 
 class Records(ABC):

@@ -12,6 +12,10 @@ lies there once for each class of its record. The integers are the same, so the 
 when the pass has ended, and so after it was checked. That pass also counts the vectors of each class. A piece must find
 as many of each of its classes, or it is refused. So a run that is lost, that comes twice or that has other classes is
 seen. That these are the same vectors is trusted, as memory is.
+
+How many blocks of which sizes lie on the shelf depends on public facts alone, for gradients. Of a run, the size depends
+on the labels. All runs together have one vector at most for each label that a record can have: `direction_bytes` is a
+bound, of public facts. A shelf that others can see the size of has to take that room in any case.
 """
 
 from collections.abc import Iterator, Sequence
@@ -20,6 +24,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from dpfc_cli.privacy import chain as chains
+from dpfc_cli.privacy import passes
 from dpfc_cli.privacy.chain import Chain
 from dpfc_cli.privacy.facts import Facts
 from dpfc_cli.privacy.passes import Block, Counted, IncompletePassError, Pass
@@ -132,19 +137,18 @@ class Directions:
         if not np.array_equal(there, put):
             raise IncompletePassError("some vectors of the records are lost, or came twice")
 
-    def sorting(self, query: ClassGrams, made: Iterator[Sorted], checked: Counted) -> Iterator[Sorted]:
-        """The same vectors, of all classes. They are kept if there is room, in runs of as many classes as the piece."""
+    def sorting(self, query: ClassGrams, made: Iterator[Sorted], checked: Counted, m: int) -> Iterator[Sorted]:
+        """The same vectors, of all m classes. They are kept if there is room, in runs of as many classes as the
+        piece.
+        """
         assert query.stop is not None
         self.clear()
         room, width = True, query.stop - query.start
         for block in made:
             self._counts = _counted(self._counts, block.labels)
-            for start in range(0, int(block.labels.max(initial=-1)) + 1, width) if room else ():
-                run = block.between(start, start + width)
-                if not len(run.labels):
-                    continue
-                room = self._shelf.put(tuple(run))
-                self._runs.append((len(self._runs), int(run.labels[0]), int(run.labels[-1])))
+            for start in range(0, m, width) if room else ():
+                room = self._shelf.put(tuple(block.between(start, start + width)))
+                self._runs.append((len(self._runs), start, start + width - 1))
                 if not room:
                     self.clear()
                     break
@@ -178,6 +182,9 @@ def _same_chain(a: Chain, b: Chain) -> bool:
 
 
 def direction_bytes(facts: Facts, records: int, side: int, grid: Grid) -> int:
-    """How many bytes the directions of so many records take on a shelf. side: the length of a direction."""
-    persons_of = 0 if facts.rows is None else 8
-    return records * (side * np.dtype(grid.small).itemsize + 8 + 4 * facts.k + persons_of)
+    """How many bytes the directions of so many records take on a shelf; of vectors sorted by class, how many at most.
+
+    side: the length of a direction, or of the vectors of one record.
+    """
+    persons_of, blocks = 0 if facts.rows is None else 8, -(-records // passes.block_rows(facts))
+    return records * (side * np.dtype(grid.small).itemsize + 8 + 4 * facts.k + persons_of) + 8 * blocks

@@ -4,7 +4,7 @@ A *release* is one noisy sum. A method first states a `Plan`: which sums it will
 share of the privacy budget each one gets. Then it calls `oracle.release(query)` for each of them, and it computes a
 head from the answers. It never sees a record. Computing with answers is post-processing, which costs no privacy.
 
-The plan is made of the query classes themselves (`queries.form`), so the kind and the shape of an answer are stated in
+The plan is made of the query classes themselves (`forms.form`), so the kind and the shape of an answer are stated in
 one place. `Plan.due` is the one check that a query is the one that was planned.
 """
 
@@ -18,7 +18,8 @@ from typing import Any, Protocol
 import numpy as np
 
 from dpfc_cli.privacy.facts import Facts
-from dpfc_cli.privacy.queries import ClassGrams, Query, form, pieces
+from dpfc_cli.privacy.forms import form, pieces
+from dpfc_cli.privacy.queries import ClassGrams, Query
 
 DIGEST = 32
 """Bytes that say which query the pieces of an answer are of."""
@@ -57,7 +58,7 @@ class Release:
 
     @property
     def pieces(self) -> list[Query]:
-        """The pieces in which it is made, see `queries.pieces`."""
+        """The pieces in which it is made, see `forms.pieces`."""
         return pieces(self.form, self.shape)
 
     @property
@@ -88,7 +89,7 @@ def planned(query: Query, facts: Facts, share: float, rate: float = 1.0) -> Rele
     """The release that `query` will ask for.
 
     Args:
-        query: the query; its values may be `queries.OPEN`.
+        query: the query; its values may be `forms.OPEN`.
         facts: the public facts.
         share: the fraction of the privacy budget μ².
         rate: the probability with which each unit takes part.

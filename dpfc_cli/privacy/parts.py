@@ -25,7 +25,8 @@ import numpy as np
 from dpfc_cli.privacy import chain as chains
 from dpfc_cli.privacy import passes
 from dpfc_cli.privacy.facts import Facts
-from dpfc_cli.privacy.queries import QUERIES, Query, check
+from dpfc_cli.privacy.forms import check
+from dpfc_cli.privacy.queries import QUERIES, Query
 from dpfc_cli.privacy.sums import Summed, partial_sum
 
 Sum = Callable[[Query, Summed, np.ndarray | None], np.ndarray]

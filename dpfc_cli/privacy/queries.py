@@ -23,33 +23,19 @@ A query holds arrays and numbers, never functions. `scale` turns one integer uni
 This is post-processing, so it costs no privacy.
 """
 
-import enum
 import math
-from dataclasses import KW_ONLY, dataclass, fields, replace
-from typing import Any, ClassVar, Protocol, get_args
+from dataclasses import KW_ONLY, dataclass
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
-from dpfc_cli.privacy import chain as chains
 from dpfc_cli.privacy.chain import Chain, run
 from dpfc_cli.privacy.facts import Facts
 from dpfc_cli.privacy.inputs import Loss, inputs, prepare, probabilities
-from dpfc_cli.privacy.lattice import LONGEST, Lattice, Reals
+from dpfc_cli.privacy.lattice import Lattice, Reals
 from dpfc_cli.privacy.outcomes import Outcomes
 
 Grid = Lattice | Reals
-
-
-PIECE_BYTES = 64 * 2**20
-"""The most bytes of a piece of an answer, unless one matrix has more. See `pieces`."""
-
-
-class _Open(enum.Enum):
-    OPEN = "open"
-
-
-OPEN: Any = _Open.OPEN
-"""A placeholder in a form, for a value that is known only after earlier answers."""
 
 
 class Query(Protocol):
@@ -82,32 +68,6 @@ class Query(Protocol):
 
     def scale(self, facts: Facts, grid: Grid) -> float: ...
     def factors(self, x: Any, y: Any, facts: Facts, grid: Grid, xp: Any) -> tuple[Any, Any]: ...
-
-
-def opened(query: Query, *names: str) -> Query:
-    """The query with `OPEN` in place of the named fields and of all values of its chain.
-
-    Fields that are None or 0 stay as they are, because there these values mean "none".
-
-    Args:
-        query: the query.
-        names: the fields to open.
-
-    """
-    known: Any = query
-    held = {field.name: getattr(query, field.name) for field in fields(known) if field.name in names}
-    free = [name for name, value in held.items() if isinstance(value, np.ndarray) or value not in (None, 0)]
-    chain = chains.with_values(query.chain, [OPEN] * len(query.chain))
-    return replace(query, **dict.fromkeys(free, OPEN), chain=chain)  # type: ignore[type-var]
-
-
-def form(query: Query) -> Query:
-    """What a plan fixes of a query.
-
-    This is its class, the kinds of the steps of its chain, its loss and classes, and whether it has a bias. The result
-    is hashable. Queries of one form have answers of one shape, and the same sensitivity.
-    """
-    return opened(query, *query.arrays, *query.numbers, "constant")
 
 
 def sensitivity(query: "Query | type[Query]", facts: Facts) -> float:
@@ -405,88 +365,7 @@ class Hessians:
         return grid.vector(curvature, weights, xp), grid.vector(z / _bound(self.constant), features, xp)
 
 
-def pieces(query: Query, shape: tuple[int, ...]) -> list[Query]:
-    """The pieces in which a query is summed and noised, so that memory holds one of them: at most `PIECE_BYTES`, or one
-    matrix. Most queries are one piece.
-
-    Args:
-        query: the query, or its form.
-        shape: the shape of its answer.
-
-    """
-    if not isinstance(query, ClassGrams) or query.stop is not None:
-        return [query]
-    count, side = shape[0], shape[-1]
-    size = max(1, PIECE_BYTES // (8 * side**2))
-    if count <= size:
-        return [query]
-    return [replace(query, start=start, stop=min(start + size, count)) for start in range(0, count, size)]
-
-
 QUERIES = (Mean, Gram, ClassSums, ClassGrams, Gradient, Hessians, Outcomes)
-
-
-def check(query: Query, facts: Facts) -> None:
-    """Check that a query is one that the proofs are about.
-
-    The proofs are about these classes and these shapes. Other objects could break them in three ways. A subclass could
-    override `factors`. An attribute of the instance could hide `replace_one` or `scale` of its class. An array of
-    another shape could broadcast the residual of one record over the others.
-
-    Args:
-        query: the query.
-        facts: the public facts.
-
-    Raises:
-        ValueError: the class of the query is not one of `QUERIES` itself; it has other fields than its own; its chain
-            has an unknown step; a number is not positive and finite; or an array is not finite or does not have its
-            exact shape.
-
-    """
-    known: Any = query
-    if (
-        type(query) not in QUERIES
-        or vars(query).keys() != {field.name for field in fields(known)}
-        or type(query.chain) is not tuple
-    ):
-        raise ValueError(f"{type(query).__name__} is not a query of the core")
-    chains.check(query.chain, facts.d)
-    numbers: list[float] = []
-    if isinstance(query, Hessians) and not (
-        type(query.start) is type(query.stop) is int and 0 <= query.start < query.stop <= facts.m
-    ):
-        raise ValueError(f"there are no classes {query.start}..{query.stop} of {facts.m}")
-    if isinstance(query, ClassGrams) and not (
-        type(query.start) is int
-        and type(query.stop) in (int, type(None))
-        and 0 <= query.start < (facts.m if query.stop is None else query.stop) <= facts.m
-        and (query.start == 0 or query.stop is not None)
-    ):
-        raise ValueError(f"there is no piece {query.start}..{query.stop} of {facts.m} classes")
-    if isinstance(query, Outcomes) and not (
-        type(query.by_class) is bool
-        and type(query.best) is int
-        and 1 <= query.best < (2 if query.by_class else max(facts.m, 2))
-        and query.shape(facts)[1] <= LONGEST
-    ):
-        raise ValueError(f"outcomes of {facts.m} classes cannot be counted so")
-    if isinstance(query, Gram | Gradient | Hessians):
-        # The type first: an object of another class could claim to equal 0.
-        none = type(query.constant) in chains.NUMBERS and query.constant == 0
-        numbers.append(1.0 if none else query.constant)
-    if isinstance(query, Gradient):
-        numbers += [query.clip, 1.0 if query.radius is None else query.radius]
-        loss: Any = query.loss
-        if type(loss) is not str or loss not in get_args(Loss):
-            raise ValueError(f"unknown loss {query.loss!r}")
-    if not all(type(v) in chains.NUMBERS and 0 < v < math.inf for v in numbers):
-        raise ValueError(f"{query.kind} was asked for with numbers that are not positive and finite")
-    for name, shape in query.array_shapes(facts).items():
-        array: Any = getattr(query, name)
-        # An object that only behaves like an array could bring its own code into the map over the records.
-        plain = type(array) is np.ndarray and array.shape == shape and array.dtype == np.float64
-        if not plain or not np.isfinite(array).all():
-            raise ValueError(f"{query.kind}: {name} must be a finite float64 array of shape {shape}")
 
 
 def contribution(query: Query, x: np.ndarray, labels: np.ndarray, facts: Facts, grid: Grid) -> np.ndarray:

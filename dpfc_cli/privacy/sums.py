@@ -24,11 +24,12 @@ from dpfc_cli.privacy import chain as chains
 from dpfc_cli.privacy import passes, persons
 from dpfc_cli.privacy.directions import Directions, Sorted
 from dpfc_cli.privacy.facts import Facts
+from dpfc_cli.privacy.forms import opened
 from dpfc_cli.privacy.inputs import NO_LABEL, label_rows, prepare
 from dpfc_cli.privacy.lattice import Lattice
 from dpfc_cli.privacy.oracle import Progress
 from dpfc_cli.privacy.passes import Block, BlockStream, Part, Pass
-from dpfc_cli.privacy.queries import ClassGrams, Gradient, Gram, Grid, Hessians, Query, opened
+from dpfc_cli.privacy.queries import ClassGrams, Gradient, Gram, Grid, Hessians, Query
 
 T = TypeVar("T")
 AHEAD = 2
@@ -168,11 +169,14 @@ def _partial_sum(query: Query, over: Summed, part: Part, sample: np.ndarray | No
         if not isinstance(grid, Lattice):
             raise TypeError("persons are bounded on a lattice only")
         factors = persons.clipped(query, factors, grid)
-    if piece is not None:
-        made: Iterator[Sorted] = (_by_class(left, right, grid) for left, right in factors)
-        made = made if kept is None else kept.sorting(piece, made, checked)
-        return _class_grams(piece, over, made), checked.span
-    if isinstance(query, ClassGrams | Hessians):
+    if isinstance(query, ClassGrams):
+        # Without noise, what lies on a shelf is as small as a vector on a lattice. The whole needs no shelf.
+        small = grid.small if piece is not None or isinstance(grid, Lattice) else "float64"
+        made: Iterator[Sorted] = (_by_class(left, right, small) for left, right in factors)
+        if piece is not None and kept is not None:
+            made = kept.sorting(piece, made, checked, facts.m)
+        return _class_grams(query, over, made), checked.span
+    if isinstance(query, Hessians):
         total = np.zeros(query.shape(facts))
         for left, right in factors:
             products.add_weighted_grams(total, left, right)
@@ -183,22 +187,24 @@ def _partial_sum(query: Query, over: Summed, part: Part, sample: np.ndarray | No
     return total, checked.span
 
 
-def _by_class(left: Any, right: Any, grid: Grid) -> Sorted:
-    """The vectors of a block of class Grams, sorted by class."""
+def _by_class(left: Any, right: Any, small: str) -> Sorted:
+    """The vectors of a block of class Grams, sorted by class. small: the type to keep them in."""
     records, labels = np.nonzero(np.asarray(left))
     order = np.argsort(labels, kind="stable")
-    return Sorted(labels[order].astype(np.int32), np.asarray(right)[records[order]].astype(grid.small))
+    return Sorted(labels[order].astype(np.int32), np.asarray(right)[records[order]].astype(small))
 
 
 def _class_grams(query: ClassGrams, over: Summed, vectors: Iterator[Sorted]) -> np.ndarray:
-    """The sum of a piece. Vectors of a class are multiplied together, as many as are held at a time."""
+    """The sum of class Grams, or of a piece of them. Vectors of a class are multiplied together, as many as are held at
+    a time.
+    """
     from dpfc_cli.kernels import products
 
     total = np.zeros(query.shape(over.facts))
     held: list[Sorted] = []
-    assert query.stop is not None
+    stop = over.facts.m if query.stop is None else query.stop
     for each in vectors:
-        mine = each.between(query.start, query.stop)
+        mine = each.between(query.start, stop)
         # Copied: the rest of a block is not to be held.
         held.append(Sorted(mine.labels - query.start, mine.q.copy()))
         if sum(part.q.size for part in held) >= GATHERED:

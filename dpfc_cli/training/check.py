@@ -18,12 +18,12 @@ from dpfc_cli.heads import head as heads
 from dpfc_cli.kernels import products
 from dpfc_cli.memory import free_memory
 from dpfc_cli.methods.method import Method, Solution, state_bytes
-from dpfc_cli.privacy import queries
+from dpfc_cli.privacy import forms
 from dpfc_cli.privacy.curator import lattice_of
 from dpfc_cli.privacy.facts import Facts
+from dpfc_cli.privacy.forms import check as check_query
 from dpfc_cli.privacy.oracle import Oracle, Plan, PlanError, Progress
 from dpfc_cli.privacy.queries import Query
-from dpfc_cli.privacy.queries import check as check_query
 from dpfc_cli.training.account import Account, account_of
 from dpfc_cli.training.answers import Unfinished, stopped, unfinished
 from dpfc_cli.training.calibrate import Calibrated
@@ -204,7 +204,7 @@ def bytes_for(method: Method[Any, Any], plan: Plan, facts: Facts) -> int:
     """The same, of a training with this plan."""
     large = max((8 * release.held for release in plan.releases if len(release.pieces) > 1), default=None)
     # One matrix may be larger than a piece of those that were measured. Four of them are in memory at most.
-    pieces = 0 if large is None else PIECES_BYTES + 4 * max(0, large - queries.PIECE_BYTES)
+    pieces = 0 if large is None else PIECES_BYTES + 4 * max(0, large - forms.PIECE_BYTES)
     return state_bytes(method, plan) + working_bytes(facts) + pieces
 
 

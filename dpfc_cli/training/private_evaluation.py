@@ -42,7 +42,7 @@ from dpfc_cli.files import sha256_of
 from dpfc_cli.heads.head import Head
 from dpfc_cli.heads.metrics import BEST, Interval, Z
 from dpfc_cli.memory import free_memory
-from dpfc_cli.privacy import queries
+from dpfc_cli.privacy import forms, queries
 from dpfc_cli.privacy.curator import Curator, lattice_of
 from dpfc_cli.privacy.facts import Facts
 from dpfc_cli.privacy.lattice import LONGEST
@@ -161,7 +161,7 @@ def prepare(
     _refuse_leaking(head, digest, features, split, account)
     account.check(entry_of(plan, features, head.path.name, "", split=split))
     for query in asked:
-        queries.check(query, facts)
+        forms.check(query, facts)
     # With noise for one release in all there is a lattice, up to 4·10⁹ records.
     lattice_of(_mechanism(plan))
     needed = working_bytes(facts)

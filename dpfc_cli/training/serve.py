@@ -16,7 +16,7 @@ from dpfc_cli.privacy.sums import Summed
 from dpfc_cli.processes import Processes
 from dpfc_cli.training.check import check_devices
 from dpfc_cli.training.shelf import shelf_for
-from dpfc_cli.training.together import verify_part
+from dpfc_cli.training.together import reached, verify_part
 
 
 def serve(processes: Processes, features: FeatureSet) -> None:
@@ -49,7 +49,7 @@ def _follow(processes: Processes, features: FeatureSet, facts: Facts, asked: dic
     grid: Grid = Reals() if asked["bits"] is None else Lattice(asked["bits"])
     part, split = passes.part_of(facts, processes.number, processes.count), asked["split"]
     stream = features.stream(split, part.begin) if facts.rows is None else features.grouped(split, part.begin)
-    records, folder = part.stop - part.begin, features.folder.resolve()
+    records, folder = len(reached(part, facts)), features.folder.resolve()
     shelf = shelf_for(asked["side"], records, facts, grid, 0, asked["memory"], folder)
     try:
         directions = None if shelf is None else Directions(shelf)

@@ -4,7 +4,8 @@ What the sums share is kept nowhere if there is no room: it is then computed ane
 
 What is kept is as private as the records. In a file it lies in the folder of the feature set, on the same disk as the
 records. The file has no name, and only this process can read it. The system frees it when the process ends, however it
-ends.
+ends. What the sums share has its room on the disk from the first block on: that is a number of public facts. How much
+of it is used depends on which records are null, and on how many labels they have.
 """
 
 import errno
@@ -33,11 +34,18 @@ MEMORY_LEFT = 0.5
 """The part of the free memory that is left to others, if nobody said how much a training may take."""
 
 
+UNABLE = (errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
+"""What a file system answers that cannot allocate."""
+FILLED = 2**20
+"""Bytes that are written at once where the system cannot allocate."""
+
+
 class InFile:
     """A shelf in a file without a name, in a folder. The file is made for the first block."""
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    def __init__(self, folder: Path, room: int = 0) -> None:
+        """An empty shelf. room: bytes that the file has from its first block on, however many of them are used."""
+        self._folder, self._room = folder, room
         self._file: IO[bytes] | None = None
         self._size = 0
         self._blocks: list[tuple[int, list[tuple[tuple[int, ...], np.dtype[Any]]]]] = []
@@ -47,10 +55,10 @@ class InFile:
         try:
             if self._file is None:
                 self._file = tempfile.TemporaryFile(dir=self._folder)  # noqa: SIM115
+                _fill(self._file.fileno(), self._room)
             for array in block:
-                data = memoryview(np.ascontiguousarray(array)).cast("B")
-                write_at(self._file.fileno(), data, end)
-                end += len(data)
+                write_at(self._file.fileno(), _bytes_of(np.ascontiguousarray(array)), end)
+                end += array.nbytes
         except OSError:
             # The disk is full, or nothing may be written there. What is not kept is computed anew.
             return False
@@ -65,7 +73,7 @@ class InFile:
             at, block = self._blocks[number]
             arrays = tuple(np.empty(shape, dtype) for shape, dtype in block)
             for array in arrays:
-                self._read(self._file.fileno(), memoryview(array).cast("B"), at)
+                self._read(self._file.fileno(), _bytes_of(array), at)
                 at += array.nbytes
             yield arrays
 
@@ -82,6 +90,32 @@ class InFile:
         if self._file is not None:
             self._file.close()
             self._file = None
+
+
+def _bytes_of(array: np.ndarray) -> memoryview:
+    """The memory of an array, which may be empty."""
+    return memoryview(array.reshape(-1).view(np.uint8))
+
+
+def _allocate(file: int, size: int) -> bool:
+    """Give a file so many bytes of the disk, from its begin on. False where the system cannot. Raises OSError."""
+    if not hasattr(os, "posix_fallocate"):
+        return False
+    try:
+        os.posix_fallocate(file, 0, size)
+    except OSError as error:
+        if error.errno in UNABLE:
+            return False
+        raise
+    return True
+
+
+def _fill(file: int, size: int) -> None:
+    """The same, with zeros where the system cannot: a file that is only long takes no room."""
+    if size and not _allocate(file, size):
+        zeros = memoryview(bytes(FILLED))
+        for at in range(0, size, FILLED):
+            write_at(file, zeros[: size - at], at)
 
 
 class Stack(InFile):
@@ -109,12 +143,10 @@ def _try_file(folder: Path, size: int) -> None:
     """
     try:
         with tempfile.TemporaryFile(dir=folder) as file:
-            if size and hasattr(os, "posix_fallocate"):
-                os.posix_fallocate(file.fileno(), 0, size)
+            # Some file systems cannot tell.
+            _allocate(file.fileno(), size)
     except OSError as error:
-        # Some file systems cannot tell.
-        if error.errno not in (errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL):
-            raise _unwritable(folder) from error
+        raise _unwritable(folder) from error
 
 
 def stack_for(plan: Plan, others: int, memory: float | None, folder: Path, beside: int = 0) -> Shelf:
@@ -186,7 +218,7 @@ def shelf_for(
 
     Args:
         side: see `side_of`.
-        records: how many records this process reads.
+        records: how many records this process reads at most.
         facts: the public facts.
         grid: the lattice.
         others: bytes that the training needs for other things.
@@ -201,6 +233,6 @@ def shelf_for(
     if needed <= _allowed(memory) - others:
         return InMemory()
     try:
-        return InFile(folder) if needed <= DISK_LEFT * (shutil.disk_usage(folder).free - promised) else None
+        return InFile(folder, needed) if needed <= DISK_LEFT * (shutil.disk_usage(folder).free - promised) else None
     except OSError:
         return None

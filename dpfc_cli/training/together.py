@@ -52,8 +52,8 @@ class Leader:
         self._ask("sum", split=split, facts=dataclasses.asdict(facts), bits=bits, side=side, memory=memory)
 
     def records(self, facts: Facts) -> int:
-        """How many records process 0 reads in a pass."""
-        return passes.part_of(facts, self.processes.number, self.processes.count).stop
+        """How many records process 0 reads in a pass at most."""
+        return len(reached(passes.part_of(facts, self.processes.number, self.processes.count), facts))
 
     def summed(self) -> None:
         """There are no more sums."""
@@ -70,15 +70,18 @@ class Leader:
         self.processes.tell(json.dumps({"ask": what, **fields}).encode())
 
 
+def reached(part: passes.Part, facts: Facts) -> range:
+    """The records that a pass over a part may read and use. The last person of a part may have more records behind it,
+    and those that count are used.
+    """
+    stop = part.stop if facts.rows is None else part.stop + passes.block_rows(facts) + persons.MOST
+    return range(part.begin, min(stop, facts.records))
+
+
 def verify_part(
     processes: Processes, features: FeatureSet, split: str, facts: Facts, progress: Progress | None = None
 ) -> None:
-    """Check the shards that hold a process's part. It returns when all processes have done so.
-
-    The last person of a part may have more records behind it. Those that count are checked, too: this process alone
-    adds them.
-    """
+    """Check the shards that hold a process's part. It returns when all processes have done so."""
     part = passes.part_of(facts, processes.number, processes.count)
-    stop = part.stop if facts.rows is None else part.stop + passes.block_rows(facts) + persons.MOST
-    features.verify(split, progress, range(part.begin, min(stop, facts.records)))
+    features.verify(split, progress, reached(part, facts))
     processes.gathered("")

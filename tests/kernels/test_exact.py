@@ -84,14 +84,15 @@ def test_very_wide_grams_do_not_crash() -> None:
     assert products.gram(np.ones((512, 12_000)))[-1, 0] == 512
 
 
-def test_weighted_grams_are_exact_for_labels_and_for_weights() -> None:
+def test_class_grams_and_weighted_grams_are_exact() -> None:
     rng = np.random.default_rng(0)
     q = rng.integers(-100, 100, size=(50, 4)).astype(np.float64)
-    members = rng.integers(0, 2, size=(50, 3)).astype(np.float64)
-    total = np.zeros((3, 4, 4))
-    products.add_weighted_grams(total, members, q)
+    labels = rng.integers(0, 3, size=50)
+    members = np.eye(4)[labels]
+    total = np.zeros((4, 4, 4))
+    products.add_class_grams(total, labels, q.astype(np.int16))
     assert np.array_equal(total, np.einsum("nm,nd,ne->mde", members, q, q))
-    weights = rng.integers(0, 2**14, size=(50, 3)).astype(np.float64)
+    weights = rng.integers(0, 2**14, size=(50, 4)).astype(np.float64)
     products.add_weighted_grams(total, weights, q)
     assert np.array_equal(total, np.einsum("nm,nd,ne->mde", members + weights, q, q))
 

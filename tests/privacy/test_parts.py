@@ -17,12 +17,13 @@ from dpfc_cli.privacy.chain import Centre, Clip, Linear
 from dpfc_cli.privacy.curator import Curator, Unprotected
 from dpfc_cli.privacy.directions import Directions, InMemory, Shelf
 from dpfc_cli.privacy.facts import Facts
+from dpfc_cli.privacy.forms import check
 from dpfc_cli.privacy.lattice import Lattice
 from dpfc_cli.privacy.noise import SeededBits
 from dpfc_cli.privacy.oracle import Mechanism
 from dpfc_cli.privacy.parts import Together, decoded, encoded, follow
 from dpfc_cli.privacy.passes import BlockStream, IncompletePassError, part_of
-from dpfc_cli.privacy.queries import Gradient, Query, check
+from dpfc_cli.privacy.queries import Gradient, Query
 from dpfc_cli.privacy.sums import Summed
 from tests.support import exact_sum, one_of_each, plan_of, stream_of
 

@@ -13,17 +13,18 @@ import pytest
 from dpfc_cli.methods import METHODS
 from dpfc_cli.methods.linear import SQUARES, threads_for
 from dpfc_cli.methods.method import state_bytes
-from dpfc_cli.privacy import queries, sums
+from dpfc_cli.privacy import forms, sums
 from dpfc_cli.privacy.chain import Centre, Clip
 from dpfc_cli.privacy.curator import Curator, NonPrivate, Unprotected, lattice_of
 from dpfc_cli.privacy.directions import Directions, InMemory, Shelf
 from dpfc_cli.privacy.facts import Facts
+from dpfc_cli.privacy.forms import check, pieces
 from dpfc_cli.privacy.lattice import Lattice
 from dpfc_cli.privacy.noise import SeededBits
 from dpfc_cli.privacy.oracle import Mechanism, PlanError
 from dpfc_cli.privacy.parts import Together, digest_of
 from dpfc_cli.privacy.passes import BlockStream, IncompletePassError, block_rows, part_of
-from dpfc_cli.privacy.queries import ClassGrams, ClassSums, Gram, Query, check, contribution, pieces
+from dpfc_cli.privacy.queries import ClassGrams, ClassSums, Gram, Query, contribution
 from dpfc_cli.privacy.sums import Summed, exact_sum
 from dpfc_cli.training.check import PIECES_BYTES, WORKING_BYTES, bytes_for
 from dpfc_cli.training.shelf import InFile
@@ -51,7 +52,7 @@ FACTS = {
 
 @pytest.fixture(autouse=True)
 def two_classes_each(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(queries, "PIECE_BYTES", 2 * 8 * D**2)
+    monkeypatch.setattr(forms, "PIECE_BYTES", 2 * 8 * D**2)
 
 
 @pytest.fixture
@@ -224,7 +225,7 @@ def test_the_answers_are_the_same_in_one_piece_and_in_several(
     several = [answers_of(facts, shelf, in_file()) for shelf in shelves]
     # The vectors of the records are not kept for longer than they are needed.
     assert [shelf and list(shelf.blocks()) for shelf in shelves] == [None, [], []]
-    monkeypatch.setattr(queries, "PIECE_BYTES", 2**20)
+    monkeypatch.setattr(forms, "PIECE_BYTES", 2**20)
     whole = answers_of(facts, None)
     for found in several:
         assert all(np.array_equal(one, other) for one, other in zip(found, whole, strict=True))
@@ -358,7 +359,7 @@ def test_progress_counts_the_work_of_making_the_pieces_and_of_using_them() -> No
 
 @pytest.mark.parametrize("count", [2, 3])
 def test_several_processes_give_the_pieces_of_one(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(queries, "PIECE_BYTES", 8 * SHARED.d**2)
+    monkeypatch.setattr(forms, "PIECE_BYTES", 8 * SHARED.d**2)
     mechanism = Mechanism(facts=SHARED, plan=plan_of(SHARED, (WHOLE, 0.5), (ClassSums(CHAIN), 0.5)), mu=1.0)
 
     def answers(channel: Any) -> list[np.ndarray]:
@@ -407,7 +408,7 @@ def test_several_processes_give_the_pieces_of_persons(count: int, monkeypatch: p
 
 def test_class_matrices_take_the_memory_of_a_piece(monkeypatch: pytest.MonkeyPatch) -> None:
     """64 MiB for a piece, and 192 MiB for the decompositions, whatever the number of classes."""
-    monkeypatch.setattr(queries, "PIECE_BYTES", 64 * 2**20)
+    monkeypatch.setattr(forms, "PIECE_BYTES", 64 * 2**20)
     method = METHODS["dp-ls"]
     for m in (1000, 10_000):
         facts = Facts(n=1_280_000, m=m, d=768)
@@ -421,7 +422,7 @@ def test_class_matrices_take_the_memory_of_a_piece(monkeypatch: pytest.MonkeyPat
 
 
 def test_pieces_that_are_larger_than_those_that_were_measured_count_four_times(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(queries, "PIECE_BYTES", 64 * 2**20)
+    monkeypatch.setattr(forms, "PIECE_BYTES", 64 * 2**20)
     method, facts = METHODS["dp-ls"], Facts(n=1_280_000, m=10, d=4096)
     plan = method.plan(facts, method.planned(facts, {}, True))
     more = 4 * (8 * 4096**2 - 64 * 2**20)
@@ -431,7 +432,7 @@ def test_pieces_that_are_larger_than_those_that_were_measured_count_four_times(m
 def test_no_more_is_held_than_is_said(in_file: Callable[[], Shelf], monkeypatch: pytest.MonkeyPatch) -> None:
     """NumPy tells `tracemalloc` of its arrays. The whole answer would take 8 MB."""
     m, d = 64, 128
-    monkeypatch.setattr(queries, "PIECE_BYTES", 4 * 8 * d**2)
+    monkeypatch.setattr(forms, "PIECE_BYTES", 4 * 8 * d**2)
     monkeypatch.setattr(sums, "GATHERED", 100 * d)
     facts = Facts(n=600, m=m, d=d)
     x, y = RNG.normal(size=(600, d)).astype(np.float32), (np.arange(600) % m).astype(np.int32)[:, None]

@@ -16,6 +16,7 @@ from hypothesis.extra.numpy import arrays
 from dpfc_cli.privacy import lattice as lattice_module
 from dpfc_cli.privacy.chain import Clip
 from dpfc_cli.privacy.facts import Adjacency, Facts
+from dpfc_cli.privacy.forms import check
 from dpfc_cli.privacy.inputs import inputs, prepare, probabilities
 from dpfc_cli.privacy.lattice import Lattice, Reals
 from dpfc_cli.privacy.queries import (
@@ -26,7 +27,6 @@ from dpfc_cli.privacy.queries import (
     Hessians,
     Mean,
     Query,
-    check,
     contribution,
     sensitivity,
 )

@@ -140,27 +140,19 @@ def test_what_comes_from_a_shelf_is_every_record_once_or_refused(damage: Callabl
         exact_sum(QUERY, stream_of(X, Y), FACTS, LATTICE, directions=directions)
 
 
-def of_persons(y: np.ndarray, numbers: np.ndarray) -> BlockStream:
-    def stream(size: int) -> Iterator[tuple[Any, ...]]:
-        for start, x, labels in stream_of(X, y)(size):
-            yield start, x, labels, numbers[start : start + len(x)]
-
-    return stream
-
-
 def test_persons_share_directions_as_records_do_and_each_comes_once() -> None:
     numbers = np.repeat(np.arange(20), 5)
     facts = replace(FACTS, n=20, rows=N)
     shelf = InMemory()
     directions = Directions(shelf)
     for query in (QUERY, moved(QUERY)):
-        found = exact_sum(query, of_persons(Y, numbers), facts, LATTICE, directions=directions)
-        assert np.array_equal(found, exact_sum(query, of_persons(Y, numbers), facts, LATTICE))
+        found = exact_sum(query, stream_of(X, Y, numbers), facts, LATTICE, directions=directions)
+        assert np.array_equal(found, exact_sum(query, stream_of(X, Y, numbers), facts, LATTICE))
     last = [array.copy() for array in shelf._held[-1]]
     last[4][-1] -= 1
     shelf._held[-1] = tuple(last)
     with pytest.raises(IncompletePassError):
-        exact_sum(QUERY, of_persons(Y, numbers), facts, LATTICE, directions=directions)
+        exact_sum(QUERY, stream_of(X, Y, numbers), facts, LATTICE, directions=directions)
 
 
 @pytest.mark.parametrize("numbers", [None, np.repeat(np.arange(40), [1, 4] * 20)], ids=["records", "persons"])
@@ -174,7 +166,7 @@ def test_units_outside_a_sample_count_as_null(numbers: np.ndarray | None, kept: 
         taken = np.random.default_rng(3).random(units) < rate
         of_records = taken if numbers is None else taken[numbers]
         nulled = np.where(of_records[:, None], Y, np.int32(-1))
-        streams = [stream_of(X, y) if numbers is None else of_persons(y, numbers) for y in (Y, nulled)]
+        streams = [stream_of(X, y, numbers) for y in (Y, nulled)]
         found = exact_sum(QUERY, streams[0], facts, LATTICE, sample=taken, directions=directions)
         assert np.array_equal(found, exact_sum(QUERY, streams[1], facts, LATTICE))
 
@@ -195,9 +187,6 @@ def test_directions_take_as_many_bytes_as_is_said() -> None:
     for facts, grid in ((FACTS, LATTICE), (FACTS, Lattice(14)), (replace(FACTS, n=20, rows=N), LATTICE)):
         shelf = InMemory()
         numbers = np.repeat(np.arange(20), 5)
-        stream = stream_of(X, Y) if facts.rows is None else of_persons(Y, numbers)
+        stream = stream_of(X, Y, None if facts.rows is None else numbers)
         exact_sum(QUERY, stream, facts, grid, directions=Directions(shelf))
-        # Beside the number of the first record of each block.
-        assert sum(array.nbytes for block in shelf._held for array in block[1:]) == direction_bytes(
-            facts, N, D + 1, grid
-        )
+        assert sum(array.nbytes for block in shelf._held for array in block) == direction_bytes(facts, N, D + 1, grid)

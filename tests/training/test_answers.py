@@ -17,7 +17,7 @@ import dpfc_cli as dpfc
 from dpfc_cli.features.importing import import_features
 from dpfc_cli.features.locks import claimed
 from dpfc_cli.features.reader import FeatureSet
-from dpfc_cli.privacy import curator, queries
+from dpfc_cli.privacy import curator, forms
 from dpfc_cli.privacy.queries import Query
 from dpfc_cli.training import answers as answers_module
 from dpfc_cli.training import charge as charge_module
@@ -133,7 +133,7 @@ def test_a_training_that_was_killed_between_two_pieces_goes_on_with_those_that_w
     made: int, features: FeatureSet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """dp-ls: a Gram matrix, three pieces of one class each, and class sums."""
-    monkeypatch.setattr(queries, "PIECE_BYTES", 1)
+    monkeypatch.setattr(forms, "PIECE_BYTES", 1)
     kept, recalled, drawn = dict[int, np.ndarray](), dict[int, np.ndarray](), list[int]()
     keep, recall, draw_noise = Answers.keep, Answers.recall, curator.draw_noise
 

@@ -31,12 +31,13 @@ from dpfc_cli.privacy.accounting import epsilon_for, mu_for
 from dpfc_cli.privacy.chain import Clip
 from dpfc_cli.privacy.curator import Curator, draw_noise
 from dpfc_cli.privacy.facts import Facts
+from dpfc_cli.privacy.forms import check
 from dpfc_cli.privacy.inputs import prepare
 from dpfc_cli.privacy.lattice import MOST_BITS, Lattice
 from dpfc_cli.privacy.noise import SeededBits
 from dpfc_cli.privacy.oracle import Mechanism
 from dpfc_cli.privacy.outcomes import Outcomes
-from dpfc_cli.privacy.queries import check, contribution
+from dpfc_cli.privacy.queries import contribution
 from dpfc_cli.training import ledger, private_evaluation
 from dpfc_cli.training.account import account_of, other_accounts
 from dpfc_cli.training.cap import set_cap

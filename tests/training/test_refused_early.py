@@ -14,7 +14,7 @@ from dpfc_cli.heads import head as heads
 from dpfc_cli.kernels import products
 from dpfc_cli.methods import METHODS
 from dpfc_cli.methods.method import state_bytes
-from dpfc_cli.privacy import curator, queries
+from dpfc_cli.privacy import curator, forms
 from dpfc_cli.privacy.accounting import mu_for
 from dpfc_cli.privacy.directions import InMemory
 from dpfc_cli.privacy.facts import Facts
@@ -212,7 +212,7 @@ def test_devices_are_tried_before_the_charge(features: FeatureSet, monkeypatch: 
 def test_answers_that_were_kept_need_no_more_room(
     features: FeatureSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(queries, "PIECE_BYTES", 1)
+    monkeypatch.setattr(forms, "PIECE_BYTES", 1)
     ready = charge(checked(features))
     assert ready.answers is not None
     ready.answers.path.write_bytes(bytes(100))

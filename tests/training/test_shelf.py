@@ -17,14 +17,17 @@ import dpfc_cli as dpfc
 from dpfc_cli.errors import UserError
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.methods import METHODS
-from dpfc_cli.privacy import queries
-from dpfc_cli.privacy.directions import InMemory, Shelf, direction_bytes
+from dpfc_cli.privacy import forms
+from dpfc_cli.privacy.chain import Clip
+from dpfc_cli.privacy.directions import Directions, InMemory, Shelf, direction_bytes
 from dpfc_cli.privacy.facts import Facts
 from dpfc_cli.privacy.lattice import Lattice, Reals
+from dpfc_cli.privacy.queries import ClassGrams, Gradient
 from dpfc_cli.training import ledger
 from dpfc_cli.training import run as run_module
 from dpfc_cli.training import shelf as shelf_module
 from dpfc_cli.training.shelf import InFile, Stack, shelf_for, side_of, stack_bytes, stack_for
+from tests.support import exact_sum, stream_of
 
 FACTS = Facts(n=1000, m=3, d=4)
 GB = 10**9
@@ -62,6 +65,87 @@ def test_a_file_has_no_name_and_nobody_else_may_read_it(tmp_path: Path) -> None:
     file = shelf._file
     shelf.clear()
     assert file.closed
+
+
+RECORDS: dict[str, tuple[Callable[[np.ndarray], Any], list[int]]] = {
+    "each has three labels": (lambda i: np.tile([0, 3, 5], (len(i), 1)), [3] * 100),
+    "each has one": (lambda i: np.stack([i % 6, 0 * i - 1, 0 * i - 1], 1), [1] * 99 + [201]),
+    "half of them are null": (lambda i: np.where(i[:, None] % 2, [1, 2, -1], -1), [1] * 50 + [5] * 50),
+    "the first block is null": (lambda i: np.where(i[:, None] < 64, -1, [4, -1, -1]), [201] + [1] * 99),
+    "all are null": (lambda i: np.full((len(i), 3), -1), [3] * 100),
+}
+"""Labels, and how many records each of a hundred persons has."""
+
+
+@pytest.mark.parametrize("method", ["dp-ls", "dp-fc"])
+@pytest.mark.parametrize("persons", [False, True], ids=["records", "persons"])
+def test_the_size_of_a_file_says_nothing_of_the_records(
+    method: str, persons: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither does the free disk, while the file is written: which records are null, how many labels they have, and how
+    many records a person has is as private as the records.
+    """
+    monkeypatch.setattr(forms, "PIECE_BYTES", 2 * 8 * 4**2)
+    monkeypatch.setattr("dpfc_cli.privacy.passes.block_rows", lambda facts: 64)
+    n, grid, entry, sizes = 300, Lattice(14), METHODS[method], set[int]()
+    facts = Facts(n=100 if persons else n, rows=n if persons else None, m=6, d=4, k=3)
+    plan = entry.plan(facts, entry.planned(facts, {}, True))
+    asked: list[Any] = [Gradient((Clip(0.5),), np.zeros((5, 6)), clip=1.0)]
+    if method == "dp-ls":
+        asked = forms.pieces(ClassGrams((Clip(0.5),)), (6, 4, 4))
+    put = InFile.put
+
+    def watched(shelf: InFile, block: tuple[np.ndarray, ...]) -> bool:
+        found = put(shelf, block)
+        assert shelf._file is not None
+        sizes.add(os.fstat(shelf._file.fileno()).st_size)
+        return found
+
+    monkeypatch.setattr(InFile, "put", watched)
+    for labels, of_each in RECORDS.values():
+        x, y = np.ones((n, 4), np.float32), labels(np.arange(n)).astype(np.int32)
+        stream = stream_of(x, y, np.repeat(np.arange(100), of_each) if persons else None)
+        shelf = shelf_for(side_of(plan, grid, 3), n, facts, grid, GB, GB, tmp_path)
+        assert isinstance(shelf, InFile)
+        for query in asked:
+            found = exact_sum(query, stream, facts, grid, directions=Directions(shelf))
+            assert np.array_equal(found, exact_sum(query, stream, facts, grid))
+        assert shelf._file is not None
+        shelf.clear()
+    assert sizes == {direction_bytes(facts, n, 12 if method == "dp-ls" else 5, grid)}
+
+
+@pytest.mark.parametrize("fault", [None, errno.EOPNOTSUPP], ids=["not there", "not supported"])
+def test_where_the_system_does_not_allocate_a_file_is_filled(
+    fault: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file that is only long takes no room until it is written."""
+    if fault is None:
+        monkeypatch.delattr(os, "posix_fallocate", raising=False)
+    else:
+        monkeypatch.setattr(os, "posix_fallocate", failing(fault), raising=False)
+    filled, write = np.zeros(3 * 2**20 + 5, bool), os.pwrite
+
+    def counted(file: int, data: Any, at: int) -> int:
+        filled[at : at + len(data)] = True
+        return write(file, data, at)
+
+    monkeypatch.setattr(os, "pwrite", counted)
+    shelf = InFile(tmp_path, len(filled))
+    for found, block in zip(on(shelf), BLOCKS, strict=True):
+        assert all(np.array_equal(one, other) for one, other in zip(found, block, strict=True))
+    assert filled.all()
+    shelf.clear()
+
+
+def test_without_room_for_all_of_a_file_nothing_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """When a disk fills up would tell how large what was written is."""
+    monkeypatch.setattr(os, "posix_fallocate", failing(errno.ENOSPC), raising=False)
+    monkeypatch.setattr(os, "pwrite", lambda *given: pytest.fail("something was written"))
+    shelf = InFile(tmp_path, 100)
+    assert not shelf.put(BLOCKS[0])
+    assert list(shelf.blocks()) == []
+    shelf.clear()
 
 
 def test_a_full_disk_is_no_error_and_a_failing_one_is_the_users(
@@ -104,16 +188,17 @@ def chosen(method: str = "dp-fc", memory: float | None = 10 * GB, folder: Path =
 
 def test_memory_is_taken_if_there_is_enough_and_else_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A million directions of 1,000 numbers and a bias take 2.014 GB in 16 bits, and the training 1 GB for the rest."""
-    assert direction_bytes(replace(FACTS, n=10**6, d=1000), 10**6, 1001, Lattice(14)) == 2_014 * 10**6
+    needed = direction_bytes(replace(FACTS, n=10**6, d=1000), 10**6, 1001, Lattice(14))
+    assert needed == 2_014 * 10**6 + 8 * 123
     free = shutil.disk_usage(tmp_path)
-    monkeypatch.setattr(shutil, "disk_usage", lambda folder: free._replace(free=4_028 * 10**6))
-    assert chosen(memory=3_014 * 10**6, folder=tmp_path) == "InMemory"
-    assert chosen(memory=3_014 * 10**6 - 1, folder=tmp_path) == "InFile"
-    monkeypatch.setattr(shelf_module, "free_memory", lambda: 2 * 3_014 * 10**6)
+    monkeypatch.setattr(shutil, "disk_usage", lambda folder: free._replace(free=2 * needed))
+    assert chosen(memory=GB + needed, folder=tmp_path) == "InMemory"
+    assert chosen(memory=GB + needed - 1, folder=tmp_path) == "InFile"
+    monkeypatch.setattr(shelf_module, "free_memory", lambda: 2 * (GB + needed))
     assert chosen(memory=None, folder=tmp_path) == "InMemory"
-    monkeypatch.setattr(shelf_module, "free_memory", lambda: 2 * 3_014 * 10**6 - 2)
+    monkeypatch.setattr(shelf_module, "free_memory", lambda: 2 * (GB + needed) - 2)
     assert chosen(memory=None, folder=tmp_path) == "InFile"
-    monkeypatch.setattr(shutil, "disk_usage", lambda folder: free._replace(free=4_028 * 10**6 - 2))
+    monkeypatch.setattr(shutil, "disk_usage", lambda folder: free._replace(free=2 * needed - 2))
     assert chosen(memory=None, folder=tmp_path) == "nothing"
 
 
@@ -158,7 +243,7 @@ def test_the_head_is_the_same_wherever_directions_are_kept(
 @pytest.fixture
 def no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """Class Grams come in pieces of one matrix, and there is no memory for the answers."""
-    monkeypatch.setattr(queries, "PIECE_BYTES", 1)
+    monkeypatch.setattr(forms, "PIECE_BYTES", 1)
     monkeypatch.setattr(shelf_module, "free_memory", lambda: 0)
 
 
@@ -205,7 +290,7 @@ def test_a_folder_without_room_for_the_answers_is_found_out_before_the_charge(
 def test_the_same_disk_is_promised_once(features: FeatureSet, monkeypatch: pytest.MonkeyPatch) -> None:
     """The answers in pieces lie there twice, and the vectors of the records get what is left."""
     tried, promised = list[int](), list[int]()
-    monkeypatch.setattr(os, "posix_fallocate", lambda file, at, size: tried.append(size), raising=False)
+    monkeypatch.setattr(shelf_module, "_try_file", lambda folder, size: tried.append(size))
     monkeypatch.setattr(run_module, "shelf_for", lambda *given: (promised.append(given[-1]), shelf_for(*given))[1])
     entry = METHODS["dp-ls"]
     made = dpfc.train(features, method="dp-ls", epsilon=1.0)
