@@ -21,7 +21,7 @@ from dpfc_cli.privacy.facts import Facts
 from dpfc_cli.privacy.forms import PIECE_BYTES, check, pieces
 from dpfc_cli.privacy.lattice import Lattice
 from dpfc_cli.privacy.noise import SeededBits
-from dpfc_cli.privacy.oracle import Mechanism, PlanError
+from dpfc_cli.privacy.oracle import MAKING, READING, TAKING, Mechanism, PlanError
 from dpfc_cli.privacy.parts import Together, digest_of
 from dpfc_cli.privacy.passes import BlockStream, IncompletePassError, block_rows, part_of
 from dpfc_cli.privacy.queries import ClassGrams, ClassSums, Gram, Query, contribution
@@ -349,18 +349,20 @@ def test_a_sample_of_pieces_is_refused() -> None:
         exact_sum(split(RECORDS)[0], Summed(stream_of(RECORDS), RECORDS, LATTICE), np.ones(N, bool))
 
 
-def test_progress_counts_the_work_of_making_the_pieces_and_of_using_them() -> None:
-    told: list[tuple[int, int]] = []
-    answers_of(RECORDS, InMemory(), progress=lambda done, total: told.append((done, total)))
-    total = 3 * N + M * D
-    assert {each for _, each in told} == {total}
-    done = [each for each, _ in told]
-    assert done == sorted(set(done))
-    assert done[-1] == total
-    work = M * D // 2
-    made = [2 * N + work * piece // 4 for piece in (1, 2, 3, 4)]
-    assert [each for each in done if 2 * N < each <= 2 * N + work] == made
-    assert done[-4:] == [3 * N + work + work * piece // 4 for piece in (1, 2, 3, 4)]
+@pytest.mark.parametrize("shelf", [None, InMemory()], ids=["nothing is kept", "in memory"])
+def test_records_pieces_that_are_made_and_pieces_that_are_taken_have_each_a_progress(shelf: Shelf | None) -> None:
+    told: list[tuple[str, int, int]] = []
+    answers_of(RECORDS, shelf, progress=lambda *each: told.append(each))
+    stages = {stage: [each[1:] for each in told if each[0] == stage] for stage in (READING, MAKING, TAKING)}
+    assert sum(map(len, stages.values())) == len(told)
+    # Records that pieces read again are not counted.
+    read = [done for done, _ in stages[READING]]
+    assert {total for _, total in stages[READING]} == {3 * N}
+    assert read == sorted(set(read))
+    assert {N, 2 * N, 3 * N} <= set(read)
+    for stage in (MAKING, TAKING):
+        assert stages[stage] == [(done, 4) for done in (1, 2, 3, 4)]
+    assert told[-1] == (TAKING, 4, 4)
 
 
 @pytest.mark.parametrize("count", [2, 3])
