@@ -9,6 +9,7 @@ import json
 import math
 import sys
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Protocol
@@ -30,6 +31,8 @@ quiet = False
 
 LINE_EVERY = 10.0
 """Seconds between progress lines where there is no terminal."""
+LOOKED_BACK = 30.0
+"""Seconds that a rate is the mean of. Work on the same things may become faster or slower while a stage lasts."""
 GAP = 2
 """Spaces between the columns of a table."""
 NARROWEST = 16
@@ -212,17 +215,23 @@ class _Clock:
 
     def __init__(self, what: str, unit: str) -> None:
         self.what, self.unit = what, unit
-        self.started, self.found = time.monotonic(), 0.0
+        self._seen = deque([(time.monotonic(), 0.0)])
 
     def turn(self, what: str | None, unit: str | None, done: float) -> bool:
         """Begin another stage, unless it is the one at work. done: how much of it was there before it began."""
         if what is None or what == self.what:
             return False
-        self.what, self.unit, self.started, self.found = what, unit or self.unit, time.monotonic(), done
+        self.what, self.unit, self._seen = what, unit or self.unit, deque([(time.monotonic(), done)])
         return True
 
     def rate(self, done: float) -> float:
-        return max(done - self.found, 0.0) / max(time.monotonic() - self.started, 1e-9)
+        now, seen = time.monotonic(), self._seen
+        if now > seen[-1][0] + 1:
+            seen.append((now, done))
+        while len(seen) > 1 and seen[1][0] <= now - LOOKED_BACK:
+            seen.popleft()
+        began, found = seen[0]
+        return max(done - found, 0.0) / max(now - began, 1e-9)
 
 
 class _Lines:

@@ -14,7 +14,7 @@ from dpfc_cli.cli import app, display, places, stop
 from dpfc_cli.cli.app import command
 from dpfc_cli.cli.trained import show_head, show_plan, show_so_far
 from dpfc_cli.folders import heads_folder
-from dpfc_cli.training.observer import CHECKING, TUNING, Observer
+from dpfc_cli.training.observer import CHECKING, MATRICES, SOLVING, TUNING, Observer
 
 if TYPE_CHECKING:
     from dpfc_cli.features.reader import FeatureSet
@@ -347,6 +347,8 @@ def _unit_of(stage: str) -> str:
     """What a stage counts."""
     if stage == CHECKING:
         return "files"
+    if stage in (MATRICES, SOLVING):
+        return "pieces"
     return "trainings" if stage.startswith(TUNING) else "records"
 
 

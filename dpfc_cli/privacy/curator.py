@@ -56,7 +56,7 @@ from dpfc_cli.privacy.facts import Facts
 from dpfc_cli.privacy.forms import check, pieces
 from dpfc_cli.privacy.lattice import Lattice, Reals, lattice_for
 from dpfc_cli.privacy.noise import ETA_PER_SAMPLE, Bits, bernoulli, rounded_normal
-from dpfc_cli.privacy.oracle import Mechanism, Oracle, Plan, PlanError, Progress, planned
+from dpfc_cli.privacy.oracle import MAKING, READING, TAKING, Mechanism, Oracle, Plan, PlanError, Stages, planned
 from dpfc_cli.privacy.parts import Sum, digest_of
 from dpfc_cli.privacy.passes import BlockStream
 from dpfc_cli.privacy.queries import Grid, Query, sensitivity
@@ -177,9 +177,7 @@ Part = Callable[[Query, tuple[int, ...]], np.ndarray]
 
 
 class _Passes(Oracle):
-    """Opens the records, counts releases, makes answers in pieces, and tells `progress` how many records were read over
-    all passes, and how many there are to read. The work on pieces counts as records, too.
-    """
+    """Opens the records, counts releases, makes answers in pieces, and tells `progress` of these."""
 
     def __init__(
         self,
@@ -187,18 +185,17 @@ class _Passes(Oracle):
         facts: Facts,
         grid: Grid,
         plan: Plan | None,
-        progress: Progress | None,
+        progress: Stages | None,
         shelf: Shelf | None,
         together: Sum | None,
         stack: Shelf | None,
     ) -> None:
         if not isinstance(records, Records):
             raise TypeError("a curator takes Records: those of a charged training, or Unprotected ones")
-        self.released = self._passes = self._beside = 0
-        self._in_pieces, self._size = False, facts.records
+        self.released = self._passes = 0
         self._facts, self._grid = facts, grid
-        self._planned, self._beside_all = (len(plan.releases), plan.beside) if plan else (1, 0)
-        self._progress = progress
+        self._planned = len(plan.releases) if plan else 1
+        self._progress, self._again = progress, False
         directions = None if shelf is None else Directions(shelf)
         self._over = sums.Summed(records.opened(), facts, grid, self._read, directions)
         self._together = together
@@ -225,13 +222,15 @@ class _Passes(Oracle):
         self._stack.clear()
         self._on_stack = self.released
         made = (part_of(piece, shape) for piece, shape in zip(parts, due.parts[1:], strict=True))
-        for part in self._counted(made, len(parts), due.beside // 2):
+        for part in self._counted(MAKING, made, len(parts)):
             if not self._stack.put((part,)):
                 raise OSError("there is no room for the pieces of an answer")
+            # Without a shelf the other pieces read the records, too, and this is no pass that was planned.
+            self._again = True
+        self._again = False
         if self._over.directions is not None:
             self._over.directions.end_pieces()
-        blocks = self._stacked(self.released, len(parts), due.shape[-1])
-        return self._counted(blocks, len(parts), due.beside - due.beside // 2)
+        return self._counted(TAKING, self._stacked(self.released, len(parts), due.shape[-1]), len(parts))
 
     @abstractmethod
     def _begun(self, query: Query) -> Part:
@@ -250,25 +249,16 @@ class _Passes(Oracle):
 
     def _read(self, done: int, n: int) -> None:
         """Told by a pass over the records how far it is."""
-        self._size = n
-        if not self._in_pieces:
-            self._tell(done - n)
-
-    def _tell(self, more: int = 0) -> None:
-        if self._progress:
+        if self._progress and not self._again:
             # Without noise a method may take more passes than planned.
-            passes = max(self._planned, self._passes)
-            self._progress(self._passes * self._size + self._beside + more, passes * self._size + self._beside_all)
+            self._progress(READING, (self._passes - 1) * n + done, max(self._planned, self._passes) * n)
 
-    def _counted(self, parts: Iterator[np.ndarray], count: int, work: int) -> Iterator[np.ndarray]:
-        """The same parts. work: how much they are beside the pass in which the first one was made."""
-        before = self._beside
+    def _counted(self, stage: str, parts: Iterator[np.ndarray], count: int) -> Iterator[np.ndarray]:
+        """The same parts, which are told of when they were used."""
         for number, part in enumerate(parts, 1):
-            self._in_pieces = True
             yield part
-            self._beside = before + work * number // count
-            self._tell()
-        self._in_pieces = False
+            if self._progress:
+                self._progress(stage, number, count)
 
 
 class Curator(_Passes):
@@ -284,7 +274,7 @@ class Curator(_Passes):
         mechanism: Mechanism,
         records: Records,
         bits: Bits,
-        progress: Progress | None = None,
+        progress: Stages | None = None,
         shelf: Shelf | None = None,
         answers: Answers | None = None,
         together: Sum | None = None,
@@ -296,7 +286,7 @@ class Curator(_Passes):
             mechanism: the plan with its noise.
             records: the private records of a charged training, or unprotected ones.
             bits: the source of random bits.
-            progress: progress(done, total) is told of the number of records, over all passes.
+            progress: told of the stages of the training, see `oracle.READING`.
             shelf: an empty one, for what does not depend on θ. None: it is computed anew in every pass.
             answers: where the answers of this training are kept. None: nowhere.
             together: sums over all processes, see `parts.Together`. None: this process works alone.
@@ -379,7 +369,7 @@ class NonPrivate(_Passes):
         facts: Facts,
         records: Records,
         plan: Plan | None = None,
-        progress: Progress | None = None,
+        progress: Stages | None = None,
         shelf: Shelf | None = None,
         together: Sum | None = None,
         stack: Shelf | None = None,

@@ -25,6 +25,10 @@ DIGEST = 32
 """Bytes that say which query the pieces of an answer are of."""
 Progress = Callable[[int, int], None]
 """progress(done, total)."""
+Stages = Callable[[str, int, int], None]
+"""stages(stage, done, total). A stage takes about equally long for each of the things that it counts."""
+READING, MAKING, TAKING = "reading", "making", "taking"
+"""The stages of a training: records are read, over all passes; pieces of an answer are made, and taken by a method."""
 
 
 class PlanError(RuntimeError):
@@ -71,13 +75,6 @@ class Release:
         side = self.shape[-1]
         stops = [piece.stop - piece.start for piece in self.pieces if isinstance(piece, ClassGrams) and piece.stop]
         return [(DIGEST,), *((count, side * (side + 1) // 2) for count in stops)]
-
-    @property
-    def beside(self) -> int:
-        """How much work the pieces are beside a pass, as a number of records that would take as long. It is measured:
-        half of it to draw their noise, and half to solve a system of equations with each of their matrices.
-        """
-        return 0 if len(self.pieces) == 1 else math.prod(self.shape[:-1])
 
     @property
     def held(self) -> int:
@@ -158,11 +155,6 @@ class Plan:
     def largest(self) -> int:
         """The number of entries of the largest answer, or of the largest piece."""
         return max(r.held for r in self.releases)
-
-    @property
-    def beside(self) -> int:
-        """How much work there is beside the passes over the records, for progress: see `Release.beside`."""
-        return sum(r.beside for r in self.releases)
 
     @property
     def stacked(self) -> int:

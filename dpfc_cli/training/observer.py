@@ -5,8 +5,13 @@ import warnings
 from dpfc_cli.errors import printable
 
 CHECKING = "Checking the features"
-"""The stage that counts files. The one that tunes counts trainings, and the others count records."""
+"""The stage that counts files."""
 TUNING = "Tuning on "
+"""The stage that counts trainings begins so."""
+TRAINING, MATRICES, SOLVING = "Training", "Class matrices", "Solving"
+"""The stages of a training. The first counts records, over all passes. The others count pieces of the class matrices,
+which are made and then used.
+"""
 
 
 class TrainingWarning(UserWarning):

@@ -307,7 +307,8 @@ def _refuse_leaking(head: Head, digest: str, features: FeatureSet, split: str, a
 def _answers(paid: Paid, asked: tuple[Outcomes, ...], progress: Progress | None) -> list[np.ndarray]:
     """The counts of each query with noise, and the standard deviation of the noise of each: rows of two."""
     mechanism = _mechanism(paid.planned)
-    curator, lattice = Curator(mechanism, paid, SystemBits(), progress), lattice_of(mechanism)
+    told = None if progress is None else lambda stage, *far: progress(*far)
+    curator, lattice = Curator(mechanism, paid, SystemBits(), told), lattice_of(mechanism)
     found = []
     for query, sigma in zip(asked, mechanism.sigmas, strict=True):
         unit = queries.sensitivity(query, mechanism.facts) * lattice.unit * query.scale(mechanism.facts, lattice)

@@ -13,7 +13,7 @@ from dpfc_cli.privacy import curator
 from dpfc_cli.privacy.directions import InMemory, Shelf
 from dpfc_cli.privacy.lattice import Reals
 from dpfc_cli.privacy.noise import SeededBits, SystemBits
-from dpfc_cli.privacy.oracle import Oracle, Progress
+from dpfc_cli.privacy.oracle import MAKING, READING, TAKING, Oracle, Stages
 from dpfc_cli.privacy.queries import Grid
 from dpfc_cli.training import ledger
 from dpfc_cli.training.account import Account, account_of
@@ -21,9 +21,11 @@ from dpfc_cli.training.card import card_of, entry_of
 from dpfc_cli.training.charge import Charged
 from dpfc_cli.training.check import Checked, answers_beside, bytes_of
 from dpfc_cli.training.ledger import Entry, Receipt
-from dpfc_cli.training.observer import Observer
+from dpfc_cli.training.observer import MATRICES, SOLVING, TRAINING, Observer
 from dpfc_cli.training.request import SPLIT
 from dpfc_cli.training.shelf import shelf_for, side_of, stack_bytes, stack_for
+
+STAGES = {READING: TRAINING, MAKING: MATRICES, TAKING: SOLVING}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,7 +68,7 @@ def run(charged: Charged, observer: Observer) -> Trained:
         _let_go(charged)
         raise
     # Not in the `try` below: if the charge is used by another run, nothing of that run is touched.
-    oracle = _oracle_of(charged, lambda done, total: observer.progress("Training", done, total), shelf, stack)
+    oracle = _oracle_of(charged, lambda stage, *far: observer.progress(STAGES[stage], *far), shelf, stack)
     digest, saved = None, None
     try:
         # Of the ledger alone, before a record is read.
@@ -191,7 +193,7 @@ def _begin(checked: Checked) -> None:
         leader.begin(SPLIT, calibrated.facts, grid, side, checked.request.memory)
 
 
-def _oracle_of(charged: Charged, progress: Progress, shelf: Shelf | None, stack: Shelf) -> Oracle:
+def _oracle_of(charged: Charged, progress: Stages, shelf: Shelf | None, stack: Shelf) -> Oracle:
     """The oracle of a charged training: the curator, or the plain sums where no noise was asked for."""
     calibrated, leader = charged.checked.calibrated, charged.checked.request.leader
     together = None if leader is None else leader.together

@@ -125,7 +125,7 @@ def test_blocks_are_powers_of_two_and_their_factors_take_64_mebibytes(n: int, d:
 def test_progress_counts_the_records_of_all_planned_passes() -> None:
     told: list[tuple[int, int]] = []
     records = Unprotected(stream_of(X, Y))
-    oracle = Curator(MECHANISM, records, SeededBits(0), lambda done, total: told.append((done, total)))
+    oracle = Curator(MECHANISM, records, SeededBits(0), lambda stage, *far: told.append(far))
     for query in QUERIES[:2]:
         oracle.release(query)
     assert told == [(done, 5 * 40) for done in (16, 32, 40, 56, 72, 80)]
@@ -136,7 +136,7 @@ def test_without_noise_there_may_be_more_passes_than_planned_and_progress_counts
     for planned, totals in ((None, (40, 80, 120)), (plan_of(FACTS, *[(QUERIES[0], 1.0)] * 2), (80, 80, 120))):
         told.clear()
         records = Unprotected(stream_of(X, Y))
-        oracle = NonPrivate(FACTS, records, planned, lambda done, total: told.append((done, total)))
+        oracle = NonPrivate(FACTS, records, planned, lambda stage, *far: told.append(far))
         for _ in totals:
             oracle.release(QUERIES[0])
         assert told[2::3] == [(40 * (i + 1), total) for i, total in enumerate(totals)]

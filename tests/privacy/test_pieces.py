@@ -18,10 +18,10 @@ from dpfc_cli.privacy.chain import Centre, Clip
 from dpfc_cli.privacy.curator import Curator, NonPrivate, Unprotected, lattice_of
 from dpfc_cli.privacy.directions import Directions, InMemory, Shelf
 from dpfc_cli.privacy.facts import Facts
-from dpfc_cli.privacy.forms import check, pieces
+from dpfc_cli.privacy.forms import PIECE_BYTES, check, pieces
 from dpfc_cli.privacy.lattice import Lattice
 from dpfc_cli.privacy.noise import SeededBits
-from dpfc_cli.privacy.oracle import Mechanism, PlanError
+from dpfc_cli.privacy.oracle import MAKING, READING, TAKING, Mechanism, PlanError
 from dpfc_cli.privacy.parts import Together, digest_of
 from dpfc_cli.privacy.passes import BlockStream, IncompletePassError, block_rows, part_of
 from dpfc_cli.privacy.queries import ClassGrams, ClassSums, Gram, Query, contribution
@@ -102,6 +102,8 @@ def test_the_pieces_have_each_class_once_and_are_as_large_as_is_said() -> None:
     assert pieces(WHOLE, (2, D, D)) == [WHOLE]
     assert pieces(WHOLE, (3, 100, 100)) == [replace(WHOLE, start=j, stop=j + 1) for j in range(3)]
     assert pieces(Gram(CHAIN), (D, D)) == [Gram(CHAIN)]
+    piece = replace(WHOLE, start=2, stop=5)
+    assert pieces(piece, piece.shape(RECORDS)) == [piece]
 
 
 @pytest.mark.parametrize("facts", FACTS.values(), ids=FACTS)
@@ -189,12 +191,13 @@ def test_a_pass_that_was_not_complete_leaves_nothing_for_other_pieces() -> None:
     assert not directions.holds(WHOLE)
 
 
-@pytest.mark.parametrize("stop", [0, 8, 1.0, True, "2"])
-def test_a_piece_of_other_classes_is_no_query(stop: Any) -> None:
+@pytest.mark.parametrize(
+    ("start", "stop"),
+    [*((0, stop) for stop in (0, 8, 1.0, True, "2")), *((start, M) for start in (-1, M, 0.0, False)), (1, None)],
+)
+def test_a_piece_of_other_classes_is_no_query(start: Any, stop: Any) -> None:
     with pytest.raises(ValueError, match="no piece"):
-        check(ClassGrams(CHAIN, 0, stop), RECORDS)
-    with pytest.raises(ValueError, match="no piece"):
-        check(ClassGrams(CHAIN, 1), RECORDS)
+        check(ClassGrams(CHAIN, start, stop), RECORDS)
 
 
 # The curator
@@ -346,18 +349,20 @@ def test_a_sample_of_pieces_is_refused() -> None:
         exact_sum(split(RECORDS)[0], Summed(stream_of(RECORDS), RECORDS, LATTICE), np.ones(N, bool))
 
 
-def test_progress_counts_the_work_of_making_the_pieces_and_of_using_them() -> None:
-    told: list[tuple[int, int]] = []
-    answers_of(RECORDS, InMemory(), progress=lambda done, total: told.append((done, total)))
-    total = 3 * N + M * D
-    assert {each for _, each in told} == {total}
-    done = [each for each, _ in told]
-    assert done == sorted(set(done))
-    assert done[-1] == total
-    work = M * D // 2
-    made = [2 * N + work * piece // 4 for piece in (1, 2, 3, 4)]
-    assert [each for each in done if 2 * N < each <= 2 * N + work] == made
-    assert done[-4:] == [3 * N + work + work * piece // 4 for piece in (1, 2, 3, 4)]
+@pytest.mark.parametrize("shelf", [None, InMemory()], ids=["nothing is kept", "in memory"])
+def test_records_pieces_that_are_made_and_pieces_that_are_taken_have_each_a_progress(shelf: Shelf | None) -> None:
+    told: list[tuple[str, int, int]] = []
+    answers_of(RECORDS, shelf, progress=lambda *each: told.append(each))
+    stages = {stage: [each[1:] for each in told if each[0] == stage] for stage in (READING, MAKING, TAKING)}
+    assert sum(map(len, stages.values())) == len(told)
+    # Records that pieces read again are not counted.
+    read = [done for done, _ in stages[READING]]
+    assert {total for _, total in stages[READING]} == {3 * N}
+    assert read == sorted(set(read))
+    assert {N, 2 * N, 3 * N} <= set(read)
+    for stage in (MAKING, TAKING):
+        assert stages[stage] == [(done, 4) for done in (1, 2, 3, 4)]
+    assert told[-1] == (TAKING, 4, 4)
 
 
 @pytest.mark.parametrize("count", [2, 3])
@@ -411,13 +416,13 @@ def test_several_processes_give_the_pieces_of_persons(count: int, monkeypatch: p
 
 def test_class_matrices_take_the_memory_of_a_piece(monkeypatch: pytest.MonkeyPatch) -> None:
     """64 MiB for a piece, and 192 MiB for the decompositions, whatever the number of classes."""
-    monkeypatch.setattr(forms, "PIECE_BYTES", 64 * 2**20)
+    monkeypatch.setattr(forms, "PIECE_BYTES", PIECE_BYTES)
     method = METHODS["dp-ls"]
     for m in (1000, 10_000):
         facts = Facts(n=1_280_000, m=m, d=768)
         plan = method.plan(facts, method.planned(facts, {}, True))
         piece = 8 * 768**2 * math.ceil(m / len(plan.releases[1].pieces))
-        assert piece <= 64 * 2**20
+        assert 32 * 2**20 < piece <= 64 * 2**20
         decomposed = 8 * SQUARES * threads_for(768) * 768**2
         assert 2 * piece <= decomposed <= 192 * 2**20
         assert state_bytes(method, plan) == piece + decomposed + 8 * (768**2 + m * 768)

@@ -131,17 +131,21 @@ def test_a_hit_that_counts_twice_is_seen(fault: str, monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize(
-    "how", [{"best": M}, {"best": 0}, {"best": 2, "by_class": True}, {"best": True}, {"by_class": 1}], ids=str
-)
-def test_outcomes_that_no_proof_covers_are_refused(how: dict[str, Any]) -> None:
+    ("m", "how"),
+    [(2, {"best": 2}), *((M, {"best": best}) for best in (M, 0, True)), (M, {"best": 2, "by_class": True}),
+     (M, {"by_class": 1})],
+    ids=str,
+)  # fmt: skip
+def test_outcomes_that_no_proof_covers_are_refused(m: int, how: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="cannot be counted so"):
-        check(Outcomes((), np.zeros((D, M)), np.zeros(M), **how), Facts(n=9, m=M, d=D))
+        check(Outcomes((), np.zeros((D, m)), np.zeros(m), **how), Facts(n=9, m=m, d=D))
 
 
 def test_more_classes_than_a_factor_may_have_are_not_counted_one_by_one() -> None:
     facts = Facts(n=9, m=2**16 + 1, d=1)
     many = Outcomes((), np.zeros((1, facts.m)), np.zeros(facts.m))
     check(many, facts)
+    check(Outcomes((), many.weight[:, 1:], many.bias[1:], by_class=True), replace(facts, m=2**16))
     with pytest.raises(ValueError, match="cannot be counted so"):
         check(replace(many, by_class=True), facts)
 
