@@ -19,7 +19,7 @@ bound, of public facts. A shelf that others can see the size of has to take that
 """
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -88,15 +88,12 @@ class Directions:
         self._of: Gradient | ClassGrams | None = None
         # Number on the shelf, first class, last class.
         self._runs: list[tuple[int, int, int]] = []
-        self._counts = np.zeros(0, np.int64)
-        self.span = range(0)
 
     def holds(self, query: Gradient | ClassGrams) -> bool:
         """Whether what this query needs is there."""
-        if self._of is None or type(self._of) is not type(query):
-            return False
-        same = (getattr(self._of, name, None) == getattr(query, name, None) for name in ("constant", "radius"))
-        return all(same) and _same_chain(self._of.chain, query.chain)
+        there: Any = self._of
+        same = (getattr(there, name, None) == getattr(query, name, None) for name in ("constant", "radius"))
+        return type(there) is type(query) and all(same) and _same_chain(there.chain, query.chain)
 
     def kept(self) -> Iterator[Block]:
         """What was kept, in the order of the records."""
