@@ -1,0 +1,223 @@
+"""Which stopped training goes on: that of the same command on the same records, from its own file."""
+
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import dpfc_cli as dpfc
+from dpfc_cli.features.importing import import_features
+from dpfc_cli.features.locks import claimed
+from dpfc_cli.features.reader import FeatureSet
+from dpfc_cli.training import answers as answers_module
+from dpfc_cli.training import ledger, run
+from dpfc_cli.training.answers import SUFFIX, Answers
+from tests.support import blobs
+from tests.training.stopped import STEPS, Killed, Listener, kept, killed_at, rows, train
+
+
+def test_a_changed_answer_stops_the_training_from_going_on(
+    features: FeatureSet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A new answer in its place would be a second one. So a new training is charged, and that is said."""
+    killed_at(2, monkeypatch)
+    (path,) = kept()
+    data = bytearray(path.read_bytes())
+    data[-30] ^= 1
+    path.write_bytes(data)
+    observer = Listener()
+    train(features, observer)
+    assert rows(features) == ["charged", "written"]
+    assert any("cannot go on" in text and "has changed" in text for text in observer.said)
+
+
+def test_a_copy_of_the_file_does_not_count(features: FeatureSet, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two processes would draw the rest of the answers, each its own."""
+    killed_at(2, monkeypatch)
+    (path,) = kept()
+    copy = Path("heads", f".copy.0123456789abcdef{SUFFIX}")
+    shutil.copyfile(path, copy)
+    # Both are there at once, so they cannot have one number.
+    path.rename("elsewhere")
+    train(features)
+    assert rows(features) == ["charged", "written"]
+    Path("elsewhere").rename(path)
+    copy.unlink()
+    train(features)
+    assert rows(features) == ["written", "written"]
+
+
+OTHERS: dict[str, dict[str, Any]] = {
+    "options": {"damping": 0.5},
+    "steps": {"steps": STEPS + 1},
+    "noise": {"epsilon": 1.5},
+    "δ": {"delta": 1e-6},
+    "purpose": {"purpose": "another"},
+    "somebody else": {"by": "you"},
+    "method": {"method": "dp-sgd"},
+    "name of the head": {"out": "heads/other.safetensors"},
+    "no claim": {"seed": 1, "out": "heads/other.research.safetensors"},
+}
+
+
+@pytest.mark.parametrize("other", OTHERS.values(), ids=OTHERS)
+def test_another_command_is_another_training(
+    other: dict[str, Any], features: FeatureSet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    killed_at(2, monkeypatch)
+    train(features, **other)
+    assert rows(features) == ["charged", "written"]
+    assert len(kept()) == 1
+    train(features)
+    assert rows(features) == ["written", "written"]
+
+
+def test_another_version_does_not_go_on(features: FeatureSet, monkeypatch: pytest.MonkeyPatch) -> None:
+    killed_at(2, monkeypatch)
+    monkeypatch.setattr(answers_module, "__version__", "0")
+    train(features)
+    assert rows(features) == ["charged", "written"]
+
+
+def test_a_training_that_runs_is_left_alone(features: FeatureSet, monkeypatch: pytest.MonkeyPatch) -> None:
+    killed_at(2, monkeypatch)
+    held = claimed(kept()[0])
+    assert held is not None
+    train(features)
+    assert rows(features) == ["charged", "written"]
+    os.close(held)
+    train(features)
+    assert rows(features) == ["written", "written"]
+
+
+def test_a_file_of_a_training_that_was_not_charged_is_removed(
+    features: FeatureSet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def dying(*given: object) -> None:
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ledger, "charge", dying)
+        patch.setattr(Answers, "remove", lambda self: self.close())
+        with pytest.raises(Killed):
+            train(features)
+    assert (len(kept()), rows(features)) == (1, [])
+    train(features)
+    assert (kept(), rows(features)) == ([], ["written"])
+
+
+@pytest.mark.parametrize("given", [{}, {"out": "heads/mine.safetensors"}], ids=["own name", "--out"])
+@pytest.mark.parametrize("settled", [False, True], ids=["the row says nothing", "the row says written"])
+def test_a_training_that_was_killed_after_its_head_has_one_head(
+    settled: bool, given: dict[str, Any], features: FeatureSet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(Answers, "remove", lambda self: self.close())
+        if not settled:
+            patch.setattr(run, "_settled", lambda *given: None)
+        first = train(features, **given)
+    assert rows(features) == ["written" if settled else "charged"]
+    if settled and given:
+        with pytest.raises(dpfc.UserError, match="exists"):
+            train(features, **given)
+        return
+    second = train(features, **given)
+    assert kept() == []
+    if settled:
+        assert rows(features) == ["written", "written"]
+        assert second.path != first.path
+    else:
+        assert rows(features) == ["written"]
+        assert (second.path, second.sha256) == (first.path, first.sha256)
+
+
+def test_what_a_killed_training_left_beside_its_head_is_removed(
+    features: FeatureSet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And nothing of a training whose head is to have the same name."""
+    killed_at(2, monkeypatch)
+    (left,) = (path.with_suffix(".tmp") for path in kept())
+    left.touch()
+    other = left.with_name(f"{left.name.removesuffix(left.suffixes[-2] + '.tmp')}.0123456789abcdef.tmp")
+    other.touch()
+    trained = train(features)
+    assert sorted(path.name for path in Path("heads").iterdir()) == sorted([other.name, trained.path.name])
+
+
+def test_a_cap_that_is_used_up_does_not_stop_what_was_charged(
+    features: FeatureSet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dpfc.set_cap(features, epsilon=1.2, delta=1e-5, by="me")
+    killed_at(3, monkeypatch)
+    with pytest.raises(dpfc.UserError, match="cap"):
+        train(features, purpose="another")
+    train(features)
+    assert rows(features) == ["written"]
+
+
+def test_other_features_of_the_same_records_are_another_training(
+    features: FeatureSet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    killed_at(2, monkeypatch)
+    manifest = features.folder / "manifest.json"
+    manifest.write_text(manifest.read_text().replace('"backbone": {', '"backbone": {"made": "otherwise", '))
+    train(FeatureSet(features.folder))
+    assert rows(features) == ["charged", "written"]
+
+
+def test_who_types_another_command_is_told_of_a_training_that_was_stopped(
+    features: FeatureSet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    killed_at(2, monkeypatch)
+    observer = Listener()
+    train(features, observer, purpose="another")
+    assert any("was stopped. It goes on when its own command is typed again" in text for text in observer.said)
+
+
+def test_a_tuned_training_goes_on_under_a_cap_that_is_used_up(
+    features: FeatureSet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x, y = blobs(120, 5, 3, seed=4)
+    np.savez("open.npz", train_x=x, train_y=y, test_x=x, test_y=y)
+    known = features.folder.with_name("open")
+    import_features(Path("open.npz"), known, classes=("a", "b", "c"))
+    dpfc.set_cap(features, epsilon=1.2, delta=1e-5, by="me")
+    tuned: dict[str, Any] = {"tune_on": FeatureSet(known), "method": "dp-sgd", "steps": 2}
+
+    def dying(*given: Any) -> Any:
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr("dpfc_cli.training.train.run", dying)
+        with pytest.raises(Killed):
+            train(features, **tuned)
+    assert rows(features) == ["charged"]
+    with pytest.raises(dpfc.UserError, match="cap"):
+        train(features, purpose="another", **tuned)
+    train(features, **tuned)
+    assert rows(features) == ["written"]
+
+
+@pytest.mark.parametrize("data", [b"", b"{}", b"{}\n", b"[]\n", b"\xff\n", b'{"training": 1}\n'])
+def test_a_file_of_another_kind_is_left_alone(data: bytes, features: FeatureSet) -> None:
+    Path("heads").mkdir()
+    path = Path("heads", f".x.0123456789abcdef{SUFFIX}")
+    path.write_bytes(data)
+    train(features)
+    assert path.read_bytes() == data
+
+
+def test_a_training_on_other_records_of_that_name_is_left_alone(
+    features: FeatureSet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    killed_at(2, monkeypatch)
+    shutil.rmtree(features.folder)
+    x, y = blobs(120, 5, 3, seed=9)
+    np.savez("raw.npz", train_x=x, train_y=y)
+    import_features(Path("raw.npz"), features.folder, classes=("a", "b", "c"))
+    train(FeatureSet(features.folder))
+    assert rows(features) == ["charged", "written"]
+    assert len(kept()) == 1
