@@ -3,6 +3,7 @@
 In each scenario something else happens between the check of one row and its commit.
 """
 
+import shutil
 import sqlite3
 from collections.abc import Callable
 from dataclasses import replace
@@ -24,7 +25,7 @@ from dpfc_cli.training.cap import set_cap
 from dpfc_cli.training.charge import charge
 from dpfc_cli.training.ledger import Entry, ledger_path, tables, writing
 from tests.support import blobs
-from tests.training.caps import account, meanwhile, ready
+from tests.training.caps import account, meanwhile, ready, row
 
 
 def over(features: FeatureSet) -> bool:
@@ -179,26 +180,66 @@ def test_linked_ledgers_are_let_go_after_the_row_is_on_disk(
     assert there == [1]
 
 
+@pytest.mark.parametrize("older", [False, True])
 def test_a_linked_ledger_that_may_only_be_read_is_locked_for_reading(
-    sets: dict[str, FeatureSet], monkeypatch: pytest.MonkeyPatch
+    sets: dict[str, FeatureSet], older: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Older versions of SQLite must be asked in another way."""
     set_cap(sets["a"], 3.0)
     mine, other = ready(sets["b"]), ready(sets["a"])
     theirs = ledger_path(sets["a"].folder)
     real = tables.connected
+
+    class Older(sqlite3.Connection):
+        def execute(self, sql: str, *given: Any) -> sqlite3.Cursor:
+            if sql != "BEGIN IMMEDIATE":
+                return super().execute(sql, *given)
+            error = sqlite3.OperationalError("attempt to write a readonly database")
+            error.sqlite_errorcode = sqlite3.SQLITE_READONLY
+            raise error
+
+    def connected(path: Path, mode: tables.Mode) -> sqlite3.Connection:
+        if path != theirs:
+            return real(path, mode)
+        with monkeypatch.context() as patch:
+            connect = sqlite3.connect
+            patch.setattr(sqlite3, "connect", lambda *a, **k: connect(*a, **k, **({"factory": Older} if older else {})))
+            return real(path, "ro")
+
     with monkeypatch.context() as patch:
-        patch.setattr(tables, "connected", lambda path, mode: real(path, "ro" if path == theirs else mode))
+        patch.setattr(tables, "connected", connected)
         with pytest.raises(UserError, match="cannot be written: attempt to write a readonly database"):
             charge(other)
 
         def meddle() -> None:
             patch.setattr(tables, "connected", real)
-            charge(other)
+            ledger.charge(theirs, row(1.0))
 
         seen = meanwhile(patch, limit, "check", meddle)
         charge(mine)
     assert seen == ["busy"]
-    assert not over(sets["a"])
+    assert ledger.read(theirs) == []
+
+
+def test_ledgers_are_locked_in_one_order_whichever_set_is_trained_on(
+    sets: dict[str, FeatureSet], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise two trainings could wait for one another."""
+    names = [f"{name}{i}" for name in "zdym" for i in range(2)]
+    for name in names:
+        shutil.copytree("features/a", Path("features", name))
+        ledger_path(Path("features", name)).touch()
+    locked, real = list[Path](), tables.connected
+
+    def connected(path: Path, mode: tables.Mode) -> sqlite3.Connection:
+        locked.extend([path] if mode != "ro" else [])
+        return real(path, mode)
+
+    planned = ready(sets["b"], 0.1)
+    monkeypatch.setattr(tables, "connected", connected)
+    charge(planned)
+    assert locked[0] == ledger_path(sets["b"].folder)
+    assert locked[1:] == sorted(ledger_path(Path("features", name)) for name in ("b", *names))
 
 
 def test_ledgers_of_other_records_are_not_locked(

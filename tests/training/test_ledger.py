@@ -13,8 +13,8 @@ import pytest
 
 from dpfc_cli.errors import UserError
 from dpfc_cli.training import ledger, limit
-from dpfc_cli.training.ledger import Receipt, tables
-from tests.training.rows import DIGEST, cap, changed, refused, row
+from dpfc_cli.training.ledger import Book, Receipt, tables, writing
+from tests.training.rows import DIGEST, cap, changed, overlap, refused, row
 
 # The numbers of the rows, and the file
 
@@ -95,6 +95,18 @@ def test_rows_lie_in_one_file_after_a_charge(path: Path, tmp_path: Path) -> None
                 ledger.charge(path, row(0.6))
         assert refused.value.code in ("busy", "damaged")
     assert len(ledger.read(path)) == 3
+
+
+def test_a_ledger_that_does_not_give_up_its_log_is_refused(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Stubborn(sqlite3.Connection):
+        def execute(self, sql: str, *given: Any) -> sqlite3.Cursor:
+            return super().execute("PRAGMA journal_mode = WAL" if "journal_mode" in sql else sql, *given)
+
+    connect = sqlite3.connect
+    monkeypatch.setattr(sqlite3, "connect", lambda *a, **k: connect(*a, **k, factory=Stubborn))
+    with pytest.raises(UserError, match=r"keeps rows in a second file \(WAL\).* Nothing was charged"):
+        ledger.charge(path, row(0.5))
+    assert len(ledger.read(path)) == 2
 
 
 def test_a_ledger_with_two_names_is_refused(path: Path, tmp_path: Path) -> None:
@@ -186,6 +198,13 @@ def test_a_cap_that_no_reader_would_take_is_not_written(path: Path, broken: dict
     assert ledger.read_all(path).caps == ()
 
 
+@pytest.mark.parametrize("broken", [{"other": ""}, {"name": ""}, {"records": ""}, {"who": "x" * 101}, {"at": "now"}])
+def test_so_is_an_overlap(path: Path, broken: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="makes no sense"):
+        ledger.keep_overlap(path, overlap(**broken))
+    assert ledger.read_all(path).overlaps == ()
+
+
 @pytest.mark.parametrize("epsilon", [1e-4, 1e-3, 0.5, 1.0, 8.0, 30.0, 100.0])
 @pytest.mark.parametrize("delta", [1e-12, 1e-9, 1e-5, 0.1, 0.9])
 def test_every_cap_that_can_be_set_is_one_that_is_read(epsilon: float, delta: float) -> None:
@@ -230,6 +249,61 @@ def test_a_charge_to_a_file_that_was_exchanged_meanwhile_says_that_it_may_stand(
     assert len(ledger.read(path)) == 2
 
 
+@pytest.mark.parametrize(
+    ("write", "row", "nothing"),
+    [
+        (ledger.charge, row(0.5), "Nothing was charged, and nothing is trained that is not charged."),
+        (ledger.keep_cap, cap(), "The cap is as it was."),
+        (ledger.keep_overlap, overlap(), "It is not kept."),
+    ],
+    ids=["a training", "a cap", "an overlap"],
+)
+def test_a_row_that_is_kept_otherwise_is_taken_back(
+    path: Path, write: Any, row: Any, nothing: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is read before the commit. Afterwards it could only be said that it may be there."""
+    before, real = path.read_bytes(), writing._insert
+    monkeypatch.setattr(
+        writing, "_insert", lambda connection, table, values: real(connection, table, {**values, "who": "Eve"})
+    )
+    with pytest.raises(UserError) as refused:
+        write(path, row)
+    assert refused.value.what == f"The ledger '{path}' does not keep the row that was written. {nothing}"
+    assert path.read_bytes() == before
+
+
+def test_rows_that_others_add_behind_it_change_nothing(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another process charges before the row is read back."""
+    real = tables.read_all
+
+    def meanwhile(path: Path) -> Book:
+        monkeypatch.undo()
+        ledger.charge(path, row(0.6))
+        return real(path)
+
+    monkeypatch.setattr(tables, "read_all", meanwhile)
+    receipt = ledger.charge(path, row(0.5))
+    assert (receipt.number, receipt.entry) == (3, row(0.5))
+    assert [each.mu for each in ledger.read(path)[2:]] == [0.5, 0.6]
+
+
+def test_a_row_is_on_disk_with_its_folder_before_the_charge_returns(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Level 3 (EXTRA) also syncs the folder. Without it a power cut could take a row back."""
+    levels, connect = list[int](), sqlite3.connect
+
+    class Watched(sqlite3.Connection):
+        def execute(self, sql: str, *given: Any) -> sqlite3.Cursor:
+            if sql == "COMMIT":
+                levels.extend(super().execute("PRAGMA synchronous").fetchone())
+            return super().execute(sql, *given)
+
+    monkeypatch.setattr(sqlite3, "connect", lambda *a, **k: connect(*a, **k, factory=Watched))
+    ledger.charge(path, row(0.5))
+    assert levels == [3]
+
+
 def test_what_became_of_a_training_is_read_back_too(path: Path) -> None:
     receipt: Receipt = ledger.charge(path, row(0.5))
     changed(path, "CREATE TRIGGER t AFTER UPDATE ON trainings BEGIN DELETE FROM trainings WHERE id = 1; END")
@@ -239,3 +313,19 @@ def test_what_became_of_a_training_is_read_back_too(path: Path) -> None:
     assert ledger.read(path)[2] == row(0.5)
     ledger.settle(receipt, "written", "other.safetensors", DIGEST)
     assert ledger.read(path)[2] == replace(row(0.5), state="written", head="other.safetensors", sha256=DIGEST)
+
+
+def test_a_row_is_found_again_until_it_says_that_there_is_a_head(path: Path) -> None:
+    """Whoever goes on with a training has its row. There is no second head for one charge."""
+    first = ledger.charge(path, row(0.5))
+    ledger.settle(first, "stopped")
+    ledger.charge(path, row(0.6))
+    again = ledger.receipt_of(path, row(0.5))
+    assert again is not None
+    stopped = replace(row(0.5), state="stopped")
+    assert again == replace(first, entry=stopped, entries=(*first.entries[:2], stopped))
+    ledger.settle(again, "written", "h.safetensors", DIGEST)
+    assert ledger.receipt_of(path, row(0.5)) is None
+    for receipt in (first, again):
+        with pytest.raises(UserError, match="has no open row of this training any more"):
+            ledger.settle(receipt, "written", "h.safetensors", DIGEST)

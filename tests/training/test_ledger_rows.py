@@ -115,6 +115,9 @@ def test_only_full_passes_under_zero_out_compose_exactly() -> None:
     assert ledger.composes_exactly([row(), row(0.4), without])
     assert not ledger.composes_exactly([row(), sampled])
     assert not ledger.composes_exactly([row(), replaced])
+    # What has no guarantee is in no sum. Rows of two splits may be about the same records, or about others.
+    assert ledger.composes_exactly([row(), replace(without, adjacency="replace-one")])
+    assert not ledger.composes_exactly([row(), replace(row(), split="test")])
 
 
 def test_what_trainings_cost_together_is_the_root_of_the_sum_of_squares() -> None:
@@ -137,14 +140,43 @@ def test_what_trainings_cost_together_is_the_root_of_the_sum_of_squares() -> Non
 
 
 def test_a_card_says_how_many_trainings_there_are_and_what_they_cost() -> None:
-    rows = [row(0.3), row(claim="research"), row(0.4), row(claim="non-private")]
+    rows = [row(0.3), row(claim="research"), row(0.4), row(claim="non-private"), row(claim="research")]
     said = ledger.standing(rows, 3, 1e-5)
     assert said.pop("epsilon") == pytest.approx(epsilon_for(0.5, 1e-5), rel=1e-9)
-    assert said == {"training": 3, "trainings": 4, "private": 2, "unprotected": 2, "exact": True, "unit": "record"}
+    assert said == {"training": 3, "trainings": 5, "private": 2, "unprotected": 3, "exact": True, "unit": "record"}
     assert ledger.standing(rows, 2, None)["epsilon"] is None
     assert ledger.standing([row(0.3), row(1e9)], 1, 1e-5)["epsilon"] is None
     assert ledger.standing([row(claim="research")], 1, 1e-5)["epsilon"] == LEAST_EPSILON
     assert not ledger.standing([replace(row(), adjacency="replace-one")], 1, 1e-5)["exact"]
+
+
+PERSONS = replace(row(0.4), unit="person", persons="a" * 64)
+
+
+def test_a_training_for_persons_counts_for_what_is_asked() -> None:
+    assert ledger.unit_of([PERSONS, row(claim="research")]) == PERSONS.protects
+    assert ledger.together([PERSONS, row(claim="research")], 1e-5) == pytest.approx(epsilon_for(0.4, 1e-5), rel=1e-9)
+    assert ledger.together([PERSONS], 1e-5, ledger.RECORD) == pytest.approx(epsilon_for(0.8, 1e-5), rel=1e-9)
+    assert ledger.together([replace(row(0.4), eta=0.0)], 1e-5) == pytest.approx(epsilon_for(0.4, 1e-5), rel=1e-9)
+
+
+def test_rows_of_another_split_count_if_their_listing_is_that_of_the_records() -> None:
+    mine, held = row(0.3), replace(row(0.4), split="test")
+    other, persons = replace(held, records="others"), replace(PERSONS, split="test")
+    rows = [other, mine, held, persons]
+    assert ledger.about(rows, "train", []) == [mine]
+    assert ledger.about(rows, "train", ["others"]) == [other, mine]
+    assert ledger.about(rows, "test", []) == [other, held, persons]
+    # Persons lie in one split as a whole.
+    said = ledger.standing(rows, 2, 1e-5)
+    assert said.pop("epsilon") == pytest.approx(epsilon_for(0.5, 1e-5), rel=1e-9)
+    assert said == {
+        **{"training": 2, "trainings": 4, "private": 4, "unprotected": 0, "other_records": 2},
+        **{"exact": False, "unit": "record"},
+    }
+    said = ledger.standing([PERSONS, persons], 1, 1e-5)
+    assert said.pop("epsilon") == pytest.approx(epsilon_for(0.4, 1e-5), rel=1e-9)
+    assert (said["other_records"], said["exact"], said["unit"]) == (1, True, "person")
 
 
 def test_a_row_that_no_reader_would_take_is_not_written(path: Path) -> None:
