@@ -1,5 +1,7 @@
 """Trainings that are stopped, as the tests make them."""
 
+import errno
+import os
 from pathlib import Path
 from typing import Any
 
@@ -73,3 +75,7 @@ def killed_at(number: int, monkeypatch: pytest.MonkeyPatch, where: str = "draw_n
 def assert_one_answer_each(before: dict[int, np.ndarray], after: dict[int, np.ndarray]) -> None:
     for number in before.keys() & after.keys():
         assert np.array_equal(before[number], after[number]), f"release {number} has two answers"
+
+
+def failing(*given: object) -> Any:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

@@ -1,6 +1,5 @@
 """A training that was stopped goes on under its row: nothing is charged twice, and no release has two answers."""
 
-import errno
 import json
 import os
 from collections.abc import Iterator
@@ -21,7 +20,7 @@ from dpfc_cli.training import answers as answers_module
 from dpfc_cli.training import charge as charge_module
 from dpfc_cli.training import ledger
 from dpfc_cli.training.answers import Answers, DamagedError
-from tests.training.stopped import STEPS, Listener, assert_one_answer_each, kept, killed_at, rows, train
+from tests.training.stopped import STEPS, Listener, assert_one_answer_each, failing, kept, killed_at, rows, train
 
 
 @pytest.mark.parametrize("number", range(STEPS + 1))
@@ -196,15 +195,17 @@ def test_any_change_of_what_was_handed_out_is_found(tmp_path: Path) -> None:
             with pytest.raises(DamagedError, match=f"answer {int(at >= ends[1])} has changed"):
                 again.find(PLAN)
             again.close()
+    # A mark is gone, and an answer follows it: it was handed out.
+    path.write_bytes(data[: ends[1] - 1] + b"\0" + data[ends[1] :])
+    again = opened(path)
+    with pytest.raises(DamagedError, match="answer 0 has changed"):
+        again.find(PLAN)
+    again.close()
     path.write_bytes(data + b"more")
     again = opened(path)
     with pytest.raises(DamagedError, match="more answers than releases"):
         again.find(PLAN)
     again.close()
-
-
-def failing(*given: object) -> Any:
-    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 @contextmanager
@@ -221,6 +222,25 @@ def failing_from(number: int, monkeypatch: pytest.MonkeyPatch, *calls: tuple[Any
     with monkeypatch.context() as patch:
         patch.setattr(Answers, "keep", kept_or_not)
         yield
+
+
+def test_what_cannot_be_kept_is_given_up_on_disk_before_it_is_seen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a power cut the file must not come back: the answers that follow are not in it."""
+    path = tmp_path / "file"
+    filled(path)
+    again, done = opened(path), list[str]()
+    again.find(PLAN)
+    truncate, unlink = os.ftruncate, Path.unlink
+    monkeypatch.setattr(os, "pwrite", failing)
+    monkeypatch.setattr(os, "fsync", lambda file: done.append("sync the file"))
+    monkeypatch.setattr(answers_module, "sync", lambda folder: done.append(f"sync {folder.name}"))
+    monkeypatch.setattr(os, "ftruncate", lambda file, size: (done.append(f"cut at {size}"), truncate(file, size))[1])
+    monkeypatch.setattr(Path, "unlink", lambda self, **more: (done.append("unlink"), unlink(self, **more))[1])
+    again.keep(len(ANSWERS), ANSWERS[0])
+    assert done[1:] == ["cut at 0", "sync the file", "unlink", f"sync {tmp_path.name}"]
+    assert not again.held
 
 
 @pytest.mark.parametrize("left", ["nothing", "an empty file", "no file"])

@@ -1,5 +1,7 @@
 """Which stopped training goes on: that of the same command on the same records, from its own file."""
 
+import fcntl
+import hashlib
 import os
 import shutil
 from pathlib import Path
@@ -12,11 +14,15 @@ import dpfc_cli as dpfc
 from dpfc_cli.features.importing import import_features
 from dpfc_cli.features.locks import claimed
 from dpfc_cli.features.reader import FeatureSet
+from dpfc_cli.privacy.chain import Centre, Clip
 from dpfc_cli.training import answers as answers_module
 from dpfc_cli.training import ledger, run
 from dpfc_cli.training.answers import SUFFIX, Answers
+from dpfc_cli.training.charge import charge
+from dpfc_cli.training.request import Privacy, Request
+from dpfc_cli.training.train import plan
 from tests.support import blobs
-from tests.training.stopped import STEPS, Killed, Listener, kept, killed_at, rows, train
+from tests.training.stopped import STEPS, Killed, Listener, failing, kept, killed_at, rows, train
 
 
 def test_a_changed_answer_stops_the_training_from_going_on(
@@ -75,6 +81,20 @@ def test_another_command_is_another_training(
     assert rows(features) == ["written", "written"]
 
 
+def test_the_digest_of_a_training_tells_values_apart() -> None:
+    def digest_of(value: object) -> str:
+        digest = hashlib.sha256()
+        answers_module._add(digest, value)
+        return digest.hexdigest()
+
+    x = np.arange(6.0).reshape(2, 3)
+    other = [x.T, x[:1], x + 1, x.astype(np.float32), x.ravel(), list(x.ravel()), "x", "X", 1, 1.5, None, Path("x")]
+    other += [{"a": 1}, {"a": 2}, Clip(1.0), Clip(2.0), Centre(x[0]), Centre(x[1]), Clip, Centre, ["a", "b"], ["ab"]]
+    assert len({digest_of(value) for value in [x, *other]}) == 1 + len(other)
+    assert digest_of(np.asfortranarray(x)) == digest_of(x)
+    assert digest_of({"a": 1, "b": 2}) == digest_of({"b": 2, "a": 1})
+
+
 def test_another_version_does_not_go_on(features: FeatureSet, monkeypatch: pytest.MonkeyPatch) -> None:
     killed_at(2, monkeypatch)
     monkeypatch.setattr(answers_module, "__version__", "0")
@@ -93,6 +113,58 @@ def test_a_training_that_runs_is_left_alone(features: FeatureSet, monkeypatch: p
     assert rows(features) == ["written", "written"]
 
 
+def test_a_training_that_another_process_took_meanwhile_is_left_to_it(
+    features: FeatureSet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After the check and before the charge: it holds the file, has ended with a head, or has put another there."""
+    killed_at(2, monkeypatch)
+    (path,) = kept()
+    same: dict[str, Any] = {"method": "dp-fc", "options": {"steps": STEPS}, "by": "me"}
+    wanted = Request(features=features, folder=Path("heads"), privacy=Privacy(epsilon=1.0), **same)
+    ready = plan(wanted, Listener())
+    assert ready.unfinished is not None
+
+    def refused() -> None:
+        with pytest.raises(dpfc.UserError, match="Another process goes on with this training") as found:
+            charge(ready)
+        assert found.value.code == "busy"
+
+    held = claimed(path)
+    assert held is not None
+    refused()
+    os.close(held)
+    with monkeypatch.context() as patch:
+        lock = fcntl.flock
+
+        def exchanged(file: int, how: int) -> None:
+            path.rename("elsewhere")
+            shutil.copyfile("elsewhere", path)
+            lock(file, how)
+
+        patch.setattr(fcntl, "flock", exchanged)
+        refused()
+    Path("elsewhere").rename(path)
+    with monkeypatch.context() as patch:
+        patch.setattr(ledger, "receipt_of", lambda *given: None)
+        refused()
+    # What stopped them let go of the file.
+    with monkeypatch.context() as patch:
+        patch.setattr(Answers, "find", failing)
+        with pytest.raises(OSError, match="No space"):
+            charge(ready)
+    assert charge(ready).receipt == ready.unfinished.receipt
+
+
+def test_a_training_on_another_set_is_left_alone(features: FeatureSet, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their heads lie in one folder, and each set has a ledger of its own."""
+    killed_at(2, monkeypatch)
+    shutil.copytree("set", "other")
+    train(FeatureSet(Path("other")))
+    assert len(kept()) == 1
+    train(features)
+    assert rows(features) == ["written"]
+
+
 def test_a_file_of_a_training_that_was_not_charged_is_removed(
     features: FeatureSet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -105,6 +177,25 @@ def test_a_file_of_a_training_that_was_not_charged_is_removed(
         with pytest.raises(Killed):
             train(features)
     assert (len(kept()), rows(features)) == (1, [])
+    train(features)
+    assert (kept(), rows(features)) == ([], ["written"])
+
+
+def test_a_training_that_was_stopped_just_after_its_charge_goes_on(
+    features: FeatureSet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who presses Ctrl-C there is told of no charge. So what is needed to go on stays."""
+    real = ledger.charge
+
+    def stopped(*given: Any) -> None:
+        real(*given)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ledger, "charge", stopped)
+        with pytest.raises(KeyboardInterrupt):
+            train(features)
+    assert (len(kept()), rows(features)) == (1, ["charged"])
     train(features)
     assert (kept(), rows(features)) == ([], ["written"])
 
@@ -201,7 +292,7 @@ def test_a_tuned_training_goes_on_under_a_cap_that_is_used_up(
     assert rows(features) == ["written"]
 
 
-@pytest.mark.parametrize("data", [b"", b"{}", b"{}\n", b"[]\n", b"\xff\n", b'{"training": 1}\n'])
+@pytest.mark.parametrize("data", [b"", b"{}", b"{}\n", b"[]\n", b"\xff\n", b'{"training": "x", "at": 1}\n'])
 def test_a_file_of_another_kind_is_left_alone(data: bytes, features: FeatureSet) -> None:
     Path("heads").mkdir()
     path = Path("heads", f".x.0123456789abcdef{SUFFIX}")
