@@ -195,12 +195,13 @@ def test_any_change_of_what_was_handed_out_is_found(tmp_path: Path) -> None:
             with pytest.raises(DamagedError, match=f"answer {int(at >= ends[1])} has changed"):
                 again.find(PLAN)
             again.close()
-    # A mark is gone, and an answer follows it: it was handed out.
-    path.write_bytes(data[: ends[1] - 1] + b"\0" + data[ends[1] :])
-    again = opened(path)
-    with pytest.raises(DamagedError, match="answer 0 has changed"):
-        again.find(PLAN)
-    again.close()
+    for rest in (1, len(data)):
+        # A mark is gone, and something follows it: the answer was handed out.
+        path.write_bytes(data[: ends[1] - 1] + b"\0" + data[ends[1] :][:rest])
+        again = opened(path)
+        with pytest.raises(DamagedError, match="answer 0 has changed"):
+            again.find(PLAN)
+        again.close()
     path.write_bytes(data + b"more")
     again = opened(path)
     with pytest.raises(DamagedError, match="more answers than releases"):
@@ -224,6 +225,17 @@ def failing_from(number: int, monkeypatch: pytest.MonkeyPatch, *calls: tuple[Any
         yield
 
 
+def test_an_answer_that_is_gone_since_it_was_found_is_no_answer(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    ends = filled(path)
+    again = opened(path)
+    again.find(PLAN)
+    os.truncate(path, ends[1])
+    with pytest.raises(OSError, match="ends early"):
+        again.recall(1, ANSWERS[1].shape)
+    again.close()
+
+
 def test_what_cannot_be_kept_is_given_up_on_disk_before_it_is_seen(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -239,7 +251,7 @@ def test_what_cannot_be_kept_is_given_up_on_disk_before_it_is_seen(
     monkeypatch.setattr(os, "ftruncate", lambda file, size: (done.append(f"cut at {size}"), truncate(file, size))[1])
     monkeypatch.setattr(Path, "unlink", lambda self, **more: (done.append("unlink"), unlink(self, **more))[1])
     again.keep(len(ANSWERS), ANSWERS[0])
-    assert done[1:] == ["cut at 0", "sync the file", "unlink", f"sync {tmp_path.name}"]
+    assert done == ["cut at 0", "sync the file", "unlink", f"sync {tmp_path.name}"]
     assert not again.held
 
 
@@ -294,12 +306,17 @@ def test_who_stops_a_training_that_cannot_go_on_is_not_told_that_it_does(
     assert "goes on" not in end.value.__notes__[0]
 
 
+@pytest.mark.parametrize(
+    ("call", "does"),
+    [("claimed", failing), ("claimed", lambda path: None), ("sync", failing)],
+    ids=["no place", "in use", "no disk"],
+)
 def test_where_no_file_can_be_kept_the_training_runs_without(
-    features: FeatureSet, monkeypatch: pytest.MonkeyPatch
+    call: str, does: Any, features: FeatureSet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(answers_module, "claimed", failing)
+    monkeypatch.setattr(answers_module, call, does)
     train(features)
-    assert rows(features) == ["written"]
+    assert (kept(), rows(features)) == ([], ["written"])
 
 
 def test_heads_without_a_guarantee_keep_no_answers(features: FeatureSet, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,6 +4,7 @@ import fcntl
 import hashlib
 import os
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +15,15 @@ import dpfc_cli as dpfc
 from dpfc_cli.features.importing import import_features
 from dpfc_cli.features.locks import claimed
 from dpfc_cli.features.reader import FeatureSet
-from dpfc_cli.privacy.chain import Centre, Clip
+from dpfc_cli.methods import METHODS
+from dpfc_cli.privacy.chain import Centre, Clip, Linear
 from dpfc_cli.training import answers as answers_module
 from dpfc_cli.training import ledger, run
 from dpfc_cli.training.answers import SUFFIX, Answers
+from dpfc_cli.training.calibrate import calibrate
+from dpfc_cli.training.card import entry_of
 from dpfc_cli.training.charge import charge
-from dpfc_cli.training.request import Privacy, Request
+from dpfc_cli.training.request import Privacy, Request, facts_of
 from dpfc_cli.training.train import plan
 from tests.support import blobs
 from tests.training.stopped import STEPS, Killed, Listener, failing, kept, killed_at, rows, train
@@ -89,10 +93,37 @@ def test_the_digest_of_a_training_tells_values_apart() -> None:
 
     x = np.arange(6.0).reshape(2, 3)
     other = [x.T, x[:1], x + 1, x.astype(np.float32), x.ravel(), list(x.ravel()), "x", "X", 1, 1.5, None, Path("x")]
-    other += [{"a": 1}, {"a": 2}, Clip(1.0), Clip(2.0), Centre(x[0]), Centre(x[1]), Clip, Centre, ["a", "b"], ["ab"]]
+    other += [
+        {"a": 1},
+        {"a": 2},
+        Clip(1.0),
+        Clip(2.0),
+        Centre(x[0]),
+        Centre(x[1]),
+        Linear(x[0]),
+        Clip,
+        ["a", "b"],
+        ["ab"],
+    ]
     assert len({digest_of(value) for value in [x, *other]}) == 1 + len(other)
     assert digest_of(np.asfortranarray(x)) == digest_of(x)
     assert digest_of({"a": 1, "b": 2}) == digest_of({"b": 2, "a": 1})
+
+
+def test_the_digest_of_a_training_is_of_its_command_and_not_of_its_records(features: FeatureSet) -> None:
+    """The records are named in the ledger alone. The digest lies beside the head."""
+    facts = facts_of(features)
+    calibrated = calibrate(METHODS["dp-fc"], facts, {"steps": 2}, Privacy(epsilon=1.0))
+    entry = entry_of(calibrated, features, "", "", "me", "a purpose")
+    digest = answers_module.digest_of(calibrated, features, entry)
+    elsewhere = replace(entry, at="2026", head="h", records="others", persons="a" * 64)
+    assert answers_module.digest_of(calibrated, features, elsewhere) == digest
+    others = [replace(entry, **changed) for changed in ({"who": "you"}, {"purpose": None}, {"mu": 1.0}, {"n": 7})]
+    made = [replace(calibrated, tuning={"chosen": 1}), replace(calibrated, before={"epsilon": 1})]
+    made.append(calibrate(METHODS["dp-fc"], facts, {"steps": 3}, Privacy(epsilon=1.0)))
+    digests = {answers_module.digest_of(calibrated, features, each) for each in others}
+    digests |= {answers_module.digest_of(each, features, entry) for each in made}
+    assert len(digests | {digest}) == 8
 
 
 def test_another_version_does_not_go_on(features: FeatureSet, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -171,28 +202,35 @@ def test_a_file_of_a_training_that_was_not_charged_is_removed(
     def dying(*given: object) -> None:
         raise Killed
 
+    killed_at(0, monkeypatch, out="heads/other.safetensors")
+    (other,) = kept()
     with monkeypatch.context() as patch:
         patch.setattr(ledger, "charge", dying)
         patch.setattr(Answers, "remove", lambda self: self.close())
         with pytest.raises(Killed):
             train(features)
-    assert (len(kept()), rows(features)) == (1, [])
-    train(features)
-    assert (kept(), rows(features)) == ([], ["written"])
+    assert (len(kept()), rows(features)) == (2, ["charged"])
+    observer = Listener()
+    train(features, observer)
+    assert (kept(), rows(features)) == ([other], ["charged", "written"])
+    assert sum("was stopped" in text for text in observer.said) == 1
 
 
 def test_a_training_that_was_stopped_just_after_its_charge_goes_on(
     features: FeatureSet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Who presses Ctrl-C there is told of no charge. So what is needed to go on stays."""
-    real = ledger.charge
+    real, synced = ledger.charge, list[str]()
 
     def stopped(*given: Any) -> None:
+        assert synced == ["the file", "its folder"]
         real(*given)
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
         patch.setattr(ledger, "charge", stopped)
+        patch.setattr(os, "fsync", lambda file: synced.append("the file"))
+        patch.setattr(answers_module, "sync", lambda folder: synced.append("its folder"))
         with pytest.raises(KeyboardInterrupt):
             train(features)
     assert (len(kept()), rows(features)) == (1, ["charged"])
@@ -295,10 +333,15 @@ def test_a_tuned_training_goes_on_under_a_cap_that_is_used_up(
 @pytest.mark.parametrize("data", [b"", b"{}", b"{}\n", b"[]\n", b"\xff\n", b'{"training": "x", "at": 1}\n'])
 def test_a_file_of_another_kind_is_left_alone(data: bytes, features: FeatureSet) -> None:
     Path("heads").mkdir()
-    path = Path("heads", f".x.0123456789abcdef{SUFFIX}")
+    path, link = (Path("heads", f".{name}.0123456789abcdef{SUFFIX}") for name in ("x", "link"))
     path.write_bytes(data)
+    link.symlink_to(path.name)
     train(features)
-    assert path.read_bytes() == data
+    assert (path.read_bytes(), link.is_symlink()) == (data, True)
+    # It is not held any more.
+    held = claimed(path)
+    assert held is not None
+    os.close(held)
 
 
 def test_a_training_on_other_records_of_that_name_is_left_alone(

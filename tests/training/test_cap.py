@@ -14,7 +14,7 @@ from dpfc_cli.errors import UserError
 from dpfc_cli.features.importing import import_features
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.privacy.accounting import mu_for
-from dpfc_cli.training import limit
+from dpfc_cli.training import ledger, limit
 from dpfc_cli.training.cap import set_cap
 from dpfc_cli.training.charge import charge
 from dpfc_cli.training.ledger import ledger_path
@@ -22,7 +22,7 @@ from dpfc_cli.training.observer import Observer, TrainingWarning
 from dpfc_cli.training.request import Privacy, Request
 from dpfc_cli.training.train import charge_of, finish, plan
 from tests.support import blobs
-from tests.training.caps import account, ready
+from tests.training.caps import account, ready, row
 
 
 def test_a_cap_that_is_set_for_one_set_counts_for_all_sets_of_the_records(sets: dict[str, FeatureSet]) -> None:
@@ -147,3 +147,11 @@ def test_earlier_trainings_without_a_guarantee_are_in_no_sum(sets: dict[str, Fea
     assert limit.spent(account(sets["a"]).entries) == 0
     assert (account(sets["a"]).left(1e-5), account(sets["a"]).unprotected) == (2.5, 2)
     charge(ready(sets["b"], 2.5))
+
+
+def test_the_rows_of_all_sets_are_told_in_the_order_of_time(sets: dict[str, FeatureSet]) -> None:
+    records = ledger.records_of(sets["a"].manifest)
+    for month, name in enumerate("bacab", start=1):
+        at = f"2026-0{month}-02T03:04:05+00:00"
+        ledger.charge(ledger_path(sets[name].folder), row(0.1, at=at, records=records))
+    assert [name for name, _ in account(sets["a"]).rows] == list("bacab")
