@@ -20,7 +20,7 @@ of no such filter for the composition that is used here.
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -83,12 +83,12 @@ class Account:
     linked: tuple[tuple[str, Entry], ...]
     not_counted: tuple[str, ...]
     lost: tuple[str, ...]
-    caps: tuple[tuple[str, Cap], ...] = ()
-    ledgers: frozenset[Path] = frozenset()
-    protects: Unit = RECORD
-    split: str = SPLIT
-    shared: Shared = field(default_factory=Shared)
-    overlaps: tuple[Overlap, ...] = ()
+    caps: tuple[tuple[str, Cap], ...]
+    ledgers: frozenset[Path]
+    overlaps: tuple[Overlap, ...]
+    protects: Unit
+    split: str
+    shared: Shared
 
     @property
     def rows(self) -> list[tuple[str, Entry]]:
@@ -113,7 +113,7 @@ class Account:
         base = [*self.own, *(row for _, row in self.linked)]
         found = []
         for case in self.shared.cases:
-            there = [self.shared.shares[i] for i in sorted(case)]
+            there = [self.shared.shares[i] for i in case]
             caps = self._groups(self.caps) or [[]]
             for share in there:
                 caps += self._groups([(share.name, cap) for cap in share.caps])

@@ -147,8 +147,7 @@ class Answers:
         data = memoryview(np.ascontiguousarray(answer, "<f8")).cast("B")
         start = self._end + _DIGEST
         try:
-            # What is left of an answer that nobody has seen.
-            os.ftruncate(self._file, self._end)
+            # An answer without a mark may lie there. Nobody has seen it.
             write_at(self._file, hashlib.sha256(data).digest(), self._end)
             write_at(self._file, data, start)
             os.fsync(self._file)
@@ -189,7 +188,6 @@ class Answers:
         """Remove the file: it is not needed any more, or cannot be kept."""
         with suppress(OSError):
             self.path.unlink()
-            sync(self.path.parent)
         self.close()
 
     def close(self) -> None:
@@ -234,7 +232,6 @@ def begun(temporary: Path, calibrated: Calibrated, features: FeatureSet, entry: 
             "ledger": _ledger_of(features),
             "file": _number_of(file),
         }
-        os.ftruncate(file, 0)
         write_at(file, json.dumps(header).encode() + _WHOLE, 0)
         os.fsync(file)
         sync(path.parent)
@@ -356,10 +353,9 @@ def resumed(found: Unfinished, plan: Plan) -> tuple[Answers, Receipt, Path]:
         OSError: the file cannot be made.
 
     """
-    answers = _opened(found.path)
-    charged = replace(found.receipt.entry, state="charged")
+    answers, charged = _opened(found.path), found.receipt
     try:
-        if answers is not None and (receipt := ledger.receipt_of(found.receipt.ledger, charged)) is not None:
+        if answers is not None and (receipt := ledger.receipt_of(charged.ledger, charged.entry)) is not None:
             answers.find(plan)
             temporary = answers.path.with_suffix(TEMPORARY)
             # What the process that was stopped has left there.

@@ -1,4 +1,4 @@
-"""The cell of a record whose scores are no numbers. (The other cells: `tests/training/test_private_evaluation.py`.)"""
+"""The cell of a record whose scores are no numbers. (The other cells: `tests/training/test_evaluation_figures.py`.)"""
 
 import numpy as np
 import pytest

@@ -24,7 +24,7 @@ from dpfc_cli.training import start
 from dpfc_cli.training.account import account_of
 from dpfc_cli.training.ledger import charge, ledger_path
 from tests.backbones.tiny import random_weights, references, write
-from tests.training.test_ledger import row
+from tests.training.rows import row
 
 CLASSES = ("red fox", "wolf", "otter", "deer")
 MODEL: dict[str, Any] = {"source": "classifier", "model": "vit-g14"}

@@ -55,7 +55,7 @@ from tests.images.dicoms import written as dicom
 from tests.starts import nouns
 from tests.torture.folder_targets import FOLDERS
 from tests.torture.target import PICTURES, SQUARE, Target, look, picture, saved, written
-from tests.training.test_ledger import cap, row
+from tests.training.rows import cap, row
 from tests.trust.test_trust import make_card
 
 X = np.arange(24, dtype=np.float32).reshape(6, 4)

@@ -1,5 +1,6 @@
 """What the tests of a training share."""
 
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -7,7 +8,11 @@ import pytest
 
 from dpfc_cli.features.importing import import_features
 from dpfc_cli.features.reader import FeatureSet
+from dpfc_cli.privacy import curator
+from dpfc_cli.privacy.queries import Query
+from dpfc_cli.training import ledger
 from tests.support import blobs
+from tests.training.rows import cap, row
 
 
 @pytest.fixture
@@ -19,3 +24,74 @@ def features(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FeatureSet:
     np.savez(tmp_path / "raw.npz", train_x=x, train_y=y)
     import_features(tmp_path / "raw.npz", tmp_path / "set", classes=("a", "b", "c"))
     return FeatureSet(tmp_path / "set")
+
+
+@pytest.fixture(scope="module")
+def two(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    """The file of a ledger with two rows."""
+    made = tmp_path_factory.mktemp("two") / "set.ledger.sqlite"
+    for mu in (0.3, 0.4):
+        ledger.charge(made, row(mu))
+    return made.read_bytes()
+
+
+@pytest.fixture
+def path(tmp_path: Path, two: bytes) -> Path:
+    """A ledger with two rows."""
+    made = tmp_path / "set.ledger.sqlite"
+    made.write_bytes(two)
+    return made
+
+
+@pytest.fixture(scope="module")
+def five(tmp_path_factory: pytest.TempPathFactory, two: bytes) -> bytes:
+    """The file of a ledger with two trainings, two caps, and one training more."""
+    made = tmp_path_factory.mktemp("five") / "set.ledger.sqlite"
+    made.write_bytes(two)
+    for number in (3.0, 2.0):
+        ledger.keep_cap(made, cap(number))
+    ledger.charge(made, row(0.5))
+    return made.read_bytes()
+
+
+@pytest.fixture
+def capped(path: Path, five: bytes) -> Path:
+    """A ledger with two trainings, two caps, and one training more."""
+    path.write_bytes(five)
+    return path
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Three sets of the same records."""
+    folder = tmp_path_factory.mktemp("sets")
+    x, y = blobs(30, 3, 2)
+    np.savez(folder / "raw.npz", train_x=x, train_y=y)
+    import_features(folder / "raw.npz", folder / "features" / "a", classes=("a", "b"))
+    for name in ("b", "c"):
+        shutil.copytree(folder / "features" / "a", folder / "features" / name)
+    return folder
+
+
+@pytest.fixture
+def sets(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, FeatureSet]:
+    monkeypatch.chdir(tmp_path)
+    for variable in ("DPFC_FEATURES", "DPFC_HEADS"):
+        monkeypatch.delenv(variable, raising=False)
+    shutil.copytree(made / "features", tmp_path / "features")
+    return {name: FeatureSet(Path("features", name)) for name in "abc"}
+
+
+@pytest.fixture
+def seen(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, np.ndarray]]:
+    """Each answer that a method sees, with the number of its release."""
+    found: list[tuple[int, np.ndarray]] = []
+    release = curator.Curator.release
+
+    def watched(self: curator.Curator, query: Query) -> np.ndarray:
+        number = self.released
+        found.append((number, release(self, query).copy()))
+        return found[-1][1]
+
+    monkeypatch.setattr(curator.Curator, "release", watched)
+    return found

@@ -1,9 +1,7 @@
 """A training that was stopped goes on under its row: nothing is charged twice, and no release has two answers."""
 
-import errno
 import json
 import os
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,88 +12,15 @@ import numpy as np
 import pytest
 
 import dpfc_cli as dpfc
-from dpfc_cli.features.importing import import_features
 from dpfc_cli.features.locks import claimed
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.privacy import curator, forms
 from dpfc_cli.privacy.queries import Query
 from dpfc_cli.training import answers as answers_module
 from dpfc_cli.training import charge as charge_module
-from dpfc_cli.training import ledger, run
-from dpfc_cli.training.answers import SUFFIX, Answers, DamagedError
-from dpfc_cli.training.observer import Observer
-from dpfc_cli.training.run import Trained
-from tests.support import blobs
-
-STEPS = 4
-"""dp-fc releases a Gram matrix before them."""
-
-
-class Listener(Observer):
-    def __init__(self) -> None:
-        self.said: list[str] = []
-        self.asked: list[str] = []
-
-    def say(self, text: str) -> None:
-        self.said.append(text)
-
-    def warn(self, text: str) -> None:
-        self.said.append(text)
-
-    def confirm(self, charge: str) -> bool:
-        self.asked.append(charge)
-        return True
-
-
-def train(features: FeatureSet, observer: Observer | None = None, **given: Any) -> Trained:
-    chosen = {} if "method" in given else {"method": "dp-fc", "steps": STEPS}
-    wanted: dict[str, Any] = {**chosen, "epsilon": 1.0, "by": "me", **given}
-    return dpfc.train(features, observer=observer or Listener(), **wanted)
-
-
-def rows(features: FeatureSet) -> list[str]:
-    return [row.state for row in ledger.read(ledger.ledger_path(features.folder))]
-
-
-def kept(folder: str = "heads") -> list[Path]:
-    return sorted(Path(folder).glob(f".*{SUFFIX}"))
-
-
-@pytest.fixture
-def seen(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, np.ndarray]]:
-    """Each answer that a method sees, with the number of its release."""
-    found: list[tuple[int, np.ndarray]] = []
-    release = curator.Curator.release
-
-    def watched(self: curator.Curator, query: Query) -> np.ndarray:
-        number = self.released
-        found.append((number, release(self, query).copy()))
-        return found[-1][1]
-
-    monkeypatch.setattr(curator.Curator, "release", watched)
-    return found
-
-
-class Killed(BaseException):
-    """Stops a process where nothing else does."""
-
-
-def killed_at(number: int, monkeypatch: pytest.MonkeyPatch, where: str = "draw_noise", **given: Any) -> None:
-    """Kill the next training when it draws the noise of that release. Its process settles nothing."""
-    real, drawn = getattr(curator, where), [0]
-
-    def dying(*arguments: Any) -> Any:
-        drawn[0] += 1
-        if drawn[0] == number + 1:
-            raise Killed
-        return real(*arguments)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(curator, where, dying)
-        patch.setattr(run, "_settled", lambda *given: None)
-        features = FeatureSet(Path("set"))
-        with pytest.raises(Killed):
-            train(features, **given)
+from dpfc_cli.training import ledger
+from dpfc_cli.training.answers import Answers, DamagedError
+from tests.training.stopped import STEPS, Listener, assert_one_answer_each, failing, kept, killed_at, rows, train
 
 
 @pytest.mark.parametrize("number", range(STEPS + 1))
@@ -121,11 +46,6 @@ def test_a_killed_training_goes_on_where_it_stopped_and_charges_nothing_more(
     (row,) = ledger.read(ledger.ledger_path(features.folder))
     assert (row.head, row.sha256, row.at) == (trained.path.name, trained.sha256, trained.head.card["date"])
     assert dpfc.verify(trained.path, ledger=ledger.ledger_path(features.folder)).contradictions == []
-
-
-def assert_one_answer_each(before: dict[int, np.ndarray], after: dict[int, np.ndarray]) -> None:
-    for number in before.keys() & after.keys():
-        assert np.array_equal(before[number], after[number]), f"release {number} has two answers"
 
 
 @pytest.mark.parametrize("made", range(5))
@@ -275,154 +195,18 @@ def test_any_change_of_what_was_handed_out_is_found(tmp_path: Path) -> None:
             with pytest.raises(DamagedError, match=f"answer {int(at >= ends[1])} has changed"):
                 again.find(PLAN)
             again.close()
+    for rest in (1, len(data)):
+        # A mark is gone, and something follows it: the answer was handed out.
+        path.write_bytes(data[: ends[1] - 1] + b"\0" + data[ends[1] :][:rest])
+        again = opened(path)
+        with pytest.raises(DamagedError, match="answer 0 has changed"):
+            again.find(PLAN)
+        again.close()
     path.write_bytes(data + b"more")
     again = opened(path)
     with pytest.raises(DamagedError, match="more answers than releases"):
         again.find(PLAN)
     again.close()
-
-
-def test_a_changed_answer_stops_the_training_from_going_on(
-    features: FeatureSet, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A new answer in its place would be a second one. So a new training is charged, and that is said."""
-    killed_at(2, monkeypatch)
-    (path,) = kept()
-    data = bytearray(path.read_bytes())
-    data[-30] ^= 1
-    path.write_bytes(data)
-    observer = Listener()
-    train(features, observer)
-    assert rows(features) == ["charged", "written"]
-    assert any("cannot go on" in text and "has changed" in text for text in observer.said)
-
-
-def test_a_copy_of_the_file_does_not_count(features: FeatureSet, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two processes would draw the rest of the answers, each its own."""
-    killed_at(2, monkeypatch)
-    (path,) = kept()
-    copy = Path("heads", f".copy.0123456789abcdef{SUFFIX}")
-    shutil.copyfile(path, copy)
-    # Both are there at once, so they cannot have one number.
-    path.rename("elsewhere")
-    train(features)
-    assert rows(features) == ["charged", "written"]
-    Path("elsewhere").rename(path)
-    copy.unlink()
-    train(features)
-    assert rows(features) == ["written", "written"]
-
-
-OTHERS: dict[str, dict[str, Any]] = {
-    "options": {"damping": 0.5},
-    "steps": {"steps": STEPS + 1},
-    "noise": {"epsilon": 1.5},
-    "δ": {"delta": 1e-6},
-    "purpose": {"purpose": "another"},
-    "somebody else": {"by": "you"},
-    "method": {"method": "dp-sgd"},
-    "name of the head": {"out": "heads/other.safetensors"},
-    "no claim": {"seed": 1, "out": "heads/other.research.safetensors"},
-}
-
-
-@pytest.mark.parametrize("other", OTHERS.values(), ids=OTHERS)
-def test_another_command_is_another_training(
-    other: dict[str, Any], features: FeatureSet, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    killed_at(2, monkeypatch)
-    train(features, **other)
-    assert rows(features) == ["charged", "written"]
-    assert len(kept()) == 1
-    train(features)
-    assert rows(features) == ["written", "written"]
-
-
-def test_another_version_does_not_go_on(features: FeatureSet, monkeypatch: pytest.MonkeyPatch) -> None:
-    killed_at(2, monkeypatch)
-    monkeypatch.setattr(answers_module, "__version__", "0")
-    train(features)
-    assert rows(features) == ["charged", "written"]
-
-
-def test_a_training_that_runs_is_left_alone(features: FeatureSet, monkeypatch: pytest.MonkeyPatch) -> None:
-    killed_at(2, monkeypatch)
-    held = claimed(kept()[0])
-    assert held is not None
-    train(features)
-    assert rows(features) == ["charged", "written"]
-    os.close(held)
-    train(features)
-    assert rows(features) == ["written", "written"]
-
-
-def test_a_file_of_a_training_that_was_not_charged_is_removed(
-    features: FeatureSet, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def dying(*given: object) -> None:
-        raise Killed
-
-    with monkeypatch.context() as patch:
-        patch.setattr(ledger, "charge", dying)
-        patch.setattr(Answers, "remove", lambda self: self.close())
-        with pytest.raises(Killed):
-            train(features)
-    assert (len(kept()), rows(features)) == (1, [])
-    train(features)
-    assert (kept(), rows(features)) == ([], ["written"])
-
-
-@pytest.mark.parametrize("given", [{}, {"out": "heads/mine.safetensors"}], ids=["own name", "--out"])
-@pytest.mark.parametrize("settled", [False, True], ids=["the row says nothing", "the row says written"])
-def test_a_training_that_was_killed_after_its_head_has_one_head(
-    settled: bool, given: dict[str, Any], features: FeatureSet, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with monkeypatch.context() as patch:
-        patch.setattr(Answers, "remove", lambda self: self.close())
-        if not settled:
-            patch.setattr(run, "_settled", lambda *given: None)
-        first = train(features, **given)
-    assert rows(features) == ["written" if settled else "charged"]
-    if settled and given:
-        with pytest.raises(dpfc.UserError, match="exists"):
-            train(features, **given)
-        return
-    second = train(features, **given)
-    assert kept() == []
-    if settled:
-        assert rows(features) == ["written", "written"]
-        assert second.path != first.path
-    else:
-        assert rows(features) == ["written"]
-        assert (second.path, second.sha256) == (first.path, first.sha256)
-
-
-def test_what_a_killed_training_left_beside_its_head_is_removed(
-    features: FeatureSet, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """And nothing of a training whose head is to have the same name."""
-    killed_at(2, monkeypatch)
-    (left,) = (path.with_suffix(".tmp") for path in kept())
-    left.touch()
-    other = left.with_name(f"{left.name.removesuffix(left.suffixes[-2] + '.tmp')}.0123456789abcdef.tmp")
-    other.touch()
-    trained = train(features)
-    assert sorted(path.name for path in Path("heads").iterdir()) == sorted([other.name, trained.path.name])
-
-
-def test_a_cap_that_is_used_up_does_not_stop_what_was_charged(
-    features: FeatureSet, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    dpfc.set_cap(features, epsilon=1.2, delta=1e-5, by="me")
-    killed_at(3, monkeypatch)
-    with pytest.raises(dpfc.UserError, match="cap"):
-        train(features, purpose="another")
-    train(features)
-    assert rows(features) == ["written"]
-
-
-def failing(*given: object) -> Any:
-    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 @contextmanager
@@ -439,6 +223,36 @@ def failing_from(number: int, monkeypatch: pytest.MonkeyPatch, *calls: tuple[Any
     with monkeypatch.context() as patch:
         patch.setattr(Answers, "keep", kept_or_not)
         yield
+
+
+def test_an_answer_that_is_gone_since_it_was_found_is_no_answer(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    ends = filled(path)
+    again = opened(path)
+    again.find(PLAN)
+    os.truncate(path, ends[1])
+    with pytest.raises(OSError, match="ends early"):
+        again.recall(1, ANSWERS[1].shape)
+    again.close()
+
+
+def test_what_cannot_be_kept_is_given_up_on_disk_before_it_is_seen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a power cut the file must not come back: the answers that follow are not in it."""
+    path = tmp_path / "file"
+    filled(path)
+    again, done = opened(path), list[str]()
+    again.find(PLAN)
+    truncate, unlink = os.ftruncate, Path.unlink
+    monkeypatch.setattr(os, "pwrite", failing)
+    monkeypatch.setattr(os, "fsync", lambda file: done.append("sync the file"))
+    monkeypatch.setattr(answers_module, "sync", lambda folder: done.append(f"sync {folder.name}"))
+    monkeypatch.setattr(os, "ftruncate", lambda file, size: (done.append(f"cut at {size}"), truncate(file, size))[1])
+    monkeypatch.setattr(Path, "unlink", lambda self, **more: (done.append("unlink"), unlink(self, **more))[1])
+    again.keep(len(ANSWERS), ANSWERS[0])
+    assert done == ["cut at 0", "sync the file", "unlink", f"sync {tmp_path.name}"]
+    assert not again.held
 
 
 @pytest.mark.parametrize("left", ["nothing", "an empty file", "no file"])
@@ -492,55 +306,17 @@ def test_who_stops_a_training_that_cannot_go_on_is_not_told_that_it_does(
     assert "goes on" not in end.value.__notes__[0]
 
 
-def test_other_features_of_the_same_records_are_another_training(
-    features: FeatureSet, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    killed_at(2, monkeypatch)
-    manifest = features.folder / "manifest.json"
-    manifest.write_text(manifest.read_text().replace('"backbone": {', '"backbone": {"made": "otherwise", '))
-    train(FeatureSet(features.folder))
-    assert rows(features) == ["charged", "written"]
-
-
-def test_who_types_another_command_is_told_of_a_training_that_was_stopped(
-    features: FeatureSet, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    killed_at(2, monkeypatch)
-    observer = Listener()
-    train(features, observer, purpose="another")
-    assert any("was stopped. It goes on when its own command is typed again" in text for text in observer.said)
-
-
-def test_a_tuned_training_goes_on_under_a_cap_that_is_used_up(
-    features: FeatureSet, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    x, y = blobs(120, 5, 3, seed=4)
-    np.savez("open.npz", train_x=x, train_y=y, test_x=x, test_y=y)
-    known = features.folder.with_name("open")
-    import_features(Path("open.npz"), known, classes=("a", "b", "c"))
-    dpfc.set_cap(features, epsilon=1.2, delta=1e-5, by="me")
-    tuned: dict[str, Any] = {"tune_on": FeatureSet(known), "method": "dp-sgd", "steps": 2}
-
-    def dying(*given: Any) -> Any:
-        raise Killed
-
-    with monkeypatch.context() as patch:
-        patch.setattr("dpfc_cli.training.train.run", dying)
-        with pytest.raises(Killed):
-            train(features, **tuned)
-    assert rows(features) == ["charged"]
-    with pytest.raises(dpfc.UserError, match="cap"):
-        train(features, purpose="another", **tuned)
-    train(features, **tuned)
-    assert rows(features) == ["written"]
-
-
+@pytest.mark.parametrize(
+    ("call", "does"),
+    [("claimed", failing), ("claimed", lambda path: None), ("sync", failing)],
+    ids=["no place", "in use", "no disk"],
+)
 def test_where_no_file_can_be_kept_the_training_runs_without(
-    features: FeatureSet, monkeypatch: pytest.MonkeyPatch
+    call: str, does: Any, features: FeatureSet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(answers_module, "claimed", failing)
+    monkeypatch.setattr(answers_module, call, does)
     train(features)
-    assert rows(features) == ["written"]
+    assert (kept(), rows(features)) == ([], ["written"])
 
 
 def test_heads_without_a_guarantee_keep_no_answers(features: FeatureSet, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -554,25 +330,3 @@ def test_heads_without_a_guarantee_keep_no_answers(features: FeatureSet, monkeyp
 def test_answers_are_for_their_owner_alone(features: FeatureSet, monkeypatch: pytest.MonkeyPatch) -> None:
     killed_at(2, monkeypatch)
     assert kept()[0].stat().st_mode & 0o777 == 0o600
-
-
-@pytest.mark.parametrize("data", [b"", b"{}", b"{}\n", b"[]\n", b"\xff\n", b'{"training": 1}\n'])
-def test_a_file_of_another_kind_is_left_alone(data: bytes, features: FeatureSet) -> None:
-    Path("heads").mkdir()
-    path = Path("heads", f".x.0123456789abcdef{SUFFIX}")
-    path.write_bytes(data)
-    train(features)
-    assert path.read_bytes() == data
-
-
-def test_a_training_on_other_records_of_that_name_is_left_alone(
-    features: FeatureSet, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    killed_at(2, monkeypatch)
-    shutil.rmtree(features.folder)
-    x, y = blobs(120, 5, 3, seed=9)
-    np.savez("raw.npz", train_x=x, train_y=y)
-    import_features(Path("raw.npz"), features.folder, classes=("a", "b", "c"))
-    train(FeatureSet(features.folder))
-    assert rows(features) == ["charged", "written"]
-    assert len(kept()) == 1

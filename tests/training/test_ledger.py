@@ -1,7 +1,5 @@
-"""A ledger is exactly our table, with rows that a training can have. Nothing is charged to any other file."""
+"""Rows, caps and the file of a ledger: what was taken out is missed, and what was written is read back."""
 
-import json
-import math
 import os
 import sqlite3
 import subprocess
@@ -9,480 +7,14 @@ import sys
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
-import numpy as np
 import pytest
 
 from dpfc_cli.errors import UserError
-from dpfc_cli.methods import METHODS
-from dpfc_cli.privacy import poisson
-from dpfc_cli.privacy.accounting import LEAST_EPSILON, Claim, epsilon_for, mu_for
-from dpfc_cli.privacy.facts import Adjacency, Facts
-from dpfc_cli.privacy.queries import Gradient, Gram
 from dpfc_cli.training import ledger, limit
-from dpfc_cli.training.calibrate import Calibrated, calibrate
-from dpfc_cli.training.card import entry_of
-from dpfc_cli.training.ledger import Book, Cap, Entry, Overlap, Receipt, tables
-from dpfc_cli.training.request import Privacy
-from dpfc_cli.trust import claims
-from tests.hostile import set_of
-from tests.support import CHAIN, calibrated_at, plan_of
-
-AT = "2026-01-02T03:04:05+00:00"
-FACTS = Facts(n=100, m=2, d=2)
-GRADIENT = Gradient(CHAIN, np.zeros((3, 2)), clip=1.0)
-PLAN = plan_of(FACTS, (Gram(CHAIN, 0.2), 0.2), (GRADIENT, 0.4), (GRADIENT, 0.4))
-DIGEST = "0123456789abcdef" * 4
-
-
-def entry(calibrated: Calibrated) -> Entry:
-    return entry_of(calibrated, set_of(calibrated.facts), "h.safetensors", AT)
-
-
-def row(mu: float = 0.3, claim: Claim = "private") -> Entry:
-    return entry(calibrated_at(FACTS, PLAN, None if claim == "non-private" else mu, claim, epsilon_for(mu, 1e-5)))
-
-
-@pytest.fixture(scope="module")
-def two(tmp_path_factory: pytest.TempPathFactory) -> bytes:
-    """The file of a ledger with two rows."""
-    made = tmp_path_factory.mktemp("two") / "set.ledger.sqlite"
-    for mu in (0.3, 0.4):
-        ledger.charge(made, row(mu))
-    return made.read_bytes()
-
-
-@pytest.fixture
-def path(tmp_path: Path, two: bytes) -> Path:
-    """A ledger with two rows."""
-    made = tmp_path / "set.ledger.sqlite"
-    made.write_bytes(two)
-    return made
-
-
-def cap(epsilon: float | None = 3.0, **changed: Any) -> Cap:
-    figures: dict[str, Any] = {"epsilon": None, "delta": None, "mu": None, "eta": None}
-    if epsilon is not None:
-        figures |= {"epsilon": epsilon, "delta": 1e-5, "mu": limit.mu_of_cap(epsilon, 1e-5), "eta": limit.RESERVE}
-    return Cap(**{"at": AT, "records": row().records, **figures, "who": "an officer", "note": "a plan", **changed})
-
-
-def overlap(**changed: Any) -> Overlap:
-    return Overlap(**{"at": AT, "records": row().records, "other": "r", "name": "last year", "who": "Ada", **changed})
-
-
-def version_of(path: Path) -> int:
-    with closing(sqlite3.connect(path)) as connection:
-        return int(connection.execute("PRAGMA user_version").fetchone()[0])
-
-
-def changed(path: Path, sql: str, *values: object) -> None:
-    with closing(sqlite3.connect(path)) as connection, connection:
-        if values:
-            connection.execute(sql, values)
-        else:
-            connection.executescript(sql)
-
-
-def refused(path: Path, says: str) -> None:
-    """Reading and charging are refused, and the file stays as it is."""
-    before = path.read_bytes()
-    with pytest.raises(UserError, match=says) as on_reading:
-        ledger.read(path)
-    with pytest.raises(UserError, match=rf"(?s){says}.*Nothing was charged") as on_charging:
-        ledger.charge(path, row(0.5))
-    assert on_reading.value.code == on_charging.value.code == "damaged"
-    assert "Do not delete it" in on_charging.value.remedy
-    assert path.read_bytes() == before
-
-
-# Exactly our table, and nothing else
-
-CHANGES = {
-    "a trigger that deletes": "CREATE TRIGGER t AFTER INSERT ON trainings BEGIN DELETE FROM trainings; END",
-    "a trigger that changes": "CREATE TRIGGER t AFTER INSERT ON trainings BEGIN UPDATE trainings SET mu = 0; END",
-    "a trigger that waits": "CREATE TRIGGER t AFTER UPDATE ON trainings BEGIN DELETE FROM trainings; END",
-    "a trigger that ignores": "CREATE TRIGGER t BEFORE INSERT ON trainings BEGIN SELECT RAISE(IGNORE); END",
-    "a trigger that rolls back": "CREATE TRIGGER t BEFORE INSERT ON trainings BEGIN SELECT RAISE(ROLLBACK, 'no'); END",
-    "a view in its place": "ALTER TABLE trainings RENAME TO kept; CREATE VIEW trainings AS SELECT * FROM kept; CREATE "
-    "TRIGGER t INSTEAD OF INSERT ON trainings BEGIN SELECT 1; END",
-    "another view": "CREATE VIEW v AS SELECT * FROM trainings",
-    "another table": "CREATE TABLE other (a)",
-    "an index": "CREATE UNIQUE INDEX i ON trainings (id, head)",
-    "statistics": "ANALYZE",
-    "another column": "ALTER TABLE trainings ADD COLUMN more TEXT",
-    "a computed column": "ALTER TABLE trainings ADD COLUMN more AS (n + 1)",
-    "no table": "DROP TABLE trainings",
-    "a table of caps that is not there": "DROP TABLE caps",
-    "a trigger on caps": "CREATE TRIGGER t AFTER INSERT ON caps BEGIN DELETE FROM caps; END",
-    "another column of caps": "ALTER TABLE caps ADD COLUMN more TEXT",
-    "a table of overlaps that is not there": "DROP TABLE overlaps",
-    "a trigger on overlaps": "CREATE TRIGGER t AFTER INSERT ON overlaps BEGIN DELETE FROM overlaps; END",
-    "another column of overlaps": "ALTER TABLE overlaps ADD COLUMN more TEXT",
-    "a later version": "PRAGMA user_version = 3",
-    "a version below all": "PRAGMA user_version = -1",
-    "an older version than its tables": "PRAGMA user_version = 0",
-    "a version before its tables": "PRAGMA user_version = 1",
-}
-
-
-@pytest.mark.parametrize("change", CHANGES)
-def test_a_file_with_more_or_less_than_our_table_is_refused(path: Path, change: str) -> None:
-    changed(path, CHANGES[change])
-    refused(path, "has (more in it than|no|another) .*table|is of version (3|-1), and this dpfc knows versions 0 to 2")
-
-
-def tables_of(version: int) -> list[str]:
-    """What makes the tables of a ledger of this version."""
-    columns = tables.FIRST | tables.LATER | (tables.SIGNED if version > 0 else {})
-    columns |= tables.LINKED if version > 1 else {}
-    return [tables.table_of("trainings", columns), *(tables.CAPS, tables.OVERLAPS)[:version]]
-
-
-@pytest.mark.parametrize(
-    ("ours", "theirs"),
-    [
-        ("at TEXT NOT NULL", "at TEXT NOT NULL ON CONFLICT IGNORE"),
-        ("head TEXT NOT NULL", "head TEXT NOT NULL UNIQUE ON CONFLICT IGNORE"),
-        ("head TEXT NOT NULL", "head TEXT NOT NULL UNIQUE ON CONFLICT REPLACE"),
-        ("head TEXT NOT NULL", "head TEXT NOT NULL UNIQUE"),
-        ("head TEXT NOT NULL", "head TEXT NOT NULL COLLATE NOCASE"),
-        ("head TEXT NOT NULL", "head TEXT NOT NULL DEFAULT 'x'"),
-        ("head TEXT NOT NULL", "head TEXT"),
-        ("n INTEGER NOT NULL", "n INTEGER NOT NULL CHECK (n > 0)"),
-        ("n INTEGER NOT NULL", "n TEXT NOT NULL"),
-        ("epsilon REAL", "epsilon REAL GENERATED ALWAYS AS (0.1) STORED"),
-        ("epsilon REAL", "epsilon REAL REFERENCES other (a)"),
-        ("sha256 TEXT", "sha256 TEXT, UNIQUE (mu) ON CONFLICT REPLACE"),
-        ("sha256 TEXT)", "sha256 TEXT) STRICT"),
-        ("sha256 TEXT)", "sha256 TEXT) WITHOUT ROWID"),
-        ("sha256 TEXT)", "sha256 TEXT /* more */)"),
-        ("id INTEGER PRIMARY KEY", "id INTEGER PRIMARY KEY AUTOINCREMENT"),
-        ("id INTEGER PRIMARY KEY", "id INTEGER PRIMARY KEY ON CONFLICT REPLACE"),
-        ("mu REAL, eta REAL", "eta REAL, mu REAL"),
-        ("eta REAL, ", ""),
-        ("trainings", "Trainings"),
-    ],
-)
-@pytest.mark.parametrize("version", [0, 1, 2])
-def test_a_table_with_other_columns_or_clauses_is_refused(tmp_path: Path, ours: str, theirs: str, version: int) -> None:
-    whole, *others = tables_of(version)
-    if version:
-        # The last column is another one.
-        last = {1: "caps", 2: "overlaps"}[version]
-        ours, theirs = (text.replace("sha256 TEXT", f"{last} INTEGER NOT NULL DEFAULT 0") for text in (ours, theirs))
-    text = whole.replace(ours, theirs)
-    assert text != whole
-    changed(tmp_path / "l.sqlite", "; ".join((text, *others, f"PRAGMA user_version = {version}")))
-    refused(tmp_path / "l.sqlite", "has (another|more|no)")
-
-
-@pytest.mark.parametrize(
-    ("ours", "theirs"),
-    [
-        ("at TEXT NOT NULL", "at TEXT"),
-        ("mu REAL", "mu REAL DEFAULT 9"),
-        ("mu REAL", "mu REAL UNIQUE ON CONFLICT REPLACE"),
-        ("mu REAL, eta REAL", "eta REAL, mu REAL"),
-        ("note TEXT, ", ""),
-        ("persons TEXT)", "persons TEXT) STRICT"),
-        ("id INTEGER PRIMARY KEY", "id INTEGER PRIMARY KEY ON CONFLICT REPLACE"),
-        ("TABLE caps", "TABLE Caps"),
-    ],
-)
-def test_so_is_another_table_of_caps(tmp_path: Path, ours: str, theirs: str) -> None:
-    trainings, caps, overlaps = tables_of(2)
-    text = caps.replace(ours, theirs)
-    assert text != caps
-    changed(tmp_path / "l.sqlite", f"{trainings}; {text}; {overlaps}; PRAGMA user_version = 2")
-    refused(tmp_path / "l.sqlite", "has (another|more|no)")
-
-
-@pytest.mark.parametrize(
-    ("ours", "theirs"),
-    [
-        ("other TEXT NOT NULL", "other TEXT"),
-        ("other TEXT NOT NULL", "other TEXT NOT NULL UNIQUE ON CONFLICT IGNORE"),
-        ("name TEXT NOT NULL, ", ""),
-        ("trainings INTEGER NOT NULL)", "trainings INTEGER NOT NULL) STRICT"),
-        ("TABLE overlaps", "TABLE Overlaps"),
-    ],
-)
-def test_so_is_another_table_of_overlaps(tmp_path: Path, ours: str, theirs: str) -> None:
-    trainings, caps, overlaps = tables_of(2)
-    text = overlaps.replace(ours, theirs)
-    assert text != overlaps
-    changed(tmp_path / "l.sqlite", f"{trainings}; {caps}; {text}; PRAGMA user_version = 2")
-    refused(tmp_path / "l.sqlite", "has (another|more|no)")
-
-
-@pytest.mark.parametrize("name", [*tables.LATER, *tables.SIGNED, *tables.LINKED])
-def test_no_column_of_a_version_is_lacking(path: Path, name: str) -> None:
-    changed(path, f"ALTER TABLE trainings DROP COLUMN {name}")
-    refused(path, "has another table of trainings")
-
-
-def first_ledger(path: Path, added: list[str]) -> Entry:
-    """A ledger of version 0 with one row, which it returns."""
-    first = replace(row(), state="unknown")
-    columns = ",\n  ".join(f"{name} {kind}" for name, kind in tables.FIRST.items())
-    changed(path, f"CREATE TABLE IF NOT EXISTS trainings (\n  {columns}\n)\n")
-    for name in added:
-        changed(path, f"ALTER TABLE trainings ADD COLUMN {name} {tables.LATER[name]}")
-    values = {name: value for name, value in first.__dict__.items() if name in tables.FIRST}
-    marks = ", ".join("?" * len(values))
-    changed(path, f"INSERT INTO trainings ({', '.join(values)}) VALUES ({marks})", *values.values())
-    return first
-
-
-OLD = [[], ["state"], ["sha256"], ["sha256", "state"], ["state", "sha256"]]
-
-
-@pytest.mark.parametrize("added", OLD)
-def test_the_first_ledgers_are_read_and_go_on(tmp_path: Path, added: list[str]) -> None:
-    """Their text had other line ends, and later columns were added in any order."""
-    path = tmp_path / "l.sqlite"
-    first = first_ledger(path, added)
-    before = path.read_bytes()
-    assert ledger.read(path) == [first]
-    assert path.read_bytes() == before
-    receipt = ledger.charge(path, row(0.4))
-    assert version_of(path) == 2
-    assert ledger.read(path) == [first, row(0.4)]
-    ledger.settle(receipt, "stopped")
-    ledger.keep_cap(path, cap())
-    assert [each.trainings for each in ledger.read_all(path).caps] == [2]
-
-
-def test_the_first_cap_of_an_old_ledger_brings_it_up_too(tmp_path: Path) -> None:
-    first = first_ledger(tmp_path / "l.sqlite", [])
-    ledger.keep_cap(tmp_path / "l.sqlite", cap())
-    assert version_of(tmp_path / "l.sqlite") == 2
-    assert ledger.read_all(tmp_path / "l.sqlite") == Book(entries=(first,), caps=(cap(trainings=1),))
-
-
-def test_a_ledger_of_version_1_is_read_and_the_next_row_brings_it_up(tmp_path: Path) -> None:
-    path = tmp_path / "l.sqlite"
-    ledger.keep_cap(path, cap())
-    ledger.charge(path, row())
-    whole = ledger.read_all(path)
-    changed(path, "ALTER TABLE trainings DROP COLUMN overlaps; DROP TABLE overlaps; PRAGMA user_version = 1")
-    before = path.read_bytes()
-    assert (ledger.read_all(path), path.read_bytes()) == (whole, before)
-    ledger.keep_overlap(path, overlap())
-    assert version_of(path) == 2
-    assert ledger.read_all(path) == replace(whole, overlaps=(overlap(trainings=1),))
-    with closing(sqlite3.connect(path)) as connection:
-        assert [text for (text,) in connection.execute("SELECT sql FROM sqlite_master")] == tables_of(2)
-
-
-@pytest.mark.parametrize(
-    ("change", "says"),
-    [
-        *[(f"UPDATE overlaps SET {name} = ''", "an overlap that nobody told") for name in ("at", "other", "who")],
-        ("UPDATE overlaps SET trainings = 9 WHERE id = 2", "and an overlap that was told after 9: a row was taken out"),
-        ("UPDATE overlaps SET trainings = 0 WHERE id = 2", "'trainings' is less than before"),
-        ("DELETE FROM overlaps WHERE id = 1", "a row was taken out"),
-        ("DELETE FROM overlaps", "has other overlaps than row 2 was charged under"),
-        ("UPDATE trainings SET overlaps = 1", "has other overlaps than row 1 was charged under"),
-        ("DELETE FROM trainings", "a row was taken out"),
-    ],
-)
-def test_an_overlap_that_was_changed_or_taken_out_is_seen(tmp_path: Path, change: str, says: str) -> None:
-    path = tmp_path / "l.sqlite"
-    ledger.charge(path, row())
-    ledger.keep_overlap(path, overlap())
-    ledger.charge(path, row())
-    ledger.keep_overlap(path, overlap(other="s"))
-    assert [each.trainings for each in ledger.read_all(path).overlaps] == [1, 2]
-    changed(path, change)
-    with pytest.raises(UserError, match=says):
-        ledger.read(path)
-    before = path.read_bytes()
-    for write in (lambda: ledger.charge(path, row()), lambda: ledger.keep_overlap(path, overlap())):
-        with pytest.raises(UserError) as on_writing:
-            write()
-        assert on_writing.value.code == "damaged"
-    assert path.read_bytes() == before
-
-
-def test_an_old_ledger_stays_what_it_is_if_its_next_row_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "l.sqlite"
-    first_ledger(path, ["state"])
-    before = path.read_bytes()
-
-    def never(locked: frozenset[Path]) -> frozenset[Path]:
-        raise UserError("No.", "No.", code="over-cap")
-
-    for refused_row in (lambda: ledger.charge(path, row(), never), lambda: ledger.keep_cap(path, cap(), never)):
-        with pytest.raises(UserError, match="No"):
-            refused_row()
-        assert path.read_bytes() == before
-
-
-# Rows that a training can have
-
-VALUES: list[tuple[str, Any]] = [
-    *[("at", value) for value in ("", "yesterday", "2026-01-02", "2026-01-02T03:04:05", "2026-01-02T03:04:05+01:00")],
-    ("at", "0001-01-01T00:00:00+23:59"),
-    *[("records", value) for value in ("", b"digest")],
-    *[(name, value) for name in ("claim", "adjacency", "state") for value in ("other", "PRIVATE", b"private")],
-    *[("n", value) for value in (0, -1, 1.5, "many", b"\1", 2.0**70)],
-    *[("epsilon", value) for value in (None, 0.0, -1.0, 0.5, 1.5, 1e9, float("inf"), "low", b"1")],
-    *[("delta", value) for value in (None, 0.0, 1.0, 1e-6, 1e-4, "1")],
-    *[("mu", value) for value in (None, 0.0, -0.3, 0.3000001, 1e300, float("inf"), "x")],
-    *[("eta", value) for value in (None, -1e-9, 1e-6, float("inf"))],
-    *[("head", value) for value in ("", "../h.safetensors", "/h.safetensors", ".", "..", "h\0", b"h")],
-    *[("sha256", value) for value in (DIGEST, "x", b"0" * 64)],
-    ("state", "written"),
-    *[("releases", value) for value in ("", "[", "{}", "[]", "[1]", "[{}]", "[" * 100_000, "null", b"[]")],
-]
-
-
-@pytest.mark.parametrize(("name", "value"), VALUES, ids=lambda each: str(each)[:20])
-def test_a_row_with_a_value_that_no_training_has_is_refused(path: Path, name: str, value: object) -> None:
-    changed(path, f"UPDATE trainings SET {name} = ? WHERE id = 2", value)
-    refused(path, "has a row that no training wrote. In row 2|is damaged")
-
-
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        *[("rate", value) for value in ("0", "-0.5", "1.5", "1e400", "NaN", "true", "null", '"1"')],
-        *[("times", value) for value in ("0", "-1", "1.5", "true", "1e3", "9" * 400)],
-        *[("sigma", value) for value in ("0", "-3", "0.1", "1e-200", "1e-400", "1e400", "NaN", "Infinity", "null")],
-        *[("share", value) for value in ("0", "-1", "2", "null")],
-        *[("shape", value) for value in ("3", "[0]", "[1.5]", "null")],
-        *[("kind", value) for value in ("3", "null")],
-        ("more", "1"),
-    ],
-)
-def test_so_is_one_with_a_release_that_no_training_made(path: Path, name: str, value: str) -> None:
-    releases = json.loads(row(0.4).releases)
-    releases[0][name] = "HERE"
-    changed(path, "UPDATE trainings SET releases = ? WHERE id = 2", json.dumps(releases).replace('"HERE"', value))
-    refused(path, "has a row that no training wrote. In row 2")
-
-
-@pytest.mark.parametrize("digest", ["x", DIGEST.upper(), DIGEST[1:], DIGEST + "0", DIGEST + "\n", b"0" * 64])
-def test_the_digest_of_a_head_that_was_written_is_64_digits(digest: Any) -> None:
-    ledger.check(replace(row(), state="written", sha256=DIGEST))
-    with pytest.raises(ValueError, match="'sha256'"):
-        ledger.check(replace(row(), state="written", sha256=digest))
-
-
-@pytest.mark.parametrize(("sigma", "mu"), [(1e-200, 1e200), (1e200, 1e-200)])
-def test_noise_whose_square_no_float64_has_is_refused_even_where_the_figures_agree(
-    path: Path, sigma: float, mu: float
-) -> None:
-    release = {"kind": "gram", "shape": [3, 3], "share": 1.0, "sigma": sigma, "rate": 1, "times": 1}
-    agreeing = (json.dumps([release]), mu, 1.0 if mu > 1 else LEAST_EPSILON, 1 - 2**-53 if mu > 1 else 1e-5)
-    changed(path, "UPDATE trainings SET releases = ?, mu = ?, epsilon = ?, delta = ?, eta = 0 WHERE id = 2", *agreeing)
-    refused(path, "has a row that no training wrote. In row 2")
-
-
-def test_a_training_without_a_guarantee_claims_none(path: Path) -> None:
-    for claim in ("research", "non-private"):
-        with pytest.raises(ValueError, match="'epsilon' makes no sense"):
-            ledger.check(replace(row(claim=claim), epsilon=1.0))
-        ledger.check(row(claim=claim))
-    with pytest.raises(ValueError, match="sigma"):
-        ledger.check(replace(row(claim="non-private"), releases=row().releases))
-    with pytest.raises(ValueError, match="sigma"):
-        ledger.check(replace(row(claim="research"), releases=row(claim="non-private").releases))
-
-
-def test_the_samplers_distance_is_part_of_the_claim() -> None:
-    """Here it takes half of δ."""
-    eta = 0.5e-5 / (1 + math.e)
-    paid = replace(entry(calibrated_at(FACTS, PLAN, mu_for(1.0, 1e-5, eta), "private", 1.0)), eta=eta)
-    ledger.check(paid)
-    for other in (0.0, 0.9 * eta, 1.1 * eta):
-        with pytest.raises(ValueError, match="the figures contradict one another"):
-            ledger.check(replace(paid, eta=other))
-
-
-def test_only_full_passes_under_zero_out_compose_exactly() -> None:
-    sampled = entry(calibrated_at(FACTS, plan_of(FACTS, (GRADIENT, 1.0), rate=0.5), 0.3))
-    replaced = replace(row(), adjacency="replace-one")
-    without = row(claim="non-private")
-    assert ledger.composes_exactly([row(), row(0.4), without])
-    assert not ledger.composes_exactly([row(), sampled])
-    assert not ledger.composes_exactly([row(), replaced])
-
-
-def test_what_trainings_cost_together_is_the_root_of_the_sum_of_squares() -> None:
-    assert ledger.together([row(0.3), row(0.4), row(claim="non-private")], 1e-5) == pytest.approx(
-        epsilon_for(0.5, 1e-5), rel=1e-9
-    )
-    eta = 1e-7
-    helped = [replace(row(0.3), eta=eta), replace(row(0.4), eta=eta)]
-    assert ledger.together(helped, 1e-5) == pytest.approx(epsilon_for(0.5, 1e-5, 2 * eta), rel=1e-9)
-    plan = plan_of(FACTS, *[(GRADIENT, 1.0)] * 3, rate=0.5)
-    sampled = entry(calibrated_at(FACTS, plan, 0.6))
-    sigma = math.sqrt(3) / 0.6
-    with pytest.MonkeyPatch.context() as patch:
-        asked: list[Any] = []
-        patch.setattr(claims, "poisson_epsilon", lambda *given: (asked.append(given), 0.7)[1])
-        assert ledger.together([row(0.3), sampled, row(0.4)], 1e-5) == 0.7
-    (((made,), mu, delta, distance),) = asked
-    assert (made.rate, made.times, delta) == (0.5, 3, 1e-5)
-    assert (made.sigma, mu, distance) == pytest.approx((sigma, 0.5, 3e-60))
-
-
-def test_a_card_says_how_many_trainings_there_are_and_what_they_cost() -> None:
-    rows = [row(0.3), row(claim="research"), row(0.4), row(claim="non-private")]
-    said = ledger.standing(rows, 3, 1e-5)
-    assert said.pop("epsilon") == pytest.approx(epsilon_for(0.5, 1e-5), rel=1e-9)
-    assert said == {"training": 3, "trainings": 4, "private": 2, "unprotected": 2, "exact": True, "unit": "record"}
-    assert ledger.standing(rows, 2, None)["epsilon"] is None
-    assert ledger.standing([row(0.3), row(1e9)], 1, 1e-5)["epsilon"] is None
-    assert ledger.standing([row(claim="research")], 1, 1e-5)["epsilon"] == LEAST_EPSILON
-    assert not ledger.standing([replace(row(), adjacency="replace-one")], 1, 1e-5)["exact"]
-
-
-def test_a_row_that_no_reader_would_take_is_not_written(path: Path) -> None:
-    with pytest.raises(ValueError, match="'head' makes no sense"):
-        ledger.charge(path, replace(row(), head="a/b.safetensors"))
-    assert len(ledger.read(path)) == 2
-
-
-@pytest.mark.parametrize("method", METHODS)
-def test_every_training_makes_a_row_that_is_taken(method: str) -> None:
-    """Whatever the method, the claim, the adjacency, and the size of ε and δ."""
-    made = METHODS[method]
-    for adjacency in get_args(Adjacency):
-        facts = Facts(n=1000, m=3, d=4, adjacency=adjacency)
-        wanted = [Privacy(epsilon=1.0, seed=3), Privacy(noise_multiplier=3.0), Privacy(noise_multiplier=40.0)]
-        wanted += [
-            Privacy(epsilon=epsilon, delta=delta, allow_large_delta=True)
-            for epsilon in (1e-4, 1.001e-4, 0.01, 1.0, 8.0, 30.0, 100.0)
-            for delta in (1e-30, 1e-12, 1e-5, 0.1, 0.9)
-            # Where the sampler's distance from a Gaussian leaves something of δ.
-            if epsilon <= 30 or delta > 1e-20
-        ]
-        for privacy in [*wanted, *([Privacy()] if adjacency == "zero-out" else [])]:
-            ledger.check(entry(calibrate(made, facts, {}, privacy)))
-
-
-def test_so_does_a_sampled_one() -> None:
-    given = {"sampling_rate": 0.1, "steps": 5}
-    calibrated = calibrate(METHODS["dp-sgd"], Facts(n=1000, m=3, d=4), given, Privacy(noise_multiplier=2.0))
-    assert calibrated.plan.sampled
-    ledger.check(entry(calibrated))
-
-
-def test_a_sampled_training_that_costs_nothing_claims_the_least_epsilon(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where a record hardly ever takes part, δ covers all of it. An ε of 0 has no digits to be stated with."""
-    monkeypatch.setattr(poisson, "mu_for", lambda *given: 1 / poisson.LEAST_SAMPLED_SIGMA)
-    monkeypatch.setattr(poisson, "epsilon_for", lambda *given: 0.0)
-    facts, given = Facts(n=1000, m=3, d=4), {"sampling_rate": 0.0010002, "steps": 1}
-    calibrated = calibrate(METHODS["dp-sgd"], facts, given, Privacy(epsilon=1.0, delta=1e-3))
-    assert calibrated.claimed is not None
-    assert calibrated.claimed.epsilon == LEAST_EPSILON
-    ledger.check(entry(calibrated))
-
+from dpfc_cli.training.ledger import Book, Receipt, tables, writing
+from tests.training.rows import DIGEST, cap, changed, overlap, refused, row
 
 # The numbers of the rows, and the file
 
@@ -565,6 +97,18 @@ def test_rows_lie_in_one_file_after_a_charge(path: Path, tmp_path: Path) -> None
     assert len(ledger.read(path)) == 3
 
 
+def test_a_ledger_that_does_not_give_up_its_log_is_refused(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Stubborn(sqlite3.Connection):
+        def execute(self, sql: str, *given: Any) -> sqlite3.Cursor:
+            return super().execute("PRAGMA journal_mode = WAL" if "journal_mode" in sql else sql, *given)
+
+    connect = sqlite3.connect
+    monkeypatch.setattr(sqlite3, "connect", lambda *a, **k: connect(*a, **k, factory=Stubborn))
+    with pytest.raises(UserError, match=r"keeps rows in a second file \(WAL\).* Nothing was charged"):
+        ledger.charge(path, row(0.5))
+    assert len(ledger.read(path)) == 2
+
+
 def test_a_ledger_with_two_names_is_refused(path: Path, tmp_path: Path) -> None:
     (tmp_path / "backup").hardlink_to(path)
     refused(path, "has a second name")
@@ -594,24 +138,6 @@ def test_what_is_no_file_is_no_empty_ledger(tmp_path: Path) -> None:
 
 
 # Caps are rows, too
-
-
-@pytest.fixture(scope="module")
-def five(tmp_path_factory: pytest.TempPathFactory, two: bytes) -> bytes:
-    """The file of a ledger with two trainings, two caps, and one training more."""
-    made = tmp_path_factory.mktemp("five") / "set.ledger.sqlite"
-    made.write_bytes(two)
-    for number in (3.0, 2.0):
-        ledger.keep_cap(made, cap(number))
-    ledger.charge(made, row(0.5))
-    return made.read_bytes()
-
-
-@pytest.fixture
-def capped(path: Path, five: bytes) -> Path:
-    """A ledger with two trainings, two caps, and one training more."""
-    path.write_bytes(five)
-    return path
 
 
 def test_every_change_of_a_cap_is_a_row_that_stays(capped: Path) -> None:
@@ -672,6 +198,13 @@ def test_a_cap_that_no_reader_would_take_is_not_written(path: Path, broken: dict
     assert ledger.read_all(path).caps == ()
 
 
+@pytest.mark.parametrize("broken", [{"other": ""}, {"name": ""}, {"records": ""}, {"who": "x" * 101}, {"at": "now"}])
+def test_so_is_an_overlap(path: Path, broken: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="makes no sense"):
+        ledger.keep_overlap(path, overlap(**broken))
+    assert ledger.read_all(path).overlaps == ()
+
+
 @pytest.mark.parametrize("epsilon", [1e-4, 1e-3, 0.5, 1.0, 8.0, 30.0, 100.0])
 @pytest.mark.parametrize("delta", [1e-12, 1e-9, 1e-5, 0.1, 0.9])
 def test_every_cap_that_can_be_set_is_one_that_is_read(epsilon: float, delta: float) -> None:
@@ -716,6 +249,61 @@ def test_a_charge_to_a_file_that_was_exchanged_meanwhile_says_that_it_may_stand(
     assert len(ledger.read(path)) == 2
 
 
+@pytest.mark.parametrize(
+    ("write", "row", "nothing"),
+    [
+        (ledger.charge, row(0.5), "Nothing was charged, and nothing is trained that is not charged."),
+        (ledger.keep_cap, cap(), "The cap is as it was."),
+        (ledger.keep_overlap, overlap(), "It is not kept."),
+    ],
+    ids=["a training", "a cap", "an overlap"],
+)
+def test_a_row_that_is_kept_otherwise_is_taken_back(
+    path: Path, write: Any, row: Any, nothing: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is read before the commit. Afterwards it could only be said that it may be there."""
+    before, real = path.read_bytes(), writing._insert
+    monkeypatch.setattr(
+        writing, "_insert", lambda connection, table, values: real(connection, table, {**values, "who": "Eve"})
+    )
+    with pytest.raises(UserError) as refused:
+        write(path, row)
+    assert refused.value.what == f"The ledger '{path}' does not keep the row that was written. {nothing}"
+    assert path.read_bytes() == before
+
+
+def test_rows_that_others_add_behind_it_change_nothing(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another process charges before the row is read back."""
+    real = tables.read_all
+
+    def meanwhile(path: Path) -> Book:
+        monkeypatch.undo()
+        ledger.charge(path, row(0.6))
+        return real(path)
+
+    monkeypatch.setattr(tables, "read_all", meanwhile)
+    receipt = ledger.charge(path, row(0.5))
+    assert (receipt.number, receipt.entry) == (3, row(0.5))
+    assert [each.mu for each in ledger.read(path)[2:]] == [0.5, 0.6]
+
+
+def test_a_row_is_on_disk_with_its_folder_before_the_charge_returns(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Level 3 (EXTRA) also syncs the folder. Without it a power cut could take a row back."""
+    levels, connect = list[int](), sqlite3.connect
+
+    class Watched(sqlite3.Connection):
+        def execute(self, sql: str, *given: Any) -> sqlite3.Cursor:
+            if sql == "COMMIT":
+                levels.extend(super().execute("PRAGMA synchronous").fetchone())
+            return super().execute(sql, *given)
+
+    monkeypatch.setattr(sqlite3, "connect", lambda *a, **k: connect(*a, **k, factory=Watched))
+    ledger.charge(path, row(0.5))
+    assert levels == [3]
+
+
 def test_what_became_of_a_training_is_read_back_too(path: Path) -> None:
     receipt: Receipt = ledger.charge(path, row(0.5))
     changed(path, "CREATE TRIGGER t AFTER UPDATE ON trainings BEGIN DELETE FROM trainings WHERE id = 1; END")
@@ -725,3 +313,19 @@ def test_what_became_of_a_training_is_read_back_too(path: Path) -> None:
     assert ledger.read(path)[2] == row(0.5)
     ledger.settle(receipt, "written", "other.safetensors", DIGEST)
     assert ledger.read(path)[2] == replace(row(0.5), state="written", head="other.safetensors", sha256=DIGEST)
+
+
+def test_a_row_is_found_again_until_it_says_that_there_is_a_head(path: Path) -> None:
+    """Whoever goes on with a training has its row. There is no second head for one charge."""
+    first = ledger.charge(path, row(0.5))
+    ledger.settle(first, "stopped")
+    ledger.charge(path, row(0.6))
+    again = ledger.receipt_of(path, row(0.5))
+    assert again is not None
+    stopped = replace(row(0.5), state="stopped")
+    assert again == replace(first, entry=stopped, entries=(*first.entries[:2], stopped))
+    ledger.settle(again, "written", "h.safetensors", DIGEST)
+    assert ledger.receipt_of(path, row(0.5)) is None
+    for receipt in (first, again):
+        with pytest.raises(UserError, match="has no open row of this training any more"):
+            ledger.settle(receipt, "written", "h.safetensors", DIGEST)

@@ -22,7 +22,7 @@ from dpfc_cli.training.observer import Observer
 from dpfc_cli.training.request import Privacy, Request, facts_of
 from dpfc_cli.training.train import plan
 from tests.support import blobs, trained
-from tests.training.test_ledger import row
+from tests.training.rows import row
 
 
 def made(folder: Path, name: str, x: np.ndarray, y: np.ndarray) -> FeatureSet:

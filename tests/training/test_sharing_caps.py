@@ -20,8 +20,8 @@ from dpfc_cli.training.charge import charge
 from dpfc_cli.training.ledger import ledger_path
 from dpfc_cli.training.request import Privacy
 from dpfc_cli.training.told import share_records
+from tests.training.caps import meanwhile
 from tests.training.sharing import DELTA, account, alone_in, evaluated, of, over, ready, spent
-from tests.training.test_cap import meanwhile
 
 
 @pytest.fixture(autouse=True)

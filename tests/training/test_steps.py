@@ -133,8 +133,9 @@ def test_no_name_and_no_question_says_less_than_is_spent(features: FeatureSet, e
     assert epsilon <= asked <= 1.00001 * epsilon
 
 
-def test_a_charge_that_fails_leaves_nothing(features: FeatureSet) -> None:
-    ready = checked(features)
+@pytest.mark.parametrize("seed", [None, 1])
+def test_a_charge_that_fails_leaves_nothing(features: FeatureSet, seed: int | None) -> None:
+    ready = checked(features, privacy=Privacy(epsilon=2.0, seed=seed))
     path = ledger.ledger_path(features.folder)
     path.mkdir()
     with pytest.raises(UserError, match="nothing is trained that is not charged") as refused:

@@ -1,6 +1,9 @@
 """A training of several processes, seen from process 0: what is said when another process is lost."""
 
+import dataclasses
 import json
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -9,13 +12,19 @@ import pytest
 from dpfc_cli.errors import UserError
 from dpfc_cli.features import shards
 from dpfc_cli.features.importing import import_features
+from dpfc_cli.features.manifest import MANIFEST
 from dpfc_cli.features.reader import FeatureSet
+from dpfc_cli.files import sha256_of
+from dpfc_cli.privacy import passes
 from dpfc_cli.processes import LostError
 from dpfc_cli.training import ledger
 from dpfc_cli.training.observer import Observer
 from dpfc_cli.training.request import SPLIT, Privacy, Request, facts_of
+from dpfc_cli.training.serve import serve
 from dpfc_cli.training.together import Leader, verify_part
 from dpfc_cli.training.train import finish, plan
+from tests.privacy.test_parts import LOST, Room, Threads
+from tests.support import blobs
 
 
 class Alone:
@@ -95,3 +104,70 @@ def test_the_records_of_a_person_who_goes_on_behind_a_part_are_checked_with_it(
     second.write_bytes(data)
     with pytest.raises(UserError, match=second.name):
         verify_part(Alone(count=2), features, SPLIT, facts_of(features))  # type: ignore[arg-type]
+
+
+class Met(Threads):
+    """A process that is a thread. If it fails, the others are not left waiting."""
+
+    def failed(self, error: BaseException) -> None:
+        self._room.barrier.abort()
+
+
+@pytest.mark.parametrize("by_person", [False, True])
+def test_two_processes_train_the_head_of_one(by_person: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(passes, "block_rows", lambda facts: 64)
+    x, y = blobs(120, 5, 3)
+    np.savez("raw.npz", train_x=x, train_y=y, **({"train_groups": np.arange(120) // 3} if by_person else {}))
+    features = import_features("raw.npz", "set", classes=("a", "b", "c")).features
+    wanted = Request(
+        features=features,
+        folder=Path("heads"),
+        privacy=Privacy(epsilon=2.0, seed=1),
+        method="dp-fc",
+        options={"steps": 2},
+    )
+    alone = finish(plan(wanted, Observer()), Observer())
+    first, second = (Met(room, number) for room in [Room(2)] for number in range(2))
+    with ThreadPoolExecutor() as pool:
+        other = pool.submit(serve, second, features)  # type: ignore[arg-type]
+        leader = Leader(first)  # type: ignore[arg-type]
+        made = finish(plan(replace(wanted, leader=leader), Observer()), Observer())
+        leader.end()
+        other.result(LOST)
+    assert second.added_once == 3
+    assert np.array_equal(made.head.weight, alone.head.weight)
+
+
+def test_a_process_with_another_set_or_a_damaged_one_adds_nothing(features: FeatureSet) -> None:
+    class Asked:
+        """Process 1 of two. It is asked to check its part, and no more."""
+
+        number, count = 1, 2
+
+        def __init__(self, manifest: str) -> None:
+            facts = dataclasses.asdict(facts_of(features))
+            asked = {"ask": "verify", "manifest": manifest, "split": SPLIT, "facts": facts}
+            self.left = [json.dumps(each).encode() for each in (asked, {"ask": "end"})]
+            self.failures = list[BaseException]()
+
+        def told(self) -> bytes:
+            return self.left.pop(0)
+
+        def gathered(self, value: str) -> list[str]:
+            return [value]
+
+        def failed(self, error: BaseException) -> None:
+            self.failures.append(error)
+
+    digest = sha256_of(features.folder / MANIFEST)
+    serve(same := Asked(digest), features)  # type: ignore[arg-type]
+    assert same.left == []
+    (shard,) = features.split(SPLIT).shards
+    data = bytearray((features.folder / shard.file).read_bytes())
+    data[-1] ^= 1
+    (features.folder / shard.file).write_bytes(data)
+    for manifest, says in ((digest[::-1], "is not the feature set of process 0"), (digest, shard.file)):
+        with pytest.raises(UserError, match=says) as refused:
+            serve(asked := Asked(manifest), features)  # type: ignore[arg-type]
+        assert asked.failures == [refused.value]

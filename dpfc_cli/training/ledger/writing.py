@@ -182,7 +182,7 @@ def receipt_of(path: Path, entry: Entry) -> Receipt | None:
     """
     rows = tables.read(path)
     for i, row in enumerate(rows):
-        if row.state in ("charged", "stopped") and replace(row, state=entry.state, sha256=entry.sha256) == entry:
+        if row.state in ("charged", "stopped") and replace(row, state=entry.state) == entry:
             return Receipt(ledger=path, number=i + 1, entry=row, entries=tuple(rows[: i + 1]))
     return None
 

@@ -1,0 +1,81 @@
+"""Trainings that are stopped, as the tests make them."""
+
+import errno
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import dpfc_cli as dpfc
+from dpfc_cli.features.reader import FeatureSet
+from dpfc_cli.privacy import curator
+from dpfc_cli.training import ledger, run
+from dpfc_cli.training.answers import SUFFIX
+from dpfc_cli.training.observer import Observer
+from dpfc_cli.training.run import Trained
+
+STEPS = 4
+"""dp-fc releases a Gram matrix before them."""
+
+
+class Listener(Observer):
+    def __init__(self) -> None:
+        self.said: list[str] = []
+        self.asked: list[str] = []
+
+    def say(self, text: str) -> None:
+        self.said.append(text)
+
+    def warn(self, text: str) -> None:
+        self.said.append(text)
+
+    def confirm(self, charge: str) -> bool:
+        self.asked.append(charge)
+        return True
+
+
+def train(features: FeatureSet, observer: Observer | None = None, **given: Any) -> Trained:
+    chosen = {} if "method" in given else {"method": "dp-fc", "steps": STEPS}
+    wanted: dict[str, Any] = {**chosen, "epsilon": 1.0, "by": "me", **given}
+    return dpfc.train(features, observer=observer or Listener(), **wanted)
+
+
+def rows(features: FeatureSet) -> list[str]:
+    return [row.state for row in ledger.read(ledger.ledger_path(features.folder))]
+
+
+def kept(folder: str = "heads") -> list[Path]:
+    return sorted(Path(folder).glob(f".*{SUFFIX}"))
+
+
+class Killed(BaseException):
+    """Stops a process where nothing else does."""
+
+
+def killed_at(number: int, monkeypatch: pytest.MonkeyPatch, where: str = "draw_noise", **given: Any) -> None:
+    """Kill the next training when it draws the noise of that release. Its process settles nothing."""
+    real, drawn = getattr(curator, where), [0]
+
+    def dying(*arguments: Any) -> Any:
+        drawn[0] += 1
+        if drawn[0] == number + 1:
+            raise Killed
+        return real(*arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(curator, where, dying)
+        patch.setattr(run, "_settled", lambda *given: None)
+        features = FeatureSet(Path("set"))
+        with pytest.raises(Killed):
+            train(features, **given)
+
+
+def assert_one_answer_each(before: dict[int, np.ndarray], after: dict[int, np.ndarray]) -> None:
+    for number in before.keys() & after.keys():
+        assert np.array_equal(before[number], after[number]), f"release {number} has two answers"
+
+
+def failing(*given: object) -> Any:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
