@@ -32,18 +32,22 @@ def in_threads(
     Args:
         work: computes. What it raises is raised here.
         items: what it is called with. They are asked for in this thread.
-        most: how many threads there may be.
+        most: how many threads there may be. 0: this thread does the work of an item when its result is asked for.
         waiting: how many items there may be whose result was not taken. None: two for each thread.
 
     """
     threads, made = max(1, min(cores(), MOST, most)), deque[Future[Made]]()
-    with _blas().limit(limits=1, user_api="blas"), ThreadPoolExecutor(threads) as pool:
-        for item in items:
-            made.append(pool.submit(work, item))
-            if len(made) >= (2 * threads if waiting is None else waiting):
+    with _blas().limit(limits=1, user_api="blas"):
+        if most == 0:
+            yield from map(work, items)
+            return
+        with ThreadPoolExecutor(threads) as pool:
+            for item in items:
+                made.append(pool.submit(work, item))
+                if len(made) >= (2 * threads if waiting is None else waiting):
+                    yield made.popleft().result()
+            while made:
                 yield made.popleft().result()
-        while made:
-            yield made.popleft().result()
 
 
 @functools.cache

@@ -8,15 +8,20 @@ import pytest
 
 from dpfc_cli.privacy import passes
 
+BLOCKS = {
+    "privacy": ((5, 2), (16, 4), (639, 16), (math.inf, 256)),
+    "methods": ((199, 16), (math.inf, 256)),
+}
+"""For each room: the most records of a set, and the records of a block. A function is compiled anew for each size."""
+
 
 @pytest.fixture(autouse=True)
 def several_blocks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In the tests of core and solvers a pass takes several blocks, mostly with a shorter last one, as with real data.
-
-    Their sizes are four, because a function is compiled anew for each.
+    """In the tests of core and methods a pass takes several blocks, mostly with a shorter last one, as with real
+    data.
     """
-    if request.path.parent.name in ("privacy", "methods"):
-        sizes = ((5, 2), (16, 4), (639, 16), (math.inf, 256))
+    sizes = BLOCKS.get(request.path.parent.name)
+    if sizes is not None:
         monkeypatch.setattr(
             passes, "block_rows", lambda facts: next(rows for most, rows in sizes if facts.records <= most)
         )

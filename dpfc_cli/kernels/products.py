@@ -25,6 +25,8 @@ SUMS = 1 << 27
 WIDE = 256
 """Rows that are widened to float64 and multiplied at a time. They stay in the cache."""
 PANEL = 4096
+SMALL = 1 << 20
+"""Multiplications that take less time than it takes to start threads for them."""
 NARROW = 192
 """If a panel has fewer columns than this, the products are too small to be fast."""
 
@@ -63,7 +65,7 @@ def summed(
 
     On the host each thread multiplies blocks of its own, with one thread of BLAS. The threads of one product would wait
     for one another, and for those that compute the next factors. If there is room for one thread only, the products
-    take all threads of BLAS.
+    take all threads of BLAS. Small blocks are multiplied by this thread.
 
     Args:
         factors: blocks (left, right), see `outer_sum`. They are asked for in this thread, in their order.
@@ -114,6 +116,8 @@ def _threads_for(block: tuple[Any, Any], shape: tuple[int, ...]) -> int:
     Of several threads, one block more than there are threads is there at a time.
     """
     left, right = block
+    if left.size * shape[1] <= SMALL:
+        return 1
     # A Gram matrix is made beside the sum that it is added to.
     sums = 8 * shape[0] * shape[1] * (2 if right is None else 1)
     held = left.nbytes + (0 if right is None else right.nbytes)
@@ -208,7 +212,7 @@ def add_class_grams(total: np.ndarray, labels: np.ndarray, q: np.ndarray) -> Non
         rows = order[slice(*np.searchsorted(ordered, (j, j + 1)))]
         total[j] += gram(q[rows].astype(np.float64))
 
-    for _ in threads.in_threads(add, np.unique(labels), threads.MOST):
+    for _ in threads.in_threads(add, np.unique(labels), threads.MOST if q.size * q.shape[1] > SMALL else 0):
         pass
 
 
@@ -230,7 +234,8 @@ def add_weighted_grams(total: np.ndarray, weights: jax.Array | np.ndarray, q: ja
     def add(j: int) -> None:
         _add_symmetric(total[j], rows * w[:, j : j + 1], rows)
 
-    for _ in threads.in_threads(add, range(w.shape[1]), max(1, SUMS // max(1, rows.nbytes))):
+    most = max(1, SUMS // max(1, rows.nbytes)) if w.shape[1] * rows.size * rows.shape[1] > SMALL else 0
+    for _ in threads.in_threads(add, range(w.shape[1]), most):
         pass
 
 

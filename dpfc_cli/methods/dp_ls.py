@@ -90,7 +90,7 @@ def solve(oracle: Oracle, facts: Facts, options: Options) -> Solution:
     lie.
     """
     chain = (Clip(options.feature_clip),)
-    (gram,) = in_threads(symmetric_psd, [oracle.release(Gram(chain))], 1)
+    (gram,) = in_threads(symmetric_psd, [oracle.release(Gram(chain))], min(1, threads_for(facts.d)))
     class_grams = oracle.pieces(ClassGrams(chain))
     sums = oracle.release(ClassSums(chain))
     common = options.negative_weight * gram + options.ridge * facts.n * np.eye(facts.d)

@@ -16,10 +16,16 @@ BLOCK_BYTES = 192 * 2**20
 """The most bytes for the Hessians of one block. It depends on public facts alone, because it shapes plans."""
 
 
+SMALL = 48
+"""The side of matrices that are decomposed in less time than it takes to start threads for them."""
+
+
 def threads_for(side: int) -> int:
     """How many threads decompose matrices of that side at most. What they hold fits into `BLOCK_BYTES`, if more than
-    one does.
+    one does. 0: no thread of its own.
     """
+    if side <= SMALL:
+        return 0
     return max(1, min(threads.MOST, BLOCK_BYTES // (8 * SQUARES * side**2)))
 
 

@@ -24,9 +24,9 @@ from dpfc_cli.privacy.lattice import Lattice
 from dpfc_cli.privacy.facts import Facts
 from tests.support import one_of_each, exact_sum, stream_of
 assert len(jax.devices()) == int(sys.argv[2])
-facts = Facts(n=700, m=3, d=6)
+facts = Facts(n=700, m=3, d=8)
 rng = np.random.default_rng(0)
-x, y = rng.normal(size=(700, 6)).astype(np.float32), rng.integers(0, 3, 700).astype(np.int32)
+x, y = rng.normal(size=(700, 8)).astype(np.float32), rng.integers(0, 3, 700).astype(np.int32)
 sums = [exact_sum(q, stream_of(x, y), facts, Lattice(18)) for q in one_of_each(facts)]
 np.savez(sys.argv[1], *sums)
 """
@@ -43,7 +43,7 @@ def sums_with(devices: int, folder: Path, platform: str = "cpu") -> list[np.ndar
 
 
 def assert_same_sums(one: list[np.ndarray], other: list[np.ndarray]) -> None:
-    for query, a, b in zip(one_of_each(Facts(n=700, m=3, d=6)), one, other, strict=True):
+    for query, a, b in zip(one_of_each(Facts(n=700, m=3, d=8)), one, other, strict=True):
         if query.arrays:
             # Logits are float32 and may differ between block shapes. The sums differ little.
             assert np.allclose(a, b, atol=700 * 4e-6 * 4.0**18)

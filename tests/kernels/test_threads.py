@@ -22,6 +22,12 @@ LOST = 20
 TYPES = ("int16", "float32", "float64")
 
 
+@pytest.fixture(autouse=True)
+def none_is_small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Threads are started for products of any size."""
+    monkeypatch.setattr(products, "SMALL", 0)
+
+
 def blocks(dtype: str, lengths: tuple[int, ...] = (1300, 512, 1, 700)) -> list[tuple[np.ndarray, np.ndarray]]:
     return [
         (RNG.integers(-(2**14), 2**14, (n, 6)).astype(dtype), RNG.integers(-(2**17), 2**17, (n, 4)).astype(np.float64))
@@ -84,6 +90,28 @@ def test_a_gram_matrix_is_counted_beside_its_sum(monkeypatch: pytest.MonkeyPatch
     block = np.ones((1, 6)), np.ones((1, 6))
     assert products._threads_for(block, (6, 6)) == 4
     assert products._threads_for((block[0], None), (6, 6)) == 2
+
+
+def test_no_thread_is_started_for_products_that_are_small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An audit makes thousands of them. Class matrices of real numbers are the same to the last bit, too."""
+    monkeypatch.setattr(threads, "cores", lambda: 2)
+    made, labels = blocks("float64"), RNG.integers(0, 3, 1300)
+    q, weights = RNG.normal(size=(1300, 6)), RNG.random((1300, 3))
+
+    def sums() -> list[np.ndarray]:
+        by_class, weighted = np.zeros((3, 6, 6)), np.zeros((3, 6, 6))
+        products.add_class_grams(by_class, labels, q)
+        products.add_weighted_grams(weighted, weights, q)
+        return [products.summed(iter(made), (6, 4)), by_class, weighted]
+
+    expected = sums()
+    monkeypatch.setattr(products, "SMALL", 1300 * 6 * 6 * 3)
+    monkeypatch.setattr(threads, "ThreadPoolExecutor", None)
+    for one, other in zip(expected, sums(), strict=True):
+        assert np.array_equal(one, other)
+    monkeypatch.setattr(products, "SMALL", 1300 * 6 * 6 * 3 - 1)
+    with pytest.raises(TypeError):
+        sums()
 
 
 def test_real_numbers_are_added_in_the_order_of_the_blocks(monkeypatch: pytest.MonkeyPatch) -> None:

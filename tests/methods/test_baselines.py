@@ -11,16 +11,19 @@ from dpfc_cli.privacy.curator import NonPrivate, Unprotected
 from dpfc_cli.privacy.facts import Facts
 from tests.support import accuracy, blobs, stream_of
 
+M, D = 4, 8
+"""Those of the battery's baselines: a function that is compiled for one test serves all."""
+
 
 def test_the_least_squares_baseline_equals_the_closed_form() -> None:
-    x, y = blobs(500, 6, 3)
+    x, y = blobs(1500, D, M)
     unit = x / np.linalg.norm(x, axis=1, keepdims=True)
-    facts, method = Facts(n=500, m=3, d=6), METHODS["dp-ls"]
+    facts, method = Facts(n=1500, m=M, d=D), METHODS["dp-ls"]
     options = replace(method.defaults(facts, None, {}), negative_weight=0.7, ridge=1e-3)
     solution = method.solve(NonPrivate(facts, Unprotected(stream_of(x, y))), facts, options)
-    for j in range(3):
+    for j in range(M):
         own = unit[y == j]
-        exact = np.linalg.solve(own.T @ own + 0.7 * unit.T @ unit + 0.5 * np.eye(6), own.sum(axis=0))
+        exact = np.linalg.solve(own.T @ own + 0.7 * unit.T @ unit + 1.5 * np.eye(D), own.sum(axis=0))
         assert np.allclose(solution.weight[:, j], exact, rtol=1e-4, atol=1e-5)
 
 
@@ -37,12 +40,12 @@ def one_versus_rest(unit: np.ndarray, y: np.ndarray, m: int, ridge: float = RIDG
 
 @pytest.mark.parametrize("name", LOGISTIC)
 def test_baselines_of_logistic_regression_reach_its_optimum(name: str) -> None:
-    x, y = blobs(1500, 6, 3, apart=2.0)
+    x, y = blobs(1500, D, M, apart=2.0)
     unit = (x / np.linalg.norm(x, axis=1, keepdims=True)).astype(np.float64)
-    facts, method = Facts(n=1500, m=3, d=6), METHODS[name]
+    facts, method = Facts(n=1500, m=M, d=D), METHODS[name]
     solution = method.solve(NonPrivate(facts, Unprotected(stream_of(x, y))), facts, method.defaults(facts, None, {}))
     got = np.vstack([solution.weight, solution.bias]).T
-    for mine, exact in zip(got, one_versus_rest(unit, y, 3), strict=True):
+    for mine, exact in zip(got, one_versus_rest(unit, y, M), strict=True):
         assert np.linalg.norm(mine - exact) < 1e-4 * np.linalg.norm(exact)
 
 
@@ -50,9 +53,9 @@ def test_baselines_of_logistic_regression_reach_its_optimum(name: str) -> None:
 def test_baselines_with_softmax_reach_its_optimum(name: str) -> None:
     from sklearn.linear_model import LogisticRegression
 
-    x, y = blobs(1500, 6, 3, apart=2.0)
+    x, y = blobs(1500, D, M, apart=2.0)
     unit = (x / np.linalg.norm(x, axis=1, keepdims=True)).astype(np.float64)
-    facts, method = Facts(n=1500, m=3, d=6), METHODS[name]
+    facts, method = Facts(n=1500, m=M, d=D), METHODS[name]
     options = method.defaults(facts, None, {"loss": "softmax"})
     solution = method.solve(NonPrivate(facts, Unprotected(stream_of(x, y))), facts, options)
     fit = LogisticRegression(C=1 / (1500 * RIDGE), tol=1e-12, max_iter=10_000).fit(unit, y)
@@ -65,19 +68,19 @@ def test_baselines_with_softmax_reach_its_optimum(name: str) -> None:
 
 @pytest.mark.parametrize(("name", "steps"), [("dp-newton", 20), ("dp-fc", 300)])
 def test_second_order_steps_without_noise_lead_to_the_optimum_without_a_ridge(name: str, steps: int) -> None:
-    x, y = blobs(1500, 6, 3, apart=2.0)
+    x, y = blobs(1500, D, M, apart=2.0)
     unit = (x / np.linalg.norm(x, axis=1, keepdims=True)).astype(np.float64)
-    facts, method = Facts(n=1500, m=3, d=6), METHODS[name]
+    facts, method = Facts(n=1500, m=M, d=D), METHODS[name]
     options = method.defaults(facts, None, {"steps": steps})
     solution = method.solve(NonPrivate(facts, Unprotected(stream_of(x, y))), facts, options)
-    got, exact = np.vstack([solution.weight, solution.bias]).T, one_versus_rest(unit, y, 3, ridge=0)
+    got, exact = np.vstack([solution.weight, solution.bias]).T, one_versus_rest(unit, y, M, ridge=0)
     assert np.linalg.norm(got - exact) < 1e-4 * np.linalg.norm(exact)
 
 
 @pytest.mark.parametrize("loss", ["sigmoid", "softmax"])
 def test_classes_that_can_be_separated_have_an_optimum_too(loss: str) -> None:
-    x, y = blobs(60, 8, 2, apart=30.0)
-    facts, method = Facts(n=60, m=2, d=8), METHODS["dp-fc"]
+    x, y = blobs(300, D, M, apart=30.0)
+    facts, method = Facts(n=300, m=M, d=D), METHODS["dp-fc"]
     options = method.defaults(facts, None, {"loss": loss})
     solution = method.solve(NonPrivate(facts, Unprotected(stream_of(x, y))), facts, options)
     assert solution.converged

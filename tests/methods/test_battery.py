@@ -30,7 +30,7 @@ FIRST_ORDER = ("dp-sgd", "dp-momentum", "dp-adam")
 SAMPLED = pytest.mark.parametrize("method", [METHODS[name] for name in FIRST_ORDER], ids=FIRST_ORDER)
 RATE = 0.6
 FORTY = Facts(n=40, m=3, d=4)
-"""One set of facts for many tests: a function that is compiled for one of them serves all."""
+"""One set of facts for many tests: a function that is compiled for one of them serves all, whatever n is."""
 
 
 def trained(
@@ -169,7 +169,11 @@ def test_with_the_same_answers_one_record_moves_no_sum_beyond_its_sensitivity(
     labels: np.ndarray,
     index: int,
 ) -> None:
-    facts = Facts(n=5, m=3, d=4, k=k, adjacency="zero-out" if k == 1 else "replace-one")
+    # Ordinary records come first: so the five lie in two blocks.
+    ordinary, classes = blobs(13, 4, 3)
+    x, y = np.concatenate([ordinary, x]), np.concatenate([sets_of(classes, 3), y])
+    index += len(ordinary)
+    facts = Facts(n=len(x), m=3, d=4, k=k, adjacency="zero-out" if k == 1 else "replace-one")
     steps = {"steps": 6} if method.name in FIRST_ORDER else {}
     _, oracle = trained(method, facts, 1.0, x, y[:, :k], **steps)
     lattice = lattice_for(facts.n, 10.0, 5)
@@ -298,13 +302,16 @@ def test_the_same_noise_gives_the_same_head_and_other_noise_another(method: Meth
 # 6. Hostile records
 
 HOSTILE = {
-    "not finite": (np.full((6, 4), np.nan, np.float32), np.zeros(6, np.int32)),
-    "infinite": (np.full((6, 4), np.inf, np.float32), np.zeros(6, np.int32)),
-    "huge": (np.full((6, 4), 3e38, np.float32), np.arange(6, dtype=np.int32) % 2),
-    "denormal": (np.full((6, 4), 1e-45, np.float32), np.arange(6, dtype=np.int32) % 2),
-    "labels out of range": (np.ones((6, 4), np.float32), np.array([-5, 9, 3, 2**31 - 1, -(2**31), 7], np.int32)),
-    "zeros": (np.zeros((6, 4), np.float32), np.arange(6, dtype=np.int32) % 2),
-    "duplicates": (np.ones((6, 4), np.float32), np.zeros(6, np.int32)),
+    "not finite": (np.full((18, 4), np.nan, np.float32), np.zeros(18, np.int32)),
+    "infinite": (np.full((18, 4), np.inf, np.float32), np.zeros(18, np.int32)),
+    "huge": (np.full((18, 4), 3e38, np.float32), np.arange(18, dtype=np.int32) % 2),
+    "denormal": (np.full((18, 4), 1e-45, np.float32), np.arange(18, dtype=np.int32) % 2),
+    "labels out of range": (
+        np.ones((18, 4), np.float32),
+        np.tile(np.array([-5, 9, 3, 2**31 - 1, -(2**31), 7], np.int32), 3),
+    ),
+    "zeros": (np.zeros((18, 4), np.float32), np.arange(18, dtype=np.int32) % 2),
+    "duplicates": (np.ones((18, 4), np.float32), np.zeros(18, np.int32)),
     "one record": (np.ones((1, 4), np.float32), np.zeros(1, np.int32)),
 }
 

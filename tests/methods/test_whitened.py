@@ -119,8 +119,8 @@ def test_every_record_has_the_same_length_in_the_white_space() -> None:
 def test_the_non_private_baseline_goes_to_the_optimum_of_softmax_regression() -> None:
     from sklearn.linear_model import LogisticRegression
 
-    x, y = blobs(1500, 6, 3, apart=2.0)
-    facts = Facts(n=1500, m=3, d=6)
+    x, y = blobs(1500, 8, 4, apart=2.0)
+    facts = Facts(n=1500, m=4, d=8)
     watched: list[Gradient] = []
 
     class Oracle(NonPrivate):
@@ -236,8 +236,8 @@ def test_auto_is_the_whitened_method_where_classes_compete() -> None:
 
 
 def test_the_head_needs_no_whitening() -> None:
-    x, y = blobs(300, 5, 3)
-    facts = Facts(n=300, m=3, d=5)
+    x, y = blobs(300, 8, 4)
+    facts = Facts(n=300, m=4, d=8)
     options = METHOD.defaults(facts, 1.0, {})
     chain: Chain = METHOD.solve(curator(facts, METHOD.plan(facts, options), 1.0, x, y), facts, options).chain
     assert not any(isinstance(step, Linear) for step in chain)
@@ -246,8 +246,8 @@ def test_the_head_needs_no_whitening() -> None:
 def test_all_steps_share_one_compiled_function_whatever_the_released_arrays() -> None:
     from dpfc_cli.kernels import rows
 
-    x, y = blobs(300, 5, 3)
-    facts = Facts(n=300, m=3, d=5)
+    x, y = blobs(300, 8, 4)
+    facts = Facts(n=300, m=4, d=8)
     options = METHOD.defaults(facts, 1.0, {})
     misses = [rows.compiled.cache_info().misses]
     for seed in (1, 2):
