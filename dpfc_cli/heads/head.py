@@ -22,6 +22,7 @@ from dpfc_cli.files import check_plain, json_of, publish, sha256_of, temporary_b
 from dpfc_cli.folders import heads_folder, moved_by
 from dpfc_cli.heads import hub
 from dpfc_cli.privacy.chain import Chain, arrays, from_json, run, to_json
+from dpfc_cli.sources.reading import reading_code, remedy_for
 from dpfc_cli.trust import card as card_values
 from dpfc_cli.trust import statement, verify
 
@@ -327,8 +328,8 @@ def _load(path: Path, check: Callable[[Any], None] = card_values.check) -> Head:
     except (OSError, ValueError) as error:
         raise UserError(
             f"'{path}' cannot be read as a head: {error}.",
-            "Name a file made by 'dpfc train'. If it is one, it is damaged: restore it from a backup.",
-            code="damaged",
+            remedy_for(error, "Name a file made by 'dpfc train'. If it is one, it is damaged: restore it from a backup."),
+            code=reading_code(error),
             path=str(path),
         ) from error
     return Head(chain=chain, weight=weight, bias=bias, card=card, path=path)
