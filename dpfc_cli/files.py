@@ -46,6 +46,14 @@ def named_twice(paths: Iterable[Path]) -> Path | None:
     return None
 
 
+def written_at(path: Path) -> int:
+    """When a file was written, in nanoseconds; −1 if it is gone, or if we may not look at it."""
+    try:
+        return path.stat().st_mtime_ns
+    except OSError:
+        return -1
+
+
 def check_plain(path: Path) -> None:
     """Raise OSError unless there is a regular file of that name, perhaps through links.
 

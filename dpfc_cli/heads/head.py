@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from dpfc_cli.errors import UserError, parameter
-from dpfc_cli.files import check_plain, json_of, publish, sha256_of, temporary_beside, write_synced
+from dpfc_cli.files import check_plain, json_of, publish, sha256_of, temporary_beside, write_synced, written_at
 from dpfc_cli.folders import heads_folder, moved_by
 from dpfc_cli.heads import hub
 from dpfc_cli.privacy.chain import Chain, arrays, from_json, run, to_json
@@ -393,4 +393,4 @@ def newest(folder: Path) -> Path:
             code="missing",
             path=str(folder),
         )
-    return max(found, key=lambda p: p.stat().st_mtime_ns)
+    return max(found, key=written_at)
