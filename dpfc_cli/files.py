@@ -153,7 +153,7 @@ def read_at(file: int, buffer: bytearray | memoryview, at: int) -> bool:
     return True
 
 
-def write_synced(path: Path, data: bytes | Iterable[bytes], kept: bool = False, mode: int = 0o666) -> None:
+def write_synced(path: Path, data: bytes | Iterable[bytes | memoryview], kept: bool = False, mode: int = 0o666) -> None:
     """Write a new file and sync its contents. data: in parts if it is large. kept: the file may be there already. mode:
     as for `opened`.
 
@@ -190,8 +190,8 @@ def make(path: Path, data: bytes | Iterable[bytes], mode: int = 0o666) -> Litera
             temporary.unlink()
 
 
-def replace(path: Path, data: bytes, mode: int = 0o666) -> None:
-    """Make `path` a file of these bytes, or leave it as it was. mode: as for `opened`. Raises OSError."""
+def replace(path: Path, data: bytes | Iterable[bytes | memoryview], mode: int = 0o666) -> None:
+    """Make `path` a file of these bytes, or leave it as it was. data, mode: as for `write_synced`. Raises OSError."""
     temporary = temporary_beside(path)
     try:
         write_synced(temporary, data, mode=mode)
