@@ -177,11 +177,13 @@ class Head:
 
 def as_probabilities(scores: np.ndarray, several: bool) -> np.ndarray:
     """Scores, n × m, as probabilities of the classes. several: whether a record may have several labels."""
+    # Weights of a hostile head may make scores that float64 cannot hold. Probabilities are numbers all the same.
+    scores = np.nan_to_num(scores)
     if several:
         # e^−|s| is never too large.
         small = np.exp(-np.abs(scores))
         return np.asarray(np.where(scores >= 0, 1.0, small) / (1.0 + small))
-    with np.errstate(over="ignore", invalid="ignore"):
+    with np.errstate(over="ignore"):
         shifted = np.exp(scores - scores.max(axis=1, keepdims=True))
     return np.asarray(shifted / shifted.sum(axis=1, keepdims=True))
 
@@ -328,7 +330,9 @@ def _load(path: Path, check: Callable[[Any], None] = card_values.check) -> Head:
     except (OSError, ValueError) as error:
         raise UserError(
             f"'{path}' cannot be read as a head: {error}.",
-            remedy_for(error, "Name a file made by 'dpfc train'. If it is one, it is damaged: restore it from a backup."),
+            remedy_for(
+                error, "Name a file made by 'dpfc train'. If it is one, it is damaged: restore it from a backup."
+            ),
             code=reading_code(error),
             path=str(path),
         ) from error
