@@ -15,6 +15,7 @@ a mark of direction.
 import re
 import unicodedata
 from collections.abc import Callable, Sequence
+from importlib.util import find_spec
 from typing import Literal
 
 GUARDED = "This message says something about a private record: do not publish it."
@@ -124,6 +125,27 @@ def unknown(kind: str, name: str, known: Sequence[str]) -> UserError:
     return UserError(
         f"Unknown {kind} '{name}'.", f"{hint}Known: {', '.join(known)}.", code="unknown-name", name=name, known=known
     )
+
+
+def check_installed(package: str, extra: str, purpose: str) -> None:
+    """Refuse to go on without a package.
+
+    Args:
+        package: what is imported.
+        extra: of dpfc, which installs it.
+        purpose: what it is for, the beginning of a sentence.
+
+    Raises:
+        UserError: it is not installed.
+
+    """
+    if find_spec(package) is None:
+        raise UserError(
+            f"{purpose}, dpfc needs {package}, which is not installed.",
+            f"Install it: pip install 'dpfc[{extra}]'.",
+            code="unsupported",
+            package=package,
+        )
 
 
 def check_new_name(name: str) -> None:

@@ -46,6 +46,14 @@ def named_twice(paths: Iterable[Path]) -> Path | None:
     return None
 
 
+def written_at(path: Path) -> int:
+    """When a file was written, in nanoseconds; −1 if it is gone, or if we may not look at it."""
+    try:
+        return path.stat().st_mtime_ns
+    except OSError:
+        return -1
+
+
 def check_plain(path: Path) -> None:
     """Raise OSError unless there is a regular file of that name, perhaps through links.
 
@@ -145,7 +153,7 @@ def read_at(file: int, buffer: bytearray | memoryview, at: int) -> bool:
     return True
 
 
-def write_synced(path: Path, data: bytes | Iterable[bytes], kept: bool = False, mode: int = 0o666) -> None:
+def write_synced(path: Path, data: bytes | Iterable[bytes | memoryview], kept: bool = False, mode: int = 0o666) -> None:
     """Write a new file and sync its contents. data: in parts if it is large. kept: the file may be there already. mode:
     as for `opened`.
 
@@ -182,8 +190,8 @@ def make(path: Path, data: bytes | Iterable[bytes], mode: int = 0o666) -> Litera
             temporary.unlink()
 
 
-def replace(path: Path, data: bytes, mode: int = 0o666) -> None:
-    """Make `path` a file of these bytes, or leave it as it was. mode: as for `opened`. Raises OSError."""
+def replace(path: Path, data: bytes | Iterable[bytes | memoryview], mode: int = 0o666) -> None:
+    """Make `path` a file of these bytes, or leave it as it was. data, mode: as for `write_synced`. Raises OSError."""
     temporary = temporary_beside(path)
     try:
         write_synced(temporary, data, mode=mode)

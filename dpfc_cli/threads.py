@@ -9,9 +9,10 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
-from threadpoolctl import ThreadpoolController
+if TYPE_CHECKING:
+    from threadpoolctl import ThreadpoolController
 
 Given = TypeVar("Given")
 Made = TypeVar("Made")
@@ -51,5 +52,7 @@ def in_threads(
 
 
 @functools.cache
-def _blas() -> ThreadpoolController:
+def _blas() -> "ThreadpoolController":
+    from threadpoolctl import ThreadpoolController
+
     return ThreadpoolController()

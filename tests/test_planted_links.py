@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from dpfc_cli.errors import UserError
+from dpfc_cli.features.digests import note
 from dpfc_cli.features.importing import import_features
 from dpfc_cli.features.manifest import MANIFEST
 from dpfc_cli.features.reader import FeatureSet
@@ -67,6 +68,16 @@ def test_a_shard_is_its_owners_from_the_first_byte_on(tmp_path: Path, umask: int
     fill(again, second)
     again.close()
     assert {mode_of(path) for path in (tmp_path / "set.partial").glob("*.h5")} == {0o600}
+
+
+def test_digests_of_records_are_not_written_to_a_file_that_others_may_read(tmp_path: Path) -> None:
+    planted = tmp_path / "train-00000-of-00001.h5.digests"
+    planted.touch()
+    planted.chmod(0o644)
+    with planted.open() as theirs:
+        note(planted, [np.ones(3, np.uint64)])
+        assert theirs.read() == ""
+    assert mode_of(planted) == 0o600
 
 
 def test_sets_have_private_shards_and_a_manifest_that_can_be_shown(tmp_path: Path, umask: int) -> None:

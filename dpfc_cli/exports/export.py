@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dpfc_cli.backbones import Progress
-from dpfc_cli.errors import UserError, check_new_name, parameter, unknown
+from dpfc_cli.errors import UserError, check_installed, check_new_name, parameter, unknown
 from dpfc_cli.exports import npz, onnx, sklearn, torch
 from dpfc_cli.exports.network import rebuilt
 from dpfc_cli.exports.notes import notes
-from dpfc_cli.exports.target import Target, check_head, check_installed
+from dpfc_cli.exports.target import Target, check_head
 from dpfc_cli.files import make
 from dpfc_cli.folders import heads_folder
 from dpfc_cli.heads.head import Head
@@ -85,7 +85,7 @@ def export(
             parameter="with_backbone",
         )
     if target.package is not None:
-        check_installed(*target.package)
+        check_installed(*target.package, f"To write {to}")
     network = rebuilt(head, weights, progress) if with_backbone else None
     texts = notes(head, to)
     written = [

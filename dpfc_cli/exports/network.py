@@ -20,14 +20,12 @@ class Network:
         backbone: it takes pictures that were resized and cropped already.
         input: (H, W, C) of a picture.
         said: how a picture must have been prepared before, in words.
-        described: what it says of itself, as `Backbone.describe`.
 
     """
 
     backbone: Backbone
     input: tuple[int, int, int]
     said: str
-    described: Mapping[str, Any]
 
 
 def rebuilt(head: Head, weights: str | None = None, progress: Progress | None = None) -> Network:
@@ -39,10 +37,8 @@ def rebuilt(head: Head, weights: str | None = None, progress: Progress | None = 
             f"The pictures of this head have sides of up to {max(shape)} pixels, too many for a graph."
         )
     backbone = stated.load(shape, weights, prepared=True, precision="float32", progress=progress)
-    made = backbone.describe()
-    return Network(
-        backbone=backbone, input=shape, said=_said(made, head.card["features"].get("preparation")), described=made
-    )
+    said = _said(backbone.describe(), head.card["features"].get("preparation"))
+    return Network(backbone=backbone, input=shape, said=said)
 
 
 def _said(stated: Mapping[str, Any], preparation: Mapping[str, Any] | None) -> str:

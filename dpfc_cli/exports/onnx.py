@@ -80,7 +80,7 @@ def _features(graph: Graph, pixels: str, network: Network) -> str:
     from dpfc_cli.exports import onnx_convnext, onnx_scattering, onnx_vit
 
     if isinstance(network.backbone, Scattering):
-        return onnx_scattering.features(graph, pixels, network.input, network.described["pooling"])
+        return onnx_scattering.features(graph, pixels, network.input, network.backbone.describe()["pooling"])
     if isinstance(network.backbone, Transformer):
         return onnx_vit.features(graph, pixels, network.backbone)
     if isinstance(network.backbone, ConvNeXt):

@@ -2,10 +2,11 @@
 
 from typing import TYPE_CHECKING
 
+from dpfc_cli.errors import check_installed
 from dpfc_cli.exports import npz
 from dpfc_cli.exports.beside import source
 from dpfc_cli.exports.network import Network
-from dpfc_cli.exports.target import Files, Target, check_head, check_installed
+from dpfc_cli.exports.target import Files, Target, check_head
 from dpfc_cli.heads.head import Head
 from dpfc_cli.privacy.chain import to_json, values
 
@@ -34,7 +35,7 @@ def to_sklearn(head: Head) -> "HeadClassifier":
 
     """
     check_head(head)
-    check_installed("sklearn", "sklearn")
+    check_installed("sklearn", "sklearn", "For this")
     from dpfc_cli.exports.beside.dpfc_head_sklearn import HeadClassifier
 
     kinds = [str(step["step"]) for step in to_json(head.chain)]

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from importlib.util import find_spec
 
 from dpfc_cli.errors import UserError, parameter
 from dpfc_cli.exports.network import Network
@@ -48,19 +47,3 @@ def check_head(head: object) -> None:
             parameter="head",
         )
     head.refuse_contradictions()
-
-
-def check_installed(module: str, extra: str) -> None:
-    """Refuse to go on without a package. extra: of dpfc that installs it.
-
-    Raises:
-        UserError: it is not installed.
-
-    """
-    if find_spec(module) is None:
-        raise UserError(
-            f"For this, dpfc needs {module}, which is not installed.",
-            f"Install it: pip install 'dpfc[{extra}]'.",
-            code="unsupported",
-            package=module,
-        )

@@ -129,13 +129,19 @@ class Column:
                 start -= rows
                 continue
             with _readable(path), pq.ParquetFile(path, pre_buffer=False) as file:
-                count = max(1, min(ROWS, BLOCK // (8 * max(self._d, 1))))
+                count, held = max(1, min(ROWS, BLOCK // (8 * max(self._d, 1)))), 0
                 for batch in file.iter_batches(count, row_groups=[group], columns=_listed(self._name)):
                     block = _block(batch, self._name, self._d, path)
+                    held += len(block)
+                    if held > rows:
+                        break
                     skipped = min(start, len(block))
                     start -= skipped
                     if skipped < len(block):
                         yield block[skipped:]
+                if held != rows:
+                    # Records would get the labels of others.
+                    raise ValueError(f"its row group {group} has other rows than the {rows:,} that it says")
 
 
 def _listed(name: tuple[str, ...] | str) -> list[str]:

@@ -100,19 +100,9 @@ def section_of(records: str, split: str, kind: Kind, digests: Digests) -> tuple[
 def write(path: Path, sections: Sequence[tuple[Section, Digests]], mode: int = 0o600) -> None:
     """Write a file of these sections, or leave what was there. Raises OSError."""
     header = json.dumps([asdict(section) for section, _ in sections]).encode()
-    temporary = files.temporary_beside(path)
-    try:
-        with os.fdopen(files.opened(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-            file.write(_MAGIC + hashlib.sha256(header).hexdigest().encode() + b"\n" + header + b"\n")
-            for _, digests in sections:
-                file.write(digests.data)
-            file.flush()
-            os.fchmod(file.fileno(), mode)
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-        files.sync(path.parent)
-    finally:
-        temporary.unlink(missing_ok=True)
+    first = _MAGIC + hashlib.sha256(header).hexdigest().encode() + b"\n" + header + b"\n"
+    files.replace(path, (first, *(digests.data for _, digests in sections)), mode=0o600)
+    path.chmod(mode)
 
 
 _HEX = test(lambda value: type(value) is str and bool(re.fullmatch("[0-9a-f]{64}", value)))
@@ -268,4 +258,4 @@ def noted(path: Path, rows: int) -> Digests | None:
 
 def note(path: Path, parts: Sequence[Digests]) -> None:
     """Write the digests of a shard beside it. They count once the shard is finished. Raises OSError."""
-    files.write_synced(path, np.concatenate(parts).astype("<u8").tobytes(), kept=True, mode=0o600)
+    files.replace(path, np.concatenate(parts).astype("<u8").tobytes(), mode=0o600)

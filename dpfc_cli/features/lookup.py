@@ -6,6 +6,7 @@ from pathlib import Path
 from dpfc_cli.errors import UserError, check_new_name, parameter
 from dpfc_cli.features.manifest import MANIFEST
 from dpfc_cli.features.reader import FeatureSet
+from dpfc_cli.files import written_at
 from dpfc_cli.folders import DIGESTS, LEDGER, PARTIAL, features_folder
 
 
@@ -102,7 +103,7 @@ def newest(folder: Path) -> FeatureSet:
             code="missing",
             path=str(folder),
         )
-    return FeatureSet(max(found, key=_made_at))
+    return FeatureSet(max(found, key=lambda folder: written_at(folder / MANIFEST)))
 
 
 def finished(folder: Path) -> list[Path]:
@@ -116,15 +117,7 @@ def set_of_training(name: str) -> FeatureSet | None:
     The name is that of the real folder, as in the card of a head. If links make several sets of that name, the newest.
     """
     found = [path.parent for path in features_folder().glob(f"*/{MANIFEST}") if path.parent.resolve().name == name]
-    return FeatureSet(max(found, key=_made_at)) if found else None
-
-
-def _made_at(folder: Path) -> int:
-    """When the manifest of a set was written, in nanoseconds; −1 if we may not look at it."""
-    try:
-        return (folder / MANIFEST).stat().st_mtime_ns
-    except OSError:
-        return -1
+    return FeatureSet(max(found, key=lambda folder: written_at(folder / MANIFEST))) if found else None
 
 
 def _there(path: Path) -> bool:

@@ -292,17 +292,19 @@ def _guarded(read: Rows, path: Path) -> Rows:
             raise
         # The library may raise anything for a damaged file.
         except Exception as error:
-            raise UserError(
-                f"'{path}' cannot be read: {error}.", "Write it again.", code="damaged", path=str(path)
-            ) from error
+            raise unread(path, "features", error, "Write it again.") from error
 
     return rows
 
 
 def _hdf5(path: Path, stack: ExitStack) -> dict[str, Array]:
-    from dpfc_cli.features.hdf5 import local_dataset, opened_hdf5
+    from dpfc_cli.features.hdf5 import local_dataset, opened_hdf5, rows_of
 
     found: dict[str, Array] = {}
+
+    def rows(dataset: Any) -> Rows:
+        return lambda start, stop: rows_of(dataset, path, start, stop - start)
+
     try:
         file = stack.enter_context(opened_hdf5(path))
         places = [(file, "")] + [(file[split], f"{split}/") for split in SPLITS if _is_group(file, split)]
@@ -316,7 +318,7 @@ def _hdf5(path: Path, stack: ExitStack) -> dict[str, Array]:
                     # A data set without a data space has no shape.
                     shape=dataset.shape or (),
                     dtype=dataset.dtype,
-                    read=_guarded(sliced(dataset), path),
+                    read=_guarded(rows(dataset), path),
                 )
     # h5py turns HDF5's errors into any of these.
     except (OSError, RuntimeError, KeyError, ValueError, TypeError, OverflowError) as error:

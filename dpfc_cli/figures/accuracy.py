@@ -52,9 +52,6 @@ def panel(
     levels: Sequence[Level] = (),
     *,
     measure: str = "top-1 accuracy",
-    title: str = "",
-    width: float = 6.4,
-    height: float = 4.2,
 ) -> Panel:
     """Accuracy against ε.
 
@@ -62,9 +59,6 @@ def panel(
         series: what has an ε.
         levels: horizontal lines.
         measure: what the vertical axis shows, in percent.
-        title: of the panel.
-        width: in inches.
-        height: in inches, without the legend.
 
     """
     labels = [shortened(label, _LONGEST_LABEL) for label in [*(s.label for s in series), *(v.label for v in levels)]]
@@ -76,15 +70,14 @@ def panel(
         handles += [_draw_level(axes, each, i) for i, each in enumerate(levels)]
         low, high = axes.get_ylim()
         axes.set_ylim(max(low, 0.0), min(high, 100.0 + (high - low) * 0.02))
-        axes.set(ylabel=f"{measure}, %", title=title)
+        axes.set(ylabel=f"{measure}, %")
         if any(labels):
             legend = axes.legend(handles, ["."] * len(labels), loc="upper left", bbox_to_anchor=(-0.02, -0.16))
             # A label may begin with '_', which matplotlib would leave out.
             for text, label in zip(legend.get_texts(), labels, strict=True):
                 text.set_text(label)
 
-    rows = len(labels)
-    return Panel(draw=draw, width=width, height=height + 0.19 * rows)
+    return Panel(draw=draw, width=6.4, height=4.2 + 0.19 * len(labels))
 
 
 def _epsilon_axis(axes: "Axes", epsilons: Sequence[float]) -> None:

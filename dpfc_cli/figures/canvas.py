@@ -15,12 +15,11 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dpfc_cli import files
-from dpfc_cli.errors import UserError, parameter, printable
+from dpfc_cli.errors import UserError, check_installed, parameter, printable
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -111,8 +110,6 @@ class Drawing:
 
         It has its size in points and a viewBox, so `svg {max-width: 100%; height: auto}` fits it into a column.
         """
-        # It imports what speaks HTTP, and the help of dpfc imports this module.
-
         text = self.bytes_of("svg").decode()
         text = text[text.index("<svg") :]
         # They would hold for the whole page.
@@ -142,30 +139,20 @@ class Drawing:
             ) from error
 
 
-def check(path: Path | None = None, name: str = "plot") -> None:
-    """Refuse what would fail later: call it before any work.
-
-    Args:
-        path: the file that is to be written, if any.
-        name: the parameter that names it.
+def check(path: Path | None = None) -> None:
+    """Refuse what would fail later: call it before any work. path: the file that is to be written, if any.
 
     Raises:
         UserError: matplotlib is missing, the file ends in something else than `KINDS`, or its folder is not there.
 
     """
     if path is not None:
-        _kind(path, name)
+        _kind(path)
         if path.is_dir() or not path.parent.is_dir():
             what = f"'{path}' is a folder." if path.is_dir() else f"There is no folder '{path.parent}' for the figure."
-            remedy = f"Name a file in a folder that is there: {parameter(name)}."
-            raise UserError(what, remedy, code="missing", parameter=name, path=str(path))
-    if find_spec("matplotlib") is None:
-        raise UserError(
-            "To draw figures, dpfc needs matplotlib, which is not installed.",
-            "Install it: pip install 'dpfc[plot]'.",
-            code="unsupported",
-            package="matplotlib",
-        )
+            remedy = f"Name a file in a folder that is there: {parameter('plot')}."
+            raise UserError(what, remedy, code="missing", parameter="plot", path=str(path))
+    check_installed("matplotlib", "plot", "To draw figures")
 
 
 def draw(*panels: Panel, title: str) -> Drawing:
@@ -200,7 +187,7 @@ def shortened(name: str, longest: int = LONGEST_NAME) -> str:
     return f"{name[:head]}…{name[len(name) - (longest - 1 - head) :]}"
 
 
-def told_apart(names: Sequence[str], longest: int = LONGEST_NAME) -> list[str]:
+def told_apart(names: Sequence[str], longest: int) -> list[str]:
     """Names, shortened. Where two would then be the same, all have their place in front: 1, 2, 3 and so on."""
     short = [shortened(name, longest) for name in names]
     if len(set(short)) == len(set(names)):
@@ -209,13 +196,13 @@ def told_apart(names: Sequence[str], longest: int = LONGEST_NAME) -> list[str]:
     return [f"{i} {shortened(name, longest - digits - 1)}" for i, name in enumerate(names, 1)]
 
 
-def _kind(path: Path, name: str = "plot") -> str:
+def _kind(path: Path) -> str:
     kind = path.suffix.lower().removeprefix(".")
     if kind not in KINDS:
         raise UserError(
-            f"{parameter(name)} '{path}' does not end in .{', .'.join(KINDS[:-1])} or .{KINDS[-1]}.",
+            f"{parameter('plot')} '{path}' does not end in .{', .'.join(KINDS[:-1])} or .{KINDS[-1]}.",
             "The ending says what kind of file is written.",
-            parameter=name,
+            parameter="plot",
             path=str(path),
         )
     return kind

@@ -19,20 +19,18 @@ MOST_BARS = 15
 _LONGEST_TICK, _LONGEST_NAME = 20, 24
 
 
-def panel(names: Sequence[str], cells: Sequence[Cell], *, labels: str = "label", taken: str = "best class") -> Panel:
+def panel(names: Sequence[str], cells: Sequence[Cell]) -> Panel:
     """A confusion matrix, or bars of the largest confusions if there are more classes than `MOST_CLASSES`.
 
     A cell is as dark as the root of its part of the row. So rows with few things can be read, and small parts are seen.
 
     Args:
         names: of the classes, in order.
-        cells: those with a count; the others are 0.
-        labels: what the rows are.
-        taken: what the columns are.
+        cells: those with a count; the others are 0. Rows are labels, columns are best classes.
 
     """
     if len(names) > MOST_CLASSES:
-        return _largest(names, cells, labels, taken)
+        return _largest(names, cells)
 
     def draw(axes: "Axes") -> None:
         m = len(names)
@@ -58,7 +56,7 @@ def panel(names: Sequence[str], cells: Sequence[Cell], *, labels: str = "label",
         axes.set_yticks(ticks, told, fontsize=small)
         axes.tick_params(length=0)
         axes.grid(False)
-        axes.set(xlim=(0, m), ylim=(m, 0), aspect="equal", xlabel=taken, ylabel=labels)
+        axes.set(xlim=(0, m), ylim=(m, 0), aspect="equal", xlabel="best class", ylabel="label")
         axes.set_anchor("N")
         for side in axes.spines.values():
             side.set_visible(False)
@@ -68,7 +66,7 @@ def panel(names: Sequence[str], cells: Sequence[Cell], *, labels: str = "label",
     return Panel(draw=draw, width=side + 0.8, height=side + 0.4)
 
 
-def _largest(names: Sequence[str], cells: Sequence[Cell], labels: str, taken: str) -> Panel:
+def _largest(names: Sequence[str], cells: Sequence[Cell]) -> Panel:
     wrong = sorted((cell for cell in cells if cell[0] != cell[1]), key=lambda cell: (-cell[2], cell))[:MOST_BARS]
 
     def draw(axes: "Axes") -> None:
@@ -84,7 +82,7 @@ def _largest(names: Sequence[str], cells: Sequence[Cell], labels: str, taken: st
         axes.grid(False, axis="y")
         axes.tick_params(axis="y", length=0)
         axes.xaxis.set_major_locator(MaxNLocator(nbins="auto", integer=True))
-        axes.set(xlabel="records", title=f"The largest confusions ({labels} → {taken})")
+        axes.set(xlabel="records", title="The largest confusions (label → best class)")
         if not wrong:
             axes.text(0.5, 0.5, "none", transform=axes.transAxes, ha="center", color=FAINT)
 

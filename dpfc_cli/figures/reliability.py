@@ -25,13 +25,12 @@ class Bin:
     right_high: float | None = None
 
 
-def panel(bins: Sequence[Bin], *, title: str = "Reliability", counted: str = "records") -> Panel:
+def panel(bins: Sequence[Bin], *, title: str = "Reliability") -> Panel:
     """A reliability diagram. Points on the diagonal are right as often as they say.
 
     Args:
         bins: from low to high.
         title: of the panel.
-        counted: what the bins have.
 
     """
 
@@ -60,7 +59,7 @@ def panel(bins: Sequence[Bin], *, title: str = "Reliability", counted: str = "re
             title=title,
         )
         axes.set_anchor("N")
-        said = ["right, with its 95 % interval", "as it should be", f"part of the {counted}"]
+        said = ["right, with its 95 % interval", "as it should be", "part of the records"]
         axes.legend([points, line, parts], said, loc="upper left", bbox_to_anchor=(-0.02, -0.14))
 
     return Panel(draw=draw, width=4.8, height=6.0)

@@ -9,31 +9,19 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
-def panel(
-    points: Sequence[tuple[float, float]],
-    marked: tuple[float, float, str],
-    *,
-    label: str = "no attack is above this line",
-    title: str = "",
-    width: float = 5.2,
-    height: float = 4.4,
-) -> Panel:
+def panel(points: Sequence[tuple[float, float]], marked: tuple[float, float, str]) -> Panel:
     """A trade-off curve over the diagonal of pure chance.
 
     Args:
         points: (false alarms, power), as fractions, in the order of the false alarms.
         marked: a point of the curve to mark, and what is said of it.
-        label: what the curve is of.
-        title: of the panel.
-        width: in inches.
-        height: in inches.
 
     """
 
     def draw(axes: "Axes") -> None:
         x, y = ([100 * each[i] for each in points] for i in (0, 1))
         axes.fill_between(x, x, y, color=COLOURS[0], alpha=0.12, linewidth=0)
-        axes.plot(x, y, color=COLOURS[0], label=label)
+        axes.plot(x, y, color=COLOURS[0], label="no attack is above this line")
         axes.plot([0, 100], [0, 100], color=FAINT, linestyle="--", linewidth=1.2, label="chance: nothing is learned")
         across, up, said = marked
         axes.plot([100 * across], [100 * up], color=COLOURS[1], marker="o", linestyle="none", label=said)
@@ -41,10 +29,9 @@ def panel(
             xlim=(0, 100),
             ylim=(0, 100),
             aspect="equal",
-            title=title,
             xlabel="false alarms, % of those that were not used",
             ylabel="found, % of those that were used",
         )
         axes.legend(loc="lower right")
 
-    return Panel(draw=draw, width=width, height=height)
+    return Panel(draw=draw, width=5.2, height=4.4)

@@ -18,10 +18,11 @@ from typing import Any
 import numpy as np
 
 from dpfc_cli.errors import UserError, parameter
-from dpfc_cli.files import check_plain, json_of, publish, sha256_of, temporary_beside, write_synced
+from dpfc_cli.files import check_plain, json_of, publish, sha256_of, temporary_beside, write_synced, written_at
 from dpfc_cli.folders import heads_folder, moved_by
 from dpfc_cli.heads import hub
 from dpfc_cli.privacy.chain import Chain, arrays, from_json, run, to_json
+from dpfc_cli.sources.reading import reading_code, remedy_for
 from dpfc_cli.trust import card as card_values
 from dpfc_cli.trust import statement, verify
 
@@ -176,11 +177,13 @@ class Head:
 
 def as_probabilities(scores: np.ndarray, several: bool) -> np.ndarray:
     """Scores, n × m, as probabilities of the classes. several: whether a record may have several labels."""
+    # Weights of a hostile head may make scores that float64 cannot hold. Probabilities are numbers all the same.
+    scores = np.nan_to_num(scores)
     if several:
         # e^−|s| is never too large.
         small = np.exp(-np.abs(scores))
         return np.asarray(np.where(scores >= 0, 1.0, small) / (1.0 + small))
-    with np.errstate(over="ignore", invalid="ignore"):
+    with np.errstate(over="ignore"):
         shifted = np.exp(scores - scores.max(axis=1, keepdims=True))
     return np.asarray(shifted / shifted.sum(axis=1, keepdims=True))
 
@@ -327,8 +330,10 @@ def _load(path: Path, check: Callable[[Any], None] = card_values.check) -> Head:
     except (OSError, ValueError) as error:
         raise UserError(
             f"'{path}' cannot be read as a head: {error}.",
-            "Name a file made by 'dpfc train'. If it is one, it is damaged: restore it from a backup.",
-            code="damaged",
+            remedy_for(
+                error, "Name a file made by 'dpfc train'. If it is one, it is damaged: restore it from a backup."
+            ),
+            code=reading_code(error),
             path=str(path),
         ) from error
     return Head(chain=chain, weight=weight, bias=bias, card=card, path=path)
@@ -392,4 +397,4 @@ def newest(folder: Path) -> Path:
             code="missing",
             path=str(folder),
         )
-    return max(found, key=lambda p: p.stat().st_mtime_ns)
+    return max(found, key=written_at)

@@ -4,10 +4,9 @@ import io
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from importlib.util import find_spec
 from pathlib import Path
 
-from dpfc_cli.errors import UserError, check_new_name, parameter, printable
+from dpfc_cli.errors import UserError, check_installed, check_new_name, parameter, printable
 from dpfc_cli.files import check_plain, make
 from dpfc_cli.heads import minisign
 from dpfc_cli.heads.head import Head, located
@@ -221,13 +220,7 @@ def _signature_of(head: Path) -> Path:
 
 
 def _check_installed() -> None:
-    if find_spec("cryptography") is None:
-        raise UserError(
-            "For signatures, dpfc needs cryptography, which is not installed.",
-            "Install it: pip install 'dpfc[sign]'.",
-            code="unsupported",
-            package="cryptography",
-        )
+    check_installed("cryptography", "sign", "For signatures")
 
 
 def _check_comment(said: str) -> None:

@@ -14,13 +14,13 @@ import logging
 import math
 import warnings
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from dpfc_cli import errors
 from dpfc_cli.errors import UserError, parameter
 
 SUFFIXES = (".dcm", ".dicom")
@@ -74,13 +74,7 @@ def is_dicom(data: bytes) -> bool:
 
 def check_installed() -> None:
     """Raise UserError if pydicom is missing."""
-    if find_spec("pydicom") is None:
-        raise UserError(
-            "To read DICOM files, dpfc needs pydicom, which is not installed.",
-            "Install it: pip install 'dpfc[dicom]'.",
-            code="unsupported",
-            package="pydicom",
-        )
+    errors.check_installed("pydicom", "dicom", "To read DICOM files")
 
 
 def pixels_of(data: bytes) -> int:

@@ -21,17 +21,19 @@ import numpy as np
 
 from dpfc_cli.errors import GUARDED, UserError, parameter
 from dpfc_cli.images.dataset import DataSet
-from dpfc_cli.images.encoded import encoded_split
+from dpfc_cli.images.encoded import encoded_split, read_file
 from dpfc_cli.images.folder import open_folder
 from dpfc_cli.images.preparation import Preparation
 from dpfc_cli.images.sets import Entry, ImageSet, Progress, Split
 from dpfc_cli.images.tars import Header, Member, members, nested, ranges
+from dpfc_cli.sources.reading import reading_code, remedy_for
 
 TRAIN, VAL = "ILSVRC2012_img_train.tar", "ILSVRC2012_img_val.tar"
 KIT = "ILSVRC2012_devkit_t12"
 TRUTH, META = "data/ILSVRC2012_validation_ground_truth.txt", "data/meta.mat"
 LARGEST = 64 << 20
 """Bytes of the largest file of the development kit that is read."""
+AGAIN = "Fetch it again from image-net.org."
 OBTAIN = "Get ImageNet from image-net.org, where you need an account."
 _WNID = re.compile(r"n\d{8}")
 
@@ -125,12 +127,17 @@ def _kit(folder: Path) -> tuple[bytes, bytes]:
     try:
         for place in places:
             if (place / TRUTH).is_file() and (place / META).is_file():
-                return (place / TRUTH).read_bytes(), (place / META).read_bytes()
+                return read_file(place / TRUTH), read_file(place / META)
         if packed.is_file():
             with gzip.open(packed) as stream, tarfile.open(fileobj=stream, mode="r:", tarinfo=Header) as archive:
                 return _contents(archive, TRUTH), _contents(archive, META)
     except (OSError, EOFError, KeyError, ValueError, RecursionError, zlib.error, tarfile.TarError) as error:
-        raise _damaged(f"The development kit in '{folder}' cannot be read: {error}.", folder) from error
+        raise UserError(
+            f"The development kit in '{folder}' cannot be read: {error}.",
+            remedy_for(error, AGAIN),
+            code=reading_code(error),
+            path=str(folder),
+        ) from error
     raise UserError(
         f"'{folder}' holds '{VAL}' but not '{KIT}.tar.gz', which states the classes of these images.",
         f"Put it there, or move '{VAL}' elsewhere to extract the training images only.",
@@ -155,13 +162,15 @@ def _wnids(meta: bytes, folder: Path) -> dict[int, str]:
         synsets = loadmat(io.BytesIO(meta), squeeze_me=True)["synsets"]
         leaves = synsets[synsets["num_children"] == 0]
         return {int(row["ILSVRC2012_ID"]): str(row["WNID"]) for row in leaves}
-    # The reader may raise any exception if the file is damaged.
+    except MemoryError:
+        raise
+    # The reader may raise any other exception if the file is damaged.
     except Exception as error:
         raise _damaged(f"'{META}' of the development kit in '{folder}' cannot be read: {error}.", folder) from error
 
 
 def _damaged(what: str, path: Path) -> UserError:
-    return UserError(what, "Fetch it again from image-net.org.", code="damaged", path=str(path))
+    return UserError(what, AGAIN, code="damaged", path=str(path))
 
 
 IMAGENET = DataSet(

@@ -71,7 +71,10 @@ def _has_labels(given: Given) -> bool:
 
 
 def _numbers(given: Given) -> NDArray[np.int64]:
-    return given if isinstance(given, np.ndarray) else np.array([-1 if y is None else y for y in given], np.int64)
+    if isinstance(given, np.ndarray):
+        return given
+    # Numbers beyond int64 are beyond all classes.
+    return np.array([-1 if y is None else max(-1, min(y, 2**62)) for y in given], np.int64)
 
 
 def _labelled_by_names(

@@ -6,7 +6,6 @@ times as many, because they copy the pixels. Threads also start at once and end 
 AHEAD batches and the pictures that are being decoded (see `memory`), whatever the size of the data set.
 """
 
-import os
 from collections import deque
 from collections.abc import Generator, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -17,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpfc_cli.images.sets import Decode, Pixels, UnreadableError
+from dpfc_cli.threads import cores
 
 Key = TypeVar("Key")
 
@@ -93,11 +93,6 @@ def batches(
             yield _finished(*ahead.popleft())
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
-
-
-def cores() -> int:
-    """The number of cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _begun(pool: ThreadPoolExecutor, split: Decodable, start: int, stop: int) -> tuple[Batch, list[Future[None]]]:

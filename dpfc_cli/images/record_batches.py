@@ -128,8 +128,6 @@ def listed(paths: list[Path], columns: Columns, group_by: Rule | None) -> Listed
     keys = None
     if group_by is not None:
         keys = keys_of(persons, str(paths[0].parent), pictures.called, group_by.remedy)
-    if all(isinstance(label, int) for label in labels):
-        return Listed(pictures, np.array(labels, np.int64), entries, keys)
     return Listed(pictures, labels, entries, keys)
 
 

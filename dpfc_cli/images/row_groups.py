@@ -19,10 +19,11 @@ from numpy.typing import NDArray
 from dpfc_cli.errors import GUARDED, UserError, counted
 from dpfc_cli.images.encoded import read_file
 from dpfc_cli.images.picture_columns import AGAIN
-from dpfc_cli.images.prefetch import PIECE, cores
+from dpfc_cli.images.prefetch import PIECE
 from dpfc_cli.images.sets import Records
 from dpfc_cli.memory import free_memory
 from dpfc_cli.sources.reading import readable
+from dpfc_cli.threads import cores
 
 LARGEST_GROUP = 2 << 30
 """Bytes of the largest row group that is read."""
@@ -105,7 +106,7 @@ class RowGroups:
 
     def mean_size(self) -> float:
         """The mean number of bytes of a row, as the files declare them."""
-        files = {path: pq.ParquetFile(path).metadata for path, _ in self._groups}
+        files = {path: pq.read_metadata(path) for path in {path for path, _ in self._groups}}
         size = sum(files[path].row_group(number).total_byte_size for path, number in self._groups)
         return float(size / self._starts[-1])
 

@@ -31,7 +31,7 @@ class Member:
     """A regular file in an archive.
 
     Args:
-        name: printable.
+        name: as it stands there.
         offset: of its first byte, in the outermost file.
         size: in bytes.
 
@@ -114,7 +114,7 @@ def members(path: Path) -> Iterator[Member]:
     """The regular files of an archive, in its order. Raises UserError if it is damaged or not a tar archive."""
     with reading(path), tarfile.open(path, "r:", errors="backslashreplace", tarinfo=Header) as archive:
         for member in _regular(archive, str(path)):
-            yield Member(name=_printable(member.name), offset=member.offset_data, size=member.size)
+            yield Member(name=member.name, offset=member.offset_data, size=member.size)
 
 
 def nested(path: Path) -> Iterator[tuple[str, list[Member]]]:
@@ -127,10 +127,10 @@ def nested(path: Path) -> Iterator[tuple[str, list[Member]]]:
             assert stream is not None, "regular members have contents"
             with stream, tarfile.open(fileobj=stream, mode="r:", errors="backslashreplace", tarinfo=Header) as inner:
                 found = [
-                    Member(name=_printable(m.name), offset=part.offset_data + m.offset_data, size=m.size)
-                    for m in _regular(inner, f"{path}: {_printable(part.name)}")
+                    Member(name=m.name, offset=part.offset_data + m.offset_data, size=m.size)
+                    for m in _regular(inner, f"{path}: {part.name}")
                 ]
-            yield _printable(part.name), found
+            yield part.name, found
 
 
 def reading(path: Path) -> AbstractContextManager[None]:
@@ -152,7 +152,7 @@ def _regular(archive: tarfile.TarFile, source: str) -> Iterator[tarfile.TarInfo]
         end = member.offset_data
         if member.issparse():
             raise UserError(
-                f"'{source}' stores '{_printable(member.name)}' as a sparse file.",
+                f"'{source}' stores '{member.name}' as a sparse file.",
                 "Pack the files without tar's option for sparse files.",
                 code="unsupported",
                 path=source,
@@ -167,8 +167,3 @@ def _regular(archive: tarfile.TarFile, source: str) -> Iterator[tarfile.TarInfo]
 
 def _damaged(source: str, what: str) -> UserError:
     return UserError(f"'{source}' {what}.", _AGAIN, code="damaged", path=source)
-
-
-def _printable(name: str) -> str:
-    """A member's name without the characters that control a terminal."""
-    return "".join(c if c.isprintable() else "?" for c in name)

@@ -51,6 +51,8 @@ def read_pickle(data: bytes, name: str) -> dict[str, object]:
             code="damaged",
             path=name,
         ) from None
+    except MemoryError:
+        raise
     except Exception as error:
         raise UserError(
             f"'{name}' cannot be read as a data file ({type(error).__name__}). It is cut off, damaged, or of another "

@@ -217,6 +217,8 @@ def _partial(path: Path) -> Iterator[IO[bytes]]:
                 code="busy",
                 path=str(path),
             ) from error
+        # Somebody else may have made a file of this name, which others can read.
+        os.fchmod(file.fileno(), 0o600)
         yield file
 
 

@@ -4,6 +4,7 @@ A source gives blocks of feature vectors in a fixed order, beginning at any reco
 go on.
 """
 
+import codecs
 import hashlib
 import itertools
 import os
@@ -164,10 +165,8 @@ class Stored:
             if start >= first + self._features.splits[split]:
                 continue
             self._features.verify(split)
-            for at, x, _ in self._features.stream(split)(_rows(4 * self._features.dim)):
-                skipped = max(0, start - first - at)
-                if skipped < len(x):
-                    yield Block(first + at + skipped, x[skipped:], {})
+            for at, x, _ in self._features.stream(split, max(0, start - first))(_rows(4 * self._features.dim)):
+                yield Block(first + at, x, {})
 
 
 class Matrix:
@@ -342,6 +341,8 @@ def pictures_at(given: str) -> Unlabelled:
 
 def _names(data: bytes, source: str) -> list[str]:
     """The lines of a list of files, or what `find -print0` writes. UserError if it is no such list."""
+    # Some editors put a mark ahead.
+    data = data.removeprefix(codecs.BOM_UTF8)
     lines = data.split(b"\0") if b"\0" in data else data.splitlines()
     if len(data) > LARGEST_LIST or max(map(len, lines), default=0) > LONGEST_NAME or any(map(_strange, lines[:100])):
         raise UserError(

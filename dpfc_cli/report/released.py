@@ -9,6 +9,7 @@ from dpfc_cli.files import json_in
 from dpfc_cli.report.document import Block, Facts, Grid, Words
 from dpfc_cli.rounding import accuracy, with_interval
 from dpfc_cli.rounding import epsilon as shown_epsilon
+from dpfc_cli.sources.reading import reading_code, remedy_for
 from dpfc_cli.trust.released import checked
 
 MOST_CLASSES = 100
@@ -39,8 +40,8 @@ def load(path: Path, digest: str) -> Mapping[str, Any]:
     except (OSError, ValueError) as error:
         raise UserError(
             f"'{path}' cannot be read as the output of 'dpfc evaluate --json': {error}.",
-            "Write it again.",
-            code="damaged",
+            remedy_for(error, "Write it again."),
+            code=reading_code(error),
             **about,
         ) from error
     remedy = (

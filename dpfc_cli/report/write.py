@@ -81,7 +81,7 @@ def write_report(
         )
     )
     try:
-        found = make(path, data)
+        found = make(path, data if isinstance(data, bytes) else data.encode())
     except OSError as error:
         raise UserError(
             f"The report cannot be written to '{path}': {error.strerror or error}.",
@@ -128,21 +128,9 @@ def _pdf(document: Document) -> bytes:
     return bytes(weasyprint.HTML(string=html_of(document)).write_pdf())
 
 
-def _html(document: Document) -> bytes:
-    return html_of(document).encode()
-
-
-def _markdown(document: Document) -> bytes:
-    return markdown(document).encode()
-
-
-def _nothing() -> None:
-    """Markdown needs no package."""
-
-
-_KINDS: dict[str, tuple[Callable[[], None], Callable[[Document], bytes]]] = {
-    ".html": (canvas.check, _html),
-    ".md": (_nothing, _markdown),
+_KINDS: dict[str, tuple[Callable[[], None], Callable[[Document], str | bytes]]] = {
+    ".html": (canvas.check, html_of),
+    ".md": (lambda: None, markdown),
     ".pdf": (_no_pdf, _pdf),
 }
 """What is needed, and how the document becomes bytes."""

@@ -75,7 +75,8 @@ class Rule:
         if self.pattern is not None:
             found = self.pattern.search(name)
             return None if found is None else found[1]
-        folders = below.split("/")[:-1]
+        # An archive may name the same folder as 'p1', './p1' or 'p1/'.
+        folders = [folder for folder in below.split("/")[:-1] if folder not in ("", ".")]
         return "/".join(folders[: self.level]) if len(folders) >= self.level else None
 
     @property

@@ -1,5 +1,6 @@
 """Reading files of a source: one error for all that the system refuses, or that is damaged."""
 
+import errno
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,13 +11,22 @@ from dpfc_cli.files import check_plain
 
 def reading_code(error: Exception) -> Code:
     """The code for an error while a file was read: the system refused to read it, or its contents are damaged."""
-    return "unreadable" if getattr(error, "errno", None) else "damaged"
+    number = getattr(error, "errno", None)
+    if isinstance(error, MemoryError) or number == errno.ENOMEM:
+        return "memory"
+    return "unreadable" if number else "damaged"
+
+
+def remedy_for(error: Exception, damaged: str) -> str:
+    """What to do about it. damaged: what to do if the contents are."""
+    innocent = "The file itself need not be damaged: check its permissions, the disk and the memory."
+    return damaged if reading_code(error) == "damaged" else innocent
 
 
 def unread(path: Path, kind: str, error: Exception, remedy: str) -> UserError:
     """The error for a file that cannot be read as what it should be."""
     what = f"'{path}' cannot be read as {kind}: {error}."
-    return UserError(what, remedy, code=reading_code(error), path=str(path))
+    return UserError(what, remedy_for(error, remedy), code=reading_code(error), path=str(path))
 
 
 @contextmanager
@@ -26,7 +36,7 @@ def readable(path: Path, kind: str, remedy: str, *others: type[Exception]) -> It
     Args:
         path: the file.
         kind: what it should be.
-        remedy: what to do.
+        remedy: what to do if it is damaged.
         others: what the library that reads it raises beside Python's own errors.
 
     """

@@ -9,6 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 import dpfc_cli as dpfc_face
+from dpfc_cli import errors
 from dpfc_cli.cli import sign as signing
 from dpfc_cli.cli.app import app
 from dpfc_cli.errors import UserError
@@ -194,7 +195,7 @@ def test_a_comment_of_a_stranger_does_not_command_the_terminal(dpfc: Dpfc, signe
 def test_without_the_library_it_is_said_what_to_install(
     dpfc: Dpfc, signed: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(signature, "find_spec", lambda name: None)
+    monkeypatch.setattr(errors, "find_spec", lambda name: None)
     for line in (["sign", HEAD, "--key", "own.key"], ["sign", "--new-key", "k"], ["verify", HEAD, "--public-key", "k"]):
         assert "needs cryptography" in refused(dpfc, *line)
     assert dpfc("verify", HEAD).exit_code == 0

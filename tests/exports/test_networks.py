@@ -68,7 +68,7 @@ def run(path: Path, pixels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 def exported(backbone: Any, shape: tuple[int, int, int], folder: Path) -> tuple[Path, Head]:
     """The graph of a backbone and a head behind it."""
     head = head_over(backbone.dim, backbone.describe())
-    network = Network(backbone=backbone, input=shape, said="", described=backbone.describe())
+    network = Network(backbone=backbone, input=shape, said="")
     path = folder / "both.onnx"
     for ending, parts in target.files(head, {}, network, path.name).items():
         path.with_name(path.name + ending).write_bytes(b"".join(parts))

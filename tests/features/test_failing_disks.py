@@ -119,8 +119,8 @@ def test_a_note_that_is_cut_short_does_not_reach_the_manifest(
 ) -> None:
     real = files.replace
 
-    def cut(path: Path, data: Any) -> None:
-        real(path, data[:10] if path.suffix == ".sha256" else data)
+    def cut(path: Path, data: Any, mode: int = 0o666) -> None:
+        real(path, data[:10] if path.suffix == ".sha256" else data, mode)
 
     monkeypatch.setattr(files, "replace", cut)
     with pytest.raises(UserError, match="damaged"):

@@ -26,6 +26,7 @@ from safetensors.numpy import save_file
 from dpfc_cli import memory
 from dpfc_cli.errors import UserError
 from dpfc_cli.features import importing
+from dpfc_cli.features.columns import Column
 from dpfc_cli.features.importing import import_features
 from dpfc_cli.sources.label_columns import hub_class_names
 from tests.hostile import altered, places
@@ -341,6 +342,17 @@ def test_whatever_stands_in_the_schema_it_names_classes_or_nothing(place: tuple[
     for text in altered(NAMES, place):
         found = hub_class_names({b"huggingface": text.encode()}, "label")
         assert found is None or all(type(name) is str for name in found)
+
+
+@pytest.mark.parametrize("says", [3, 5])
+def test_features_never_get_the_labels_of_others_because_a_row_group_lies(tmp_path: Path, says: int) -> None:
+    """The footer says of the first of two row groups that it has other rows than the four that are there."""
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"x": np.ones((8, 2)).tolist()}), path, row_group_size=4)
+    column = Column("x", 2, [(path, 0, says), (path, 1, 8 - says)])
+    with pytest.raises(UserError, match="row group 0") as caught:
+        column.rows(0, 8)
+    assert caught.value.code == "damaged"
 
 
 @pytest.mark.parametrize("kind", [np.uint8, np.uint16, np.uint32, np.uint64])

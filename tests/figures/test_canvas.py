@@ -10,6 +10,7 @@ from xml.etree import ElementTree
 import matplotlib as mpl
 import pytest
 
+from dpfc_cli import errors
 from dpfc_cli.errors import UserError, printable
 from dpfc_cli.figures import accuracy, canvas, confusion, reliability
 
@@ -87,7 +88,7 @@ def test_what_would_fail_later_is_refused_before_any_work(tmp_path: Path, monkey
     ):
         with pytest.raises(UserError, match=says):
             canvas.check(tmp_path / wrong)
-    monkeypatch.setattr(canvas, "find_spec", lambda name: None)
+    monkeypatch.setattr(errors, "find_spec", lambda name: None)
     with pytest.raises(UserError, match=r"pip install 'dpfc\[plot\]'") as caught:
         canvas.check(tmp_path / "a.svg")
     assert caught.value.fields["package"] == "matplotlib"

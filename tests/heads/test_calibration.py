@@ -54,3 +54,12 @@ def test_probabilities_are_the_softmax_of_the_scores() -> None:
     assert as_probabilities(scores, several=False) == pytest.approx(softmax(scores, axis=1))
     extreme = np.array([[1.7e308, -1.7e308], [5.0, 5.0]])
     assert as_probabilities(extreme, several=False) == pytest.approx(np.array([[1, 0], [0.5, 0.5]]))
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_probabilities_are_numbers_whatever_the_weights_of_a_head_make_of_a_record(several: bool) -> None:
+    scores = np.array([[np.inf, 1.0], [-np.inf, np.inf], [-np.inf, -np.inf], [np.nan, np.inf], [1e308, -1e308]])
+    found = as_probabilities(scores, several)
+    assert ((found >= 0) & (found <= 1)).all()
+    assert several or found.sum(axis=1) == pytest.approx(1)
+    assert found[0, 0] == found[1, 1] == found[3, 1] == 1

@@ -132,6 +132,7 @@ def test_the_newest_private_head_is_chosen_and_a_non_private_one_never(tmp_path:
     for age, name in enumerate(["new.safetensors", "old.safetensors", *others]):
         saved(tmp_path / name)
         os.utime(tmp_path / name, ns=(0, (5 - age if age < 2 else 99) * 10**9))
+    (tmp_path / "gone.safetensors").symlink_to("nowhere")
     assert newest(tmp_path).name == "new.safetensors"
 
 

@@ -114,6 +114,14 @@ def test_pictures_without_labels_are_called_by_their_place(saved: Path) -> None:
     assert found.pictures.read(7) == png(50)
 
 
+def test_a_label_that_no_class_can_have_is_refused(tmp_path: Path) -> None:
+    labels = pa.array([0, 2**64 - 1], pa.uint64())
+    folder = save(tmp_path / "one", table([png(0), png(1)], labels, named=False))
+    with pytest.raises(UserError, match=GUARDED) as caught:
+        open_images(f"arrow:{folder}", geometry=SQUARE)
+    assert caught.value.code == "bad-record"
+
+
 def cut(path: Path) -> None:
     """The file ends behind its first batch, as if it had no other one."""
     with pa.OSFile(str(path)) as source:

@@ -21,6 +21,7 @@ from pydicom.uid import (
     RLELossless,
 )
 
+from dpfc_cli import errors
 from dpfc_cli.errors import UserError
 from dpfc_cli.images import Preparation, dicom, open_images
 from dpfc_cli.images.decoding import decode
@@ -149,7 +150,7 @@ def test_without_pydicom_it_is_said_what_to_install_and_no_record_becomes_null(
 ) -> None:
     (tmp_path / "a").mkdir()
     (tmp_path / name).write_bytes(written(RAMP))
-    monkeypatch.setattr(dicom, "find_spec", lambda name: None)
+    monkeypatch.setattr(errors, "find_spec", lambda name: None)
     with pytest.raises(UserError, match=r"pip install 'dpfc\[dicom\]'") as refused:
         open_images(f"imagefolder:{tmp_path}")
     assert (type(refused.value), refused.value.code) == (UserError, "unsupported")

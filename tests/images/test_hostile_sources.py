@@ -16,6 +16,7 @@ import pytest
 from dpfc_cli.errors import UserError
 from dpfc_cli.extraction import extract
 from dpfc_cli.images import open_images, row_groups
+from dpfc_cli.images.labels import labelled
 from dpfc_cli.images.memory import MOST_BYTES
 from dpfc_cli.images.sets import UnreadableError
 from dpfc_cli.images.tars import LONGEST_NAME
@@ -116,6 +117,14 @@ def parquet(path: Path, pictures: list[bytes | None], labels: pa.Array, features
 def test_labels_may_be_integers_of_any_kind(tmp_path: Path, kind: str) -> None:
     path = parquet(tmp_path / "a.parquet", [png(0), png(1), png(2)], pa.array([2, 0, 1], kind))
     assert open_images(f"parquet:{path}", geometry=SQUARE).splits["train"].labels.tolist() == [2, 0, 1]
+
+
+@pytest.mark.parametrize("label", [2**64 - 1, 10**30, -(10**30)])
+@pytest.mark.parametrize("classes", [None, ("a", "b")])
+def test_a_label_beyond_all_integers_is_refused(label: int, classes: tuple[str, ...] | None) -> None:
+    with pytest.raises(UserError, match="do not publish") as caught:
+        labelled({"train": [0, label, None]}, classes)
+    assert caught.value.code == "bad-record"
 
 
 @pytest.mark.parametrize("features", [b"[" * 100_000, b'{"info": 1e400}', b'{"info": NaN}', b"\xff", b"[]"])

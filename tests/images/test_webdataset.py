@@ -92,6 +92,17 @@ def test_a_record_that_an_archive_has_twice_is_refused(tmp_path: Path) -> None:
     assert caught.value.code == "bad-record"
 
 
+def test_names_that_look_alike_are_names_of_different_records(tmp_path: Path) -> None:
+    """An honest name may have a joiner, such as one of Persian. Names are made visible only where they are shown."""
+    names = ("\u0645\u06cc\u200c\u0634", "\u0645\u06cc\u200d\u0634")
+    tar(
+        tmp_path / "t.tar",
+        [(f"{name}.{end}", data) for name in names for end, data in (("png", png(1)), ("cls", b"1"))],
+    )
+    train = open_images(f"webdataset:{tmp_path / 't.tar'}", geometry=SQUARE).splits["train"]
+    assert [train.name(i) for i in range(2)] == [f"t.tar/{name}.png" for name in names]
+
+
 def test_names_in_archives_are_only_names(tmp_path: Path) -> None:
     """Links are ignored, and paths are not used as paths. Nothing is ever written."""
     secret = tmp_path / "secret.png"

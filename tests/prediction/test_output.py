@@ -72,6 +72,7 @@ def test_a_file_that_was_stopped_again_and_again_ends_with_the_same_bytes(
         # A kill may leave half a line.
         lines = partial.read_bytes()
         partial.write_bytes(lines + lines[-20:-1])
+        partial.chmod(0o644)
         resumed.append(lines.count(b"\n"))
     assert resumed == [6 * i + (form == "csv") for i in range(1, COUNT // 6)]
     assert path.read_bytes() == whole.read_bytes()

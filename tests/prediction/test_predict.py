@@ -82,7 +82,8 @@ def test_every_source_gives_the_same_rows(digits: Scene, tmp_path: Path, kind: s
     place = tmp_path / f"found.{kind}"
     x = features_of(digits.features)
     if kind == "list":
-        place.write_text("".join(f"{path}\n" for path in pictures))
+        # As editors on Windows write it.
+        place.write_text("".join(f"{path}\n" for path in pictures), "utf-8-sig", newline="\r\n")
     elif kind == "tar":
         with tarfile.open(place, "w") as archive:
             for path in pictures:

@@ -18,9 +18,8 @@ from huggingface_hub import ModelCard
 from markdown_it import MarkdownIt
 
 import dpfc_cli as dpfc
-from dpfc_cli import rounding
+from dpfc_cli import errors, rounding
 from dpfc_cli.errors import UserError, printable
-from dpfc_cli.figures import canvas
 from dpfc_cli.heads.head import Head, encoded
 from dpfc_cli.markdown import escaped
 from dpfc_cli.report import contents, write
@@ -377,7 +376,7 @@ def test_a_name_that_cannot_be_is_refused_before_any_work(
 def test_a_package_that_is_missing_is_named(
     ward: Ward, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, out: str, package: str
 ) -> None:
-    for place in (write, canvas):
+    for place in (write, errors):
         monkeypatch.setattr(place, "find_spec", lambda name: None if name == package else find_spec(name))
     with pytest.raises(UserError, match="pip install 'dpfc") as error:
         dpfc.write_report("first", tmp_path / out)
@@ -401,7 +400,7 @@ def test_pdf_is_the_page_as_the_package_prints_it(ward: Ward, tmp_path: Path, mo
 def test_who_can_draw_nothing_and_wants_pdf_is_told_of_all_that_is_missing(
     ward: Ward, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in (write, canvas):
+    for module in (write, errors):
         monkeypatch.setattr(module, "find_spec", lambda name: None)
     with pytest.raises(UserError, match="needs WeasyPrint") as error:
         dpfc.write_report("first", tmp_path / "a.pdf")

@@ -159,7 +159,7 @@ def _refused(id: str) -> Iterator[None]:
     """UserError in place of whatever a damaged tokenizer raises."""
     try:
         yield
-    except UserError:
+    except (UserError, MemoryError):
         raise
     except OSError as error:
         raise UserError(

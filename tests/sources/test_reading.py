@@ -1,0 +1,108 @@
+"""A system that fails says nothing against a file: what it refuses is never called damage."""
+
+import errno
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NoReturn
+
+import h5py
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from dpfc_cli.errors import Code, UserError
+from dpfc_cli.features import tables
+from dpfc_cli.features.hdf5 import _Whole
+from dpfc_cli.features.importing import import_features
+from dpfc_cli.heads.head import Head
+from dpfc_cli.images import imagenet, unpickle
+from dpfc_cli.report import released
+from dpfc_cli.sources.reading import readable
+
+
+def raising(error: BaseException) -> Callable[..., NoReturn]:
+    def fail(*given: object, **others: object) -> NoReturn:
+        raise error
+
+    return fail
+
+
+def system(number: int) -> OSError:
+    return OSError(number, os.strerror(number))
+
+
+def kit(folder: Path) -> object:
+    for name in (imagenet.TRUTH, imagenet.META):
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).touch()
+    return imagenet._kit(folder)
+
+
+READERS: dict[str, tuple[str, Callable[[Path], object]]] = {
+    "a head": ("dpfc_cli.heads.head.check_plain", lambda place: Head.load(place / "x.safetensors")),
+    "released figures": ("dpfc_cli.report.released.json_in", lambda place: released.load(place, "")),
+    "the kit of ImageNet": ("dpfc_cli.images.imagenet.read_file", kit),
+}
+
+
+@pytest.mark.parametrize(("number", "code"), [(errno.EIO, "unreadable"), (errno.ENOMEM, "memory")])
+@pytest.mark.parametrize("reader", READERS)
+def test_a_failing_system_is_not_a_damaged_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reader: str, number: int, code: Code
+) -> None:
+    name, read = READERS[reader]
+    monkeypatch.setattr(name, raising(system(number)))
+    with pytest.raises(UserError, match="need not be damaged") as caught:
+        read(tmp_path)
+    assert caught.value.code == code
+
+
+@pytest.mark.parametrize(
+    ("error", "code"), [(system(errno.EIO), "unreadable"), (MemoryError(), "memory"), (KeyError("x"), "damaged")]
+)
+def test_what_fails_while_rows_are_read_is_told_by_its_reason(error: Exception, code: Code) -> None:
+    with pytest.raises(UserError) as caught:
+        tables._guarded(raising(error), Path("x.npz"))(0, 1)
+    assert caught.value.code == code
+
+
+def test_a_lack_of_memory_in_arrow_is_no_damage(tmp_path: Path) -> None:
+    path = tmp_path / "x.parquet"
+    path.touch()
+    with pytest.raises(UserError) as caught, readable(path, "parquet", "Fetch it again.", pa.ArrowException):
+        raise pa.ArrowMemoryError("malloc of size 100 failed")
+    assert caught.value.code == "memory"
+
+
+def test_a_lack_of_memory_is_no_damaged_pickle(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(unpickle, "_check_memo", raising(MemoryError()))
+    with pytest.raises(MemoryError):
+        unpickle.read_pickle(b"", "x")
+
+
+def test_a_disk_that_fails_in_the_middle_of_an_import_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """HDF5 makes an error of its own of it."""
+    path = tmp_path / "x.h5"
+    with h5py.File(path, "w") as file:
+        file["features"], file["labels"] = np.zeros((2**14, 8), np.float32), np.arange(2**14) % 2
+    read = _Whole.readinto
+
+    def failing(self: _Whole, buffer: Any) -> int:
+        if len(memoryview(buffer).cast("B")) > 2**16:
+            raise system(errno.EIO)
+        return read(self, buffer)
+
+    monkeypatch.setattr(_Whole, "readinto", failing)
+    with pytest.raises(UserError, match=os.strerror(errno.EIO)) as caught:
+        import_features(path, tmp_path / "set")
+    assert caught.value.code == "unreadable"
+
+
+def test_a_kit_of_gigabytes_is_refused_unread(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / imagenet.META).touch()
+    with (tmp_path / imagenet.TRUTH).open("wb") as file:
+        file.truncate(2**40)
+    with pytest.raises(UserError, match="more than"):
+        imagenet._kit(tmp_path)
