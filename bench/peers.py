@@ -16,7 +16,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -154,7 +154,9 @@ runs its own program. So the starting process must be small.
 """
 
 
-def measured(command: list[str], limit: float = 1e6, **environment: str) -> dict[str, float] | None:
+def measured(
+    command: list[str], limit: float = 1e6, environment: Mapping[str, str] | None = None
+) -> dict[str, float] | None:
     """Seconds, seconds of the processors and peak memory (MB) of a process; None if it takes longer than the limit.
 
     What JAX compiles is kept in a new folder, so nothing was compiled before. environment: more variables.
@@ -162,7 +164,7 @@ def measured(command: list[str], limit: float = 1e6, **environment: str) -> dict
     with tempfile.TemporaryDirectory() as folder:
         done = subprocess.run(
             [sys.executable, "-S", "-c", STARTER, f"{limit}", *command],
-            env={**os.environ, "JAX_COMPILATION_CACHE_DIR": folder, **environment},
+            env={**os.environ, "JAX_COMPILATION_CACHE_DIR": folder, **(environment or {})},
             capture_output=True,
             text=True,
             check=False,

@@ -127,7 +127,7 @@ def rows(classes: list[int], folder: Path) -> Iterator[tuple[int, str, float, fl
         for state in ("empty", "full"):
             line = [sys.executable, "-m", "dpfc_cli", "-q", "zero-shot", "--from", "text", "--model", "clip-b16"]
             line += ["--classes", str(folder / "classes.txt"), "--out", str(folder / f"{m}-{state}.safetensors")]
-            found = measured(line, **environment)
+            found = measured(line, environment=environment)
             assert found is not None
             yield m, state, found["seconds"], found["busy"], found["peak"]
     server.shutdown()

@@ -41,12 +41,12 @@ from dpfc_cli.training.whole import whole
 
 HIDDEN = 0.05
 """Above this standard deviation of the agreement a start that is wrong as a whole may be taken for a good one: at 0.1
-random vectors cost up to 7 points, and reversed ones up to 23 (docs/whitening.md). Wrong vectors of some classes may
-cost much below it, too: hence `REMARK`, at any noise.
+random vectors cost up to 7 points, and reversed ones up to 23 (docs/whitening.md). Wrong vectors of some classes may be
+missed below it, too: hence `REMARK`, at any noise.
 """
 REMARK = (
-    "The training may not find out wrong vectors of some classes, and they may cost much at any noise: score the "
-    "vectors class by class on public records ('dpfc zero-shot --on SET')."
+    "The training may not find out wrong vectors of some classes: zero-shot scores vectors class by class on public "
+    "records."
 )
 """Said of every start that is not a head of these records."""
 _Found = tuple[np.ndarray, tuple[str, ...] | None, Mapping[str, Any] | None, Mapping[str, Any]]
