@@ -21,7 +21,7 @@ from dpfc_cli.privacy.facts import Facts
 from dpfc_cli.privacy.forms import PIECE_BYTES, check, pieces
 from dpfc_cli.privacy.lattice import Lattice
 from dpfc_cli.privacy.noise import SeededBits
-from dpfc_cli.privacy.oracle import MAKING, READING, TAKING, Mechanism, PlanError
+from dpfc_cli.privacy.oracle import MAKING, TAKING, Mechanism, PlanError
 from dpfc_cli.privacy.parts import Together, digest_of
 from dpfc_cli.privacy.passes import BlockStream, IncompletePassError, block_rows, part_of
 from dpfc_cli.privacy.queries import ClassGrams, ClassSums, Gram, Query, contribution
@@ -353,16 +353,17 @@ def test_a_sample_of_pieces_is_refused() -> None:
 def test_records_pieces_that_are_made_and_pieces_that_are_taken_have_each_a_progress(shelf: Shelf | None) -> None:
     told: list[tuple[str, int, int]] = []
     answers_of(RECORDS, shelf, progress=lambda *each: told.append(each))
-    stages = {stage: [each[1:] for each in told if each[0] == stage] for stage in (READING, MAKING, TAKING)}
+    kinds = ("gram", "class_grams", "class_sums")
+    stages = {stage: [each[1:] for each in told if each[0] == stage] for stage in (*kinds, MAKING, TAKING)}
     assert sum(map(len, stages.values())) == len(told)
     # Records that pieces read again are not counted.
-    read = [done for done, _ in stages[READING]]
-    assert {total for _, total in stages[READING]} == {3 * N}
-    assert read == sorted(set(read))
-    assert {N, 2 * N, 3 * N} <= set(read)
+    for kind in kinds:
+        assert {total for _, total in stages[kind]} == {N}
+        assert stages[kind] == sorted(set(stages[kind]))
+        assert stages[kind][-1] == (N, N)
     for stage in (MAKING, TAKING):
-        assert stages[stage] == [(done, 4) for done in (1, 2, 3, 4)]
-    assert told[-1] == (TAKING, 4, 4)
+        assert stages[stage] == [(done, M) for done in (2, 4, 6, 7)]
+    assert told[-1] == (TAKING, M, M)
 
 
 @pytest.mark.parametrize("count", [2, 3])
