@@ -202,7 +202,7 @@ def test_a_file_of_a_training_that_was_not_charged_is_removed(
     def dying(*given: object) -> None:
         raise Killed
 
-    killed_at(0, monkeypatch, out="heads/other.safetensors")
+    killed_at(0, monkeypatch, purpose="another", out="heads/other.safetensors")
     (other,) = kept()
     with monkeypatch.context() as patch:
         patch.setattr(ledger, "charge", dying)
