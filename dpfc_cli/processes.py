@@ -229,8 +229,8 @@ def joined(environment: Mapping[str, str] = os.environ) -> Processes:
         try:
             given = {
                 "coordinator_address": address,
-                "num_processes": int(environment["JAX_NUM_PROCESSES"]),
-                "process_id": int(environment["JAX_PROCESS_ID"]),
+                "num_processes": int(environment.get("JAX_NUM_PROCESSES") or environment["OMPI_COMM_WORLD_SIZE"]),
+                "process_id": int(environment.get("JAX_PROCESS_ID") or environment["OMPI_COMM_WORLD_RANK"]),
             }
         except (KeyError, ValueError) as error:
             raise UserError(
@@ -247,6 +247,15 @@ def joined(environment: Mapping[str, str] = os.environ) -> Processes:
     except (RuntimeError, ValueError) as error:
         # What JAX says if nothing in the environment tells of others.
         alone = address is None and "coordinator_address" in str(error)
+        others = started_with_others(environment)
+        if alone and others is not None:
+            # Open MPI from version 5 on says how many processes there are, and not where the first one is.
+            raise UserError(
+                f"{others} says that this process is one of several, and not where they can meet.",
+                "Set JAX_COORDINATOR_ADDRESS in all of them to the address of process 0 with a free port, such as "
+                "192.168.1.10:4000.",
+                code="unsupported",
+            ) from error
         raise UserError(
             "No other processes are known: no launcher has set them up."
             if alone

@@ -333,7 +333,7 @@ def test_the_table_of_codes_is_whole() -> None:
 
 def test_the_page_on_security_names_tests_that_there_are_and_counts_what_is_planted() -> None:
     from tests import leaks
-    from tests.cli import test_non_interference
+    from tests.cli import test_planted_leaks
 
     page = (DOCS / "security.md").read_text(encoding="utf-8")
     named = set(re.findall(r"`((?:tests|dpfc_cli)/[\w/]+\.(?:py|toml))`", page))
@@ -343,5 +343,5 @@ def test_the_page_on_security_names_tests_that_there_are_and_counts_what_is_plan
     assert planted == {
         "faults of the noise": str(len(leaks.FAULTS)),
         "faults of Poisson": str(len(leaks.SAMPLE_FAULTS)),
-        "leaks past": str(len(test_non_interference.FAULTS) + len(test_non_interference.IN_EVALUATIONS)),
+        "leaks past": str(len(test_planted_leaks.FAULTS) + len(test_planted_leaks.IN_EVALUATIONS)),
     }

@@ -1,13 +1,15 @@
 """Processes of one training: who has failed or is gone ends the training of all, and nobody waits for ever."""
 
 from collections.abc import Iterator
+from typing import Any
 
+import jax
 import numpy as np
 import pytest
 
 from dpfc_cli import processes as module
 from dpfc_cli.errors import UserError
-from dpfc_cli.processes import LOST, LostError, Processes, check_address, meet, started_with_others
+from dpfc_cli.processes import LOST, LostError, Processes, check_address, joined, meet, started_with_others
 from dpfc_cli.version import __version__
 
 
@@ -42,6 +44,29 @@ def seen_from(number: int, table: Table) -> Processes:
     # Signs of life are written by the tests.
     found._stop.set()
     return found
+
+
+MPI = {"OMPI_COMM_WORLD_SIZE": "4", "OMPI_COMM_WORLD_RANK": "3"}
+"""What Open MPI sets from version 5 on. JAX finds the address of process 0 in what earlier versions set."""
+
+
+def test_open_mpi_says_how_many_there_are_and_the_user_where_they_meet(monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[dict[str, Any]] = []
+
+    def stopped(**values: Any) -> None:
+        given.append(values)
+        # What JAX says where it knows of no launcher.
+        raise ValueError("coordinator_address should be defined." if len(values) == 1 else "nobody is there")
+
+    monkeypatch.setattr(jax.distributed, "initialize", stopped)
+    with pytest.raises(UserError, match="one of several, and not where they can meet") as refused:
+        joined(MPI)
+    assert "JAX_COORDINATOR_ADDRESS" in refused.value.remedy
+    with pytest.raises(UserError, match="did not meet: Nobody is there"):
+        joined({**MPI, "JAX_COORDINATOR_ADDRESS": "127.0.0.1:4000"})
+    assert given[1].items() >= {"coordinator_address": "127.0.0.1:4000", "num_processes": 4, "process_id": 3}.items()
+    with pytest.raises(UserError, match="No other processes are known"):
+        joined({})
 
 
 def test_process_0_gets_the_values_of_all_in_order() -> None:

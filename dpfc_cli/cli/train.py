@@ -348,7 +348,7 @@ def _unit_of(stage: str) -> str:
     if stage == CHECKING:
         return "files"
     if stage in (MATRICES, SOLVING):
-        return "pieces"
+        return "classes"
     return "trainings" if stage.startswith(TUNING) else "records"
 
 

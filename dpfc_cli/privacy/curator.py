@@ -41,6 +41,7 @@ release is then the Poisson-subsampled Gaussian mechanism of sensitivity 1 (add 
 accounts for it as such. μ is then only the name of the noise.
 """
 
+import itertools
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
@@ -53,10 +54,10 @@ import numpy as np
 from dpfc_cli.privacy import sums
 from dpfc_cli.privacy.directions import Directions, InMemory, Shelf
 from dpfc_cli.privacy.facts import Facts
-from dpfc_cli.privacy.forms import check, pieces
+from dpfc_cli.privacy.forms import check, packed, pieces, unpacked
 from dpfc_cli.privacy.lattice import Lattice, Reals, lattice_for
 from dpfc_cli.privacy.noise import ETA_PER_SAMPLE, Bits, bernoulli, rounded_normal
-from dpfc_cli.privacy.oracle import MAKING, READING, TAKING, Mechanism, Oracle, Plan, PlanError, Stages, planned
+from dpfc_cli.privacy.oracle import MAKING, TAKING, Mechanism, Oracle, Plan, PlanError, Stages, planned
 from dpfc_cli.privacy.parts import Sum, digest_of
 from dpfc_cli.privacy.passes import BlockStream
 from dpfc_cli.privacy.queries import Grid, Query, sensitivity
@@ -160,18 +161,6 @@ class _NoAnswers:
         pass
 
 
-def _packed(stack: np.ndarray) -> np.ndarray:
-    """The upper triangles of a stack of symmetric matrices."""
-    return stack[(slice(None), *np.triu_indices(stack.shape[-1]))]
-
-
-def _unpacked(triangles: np.ndarray, side: int) -> np.ndarray:
-    """The matrices of which `_packed` has made these triangles."""
-    stack, (rows, columns) = np.empty((len(triangles), side, side)), np.triu_indices(side)
-    stack[:, rows, columns] = stack[:, columns, rows] = triangles
-    return stack
-
-
 Part = Callable[[Query, tuple[int, ...]], np.ndarray]
 """Answers a query, or a piece of one, of which only what is on and above the diagonals. The shape says which."""
 
@@ -192,10 +181,11 @@ class _Passes(Oracle):
     ) -> None:
         if not isinstance(records, Records):
             raise TypeError("a curator takes Records: those of a charged training, or Unprotected ones")
-        self.released = self._passes = 0
+        self.released = 0
         self._facts, self._grid = facts, grid
-        self._planned = len(plan.releases) if plan else 1
         self._progress, self._again = progress, False
+        self._kinds = [release.kind for release in plan.releases] if plan else []
+        self._kind, self._first = "", 0
         directions = None if shelf is None else Directions(shelf)
         self._over = sums.Summed(records.opened(), facts, grid, self._read, directions)
         self._together = together
@@ -215,6 +205,8 @@ class _Passes(Oracle):
     def pieces(self, query: Query) -> Iterator[np.ndarray]:
         """The same answer in pieces, see `Oracle.pieces`."""
         part_of = self._begun(query)
+        if query.kind != self._kind:
+            self._kind, self._first = query.kind, self.released
         due = planned(query, self._facts, 1.0)
         parts = pieces(query, due.shape)
         if len(parts) == 1:
@@ -222,7 +214,7 @@ class _Passes(Oracle):
         self._stack.clear()
         self._on_stack = self.released
         made = (part_of(piece, shape) for piece, shape in zip(parts, due.parts[1:], strict=True))
-        for part in self._counted(MAKING, made, len(parts)):
+        for part in self._counted(MAKING, made, due.shape[0]):
             if not self._stack.put((part,)):
                 raise OSError("there is no room for the pieces of an answer")
             # Without a shelf the other pieces read the records, too, and this is no pass that was planned.
@@ -230,7 +222,7 @@ class _Passes(Oracle):
         self._again = False
         if self._over.directions is not None:
             self._over.directions.end_pieces()
-        return self._counted(TAKING, self._stacked(self.released, len(parts), due.shape[-1]), len(parts))
+        return self._counted(TAKING, self._stacked(self.released, len(parts), due.shape[-1]), due.shape[0])
 
     @abstractmethod
     def _begun(self, query: Query) -> Part:
@@ -242,7 +234,7 @@ class _Passes(Oracle):
             if release != self._on_stack:
                 raise PlanError("the pieces of an answer were not taken before those of another one were made")
             ((part,),) = self._stack.blocks([number])
-            yield _unpacked(part, side)
+            yield unpacked(part, side)
 
     def _sum(self, query: Query, sample: np.ndarray | None = None) -> np.ndarray:
         return (self._together or sums.exact_sum)(query, self._over, sample)
@@ -250,15 +242,19 @@ class _Passes(Oracle):
     def _read(self, done: int, n: int) -> None:
         """Told by a pass over the records how far it is."""
         if self._progress and not self._again:
+            alike = itertools.takewhile(lambda kind: kind == self._kind, self._kinds[self._first - 1 :])
+            before = self.released - self._first
             # Without noise a method may take more passes than planned.
-            self._progress(READING, (self._passes - 1) * n + done, max(self._planned, self._passes) * n)
+            self._progress(self._kind, before * n + done, max(before + 1, len(list(alike))) * n)
 
-    def _counted(self, stage: str, parts: Iterator[np.ndarray], count: int) -> Iterator[np.ndarray]:
-        """The same parts, which are told of when they were used."""
-        for number, part in enumerate(parts, 1):
+    def _counted(self, stage: str, parts: Iterator[np.ndarray], total: int) -> Iterator[np.ndarray]:
+        """The same parts, which are told of when they were used. total: of classes."""
+        done = 0
+        for part in parts:
             yield part
+            done += len(part)
             if self._progress:
-                self._progress(stage, number, count)
+                self._progress(stage, done, total)
 
 
 class Curator(_Passes):
@@ -286,7 +282,7 @@ class Curator(_Passes):
             mechanism: the plan with its noise.
             records: the private records of a charged training, or unprotected ones.
             bits: the source of random bits.
-            progress: told of the stages of the training, see `oracle.READING`.
+            progress: told of the stages of the training, see `oracle.Stages`.
             shelf: an empty one, for what does not depend on θ. None: it is computed anew in every pass.
             answers: where the answers of this training are kept. None: nowhere.
             together: sums over all processes, see `parts.Together`. None: this process works alone.
@@ -313,7 +309,6 @@ class Curator(_Passes):
         sigma = math.ceil(self._sigmas[self.released] * sensitivity(query, self._facts) * self._lattice.unit)
         # Counted before the noise is drawn, so a release that fails in between counts as spent.
         self.released += 1
-        self._passes += 1
         if len(due.pieces) > 1:
             self._same(query)
         return partial(self._answer, sigma, due.rate)
@@ -330,7 +325,7 @@ class Curator(_Passes):
         answer = _added(noised, total)
         del noised, total
         answer *= query.scale(self._facts, self._lattice)
-        answer = answer if answer.shape == shape else _packed(answer)
+        answer = answer if answer.shape == shape else packed(answer)
         self._answers.keep(number, answer)
         return answer
 
@@ -390,9 +385,8 @@ class NonPrivate(_Passes):
 
     def _begun(self, query: Query) -> Part:
         self.released += 1
-        self._passes += 1
         return self._answer
 
     def _answer(self, query: Query, shape: tuple[int, ...]) -> np.ndarray:
         answer = self._sum(query) * query.scale(self._facts, self._grid)
-        return answer if answer.shape == shape else _packed(answer)
+        return answer if answer.shape == shape else packed(answer)

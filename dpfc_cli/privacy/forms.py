@@ -76,6 +76,18 @@ def pieces(query: Query, shape: tuple[int, ...]) -> list[Query]:
     return [replace(query, start=start, stop=min(start + size, count)) for start in range(0, count, size)]
 
 
+def packed(stack: np.ndarray) -> np.ndarray:
+    """The upper triangles of a stack of symmetric matrices: what is kept of a piece."""
+    return stack[(slice(None), *np.triu_indices(stack.shape[-1]))]
+
+
+def unpacked(triangles: np.ndarray, side: int) -> np.ndarray:
+    """The matrices of which `packed` has made these triangles."""
+    stack, (rows, columns) = np.empty((len(triangles), side, side)), np.triu_indices(side)
+    stack[:, rows, columns] = stack[:, columns, rows] = triangles
+    return stack
+
+
 def check(query: Query, facts: Facts) -> None:
     """Check that a query is one that the proofs are about.
 

@@ -26,9 +26,12 @@ DIGEST = 32
 Progress = Callable[[int, int], None]
 """progress(done, total)."""
 Stages = Callable[[str, int, int], None]
-"""stages(stage, done, total). A stage takes about equally long for each of the things that it counts."""
-READING, MAKING, TAKING = "reading", "making", "taking"
-"""The stages of a training: records are read, over all passes; pieces of an answer are made, and taken by a method."""
+"""stages(stage, done, total). A stage takes about equally long for each of the things that it counts.
+
+It is the kind of a query, where releases of this kind follow one another: their passes count records. `MAKING` and
+`TAKING` count the classes of an answer in pieces, which are made, and then taken by a method.
+"""
+MAKING, TAKING = "making", "taking"
 
 
 class PlanError(RuntimeError):

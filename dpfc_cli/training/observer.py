@@ -9,8 +9,8 @@ CHECKING = "Checking the features"
 TUNING = "Tuning on "
 """The stage that counts trainings begins so."""
 TRAINING, MATRICES, SOLVING = "Training", "Class matrices", "Solving"
-"""The stages of a training. The first counts records, over all passes. The others count pieces of the class matrices,
-which are made and then used.
+"""The stages of a training. Those that begin with the first word count records. The others count classes, whose
+matrices are made and then used.
 """
 
 

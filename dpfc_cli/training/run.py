@@ -13,7 +13,7 @@ from dpfc_cli.privacy import curator
 from dpfc_cli.privacy.directions import InMemory, Shelf
 from dpfc_cli.privacy.lattice import Reals
 from dpfc_cli.privacy.noise import SeededBits, SystemBits
-from dpfc_cli.privacy.oracle import MAKING, READING, TAKING, Oracle, Stages
+from dpfc_cli.privacy.oracle import MAKING, TAKING, Oracle, Stages
 from dpfc_cli.privacy.queries import Grid
 from dpfc_cli.training import ledger
 from dpfc_cli.training.account import Account, account_of
@@ -24,8 +24,6 @@ from dpfc_cli.training.ledger import Entry, Receipt
 from dpfc_cli.training.observer import MATRICES, SOLVING, TRAINING, Observer
 from dpfc_cli.training.request import SPLIT
 from dpfc_cli.training.shelf import shelf_for, side_of, stack_bytes, stack_for
-
-STAGES = {READING: TRAINING, MAKING: MATRICES, TAKING: SOLVING}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,7 +66,7 @@ def run(charged: Charged, observer: Observer) -> Trained:
         _let_go(charged)
         raise
     # Not in the `try` below: if the charge is used by another run, nothing of that run is touched.
-    oracle = _oracle_of(charged, lambda stage, *far: observer.progress(STAGES[stage], *far), shelf, stack)
+    oracle = _oracle_of(charged, lambda stage, *far: observer.progress(_named(stage), *far), shelf, stack)
     digest, saved = None, None
     try:
         # Of the ledger alone, before a record is read.
@@ -103,6 +101,11 @@ def run(charged: Charged, observer: Observer) -> Trained:
     if unsettled is not None:
         observer.warn(f"The head is written to '{path}', but the ledger's row does not say so. {unsettled.what}")
     return Trained(charged=charged, head=replace(head, path=path), path=path, sha256=digest, spent=spent)
+
+
+def _named(stage: str) -> str:
+    """A stage of a training, in words."""
+    return {MAKING: MATRICES, TAKING: SOLVING}.get(stage, f"{TRAINING}, {stage.replace('_', ' ')}")
 
 
 def _stopped(charged: Charged, stop: BaseException, head: Path | None = None, digest: str | None = None) -> None:

@@ -12,6 +12,7 @@ from typer.testing import CliRunner, Result
 from dpfc_cli.cli.app import app
 from dpfc_cli.cli.help import COMMANDS
 from dpfc_cli.features.reader import FeatureSet
+from tests.cli.worlds import written_worlds
 from tests.support import blobs
 
 for module in COMMANDS.values():
@@ -62,6 +63,18 @@ def pictures(tmp_path: Path) -> Path:
             path.parent.mkdir(parents=True, exist_ok=True)
             Image.fromarray(rng.integers(0, 256, (*rng.integers(8, 30, 2), 3), np.uint8)).save(path)
     return Path("pictures")
+
+
+@pytest.fixture(scope="session")
+def worlds(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """The working folder of each of two worlds."""
+    return written_worlds(tmp_path_factory.mktemp("worlds"))
+
+
+@pytest.fixture(scope="session")
+def here(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the folder of a world lies while command lines run in it."""
+    return tmp_path_factory.mktemp("place") / "here"
 
 
 def labels_of(name: str) -> list[int]:

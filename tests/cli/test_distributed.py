@@ -5,6 +5,7 @@ import shutil
 import socket
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -37,31 +38,56 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def started(folder: Path, number: int, port: int, *arguments: str) -> "subprocess.Popen[str]":
-    environment = os.environ | {
-        "JAX_COORDINATOR_ADDRESS": f"127.0.0.1:{port}",
-        "JAX_NUM_PROCESSES": "2",
-        "JAX_PROCESS_ID": str(number),
+JOBS = range(2**16 - 2**12, 2**16)
+"""Ports that JAX takes from the number of a job of Slurm."""
+
+
+def by_hand(number: int, port: int) -> dict[str, str]:
+    return {"JAX_COORDINATOR_ADDRESS": f"127.0.0.1:{port}", "JAX_NUM_PROCESSES": "2", "JAX_PROCESS_ID": str(number)}
+
+
+def by_srun(number: int, port: int) -> dict[str, str]:
+    """What srun sets."""
+    return {
+        "SLURM_JOB_ID": str(len(JOBS) + port - JOBS.start),
+        "SLURM_STEP_NODELIST": "localhost",
+        "SLURM_STEP_NUM_NODES": "1",
+        "SLURM_STEP_NUM_TASKS": "2",
+        "SLURM_NTASKS": "2",
+        "SLURM_PROCID": str(number),
+        "SLURM_LOCALID": str(number),
     }
+
+
+Launcher = Callable[[int, int], dict[str, str]]
+
+
+def started(folder: Path, launched: dict[str, str], *arguments: str) -> "subprocess.Popen[str]":
+    environment = os.environ | launched
     command = [sys.executable, "-m", "dpfc_cli", "-q", "train", "--distributed", "--epsilon", "1", *arguments]
     pipe = subprocess.PIPE
     return subprocess.Popen(command, cwd=folder, env=environment, stdout=pipe, stderr=pipe, text=True)
 
 
-def trained(folders: list[Path], *arguments: str) -> list[tuple[int, str, str]]:
-    """How each of two processes ended: exit code, stdout, stderr."""
+def is_free(port: int) -> bool:
     with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    every = [started(folder, number, port, *arguments) for number, folder in enumerate(folders)]
+        return free.connect_ex(("127.0.0.1", port)) != 0
+
+
+def trained(folders: list[Path], *arguments: str, launcher: Launcher = by_hand) -> list[tuple[int, str, str]]:
+    """How each of two processes ended: exit code, stdout, stderr."""
+    # Where two runs of these tests begin at once, they take different ports.
+    port = next(filter(is_free, range(JOBS.start + os.getpid() % (len(JOBS) // 2), JOBS.stop)))
+    every = [started(folder, launcher(number, port), *arguments) for number, folder in enumerate(folders)]
     ended = [process.communicate(timeout=120) for process in every]
     return [(process.returncode, *said) for process, said in zip(every, ended, strict=True)]
 
 
-def test_two_processes_make_the_head_of_one(made: Path) -> None:
+def test_two_processes_that_srun_has_started_make_the_head_of_one(made: Path) -> None:
     alone = [sys.executable, "-m", "dpfc_cli", "-q", "train", "--epsilon", "1", "--seed", "5"]
     subprocess.run([*alone, "--out", "one.research.safetensors"], cwd=made, check=True, stdout=subprocess.DEVNULL)
-    first, second = trained([made, made], "--seed", "5", "--out", "two.research.safetensors", "--json")
+    given = ("--seed", "5", "--out", "two.research.safetensors", "--json")
+    first, second = trained([made, made], *given, launcher=by_srun)
     assert (first[0], second) == (0, (0, "", "")), (first, second)
     assert first[1].startswith("{")
     one, two = (load_file(made / f"{name}.research.safetensors") for name in ("one", "two"))

@@ -1,5 +1,6 @@
 """An answer that is made in pieces is the answer that is made at once, to the last bit, and one release."""
 
+import itertools
 import math
 import tracemalloc
 from collections.abc import Callable, Iterator
@@ -21,7 +22,7 @@ from dpfc_cli.privacy.facts import Facts
 from dpfc_cli.privacy.forms import PIECE_BYTES, check, pieces
 from dpfc_cli.privacy.lattice import Lattice
 from dpfc_cli.privacy.noise import SeededBits
-from dpfc_cli.privacy.oracle import MAKING, READING, TAKING, Mechanism, PlanError
+from dpfc_cli.privacy.oracle import MAKING, TAKING, Mechanism, PlanError
 from dpfc_cli.privacy.parts import Together, digest_of
 from dpfc_cli.privacy.passes import BlockStream, IncompletePassError, block_rows, part_of
 from dpfc_cli.privacy.queries import ClassGrams, ClassSums, Gram, Query, contribution
@@ -87,10 +88,13 @@ def split(facts: Facts) -> list[Query]:
 
 
 class Full(InMemory):
-    """A shelf with room for three blocks."""
+    """A shelf that has no room for each fourth block that it is asked to take."""
+
+    asked = 0
 
     def put(self, block: tuple[np.ndarray, ...]) -> bool:
-        return len(self._held) < 3 and super().put(block)
+        self.asked += 1
+        return self.asked % 4 != 3 and super().put(block)
 
 
 PASSES = {"nothing is kept": 4, "in memory": 1, "in a file": 1, "without room": 4}
@@ -116,12 +120,15 @@ def test_the_sums_of_the_pieces_are_those_of_the_whole(
     monkeypatch.setattr("dpfc_cli.privacy.passes.block_rows", lambda facts: 32)
     make = {"in memory": InMemory, "in a file": in_file, "without room": Full}.get(place)
     read: list[int] = []
-    directions = None if make is None else Directions(make())
+    shelf = None if make is None else make()
+    directions = None if shelf is None else Directions(shelf)
     over = Summed(stream_of(facts, read), facts, LATTICE, directions=directions)
     found = [exact_sum(piece, over) for piece in split(facts)]
     whole = exact_sum(WHOLE, Summed(stream_of(facts), facts, LATTICE))
     assert np.array_equal(np.concatenate(found), whole)
     assert len(read) == PASSES[place]
+    # What there was no room for is gone as a whole.
+    assert not isinstance(shelf, Full) or not list(shelf.blocks())
     # In any order, again, and for classes that are cut in other places.
     for start, stop in ((3, 6), (0, 7), (0, 2)):
         assert np.array_equal(exact_sum(replace(WHOLE, start=start, stop=stop), over), whole[start:stop])
@@ -183,12 +190,19 @@ def test_each_piece_finds_as_many_vectors_of_each_class_as_the_pass_that_was_che
         exact_sum(split(RECORDS)[1], over)
 
 
-def test_a_pass_that_was_not_complete_leaves_nothing_for_other_pieces() -> None:
-    directions = Directions(InMemory())
-    short = Summed(lambda rows: iter([(0, X[:100], Y[:100])]), RECORDS, LATTICE, directions=directions)
+def test_a_pass_that_was_not_complete_leaves_nothing_for_other_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was removed leaves nothing, either."""
+    monkeypatch.setattr("dpfc_cli.privacy.passes.block_rows", lambda facts: 32)
+    directions, stream = Directions(InMemory()), stream_of(RECORDS)
+    short = Summed(lambda rows: itertools.islice(stream(rows), 3), RECORDS, LATTICE, directions=directions)
     with pytest.raises(IncompletePassError):
         exact_sum(split(RECORDS)[0], short)
     assert not directions.holds(WHOLE)
+    whole, over = Summed(stream, RECORDS, LATTICE), replace(short, stream=stream)
+    for piece in (*split(RECORDS), split(RECORDS)[1]):
+        assert np.array_equal(exact_sum(piece, over), exact_sum(piece, whole))
+        if piece == split(RECORDS)[-1]:
+            directions.end_pieces()
 
 
 @pytest.mark.parametrize(
@@ -353,16 +367,17 @@ def test_a_sample_of_pieces_is_refused() -> None:
 def test_records_pieces_that_are_made_and_pieces_that_are_taken_have_each_a_progress(shelf: Shelf | None) -> None:
     told: list[tuple[str, int, int]] = []
     answers_of(RECORDS, shelf, progress=lambda *each: told.append(each))
-    stages = {stage: [each[1:] for each in told if each[0] == stage] for stage in (READING, MAKING, TAKING)}
+    kinds = ("gram", "class_grams", "class_sums")
+    stages = {stage: [each[1:] for each in told if each[0] == stage] for stage in (*kinds, MAKING, TAKING)}
     assert sum(map(len, stages.values())) == len(told)
     # Records that pieces read again are not counted.
-    read = [done for done, _ in stages[READING]]
-    assert {total for _, total in stages[READING]} == {3 * N}
-    assert read == sorted(set(read))
-    assert {N, 2 * N, 3 * N} <= set(read)
+    for kind in kinds:
+        assert {total for _, total in stages[kind]} == {N}
+        assert stages[kind] == sorted(set(stages[kind]))
+        assert stages[kind][-1] == (N, N)
     for stage in (MAKING, TAKING):
-        assert stages[stage] == [(done, 4) for done in (1, 2, 3, 4)]
-    assert told[-1] == (TAKING, 4, 4)
+        assert stages[stage] == [(done, M) for done in (2, 4, 6, 7)]
+    assert told[-1] == (TAKING, M, M)
 
 
 @pytest.mark.parametrize("count", [2, 3])

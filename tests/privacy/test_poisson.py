@@ -21,7 +21,7 @@ from dpfc_cli.training.request import Privacy
 from tests.support import CHAIN, curator, plan_of
 
 COARSE = 0.01
-"""A step of the discrete privacy loss that makes the accounting a hundred times faster: as true, and less close."""
+"""A step of the discrete privacy loss: the accounting is a hundred times faster, as true, and less close."""
 FACTS = Facts(n=100, m=2, d=1)
 GRADIENT = Gradient(CHAIN, np.zeros((2, 2)), clip=1.0)
 

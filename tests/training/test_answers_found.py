@@ -105,6 +105,8 @@ def test_the_digest_of_a_training_tells_values_apart() -> None:
         ["a", "b"],
         ["ab"],
     ]
+    # Of so long a vector `repr` does not show all.
+    other += [made(np.arange(3000) == i) for i in (1500, 1501) for made in (np.asarray, Centre)]
     assert len({digest_of(value) for value in [x, *other]}) == 1 + len(other)
     assert digest_of(np.asfortranarray(x)) == digest_of(x)
     assert digest_of({"a": 1, "b": 2}) == digest_of({"b": 2, "a": 1})
@@ -202,7 +204,7 @@ def test_a_file_of_a_training_that_was_not_charged_is_removed(
     def dying(*given: object) -> None:
         raise Killed
 
-    killed_at(0, monkeypatch, out="heads/other.safetensors")
+    killed_at(0, monkeypatch, purpose="another", out="heads/other.safetensors")
     (other,) = kept()
     with monkeypatch.context() as patch:
         patch.setattr(ledger, "charge", dying)

@@ -202,8 +202,8 @@ def test_a_linked_ledger_that_may_only_be_read_is_locked_for_reading(
         if path != theirs:
             return real(path, mode)
         with monkeypatch.context() as patch:
-            connect = sqlite3.connect
-            patch.setattr(sqlite3, "connect", lambda *a, **k: connect(*a, **k, **({"factory": Older} if older else {})))
+            connect, how = sqlite3.connect, dict[str, Any](factory=Older if older else sqlite3.Connection)
+            patch.setattr(sqlite3, "connect", lambda *a, **k: connect(*a, **{**k, **how}))
             return real(path, "ro")
 
     with monkeypatch.context() as patch:

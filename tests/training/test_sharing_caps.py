@@ -67,6 +67,16 @@ def test_a_cap_that_other_sets_have_passed_already_is_refused() -> None:
     assert account(b).left(DELTA) == pytest.approx(epsilon_for(left, DELTA), rel=1e-3)
 
 
+def test_what_a_cap_leaves_is_told_of_the_records_that_it_holds_for() -> None:
+    """The cap is set for `b`, and no record of `c` is there."""
+    a, b, c = of("a", range(10)), of("b", range(5)), of("c", range(5, 10))
+    set_cap(b, 1.5, delta=DELTA)
+    charge(ready(b, 1.0))
+    charge(ready(c, 1.4))
+    left = math.sqrt(mu_for(1.5, DELTA) ** 2 - mu_for(1.0, DELTA) ** 2)
+    assert account(a).left(DELTA) == pytest.approx(epsilon_for(left, DELTA), rel=1e-3)
+
+
 def test_trainings_that_no_cap_can_be_kept_with_are_refused_where_records_are_shared() -> None:
     a, b = of("a", range(10)), of("b", range(9, 12))
     set_cap(a, 2.0, delta=DELTA)

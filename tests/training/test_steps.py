@@ -12,58 +12,33 @@ import numpy as np
 import pytest
 
 import dpfc_cli
-from dpfc_cli import files
 from dpfc_cli.errors import UserError
 from dpfc_cli.features.importing import import_features
-from dpfc_cli.features.manifest import Manifest
 from dpfc_cli.features.reader import FeatureSet
-from dpfc_cli.files import sha256_of
 from dpfc_cli.heads import head as head_files
 from dpfc_cli.heads.head import Head
-from dpfc_cli.methods import METHODS, dp_fc
-from dpfc_cli.methods.method import Method, Solution, state_bytes
+from dpfc_cli.methods import METHODS
+from dpfc_cli.methods.method import state_bytes
 from dpfc_cli.privacy import curator as curator_module
 from dpfc_cli.privacy import sums
-from dpfc_cli.privacy.accounting import epsilon_for, mu_for
-from dpfc_cli.privacy.chain import Clip
 from dpfc_cli.privacy.curator import Curator, NonPrivate
 from dpfc_cli.privacy.facts import Facts
 from dpfc_cli.privacy.noise import SeededBits, SystemBits
-from dpfc_cli.privacy.oracle import Mechanism, Oracle, PlanError
-from dpfc_cli.privacy.queries import Gradient, Query
+from dpfc_cli.privacy.oracle import Mechanism
 from dpfc_cli.training import check as checks
 from dpfc_cli.training import ledger
 from dpfc_cli.training import run as runs
 from dpfc_cli.training.calibrate import Calibrated, calibrate
 from dpfc_cli.training.charge import Charged, charge
-from dpfc_cli.training.check import Checked, check, check_memory, rehearse
-from dpfc_cli.training.ledger import tables
-from dpfc_cli.training.observer import Observer, TrainingWarning
-from dpfc_cli.training.request import Privacy, Request, facts_of
+from dpfc_cli.training.check import check, check_memory
+from dpfc_cli.training.observer import TRAINING, Observer
+from dpfc_cli.training.request import Privacy, facts_of
 from dpfc_cli.training.run import run
-from dpfc_cli.training.train import charge_of, finish, plan, train
-from tests.support import blobs, set_with
+from dpfc_cli.training.train import charge_of, finish, train
+from tests.support import blobs
+from tests.training.requests import checked, entries, request
 
 PACKAGE = Path(dpfc_cli.__file__).parent
-
-
-def request(features: FeatureSet, **changed: Any) -> Request:
-    wanted = Request(
-        features=features,
-        folder=features.folder.parent / "heads",
-        privacy=Privacy(epsilon=2.0),
-        method="dp-fc",
-        options={"steps": 3},
-    )
-    return replace(wanted, **changed)
-
-
-def checked(features: FeatureSet, **changed: Any) -> Checked:
-    return plan(request(features, **changed), Observer())
-
-
-def entries(features: FeatureSet) -> list[ledger.Entry]:
-    return ledger.read(ledger.ledger_path(features.folder))
 
 
 # The order is in the types
@@ -256,8 +231,11 @@ def test_the_noise_is_the_operating_systems_unless_a_seed_was_given(
     trained = run(charge(checked(features, privacy=Privacy(epsilon=1.0, seed=seed))), Listening())
     assert [type(bits) for bits in taken] == [kind]
     assert told
-    assert {(stage, total) for stage, _, total in told} == {("Training", told[-1][1])}
-    assert [done for _, done, _ in told] == sorted(done for _, done, _ in told)
+    for stage in dict.fromkeys(stage for stage, _, _ in told):
+        assert stage.startswith(f"{TRAINING}, ")
+        mine = [each[1:] for each in told if each[0] == stage]
+        assert mine == sorted(mine)
+        assert {total for _, total in mine} == {mine[-1][0]}
     assert trained.head.path == trained.path
     assert Head.load(trained.path).card["ledger"]["epsilon"] == (None if seed else pytest.approx(1.0))
 
@@ -282,352 +260,6 @@ def test_a_ledger_that_cannot_be_read_any_more_is_told_and_the_head_is_kept(
     assert trained.path.exists()
     assert trained.spent.own == charged.receipt.entries
     assert any("the ledger's row does not say so. The disk is gone." in text for text in told)
-
-
-# What becomes of a training is in its row
-
-
-def test_a_row_says_what_became_of_its_training(features: FeatureSet, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = finish(checked(features), Observer())
-    charged = charge(checked(features))
-    assert [row.state for row in entries(features)] == ["written", "charged"]
-
-    def broken(*given: object) -> np.ndarray:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(curator_module, "draw_noise", broken)
-    with pytest.raises(KeyboardInterrupt):
-        run(charged, Observer())
-    first, second = entries(features)
-    assert (first.state, first.head, first.sha256) == ("written", made.path.name, made.sha256)
-    assert (second.state, second.sha256) == ("stopped", None)
-    assert list(made.path.parent.glob("[!.]*")) == [made.path]
-
-
-def test_who_stops_a_training_is_told_whether_it_was_charged(
-    features: FeatureSet, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    class Stopping(Observer):
-        def confirm(self, charge: str) -> bool:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt) as before:
-        finish(checked(features), Stopping())
-    assert before.value.__notes__ == ["Nothing was charged, and no head was written."]
-    assert entries(features) == []
-
-    def stopped(*given: object) -> np.ndarray:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(curator_module, "draw_noise", stopped)
-    with pytest.raises(KeyboardInterrupt) as after:
-        finish(checked(features), Observer())
-    assert "stays charged" in after.value.__notes__[0]
-    assert len(entries(features)) == 1
-
-
-def test_an_observer_that_says_no_stops_the_charge(features: FeatureSet) -> None:
-    asked: list[str] = []
-
-    class Refusing(Observer):
-        def confirm(self, charge: str) -> bool:
-            asked.append(charge)
-            return False
-
-    with pytest.raises(UserError, match="Nothing was charged") as refused:
-        finish(checked(features), Refusing())
-    assert (refused.value.code, asked) == ("declined", ["ε = 2 to set"])
-    assert entries(features) == []
-
-
-def test_the_row_names_the_head_that_was_really_written(features: FeatureSet, monkeypatch: pytest.MonkeyPatch) -> None:
-    ready = checked(features)
-    charged = charge(ready)
-    ready.path.write_bytes(b"somebody else's head")
-    made = run(charged, Observer())
-    assert made.path != ready.path
-    assert entries(features)[0].head == made.path.name
-
-
-def test_a_ledger_of_the_first_version_is_read_and_goes_on(features: FeatureSet) -> None:
-    import sqlite3
-    from contextlib import closing
-
-    path = ledger.ledger_path(features.folder)
-    finish(checked(features), Observer())
-    with closing(sqlite3.connect(path)) as connection, connection:
-        for column in ("state", "sha256", "who", "purpose", "persons", "caps", "overlaps"):
-            connection.execute(f"ALTER TABLE trainings DROP COLUMN {column}")
-        connection.execute("DROP TABLE caps")
-        connection.execute("DROP TABLE overlaps")
-        connection.execute("PRAGMA user_version = 0")
-    (old,) = ledger.read(path)
-    assert (old.state, old.sha256) == ("unknown", None)
-    finish(checked(features), Observer())
-    assert [row.state for row in ledger.read(path)] == ["unknown", "written"]
-
-
-@pytest.mark.parametrize("moment", ["sync", "settle"])
-def test_a_head_that_is_there_is_told_however_late_the_training_was_stopped(
-    features: FeatureSet, moment: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def stopped(*given: object) -> None:
-        raise KeyboardInterrupt
-
-    ready = checked(features)
-    charged = charge(ready)
-    with monkeypatch.context() as patch:
-        if moment == "sync":
-            patch.setattr(files, "sync", stopped)
-        else:
-            real = ledger.settle
-            calls: list[str] = []
-            patch.setattr(
-                ledger, "settle", lambda *a: (calls.append("x"), stopped() if len(calls) == 1 else real(*a))[1]
-            )
-        with pytest.raises(KeyboardInterrupt) as end:
-            run(charged, Observer())
-    assert f"The head was written: '{ready.path}'" in end.value.__notes__[0]
-    (row,) = entries(features)
-    assert (row.state, row.head, row.sha256) == ("written", ready.path.name, sha256_of(ready.path))
-
-
-@pytest.mark.parametrize("there", [False, True], ids=["nothing", "another head"])
-def test_a_head_that_was_not_saved_is_not_told(
-    features: FeatureSet, there: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def stopped(*given: object) -> None:
-        raise KeyboardInterrupt
-
-    ready = checked(features)
-    charged = charge(ready)
-    if there:
-        ready.path.write_bytes(b"somebody else's head")
-    monkeypatch.setattr(head_files, "save", stopped)
-    with pytest.raises(KeyboardInterrupt) as end:
-        run(charged, Observer())
-    assert "No head was written" in end.value.__notes__[0]
-    (row,) = entries(features)
-    assert (row.state, row.head, row.sha256) == ("stopped", ready.path.name, None)
-
-
-def test_so_is_one_that_had_to_take_another_name(features: FeatureSet, monkeypatch: pytest.MonkeyPatch) -> None:
-    ready = checked(features)
-    charged, real = charge(ready), ledger.settle
-    ready.path.write_bytes(b"somebody else's head")
-    calls: list[str] = []
-
-    def stopped_once(*given: Any) -> None:
-        calls.append("settle")
-        if len(calls) == 1:
-            raise KeyboardInterrupt
-        real(*given)
-
-    monkeypatch.setattr(ledger, "settle", stopped_once)
-    with pytest.raises(KeyboardInterrupt) as end:
-        run(charged, Observer())
-    (row,) = entries(features)
-    assert (row.state, row.head) == ("written", ready.path.name.replace(".safetensors", "-2.safetensors"))
-    assert row.head in end.value.__notes__[0]
-
-
-def test_a_training_that_is_stopped_during_the_charge_says_that_it_may_be_charged(
-    features: FeatureSet, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def stopped(connection: object) -> object:
-        raise KeyboardInterrupt
-
-    ready, real = checked(features), tables.entries_in
-    seen: list[int] = []
-    # The row is read back before the commit and after it.
-    monkeypatch.setattr(tables, "entries_in", lambda c: (seen.append(1), stopped(c) if len(seen) == 2 else real(c))[1])
-    with pytest.raises(KeyboardInterrupt) as end:
-        finish(ready, Observer())
-    monkeypatch.setattr(tables, "entries_in", real)
-    assert "'dpfc budget' says whether it is charged" in end.value.__notes__[0]
-    assert [row.state for row in entries(features)] == ["charged"]
-
-
-def test_so_does_one_that_is_stopped_before_the_records_are_opened(
-    features: FeatureSet, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def stopped(charged: Charged) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(Charged, "opened", stopped)
-    ready = checked(features)
-    with pytest.raises(KeyboardInterrupt) as end:
-        finish(ready, Observer())
-    (note,) = end.value.__notes__
-    assert "stays charged" in note
-    assert len(entries(features)) == 1
-    assert [path.suffix for path in ready.path.parent.iterdir()] == [".answers"], "the head's place is free again"
-
-
-def test_a_row_that_the_ledger_does_not_keep_is_not_charged(
-    features: FeatureSet, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    ready, real = checked(features), tables.entries_in
-    monkeypatch.setattr(tables, "entries_in", lambda c: ((n, replace(row, epsilon=9.0)) for n, row in real(c)))
-    with pytest.raises(UserError, match="Nothing was charged") as refused:
-        charge(ready)
-    monkeypatch.setattr(tables, "entries_in", real)
-    assert refused.value.code == "damaged"
-    assert entries(features) == []
-
-
-def test_a_ledger_that_went_or_was_exchanged_meanwhile_is_left_alone(features: FeatureSet) -> None:
-    path = ledger.ledger_path(features.folder)
-    charged = charge(checked(features))
-    path.unlink()
-    with pytest.warns(TrainingWarning, match=r"The head is written to .*, but the ledger's row does not say so"):
-        made = run(charged, Observer())
-    assert made.path.exists()
-    assert not path.exists()
-    with pytest.warns(TrainingWarning, match="do not have the training of"):
-        ready = [checked(features, privacy=Privacy(epsilon=epsilon)) for epsilon in (7.0, 1.0)]
-    other, charged = map(charge, ready)
-    path.unlink()
-    ledger.charge(path, other.receipt.entry)
-    ledger.charge(path, other.receipt.entry)
-    with pytest.warns(TrainingWarning, match="no open row of this training"):
-        run(charged, Observer())
-    assert [(row.epsilon, row.state) for row in entries(features)] == [(7.0, "charged")] * 2
-
-
-def test_what_is_spent_counts_trainings_that_ended_meanwhile(features: FeatureSet, tmp_path: Path) -> None:
-    """On another set of the same records."""
-    again = import_features(tmp_path / "raw.npz", tmp_path / "again", classes=("a", "b", "c"), shards=2).features
-    ready = checked(features)
-    finish(checked(again), Observer())
-    made = finish(ready, Observer())
-    assert made.spent.private == 2
-    assert made.spent.epsilon(1e-5) == pytest.approx(epsilon_for(mu_for(2.0, 1e-5) * 2**0.5, 1e-5), rel=1e-6)
-
-
-# A method that does not follow its plan
-
-
-def other_method(solve: Any) -> Method[Any, Any]:
-    return Method(**{**vars(METHODS["dp-fc"]), "solve": solve})
-
-
-def one_gradient_less(oracle: Oracle, facts: Facts, options: dp_fc.Options) -> Solution:
-    return dp_fc.solve(oracle, facts, replace(options, steps=(options.steps or 0) - 1))
-
-
-def another_loss(oracle: Oracle, facts: Facts, options: dp_fc.Options) -> Solution:
-    return dp_fc.solve(oracle, facts, replace(options, loss="softmax"))
-
-
-class Unbiased(Oracle):
-    """Asks for gradients without a bias."""
-
-    def __init__(self, oracle: Oracle) -> None:
-        self._oracle = oracle
-
-    def release(self, query: Query) -> np.ndarray:
-        if isinstance(query, Gradient):
-            query = replace(query, theta=query.theta[:-1], constant=0.0)
-        return self._oracle.release(query)
-
-
-def without_bias(oracle: Oracle, facts: Facts, options: dp_fc.Options) -> Solution:
-    return dp_fc.solve(Unbiased(oracle), facts, options)
-
-
-@pytest.mark.parametrize("solve", [one_gradient_less, another_loss, without_bias])
-def test_a_method_that_does_not_follow_its_plan_is_found_out_before_the_charge(
-    features: FeatureSet, solve: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    calibrated = calibrate(other_method(solve), facts_of(features), {"steps": 3}, Privacy(epsilon=1.0))
-    with pytest.raises(PlanError):
-        check(request(features), calibrated, Observer())
-    assert entries(features) == []
-
-
-def set_of(facts: Facts) -> FeatureSet:
-    names = tuple(map(str, range(facts.m)))
-    return set_with(
-        Manifest(
-            classes=names,
-            dim=facts.d,
-            dtype="float32",
-            labels_per_record=facts.k,
-            origin="asserted",
-            splits={},
-            backbone={"name": "x"},
-            source={"identity": {}},
-        )
-    )
-
-
-def test_a_rehearsal_is_small_and_its_answers_say_nothing() -> None:
-    seen: list[tuple[Facts, int | None]] = []
-    answers: list[np.ndarray] = []
-
-    class Listening(Oracle):
-        def __init__(self, oracle: Oracle) -> None:
-            self._oracle = oracle
-
-        def release(self, query: Query) -> np.ndarray:
-            answers.append(self._oracle.release(query))
-            return answers[-1]
-
-    def solve(oracle: Oracle, facts: Facts, options: dp_fc.Options) -> Solution:
-        seen.append((facts, options.steps))
-        return dp_fc.solve(Listening(oracle), facts, options)
-
-    for m, steps in ((40, 5_000), (2, 2)):
-        facts = Facts(n=1000, m=m, d=300)
-        rehearse(calibrate(other_method(solve), facts, {"steps": steps}, Privacy(epsilon=1.0)), set_of(facts))
-    assert seen == [(Facts(n=3, m=3, d=3), 3), (Facts(n=3, m=2, d=3), 2)]
-    assert not any(answer.any() for answer in answers)
-
-
-@pytest.mark.parametrize("method", METHODS)
-def test_every_method_passes_its_rehearsal(method: str) -> None:
-    given = {"steps": 3} if "steps" in METHODS[method].declared else {}
-    for facts in (Facts(n=1000, m=40, d=300), Facts(n=50, m=2, d=2, k=2, adjacency="replace-one")):
-        rehearse(calibrate(METHODS[method], facts, given, Privacy(epsilon=1.0)), set_of(facts))
-        rehearse(calibrate(METHODS[method], facts, {}, Privacy()), set_of(facts))
-
-
-def single_precision(oracle: Oracle, facts: Facts, options: dp_fc.Options) -> Solution:
-    """Asks with a θ that no proof covers."""
-
-    class Single(Oracle):
-        def release(self, query: Query) -> np.ndarray:
-            if isinstance(query, Gradient):
-                query = replace(query, theta=query.theta.astype(np.float32))
-            return oracle.release(query)
-
-    return dp_fc.solve(Single(), facts, options)
-
-
-def test_a_query_that_no_proof_covers_is_found_out_before_the_charge(features: FeatureSet) -> None:
-    calibrated = calibrate(other_method(single_precision), facts_of(features), {"steps": 3}, Privacy(epsilon=1.0))
-    with pytest.raises(ValueError, match="finite float64 array"):
-        check(request(features), calibrated, Observer())
-    assert entries(features) == []
-
-
-def test_a_calibration_for_other_records_is_refused(features: FeatureSet) -> None:
-    other = calibrate(METHODS["dp-fc"], replace(facts_of(features), n=60), {"steps": 3}, Privacy(epsilon=1.0))
-    with pytest.raises(ValueError, match="calibrated for other records"):
-        check(request(features), other, Observer())
-
-
-def test_the_curator_refuses_a_query_of_another_form_than_planned(features: FeatureSet) -> None:
-    """Of the same kind and shape, with another loss."""
-    charged = charge(checked(features, method="dp-sgd"))
-    mechanism = charged.checked.calibrated.mechanism
-    assert mechanism is not None
-    (first, *_) = mechanism.plan.releases
-    oracle = Curator(mechanism, charged, SeededBits(0))
-    softmax = Gradient((Clip(1.0),), np.zeros(first.shape), clip=1.0, loss="softmax")
-    with pytest.raises(PlanError, match="of another form"):
-        oracle.release(softmax)
 
 
 # Nothing is derived twice

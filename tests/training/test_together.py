@@ -5,6 +5,7 @@ import json
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -118,7 +119,8 @@ def test_two_processes_train_the_head_of_one(by_person: bool, tmp_path: Path, mo
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(passes, "block_rows", lambda facts: 64)
     x, y = blobs(120, 5, 3)
-    np.savez("raw.npz", train_x=x, train_y=y, **({"train_groups": np.arange(120) // 3} if by_person else {}))
+    persons: dict[str, Any] = {"train_groups": np.arange(120) // 3} if by_person else {}
+    np.savez("raw.npz", train_x=x, train_y=y, **persons)
     features = import_features("raw.npz", "set", classes=("a", "b", "c")).features
     wanted = Request(
         features=features,

@@ -1,0 +1,197 @@
+"""Leaks past the curator, planted one by one: `test_non_interference` shows each, where it was planted."""
+
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dpfc_cli import evaluation
+from dpfc_cli.cli import display
+from dpfc_cli.cli import train as command
+from dpfc_cli.errors import UserError
+from dpfc_cli.features.manifest import Manifest
+from dpfc_cli.features.reader import FeatureSet
+from dpfc_cli.heads import head as heads
+from dpfc_cli.heads.head import Head
+from dpfc_cli.privacy import curator, sums
+from dpfc_cli.report import contents
+from dpfc_cli.report.document import Words
+from dpfc_cli.training import charge, check, private_evaluation, request, run
+from dpfc_cli.training import train as training
+from dpfc_cli.training.charge import Charged
+from tests.cli.worlds import LINE, PRIVATE, Clock, Fault, M, N, both, differences
+
+
+def labels() -> np.ndarray:
+    return FeatureSet("features/private").arrays("train")[1]
+
+
+def nulls() -> int:
+    """The number of null records: it depends on the records, and is no public fact."""
+    return int((labels() < 0).all(axis=1).sum())
+
+
+def after(place: Any, name: str, change: Callable[[Any], Any]) -> Fault:
+    """A fault that changes what a function gives."""
+
+    def plant(patch: pytest.MonkeyPatch) -> None:
+        real = getattr(place, name)
+        patch.setattr(place, name, lambda *given, **named: change(real(*given, **named)))
+
+    return plant
+
+
+def before(place: Any, name: str, do: Callable[[], object]) -> Fault:
+    """A fault that does something more before a function."""
+
+    def plant(patch: pytest.MonkeyPatch) -> None:
+        real = getattr(place, name)
+        patch.setattr(place, name, lambda *given, **named: (do(), real(*given, **named))[1])
+
+    return plant
+
+
+def computed(owner: type, name: str, change: Callable[[Any, Any], Any]) -> Fault:
+    """A fault in a property."""
+    real = getattr(owner, name)
+    return lambda patch: patch.setattr(owner, name, property(lambda self: change(self, real.fget(self))))
+
+
+def counts() -> list[int]:
+    return [int((labels() == label).sum()) for label in range(M)]
+
+
+def heaviest_first(card: dict[str, Any]) -> dict[str, Any]:
+    sizes = counts()
+    return {**card, "classes": [card["classes"][i] for i in sorted(range(M), key=lambda i: -sizes[i])]}
+
+
+def scaled(head: Head) -> Head:
+    x = FeatureSet("features/private").arrays("train")[0]
+    return replace(head, weight=head.weight * (1 + np.tanh(np.nanmean(np.clip(x, -1, 1)))))
+
+
+def clipped_by_the_records(asked: request.Request) -> request.Request:
+    x = np.clip(FeatureSet("features/private").arrays("train")[0], -9, 9)
+    return replace(asked, options={**asked.options, "feature_clip": float(np.nanmax(np.linalg.norm(x, axis=1)))})
+
+
+def early_stopping(patch: pytest.MonkeyPatch) -> None:
+    real = run.run
+
+    def shortened(charged: Charged, observer: Any) -> Any:
+        checked, fewer = charged.checked, int(nulls() > 0)
+        method = checked.calibrated.method
+        solve = lambda oracle, facts, made: method.solve(oracle, facts, replace(made, steps=made.steps - fewer))  # noqa: E731
+        calibrated = replace(checked.calibrated, method=replace(method, solve=solve))
+        return real(replace(charged, checked=replace(checked, calibrated=calibrated)), observer)
+
+    patch.setattr(training, "run", shortened)
+
+
+def row_with_a_figure(patch: pytest.MonkeyPatch) -> None:
+    for place in (charge, run):
+        after(place, "entry_of", lambda entry: replace(entry, eta=entry.eta and entry.eta * (1 + nulls())))(patch)
+
+
+def total_of_labelled(patch: pytest.MonkeyPatch) -> None:
+    real = curator._Passes._read
+    patch.setattr(curator._Passes, "_read", lambda self, done, n: real(self, done, n - nulls()))
+
+
+def refuse() -> None:
+    if nulls():
+        raise UserError("There are records without a label.", "Label them.", code="bad-record")
+
+
+def said_to_a_library() -> None:
+    os.write(2, f"{nulls()} records are empty\n".encode())
+
+
+def noted(path: str) -> Callable[[], object]:
+    return lambda: Path(path).write_text(str(counts()))
+
+
+def warned() -> None:
+    if max(counts()) > 2 * min(counts()):
+        display.warn("the classes are of unequal size")
+
+
+FAULTS: dict[str, tuple[str, Fault]] = {
+    "exact class counts in the card": ("heads/", after(run, "card_of", lambda card: {**card, "counts": counts()})),
+    "the card's classes by their sizes": ("heads/", after(run, "card_of", heaviest_first)),
+    "a digest of the records in the fingerprint": (
+        "heads/",
+        computed(Manifest, "fingerprint", lambda self, found: self.source["identity"]["listing"]["train"]),
+    ),
+    "weights in proportion to a mean of the records": ("heads/", after(run, "Head", scaled)),
+    "a default read off the records": ("heads/", after(request, "requested", clipped_by_the_records)),
+    "steps until the records are learned": ("heads/", early_stopping),
+    "more noise for null records": ("heads/", after(curator, "draw_noise", lambda drawn: drawn << min(nulls(), 1))),
+    "a file as long as the labelled records": ("heads/", after(heads, "encoded", lambda data: data + bytes(nulls()))),
+    "a file name with a count": ("heads/", after(check, "path_of", lambda p: p.with_name(f"{nulls()}-{p.name}"))),
+    "a temporary name with a count": (
+        "meanwhile",
+        after(heads, "temporary_beside", lambda path: path.with_name(f"{path.name}.{nulls()}")),
+    ),
+    "a file of statistics beside the heads": (".counts", before(training, "run", noted("heads/.counts"))),
+    "a figure of the records in the row": ("ledger.sqlite", row_with_a_figure),
+    "a clock that is asked once for every null record": (
+        "ledger.sqlite",
+        before(training, "charge", lambda: [Clock.now(UTC) for _ in range(nulls())]),
+    ),
+    "a warning of unequal classes": ("stderr", before(training, "check", warned)),
+    "a warning of NumPy about huge numbers": (
+        "stderr",
+        before(sums, "exact_sum", lambda: FeatureSet("features/private").arrays("train")[0].astype(np.float16)),
+    ),
+    "a line of a log with the number of null records": (
+        "stderr",
+        before(training, "run", lambda: print(nulls(), file=sys.stderr)),  # noqa: T201
+    ),
+    "a line of a library with that number": ("stderr", before(training, "run", said_to_a_library)),
+    "progress of the labelled records alone": ("stderr", total_of_labelled),
+    "a result with the number of null records": ("stdout", before(training, "run", lambda: print(nulls()))),  # noqa: T201
+    "an exit code": ("code", after(command, "show_head", lambda shown: sys.exit(3 if nulls() else 0))),
+    "a refusal": ("code", before(check, "check_memory", refuse)),
+    "an evaluation that looks at the training split": (
+        "evaluate --json: stderr",
+        before(evaluation, "_check_fit", lambda: display.say(f"{nulls()} records were empty")),
+    ),
+    "a count in a report": (".md", after(contents, "_trained", lambda blocks: (*blocks, Words(str(nulls()))))),
+    "a list of the labelled records": (
+        "list --json: stdout",
+        computed(FeatureSet, "splits", lambda self, rows: {name: n - nulls() for name, n in rows.items()}),
+    ),
+}
+
+
+IN_EVALUATIONS: dict[str, tuple[str, Fault]] = {
+    "the exact number of labelled records": (
+        "stdout",
+        after(private_evaluation, "_figures", lambda found: replace(found, n=N - nulls())),
+    ),
+    "a warning of unequal classes": ("stderr", before(private_evaluation, "_figures", warned)),
+    "a refusal": ("code", before(private_evaluation, "_answers", refuse)),
+}
+EVALUATED = (f"{PRIVATE} --method dp-ls --out heads/h.safetensors", "evaluate h --split train --epsilon 1")
+
+
+@pytest.mark.parametrize("fault", IN_EVALUATIONS)
+def test_leaks_planted_in_a_private_evaluation_are_seen(worlds: dict[str, Path], here: Path, fault: str) -> None:
+    where, plant = IN_EVALUATIONS[fault]
+    found = differences(*both(worlds, here, EVALUATED, plant))
+    assert any(name == f"{EVALUATED[1]}: {where}" for name in found), found
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_planted_leaks_are_seen(worlds: dict[str, Path], here: Path, fault: str) -> None:
+    where, plant = FAULTS[fault]
+    found = differences(*both(worlds, here, (LINE, "evaluate --json", "list --json"), plant))
+    assert any(where in name for name in found), found
