@@ -1,12 +1,15 @@
 """What gradients share is computed once, and no sum changes by it."""
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
+import jax
 import numpy as np
 import pytest
 
+from dpfc_cli.kernels import rows
 from dpfc_cli.privacy.chain import Centre, Clip, Linear
 from dpfc_cli.privacy.directions import Directions, InMemory, direction_bytes
 from dpfc_cli.privacy.facts import Facts
@@ -169,6 +172,18 @@ def test_units_outside_a_sample_count_as_null(numbers: np.ndarray | None, kept: 
         streams = [stream_of(X, y, numbers) for y in (Y, nulled)]
         found = exact_sum(QUERY, streams[0], facts, LATTICE, sample=taken, directions=directions)
         assert np.array_equal(found, exact_sum(QUERY, streams[1], facts, LATTICE))
+
+
+def test_what_is_compiled_for_a_sample_stays_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The shape of its block tells how large the sample is. JAX would keep that on the disk."""
+    least, seen, run = "jax_persistent_cache_min_compile_time_secs", list[float](), rows.run
+    before = getattr(jax.config, least)
+    monkeypatch.setattr(rows, "run", lambda *given: (seen.append(getattr(jax.config, least)), run(*given))[1])
+    for sample, kept in ((None, before), (np.ones(N, bool), math.inf)):
+        seen.clear()
+        exact_sum(QUERY, stream_of(X, Y), FACTS, LATTICE, sample=sample)
+        assert set(seen) == {kept}
+        assert getattr(jax.config, least) == before < math.inf
 
 
 @pytest.mark.parametrize("bits", range(LEAST_BITS, MOST_BITS + 1))
