@@ -88,6 +88,8 @@ class Directions:
         self._of: Gradient | ClassGrams | None = None
         # Number on the shelf, first class, last class.
         self._runs: list[tuple[int, int, int]] = []
+        self._counts = np.zeros(0, np.int64)
+        self.span = range(0)
 
     def holds(self, query: Gradient | ClassGrams) -> bool:
         """Whether what this query needs is there."""
