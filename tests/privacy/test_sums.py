@@ -1,11 +1,9 @@
 """What gradients share is computed once, and no sum changes by it."""
 
-import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
-import jax
 import numpy as np
 import pytest
 
