@@ -134,8 +134,8 @@ def test_the_samplers_distance_is_paid_at_the_largest_epsilon() -> None:
     eta = 1e-50
     left = 1e-5 - (1 + math.exp(100)) * eta
     assert left < 0.98e-5
-    paid, same = (poisson.epsilon_for([STEP], 0.5, *given, interval=COARSE) for given in ((1e-5, eta), (left,)))
-    assert paid == same
+    paid = poisson.epsilon_for([STEP], 0.5, 1e-5, eta, COARSE)
+    assert paid == poisson.epsilon_for([STEP], 0.5, left, interval=COARSE)
 
 
 def test_noise_and_delta_below_what_is_accounted_for_are_worth_nothing() -> None:
