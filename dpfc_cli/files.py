@@ -153,20 +153,26 @@ def read_at(file: int, buffer: bytearray | memoryview, at: int) -> bool:
     return True
 
 
-def write_synced(path: Path, data: bytes | Iterable[bytes | memoryview], kept: bool = False, mode: int = 0o666) -> None:
+def write_synced(
+    path: Path, data: bytes | Iterable[bytes | memoryview], kept: bool = False, mode: int | None = None
+) -> None:
     """Write a new file and sync its contents. data: in parts if it is large. kept: the file may be there already. mode:
-    as for `opened`.
+    exactly this one; None: as new files are made.
 
     Raises OSError. The file may then be incomplete.
     """
-    with os.fdopen(opened(path, os.O_WRONLY | os.O_CREAT | (os.O_TRUNC if kept else os.O_EXCL), mode), "wb") as file:
+    how = os.O_WRONLY | os.O_CREAT | (os.O_TRUNC if kept else os.O_EXCL)
+    with os.fdopen(opened(path, how, 0o666 if mode is None else mode), "wb") as file:
+        # The system makes files with less than that, by the umask.
+        if mode is not None and stat.S_IMODE(os.fstat(file.fileno()).st_mode) != mode:
+            os.fchmod(file.fileno(), mode)
         file.writelines([data] if isinstance(data, bytes) else data)
         file.flush()
         os.fsync(file.fileno())
 
 
-def make(path: Path, data: bytes | Iterable[bytes], mode: int = 0o666) -> Literal["made", "same", "other"]:
-    """Make a new file, whole or not at all. One that is there stays as it is. mode: as for `opened`.
+def make(path: Path, data: bytes | Iterable[bytes], mode: int | None = None) -> Literal["made", "same", "other"]:
+    """Make a new file, whole or not at all. One that is there stays as it is. mode: as for `write_synced`.
 
     Returns:
         "made"; or "same" if a file with these bytes has the name already, and "other" if something else has it.
@@ -190,7 +196,7 @@ def make(path: Path, data: bytes | Iterable[bytes], mode: int = 0o666) -> Litera
             temporary.unlink()
 
 
-def replace(path: Path, data: bytes | Iterable[bytes | memoryview], mode: int = 0o666) -> None:
+def replace(path: Path, data: bytes | Iterable[bytes | memoryview], mode: int | None = None) -> None:
     """Make `path` a file of these bytes, or leave it as it was. data, mode: as for `write_synced`. Raises OSError."""
     temporary = temporary_beside(path)
     try:

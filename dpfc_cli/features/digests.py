@@ -101,8 +101,7 @@ def write(path: Path, sections: Sequence[tuple[Section, Digests]], mode: int = 0
     """Write a file of these sections, or leave what was there. Raises OSError."""
     header = json.dumps([asdict(section) for section, _ in sections]).encode()
     first = _MAGIC + hashlib.sha256(header).hexdigest().encode() + b"\n" + header + b"\n"
-    files.replace(path, (first, *(digests.data for _, digests in sections)), mode=0o600)
-    path.chmod(mode)
+    files.replace(path, (first, *(digests.data for _, digests in sections)), mode=mode)
 
 
 _HEX = test(lambda value: type(value) is str and bool(re.fullmatch("[0-9a-f]{64}", value)))

@@ -288,7 +288,7 @@ def _damaged(path: Path, what: str, error: ValueError) -> UserError:
     )
 
 
-def _make(path: Path, data: bytes, mode: int = 0o666) -> None:
+def _make(path: Path, data: bytes, mode: int | None = None) -> None:
     """Write a new file, whole or not at all. One that is there stays as it is."""
     try:
         found = make(path, data, mode)

@@ -26,6 +26,7 @@ from dpfc_cli.images.folder import open_folder
 from dpfc_cli.images.preparation import Preparation
 from dpfc_cli.images.sets import Entry, ImageSet, Progress, Split
 from dpfc_cli.images.tars import Header, Member, members, nested, ranges
+from dpfc_cli.memory import proved
 from dpfc_cli.sources.reading import reading_code, remedy_for
 
 TRAIN, VAL = "ILSVRC2012_img_train.tar", "ILSVRC2012_img_val.tar"
@@ -33,6 +34,8 @@ KIT = "ILSVRC2012_devkit_t12"
 TRUTH, META = "data/ILSVRC2012_validation_ground_truth.txt", "data/meta.mat"
 LARGEST = 64 << 20
 """Bytes of the largest file of the development kit that is read."""
+EXPANDED = 16
+"""How many times as much memory as its own bytes the table of the kit may take."""
 AGAIN = "Fetch it again from image-net.org."
 OBTAIN = "Get ImageNet from image-net.org, where you need an account."
 _WNID = re.compile(r"n\d{8}")
@@ -158,15 +161,15 @@ def _wnids(meta: bytes, folder: Path) -> dict[int, str]:
     """The WordNet id of each of ILSVRC's numbers. In the hierarchy the classes are the nodes without children."""
     from scipy.io import loadmat
 
-    try:
-        synsets = loadmat(io.BytesIO(meta), squeeze_me=True)["synsets"]
-        leaves = synsets[synsets["num_children"] == 0]
-        return {int(row["ILSVRC2012_ID"]): str(row["WNID"]) for row in leaves}
-    except MemoryError:
-        raise
-    # The reader may raise any other exception if the file is damaged.
-    except Exception as error:
-        raise _damaged(f"'{META}' of the development kit in '{folder}' cannot be read: {error}.", folder) from error
+    # The reader may raise any exception if the file is damaged, and MemoryError for what it declares.
+    with proved(EXPANDED * len(meta)):
+        try:
+            synsets = loadmat(io.BytesIO(meta), squeeze_me=True)["synsets"]
+            leaves = synsets[synsets["num_children"] == 0]
+            return {int(row["ILSVRC2012_ID"]): str(row["WNID"]) for row in leaves}
+        except Exception as error:
+            why = str(error) or type(error).__name__
+            raise _damaged(f"'{META}' of the development kit in '{folder}' cannot be read: {why}.", folder) from error
 
 
 def _damaged(what: str, path: Path) -> UserError:

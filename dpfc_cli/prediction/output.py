@@ -217,7 +217,15 @@ def _partial(path: Path) -> Iterator[IO[bytes]]:
                 code="busy",
                 path=str(path),
             ) from error
-        # Somebody else may have made a file of this name, which others can read.
+        # Somebody else may have made a file of this name, or have another name of it.
+        found = os.fstat(file.fileno())
+        if found.st_uid != os.geteuid() or found.st_nlink > 1:
+            raise UserError(
+                f"'{path}' is not a file of this user alone, and rows of predictions would be written to it.",
+                "Look at it, remove it, and start again.",
+                code="exists",
+                path=str(path),
+            )
         os.fchmod(file.fileno(), 0o600)
         yield file
 

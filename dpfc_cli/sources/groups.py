@@ -73,10 +73,9 @@ class Rule:
 
         """
         if self.pattern is not None:
-            found = self.pattern.search(name)
+            found = self.pattern.search(_plain(name))
             return None if found is None else found[1]
-        # An archive may name the same folder as 'p1', './p1' or 'p1/'.
-        folders = [folder for folder in below.split("/")[:-1] if folder not in ("", ".")]
+        folders = _plain(below).split("/")[:-1]
         return "/".join(folders[: self.level]) if len(folders) >= self.level else None
 
     @property
@@ -87,6 +86,11 @@ class Rule:
         if self.by == "name":
             return "The first group in parentheses must match something in the name of each picture."
         return "Each picture needs a person in the column."
+
+
+def _plain(name: str) -> str:
+    """The same name however it is written: an archive may call a folder 'p1', './p1' or 'p1/'."""
+    return "/".join(part for part in name.split("/") if part not in ("", "."))
 
 
 def rule_of(text: str) -> Rule:

@@ -181,11 +181,12 @@ def test_a_deeper_level_is_the_whole_way_to_it(tmp_path: Path) -> None:
         opened((source, "folder:3"))
 
 
-def test_a_person_is_one_person_however_archives_write_the_folder(tmp_path: Path) -> None:
+@pytest.mark.parametrize("rule", ["folder:1", "name:^([^/]+)/", "name:^(.*)/"])
+def test_a_person_is_one_person_however_archives_write_the_folder(tmp_path: Path, rule: str) -> None:
     """'tar -cf 0.tar ./p1' and 'tar -cf 1.tar p1' write names that differ. A person must not become two."""
     for i, folder in enumerate(("./p1", "p1", "p1/", "./p2")):
         tar(tmp_path / f"{i}.tar", [(f"{folder}/{i}.png", png(i)), (f"{folder}/{i}.cls", b"%d" % (i % 2))])
-    keys = opened((f"webdataset:{tmp_path}", "folder:1")).splits["train"].keys
+    keys = opened((f"webdataset:{tmp_path}", rule)).splits["train"].keys
     assert keys is not None
     assert [keys.names[code] for code in keys.codes] == ["p1", "p1", "p1", "p2"]
 

@@ -79,8 +79,8 @@ def test_second_order_steps_without_noise_lead_to_the_optimum_without_a_ridge(na
 
 @pytest.mark.parametrize("loss", ["sigmoid", "softmax"])
 def test_classes_that_can_be_separated_have_an_optimum_too(loss: str) -> None:
-    x, y = blobs(300, D, M, apart=30.0)
-    facts, method = Facts(n=300, m=M, d=D), METHODS["dp-fc"]
+    x, y = blobs(300, D, 2, apart=30.0)
+    facts, method = Facts(n=300, m=2, d=D), METHODS["dp-fc"]
     options = method.defaults(facts, None, {"loss": loss})
     solution = method.solve(NonPrivate(facts, Unprotected(stream_of(x, y))), facts, options)
     assert solution.converged

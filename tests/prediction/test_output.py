@@ -83,6 +83,18 @@ def test_a_file_that_was_stopped_again_and_again_ends_with_the_same_bytes(
     assert path.stat().st_mode & 0o777 == 0o600
 
 
+def test_rows_are_not_written_into_a_file_that_has_another_name_too(found: Predictions, tmp_path: Path) -> None:
+    path = tmp_path / "found.csv"
+    with pytest.raises(KeyboardInterrupt):
+        Slowly(found, stop_at=2).save(path)
+    [partial] = tmp_path.glob("*.partial")
+    (tmp_path / "other").hardlink_to(partial)
+    before = partial.read_bytes()
+    with pytest.raises(UserError, match="not a file of this user alone"):
+        Slowly(found, stop_at=2).save(path)
+    assert partial.read_bytes() == before
+
+
 def test_another_prediction_does_not_go_on_with_the_file(found: Predictions, tmp_path: Path) -> None:
     path = tmp_path / "found.csv"
     with pytest.raises(KeyboardInterrupt):

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
+import jax
 import numpy as np
 import pytest
 
@@ -174,22 +175,32 @@ def test_units_outside_a_sample_count_as_null(numbers: np.ndarray | None, kept: 
 
 def test_what_is_compiled_does_not_tell_how_large_a_sample_is(monkeypatch: pytest.MonkeyPatch) -> None:
     """Programs are kept on disk by their shapes. All samples have the same ones, even the empty one."""
-    n = 600
-    x, y = np.tile(X, (6, 1)), np.tile(Y, (6, 1))
-    facts, run, shapes = replace(FACTS, n=n), rows.run, set[tuple[int, ...]]()
+    n, run = 600, rows.run
+    x, y, persons = np.tile(X, (6, 1)), np.tile(Y, (6, 1)), np.repeat(np.arange(n // 2), 2)
+    shapes, compiled = set[tuple[int, ...]](), list[str]()
 
     def recorded(row_map: Any, block: Any, arrays: Any) -> Any:
         shapes.add(tuple(array.shape for array in block))
         return run(row_map, block, arrays)
 
     monkeypatch.setattr(rows, "run", recorded)
-    seen = []
-    for count in (0, 1, 256, 257, n):
-        shapes.clear()
-        exact_sum(QUERY, stream_of(x, y), facts, LATTICE, sample=np.arange(n) < count)
-        seen.append(set(shapes))
-    assert seen[0]
-    assert all(each == seen[0] for each in seen)
+    jax.monitoring.register_event_duration_secs_listener(
+        lambda name, *_, **__: compiled.append(name) if "backend_compile" in name else None
+    )
+    for units, numbers in ((n, None), (n // 2, persons)):
+        facts = replace(FACTS, n=units, rows=None if numbers is None else n)
+        for kept in (False, True):
+            directions = Directions(InMemory()) if kept else None
+            # The first sample, which is empty, compiles what all others need.
+            for count in (0, 1, 128, 129, units):
+                sample = np.arange(units) < count
+                exact_sum(QUERY, stream_of(x, y, numbers), facts, LATTICE, sample=sample, directions=directions)
+                if not count:
+                    first = set(shapes)
+                    compiled.clear()
+            assert first
+            assert shapes - first == set() == set(compiled)
+            shapes.clear()
 
 
 @pytest.mark.parametrize("bits", range(LEAST_BITS, MOST_BITS + 1))

@@ -3,6 +3,7 @@
 import errno
 import os
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -11,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from dpfc_cli import memory
 from dpfc_cli.errors import Code, UserError
 from dpfc_cli.features import tables
 from dpfc_cli.features.hdf5 import _Whole
@@ -97,6 +99,38 @@ def test_a_disk_that_fails_in_the_middle_of_an_import_is_told(tmp_path: Path, mo
     with pytest.raises(UserError, match=os.strerror(errno.EIO)) as caught:
         import_features(path, tmp_path / "set")
     assert caught.value.code == "unreadable"
+
+
+def test_a_chunk_that_fails_to_expand_is_damaged_only_if_the_system_would_give_the_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """HDF5 says "filter returned failure" of both."""
+    path = tmp_path / "x.h5"
+    with h5py.File(path, "w") as file:
+        file.create_dataset("features", (64, 8), "f4", chunks=(64, 8), compression="gzip", data=np.ones((64, 8)))
+        start = file["features"].id.get_chunk_info(0).byte_offset
+    with path.open("r+b") as file:
+        file.seek(start)
+        file.write(bytes(8))
+    with ExitStack() as stack:
+        features = tables._hdf5(path, stack)["features"]
+        for given, code in ((True, "damaged"), (False, "memory")):
+            if not given:
+                monkeypatch.setattr(memory.mmap, "mmap", raising(system(errno.ENOMEM)))
+            with pytest.raises(UserError) as caught:
+                features.read(0, 1)
+            assert caught.value.code == code
+
+
+def test_a_kit_that_declares_too_much_is_damaged_and_a_lack_of_memory_says_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("scipy.io.loadmat", raising(MemoryError()))
+    with pytest.raises(UserError, match="cannot be read: MemoryError"):
+        imagenet._wnids(b"", tmp_path)
+    monkeypatch.setattr(memory.mmap, "mmap", raising(system(errno.ENOMEM)))
+    with pytest.raises(MemoryError, match="does not give"):
+        imagenet._wnids(b"", tmp_path)
 
 
 def test_a_kit_of_gigabytes_is_refused_unread(tmp_path: Path) -> None:

@@ -259,6 +259,24 @@ def test_who_opens_the_digests_of_a_set_to_a_team_opens_those_beside_its_ledger_
     assert stat.S_IMODE(path.stat().st_mode) == 0o640
 
 
+def test_no_other_file_is_opened_by_a_link_that_takes_the_name_of_the_digests(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever may write to the folder may exchange the file as soon as it has its name."""
+    victim, path, renamed = tmp_path / "victim", tmp_path / "digests", os.replace
+    victim.touch(0o600)
+
+    def exchanged(temporary: Path, name: Path) -> None:
+        assert stat.S_IMODE(temporary.stat().st_mode) == 0o660
+        renamed(temporary, name)
+        name.unlink()
+        name.symlink_to(victim)
+
+    monkeypatch.setattr(os, "replace", exchanged)
+    digests.write(path, [digests.section_of("0" * 64, "train", "files", np.arange(3, dtype=np.uint64))], 0o660)
+    assert stat.S_IMODE(victim.stat().st_mode) == 0o600
+
+
 def test_of_sets_whose_digests_are_not_open_to_us_nothing_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
     one, other = of("one", range(8)), of("other", range(4, 12))
     charge(ready(one))

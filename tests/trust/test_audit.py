@@ -251,14 +251,14 @@ def records_counted_twice(plan: Plan) -> Iterator[None]:
 
 
 FAULTS = {
-    "noise shared by classes": (shared_by_classes, 1, 100, ("dp-ls", "dp-newton", "dp-sgd")),
+    "noise shared by classes": (shared_by_classes, 1, 100, ("dp-ls", "dp-newton", "dp-sgd", "dp-whitened")),
     "the same noise at every step": (the_same_at_every_step, 1, 100, ("dp-fc", "dp-newton")),
     "the same noise in every run": (the_same_in_every_run, 100, 1, ("dp-fc", "dp-ls")),
     "half the sigma": (half_the_sigma, 300, 1, ("dp-whitened", "dp-sgd")),
     "one release without noise": (none_in_the_first_release, 100, 1, ("dp-ls", "dp-whitened", "dp-newton")),
     "no clip": (unclipped(chain=True), 100, 1, ("dp-fc", "dp-sgd")),
     "no clip of gradients": (unclipped(chain=False), 400, 1, ("dp-whitened", "dp-sgd")),
-    "records counted twice": (records_counted_twice, 300, 1, ("dp-fc", "dp-newton")),
+    "records counted twice": (records_counted_twice, 300, 1, ("dp-fc", "dp-newton", "dp-whitened")),
 }
 """Each fault with the number of pairs that it takes, for the sums and for the differences, and the methods in which it
 is planted. That the attack on a method is as strong as it can be is shown above without a fault, for every release of
