@@ -344,7 +344,7 @@ def test_killed_at_any_rename_a_second_run_ends_with_the_same_bytes(source: Path
     import_features(source, tmp_path / "undisturbed", shards=3)
     expected = {p.name: p.read_bytes() for p in sorted((tmp_path / "undisturbed").iterdir())}
     finished = False
-    for kill_at in range(1, 21):
+    for kill_at in range(1, 41):
         out = tmp_path / f"killed-{kill_at}"
         ended = subprocess.run([sys.executable, "-c", MAKE, str(source), str(out), str(kill_at)], check=False)
         finished = ended.returncode == 0

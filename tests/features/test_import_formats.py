@@ -320,7 +320,7 @@ BAD = [
     (linked, "link to another place", "damaged"),
     (no_hdf5, "not HDF5", "damaged"),
     (one_class, "one class only.*do not publish", None),
-    (damaged_hdf5, "cannot be read", "damaged"),
+    (damaged_hdf5, "its values are damaged", "damaged"),
     (other, "no format that dpfc knows", "unsupported"),
     (empty, r"No \.parquet files", None),
 ]

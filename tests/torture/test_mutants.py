@@ -124,8 +124,8 @@ FAULTS = {
     "directions of other gradients": Fault(
         "privacy/directions.py",
         "Directions.holds",
-        "return all(same) and _same_chain(self._of.chain, query.chain)",
-        "return all(same)",
+        "return type(there) is type(query) and all(same) and _same_chain(there.chain, query.chain)",
+        "return type(there) is type(query) and all(same)",
         "tests/privacy/test_sums.py::test_a_gradient_of_other_directions_makes_its_own[another step]",
     ),
     "a second answer": Fault(
