@@ -184,9 +184,12 @@ def test_what_is_compiled_does_not_tell_how_large_a_sample_is(monkeypatch: pytes
         return run(row_map, block, arrays)
 
     monkeypatch.setattr(rows, "run", recorded)
-    jax.monitoring.register_event_duration_secs_listener(
-        lambda name, *_, **__: compiled.append(name) if "backend_compile" in name else None
-    )
+
+    def heard(event: str, duration_secs: float, **_: str | int) -> None:
+        if "backend_compile" in event:
+            compiled.append(event)
+
+    jax.monitoring.register_event_duration_secs_listener(heard)
     for units, numbers in ((n, None), (n // 2, persons)):
         facts = replace(FACTS, n=units, rows=None if numbers is None else n)
         for kept in (False, True):

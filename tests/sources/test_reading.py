@@ -12,7 +12,6 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from dpfc_cli import memory
 from dpfc_cli.errors import Code, UserError
 from dpfc_cli.features import tables
 from dpfc_cli.features.hdf5 import _Whole
@@ -116,7 +115,7 @@ def test_a_chunk_that_fails_to_expand_is_damaged_only_if_the_system_would_give_t
         features = tables._hdf5(path, stack)["features"]
         for given, code in ((True, "damaged"), (False, "memory")):
             if not given:
-                monkeypatch.setattr(memory.mmap, "mmap", raising(system(errno.ENOMEM)))
+                monkeypatch.setattr("dpfc_cli.memory.mmap.mmap", raising(system(errno.ENOMEM)))
             with pytest.raises(UserError) as caught:
                 features.read(0, 1)
             assert caught.value.code == code
@@ -128,7 +127,7 @@ def test_a_kit_that_declares_too_much_is_damaged_and_a_lack_of_memory_says_nothi
     monkeypatch.setattr("scipy.io.loadmat", raising(MemoryError()))
     with pytest.raises(UserError, match="cannot be read: MemoryError"):
         imagenet._wnids(b"", tmp_path)
-    monkeypatch.setattr(memory.mmap, "mmap", raising(system(errno.ENOMEM)))
+    monkeypatch.setattr("dpfc_cli.memory.mmap.mmap", raising(system(errno.ENOMEM)))
     with pytest.raises(MemoryError, match="does not give"):
         imagenet._wnids(b"", tmp_path)
 

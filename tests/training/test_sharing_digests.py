@@ -273,7 +273,7 @@ def test_no_other_file_is_opened_by_a_link_that_takes_the_name_of_the_digests(
         name.symlink_to(victim)
 
     monkeypatch.setattr(os, "replace", exchanged)
-    digests.write(path, [digests.section_of("0" * 64, "train", "files", np.arange(3, dtype=np.uint64))], 0o660)
+    digests.write(path, [digests.section_of("0" * 64, "train", "file", np.arange(3, dtype=np.uint64))], 0o660)
     assert stat.S_IMODE(victim.stat().st_mode) == 0o600
 
 
