@@ -9,10 +9,10 @@ import pytest
 
 from dpfc_cli.privacy import curator as curator_module
 from dpfc_cli.privacy.chain import Clip
-from dpfc_cli.privacy.curator import Curator, NonPrivate, Records, Unprotected, draw_noise, lattice_of
+from dpfc_cli.privacy.curator import Curator, NonPrivate, Records, Unprotected, draw_noise, eta_of, lattice_of
 from dpfc_cli.privacy.facts import Facts
 from dpfc_cli.privacy.lattice import MOST_BITS, lattice_for
-from dpfc_cli.privacy.noise import Bits, SeededBits
+from dpfc_cli.privacy.noise import ETA_PER_SAMPLE, Bits, SeededBits
 from dpfc_cli.privacy.oracle import Mechanism, PlanError
 from dpfc_cli.privacy.outcomes import Outcomes
 from dpfc_cli.privacy.passes import IncompletePassError, block_rows
@@ -236,6 +236,10 @@ def test_the_plans_sigmas_compose_to_mu() -> None:
     assert sum(1 / s**2 for s in PLAN.sigmas(MU)) == pytest.approx(MU**2, rel=1e-12)
     with pytest.raises(ValueError, match="positive share"):
         plan_of(FACTS, (Gram(CHAIN), 0.0))
+
+
+def test_eta_is_that_of_one_sample_for_each_coordinate_of_the_answers() -> None:
+    assert eta_of(PLAN) == (4 * 4 + 3 * 4 * 4 + 3 * 4 + 2 * 5 * 3) * ETA_PER_SAMPLE
 
 
 REPLACE_ONE = {
