@@ -20,7 +20,7 @@ from dpfc_cli.privacy.curator import Curator, NonPrivate, Unprotected, lattice_o
 from dpfc_cli.privacy.directions import Directions, InMemory, Shelf
 from dpfc_cli.privacy.facts import Facts
 from dpfc_cli.privacy.forms import PIECE_BYTES, check, pieces
-from dpfc_cli.privacy.lattice import Lattice
+from dpfc_cli.privacy.lattice import Lattice, Reals
 from dpfc_cli.privacy.noise import SeededBits
 from dpfc_cli.privacy.oracle import MAKING, TAKING, Mechanism, Plan, PlanError, planned
 from dpfc_cli.privacy.parts import Together, digest_of
@@ -144,6 +144,22 @@ def test_a_piece_is_what_the_definition_says() -> None:
     for piece in split(RECORDS):
         added = sum(contribution(piece, x, y, RECORDS, LATTICE) for x, y in zip(X, Y, strict=True))
         assert np.array_equal(exact_sum(piece, Summed(stream_of(RECORDS), RECORDS, LATTICE)), added)
+
+
+def test_sums_do_not_depend_on_how_many_vectors_are_held(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With one at a time, none is left at the end."""
+    whole = exact_sum(WHOLE, Summed(stream_of(RECORDS), RECORDS, LATTICE))
+    monkeypatch.setattr(sums, "GATHERED", 1)
+    assert np.array_equal(exact_sum(WHOLE, Summed(stream_of(RECORDS), RECORDS, LATTICE)), whole)
+
+
+def test_without_noise_only_vectors_on_a_shelf_are_rounded_to_float32() -> None:
+    shelf = InMemory()
+    over = Summed(stream_of(RECORDS), RECORDS, Reals(), directions=Directions(shelf))
+    exact = sum(contribution(WHOLE, x, y, RECORDS, Reals()) for x, y in zip(X, Y, strict=True))
+    assert np.allclose(exact_sum(WHOLE, over), exact, rtol=1e-12, atol=1e-12)
+    assert np.allclose(exact_sum(split(RECORDS)[0], over), exact[:2], rtol=1e-5, atol=1e-5)
+    assert {q.dtype.name for _, q in shelf.blocks()} == {"float32"}
 
 
 def test_vectors_of_another_chain_are_not_used() -> None:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from dpfc_cli.kernels import rows
+from dpfc_cli.privacy import sums
 from dpfc_cli.privacy.chain import Centre, Clip, Linear
 from dpfc_cli.privacy.directions import Directions, InMemory, direction_bytes
 from dpfc_cli.privacy.facts import Facts
@@ -176,18 +177,23 @@ def test_what_is_compiled_does_not_tell_how_large_a_sample_is(monkeypatch: pytes
     """Programs are kept on disk by their shapes. All samples have the same ones, even the empty one."""
     n = 600
     x, y = np.tile(X, (6, 1)), np.tile(Y, (6, 1))
-    facts, run, shapes = replace(FACTS, n=n), rows.run, set[tuple[int, ...]]()
+    facts, run, shapes, sizes = replace(FACTS, n=n), rows.run, set[tuple[int, ...]](), list[int]()
 
     def recorded(row_map: Any, block: Any, arrays: Any) -> Any:
         shapes.add(tuple(array.shape for array in block))
+        sizes.extend([len(block[0])] * isinstance(row_map, sums._ResidualMap))
         return run(row_map, block, arrays)
 
     monkeypatch.setattr(rows, "run", recorded)
+    monkeypatch.setattr(sums, "_chunk", lambda query, over: 1024)
     seen = []
     for count in (0, 1, 256, 257, n):
         shapes.clear()
+        sizes.clear()
         exact_sum(QUERY, stream_of(x, y), facts, LATTICE, sample=np.arange(n) < count)
         seen.append(set(shapes))
+        # A step costs as much as its sample is large.
+        assert sizes == [256] * (count // 256 + 1)
     assert seen[0]
     assert all(each == seen[0] for each in seen)
 
