@@ -173,12 +173,11 @@ def test_units_outside_a_sample_count_as_null(numbers: np.ndarray | None, kept: 
         assert np.array_equal(found, exact_sum(QUERY, streams[1], facts, LATTICE))
 
 
-@pytest.mark.parametrize("query", [Mean(QUERY.chain[:1]), QUERY], ids=["mean", "gradient"])
-def test_blocks_that_are_computed_in_several_parts_add_the_same(query: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_blocks_that_are_computed_in_several_parts_add_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     found = []
     for size in (16, 6):
         monkeypatch.setattr(sums, "_chunk", lambda query, over, size=size: size)
-        found.append(exact_sum(query, stream_of(X, Y), FACTS, LATTICE))
+        found.append(exact_sum(Mean(QUERY.chain[:1]), stream_of(X, Y), FACTS, LATTICE))
     assert found[0].any()
     assert np.array_equal(*found)
 
