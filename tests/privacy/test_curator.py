@@ -9,10 +9,10 @@ import pytest
 
 from dpfc_cli.privacy import curator as curator_module
 from dpfc_cli.privacy.chain import Clip
-from dpfc_cli.privacy.curator import Curator, NonPrivate, Records, Unprotected, draw_noise, lattice_of
+from dpfc_cli.privacy.curator import Curator, NonPrivate, Records, Unprotected, draw_noise, eta_of, lattice_of
 from dpfc_cli.privacy.facts import Facts
 from dpfc_cli.privacy.lattice import MOST_BITS, lattice_for
-from dpfc_cli.privacy.noise import Bits, SeededBits
+from dpfc_cli.privacy.noise import ETA_PER_SAMPLE, Bits, SeededBits
 from dpfc_cli.privacy.oracle import Mechanism, PlanError
 from dpfc_cli.privacy.outcomes import Outcomes
 from dpfc_cli.privacy.passes import IncompletePassError, block_rows
@@ -238,6 +238,10 @@ def test_the_plans_sigmas_compose_to_mu() -> None:
         plan_of(FACTS, (Gram(CHAIN), 0.0))
 
 
+def test_eta_is_that_of_one_sample_for_each_coordinate_of_the_answers() -> None:
+    assert eta_of(PLAN) == (4 * 4 + 3 * 4 * 4 + 3 * 4 + 2 * 5 * 3) * ETA_PER_SAMPLE
+
+
 REPLACE_ONE = {
     **{Mean: 2.0, ClassSums: 2.0, Gradient: 2.0},
     **{Gram: 2**0.5, ClassGrams: 2**0.5, Hessians: 2**0.5, Outcomes: 2**0.5},
@@ -283,3 +287,30 @@ def test_noise_and_sum_are_added_as_integers_in_the_memory_of_the_noise(shape: t
     answer = curator_module._added(noise, total)
     assert answer.ravel().tolist() == [float(each) for each in exact]
     assert np.shares_memory(answer, noise)
+
+
+def test_the_answer_of_a_curator_is_rounded_once_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The proof is about noise and sum together. Noise that is rounded alone would be other noise."""
+    odd, query = 2**53 + 1, Gram(CHAIN)
+    mechanism = Mechanism(facts=FACTS, plan=plan_of(FACTS, (query, 1.0)), mu=MU)
+    lattice = lattice_of(mechanism)
+    monkeypatch.setattr(curator_module, "draw_noise", lambda query, shape, *others: np.full(shape, odd))
+    answer = Curator(mechanism, Unprotected(stream_of(X, Y)), SeededBits(0)).release(query)
+    total = exact_sum(query, stream_of(X, Y), FACTS, lattice)
+    scale = query.scale(FACTS, lattice)
+    assert answer.ravel().tolist() == [float(odd + int(each)) * scale for each in total.flat]
+
+
+def test_without_noise_an_answer_has_the_units_of_one_with_noise() -> None:
+    query, lattice = Gram(CHAIN, constant=1.0), lattice_for(FACTS.n, 1.0, FACTS.d + 1)
+    found = NonPrivate(FACTS, Unprotected(stream_of(X, Y))).release(query)
+    expected = exact_sum(query, stream_of(X, Y), FACTS, lattice) * query.scale(FACTS, lattice)
+    assert np.allclose(found, expected, rtol=1e-4, atol=1e-4)
+
+
+def test_a_curator_samples_under_zero_out_adjacency_only() -> None:
+    """There is no accounting for the other one."""
+    sampled = plan_of(FACTS, (Gram(CHAIN), 1.0), rate=0.5)
+    curator(FACTS, sampled, MU, X, Y).release(Gram(CHAIN))
+    with pytest.raises(ValueError, match="zero-out adjacency only"):
+        curator(replace(FACTS, adjacency="replace-one"), sampled, MU, X, Y)

@@ -6,11 +6,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from dpfc_cli.privacy import forms
 from dpfc_cli.privacy.chain import Clip
 from dpfc_cli.privacy.facts import Facts
 from dpfc_cli.privacy.oracle import Mechanism, Plan, PlanError, planned
+from dpfc_cli.privacy.parts import digest_of
 from dpfc_cli.privacy.queries import ClassGrams, Gradient, Gram, Mean, Query
-from tests.support import CHAIN
+from tests.support import CHAIN, every_query
 
 FACTS = Facts(n=100, m=3, d=4)
 GRAM, MEAN = Gram(CHAIN), Mean(CHAIN)
@@ -30,6 +32,24 @@ def test_each_release_needs_a_positive_share(share: float) -> None:
 def test_a_rate_is_a_probability_above_zero(rate: float) -> None:
     with pytest.raises(ValueError, match="sampling rate"):
         Plan((planned(MEAN, FACTS, 1.0), planned(GRAM, FACTS, 1.0, rate)))
+
+
+def test_every_query_that_is_answered_at_once_may_be_sampled() -> None:
+    assert Plan(tuple(planned(query, FACTS, 1.0, 0.5) for query in every_query(FACTS))).sampled
+
+
+@pytest.mark.parametrize(("classes", "counts"), [(2, [2, 2, 2, 1]), (4, [4, 3])], ids=["four pieces", "two pieces"])
+def test_of_an_answer_in_pieces_the_query_and_the_triangles_are_kept(
+    classes: int, counts: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A triangle of a 4 × 4 matrix has 10 numbers."""
+    monkeypatch.setattr(forms, "PIECE_BYTES", classes * 8 * 4**2)
+    facts = replace(FACTS, m=7)
+    gram, whole = (planned(query, facts, 1.0) for query in (GRAM, ClassGrams(CHAIN)))
+    assert gram.parts == [(4, 4)]
+    assert whole.parts == [(len(digest_of(ClassGrams(CHAIN))),), *((count, 10) for count in counts)]
+    assert (gram.held, whole.held) == (16, classes * 16)
+    assert (Plan((gram,)).stacked, Plan((gram, whole)).stacked) == (0, 32 + 7 * 10)
 
 
 def test_a_plan_is_sampled_if_one_of_its_releases_is() -> None:

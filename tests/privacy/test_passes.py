@@ -185,3 +185,12 @@ def test_a_pass_that_ends_before_its_part_is_refused() -> None:
 def test_a_sample_must_say_of_each_unit_whether_it_takes_part(sample: np.ndarray) -> None:
     with pytest.raises(IncompletePassError, match="each unit"):
         exact_sum(every_query(RECORDS)[0], stream_of(None), RECORDS, LATTICE, sample)
+
+
+def test_a_sample_of_a_part_without_records_adds_nothing() -> None:
+    part, sample = part_of(RECORDS, 0, 14), np.ones(N, bool)
+    assert part.start == part.stop
+    for query in one_of_each(RECORDS):
+        total, span = partial_sum(query, Summed(stream_of(None), RECORDS, LATTICE), part, sample)
+        assert not total.any()
+        assert span == range(0)

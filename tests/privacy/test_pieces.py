@@ -20,9 +20,9 @@ from dpfc_cli.privacy.curator import Curator, NonPrivate, Unprotected, lattice_o
 from dpfc_cli.privacy.directions import Directions, InMemory, Shelf
 from dpfc_cli.privacy.facts import Facts
 from dpfc_cli.privacy.forms import PIECE_BYTES, check, pieces
-from dpfc_cli.privacy.lattice import Lattice
+from dpfc_cli.privacy.lattice import Lattice, Reals
 from dpfc_cli.privacy.noise import SeededBits
-from dpfc_cli.privacy.oracle import MAKING, TAKING, Mechanism, PlanError
+from dpfc_cli.privacy.oracle import MAKING, TAKING, Mechanism, Plan, PlanError, planned
 from dpfc_cli.privacy.parts import Together, digest_of
 from dpfc_cli.privacy.passes import BlockStream, IncompletePassError, block_rows, part_of
 from dpfc_cli.privacy.queries import ClassGrams, ClassSums, Gram, Query, contribution
@@ -54,6 +54,12 @@ FACTS = {
 @pytest.fixture(autouse=True)
 def two_classes_each(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(forms, "PIECE_BYTES", 2 * 8 * D**2)
+
+
+@pytest.fixture(params=[2, 4], ids=["four pieces", "two pieces"])
+def classes_each(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
+    monkeypatch.setattr(forms, "PIECE_BYTES", request.param * 8 * D**2)
+    return int(request.param)
 
 
 @pytest.fixture
@@ -138,6 +144,22 @@ def test_a_piece_is_what_the_definition_says() -> None:
     for piece in split(RECORDS):
         added = sum(contribution(piece, x, y, RECORDS, LATTICE) for x, y in zip(X, Y, strict=True))
         assert np.array_equal(exact_sum(piece, Summed(stream_of(RECORDS), RECORDS, LATTICE)), added)
+
+
+def test_sums_do_not_depend_on_how_many_vectors_are_held(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With one at a time, none is left at the end."""
+    whole = exact_sum(WHOLE, Summed(stream_of(RECORDS), RECORDS, LATTICE))
+    monkeypatch.setattr(sums, "GATHERED", 1)
+    assert np.array_equal(exact_sum(WHOLE, Summed(stream_of(RECORDS), RECORDS, LATTICE)), whole)
+
+
+def test_without_noise_only_vectors_on_a_shelf_are_rounded_to_float32() -> None:
+    shelf = InMemory()
+    over = Summed(stream_of(RECORDS), RECORDS, Reals(), directions=Directions(shelf))
+    exact = sum(contribution(WHOLE, x, y, RECORDS, Reals()) for x, y in zip(X, Y, strict=True))
+    assert np.allclose(exact_sum(WHOLE, over), exact, rtol=1e-12, atol=1e-12)
+    assert np.allclose(exact_sum(split(RECORDS)[0], over), exact[:2], rtol=1e-5, atol=1e-5)
+    assert {q.dtype.name for _, q in shelf.blocks()} == {"float32"}
 
 
 def test_vectors_of_another_chain_are_not_used() -> None:
@@ -259,6 +281,39 @@ def test_without_noise_the_pieces_are_the_sums_and_all_are_made_before_the_first
     assert len(read) == 5
 
 
+@pytest.mark.parametrize("private", [True, False], ids=["with noise", "without noise"])
+def test_an_answer_in_pieces_takes_the_shelf_the_stack_and_the_processes_that_are_given(private: bool) -> None:
+    """With a shelf, the records are read once. It is empty when the last piece is made."""
+    read, asked, shelf, stack = list[int](), list[Query](), InMemory(), InMemory()
+
+    def summed(query: Query, over: Summed, sample: np.ndarray | None) -> np.ndarray:
+        asked.append(query)
+        return exact_sum(query, over, sample)
+
+    records, given = Unprotected(stream_of(RECORDS, read)), {"shelf": shelf, "stack": stack, "together": summed}
+    alone = Mechanism(facts=RECORDS, plan=plan_of(RECORDS, (WHOLE, 1.0)), mu=1.0)
+    curator = Curator(alone, records, SeededBits(3), **given) if private else NonPrivate(RECORDS, records, **given)
+    stacked = curator.pieces(WHOLE)
+    assert (len(read), asked) == (1, split(RECORDS))
+    assert (len(list(shelf.blocks())), len(list(stack.blocks()))) == (0, 4)
+    assert [len(piece) for piece in stacked] == [2, 2, 2, 1]
+
+
+def test_the_pieces_can_be_released_as_one_answer(classes_each: int) -> None:
+    found = list(begun_curator().pieces(WHOLE))
+    assert len(found) == math.ceil(M / classes_each)
+    assert np.array_equal(begun_curator().release(WHOLE), np.concatenate(found))
+
+
+def test_without_room_for_the_pieces_there_is_no_answer_and_the_release_is_spent() -> None:
+    curator = begun_curator(stack=Full())
+    with pytest.raises(OSError, match="no room"):
+        curator.pieces(WHOLE)
+    assert curator.released == 2
+    with pytest.raises(PlanError):
+        curator.pieces(WHOLE)
+
+
 def begun_curator(**given: Any) -> Curator:
     curator = Curator(mechanism_of(RECORDS), Unprotected(stream_of(RECORDS)), SeededBits(3), **given)
     curator.release(Gram(CHAIN))
@@ -327,12 +382,12 @@ def test_a_curator_that_goes_on_draws_noise_for_the_pieces_that_are_not_kept(mon
         assert len(asked) == len(every) - count - (count < 2)
 
 
-def test_pieces_of_another_query_are_not_gone_on_with() -> None:
+def test_pieces_of_another_query_are_not_gone_on_with(classes_each: int) -> None:
     """For persons, pieces of two queries may have a larger norm together than the sensitivity."""
     kept = Kept()
     curator = begun_curator(answers=kept)
     curator.pieces(WHOLE)
-    del kept.answers[4:]
+    del kept.answers[3:]
     with pytest.raises(PlanError, match="another query"):
         begun_curator(answers=kept).pieces(ClassGrams((Clip(0.6),)))
 
@@ -344,21 +399,24 @@ def test_a_query_has_one_digest_and_another_one_has_another() -> None:
     assert len({digest_of(query) for query in others}) == len(others)
 
 
-def test_pieces_that_were_left_are_not_taken_from_a_later_answer() -> None:
+def test_pieces_that_were_left_are_not_taken_from_a_later_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither are those of the later answer taken from the one before."""
     mechanism = Mechanism(facts=RECORDS, plan=plan_of(RECORDS, (WHOLE, 0.5), (WHOLE, 0.5)), mu=1.0)
-    curator = Curator(mechanism, Unprotected(stream_of(RECORDS)), SeededBits(3))
+    curator, at_once = (Curator(mechanism, Unprotected(stream_of(RECORDS)), SeededBits(3)) for _ in range(2))
     first = curator.pieces(WHOLE)
     next(first)
     second = curator.pieces(WHOLE)
     with pytest.raises(PlanError, match="not taken before"):
         next(first)
-    assert sum(map(len, second)) == M
+    monkeypatch.setattr(forms, "PIECE_BYTES", 2**20)
+    _, expected = (at_once.release(WHOLE) for _ in range(2))
+    assert np.array_equal(np.concatenate(list(second)), expected)
 
 
-def test_a_sample_of_pieces_is_refused() -> None:
+def test_a_sample_of_pieces_is_refused(classes_each: int) -> None:
     for query in (WHOLE, split(RECORDS)[0]):
         with pytest.raises(ValueError, match="no sample"):
-            plan_of(RECORDS, (query, 1.0), rate=0.5)
+            Plan((planned(Gram(CHAIN), RECORDS, 1.0), planned(query, RECORDS, 1.0, 0.5)))
     with pytest.raises(TypeError, match="no sample"):
         exact_sum(split(RECORDS)[0], Summed(stream_of(RECORDS), RECORDS, LATTICE), np.ones(N, bool))
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from dpfc_cli.kernels import rows
+from dpfc_cli.privacy import sums
 from dpfc_cli.privacy.chain import Centre, Clip, Linear
 from dpfc_cli.privacy.directions import Directions, InMemory, direction_bytes
 from dpfc_cli.privacy.facts import Facts
@@ -173,17 +174,28 @@ def test_units_outside_a_sample_count_as_null(numbers: np.ndarray | None, kept: 
         assert np.array_equal(found, exact_sum(QUERY, streams[1], facts, LATTICE))
 
 
+def test_blocks_that_are_computed_in_several_parts_add_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = []
+    for size in (16, 6):
+        monkeypatch.setattr(sums, "_chunk", lambda query, over, size=size: size)
+        found.append(exact_sum(Mean(QUERY.chain[:1]), stream_of(X, Y), FACTS, LATTICE))
+    assert found[0].any()
+    assert np.array_equal(*found)
+
+
 def test_what_is_compiled_does_not_tell_how_large_a_sample_is(monkeypatch: pytest.MonkeyPatch) -> None:
     """Programs are kept on disk by their shapes. All samples have the same ones, even the empty one."""
     n, run = 600, rows.run
     x, y, persons = np.tile(X, (6, 1)), np.tile(Y, (6, 1)), np.repeat(np.arange(n // 2), 2)
-    shapes, compiled = set[tuple[int, ...]](), list[str]()
+    shapes, sizes, compiled = set[tuple[int, ...]](), list[int](), list[str]()
 
     def recorded(row_map: Any, block: Any, arrays: Any) -> Any:
         shapes.add(tuple(array.shape for array in block))
+        sizes.extend([len(block[0])] * isinstance(row_map, sums._ResidualMap))
         return run(row_map, block, arrays)
 
     monkeypatch.setattr(rows, "run", recorded)
+    monkeypatch.setattr(sums, "_chunk", lambda query, over: 1024)
 
     def heard(event: str, duration_secs: float, **_: str | int) -> None:
         if "backend_compile" in event:
@@ -197,7 +209,10 @@ def test_what_is_compiled_does_not_tell_how_large_a_sample_is(monkeypatch: pytes
             # The first sample, which is empty, compiles what all others need.
             for count in (0, 1, 128, 129, units):
                 sample = np.arange(units) < count
+                sizes.clear()
                 exact_sum(QUERY, stream_of(x, y, numbers), facts, LATTICE, sample=sample, directions=directions)
+                # A step costs as much as its sample is large.
+                assert sizes == [256] * (count * n // units // 256 + 1)
                 if not count:
                     first = set(shapes)
                     compiled.clear()
