@@ -13,7 +13,7 @@ from dpfc_cli.features import digests
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.privacy.accounting import epsilon_for, mu_for
 from dpfc_cli.training import ledger
-from dpfc_cli.training.account import account_of
+from dpfc_cli.training.account import account_of, other_accounts
 from dpfc_cli.training.cap import set_cap
 from dpfc_cli.training.charge import charge
 from dpfc_cli.training.kept_digests import beside
@@ -134,6 +134,9 @@ def test_another_part_of_a_source_adds_to_what_is_known_of_it() -> None:
 def test_a_test_split_that_another_set_trained_on_counts_for_its_evaluation() -> None:
     whole, bigger = of("whole", range(10), test=range(20, 30)), of("bigger", range(20, 31))
     charge(ready(bigger, 1.0))
+    # The ledger of the set itself has no row yet.
+    (other,) = other_accounts(ledger_path(whole.folder), whole.folder)
+    assert (other.split, other.epsilon(DELTA)) == ("test", spent(1.0))
     evaluated(whole, 0.5)
     assert account(whole, split="test").epsilon(DELTA) == total(bigger) == spent(1.0, 0.5)
     assert (total(whole), account(whole).not_counted) == (0.0, ())
@@ -166,6 +169,10 @@ def test_a_picture_that_is_in_what_was_held_out_and_in_the_rest_counts_in_both_a
     evaluated(held, 0.6)
     for split in held.splits:
         assert account(held, split=split).epsilon(DELTA) == spent(0.5, 0.6)
+    # The ledger alone does not tell one split from the other. So both rows are about both, and each counts once.
+    shutil.rmtree(held.folder)
+    for split in held.splits:
+        assert account_of(ledger_path(held.folder), split=split).epsilon(DELTA) == spent(0.5, 0.6)
 
 
 def test_persons_are_in_one_split_also_if_two_of_them_have_the_same_picture() -> None:
@@ -278,6 +285,7 @@ def test_what_was_said_once_counts_from_then_on_for_both_and_cannot_be_left_out(
     share_records(one, [other])
     share_records(other, [one], by="Eve")
     assert account(one).overlaps == account(other).overlaps == (said,)
+    assert account(of("third", range(50, 58))).overlaps == ()
 
 
 def trained(features: FeatureSet, epsilon: float, **more: Any) -> None:
