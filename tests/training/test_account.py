@@ -69,3 +69,19 @@ def test_the_accounts_of_other_splits_are_told_in_one_order(tmp_path: Path, monk
     for split in splits:
         ledger.charge(path, replace(row(), split=split))
     assert [each.split for each in other_accounts(path)] == sorted({*splits} - {"train"})
+
+
+@pytest.mark.parametrize(("lost", "says"), [(("x",), "of 'x', made"), (("x", "y"), "of 'x' and 1 more, made")])
+def test_heads_without_a_row_are_told_with_their_number(lost: tuple[str, ...], says: str) -> None:
+    assert says in str(account(lost=lost).warning)
+
+
+def test_programs_are_told_which_caps_hold_and_what_they_leave() -> None:
+    assert account().to_json((1e-5,))["left"] is None
+    first, second = cap(1.0), cap(3.0)
+    said = account(own=(row(0.1),), caps=(("one", first), ("one", second))).to_json((1e-5,))
+    assert [(each["feature_set"], each["epsilon"], each["in_force"]) for each in said["caps"]] == [
+        ("one", 1.0, False),
+        ("one", 3.0, True),
+    ]
+    assert said["left"] == {"1e-05": account(own=(row(0.1),), caps=(("one", second),)).left(1e-5)}

@@ -82,13 +82,15 @@ def test_a_cap_outlives_the_set_that_it_was_set_for(sets: dict[str, FeatureSet])
 def test_a_cap_of_another_set_holds_for_a_set_whose_rows_are_about_its_records(sets: dict[str, FeatureSet]) -> None:
     """No digests are needed for that: the ledger of the set that was made again has rows of before."""
     charge(ready(sets["a"], 0.9))
-    set_cap(sets["b"], 1.0)
+    set_cap(sets["b"], 2.0)
+    charge(ready(sets["b"], 0.5))
     grown = grown_to("a")
     for left in Path("features").rglob("*.digests"):
         left.unlink()
-    assert [(name, cap.epsilon) for name, cap in account(grown).in_force] == [("b", 1.0)]
-    with pytest.raises(UserError, match="does not fit under the cap of these records: epsilon = 1 "):
-        ready(grown, 0.9)
+    assert [(name, cap.epsilon) for name, cap in account(grown).in_force] == [("b", 2.0)]
+    assert [entry.epsilon for entry in account(grown).entries] == [0.9, 0.5]
+    with pytest.raises(UserError, match="does not fit under the cap of these records: epsilon = 2 "):
+        ready(grown, 1.9)
 
 
 def test_a_cap_is_removed_where_it_was_set(sets: dict[str, FeatureSet]) -> None:
