@@ -270,7 +270,7 @@ def test_nothing_is_charged_if_it_cannot_be_kept_which_records_it_is(monkeypatch
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(digests, "write", full)
-    with pytest.raises(UserError, match="No space left on device.*Nothing was charged") as refused:
+    with pytest.raises(UserError, match=r"No space left on device.*Nothing was charged") as refused:
         charge(ready(one))
     assert (refused.value.code, ledger.read(path)) == ("unwritable", [])
     # What a killed process has left is removed before anything is written.
