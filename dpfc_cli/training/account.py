@@ -192,7 +192,7 @@ class Account:
         if not self.in_force:
             return None
         left = min(self.room(cap, self.protects) for _, cap in self.in_force)
-        return (limit.fitting(left, delta) if left > 0 else None) or 0.0
+        return limit.fitting(left, delta) or 0.0
 
     @property
     def warning(self) -> str | None:

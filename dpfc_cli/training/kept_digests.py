@@ -47,10 +47,10 @@ def source_of(stored: Stored) -> Source:
 def splits_of(folder: Path) -> frozenset[Source]:
     """What the splits of the set in a folder are; none if there is no set, or if it is not open to us."""
     try:
-        manifest = load(folder) if (folder / MANIFEST).exists() else None
+        manifest = load(folder)
     except UserError:
         return frozenset()
-    return frozenset() if manifest is None else frozenset((records_of(manifest, s), s) for s in manifest.splits)
+    return frozenset((records_of(manifest, s), s) for s in manifest.splits)
 
 
 def in_folder(folder: Path) -> tuple[Stored, ...]:

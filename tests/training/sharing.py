@@ -75,7 +75,7 @@ def of(
     }
     groups = {split: np.arange(len(some)) // 2 for split, some in known.items()} if persons else None
     identity: dict[str, Any] = {"listing": listing}
-    identity |= {"groups": dict.fromkeys(known, "0" * 64)} if persons else {}
+    identity |= {"groups": {split: digit * 64 for split, digit in zip(known, "01", strict=False)}} if persons else {}
     manifest = Manifest(
         classes=("a", "b"),
         dim=2,

@@ -58,20 +58,39 @@ def test_a_cap_that_would_be_false_from_the_start_is_refused(sets: dict[str, Fea
         ready(sets["a"], 1e-4)
 
 
-def test_a_cap_outlives_the_set_that_it_was_set_for(sets: dict[str, FeatureSet], tmp_path: Path) -> None:
-    """A set that is made again, of some more pictures, does not lose its cap. It can be changed as any other."""
+def grown_to(name: str) -> FeatureSet:
+    """A set that is made again, of some more pictures."""
+    shutil.rmtree(Path("features", name))
+    x, y = blobs(40, 3, 2)
+    np.savez("more.npz", train_x=x, train_y=y)
+    return import_features(Path("more.npz"), Path("features", name).absolute(), classes=("a", "b")).features
+
+
+def test_a_cap_outlives_the_set_that_it_was_set_for(sets: dict[str, FeatureSet]) -> None:
+    """A set that is made again does not lose its cap. It can be changed as any other."""
     set_cap(sets["a"], 1.0)
     charge(ready(sets["a"], 0.9))
-    shutil.rmtree("features/a")
-    x, y = blobs(40, 3, 2)
-    np.savez(tmp_path / "more.npz", train_x=x, train_y=y)
-    grown = import_features(tmp_path / "more.npz", tmp_path / "features" / "a", classes=("a", "b")).features
+    grown = grown_to("a")
     with pytest.raises(UserError, match="does not fit under the cap of these records: epsilon = 1 "):
         ready(grown, 0.9)
     assert [cap.epsilon for _, cap in set_cap(grown, 2.0).in_force] == [2.0]
     # The others still have the records that the first cap was on. They are in the larger set, too.
     assert [cap.epsilon for _, cap in account(sets["b"]).in_force] == [1.0, 2.0]
     charge(ready(grown, 0.9))
+
+
+def test_a_cap_of_another_set_holds_for_a_set_whose_rows_are_about_its_records(sets: dict[str, FeatureSet]) -> None:
+    """No digests are needed for that: the ledger of the set that was made again has rows of before."""
+    charge(ready(sets["a"], 0.9))
+    set_cap(sets["b"], 2.0)
+    charge(ready(sets["b"], 0.5))
+    grown = grown_to("a")
+    for left in Path("features").rglob("*.digests"):
+        left.unlink()
+    assert [(name, cap.epsilon) for name, cap in account(grown).in_force] == [("b", 2.0)]
+    assert [entry.epsilon for entry in account(grown).entries] == [0.9, 0.5]
+    with pytest.raises(UserError, match="does not fit under the cap of these records: epsilon = 2 "):
+        ready(grown, 1.9)
 
 
 def test_a_cap_is_removed_where_it_was_set(sets: dict[str, FeatureSet]) -> None:
@@ -93,7 +112,7 @@ def test_a_cap_is_removed_where_it_was_set(sets: dict[str, FeatureSet]) -> None:
         *[({"epsilon": value}, "Epsilon must lie between") for value in (0.0, -1.0, 1e-5, 101.0, math.inf, math.nan)],
         *[({"epsilon": value}, "cap must be a number") for value in ("3", True)],
         *[({"delta": value}, "Delta must lie between") for value in (0.0, 1.0, -1e-5)],
-        ({"delta": 0.1}, "is larger than 1/n"),
+        ({"delta": 0.05}, "is larger than 1/n"),
         ({"epsilon": 100.0, "delta": 1e-20}, "uses up delta"),
         ({"epsilon": None, "delta": 1e-5}, "delta has no meaning"),
         *[({"by": value}, "by must be a text of 1 to 100 characters") for value in ("", "x" * 101, "\ud800", 7)],
@@ -106,6 +125,20 @@ def test_a_cap_that_makes_no_sense_is_refused(sets: dict[str, FeatureSet], given
         set_cap(sets["a"], epsilon, **rest)
     assert says in str(refused.value)
     assert not ledger_path(sets["a"].folder).exists()
+
+
+def test_a_cap_may_have_the_delta_of_one_record_in_n(sets: dict[str, FeatureSet]) -> None:
+    assert set_cap(sets["a"], 3.0, delta=1 / 30).caps[0][1].delta == 1 / 30
+
+
+def test_a_ledger_is_locked_for_its_rows_if_nothing_else_is_left_of_its_set(sets: dict[str, FeatureSet]) -> None:
+    charge(ready(sets["a"], 0.9))
+    before = account(sets["b"])
+    shutil.rmtree("features/a")
+    for left in Path("features").rglob("*.digests"):
+        left.unlink()
+    assert account(sets["b"]).linked == before.linked != ()
+    assert account(sets["b"]).ledgers == before.ledgers == {ledger.real(Path("features/a.ledger.sqlite"))}
 
 
 def test_a_private_head_that_is_continued_is_charged_for_its_new_releases_alone(sets: dict[str, FeatureSet]) -> None:

@@ -132,9 +132,43 @@ def test_what_is_no_file_is_no_empty_ledger(tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     (tmp_path / "loop").symlink_to(tmp_path / "loop")
     for name in ("pipe", "folder", "loop"):
-        for touch in (ledger.read, lambda path: ledger.charge(path, row())):
-            with pytest.raises(UserError, match=r"cannot be (read|written)"):
+        for touch, code in ((ledger.read, "unreadable"), (lambda path: ledger.charge(path, row()), "unwritable")):
+            with pytest.raises(UserError, match=r"cannot be (read|written)") as refused:
                 touch(tmp_path / name)
+            assert (refused.value.code, refused.value.remedy[:10]) == (code, "Make that ")
+
+
+def test_a_ledger_that_another_program_writes_to_is_busy(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who only reads it does not ask for more than that."""
+    opened, connect = list[str](), sqlite3.connect
+
+    def at_once(name: str, **given: Any) -> sqlite3.Connection:
+        opened.append(name.split("?mode=")[-1])
+        return connect(name, **{**given, "timeout": 0})
+
+    monkeypatch.setattr(sqlite3, "connect", at_once)
+    with closing(connect(path)) as other:
+        other.execute("BEGIN EXCLUSIVE")
+        for touch in (ledger.read, lambda path: ledger.charge(path, row(0.5))):
+            with pytest.raises(UserError) as refused:
+                touch(path)
+            assert (refused.value.code, "try again" in refused.value.remedy) == ("busy", True)
+    assert opened == ["ro", "rwc"]
+
+
+def test_nobody_changes_a_ledger_between_its_schema_and_its_rows(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    checked, tried = tables.layout, list[str]()
+
+    def meanwhile(connection: sqlite3.Connection) -> Any:
+        found = checked(connection)
+        with closing(sqlite3.connect(path, timeout=0)) as other, pytest.raises(sqlite3.OperationalError) as refused:
+            other.executescript("DELETE FROM trainings WHERE id = 2")
+        tried.append(str(refused.value))
+        return found
+
+    monkeypatch.setattr(tables, "layout", meanwhile)
+    assert len(ledger.read(path)) == 2
+    assert set(tried) == {"database is locked"}
 
 
 # Caps are rows, too
@@ -164,6 +198,7 @@ def test_every_change_of_a_cap_is_a_row_that_stays(capped: Path) -> None:
         *[("who", value) for value in ("", "x" * 101, b"officer", "a\0b")],
         *[("note", value) for value in ("", "x" * 501, b"plan")],
         *[("trainings", value) for value in (-1, 0, 1, 3, 4, 1.5, "many")],
+        *[("unit", "person"), ("persons", DIGEST)],
     ],
     ids=lambda each: str(each)[:20],
 )

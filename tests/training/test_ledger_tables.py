@@ -56,6 +56,7 @@ def test_a_file_with_more_or_less_than_our_table_is_refused(path: Path, change: 
         ("head TEXT NOT NULL", "head TEXT NOT NULL COLLATE NOCASE"),
         ("head TEXT NOT NULL", "head TEXT NOT NULL DEFAULT 'x'"),
         ("head TEXT NOT NULL", "head TEXT"),
+        ("head TEXT NOT NULL", "head TEXT\u00a0NOT NULL"),
         ("n INTEGER NOT NULL", "n INTEGER NOT NULL CHECK (n > 0)"),
         ("n INTEGER NOT NULL", "n TEXT NOT NULL"),
         ("epsilon REAL", "epsilon REAL GENERATED ALWAYS AS (0.1) STORED"),

@@ -13,12 +13,13 @@ from dpfc_cli.features import digests
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.privacy.accounting import epsilon_for, mu_for
 from dpfc_cli.training import ledger
-from dpfc_cli.training.account import account_of
+from dpfc_cli.training.account import account_of, other_accounts
 from dpfc_cli.training.cap import set_cap
 from dpfc_cli.training.charge import charge
 from dpfc_cli.training.kept_digests import beside
 from dpfc_cli.training.ledger import ledger_path
 from dpfc_cli.training.observer import Observer
+from dpfc_cli.training.same_records import rows_about
 from dpfc_cli.training.told import share_records
 from dpfc_cli.training.train import train
 from tests.training.sharing import DELTA, account, alone_in, draw, evaluated, features_of, of, ready, spent, total
@@ -134,6 +135,9 @@ def test_another_part_of_a_source_adds_to_what_is_known_of_it() -> None:
 def test_a_test_split_that_another_set_trained_on_counts_for_its_evaluation() -> None:
     whole, bigger = of("whole", range(10), test=range(20, 30)), of("bigger", range(20, 31))
     charge(ready(bigger, 1.0))
+    # The ledger of the set itself has no row yet.
+    (other,) = other_accounts(ledger_path(whole.folder), whole.folder)
+    assert (other.split, other.epsilon(DELTA)) == ("test", spent(1.0))
     evaluated(whole, 0.5)
     assert account(whole, split="test").epsilon(DELTA) == total(bigger) == spent(1.0, 0.5)
     assert (total(whole), account(whole).not_counted) == (0.0, ())
@@ -166,6 +170,50 @@ def test_a_picture_that_is_in_what_was_held_out_and_in_the_rest_counts_in_both_a
     evaluated(held, 0.6)
     for split in held.splits:
         assert account(held, split=split).epsilon(DELTA) == spent(0.5, 0.6)
+    # The ledger alone does not tell one split from the other. So both rows are about both, and each counts once.
+    shutil.rmtree(held.folder)
+    for split in held.splits:
+        assert account_of(ledger_path(held.folder), split=split).epsilon(DELTA) == spent(0.5, 0.6)
+
+
+def rows_of_one_source(features: FeatureSet, split: str) -> list[float]:
+    """The ε of the rows about a split, as they are known without digests. An account has the same rows."""
+    rows = rows_about(ledger_path(features.folder), features.folder, split)
+    known = account(features, split=split)
+    assert rows == [*known.own, *(row for _, row in known.linked)]
+    return [row.epsilon or 0.0 for row in rows]
+
+
+def test_what_another_set_held_out_is_not_in_the_rest_as_long_as_that_set_says_how() -> None:
+    for i in range(12):
+        draw(Path("photos", "ab"[i % 2], f"{i}.png"), i)
+    held = features_of("imagefolder:photos", "held", hold_out=0.4)
+    shutil.copytree(held.folder, "features/copy")
+    copy = FeatureSet(Path("features/copy"))
+    for features, epsilon in ((held, 0.3), (copy, 0.5)):
+        charge(ready(features, epsilon))
+        evaluated(features, epsilon + 0.1)
+    assert [rows_of_one_source(held, split) for split in ("train", "test")] == [[0.3, 0.5], [0.4, 0.6]]
+    shutil.rmtree(copy.folder)
+    assert [rows_of_one_source(held, split) for split in ("train", "test")] == [[0.3, 0.5, 0.6], [0.4, 0.5, 0.6]]
+    # A ledger does not tell which of the records that its set had before are in which split now.
+    shutil.copytree(held.folder, "features/copy")
+    shutil.rmtree(held.folder)
+    held = of("held", range(30, 40), test=range(40, 50))
+    assert rows_of_one_source(held, "train") == [0.3, 0.4, 0.5, 0.6]
+
+
+@pytest.mark.parametrize("what", ["a cap", "what is said of another set"])
+def test_what_a_ledger_has_about_the_records_that_its_set_had_before_links_their_rows(what: str) -> None:
+    one = of("one", range(50, 60))
+    shutil.copytree(one.folder, "features/twin")
+    charge(ready(FeatureSet(Path("features/twin")), 0.2))
+    if what == "a cap":
+        set_cap(one, 3.0, delta=DELTA)
+    else:
+        share_records(one, [of("other", range(60, 70))])
+    shutil.rmtree(one.folder)
+    assert rows_of_one_source(of("one", range(70, 80)), "train") == [0.2]
 
 
 def test_persons_are_in_one_split_also_if_two_of_them_have_the_same_picture() -> None:
@@ -278,6 +326,7 @@ def test_what_was_said_once_counts_from_then_on_for_both_and_cannot_be_left_out(
     share_records(one, [other])
     share_records(other, [one], by="Eve")
     assert account(one).overlaps == account(other).overlaps == (said,)
+    assert account(of("third", range(50, 58))).overlaps == ()
 
 
 def trained(features: FeatureSet, epsilon: float, **more: Any) -> None:

@@ -222,6 +222,21 @@ def test_a_cap_that_was_set_for_another_version_of_a_set_is_not_replaced_for_oth
 # Persons
 
 
+def test_a_cap_for_persons_holds_for_the_persons_of_each_split() -> None:
+    """A training for persons counts with its own μ, and not with twice that."""
+    one = of("one", range(8), test=range(20, 28), persons=True)
+    evaluated(one, 0.5)
+    ((_, cap),) = set_cap(one, 1.0, delta=DELTA).in_force
+    assert cap.protects == ("person", ledger.persons_of(one.manifest))
+    charge(ready(one, 0.9))
+    for split, epsilon in (("train", 0.9), ("test", 0.5)):
+        (held,) = account(one, split=split).in_force
+        left = limit.mu_of_cap(1.0, DELTA) ** 2 - mu_for(epsilon, DELTA) ** 2
+        assert account(one, split=split).room(held[1]) == pytest.approx(left, rel=1e-6)
+        with pytest.raises(UserError, match="does not fit"):
+            evaluated(one, 0.9, split)
+
+
 def test_a_training_that_would_not_protect_the_persons_of_a_capped_set_is_refused() -> None:
     one, larger = of("one", range(8), persons=True), of("larger", range(14), persons=True)
     set_cap(one, 2.0, delta=DELTA)

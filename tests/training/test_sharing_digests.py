@@ -1,5 +1,6 @@
 """Sets that share some records: how dpfc knows which records are the same, and who can see it."""
 
+import errno
 import io
 import json
 import os
@@ -28,7 +29,7 @@ from dpfc_cli.sources.digests import digest_of
 from dpfc_cli.training import ledger
 from dpfc_cli.training.cap import set_cap
 from dpfc_cli.training.charge import charge
-from dpfc_cli.training.kept_digests import beside
+from dpfc_cli.training.kept_digests import beside, in_folder
 from dpfc_cli.training.ledger import ledger_path
 from dpfc_cli.training.observer import Observer
 from dpfc_cli.training.request import Privacy
@@ -249,7 +250,7 @@ def test_digests_are_for_their_owner_alone_and_their_size_says_how_many_records_
 
 def test_who_opens_the_digests_of_a_set_to_a_team_opens_those_beside_its_ledger_too() -> None:
     one = of("one", range(8))
-    (one.folder / digests.FILE).chmod(0o660)
+    (one.folder / digests.FILE).chmod(0o661)
     charge(ready(one))
     path = beside(ledger_path(one.folder))
     assert stat.S_IMODE(path.stat().st_mode) == 0o660
@@ -275,6 +276,29 @@ def test_no_other_file_is_opened_by_a_link_that_takes_the_name_of_the_digests(
     monkeypatch.setattr(os, "replace", exchanged)
     digests.write(path, [digests.section_of("0" * 64, "train", "file", np.arange(3, dtype=np.uint64))], 0o660)
     assert stat.S_IMODE(victim.stat().st_mode) == 0o600
+
+
+def test_nothing_is_charged_if_it_cannot_be_kept_which_records_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    one = of("one", range(8))
+    path = ledger_path(one.folder)
+    left = beside(path).with_name(f".{beside(path).name}.1.tmp")
+    left.touch()
+
+    def full(*given: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(digests, "write", full)
+    with pytest.raises(UserError, match=r"No space left on device.*Nothing was charged") as refused:
+        charge(ready(one))
+    assert (refused.value.code, ledger.read(path)) == ("unwritable", [])
+    # What a killed process has left is removed before anything is written.
+    assert not left.exists()
+
+
+def test_digests_of_other_records_that_lie_in_the_folder_of_a_set_are_not_its_own() -> None:
+    one, other = of("one", range(8)), of("other", range(8, 16))
+    shutil.copy(other.folder / digests.FILE, one.folder / digests.FILE)
+    assert in_folder(one.folder) == ()
 
 
 def test_of_sets_whose_digests_are_not_open_to_us_nothing_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
