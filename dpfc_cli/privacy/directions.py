@@ -146,7 +146,11 @@ class Directions:
         for block in made:
             self._counts = _counted(self._counts, block.labels)
             for start in range(0, m, width) if room else ():
-                room = self._shelf.put(tuple(block.between(start, start + width)))
+                run = block.between(start, start + width)
+                # The first is kept in any case: a shelf that others can see is there whatever the labels are.
+                if self._runs and not len(run.labels):
+                    continue
+                room = self._shelf.put(tuple(run))
                 self._runs.append((len(self._runs), start, start + width - 1))
                 if not room:
                     self.clear()

@@ -166,7 +166,13 @@ def partial_sum(query: Query, over: Summed, part: Part, sample: np.ndarray | Non
     if isinstance(query, ClassGrams):
         # Without noise, what lies on a shelf is as small as a vector on a lattice. The whole needs no shelf.
         small = grid.small if piece is not None or isinstance(grid, Lattice) else "float64"
-        made: Iterator[Sorted] = (_by_class(left, right, small) for left, right in factors)
+        # All labels of a part of the whole take the memory of one label of a block.
+        parts = facts.k if piece is None else 1
+        made: Iterator[Sorted] = (
+            _by_class(*part, small)
+            for block in factors
+            for part in _cut((np.asarray(block[0]), np.asarray(block[1])), max(1, -(-len(block[0]) // parts)))
+        )
         if piece is not None and kept is not None:
             made = kept.sorting(piece, made, checked, facts.m)
         return _class_grams(query, over, made), checked.span
@@ -185,19 +191,20 @@ def _by_class(left: Any, right: Any, small: str) -> Sorted:
     """The vectors of a block of class Grams, sorted by class. small: the type to keep them in."""
     records, labels = np.nonzero(np.asarray(left))
     order = np.argsort(labels, kind="stable")
-    return Sorted(labels[order].astype(np.int32), np.asarray(right)[records[order]].astype(small))
+    return Sorted(labels[order].astype(np.int32), np.asarray(right).astype(small, copy=False)[records[order]])
 
 
 def _class_grams(query: ClassGrams, over: Summed, vectors: Iterator[Sorted]) -> np.ndarray:
-    """The sum of class Grams, or of a piece of them. Vectors of a class are multiplied together, as many as are held at
-    a time.
-    """
+    """The sum of class Grams, or of a piece of them. Of a block few vectors belong to a piece, so they are gathered."""
     from dpfc_cli.kernels import products
 
     total = np.zeros(query.shape(over.facts))
     held: list[Sorted] = []
     stop = over.facts.m if query.stop is None else query.stop
     for each in vectors:
+        if query.stop is None:
+            products.add_class_grams(total, *each)
+            continue
         mine = each.between(query.start, stop)
         # Copied: the rest of a block is not to be held.
         held.append(Sorted(mine.labels - query.start, mine.q.copy()))

@@ -52,6 +52,9 @@ class InFile:
 
     def put(self, block: tuple[np.ndarray, ...]) -> bool:
         end = self._size
+        # One person's records may go on far behind a part. A file that grew would tell of them.
+        if self._room and end + sum(array.nbytes for array in block) > self._room:
+            return False
         try:
             if self._file is None:
                 self._file = tempfile.TemporaryFile(dir=self._folder)  # noqa: SIM115

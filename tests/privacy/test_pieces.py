@@ -11,10 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from dpfc_cli.kernels import products
 from dpfc_cli.methods import METHODS
 from dpfc_cli.methods.linear import SQUARES, threads_for
 from dpfc_cli.methods.method import state_bytes
-from dpfc_cli.privacy import forms, sums
+from dpfc_cli.privacy import forms, passes, sums
 from dpfc_cli.privacy.chain import Centre, Clip
 from dpfc_cli.privacy.curator import Curator, NonPrivate, Unprotected, lattice_of
 from dpfc_cli.privacy.directions import Directions, InMemory, Shelf
@@ -32,6 +33,7 @@ from dpfc_cli.training.shelf import InFile
 from tests.privacy.test_parts import FACTS as SHARED
 from tests.privacy.test_parts import begun, together
 from tests.support import plan_of
+from tests.support import stream_of as blocks_of
 
 N, M, D, K = 150, 7, 4, 2
 LATTICE = Lattice(15)
@@ -148,15 +150,42 @@ def test_a_piece_is_what_the_definition_says() -> None:
 
 def test_sums_do_not_depend_on_how_many_vectors_are_held(monkeypatch: pytest.MonkeyPatch) -> None:
     """With one at a time, none is left at the end."""
-    whole = exact_sum(WHOLE, Summed(stream_of(RECORDS), RECORDS, LATTICE))
+    piece = split(RECORDS)[0]
+    found = exact_sum(piece, Summed(stream_of(RECORDS), RECORDS, LATTICE))
+    assert found.any()
     monkeypatch.setattr(sums, "GATHERED", 1)
-    assert np.array_equal(exact_sum(WHOLE, Summed(stream_of(RECORDS), RECORDS, LATTICE)), whole)
+    assert np.array_equal(exact_sum(piece, Summed(stream_of(RECORDS), RECORDS, LATTICE)), found)
+
+
+@pytest.mark.parametrize("k", [1, 3])
+def test_of_class_grams_no_more_vectors_are_held_than_are_gathered_or_than_a_block_has(
+    k: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All records have the same classes, so a piece takes all of their vectors. Memory must not grow with them."""
+    n, rows, add, held = 40 * 64, 64, products.add_class_grams, list[int]()
+    facts = replace(RECORDS, n=n, k=k)
+    x, y = np.ones((n, D), np.float32), np.tile(np.arange(k, dtype=np.int32), (n, 1))
+
+    def recorded(total: np.ndarray, labels: np.ndarray, q: np.ndarray) -> None:
+        held.append(len(q))
+        add(total, labels, q)
+
+    monkeypatch.setattr(passes, "block_rows", lambda facts: rows)
+    monkeypatch.setattr(sums, "GATHERED", 3 * rows * D)
+    monkeypatch.setattr(products, "add_class_grams", recorded)
+    for query, most in ((WHOLE, rows), (split(facts)[0], (3 + k) * rows)):
+        held.clear()
+        found = exact_sum(query, Summed(blocks_of(x, y), facts, LATTICE))
+        assert found[0].any()
+        assert len(held) > 1
+        # A part of a block is rounded up to whole records.
+        assert max(held) <= most + k
 
 
 def test_without_noise_only_vectors_on_a_shelf_are_rounded_to_float32() -> None:
     shelf = InMemory()
     over = Summed(stream_of(RECORDS), RECORDS, Reals(), directions=Directions(shelf))
-    exact = sum(contribution(WHOLE, x, y, RECORDS, Reals()) for x, y in zip(X, Y, strict=True))
+    exact = np.sum([contribution(WHOLE, x, y, RECORDS, Reals()) for x, y in zip(X, Y, strict=True)], axis=0)
     assert np.allclose(exact_sum(WHOLE, over), exact, rtol=1e-12, atol=1e-12)
     assert np.allclose(exact_sum(split(RECORDS)[0], over), exact[:2], rtol=1e-5, atol=1e-5)
     assert {q.dtype.name for _, q in shelf.blocks()} == {"float32"}
@@ -290,7 +319,8 @@ def test_an_answer_in_pieces_takes_the_shelf_the_stack_and_the_processes_that_ar
         asked.append(query)
         return exact_sum(query, over, sample)
 
-    records, given = Unprotected(stream_of(RECORDS, read)), {"shelf": shelf, "stack": stack, "together": summed}
+    records = Unprotected(stream_of(RECORDS, read))
+    given: dict[str, Any] = {"shelf": shelf, "stack": stack, "together": summed}
     alone = Mechanism(facts=RECORDS, plan=plan_of(RECORDS, (WHOLE, 1.0)), mu=1.0)
     curator = Curator(alone, records, SeededBits(3), **given) if private else NonPrivate(RECORDS, records, **given)
     stacked = curator.pieces(WHOLE)

@@ -180,7 +180,7 @@ def test_blocks_that_are_computed_in_several_parts_add_the_same(monkeypatch: pyt
         monkeypatch.setattr(sums, "_chunk", lambda query, over, size=size: size)
         found.append(exact_sum(Mean(QUERY.chain[:1]), stream_of(X, Y), FACTS, LATTICE))
     assert found[0].any()
-    assert np.array_equal(*found)
+    assert np.array_equal(found[0], found[1])
 
 
 def test_what_is_compiled_does_not_tell_how_large_a_sample_is(monkeypatch: pytest.MonkeyPatch) -> None:

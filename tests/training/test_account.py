@@ -59,6 +59,7 @@ def test_a_cap_leaves_what_the_record_has_left_that_has_least_of_it() -> None:
     tight, wide = cap(1.0), cap(3.0)
     found = account(([row(0.2)], [wide]), ([row(0.1)], [tight]), cases=([0], [1]))
     assert found.in_force == [("other 1", tight), ("other 0", wide)]
+    assert tight.mu is not None
     assert found.room(tight) == pytest.approx(tight.mu**2 - 0.01, rel=1e-6)
     assert found.left(1e-5) == account(([row(0.1)], [tight]), cases=([0],)).left(1e-5)
 

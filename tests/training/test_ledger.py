@@ -144,7 +144,8 @@ def test_a_ledger_that_another_program_writes_to_is_busy(path: Path, monkeypatch
 
     def at_once(name: str, **given: Any) -> sqlite3.Connection:
         opened.append(name.split("?mode=")[-1])
-        return connect(name, **{**given, "timeout": 0})
+        made: sqlite3.Connection = connect(name, **{**given, "timeout": 0})
+        return made
 
     monkeypatch.setattr(sqlite3, "connect", at_once)
     with closing(connect(path)) as other:

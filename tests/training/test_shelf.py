@@ -322,3 +322,12 @@ def test_a_file_system_that_cannot_tell_is_tried_later(tmp_path: Path, monkeypat
     assert isinstance(stack_for(plan, 0, None, tmp_path), Stack)
     gradients = METHODS["dp-fc"].plan(FACTS, METHODS["dp-fc"].planned(FACTS, {}, True))
     assert isinstance(stack_for(gradients, 0, None, tmp_path / "missing"), InMemory)
+
+
+def test_a_file_does_not_grow_beyond_its_room(tmp_path: Path) -> None:
+    """What does not fit is computed anew. So the free disk does not tell of a person with very many records."""
+    shelf = InFile(tmp_path, room=100)
+    assert [shelf.put((np.zeros(10, np.int64),)) for _ in range(2)] == [True, False]
+    assert shelf._file is not None
+    assert os.fstat(shelf._file.fileno()).st_size == 100
+    shelf.clear()
