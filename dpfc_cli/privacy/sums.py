@@ -169,7 +169,7 @@ def partial_sum(query: Query, over: Summed, part: Part, sample: np.ndarray | Non
         # All labels of a part of the whole take the memory of one label of a block.
         parts = facts.k if piece is None else 1
         made: Iterator[Sorted] = (
-            _by_class(*part, small)
+            _by_class(part[0], part[1], small)
             for block in factors
             for part in _cut((np.asarray(block[0]), np.asarray(block[1])), max(1, -(-len(block[0]) // parts)))
         )

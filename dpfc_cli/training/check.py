@@ -23,7 +23,7 @@ from dpfc_cli.privacy.curator import lattice_of
 from dpfc_cli.privacy.facts import Facts
 from dpfc_cli.privacy.forms import check as check_query
 from dpfc_cli.privacy.oracle import Oracle, Plan, PlanError, Progress
-from dpfc_cli.privacy.queries import Query
+from dpfc_cli.privacy.queries import ClassGrams, Query
 from dpfc_cli.training.account import Account, account_of
 from dpfc_cli.training.answers import Unfinished, stopped, unfinished
 from dpfc_cli.training.calibrate import Calibrated
@@ -37,6 +37,8 @@ WORKING_BYTES = 600 * 2**20
 """Beside a method's state: the blocks that are worked on, the compiled kernels and the interpreter."""
 PERSONS_BYTES = 300 * 2**20
 """More for persons: factors are copied where they are scaled, and those of the last person wait for the next block."""
+LABELS_BYTES = 350 * 2**20
+"""More for class Grams of records with several labels, as measured: a vector is copied for each of them."""
 PIECES_BYTES = 500 * 2**20
 """More for answers in pieces, as measured with pieces of up to 64 MiB: arrays of many sizes come and go, and the system
 keeps what lies between.
@@ -205,7 +207,8 @@ def bytes_for(method: Method[Any, Any], plan: Plan, facts: Facts) -> int:
     large = max((8 * release.held for release in plan.releases if len(release.pieces) > 1), default=None)
     # One matrix may be larger than a piece of those that were measured. Four of them are in memory at most.
     pieces = 0 if large is None else PIECES_BYTES + 4 * max(0, large - forms.PIECE_BYTES)
-    return state_bytes(method, plan) + working_bytes(facts) + pieces
+    several = facts.k > 1 and any(release.kind == ClassGrams.kind for release in plan.releases)
+    return state_bytes(method, plan) + working_bytes(facts) + pieces + (LABELS_BYTES if several else 0)
 
 
 def answers_beside(calibrated: Calibrated, folder: Path, head: Path, found: Unfinished | None) -> int:
