@@ -13,7 +13,8 @@ when the pass has ended, and so after it was checked. That pass also counts the 
 as many of each of its classes, or it is refused. So a run that is lost, that comes twice or that has other classes is
 seen. That these are the same vectors is trusted, as memory is.
 
-How many blocks of which sizes lie on the shelf depends on public facts alone, for gradients. Of a run, the size depends
+How many blocks of which sizes lie on the shelf depends on public facts alone, for gradients of a process that works
+alone. (With several processes, the records of the last person of a part may go on behind it.) The size of a run depends
 on the labels. All runs together have one vector at most for each label that a record can have: `direction_bytes` is a
 bound, of public facts. A shelf that others can see the size of has to take that room in any case.
 """

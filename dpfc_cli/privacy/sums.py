@@ -200,12 +200,11 @@ def _class_grams(query: ClassGrams, over: Summed, vectors: Iterator[Sorted]) -> 
 
     total = np.zeros(query.shape(over.facts))
     held: list[Sorted] = []
-    stop = over.facts.m if query.stop is None else query.stop
     for each in vectors:
         if query.stop is None:
             products.add_class_grams(total, *each)
             continue
-        mine = each.between(query.start, stop)
+        mine = each.between(query.start, query.stop)
         # Copied: the rest of a block is not to be held.
         held.append(Sorted(mine.labels - query.start, mine.q.copy()))
         if sum(part.q.size for part in held) >= GATHERED:

@@ -7,7 +7,7 @@ rest. Nothing is charged again.
 
 **Never two answers to one release.** A second answer, with other noise, would tell more than was paid for. An answer is
 written, synced to disk and marked as whole, and only then handed out. When a training goes on, a last answer without a
-mark is removed: nobody has seen it, so it may be drawn anew. The pieces of a large answer are kept one by one, and the
+mark is drawn anew and overwritten: nobody has seen it. The pieces of a large answer are kept one by one, and the
 method sees the first when all are there. A piece with a mark is not drawn again, although nobody has seen it. If
 anything else has changed, the disk has failed, or somebody has changed the file. Then the training cannot go on. If an
 answer cannot be kept, the file is emptied or removed before the answer is handed out. One process at a time holds the
@@ -185,7 +185,7 @@ class Answers:
         self.close()
 
     def remove(self) -> None:
-        """Remove the file: it is not needed any more, or cannot be kept."""
+        """Remove the file: it is not needed any more."""
         with suppress(OSError):
             self.path.unlink()
         self.close()

@@ -4,8 +4,8 @@ What the sums share is kept nowhere if there is no room: it is then computed ane
 
 What is kept is as private as the records. In a file it lies in the folder of the feature set, on the same disk as the
 records. The file has no name, and only this process can read it. The system frees it when the process ends, however it
-ends. What the sums share has its room on the disk from the first block on: that is a number of public facts. How much
-of it is used depends on which records are null, and on how many labels they have.
+ends. What the sums share has its room on the disk from the first block on, as far as the file system reserves it. That
+is a number of public facts. How much of it is used depends on which records are null, and on how many labels they have.
 """
 
 import errno
@@ -52,7 +52,7 @@ class InFile:
 
     def put(self, block: tuple[np.ndarray, ...]) -> bool:
         end = self._size
-        # One person's records may go on far behind a part. A file that grew would tell of them.
+        # No more of the disk was promised. The records of the last person of a process's part may need more.
         if self._room and end + sum(array.nbytes for array in block) > self._room:
             return False
         try:

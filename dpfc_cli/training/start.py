@@ -45,8 +45,8 @@ random vectors cost up to 7 points, and reversed ones up to 23 (docs/whitening.m
 missed below it, too: hence `REMARK`, at any noise.
 """
 REMARK = (
-    "The training may not find out wrong vectors of some classes: zero-shot scores vectors class by class on public "
-    "records."
+    "Some vectors may be wrong, and the training may not notice it. Score them class by class on public records before "
+    "(zero-shot)."
 )
 """Said of every start that is not a head of these records."""
 _Found = tuple[np.ndarray, tuple[str, ...] | None, Mapping[str, Any] | None, Mapping[str, Any]]

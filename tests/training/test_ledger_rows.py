@@ -41,6 +41,7 @@ VALUES: list[tuple[str, Any]] = [
     *[("head", value) for value in ("", "../h.safetensors", "/h.safetensors", ".", "..", "h\0", b"h")],
     *[("sha256", value) for value in (DIGEST, "x", b"0" * 64)],
     ("state", "written"),
+    *[("unit", "person"), ("persons", DIGEST)],
     *[("releases", value) for value in ("", "[", "{}", "[]", "[1]", "[{}]", "[" * 100_000, "null", b"[]")],
 ]
 

@@ -62,6 +62,7 @@ def test_a_file_with_more_or_less_than_our_table_is_refused(path: Path, change: 
         ("epsilon REAL", "epsilon REAL GENERATED ALWAYS AS (0.1) STORED"),
         ("epsilon REAL", "epsilon REAL REFERENCES other (a)"),
         ("sha256 TEXT", "sha256 TEXT, UNIQUE (mu) ON CONFLICT REPLACE"),
+        ("sha256 TEXT)", "sha256 TEXT, more TEXT)"),
         ("sha256 TEXT)", "sha256 TEXT) STRICT"),
         ("sha256 TEXT)", "sha256 TEXT) WITHOUT ROWID"),
         ("sha256 TEXT)", "sha256 TEXT /* more */)"),
@@ -86,41 +87,28 @@ def test_a_table_with_other_columns_or_clauses_is_refused(tmp_path: Path, ours: 
 
 
 @pytest.mark.parametrize(
-    ("ours", "theirs"),
+    ("which", "ours", "theirs"),
     [
-        ("at TEXT NOT NULL", "at TEXT"),
-        ("mu REAL", "mu REAL DEFAULT 9"),
-        ("mu REAL", "mu REAL UNIQUE ON CONFLICT REPLACE"),
-        ("mu REAL, eta REAL", "eta REAL, mu REAL"),
-        ("note TEXT, ", ""),
-        ("persons TEXT)", "persons TEXT) STRICT"),
-        ("id INTEGER PRIMARY KEY", "id INTEGER PRIMARY KEY ON CONFLICT REPLACE"),
-        ("TABLE caps", "TABLE Caps"),
+        ("caps", "at TEXT NOT NULL", "at TEXT"),
+        ("caps", "mu REAL", "mu REAL DEFAULT 9"),
+        ("caps", "mu REAL", "mu REAL UNIQUE ON CONFLICT REPLACE"),
+        ("caps", "mu REAL, eta REAL", "eta REAL, mu REAL"),
+        ("caps", "note TEXT, ", ""),
+        ("caps", "persons TEXT)", "persons TEXT) STRICT"),
+        ("caps", "id INTEGER PRIMARY KEY", "id INTEGER PRIMARY KEY ON CONFLICT REPLACE"),
+        ("caps", "TABLE caps", "TABLE Caps"),
+        ("overlaps", "other TEXT NOT NULL", "other TEXT"),
+        ("overlaps", "other TEXT NOT NULL", "other TEXT NOT NULL UNIQUE ON CONFLICT IGNORE"),
+        ("overlaps", "name TEXT NOT NULL, ", ""),
+        ("overlaps", "trainings INTEGER NOT NULL)", "trainings INTEGER NOT NULL) STRICT"),
+        ("overlaps", "TABLE overlaps", "TABLE Overlaps"),
     ],
 )
-def test_so_is_another_table_of_caps(tmp_path: Path, ours: str, theirs: str) -> None:
-    trainings, caps, overlaps = tables_of(2)
-    text = caps.replace(ours, theirs)
-    assert text != caps
-    changed(tmp_path / "l.sqlite", f"{trainings}; {text}; {overlaps}; PRAGMA user_version = 2")
-    refused(tmp_path / "l.sqlite", "has (another|more|no)")
-
-
-@pytest.mark.parametrize(
-    ("ours", "theirs"),
-    [
-        ("other TEXT NOT NULL", "other TEXT"),
-        ("other TEXT NOT NULL", "other TEXT NOT NULL UNIQUE ON CONFLICT IGNORE"),
-        ("name TEXT NOT NULL, ", ""),
-        ("trainings INTEGER NOT NULL)", "trainings INTEGER NOT NULL) STRICT"),
-        ("TABLE overlaps", "TABLE Overlaps"),
-    ],
-)
-def test_so_is_another_table_of_overlaps(tmp_path: Path, ours: str, theirs: str) -> None:
-    trainings, caps, overlaps = tables_of(2)
-    text = overlaps.replace(ours, theirs)
-    assert text != overlaps
-    changed(tmp_path / "l.sqlite", f"{trainings}; {caps}; {text}; PRAGMA user_version = 2")
+def test_so_is_another_table_of_caps_or_overlaps(tmp_path: Path, which: str, ours: str, theirs: str) -> None:
+    made = dict(zip(("trainings", "caps", "overlaps"), tables_of(2), strict=True))
+    text = made[which].replace(ours, theirs)
+    assert text != made[which]
+    changed(tmp_path / "l.sqlite", "; ".join((*{**made, which: text}.values(), "PRAGMA user_version = 2")))
     refused(tmp_path / "l.sqlite", "has (another|more|no)")
 
 

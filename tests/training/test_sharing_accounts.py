@@ -12,7 +12,7 @@ from dpfc_cli.errors import UserError
 from dpfc_cli.features import digests
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.privacy.accounting import epsilon_for, mu_for
-from dpfc_cli.training import ledger
+from dpfc_cli.training import ledger, sharing
 from dpfc_cli.training.account import account_of, other_accounts
 from dpfc_cli.training.cap import set_cap
 from dpfc_cli.training.charge import charge
@@ -52,6 +52,16 @@ def test_the_account_is_that_of_the_record_that_the_trainings_cost_most() -> Non
     # Record 4 is in b and d, record 5 in c and d, and none is in b and c.
     assert total(made["a"]) == spent(1.0, 0.7, 0.2)
     assert {share.name: share.records for share in account(made["a"]).shared.shares} == {"b": 5, "c": 5, "d": 2}
+
+
+def test_where_too_many_sets_are_to_be_compared_all_is_added_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are compared in parts. Whether a record is in sets of two parts is not known then."""
+    one = of("one", range(9))
+    for name, numbers in {"a": range(3), "b": range(3, 6), "c": range(6, 9), "d": range(3)}.items():
+        charge(ready(of(name, numbers), 0.5))
+    assert (total(one), account(one).exact) == (spent(0.5, 0.5), True)
+    monkeypatch.setattr(sharing, "MOST_COMPARED", 3)
+    assert (total(one), account(one).exact) == (spent(0.5, 0.5, 0.5, 0.5), False)
 
 
 def test_rows_about_a_source_count_whichever_ledger_has_its_digests() -> None:
@@ -108,9 +118,12 @@ def test_a_ledger_that_outlives_its_set_knows_its_records_still() -> None:
 
 
 def test_a_ledger_that_is_gone_while_its_digests_are_there_is_told_if_they_share_records() -> None:
-    one, other, apart = of("one", range(8)), of("other", range(4, 12)), of("apart", range(50, 58))
+    one, other = of("one", range(8), test=range(90, 94)), of("other", range(4, 12))
+    apart = of("apart", range(50, 58))
     charge(ready(one))
+    assert account(other).ledgers == {ledger.real(ledger_path(one.folder))}
     ledger_path(one.folder).unlink()
+    assert account(other).ledgers == frozenset()
     assert "The ledger of one is gone" in str(account(other).warning)
     assert "The ledger of one is gone" in str(account(one).warning)
     assert (account(apart).warning, account(apart).not_counted) == (None, ())

@@ -325,7 +325,7 @@ def test_a_file_system_that_cannot_tell_is_tried_later(tmp_path: Path, monkeypat
 
 
 def test_a_file_does_not_grow_beyond_its_room(tmp_path: Path) -> None:
-    """What does not fit is computed anew. So the free disk does not tell of a person with very many records."""
+    """No more of the disk was promised. What does not fit is computed anew."""
     shelf = InFile(tmp_path, room=100)
     assert [shelf.put((np.zeros(10, np.int64),)) for _ in range(2)] == [True, False]
     assert shelf._file is not None

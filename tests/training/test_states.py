@@ -105,13 +105,14 @@ def test_a_ledger_of_the_first_version_is_read_and_goes_on(features: FeatureSet)
     assert [row.state for row in ledger.read(path)] == ["unknown", "written"]
 
 
+def stopped(*given: object) -> None:
+    raise KeyboardInterrupt
+
+
 @pytest.mark.parametrize("moment", ["sync", "settle"])
 def test_a_head_that_is_there_is_told_however_late_the_training_was_stopped(
     features: FeatureSet, moment: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def stopped(*given: object) -> None:
-        raise KeyboardInterrupt
-
     ready = checked(features)
     charged = charge(ready)
     with monkeypatch.context() as patch:
@@ -134,9 +135,6 @@ def test_a_head_that_is_there_is_told_however_late_the_training_was_stopped(
 def test_a_head_that_was_not_saved_is_not_told(
     features: FeatureSet, there: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def stopped(*given: object) -> None:
-        raise KeyboardInterrupt
-
     ready = checked(features)
     charged = charge(ready)
     if there:
