@@ -40,9 +40,10 @@ from dpfc_cli.privacy.oracle import Plan
 from dpfc_cli.training import ledger
 from dpfc_cli.training.calibrate import Calibrated
 from dpfc_cli.training.card import entry_of
+from dpfc_cli.training.kept_digests import known
 from dpfc_cli.training.ledger import Entry, Receipt
 from dpfc_cli.training.observer import Observer
-from dpfc_cli.training.request import Request
+from dpfc_cli.training.request import SPLIT, Request
 from dpfc_cli.version import __version__
 
 SUFFIX = ".answers"
@@ -312,10 +313,14 @@ def unfinished(request: Request, calibrated: Calibrated, folder: Path, observer:
             continue
         receipt = ledger.receipt_of(book, replace(entry, at=at, head=head))
         named = request.out is None or request.out.name == head
-        if receipt is None or not named or answers.header["training"] != wanted:
+        same = receipt is not None and named and answers.header["training"] == wanted
+        # The listing names the source. The set may have been made again, of another part of it.
+        if receipt is None or not same or not known(book, features.folder, SPLIT):
+            other = "set has other ones now" if same else "command is another one"
             observer.say(
                 f"A training of {at} on this set was stopped. It goes on when its own command is typed again, with the "
-                f"same version of dpfc. This command is another one. If it is not to go on, delete '{answers.path}'."
+                f"same version of dpfc and on the same records. This {other}. If it is not to go on, delete "
+                f"'{answers.path}'."
             )
             continue
         try:

@@ -3,6 +3,7 @@
 import glob
 import os
 import stat
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,7 @@ from dpfc_cli.features import digests
 from dpfc_cli.features.digests import Stored
 from dpfc_cli.features.manifest import MANIFEST, load
 from dpfc_cli.folders import DIGESTS, LEDGER
+from dpfc_cli.sources.digests import Kind
 from dpfc_cli.training.ledger import real, records_of
 
 Source = tuple[str, str]
@@ -67,6 +69,27 @@ def in_folder(folder: Path) -> tuple[Stored, ...]:
     return tuple(each for each in digests.stored_in(folder / digests.FILE) if source_of(each) in known)
 
 
+def known(ledger: Path, folder: Path, split: str) -> bool:
+    """Whether the records that a split of a set has now were charged: their digests lie beside its ledger.
+
+    A source may have other records than at the charge, or another part of it may be in the set.
+
+    Raises:
+        UserError: a file of digests is damaged.
+
+    """
+    kept = {each.section.key: each for each in digests.stored_in(beside(ledger))}
+    return all(each.section.split != split for each in _unknown(kept, folder))
+
+
+def _unknown(kept: Mapping[tuple[str, str, Kind], Stored], folder: Path) -> Iterator[Stored]:
+    """The digests of a set's splits that have records which are not among those that are kept."""
+    for each in in_folder(folder):
+        there = kept.get(each.section.key)
+        if there is None or (there.section != each.section and 0 in digests.common(each, [there])):
+            yield each
+
+
 def keep(ledger: Path, folder: Path) -> None:
     """Put the digests of a set beside its ledger, which must be locked. What lies there stays.
 
@@ -79,12 +102,9 @@ def keep(ledger: Path, folder: Path) -> None:
     path = beside(ledger)
     kept = {each.section.key: each for each in digests.stored_in(path)}
     new = {}
-    for each in in_folder(folder):
+    for each in _unknown(kept, folder):
         there = kept.get(each.section.key)
-        if there is None:
-            new[each.section.key] = each.read()
-        elif there.section != each.section and 0 in digests.common(each, [there]):
-            new[each.section.key] = np.concatenate([there.read(), each.read()])
+        new[each.section.key] = each.read() if there is None else np.concatenate([there.read(), each.read()])
     if not new:
         return
     sections = [(each.section, each.read()) for key, each in kept.items() if key not in new]

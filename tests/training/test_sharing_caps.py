@@ -85,6 +85,23 @@ def test_trainings_that_no_cap_can_be_kept_with_are_refused_where_records_are_sh
             ready(b, privacy=privacy)
 
 
+def test_a_training_that_was_stopped_goes_on_with_no_records_but_those_that_were_charged() -> None:
+    """The set was made again, of another part of its source, and another set has a cap on these records."""
+
+    stopped = charge(ready(of("one", range(10), part=True)))
+    assert stopped.answers is not None
+    stopped.answers.close()
+    shutil.rmtree("features/one")
+    set_cap(of("other", range(10, 20)), 0.5, delta=DELTA)
+    with pytest.raises(UserError, match="does not fit"):
+        ready(of("one", range(10, 20), part=True))
+    shutil.rmtree("features/one")
+    assert ready(of("one", range(10), part=True)).unfinished is not None
+    shutil.rmtree("features/one")
+    # Records that are not trained on change nothing.
+    assert ready(of("one", range(10), test=range(40, 44), part=True)).unfinished is not None
+
+
 def ignored(patch: pytest.MonkeyPatch) -> None:
     """Caps and trainings of sets that share records are not looked at."""
     patch.setattr(accounts, "shared", lambda *given, **named: sharing.Shared())
