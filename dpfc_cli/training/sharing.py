@@ -174,7 +174,7 @@ def shared(
         patterns = {frozenset(range(len(shares)))}
     silent = bool(own) and set(records) <= {each.section.records for each in own}
     left = [place for place in places if place not in counted and place[1][0] not in same]
-    doubted = {place[0].name for place in left if not (silent and _disjoint(own, found.of(place)))}
+    doubted = {place[0].name for place in left if not (silent and _disjoint(own, found.beside(place)))}
     lost = [
         replace(each, stored=tuple(one for one in each.stored if one.section.records not in same))
         for each in others
@@ -231,17 +231,21 @@ class _Patterns:
                 counts[one] += count
         self.counts |= counts
 
+    def beside(self, place: Place) -> list[Stored]:
+        """The digests of a source that lie beside the ledger."""
+        ledger, source = place
+        return [one for each, one in self.targets if each is ledger and source_of(one) == source]
+
     def of(self, place: Place) -> list[Stored]:
         """The digests of a source: those beside the ledger, or else those of as many records beside another one.
 
-        A row says which source was charged, and not which part of it.
+        A row says which source was charged, and not which part of it. So the latter may be of other records.
         """
         ledger, source = place
-        known = [(each, one) for each, one in self.targets if source_of(one) == source]
-        beside = [one for each, one in known if each is ledger]
         rows = [row for row in ledger.book.entries if (row.records, row.split) == source]
         charged = {row.n if row.unit == "record" else None for row in rows}
-        return beside or [one for _, one in known if {one.section.count} == charged]
+        known = [one for _, one in self.targets if source_of(one) == source]
+        return self.beside(place) or [one for one in known if {one.section.count} == charged]
 
     def count(self, place: Place) -> int:
         """How many different records a source has; 0 if that is not known."""

@@ -309,6 +309,15 @@ def test_of_sets_whose_digests_are_not_open_to_us_nothing_is_known(monkeypatch: 
     assert (account(other).entries, account(other).not_counted) == ([], ("one",))
 
 
+def test_what_is_not_known_of_a_source_is_told_where_another_part_of_it_is_known() -> None:
+    """It has as many records, and they are others."""
+    charge(ready(of("gone", range(8), part=True)))
+    beside(Path("features/gone.ledger.sqlite")).unlink()
+    shutil.rmtree("features/gone")
+    charge(ready(of("part", range(20, 28), part=True)))
+    assert account(of("one", range(4))).not_counted == ("gone",)
+
+
 def test_head_card_and_row_are_the_same_whatever_sets_share() -> None:
     """Heads are handed over. What other sets hold is a fact about records."""
     seen = []
