@@ -30,7 +30,7 @@ from dpfc_cli.folders import PARTIAL
 from dpfc_cli.memory import check_fits
 from dpfc_cli.sources.classes import Origin, check_classes, class_names, inferred_classes, numbers_of_names
 from dpfc_cli.sources.digests import NONE, digests_of_rows
-from dpfc_cli.sources.groups import GROUPS, grouped
+from dpfc_cli.sources.groups import GROUPS, check_apart, grouped
 
 BLOCK = 2**26
 """Bytes that a block should not exceed."""
@@ -154,7 +154,9 @@ def import_features(
             **({"on_error": on_error} if tolerant else {}),
         }
         # The listing is that of the source. So the ledger knows the records, with groups and without.
-        groupings = {split: grouped(table.keys) for split, table in tables.items() if table.keys is not None}
+        keys = {split: table.keys for split, table in tables.items() if table.keys is not None}
+        check_apart(keys, str(path))
+        groupings = {split: grouped(own) for split, own in keys.items()}
         if groupings:
             identity["groups"] = {split: grouping.digest for split, grouping in groupings.items()}
             tables = {

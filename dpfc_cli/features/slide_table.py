@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from dpfc_cli.errors import GUARDED, UserError, counted, parameter
+from dpfc_cli.errors import GUARDED, UserError, parameter
 from dpfc_cli.sources import groups, label_columns
 from dpfc_cli.sources.metadata import Value, rows
 from dpfc_cli.sources.split_files import TEST_SPLITS, TRAIN_SPLITS
@@ -90,8 +90,9 @@ def listed(
             Slide(name=name, split=split, label=label, record=record)
             for (name, label), record in zip(texts, records, strict=True)
         ]
+    groups.check_apart(keys, str(table))
     if by_patient:
-        _check_patients(table, slides, keys)
+        _check_patients(table, slides)
     return slides, keys or None, person
 
 
@@ -157,8 +158,8 @@ def _keys(table: Path, lines: list[tuple[int, dict[str, Value]]], column: str) -
     return groups.keys_of(values, str(table), lambda i: f"line {lines[i][0]}", "Each slide needs a person.")
 
 
-def _check_patients(table: Path, slides: list[Slide], keys: dict[str, groups.Keys]) -> None:
-    """Raise UserError if slides of a patient have two labels, or are in both splits."""
+def _check_patients(table: Path, slides: list[Slide]) -> None:
+    """Raise UserError if slides of a patient have two labels."""
     labels: dict[tuple[str, int], str] = {}
     for slide in slides:
         if labels.setdefault((slide.split, slide.record), slide.label) != slide.label:
@@ -169,13 +170,3 @@ def _check_patients(table: Path, slides: list[Slide], keys: dict[str, groups.Key
                 code="bad-record",
                 path=str(table),
             )
-    both = set.intersection(*(set(own.names) for own in keys.values())) if len(keys) > 1 else set()
-    if both:
-        raise UserError(
-            f"{counted(len(both), 'patient')} of '{table}' {'has' if len(both) == 1 else 'have'} slides in both "
-            f"splits. {GUARDED}",
-            f"Put all slides of a patient into one split. Or make a record of each slide: leave out "
-            f"{parameter('pool_by')}.",
-            code="bad-record",
-            path=str(table),
-        )

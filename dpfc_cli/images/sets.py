@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from dpfc_cli.errors import GUARDED, UserError, counted, parameter
 from dpfc_cli.sources.classes import Origin
 from dpfc_cli.sources.digests import Digests, Kind, digests_of_pixels
-from dpfc_cli.sources.groups import Grouping, Keys, grouped, sha256_of_key
+from dpfc_cli.sources.groups import Grouping, Keys, check_apart, grouped, sha256_of_key
 
 Pixels = NDArray[np.uint8]
 Labels = NDArray[np.int32]
@@ -200,8 +200,13 @@ def by_person(source: ImageSet) -> tuple[ImageSet, dict[str, Grouping]]:
     Returns:
         The same pictures in another order, with the same listing; and for each split the order and the groups.
 
+    Raises:
+        UserError: a person has pictures in two splits.
+
     """
-    groupings = {name: grouped(split.keys) for name, split in source.splits.items() if split.keys is not None}
+    keys = {name: split.keys for name, split in source.splits.items() if split.keys is not None}
+    check_apart(keys, source.name)
+    groupings = {name: grouped(own) for name, own in keys.items()}
     splits = {name: source.splits[name].part(grouping.order) for name, grouping in groupings.items()}
     return replace(source, splits=splits), groupings
 

@@ -16,7 +16,7 @@ import os
 import re
 import unicodedata
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -312,6 +312,34 @@ def joined(parts: list[Keys]) -> Keys:
         np.array([number.setdefault(name, len(number)) for name in part.names], np.int64)[part.codes] for part in parts
     ]
     return Keys(list(number), np.concatenate(codes))
+
+
+def check_apart(keys: Mapping[str, Keys], source: str) -> None:
+    """Refuse persons who have records in two splits: the account of each split would be too small for them.
+
+    Args:
+        keys: the keys of each split.
+        source: what the user calls the source, for messages.
+
+    Raises:
+        UserError: there are such persons (code "bad-record").
+
+    """
+    seen, both = set[str](), set[str]()
+    for split in keys.values():
+        own = {split.names[code] for code in np.unique(split.codes).tolist()}
+        both |= seen & own
+        seen |= own
+    if both:
+        have = "has" if len(both) == 1 else "have"
+        raise UserError(
+            f"{counted(len(both), 'person')} of '{source}' {have} records in two splits. {GUARDED}",
+            "Put all records of a person into one split. Or make a set of each split, and say that they share records: "
+            f"{parameter('also')}.",
+            code="bad-record",
+            path=source,
+            count=len(both),
+        )
 
 
 def grouped(keys: Keys) -> Grouping:

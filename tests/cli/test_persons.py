@@ -1,6 +1,7 @@
 """`dpfc extract --group-by`: from a folder for each patient to a set that knows persons, and what is done with it."""
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -146,6 +147,19 @@ def test_what_cannot_be_grouped_is_refused_and_leaves_nothing(
     assert refused.exit_code == 2
     assert says in spoken(refused.stderr)
     assert not list(Path().glob("features/*"))
+
+
+def test_a_person_in_two_splits_of_the_source_is_refused(dpfc: Dpfc, clinic: Path) -> None:
+    """What is spent on one split is not in the account of the other one."""
+    clinic.rename("all")
+    for split in ("train", "test"):
+        shutil.copytree("all", clinic / split)
+    refused = dpfc(*PERSONS)
+    assert refused.exit_code == 2
+    assert f"{PATIENTS} persons of 'imagefolder' have records in two splits" in spoken(refused.stderr)
+    for folder in sorted(clinic.glob("test/*/patient *")):
+        folder.rename(folder.with_name(folder.name.replace("patient", "other")))
+    assert dpfc(*PERSONS).exit_code == 0
 
 
 def test_imported_persons_are_counted(dpfc: Dpfc, tmp_path: Path) -> None:

@@ -51,7 +51,7 @@ def test_what_a_head_means_for_a_person_with_some_records_can_be_asked(dpfc: Dpf
 
 def test_a_head_for_persons_says_so_in_every_line(dpfc: Dpfc, features: Path, arrays: Path) -> None:
     np.save(arrays / "train_groups.npy", np.arange(len(np.load(arrays / "train_y.npy"))) // 2)
-    np.save(arrays / "test_groups.npy", np.arange(len(np.load(arrays / "test_y.npy"))))
+    np.save(arrays / "test_groups.npy", ~np.arange(len(np.load(arrays / "test_y.npy"))))
     assert dpfc("import", str(arrays), "--out", "persons", "--classes", "3", "--labels-per-record", "1").exit_code == 0
     line = ("train", "--sigma", "9", "--features", "persons", "--method", "dp-sgd", "--sampling-rate", "0.2")
     assert dpfc(*line, "--steps", "2", "--out", "a.safetensors").exit_code == 0

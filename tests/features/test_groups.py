@@ -38,8 +38,8 @@ def arrays() -> Arrays:
     for split, n in N.items():
         x = rng.normal(size=(n, D)).astype(np.float32)
         x[:, 0] = np.arange(n)
-        persons = 23 if split == "train" else 7
-        who = np.concatenate((np.arange(persons), rng.integers(0, persons, n - persons)))
+        persons, first = (23, 0) if split == "train" else (7, 23)
+        who = first + np.concatenate((np.arange(persons), rng.integers(0, persons, n - persons)))
         found |= {f"{split}_x": x, f"{split}_y": np.arange(n) % 3, f"{split}_groups": rng.permutation(who)}
     return found
 
@@ -227,6 +227,7 @@ LACKING: dict[str, tuple[Callable[[Arrays], object], str]] = {
     "truth values": (lambda a: a.update(train_groups=np.ones(100, bool)), "dtype bool"),
     "two columns": (lambda a: a.update(train_groups=np.zeros((100, 2), int)), r"shape \(100, 2\)"),
     "one split only": (lambda a: a.pop("test_groups"), "no groups for its test records"),
+    "two splits": (lambda a: a["test_groups"].__setitem__(3, 7), r"1 person of .* has records in two splits"),
 }
 
 

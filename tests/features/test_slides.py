@@ -286,7 +286,7 @@ def test_a_table_that_cannot_be_used_is_refused_before_a_slide_is_read(
 def test_a_patient_in_both_splits_is_no_single_record(tmp_path: Path) -> None:
     place = written(tmp_path)
     (tmp_path / "slides.csv").write_text("patient,slide,label,split\np,slide_0,a,train\np,slide_1,a,test\n")
-    with pytest.raises(UserError, match=r"1 patient .* has slides in both splits"):
+    with pytest.raises(UserError, match=r"1 person of .* has records in two splits"):
         imported(tmp_path, place, pool_by="patient")
 
 

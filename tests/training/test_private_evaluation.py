@@ -311,7 +311,7 @@ def persons(folder: Path, sizes: list[int], right: list[float]) -> FeatureSet:
     x = np.eye(M, dtype=np.float32)[np.where(hit, y, (y + 1) % M)]
     groups = np.repeat(np.arange(len(sizes)), sizes)
     own: dict[str, Any] = {"train_x": np.eye(M, dtype=np.float32), "train_y": np.arange(M)}
-    np.savez(folder / "p.npz", test_x=x, test_y=y, test_groups=groups, train_groups=np.arange(M), **own)
+    np.savez(folder / "p.npz", test_x=x, test_y=y, test_groups=groups, train_groups=~np.arange(M), **own)
     return import_features(folder / "p.npz", folder / "p", classes=CLASSES, labels_per_record=1).features
 
 
