@@ -204,7 +204,7 @@ def extract(
     part = _part(task)
     units = {extraction.OPENING: "B" if images.small(wanted) else "files", extraction.LOADING: "B"}
     units[extraction.EXTRACTING] = units[extraction.LOOKING] = "images"
-    with display.stages(extraction.OPENING, "files", lambda stage: units[stage.partition(":")[0]]) as progress:
+    with display.stages(extraction.OPENING, lambda stage: units[stage.partition(":")[0]]) as progress:
         made = extraction.extract(
             wanted,
             model=model,
