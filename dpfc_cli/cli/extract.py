@@ -169,7 +169,8 @@ def extract(
     out: Annotated[
         str | None,
         typer.Option(
-            help="Name or path of the feature set. Its heads repeat the name. Default: DATASET-MODEL, or FOLDER-MODEL.",
+            help="Name or path of the feature set. Its heads repeat the name. Default: the name of the data set or "
+            "folder, the model, and what is not the default.",
             rich_help_panel=WORK,
             metavar="SET",
         ),
