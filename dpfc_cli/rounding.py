@@ -27,6 +27,11 @@ def sigma(value: float) -> str:
     return f"{math.ceil(value * (1 - 1.1e-9) * 1e4) / 1e4:.4f}"
 
 
+def delta(value: float) -> str:
+    """δ, as tables and statements show it: rounded up to three digits."""
+    return rounded_up(value, 3)
+
+
 def rounded_up(value: float, digits: int) -> str:
     """An ε or a δ as text, of so many digits. It is rounded up, except for a difference that float64 cannot
     represent.

@@ -57,3 +57,4 @@ def test_what_is_promised_is_rounded_to_the_side_that_promises_less() -> None:
     assert [rounding.at_most(each) for each in (0.50001, 0.5, 0.99999)] == ["50.1 %", "50.0 %", "100.0 %"]
     assert [rounding.at_least(each, 1) for each in (1.99, 2.0, 1234.56)] == ["1.9", "2.0", "1,234.5"]
     assert [rounding.rounded_up(each, 4) for each in (1.00001, 1.0, 0.1 + 0.2)] == ["1.001", "1", "0.3"]
+    assert [rounding.delta(each) for each in (1e-5, 1 / 300_000)] == ["1e-05", "3.34e-06"]

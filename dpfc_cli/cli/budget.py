@@ -228,9 +228,18 @@ def _show_spent(account: "Account", deltas: tuple[float, ...]) -> None:
 
 
 def _show_split(account: "Account", deltas: tuple[float, ...]) -> None:
-    """What was spent on the records of another split: private evaluations of heads."""
+    """What was spent on the records of another split: by private evaluations of heads, and by trainings that may have
+    seen some of them.
+    """
+    from dpfc_cli.training.ledger import EVALUATION
+
     _show_charged(f"Charged to the records of the {account.split} split", account.rows)
     _show_total(f"Spent on the {account.split} split", account, deltas)
+    if any(row.method != EVALUATION for _, row in account.rows):
+        display.say(
+            f"A training counts for the {account.split} split if some of its records are in this split, too, such as "
+            "copies of a picture, or if it is not known in which split they are."
+        )
     _show_who(account)
     _warn_of_passed_caps(account, f" on the {account.split} split")
 

@@ -183,15 +183,19 @@ def meter(what: str, unit: str) -> Iterator[Meter]:
 
 
 @contextmanager
-def stages(what: str, unit: str, units: Callable[[str], str] | None = None) -> Iterator[Stages]:
-    """A meter as library functions want their `progress`. what: the stage until the first is told. units: the unit of
-    a stage; without it all stages count `unit`.
+def stages(what: str, unit: str | Callable[[str], str]) -> Iterator[Stages]:
+    """A meter as library functions want their `progress`. what: the stage until another one is told. unit: what all
+    stages count, or what a stage counts, by its name.
     """
-    with meter(what, unit) as advance:
+
+    def unit_of(stage: str) -> str:
+        return unit if isinstance(unit, str) else unit(stage)
+
+    with meter(what, unit_of(what)) as advance:
 
         def told(what: str, done: int, total: int | None) -> None:
             stop.check()
-            advance(done, total or 0, what, units(what) if units else unit)
+            advance(done, total or 0, what, unit_of(what))
 
         yield told
 

@@ -70,7 +70,12 @@ def several(
     ]
     rows = []
     for name, card, each in zip(names, cards, results, strict=True):
-        row = [name, str(card["method"]), "–" if card["delta"] is None else f"{card['delta']:g}", _epsilon(card)]
+        row = [
+            name,
+            str(card["method"]),
+            "–" if card["delta"] is None else rounding.delta(card["delta"]),
+            _epsilon(card),
+        ]
         row += rounding.accuracy(each.top1, each.interval, each.n)
         if each.mean_average_precision is not None:
             row.append(rounding.percentage(each.mean_average_precision, each.n))

@@ -169,7 +169,8 @@ def extract(
     out: Annotated[
         str | None,
         typer.Option(
-            help="Name or path of the feature set. Its heads repeat the name. Default: DATASET-MODEL, or FOLDER-MODEL.",
+            help="Name or path of the feature set. Its heads repeat the name. Default: the name of the data set or "
+            "folder, the model, and what is not the default.",
             rich_help_panel=WORK,
             metavar="SET",
         ),
@@ -204,7 +205,7 @@ def extract(
     part = _part(task)
     units = {extraction.OPENING: "B" if images.small(wanted) else "files", extraction.LOADING: "B"}
     units[extraction.EXTRACTING] = units[extraction.LOOKING] = "images"
-    with display.stages(extraction.OPENING, "files", lambda stage: units[stage.partition(":")[0]]) as progress:
+    with display.stages(extraction.OPENING, lambda stage: units[stage.partition(":")[0]]) as progress:
         made = extraction.extract(
             wanted,
             model=model,

@@ -69,7 +69,7 @@ def _show(features: "FeatureSet") -> None:
         f"Feature set {features.folder}",
         [
             ("backbone", str(manifest.backbone.get("name"))),
-            ("feature", f"{feature}, {manifest.dim} dimensions, {manifest.dtype}"),
+            ("feature", f"{feature}, {manifest.dim:,} dimensions, {manifest.dtype}"),
             ("records", splits),
             ("classes", f"{len(manifest.classes)} ({origin}); {labels} per record"),
         ],

@@ -159,7 +159,7 @@ def _show(found: "Forecast") -> None:
     columns += [] if found.records_per_person is None else [f"of {counted(found.records_per_person, 'record')}"]
     title = (
         f"{found.method} on {counted(facts.n, facts.unit)} of {counted(facts.m, 'class')} with "
-        f"{counted(facts.d, 'dimension')}, delta = {found.delta:.3g}"
+        f"{counted(facts.d, 'dimension')}, delta = {rounding.delta(found.delta)}"
     )
     display.table(title, columns, [_row(found, each) for each in found.outlooks], left=0)
     display.facts("What the figures say", _said(found))

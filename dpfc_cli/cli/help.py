@@ -67,8 +67,10 @@ _PARSED = re.compile(", unable to parse string as an? [a-z]+")
 LATER: dict[str, Callable[[], str]] = {"data sets": _data_sets, "methods": _methods, "formats": _formats}
 """Lists of names that take long to import: a help text says ‹data sets›, and they stand there when it is shown."""
 _LATER = re.compile("‹([a-z ]+)›")
-WIDEST = 28
-"""Columns for an option and its value. Longer ones have a line of their own."""
+WIDEST, NARROWEST = 28, 20
+"""The most columns for an option and its value (longer ones have a line of their own), and the fewest for what is said
+of it.
+"""
 
 
 def listed(names: Sequence[str]) -> str:
@@ -106,6 +108,11 @@ def flag_of(function: Callable[..., None], name: str) -> str:
 
 class Command(TyperCommand):
     """A command whose help lists its options in the panels that they name."""
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Write the help as wide as the terminal."""
+        _fit(formatter)
+        super().format_help(ctx, formatter)
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         """[OPTIONS], then every positional argument, in brackets if it may be left out."""
@@ -155,6 +162,11 @@ class Group(TyperGroup):
             sys.stderr.write(stop.STOPPED)
             raise typer.Exit(130) from None
 
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Write the help as wide as the terminal."""
+        _fit(formatter)
+        super().format_help(ctx, formatter)
+
     def list_commands(self, ctx: Any) -> list[str]:
         """The names of the commands in their order of use."""
         return sorted(super().list_commands(ctx), key=list(COMMANDS).index)
@@ -168,6 +180,11 @@ class Group(TyperGroup):
         _write(formatter, "Options", [_record(option) for option in _options(self, ctx)])
         commands = [self.commands[name] for name in self.list_commands(ctx)]
         _write(formatter, "Commands", [(str(c.name), str(c.help).split("\n\n")[0]) for c in commands if not c.hidden])
+
+
+def _fit(formatter: Any) -> None:
+    """Make a formatter no wider than the terminal: its own least width is 50."""
+    formatter.width = min(formatter.width, shutil.get_terminal_size().columns - 2)
 
 
 def _arguments(command: Any, ctx: Any) -> list[Any]:
@@ -200,7 +217,8 @@ def _write(formatter: Any, title: str, records: list[tuple[str, str]]) -> None:
     """Write names with what is said of them, in two columns under a title."""
     if not records:
         return
-    column = max((len(name) for name, _ in records if len(name) <= WIDEST), default=WIDEST) + 2
+    widest = min(WIDEST, formatter.width - NARROWEST - 6)
+    column = max((len(name) for name, _ in records if len(name) <= widest), default=widest) + 2
     formatter.write(f"\n{title}:\n")
     for name, said in records:
         lines = _wrapped(said, formatter.width - 4 - column)
@@ -211,4 +229,4 @@ def _write(formatter: Any, title: str, records: list[tuple[str, str]]) -> None:
 
 def _wrapped(text: str, width: int) -> list[str]:
     """Lines of whole words: neither '--hold-out' nor a path is cut."""
-    return textwrap.wrap(text, max(width, 20), break_long_words=False, break_on_hyphens=False)
+    return textwrap.wrap(text, max(width, NARROWEST), break_long_words=False, break_on_hyphens=False)

@@ -37,7 +37,7 @@ def list_(
                 *(each.name, each.backbone, _records(each, "train"), _records(each, "test")),
                 *(f"{each.classes:,}", f"{each.dim:,}", "?" if each.trainings is None else str(each.trainings)),
                 each.unit,
-                f"{each.delta:.3g}",
+                rounding.delta(each.delta),
                 "?" if each.epsilon is None else rounding.epsilon(each.epsilon) if each.epsilon else "–",
             )
             for each in found.sets
@@ -52,7 +52,7 @@ def list_(
                 each.path.rpartition("/")[2].removesuffix(".safetensors"),
                 (each.date or "–")[:16].replace("T", " "),
                 *(each.features, each.method),
-                "–" if each.delta is None else f"{each.delta:.3g}",
+                "–" if each.delta is None else rounding.delta(each.delta),
                 rounding.epsilon(math.inf if each.epsilon is None else each.epsilon),
             )
             for each in found.heads

@@ -89,7 +89,7 @@ def predict(
 
     unit = ["pictures"]
     units = {prediction.LOADING: "B"}
-    with display.stages(prediction.LOADING, "B", lambda stage: units.get(stage.partition(":")[0], unit[0])) as progress:
+    with display.stages(prediction.LOADING, lambda stage: units.get(stage.partition(":")[0], unit[0])) as progress:
         found = prediction.predict(head, source, top=top, weights=weights, calibrate_on=calibrate_on, progress=progress)
         unit[0] = f"{found.noun}s"
         _remark(found)

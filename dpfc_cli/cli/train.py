@@ -325,7 +325,7 @@ class _Observer(Observer):
 
     def progress(self, stage: str, done: int, total: int | None) -> None:
         if self._advance is None:
-            self._advance = self._stack.enter_context(display.stages(stage, "records", _unit_of))
+            self._advance = self._stack.enter_context(display.stages(stage, _unit_of))
         self._advance(stage, done, total)
 
     def confirm(self, charge: str) -> bool:

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 from dpfc_cli import rounding
 from dpfc_cli.cli import display
+from dpfc_cli.errors import counted
 
 if TYPE_CHECKING:
     from dpfc_cli.training.account import Account
@@ -48,7 +49,7 @@ def _not_in(account: "Account") -> list[str]:
     """What the sum leaves out."""
     said = []
     if account.unprotected:
-        said.append(f"not in it: {account.unprotected} without a guarantee (epsilon = ∞)")
+        said.append(f"not in it: {counted(account.unprotected, 'training')} without a guarantee (epsilon = ∞)")
     if account.not_counted:
         said.append(f"not in it: {', '.join(account.not_counted)}, which may hold some of the same records")
     return said
@@ -97,7 +98,6 @@ def show_plan(checked: "Checked", as_json: bool) -> None:
 
 def show_head(trained: "Trained", as_json: bool, named: bool, features: str | None) -> None:
     """The statement of a head, and what its records have cost."""
-    from dpfc_cli.errors import counted
     from dpfc_cli.trust import statement
 
     card, claimed = trained.head.card, trained.charged.checked.calibrated.claimed

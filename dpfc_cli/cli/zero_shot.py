@@ -126,7 +126,7 @@ def zero_shot(
             display.say(f"Features: {found.folder} (the newest of {others + 1} sets; --features names another)")
     scored = None if on is None else places.feature_set(on)[0]
     units = {"Reading the records": "records", "Evaluating": "records", "texts": "texts"}
-    with display.stages("Reading the weights", "B", lambda stage: units.get(stage, "B")) as progress:
+    with display.stages("Reading the weights", lambda stage: units.get(stage, "B")) as progress:
         made = make(
             found,
             source=source,

@@ -57,8 +57,11 @@ def set_folder(given: str | Path, accepted: Callable[[Path], bool] = lambda fold
             code="missing",
             path=str(begun),
         )
+    there = next(filter(_there, folders), None)
     raise UserError(
-        f"There is no feature set '{given}'.",
+        f"There is no feature set '{given}'."
+        if there is None
+        else f"'{there}' is no feature set: it has no '{MANIFEST}'.",
         f"Name a folder, or a set in '{features_folder()}'.",
         code="missing",
         path=str(given),

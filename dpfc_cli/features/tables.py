@@ -61,6 +61,9 @@ def opened(
         if kind == ".parquet" or (path.is_dir() and not _holds_arrays(path)):
             from dpfc_cli.features.columns import open_columns
 
+            if path.is_dir() and not any(path.rglob("*.parquet")):
+                what = f"'{path}' has neither arrays nor .parquet files."
+                raise UserError(what, f"Give {ACCEPTED}.", code="missing", path=str(path))
             found = open_columns(str(path), column, label_column, group_column)
         elif path.is_dir():
             _refuse_names(path, column=column, label_column=label_column, group_column=group_column)

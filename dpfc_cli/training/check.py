@@ -240,8 +240,8 @@ def check_memory(calibrated: Calibrated, memory: float | None) -> None:
     if needed > allowed:
         other = f"{parameter('method')} dp-fc (its state does not grow with m·d²), " if method.class_matrices else ""
         raise UserError(
-            f"This training needs about {needed / 1e9:.1f} GB ({facts.m} classes, {facts.d} dimensions); "
-            f"the limit is {allowed / 1e9:.1f} GB.",
+            f"This training needs about {needed / 1e6:,.0f} MB ({facts.m} classes, {facts.d} dimensions); "
+            f"the limit is {allowed / 1e6:,.0f} MB.",
             f"Use {other}features of fewer dimensions ('dpfc extract' with {parameter('pool')} mean), or a larger "
             f"{parameter('memory')}.",
             code="memory",

@@ -32,6 +32,7 @@ from dpfc_cli.methods.public_head import PublicHead, directions
 from dpfc_cli.methods.whitened import doubt
 from dpfc_cli.privacy.accounting import LARGEST_EPSILON
 from dpfc_cli.privacy.chain import Linear
+from dpfc_cli.rounding import rounded_up
 from dpfc_cli.sources.classes import by_name
 from dpfc_cli.training.account import Account
 from dpfc_cli.training.calibrate import Calibrated
@@ -118,7 +119,10 @@ def _check_together(begun: Calibrated) -> None:
     elif before["adjacency"] != begun.facts.adjacency:
         why, remedy = f"It was trained with {before['adjacency']} adjacency", "Use the same adjacency, or start from"
     elif (together := whole(begun)[0]) is not None and together.epsilon > LARGEST_EPSILON:
-        why, remedy = f"Both trainings together spend epsilon = {together.epsilon:.3g}", "Spend less, or start from"
+        why, remedy = (
+            f"Both trainings together spend epsilon = {rounded_up(together.epsilon, 3)}",
+            "Spend less, or start from",
+        )
     else:
         return
     raise _private(begun.options.public_head.origin["name"], f"{why}.", f"{remedy} class vectors that are public.")

@@ -19,6 +19,7 @@ from dpfc_cli.privacy.accounting import (
 from dpfc_cli.privacy.persons import MOST
 from dpfc_cli.privacy.queries import QUERIES
 from dpfc_cli.rounding import at_most, rounded_up
+from dpfc_cli.rounding import delta as shown_delta
 
 _SEVERAL = {
     "record": "several pictures of one person together: the guarantee is for one record",
@@ -310,7 +311,7 @@ def _figure(epsilon: float | None) -> str:
 
 def claimed(epsilon: float, delta: float) -> str:
     """ε and δ as a statement says them."""
-    return f"epsilon = {rounded_up(epsilon, 6)}, delta = {rounded_up(delta, 3)}"
+    return f"epsilon = {rounded_up(epsilon, 6)}, delta = {shown_delta(delta)}"
 
 
 def _origin(origin: str, private: bool) -> str:
@@ -341,8 +342,8 @@ def _compared(card: Mapping[str, Any]) -> list[tuple[str, str]]:
     return [
         (
             "for comparison",
-            f"the conversion of Mehta et al. 2022, an upper bound, gives epsilon = "
-            f"{zcdp_epsilon(card['mu'], card['delta']):.4g}",
+            "the conversion of Mehta et al. 2022, an upper bound, gives epsilon = "
+            f"{rounded_up(zcdp_epsilon(card['mu'], card['delta']), 4)}",
         )
     ]
 

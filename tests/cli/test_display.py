@@ -57,7 +57,7 @@ def test_every_stage_has_a_rate_of_its_own(clock: list[float], capsys: pytest.Ca
 
 
 def test_a_stage_may_count_in_a_unit_of_its_own(clock: list[float], capsys: pytest.CaptureFixture[str]) -> None:
-    with display.stages("Opening", "files", lambda stage: "B" if stage == "weights" else "images") as advance:
+    with display.stages("weights", lambda stage: "B" if stage == "weights" else "images") as advance:
         for stage in ("weights", "Extracting"):
             advance(stage, 0, 2_000_000)
             clock[0] += 10.0

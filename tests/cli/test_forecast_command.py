@@ -57,6 +57,11 @@ def test_a_signal_that_is_too_small_is_not_rounded_up_to_one_that_is_enough(dpfc
     assert "At epsilon = 2 the noise hides the classes" in shown.stderr
 
 
+def test_a_delta_of_one_over_n_is_shown_as_the_statement_will_show_it(dpfc: Dpfc) -> None:
+    shown = dpfc("forecast", "--records", "300000", "--classes", "4", "--dimensions", "24", "--epsilon", "1")
+    assert shown.stdout.splitlines()[0].endswith(", delta = 3.34e-06")
+
+
 def test_a_stand_in_gives_an_accuracy_its_interval_and_what_it_is_worth(
     dpfc: Dpfc, features: Path, known: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -38,7 +38,7 @@ def help_of(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str])
     return shown
 
 
-@pytest.mark.parametrize("width", [60, 80, 100])
+@pytest.mark.parametrize("width", [40, 60, 80, 100])
 @pytest.mark.parametrize("name", ["", *COMMANDS])
 def test_no_word_of_a_help_is_cut_and_no_line_is_wider_than_the_terminal(help_of: Help, name: str, width: int) -> None:
     shown, wide = help_of(name, width), help_of(name, 1_000)

@@ -113,6 +113,7 @@ def test_budget_says_of_each_split_who_used_it_and_that_a_cap_is_passed_there(
     own, _, other = shown.stdout.partition("# Charged to the records of the test split")
     assert "Ada" not in own
     assert re.search(r"^a try +Ada +later", other, re.M)
+    assert "A training counts for the test split if" in words(shown.stderr)
     assert "More is spent on the test split than the cap allows (epsilon = 1 at delta = 0.001 for clinic)" in words(
         shown.stderr
     )

@@ -38,7 +38,7 @@ def test_what_the_sum_leaves_out_is_named_beside_it(dpfc: Dpfc, features: Path, 
     trained = dpfc("train", "--epsilon", "1", *ls, "blobs", "--adjacency", "replace-one")
     for said in (trained.stdout, trained.stderr):
         assert "under zero-out adjacency" in said
-        assert "not in it: 1 without a guarantee (epsilon = ∞)" in said
+        assert "not in it: 1 training without a guarantee (epsilon = ∞)" in said
         assert "not in it: turned, which may hold some of the same records" in said
     # Its noise covers more than zero-out.
     assert "(an upper bound)" in trained.stdout.split("spent so far")[1]

@@ -322,7 +322,7 @@ BAD = [
     (one_class, "one class only.*do not publish", None),
     (damaged_hdf5, "its values are damaged", "damaged"),
     (other, "no format that dpfc knows", "unsupported"),
-    (empty, r"No \.parquet files", None),
+    (empty, r"neither arrays nor \.parquet files", "missing"),
 ]
 """What is refused, how, and with which code (None: it is another package's error)."""
 

@@ -89,7 +89,7 @@ def test_public_knowledge_stays_when_options_are_chosen() -> None:
 def test_a_training_needs_the_memory_of_its_state_and_of_what_works_on_it() -> None:
     made = calibrate(METHODS["dp-fc"], FACTS, {"steps": 2}, Privacy(epsilon=1.0))
     check_memory(made, 2**30)
-    with pytest.raises(UserError, match=r"This training needs about 0\.6 GB") as refused:
+    with pytest.raises(UserError, match=r"This training needs about 629 MB") as refused:
         check_memory(made, 2**29)
     assert "dp-fc" not in refused.value.remedy
     assert refused.value.fields["needed"] == state_bytes(made.method, made.plan) + working_bytes(FACTS)

@@ -148,7 +148,7 @@ def test_a_training_takes_600_mebibytes_beside_the_state_of_its_method(features:
     calibrated = checked(features).calibrated
     needed = state_bytes(calibrated.method, calibrated.plan) + 600 * 2**20
     check_memory(calibrated, needed)
-    with pytest.raises(UserError, match=r"needs about 0.6 GB \(3 classes, 5 dimensions\)") as refused:
+    with pytest.raises(UserError, match=r"needs about 629 MB \(3 classes, 5 dimensions\)") as refused:
         check_memory(calibrated, needed - 1)
     assert refused.value.code == "memory"
     assert (refused.value.fields["needed"], refused.value.fields["allowed"]) == (needed, needed - 1)
