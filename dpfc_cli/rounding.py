@@ -40,6 +40,12 @@ def rounded_up(value: float, digits: int) -> str:
     return f"{math.ceil(value * (1 - 1e-12) * 10.0**exponent) / 10.0**exponent:.{digits}g}"
 
 
+def rounded_down(value: float, digits: int = 4) -> str:
+    """The noise of a release, or the ε that is left, as text of so many digits: not more than there is."""
+    exponent = digits - 1 - math.floor(math.log10(value))
+    return f"{math.floor(value * (1 + 1e-12) * 10.0**exponent) / 10.0**exponent:.{digits}g}"
+
+
 def at_least(value: float, decimals: int) -> str:
     """A figure that must not look larger than it is: rounded down."""
     return f"{math.floor(value * 10**decimals) / 10**decimals:,.{decimals}f}"

@@ -58,3 +58,10 @@ def test_what_is_promised_is_rounded_to_the_side_that_promises_less() -> None:
     assert [rounding.at_least(each, 1) for each in (1.99, 2.0, 1234.56)] == ["1.9", "2.0", "1,234.5"]
     assert [rounding.rounded_up(each, 4) for each in (1.00001, 1.0, 0.1 + 0.2)] == ["1.001", "1", "0.3"]
     assert [rounding.delta(each) for each in (1e-5, 1 / 300_000)] == ["1e-05", "3.34e-06"]
+
+
+@pytest.mark.parametrize(
+    ("value", "said"), [(10.0, "10"), (3.14159, "3.141"), (0.99999, "0.9999"), (12345.6, "1.234e+04")]
+)
+def test_noise_and_what_is_left_are_not_shown_larger_than_they_are(value: float, said: str) -> None:
+    assert rounding.rounded_down(value) == said

@@ -324,7 +324,11 @@ def _show_caps(account: "Account") -> None:
     for name, cap in account.in_force:
         left = account.room(cap, account.protects)
         largest = limit.fitting(left, cap.delta or 1.0) if left > 0 else None
-        more = f"epsilon = {largest:.4g} at delta = {cap.delta:g} for one more training" if largest else "nothing"
+        more = (
+            f"epsilon = {rounding.rounded_down(largest)} at delta = {cap.delta:g} for one more training"
+            if largest
+            else "nothing"
+        )
         rows += [("cap", limit.said(name, cap)), ("left", more)]
     _warn_of_passed_caps(account)
     display.facts(

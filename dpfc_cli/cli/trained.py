@@ -35,7 +35,7 @@ def _left(account: "Account", delta: float) -> str:
     from dpfc_cli.training.limit import said
 
     largest = account.left(delta)
-    left = f"leaves epsilon = {largest:.4g} at delta = {delta:g}" if largest else "leaves nothing"
+    left = f"leaves epsilon = {rounding.rounded_down(largest)} at delta = {delta:g}" if largest else "leaves nothing"
     return f"the cap ({said(*account.in_force[0])}) {left} for one more training"
 
 

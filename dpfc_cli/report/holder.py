@@ -17,7 +17,7 @@ from dpfc_cli.heads.scored import Evaluation
 from dpfc_cli.privacy.accounting import default_delta
 from dpfc_cli.report.document import Block, Facts, Grid, Section, Words
 from dpfc_cli.report.released import by_class
-from dpfc_cli.rounding import epsilon, percentage, with_interval
+from dpfc_cli.rounding import epsilon, percentage, rounded_down, with_interval
 from dpfc_cli.training import limit
 from dpfc_cli.training.account import Account, account_of, other_accounts
 from dpfc_cli.training.ledger import Entry, ledger_path
@@ -129,7 +129,7 @@ def _room(account: Account, delta: float) -> list[tuple[str, str]]:
     rows = [("cap", limit.said(name, cap)) for name, cap in account.in_force]
     largest = account.left(delta)
     if largest is not None:
-        rows.append(("left of it", f"epsilon = {largest:.4g} at delta = {delta:g}" if largest else "nothing"))
+        rows.append(("left of it", f"epsilon = {rounded_down(largest)} at delta = {delta:g}" if largest else "nothing"))
     return rows or [("cap", "none")]
 
 

@@ -18,7 +18,7 @@ from dpfc_cli.privacy.accounting import (
 )
 from dpfc_cli.privacy.persons import MOST
 from dpfc_cli.privacy.queries import QUERIES
-from dpfc_cli.rounding import at_most, rounded_up
+from dpfc_cli.rounding import at_most, rounded_down, rounded_up
 from dpfc_cli.rounding import delta as shown_delta
 
 _SEVERAL = {
@@ -363,7 +363,7 @@ def _all_said(plan: list[dict[str, Any]], unit: str) -> str:
 def _said(alike: list[dict[str, Any]], unit: str) -> str:
     times, share = sum(r["times"] for r in alike), sum(r["times"] * r["share"] for r in alike)
     many = f"{times} × " if times > 1 else ""
-    sigmas = " to ".join(dict.fromkeys(f"{pick(r['sigma'] for r in alike):.4g}" for pick in (min, max)))
+    sigmas = " to ".join(dict.fromkeys(rounded_down(pick(r["sigma"] for r in alike)) for pick in (min, max)))
     rate = alike[0]["rate"]
     sampled = f", each {unit} with probability {rate:g}" if rate < 1 else ""
     return f"{many}{alike[0]['kind']} ({share:.1%} of the budget, sigma {sigmas}{sampled})"
