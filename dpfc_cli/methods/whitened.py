@@ -150,7 +150,7 @@ def solve(oracle: Oracle, facts: Facts, options: Options) -> Solution:
     belief = None
     if start is not None:
         longest = facts.n * options.gradient_clip * radius / math.sqrt(facts.m)
-        belief = Belief(start=start, longest=longest, deviation=doubt(facts, options))
+        belief = Belief(start=start, longest=longest, deviation=doubt(facts, options), dimension=dimension)
     for _ in range(options.steps):
         gradient = oracle.release(
             Gradient(
