@@ -239,7 +239,7 @@ standard deviation over seeds.
   gains half a point on CIFAR-100 and one on CLINC150, and loses one on BANKING77 and 3.9 on the made-up family
   `many-classes`.
 - diffprivlib divides ε among the classes and has no δ.
-- The two trainings without privacy have different penalties, so their seconds are not for the same problem.
+- The two trainings without privacy minimise the same loss. Each stops where its own tolerance says.
 """
     for name, shape in dict.fromkeys((case["data"], tuple(case["shape"])) for case, _ in rows):
         runs: peers.Runs = {

@@ -32,7 +32,7 @@ from dpfc_cli.privacy.oracle import Mechanism
 from dpfc_cli.privacy.passes import BlockStream
 from dpfc_cli.privacy.queries import ClassGrams, ClassSums, Gradient, Hessians, Query
 from dpfc_cli.training.calibrate import calibrate
-from dpfc_cli.training.public import moments
+from dpfc_cli.training.public import unit_mean
 from dpfc_cli.training.request import Privacy
 
 RESULTS = Path("bench/results/cells.jsonl")
@@ -52,7 +52,7 @@ class Cell:
         conversion: "exact", or "zcdp" for the paper's conversion. The product has "exact" only.
         noise: "independent", or "shared" (see `shared_noise`). The product has "independent" only.
         variant: "" for the product; for dp-whitened also "recipe" with the ingredients added to it.
-        public: path of a set of which the moments are used, as with `--public-features`; "" for none.
+        public: path of a set of which the mean is used, as with `--public-features`; "" for none.
         start: path of class vectors, m × d, that the descent starts from, as with `--public-head`; "" for none.
     """
 
@@ -165,7 +165,7 @@ def train(cell: Cell) -> Head:
             mu = guarantee.mu
         options = method.defaults(facts, mu, cell.given)
         if cell.public:
-            options = replace(options, public=_moments(cell.public))
+            options = replace(options, public=Public(mean=_public_mean(cell.public), origin={}))
         if cell.start:
             options = replace(options, public_head=PublicHead(vectors=np.load(cell.start).T, origin={}))
         mechanism = Mechanism(facts=facts, plan=method.plan(facts, options), mu=mu)
@@ -177,9 +177,9 @@ def train(cell: Cell) -> Head:
 
 
 @functools.cache
-def _moments(path: str) -> Public:
+def _public_mean(path: str) -> np.ndarray:
     data = load(path)
-    return moments(stream_of(data.x, data.y), len(data.x), data.facts.d, {})
+    return unit_mean(stream_of(data.x, data.y), data.facts.d, lambda done: None)
 
 
 def top1(cell: Cell) -> float:

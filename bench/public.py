@@ -1,8 +1,8 @@
 """Measures what public records are worth to the default method: `python -m bench.public PRIVATE PUBLIC`.
 
-PRIVATE and PUBLIC are two feature sets of dpfc. The table has three rows: without public records; with their mean and
-covariance (`--public-features`); and with the options that did best in private trainings on them (`--tune-on`), which
-the product's own `tuning` chooses for every ε. Differences are paired by seed.
+PRIVATE and PUBLIC are two feature sets of dpfc. The table has three rows: without public records; with their mean
+(`--public-features`); and with the options that did best in private trainings on them (`--tune-on`), which the
+product's own `tuning` chooses for every ε. Differences are paired by seed.
 """
 
 import argparse

@@ -1,14 +1,15 @@
-"""Measures what a public start is worth: `python -m bench.starts SET PUBLIC`.
+"""Measures what a public start is worth: `python -m bench.starts SET PUBLIC`, or `SET --hostile FOLDER`.
 
 SET is a folder with `{train,test}_{x,y}.npy` and `class_vectors.npy` (m × d), the public vectors of its classes. The
 table says, for each ε, the test accuracy of the default method without anything public, and what it gains from the
-start (`--public-head`), with the moments of the records in PUBLIC (`--public-features`), and with both. Below it stand
+start (`--public-head`), with the mean of the records in PUBLIC (`--public-features`), and with both. Below it stand
 the vectors alone and the optimum without noise.
 
-With `--hostile` the table says what useless starts cost instead.
+With `--hostile` the table says what wrong starts cost instead, beside the right one.
 """
 
 import argparse
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -61,26 +62,31 @@ def hostile(vectors: np.ndarray) -> dict[str, np.ndarray]:
     }
 
 
-def rows_of(data: str, public: str, folder: Path | None = None) -> dict[str, list[Cell]]:
+def rows_of(
+    data: str, public: str | None, folder: Path | None = None, epsilons: Sequence[float] = EPSILONS
+) -> dict[str, list[Cell]]:
     """The rows of the table of one set. folder: of the wrong starts, for the table of what they cost."""
-    plain = [Cell(data, METHOD, epsilon) for epsilon in EPSILONS]
+    plain = [Cell(data, METHOD, epsilon) for epsilon in epsilons]
+    started = [replace(cell, start=str(Path(data) / VECTORS)) for cell in plain]
     if folder is not None:
-        names = hostile(np.zeros((2, 2)))
-        return {"no start": plain} | {
-            name: [replace(cell, start=str(folder / f"{name}.npy")) for cell in plain] for name in names
+        wrong = {
+            name: [replace(cell, start=str(folder / f"{name}.npy")) for cell in plain]
+            for name in hostile(np.zeros((2, 2)))
         }
-    informed = [replace(cell, public=public) for cell in plain]
-    started, both = (
-        [replace(cell, start=str(Path(data) / VECTORS)) for cell in before] for before in (plain, informed)
-    )
+        return {"no start": plain, "right": started} | wrong
+    if public is None:
+        return {"no start": plain, "start": started}
+    informed, both = ([replace(cell, public=public) for cell in before] for before in (plain, started))
     return {"no start": plain, "start": started, "public features": informed, "both": both}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("data", help="folder")
-    parser.add_argument("public", help="folder of other records, which nobody needs to protect")
+    parser.add_argument("public", nargs="?", help="folder of other records, which nobody needs to protect")
     parser.add_argument("--hostile", type=Path, help="measure wrong starts, and keep them in this folder")
+    parser.add_argument("--rows", nargs="+", help="only these rows of the table")
+    parser.add_argument("--epsilons", nargs="+", type=float, default=EPSILONS)
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--results", type=Path, default=cells.RESULTS)
@@ -89,11 +95,12 @@ def main() -> None:
         given.hostile.mkdir(parents=True, exist_ok=True)
         for name, vectors in hostile(np.load(Path(given.data) / VECTORS)).items():
             np.save(given.hostile / f"{name}.npy", vectors)
-    rows = rows_of(given.data, given.public, given.hostile)
+    rows = rows_of(given.data, given.public, given.hostile, given.epsilons)
+    rows = {name: row for name, row in rows.items() if given.rows is None or name in given.rows}
     optimum = Cell(given.data, METHOD, None)
     wanted = [replace(cell, seed=seed) for row in rows.values() for cell in row for seed in range(given.seeds)]
     done = cells.run([optimum, *wanted], given.results, given.workers)
-    print("\n".join(table(rows, EPSILONS, given.seeds, done)))
+    print("\n".join(table(rows, given.epsilons, given.seeds, done)))
     print(f"The vectors alone: {alone(given.data):.1f}. Without noise: {done[optimum.key]:.1f}.")
 
 

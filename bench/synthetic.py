@@ -11,6 +11,8 @@ from pathlib import Path
 import numpy as np
 
 TEST = 4000
+PUBLIC = 5
+"""Records of each class that nobody needs to protect."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +56,7 @@ FAMILY = {
 
 
 def draw(family: Family, seed: int = 0) -> dict[str, np.ndarray]:
-    """`{train,test}_{x,y}`: float32 and int32."""
+    """`{train,test}_{x,y}`: float32 and int32; `class_vectors`: the mean of `PUBLIC` other records of each class."""
     rng = np.random.default_rng(seed)
     rank = family.rank or family.d
     values = np.arange(1, rank + 1) ** -family.decay
@@ -62,19 +64,25 @@ def draw(family: Family, seed: int = 0) -> dict[str, np.ndarray]:
     means = rng.normal(size=(family.m, rank)) * values ** (family.strong / 2)
     means *= family.apart / np.sqrt((means**2).sum(axis=1).mean())
     shares = np.arange(1, family.m + 1) ** -family.zipf
+
+    def records(y: np.ndarray) -> np.ndarray:
+        inner = rng.normal(size=(len(y), rank))
+        if family.tails:
+            inner *= np.sqrt(family.tails / rng.chisquare(family.tails, (len(y), 1)))
+        return np.asarray(((means[y] + inner) * np.sqrt(values)) @ axes.T)
+
     made: dict[str, np.ndarray] = {}
     shift: np.ndarray | None = None
     for split, count in (("train", family.n), ("test", TEST)):
         y = rng.choice(family.m, count, p=shares / shares.sum())
-        inner = rng.normal(size=(count, rank))
-        if family.tails:
-            inner *= np.sqrt(family.tails / rng.chisquare(family.tails, (count, 1)))
-        x = ((means[y] + inner) * np.sqrt(values)) @ axes.T
+        x = records(y)
         if shift is None:
             direction = rng.normal(size=family.d)
             length = np.sqrt((x**2).sum(axis=1).mean() * family.offset / (1 - family.offset))
             shift = direction * length / np.linalg.norm(direction)
         made[f"{split}_x"], made[f"{split}_y"] = (x + shift).astype(np.float32), y.astype(np.int32)
+    public = records(np.repeat(np.arange(family.m), PUBLIC)) + shift
+    made["class_vectors"] = public.reshape(family.m, PUBLIC, family.d).mean(axis=1).astype(np.float32)
     return made
 
 

@@ -146,8 +146,9 @@ def train(
         str | None,
         typer.Option(
             metavar="SET",
-            help="Feature set of other pictures, which nobody needs to protect, from the same backbone. Its mean and "
-            "covariance make the released ones more accurate, at no cost in privacy (dp-whitened).",
+            help="Feature set of other pictures, which nobody needs to protect, from the same backbone. Their mean "
+            "makes the released one more accurate, at no cost in privacy. This helps where epsilon is small and "
+            "records are few (dp-whitened).",
             rich_help_panel=METHOD,
         ),
     ] = None,

@@ -42,8 +42,8 @@ EVEN = 0.1
 """The v at which the scores of a start get the standard deviation 1."""
 SMALLEST, LARGEST = 0.5, 1.5
 """Between these the standard deviation of the scores lies."""
-CLEAR = 0.08
-"""The v at which a start with the agreement 1 takes full steps."""
+CLEAR = 0.25
+"""The agreement at which classes take full steps, as a part of the noise in the whole gradient."""
 OTHERS = 2.0
 """How much longer the steps of a class without a vector are, up to the full step."""
 ALIKE = 1e-6
@@ -241,6 +241,7 @@ class Belief:
         start: the start.
         longest: n·C_g/√m, the unit of agreements, in the units of the gradients.
         deviation: v, the standard deviation of the noise in the agreement of one gradient.
+        dimension: d_eff, the effective dimension.
         trusted: of each class, m: the trust in the start times that in the class. A class without a vector has the
             trust in the start.
 
@@ -249,6 +250,7 @@ class Belief:
     start: Start
     longest: float
     deviation: float
+    dimension: float
     trusted: np.ndarray = field(init=False)
     _first: np.ndarray = field(init=False)
     _whole: float = 1.0
@@ -321,7 +323,7 @@ class Belief:
         some classes makes the steps of the good ones longer, too.
         """
         known = self.start.known
-        step = pace(self.agreed, self.deviation)
+        step = pace(self.agreed, self.deviation, math.sqrt(len(known) * self.dimension))
         shorter = np.full(len(known), 1 - min(OTHERS * step, 1.0))
         shorter[known] = (1 - step) * self._good
         return np.asarray(1 - self.trusted * shorter)
@@ -345,20 +347,21 @@ def scale(deviation: float) -> float:
     return min(max(math.sqrt(deviation / EVEN), SMALLEST), LARGEST)
 
 
-def pace(agreed: float, deviation: float) -> float:
-    """The step of a class that begins with good scores, as a part of the full step: â·(0.08/v)^0.6, at most 1.
+def pace(agreed: float, deviation: float, noises: float) -> float:
+    """The step of a class that begins with good scores, as a part of the full step: â/(¼·v·√(m·d_eff)), at most 1.
 
     What a step adds to a class is signal and noise. A class that begins with good scores has less to gain from the
-    signal, and as much to lose by the noise. Where the agreement is high, the classes lie far apart, and records say
-    more about them. â is the mean of the agreement of a good start, given a.
+    signal, and as much to lose by the noise. The signal is at least the agreement, and v·√(m·d_eff) is the length of
+    the noise in the whole gradient, within the effective dimensions, in the same unit. â is the mean of the agreement
+    of a good start, given a.
 
     Args:
         agreed: a.
         deviation: v, the standard deviation of the noise in the agreement.
+        noises: √(m·d_eff), the length of the noise in units of v.
 
     """
-    if deviation == 0:
-        return 1.0
     kept = STARTS.spread**2 / (STARTS.spread**2 + deviation**2)
     expected = max(GOOD + kept * (agreed - GOOD), 0.0)
-    return min(expected * math.pow(CLEAR / deviation, 0.6), 1.0)
+    full = CLEAR * deviation * noises
+    return expected / full if expected < full else 1.0

@@ -55,14 +55,11 @@ class Public:
 
     Attributes:
         mean: array of length d.
-        covariance: d × d. The Gram matrix, per record, of the public records after centring at that mean and the clip
-            of `centred`.
         origin: what the card says about them, JSON-able.
 
     """
 
     mean: np.ndarray
-    covariance: np.ndarray
     origin: Mapping[str, Any]
 
 
@@ -89,7 +86,7 @@ class Options(Planned):
         gradient_clip: C_g, in units of ‖z‖ = R.
         bias_feature: c, before normalisation, where a whitened coordinate has variance 1.
         mu: the μ of the whole training, which gives the size of the noise; 0 without noise.
-        public: the moments that the released mean and Gram matrix are shrunk towards.
+        public: the mean that the released one is shrunk towards.
         public_head: the class vectors that the descent starts from.
 
     """
@@ -153,7 +150,7 @@ def solve(oracle: Oracle, facts: Facts, options: Options) -> Solution:
     belief = None
     if start is not None:
         longest = facts.n * options.gradient_clip * radius / math.sqrt(facts.m)
-        belief = Belief(start=start, longest=longest, deviation=doubt(facts, options))
+        belief = Belief(start=start, longest=longest, deviation=doubt(facts, options), dimension=dimension)
     for _ in range(options.steps):
         gradient = oracle.release(
             Gradient(
@@ -235,16 +232,16 @@ def unit_chain(centre: np.ndarray, squared: float) -> Chain:
 
 
 def explained(released: np.ndarray, public: np.ndarray, deviation: float) -> float:
-    """How much of the public moment is in the released one: the coefficient of a regression of the released on the
-    public one.
+    """How much of the public mean is in the released one: the coefficient of a regression of the released on the public
+    one.
 
     The coefficient has the variance deviation²/‖public‖². It is shrunk towards 1 accordingly. If the release is noise
-    alone, the public moment is taken as it is.
+    alone, the public mean is taken as it is.
 
     Args:
-        released: the released moment.
-        public: the public moment.
-        deviation: the standard deviation of the noise in one coordinate (of a symmetric matrix: on its diagonal).
+        released: the released mean.
+        public: the public mean.
+        deviation: the standard deviation of the noise in one coordinate.
 
     Returns:
         A number in [0, 1].
@@ -276,33 +273,10 @@ def whitening(covariance: np.ndarray, facts: Facts, options: Options) -> tuple[n
 
     """
     edge = _edge(facts, options)
-    values, vectors = spectrum((covariance + covariance.T) / 2, edge, options.public)
+    values, vectors = np.linalg.eigh((covariance + covariance.T) / 2)
+    values = np.maximum(shrink(values, edge / 2), 0.0)
     damped = values + options.damping * min(edge, math.sqrt(DROWNED * edge)) + FLOOR
     return vectors * damped**-0.5, values / damped
-
-
-def spectrum(released: np.ndarray, edge: float, public: Public | None) -> tuple[np.ndarray, np.ndarray]:
-    """Eigenvalues (not negative) and eigenvectors of the best estimate of a matrix that was released with noise.
-
-    With public features the estimate is T + shrink(released − T). T is the public covariance times the part of it that
-    is in the released one. Where both agree, the difference is noise and goes away. Where they do not agree, the
-    difference is signal and stays.
-
-    Args:
-        released: d × d, symmetric.
-        edge: the edge of the noise in it.
-        public: the public moments, if there are any.
-
-    """
-    target = np.zeros_like(released)
-    if public is not None:
-        deviation = edge / math.sqrt(2 * len(released))
-        target = public.covariance * explained(released, public.covariance, deviation)
-    values, vectors = np.linalg.eigh(released - target)
-    values = shrink(values, edge / 2)
-    if public is not None:
-        values, vectors = np.linalg.eigh(target + (vectors * values) @ vectors.T)
-    return np.maximum(values, 0.0), vectors
 
 
 def shrink(values: np.ndarray, spread: float) -> np.ndarray:

@@ -1,10 +1,10 @@
-"""Public features beside private ones: read before anything is charged, reduced to moments, never part of a guarantee.
+"""Public features beside private ones: read before anything is charged, and reduced to their mean.
 
 They come from the same backbone and from records that nobody needs to protect, so what is computed of them is a public
-fact, and using it with what was released is post-processing.
+fact, and using it with what was released is post-processing. The guarantee does not depend on them.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -13,14 +13,12 @@ import numpy as np
 from dpfc_cli.errors import UserError, parameter
 from dpfc_cli.features.manifest import Manifest
 from dpfc_cli.features.reader import FeatureSet
-from dpfc_cli.methods.whitened import NORMALISE, Public, unit_chain
+from dpfc_cli.methods.whitened import NORMALISE, Public
 from dpfc_cli.privacy import chain as chains
-from dpfc_cli.privacy.chain import Chain
 from dpfc_cli.privacy.oracle import Progress
 from dpfc_cli.privacy.passes import BlockStream
 from dpfc_cli.training.asserted import check_public
 from dpfc_cli.training.calibrate import Calibrated
-from dpfc_cli.training.check import check_memory
 from dpfc_cli.training.request import SPLIT
 
 ROWS = 8192
@@ -30,7 +28,6 @@ def inform(
     calibrated: Calibrated,
     private: FeatureSet,
     public: FeatureSet,
-    memory: float | None = None,
     progress: Progress | None = None,
 ) -> Calibrated:
     """The same training with public features beside the private ones. Plan and guarantee stay.
@@ -39,24 +36,22 @@ def inform(
         calibrated: the training.
         private: the private records.
         public: records that nobody needs to protect.
-        memory: bytes that may be taken; None: what the machine has free.
-        progress: progress(done, total) counts records over two passes.
+        progress: progress(done, total) counts records.
 
     Raises:
         UserError: as `check`, and where the public set is damaged.
 
     """
     check(calibrated, private, public)
-    check_memory(calibrated, memory)
     public.verify(SPLIT)
-    return replace(calibrated, options=replace(calibrated.options, public=moments_of(public, progress)))
+    return replace(calibrated, options=replace(calibrated.options, public=mean_of(public, progress)))
 
 
 def check(calibrated: Calibrated, private: FeatureSet, public: FeatureSet) -> None:
     """UserError where the method has no use for public features, where they are the private records, or where they come
     from another backbone.
     """
-    why = "Only dp-whitened releases the mean and covariance that they improve."
+    why = "Only dp-whitened releases the mean that they improve."
     check_method(calibrated, "public_features", "public", why)
     check_other(private, public, "public_features")
 
@@ -116,12 +111,12 @@ def warnings_of(public: FeatureSet) -> list[str]:
     ]
 
 
-def moments_of(public: FeatureSet, progress: Progress | None = None) -> Public:
-    """`moments` of a feature set's training records. UserError where none of them is finite."""
+def mean_of(public: FeatureSet, progress: Progress | None = None) -> Public:
+    """The mean of a feature set's training records, each scaled to length 1. UserError where none of them is finite."""
     manifest, n = public.manifest, public.split(SPLIT).n
     origin = {"name": public.name, "rows": n, "fingerprint": manifest.fingerprint, "backbone": manifest.backbone}
     try:
-        return moments(public.stream(SPLIT), n, manifest.dim, origin, progress)
+        mean = unit_mean(public.stream(SPLIT), manifest.dim, lambda done: progress(done, n) if progress else None)
     except ValueError as error:
         raise UserError(
             f"'{public.folder}' holds no finite features.",
@@ -129,43 +124,23 @@ def moments_of(public: FeatureSet, progress: Progress | None = None) -> Public:
             code="damaged",
             path=str(public.folder),
         ) from error
+    return Public(mean=mean, origin=origin)
 
 
-def moments(
-    stream: BlockStream, n: int, dim: int, origin: Mapping[str, Any], progress: Progress | None = None
-) -> Public:
-    """Mean and covariance of n records, as DP-Whitened defines them. Memory: one block and two d × d.
+def unit_mean(stream: BlockStream, dim: int, told: Callable[[int], object]) -> np.ndarray:
+    """The mean of records, each scaled to length 1. ValueError where none is finite. told: how many were read.
 
-    ValueError where no record is finite. origin: what the card is to say of them.
+    A record of zeros is one that could not be decoded.
     """
-
-    def told(before: int) -> Callable[[int], None]:
-        return lambda done: progress(before + done, 2 * n) if progress else None
-
-    mean = unit_mean(stream, dim, told(0))
-    used, second = 0, np.zeros((dim, dim))
-    for z in _passed(stream, unit_chain(mean, float(mean @ mean)), told(n)):
-        used += len(z)
-        second += z.T @ z
-    return Public(mean=mean, covariance=second / used, origin=origin)
-
-
-def unit_mean(stream: BlockStream, dim: int, told: Callable[[int], None]) -> np.ndarray:
-    """The mean of records, each scaled to length 1. ValueError where none is finite. told: how many were read."""
     used, total = 0, np.zeros(dim)
-    for z in _passed(stream, (NORMALISE,), told):
+    for start, x, _ in stream(ROWS):
+        x = x.astype(np.float32)
+        z = chains.run((NORMALISE,), x[np.isfinite(x).all(axis=1) & x.any(axis=1)], np)
         used, total = used + len(z), total + z.sum(axis=0)
+        told(start + len(x))
     if not used:
         raise ValueError("no finite record")
     return total / used
-
-
-def _passed(stream: BlockStream, chain: Chain, told: Callable[[int], None]) -> Iterator[np.ndarray]:
-    """The chain on every finite record. A record of zeros is one that could not be decoded."""
-    for start, x, _ in stream(ROWS):
-        x = x.astype(np.float32)
-        yield chains.run(chain, x[np.isfinite(x).all(axis=1) & x.any(axis=1)], np)
-        told(start + len(x))
 
 
 def recipe(manifest: Manifest) -> dict[str, Any]:

@@ -67,7 +67,6 @@ def plan(request: Request, observer: Observer) -> Checked:
             calibrated,
             private,
             informing,
-            request.memory,
             lambda done, total: observer.progress("Reading the public features", done, total),
         )
     checked = check(request, calibrated, observer)
@@ -174,7 +173,7 @@ def train(
         allow_large_delta: accept a δ above 1/n.
         adjacency: "zero-out" (default): one record (or person) may count as null. "replace-one": any other may take
             its place.
-        public_features: records that nobody needs to protect, from the same backbone, to steady the released moments.
+        public_features: records that nobody needs to protect, from the same backbone, to steady the released mean.
         public_head: a file of public class vectors over the same features (.npz, .safetensors or .npy), or a head that
             was trained on public records. The training starts from it, at no cost in privacy. A private head of the
             same records continues its training: the new head claims what both cost.

@@ -96,8 +96,8 @@ def rows(card: Mapping[str, Any], sha256: str, groups: Sequence[int] = GROUPS) -
     if "public_features" in card:
         known = card["public_features"]
         said = (
-            f"{known['name']}: mean and covariance of {known['rows']:,} records; the operator asserts that these "
-            "records are public"
+            f"{known['name']}: the mean of {known['rows']:,} records; the operator asserts that these records are "
+            "public"
         )
         lines.append(("public features", said))
     if "public_head" in card:

@@ -28,6 +28,16 @@ def test_a_made_up_set_has_the_properties_that_it_states(name: str) -> None:
     assert np.linalg.matrix_rank(x - x.mean(axis=0), tol=1e-2) == (family.rank or family.d)
 
 
+def test_the_public_vectors_of_a_made_up_set_are_those_of_its_classes_and_of_none_of_its_records() -> None:
+    family = Family(4000, 8, 4, decay=0.5, apart=6.0)
+    made = synthetic.draw(family)
+    means = np.stack([made["train_x"][made["train_y"] == label].mean(axis=0) for label in range(family.m)])
+    distances = np.linalg.norm(made["class_vectors"][:, None] - means, axis=2)
+    assert list(distances.argmin(axis=1)) == [0, 1, 2, 3]
+    # Means of five records are not means of a thousand.
+    assert 0.5 < np.diag(distances).mean() / np.sqrt((np.arange(1, 9) ** -0.5).sum() / synthetic.PUBLIC) < 2
+
+
 def test_unequal_classes_and_heavy_tails() -> None:
     base = Family(4000, 8, 4, decay=0.5, apart=2.0)
     counts = np.bincount(synthetic.draw(Family(4000, 8, 4, decay=0.5, apart=2.0, zipf=1.0))["train_y"])

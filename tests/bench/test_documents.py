@@ -81,16 +81,16 @@ def test_the_tables_of_starts(results: dict[str, float], data: str) -> None:
 @pytest.mark.parametrize("data", ["cifar10-vit-ti16-1000", "cifar100-vit-ti16-5000", "banking77-minilm"])
 def test_the_tables_of_wrong_starts(results: dict[str, float], data: str) -> None:
     names = ("no start", "random", "permuted", "reversed", "half-permuted", "two-swapped")
-    shown, all_rows = (0.05, 0.1, 0.5, 1.0, 8.0), starts.rows_of(data, "", Path("folder"))
+    shown, all_rows = (0.05, 0.1, 0.5, 1.0, 8.0), starts.rows_of(data, None, Path("folder"))
     rows = {name: [cell for cell in all_rows[name] if cell.epsilon in shown] for name in names}
     made = "\n".join(public.table(rows, shown, 5, results))
     assert f"\n\n{made}\n\n" in (ROOT / "docs/whitening.md").read_text("utf-8")
 
 
-@pytest.mark.parametrize("data", ["many-classes", "few-records"])
+@pytest.mark.parametrize("data", ["many-classes", "few-records", "most-classes", "wide", "unequal", "heavy-tails"])
 def test_the_tables_of_starts_on_made_up_sets(results: dict[str, float], data: str) -> None:
-    shown, names = (0.1, 0.5, 1.0), {"no start": "", "right": "class_vectors.npy", "half-permuted": "half-permuted.npy"}
-    rows = {name: [Cell(data, starts.METHOD, epsilon, start=file) for epsilon in shown] for name, file in names.items()}
+    shown, all_rows = (0.1, 0.5, 1.0), starts.rows_of(data, None, Path("folder"), (0.1, 0.5, 1.0))
+    rows = {name: all_rows[name] for name in ("no start", "right", "half-permuted", "two-swapped")}
     made = "\n".join(public.table(rows, shown, 5, results))
     assert f"\n\n{made}\n\n" in (ROOT / "docs/whitening.md").read_text("utf-8")
 

@@ -32,10 +32,10 @@ def test_options_are_those_that_the_product_chooses_on_the_public_set(
     assert public.tuned(mine, theirs, 2.0) == Cell(mine, "dp-whitened", 2.0)
 
 
-def test_public_moments_change_a_cell_and_its_key(tmp_path: Path) -> None:
-    mine, theirs = made(tmp_path, "mine", 0), made(tmp_path, "theirs", 1)
+def test_a_public_mean_changes_a_cell_and_its_key(tmp_path: Path) -> None:
+    mine = made(tmp_path, "mine", 0)
     plain = Cell(mine, "dp-whitened", 0.5)
-    informed = replace(plain, public=theirs)
+    informed = replace(plain, public=mine)
     assert informed.key != plain.key
     assert (cells.train(informed).weight != cells.train(plain).weight).any()
 
@@ -73,7 +73,7 @@ def test_the_rows_differ_in_what_is_public() -> None:
 def test_hostile_starts_are_wrong_each_in_its_own_way() -> None:
     vectors = np.vstack([np.eye(5), np.zeros((1, 5))])
     made_of = starts.hostile(vectors)
-    assert set(starts.rows_of("mine", "theirs", Path("folder"))) == {"no start", *made_of}
+    assert set(starts.rows_of("mine", None, Path("folder"))) == {"no start", "right", *made_of}
     moved = {name: int((found != vectors).any(axis=1).sum()) for name, found in made_of.items()}
     assert (moved["two-swapped"], moved["half-permuted"], moved["zeros"], moved["long"]) == (2, 2, 5, 5)
     assert sorted(map(tuple, made_of["permuted"])) == sorted(map(tuple, vectors))

@@ -76,7 +76,7 @@ def test_public_features_are_named_in_card_and_statement_and_cost_nothing(
         trained = dpfc("train", "--features", "blobs", "--epsilon", "2", *more)
         assert trained.exit_code == 0, trained.output
         spent.append(read(Path("features/blobs.ledger.sqlite"))[-1])
-    assert "others: mean and covariance of 900 records" in " ".join(trained.stdout.split())
+    assert "others: the mean of 900 records" in " ".join(trained.stdout.split())
     assert (spent[0].mu, spent[0].releases) == (spent[1].mu, spent[1].releases)
     assert read(Path("features/others.ledger.sqlite")) == []
     card = Head.load(Path("heads/blobs-dp-whitened-eps2-2.safetensors")).card

@@ -1,6 +1,4 @@
-"""Public moments in DP-Whitened: they replace noise, they do not override a clear signal, and they change no
-release.
-"""
+"""The public mean in DP-Whitened: it replaces noise, it does not override a clear signal, and it changes no release."""
 
 import math
 from dataclasses import replace
@@ -9,7 +7,7 @@ import numpy as np
 import pytest
 
 from dpfc_cli.methods import METHODS
-from dpfc_cli.methods.whitened import NORMALISE, Public, centred, explained, spectrum, unit_chain
+from dpfc_cli.methods.whitened import NORMALISE, Public, centred, explained
 from dpfc_cli.privacy import chain as chains
 from dpfc_cli.privacy.accounting import mu_for
 from dpfc_cli.privacy.chain import Centre, Clip
@@ -19,63 +17,20 @@ from dpfc_cli.privacy.oracle import Oracle
 from tests.support import Watching, accuracy, blobs, curator, stream_of
 
 METHOD = METHODS["dp-whitened"]
-D = 60
-TRUTH = np.diag(np.arange(1, D + 1) ** -1.5) / 3
 
 
-def moments(x: np.ndarray) -> Public:
-    mean = chains.run((NORMALISE,), x, np).mean(axis=0)
-    z = chains.run(unit_chain(mean, float(mean @ mean)), x, np)
-    return Public(mean=mean, covariance=z.T @ z / len(z), origin={})
+def mean_of(x: np.ndarray) -> Public:
+    return Public(mean=chains.run((NORMALISE,), x, np).mean(axis=0), origin={})
 
 
 def rotation(d: int, seed: int) -> np.ndarray:
     return np.linalg.qr(np.random.default_rng(seed).normal(size=(d, d)))[0]
 
 
-def turned(matrix: np.ndarray) -> np.ndarray:
-    q = rotation(len(matrix), 1)
-    again: np.ndarray = q @ matrix @ q.T
-    return again
-
-
-def released(truth: np.ndarray, edge: float, seed: int) -> np.ndarray:
-    noise = np.random.default_rng(seed).normal(size=truth.shape) * edge / math.sqrt(2 * len(truth))
-    return truth + (noise + noise.T) / math.sqrt(2) / math.sqrt(2)
-
-
-def error(covariance: np.ndarray | None, edge: float) -> float:
-    """The mean distance of the best estimate from the truth, in Frobenius norm, over ten releases."""
-    public = None if covariance is None else Public(mean=np.zeros(D), covariance=covariance, origin={})
-    found = []
-    for seed in range(10):
-        values, vectors = spectrum(released(TRUTH, edge, seed), edge, public)
-        found.append(float(np.linalg.norm((vectors * values) @ vectors.T - TRUTH)))
-    return float(np.mean(found))
-
-
-@pytest.mark.parametrize("edge", [0.003, 0.01, 0.1])
-def test_an_agreeing_public_covariance_takes_the_place_of_a_noisy_one(edge: float) -> None:
-    assert error(TRUTH, edge) < 0.5 * error(None, edge)
-    assert error(1.5 * TRUTH, edge) < 0.5 * error(None, edge)
-
-
-@pytest.mark.parametrize("edge", [1e-3, 1e-2, 0.1, 1.0])
-@pytest.mark.parametrize("poor", [turned(TRUTH), np.eye(D) / D, TRUTH[::-1, ::-1]], ids=["turned", "white", "reversed"])
-def test_a_contradictory_public_covariance_is_overruled(poor: np.ndarray, edge: float) -> None:
-    # At an edge above 1, three times the largest eigenvalue, nothing in the release could contradict it.
-    assert error(poor, edge) < 1.15 * error(None, edge)
-
-
-def test_with_little_noise_the_public_covariance_has_no_effect() -> None:
-    for covariance in (TRUTH, turned(TRUTH)):
-        assert error(covariance, 1e-6) < 1e-5
-
-
-def test_the_public_moment_is_taken_whole_under_noise_and_in_part_from_a_clear_release() -> None:
+def test_the_public_mean_is_taken_whole_under_noise_and_in_part_from_a_clear_release() -> None:
     public = np.array([0.3, 0.4])
-    for released_moment in (public, 0 * public, -3 * public):
-        assert explained(released_moment, public, 5.0) == 1
+    for released in (public, 0 * public, -3 * public):
+        assert explained(released, public, 5.0) == 1
     assert explained(0.6 * public, public, 0.0) == pytest.approx(0.6)
     assert explained(0.6 * public, public, 0.01) == pytest.approx(0.6, abs=0.01)
     assert explained(-public, public, 0.01) == 0
@@ -94,7 +49,7 @@ class Answering(Oracle):
 
 
 def centre_of(mean: np.ndarray, facts: Facts, mu: float, public: np.ndarray | None) -> tuple[np.ndarray, float]:
-    known = None if public is None else Public(mean=public, covariance=np.eye(facts.d), origin={})
+    known = None if public is None else Public(mean=public, origin={})
     options = METHOD.defaults(facts, mu, {"public": known})
     _, centre, clip = centred(Answering(facts.n * mean[None]), facts, options)
     assert isinstance(centre, Centre)
@@ -123,7 +78,7 @@ def test_plan_and_queries_are_the_same_with_public_features_and_without() -> Non
     facts = Facts(n=900, m=3, d=8)
     x, y = blobs(900, 8, 3)
     kinds = []
-    for public in (None, moments(x[::2])):
+    for public in (None, mean_of(x[::2])):
         options = METHOD.defaults(facts, 0.5, {"public": public})
         plan = METHOD.plan(facts, options)
         oracle = Watching(curator(facts, plan, 0.5, x, y))
@@ -139,7 +94,7 @@ def test_without_noise_public_features_change_nothing() -> None:
     options = METHOD.defaults(facts, None, {"steps": 5})
     plain, informed = (
         METHOD.solve(NonPrivate(facts, Unprotected(stream_of(x, y))), facts, replace(options, public=public))
-        for public in (None, moments(x[:, ::-1]))
+        for public in (None, mean_of(x[:, ::-1]))
     )
     assert np.allclose(plain.weight, informed.weight, rtol=1e-4, atol=1e-4 * np.abs(plain.weight).max())
 
@@ -149,13 +104,13 @@ def features(n: int, m: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
     offset.
     """
     x, y = blobs(n, 40, m, seed, apart=3.0)
-    return (x * np.arange(1, 41, dtype=np.float32) ** -0.7 + 0.1).astype(np.float32), y
+    return (x * np.arange(1, 41, dtype=np.float32) ** -0.7 + 0.5).astype(np.float32), y
 
 
 def learned(public: Public | None, runs: int = 6) -> float:
     found, test = [], features(4000, 5, 3)
-    x, y = test[0][:2000], test[1][:2000]
-    facts, mu = Facts(n=2000, m=5, d=40), mu_for(0.3, 1e-5)
+    x, y = test[0][:500], test[1][:500]
+    facts, mu = Facts(n=500, m=5, d=40), mu_for(0.3, 1e-5)
     options = METHOD.defaults(facts, mu, {"public": public})
     for seed in range(runs):
         solution = METHOD.solve(curator(facts, METHOD.plan(facts, options), mu, x, y, seed), facts, options)
@@ -167,5 +122,5 @@ def test_public_features_of_other_classes_help_and_unrelated_ones_do_no_harm() -
     other, _ = features(3000, 9, 11)
     unrelated = (other @ rotation(40, 5)).astype(np.float32)
     plain = learned(None)
-    assert learned(moments(other)) > plain
-    assert learned(moments(unrelated)) > plain - 0.03
+    assert learned(mean_of(other)) > plain + 0.02
+    assert learned(mean_of(unrelated)) > plain - 0.01
