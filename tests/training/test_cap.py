@@ -56,6 +56,12 @@ def test_a_cap_that_would_be_false_from_the_start_is_refused(sets: dict[str, Fea
     set_cap(sets["a"], 2.0)
     with pytest.raises(UserError, match="Nothing more fits"):
         ready(sets["a"], 1e-4)
+    for name in "bc":
+        records = ledger.records_of(sets[name].manifest)
+        ledger.charge(ledger_path(sets[name].folder), row(100.0, records=records))
+    with pytest.raises(UserError, match="would promise what is not true") as refused:
+        set_cap(sets["a"], 100.0)
+    assert (refused.value.fields["least"], refused.value.remedy) == (None, "No cap holds any more at this delta.")
 
 
 def grown_to(name: str) -> FeatureSet:
@@ -98,12 +104,14 @@ def test_a_cap_is_removed_where_it_was_set(sets: dict[str, FeatureSet]) -> None:
     with pytest.raises(UserError, match="b has no cap; one is set for a") as refused:
         set_cap(sets["b"], None)
     assert refused.value.code == "missing"
-    assert set_cap(sets["a"], None, note="the study ended").in_force == []
+    set_cap(sets["b"], 2.0)
+    assert [name for name, _ in set_cap(sets["a"], None, note="the study ended").in_force] == ["b"]
+    assert set_cap(sets["b"], None).in_force == []
     with pytest.raises(UserError, match="There is nothing to remove"):
         set_cap(sets["a"], None)
-    assert not ledger_path(sets["b"].folder).exists()
-    charge(ready(sets["b"]))
-    assert [cap.epsilon for _, cap in account(sets["b"]).caps] == [1.0, None]
+    assert not ledger_path(sets["c"].folder).exists()
+    charge(ready(sets["c"]))
+    assert [cap.epsilon for _, cap in account(sets["c"]).caps] == [1.0, None, 2.0, None]
 
 
 @pytest.mark.parametrize(

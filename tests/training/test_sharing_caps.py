@@ -192,8 +192,9 @@ def test_a_cap_holds_for_a_set_whose_records_are_exactly_the_test_split_of_the_c
         charge(ready(other, 0.6))
         with pytest.raises(UserError, match="does not fit"):
             evaluated(whole, 0.9)
+        evaluated(whole, 0.1)
         assert account(whole).private == 0
-        assert account(whole, split="test").epsilon(DELTA) == spent(0.6)
+        assert account(whole, split="test").epsilon(DELTA) == spent(0.6, 0.1)
         if kind is not None:
             shutil.rmtree(whole.folder)
             with pytest.raises(UserError, match="does not fit under the cap"):
