@@ -219,8 +219,6 @@ class _Patterns:
                 for at in range(0, len(all_of), MOST_COMPARED):
                     part = all_of[at : at + MOST_COMPARED]
                     self._add(part, digests.common(mine, part))
-            if not alike:
-                self.patterns.add(frozenset())
 
     def _add(self, part: Sequence[Stored], found: dict[int, int]) -> None:
         counts = Counter[Stored]()

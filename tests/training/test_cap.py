@@ -29,6 +29,8 @@ def test_a_cap_that_is_set_for_one_set_counts_for_all_sets_of_the_records(sets: 
     found = set_cap(sets["a"], 3.0, by="an officer", note="the plan")
     ((name, cap),) = found.in_force
     assert (name, cap.epsilon, cap.delta, cap.who, cap.note) == ("a", 3.0, 1e-5, "an officer", "the plan")
+    # Whoever trains on another set waits for a change of the cap.
+    assert account(sets["b"]).ledgers == {ledger_path(sets["a"].folder).resolve()}
     charge(ready(sets["b"], 2.5))
     for features in sets.values():
         assert account(features).in_force == [("a", cap)]

@@ -218,6 +218,7 @@ def test_a_cap_that_was_set_for_another_version_of_a_set_is_not_replaced_for_oth
         with pytest.raises(UserError, match="epsilon = 1 at"):
             ready(of(f"other{numbers}", numbers), 1.1)
     charge(ready(of("later", range(49, 52)), 4.5))
+    assert [cap.epsilon for _, cap in account(of("same", range(10))).caps] == [1.0]
 
 
 # Persons
