@@ -1,6 +1,8 @@
 """What an account says, by what counts together for some of the records. No files are read."""
 
+import errno
 import math
+import os
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -10,8 +12,8 @@ import pytest
 
 from dpfc_cli.errors import UserError
 from dpfc_cli.privacy.accounting import epsilon_for
-from dpfc_cli.training import ledger, limit
-from dpfc_cli.training.account import Account, other_accounts
+from dpfc_cli.training import ledger, limit, other_ledgers
+from dpfc_cli.training.account import Account, account_of, other_accounts
 from dpfc_cli.training.ledger import Cap, Entry
 from dpfc_cli.training.sharing import Share, Shared
 from tests.training import caps
@@ -65,6 +67,10 @@ def test_a_cap_leaves_what_the_record_has_left_that_has_least_of_it() -> None:
     assert found.room(tight) == pytest.approx(tight.mu**2 - 0.01, rel=1e-6)
     assert found.left(1e-5) == account(([row(0.1)], [tight]), cases=([0],)).left(1e-5)
     assert found.left(1e-5) == limit.fitting(found.room(tight), 1e-5)
+    # Another cap holds there, too.
+    more = account(([row(0.2)], ()), ([row(0.1)], [tight, cap(3.0, records="more")]), cases=([0], [1]))
+    assert more.room(tight) == found.room(tight)
+    assert account().left(1e-5) is None
     # A cap that holds nowhere could be for any of the records.
     assert found.room(cap(2.0)) == pytest.approx(limit.mu_of_cap(2.0, 1e-5) ** 2 - 0.04, rel=1e-6)
     with pytest.raises(UserError, match=r"does not fit.* for other 1"):
@@ -132,6 +138,18 @@ def test_the_accounts_of_other_splits_are_told_in_one_order(tmp_path: Path, monk
     for split in splits:
         ledger.charge(path, replace(row(), split=split))
     assert [each.split for each in other_accounts(path)] == sorted({*splits} - {"train"})
+
+
+def test_there_is_no_account_where_ledgers_cannot_be_looked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def closed(roots: list[Path]) -> None:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(roots[0]))
+
+    monkeypatch.setattr(other_ledgers, "search", closed)
+    with pytest.raises(UserError, match="Permission denied") as refused:
+        account_of(tmp_path / "one.ledger.sqlite")
+    assert (refused.value.code, refused.value.fields["path"]) == ("unreadable", str(tmp_path))
 
 
 @pytest.mark.parametrize(("lost", "says"), [(("x",), "of 'x', made"), (("x", "y"), "of 'x' and 1 more, made")])
