@@ -114,7 +114,7 @@ class Account:
         found = []
         for case in self.shared.cases:
             there = [self.shared.shares[i] for i in case]
-            caps = self._groups(self.caps)
+            caps = self._groups(self.caps) or [[]]
             for share in there:
                 caps += self._groups([(share.name, cap) for cap in share.caps])
             found.append(Case(entries=[*base, *(row for share in there for row in share.entries)], caps=caps))
