@@ -32,7 +32,7 @@ def kept_beside(ledger: Path) -> tuple[Stored, ...]:
     Somebody may open the ledger of a set to others and not the set. Then nothing is known of its records.
     """
     path = beside(ledger)
-    return digests.stored_in(path) if not path.exists() or os.access(path, os.R_OK) else ()
+    return digests.stored_in(path) if os.access(path, os.R_OK) else ()
 
 
 def own_digests(ledger: Path, folder: Path) -> tuple[Stored, ...]:
@@ -112,7 +112,7 @@ def keep(ledger: Path, folder: Path) -> None:
     try:
         # What a killed process has left.
         for left in path.parent.glob(f".{glob.escape(path.name)}.*.tmp"):
-            left.unlink(missing_ok=True)
+            left.unlink()
         mode = stat.S_IMODE((path if path.exists() else folder / digests.FILE).stat().st_mode)
         digests.write(path, sections, mode & 0o666)
     except OSError as error:

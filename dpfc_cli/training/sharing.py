@@ -219,8 +219,6 @@ class _Patterns:
                 for at in range(0, len(all_of), MOST_COMPARED):
                     part = all_of[at : at + MOST_COMPARED]
                     self._add(part, digests.common(mine, part))
-            if not alike:
-                self.patterns.add(frozenset())
 
     def _add(self, part: Sequence[Stored], found: dict[int, int]) -> None:
         counts = Counter[Stored]()
@@ -298,7 +296,7 @@ def _of_all_splits(pairs: Pairs, sets: Iterable[Known]) -> Pairs:
                 splits.setdefault(listing, set()).update(one for one, _ in known)
     found = set[frozenset[str]]()
     for pair in pairs:
-        first, *_, last = [splits.get(listing, set()) | {listing} for listing in sorted(pair)] * 2
+        first, *_, last = [splits.get(listing, set()) | {listing} for listing in pair] * 2
         found |= {frozenset((one, other)) for one in first for other in last}
     return frozenset(found)
 
@@ -313,7 +311,7 @@ def _connected(reached: set[str], others: Sequence[Known], pairs: Pairs) -> set[
     everything = {*known, *(listing for pair in pairs for listing in pair)}
     while waiting:
         listing = waiting.pop()
-        for other in sorted(everything - reached):
+        for other in everything - reached:
             if {listing, other} in pairs or _meet(known.get(listing, []), known.get(other, [])):
                 reached.add(other)
                 waiting.append(other)

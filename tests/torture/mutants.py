@@ -159,7 +159,7 @@ def _left_alone(node: ast.AST) -> bool:
         case ast.JoinedStr():
             return True
         case ast.Call(func=func):
-            return _name(func).endswith("Error")
+            return _name(func).endswith("Error") or _name(func) == "TypeVar"
         case ast.FunctionDef(name="__repr__"):
             return True
         case ast.ClassDef(bases=bases):

@@ -29,6 +29,8 @@ def test_a_cap_that_is_set_for_one_set_counts_for_all_sets_of_the_records(sets: 
     found = set_cap(sets["a"], 3.0, by="an officer", note="the plan")
     ((name, cap),) = found.in_force
     assert (name, cap.epsilon, cap.delta, cap.who, cap.note) == ("a", 3.0, 1e-5, "an officer", "the plan")
+    # Whoever trains on another set waits for a change of the cap.
+    assert account(sets["b"]).ledgers == {ledger_path(sets["a"].folder).resolve()}
     charge(ready(sets["b"], 2.5))
     for features in sets.values():
         assert account(features).in_force == [("a", cap)]
@@ -56,6 +58,12 @@ def test_a_cap_that_would_be_false_from_the_start_is_refused(sets: dict[str, Fea
     set_cap(sets["a"], 2.0)
     with pytest.raises(UserError, match="Nothing more fits"):
         ready(sets["a"], 1e-4)
+    for name in "bc":
+        records = ledger.records_of(sets[name].manifest)
+        ledger.charge(ledger_path(sets[name].folder), row(100.0, records=records))
+    with pytest.raises(UserError, match="would promise what is not true") as refused:
+        set_cap(sets["a"], 100.0)
+    assert (refused.value.fields["least"], refused.value.remedy) == (None, "No cap holds any more at this delta.")
 
 
 def grown_to(name: str) -> FeatureSet:
@@ -98,12 +106,14 @@ def test_a_cap_is_removed_where_it_was_set(sets: dict[str, FeatureSet]) -> None:
     with pytest.raises(UserError, match="b has no cap; one is set for a") as refused:
         set_cap(sets["b"], None)
     assert refused.value.code == "missing"
-    assert set_cap(sets["a"], None, note="the study ended").in_force == []
+    set_cap(sets["b"], 2.0)
+    assert [name for name, _ in set_cap(sets["a"], None, note="the study ended").in_force] == ["b"]
+    assert set_cap(sets["b"], None).in_force == []
     with pytest.raises(UserError, match="There is nothing to remove"):
         set_cap(sets["a"], None)
-    assert not ledger_path(sets["b"].folder).exists()
-    charge(ready(sets["b"]))
-    assert [cap.epsilon for _, cap in account(sets["b"]).caps] == [1.0, None]
+    assert not ledger_path(sets["c"].folder).exists()
+    charge(ready(sets["c"]))
+    assert [cap.epsilon for _, cap in account(sets["c"]).caps] == [1.0, None, 2.0, None]
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,8 @@ from dpfc_cli.training import ledger, limit
 from dpfc_cli.training.ledger import Book, Receipt, tables, writing
 from tests.training.rows import DIGEST, cap, changed, overlap, refused, row
 
+CLOSED = (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM, sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR)
+
 # The numbers of the rows, and the file
 
 
@@ -157,6 +159,27 @@ def test_a_ledger_that_another_program_writes_to_is_busy(path: Path, monkeypatch
     assert opened == ["ro", "rwc"]
 
 
+@pytest.mark.parametrize(
+    ("number", "read", "written", "remedy"),
+    [
+        *[(sqlite3.SQLITE_BUSY | more << 8, "busy", "busy", "try again") for more in (0, 1, 2)],
+        (sqlite3.SQLITE_LOCKED, "busy", "busy", "try again"),
+        *[(sqlite3.SQLITE_READONLY | more << 8, "unreadable", "unwritable", "Make that place") for more in (0, 5)],
+        *[(code, "unreadable", "unwritable", "Make that place") for code in CLOSED],
+        *[(code, "damaged", "damaged", "Restore it") for code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, None)],
+    ],
+)
+def test_of_each_error_of_sqlite_it_is_told_what_to_do(
+    number: int | None, read: str, written: str, remedy: str
+) -> None:
+    """Its code may have details in the upper bits. An error of Python's own module has none."""
+    error = sqlite3.OperationalError("no")
+    if number is not None:
+        error.sqlite_errorcode = number
+    assert (tables.code_of(error), tables.code_of(error, "unwritable")) == (read, written)
+    assert remedy in tables.remedy_of(error)
+
+
 def test_nobody_changes_a_ledger_between_its_schema_and_its_rows(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     checked, tried = tables.layout, list[str]()
 
@@ -219,6 +242,14 @@ def test_so_is_a_training_before_a_cap(path: Path) -> None:
     ledger.keep_cap(path, cap())
     changed(path, "DELETE FROM trainings WHERE id = 2")
     refused(path, "has 1 trainings, and a cap that was set after 2: a row was taken out|has other caps than row 2")
+
+
+def test_so_are_all_trainings_before_a_cap(tmp_path: Path) -> None:
+    path = tmp_path / "l.sqlite"
+    ledger.charge(path, row(0.3))
+    ledger.keep_cap(path, cap())
+    changed(path, "DELETE FROM trainings")
+    refused(path, "has 0 trainings, and a cap that was set after 1: a row was taken out|has other caps than row 1")
 
 
 @pytest.mark.parametrize("value", [0, 1, 3, -1, 2.5, "two"])

@@ -2,6 +2,7 @@
 
 import json
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
@@ -16,12 +17,14 @@ from dpfc_cli.training import ledger
 from dpfc_cli.training.calibrate import calibrate
 from dpfc_cli.training.request import Privacy
 from dpfc_cli.trust import claims
+from tests.hostile import set_of
 from tests.support import calibrated_at, plan_of
 from tests.training.rows import (
     DIGEST,
     FACTS,
     GRADIENT,
     PLAN,
+    cap,
     changed,
     entry,
     refused,
@@ -30,7 +33,8 @@ from tests.training.rows import (
 
 VALUES: list[tuple[str, Any]] = [
     *[("at", value) for value in ("", "yesterday", "2026-01-02", "2026-01-02T03:04:05", "2026-01-02T03:04:05+01:00")],
-    ("at", "0001-01-01T00:00:00+23:59"),
+    *[("at", value) for value in ("0001-01-01T00:00:00+23:59", "0001-01-01T00:00:00", "9999-12-31T23:59:59")],
+    ("at", "2026-01-02T03:04:05.678901+00:00"),
     *[("records", value) for value in ("", b"digest")],
     *[(name, value) for name in ("claim", "adjacency", "state") for value in ("other", "PRIVATE", b"private")],
     *[("n", value) for value in (0, -1, 1.5, "many", b"\1", 2.0**70)],
@@ -69,6 +73,46 @@ def test_so_is_one_with_a_release_that_no_training_made(path: Path, name: str, v
     releases[0][name] = "HERE"
     changed(path, "UPDATE trainings SET releases = ? WHERE id = 2", json.dumps(releases).replace('"HERE"', value))
     refused(path, "has a row that no training wrote. In row 2")
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *[("delta", value) for value in (1.0, 1.5, 0.0)],
+        *[("mu", value) for value in (0.0, 1.005e150)],
+        *[("eta", value) for value in (-1e-9, 1.5)],
+        *[("epsilon", value) for value in (0.99e-4, 100.1)],
+    ],
+)
+def test_a_cap_has_figures_in_their_ranges_even_where_they_agree(name: str, value: float) -> None:
+    """At this μ each ε below 100 holds at a δ near 1 alone, and at the least ε nothing is too little."""
+    largest = cap(100.0, delta=1 - 2**-53, mu=1e3, eta=0.0)
+    ledger.check_cap(largest)
+    least = cap(1e-4, mu=1e-9, eta=0.0)
+    ledger.check_cap(least)
+    for sound in (largest, least):
+        with pytest.raises(ValueError, match=f"'{name}' makes no sense"):
+            ledger.check_cap(replace(sound, **{name: value}))  # type: ignore[arg-type]
+
+
+def test_what_protects_persons_says_which() -> None:
+    of_cap = cap(unit="person", persons=DIGEST)
+    assert (PERSONS.protects, of_cap.protects) == (("person", "a" * 64), ("person", DIGEST))
+    alone = set_of(FACTS).manifest
+    grouped = replace(alone, source={"identity": {"groups": {"train": "b" * 64, "test": "c" * 64}}})
+    assert [ledger.persons_of(alone), *(ledger.persons_of(grouped, split) for split in ("train", "test"))] == [
+        *(None, "b" * 64, "c" * 64),
+    ]
+    sounds: list[tuple[Any, Callable[[Any], None]]] = [(PERSONS, ledger.check), (of_cap, ledger.check_cap)]
+    for sound, check in sounds:
+        check(sound)
+        for fault in ({"persons": None}, {"unit": "record"}):
+            with pytest.raises(ValueError, match="contradict"):
+                check(replace(sound, **fault))
+
+
+def test_one_record_is_enough_for_a_row() -> None:
+    ledger.check(replace(row(), n=1))
 
 
 @pytest.mark.parametrize("digest", ["x", DIGEST.upper(), DIGEST[1:], DIGEST + "0", DIGEST + "\n", b"0" * 64])

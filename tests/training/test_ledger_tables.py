@@ -28,6 +28,7 @@ CHANGES = {
     "a computed column": "ALTER TABLE trainings ADD COLUMN more AS (n + 1)",
     "no table": "DROP TABLE trainings",
     "a table of caps that is not there": "DROP TABLE caps",
+    "a trigger of the name of a table": "CREATE TRIGGER caps AFTER INSERT ON trainings BEGIN DELETE FROM caps; END",
     "a trigger on caps": "CREATE TRIGGER t AFTER INSERT ON caps BEGIN DELETE FROM caps; END",
     "another column of caps": "ALTER TABLE caps ADD COLUMN more TEXT",
     "a table of overlaps that is not there": "DROP TABLE overlaps",
@@ -38,6 +39,21 @@ CHANGES = {
     "an older version than its tables": "PRAGMA user_version = 0",
     "a version before its tables": "PRAGMA user_version = 1",
 }
+
+
+def test_a_ledger_lies_beside_the_real_folder_of_its_set_and_has_no_rows_before_the_first_charge(
+    tmp_path: Path,
+) -> None:
+    """A charge that was stopped before its commit leaves an empty file."""
+    (tmp_path / "disk" / "a.v2").mkdir(parents=True)
+    (tmp_path / "link").symlink_to(tmp_path / "disk" / "a.v2")
+    path = ledger.ledger_path(tmp_path / "link")
+    assert path == tmp_path.resolve() / "disk" / "a.v2.ledger.sqlite"
+    assert (tables.size_of(path), ledger.read_all(path), ledger.read(path)) == (0, Book(), [])
+    path.touch()
+    assert (tables.size_of(path), ledger.read_all(path)) == (0, Book())
+    (tmp_path / "other").symlink_to(path)
+    assert ledger.real(tmp_path / "other") == path
 
 
 @pytest.mark.parametrize("change", CHANGES)

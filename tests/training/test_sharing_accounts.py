@@ -140,6 +140,10 @@ def test_another_part_of_a_source_adds_to_what_is_known_of_it() -> None:
     charge(ready(FeatureSet(Path("features/one"))))
     assert digests.stored_in(beside(Path("features/one.ledger.sqlite"))) == (kept,)
     assert account(of("low", range(2))).private == account(of("high", range(9, 11))).private == 3
+    # None of them was there before.
+    shutil.rmtree("features/one")
+    charge(ready(of("one", range(20, 25), part=True)))
+    assert account(of("new", range(24, 26))).private == account(of("old", range(2))).private == 4
 
 
 # All splits
@@ -218,13 +222,14 @@ def test_what_another_set_held_out_is_not_in_the_rest_as_long_as_that_set_says_h
 
 @pytest.mark.parametrize("what", ["a cap", "what is said of another set"])
 def test_what_a_ledger_has_about_the_records_that_its_set_had_before_links_their_rows(what: str) -> None:
-    one = of("one", range(50, 60))
+    one = of("one", range(50, 60), test=range(20, 25))
     shutil.copytree(one.folder, "features/twin")
     charge(ready(FeatureSet(Path("features/twin")), 0.2))
     if what == "a cap":
         set_cap(one, 3.0, delta=DELTA)
     else:
         share_records(one, [of("other", range(60, 70))])
+    assert rows_of_one_source(one, "test") == []
     shutil.rmtree(one.folder)
     assert rows_of_one_source(of("one", range(70, 80)), "train") == [0.2]
 
@@ -267,18 +272,6 @@ def test_a_source_is_not_known_by_the_digests_of_a_part_of_it() -> None:
     near, other = of("near", range(3, 20)), of("beyond", range(10, 20))
     charge(ready(other, 0.7))
     assert total(near) == spent(1.0, 0.7)
-
-
-def test_where_digests_of_two_kinds_are_known_all_is_added_up() -> None:
-    """The set was made again with other digests. Which of them are of one record is not known."""
-    charge(ready(of("own", range(10)), 0.5))
-    shutil.rmtree("features/own")
-    own = of("own", range(10), kind="pixels")
-    for other, epsilon in ((of("s", range(5, 15)), 0.6), (of("t", range(3, 8), kind="pixels"), 0.7)):
-        charge(ready(other, epsilon))
-    charge(ready(own, 0.4))
-    assert total(own) == spent(0.5, 0.6, 0.7, 0.4)
-    assert account(own).shared.summed
 
 
 # Persons

@@ -209,8 +209,9 @@ def test_a_cap_holds_for_a_set_whose_records_are_exactly_the_test_split_of_the_c
         charge(ready(other, 0.6))
         with pytest.raises(UserError, match="does not fit"):
             evaluated(whole, 0.9)
+        evaluated(whole, 0.1)
         assert account(whole).private == 0
-        assert account(whole, split="test").epsilon(DELTA) == spent(0.6)
+        assert account(whole, split="test").epsilon(DELTA) == spent(0.6, 0.1)
         if kind is not None:
             shutil.rmtree(whole.folder)
             with pytest.raises(UserError, match="does not fit under the cap"):
@@ -234,6 +235,7 @@ def test_a_cap_that_was_set_for_another_version_of_a_set_is_not_replaced_for_oth
         with pytest.raises(UserError, match="epsilon = 1 at"):
             ready(of(f"other{numbers}", numbers), 1.1)
     charge(ready(of("later", range(49, 52)), 4.5))
+    assert [cap.epsilon for _, cap in account(of("same", range(10))).caps] == [1.0]
 
 
 # Persons

@@ -29,7 +29,7 @@ from dpfc_cli.sources.digests import digest_of
 from dpfc_cli.training import ledger
 from dpfc_cli.training.cap import set_cap
 from dpfc_cli.training.charge import charge
-from dpfc_cli.training.kept_digests import beside, in_folder
+from dpfc_cli.training.kept_digests import beside, in_folder, own_digests
 from dpfc_cli.training.ledger import ledger_path
 from dpfc_cli.training.observer import Observer
 from dpfc_cli.training.request import Privacy
@@ -233,6 +233,18 @@ def test_patterns_are_those_of_sets(
         assert digests.common(own, others) == expected
 
 
+def test_where_digests_of_two_kinds_are_known_all_is_added_up() -> None:
+    """The set was made again with other digests. Which of them are of one record is not known."""
+    charge(ready(of("own", range(10)), 0.5))
+    shutil.rmtree("features/own")
+    own = of("own", range(10), kind="pixels")
+    for other, epsilon in ((of("s", range(5, 15)), 0.6), (of("t", range(3, 8), kind="pixels"), 0.7)):
+        charge(ready(other, epsilon))
+    charge(ready(own, 0.4))
+    assert total(own) == spent(0.5, 0.6, 0.7, 0.4)
+    assert account(own).shared.summed
+
+
 # What the files show, and to whom
 
 
@@ -246,6 +258,9 @@ def test_digests_are_for_their_owner_alone_and_their_size_says_how_many_records_
         assert [stat.S_IMODE(path.stat().st_mode) for path in paths] == [0o600, 0o600]
         assert len({path.stat().st_size for path in paths}) == 1
     assert account(one).shared.shares[0].records == 3
+    # Those beside the ledger are those of the set.
+    path = ledger_path(one.folder)
+    assert own_digests(path, one.folder) == digests.stored_in(beside(path))
 
 
 def test_who_opens_the_digests_of_a_set_to_a_team_opens_those_beside_its_ledger_too() -> None:

@@ -156,8 +156,8 @@ def check(entry: Entry) -> None:
 
 def _is_utc(value: object) -> bool:
     try:
-        at = datetime.fromisoformat(str(value))
-        return at.tzinfo is not None and at.astimezone(UTC).isoformat(timespec="seconds") == value
+        # A time without a zone is not that of its text, because that ends with the zone.
+        return datetime.fromisoformat(str(value)).astimezone(UTC).isoformat(timespec="seconds") == value
     except (ValueError, OverflowError):
         return False
 

@@ -166,13 +166,11 @@ def layout(connection: sqlite3.Connection) -> tuple[int, set[str]]:
     first, later, signed, cap, overlap = (
         {f"{name} {kind}": name for name, kind in columns.items()} for columns in (FIRST, LATER, signs, CAP, OVERLAP)
     )
-    begin, end = said["trainings"][: len(first)], said["trainings"][len(first) :]
-    # Columns that were added to the first ledgers stand in any order, and some may be lacking.
-    middle = end[: len(later)] if version else end
-    right = begin == list(first) and set(middle) <= set(later)
-    if version:
-        right = right and set(middle) == set(later) and end[len(later) :] == list(signed)
-    if not right:
+    # Columns that were added to the first ledgers stand in any order. Version 0 may lack some of them. Later versions
+    # have columns behind them, so none is lacking there.
+    both, columns = len(first) + len(later), said["trainings"]
+    begin, middle, end = columns[: len(first)], columns[len(first) : both], columns[both:]
+    if begin != list(first) or not set(middle) <= set(later) or end != list(signed):
         raise StrangeError("has another table of trainings than dpfc makes")
     if version and said["caps"] != list(cap):
         raise StrangeError("has another table of caps than dpfc makes")
@@ -207,7 +205,7 @@ def entries_in(connection: sqlite3.Connection) -> Iterator[tuple[int, Entry]]:
         except ValueError as error:
             raise StrangeError(f"has a row that no training wrote. In row {last}, {error}") from error
         for what, said, before in (("caps", told_caps, caps), ("overlaps", told_overlaps, overlaps)):
-            if type(said) is not int or said != sum(each < last for each in before):
+            if said != sum(each < last for each in before):
                 raise StrangeError(f"has other {what} than row {last} was charged under: one was taken out or changed")
         yield last, entry
     for what, before in (("a cap that was set", caps), ("an overlap that was told", overlaps)):
