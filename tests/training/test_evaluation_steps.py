@@ -111,9 +111,10 @@ def test_what_can_be_refused_is_refused_before_the_charge(
     monkeypatch.setattr(private_evaluation, "free_memory", lambda: needed)
     prepare(head, features, "test", epsilon=2.0)
     for place, name in ((private_evaluation, "check_devices"), (private_evaluation, "lattice_of"), (forms, "check")):
-        with monkeypatch.context() as patched, pytest.raises(UserError, match="cannot be done"):
+        with monkeypatch.context() as patched:
             patched.setattr(place, name, refused)
-            prepare(head, features, "test", epsilon=2.0)
+            with pytest.raises(UserError, match="cannot be done"):
+                prepare(head, features, "test", epsilon=2.0)
     set_cap(features, 1.0)
     with pytest.raises(UserError, match="does not fit under the cap"):
         prepare(head, features, "test", epsilon=2.0)
