@@ -110,7 +110,8 @@ def test_what_can_be_refused_is_refused_before_the_charge(
     assert memory.value.fields == {"needed": needed, "allowed": needed - 1}
     monkeypatch.setattr(private_evaluation, "free_memory", lambda: needed)
     prepare(head, features, "test", epsilon=2.0)
-    for place, name in ((private_evaluation, "check_devices"), (private_evaluation, "lattice_of"), (forms, "check")):
+    own = [(private_evaluation, name) for name in ("check_devices", "lattice_of", "_refuse_leaking")]
+    for place, name in (*own, (forms, "check")):
         with monkeypatch.context() as patched:
             patched.setattr(place, name, refused)
             with pytest.raises(UserError, match="cannot be done"):
@@ -119,8 +120,11 @@ def test_what_can_be_refused_is_refused_before_the_charge(
     with pytest.raises(UserError, match="does not fit under the cap"):
         prepare(head, features, "test", epsilon=2.0)
     prepare(head, features, "test", epsilon=0.9)
-    with pytest.raises(UserError, match="larger than 1/n"):
+    with pytest.raises(UserError, match="larger than 1/n") as large:
         prepare(head, features, "test", epsilon=0.9, delta=1.01 / N)
+    assert "add" not in large.value.remedy, "an evaluation has no option for it"
+    with pytest.raises(UserError, match="not read from a file"):
+        prepare(replace(head, path=None), features, "test", epsilon=0.9)
     assert prepare(head, features, "test", epsilon=0.9, delta=1e-7).planned.privacy.delta == 1e-7
     for wrong in ({"epsilon": "1"}, {"epsilon": 0.5, "delta": "1"}, {"epsilon": 0.5, "purpose": ""}):
         with pytest.raises(UserError) as bad:
@@ -186,13 +190,36 @@ def test_noise_that_is_larger_than_chance_is_told(features: FeatureSet, head: He
 
 def test_the_records_are_told_as_they_are_read(features: FeatureSet, head: Head) -> None:
     told: list[tuple[int, int | None]] = []
-    ready = prepare(head, features, "test", epsilon=50.0)
+    ready = prepare(head, features, "test", epsilon=50.0, by="Ada", purpose="paper")
     assert len(ready.queries) == 2
     found = release(ready, lambda done, total: told.append((done, total)))
     assert told == sorted(told)
     assert {total for _, total in told} == {told[-1][0]}
     assert (found.head, found.head_sha256) == ("h.safetensors", sha256_of(Path("h.safetensors")))
     assert (found.split, found.unit, found.epsilon) == ("test", "record", 50.0)
+    (row,) = rows(features)
+    assert (row.head, row.who, row.purpose, row.split) == ("h.safetensors", "Ada", "paper", "test")
+    assert (row.state, row.sha256) == ("written", found.sha256)
+    p, sigma = found.top1, row.plan[0]["sigma"]
+    assert p is not None
+    assert found.noise == pytest.approx(sigma * math.hypot(1 - p, p) / found.n, rel=0.01)
+
+
+def test_a_record_of_several_labels_moves_several_counts_and_the_noise_is_told_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    head = Head(chain=(), weight=np.ones((2, 6)), bias=np.zeros(6), card={})
+    facts, privacy = Facts(n=10**6, m=6, d=2, k=4), Privacy(epsilon=50.0, delta=1e-6)
+    asked, plan = private_evaluation._planned(head, facts, privacy)
+    silent = SimpleNamespace(release=lambda query: np.zeros((1, 2)))
+    monkeypatch.setattr(private_evaluation, "Curator", lambda *given: silent)
+    paid: Any = SimpleNamespace(planned=plan)
+    (_, total), (_, by_class) = private_evaluation._answers(paid, asked, None)
+    assert plan.mechanism is not None
+    first, second = plan.mechanism.sigmas
+    assert total == pytest.approx(first, rel=1e-3)
+    # One record moves the counts of its four classes by 1 each.
+    assert by_class == pytest.approx(2 * second, rel=1e-3)
 
 
 def test_a_row_that_could_not_be_settled_is_told_with_the_figures(
@@ -293,6 +320,7 @@ def test_the_digest_is_of_everything_that_was_released_and_of_nothing_else(featu
     [
         (120.0, 30.0, 3.0, 5.0, 200), (120.0, 30.0, 5.0, 3.0, 140), (60.0, -3.0, 5.0, 5.0, 57),
         (-2.0, 90.0, 4.0, 6.0, 100), (0.5, 0.3, 0.1, 0.2, 100), (1e4, 2e3, 40.0, 0.0, 10**6), (9.0, 1.0, 0.0, 0.0, 10),
+        (30.0, 0.0, 0.0, 16.25, 100),
     ],
 )  # fmt: skip
 def test_an_interval_has_the_fractions_that_the_counts_do_not_exclude(
