@@ -128,7 +128,7 @@ def test_what_can_be_refused_is_refused_before_the_charge(
     assert prepare(head, features, "test", epsilon=0.9, delta=1e-7).planned.privacy.delta == 1e-7
     for wrong in ({"epsilon": "1"}, {"epsilon": 0.5, "delta": "1"}, {"epsilon": 0.5, "purpose": ""}):
         with pytest.raises(UserError) as bad:
-            prepare(head, features, "test", **wrong)  # type: ignore[arg-type]
+            prepare(head, features, "test", **wrong)
         assert bad.value.fields["parameter"] == list(wrong)[-1]
 
 
