@@ -20,6 +20,7 @@ from dpfc_cli.heads.head import Head
 from dpfc_cli.training.ledger import ledger_path, records_of
 from dpfc_cli.training.request import SPLIT
 from dpfc_cli.training.same_records import rows_about
+from dpfc_cli.trust.statement import hold_out_of
 
 
 def check_public(
@@ -76,6 +77,7 @@ def protected(on: FeatureSet, splits: Collection[str]) -> bool:
 
 
 def _is(private: FeatureSet, on: FeatureSet, splits: Collection[str]) -> bool:
-    listed = {records_of(on.manifest, split) for split in splits}
-    same_folder = private.folder.resolve() == on.folder.resolve()
-    return records_of(private.manifest) in listed or (SPLIT in splits and same_folder)
+    if SPLIT not in splits and hold_out_of(on.manifest) and on.folder.resolve() == private.folder.resolve():
+        # Splits that were held out of one source have one listing, and no record in common.
+        return False
+    return records_of(private.manifest) in {records_of(on.manifest, split) for split in splits}

@@ -268,9 +268,9 @@ def _planned(head: Head, facts: Facts, privacy: Privacy) -> tuple[tuple[Outcomes
     weight, bias = (np.ascontiguousarray(each, np.float64) for each in (head.weight, head.bias))
     totals = Outcomes(head.chain, weight, bias)
     mu = noised(Plan((planned(totals, facts, 1.0),)), facts, privacy)[0].mu
-    half = math.sqrt(2) / mu
-    by_class = 2 * facts.m <= LONGEST and _pays(half * math.sqrt(facts.k), facts.n / facts.m)
-    if facts.m > BEST and _pays(half if by_class else 1 / mu, facts.n):
+    by_class = 2 * facts.m <= LONGEST and _pays(math.sqrt(2 * facts.k) / mu, facts.n / facts.m)
+    # Where the figures per class pay, this does, too.
+    if facts.m > BEST and _pays(1 / mu, facts.n):
         totals = replace(totals, best=BEST)
     asked = (totals, Outcomes(head.chain, weight, bias, by_class=True)) if by_class else (totals,)
     plan = Plan(tuple(planned(query, facts, 1.0) for query in asked))

@@ -166,7 +166,7 @@ def vectors_of(private: FeatureSet, given: Path | str, account: Account) -> tupl
     found = np.zeros((private.dim, len(private.classes)))
     for column, row in matched.items():
         vector = vectors[row]
-        largest = np.abs(vector).max(initial=0.0)
+        largest = np.abs(vector).max()
         # Long and short vectors say the same. Their squares must be numbers.
         found[:, column] = vector / largest if largest > 0 else 0.0
     without = [name for j, name in enumerate(private.classes) if not found[:, j].any()]
@@ -235,7 +235,7 @@ def _of_head(head: Head, private: FeatureSet, digest: str, account: Account) -> 
     """The weights of a head in the space of the features."""
     assert head.path is not None
     mine, other = recipe(private.manifest), {**head.card["features"]["backbone"], "dimensions": head.dim}
-    differ = sorted(name for name in mine if name != "dimensions" and mine[name] != other.get(name))
+    differ = sorted(name for name in mine if mine[name] != other.get(name))
     if differ:
         raise _unfit(head.path, f"it was trained on features of another backbone (they differ in {', '.join(differ)})")
     before = None

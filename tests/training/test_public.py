@@ -1,5 +1,7 @@
 """Public features: what is refused, and what is made of the rest."""
 
+import json
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -11,9 +13,11 @@ import pytest
 from dpfc_cli.errors import UserError
 from dpfc_cli.features import digests
 from dpfc_cli.features.importing import import_features
+from dpfc_cli.features.manifest import MANIFEST
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.methods import METHODS
 from dpfc_cli.training import public, tuning
+from dpfc_cli.training.asserted import check_public
 from dpfc_cli.training.calibrate import Calibrated, calibrate
 from dpfc_cli.training.forecast import forecast
 from dpfc_cli.training.kept_digests import beside
@@ -48,6 +52,36 @@ def test_the_private_records_are_refused_under_any_name(tmp_path: Path, private:
     for same in (private, copy, FeatureSet(link)):
         with pytest.raises(UserError, match="the private records themselves"):
             public.check_other(private, same, "public_features")
+
+
+def test_a_test_split_that_was_held_out_of_the_private_set_is_another_one(private: FeatureSet) -> None:
+    """Both splits have one listing, and no record in common. No guarantee covers the test split."""
+
+    def told(**identity: object) -> FeatureSet:
+        said = json.loads((private.folder / MANIFEST).read_text())
+        known = said["source"]["identity"]
+        known["listing"]["test"], said["splits"]["test"] = known["listing"]["train"], said["splits"]["train"]
+        known.update(identity)
+        (private.folder / MANIFEST).write_text(json.dumps(said))
+        return FeatureSet(private.folder)
+
+    same, held = told(), told(hold_out=0.5)
+    check_public(held, "on", split="test", private=held)
+    # Of the other set another part may have been held out.
+    another = FeatureSet(shutil.copytree(held.folder, held.folder.with_name("another")))
+    tested = FeatureSet(another.folder)
+    identity = tested.manifest.source["identity"]
+    listing = {**identity["listing"], "train": "others"}
+    tested.manifest = replace(tested.manifest, source={"identity": {**identity, "listing": listing}})
+    for on, split in (
+        (held, "train"), (held, None), (another, "test"), (another, "train"), (same, "test"), (tested, None),
+    ):  # fmt: skip
+        with pytest.raises(UserError, match="the private records themselves") as refused:
+            check_public(on, "on", split=split, private=held)
+        assert refused.value.fields == {
+            "parameter": "on", "path": str(on.folder), **({} if split is None else {"split": split}),
+        }  # fmt: skip
+        assert ("‹split›" in refused.value.remedy) == refused.value.what.startswith("The split") == (split is not None)
 
 
 def test_another_backbone_is_refused_and_the_difference_said(

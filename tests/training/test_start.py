@@ -2,6 +2,7 @@
 
 import json
 import math
+import pickle
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
@@ -15,7 +16,7 @@ from safetensors.numpy import save_file
 from dpfc_cli.errors import UserError
 from dpfc_cli.features.importing import import_features
 from dpfc_cli.features.reader import FeatureSet
-from dpfc_cli.heads.head import Head
+from dpfc_cli.heads.head import Head, encoded
 from dpfc_cli.methods import METHODS
 from dpfc_cli.privacy import chain as chains
 from dpfc_cli.privacy.facts import Facts
@@ -87,6 +88,8 @@ ROWS = {"source": "classifier", "model": "vit-ti16", "classifier": 1000, "rows":
     [
         (TEXT, {"source": "text", "model": "clip-b16", "count": 3}),
         (ROWS, {"source": "classifier", "model": "vit-ti16", "count": 1000}),
+        ({**TEXT, "prompts": ["{}"]}, {"source": "text", "model": "clip-b16", "count": 1}),
+        ({**ROWS, "classifier": 1}, {"source": "classifier", "model": "vit-ti16", "count": 1}),
         ({**TEXT, "model": "\x1b[2J"}, None),
         ({**TEXT, "source": "x" * 10_000}, None),
         ({**TEXT, "prompts": []}, None),
@@ -128,6 +131,9 @@ def test_an_array_has_the_classes_of_the_set_in_their_order(tmp_path: Path, priv
     found = read(private, tmp_path / "v.npy")
     assert np.allclose(found.vectors, (VECTORS / VECTORS.max(axis=1, keepdims=True)).T)
     assert found.origin["without"] == []
+    np.save(tmp_path / "v.npy", VECTORS[:2])
+    with pytest.raises(UserError, match="2 vectors without names for 3 classes"):
+        read(private, tmp_path / "v.npy")
 
 
 def test_numbers_beyond_float64_are_refused(tmp_path: Path, private: FeatureSet) -> None:
@@ -138,8 +144,13 @@ def test_numbers_beyond_float64_are_refused(tmp_path: Path, private: FeatureSet)
 
 
 def test_numbers_of_every_size_become_vectors(tmp_path: Path, private: FeatureSet) -> None:
-    found = read(private, npz(tmp_path / "v.npz", VECTORS.astype(np.float64) * 1e300))
-    assert np.isfinite(np.square(found.vectors)).all()
+    plain = read(private, npz(tmp_path / "v.npz"))
+    for size in (1e-3, 1e300):
+        found = read(private, npz(tmp_path / "v.npz", VECTORS.astype(np.float64) * size))
+        assert np.allclose(found.vectors, plain.vectors)
+    # A vector is there if any of its numbers is not 0.
+    sparse = read(private, npz(tmp_path / "v.npz", VECTORS * [0, 1, 1, 1, 1, 1]))
+    assert sparse.origin["without"] == plain.origin["without"] == ["Wolf"]
 
 
 @pytest.mark.parametrize(
@@ -147,6 +158,7 @@ def test_numbers_of_every_size_become_vectors(tmp_path: Path, private: FeatureSe
     [
         (VECTORS[:, :5], NAMES, r"shape \[3, 5\], not numbers of shape \[classes, 6\]"),
         (VECTORS[0], NAMES, r"shape \[6\]"),
+        (VECTORS > 5, NAMES, r"bool of shape \[3, 6\], not numbers"),
         (np.where(VECTORS > 20, np.nan, VECTORS), NAMES, "NaN or infinite"),
         (VECTORS, NAMES[:2], "2 names for 3 vectors"),
         (VECTORS, ("a", "b", "c"), "only 0 of the set's classes"),
@@ -175,12 +187,16 @@ def test_what_is_no_file_of_vectors_is_refused(
     with pytest.raises(UserError) as refused:
         read(private, tmp_path / name)
     assert refused.value.fields["parameter"] == "public_head"
+    assert ("does not end in" in refused.value.what) == (name == "v.txt")
 
 
 def test_objects_in_arrays_are_not_unpacked(tmp_path: Path, private: FeatureSet) -> None:
     np.savez(tmp_path / "v.npz", vectors=VECTORS, classes=np.array(list(NAMES), dtype=object))
     with pytest.raises(UserError, match="cannot be read as class vectors"):
         read(private, tmp_path / "v.npz")
+    (tmp_path / "v.npy").write_bytes(pickle.dumps(VECTORS))
+    with pytest.raises(UserError, match="cannot be read as class vectors"):
+        read(private, tmp_path / "v.npy")
 
 
 @pytest.mark.parametrize(("k", "remedy"), [(1, "use dp-whitened"), (2, "dp-whitened is for records with one label")])
@@ -216,6 +232,16 @@ def test_the_weights_of_a_public_head_are_its_vectors(tmp_path: Path, private: F
     expected = np.diff(chains.run(before, x, np) @ head.weight[:, :2], axis=0)
     assert np.allclose(scores, expected, rtol=1e-4, atol=1e-4 * np.abs(expected).max())
     assert found.origin["without"] == ["Wolf"]
+    # A head of another program may change the space of the records before.
+    a, b = (np.random.default_rng(seed).normal(size=(6, 6)) for seed in (1, 2))
+    linear = replace(head, chain=(chains.Linear(a), chains.Linear(b)))
+    fetched = tmp_path / f"models--us--heads/snapshots/{'ab' * 20}/h.safetensors"
+    fetched.parent.mkdir(parents=True)
+    fetched.write_bytes(encoded(linear))
+    found = read(private, fetched)
+    expected = (a @ b @ head.weight)[:, [1, 0]]
+    assert np.allclose(found.vectors[:, [0, 2]], expected / np.abs(expected).max(axis=0), rtol=1e-4)
+    assert found.origin["name"] == f"hf:us/heads/h.safetensors@{'ab' * 20}"
 
 
 def head_vectors(head: Any) -> np.ndarray:
@@ -237,6 +263,10 @@ def test_a_head_that_saw_the_private_records_without_privacy_is_refused(tmp_path
     seeded = head_of(private, epsilon=1.0, seed=1)
     with pytest.raises(UserError, match="without privacy"):
         read(private, seeded.path)
+    # The ledger knows it where the set has another name.
+    again = FeatureSet(shutil.copytree(private.folder, private.folder.with_name("again")))
+    with pytest.raises(UserError, match="without privacy"):
+        read(again, seeded.path)
 
 
 def test_a_private_head_that_the_ledger_was_not_charged_for_is_refused(tmp_path: Path, private: FeatureSet) -> None:
@@ -311,6 +341,18 @@ def test_the_row_of_a_continued_head_is_of_its_file_of_the_records_and_of_their_
         start.vectors_of(private, first.path, replace(account, own=(replace(account.own[0], **other),)))
 
 
+def test_the_row_of_a_continued_head_of_persons_is_of_these_persons_and_of_their_number(tmp_path: Path) -> None:
+    x, y = blobs(120, 6, 3)
+    np.savez(tmp_path / "p.npz", train_x=x, train_y=y, train_groups=np.arange(120) // 2)
+    persons = import_features(tmp_path / "p.npz", tmp_path / "features" / "p", classes=CLASSES).features
+    first, account = head_of(persons, epsilon=1.0), account_of(ledger_path(persons.folder))
+    assert start.vectors_of(persons, first.path, account)[1] == Head.load(first.path).card
+    assert account.own[0].n == 60
+    for other in ({"n": 120}, {"persons": "0" * 64}):
+        with pytest.raises(UserError, match="no row of its training on these records"):
+            start.vectors_of(persons, first.path, replace(account, own=(replace(account.own[0], **other),)))
+
+
 def test_stated_classes_do_not_cover_a_head_whose_classes_were_inferred(tmp_path: Path, private: FeatureSet) -> None:
     """The classes of the first head would be seen in the card of the new one, and no guarantee would cover them."""
     shutil.rmtree(private.folder)
@@ -365,10 +407,25 @@ def test_a_private_head_is_not_continued_where_nothing_could_be_claimed(
     assert len(account_of(ledger_path(private.folder)).own) == 1
 
 
+def test_a_head_that_protects_records_is_not_continued_by_a_training_that_protects_persons(private: FeatureSet) -> None:
+    begun = start.begin(
+        calibrated(private, epsilon=1.0),
+        private,
+        head_of(private, epsilon=1.0).path,
+        account_of(ledger_path(private.folder)),
+    )
+    start._check_together(begun)
+    with pytest.raises(UserError, match="protects one record, and this training one person"):
+        start._check_together(replace(begun, facts=replace(begun.facts, unit="person", rows=200)))
+
+
 def test_a_head_of_another_backbone_is_refused(tmp_path: Path, private: FeatureSet) -> None:
     trained = head_of(made(tmp_path, "public", 1), non_private=True)
     private.manifest = replace(private.manifest, backbone={"name": "vit", "sha256": "ab"})
     with pytest.raises(UserError, match=r"another backbone \(they differ in name, sha256\)"):
+        read(private, trained.path)
+    private.manifest = replace(private.manifest, backbone={"name": "imported"}, dim=7)
+    with pytest.raises(UserError, match=r"another backbone \(they differ in dimensions\)"):
         read(private, trained.path)
 
 
@@ -400,17 +457,32 @@ def test_trainings_without_a_use_for_a_start_refuse_it(
     assert refused.value.code == "conflict"
 
 
-def test_what_a_start_lacks_and_what_noise_hides_is_told(tmp_path: Path, private: FeatureSet) -> None:
-    def said(epsilon: float) -> list[str]:
-        account = account_of(ledger_path(private.folder))
-        return start.warnings_of(
-            start.begin(calibrated(private, epsilon=epsilon), private, npz(tmp_path / "v.npz"), account)
-        )
+def test_what_a_start_lacks_and_what_noise_hides_is_told(
+    tmp_path: Path, private: FeatureSet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun = start.begin(
+        calibrated(private, epsilon=1.0), private, npz(tmp_path / "v.npz"), account_of(ledger_path(private.folder))
+    )
 
-    assert "1 of 3 classes have no public vector and start at zero: Wolf" in said(100.0)[0]
-    assert len(said(100.0)) == 1
-    assert "may be taken for a good one" in said(0.01)[1]
+    def said(known: dict[str, Any], doubt: float) -> list[str]:
+        monkeypatch.setattr(start, "doubt", lambda facts, options: doubt)
+        public = replace(begun.options.public_head, origin={**begun.options.public_head.origin, **known})
+        return start.warnings_of(replace(begun, options=replace(begun.options, public_head=public)))
+
+    assert "1 of 3 classes have no public vector and start at zero: Wolf." in said({}, 0.0)[0]
+    for missing, shown in (("abcde", "a, b, c, d, e."), ("abcdef", "a, b, c, d, e and 1 more.")):
+        assert said({"without": [*missing]}, 0.0)[0].endswith(f": {shown}")
+    assert said({"without": []}, start.HIDDEN) == []
+    (hidden,) = said({"without": []}, 0.0501)
+    assert "may be taken for a good one. Be sure that 'v.npz'" in hidden
     assert start.warnings_of(calibrated(private, epsilon=1.0)) == []
+
+
+def test_how_much_noise_hides_a_wrong_start_is_computed(tmp_path: Path, private: FeatureSet) -> None:
+    account = account_of(ledger_path(private.folder))
+    for epsilon, hidden in ((100.0, False), (0.01, True)):
+        begun = start.begin(calibrated(private, epsilon=epsilon), private, npz(tmp_path / "v.npz"), account)
+        assert any("may be taken for a good one" in said for said in start.warnings_of(begun)) is hidden
 
 
 def test_that_wrong_vectors_of_some_classes_may_stay_is_said_at_any_noise_but_not_of_heads_of_the_records(
