@@ -12,6 +12,7 @@ from dpfc_cli.privacy import curator
 from dpfc_cli.privacy.queries import Query
 from dpfc_cli.training import ledger
 from tests.support import blobs
+from tests.training import starts
 from tests.training.rows import cap, row
 
 
@@ -24,6 +25,17 @@ def features(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FeatureSet:
     np.savez(tmp_path / "raw.npz", train_x=x, train_y=y)
     import_features(tmp_path / "raw.npz", tmp_path / "set", classes=("a", "b", "c"))
     return FeatureSet(tmp_path / "set")
+
+
+@pytest.fixture
+def heads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Heads are written beside what the test makes."""
+    monkeypatch.setenv("DPFC_HEADS", str(tmp_path / "heads"))
+
+
+@pytest.fixture
+def private(tmp_path: Path) -> FeatureSet:
+    return starts.made(tmp_path, "private", 0)
 
 
 @pytest.fixture(scope="module")
