@@ -23,10 +23,10 @@ from tests.torture.target import SQUARE, Target, look, picture, saved, written
 _ARROW = ("dataset_dict.json", "train/state.json", "train/data-0.arrow", "test/data-0.arrow")
 
 
-def _arrow(labels: Any = (0, 1, 0)) -> bytes:
-    """Pictures with labels and persons, in batches of two."""
+def _arrow(split: str, labels: Any = (0, 1, 0)) -> bytes:
+    """Pictures with labels, and with persons who are in no other split, in batches of two."""
     image = pa.array([{"bytes": picture("PNG"), "path": name} for name in ("a.png", None, "ü.png")])
-    table = pa.table({"image": image, "label": labels, "who": ["p1", "p0", "p1"]})
+    table = pa.table({"image": image, "label": labels, "who": [f"{split}{i}" for i in (1, 0, 1)]})
     features = {"image": {"_type": "Image"}, "label": {"names": ["flu", "cold"], "_type": "ClassLabel"}}
     table = table.replace_schema_metadata({"huggingface": json.dumps({"info": {"features": features}})})
 
@@ -37,17 +37,17 @@ def _arrow(labels: Any = (0, 1, 0)) -> bytes:
     return saved(write)
 
 
-_WHOLE_ARROW = _arrow()
+_WHOLE_ARROW = {split: _arrow(split) for split in ("train", "test")}
 _STATE = json.dumps({"_data_files": [{"filename": "data-0.arrow"}]}).encode()
 _DICT = json.dumps({"splits": ["train", "test"]}).encode()
 
 
 def _run_arrow(data: bytes, place: Path) -> None:
     top = place / "saved"
-    for split in ("train", "test"):
+    for split, whole in _WHOLE_ARROW.items():
         (top / split).mkdir(parents=True)
         (top / split / "state.json").write_bytes(_STATE)
-        (top / split / "data-0.arrow").write_bytes(_WHOLE_ARROW)
+        (top / split / "data-0.arrow").write_bytes(whole)
     (top / "dataset_dict.json").write_bytes(_DICT)
     (top / _ARROW[data[0] % 4 if data else 0]).write_bytes(data[1:])
     # One reader may refuse what another one takes.
@@ -124,7 +124,10 @@ def _run_slides(data: bytes, place: Path) -> None:
 FOLDERS = {
     "arrow": Target(
         seeds=lambda: [
-            *(b"\x00" + _DICT, b"\x01" + _STATE, b"\x02" + _arrow(), b"\x03" + _arrow(pa.array([1, 0, 1], pa.uint8()))),
+            b"\x00" + _DICT,
+            b"\x01" + _STATE,
+            b"\x02" + _arrow("train"),
+            b"\x03" + _arrow("test", pa.array([1, 0, 1], pa.uint8())),
         ],
         run=_run_arrow,
     ),
