@@ -41,7 +41,9 @@ def rounded_up(value: float, digits: int) -> str:
 
 
 def rounded_down(value: float, digits: int = 4) -> str:
-    """The noise of a release, or the ε that is left, as text of so many digits: not more than there is."""
+    """The noise of a release, or the ε that is left, as text of so many digits: not more than there is, except for a
+    difference that float64 cannot represent.
+    """
     exponent = digits - 1 - math.floor(math.log10(value))
     return f"{math.floor(value * (1 + 1e-12) * 10.0**exponent) / 10.0**exponent:.{digits}g}"
 

@@ -148,7 +148,7 @@ def train(
             metavar="SET",
             help="Feature set of other pictures, which nobody needs to protect, from the same backbone. Their mean "
             "makes the released one more accurate, at no cost in privacy. This helps where epsilon is small and "
-            "records are few (dp-whitened).",
+            "records and classes are few (dp-whitened).",
             rich_help_panel=METHOD,
         ),
     ] = None,

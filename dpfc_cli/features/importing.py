@@ -145,6 +145,8 @@ def import_features(
         check_classes(names, origin == "inferred")
         dtype = dtype or ("float16" if all(table.dtype == np.float16 for table in tables.values()) else "float32")
         _check_room(path, out, tables, k, dtype)
+        keys = {split: table.keys for split, table in tables.items() if table.keys is not None}
+        check_apart(keys, str(path))
         identity: dict[str, Any] = {
             "imported": path.name,
             "listing": _listing(raw, progress),
@@ -154,8 +156,6 @@ def import_features(
             **({"on_error": on_error} if tolerant else {}),
         }
         # The listing is that of the source. So the ledger knows the records, with groups and without.
-        keys = {split: table.keys for split, table in tables.items() if table.keys is not None}
-        check_apart(keys, str(path))
         groupings = {split: grouped(own) for split, own in keys.items()}
         if groupings:
             identity["groups"] = {split: grouping.digest for split, grouping in groupings.items()}

@@ -334,8 +334,8 @@ def check_apart(keys: Mapping[str, Keys], source: str) -> None:
         have = "has" if len(both) == 1 else "have"
         raise UserError(
             f"{counted(len(both), 'person')} of '{source}' {have} records in two splits. {GUARDED}",
-            "Put all records of a person into one split. Or make a set of each split, and say that they share records: "
-            f"{parameter('also')}.",
+            "Put all records of a person into one split. If these are different persons, such as numbers that begin "
+            "again in each split, give them different names.",
             code="bad-record",
             path=source,
             count=len(both),

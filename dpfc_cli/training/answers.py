@@ -40,7 +40,7 @@ from dpfc_cli.privacy.oracle import Plan
 from dpfc_cli.training import ledger
 from dpfc_cli.training.calibrate import Calibrated
 from dpfc_cli.training.card import entry_of
-from dpfc_cli.training.kept_digests import known
+from dpfc_cli.training.kept_digests import charged
 from dpfc_cli.training.ledger import Entry, Receipt
 from dpfc_cli.training.observer import Observer
 from dpfc_cli.training.request import SPLIT, Request
@@ -315,8 +315,8 @@ def unfinished(request: Request, calibrated: Calibrated, folder: Path, observer:
         named = request.out is None or request.out.name == head
         same = receipt is not None and named and answers.header["training"] == wanted
         # The listing names the source. The set may have been made again, of another part of it.
-        if receipt is None or not same or not known(book, features.folder, SPLIT):
-            other = "set has other ones now" if same else "command is another one"
+        if receipt is None or not same or not charged(book, features.folder, SPLIT):
+            other = "set may have other ones now" if same else "command is another one"
             observer.say(
                 f"A training of {at} on this set was stopped. It goes on when its own command is typed again, with the "
                 f"same version of dpfc and on the same records. This {other}. If it is not to go on, delete "

@@ -3,7 +3,6 @@
 import glob
 import os
 import stat
-from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +12,6 @@ from dpfc_cli.features import digests
 from dpfc_cli.features.digests import Stored
 from dpfc_cli.features.manifest import MANIFEST, load
 from dpfc_cli.folders import DIGESTS, LEDGER
-from dpfc_cli.sources.digests import Kind
 from dpfc_cli.training.ledger import real, records_of
 
 Source = tuple[str, str]
@@ -69,25 +67,19 @@ def in_folder(folder: Path) -> tuple[Stored, ...]:
     return tuple(each for each in digests.stored_in(folder / digests.FILE) if source_of(each) in known)
 
 
-def known(ledger: Path, folder: Path, split: str) -> bool:
-    """Whether the records that a split of a set has now were charged: their digests lie beside its ledger.
+def charged(ledger: Path, folder: Path, split: str) -> bool:
+    """Whether a split of a set has the records of which digests lie beside its ledger, and no others.
 
-    A source may have other records than at the charge, or another part of it may be in the set.
+    A source may have other records than at the charge, or another part of it may be in the set. Digests are kept at
+    every charge and with every cap. So where there are more than the set has, it cannot be told which were charged.
 
     Raises:
         UserError: a file of digests is damaged.
 
     """
-    kept = {each.section.key: each for each in digests.stored_in(beside(ledger))}
-    return all(each.section.split != split for each in _unknown(kept, folder))
-
-
-def _unknown(kept: Mapping[tuple[str, str, Kind], Stored], folder: Path) -> Iterator[Stored]:
-    """The digests of a set's splits that have records which are not among those that are kept."""
-    for each in in_folder(folder):
-        there = kept.get(each.section.key)
-        if there is None or (there.section != each.section and 0 in digests.common(each, [there])):
-            yield each
+    source = records_of(load(folder), split), split
+    kept = {each.section for each in digests.stored_in(beside(ledger)) if source_of(each) == source}
+    return kept == {each.section for each in in_folder(folder) if source_of(each) == source}
 
 
 def keep(ledger: Path, folder: Path) -> None:
@@ -102,9 +94,12 @@ def keep(ledger: Path, folder: Path) -> None:
     path = beside(ledger)
     kept = {each.section.key: each for each in digests.stored_in(path)}
     new = {}
-    for each in _unknown(kept, folder):
+    for each in in_folder(folder):
         there = kept.get(each.section.key)
-        new[each.section.key] = each.read() if there is None else np.concatenate([there.read(), each.read()])
+        if there is None:
+            new[each.section.key] = each.read()
+        elif there.section != each.section and 0 in digests.common(each, [there]):
+            new[each.section.key] = np.concatenate([there.read(), each.read()])
     if not new:
         return
     sections = [(each.section, each.read()) for key, each in kept.items() if key not in new]

@@ -56,6 +56,7 @@ from collections.abc import Iterable, Sequence
 
 from dpfc_cli.errors import UserError, parameter
 from dpfc_cli.privacy.accounting import LARGEST_EPSILON, LEAST_EPSILON, epsilon_for, mu_for
+from dpfc_cli.rounding import rounded_down
 from dpfc_cli.training.ledger import EVALUATION, RECORD, Cap, Entry, Unit, weight
 
 RESERVE = 2.0**-190
@@ -202,7 +203,11 @@ def check(caps: Iterable[Named], entries: Sequence[Entry], entry: Entry) -> None
         what, more_noise = "training", f", or a larger {parameter('noise_multiplier')}"
         if entry.method == EVALUATION:
             what, more_noise = "evaluation", ""
-        more = f"At delta = {entry.delta:g} epsilon = {largest:.4g} still fits." if largest else "Nothing more fits."
+        more = (
+            f"At delta = {entry.delta:g} epsilon = {rounded_down(largest)} still fits."
+            if largest
+            else "Nothing more fits."
+        )
         raise UserError(
             f"This {what} does not fit under the cap of these records: {said(name, cap)}. {more}",
             f"Spend less ({parameter('epsilon')}{more_noise}), or ask for a higher "

@@ -167,7 +167,7 @@ def prepare(
     needed = working_bytes(facts)
     if needed > (allowed := free_memory()):
         raise UserError(
-            f"This evaluation needs about {needed / 1e9:.1f} GB, and {allowed / 1e9:.1f} GB are free.",
+            f"This evaluation needs about {needed / 1e6:,.0f} MB, and {allowed / 1e6:,.0f} MB are free.",
             "End other programs first.",
             code="memory",
             needed=needed,

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from dpfc_cli.errors import UserError
+from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.privacy.accounting import epsilon_for, mu_for
 from dpfc_cli.training import account as accounts
 from dpfc_cli.training import cap as caps
@@ -88,18 +89,26 @@ def test_trainings_that_no_cap_can_be_kept_with_are_refused_where_records_are_sh
 def test_a_training_that_was_stopped_goes_on_with_no_records_but_those_that_were_charged() -> None:
     """The set was made again, of another part of its source, and another set has a cap on these records."""
 
-    stopped = charge(ready(of("one", range(10), part=True)))
+    def again(records: range, test: range = range(40, 44), **how: Any) -> FeatureSet:
+        shutil.rmtree("features/one", ignore_errors=True)
+        return of("one", records, test=test, part=True, **how)
+
+    stopped = charge(ready(again(range(10))))
     assert stopped.answers is not None
     stopped.answers.close()
-    shutil.rmtree("features/one")
     set_cap(of("other", range(10, 20)), 0.5, delta=DELTA)
     with pytest.raises(UserError, match="does not fit"):
-        ready(of("one", range(10, 20), part=True))
-    shutil.rmtree("features/one")
-    assert ready(of("one", range(10), part=True)).unfinished is not None
-    shutil.rmtree("features/one")
+        ready(again(range(10, 20)))
+    assert ready(again(range(10))).unfinished is not None
     # Records that are not trained on change nothing.
-    assert ready(of("one", range(10), test=range(40, 44), part=True)).unfinished is not None
+    assert ready(again(range(10), test=range(44, 48))).unfinished is not None
+    # Without digests nothing is known of the records.
+    assert ready(again(range(10), kind=None)).unfinished is None
+    for keeps in (lambda made: set_cap(made, 9.0, delta=DELTA), lambda made: evaluated(made, 0.1)):
+        made = again(range(10, 20))
+        keeps(made)
+        with pytest.raises(UserError, match="does not fit"):
+            ready(made)
 
 
 def ignored(patch: pytest.MonkeyPatch) -> None:
