@@ -6,7 +6,10 @@ import numpy as np
 import pytest
 
 from dpfc_cli.privacy.chain import Clip
-from dpfc_cli.privacy.forms import OPEN, form, opened, packed, pieces, unpacked
+from dpfc_cli.privacy.facts import Facts
+from dpfc_cli.privacy.forms import OPEN, check, form, opened, packed, pieces, unpacked
+from dpfc_cli.privacy.lattice import LONGEST
+from dpfc_cli.privacy.outcomes import Outcomes
 from dpfc_cli.privacy.queries import ClassGrams, Gradient, Gram, Mean
 
 CHAIN = (Clip(0.5),)
@@ -59,3 +62,44 @@ def test_of_symmetric_matrices_the_upper_triangles_are_kept() -> None:
     stack = stack + stack.transpose(0, 2, 1)
     assert packed(stack).shape == (3, 10)
     assert np.array_equal(unpacked(packed(stack), 4), stack)
+
+
+def outcomes(m: int, by_class: object, best: object) -> Outcomes:
+    return Outcomes((), np.zeros((1, m)), np.zeros(m), best=best, by_class=by_class)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("m", "by_class", "best"),
+    [(4, False, 1), (4, False, 2), (4, False, 3), (4, True, 1), (2, False, 1), (LONGEST // 2, True, 1)],
+)
+def test_outcomes_that_can_be_counted(m: int, by_class: bool, best: int) -> None:
+    check(outcomes(m, by_class, best), Facts(n=9, m=m, d=1))
+
+
+@pytest.mark.parametrize(
+    ("m", "by_class", "best"),
+    [
+        *((4, False, 0), (4, False, 4), (4, True, 2), (2, False, 2), (LONGEST // 2 + 1, True, 1)),
+        *((4, 1, 1), (4, 0, 1), (4, False, True), (4, False, 1.0), (4, None, 1)),
+    ],
+)
+def test_outcomes_that_cannot_be_counted_are_refused(m: int, by_class: object, best: object) -> None:
+    with pytest.raises(ValueError, match="cannot be counted so"):
+        check(outcomes(m, by_class, best), Facts(n=9, m=m, d=1))
+
+
+def test_a_piece_that_does_not_begin_at_the_first_class_must_have_an_end() -> None:
+    facts = Facts(n=9, m=6, d=3)
+    for start, stop in ((0, None), (0, 6), (2, 5), (5, 6)):
+        check(replace(ClassGrams(CHAIN), start=start, stop=stop), facts)
+    for start, stop in ((2, None), (2, 2), (-1, 3), (2, 7), (True, 5), (2, 5.0)):
+        with pytest.raises(ValueError, match="there is no piece"):
+            check(replace(ClassGrams(CHAIN), start=start, stop=stop), facts)  # type: ignore[arg-type]
+
+
+def test_a_query_of_a_class_of_ones_own_is_none() -> None:
+    class Mine(Mean):
+        pass
+
+    with pytest.raises(ValueError, match="not a query of the core"):
+        check(Mine(CHAIN), Facts(n=9, m=2, d=3))
