@@ -186,7 +186,7 @@ def report(done: dict[str, Any]) -> Iterator[str]:
             f"up to {max(others)} %."
         )
         if max(others) > QUIET:
-            said += " **That is too much: seconds are far too long, and ratios are rough.**"
+            said += " **That is too much: where they ran, seconds are too long by about as much.**"
     yield said + "\n"
     for part, section in (("kernels", _kernels), ("methods", _methods), ("extraction", _extraction)):
         if of[part]:
@@ -248,6 +248,17 @@ standard deviation over seeds.
         yield f"**{name}**, {shape[0]:,} × {shape[1]} × {shape[2]}\n"
         yield from peers.table(runs)
         yield ""
+        yield from _best_at_the_end(runs)
+
+
+def _best_at_the_end(runs: peers.Runs) -> Iterator[str]:
+    """Whose best learning rate is the smallest or the largest of those that were tried."""
+    for name, tried in peers.RATES.items():
+        best = peers.rates(name, runs)
+        if len(best) == 1 and (rate := best[0]) in (min(tried), max(tried)):
+            which, beyond = ("largest", "larger") if rate == max(tried) else ("smallest", "smaller")
+            words = peers.WORDS[name].partition(":")[0]
+            yield f"The best learning rate is the {which} that was tried: {words}. A {beyond} one may be better.\n"
 
 
 def _extraction(rows: list[tuple[dict[str, Any], Any]]) -> Iterator[str]:

@@ -39,6 +39,22 @@ def test_a_tool_tries_all_its_rates_with_the_first_seed_and_goes_on_with_the_bes
     assert not list(peers.wanted(["dp-fc", "opacus", "scikit_learn"], 3, runs))
 
 
+def test_a_best_rate_at_the_end_of_those_that_were_tried_is_said() -> None:
+    def said(best: float) -> str:
+        found = {"seconds": 1.0, "busy": 1.0, "peak": 1.0}
+        case = {"data": "some", "shape": [9, 2, 3]}
+        rows: list[tuple[dict[str, Any], Any]] = [
+            ({**case, "run": ["opacus", 0, rate]}, {**found, "accuracy": 60.0 if rate == best else 50.0})
+            for rate in peers.RATES["opacus"]
+        ]
+        return "\n".join(benchmarks._methods(rows))
+
+    least, middle, most = sorted(peers.RATES["opacus"])
+    assert "the largest that was tried: Opacus. A larger one" in said(most)
+    assert "the smallest that was tried: Opacus. A smaller one" in said(least)
+    assert "that was tried" not in said(middle)
+
+
 def test_a_process_is_measured_alone(tmp_path: Path) -> None:
     """The memory of the one that asks is not counted, and nothing is compiled before."""
     found = peers.measured([sys.executable, "-c", "0"], 60.0)
