@@ -434,7 +434,7 @@ def digest_of(*paths: Path) -> str:
     return hashlib.sha256(b"".join(path.read_bytes() for path in sorted(paths))).hexdigest()[:16]
 
 
-def record(rooms: Sequence[str]) -> dict[str, Any]:
+def record(rooms: Sequence[str], workers: int = 1) -> dict[str, Any]:
     """Run each test once, unless neither it nor a module that it reaches has changed since the last time."""
     kept = FOLDER / "lines.json"
     known: dict[str, Any] = json.loads(kept.read_text()) if kept.exists() else {}
@@ -444,32 +444,38 @@ def record(rooms: Sequence[str]) -> dict[str, Any]:
         for name, test in known.items()
         if all(package.get(module) == digest for module, digest in test["modules"].items())
     }
+    places = (ROOT / "tests" / room for room in rooms)
+    paths = [path for place in places for path in (sorted(place.rglob("test_*.py")) if place.is_dir() else [place])]
+    running: dict[int, Path] = {}
     tests: dict[str, Any] = {}
-    for room in rooms:
-        found = ROOT / "tests" / room
-        for path in sorted(found.rglob("test_*.py")) if found.is_dir() else [found]:
-            reading, writing = os.pipe()
-            child = os.fork()
-            if child == 0:
-                recorder, result = _Recorder(fresh, package), 99
-                try:
-                    os.chdir(ROOT)
-                    result = run_tests([str(path.relative_to(ROOT))], recorder)
-                    with os.fdopen(writing, "w") as file:
-                        json.dump(recorder.tests, file)
-                finally:
-                    sys.stdout.flush()
-                    os._exit(result)
-            os.close(writing)
-            with os.fdopen(reading) as file:
-                said = file.read()
-            status = os.waitpid(child, 0)[1]
-            shutil.rmtree(FOLDER / "tmp" / str(child), ignore_errors=True)
-            if os.waitstatus_to_exitcode(status) not in (0, pytest.ExitCode.NO_TESTS_COLLECTED):
-                raise SystemExit(f"{path} fails without any fault")
-            tests |= json.loads(said)
-            kept.write_text(json.dumps(known | tests))
+    while paths or running:
+        while paths and len(running) < workers:
+            path = paths.pop(0)
+            running[_recording(path, fresh, package)] = path
+        child, status = os.wait()
+        path, said = running.pop(child), FOLDER / "tmp" / f"{child}.json"
+        shutil.rmtree(FOLDER / "tmp" / str(child), ignore_errors=True)
+        if os.waitstatus_to_exitcode(status) not in (0, pytest.ExitCode.NO_TESTS_COLLECTED):
+            raise SystemExit(f"{path} fails without any fault")
+        tests |= json.loads(said.read_text())
+        said.unlink()
+        kept.write_text(json.dumps(known | tests))
     return tests
+
+
+def _recording(path: Path, fresh: Mapping[str, Any], package: Mapping[str, str]) -> int:
+    """A process that runs a file of tests and writes what they reach to a file named after itself."""
+    child = os.fork()
+    if child:
+        return child
+    recorder, result = _Recorder(fresh, package), 99
+    try:
+        os.chdir(ROOT)
+        result = run_tests([str(path.relative_to(ROOT))], recorder)
+        (FOLDER / "tmp" / f"{os.getpid()}.json").write_text(json.dumps(recorder.tests))
+    finally:
+        sys.stdout.flush()
+        os._exit(result)
 
 
 def reaching(mutant: Mutant, tests: Mapping[str, Any]) -> list[str]:
@@ -590,7 +596,7 @@ def main() -> int:
         left = random.Random(given.seed).sample(left, min(given.sample, len(left)))
     if not given.report:
         load(LIBRARIES)
-        tests, results = record(given.tests), _Results(FOLDER / "results.jsonl")
+        tests, results = record(given.tests, given.workers), _Results(FOLDER / "results.jsonl")
         untried = [mutant for mutant in left if results.of(mutant) is None]
         random.Random(0).shuffle(untried)
         print(f"{len(untried)} of {len(left)} mutants are to be tried", file=sys.stderr, flush=True)
