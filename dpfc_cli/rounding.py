@@ -48,6 +48,22 @@ def rounded_down(value: float, digits: int = 4) -> str:
     return f"{math.floor(value * (1 + 1e-12) * 10.0**exponent) / 10.0**exponent:.{digits}g}"
 
 
+def cost(spent: float, delta_spent: float) -> str:
+    """What was spent, in a sentence: 'epsilon = 0.5000 at delta = 1e-05'."""
+    return f"epsilon = {epsilon(spent)} at delta = {delta(delta_spent)}"
+
+
+def left(largest: float | None, at: float) -> str:
+    """What a cap leaves at a δ, in a sentence: 'epsilon = 0.2071 at delta = 1e-05', or 'nothing'."""
+    return f"epsilon = {rounded_down(largest)} at delta = {delta(at)}" if largest else "nothing"
+
+
+def noise(deviation: float) -> str:
+    """Of noise of a fraction, in percent, what it does not pass in 95 of 100 cases: '± 2.1 %'."""
+    width = min(196 * deviation, 100.0)
+    return f"± {f'{width:.2g}' if width < 10 else f'{width:.0f}'} %"
+
+
 def at_least(value: float, decimals: int) -> str:
     """A figure that must not look larger than it is: rounded down."""
     return f"{math.floor(value * 10**decimals) / 10**decimals:,.{decimals}f}"

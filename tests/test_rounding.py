@@ -65,3 +65,14 @@ def test_what_is_promised_is_rounded_to_the_side_that_promises_less() -> None:
 )
 def test_noise_and_what_is_left_are_not_shown_larger_than_they_are(value: float, said: str) -> None:
     assert rounding.rounded_down(value) == said
+
+
+def test_what_was_spent_and_what_is_left_are_said_on_the_safe_side() -> None:
+    assert rounding.cost(0.12341, 1 / 300_000) == "epsilon = 0.1235 at delta = 3.34e-06"
+    assert rounding.left(0.12349, 1e-5) == "epsilon = 0.1234 at delta = 1e-05"
+    assert rounding.left(None, 1e-5) == "nothing"
+
+
+@pytest.mark.parametrize(("deviation", "said"), [(0.0107, "± 2.1 %"), (0.25, "± 49 %"), (1.34, "± 100 %")])
+def test_noise_never_moves_a_fraction_by_more_than_all_of_it(deviation: float, said: str) -> None:
+    assert rounding.noise(deviation) == said

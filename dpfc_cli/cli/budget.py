@@ -179,7 +179,13 @@ def _show_conversion(rows: list[dict[str, Any]], sigma: float | None, epsilon: f
     given = f"sigma = {sigma:.12g}" if sigma is not None else f"epsilon = {epsilon:.12g}"
     alike: dict[tuple[str, ...], list[str]] = {}
     for r in rows:
-        figures = (f"{r['delta']:g}", str(r["steps"] or "–"), str(r["releases"]), shown(r[wanted]), shown(r["paper"]))
+        figures = (
+            rounding.delta(r["delta"]),
+            str(r["steps"] or "–"),
+            str(r["releases"]),
+            shown(r[wanted]),
+            shown(r["paper"]),
+        )
         alike.setdefault(figures, []).append(r["method"])
     display.table(
         f"What {given} means if all releases of a training are equal: exactly, and by the paper's conversion",
@@ -250,7 +256,12 @@ def _show_charged(title: str, rows: list[tuple[str, "Entry"]]) -> None:
         title,
         (*_COLUMNS, "adjacency", "delta", "epsilon"),
         [
-            (*_named(name, row), row.adjacency, f"{row.delta:g}", rounding.epsilon(row.epsilon or math.inf))
+            (
+                *_named(name, row),
+                row.adjacency,
+                rounding.delta(row.delta or 1.0),
+                rounding.epsilon(row.epsilon or math.inf),
+            )
             for name, row in rows
         ],
         left=7,
@@ -260,7 +271,7 @@ def _show_charged(title: str, rows: list[tuple[str, "Entry"]]) -> None:
 def _show_total(what: str, account: "Account", deltas: tuple[float, ...]) -> None:
     """What was spent together, at each δ."""
     bound = "exact" if account.exact else "an upper bound"
-    total = [(f"{delta:g}", rounding.epsilon(account.epsilon(delta))) for delta in deltas]
+    total = [(rounding.delta(delta), rounding.epsilon(account.epsilon(delta))) for delta in deltas]
     display.table(f"{what}, for one {account.unit} ({bound}, zero-out adjacency)", ("delta", "epsilon"), total)
 
 
@@ -324,11 +335,7 @@ def _show_caps(account: "Account") -> None:
     for name, cap in account.in_force:
         left = account.room(cap, account.protects)
         largest = limit.fitting(left, cap.delta or 1.0) if left > 0 else None
-        more = (
-            f"epsilon = {rounding.rounded_down(largest)} at delta = {cap.delta:g} for one more training"
-            if largest
-            else "nothing"
-        )
+        more = f"{rounding.left(largest, cap.delta or 1.0)} for one more training"
         rows += [("cap", limit.said(name, cap)), ("left", more)]
     _warn_of_passed_caps(account)
     display.facts(
@@ -340,7 +347,7 @@ def _show_caps(account: "Account") -> None:
         [
             (
                 *(cap.note or "–", cap.who, name, cap.at[:16].replace("T", " "), counted(cap.trainings, "training")),
-                *(("–", "none") if cap.delta is None else (f"{cap.delta:g}", f"{cap.epsilon:.6g}")),
+                *(("–", "none") if cap.delta is None else (rounding.delta(cap.delta), f"{cap.epsilon:.6g}")),
             )
             for name, cap in account.all_caps
         ],

@@ -112,7 +112,7 @@ def released(path: Path, features: "FeatureSet", result: "PrivateEvaluation") ->
         rows.append(("top-5", _released(result.top5, result.top5_interval, result.top5_noise, result.n)))
     kind = f"{result.unit}s"
     bound = "" if result.spent.exact else " (an upper bound)"
-    cost = f"epsilon = {rounding.epsilon(result.epsilon)} at delta = {result.delta:g} for one {result.unit}"
+    cost = f"{rounding.cost(result.epsilon, result.delta)} for one {result.unit}"
     total = f"epsilon = {rounding.epsilon(spent)}{bound} at the same delta, on this split, as far as its ledgers know"
     blocks: list[Block] = [
         Facts(
@@ -269,10 +269,7 @@ def _class_figures(found: "ClassFigures", ranked: bool) -> tuple[str, ...]:
 
 
 def _released(figure: float | None, interval: tuple[float, float], noise: float | None, n: int) -> str:
-    by_noise = ""
-    if noise is not None:
-        width = 196 * noise
-        by_noise = f"; the noise alone: ± {f'{width:.2g}' if width < 10 else f'{width:.0f}'} %"
+    by_noise = "" if noise is None else f"; the noise alone: {rounding.noise(noise)}"
     return rounding.with_interval(figure, interval, n, by_noise)
 
 

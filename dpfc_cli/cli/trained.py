@@ -35,14 +35,13 @@ def _left(account: "Account", delta: float) -> str:
     from dpfc_cli.training.limit import said
 
     largest = account.left(delta)
-    left = f"leaves epsilon = {rounding.rounded_down(largest)} at delta = {delta:g}" if largest else "leaves nothing"
-    return f"the cap ({said(*account.in_force[0])}) {left} for one more training"
+    return f"the cap ({said(*account.in_force[0])}) leaves {rounding.left(largest, delta)} for one more training"
 
 
 def _summed(account: "Account", delta: float) -> str:
     bound = "" if account.exact else " (an upper bound)"
-    total = f"epsilon = {rounding.epsilon(account.epsilon(delta))}{bound} at delta = {delta:g}"
-    return f"{total} for one {account.unit}, under zero-out adjacency"
+    total = rounding.cost(account.epsilon(delta), delta)
+    return f"{total}{bound} for one {account.unit}, under zero-out adjacency"
 
 
 def _not_in(account: "Account") -> list[str]:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from dpfc_cli import rounding
 from dpfc_cli.errors import UserError, counted, parameter
 from dpfc_cli.evaluation import evaluate
 from dpfc_cli.features.lookup import set_folder
@@ -17,7 +18,7 @@ from dpfc_cli.heads.scored import Evaluation
 from dpfc_cli.privacy.accounting import default_delta
 from dpfc_cli.report.document import Block, Facts, Grid, Section, Words
 from dpfc_cli.report.released import by_class
-from dpfc_cli.rounding import epsilon, percentage, rounded_down, with_interval
+from dpfc_cli.rounding import percentage, with_interval
 from dpfc_cli.training import limit
 from dpfc_cli.training.account import Account, account_of, other_accounts
 from dpfc_cli.training.ledger import Entry, ledger_path
@@ -76,7 +77,7 @@ def of(
         if SPLIT in features.splits:
             found = evaluate(head, features, SPLIT, progress=progress)
             persons = features.manifest.grouped_by is not None
-    total = f"epsilon = {epsilon(account.epsilon(delta))} at delta = {delta:g}" if account.private else "nothing"
+    total = rounding.cost(account.epsilon(delta), delta) if account.private else "nothing"
     short = [("spent by all trainings on these records", total), *_room(account, delta)]
     if found is not None:
         short.append(("accuracy on the test split", _accuracy(found)))
@@ -129,7 +130,7 @@ def _room(account: Account, delta: float) -> list[tuple[str, str]]:
     rows = [("cap", limit.said(name, cap)) for name, cap in account.in_force]
     largest = account.left(delta)
     if largest is not None:
-        rows.append(("left of it", f"epsilon = {rounded_down(largest)} at delta = {delta:g}" if largest else "nothing"))
+        rows.append(("left of it", rounding.left(largest, delta)))
     return rows or [("cap", "none")]
 
 
@@ -147,7 +148,7 @@ def _ledger(account: Account, delta: float) -> list[Block]:
         changes = tuple(
             (
                 *(_when(cap.at), name, cap.who, cap.note or "–", f"after {counted(cap.trainings, 'training')}"),
-                *(("none", "–") if cap.delta is None else (f"{cap.epsilon:.6g}", f"{cap.delta:g}")),
+                *(("none", "–") if cap.delta is None else (f"{cap.epsilon:.6g}", rounding.delta(cap.delta))),
             )
             for name, cap in account.all_caps
         )
@@ -183,7 +184,7 @@ def _spent(account: Account, delta: float) -> list[Block]:
     rows = tuple(map(_row, account.rows))
     columns = ("when (UTC)", "feature set", "head", "method", "state", "by", "purpose", "delta", "epsilon")
     bound = "exact" if account.exact else "an upper bound"
-    total = f"epsilon = {epsilon(account.epsilon(delta))} at delta = {delta:g}" if account.private else "nothing"
+    total = rounding.cost(account.epsilon(delta), delta) if account.private else "nothing"
     last = max((row.at for row in account.entries), default="")
     blocks: list[Block] = [
         Words(
@@ -205,7 +206,11 @@ def _spent(account: Account, delta: float) -> list[Block]:
 
 def _row(named: tuple[str, Entry]) -> tuple[str, ...]:
     name, row = named
-    cost = ("–", "∞") if row.epsilon is None or row.delta is None else (f"{row.delta:g}", epsilon(row.epsilon))
+    cost = (
+        ("–", "∞")
+        if row.epsilon is None or row.delta is None
+        else (rounding.delta(row.delta), rounding.epsilon(row.epsilon))
+    )
     what = (_when(row.at), name, row.head.removesuffix(".safetensors"), row.method, row.state)
     return (*what, row.who or "–", row.purpose or "–", *cost)
 

@@ -7,8 +7,7 @@ from typing import Any
 from dpfc_cli.errors import UserError, counted, parameter
 from dpfc_cli.files import json_in
 from dpfc_cli.report.document import Block, Facts, Grid, Words
-from dpfc_cli.rounding import accuracy, with_interval
-from dpfc_cli.rounding import epsilon as shown_epsilon
+from dpfc_cli.rounding import accuracy, cost, with_interval
 from dpfc_cli.sources.reading import reading_code, remedy_for
 from dpfc_cli.trust.released import checked
 
@@ -64,8 +63,7 @@ def blocks(figures: Mapping[str, Any], trained_on: str) -> tuple[Block, ...]:
         ),
         (
             "cost",
-            f"epsilon = {shown_epsilon(figures['epsilon'])} at delta = {figures['delta']:g} for one {figures['unit']} "
-            "of that split",
+            f"{cost(figures['epsilon'], figures['delta'])} for one {figures['unit']} of that split",
         ),
     ]
     found: list[Block] = [
