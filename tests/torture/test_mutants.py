@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.torture import mutants
+from tests.torture import mutants, planted, trials
 
 
 class Fault(NamedTuple):
@@ -150,13 +150,13 @@ FAULTS = {
         "tests/training/test_steps.py::test_a_charge_pays_for_no_other_training",
     ),
 }
-TOY, CHECKS = mutants.ROOT / "tests/torture/toy.py", "tests/torture/toy_checks.py::"
+TOY, CHECKS = planted.ROOT / "tests/torture/toy.py", "tests/torture/toy_checks.py::"
 LARGE, SMALL = f"{CHECKS}test_a_large_value_is_clipped", f"{CHECKS}test_a_small_value_stays"
 
 PROGRAM = """
 import json, sys
-from tests.torture import mutants, test_mutants
-mutants.load(("jax.numpy", "scipy.stats", "hypothesis.extra.numpy", "mpmath"))
+from tests.torture import test_mutants, trials
+trials.load(("jax.numpy", "scipy.stats", "hypothesis.extra.numpy", "mpmath"))
 json.dump(test_mutants.verdicts(), sys.stdout)
 """
 
@@ -165,20 +165,20 @@ def verdicts() -> dict[str, bool | list[str]]:
     """Which named faults are killed, and which mutants of the toy survive its tests."""
     said: dict[str, bool | list[str]] = dict.fromkeys(FAULTS, False)
     for module in dict.fromkeys(fault.module for fault in FAULTS.values()):
-        for mutant, tree in mutants.planted(module, mutants.source_of(module)):
+        for mutant, tree in planted.planted(module, planted.source_of(module)):
             for name, fault in FAULTS.items():
                 if mutant.name == fault[:4]:
-                    path = mutants.ROOT / "dpfc_cli" / module
+                    path = planted.ROOT / "dpfc_cli" / module
                     code = compile(tree, str(path), "exec")
-                    said[name] = mutants.verdict_of(mutants.import_name(module), path, code, {fault.test: 1.0}).killed
+                    said[name] = trials.verdict_of(planted.import_name(module), path, code, {fault.test: 1.0}).killed
     sound = compile(TOY.read_text(), str(TOY), "exec")
     every = dict.fromkeys((fault.test for fault in FAULTS.values()), 1.0)
-    said["no fault"] = mutants.verdict_of("tests.torture.toy", TOY, sound, every).killed
+    said["no fault"] = trials.verdict_of("tests.torture.toy", TOY, sound, every).killed
     for name, tests in (("both tests", (LARGE, SMALL)), ("one test", (LARGE,))):
         said[name] = [
             mutant.after
-            for mutant, tree in mutants.planted("toy.py", TOY.read_text())
-            if not mutants.verdict_of(
+            for mutant, tree in planted.planted("toy.py", TOY.read_text())
+            if not trials.verdict_of(
                 "tests.torture.toy", TOY, compile(tree, str(TOY), "exec"), dict.fromkeys(tests, 1.0)
             ).killed
         ]
@@ -188,7 +188,7 @@ def verdicts() -> dict[str, bool | list[str]]:
 @pytest.fixture(scope="module")
 def said() -> dict[str, bool | list[str]]:
     """In a process of its own, because each mutant is a fork of one that has imported nothing of dpfc_cli."""
-    ended = subprocess.run([sys.executable, "-c", PROGRAM], check=True, capture_output=True, cwd=mutants.ROOT)
+    ended = subprocess.run([sys.executable, "-c", PROGRAM], check=True, capture_output=True, cwd=planted.ROOT)
     found: dict[str, bool | list[str]] = json.loads(ended.stdout)
     return found
 
@@ -213,7 +213,7 @@ def test_every_mutant_that_is_argued_away_exists_and_has_a_reason() -> None:
     made = {
         mutant.name
         for module in {name[0] for name in argued}
-        for mutant, _ in mutants.planted(module, mutants.source_of(module))
+        for mutant, _ in planted.planted(module, planted.source_of(module))
     }
     assert set(argued) <= made
     assert all(len(reason.split()) > 3 for reason in argued.values())
