@@ -1,6 +1,7 @@
 """What all fuzz targets are made of."""
 
 import io
+import json
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -8,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 from PIL import Image
 
 from dpfc_cli.images import Geometry
@@ -38,6 +41,16 @@ def written(write: Callable[[Path], object], suffix: str = "") -> bytes:
         path = Path(folder) / f"file{suffix}"
         write(path)
         return path.read_bytes()
+
+
+def as_json(value: Any) -> bytes:
+    """A value as JSON."""
+    return json.dumps(value).encode()
+
+
+def parquet(table: pa.Table) -> bytes:
+    """A table as a parquet file."""
+    return saved(lambda file: pq.write_table(table, file))
 
 
 def picture(kind: str, mode: str = "RGB", **more: Any) -> bytes:

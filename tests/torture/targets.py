@@ -4,14 +4,11 @@ A target takes bytes and a folder of its own. It may return, or raise a UserErro
 """
 
 import contextlib
-import gzip
 import hashlib
 import io
 import json
-import pickle
 import sqlite3
 import struct
-import tarfile
 import tempfile
 from collections.abc import Callable
 from dataclasses import replace
@@ -21,10 +18,7 @@ from typing import Any
 import h5py
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 import typer
-from pydicom.encaps import encapsulate
-from pydicom.uid import JPEGBaseline8Bit, RLELossless
 
 from dpfc_cli.errors import UserError
 from dpfc_cli.features import digests
@@ -35,14 +29,9 @@ from dpfc_cli.features.tables import opened
 from dpfc_cli.heads import signature
 from dpfc_cli.heads.head import Head, encoded
 from dpfc_cli.heads.minisign import SUFFIX
-from dpfc_cli.images import Preparation, by_person, open_images
-from dpfc_cli.images.decoding import decode
-from dpfc_cli.images.unpickle import read_pickle
 from dpfc_cli.privacy.accounting import Claim
 from dpfc_cli.privacy.chain import Centre, Clip
 from dpfc_cli.sources.classes import class_names
-from dpfc_cli.sources.groups import rule_of
-from dpfc_cli.sources.metadata import NAMES
 from dpfc_cli.sources.split_files import files_by_split
 from dpfc_cli.starts.rows import below, check_count, labels_in, stated
 from dpfc_cli.starts.wordnet import DATA, INDEX, WordNet
@@ -51,10 +40,10 @@ from dpfc_cli.training.account import account_of
 from dpfc_cli.trust import statement
 from dpfc_cli.trust.verify import of_card
 from tests.heads import test_minisign as keys
-from tests.images.dicoms import written as dicom
 from tests.starts import nouns
 from tests.torture.folder_targets import FOLDERS
-from tests.torture.target import PICTURES, SQUARE, Target, look, picture, saved, written
+from tests.torture.picture_targets import PICTURE_TARGETS
+from tests.torture.target import Target, as_json, parquet, saved, written
 from tests.training.rows import cap, row
 from tests.trust.test_trust import make_card
 
@@ -214,148 +203,6 @@ def _run_npy(data: bytes, place: Path) -> None:
 def _table(kind: Any = None) -> pa.Table:
     values = pa.array([list(map(float, row)) for row in X], kind or pa.list_(pa.float32()))
     return pa.table({"features": values, "label": pa.array(Y)})
-
-
-def _run_pictures(data: bytes, place: Path) -> None:
-    path = place / "train.parquet"
-    path.write_bytes(data)
-    look(open_images(f"parquet:{path}", geometry=SQUARE))
-
-
-def _run_persons(data: bytes, place: Path) -> None:
-    """A column of persons beside pictures."""
-    path = place / "train.parquet"
-    path.write_bytes(data)
-    found, groupings = by_person(open_images(f"parquet:{path}", geometry=SQUARE, group_by=rule_of("column:who")))
-    assert all(len(grouping.ids) == found.splits[name].n for name, grouping in groupings.items())
-    look(found)
-
-
-def _run_rules(data: bytes, place: Path) -> None:
-    rule = rule_of(data.decode("utf-8", "surrogateescape"))
-    rule.describe()
-    if rule.by in ("folder", "name"):
-        rule.of_name("a/p1/b.png", "p1/b.png")
-
-
-def _run_tar(data: bytes, place: Path) -> None:
-    path = place / "train.tar"
-    path.write_bytes(data)
-    look(open_images(f"webdataset:{path}", geometry=SQUARE))
-
-
-def _tar(kind: int = tarfile.PAX_FORMAT, prefix: str = "ü") -> bytes:
-    def write(file: Any) -> None:
-        with tarfile.open(fileobj=file, mode="w", format=kind) as archive:
-            for i in range(2):
-                for name, data in ((f"{prefix}{i}.png", picture("PNG")), (f"{prefix}{i}.cls", b"%d" % i)):
-                    info = tarfile.TarInfo(name)
-                    info.size = len(data)
-                    archive.addfile(info, io.BytesIO(data))
-
-    return saved(write)
-
-
-def _run_decode(data: bytes, place: Path) -> None:
-    decode(data, "picture", Preparation(geometry=SQUARE))
-
-
-def _dicoms() -> list[bytes]:
-    values = PICTURES[:, :, 0].astype(np.uint16) * 16
-    jpeg = encapsulate([picture("JPEG", "L")])
-    return [
-        dicom(values),
-        dicom(values, RLELossless),
-        dicom(values.astype(np.uint8), JPEGBaseline8Bit, PixelData=jpeg),
-        dicom(PICTURES, RescaleSlope="2"),
-    ]
-
-
-def _run_dicom(data: bytes, place: Path) -> None:
-    decode(data, "picture", Preparation(geometry=SQUARE, window=(0, 4095)))
-
-
-def _run_metadata(data: bytes, place: Path) -> None:
-    """The first byte says which kind of table is the input."""
-    for name in NAMES:
-        (place / name).unlink(missing_ok=True)
-    for name in "ab":
-        (place / f"{name}.png").write_bytes(picture("PNG"))
-    (place / NAMES[data[:1] > b"c"]).write_bytes(data[1:])
-    look(open_images(f"imagefolder:{place}", geometry=SQUARE))
-
-
-def _run_facts(data: bytes, place: Path) -> None:
-    """The .json of a record in an archive."""
-    with tarfile.open(place / "train.tar", "w") as archive:
-        for name, part in (("0.png", picture("PNG")), ("0.json", data)):
-            info = tarfile.TarInfo(name)
-            info.size = len(part)
-            archive.addfile(info, io.BytesIO(part))
-    look(open_images(f"webdataset:{place}", geometry=SQUARE))
-
-
-def _idx(values: np.ndarray) -> bytes:
-    return struct.pack(f">4B{values.ndim}I", 0, 0, 8, values.ndim, *values.shape) + values.tobytes()
-
-
-_NUMBERS = np.arange(3, dtype=np.uint8)
-_DIGITS = np.arange(3 * 4 * 4, dtype=np.uint8).reshape(3, 4, 4)
-
-
-def _run_idx(data: bytes, place: Path) -> None:
-    """The first byte says which file is the input, and whether it is packed."""
-    for path in place.glob("train-*"):
-        path.unlink()
-    parts = {"train-images-idx3-ubyte": _idx(_DIGITS), "train-labels-idx1-ubyte": _idx(_NUMBERS)}
-    which = data[0] if data else 0
-    name = list(parts)[which & 1]
-    for other, whole in parts.items():
-        (place / other).write_bytes(whole)
-    if which & 2:
-        (place / name).unlink()
-        (place / f"{name}.gz").write_bytes(data[1:] if which & 4 else gzip.compress(data[1:], 1))
-    else:
-        (place / name).write_bytes(data[1:])
-    look(open_images("mnist", place))
-
-
-def _batch() -> dict[bytes, object]:
-    pixels = np.arange(2 * 3072, dtype=np.int64).astype(np.uint8).reshape(2, 3072)
-    return {b"data": pixels, b"labels": [1, 2], b"batch_label": b"a", b"filenames": [b"a.png", b"b.png"]}
-
-
-def _pickled(value: object) -> bytes:
-    return pickle.dumps(value, protocol=2)
-
-
-_META = _pickled({b"label_names": [b"c%d" % i for i in range(10)]})
-
-
-def _run_cifar(data: bytes, place: Path) -> None:
-    """The first byte says whether pictures or names are the input."""
-    folder = place / "cifar-10-batches-py"
-    folder.mkdir(exist_ok=True)
-    pictures = data[:1] < b"\x80"
-    (folder / "batches.meta").write_bytes(_META if pictures else data[1:])
-    (folder / "data_batch_1").write_bytes(data[1:] if pictures else _pickled(_batch()))
-    look(open_images("cifar10", place))
-
-
-def _run_cifar_archive(data: bytes, place: Path) -> None:
-    (place / "cifar-10-python.tar.gz").write_bytes(gzip.compress(data, 1))
-    look(open_images("cifar10", place))
-
-
-def _cifar_tar() -> bytes:
-    def write(file: Any) -> None:
-        with tarfile.open(fileobj=file, mode="w") as archive:
-            for name, data in (("batches.meta", _META), ("data_batch_1", _pickled(_batch()))):
-                info = tarfile.TarInfo(f"cifar-10-batches-py/{name}")
-                info.size = len(data)
-                archive.addfile(info, io.BytesIO(data))
-
-    return saved(write)
 
 
 def _run_trials(data: bytes, place: Path) -> None:
@@ -534,10 +381,6 @@ def _prepare_words(place: Path) -> None:
 _SHARD, _GROUPED_SHARD, _LEDGER = _shard(), _shard(groups=True), _ledger()
 
 
-def _json(value: Any) -> bytes:
-    return json.dumps(value).encode()
-
-
 def _npz(**arrays: np.ndarray) -> bytes:
     return saved(lambda file: np.savez_compressed(file, **arrays))  # type: ignore[arg-type]
 
@@ -557,21 +400,6 @@ def _hdf5(libver: str, **arrays: np.ndarray) -> bytes:
     return written(write, ".h5")
 
 
-def _parquet(table: pa.Table) -> bytes:
-    return saved(lambda file: pq.write_table(table, file))
-
-
-def _of_persons() -> pa.Table:
-    """Pictures and features of three persons, in an order that is not theirs."""
-    table = pa.concat_tables([_pictures()] * 3)
-    return table.append_column("who", pa.array(["p1", "p0", "p1", "p2", "p0", "p0"]).dictionary_encode())
-
-
-def _pictures() -> pa.Table:
-    image = pa.array([{"bytes": picture("PNG"), "path": None}] * 2)
-    return pa.table({"image": image, "label": pa.array([0, 1])})
-
-
 def _chain() -> bytes:
     """The text that says which steps a head's features go through."""
     whole = encoded(_head())
@@ -583,19 +411,6 @@ def _npy(array: np.ndarray) -> bytes:
     return saved(lambda file: np.save(file, array))
 
 
-def _pictures_of(kind: str) -> Callable[[], list[bytes]]:
-    return lambda: [picture(kind, mode, **more) for mode, more in _KINDS[kind]]
-
-
-_KINDS: dict[str, tuple[tuple[str, dict[str, Any]], ...]] = {
-    "JPEG": (("RGB", {}), ("L", {"progressive": True}), ("CMYK", {})),
-    "PNG": (("RGB", {}), ("P", {}), ("I;16", {}), ("LA", {}), ("1", {})),
-    "TIFF": (("RGB", {}), ("L", {"compression": "tiff_lzw"}), ("RGB", {"compression": "jpeg"})),
-    "GIF": (("P", {}),),
-    "WEBP": (("RGB", {}), ("RGBA", {"lossless": True})),
-    "BMP": (("RGB", {}), ("P", {})),
-    "PPM": (("RGB", {}), ("L", {}), ("1", {})),
-}
 TARGETS = {
     "manifest": Target(seeds=lambda: [_manifest().to_json(), _grouped().to_json()], run=_run_manifest, text="json"),
     "shard": Target(seeds=lambda: [_shard("earliest"), _shard(), _shard(groups=True)], run=_run_shard),
@@ -604,7 +419,7 @@ TARGETS = {
         seeds=lambda: [b"s" + keys.SIGNATURE, b"s" + keys.LEGACY, b"k" + keys.PUBLIC], run=_run_signature
     ),
     "card": Target(
-        seeds=lambda: [_json(_head().card), _json(_head("non-private").card), _json(_head(rate=0.5).card)],
+        seeds=lambda: [as_json(_head().card), as_json(_head("non-private").card), as_json(_head(rate=0.5).card)],
         run=lambda data, place: _run_head(_with_metadata("card", data), place),
         text="json",
     ),
@@ -625,50 +440,22 @@ TARGETS = {
     "npy": Target(seeds=lambda: [b"\x00" + _npy(X), b"\xff" + _npy(Y)], run=_run_npy),
     "columns": Target(
         seeds=lambda: [
-            _parquet(_table(kind))
+            parquet(_table(kind))
             for kind in (pa.list_(pa.float32()), pa.list_(pa.float16(), 4), pa.large_list(pa.float64()))
         ],
         run=_import(".parquet"),
     ),
-    "pictures": Target(seeds=lambda: [_parquet(_pictures())], run=_run_pictures),
-    "persons": Target(seeds=lambda: [_parquet(_of_persons())], run=_run_persons),
-    "rules": Target(
-        seeds=lambda: [b"folder:2", "name:ü(p[0-9]+)_".encode(), b"column:who", b"table:a.csv:who"], run=_run_rules
-    ),
-    "tar": Target(seeds=lambda: [_tar(), _tar(tarfile.GNU_FORMAT, "n" * 120)], run=_run_tar),
-    "idx": Target(
-        seeds=lambda: [
-            *(b"\x00" + _idx(_DIGITS), b"\x01" + _idx(_NUMBERS), b"\x02" + _idx(_DIGITS)),
-            b"\x06" + gzip.compress(_idx(_DIGITS)),
-        ],
-        run=_run_idx,
-    ),
-    "cifar": Target(seeds=lambda: [b"\x00" + _pickled(_batch()), b"\xff" + _META], run=_run_cifar),
-    "cifar-archive": Target(seeds=lambda: [_cifar_tar()], run=_run_cifar_archive),
-    "pickle": Target(
-        seeds=lambda: [pickle.dumps(_batch(), protocol=p) for p in (0, 2, 4)],
-        run=lambda data, place: read_pickle(data, "name"),
-    ),
-    **{kind.lower(): Target(seeds=_pictures_of(kind), run=_run_decode) for kind in _KINDS},
-    "dicom": Target(seeds=_dicoms, run=_run_dicom),
-    "metadata": Target(
-        seeds=lambda: [
-            b"cfile_name,label,who\na.png,flu,1\nb.png,cold,2\n",
-            b'j{"file_name": "a.png", "label": 1}\n{"file_name": "b.png", "label": 0}\n',
-        ],
-        run=_run_metadata,
-    ),
-    "facts": Target(seeds=lambda: [_json({"label": 1, "caption": "a cat"})], run=_run_facts, text="json"),
     "trials": Target(seeds=lambda: [b'\n{"trial": "ab", "score": 0.5}\n'], run=_run_trials, text="json"),
     "ledger": Target(seeds=lambda: [_ledger(), _ledger(1)], run=_run_ledger),
     "digests": Target(seeds=lambda: [_digests().split(b"\n")[1]], run=_run_digests, text="json"),
     "releases": Target(seeds=lambda: [row(0.4).releases.encode()], run=_run_releases, text="json"),
     "patterns": Target(seeds=lambda: [b"train-{00..00}.tar", b"train-0{0}.tar", b"t[a-z]?in*"], run=_run_patterns),
-    "rows": Target(seeds=lambda: [_json({"Red_Fox": [1, 8], "cat": []})], run=_run_rows, text="json"),
+    "rows": Target(seeds=lambda: [as_json({"Red_Fox": [1, 8], "cat": []})], run=_run_rows, text="json"),
     "nouns": Target(seeds=_nouns, run=_run_nouns),
     "names": Target(seeds=lambda: [b"flu\ncold\n", "ü\nb".encode()], run=_run_names),
     "words": Target(
         seeds=lambda: [bytes(range(i, i + 6)) for i in range(0, len(WORDS), 6)], run=_run_words, text="words"
     ),
+    **PICTURE_TARGETS,
     **FOLDERS,
 }
