@@ -137,6 +137,17 @@ def test_a_cap_that_makes_no_sense_is_refused(sets: dict[str, FeatureSet], given
     assert not ledger_path(sets["a"].folder).exists()
 
 
+def test_a_cap_that_is_refused_leaves_nothing_beside_the_set(sets: dict[str, FeatureSet]) -> None:
+    charge(ready(sets["b"], 2.0))
+    before = sorted(Path("features").rglob("*"))
+    for epsilon, says in ((1.9, "would promise what is not true"), (None, "There is nothing to remove")):
+        with pytest.raises(UserError, match=says):
+            set_cap(sets["a"], epsilon)
+    assert sorted(Path("features").rglob("*")) == before
+    set_cap(sets["a"], 2.0)
+    assert {path.name for path in Path("features").glob("a.*")} == {"a.ledger.sqlite", "a.ledger.digests"}
+
+
 def test_a_cap_may_have_the_delta_of_one_record_in_n(sets: dict[str, FeatureSet]) -> None:
     assert set_cap(sets["a"], 3.0, delta=1 / 30).caps[0][1].delta == 1 / 30
 

@@ -122,6 +122,23 @@ def test_a_cap_and_the_first_training_of_another_set_do_not_miss_each_other(
             charge(other)
 
 
+@pytest.mark.parametrize("fault", [nothing, unheld, alone])
+def test_a_cap_waits_for_a_first_training_of_another_set_that_is_being_charged(
+    sets: dict[str, FeatureSet], fault: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The training has seen no ledger of `a`, and its row is not written yet."""
+    one = ready(sets["b"])
+    with monkeypatch.context() as patch:
+        fault(patch)
+        seen = meanwhile(patch, limit, "check", lambda: set_cap(sets["a"], 1.0))
+        charge(one)
+    assert seen == ["busy" if fault is nothing else "done"]
+    assert over(sets["a"]) == (fault is not nothing)
+    if fault is nothing:
+        with pytest.raises(UserError, match="would promise what is not true"):
+            set_cap(sets["a"], 1.0)
+
+
 def test_a_cap_that_was_lowered_after_the_check_counts_at_the_charge(sets: dict[str, FeatureSet]) -> None:
     set_cap(sets["a"], 3.0)
     planned = ready(sets["b"])
