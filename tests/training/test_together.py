@@ -76,6 +76,12 @@ def test_a_process_that_is_lost_before_the_first_sum_leaves_a_training_that_says
     assert (row.state, again.path.exists()) == ("written", True)
 
 
+def test_before_the_charge_the_others_are_asked_to_check_their_parts_and_nothing_else(features: FeatureSet) -> None:
+    alone = Alone()
+    plan(request(features, alone), Observer())
+    assert alone.told == ["verify"]
+
+
 @pytest.mark.parametrize("stop", [None, KeyboardInterrupt()], ids=["lost", "Ctrl-C"])
 def test_what_comes_after_the_head_was_written_changes_nothing(
     features: FeatureSet, stop: BaseException | None
