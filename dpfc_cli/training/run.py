@@ -81,7 +81,7 @@ def run(charged: Charged, observer: Observer) -> Trained:
         data = heads.encoded(head)
         digest = hashlib.sha256(data).hexdigest()
         # A training that was killed may have written its head, and its row does not say so.
-        there = checked.unfinished is not None and _holds(checked.path, digest)
+        there = _holds(checked.path, digest)
         path = saved = checked.path if there else heads.save(data, checked.path, charged.temporary)
         unsettled = _settled(receipt, path, digest)
         spent = _account(checked, receipt)

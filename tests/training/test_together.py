@@ -36,13 +36,15 @@ class Alone:
     def __init__(self, asks: str = "nothing", count: int = 1, stop: BaseException | None = None) -> None:
         self._asks, self.count = asks, count
         self._stop = stop or LostError("Process 1 has failed.", "Start them again.", code="lost")
-        self.told: list[str] = []
+        self.told: list[bytes] = []
+        self.asked: list[dict[str, Any]] = []
 
     def tell(self, message: bytes) -> None:
-        asked = json.loads(message)["ask"] if message[:1] == b"{" else ""
-        if asked == self._asks:
+        asked = json.loads(message) if message[:1] == b"{" else {"ask": ""}
+        if asked["ask"] == self._asks:
             raise self._stop
-        self.told.append(asked)
+        self.told.append(message)
+        self.asked += [asked] if asked["ask"] else []
 
     def gathered(self, value: str) -> list[str]:
         return [value]
@@ -79,7 +81,8 @@ def test_a_process_that_is_lost_before_the_first_sum_leaves_a_training_that_says
 def test_before_the_charge_the_others_are_asked_to_check_their_parts_and_nothing_else(features: FeatureSet) -> None:
     alone = Alone()
     plan(request(features, alone), Observer())
-    assert alone.told == ["verify"]
+    assert [each["ask"] for each in alone.asked] == ["verify"]
+    assert len(alone.told) == 1
 
 
 @pytest.mark.parametrize("stop", [None, KeyboardInterrupt()], ids=["lost", "Ctrl-C"])

@@ -1,0 +1,157 @@
+"""What a run gives to the curator, to the other processes and to the shelves, and what it leaves behind."""
+
+import dataclasses
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dpfc_cli.features.reader import FeatureSet
+from dpfc_cli.privacy import curator, forms
+from dpfc_cli.privacy.curator import NonPrivate
+from dpfc_cli.privacy.directions import InMemory
+from dpfc_cli.privacy.lattice import Lattice, Reals
+from dpfc_cli.training import check as checks
+from dpfc_cli.training import run as runs
+from dpfc_cli.training import shelf as shelves
+from dpfc_cli.training.calibrate import calibrate
+from dpfc_cli.training.charge import charge
+from dpfc_cli.training.check import Checked, bytes_of
+from dpfc_cli.training.observer import Observer
+from dpfc_cli.training.request import Privacy
+from dpfc_cli.training.run import run
+from dpfc_cli.training.shelf import Stack, stack_bytes
+from dpfc_cli.training.together import Leader
+from tests.training.caps import ready
+from tests.training.test_together import Alone
+
+
+def with_method(features: FeatureSet, method: str, **given: Any) -> Checked:
+    """A checked training with another method."""
+    made = ready(features)
+    request = replace(made.request, method=method)
+    return replace(made, request=request, calibrated=calibrate(request.chosen, request.facts, given, request.privacy))
+
+
+# What sums share, and answers in pieces
+
+
+def test_the_curator_has_both_shelves_and_nothing_stays_there(
+    sets: dict[str, FeatureSet], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken: list[tuple[Any, ...]] = []
+    shelf, stack, real = InMemory(), InMemory(), curator.Curator
+    monkeypatch.setattr(runs, "_shelves_of", lambda checked: (shelf, stack))
+    monkeypatch.setattr(curator, "Curator", lambda *given: (taken.append(given), real(*given))[1])
+    cleared: list[InMemory] = []
+    clear = InMemory.clear
+    monkeypatch.setattr(InMemory, "clear", lambda self: (cleared.append(self), clear(self))[1])
+    run(charge(ready(sets["a"])), Observer())
+    ((*_, of_sums, _, _, of_pieces),) = taken
+    assert of_sums is shelf
+    assert of_pieces is stack
+    assert [id(each) for each in cleared[-2:]] == [id(shelf), id(stack)]
+
+
+def test_a_run_that_is_stopped_lets_go_of_answers_and_of_the_heads_place(
+    sets: dict[str, FeatureSet], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stopped(*given: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(curator, "draw_noise", stopped)
+    charged = charge(ready(sets["a"]))
+    assert charged.answers is not None
+    with pytest.raises(KeyboardInterrupt):
+        run(charged, Observer())
+    assert not charged.answers.held
+    assert not charged.temporary.exists()
+
+
+@pytest.mark.parametrize("free", [10**12, 0], ids=["memory", "disk"])
+def test_what_answers_in_pieces_take_is_not_given_to_what_sums_share(
+    free: int, sets: dict[str, FeatureSet], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(forms, "PIECE_BYTES", 1)
+    monkeypatch.setattr(shelves, "free_memory", lambda: free)
+    given: list[Any] = []
+    monkeypatch.setattr(runs, "shelf_for", lambda *each: given.extend(each))
+    made = with_method(sets["a"], "dp-ls")
+    _, stack = runs._shelves_of(made)
+    side, records, facts, _, others, _, _, promised = given
+    size = stack_bytes(made.calibrated.plan)
+    assert isinstance(stack, InMemory if free else Stack)
+    assert (side, records, facts) == (3, 30, made.calibrated.facts)
+    # The answers are kept beside the head in any case.
+    assert (others - bytes_of(made.calibrated), promised) == ((size, size) if free else (0, 2 * size))
+
+
+def test_the_disks_of_the_features_and_of_the_head_are_compared(
+    sets: dict[str, FeatureSet], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, asked = ready(sets["a"]), list[Path]()
+    monkeypatch.setattr(checks, "_device", asked.append)
+    runs._shelves_of(made)
+    assert asked == [sets["a"].folder.resolve(), Path("heads")]
+
+
+# With noise and without
+
+
+def test_without_noise_sums_are_of_real_numbers(sets: dict[str, FeatureSet]) -> None:
+    private, plain = ready(sets["a"]), ready(sets["a"], privacy=Privacy())
+    assert private.calibrated.mechanism is not None
+    assert runs._grid_of(private) == curator.lattice_of(private.calibrated.mechanism)
+    assert isinstance(runs._grid_of(plain), Reals)
+    assert isinstance(runs._oracle_of(charge(plain), lambda *told: None, None, InMemory()), NonPrivate)
+
+
+# Several processes
+
+
+def led(made: Checked, count: int = 1) -> tuple[Checked, Alone]:
+    """The same training of several processes."""
+    alone = Alone(count=count)
+    return replace(made, request=replace(made.request, leader=Leader(alone))), alone  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("method", "side"), [("dp-fc", None), ("dp-ls", 3)])
+def test_the_others_are_told_what_is_summed_and_what_their_sums_share(
+    method: str, side: int | None, sets: dict[str, FeatureSet], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One gradient shares nothing. Class matrices in pieces share the vectors of the records."""
+    monkeypatch.setattr(forms, "PIECE_BYTES", 1)
+    made, alone = led(with_method(sets["a"], method, **({"steps": 1} if method == "dp-fc" else {})))
+    made = replace(made, request=replace(made.request, memory=1e12))
+    runs._begin(made)
+    grid = runs._grid_of(made)
+    assert isinstance(grid, Lattice)
+    facts = dataclasses.asdict(made.calibrated.facts)
+    assert alone.asked == [
+        {"ask": "sum", "split": "train", "facts": facts, "bits": grid.bits, "side": side, "memory": 1e12}
+    ]
+
+
+def test_a_process_has_room_for_the_records_of_its_part(
+    sets: dict[str, FeatureSet], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dpfc_cli.privacy.passes.block_rows", lambda facts: 10)
+    records: list[int] = []
+    monkeypatch.setattr(runs, "shelf_for", lambda side, count, *rest: records.append(count))
+    made = ready(sets["a"])
+    for each in (made, *(led(made, count)[0] for count in (1, 3))):
+        runs._shelves_of(each)
+    assert records == [30, 30, 10]
+
+
+def test_the_sums_are_those_of_all_processes_and_their_end_is_told(
+    sets: dict[str, FeatureSet], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, alone = led(ready(sets["a"]))
+    summed: list[Any] = []
+    monkeypatch.setattr(alone, "added", lambda array: (summed.append(array), array)[1])
+    run(charge(made), Observer())
+    assert len(summed) == len(made.calibrated.plan.releases)
+    assert [each["ask"] for each in alone.asked] == ["sum"]
+    assert alone.told[-1] == b""
