@@ -214,6 +214,9 @@ def test_every_stage_before_the_charge_is_told(
         return calibrated
 
     monkeypatch.setattr(tuning, "tune", tuned)
+    monkeypatch.setattr(public, "ROWS", 200)
+    # What was spent on the private records does not stand against it.
+    charge(ledger_path(private.folder), replace(row(), records=records_of(private.manifest)))
     checked = plan(
         Request(
             features=private,
@@ -226,7 +229,7 @@ def test_every_stage_before_the_charge_is_told(
         ),
         Told(),
     )
-    assert ("Reading the public features", 500, 500) in told
+    assert [done for stage, done, _ in told if stage == "Reading the public features"] == [200, 400, 500]
     assert ("Checking the features", 1, 1) in told
     assert told[-1] == ("Tuning on other", 1, 2)
     assert all(total is not None and done <= total for _, done, total in told)
