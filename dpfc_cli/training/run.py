@@ -69,37 +69,38 @@ def run(charged: Charged, observer: Observer) -> Trained:
     oracle = _oracle_of(charged, lambda stage, *far: observer.progress(_named(stage), *far), shelf, stack)
     digest, saved = None, None
     try:
-        # Of the ledger alone, before a record is read.
-        claimed = calibrated.claimed
-        standing = ledger.standing(receipt.entries, receipt.number, claimed.delta if claimed else None)
-        _begin(checked)
-        solution = calibrated.method.solve(oracle, calibrated.facts, calibrated.options)
-        if checked.request.leader is not None:
-            checked.request.leader.summed()
-        card = card_of(calibrated, features, receipt.entry.at, solution, standing)
-        head = Head(chain=solution.chain, weight=solution.weight, bias=solution.bias, card=card)
-        data = heads.encoded(head)
-        digest = hashlib.sha256(data).hexdigest()
-        # A training that was killed may have written its head, and its row does not say so.
-        there = _holds(checked.path, digest)
-        path = saved = checked.path if there else heads.save(data, checked.path, charged.temporary)
-        unsettled = _settled(receipt, path, digest)
-        spent = _account(checked, receipt)
+        try:
+            # Of the ledger alone, before a record is read.
+            claimed = calibrated.claimed
+            standing = ledger.standing(receipt.entries, receipt.number, claimed.delta if claimed else None)
+            _begin(checked)
+            solution = calibrated.method.solve(oracle, calibrated.facts, calibrated.options)
+            if checked.request.leader is not None:
+                checked.request.leader.summed()
+            card = card_of(calibrated, features, receipt.entry.at, solution, standing)
+            head = Head(chain=solution.chain, weight=solution.weight, bias=solution.bias, card=card)
+            data = heads.encoded(head)
+            digest = hashlib.sha256(data).hexdigest()
+            # A training that was killed may have written its head, and its row does not say so.
+            there = _holds(checked.path, digest)
+            path = saved = checked.path if there else heads.save(data, checked.path, charged.temporary)
+            unsettled = _settled(receipt, path, digest)
+            spent = _account(checked, receipt)
+            if answers is not None:
+                answers.remove()
+        finally:
+            for each in (shelf, stack):
+                if each is not None:
+                    each.clear()
+        if unsettled is not None:
+            observer.warn(f"The head is written to '{path}', but the ledger's row does not say so. {unsettled.what}")
     except BaseException as stop:
         # Stopped while it was saved, the file may be there all the same.
         found = saved or (checked.path if digest and _holds(checked.path, digest) else None)
         _stopped(charged, stop, found, digest)
         raise
-    else:
-        if answers is not None:
-            answers.remove()
     finally:
-        for each in (shelf, stack):
-            if each is not None:
-                each.clear()
         _let_go(charged)
-    if unsettled is not None:
-        observer.warn(f"The head is written to '{path}', but the ledger's row does not say so. {unsettled.what}")
     return Trained(charged=charged, head=replace(head, path=path), path=path, sha256=digest, spent=spent)
 
 

@@ -106,7 +106,9 @@ def finish(checked: Checked, observer: Observer) -> Trained:
         charged = charge(checked)
         note = stands(charged, None)
         try:
-            return run(charged, observer)
+            trained = run(charged, observer)
+            note = stands(charged, trained.path)
+            return trained
         finally:
             # It may be stopped before `run` tidies up after itself.
             with suppress(OSError):

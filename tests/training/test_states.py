@@ -1,5 +1,6 @@
 """What becomes of a training is in its row, and whoever stops one is told whether it was charged."""
 
+import warnings
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,9 @@ from dpfc_cli.files import sha256_of
 from dpfc_cli.heads import head as head_files
 from dpfc_cli.privacy import curator as curator_module
 from dpfc_cli.privacy.accounting import epsilon_for, mu_for
+from dpfc_cli.privacy.directions import InMemory
 from dpfc_cli.training import ledger
+from dpfc_cli.training.answers import Answers
 from dpfc_cli.training.charge import Charged, charge
 from dpfc_cli.training.ledger import tables
 from dpfc_cli.training.observer import Observer, TrainingWarning
@@ -129,6 +132,53 @@ def test_a_head_that_is_there_is_told_however_late_the_training_was_stopped(
     assert f"The head was written: '{ready.path}'" in end.value.__notes__[0]
     (row,) = entries(features)
     assert (row.state, row.head, row.sha256) == ("written", ready.path.name, sha256_of(ready.path))
+
+
+@pytest.mark.parametrize(("place", "name"), [(Answers, "remove"), (InMemory, "clear")])
+def test_so_is_one_that_was_written_before_the_rest_was_tidied_up(
+    place: Any, name: str, features: FeatureSet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ready, real = checked(features), getattr(place, name)
+    monkeypatch.setattr(place, name, lambda self: stopped() if ready.path.exists() else real(self))
+    with pytest.raises(KeyboardInterrupt) as end:
+        finish(ready, Observer())
+    assert [f"The head was written: '{ready.path}'" in note for note in end.value.__notes__] == [True]
+    assert [row.state for row in entries(features)] == ["written"]
+
+
+def test_so_is_one_of_a_training_that_is_stopped_at_its_very_end(
+    features: FeatureSet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, closed = Answers.close, list[int]()
+
+    def closing(self: Answers) -> None:
+        real(self)
+        closed.append(1)
+        # Once when they are removed, and once by each who tidies up.
+        if len(closed) == 3:
+            raise KeyboardInterrupt
+
+    ready = checked(features)
+    monkeypatch.setattr(Answers, "close", closing)
+    with pytest.raises(KeyboardInterrupt) as end:
+        finish(ready, Observer())
+    assert [f"The head was written: '{ready.path}'" in note for note in end.value.__notes__] == [True]
+
+
+def test_so_is_one_whose_row_does_not_say_so_where_warnings_are_errors(
+    features: FeatureSet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*given: object) -> None:
+        raise UserError("The disk is full.", "Make room.")
+
+    ready = checked(features)
+    monkeypatch.setattr(ledger, "settle", full)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(TrainingWarning, match="the ledger's row does not say so") as end:
+            finish(ready, Observer())
+    assert [f"The head was written: '{ready.path}'" in note for note in end.value.__notes__] == [True]
+    assert [path.name for path in ready.path.parent.iterdir()] == [ready.path.name]
 
 
 @pytest.mark.parametrize("there", [False, True], ids=["nothing", "another head"])
