@@ -1,4 +1,4 @@
-"""What a run gives to the curator, to the other processes and to the shelves, and what it leaves behind."""
+"""What a run gives to the curator, to the other processes and to the shelves, and what it says and leaves behind."""
 
 import dataclasses
 from dataclasses import replace
@@ -13,6 +13,7 @@ from dpfc_cli.privacy.curator import NonPrivate
 from dpfc_cli.privacy.directions import InMemory
 from dpfc_cli.privacy.lattice import Lattice, Reals
 from dpfc_cli.training import check as checks
+from dpfc_cli.training import ledger
 from dpfc_cli.training import run as runs
 from dpfc_cli.training import shelf as shelves
 from dpfc_cli.training.calibrate import calibrate
@@ -20,7 +21,7 @@ from dpfc_cli.training.charge import charge
 from dpfc_cli.training.check import Checked, bytes_of
 from dpfc_cli.training.observer import Observer
 from dpfc_cli.training.request import Privacy
-from dpfc_cli.training.run import run
+from dpfc_cli.training.run import run, stands
 from dpfc_cli.training.shelf import Stack, stack_bytes
 from dpfc_cli.training.together import Leader
 from tests.training.caps import ready
@@ -34,32 +35,71 @@ def with_method(features: FeatureSet, method: str, **given: Any) -> Checked:
     return replace(made, request=request, calibrated=calibrate(request.chosen, request.facts, given, request.privacy))
 
 
+def stopped(*given: object) -> None:
+    raise KeyboardInterrupt
+
+
+# What is said
+
+
+def test_whether_a_training_goes_on_is_said_by_who_has_its_answers(sets: dict[str, FeatureSet]) -> None:
+    charged = charge(ready(sets["a"]))
+    assert charged.answers is not None
+    goes_on, new = "goes on where it stopped, and charges nothing more.", "makes a new training, which is charged, too."
+    assert str(stands(charged, None)).endswith(goes_on)
+    assert str(stands(charged, Path("a.safetensors"))).endswith("The head was written: 'a.safetensors'.")
+    charged.answers.close()
+    for each in (charged, replace(charged, answers=None)):
+        assert str(stands(each, None)).endswith(new)
+
+
+def test_a_row_that_says_stopped_pays_for_the_training_that_goes_on(
+    sets: dict[str, FeatureSet], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = charge(ready(sets["a"]))
+    assert first.answers is not None
+    first.answers.close()
+    ledger.settle(first.receipt, "stopped")
+    monkeypatch.setattr(runs, "_shelves_of", stopped)
+    # It gets as far as this.
+    with pytest.raises(KeyboardInterrupt):
+        run(charge(ready(sets["a"])), Observer())
+
+
 # What sums share, and answers in pieces
 
 
-def test_the_curator_has_both_shelves_and_nothing_stays_there(
-    sets: dict[str, FeatureSet], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    taken: list[tuple[Any, ...]] = []
-    shelf, stack, real = InMemory(), InMemory(), curator.Curator
+def test_the_curator_has_both_shelves(sets: dict[str, FeatureSet], monkeypatch: pytest.MonkeyPatch) -> None:
+    taken: list[Any] = []
+    shelf, stack = InMemory(), InMemory()
+    monkeypatch.setattr(curator, "Curator", lambda *given: taken.extend(given))
     monkeypatch.setattr(runs, "_shelves_of", lambda checked: (shelf, stack))
-    monkeypatch.setattr(curator, "Curator", lambda *given: (taken.append(given), real(*given))[1])
-    cleared: list[InMemory] = []
-    clear = InMemory.clear
-    monkeypatch.setattr(InMemory, "clear", lambda self: (cleared.append(self), clear(self))[1])
-    run(charge(ready(sets["a"])), Observer())
-    ((*_, of_sums, _, _, of_pieces),) = taken
+    monkeypatch.setattr(runs, "_begin", stopped)
+    with pytest.raises(KeyboardInterrupt):
+        run(charge(ready(sets["a"])), Observer())
+    *_, of_sums, _, _, of_pieces = taken
     assert of_sums is shelf
     assert of_pieces is stack
-    assert [id(each) for each in cleared[-2:]] == [id(shelf), id(stack)]
+
+
+def test_nothing_stays_on_the_shelves(sets: dict[str, FeatureSet], monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = InMemory(), InMemory()
+
+    def begun(checked: Checked) -> None:
+        for each in kept:
+            each.put(())
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(runs, "_shelves_of", lambda checked: kept)
+    monkeypatch.setattr(runs, "_begin", begun)
+    with pytest.raises(KeyboardInterrupt):
+        run(charge(ready(sets["a"])), Observer())
+    assert [list(each.blocks()) for each in kept] == [[], []]
 
 
 def test_a_run_that_is_stopped_lets_go_of_answers_and_of_the_heads_place(
     sets: dict[str, FeatureSet], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def stopped(*given: object) -> None:
-        raise KeyboardInterrupt
-
     monkeypatch.setattr(curator, "draw_noise", stopped)
     charged = charge(ready(sets["a"]))
     assert charged.answers is not None
