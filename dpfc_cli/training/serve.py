@@ -4,9 +4,7 @@ import json
 from typing import Any
 
 from dpfc_cli.errors import UserError
-from dpfc_cli.features.manifest import MANIFEST
 from dpfc_cli.features.reader import FeatureSet
-from dpfc_cli.files import sha256_of
 from dpfc_cli.privacy import parts, passes
 from dpfc_cli.privacy.directions import Directions
 from dpfc_cli.privacy.facts import Facts
@@ -16,7 +14,7 @@ from dpfc_cli.privacy.sums import Summed
 from dpfc_cli.processes import Processes
 from dpfc_cli.training.check import check_devices
 from dpfc_cli.training.shelf import shelf_for
-from dpfc_cli.training.together import reached, verify_part
+from dpfc_cli.training.together import digest_of, reached, verify_part
 
 
 def serve(processes: Processes, features: FeatureSet) -> None:
@@ -30,7 +28,7 @@ def serve(processes: Processes, features: FeatureSet) -> None:
         while (asked := json.loads(processes.told()))["ask"] != "end":
             facts = Facts(**asked["facts"])
             if asked["ask"] == "verify":
-                if sha256_of(features.folder / MANIFEST) != asked["manifest"]:
+                if digest_of(features) != asked["manifest"]:
                     raise UserError(
                         f"'{features.folder}' is not the feature set of process 0.",
                         "Name the same set in all processes: one folder, or equal copies.",

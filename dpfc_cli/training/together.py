@@ -6,15 +6,14 @@ record before process 0 has asked for the first sum, which it does after the cha
 """
 
 import dataclasses
+import hashlib
 import json
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from dpfc_cli.features.manifest import MANIFEST
 from dpfc_cli.features.reader import FeatureSet
-from dpfc_cli.files import sha256_of
 from dpfc_cli.privacy import parts, passes, persons
 from dpfc_cli.privacy.facts import Facts
 from dpfc_cli.privacy.lattice import Lattice
@@ -37,8 +36,7 @@ class Leader:
             UserError: they do not.
 
         """
-        digest = sha256_of(features.folder / MANIFEST)
-        self._ask("verify", manifest=digest, split=split, facts=dataclasses.asdict(facts))
+        self._ask("verify", manifest=digest_of(features), split=split, facts=dataclasses.asdict(facts))
         verify_part(self.processes, features, split, facts, progress)
 
     @property
@@ -68,6 +66,11 @@ class Leader:
 
     def _ask(self, what: str, **fields: Any) -> None:
         self.processes.tell(json.dumps({"ask": what, **fields}).encode())
+
+
+def digest_of(features: FeatureSet) -> str:
+    """A digest of the manifest as it was opened. The file may be another one by now."""
+    return hashlib.sha256(features.manifest.to_json()).hexdigest()
 
 
 def reached(part: passes.Part, facts: Facts) -> range:

@@ -9,7 +9,6 @@ import pytest
 from dpfc_cli.errors import UserError
 from dpfc_cli.features.manifest import MANIFEST
 from dpfc_cli.features.reader import FeatureSet
-from dpfc_cli.files import sha256_of
 from dpfc_cli.privacy import parts, passes, persons
 from dpfc_cli.privacy.directions import InMemory
 from dpfc_cli.privacy.facts import Facts
@@ -22,7 +21,7 @@ from dpfc_cli.training import serve as serving
 from dpfc_cli.training.observer import Observer
 from dpfc_cli.training.request import SPLIT, facts_of
 from dpfc_cli.training.serve import serve
-from dpfc_cli.training.together import Leader, reached
+from dpfc_cli.training.together import Leader, digest_of, reached
 from dpfc_cli.training.train import plan
 from tests.training.test_together import Alone, request
 
@@ -55,7 +54,7 @@ def test_a_process_whose_devices_are_not_exact_says_so_before_the_charge(
         raise UserError("A sum of integers is wrong.", "Try JAX_PLATFORMS=cpu.")
 
     monkeypatch.setattr(serving, "check_devices", inexact)
-    other = Other(features, "verify", manifest=sha256_of(features.folder / MANIFEST))
+    other = Other(features, "verify", manifest=digest_of(features))
     with pytest.raises(UserError, match="A sum of integers is wrong") as refused:
         serve(other, features)  # type: ignore[arg-type]
     assert other.failures == [refused.value]
@@ -94,6 +93,19 @@ def test_a_process_sums_on_the_grid_and_the_shelf_that_it_is_asked_for(
     assert (over.facts, over.grid) == (facts, grid)
     assert (over.directions is None) == (shelf is None)
     assert shelf is None or list(shelf.blocks()) == []
+
+
+def test_sets_are_compared_as_they_were_opened(features: FeatureSet) -> None:
+    """Process 0 has opened the set before it was made again, and another process after it."""
+    alone, facts = Alone(), facts_of(features)
+    path = features.folder / MANIFEST
+    path.write_text(path.read_text().replace('"versions": {', '"versions": {"other": "1", '))
+    Leader(alone).verify(features, SPLIT, facts)  # type: ignore[arg-type]
+    later = FeatureSet(features.folder)
+    assert later.manifest != features.manifest
+    other = Other(later, "verify", manifest=alone.asked[0]["manifest"])
+    with pytest.raises(UserError, match="is not the feature set of process 0"):
+        serve(other, later)  # type: ignore[arg-type]
 
 
 def test_process_0_waits_until_all_parts_are_checked_before_it_charges(

@@ -13,16 +13,14 @@ import pytest
 from dpfc_cli.errors import UserError
 from dpfc_cli.features import shards
 from dpfc_cli.features.importing import import_features
-from dpfc_cli.features.manifest import MANIFEST
 from dpfc_cli.features.reader import FeatureSet
-from dpfc_cli.files import sha256_of
 from dpfc_cli.privacy import passes
 from dpfc_cli.processes import LostError
 from dpfc_cli.training import ledger
 from dpfc_cli.training.observer import Observer
 from dpfc_cli.training.request import SPLIT, Privacy, Request, facts_of
 from dpfc_cli.training.serve import serve
-from dpfc_cli.training.together import Leader, verify_part
+from dpfc_cli.training.together import Leader, digest_of, verify_part
 from dpfc_cli.training.train import finish, plan
 from tests.privacy.test_parts import LOST, Room, Threads
 from tests.support import blobs
@@ -171,7 +169,7 @@ def test_a_process_with_another_set_or_a_damaged_one_adds_nothing(features: Feat
         def failed(self, error: BaseException) -> None:
             self.failures.append(error)
 
-    digest = sha256_of(features.folder / MANIFEST)
+    digest = digest_of(features)
     serve(same := Asked(digest), features)  # type: ignore[arg-type]
     assert same.left == []
     (shard,) = features.split(SPLIT).shards
