@@ -137,11 +137,14 @@ def check_devices() -> None:
 
 def _try_place(path: Path) -> None:
     """UserError where a head cannot be written. Nothing is left behind, not even a folder."""
-    made = not path.parent.exists()
-    heads.reserve(path).unlink()
-    if made:
-        with suppress(OSError):
-            path.parent.rmdir()
+    made = [folder for folder in path.parents if not folder.exists()]
+    try:
+        heads.reserve(path).unlink()
+    finally:
+        # The innermost one comes first.
+        for folder in made:
+            with suppress(OSError):
+                folder.rmdir()
 
 
 class _Rehearsal(Oracle):

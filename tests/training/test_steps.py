@@ -168,8 +168,10 @@ def test_persons_take_300_mebibytes_more_and_only_class_matrices_have_a_way_out(
 
 def test_a_place_is_tried_and_left_as_it_was(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
-    for place in ("empty", "new"):
+    for place in ("empty", "new", "new/deeper"):
         checks._try_place(tmp_path / place / "a.safetensors")
+    with pytest.raises(UserError, match="cannot be written"):
+        checks._try_place(tmp_path / "new" / "deeper" / f"{'x' * 300}.safetensors")
     assert [path.name for path in tmp_path.rglob("*")] == ["empty"]
     (tmp_path / "file").touch()
     with pytest.raises(UserError, match="cannot be written"):
