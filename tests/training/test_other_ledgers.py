@@ -1,16 +1,21 @@
 """The ledgers around that of a set: that all are found, and which rows of theirs count."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from dpfc_cli.errors import UserError
-from dpfc_cli.features.manifest import MANIFEST
+from dpfc_cli.features.manifest import MANIFEST, SplitFacts
 from dpfc_cli.training import ledger, other_ledgers
 from dpfc_cli.training.account import account_of
+from dpfc_cli.training.ledger import Book, Entry
+from tests.support import bare_manifest
 from tests.training.closed import closed
-from tests.training.rows import overlap, row
+from tests.training.rows import cap, overlap, row
+from tests.training.sharing import of
 
 
 @pytest.fixture(autouse=True)
@@ -95,3 +100,149 @@ class TestClosed:
             other_ledgers.newest_ledger(folder)
         with pytest.raises(UserError, match="there is no ledger in 'none'"):
             other_ledgers.newest_ledger(Path("none"))
+
+
+def about(split: str, n: int, persons: str | None = None) -> Entry:
+    return replace(row(), split=split, n=n, persons=persons, unit="record" if persons is None else "person")
+
+
+SPLITS = {"train": SplitFacts(n=80, shards=()), "test": SplitFacts(n=20, shards=())}
+GROUPED = {name: replace(split, groups=split.n // 2) for name, split in SPLITS.items()}
+HELD: dict[str, Any] = {"hold_out": 0.2}
+GROUPS: dict[str, Any] = {**HELD, "groups": {"train": "a" * 64, "test": "b" * 64}}
+
+
+@pytest.mark.parametrize(
+    ("identity", "row", "apart"),
+    [
+        (HELD, about("test", 20), True),
+        (HELD, about("test", 30), False),
+        (HELD, about("train", 80), False),
+        (HELD, about("train", 20), False),
+        (HELD, about("val", 20), False),
+        ({}, about("test", 20), False),
+        ({**HELD, "spread": 100}, about("test", 20), False),
+        (GROUPS, about("test", 20, "b" * 64), True),
+        (GROUPS, about("test", 30, "b" * 64), True),
+        (GROUPS, about("test", 20, "c" * 64), False),
+        (GROUPS, about("test", 20), False),
+        (HELD, about("test", 20, "b" * 64), False),
+    ],
+)
+def test_a_row_is_about_other_records_only_if_it_is_about_the_split_that_is_held_out_here(
+    identity: dict[str, Any], row: Entry, apart: bool
+) -> None:
+    """A row that might be about these records counts."""
+    grouped = "groups" in identity
+    manifest = replace(
+        bare_manifest({"identity": identity}),
+        splits=GROUPED if grouped else SPLITS,
+        grouped_by={"by": "folder", "level": 1} if grouped else None,
+    )
+    assert other_ledgers.elsewhere(manifest, "train", row) is apart
+
+
+def test_what_is_counted_already_is_left_out() -> None:
+    book = Book(entries=(row(0.1), row(0.2), row(0.3)), caps=(cap(1.0), cap(2.0)), overlaps=(overlap(),))
+    left = other_ledgers.without(book, iter([row(0.2)]), iter([cap(1.0)]))
+    assert left == Book(entries=(row(0.1), row(0.3)), caps=(cap(2.0),), overlaps=(overlap(),))
+
+
+class TestSets:
+    """What a set says of itself."""
+
+    def test_an_untrained_set_is_known_by_its_folder(self) -> None:
+        set_ = of("one", range(4), test=range(4, 6))
+        found = other_ledgers.untrained(set_.folder)
+        assert (found.name, found.path, found.of, found.book) == ("one", set_.folder, "set", Book())
+        assert (
+            {split for _, split in found.splits} == {each.section.split for each in found.stored} == {"train", "test"}
+        )
+        (set_.folder / "records.digests").write_text("damaged")
+        assert other_ledgers.untrained(set_.folder) == replace(found, stored=())
+
+    def test_a_ledger_is_known_by_its_rows_and_by_the_set_beside_it(self) -> None:
+        place = ledger.ledger_path(of("one", range(4), test=range(4, 6)).folder)
+        book = Book(entries=(replace(row(), records="r", split="val"),))
+        found = other_ledgers.known("name", place, book)
+        assert (found.name, found.path, found.book, found.of, found.stored) == ("name", place, book, "ledger", ())
+        assert {split for _, split in found.splits} == {"train", "test", "val"}
+
+    def test_how_it_is_cut_says_its_manifest(self) -> None:
+        place = Path("features/one.ledger.sqlite")
+        assert other_ledgers.cut(place) is None
+        manifest = of("one", range(4), persons=True).folder / MANIFEST
+        assert other_ledgers.cut(place) == (None, None, {"train": "0" * 64})
+        told = json.loads(manifest.read_text())
+        told["source"]["identity"] |= {"hold_out": 0.2, "spread": 7}
+        manifest.write_text(json.dumps(told))
+        assert other_ledgers.cut(place) == (0.2, 7, {"train": "0" * 64})
+        manifest.write_text("damaged")
+        assert other_ledgers.cut(place) is None
+
+    def test_its_first_row_may_be_about_to_be_written_if_it_has_these_records(self) -> None:
+        set_ = of("one", range(4), test=range(4, 6))
+        place, listings = ledger.ledger_path(set_.folder), set_.manifest.source["identity"]["listing"]
+        for records in ({listings["train"]}, {listings["test"], "others"}):
+            assert other_ledgers.begun(place, Book(overlaps=(overlap(),)), records)
+            assert not other_ledgers.begun(place, Book(entries=(row(),)), records)
+            assert not other_ledgers.begun(place, Book(caps=(cap(),)), records)
+        assert not other_ledgers.begun(place, Book(), {"others"})
+        assert not other_ledgers.begun(ledger.ledger_path(Path("features/none")), Book(), {listings["train"]})
+        # A damaged one may have any.
+        (set_.folder / MANIFEST).write_text("damaged")
+        assert other_ledgers.begun(place, Book(), {"others"})
+
+
+class TestSearch:
+    """What is looked for, and where."""
+
+    def test_of_a_ledger_that_is_gone_the_digests_say_where_it_was(self) -> None:
+        ledger_of(Path("features", "there"))
+        for name in ("there", "gone"):
+            Path("features", f"{name}.ledger.digests").touch()
+        found, left, folders, nowhere = other_ledgers.search([Path("features"), Path("none")])
+        here = Path("features").resolve()
+        assert left == [here / "gone.ledger.sqlite"]
+        assert found == {here / "there.ledger.sqlite": here / "there.ledger.sqlite"}
+        assert (folders, nowhere) == ([here], [])
+
+    def test_a_link_that_leads_nowhere_is_told_and_a_ledger_that_is_one_is_found(self) -> None:
+        here = ledger_of(Path("features", "one")).parent
+        for name in ("b", "a", "c.ledger.sqlite"):
+            (here / name).symlink_to("nothing")
+        (here / "d").symlink_to(here / "one.ledger.sqlite")
+        found, _, _, nowhere = other_ledgers.search([here])
+        assert nowhere == ["a", "b", "c.ledger.sqlite"]
+        assert set(found.values()) == {here / "one.ledger.sqlite", here / "c.ledger.sqlite"}
+
+    def test_the_newest_ledger_of_a_folder_is_that_of_a_linked_set_too(self) -> None:
+        first = ledger_of(Path("features", "own"))
+        assert other_ledgers.newest_ledger(Path("features")) == first
+        linked("link", Path("away", "set"))
+        Path("features", "gone.ledger.sqlite").symlink_to("nothing")
+        assert other_ledgers.newest_ledger(Path("features")) == first
+        then = ledger_of(Path("away", "set"))
+        assert other_ledgers.newest_ledger(Path("features")) == then
+
+    def test_ledgers_of_one_name_are_told_apart_by_their_paths(self) -> None:
+        assert other_ledgers.names_of([Path(f"{name}.ledger.sqlite") for name in ("x/a", "y/a", "y/b")]) == {
+            Path("x/a.ledger.sqlite"): "x/a",
+            Path("y/a.ledger.sqlite"): "y/a",
+            Path("y/b.ledger.sqlite"): "b",
+        }
+
+
+def test_the_row_of_a_head_is_that_of_its_number_and_of_its_own_releases() -> None:
+    first, second = row(0.3), row(0.4)
+    card = {name: getattr(second, name) for name in ("method", "claim", "plan")} | {"date": second.at}
+    rows = (first, second)
+    assert other_ledgers.has_row_of((), card), "a head of an earlier version names none"
+    assert other_ledgers.has_row_of(rows, {**card, "ledger": {"training": 2}})
+    for other in ({"training": 1}, {"training": 3}):
+        assert not other_ledgers.has_row_of(rows, {**card, "ledger": other})
+    shared = [{**release, "share": 0.5} for release in second.plan]
+    before = {"plan": [*first.plan, *shared], "public_head": {"releases": len(first.plan)}}
+    assert other_ledgers.has_row_of(rows, {**card, **before, "ledger": {"training": 2}})
+    # A head that is public has no releases that count.
+    assert other_ledgers.has_row_of(rows, {**card, "public_head": {}, "ledger": {"training": 2}})
