@@ -86,11 +86,11 @@ def _manifest_beside(ledger: Path) -> Manifest | None:
 def newest_ledger(folder: Path) -> Path:
     """The ledger in a folder of feature sets that was charged last. UserError where there is none."""
     try:
-        paths = _all_in(folder) if os.path.exists(folder) else []
+        paths, sets = (_all_in(folder), sets_in([folder])) if os.path.exists(folder) else ([], [])
     except OSError as error:
         raise unreadable(folder, error) from error
     # A set may be a link to a folder elsewhere: its ledger then lies there.
-    known = (*_ending(paths, LEDGER), *(ledger_path(path) for path in paths if _may_be_set(path)))
+    known = (*_ending(paths, LEDGER), *map(ledger_path, sets))
     found = {path for path in known if os.path.exists(path)}
     if not found:
         raise UserError(
@@ -133,13 +133,14 @@ def search(roots: list[Path]) -> tuple[dict[Path, Path], list[Path], list[Path],
             nowhere.append(link)
             continue
         folders.append(folder)
-        nowhere += [path.name for path in paths if os.path.islink(path) and not os.path.exists(path)]
+        nowhere += [path.name for path in paths if not os.path.exists(path)]
         places = [path.with_name(path.name.removesuffix(DIGESTS) + LEDGER) for path in _ending(paths, DIGESTS)]
         left += [path for path in places if not os.path.lexists(path)]
-        sets = [path for path in paths if _may_be_set(path)]
-        for path in (*_ending(paths, LEDGER), *map(ledger_path, sets)):
-            if os.path.lexists(path):
-                found.setdefault(real(path), path)
+        sets = sets_in([folder])
+        # Of the set of a link the ledger lies beside the real folder, if there is one.
+        away = [path for path in map(ledger_path, sets) if os.path.lexists(path)]
+        for path in (*_ending(paths, LEDGER), *away):
+            found.setdefault(real(path), path)
         waiting += [(real(ledger_path(path).parent), path.name) for path in sets]
     return found, left, folders, nowhere
 

@@ -46,6 +46,8 @@ class TestClosed:
         ledger_of(Path("features", "other"))
         with closed(own.parent, mode=0o300), pytest.raises(UserError, match=r"features' cannot be read.*Permission"):
             account_of(own)
+        with closed(own.parent, mode=0o400), pytest.raises(UserError, match=r"cannot be read as a ledger.*Permission"):
+            account_of(own)
         own = ledger_of(Path("apart", "own"))
         with closed(Path("features")), pytest.raises(UserError, match=r"features' cannot be read.*Permission"):
             account_of(own)
@@ -79,7 +81,7 @@ class TestClosed:
         with closed(Path("away"), mode=0o100):
             found = account_of(own)
         assert [name for name, _ in found.linked] == ["set"]
-        assert found.not_counted == ("link",)
+        assert (found.not_counted, found.folders) == (("link",), (own.parent,))
 
     def test_a_closed_set_whose_ledger_has_no_trainings_may_be_about_to_have_one(self) -> None:
         own, other = ledger_of(Path("features", "own")), Path("features", "other").resolve()
@@ -110,6 +112,8 @@ SPLITS = {"train": SplitFacts(n=80, shards=()), "test": SplitFacts(n=20, shards=
 GROUPED = {name: replace(split, groups=split.n // 2) for name, split in SPLITS.items()}
 HELD: dict[str, Any] = {"hold_out": 0.2}
 GROUPS: dict[str, Any] = {**HELD, "groups": {"train": "a" * 64, "test": "b" * 64}}
+UNKNOWN: dict[str, Any] = {**HELD, "groups": None}
+"""Of a set that knows persons, and does not say which."""
 
 
 @pytest.mark.parametrize(
@@ -127,6 +131,7 @@ GROUPS: dict[str, Any] = {**HELD, "groups": {"train": "a" * 64, "test": "b" * 64
         (GROUPS, about("test", 20, "c" * 64), False),
         (GROUPS, about("test", 20), False),
         (HELD, about("test", 20, "b" * 64), False),
+        (UNKNOWN, about("test", 20), False),
     ],
 )
 def test_a_row_is_about_other_records_only_if_it_is_about_the_split_that_is_held_out_here(
@@ -212,8 +217,10 @@ class TestSearch:
         for name in ("b", "a", "c.ledger.sqlite"):
             (here / name).symlink_to("nothing")
         (here / "d").symlink_to(here / "one.ledger.sqlite")
-        found, _, _, nowhere = other_ledgers.search([here])
-        assert nowhere == ["a", "b", "c.ledger.sqlite"]
+        Path("away", "pictures").mkdir(parents=True)
+        (here / "no set").symlink_to(Path("away", "pictures").resolve())
+        found, _, folders, nowhere = other_ledgers.search([here])
+        assert (nowhere, folders) == (["a", "b", "c.ledger.sqlite"], [here])
         assert set(found.values()) == {here / "one.ledger.sqlite", here / "c.ledger.sqlite"}
 
     def test_the_newest_ledger_of_a_folder_is_that_of_a_linked_set_too(self) -> None:
