@@ -1,6 +1,7 @@
 """The ledgers around that of a set: where they lie, what they know, and which of their rows are about its records."""
 
 import os
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -162,20 +163,16 @@ def _ending(paths: Iterable[Path], end: str) -> list[Path]:
 def _may_be_set(folder: Path) -> bool:
     try:
         os.stat(folder / MANIFEST)
-    except PermissionError:
-        return True
-    except OSError:
-        return False
+    except OSError as error:
+        return isinstance(error, PermissionError)
     return True
 
 
 def names_of(ledgers: list[Path]) -> dict[Path, str]:
     """The names of feature sets by their ledgers. Sets of one name are told apart by their paths."""
-    names = [name_of(path) for path in ledgers]
-    return {
-        path: name if names.count(name) == 1 else str(path.with_name(name))
-        for path, name in zip(ledgers, names, strict=True)
-    }
+    names = {path: name_of(path) for path in ledgers}
+    many = Counter(names.values())
+    return {path: name if many[name] == 1 else str(path.with_name(name)) for path, name in names.items()}
 
 
 def has_row_of(rows: tuple[Entry, ...], card: Mapping[str, Any]) -> bool:
