@@ -28,6 +28,7 @@ from dpfc_cli.training import run as run_module
 from dpfc_cli.training import shelf as shelf_module
 from dpfc_cli.training.shelf import InFile, Stack, shelf_for, side_of, stack_bytes, stack_for
 from tests.support import exact_sum, stream_of
+from tests.training.closed import closed
 
 FACTS = Facts(n=1000, m=3, d=4)
 GB = 10**9
@@ -135,6 +136,17 @@ def test_where_the_system_does_not_allocate_a_file_is_filled(
     for found, block in zip(on(shelf), BLOCKS, strict=True):
         assert all(np.array_equal(one, other) for one, other in zip(found, block, strict=True))
     assert filled.all()
+    shelf.clear()
+
+
+def test_a_file_that_is_filled_has_its_room_and_no_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(os, "posix_fallocate", raising=False)
+    written, write = set[int](), os.pwrite
+    monkeypatch.setattr(os, "pwrite", lambda file, data, at: (written.add(at), write(file, data, at))[1])
+    shelf = InFile(tmp_path, 2**20 + 5)
+    assert shelf.put((np.zeros(0),))
+    assert shelf._file is not None
+    assert (min(written), os.fstat(shelf._file.fileno()).st_size) == (0, 2**20 + 5)
     shelf.clear()
 
 
@@ -324,10 +336,54 @@ def test_a_file_system_that_cannot_tell_is_tried_later(tmp_path: Path, monkeypat
     assert isinstance(stack_for(gradients, 0, None, tmp_path / "missing"), InMemory)
 
 
-def test_a_file_does_not_grow_beyond_its_room(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("room", "fits"), [(100, [True, False]), (159, [True, False]), (160, [True, True])])
+def test_a_file_does_not_grow_beyond_its_room(room: int, fits: list[bool], tmp_path: Path) -> None:
     """No more of the disk was promised. What does not fit is computed anew."""
-    shelf = InFile(tmp_path, room=100)
-    assert [shelf.put((np.zeros(10, np.int64),)) for _ in range(2)] == [True, False]
-    assert shelf._file is not None
-    assert os.fstat(shelf._file.fileno()).st_size == 100
-    shelf.clear()
+    shelf = InFile(tmp_path, room)
+    for _ in range(2):
+        assert [shelf.put((np.zeros(10, np.int64),)) for _ in range(2)] == fits
+        assert shelf._file is not None
+        assert os.fstat(shelf._file.fileno()).st_size == room
+        shelf.clear()
+
+
+def pieces(folder: Path, *, others: int = GB, memory: float | None = GB, beside: int = 0) -> str:
+    """Where the answers of a plan lie that are made in pieces."""
+    entry = METHODS["dp-ls"]
+    plan = entry.plan(FACTS, entry.planned(FACTS, {}, True))
+    return type(stack_for(plan, others, memory, folder, beside)).__name__
+
+
+def test_answers_lie_in_memory_if_there_is_room_and_else_in_a_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each class has a half matrix with its diagonal. 32 numbers say of which query they are."""
+    monkeypatch.setattr(forms, "PIECE_BYTES", 1)
+    entry = METHODS["dp-ls"]
+    size = stack_bytes(entry.plan(FACTS, entry.planned(FACTS, {}, True)))
+    assert size == 8 * (32 + 3 * 4 * 5 // 2)
+    assert pieces(tmp_path, memory=GB + size) == "InMemory"
+    assert pieces(tmp_path, memory=GB + size - 1) == "Stack"
+    monkeypatch.setattr(shelf_module, "free_memory", lambda: 2 * (GB + size))
+    assert pieces(tmp_path, memory=None) == "InMemory"
+    free = shutil.disk_usage(tmp_path)._replace(free=size + 10)
+    monkeypatch.setattr(shutil, "disk_usage", lambda folder: free)
+    assert pieces(tmp_path, beside=10) == "Stack"
+    with pytest.raises(UserError, match=r"has room for 0\.0 GB") as refused:
+        pieces(tmp_path, beside=11)
+    assert (refused.value.code, refused.value.fields) == ("memory", {"needed": size + 11, "allowed": size + 10})
+
+
+def test_answers_are_refused_where_the_disk_cannot_be_asked_or_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(forms, "PIECE_BYTES", 1)
+    with pytest.raises(UserError, match=r"missing' cannot be read: No such file") as refused:
+        pieces(tmp_path / "missing")
+    assert refused.value.code == "unreadable"
+    with closed(tmp_path, mode=0o500), pytest.raises(UserError, match="cannot be written to") as refused:
+        pieces(tmp_path)
+    assert (refused.value.code, refused.value.fields["path"]) == ("unwritable", str(tmp_path))
+    full = Stack(tmp_path / "missing")
+    with pytest.raises(UserError, match="cannot be written to"):
+        full.put(BLOCKS[0])
