@@ -1,12 +1,13 @@
-"""Folders that are closed to us, as those of other people are."""
+"""Folders that are closed to us, as those of other people are, and calls of the system that fail."""
 
 import ctypes
 import os
 import stat
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -53,3 +54,12 @@ def _as_others() -> Iterator[None]:
     finally:
         sets[0] = before
         call("capset")
+
+
+def failing(number: int) -> Callable[..., Any]:
+    """A call that fails with this number."""
+
+    def fail(*given: object, **named: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    return fail
