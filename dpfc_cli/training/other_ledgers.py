@@ -1,5 +1,6 @@
 """The ledgers around that of a set: where they lie, what they know, and which of their rows are about its records."""
 
+import errno
 import os
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -14,6 +15,9 @@ from dpfc_cli.training.kept_digests import in_folder, kept_beside, splits_of
 from dpfc_cli.training.ledger import Book, Cap, Entry, ledger_path, persons_of, real, records_of
 from dpfc_cli.training.sharing import Known
 from dpfc_cli.trust.statement import hold_out_of
+
+_NO_SET = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
+"""What the system says of a manifest that is not there."""
 
 
 def known(name: str, path: Path, book: Book) -> Known:
@@ -163,8 +167,12 @@ def _ending(paths: Iterable[Path], end: str) -> list[Path]:
 def _may_be_set(folder: Path) -> bool:
     try:
         os.stat(folder / MANIFEST)
+    except PermissionError:
+        return True
     except OSError as error:
-        return isinstance(error, PermissionError)
+        if error.errno not in _NO_SET:
+            raise
+        return False
     return True
 
 

@@ -1,6 +1,8 @@
 """The ledgers around that of a set: that all are found, and which rows of theirs count."""
 
+import errno
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,8 +14,8 @@ from dpfc_cli.features.manifest import MANIFEST, SplitFacts
 from dpfc_cli.training import ledger, other_ledgers
 from dpfc_cli.training.account import account_of
 from dpfc_cli.training.ledger import Book, Entry
+from tests.closed import closed, failing
 from tests.support import bare_manifest
-from tests.training.closed import closed
 from tests.training.rows import cap, overlap, row
 from tests.training.sharing import of
 
@@ -63,6 +65,20 @@ def test_links_into_a_closed_folder_hide_no_others() -> None:
         found = account_of(own)
     assert len(found.linked) == 4
     assert found.not_counted == tuple(f"closed {i}" for i in range(4))
+
+
+def test_a_disk_that_fails_behind_a_link_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    own, stat = ledger_of(Path("features", "own")), os.stat
+    linked("link", Path("away", "set"))
+    Path("features", "round").symlink_to("round")
+    assert account_of(own).not_counted == ("round",)
+
+    def failed(path: Any, **how: Any) -> os.stat_result:
+        return failing(errno.EIO)() if str(path).endswith(f"link/{MANIFEST}") else stat(path, **how)
+
+    monkeypatch.setattr(os, "stat", failed)
+    with pytest.raises(UserError, match="cannot be read: Input/output error"):
+        account_of(own)
 
 
 def test_the_ledger_of_a_closed_set_counts() -> None:

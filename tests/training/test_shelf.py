@@ -25,8 +25,8 @@ from dpfc_cli.privacy.queries import ClassGrams, Gradient
 from dpfc_cli.training import run as run_module
 from dpfc_cli.training import shelf as shelf_module
 from dpfc_cli.training.shelf import InFile, shelf_for, side_of
+from tests.closed import failing
 from tests.support import exact_sum, stream_of
-from tests.training.closed import failing
 
 FACTS = Facts(n=1000, m=3, d=4)
 GB = 10**9

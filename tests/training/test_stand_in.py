@@ -17,8 +17,8 @@ from dpfc_cli.privacy.queries import Gram
 from dpfc_cli.training import ledger, stand_in
 from dpfc_cli.training.stand_in import RUNS, StandIn
 from dpfc_cli.training.tuning import Draw, Trials
+from tests.closed import failing
 from tests.support import CHAIN, calibrated_at, plan_of
-from tests.training.closed import failing
 from tests.training.rows import FACTS, GRADIENT, row
 from tests.training.sharing import of
 
