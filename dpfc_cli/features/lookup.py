@@ -1,5 +1,6 @@
 """Finding a feature set: by path, by name in the features folder, or the newest one."""
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -111,7 +112,7 @@ def newest(folder: Path) -> FeatureSet:
 
 def finished(folder: Path) -> list[Path]:
     """The folders of all finished feature sets in `folder`."""
-    return [path.parent for path in folder.glob(f"*/{MANIFEST}") if not path.parent.name.endswith(PARTIAL)]
+    return [path for path in _sets_in(folder) if not path.name.endswith(PARTIAL)]
 
 
 def set_of_training(name: str) -> FeatureSet | None:
@@ -119,8 +120,18 @@ def set_of_training(name: str) -> FeatureSet | None:
 
     The name is that of the real folder, as in the card of a head. If links make several sets of that name, the newest.
     """
-    found = [path.parent for path in features_folder().glob(f"*/{MANIFEST}") if path.parent.resolve().name == name]
+    found = [path for path in _sets_in(features_folder()) if path.resolve().name == name]
     return FeatureSet(max(found, key=lambda folder: written_at(folder / MANIFEST))) if found else None
+
+
+def _sets_in(folder: Path) -> list[Path]:
+    """The sets in a folder, without those that are closed to us."""
+    # `Path.glob` would end at a link into a closed folder, and say nothing.
+    try:
+        names = sorted(os.listdir(folder))
+    except OSError:
+        return []
+    return [folder / name for name in names if os.path.exists(folder / name / MANIFEST)]
 
 
 def _there(path: Path) -> bool:

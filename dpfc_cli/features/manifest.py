@@ -214,6 +214,16 @@ def load(folder: Path) -> Manifest:
     return manifest
 
 
+def load_any(folder: Path) -> Manifest | None:
+    """The same, and None if there is none. One that is closed to us is no such case: it raises UserError."""
+    try:
+        return load(folder)
+    except UserError as error:
+        if error.code != "missing":
+            raise
+        return None
+
+
 def unreadable(path: Path, error: OSError) -> UserError:
     """The error for a file that is there, but that the system does not let us read."""
     why = os.strerror(error.errno) if error.errno else str(error)

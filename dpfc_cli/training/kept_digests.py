@@ -10,7 +10,7 @@ import numpy as np
 from dpfc_cli.errors import UserError
 from dpfc_cli.features import digests
 from dpfc_cli.features.digests import Stored
-from dpfc_cli.features.manifest import MANIFEST, load
+from dpfc_cli.features.manifest import load, load_any
 from dpfc_cli.folders import DIGESTS, LEDGER
 from dpfc_cli.training.ledger import real, records_of
 
@@ -60,9 +60,8 @@ def in_folder(folder: Path) -> tuple[Stored, ...]:
         UserError: they are damaged, or not open to us.
 
     """
-    if not (folder / MANIFEST).exists():
+    if (manifest := load_any(folder)) is None:
         return ()
-    manifest = load(folder)
     known = {(records_of(manifest, split), split) for split in manifest.splits}
     return tuple(each for each in digests.stored_in(folder / digests.FILE) if source_of(each) in known)
 

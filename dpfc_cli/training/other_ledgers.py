@@ -1,18 +1,23 @@
 """The ledgers around that of a set: where they lie, what they know, and which of their rows are about its records."""
 
+import errno
 import os
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from dpfc_cli.errors import UserError, parameter
-from dpfc_cli.features.manifest import MANIFEST, Manifest, load
+from dpfc_cli.features.manifest import MANIFEST, Manifest, load_any, unreadable
 from dpfc_cli.folders import DIGESTS, LEDGER
 from dpfc_cli.training.kept_digests import in_folder, kept_beside, splits_of
 from dpfc_cli.training.ledger import Book, Cap, Entry, ledger_path, persons_of, real, records_of
 from dpfc_cli.training.sharing import Known
 from dpfc_cli.trust.statement import hold_out_of
+
+_NO_SET = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
+"""What the system says of a manifest that is not there."""
 
 
 def known(name: str, path: Path, book: Book) -> Known:
@@ -59,11 +64,11 @@ def elsewhere(manifest: Manifest, split: str, row: Entry) -> bool:
 
 def cut(ledger: Path) -> tuple[Any, ...] | None:
     """How the records of a set were divided into splits. None if there is no set beside its ledger."""
-    folder = real(ledger).with_name(name_of(real(ledger)))
     try:
-        identity = load(folder).source["identity"] if (folder / MANIFEST).exists() else None
+        manifest = _manifest_beside(ledger)
     except UserError:
-        identity = None
+        return None
+    identity = None if manifest is None else manifest.source["identity"]
     return None if identity is None else tuple(identity.get(name) for name in ("hold_out", "spread", "groups"))
 
 
@@ -71,18 +76,27 @@ def begun(ledger: Path, book: Book, records: set[str]) -> bool:
     """Whether a ledger without trainings may be one of these records: its first row may be about to be written."""
     if book.entries or book.caps:
         return False
-    folder = real(ledger).with_name(name_of(real(ledger)))
     try:
-        manifest = load(folder) if (folder / MANIFEST).exists() else None
+        manifest = _manifest_beside(ledger)
         return manifest is not None and any(records_of(manifest, split) in records for split in manifest.splits)
     except UserError:
         return True
 
 
+def _manifest_beside(ledger: Path) -> Manifest | None:
+    """Of the set beside a ledger; None if there is no set. UserError where it is damaged, or closed to us."""
+    return load_any(real(ledger).with_name(name_of(real(ledger))))
+
+
 def newest_ledger(folder: Path) -> Path:
     """The ledger in a folder of feature sets that was charged last. UserError where there is none."""
+    try:
+        paths, sets = (_all_in(folder), sets_in([folder])) if os.path.exists(folder) else ([], [])
+    except OSError as error:
+        raise unreadable(folder, error) from error
     # A set may be a link to a folder elsewhere: its ledger then lies there.
-    found = {path for path in _in(folder) if os.path.exists(path)}
+    known = (*_ending(paths, LEDGER), *map(ledger_path, sets))
+    found = {path for path in known if os.path.exists(path)}
     if not found:
         raise UserError(
             f"Nothing to show: there is no ledger in '{folder}', and neither {parameter('sigma')} nor "
@@ -99,47 +113,74 @@ def search(roots: list[Path]) -> tuple[dict[Path, Path], list[Path], list[Path],
 
     Returns:
         The ledgers, each under its real path; where ledgers were of which only the digests are left; the folders; and
-        the names of links in them that lead nowhere.
+        the names of links in them that lead nowhere, or to where we cannot look for others.
+
+    Raises:
+        OSError: one of the folders that are given cannot be listed.
 
     """
-    waiting = [real(root) for root in roots if os.path.isdir(root)]
+    waiting: list[tuple[Path, str | None]] = [(real(root), None) for root in roots]
     found: dict[Path, Path] = {}
     left: list[Path] = []
     folders: list[Path] = []
     nowhere: list[str] = []
     while waiting:
-        folder = waiting.pop(0)
+        folder, link = waiting.pop(0)
         if folder in folders:
             continue
+        try:
+            paths = _all_in(folder)
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        except PermissionError:
+            if link is None:
+                raise
+            nowhere.append(link)
+            continue
         folders.append(folder)
-        nowhere += [path.name for path in folder.glob("*") if os.path.islink(path) and not os.path.exists(path)]
-        places = (path.with_name(path.name.removesuffix(DIGESTS) + LEDGER) for path in folder.glob(f"*{DIGESTS}"))
-        left += [path for path in sorted(places) if not os.path.lexists(path)]
-        for path in _in(folder):
-            if os.path.lexists(path):
-                found.setdefault(real(path), path)
-            if os.path.isdir(path.parent):
-                waiting.append(real(path.parent))
+        nowhere += [path.name for path in paths if not os.path.exists(path)]
+        places = [path.with_name(path.name.removesuffix(DIGESTS) + LEDGER) for path in _ending(paths, DIGESTS)]
+        left += [path for path in places if not os.path.lexists(path)]
+        sets = sets_in([folder])
+        # Of the set of a link the ledger lies beside the real folder, if there is one.
+        away = [path for path in map(ledger_path, sets) if os.path.lexists(path)]
+        for path in (*_ending(paths, LEDGER), *away):
+            found.setdefault(real(path), path)
+        waiting += [(real(ledger_path(path).parent), path.name) for path in sets]
     return found, left, folders, nowhere
 
 
-def _in(folder: Path) -> list[Path]:
-    """The ledgers in a folder, and the places of those of the sets in it."""
-    return [*sorted(folder.glob(f"*{LEDGER}")), *map(ledger_path, sets_in([folder]))]
-
-
 def sets_in(folders: Iterable[Path]) -> list[Path]:
-    """The sets in some folders."""
-    return [path.parent for folder in folders for path in sorted(folder.glob(f"*/{MANIFEST}"))]
+    """The sets in some folders. What is closed to us may be one. OSError where a folder cannot be listed."""
+    return [path for folder in folders for path in _all_in(folder) if _may_be_set(path)]
+
+
+def _all_in(folder: Path) -> list[Path]:
+    """What lies in a folder. OSError where it cannot be listed: `Path.glob` would say nothing of that."""
+    return [folder / name for name in sorted(os.listdir(folder))]
+
+
+def _ending(paths: Iterable[Path], end: str) -> list[Path]:
+    return [path for path in paths if path.name.endswith(end)]
+
+
+def _may_be_set(folder: Path) -> bool:
+    try:
+        os.stat(folder / MANIFEST)
+    except PermissionError:
+        return True
+    except OSError as error:
+        if error.errno not in _NO_SET:
+            raise
+        return False
+    return True
 
 
 def names_of(ledgers: list[Path]) -> dict[Path, str]:
     """The names of feature sets by their ledgers. Sets of one name are told apart by their paths."""
-    names = [name_of(path) for path in ledgers]
-    return {
-        path: name if names.count(name) == 1 else str(path.with_name(name))
-        for path, name in zip(ledgers, names, strict=True)
-    }
+    names = {path: name_of(path) for path in ledgers}
+    many = Counter(names.values())
+    return {path: name if many[name] == 1 else str(path.with_name(name)) for path, name in names.items()}
 
 
 def has_row_of(rows: tuple[Entry, ...], card: Mapping[str, Any]) -> bool:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from pathlib import Path
 
-from dpfc_cli.features.manifest import MANIFEST, load, unreadable
+from dpfc_cli.features.manifest import load_any, unreadable
 from dpfc_cli.folders import features_folder
 from dpfc_cli.training import other_ledgers
 from dpfc_cli.training.ledger import Book, Entry, about, read_all, real, records_of
@@ -46,9 +46,8 @@ def others_around(ledger: Path, named: Path | None) -> tuple[dict[Path, Book], l
 def listed(folder: Path, own: Book, split: str) -> tuple[set[str], Callable[[Entry], bool]]:
     """The listings of a split; and whether a row is about another split for sure."""
     records = {row.records for row in own.entries if row.split == split}
-    if not (folder / MANIFEST).exists():
+    if (manifest := load_any(folder)) is None:
         return records, lambda row: False
-    manifest = load(folder)
     return {*records, records_of(manifest, split)}, partial(other_ledgers.elsewhere, manifest, split)
 
 

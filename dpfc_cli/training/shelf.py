@@ -196,12 +196,13 @@ def _allowed(memory: float | None) -> float:
     return MEMORY_LEFT * free_memory() if memory is None else memory
 
 
-def side_of(plan: Plan, grid: Grid, k: int = 1) -> int | None:
+def side_of(plan: Plan, grid: Grid, k: int) -> int | None:
     """How many numbers of each record the sums of a training share: those of its direction, for gradients; those of its
     vector for each of its k labels, for class Grams in pieces. None if there is nothing to share.
     """
-    if any(len(release.pieces) > 1 for release in plan.releases):
-        return max(release.shape[-1] * k for release in plan.releases if len(release.pieces) > 1)
+    vectors = [release.shape[-1] * k for release in plan.releases if len(release.pieces) > 1]
+    if vectors:
+        return vectors[0]
     sides = [release.shape[0] for release in plan.releases if release.kind == Gradient.kind]
     # Without noise a method may take more steps than are planned.
     return sides[0] if len(sides) >= (2 if isinstance(grid, Lattice) else 1) else None

@@ -81,7 +81,7 @@ def _trials(features: FeatureSet | None, on: FeatureSet, calibrated: Calibrated,
     labels = labels_of(on)
     classes = min(facts.m, len(np.unique(labels[0][labels[0] >= 0])))
     # As many records of each class as there will be.
-    stands_for = replace(facts, n=max(2, round(facts.n * classes / facts.m)), m=max(classes, 2))
+    stands_for = replace(facts, n=max(2, round(facts.n * classes / facts.m)), m=classes)
     return Trials(calibrated, on, stands_for, labels, RUNS, memory)
 
 

@@ -8,8 +8,9 @@ import pytest
 
 from dpfc_cli.errors import UserError
 from dpfc_cli.features.importing import import_features
-from dpfc_cli.features.lookup import newest, open_features, placed, set_folder, set_of_training
+from dpfc_cli.features.lookup import finished, newest, open_features, placed, set_folder, set_of_training
 from dpfc_cli.features.manifest import MANIFEST
+from tests.closed import closed
 
 
 @pytest.fixture(autouse=True)
@@ -103,3 +104,17 @@ def test_a_set_that_is_not_complete_is_said_to_be_so() -> None:
     with pytest.raises(UserError, match="'half' is not complete") as caught:
         open_features("half")
     assert caught.value.fields["path"] == "sets/half"
+
+
+def test_a_link_into_a_closed_folder_hides_no_other_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder, away = tmp_path / "features", tmp_path / "away"
+    monkeypatch.setenv("DPFC_FEATURES", str(folder))
+    for i in range(4):
+        (folder / f"set {i}").mkdir(parents=True)
+        (folder / f"set {i}" / MANIFEST).touch()
+        (away / f"{i}").mkdir(parents=True)
+        (folder / f"link {i}").symlink_to(away / f"{i}")
+    with closed(away):
+        assert finished(folder) == [folder / f"set {i}" for i in range(4)]
+    with closed(folder, mode=0o300):
+        assert finished(folder) == []

@@ -16,10 +16,10 @@ from dpfc_cli.features.importing import import_features
 from dpfc_cli.features.manifest import MANIFEST
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.methods import METHODS
-from dpfc_cli.privacy import poisson
+from dpfc_cli.privacy import accounting, poisson
 from dpfc_cli.privacy.facts import Facts
 from dpfc_cli.privacy.oracle import Mechanism
-from dpfc_cli.training import check, ledger, limit, tuning
+from dpfc_cli.training import check, ledger, limit, public, tuning
 from dpfc_cli.training import forecast as forecasts
 from dpfc_cli.training.calibrate import calibrate
 from dpfc_cli.training.card import entry_of
@@ -32,6 +32,7 @@ from dpfc_cli.trust import statement
 from tests.support import blobs
 
 QUICK: dict[str, Any] = {"method": "dp-fc", "steps": 3}
+FACTS: dict[str, Any] = {"records": 100, "classes": 3, "dimensions": 6}
 PARTS = {"public": slice(600), "private": slice(600, 1200)}
 
 
@@ -193,29 +194,57 @@ def test_without_a_stand_in_no_accuracy_is_invented() -> None:
 
 
 def test_a_person_is_one_record_of_the_stand_in(sets: dict[str, FeatureSet]) -> None:
-    found = forecast(persons=80, records=200, classes=4, on=sets["alike"], epsilons=[1.0], **QUICK)
+    found = forecast(persons=80, records=200, classes=4, on=sets["alike"], epsilons=[0.1], **QUICK)
     assert found.stand_in is not None
     assert found.stand_in.facts == Facts(n=80, m=4, d=6)
     assert "a person is one record here" in " ".join(found.stand_in.unmatched)
+    # The noise hides the classes, but the accuracies of trainings say it better.
+    assert not found.outlooks[0].clear
+    assert found.warnings == tuple(public.warnings_of(sets["alike"])) != ()
 
 
 def test_sampled_trainings_fit_under_no_cap_and_say_nothing_of_several_records(monkeypatch: pytest.MonkeyPatch) -> None:
     # The accounting of samples takes seconds.
     monkeypatch.setattr(poisson, "mu_for", lambda *_: 0.5)
-    found = forecast(
-        records=1000,
-        classes=2,
-        dimensions=8,
-        epsilons=[1.0],
-        cap=9.0,
-        records_per_person=2,
-        method="dp-sgd",
-        sampling_rate=0.1,
-        steps=1,
-    )
-    [each] = found.outlooks
+    facts: dict[str, Any] = {"records": 1000, "classes": 2, "dimensions": 8, "epsilons": [1.0]}
+    sampling: dict[str, Any] = {"method": "dp-sgd", "sampling_rate": 0.1, "steps": 1}
+
+    def said(**given: Any) -> list[str]:
+        return [text.split()[0] for text in forecast(**facts, **given).warnings if "sampled trainings" in text]
+
+    [each] = forecast(cap=9.0, records_per_person=2, **facts, **sampling).outlooks
     assert (each.fitting, each.for_person) == (0, None)
-    assert len([text for text in found.warnings if "sampled trainings" in text]) == 2
+    guessed = accounting.attack(1.0, 1e-5, statement.FALSE_ALARMS)
+    assert (each.guess, each.found) == (guessed.accuracy, guessed.power)
+    assert said(cap=9.0, records_per_person=2, **sampling) == ["No", "Little"]
+    # What was not asked for needs no word.
+    assert said(cap=9.0, **sampling) == ["No"]
+    assert said(records_per_person=2, **sampling) == ["Little"]
+    assert said(**sampling) == said(cap=9.0, records_per_person=2) == []
+
+
+def test_for_several_records_of_a_person_no_figure_is_stated_that_says_nothing() -> None:
+    def of(records: int) -> float | None:
+        [each] = forecast(**FACTS, epsilons=[1.0], records_per_person=records).outlooks
+        return each.for_person
+
+    assert of(1) == pytest.approx(1.0, rel=1e-6)
+    assert 1 < (of(5) or 0) <= accounting.LARGEST_EPSILON
+    assert of(1000) is None
+
+
+def test_by_default_six_epsilons_are_looked_at() -> None:
+    found = forecast(**FACTS)
+    assert [each.epsilon for each in found.outlooks] == [0.1, 0.5, 1.0, 2.0, 4.0, 8.0]
+    assert {(each.fitting, each.for_person) for each in found.outlooks} == {(None, None)}
+
+
+def test_twice_as_much_signal_as_noise_is_enough() -> None:
+    found = forecast(**FACTS, epsilons=[8.0])
+    [each] = found.outlooks
+    assert (each.clear, found.warnings) == (True, ())
+    assert replace(each, signal=CLEAR, noise=1.0).clear
+    assert not replace(each, signal=CLEAR - 1e-9, noise=1.0).clear
 
 
 def test_a_forecast_that_was_stopped_goes_on(
@@ -264,9 +293,6 @@ def test_label_sets_are_judged_by_mean_average_precision(tmp_path: Path) -> None
     assert 0.6 < each.accuracy <= 1
 
 
-FACTS: dict[str, Any] = {"records": 100, "classes": 3, "dimensions": 6}
-
-
 @pytest.mark.parametrize(
     ("given", "said"),
     [
@@ -282,6 +308,7 @@ FACTS: dict[str, Any] = {"records": 100, "classes": 3, "dimensions": 6}
         ({"records": 100, "classes": 3, "model": "vit-b"}, "Unknown model"),
         ({**FACTS, "epsilons": []}, "names no ε"),
         ({**FACTS, "epsilons": [0]}, "Epsilon must lie between"),
+        ({**FACTS, "epsilons": [None]}, "Epsilon must lie between"),
         ({**FACTS, "epsilons": ["1"]}, "must be a number"),
         ({**FACTS, "delta": 0.5}, "larger than 1/n|above 1/n"),
         ({**FACTS, "cap": 0}, "A cap: epsilon must lie"),

@@ -4,7 +4,6 @@ import errno
 import os
 import shutil
 import stat
-import tempfile
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -23,10 +22,10 @@ from dpfc_cli.privacy.directions import Directions, InMemory, Shelf, direction_b
 from dpfc_cli.privacy.facts import Facts
 from dpfc_cli.privacy.lattice import Lattice, Reals
 from dpfc_cli.privacy.queries import ClassGrams, Gradient
-from dpfc_cli.training import ledger
 from dpfc_cli.training import run as run_module
 from dpfc_cli.training import shelf as shelf_module
-from dpfc_cli.training.shelf import InFile, Stack, shelf_for, side_of, stack_bytes, stack_for
+from dpfc_cli.training.shelf import InFile, shelf_for, side_of
+from tests.closed import failing
 from tests.support import exact_sum, stream_of
 
 FACTS = Facts(n=1000, m=3, d=4)
@@ -138,6 +137,28 @@ def test_where_the_system_does_not_allocate_a_file_is_filled(
     shelf.clear()
 
 
+def test_where_the_system_allocates_nothing_is_filled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = list[tuple[int, int]]()
+    monkeypatch.setattr(os, "posix_fallocate", lambda file, *given: asked.append(given), raising=False)
+    monkeypatch.setattr(os, "pwrite", lambda *given: pytest.fail("something was written"))
+    for room in (0, 100):
+        shelf = InFile(tmp_path, room)
+        assert shelf.put((np.zeros(0),))
+        shelf.clear()
+    assert asked == [(0, 100)]
+
+
+def test_a_file_that_is_filled_has_its_room_and_no_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(os, "posix_fallocate", raising=False)
+    written, write = set[int](), os.pwrite
+    monkeypatch.setattr(os, "pwrite", lambda file, data, at: (written.add(at), write(file, data, at))[1])
+    shelf = InFile(tmp_path, 2**20 + 5)
+    assert shelf.put((np.zeros(0),))
+    assert shelf._file is not None
+    assert (min(written), os.fstat(shelf._file.fileno()).st_size) == (0, 2**20 + 5)
+    shelf.clear()
+
+
 def test_without_room_for_all_of_a_file_nothing_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """When a disk fills up would tell how large what was written is."""
     monkeypatch.setattr(os, "posix_fallocate", failing(errno.ENOSPC), raising=False)
@@ -182,7 +203,7 @@ def chosen(method: str = "dp-fc", memory: float | None = 10 * GB, folder: Path =
     entry = METHODS[method]
     facts = replace(FACTS, n=10**6, d=1000)
     plan = entry.plan(facts, entry.planned(facts, given, True))
-    shelf = shelf_for(side_of(plan, Lattice(14)), facts.n, facts, Lattice(14), GB, memory, folder)
+    shelf = shelf_for(side_of(plan, Lattice(14), 1), facts.n, facts, Lattice(14), GB, memory, folder)
     return "nothing" if shelf is None else type(shelf).__name__
 
 
@@ -214,7 +235,15 @@ def test_a_training_without_two_gradients_keeps_nothing() -> None:
     # Without noise there may be more steps than are planned.
     entry = METHODS["dp-fc"]
     plan = entry.plan(FACTS, entry.planned(FACTS, {"steps": 1}, False))
-    assert isinstance(shelf_for(side_of(plan, Reals()), FACTS.n, FACTS, Reals(), GB, 10 * GB, Path()), InMemory)
+    assert isinstance(shelf_for(side_of(plan, Reals(), 1), FACTS.n, FACTS, Reals(), GB, 10 * GB, Path()), InMemory)
+
+
+def test_what_pieces_share_has_room_for_the_vector_of_each_label(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(forms, "PIECE_BYTES", 2 * 8 * 4**2)
+    entry = METHODS["dp-ls"]
+    plan = entry.plan(FACTS, entry.planned(FACTS, {}, True))
+    assert [len(release.pieces) for release in plan.releases if release.kind == ClassGrams.kind] == [2]
+    assert [side_of(plan, grid, k) for grid in (Lattice(14), Reals()) for k in (1, 3)] == [4, 12, 4, 12]
 
 
 @pytest.mark.parametrize("given", [{"epsilon": 1.0, "seed": 3}, {"non_private": True}], ids=["noise", "none"])
@@ -237,97 +266,12 @@ def test_the_head_is_the_same_wherever_directions_are_kept(
     assert sorted(path.suffix for path in features.folder.iterdir()) == [".digests", ".h5", ".json"]
 
 
-# Answers in pieces
-
-
-@pytest.fixture
-def no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Class Grams come in pieces of one matrix, and there is no memory for the answers."""
-    monkeypatch.setattr(forms, "PIECE_BYTES", 1)
-    monkeypatch.setattr(shelf_module, "free_memory", lambda: 0)
-
-
-def states(features: FeatureSet) -> list[str]:
-    return [row.state for row in ledger.read(ledger.ledger_path(features.folder))]
-
-
-def failing(number: int) -> Callable[..., Any]:
-    def fail(*given: object, **named: object) -> None:
-        raise OSError(number, os.strerror(number))
-
-    return fail
-
-
-@pytest.mark.usefixtures("no_memory")
-@pytest.mark.parametrize("given", [{"epsilon": 1.0}, {"non_private": True}], ids=["noise", "none"])
-def test_answers_that_have_no_room_are_refused_before_the_charge(
-    given: dict[str, Any], features: FeatureSet, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    full = shutil.disk_usage(features.folder)._replace(free=0)
-    monkeypatch.setattr(shutil, "disk_usage", lambda folder: full)
-    with pytest.raises(UserError, match=r"has room for 0\.0 GB"):
-        dpfc.train(features, method="dp-ls", **given)
-    assert states(features) == []
-
-
-@pytest.mark.usefixtures("no_memory")
-@pytest.mark.parametrize(
-    ("where", "name", "number"),
-    [(tempfile, "TemporaryFile", errno.EROFS), (os, "posix_fallocate", errno.EDQUOT)],
-    ids=["read-only", "quota"],
-)
-def test_a_folder_without_room_for_the_answers_is_found_out_before_the_charge(
-    where: Any, name: str, number: int, features: FeatureSet, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(where, name, failing(number), raising=False)
-    with pytest.raises(UserError, match="answers of this training cannot be written") as refused:
-        dpfc.train(features, method="dp-ls", epsilon=1.0)
-    assert refused.value.code == "unwritable"
-    assert states(features) == []
-
-
-@pytest.mark.usefixtures("no_memory")
-def test_the_same_disk_is_promised_once(features: FeatureSet, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The answers in pieces lie there twice, and the vectors of the records get what is left."""
-    tried, promised = list[int](), list[int]()
-    monkeypatch.setattr(shelf_module, "_try_file", lambda folder, size: tried.append(size))
-    monkeypatch.setattr(run_module, "shelf_for", lambda *given: (promised.append(given[-1]), shelf_for(*given))[1])
-    entry = METHODS["dp-ls"]
-    made = dpfc.train(features, method="dp-ls", epsilon=1.0)
-    facts = made.charged.checked.calibrated.facts
-    size = stack_bytes(entry.plan(facts, entry.planned(facts, {}, True)))
-    assert (tried, promised) == ([2 * size, 2 * size], [2 * size])
-    # Nobody goes on with a training whose seed is known, so its answers are not kept.
-    dpfc.train(features, method="dp-ls", epsilon=1.0, seed=1)
-    assert (tried[2:], promised[1:]) == ([size, size], [size])
-    # Heads may lie on another disk.
-    monkeypatch.setattr("dpfc_cli.training.check._device", lambda folder: folder)
-    dpfc.train(features, method="dp-ls", epsilon=1.0)
-    assert (tried[4:], promised[2:]) == ([size, size], [size])
-
-
-def test_what_is_promised_to_answers_is_not_given_to_vectors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    needed = direction_bytes(FACTS, FACTS.n, 4, Lattice(14))
-    free = shutil.disk_usage(tmp_path)._replace(free=2 * needed + 1000)
-    monkeypatch.setattr(shutil, "disk_usage", lambda folder: free)
-    for promised, kept in ((1000, InFile), (1002, type(None))):
-        assert isinstance(shelf_for(4, FACTS.n, FACTS, Lattice(14), GB, GB, tmp_path, promised), kept)
-
-
-@pytest.mark.usefixtures("no_memory")
-def test_a_file_system_that_cannot_tell_is_tried_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    entry = METHODS["dp-ls"]
-    plan = entry.plan(FACTS, entry.planned(FACTS, {}, True))
-    monkeypatch.setattr(os, "posix_fallocate", failing(errno.EOPNOTSUPP), raising=False)
-    assert isinstance(stack_for(plan, 0, None, tmp_path), Stack)
-    gradients = METHODS["dp-fc"].plan(FACTS, METHODS["dp-fc"].planned(FACTS, {}, True))
-    assert isinstance(stack_for(gradients, 0, None, tmp_path / "missing"), InMemory)
-
-
-def test_a_file_does_not_grow_beyond_its_room(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("room", "fits"), [(100, [True, False]), (159, [True, False]), (160, [True, True])])
+def test_a_file_does_not_grow_beyond_its_room(room: int, fits: list[bool], tmp_path: Path) -> None:
     """No more of the disk was promised. What does not fit is computed anew."""
-    shelf = InFile(tmp_path, room=100)
-    assert [shelf.put((np.zeros(10, np.int64),)) for _ in range(2)] == [True, False]
-    assert shelf._file is not None
-    assert os.fstat(shelf._file.fileno()).st_size == 100
-    shelf.clear()
+    shelf = InFile(tmp_path, room)
+    for _ in range(2):
+        assert [shelf.put((np.zeros(10, np.int64),)) for _ in range(2)] == fits
+        assert shelf._file is not None
+        assert os.fstat(shelf._file.fileno()).st_size == room
+        shelf.clear()

@@ -1,0 +1,118 @@
+"""What a user asks for: the request says the same, and what contradicts itself is refused."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dpfc_cli.errors import UserError
+from dpfc_cli.features.reader import FeatureSet
+from dpfc_cli.privacy.facts import Facts
+from dpfc_cli.training.request import Privacy, Request, facts_of, requested
+from dpfc_cli.training.signing import account_name
+from tests.training.sharing import of
+
+HEADS = Path("heads")
+
+
+@pytest.fixture(scope="module")
+def sets(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with two sets."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder := tmp_path_factory.mktemp("sets"))
+        of("one", range(4), test=range(4, 6))
+        of("persons", range(4), persons=True)
+    return folder / "features"
+
+
+@pytest.fixture
+def one(sets: Path) -> FeatureSet:
+    """Four records to train on, and two to test on."""
+    return FeatureSet(sets / "one")
+
+
+def test_a_request_has_all_that_was_asked_for(one: FeatureSet) -> None:
+    noise: dict[str, Any] = {"delta": 1e-3, "allow_large_delta": True, "seed": 7}
+    others: dict[str, Any] = {"method": "dp-fc", "by": "Ada", "purpose": "a study", "out": Path("x"), "also": (one,)}
+    made = requested(one, HEADS, epsilon=2, adjacency="replace-one", options={"steps": 3}, memory=5, **noise, **others)
+    assert made == Request(
+        features=one,
+        folder=HEADS,
+        privacy=Privacy(epsilon=2.0, **noise),
+        adjacency="replace-one",
+        options={"steps": 3},
+        memory=5.0,
+        **others,
+    )
+    assert {type(value) for value in (made.privacy.epsilon, made.privacy.delta, made.memory)} == {float}
+
+
+@pytest.mark.parametrize(
+    ("given", "privacy"),
+    [
+        ({"epsilon": 1.0}, Privacy(epsilon=1.0)),
+        ({"noise_multiplier": 3}, Privacy(noise_multiplier=3.0)),
+        ({"non_private": True}, Privacy()),
+    ],
+)
+def test_what_was_not_asked_for_is_as_it_is_said(one: FeatureSet, given: dict[str, Any], privacy: Privacy) -> None:
+    expected = Request(features=one, folder=HEADS, privacy=privacy, adjacency="zero-out", by=account_name())
+    assert requested(one, HEADS, options={}, **given) == expected
+
+
+@pytest.mark.parametrize(
+    ("given", "says", "which"),
+    [
+        ({}, "State the privacy once", None),
+        ({"epsilon": 1, "noise_multiplier": 1}, "State the privacy once", None),
+        ({"epsilon": 1, "non_private": True}, "State the privacy once", None),
+        ({"noise_multiplier": 1, "non_private": True}, "State the privacy once", None),
+        *(
+            ({"non_private": True, name: value}, f"{name} has no effect with non_private", name)
+            for name, value in {"delta": 1e-3, "allow_large_delta": True, "seed": 0, "adjacency": "zero-out"}.items()
+        ),
+        ({"epsilon": 1, "adjacency": "add-one"}, "Unknown adjacency 'add-one'", None),
+        ({"epsilon": 1, "adjacency": ""}, "Unknown adjacency ''", None),
+        ({"epsilon": True}, "epsilon must be a number, not True", "epsilon"),
+        ({"epsilon": 10**400}, "epsilon is beyond the numbers", "epsilon"),
+        ({"noise_multiplier": "1"}, "noise_multiplier must be a number, not '1'", "noise_multiplier"),
+        ({"epsilon": 1, "delta": "1"}, "delta must be a number", "delta"),
+        ({"epsilon": 1, "memory": "1 GB"}, "memory must be a number", "memory"),
+        ({"epsilon": 1, "seed": 1.0}, "seed must be a whole number, not 1.0", "seed"),
+        ({"epsilon": 1, "by": ""}, "by must be a text", "by"),
+        ({"epsilon": 1, "purpose": ""}, "purpose must be a text", "purpose"),
+        *(
+            ({"epsilon": 1, name: value}, f"{name} is a str, not a feature set", name)
+            for name, value in {"public_features": "x", "tune_on": "x", "also": ["x"]}.items()
+        ),
+    ],
+)
+def test_what_contradicts_itself_is_refused(
+    one: FeatureSet, given: dict[str, Any], says: str, which: str | None
+) -> None:
+    with pytest.raises(UserError, match=says) as refused:
+        requested(one, HEADS, options={}, **given)
+    assert refused.value.fields.get("parameter") == which
+
+
+def test_a_path_is_no_feature_set() -> None:
+    path: Any = "features/one"
+    with pytest.raises(UserError, match="features is a str, not a feature set"):
+        requested(path, HEADS, epsilon=1, options={})
+
+
+def test_the_facts_are_those_of_the_split(one: FeatureSet) -> None:
+    assert facts_of(one) == Facts(n=4, m=2, d=2)
+    assert facts_of(one, "replace-one", split="test") == Facts(n=2, m=2, d=2, adjacency="replace-one")
+    one.manifest = replace(one.manifest, labels_per_record=3)
+    assert facts_of(one) == Facts(n=4, m=2, d=2, k=3)
+
+
+def test_where_persons_are_known_they_are_protected_and_without_noise_nobody_is(sets: Path) -> None:
+    persons, of_persons = FeatureSet(sets / "persons"), Facts(n=2, rows=4, m=2, d=2, unit="person")
+    for seed in (None, 7):
+        assert requested(persons, HEADS, epsilon=1, seed=seed, options={}).facts == of_persons
+    assert requested(persons, HEADS, non_private=True, options={}).facts == Facts(n=4, m=2, d=2)
+    exchanged = requested(persons, HEADS, noise_multiplier=3, adjacency="replace-one", options={})
+    assert exchanged.facts == replace(of_persons, adjacency="replace-one")
