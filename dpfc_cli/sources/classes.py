@@ -9,6 +9,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Literal
 
+import numpy as np
+
 from dpfc_cli.errors import GUARDED, UserError, counted, parameter
 
 Origin = Literal["data set", "asserted", "inferred"]
@@ -126,14 +128,17 @@ def class_names(given: int | Sequence[str] | Path | None) -> tuple[str, ...] | N
     """
     if given is None:
         return None
-    if isinstance(given, int):
+    if isinstance(given, int | np.integer):
         if given > MOST_ASSERTED:
             raise _refused(f"{given} classes are more than dpfc takes.")
         names = tuple(map(str, range(given)))
     elif isinstance(given, str | Path):
         names = _read(Path(given))
     else:
-        names = tuple(given)
+        try:
+            names = tuple(given)
+        except TypeError:
+            names = ()
     if len(names) < 2 or len(set(names)) < len(names) or not all(isinstance(name, str) and name for name in names):
         raise _refused(f"{parameter('classes')} must give two or more different names.")
     return names

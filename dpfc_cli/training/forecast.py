@@ -27,7 +27,7 @@ from dpfc_cli.privacy.facts import Facts
 from dpfc_cli.training import limit
 from dpfc_cli.training.calibrate import Calibrated, calibrate
 from dpfc_cli.training.request import Privacy, number
-from dpfc_cli.training.stated import check_count, stated_facts
+from dpfc_cli.training.stated import count_of, stated_facts
 from dpfc_cli.training.warn import CLEAR, signal_and_noise, warnings_of_width
 from dpfc_cli.trust.statement import FALSE_ALARMS
 
@@ -174,7 +174,7 @@ def forecast(
         adjacency=adjacency,
     )
     if records_per_person is not None:
-        check_count("records_per_person", records_per_person, 1)
+        records_per_person = count_of("records_per_person", records_per_person, 1)
         if facts.unit == "person":
             raise UserError(
                 f"{parameter('records_per_person')} has no effect: persons are protected with all their records.",

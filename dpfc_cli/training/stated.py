@@ -46,30 +46,34 @@ def stated_facts(
 
     """
     dimensions = _dimensions(model, dimensions)
-    if classes is not None and not isinstance(classes, int):
+    if classes is not None and not isinstance(classes, int | np.integer):
         classes = len(class_names(classes) or ())
-    for name, given in (("features", features), ("on", on)):
-        if given is not None and not isinstance(given, FeatureSet):
+    for name, known in (("features", features), ("on", on)):
+        if known is not None and not isinstance(known, FeatureSet):
             raise UserError(
-                f"{parameter(name)} is a {type(given).__name__}, not a feature set.",
+                f"{parameter(name)} is a {type(known).__name__}, not a feature set.",
                 "Open it with open_features.",
                 parameter=name,
             )
-    stated = {"records": records, "persons": persons, "classes": classes, "dimensions": dimensions}
-    for name, value in stated.items():
-        if value is not None:
-            check_count(name, value, 1 if name == "dimensions" else 2)
-    beside = [name for name, value in stated.items() if value is not None]
+    given = {"records": records, "persons": persons, "classes": classes, "dimensions": dimensions}
+    stated = {
+        name: count_of(name, value, 1 if name == "dimensions" else 2)
+        for name, value in given.items()
+        if value is not None
+    }
     if features is not None:
-        if beside:
+        if stated:
+            first = next(iter(stated))
             raise UserError(
-                f"{parameter(beside[0])} is stated, and {parameter('features')} says it, too.",
+                f"{parameter(first)} is stated, and {parameter('features')} says it, too.",
                 "Leave out one of them.",
                 code="conflict",
-                parameter=beside[0],
+                parameter=first,
             )
         return facts_of(features, adjacency_named(adjacency))
-    if records is None and persons is None:
+    records, persons = stated.get("records"), stated.get("persons")
+    units = records if persons is None else persons
+    if units is None:
         raise UserError(
             "It is not known how many records there are.",
             f"State {parameter('records')} (or {parameter('persons')}) and {parameter('classes')}, or name the private "
@@ -77,14 +81,14 @@ def stated_facts(
             code="missing",
             parameter="records",
         )
-    if classes is None:
+    if "classes" not in stated:
         raise UserError(
             "It is not known how many classes there are.",
             f"State {parameter('classes')}.",
             code="missing",
             parameter="classes",
         )
-    width = dimensions if on is None or dimensions is not None else on.dim
+    width = stated.get("dimensions", None if on is None else on.dim)
     if width is None:
         raise UserError(
             "It is not known how long a feature vector is.",
@@ -102,9 +106,9 @@ def stated_facts(
             path=str(on.folder),
         )
     k = 1 if on is None else on.manifest.labels_per_record
-    known = Facts(n=records or persons or 0, m=classes, d=width, k=k, adjacency=adjacency_named(adjacency))
+    facts = Facts(n=units, m=stated["classes"], d=width, k=k, adjacency=adjacency_named(adjacency))
     if persons is None:
-        return known
+        return facts
     if records is not None and records < persons:
         raise UserError(
             f"There are {counted(records, 'record')} of {counted(persons, 'person')}.",
@@ -112,7 +116,7 @@ def stated_facts(
             code="conflict",
             parameter="persons",
         )
-    return replace(known, n=persons, rows=records or persons, unit="person")
+    return replace(facts, rows=persons if records is None else records, unit="person")
 
 
 def _dimensions(model: str | None, dimensions: int | None) -> int | None:
@@ -137,10 +141,12 @@ def _dimensions(model: str | None, dimensions: int | None) -> int | None:
     return found
 
 
-def check_count(name: str, value: Any, least: int) -> None:
+def count_of(name: str, value: Any, least: int) -> int:
+    """A number of records or of dimensions, as a plain int. UserError for what is none."""
     if isinstance(value, bool) or not isinstance(value, int | np.integer) or not least <= value <= LARGEST:
         raise UserError(
             f"{parameter(name)} is a whole number of at least {least}, not {value!r}.",
             f"Give a number of {least} to {LARGEST:.0e}.",
             parameter=name,
         )
+    return int(value)
