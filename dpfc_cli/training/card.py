@@ -81,7 +81,6 @@ def card_of(
     options, holds = calibrated.options, calibrated.method.public
     public = options.public if "public" in holds else None
     start = options.public_head if "public_head" in holds else None
-    trusted = {} if start is None else _trusted(solution.trusted, start, manifest.classes)
     return {
         "method": calibrated.method.name,
         "date": at,
@@ -112,23 +111,23 @@ def card_of(
         "versions": {"dpfc": __version__},
         **({} if standing is None else {"ledger": dict(standing)}),
         **({} if public is None else {"public_features": dict(public.origin)}),
-        **({} if start is None else {"public_head": {**start.origin, **trusted}}),
+        **({} if start is None else {"public_head": _begun(start, solution.trusted, manifest.classes)}),
         **({} if calibrated.tuning is None else {"tuning": dict(calibrated.tuning)}),
         **({} if solution.converged is None else {"converged": solution.converged}),
     }
 
 
-def _trusted(trusted: np.ndarray | None, start: PublicHead, classes: Sequence[str]) -> dict[str, Any]:
-    """How far a start was trusted: the mean over the classes that have a vector, and the names of those that were not
-    believed.
+def _begun(start: PublicHead, trusted: np.ndarray | None, classes: Sequence[str]) -> dict[str, Any]:
+    """Where a start came from, and how far it was trusted: the mean over the classes that have a vector, and the names
+    of those that were not believed.
     """
     if trusted is None:
-        return {}
+        return dict(start.origin)
     known = np.any(start.vectors, axis=0)
     doubted = [
         name for name, has, by in zip(classes, known.tolist(), trusted.tolist(), strict=True) if has and by < 0.5
     ]
-    return {"trusted": float(trusted[known].mean()), "doubted": doubted}
+    return {**start.origin, "trusted": float(trusted[known].mean()), "doubted": doubted}
 
 
 def path_of(calibrated: Calibrated, features: FeatureSet, out: Path | None, folder: Path) -> Path:

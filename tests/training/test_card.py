@@ -1,0 +1,180 @@
+"""What is written down of a training: its row, the card of its head, and the name of the file."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dpfc_cli.errors import UserError
+from dpfc_cli.methods.method import Solution
+from dpfc_cli.methods.public_head import PublicHead
+from dpfc_cli.methods.whitened import Public
+from dpfc_cli.privacy.accounting import Claim
+from dpfc_cli.privacy.oracle import Plan
+from dpfc_cli.rounding import rounded_up
+from dpfc_cli.training.calibrate import Calibrated, Planned
+from dpfc_cli.training.card import card_of, entry_of, path_of
+from dpfc_cli.training.ledger import EVALUATION
+from dpfc_cli.training.request import Privacy
+from dpfc_cli.training.whole import whole
+from dpfc_cli.trust.statement import EXACT, SAMPLED
+from tests.hostile import calibrated, set_of
+from tests.support import calibrated_at, plan_of
+from tests.training.rows import AT, FACTS, GRADIENT, PLAN, entry
+
+SOLUTION = Solution(chain=(), weight=np.zeros((2, 3)), bias=np.zeros(3))
+START = PublicHead(vectors=np.array([[1.0, 0.0, 0.0], [0.0, 2.0, 0.0]]), origin={"name": "v.npz"})
+FULL, SAMPLE = (plan_of(FACTS, (GRADIENT, 1.0), rate=rate) for rate in (1.0, 0.1))
+
+
+def card(made: Calibrated, solution: Solution = SOLUTION, **standing: Any) -> dict[str, Any]:
+    return card_of(made, set_of(made.facts), AT, solution, **standing)
+
+
+def whitened(**public: Any) -> Calibrated:
+    """A training for three classes that begins with something public."""
+    made = calibrated("dp-whitened", Privacy(epsilon=1.0), steps=2)
+    return replace(made, options=replace(made.options, **public))
+
+
+def made_for(claim: Claim) -> Calibrated:
+    return calibrated_at(FACTS, PLAN, None if claim == "non-private" else 0.3, claim, epsilon=2.0)
+
+
+# The row
+
+
+def test_a_row_says_who_and_what_for_and_what_is_no_training_is_an_evaluation() -> None:
+    made = calibrated_at(FACTS, PLAN, 0.3)
+    planned = Planned(**{name: getattr(made, name) for name in ("facts", "privacy", "plan", "mechanism", "guarantee")})
+    rows = [entry_of(each, set_of(FACTS), "h", AT, "Ada", "a first look") for each in (made, planned)]
+    assert [(row.method, row.who, row.purpose) for row in rows] == [
+        (method, "Ada", "a first look") for method in ("dp-fc", EVALUATION)
+    ]
+    assert (rows[0].epsilon, rows[0].delta, rows[0].mu, rows[0].eta) == (1.0, 1e-5, 0.3, 1e-60)
+
+
+def test_a_row_names_the_persons_if_they_are_protected() -> None:
+    features = set_of(FACTS)
+    features.manifest.source["identity"]["groups"] = {"train": "a" * 64}
+    persons = replace(FACTS, rows=200, unit="person")
+    rows = [entry_of(calibrated_at(facts, PLAN, 0.3), features, "h", AT) for facts in (persons, FACTS)]
+    assert [row.protects for row in rows] == [("person", "a" * 64), ("record", None)]
+
+
+# The card
+
+
+@pytest.mark.parametrize("claim", ["research", "non-private"])
+def test_where_nothing_is_claimed_row_and_card_have_no_figures(claim: Claim) -> None:
+    made = made_for(claim)
+    said = entry(made).__dict__, card(made)
+    assert [[each[name] for name in ("epsilon", "delta", "mu", "eta")] for each in said] == [[None] * 4] * 2
+
+
+def test_a_card_has_the_number_of_records_if_persons_are_protected() -> None:
+    made = calibrated_at(replace(FACTS, rows=200, unit="person"), PLAN, 0.3)
+    assert (card(made)["facts"]["n"], card(made)["facts"]["records"]) == (FACTS.n, 200)
+
+
+@pytest.mark.parametrize(("plans", "said"), [([FULL], EXACT), ([FULL, SAMPLE], SAMPLED), ([SAMPLE, SAMPLE], SAMPLED)])
+def test_one_sampled_release_makes_the_accounting_that_of_samples(plans: list[Plan], said: str) -> None:
+    plan = Plan(tuple(release for each in plans for release in each.releases))
+    assert card(calibrated_at(FACTS, plan, 0.3))["accounting"] == said
+
+
+@pytest.mark.parametrize(
+    ("told", "made", "solution"),
+    [
+        ({"public_features": {"name": "p"}}, whitened(public=Public(mean=np.zeros(2), origin={"name": "p"})), SOLUTION),
+        ({"public_head": {"name": "v.npz"}}, whitened(public_head=START), SOLUTION),
+        ({"tuning": {"name": "known"}}, replace(whitened(), tuning={"name": "known"}), SOLUTION),
+        ({"converged": False}, whitened(), replace(SOLUTION, converged=False)),
+        ({}, whitened(), SOLUTION),
+    ],
+)
+def test_a_card_says_what_is_public_and_whether_the_optimum_was_reached(
+    told: dict[str, Any], made: Calibrated, solution: Solution
+) -> None:
+    said = card(made, solution)
+    optional = ("public_features", "public_head", "tuning", "converged", "ledger")
+    assert {name: said[name] for name in optional if name in said} == told
+
+
+def test_a_card_says_what_the_ledger_knew_and_what_both_heads_cost() -> None:
+    made = calibrated_at(FACTS, PLAN, 0.4)
+    made = replace(made, before={"mu": 0.3, "eta": 0.0, "plan": entry(calibrated_at(FACTS, PLAN, 0.3)).plan})
+    claimed, releases = whole(made)
+    said = card(made, standing={"training": 2})
+    assert claimed is not None
+    assert tuple(said[name] for name in ("epsilon", "delta", "mu", "eta")) == (
+        *(claimed.epsilon, claimed.delta, claimed.mu, claimed.eta),
+    )
+    assert (said["plan"], said["ledger"]) == (releases, {"training": 2})
+
+
+@pytest.mark.parametrize(
+    ("trusted", "mean", "doubted"),
+    [([0.2, 0.9, 0.1], 0.55, ["a"]), ([0.5, 0.49, 0.0], 0.495, ["b"]), ([0.5, 0.9, 0.9], 0.7, [])],
+)
+def test_trust_is_said_of_the_classes_that_have_a_vector(trusted: list[float], mean: float, doubted: list[str]) -> None:
+    """The third class has none."""
+    said = card(whitened(public_head=START), replace(SOLUTION, trusted=np.array(trusted)))["public_head"]
+    assert said == {"name": "v.npz", "trusted": pytest.approx(mean), "doubted": doubted}
+
+
+# The name of the file
+
+
+@pytest.mark.parametrize(
+    ("claim", "name"),
+    [
+        ("private", "set-dp-fc-eps2.safetensors"),
+        ("research", "set-dp-fc-eps2.research.safetensors"),
+        ("non-private", "set-dp-fc.nonprivate.safetensors"),
+    ],
+)
+def test_a_head_is_named_after_what_was_asked_for(claim: Claim, name: str, tmp_path: Path) -> None:
+    assert path_of(made_for(claim), set_of(FACTS), None, tmp_path) == tmp_path / name
+
+
+def test_a_head_that_continues_another_one_is_named_after_what_both_cost(tmp_path: Path) -> None:
+    first = entry(made_for("private"))
+    made = replace(made_for("private"), before={"mu": 0.3, "eta": 0.0, "plan": first.plan})
+    claimed, _ = whole(made)
+    assert claimed is not None
+    name = path_of(made, set_of(FACTS), None, tmp_path).name
+    assert name == f"set-dp-fc-eps{rounded_up(claimed.epsilon, 4)}.safetensors"
+
+
+NAMES: dict[Claim, str] = {
+    "private": "a.safetensors",
+    "research": "a.research.safetensors",
+    "non-private": "a.nonprivate.safetensors",
+}
+
+
+@pytest.mark.parametrize("claim", NAMES)
+def test_the_name_of_a_head_says_its_claim_and_no_other_one(claim: Claim, tmp_path: Path) -> None:
+    """A name that promises more than there is would be believed."""
+    for named, name in NAMES.items():
+        out = tmp_path / name
+        if named == claim:
+            assert path_of(made_for(claim), set_of(FACTS), out, tmp_path) == out
+            continue
+        with pytest.raises(UserError, match=f"because the head will be {claim}") as refused:
+            path_of(made_for(claim), set_of(FACTS), out, tmp_path)
+        assert refused.value.fields["path"] == str(out)
+    with pytest.raises(UserError, match="must end in"):
+        path_of(made_for(claim), set_of(FACTS), tmp_path / "a.npz", tmp_path)
+
+
+def test_a_head_is_never_overwritten_and_its_name_can_be_seen(tmp_path: Path) -> None:
+    (tmp_path / "a.safetensors").touch()
+    with pytest.raises(UserError, match="its privacy was paid for") as refused:
+        path_of(made_for("private"), set_of(FACTS), tmp_path / "a.safetensors", tmp_path)
+    assert refused.value.code == "exists"
+    with pytest.raises(UserError, match="cannot be seen"):
+        path_of(made_for("private"), set_of(FACTS), tmp_path / "a\u202e.safetensors", tmp_path)
