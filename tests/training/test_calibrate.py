@@ -1,17 +1,21 @@
 """Calibration: from what was asked for to a plan, its noise and its guarantee. No record is needed for it."""
 
+import functools
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from dpfc_cli.errors import UserError
+from dpfc_cli.errors import UserError, parameter
 from dpfc_cli.methods import METHODS
-from dpfc_cli.privacy import accounting
+from dpfc_cli.privacy import accounting, poisson
 from dpfc_cli.privacy.curator import eta_of
 from dpfc_cli.privacy.facts import Facts
-from dpfc_cli.training.calibrate import Calibrated, calibrate, with_options
+from dpfc_cli.privacy.queries import Gram
+from dpfc_cli.training.calibrate import Calibrated, calibrate, noised, with_options
 from dpfc_cli.training.request import Privacy
+from tests.support import CHAIN, plan_of
 
 FACTS = Facts(n=1000, m=3, d=4)
 
@@ -21,25 +25,28 @@ def guaranteed(calibrated: Calibrated) -> accounting.Guarantee:
     return calibrated.guarantee
 
 
+USUAL, MORE_NOISE = f"{parameter('epsilon')} such as 1", f"a larger {parameter('noise_multiplier')}"
+
+
 @pytest.mark.parametrize(
-    ("asked", "says"),
+    ("asked", "says", "remedy"),
     [
-        ({"epsilon": 0.0}, "epsilon must lie between"),
-        ({"epsilon": 101.0}, "epsilon must lie between"),
-        ({"epsilon": 1.0, "delta": 0.0}, "delta must lie between"),
-        ({"epsilon": 1.0, "delta": 1.0, "allow_large_delta": True}, "delta must lie between"),
-        ({"noise_multiplier": 0.0}, "noise multiplier must be a positive number"),
-        ({"noise_multiplier": -1.0}, "noise multiplier must be a positive number"),
-        ({"noise_multiplier": math.inf}, "noise multiplier must be a positive number"),
-        ({"noise_multiplier": 0.01}, "epsilon must lie between"),
-        ({"epsilon": 100.0, "delta": 1e-30}, "uses up delta"),
+        ({"epsilon": 0.0}, "epsilon must lie between", USUAL),
+        ({"epsilon": 101.0}, "epsilon must lie between", USUAL),
+        ({"epsilon": 1.0, "delta": 0.0}, "delta must lie between", USUAL),
+        ({"epsilon": 1.0, "delta": 1.0, "allow_large_delta": True}, "delta must lie between", USUAL),
+        ({"noise_multiplier": 0.0}, "noise multiplier must be a positive number", MORE_NOISE),
+        ({"noise_multiplier": -1.0}, "noise multiplier must be a positive number", MORE_NOISE),
+        ({"noise_multiplier": math.inf}, "noise multiplier must be a positive number", MORE_NOISE),
+        ({"noise_multiplier": 0.01}, "epsilon must lie between", MORE_NOISE),
+        ({"epsilon": 100.0, "delta": 1e-30}, "uses up delta", USUAL),
     ],
 )
-def test_numbers_out_of_range_are_refused_with_a_remedy(asked: dict[str, Any], says: str) -> None:
+def test_numbers_out_of_range_are_refused_with_a_remedy(asked: dict[str, Any], says: str, remedy: str) -> None:
     with pytest.raises(UserError, match=says.capitalize()[1:]) as refused:
         calibrate(METHODS["dp-ls"], FACTS, {}, Privacy(**asked))
     assert refused.value.code == "bad-value"
-    assert "such as" in refused.value.remedy
+    assert refused.value.remedy == f"Choose {remedy}, or {parameter('delta')} such as 1e-5."
 
 
 def test_the_noise_of_an_epsilon_is_the_least_that_keeps_it() -> None:
@@ -66,6 +73,39 @@ def test_only_sampled_releases_take_seconds_and_say_so() -> None:
         made = calibrate(METHODS["dp-sgd"], FACTS, given, Privacy(noise_multiplier=3.0), lambda: told.append("slow"))
         assert told == expected
         assert made.plan.sampled is (rate is not None)
+        exact = poisson.epsilon_for(*poisson.sampled_of(made.plan, guaranteed(made).mu), 1e-5, guaranteed(made).eta)
+        assert guaranteed(made).epsilon == exact
+
+
+def test_the_noise_of_samples_is_the_least_that_keeps_an_epsilon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(poisson, "FINE", poisson.COARSE)
+    plan = plan_of(FACTS, (Gram(CHAIN), 1.0), rate=0.5)
+    found, _ = noised(plan, FACTS, Privacy(epsilon=1.0))
+    assert (found.epsilon, found.delta) == (1.0, 1e-5)
+    assert found.mu == poisson.mu_for(plan, 1.0, 1e-5, found.eta)
+
+
+def test_where_samples_take_the_least_noise_the_epsilon_is_what_is_spent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The search for the noise ends there. It is made for the release that has the least noise."""
+    monkeypatch.setattr(poisson, "epsilon_for", functools.partial(poisson.epsilon_for, interval=poisson.COARSE))
+    plan = plan_of(FACTS, (Gram(CHAIN), 0.9), (Gram(CHAIN), 0.1), rate=0.5)
+
+    def stated(sigma: float) -> accounting.Guarantee:
+        monkeypatch.setattr(poisson, "mu_for", lambda *given: 1 / (sigma * 0.9**0.5))
+        found, mechanism = noised(plan, FACTS, Privacy(epsilon=100.0))
+        assert min(mechanism.sigmas) == pytest.approx(sigma)
+        return found
+
+    least = stated(poisson.LEAST_SAMPLED_SIGMA)
+    assert least.epsilon == poisson.epsilon_for(*poisson.sampled_of(plan, least.mu), 1e-5, least.eta) < 50
+    assert stated(1.005 * poisson.LEAST_SAMPLED_SIGMA).epsilon == 100.0
+
+
+def test_full_passes_spend_what_is_asked_for_with_any_noise_and_any_neighbours() -> None:
+    for facts in (FACTS, replace(FACTS, adjacency="replace-one")):
+        found, mechanism = noised(plan_of(facts, (Gram(CHAIN), 1.0)), facts, Privacy(epsilon=99.9999))
+        assert found.epsilon == 99.9999
+        assert max(mechanism.sigmas) < poisson.LEAST_SAMPLED_SIGMA
 
 
 def test_nothing_is_sampled_under_replace_one_and_one_class_is_no_task() -> None:
@@ -75,6 +115,19 @@ def test_nothing_is_sampled_under_replace_one_and_one_class_is_no_task() -> None
     with pytest.raises(UserError, match="one class only") as alone:
         calibrate(METHODS["dp-ls"], Facts(n=1000, m=1, d=4), {}, Privacy(epsilon=1.0))
     assert sampled.value.code == alone.value.code == "conflict"
+
+
+@pytest.mark.parametrize(
+    ("method", "given", "says"),
+    [
+        ("dp-fc", {"gradient_clip": 1.0}, "Without noise and steps, dp-fc runs to the optimum, and gradient_clip has"),
+        ("dp-fc", {"gradient_clip": 1.0, "steps": 3}, "Without noise gradient_clip has"),
+    ],
+)
+def test_options_without_an_effect_are_refused(method: str, given: dict[str, Any], says: str) -> None:
+    with pytest.raises(UserError, match=says) as refused:
+        calibrate(METHODS[method], FACTS, given, Privacy())
+    assert (refused.value.code, refused.value.fields["parameter"]) == ("conflict", "gradient_clip")
 
 
 def test_options_that_are_chosen_afterwards_leave_plan_and_guarantee_as_they_are() -> None:
