@@ -281,7 +281,7 @@ def account_of(
     protects, persons = RECORD, dict[str | None, str | None]()
     if (folder / MANIFEST).exists():
         manifest = load(folder)
-        capped |= {records_of(manifest, each) for each in manifest.splits}
+        capped |= {records_of(manifest), records_of(manifest, split)}
         fingerprint = manifest.fingerprint
         if (known := persons_of(manifest, split)) is not None:
             protects = ("person", known)

@@ -151,6 +151,7 @@ def test_another_part_of_a_source_adds_to_what_is_known_of_it() -> None:
 
 def test_a_test_split_that_another_set_trained_on_counts_for_its_evaluation() -> None:
     whole, bigger = of("whole", range(10), test=range(20, 30)), of("bigger", range(20, 31))
+    assert other_accounts(ledger_path(whole.folder), whole.folder) == []
     charge(ready(bigger, 1.0))
     # The ledger of the set itself has no row yet.
     (other,) = other_accounts(ledger_path(whole.folder), whole.folder)

@@ -227,6 +227,22 @@ def test_a_cap_holds_for_a_set_whose_records_are_exactly_the_test_split_of_the_c
                 ready(other, 0.9)
 
 
+@pytest.mark.parametrize("kind", [None, "file"])
+def test_a_cap_on_what_a_set_tests_on_holds_for_its_evaluations_and_not_for_its_trainings(kind: str | None) -> None:
+    """No record that the set trains on is in the capped one. That is so, too, if only its ledger is left."""
+    whole, other = of("whole", range(10), test=range(20, 30), kind=kind), of("other", range(20, 30), kind=kind)
+    set_cap(other, 1.0, delta=DELTA)
+    charge(ready(whole, 3.0))
+    evaluated(whole, 0.5)
+    with pytest.raises(UserError, match="epsilon = 1 at delta"):
+        evaluated(whole, 0.9)
+    for gone in (False, True):
+        if gone:
+            shutil.rmtree(whole.folder)
+        held = {split: account(whole, split=split).in_force for split in ("train", "test")}
+        assert {split: [name for name, _ in found] for split, found in held.items()} == {"train": [], "test": ["other"]}
+
+
 def test_a_training_on_a_test_split_of_another_set_waits_for_a_cap_that_is_being_set_there() -> None:
     """Without digests the listing alone tells it. The other ledger has trainings on its training records alone."""
     whole, other = of("whole", range(10), test=range(20, 30), kind=None), of("other", range(20, 30), kind=None)
