@@ -33,6 +33,7 @@ from dpfc_cli.folders import PARTIAL
 from dpfc_cli.heads.head import as_probabilities
 from dpfc_cli.rounding import rounded_up
 from dpfc_cli.sources.classes import check_classes
+from dpfc_cli.sources.groups import keys_of
 from dpfc_cli.training.account import account_of
 from dpfc_cli.training.cap import set_cap
 from dpfc_cli.training.ledger import ledger_path
@@ -111,7 +112,8 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         n_features_in_: the number of features.
         feature_names_in_: their names, if X has names that are all texts.
         head_: the head, a `dpfc_cli.Head`. Its classes are numbers where the labels were not asserted.
-        privacy_: ε, δ and μ of the fit, the unit, and what all fits with this ledger have spent together.
+        privacy_: ε, δ and μ of the fit, the unit, and what all fits with this ledger have spent together for one
+            `spent_unit`: a record, if they do not all protect the same persons.
         statement_: what is claimed of the head, as `dpfc statement` says it.
 
     """
@@ -167,9 +169,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         classes, labels = _labelled(y, self.classes)
         arrays = {"train_x": X, "train_y": labels}
         if groups is not None:
-            keys = np.asarray(groups)
-            # Texts in an array of objects. Two keys that look alike are one person.
-            arrays["train_groups"] = keys.astype(str) if keys.dtype == object else keys
+            arrays["train_groups"] = _persons(np.asarray(groups))
         names = None if self.classes is None else _names(classes)
         with _set_of(arrays, names, _ledger_folder(self.ledger)) as features:
             trained = self._trained(features)
@@ -326,6 +326,16 @@ def _remove(place: Path) -> None:
             shutil.rmtree(each)
 
 
+def _persons(groups: np.ndarray) -> np.ndarray:
+    """Which person each record belongs to. An array of objects may hold anything: what is no text and no integer, and
+    what is missing, is refused.
+    """
+    if groups.dtype != object:
+        return groups
+    found = keys_of(groups.tolist(), "groups", lambda i: f"record {i}", "Give every record its person.")
+    return np.asarray(np.array(found.names)[found.codes])
+
+
 def _privacy(trained: Trained) -> Told:
     """What the fit claims, and what was spent in all."""
     card, spent = trained.head.card, trained.spent
@@ -334,5 +344,6 @@ def _privacy(trained: Trained) -> Told:
     if claimed is not None:
         total = spent.epsilon(claimed.delta)
         found |= {"epsilon": claimed.epsilon, "delta": claimed.delta, "mu": claimed.mu, "spent": total}
+        found |= {"spent_unit": spent.unit}
     found |= {"fits": len(spent.entries), "classes": card["facts"]["origin"], "ledger": str(spent.ledger)}
     return found

@@ -358,7 +358,7 @@ def test_classes_are_a_number_names_or_a_file_of_names(tmp_path: Path) -> None:
     (tmp_path / "names.txt").write_text("flu\n\n cold \nrare\n")
     assert class_names(None) is None
     assert class_names(3) == ("0", "1", "2")
-    assert class_names(np.int64(3)) == ("0", "1", "2")
+    assert class_names(np.int64(3)) == ("0", "1", "2")  # type: ignore[arg-type]
     assert class_names(["flu", "cold"]) == ("flu", "cold")
     for path in (tmp_path / "names.txt", str(tmp_path / "names.txt")):
         assert class_names(path) == ("flu", "cold", "rare")

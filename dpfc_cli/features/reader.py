@@ -89,6 +89,16 @@ class FeatureSet:
                 known=known,
             ) from None
 
+    def check_same(self) -> None:
+        """UserError where the folder no longer has the set that was opened: it was made anew, or is gone."""
+        if load(self.folder) != self.manifest:
+            raise UserError(
+                f"'{self.folder}' has another feature set now than the one that was opened.",
+                "Type the command again. It then takes what is there.",
+                code="conflict",
+                path=str(self.folder),
+            )
+
     def verify(
         self,
         split: str,

@@ -44,7 +44,7 @@ from dpfc_cli.training.ledger import (
     unit_of,
 )
 from dpfc_cli.training.request import SPLIT
-from dpfc_cli.training.sharing import Known, Shared, shared
+from dpfc_cli.training.sharing import Known, Shared, of_others, shared
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -170,7 +170,8 @@ class Account:
     def _unit(self) -> Unit:
         if any(share.entries for share in self.shared.shares):
             return RECORD
-        return unit_of(self.entries) if self.private else self.protects
+        made = {row.protects for row in self.entries if row.mu is not None}
+        return self.protects if made <= {self.protects} else RECORD
 
     @property
     def all_caps(self) -> list[limit.Named]:
@@ -278,12 +279,13 @@ def account_of(
     folder, fingerprint = ledger.with_name(other_ledgers.name_of(ledger)), None
     records, elsewhere = same_records.listed(folder, own, split)
     capped = {row.records for row in own.entries if row.split == split} | {cap.records for cap in own.caps}
-    protects, persons = RECORD, dict[str | None, str | None]()
+    protects, persons, present = RECORD, dict[str | None, str | None](), set[str]()
     if (folder / MANIFEST).exists():
         manifest = load(folder)
-        capped |= {records_of(manifest), records_of(manifest, split)}
+        present = {records_of(manifest, each) for each in {SPLIT, split} & set(manifest.splits)}
+        capped |= present
         fingerprint = manifest.fingerprint
-        if (known := persons_of(manifest, split)) is not None:
+        if split in manifest.splits and (known := persons_of(manifest, split)) is not None:
             protects = ("person", known)
             persons = {persons_of(manifest): known}
     if split == SPLIT:
@@ -293,6 +295,11 @@ def account_of(
     ledgers = {path: other_ledgers.known(names[path], path, book) for path, book in others.items()}
     here = {each for each, other in ledgers.items() if records & {one for one, s in other.known if s != SPLIT}}
     caps = {path: [cap for cap in book.caps if cap.records in capped or path in here] for path, book in others.items()}
+
+    def here_now(row: Entry) -> Entry:
+        """A row, with other persons if it is about other records than those that the set has now."""
+        return row if not present or row.records in present else of_others(row)
+
     # A cap names the persons of the training split.
     held = {
         path: [replace(cap, persons=persons.get(cap.persons, cap.persons)) for cap in found]
@@ -301,7 +308,7 @@ def account_of(
     told = [overlap for book in (own, *others.values()) for overlap in book.overlaps]
     pairs = frozenset(frozenset((each.records, each.other)) for each in told)
     pairs |= {frozenset((listing, other)) for listing in records for other in also}
-    mine = tuple(row for row in about(own.entries, split, records) if not elsewhere(row))
+    mine = [row for row in about(own.entries, split, records) if not elsewhere(row)]
     stored = own_digests(ledger, folder)
     rest = Book(entries=tuple(row for row in own.entries if row not in mine))
     apart = {
@@ -330,6 +337,7 @@ def account_of(
         by_person=protects != RECORD,
         split=split,
         apart=apart,
+        now=splits_of(folder),
     )
     lost = [
         str(path)
@@ -337,14 +345,17 @@ def account_of(
         if card["features"]["fingerprint"] == fingerprint
         and not any(other_ledgers.has_row_of(book.entries, card) for book in (own, *others.values()))
     ]
+    if not present:
+        # The set is gone, and its trainings say what it protected.
+        protects = unit_of(mine)
     return Account(
         ledger=ledger,
         protects=protects,
         name=names[ledger],
         folders=tuple(folders),
         split=split,
-        own=mine,
-        linked=tuple((names[path], row) for path, rows in linked.items() for row in rows),
+        own=tuple(map(here_now, mine)),
+        linked=tuple((names[path], here_now(row)) for path, rows in linked.items() for row in rows),
         not_counted=tuple(sorted({*shares.unknown, *nowhere})),
         lost=tuple(lost),
         shared=replace(shares, gone=(names[ledger], *shares.gone)) if alone else shares,

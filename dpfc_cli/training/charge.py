@@ -1,11 +1,12 @@
 """The charge: the one step after which the privacy is spent."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from threading import Lock
+from typing import Any
 
 from dpfc_cli.errors import UserError
 from dpfc_cli.features.reader import FeatureSet
@@ -38,11 +39,21 @@ class Paid(Records):
     unused: Lock = field(default_factory=Lock)
 
     def opened(self) -> BlockStream:
-        """The private records, block by block, for one curator. RuntimeError the second time."""
+        """The private records, block by block, for one curator. RuntimeError the second time.
+
+        While they are read: UserError where another set has taken the place of the one that was charged.
+        """
         if not self.unused.acquire(blocking=False):
             raise RuntimeError("one charge pays for one curator, and this one was used already")
         by_person = self.planned.facts.rows is not None
-        return self.features.grouped(self.split) if by_person else self.features.stream(self.split)
+        stream: BlockStream = self.features.grouped(self.split) if by_person else self.features.stream(self.split)
+
+        def charged(rows: int) -> Iterator[tuple[Any, ...]]:
+            yield from stream(rows)
+            # Before anything of this pass is released.
+            self.features.check_same()
+
+        return charged
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,6 +113,8 @@ def pay(
         begin(entry)
 
     def allow(locked: frozenset[Path]) -> frozenset[Path]:
+        # The row names the records that were checked. Caps are looked for by what lies there now.
+        features.check_same()
         keep(path, features.folder)
         account = account_of(path, features.folder, split=split)
         missing = account.ledgers - locked

@@ -7,6 +7,7 @@ from pathlib import Path
 from dpfc_cli.features.manifest import load_any, unreadable
 from dpfc_cli.folders import features_folder
 from dpfc_cli.training import other_ledgers
+from dpfc_cli.training.kept_digests import splits_of
 from dpfc_cli.training.ledger import Book, Entry, about, read_all, real, records_of
 from dpfc_cli.training.request import SPLIT
 
@@ -24,7 +25,13 @@ def rows_about(ledger: Path, named: Path, split: str) -> list[Entry]:
         records |= {cap.records for cap in own.caps} | {each.records for each in own.overlaps}
     others, *_ = others_around(ledger, named)
     beside = linked(ledger, others, records, elsewhere)
-    mine = (row for row in about(own.entries, split, records) if not elsewhere(row))
+    now = {listing for listing, _ in splits_of(ledger.with_name(other_ledgers.name_of(ledger)))}
+    # A row about a split that the set no longer has may be about any of its records.
+    mine = (
+        row
+        for row in own.entries
+        if (row in about([row], split, records) and not elsewhere(row)) or row.records not in now
+    )
     return [*mine, *(row for rows in beside.values() for row in rows)]
 
 
@@ -48,7 +55,9 @@ def listed(folder: Path, own: Book, split: str) -> tuple[set[str], Callable[[Ent
     records = {row.records for row in own.entries if row.split == split}
     if (manifest := load_any(folder)) is None:
         return records, lambda row: False
-    return {*records, records_of(manifest, split)}, partial(other_ledgers.elsewhere, manifest, split)
+    # The ledger may be older than the set, which may have had a split of that name.
+    records |= {records_of(manifest, split)} if split in manifest.splits else set()
+    return records, partial(other_ledgers.elsewhere, manifest, split)
 
 
 def linked(

@@ -22,7 +22,10 @@ more than 63 sets to compare with, they are not looked at together.
 
 **Splits.** All of this is about the records of one split of a set: each has its own digests and its own account. The
 rows of a ledger name a split. Its caps name the training records and hold for those of each split. The splits of one
-set have different records, unless digests show that one is in both.
+set have different records, unless digests show that one is in both. But a ledger outlives its set. If the set was made
+anew, what was in the other split may be in this one now. So a row about a split that the set no longer has counts,
+unless digests show that none of its records is here. For persons it always counts: a person may have had other records
+there.
 
 **Units.** Which records belong to which person is a fact about one source. A training that protects the persons of
 another source is not known to protect the persons of this one. So the account of a set that shares records with others
@@ -130,6 +133,7 @@ def shared(
     *,
     split: str = SPLIT,
     apart: Collection[Source] = (),
+    now: Collection[Source] = (),
 ) -> Shared:
     """What other ledgers have to do with the records of a split of a set.
 
@@ -140,7 +144,9 @@ def shared(
         pairs: which sets share records, as somebody says.
         by_person: whether the set knows persons.
         split: which split it is.
-        apart: the splits of the set. A record lies in one of them, unless digests tell that a picture is there twice.
+        apart: all splits that the set has or had, as far as its ledger and digests know.
+        now: the splits that the set has. A record lies in one of them, unless digests tell that a picture is there
+            twice.
 
     Raises:
         UserError: a file of digests is damaged.
@@ -153,26 +159,32 @@ def shared(
     found = _Patterns(own, others, {source for _, source in places})
     near = {other.section.records for _, other in found.targets if found.counts[other]}
     summed = by_person or found.summed or len({each.section.kind for each in own}) > 1
+    there = {listing for listing, _ in now}
+    silent = bool(own) and set(records) <= {each.section.records for each in own}
     reached: set[str] = set(records) | near
     if any(pair & reached for pair in pairs):
         reached, summed = _connected(reached, others, pairs), True
 
     def counts(place: Place) -> bool:
         known, both = found.of(place), found.count(place)
-        if place[1][0] in same:
+        if place[1][0] in there:
             # Persons lie in one split as a whole.
             return both > 0 and not by_person
+        if place[1][0] in same:
+            # The set was made anew since then. What was in another split may be in this one now.
+            return by_person or both > 0 or not (silent and _disjoint(own, found.beside(place)))
         # If it is known which records a part of a source has, and none of them is here, its rows do not count.
         return place[1][0] in reached and (summed or not known or both > 0)
 
     counted = [place for place in places if counts(place)]
+    # It counts, and digests cannot tell for which records.
+    summed |= any(found.of(place) and not found.count(place) for place in counted)
     shares = tuple(_share(each, source, found.count((each, source))) for each, source in counted)
     patterns = {
         frozenset(i for i, place in enumerate(counted) if found.has(pattern, place)) for pattern in found.patterns
     }
     if summed:
         patterns = {frozenset(range(len(shares)))}
-    silent = bool(own) and set(records) <= {each.section.records for each in own}
     left = [place for place in places if place not in counted and place[1][0] not in same]
     doubted = {place[0].name for place in left if not (silent and _disjoint(own, found.beside(place)))}
     lost = [
@@ -259,13 +271,15 @@ def _share(each: Known, source: Source, count: int) -> Share:
     return Share(
         name=each.name,
         records=count or None,
-        entries=tuple(_of_others(row) for row in each.book.entries if (row.records, row.split) == source),
-        caps=tuple(map(_of_others, each.caps(source))),
+        entries=tuple(of_others(row) for row in each.book.entries if (row.records, row.split) == source),
+        caps=tuple(map(of_others, each.caps(source))),
     )
 
 
-def _of_others(row: Row) -> Row:
-    """A row of another source. Its persons are others, whatever their digest is: it says who belongs together there."""
+def of_others(row: Row) -> Row:
+    """A row about another source. Its persons are others, whatever their digest is: it says which records belong
+    together there, and not which records these are.
+    """
     if row.persons is None:
         return row
     return replace(row, persons=hashlib.sha256(f"{row.records} {row.persons}".encode()).hexdigest())

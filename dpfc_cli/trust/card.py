@@ -25,7 +25,7 @@ from dpfc_cli.schema import (
     whole,
 )
 from dpfc_cli.sources.classes import Origin
-from dpfc_cli.trust.claims import budget_fault, claim_fault, epsilon_fault, is_sampled
+from dpfc_cli.trust.claims import apart, budget_fault, claim_fault, epsilon_fault, is_sampled
 from dpfc_cli.trust.statement import EXACT, SAMPLED
 
 _UNIT = among(["record", "person"])
@@ -62,7 +62,7 @@ _LEDGER: dict[str, Check] = {
 }
 _SOMETIMES: dict[str, Check] = {
     "date": text,
-    "ledger": record(_LEDGER, unit=_UNIT, other_records=whole(1)),
+    "ledger": record(_LEDGER, unit=_UNIT, other_splits=whole(1), other_records=whole(1)),
     "public_features": record({"name": text, "rows": whole(1)}),
     "public_head": record(
         {"name": text, "sha256": text, "classes": whole(2), "without": each(text)},
@@ -125,8 +125,7 @@ def counts_fault(card: Mapping[str, Any]) -> str | None:
     if (card["unit"] == "person") != ("records" in facts) or facts.get("records", facts["n"]) < facts["n"]:
         return f"its facts do not fit the unit, a {card['unit']}"
     if known is not None and (
-        known["private"] + known["unprotected"] != known["trainings"]
-        or known.get("other_records", 0) >= known["trainings"]
+        known["private"] + known["unprotected"] != known["trainings"] or apart(known) >= known["trainings"]
     ):
         return "the trainings of its ledger do not add up"
     if card["accounting"] != (SAMPLED if is_sampled(card["plan"]) else EXACT):

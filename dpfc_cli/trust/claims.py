@@ -33,6 +33,11 @@ _RELEASE: dict[str, Check] = {
 _CLAIM = record({"claim": among(get_args(Claim)), "adjacency": among(get_args(Adjacency))})
 
 
+def apart(ledger: Mapping[str, Any]) -> int:
+    """How many rows of its ledger a card counts, and leaves out of the sum. Earlier versions used another word."""
+    return int(ledger.get("other_splits", ledger.get("other_records", 0)))
+
+
 def claim_fault(values: Any) -> str | None:
     """The place of the first value that makes no sense: of `claim`, `adjacency`, `epsilon`, `delta`, `mu`, `eta` and
     `plan`, the list of releases. None if all do.

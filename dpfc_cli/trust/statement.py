@@ -225,8 +225,7 @@ def _others(card: Mapping[str, Any]) -> str:
         unknown = "It is unknown how many there are: this head was made by a version of dpfc that did not say so."
         return f"{unknown} {limits}" if private else unknown
     known = f"as far as its ledger knew when it was made (row {ledger['training']})"
-    # Those of other records are private evaluations.
-    trainings, spending = (ledger[name] - ledger.get("other_records", 0) for name in ("trainings", "private"))
+    trainings, spending = (ledger[name] - apart(ledger) for name in ("trainings", "private"))
     if trainings == 1:
         said = f"This was the first training on these records, {known}."
     else:
@@ -240,6 +239,11 @@ def _others(card: Mapping[str, Any]) -> str:
             f" Together the {spending:,} private ones spent {total} at the same delta for one "
             f"{ledger.get('unit', 'record')}, under zero-out adjacency ({bound}). This is a guarantee if they were "
             "planned in advance. If not, a cap that was fixed in advance is the guarantee."
+        )
+    if private and "other_splits" in ledger:
+        said += (
+            f" Rows of the ledger about other splits are not in this ({apart(ledger):,}): they are of other records, "
+            "unless the set was made anew in between."
         )
     if private and card["unit"] == "person" and ledger.get("unit", "record") == "record" and spending > 1:
         said += (

@@ -18,7 +18,7 @@ from dpfc_cli.privacy.facts import Facts
 from dpfc_cli.privacy.noise import ETA_PER_SAMPLE
 from dpfc_cli.privacy.oracle import Plan
 from dpfc_cli.trust.card import counts_fault
-from dpfc_cli.trust.claims import budget_fault, epsilon_fault, is_sampled, mu_of, sampled_fault
+from dpfc_cli.trust.claims import apart, budget_fault, epsilon_fault, is_sampled, mu_of, sampled_fault
 from dpfc_cli.version import __version__
 
 Result = Literal["ok", "contradicts", "unknown"]
@@ -246,7 +246,7 @@ def _others(card: Mapping[str, Any]) -> Finding:
     elif private and spent is not None and not started:
         if spent < own * (1 - 1e-5):
             wrong = f"together they spent epsilon = {spent:.6g}, less than this one alone"
-        elif known["private"] - known.get("other_records", 0) == 1 and spent > own * (1 + 1e-5):
+        elif known["private"] - apart(known) == 1 and spent > own * (1 + 1e-5):
             wrong = f"the only private one spent epsilon = {spent:.6g}, and it claims {own:.6g}"
     return _found(what, wrong, f"training {known['training']:,} of {known['trainings']:,}, when it was made")
 

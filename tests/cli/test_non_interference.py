@@ -232,7 +232,7 @@ CARD = {
     "features.dtype": STATED,
     "features.hold_out": STATED,
     "ledger.training": "the number of the row",
-    **{f"ledger.{name}": "how often dpfc was run" for name in ("trainings", "private", "unprotected", "other_records")},
+    **{f"ledger.{name}": "how often dpfc was run" for name in ("trainings", "private", "unprotected", "other_splits")},
     "ledger.epsilon": "of the plans in the set's own ledger",
     "ledger.exact": "of the plans in the set's own ledger",
     "ledger.unit": "of the plans in the set's own ledger",

@@ -108,8 +108,10 @@ def test_rows_are_told_in_the_order_of_time_and_names_by_the_alphabet() -> None:
 
 
 def test_a_total_is_for_persons_if_all_trainings_protect_them_and_no_other_source_counts() -> None:
-    assert (account(own=(PERSONS,)).unit, account(own=(PERSONS,)).exact) == ("person", True)
-    assert account(own=(PERSONS, row(0.1))).unit == "record"
+    known = account(own=(PERSONS,), protects=PERSONS.protects)
+    assert (known.unit, known.exact) == ("person", True)
+    assert account(own=(PERSONS,), protects=("person", "b" * 64)).unit == "record"
+    assert account(own=(PERSONS, row(0.1)), protects=PERSONS.protects).unit == "record"
     # Before the first training it is what a training would protect.
     assert account(protects=PERSONS.protects).unit == account(own=(OPEN,), protects=PERSONS.protects).unit == "person"
     for others in ([([PERSONS], ())], [([PERSONS], ()), ([], [cap(1.0)])]):

@@ -212,16 +212,22 @@ def test_rows_of_another_split_count_if_their_listing_is_that_of_the_records() -
     assert ledger.about(rows, "train", []) == [mine]
     assert ledger.about(rows, "train", ["others"]) == [other, mine]
     assert ledger.about(rows, "test", []) == [other, held, persons]
-    # Persons lie in one split as a whole.
+
+
+def test_a_card_counts_the_rows_of_its_split_and_compares_no_records() -> None:
+    mine, held = row(0.3), replace(row(0.4), split="test")
+    other, persons = replace(held, records="others"), replace(PERSONS, split="test")
+    rows = [replace(mine, records="others"), mine, other, held, persons]
     said = ledger.standing(rows, 2, 1e-5)
-    assert said.pop("epsilon") == pytest.approx(epsilon_for(0.5, 1e-5), rel=1e-9)
+    assert said == ledger.standing([replace(each, records="others") for each in rows], 2, 1e-5)
+    assert said.pop("epsilon") == pytest.approx(epsilon_for(math.hypot(0.3, 0.3), 1e-5), rel=1e-9)
     assert said == {
-        **{"training": 2, "trainings": 4, "private": 4, "unprotected": 0, "other_records": 2},
-        **{"exact": False, "unit": "record"},
+        **{"training": 2, "trainings": 5, "private": 5, "unprotected": 0, "other_splits": 3},
+        **{"exact": True, "unit": "record"},
     }
     said = ledger.standing([PERSONS, persons], 1, 1e-5)
     assert said.pop("epsilon") == pytest.approx(epsilon_for(0.4, 1e-5), rel=1e-9)
-    assert (said["other_records"], said["exact"], said["unit"]) == (1, True, "person")
+    assert (said["other_splits"], said["exact"], said["unit"]) == (1, True, "person")
 
 
 def test_a_row_that_no_reader_would_take_is_not_written(path: Path) -> None:

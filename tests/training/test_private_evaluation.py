@@ -230,7 +230,7 @@ def test_a_card_counts_evaluations_on_other_records_apart(features: FeatureSet, 
     evaluate(head, features, epsilon=2.0)
     later = train(features, epsilon=1.0, method="dp-ls")
     standing = later.head.card["ledger"]
-    assert (standing["training"], standing["trainings"], standing["other_records"]) == (3, 3, 1)
+    assert (standing["training"], standing["trainings"], standing["other_splits"]) == (3, 3, 1)
     assert standing["epsilon"] == pytest.approx(account_of(ledger.ledger_path(features.folder)).epsilon(1e-5))
     said = later.head.statement()
     assert any("one of 2 trainings on these records" in text for text in said.values())

@@ -234,15 +234,36 @@ def test_a_ledger_that_is_gone_is_told_if_its_records_are_shared_or_may_be(kept:
 def test_another_split_of_the_set_counts_if_digests_tell_that_a_picture_is_in_both(kept: Kept) -> None:
     def elsewhere(known: Iterable[int], **more: Any) -> Shared:
         held = ledger("r", kept("t", known, split="test"), about=rows("t", split="test"))
-        return of([kept("r", [1, 2])], held, apart=[("r", "train"), ("t", "test")], **more)
+        there = [("r", "train"), ("t", "test")]
+        return of([kept("r", [1, 2])], held, apart=there, now=there, **more)
 
     assert [share.records for share in elsewhere([2, 9]).shares] == [1]
     assert (elsewhere([9]).shares, elsewhere([9]).unknown) == ((), ())
     # Persons lie in one split as a whole.
     assert (elsewhere([2, 9], by_person=True).shares, elsewhere([2, 9], by_person=True).unknown) == ((), ())
     # Without digests, too, a record lies in one split.
-    without = of([], ledger("r", about=rows("t", split="test")), apart=[("r", "train"), ("t", "test")])
+    there = [("r", "train"), ("t", "test")]
+    without = of([], ledger("r", about=rows("t", split="test")), apart=there, now=there)
     assert (without.shares, without.unknown) == ((), ())
+
+
+def test_a_split_that_the_set_no_longer_has_counts_unless_digests_tell_that_nothing_of_it_is_here(kept: Kept) -> None:
+    def made_anew(own: list[Any], *known: Any, **more: Any) -> tuple[list[int | None], bool]:
+        held = ledger("r", *known, about=rows("t", split="test"))
+        found = of(own, held, apart=[("r", "train"), ("t", "test")], now=[("r", "train")], **more)
+        assert found.unknown == ()
+        return [share.records for share in found.shares], found.summed
+
+    here = [kept("r", [1, 2])]
+    assert made_anew(here, kept("t", [2, 9], split="test")) == ([1], False)
+    assert made_anew(here, kept("t", [8, 9], split="test")) == ([], False)
+    # A person may have had other records there.
+    assert made_anew(here, kept("t", [8, 9], split="test"), by_person=True) == ([None], True)
+    # What digests cannot tell counts for each record.
+    assert made_anew(here) == ([None], False)
+    assert made_anew([], kept("t", [8, 9], split="test")) == ([None], True)
+    rows_of = [kept("r", [1, 2], kind="row")]
+    assert made_anew(rows_of, kept("t", [8, 9], split="test", kind="row")) == ([None], True)
 
 
 def test_what_others_know_of_the_very_same_records_is_not_counted_again(kept: Kept) -> None:

@@ -79,10 +79,9 @@ def about(entries: Iterable[Entry], split: str, records: Iterable[str]) -> list[
 def standing(entries: Sequence[Entry], number: int, delta: float | None) -> dict[str, Any]:
     """What a head's card says of the trainings in its ledger. Private evaluations count as trainings.
 
-    `other_records` is there if some of them were of other records. The epsilon is without these.
-
-    Only the set's own ledger counts. Which other sets are linked to it depends on whether they hold exactly the same
-    records. That is a fact about records, and a head is handed over.
+    `other_splits` is there if some of them were about another split of the set. The epsilon is without these. They were
+    of other records, unless the set was made anew since then. Whether they were is not looked at: it follows from
+    records, and a head is handed over. For the same reason only the set's own ledger counts.
 
     Args:
         entries: all rows of the ledger.
@@ -90,11 +89,9 @@ def standing(entries: Sequence[Entry], number: int, delta: float | None) -> dict
         delta: at which the head claims an ε; None if it claims nothing.
 
     """
-    own = entries[number - 1]
-    rows, private = about(entries, own.split, [own.records]), sum(row.claim == "private" for row in entries)
-    # Persons lie in one split as a whole.
-    rows = [row for row in rows if row.split == own.split or row.persons is None]
-    others = {"other_records": len(entries) - len(rows)} if len(rows) < len(entries) else {}
+    split, private = entries[number - 1].split, sum(row.claim == "private" for row in entries)
+    rows = [row for row in entries if row.split == split]
+    others = {"other_splits": len(entries) - len(rows)} if len(rows) < len(entries) else {}
     epsilon = max(together(rows, delta), LEAST_EPSILON) if delta is not None else math.inf
     return {
         "training": number,
