@@ -124,7 +124,7 @@ def test_the_row_names_the_head_and_what_the_card_will_say_is_tried(
     asked: list[Any] = []
     real = ledger.standing
     monkeypatch.setattr(checks, "standing", lambda *given: (asked.append(given), real(*given))[1])
-    run(charge(checked(features)), Observer())
+    charge(checked(features, purpose="another"))
     ready = checked(features)
     (before, planned), number, delta = asked[-1]
     assert (before.head, planned.head, planned.at) == ("set-dp-ls-eps1.safetensors", ready.path.name, "")
