@@ -237,6 +237,24 @@ def test_fits_at_the_same_time_wait_for_one_another() -> None:
     assert sorted(model.privacy_["fits"] for model in models) == [1, 2, 3]
 
 
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [(None, "1 record of 'groups' has no person"), (float("nan"), "a float"), (0.0, "a float"), (" ", "has no person")],
+)
+def test_a_record_without_a_person_is_refused(wrong: object, says: str) -> None:
+    """As one person they would be protected together, and each of them also as the person that they are."""
+    groups = np.array([wrong, *range(1, 240)], dtype=object)
+    with pytest.raises(UserError, match=says):
+        PrivateClassifier(**QUICK).fit(X, LABELS, groups=groups)
+
+
+def test_keys_of_persons_that_look_alike_are_one_person() -> None:
+    groups = np.array([str(i // 3) if i % 3 else i // 3 for i in range(240)], dtype=object)
+    model = PrivateClassifier(**QUICK).fit(X, LABELS, groups=groups)
+    assert model.head_.card["facts"]["n"] == 80
+    assert (model.privacy_["unit"], model.privacy_["spent_unit"]) == ("person", "person")
+
+
 def test_persons_are_protected_where_groups_say_whose_records_are_whose() -> None:
     groups = np.array([f"p{i // 3}" for i in range(240)], dtype=object)
     model = PrivateClassifier(**QUICK).fit(X, LABELS, groups=groups)

@@ -16,7 +16,7 @@ from dpfc_cli.heads.signature import Signed
 from dpfc_cli.training import ledger as ledgers
 from dpfc_cli.training.ledger import Entry, ledger_path, persons_of, records_of
 from dpfc_cli.training.request import SPLIT, facts_of
-from dpfc_cli.trust.claims import is_sampled
+from dpfc_cli.trust.claims import apart, is_sampled
 from dpfc_cli.trust.statement import hold_out_of
 from dpfc_cli.trust.verify import (
     BELONGS,
@@ -271,10 +271,12 @@ def _of_standing(card: Mapping[str, Any], rows: Sequence[Entry], number: int) ->
     then = ledgers.standing(rows[: said["trainings"]], number, card["delta"])
     spent, stated = then.pop("epsilon"), said["epsilon"]
     same = spent == stated if None in (spent, stated) else math.isclose(spent, stated, rel_tol=1e-5)
+    others = then.pop("other_splits", 0)
+    if others and "other_splits" not in said:
+        why = "versions before counted rows about other splits in another way"
+        return Finding(what=what, result="unknown", why=why)
     wrong = [*([] if same else ["epsilon"]), *(name for name, value in then.items() if said.get(name, value) != value)]
-    if "other_splits" in then and "other_splits" not in said:
-        # Earlier versions counted some of these rows.
-        wrong = [name for name in wrong if name not in ("epsilon", "exact", "unit")]
+    wrong += [] if others == apart(said) else ["other_splits"]
     if wrong:
         why = f"the card says something else of rows 1 to {said['trainings']:,}: {', '.join(wrong)}"
         return Finding(what=what, result="contradicts", why=why)

@@ -20,6 +20,7 @@ from dpfc_cli.privacy.persons import MOST
 from dpfc_cli.privacy.queries import QUERIES
 from dpfc_cli.rounding import at_most, rounded_down, rounded_up
 from dpfc_cli.rounding import delta as shown_delta
+from dpfc_cli.trust.claims import apart
 
 _SEVERAL = {
     "record": "several pictures of one person together: the guarantee is for one record",

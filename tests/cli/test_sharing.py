@@ -58,7 +58,7 @@ def test_also_is_kept_by_a_training_and_by_budget_and_a_rehearsal_only_counts_it
     assert "Not counted: clinic. It is not known whether they share records with this set" in words(told.stderr)
     assert "say so (--also)" in words(told.stderr)
     rehearsed = dpfc(*LS, "apart", "--also", "clinic", "--dry-run")
-    assert "spent with this epsilon = 1.5138 (an upper bound)" in words(rehearsed.stdout)
+    assert "spent with this epsilon = 1.5138 at delta = 0.001 (an upper bound)" in words(rehearsed.stdout)
     assert not Path("features/apart.ledger.sqlite").exists()
     said = dpfc("budget", "--features", "apart", "--also", "clinic", "--by", "Ada", "--delta", "1e-3")
     assert re.search(r"^clinic +1 +it is said$", said.stdout, re.M)

@@ -115,10 +115,11 @@ def test_a_total_is_for_persons_if_all_trainings_protect_them_and_no_other_sourc
     # Before the first training it is what a training would protect.
     assert account(protects=PERSONS.protects).unit == account(own=(OPEN,), protects=PERSONS.protects).unit == "person"
     for others in ([([PERSONS], ())], [([PERSONS], ()), ([], [cap(1.0)])]):
-        found = account(*others, cases=(range(len(others)),), own=(PERSONS,))
+        found = account(*others, cases=(range(len(others)),), own=(PERSONS,), protects=PERSONS.protects)
         assert (found.unit, found.exact) == ("record", False)
         assert found.epsilon(1e-5) == pytest.approx(epsilon_for(2 * math.hypot(0.4, 0.4), 1e-5), rel=1e-9)
-    assert account(([], [cap(1.0)]), cases=([0],), own=(PERSONS,)).unit == "person"
+    found = account(([], [cap(1.0)]), cases=([0],), own=(PERSONS,), protects=PERSONS.protects)
+    assert found.unit == "person"
 
 
 def test_a_total_of_all_that_might_be_is_not_exact() -> None:

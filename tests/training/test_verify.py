@@ -303,7 +303,7 @@ def test_the_claim_of_a_continued_head_is_not_that_of_its_row(shelf: Made) -> No
     ("name", "other"),
     [
         *(("epsilon", 9.0), ("epsilon", None), ("private", 1), ("unprotected", 1), ("exact", False)),
-        *(("unit", "person"), ("other_records", 1)),
+        *(("unit", "person"), ("other_splits", 1)),
     ],
 )
 def test_what_a_card_says_of_other_trainings_is_what_the_ledger_had(shelf: Made, name: str, other: Any) -> None:
@@ -314,13 +314,18 @@ def test_what_a_card_says_of_other_trainings_is_what_the_ledger_had(shelf: Made,
     )
 
 
-def test_trainings_of_other_records_are_counted_as_such(shelf: Made) -> None:
+def test_trainings_on_other_splits_are_counted_as_such(shelf: Made) -> None:
     rows = with_row(shelf.rows, 1, records="others", split="test")
     card = shelf.card(2)
-    card["ledger"] |= {"epsilon": 2.0, "other_records": 1}
+    card["ledger"] |= {"epsilon": 2.0, "other_splits": 1}
     assert of_ledger(card, shelf, rows, number=2)["other trainings in the ledger"].startswith("ok")
-    card["ledger"]["other_records"] = 2
-    assert of_ledger(card, shelf, rows, number=2)["other trainings in the ledger"].endswith("other_records")
+    card["ledger"]["other_splits"] = 2
+    assert of_ledger(card, shelf, rows, number=2)["other trainings in the ledger"].endswith("other_splits")
+    # Cards of earlier versions counted some of these rows, and used another word for the rest.
+    del card["ledger"]["other_splits"]
+    for older in ({}, {"other_records": 1}):
+        card["ledger"] |= older
+        assert of_ledger(card, shelf, rows, number=2)["other trainings in the ledger"].startswith("unknown")
 
 
 def test_trainings_that_came_later_and_those_that_are_gone_are_told(shelf: Made) -> None:
