@@ -16,7 +16,7 @@ from dpfc_cli.heads.signature import Signed
 from dpfc_cli.training import ledger as ledgers
 from dpfc_cli.training.ledger import Entry, ledger_path, persons_of, records_of
 from dpfc_cli.training.request import SPLIT, facts_of
-from dpfc_cli.trust.claims import is_sampled, mu_of
+from dpfc_cli.trust.claims import is_sampled
 from dpfc_cli.trust.statement import hold_out_of
 from dpfc_cli.trust.verify import (
     BELONGS,
@@ -93,16 +93,16 @@ def verify(head: Path | str, *, ledger: Path | str | None = None, public_key: Pa
     findings = [*_of_signature(path, signed), file, *of_card(card), of_chain(card, read.chain)]
     known, said = _set_at_hand(card)
     findings.append(said)
-    place = Path(ledger) if ledger is not None else ledger_path(known.folder) if known else None
-    named = False
+    place = _place(ledger, known)
+    named = charged = False
     if place is None:
         findings.append(Finding(what="ledger", result="unknown", why="no ledger is at hand, and none was named"))
     else:
         rows = _rows(place)
-        about = _of_ledger(card, digest, rows, known)
-        findings += about
-        named = any(row.sha256 == digest for row in rows)
-    unproved = [NOISE, *([] if named else [BELONGS, TEXT]), OWNER if place else CHARGED]
+        row, *others = _of_ledger(card, digest, rows, known)
+        findings += [row, *others]
+        named, charged = any(each.sha256 == digest for each in rows), row.result == "ok"
+    unproved = [NOISE, *([] if named else [BELONGS, TEXT]), OWNER if charged else CHARGED]
     unproved += [] if signed else [SIGNER]
     return Verified(
         path=path,
@@ -129,34 +129,36 @@ def _set_at_hand(card: Mapping[str, Any]) -> tuple[FeatureSet | None, Finding]:
     what, name = "feature set", card["features"]["name"]
     try:
         found = set_of_training(name)
+        if found is None:
+            return None, Finding(what=what, result="unknown", why=f"no set of the name '{name}' is at hand")
+        facts = facts_of(found, card["adjacency"], card["claim"] != "non-private")
     except UserError as error:
         return None, Finding(what=what, result="unknown", why=error.what.rstrip("."))
-    if found is None:
-        return None, Finding(what=what, result="unknown", why=f"no set of the name '{name}' is at hand")
     manifest = found.manifest
     if manifest.fingerprint != card["features"]["fingerprint"]:
         why = f"the set '{name}' here has another fingerprint: it is not the set of this head"
         return None, Finding(what=what, result="unknown", why=why)
-    facts = facts_of(found, card["adjacency"], card["claim"] != "non-private")
-    true = {
-        "n": facts.n,
-        "m": facts.m,
-        "k": facts.k,
-        "d": facts.d,
-        "records": facts.rows,
-        "unit": facts.unit,
-        "origin": manifest.origin,
-        "classes": list(manifest.classes),
-        "backbone": manifest.backbone,
-        "hold_out": hold_out_of(manifest),
-    }
-    said = {"d": facts.d, "records": None, **card["facts"], "unit": card["unit"], "classes": card["classes"]}
-    said |= {"backbone": manifest.backbone, "hold_out": true["hold_out"], **card["features"]}
-    wrong = [name for name, value in true.items() if said[name] != value]
-    if wrong or card["features"]["split"] != SPLIT:
-        why = f"the set '{name}' has the card's fingerprint and other values: {', '.join(wrong) or 'split'}"
+    counts = {"n": facts.n, "m": facts.m, "k": facts.k, "d": facts.d, "records": facts.rows, "origin": manifest.origin}
+    parts: tuple[tuple[Mapping[str, Any], dict[str, Any]], ...] = (
+        (card["facts"], counts),
+        (card, {"unit": facts.unit, "classes": list(manifest.classes)}),
+        (card["features"], {"split": SPLIT, "backbone": manifest.backbone, "hold_out": hold_out_of(manifest)}),
+    )
+    # Cards of earlier versions lack some of them.
+    wrong = [name for said, true in parts for name, value in true.items() if said.get(name, value) != value]
+    if wrong:
+        why = f"the set '{name}' has the card's fingerprint and other values: {', '.join(wrong)}"
         return found, Finding(what=what, result="contradicts", why=why)
     return found, Finding(what=what, result="ok", why=f"the facts, classes and backbone are those of {found.folder}")
+
+
+def _place(ledger: Path | str | None, known: FeatureSet | None) -> Path | None:
+    """The ledger that was named, or else the one beside the set. None if there is none."""
+    if ledger is not None:
+        return Path(ledger)
+    beside = None if known is None else ledger_path(known.folder)
+    # The set may have been made here of the same pictures, and the training somewhere else.
+    return beside if beside is not None and beside.exists() else None
 
 
 def _rows(ledger: Path) -> Sequence[Entry]:
@@ -192,6 +194,8 @@ def _of_ledger(card: Mapping[str, Any], digest: str, rows: Sequence[Entry], know
         why = f"row {number:,} is of another training, or of another card: they differ in {', '.join(wrong)}"
     findings = [Finding(what="ledger", result="contradicts" if wrong else "ok", why=why)]
     findings.append(_of_digest(digest, row, number, there))
+    if "releases" in card.get("public_head", {}):
+        findings.append(_of_start(card, rows[: number - 1]))
     if standing is not None:
         findings.append(_of_standing(card, rows, number))
     return findings
@@ -205,10 +209,8 @@ def _differ(card: Mapping[str, Any], row: Entry, known: FeatureSet | None) -> li
     said |= {"at": card.get("date", row.at), "n": card["facts"]["n"], "split": card["features"]["split"]}
     said |= {name: card[name] for name in ("method", "adjacency", "unit")}
     wrong = [name for name, value in said.items() if getattr(row, name) != value]
-    if len(own) != len(row.plan) or not all(map(_alike, own, row.plan)):
+    if not _alike(own, row.plan):
         wrong.append("releases")
-    elif earlier and not math.isclose(mu_of(row.plan), mu_of(own), rel_tol=1e-9):
-        wrong.append("mu")
     if known is not None:
         if row.records != records_of(known.manifest, SPLIT):
             wrong.append("records")
@@ -217,9 +219,15 @@ def _differ(card: Mapping[str, Any], row: Entry, known: FeatureSet | None) -> li
     return wrong
 
 
-def _alike(release: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    """Whether two releases are the same. Shares of a head that started from a private one are of both budgets."""
-    return all(release[name] == value for name, value in other.items() if name != "share")
+def _alike(said: Sequence[Mapping[str, Any]], true: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether releases are the same. Shares of a head that started from a private one are of both budgets."""
+    bare, others = ([{**release, "share": None} for release in releases] for releases in (said, true))
+    return bare == others
+
+
+def _ends(said: Sequence[Mapping[str, Any]], last: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether the last ones of some releases are these."""
+    return _alike(said[-len(last) :], last)
 
 
 def _of_digest(digest: str, row: Entry, number: int, there: Sequence[int]) -> Finding:
@@ -236,6 +244,24 @@ def _of_digest(digest: str, row: Entry, number: int, there: Sequence[int]) -> Fi
     return Finding(what=what, result="unknown", why=f"row {number:,} names no file (state '{row.state}')")
 
 
+def _of_start(card: Mapping[str, Any], before: Sequence[Entry]) -> Finding:
+    """Whether the releases of the private head that it started from are those of rows before."""
+    what, start = "start in the ledger", card["public_head"]
+    rest = card["plan"][: start["releases"]]
+    named = next((number for number, row in enumerate(before, start=1) if row.sha256 == start["sha256"]), 0)
+    if not named:
+        return Finding(what=what, result="contradicts", why="no row before has the head that it started from")
+    number, plans = named, [row.plan for row in before]
+    while number and _ends(rest, plans[number - 1]):
+        rest = rest[: -len(plans[number - 1])]
+        # That head may have started from another one, which the card does not name.
+        number = next((earlier for earlier in range(number - 1, 0, -1) if _ends(rest, plans[earlier - 1])), 0)
+    if rest:
+        why = f"row {named:,} has the head that it started from, and the releases before its own are not in the ledger"
+        return Finding(what=what, result="contradicts", why=why)
+    return Finding(what=what, result="ok", why=f"the releases before its own are in the ledger, up to row {named:,}")
+
+
 def _of_standing(card: Mapping[str, Any], rows: Sequence[Entry], number: int) -> Finding:
     """Whether the ledger had the other trainings that the card counts."""
     what, said = "other trainings in the ledger", card["ledger"]
@@ -245,11 +271,12 @@ def _of_standing(card: Mapping[str, Any], rows: Sequence[Entry], number: int) ->
     then = ledgers.standing(rows[: said["trainings"]], number, card["delta"])
     spent, stated = then.pop("epsilon"), said["epsilon"]
     same = spent == stated if None in (spent, stated) else math.isclose(spent, stated, rel_tol=1e-5)
+    then.setdefault("other_records", 0)
     wrong = [*([] if same else ["epsilon"]), *(name for name, value in then.items() if said.get(name, value) != value)]
     if wrong:
         why = f"the card says something else of rows 1 to {said['trainings']:,}: {', '.join(wrong)}"
         return Finding(what=what, result="contradicts", why=why)
-    sampled = ", an upper bound" if any(is_sampled(row.plan) for row in rows) else ""
+    sampled = ", an upper bound" if any(is_sampled(row.plan) for row in rows[: said["trainings"]]) else ""
     why = f"rows 1 to {said['trainings']:,} are those that the card counts{sampled}"
     later = len(rows) - said["trainings"]
     return Finding(what=what, result="ok", why=why + (f"; {later:,} came later" if later else ""))
