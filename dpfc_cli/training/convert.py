@@ -23,19 +23,19 @@ def epsilon_of(*, noise_multiplier: float, releases: int, delta: float) -> float
         epsilon_of(noise_multiplier=10, releases=11, delta=1e-5)  # 1.264
 
     """
-    _check(noise_multiplier, releases)
+    _check(releases)
+    if not 0 < noise_multiplier < math.inf:
+        raise ValueError(f"a noise multiplier is a positive number, not {noise_multiplier:g}")
     return accounting.epsilon_for(accounting.mu_of_sigma(noise_multiplier, releases), delta)
 
 
 def noise_multiplier_of(*, epsilon: float, releases: int, delta: float) -> float:
     """The noise multiplier with which equal releases cost ε at δ. ValueError where a value is out of range."""
-    _check(1.0, releases)
+    _check(releases)
     return math.sqrt(releases) / accounting.mu_for(epsilon, delta)
 
 
-def _check(noise_multiplier: float, releases: int) -> None:
-    if not 0 < noise_multiplier < math.inf:
-        raise ValueError(f"a noise multiplier is a positive number, not {noise_multiplier:g}")
+def _check(releases: int) -> None:
     if releases < 1:
         raise ValueError(f"there is at least one release, not {releases}")
 
@@ -50,7 +50,7 @@ def conversions(
     rows = []
     for method in METHODS.values():
         iterates = "steps" in method.declared
-        planned = method.planned(_ANY, {"steps": steps} if iterates and steps else {}, True)
+        planned = method.planned(_ANY, {"steps": steps} if steps else {}, True)
         releases = method.plan(_ANY, planned).count
         for delta in deltas:
             row = {"method": method.name, "steps": planned.steps if iterates else None, "releases": releases}
