@@ -92,14 +92,14 @@ def inventory(features: Path, heads: Path) -> Inventory:
 
 def _listed(folder: Path) -> ListedSet:
     features = FeatureSet(folder)
-    grouped = features.manifest.grouped
+    persons = {name: split.groups for name, split in features.manifest.splits.items() if split.groups is not None}
     facts = facts_of(features)
     return ListedSet(
         path=str(folder),
         name=folder.name,
         backbone=str(features.manifest.backbone.get("name")),
         records=dict(features.splits),
-        persons={name: split.groups or 0 for name, split in features.manifest.splits.items()} if grouped else None,
+        persons=persons or None,
         classes=facts.m,
         dim=facts.d,
         trainings=None,
@@ -115,7 +115,7 @@ def _with_account(listed: ListedSet, account: Account) -> ListedSet:
     return replace(
         listed,
         trainings=len(account.entries),
-        epsilon=account.epsilon(listed.delta) if account.private else 0.0,
+        epsilon=account.epsilon(listed.delta),
         unit=account.unit,
         unprotected=account.unprotected,
         warning=account.warning,

@@ -129,4 +129,12 @@ def test_what_cannot_be_read_is_named_with_its_reason_and_hides_nothing_else(fol
     reasons = dict(here.unreadable)
     assert len(here.unreadable) == len(reasons)
     assert list(reasons) == [str(folder / "heads" / "x.safetensors"), str(broken), str(damaged)]
-    assert all(reason and "‹" not in reason for reason in reasons.values())
+    assert "cannot be read as a ledger" in reasons[str(broken)]
+    assert all("‹" not in reason for reason in reasons.values())
+
+
+def test_sets_are_listed_by_name(folder: Path) -> None:
+    names = ["7", "3", "9", "1", "5", "plain", "persons"]
+    for name in names[:5]:
+        (folder / "features" / name).symlink_to(folder / "features" / "plain")
+    assert [each.name for each in found(folder).sets] == sorted(names)
