@@ -97,6 +97,32 @@ def test_another_backbone_is_refused_and_the_difference_said(
 
 def test_what_only_the_operator_can_know_is_said(other: FeatureSet) -> None:
     assert [("imported" in said) for said in public.warnings_of(other)] == [True]
+    other.manifest = replace(other.manifest, backbone={"name": "vit"})
+    assert public.warnings_of(other) == []
+
+
+@pytest.mark.parametrize("use", [public.check, public.inform])
+def test_what_has_no_use_for_public_features_is_refused(
+    private: FeatureSet, other: FeatureSet, tmp_path: Path, use: Callable[[Calibrated, FeatureSet, FeatureSet], object]
+) -> None:
+    def refused(calibrated: Calibrated, features: FeatureSet) -> UserError:
+        with pytest.raises(UserError) as error:
+            use(calibrated, private, features)
+        return error.value
+
+    facts, whitened, by_epsilon = facts_of(private), METHODS["dp-whitened"], Privacy(epsilon=1.0)
+    calibrated = calibrate(whitened, facts, {}, by_epsilon)
+    use(calibrated, private, other)
+    assert "the private records themselves" in refused(calibrated, private).what
+    assert "dimensions (7, not 6)" in refused(calibrated, made(tmp_path, "wide", *blobs(90, 7, 3))).what
+    for k, remedy in ((1, "or use dp-whitened"), (2, "dp-whitened is for records with one label")):
+        error = refused(calibrate(METHODS["dp-fc"], replace(facts, k=k), {}, by_epsilon), other)
+        assert "‹public_features› is no option of dp-fc" in error.what
+        assert remedy in error.remedy
+        assert (error.code, error.fields) == ("conflict", {"parameter": "public_features"})
+    error = refused(calibrate(whitened, facts, {}, Privacy()), other)
+    assert error.what == "‹public_features› has no effect with ‹non_private›."
+    assert (error.code, error.fields) == ("conflict", {"parameter": "public_features"})
 
 
 def test_records_that_a_guarantee_protects_are_refused_wherever_public_ones_are_named(
@@ -165,7 +191,8 @@ def test_the_mean_is_that_of_all_finite_records_whatever_the_blocks(
 ) -> None:
     x, y = blobs(500, 6, 3, seed=2)
     features = made(tmp_path, "some", x, y)
-    x[7], x[8, 2], x[9, 0] = 0, np.nan, np.inf
+    # A record with a zero in it is a record. One of zeros alone could not be decoded.
+    x[6, 3], x[7], x[8, 2], x[9, 0] = 0, 0, np.nan, np.inf
     overwrite(features, x)
     monkeypatch.setattr(public, "ROWS", 64)
     calls: list[tuple[int, int]] = []
@@ -174,7 +201,7 @@ def test_the_mean_is_that_of_all_finite_records_whatever_the_blocks(
     unit /= np.linalg.norm(unit, axis=1, keepdims=True)
     assert np.allclose(found.mean, unit.mean(axis=0), atol=1e-5)
     assert found.origin["rows"] == 500
-    assert calls[-1] == (500, 500)
+    assert calls == [*((done, 500) for done in range(64, 500, 64)), (500, 500)]
     overwrite(features, np.full_like(x, np.nan))
     with pytest.raises(UserError, match="no finite features"):
         public.mean_of(features)
