@@ -14,6 +14,7 @@ only steady a release (`public`) take no part in trials: they may be the same on
 import hashlib
 import json
 import math
+import os
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -143,10 +144,7 @@ class Trials:
                         each.clear()
             head = Head(chain=solution.chain, weight=solution.weight, bias=solution.bias, card={})
             self._kept[key] = float(quality(head, test, draw.facts.k, len(draw.test)))
-            # A folder that cannot be written costs no more than the way back after a stop. The line begins with its
-            # end, for the one before it may have been cut short.
-            with suppress(OSError), self._path.open("a") as file:
-                file.write("\n" + json.dumps({"trial": key, "score": self._kept[key]}) + "\n")
+            _keep(self._path, key, self._kept[key])
         return self._kept[key]
 
     def _streams(self, seed: int) -> tuple[BlockStream, BlockStream]:
@@ -373,6 +371,16 @@ def _labels(known: FeatureSet, split: str) -> np.ndarray:
 def _valid(y: np.ndarray, known: FeatureSet) -> np.ndarray:
     """Labels, with −1 for those that the set has no class for. The core treats them in the same way."""
     return np.where((y >= 0) & (y < len(known.manifest.classes)), y, -1)
+
+
+def _keep(path: Path, trial: str, score: float) -> None:
+    """Add a trial to those that are finished. A place that cannot be written costs the way back after a stop."""
+    with suppress(OSError):
+        # Whoever opens a pipe to write may wait for its reader.
+        file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK, 0o666)
+        with open(file, "a") as lines:
+            # The line begins with its end, for the one before it may have been cut short.
+            lines.write("\n" + json.dumps({"trial": trial, "score": score}) + "\n")
 
 
 def _read(path: Path) -> dict[str, float]:
