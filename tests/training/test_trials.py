@@ -15,6 +15,7 @@ from dpfc_cli.errors import UserError
 from dpfc_cli.features.importing import import_features
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.methods import METHODS
+from dpfc_cli.methods.method import scaled
 from dpfc_cli.privacy import curator, forms
 from dpfc_cli.privacy.noise import SeededBits
 from dpfc_cli.training import tuning
@@ -78,6 +79,71 @@ def test_trials_have_noise_of_seeds_that_no_training_is_given(sets: PAIR, monkey
     for point, seed in (({}, 0), ({"learning_rate": 2.0}, 0), ({}, 1)):
         trials.run(point, seed)
     assert seeds == [2**40, 2**40, 2**40 + 1]
+
+
+def test_noise_per_record_is_that_of_the_training_whatever_its_budget(sets: PAIR) -> None:
+    trials = trials_of(sets)
+    few = replace(trials.facts, n=30)
+    assert trials.mu(few) == trials._mu * 3
+    assert trials.mu(few, 2.0) == 6.0
+
+
+def test_a_score_is_a_number_of_hits(sets: PAIR) -> None:
+    score = trials_of(sets).run({}, 0)
+    assert score == int(score)
+    assert 1 < score <= 50
+
+
+def test_a_stand_in_with_less_than_half_of_the_records_is_said_to_be_small(sets: PAIR) -> None:
+    """What counts is the largest draw."""
+    trials = trials_of(sets)
+    first, *others = trials.draws
+    for n, said in ((46, False), (45, False), (44, True), (31, True)):
+        trials.draws = [replace(each, facts=replace(each.facts, n=20)) for each in others]
+        trials.draws.append(replace(first, facts=replace(first.facts, n=n)))
+        assert bool(tuning.warnings_of(trials)) == said
+
+
+def test_the_three_best_of_the_first_run_are_tried_again(sets: PAIR, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of them and the defaults in five other runs, whose mean decides."""
+    trials = trials_of(sets)
+    trials.draws[1] = replace(trials.draws[1], facts=replace(trials.draws[1].facts, n=77))
+    assert len(trials.draws) == 6
+    tried: list[tuple[int, int]] = []
+    told: list[tuple[int, int]] = []
+    first = [50, 10, 80, 20, 60, 70, 30, 40, 5]
+    later = {0: 50, 2: 55, 5: 90, 4: 60}
+
+    def run(point: Any, seed: int) -> float:
+        tried.append((trials.points.index(point), seed))
+        at = tried[-1][0]
+        return float(first[at] if seed == 0 else later[at] + seed % 2)
+
+    monkeypatch.setattr(trials, "run", run)
+    calibration = calibrated(sets[0])
+    tuned = tuning.tune(calibration, trials, lambda *each: told.append(each))
+    assert tried == [*((i, 0) for i in range(9)), *((i, seed) for seed in range(1, 6) for i in (0, 2, 5, 4))]
+    assert told == [(done, 29) for done in range(1, 30)]
+    chosen = trials.points[5]
+    assert tuned.given == scaled(calibration.method, trials.facts, trials._mu, {"steps": 2}, chosen)
+    assert tuned.tuning == {
+        **{"name": "public", "fingerprint": sets[1].manifest.fingerprint, "facts": {"n": 90, "m": 3}, "runs": 5},
+        "tried": [{"factors": point, "score": score} for point, score in zip(trials.points, first, strict=True)],
+        "finalists": [
+            {"factors": trials.points[i], "score": pytest.approx(score + 0.6), "sd": pytest.approx(0.3**0.5)}
+            for i, score in later.items()
+        ],
+        "chosen": chosen,
+    }
+
+
+def test_fewer_points_than_finalists_are_all_tried_again(sets: PAIR, monkeypatch: pytest.MonkeyPatch) -> None:
+    trials = trials_of(sets)
+    del trials.points[2:]
+    monkeypatch.setattr(trials, "run", lambda point, seed: 1.0)
+    told: list[tuple[int, int]] = []
+    assert tuning.tune(calibrated(sets[0]), trials, lambda *each: told.append(each)).tuning is not None
+    assert told == [(done, 12) for done in range(1, 13)]
 
 
 def test_a_trial_is_known_by_all_that_its_score_depends_on(sets: PAIR, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -184,3 +250,4 @@ def test_a_trial_is_kept_in_a_line_of_its_own(sets: PAIR) -> None:
     lines = [json.loads(line) for line in path.read_text().split("\n") if line]
     assert [line["score"] for line in lines] == scores
     assert path.read_text()[0] == path.read_text()[-1] == "\n"
+    assert not path.stat().st_mode & 0o111
