@@ -29,6 +29,12 @@ def test_lines_that_hold_something_else_are_no_trials(tmp_path: Path, place: tup
     assert all(type(name) is str and 0 <= score <= 2**53 for name, score in kept.items())
 
 
+def test_a_line_that_is_no_text_is_no_trial(tmp_path: Path) -> None:
+    path = tmp_path / "set.tuning.jsonl"
+    path.write_bytes(b"\xff\xfe\n" + json.dumps(TRIAL).encode())
+    assert _read(path) == {"a" * 64: 0.5}
+
+
 def test_a_file_of_trials_that_is_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     assert _read(tmp_path / "pipe") == {}
