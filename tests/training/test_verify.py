@@ -161,6 +161,8 @@ def test_a_head_of_persons_agrees_with_its_set_and_its_row(tmp_path: Path, monke
     card: Card = json.loads(json.dumps(Head.load(path).card))
     row = replace(read(ledger_path(persons.folder))[0], persons="0" * 64)
     assert checks._differ(card, row, persons) == ["persons"]
+    # The row of a training without noise has none.
+    assert checks._differ(card, replace(row, persons=None), persons) == []
     card["facts"]["records"] = 121
     assert checks._set_at_hand(card)[1].why.endswith("other values: records")
     # Without noise each record stands for itself.
