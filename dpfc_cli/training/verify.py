@@ -16,7 +16,7 @@ from dpfc_cli.heads.signature import Signed
 from dpfc_cli.training import ledger as ledgers
 from dpfc_cli.training.ledger import Entry, ledger_path, persons_of, records_of
 from dpfc_cli.training.request import SPLIT, facts_of
-from dpfc_cli.trust.claims import apart, is_sampled
+from dpfc_cli.trust.claims import apart
 from dpfc_cli.trust.statement import hold_out_of
 from dpfc_cli.trust.verify import (
     BELONGS,
@@ -131,7 +131,7 @@ def _set_at_hand(card: Mapping[str, Any]) -> tuple[FeatureSet | None, Finding]:
         found = set_of_training(name)
         if found is None:
             return None, Finding(what=what, result="unknown", why=f"no set of the name '{name}' is at hand")
-        facts = facts_of(found, card["adjacency"], card["claim"] != "non-private")
+        facts = facts_of(found, protected=card["claim"] != "non-private")
     except UserError as error:
         return None, Finding(what=what, result="unknown", why=error.what.rstrip("."))
     manifest = found.manifest
@@ -280,7 +280,7 @@ def _of_standing(card: Mapping[str, Any], rows: Sequence[Entry], number: int) ->
     if wrong:
         why = f"the card says something else of rows 1 to {said['trainings']:,}: {', '.join(wrong)}"
         return Finding(what=what, result="contradicts", why=why)
-    sampled = ", an upper bound" if any(is_sampled(row.plan) for row in rows[: said["trainings"]]) else ""
-    why = f"rows 1 to {said['trainings']:,} are those that the card counts{sampled}"
+    bound = "" if then["exact"] else "; their total is an upper bound"
+    why = f"rows 1 to {said['trainings']:,} are those that the card counts{bound}"
     later = len(rows) - said["trainings"]
     return Finding(what=what, result="ok", why=why + (f"; {later:,} came later" if later else ""))
