@@ -162,9 +162,9 @@ def _place(ledger: Path | str | None, known: FeatureSet | None) -> Path | None:
 
 
 def _rows(ledger: Path) -> Sequence[Entry]:
-    if not ledger.exists():
+    if not ledger.exists() or ledger.is_dir():
         raise UserError(
-            f"There is no ledger '{ledger}'.",
+            f"There is no ledger '{ledger}'{' (it is a folder)' if ledger.is_dir() else ''}.",
             f"Name the file that lies beside the feature set: {parameter('ledger')}.",
             code="missing",
             parameter="ledger",

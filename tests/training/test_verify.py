@@ -75,6 +75,8 @@ def test_a_set_without_a_ledger_beside_it_leaves_the_charge_unknown(
     assert found.unproved == (NOISE, BELONGS, TEXT, CHARGED, SIGNER)
     with pytest.raises(UserError, match="There is no ledger"):
         verify(shelf.heads[0], ledger=ledger_path(tmp_path / "features" / "set"))
+    with pytest.raises(UserError, match=r"There is no ledger '.*features' \(it is a folder\)"):
+        verify(shelf.heads[0], ledger=tmp_path / "features")
     monkeypatch.setenv("DPFC_FEATURES", str(tmp_path))
     results = {each.what: each.result for each in verify(shelf.heads[0]).findings}
     assert (results["feature set"], results["ledger"]) == ("unknown", "unknown")
