@@ -4,6 +4,7 @@ import errno
 import json
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from dpfc_cli.files import sha256_of
 from dpfc_cli.starts.zero_shot import ZeroShot, zero_shot
 from dpfc_cli.training import start
 from dpfc_cli.training.account import account_of
-from dpfc_cli.training.ledger import charge, ledger_path
+from dpfc_cli.training.ledger import charge, ledger_path, records_of
 from tests.backbones.tiny import random_weights, references, write
 from tests.training.rows import row
 
@@ -468,7 +469,7 @@ def test_the_training_split_of_private_records_is_not_scored(features: FeatureSe
     assert score(swapped, "train").evaluation is not None
     public = imported("public", seed=1)
     assert score(public, "train").warnings == ()
-    charge(ledger_path(public.folder), row())
+    charge(ledger_path(public.folder), replace(row(), records=records_of(public.manifest)))
     with pytest.raises(UserError, match="it was trained on with a guarantee"):
         score(public, "train")
     [warning] = score(public).warnings
