@@ -55,7 +55,7 @@ def cost(spent: float, delta_spent: float) -> str:
 
 def left(largest: float | None, at: float) -> str:
     """What a cap leaves at a δ, in a sentence: 'epsilon = 0.2071 at delta = 1e-05', or 'nothing'."""
-    return f"epsilon = {rounded_down(largest)} at delta = {delta(at)}" if largest else "nothing"
+    return f"epsilon = {rounded_down(largest)} at delta = {rounded_down(at, 3)}" if largest else "nothing"
 
 
 def noise(deviation: float) -> str:

@@ -1,17 +1,19 @@
 """Reading a feature set. Everything is checked before it is used: see `hdf5`."""
 
 import itertools
+import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import h5py
 import numpy as np
 
 from dpfc_cli.errors import UserError, parameter
 from dpfc_cli.features.hdf5 import broken, opened_hdf5, plain_dataset, readable, rows_of
-from dpfc_cli.features.manifest import Manifest, Shard, SplitFacts, load, unreadable
+from dpfc_cli.features.manifest import MANIFEST, Manifest, Shard, SplitFacts, load, unreadable
 from dpfc_cli.files import sha256_of
 
 _INDICES = 2**16
@@ -43,6 +45,7 @@ class FeatureSet:
 
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)
+        self._file = _file(self.folder)
         self.manifest: Manifest = load(self.folder)
 
     def __repr__(self) -> str:
@@ -89,9 +92,20 @@ class FeatureSet:
                 known=known,
             ) from None
 
+    def is_same(self) -> bool:
+        """Whether the folder still has the set that was opened. False: it was made anew, or is gone."""
+        if self._file is not None and _file(self.folder) == self._file:
+            return True
+        try:
+            now, was = load(self.folder), self.manifest
+        except UserError:
+            return False
+        # `extract` may assert the classes of a finished set. Its records stay.
+        return replace(now, origin=was.origin, classes=was.classes) == was
+
     def check_same(self) -> None:
-        """UserError where the folder no longer has the set that was opened: it was made anew, or is gone."""
-        if load(self.folder) != self.manifest:
+        """UserError where the folder no longer has the set that was opened (`is_same`)."""
+        if not self.is_same():
             raise UserError(
                 f"'{self.folder}' has another feature set now than the one that was opened.",
                 "Type the command again. It then takes what is there.",
@@ -133,6 +147,19 @@ class FeatureSet:
                 progress(i + 1, len(shards))
         if shards and shards[-1][1] + shards[-1][0].rows == facts.n:
             self._check_last(facts, before)
+
+    def watched(self, stream: Callable[[int], Iterator[tuple[Any, ...]]]) -> Callable[[int], Iterator[tuple[Any, ...]]]:
+        """A stream of this set that ends with a UserError where another set has taken its place.
+
+        Each block is looked at before it is given away: a part of a pass has no end here.
+        """
+
+        def checked(rows: int) -> Iterator[tuple[Any, ...]]:
+            for block in stream(rows):
+                self.check_same()
+                yield block
+
+        return checked
 
     def stream(self, split: str, begin: int = 0) -> Callable[[int], Blocks]:
         """A function that reads a split in blocks, in the order of the records. Memory is bounded by one block.
@@ -254,6 +281,15 @@ class _Opened(NamedTuple):
     labels: h5py.Dataset
     groups: h5py.Dataset | None
     last: int
+
+
+def _file(folder: Path) -> tuple[int, ...] | None:
+    """What tells the file of a manifest from others, without reading it. None if there is none."""
+    try:
+        found = os.stat(folder / MANIFEST)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino, found.st_mtime_ns, found.st_size
 
 
 def _last_group(groups: h5py.Dataset, path: Path, rows: int, before: int | None) -> int | None:

@@ -347,7 +347,8 @@ def account_of(
     ]
     if not present:
         # The set is gone, and its trainings say what it protected.
-        protects = unit_of(mine)
+        found = [*mine, *(row for rows in linked.values() for row in rows)]
+        protects = unit_of(found) if len({row.records for row in found if row.mu is not None}) < 2 else RECORD
     return Account(
         ledger=ledger,
         protects=protects,

@@ -1,12 +1,11 @@
 """The charge: the one step after which the privacy is spent."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from threading import Lock
-from typing import Any
 
 from dpfc_cli.errors import UserError
 from dpfc_cli.features.reader import FeatureSet
@@ -47,13 +46,7 @@ class Paid(Records):
             raise RuntimeError("one charge pays for one curator, and this one was used already")
         by_person = self.planned.facts.rows is not None
         stream: BlockStream = self.features.grouped(self.split) if by_person else self.features.stream(self.split)
-
-        def charged(rows: int) -> Iterator[tuple[Any, ...]]:
-            yield from stream(rows)
-            # Before anything of this pass is released.
-            self.features.check_same()
-
-        return charged
+        return self.features.watched(stream)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -138,7 +138,7 @@ def search(roots: list[Path]) -> tuple[dict[Path, Path], list[Path], list[Path],
             nowhere.append(link)
             continue
         folders.append(folder)
-        nowhere += [path.name for path in paths if not os.path.exists(path)]
+        nowhere += [path.name for path in paths if os.path.islink(path) and not os.path.exists(path)]
         places = [path.with_name(path.name.removesuffix(DIGESTS) + LEDGER) for path in _ending(paths, DIGESTS)]
         left += [path for path in places if not os.path.lexists(path)]
         sets = sets_in([folder])

@@ -129,7 +129,7 @@ def stands(charged: Charged, head: Path | None) -> Note:
     answers = charged.answers
     if head is not None:
         said = f"The head was written: '{head}'."
-    elif answers is not None and answers.held:
+    elif answers is not None and answers.held and charged.checked.features.is_same():
         said = "No head was written. The same command goes on where it stopped, and charges nothing more."
     else:
         said = "No head was written. The same command makes a new training, which is charged, too."

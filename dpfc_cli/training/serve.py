@@ -9,6 +9,7 @@ from dpfc_cli.privacy import parts, passes
 from dpfc_cli.privacy.directions import Directions
 from dpfc_cli.privacy.facts import Facts
 from dpfc_cli.privacy.lattice import Lattice, Reals
+from dpfc_cli.privacy.passes import BlockStream
 from dpfc_cli.privacy.queries import Grid
 from dpfc_cli.privacy.sums import Summed
 from dpfc_cli.processes import Processes
@@ -46,12 +47,13 @@ def serve(processes: Processes, features: FeatureSet) -> None:
 def _follow(processes: Processes, features: FeatureSet, facts: Facts, asked: dict[str, Any]) -> None:
     grid: Grid = Reals() if asked["bits"] is None else Lattice(asked["bits"])
     part, split = passes.part_of(facts, processes.number, processes.count), asked["split"]
-    stream = features.stream(split, part.begin) if facts.rows is None else features.grouped(split, part.begin)
+    by_person = facts.rows is not None
+    stream: BlockStream = features.grouped(split, part.begin) if by_person else features.stream(split, part.begin)
     records, folder = len(reached(part, facts)), features.folder.resolve()
     shelf = shelf_for(asked["side"], records, facts, grid, 0, asked["memory"], folder)
     try:
         directions = None if shelf is None else Directions(shelf)
-        parts.follow(processes, Summed(stream, facts, grid, directions=directions))
+        parts.follow(processes, Summed(features.watched(stream), facts, grid, directions=directions))
     finally:
         if shelf is not None:
             shelf.clear()

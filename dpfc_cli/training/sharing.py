@@ -154,12 +154,15 @@ def shared(
     """
     here, same = {(listing, split) for listing in records}, {listing for listing, _ in apart} | set(records)
     pairs = _of_all_splits(pairs, [*others, Known(name="", path=Path(), splits=frozenset((*apart, *here)))])
+    alone = [each for each in others if each.of == "gone"]
     others = [replace(each, stored=tuple(s for s in each.stored if source_of(s) not in here)) for each in others]
     places = [(each, source) for each in others for source in sorted(each.sources)]
     found = _Patterns(own, others, {source for _, source in places})
     near = {other.section.records for _, other in found.targets if found.counts[other]}
     summed = by_person or found.summed or len({each.section.kind for each in own}) > 1
-    there = {listing for listing, _ in now}
+    besides = [one for each in others for one in each.stored if source_of(one) in now and one.section.split != split]
+    # Where there is no set, nothing was made anew.
+    there = {listing for listing, _ in now or apart}
     silent = bool(own) and set(records) <= {each.section.records for each in own}
     reached: set[str] = set(records) | near
     if any(pair & reached for pair in pairs):
@@ -172,7 +175,11 @@ def shared(
             return both > 0 and not by_person
         if place[1][0] in same:
             # The set was made anew since then. What was in another split may be in this one now.
-            return by_person or both > 0 or not (silent and _disjoint(own, found.beside(place)))
+            kept = found.beside(place)
+            if both and not by_person:
+                return True
+            # If all of it lies in another split, its persons do so as a whole.
+            return not _within(kept, besides) and (by_person or not (silent and _disjoint(own, kept)))
         # If it is known which records a part of a source has, and none of them is here, its rows do not count.
         return place[1][0] in reached and (summed or not known or both > 0)
 
@@ -188,9 +195,8 @@ def shared(
     left = [place for place in places if place not in counted and place[1][0] not in same]
     doubted = {place[0].name for place in left if not (silent and _disjoint(own, found.beside(place)))}
     lost = [
-        replace(each, stored=tuple(one for one in each.stored if one.section.records not in same))
-        for each in others
-        if each.of == "gone"
+        replace(each, stored=tuple(s for s in each.stored if source_of(s) in here or s.section.records not in there))
+        for each in alone
     ]
     gone = {each.name for each in lost if any(one.section.records in reached for one in each.stored)}
     doubted |= {each.name for each in lost if not all(silent and _disjoint(own, [one]) for one in each.stored)} - gone
@@ -220,7 +226,8 @@ class _Patterns:
     def __init__(self, own: Sequence[Stored], others: Sequence[Known], charged: Collection[Source]) -> None:
         self.targets = [(each, one) for each in others for one in each.stored]
         self.counts = Counter[Stored]()
-        self.patterns: set[frozenset[Stored]] = set()
+        # A record may be in no other section.
+        self.patterns: set[frozenset[Stored]] = {frozenset()}
         self.summed = False
         for mine in own:
             alike = [one for _, one in self.targets if one.section.kind == mine.section.kind]
@@ -289,6 +296,18 @@ def _disjoint(own: Sequence[Stored], known: Iterable[Stored]) -> bool:
     """Whether digests can tell that a set has nothing in common with a source, if none of them is the same."""
     kinds = {one.section.kind for one in known}
     return all(mine.section.kind in kinds and mine.section.kind != "row" for mine in own)
+
+
+def _within(known: Sequence[Stored], others: Sequence[Stored]) -> bool:
+    """Whether digests tell that each record of these sections lies in one of the others."""
+
+    def there(one: Stored) -> bool:
+        alike = [other for other in others if other.section.kind == one.section.kind][:MOST_COMPARED]
+        found = digests.common(one, alike)
+        # What has no digest may be anywhere.
+        return 0 not in found and sum(found.values()) == one.section.count
+
+    return bool(known) and all(map(there, known))
 
 
 def _largest(patterns: Iterable[frozenset[int]]) -> tuple[frozenset[int], ...]:

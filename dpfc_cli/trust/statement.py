@@ -227,24 +227,24 @@ def _others(card: Mapping[str, Any]) -> str:
         return f"{unknown} {limits}" if private else unknown
     known = f"as far as its ledger knew when it was made (row {ledger['training']})"
     trainings, spending = (ledger[name] - apart(ledger) for name in ("trainings", "private"))
-    if trainings == 1:
-        said = f"This was the first training on these records, {known}."
-    else:
-        said = f"This was one of {trainings:,} trainings on these records, {known}."
+    on = "this split of the set" if apart(ledger) else "these records"
+    said = f"This was {'the first training' if trainings == 1 else f'one of {trainings:,} trainings'} on {on}, {known}."
     if private and spending > 1:
         total = (
             "more than can be stated" if ledger["epsilon"] is None else f"epsilon = {rounded_up(ledger['epsilon'], 6)}"
         )
         bound = "exact" if ledger["exact"] else "an upper bound"
+        unit = ledger.get("unit", "record")
+        unit += " (if the set had the same persons each time)" if unit == "person" else ""
         said += (
             f" Together the {spending:,} private ones spent {total} at the same delta for one "
-            f"{ledger.get('unit', 'record')}, under zero-out adjacency ({bound}). This is a guarantee if they were "
+            f"{unit}, under zero-out adjacency ({bound}). This is a guarantee if they were "
             "planned in advance. If not, a cap that was fixed in advance is the guarantee."
         )
     if private and "other_splits" in ledger:
         said += (
-            f" Rows of the ledger about other splits are not in this ({apart(ledger):,}): they are of other records, "
-            "unless the set was made anew in between."
+            f" Rows of the ledger about other splits are not in this ({apart(ledger):,}). They may be of the same "
+            "records, if the set was made anew or if a picture is in both splits."
         )
     if private and card["unit"] == "person" and ledger.get("unit", "record") == "record" and spending > 1:
         said += (

@@ -225,6 +225,10 @@ def test_a_card_counts_the_rows_of_its_split_and_compares_no_records() -> None:
         **{"training": 2, "trainings": 5, "private": 5, "unprotected": 0, "other_splits": 3},
         **{"exact": True, "unit": "record"},
     }
+    # Whether the persons were the same is not looked at either.
+    again = [PERSONS, replace(PERSONS, persons="b" * 64)]
+    assert ledger.standing(again, 1, 1e-5) == ledger.standing([PERSONS, PERSONS], 1, 1e-5)
+    assert ledger.standing(again, 1, 1e-5)["unit"] == "person"
     said = ledger.standing([PERSONS, persons], 1, 1e-5)
     assert said.pop("epsilon") == pytest.approx(epsilon_for(0.4, 1e-5), rel=1e-9)
     assert (said["other_splits"], said["exact"], said["unit"]) == (1, True, "person")

@@ -226,14 +226,14 @@ def test_each_split_has_an_account_of_its_own(features: FeatureSet, head: Head) 
     assert [row.method for row in account_of(path).entries] == ["dp-ls", "evaluation"]
 
 
-def test_a_card_counts_evaluations_on_other_records_apart(features: FeatureSet, head: Head) -> None:
+def test_a_card_counts_evaluations_on_another_split_apart(features: FeatureSet, head: Head) -> None:
     evaluate(head, features, epsilon=2.0)
     later = train(features, epsilon=1.0, method="dp-ls")
     standing = later.head.card["ledger"]
     assert (standing["training"], standing["trainings"], standing["other_splits"]) == (3, 3, 1)
     assert standing["epsilon"] == pytest.approx(account_of(ledger.ledger_path(features.folder)).epsilon(1e-5))
     said = later.head.statement()
-    assert any("one of 2 trainings on these records" in text for text in said.values())
+    assert any("one of 2 trainings on this split of the set" in text for text in said.values())
     assert verify(later.path, ledger=ledger.ledger_path(features.folder)).contradictions == []
     assert verify(head.path or "", ledger=ledger.ledger_path(features.folder)).contradictions == []
 

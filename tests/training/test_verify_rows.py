@@ -182,6 +182,9 @@ def test_trainings_on_other_splits_are_counted_as_such(shelf: Made) -> None:
     for older in ({}, {"other_records": 1}):
         card["ledger"] |= older
         assert of_ledger(card, shelf, rows, number=2)["other trainings in the ledger"].startswith("unknown")
+    for name, less in (("epsilon", 0.5), ("private", 1), ("unprotected", 5)):
+        forged = {**card, "ledger": {**card["ledger"], name: less}}
+        assert of_ledger(forged, shelf, rows, number=2)["other trainings in the ledger"].endswith(f": {name}")
 
 
 def test_trainings_that_came_later_and_those_that_are_gone_are_told(shelf: Made) -> None:

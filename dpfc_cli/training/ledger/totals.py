@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from dpfc_cli.privacy.accounting import LEAST_EPSILON
@@ -79,9 +80,10 @@ def about(entries: Iterable[Entry], split: str, records: Iterable[str]) -> list[
 def standing(entries: Sequence[Entry], number: int, delta: float | None) -> dict[str, Any]:
     """What a head's card says of the trainings in its ledger. Private evaluations count as trainings.
 
-    `other_splits` is there if some of them were about another split of the set. The epsilon is without these. They were
-    of other records, unless the set was made anew since then. Whether they were is not looked at: it follows from
-    records, and a head is handed over. For the same reason only the set's own ledger counts.
+    `other_splits` is there if some of them were about another split of the set. The epsilon is without these. They may
+    be of the same records, if the set was made anew since then or if a record is in both. Whether they are is not
+    looked at: it follows from records, and a head is handed over. For the same reason only the set's own ledger counts,
+    and the persons of its trainings are taken to be the same.
 
     Args:
         entries: all rows of the ledger.
@@ -90,7 +92,7 @@ def standing(entries: Sequence[Entry], number: int, delta: float | None) -> dict
 
     """
     split, private = entries[number - 1].split, sum(row.claim == "private" for row in entries)
-    rows = [row for row in entries if row.split == split]
+    rows = [replace(row, persons=None if row.persons is None else "") for row in entries if row.split == split]
     others = {"other_splits": len(entries) - len(rows)} if len(rows) < len(entries) else {}
     epsilon = max(together(rows, delta), LEAST_EPSILON) if delta is not None else math.inf
     return {
