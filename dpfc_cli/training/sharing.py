@@ -302,7 +302,7 @@ def _within(known: Sequence[Stored], others: Sequence[Stored]) -> bool:
     """Whether digests tell that each record of these sections lies in one of the others."""
 
     def there(one: Stored) -> bool:
-        alike = [other for other in others if other.section.kind == one.section.kind][:MOST_COMPARED]
+        alike = [other for other in others if other.section.kind == one.section.kind]
         found = digests.common(one, alike)
         # What has no digest may be anywhere.
         return 0 not in found and sum(found.values()) == one.section.count
@@ -311,12 +311,12 @@ def _within(known: Sequence[Stored], others: Sequence[Stored]) -> bool:
 
 
 def _largest(patterns: Iterable[frozenset[int]]) -> tuple[frozenset[int], ...]:
-    """The patterns that are no part of another one; one without anything if there are none."""
+    """The patterns that are no part of another one."""
     found: list[frozenset[int]] = []
     for pattern in sorted(patterns, key=len, reverse=True):
         if not any(pattern <= larger for larger in found):
             found.append(pattern)
-    return tuple(sorted(found, key=sorted)) or (frozenset(),)
+    return tuple(sorted(found, key=sorted))
 
 
 def _of_all_splits(pairs: Pairs, sets: Iterable[Known]) -> Pairs:

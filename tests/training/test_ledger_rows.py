@@ -217,7 +217,7 @@ def test_rows_of_another_split_count_if_their_listing_is_that_of_the_records() -
 def test_a_card_counts_the_rows_of_its_split_and_compares_no_records() -> None:
     mine, held = row(0.3), replace(row(0.4), split="test")
     other, persons = replace(held, records="others"), replace(PERSONS, split="test")
-    rows = [replace(mine, records="others"), mine, other, held, persons]
+    rows = [other, mine, replace(mine, records="others"), held, persons]
     said = ledger.standing(rows, 2, 1e-5)
     assert said == ledger.standing([replace(each, records="others") for each in rows], 2, 1e-5)
     assert said.pop("epsilon") == pytest.approx(epsilon_for(math.hypot(0.3, 0.3), 1e-5), rel=1e-9)
@@ -225,6 +225,8 @@ def test_a_card_counts_the_rows_of_its_split_and_compares_no_records() -> None:
         **{"training": 2, "trainings": 5, "private": 5, "unprotected": 0, "other_splits": 3},
         **{"exact": True, "unit": "record"},
     }
+    both = ledger.standing([row(0.3), PERSONS], 2, 1e-5)
+    assert both["epsilon"] == pytest.approx(epsilon_for(math.hypot(0.3, 0.8), 1e-5), rel=1e-9)
     # Whether the persons were the same is not looked at either.
     again = [PERSONS, replace(PERSONS, persons="b" * 64)]
     assert ledger.standing(again, 1, 1e-5) == ledger.standing([PERSONS, PERSONS], 1, 1e-5)

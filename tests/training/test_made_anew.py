@@ -123,7 +123,7 @@ def test_a_set_with_rows_about_a_split_that_it_had_is_not_public() -> None:
     first = of("s", range(10), test=range(20, 30))
     evaluated(first, 0.5)
     assert [len(rows_about(ledger_path(first.folder), first.folder, split)) for split in ("train", "test")] == [0, 1]
-    again = anew("s", range(20, 30), test=range(10))
+    again = anew("s", range(20, 31), test=range(10))
     assert [len(rows_about(ledger_path(again.folder), again.folder, split)) for split in ("train", "test")] == [1, 1]
 
 

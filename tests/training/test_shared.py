@@ -262,8 +262,36 @@ def test_a_split_that_the_set_no_longer_has_counts_unless_digests_tell_that_noth
     # What digests cannot tell counts for each record.
     assert made_anew(here) == ([None], False)
     assert made_anew([], kept("t", [8, 9], split="test")) == ([None], True)
+    # Two rows: of one it is known for which records it counts.
+    both = ledger("r", kept("t", [2, 9], split="test"), about=rows("t", "u", split="test"))
+    there = [("r", "train"), ("t", "test"), ("u", "test")]
+    found = of(here, both, apart=there, now=there[:1])
+    assert ([share.records for share in found.shares], found.summed) == ([1, None], False)
+    found = of([kept("r", [1, 2]), kept("r", [1], kind="pixels")], both, apart=there, now=there[:1])
+    assert found.summed
     rows_of = [kept("r", [1, 2], kind="row")]
+    unlike = ledger("r", kept("t", [8, 9], split="test", kind="row"), about=rows("t", "u", split="test"))
+    assert of(rows_of, unlike, apart=there, now=there[:1]).summed
     assert made_anew(rows_of, kept("t", [8, 9], split="test", kind="row")) == ([None], True)
+
+
+def test_a_split_all_of_which_is_in_another_split_now_does_not_count_for_persons(kept: Kept) -> None:
+    def counts(*known: Any, own: Iterable[int] = (1, 2)) -> bool:
+        held = ledger("r", *known, about=rows("t", split="test"))
+        there = [("r", "train"), ("t", "test"), ("v", "test")]
+        found = of([kept("r", own)], held, apart=there, now=[("r", "train"), ("v", "test")], by_person=True)
+        return bool(found.shares)
+
+    assert not counts(kept("t", [8, 9], split="test"), kept("v", [7, 8, 9], split="test"))
+    assert counts(kept("t", [8, 9], split="test"), kept("v", [7, 8], split="test"))
+    # One picture of two persons is no other person.
+    assert not counts(kept("t", [8, 9], split="test"), kept("v", [7, 8, 9], split="test"), own=[1, 8])
+    # Digests of another kind do not tell.
+    assert counts(kept("t", [8, 9], split="test"), kept("v", [7, 8, 9], split="test", kind="pixels"))
+    some = kept("t", [8, 9], split="test"), kept("t", [4], split="test", kind="pixels")
+    assert counts(*some, kept("v", [7, 8, 9], split="test"))
+    assert counts(kept("t", [0, 8, 9], split="test"), kept("v", [7, 8, 9], split="test"))
+    assert counts(kept("v", [7, 8, 9], split="test"))
 
 
 def test_what_others_know_of_the_very_same_records_is_not_counted_again(kept: Kept) -> None:

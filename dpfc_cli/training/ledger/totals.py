@@ -92,7 +92,7 @@ def standing(entries: Sequence[Entry], number: int, delta: float | None) -> dict
 
     """
     split, private = entries[number - 1].split, sum(row.claim == "private" for row in entries)
-    rows = [replace(row, persons=None if row.persons is None else "") for row in entries if row.split == split]
+    rows = [replace(row, persons=None) for row in entries if row.split == split]
     others = {"other_splits": len(entries) - len(rows)} if len(rows) < len(entries) else {}
     epsilon = max(together(rows, delta), LEAST_EPSILON) if delta is not None else math.inf
     return {
