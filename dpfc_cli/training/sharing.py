@@ -160,7 +160,7 @@ def shared(
     found = _Patterns(own, others, {source for _, source in places})
     near = {other.section.records for _, other in found.targets if found.counts[other]}
     summed = by_person or found.summed or len({each.section.kind for each in own}) > 1
-    besides = [one for each in others for one in each.stored if source_of(one) in now and one.section.split != split]
+    besides = [one for each in others for one in each.stored if source_of(one) in now]
     # Where there is no set, nothing was made anew.
     there = {listing for listing, _ in now or apart}
     silent = bool(own) and set(records) <= {each.section.records for each in own}
