@@ -112,6 +112,8 @@ def test_a_total_is_for_persons_if_all_trainings_protect_them_and_no_other_sourc
     assert (known.unit, known.exact) == ("person", True)
     assert account(own=(PERSONS,), protects=("person", "b" * 64)).unit == "record"
     assert account(own=(PERSONS, row(0.1)), protects=PERSONS.protects).unit == "record"
+    # Who trained without a guarantee protected nobody.
+    assert account(own=(PERSONS, replace(OPEN, persons="b" * 64)), protects=PERSONS.protects).unit == "person"
     # Before the first training it is what a training would protect.
     assert account(protects=PERSONS.protects).unit == account(own=(OPEN,), protects=PERSONS.protects).unit == "person"
     for others in ([([PERSONS], ())], [([PERSONS], ()), ([], [cap(1.0)])]):

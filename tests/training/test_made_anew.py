@@ -85,8 +85,12 @@ def test_the_ledger_of_a_set_that_is_gone_says_what_it_said_before() -> None:
     shutil.rmtree(first.folder)
     assert total(first) == spent(0.3)
     # But not for persons, of whom it is not known whether they were the same.
-    charge(ready(of("p", range(10), persons=True), 0.5))
-    again = anew("p", range(9, -1, -1), persons=True)
+    only = of("p", range(50, 60), persons=True)
+    charge(ready(only, 0.5))
+    shutil.move(only.folder, "elsewhere")
+    assert (account(only).unit, total(only)) == ("person", spent(0.5))
+    shutil.move("elsewhere", only.folder)
+    again = anew("p", range(59, 49, -1), persons=True)
     charge(ready(again, 0.5))
     shutil.rmtree(again.folder)
     assert account(again).unit == "record"
@@ -112,10 +116,14 @@ def test_persons_who_were_in_another_split_have_what_was_spent_on_them() -> None
     assert total(again) == pytest.approx(epsilon_for(2 * mu_for(0.5, DELTA), DELTA), rel=1e-6)
 
 
-def test_the_account_of_a_split_that_is_gone_can_be_asked_for() -> None:
-    evaluated(of("s", range(10), test=range(20, 30)), 0.5)
-    again = anew("s", range(10))
-    assert account(again, split="test").epsilon(DELTA) == spent(0.5)
+@pytest.mark.parametrize("persons", [False, True])
+def test_the_account_of_a_split_that_is_gone_can_be_asked_for(persons: bool) -> None:
+    evaluated(of("s", range(10), test=range(20, 30), persons=persons), 0.5)
+    again = anew("s", range(10), persons=persons)
+    of_person = 2 if persons else 1
+    assert account(again, split="test").epsilon(DELTA) == pytest.approx(
+        epsilon_for(of_person * mu_for(0.5, DELTA), DELTA), rel=1e-6
+    )
     assert [each.split for each in other_accounts(ledger_path(again.folder))] == ["test"]
 
 
