@@ -279,3 +279,10 @@ def test_the_row_of_a_head_is_that_of_its_number_and_of_its_own_releases() -> No
     assert other_ledgers.has_row_of(rows, {**card, **before, "ledger": {"training": 2}})
     # A head that is public has no releases that count.
     assert other_ledgers.has_row_of(rows, {**card, "public_head": {}, "ledger": {"training": 2}})
+
+
+def test_a_file_that_vanishes_while_it_is_looked_for_is_no_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another process charges something meanwhile, and SQLite removes its journal."""
+    there = os.listdir
+    monkeypatch.setattr(os, "listdir", lambda folder: [*there(folder), "s.ledger.sqlite-journal"])
+    assert other_ledgers.search([tmp_path]) == ({}, [], [tmp_path.resolve()], [])
