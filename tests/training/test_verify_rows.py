@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from dpfc_cli.training import ledger
 from dpfc_cli.training import verify as checks
 from tests.training.handed import Made, handed_over, of_ledger, with_row
 
@@ -185,6 +186,21 @@ def test_trainings_on_other_splits_are_counted_as_such(shelf: Made) -> None:
     for name, less in (("epsilon", 0.5), ("private", 1), ("unprotected", 5)):
         forged = {**card, "ledger": {**card["ledger"], name: less}}
         assert of_ledger(forged, shelf, rows, number=2)["other trainings in the ledger"].endswith(f": {name}")
+
+
+def test_a_card_of_an_earlier_version_that_counted_more_rows_says_no_less_than_its_own_split_spent(shelf: Made) -> None:
+    rows = with_row(shelf.rows, 1, records="others", split="test")
+    card = shelf.card(2)
+    true = ledger.standing(rows[:2], 2, card["delta"])["epsilon"]
+
+    def said(stated: float | None, **more: Any) -> str:
+        older = {**card, **more, "ledger": {**card["ledger"], "exact": False, "epsilon": stated}}
+        return of_ledger(older, shelf, rows, number=2)["other trainings in the ledger"].partition(":")[0]
+
+    least = true * (1 - 1e-5)
+    assert [said(each) for each in (3 * true, true, least, None)] == ["unknown"] * 4
+    assert [said(each) for each in (true / 2, true * (1 - 1.005e-5))] == ["contradicts"] * 2
+    assert said(true, delta=None) == "contradicts"
 
 
 def test_trainings_that_came_later_and_those_that_are_gone_are_told(shelf: Made) -> None:
