@@ -17,6 +17,7 @@ from dpfc_cli.training.cap import set_cap
 from dpfc_cli.training.charge import charge
 from dpfc_cli.training.kept_digests import beside
 from dpfc_cli.training.ledger import ledger_path
+from dpfc_cli.training.request import Privacy
 from dpfc_cli.training.run import stands
 from dpfc_cli.training.same_records import rows_about
 from tests.training.sharing import DELTA, account, alone_in, evaluated, of, ready, spent, total
@@ -89,6 +90,10 @@ def test_the_ledger_of_a_set_that_is_gone_says_what_it_said_before() -> None:
     charge(ready(only, 0.5))
     shutil.move(only.folder, "elsewhere")
     assert (account(only).unit, total(only)) == ("person", spent(0.5))
+    # Who trained without a guarantee says nothing of persons.
+    charge(ready(of("p", range(70, 80), persons=True), privacy=Privacy()))
+    shutil.rmtree(only.folder)
+    assert (account(only).unit, account(only).unprotected) == ("person", 1)
     shutil.move("elsewhere", only.folder)
     again = anew("p", range(59, 49, -1), persons=True)
     charge(ready(again, 0.5))
