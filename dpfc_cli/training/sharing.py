@@ -24,8 +24,8 @@ more than 63 sets to compare with, they are not looked at together.
 rows of a ledger name a split. Its caps name the training records and hold for those of each split. The splits of one
 set have different records, unless digests show that one is in both. But a ledger outlives its set. If the set was made
 anew, what was in the other split may be in this one now. So a row about a split that the set no longer has counts,
-unless digests show that none of its records is here. For persons it always counts: a person may have had other records
-there.
+unless digests show that none of its records is here. For persons it counts even then, because a person may have had
+other records there. It does not count for them if digests show that all records of that split are in another split now.
 
 **Units.** Which records belong to which person is a fact about one source. A training that protects the persons of
 another source is not known to protect the persons of this one. So the account of a set that shares records with others
