@@ -95,6 +95,21 @@ def test_a_process_sums_on_the_grid_and_the_shelf_that_it_is_asked_for(
     assert shelf is None or list(shelf.blocks()) == []
 
 
+def test_a_process_stops_where_another_set_takes_the_place_of_its_own(
+    features: FeatureSet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def followed(channel: parts.Channel, over: Summed) -> None:
+        path = features.folder / MANIFEST
+        assert next(over.stream(50))[0] == 50
+        path.write_text(path.read_text().replace('"versions": {', '"versions": {"other": "1", '))
+        next(over.stream(50))
+
+    monkeypatch.setattr(passes, "block_rows", lambda facts: 50)
+    monkeypatch.setattr(parts, "follow", followed)
+    with pytest.raises(UserError, match="has another feature set now"):
+        serve(Other(features, "sum", bits=14, side=6, memory=1e9), features)  # type: ignore[arg-type]
+
+
 def test_sets_are_compared_as_they_were_opened(features: FeatureSet) -> None:
     """Process 0 has opened the set before it was made again, and another process after it."""
     alone, facts = Alone(), facts_of(features)
