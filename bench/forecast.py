@@ -17,7 +17,7 @@ import numpy as np
 
 from bench import cells, synthetic
 from bench.cells import Cell
-from dpfc_cli.features.importing import import_features
+from dpfc_cli.extraction.importing import import_features
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.training import forecast as forecasts
 

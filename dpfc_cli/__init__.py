@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 from dpfc_cli.version import __version__
 
 _HOMES = {
-    "Account": "training.account",
+    "Account": "ledger.totals",
     "Comparison": "heads.scored",
     "Evaluation": "heads.scored",
     "Exported": "exports.export",
@@ -47,20 +47,22 @@ _HOMES = {
     "UserError": "errors",
     "Verified": "training.verify",
     "ZeroShot": "starts.zero_shot",
+    "adopt": "ledger.populations",
     "compare": "evaluation",
     "epsilon_of": "training.convert",
     "evaluate": "evaluation",
     "export": "exports.export",
     "extract": "extraction",
     "forecast": "training.forecast",
-    "import_features": "features.importing",
+    "import_features": "extraction.importing",
+    "merge_ledgers": "ledger.merge",
     "new_key": "heads.signature",
     "noise_multiplier_of": "training.convert",
     "open_features": "features.lookup",
     "predict": "prediction.predict",
     "push": "report.push",
-    "set_cap": "training.cap",
-    "share_records": "training.told",
+    "set_cap": "ledger.caps",
+    "set_population": "ledger.populations",
     "sign": "heads.signature",
     "to_sklearn": "exports.sklearn",
     "train": "training.train",
@@ -92,6 +94,7 @@ __all__ = [
     "Verified",
     "ZeroShot",
     "__version__",
+    "adopt",
     "compare",
     "epsilon_of",
     "evaluate",
@@ -99,13 +102,14 @@ __all__ = [
     "extract",
     "forecast",
     "import_features",
+    "merge_ledgers",
     "new_key",
     "noise_multiplier_of",
     "open_features",
     "predict",
     "push",
     "set_cap",
-    "share_records",
+    "set_population",
     "sign",
     "to_sklearn",
     "train",
@@ -121,24 +125,25 @@ if TYPE_CHECKING:
     from dpfc_cli.exports.export import Exported, export
     from dpfc_cli.exports.sklearn import to_sklearn
     from dpfc_cli.extraction import ExtractionWarning, extract
-    from dpfc_cli.features.importing import import_features
+    from dpfc_cli.extraction.importing import import_features
     from dpfc_cli.features.lookup import open_features
     from dpfc_cli.features.reader import FeatureSet
     from dpfc_cli.heads.head import Head
     from dpfc_cli.heads.scored import Comparison, Evaluation
     from dpfc_cli.heads.signature import KeyPair, Signed, new_key, sign
+    from dpfc_cli.ledger.caps import set_cap
+    from dpfc_cli.ledger.merge import merge_ledgers
+    from dpfc_cli.ledger.populations import adopt, set_population
+    from dpfc_cli.ledger.totals import Account
     from dpfc_cli.prediction.predict import Predictions, predict
     from dpfc_cli.report.push import Pushed, push
     from dpfc_cli.report.write import write_report
     from dpfc_cli.starts.zero_shot import ZeroShot, zero_shot
-    from dpfc_cli.training.account import Account
-    from dpfc_cli.training.cap import set_cap
     from dpfc_cli.training.convert import epsilon_of, noise_multiplier_of
     from dpfc_cli.training.forecast import Forecast, forecast
     from dpfc_cli.training.observer import Observer, TrainingWarning
     from dpfc_cli.training.private_evaluation import PrivateEvaluation
     from dpfc_cli.training.run import Trained
-    from dpfc_cli.training.told import share_records
     from dpfc_cli.training.train import train
     from dpfc_cli.training.verify import Verified, verify
 

@@ -26,17 +26,16 @@ from typing import Any, Self
 import numpy as np
 
 from dpfc_cli.errors import GUARDED, UserError, parameter, printable
-from dpfc_cli.features.importing import import_features
+from dpfc_cli.extraction.importing import import_features
 from dpfc_cli.features.manifest import load
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.folders import PARTIAL
 from dpfc_cli.heads.head import as_probabilities
+from dpfc_cli.ledger import Cap, ledger_path, read
+from dpfc_cli.ledger.caps import set_cap
 from dpfc_cli.rounding import rounded_up
 from dpfc_cli.sources.classes import check_classes
 from dpfc_cli.sources.groups import keys_of
-from dpfc_cli.training.account import account_of
-from dpfc_cli.training.cap import set_cap
-from dpfc_cli.training.ledger import ledger_path
 from dpfc_cli.training.observer import Observer
 from dpfc_cli.training.request import requested
 from dpfc_cli.training.run import Trained
@@ -244,8 +243,7 @@ def _labelled(y: np.ndarray, asserted: Sequence[Any] | int | None) -> tuple[np.n
 
 def _keep_cap(features: FeatureSet, cap: float, delta: float | None) -> None:
     """Set a cap for the ledger, if there is none. UserError where there is another one."""
-    account = account_of(ledger_path(features.folder), features.folder)
-    own = [held for name, held in account.in_force if name == account.name]
+    own = [held for held in read(ledger_path(features.folder)).holding(Cap) if held.delta is not None]
     if any(held.epsilon != cap or held.delta != (held.delta if delta is None else delta) for held in own):
         raise UserError(
             f"The ledger has another cap: epsilon = {own[0].epsilon:.6g} at delta = {own[0].delta:g}. It was fixed "
@@ -345,5 +343,5 @@ def _privacy(trained: Trained) -> Told:
         total = spent.epsilon(claimed.delta)
         found |= {"epsilon": claimed.epsilon, "delta": claimed.delta, "mu": claimed.mu, "spent": total}
         found |= {"spent_unit": spent.unit}
-    found |= {"fits": len(spent.entries), "classes": card["facts"]["origin"], "ledger": str(spent.ledger)}
+    found |= {"fits": len(spent.charges), "classes": card["facts"]["origin"], "ledger": str(spent.ledger)}
     return found

@@ -5,10 +5,12 @@ from pathlib import Path
 
 PARTIAL = ".partial"
 """The end of a feature set's folder name while the set is being made."""
-LEDGER = ".ledger.sqlite"
-"""The end of the name of the ledger that lies beside a feature set."""
-DIGESTS = ".ledger.digests"
-"""The end of the name of the file beside a ledger that says which records were charged to it."""
+LEDGER = "ledger.sqlite"
+"""The ledger of a folder of feature sets, in that folder."""
+LEDGER_ANSWERS = "ledger.answers"
+"""The folder beside a ledger that keeps the answers of trainings that were charged and have no head yet."""
+LEDGER_DIGESTS = "ledger.digests"
+"""The folder beside a ledger that keeps digests of the records of each set."""
 
 
 def features_folder() -> Path:

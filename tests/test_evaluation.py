@@ -11,7 +11,7 @@ from sklearn.metrics import confusion_matrix
 
 from dpfc_cli.errors import GUARDED, UserError
 from dpfc_cli.evaluation import compare, evaluate
-from dpfc_cli.features.importing import import_features
+from dpfc_cli.extraction.importing import import_features
 from dpfc_cli.features.manifest import Manifest
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.heads.calibration import calibration

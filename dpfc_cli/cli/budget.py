@@ -1,6 +1,7 @@
 """`dpfc budget`: what σ is worth, what ε costs, what was spent, and how much may be."""
 
 import math
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -8,13 +9,15 @@ import typer
 from dpfc_cli import rounding
 from dpfc_cli.cli import display, places
 from dpfc_cli.cli.app import command
-from dpfc_cli.errors import UserError, counted, parameter, sentence
+from dpfc_cli.errors import UserError, parameter, sentence
+from dpfc_cli.folders import LEDGER, features_folder
 
 if TYPE_CHECKING:
-    from dpfc_cli.training.account import Account
-    from dpfc_cli.training.ledger import Entry
+    from dpfc_cli.features.reader import FeatureSet
+    from dpfc_cli.report.document import Block
 
 DELTAS = (1e-5, 1e-6, 1e-7)
+_CHANGES = "Changes of the ledger"
 
 
 @command("budget")
@@ -31,65 +34,151 @@ def budget(
         int | None, typer.Option(min=1, max=10_000, help="Steps T of the iterative methods. Default: theirs.")
     ] = None,
     features: Annotated[
-        str | None, typer.Option(metavar="SET", help="Feature set whose ledger is shown, by path or name.")
+        str | None, typer.Option(metavar="SET", help="Feature set whose population is shown, by path or name.")
     ] = None,
     cap: Annotated[
         str | None,
         typer.Option(
             metavar="EPSILON",
-            help="Set a cap: all trainings on the records of --features together never spend more than this ε, at the "
-            "δ of --delta (default: min(1e-5, 1/n)). 'none' removes it.",
+            help="Set a cap: all trainings on the population of --features together never spend more than this ε, at "
+            "the δ of --delta (default: min(1e-5, 1/n)). 'none' removes it.",
+            rich_help_panel=_CHANGES,
         ),
     ] = None,
-    also: Annotated[
+    population: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Say whose records --features has. Nobody may be in two populations. A set of which nothing is said "
+            "counts in all of them.",
+            rich_help_panel=_CHANGES,
+        ),
+    ] = None,
+    adopt: Annotated[
+        bool,
+        typer.Option(
+            "--adopt",
+            help="Write down --features, of which the ledger knows nothing. Totals then say 'at least'.",
+            rich_help_panel=_CHANGES,
+        ),
+    ] = False,
+    merge: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="OTHER", help="Unite the ledger with the one of another folder of sets.", rich_help_panel=_CHANGES
+        ),
+    ] = None,
+    apart: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="SET",
-            help="Say that another feature set shares records with that of --features, where dpfc cannot see it by "
-            "itself. What is spent on either counts for both. It is kept. May be given several times.",
+            metavar="NAME",
+            help="With --merge: a population that only one ledger has, with nobody in common with the others.",
+            rich_help_panel=_CHANGES,
+        ),
+    ] = None,
+    same: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=OTHER",
+            help="With --merge: the name here, and the name there, of one population.",
+            rich_help_panel=_CHANGES,
         ),
     ] = None,
     by: Annotated[
-        str | None, typer.Option(help="Who sets the cap, or says so of --also. Default: your account.")
+        str | None, typer.Option(help="Who says so. Default: your account.", rich_help_panel=_CHANGES)
     ] = None,
-    note: Annotated[str | None, typer.Option(help="Why the cap is set.")] = None,
+    note: Annotated[str | None, typer.Option(help="Why the cap is set.", rich_help_panel=_CHANGES)] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Convert between σ and ε for every method. Without either, show what was spent, as the ledgers say.
+    """Convert between σ and ε for every method. Without either, show what was spent, as the ledger says.
 
-    With --cap, limit what may be spent. With --also, say that sets share records. Both stay in the ledger.
+    Changes of the ledger are written down with who and when, and stay to be seen.
 
     σ is the noise multiplier of equal releases, as train's --noise-multiplier is. Conversions are exact (Gaussian
     differential privacy). The paper's looser conversion, ρ + 2√(ρ·ln(1/δ)), stands beside them for comparison.
     """
+    changes = {"cap": cap, "population": population, "adopt": adopt or None, "merge": merge}
+    given = [name for name, value in changes.items() if value is not None]
+    _check(given, features, delta, {"sigma": sigma, "epsilon": epsilon, "steps": steps}, by, note, apart, same)
+    deltas = _deltas(delta, sigma, epsilon, steps)
+    wanted = None if cap is None else _cap(cap)
+    pairs = _pairs(same)
+    found = None if features is None else places.feature_set(features)[0]
+    if merge is not None:
+        from dpfc_cli.ledger.merge import merge_ledgers
+
+        merge_ledgers(_ledger(found), merge, apart=apart or (), same=pairs, by=by)
+    if found is not None:
+        _change(found, population, adopt, by)
+    if cap is not None and found is not None:
+        from dpfc_cli.ledger.caps import set_cap
+
+        set_cap(found, wanted, delta=delta[0] if delta else None, by=by, note=note)
+    result: dict[str, Any] = {}
+    shown: list[Block] = []
+    if sigma is not None or epsilon is not None:
+        from dpfc_cli.training.convert import conversions
+
+        result["conversion"] = conversions(noise_multiplier=sigma, epsilon=epsilon, deltas=deltas, steps=steps)
+    if found is not None or not result:
+        result["spent"], shown = _spent(found, deltas)
+    if as_json:
+        display.as_json(result)
+        return
+    if "conversion" in result:
+        _show_conversion(result["conversion"], sigma, epsilon)
+    _show(shown)
+
+
+def _check(
+    changes: list[str],
+    features: str | None,
+    delta: list[float] | None,
+    conversion: dict[str, float | None],
+    by: str | None,
+    note: str | None,
+    apart: list[str] | None,
+    same: list[str] | None,
+) -> None:
+    """UserError for options that do not go together. Nothing is written before all of them were looked at."""
+    needs = next((name for name in changes if name != "merge" and features is None), None)
+    if needs is not None:
+        raise _conflict(needs, f"needs {parameter('features')}: it is about one set.", "Name the set.")
+    idle = next((name for name, value in conversion.items() if value is not None), None)
+    if changes and idle is not None:
+        raise _conflict(idle, f"does not go with {parameter(changes[0])}.", "Leave out one of them.")
+    if "cap" in changes and len(delta or []) > 1:
+        raise _conflict("delta", "may be given once with a cap.", "Leave out the others.")
+    for name, value, needed in (
+        ("note", note, ("cap",)),
+        ("by", by, tuple(changes)),
+        ("apart", apart, ("merge",)),
+        ("same", same, ("merge",)),
+    ):
+        if value and not set(changes) & set(needed):
+            raise _conflict(name, "says something of a change, and there is none.", "Leave it out.")
+
+
+def _conflict(name: str, what: str, remedy: str) -> UserError:
+    return UserError(f"{parameter(name)} {what}", remedy, code="conflict", parameter=name)
+
+
+def _deltas(
+    delta: list[float] | None, sigma: float | None, epsilon: float | None, steps: int | None
+) -> tuple[float, ...]:
     from dpfc_cli.privacy.accounting import check_privacy
 
-    if also and features is None:
-        raise UserError(
-            f"{parameter('also')} needs {parameter('features')}: it is about the records of one set.",
-            "Name the set.",
-            code="conflict",
-            parameter="also",
-        )
-    if cap is not None:
-        _refuse_beside_cap(features, delta, sigma=sigma, epsilon=epsilon, steps=steps)
-    elif note is not None or (by is not None and not also):
-        idle = "by" if note is None else "note"
-        raise UserError(
-            f"{parameter(idle)} has no meaning without {parameter('cap')}.",
-            f"A training has its own {parameter('by')}, and a {parameter('purpose')}: 'dpfc train --help'.",
-            code="conflict",
-            parameter=idle,
-        )
     if sigma is not None and epsilon is not None:
-        raise UserError(
-            f"{parameter('sigma')} and {parameter('epsilon')} were both given.",
-            "Give σ to get ε, or ε to get σ.",
-            code="conflict",
-        )
+        raise _conflict("sigma", f"and {parameter('epsilon')} were both given.", "Give σ to get ε, or ε to get σ.")
     if sigma is not None and not (sigma > 0 and math.isfinite(sigma)):
         raise UserError(
             f"{parameter('sigma')} must be a positive number, not {sigma:g}.", "Give a noise multiplier such as 10."
+        )
+    if steps is not None and sigma is None and epsilon is None:
+        raise _conflict(
+            "steps",
+            f"has no meaning without {parameter('sigma')} or {parameter('epsilon')}.",
+            "Give one of them too, or leave it out.",
         )
     deltas = tuple(dict.fromkeys(delta or DELTAS))
     try:
@@ -97,70 +186,7 @@ def budget(
             check_privacy(1.0 if epsilon is None else epsilon, value)
     except ValueError as error:
         raise UserError(sentence(error), "Give an ε such as 1 and a δ such as 1e-5.") from error
-    if steps is not None and sigma is None and epsilon is None:
-        raise UserError(
-            f"{parameter('steps')} has no meaning without {parameter('sigma')} or {parameter('epsilon')}.",
-            "Give one of them too, or leave it out.",
-            code="conflict",
-        )
-    if also:
-        from dpfc_cli.training.told import share_records
-
-        found, _ = places.feature_set(features)
-        share_records(found, [places.feature_set(each)[0] for each in also], by=by)
-    if cap is not None:
-        from dpfc_cli.training.cap import set_cap
-
-        found, _ = places.feature_set(features)
-        set_cap(found, _cap(cap), delta=delta[0] if delta else None, by=by, note=note)
-    result: dict[str, Any] = {}
-    account = None
-    if sigma is not None or epsilon is not None:
-        from dpfc_cli.training.convert import conversions
-
-        rows = conversions(noise_multiplier=sigma, epsilon=epsilon, deltas=deltas, steps=steps)
-        result["conversion"] = rows
-    if features is not None or not result:
-        from dpfc_cli.folders import heads_folder
-        from dpfc_cli.heads.head import cards
-        from dpfc_cli.training.account import account_of, other_accounts
-
-        ledger, named = places.ledger(features)
-        account = account_of(ledger, named, cards(heads_folder()))
-        others = other_accounts(ledger, named)
-        shared = [{"feature_set": each.name, "records": each.records} for each in account.shared.shares]
-        said = [{"feature_set": each.name, "by": each.who, "at": each.at} for each in account.overlaps]
-        result["spent"] = {**account.to_json(deltas), "shared": shared, "said_to_share": said}
-        result["spent_on_other_splits"] = [other.to_json(deltas) for other in others]
-    if as_json:
-        display.as_json(result)
-        return
-    if "conversion" in result:
-        _show_conversion(result["conversion"], sigma, epsilon)
-    if account is not None:
-        _show_spent(account, deltas)
-        for other in others:
-            _show_split(other, deltas)
-
-
-def _refuse_beside_cap(features: str | None, delta: list[float] | None, **others: float | None) -> None:
-    """UserError for what does not go with a cap."""
-    if features is None:
-        raise UserError(
-            f"{parameter('cap')} needs {parameter('features')}: a cap is on the records of one set.",
-            "Name the set.",
-            code="conflict",
-            parameter="features",
-        )
-    idle = next((name for name, value in others.items() if value is not None), None)
-    if idle is not None or len(delta or []) > 1:
-        raise UserError(
-            f"{parameter('cap')} goes with {parameter('features')} and one {parameter('delta')}, and not with "
-            f"{'several' if idle is None else parameter(idle)}.",
-            "Leave it out.",
-            code="conflict",
-            parameter=idle or "delta",
-        )
+    return deltas
 
 
 def _cap(text: str) -> float | None:
@@ -172,6 +198,78 @@ def _cap(text: str) -> float | None:
         raise UserError(
             f"{parameter('cap')} '{text}' is no ε.", "Give a number such as 3, or 'none'.", parameter="cap"
         ) from None
+
+
+def _pairs(same: list[str] | None) -> dict[str, str]:
+    """Names here, by the names there."""
+    found = {}
+    for each in same or []:
+        name, equals, other = each.partition("=")
+        if not (name and equals and other):
+            raise UserError(
+                f"{parameter('same')} '{each}' is not NAME=OTHER.",
+                "Give the name here, and the name there.",
+                parameter="same",
+            )
+        found[other] = name
+    return found
+
+
+def _change(found: "FeatureSet", population: str | None, adopt: bool, by: str | None) -> None:
+    from dpfc_cli.ledger import populations
+
+    if adopt:
+        populations.adopt(found, population, by=by)
+    elif population is not None:
+        populations.set_population(found, population, by=by)
+
+
+def _ledger(found: "FeatureSet | None") -> Path:
+    from dpfc_cli.ledger import ledger_path
+
+    return features_folder() / LEDGER if found is None else ledger_path(found.folder)
+
+
+def _spent(found: "FeatureSet | None", deltas: tuple[float, ...]) -> tuple[dict[str, Any], list["Block"]]:
+    """What the ledger says of a set, or of everybody: for programs, and for people."""
+    from dpfc_cli.folders import heads_folder
+    from dpfc_cli.heads.head import cards
+    from dpfc_cli.ledger import known_set, read
+    from dpfc_cli.report import account as shown
+    from dpfc_cli.report.document import Words
+    from dpfc_cli.training.inventory import without_charge
+
+    book = read(_ledger(found))
+    if found is None and not book.facts:
+        raise UserError(
+            f"Nothing to show: there is no ledger in '{book.path.parent}', and neither {parameter('sigma')} nor "
+            f"{parameter('epsilon')} was given.",
+            "Try 'dpfc budget --sigma 10 --steps 10', or make a feature set first.",
+            code="missing",
+            path=str(book.path),
+        )
+    accounts, lost = book.accounts(None), None
+    if found is not None:
+        known_set(book, found.folder, found.manifest)
+        accounts = [book.account_of(found.manifest.id)]
+        lost = without_charge(book, found.manifest, cards(heads_folder()))
+    blocks = [block for account in accounts for block in shown.blocks(account, book, deltas)]
+    blocks += [] if lost is None else [Words(lost, strong=True)]
+    values = {"ledger": str(book.path), "populations": [shown.values(each, book, deltas) for each in accounts]}
+    return {**values, "warning": lost}, blocks
+
+
+def _show(blocks: list["Block"]) -> None:
+    """Blocks of a document on the terminal: tables on stdout, words on stderr."""
+    from dpfc_cli.report.document import Facts, Grid, Words
+
+    for block in blocks:
+        if isinstance(block, Grid):
+            display.table(block.title, block.columns, block.rows, left=block.left)
+        elif isinstance(block, Facts):
+            display.facts("Caps", block.rows)
+        elif isinstance(block, Words):
+            (display.warn if block.strong else display.say)(block.text)
 
 
 def _show_conversion(rows: list[dict[str, Any]], sigma: float | None, epsilon: float | None) -> None:
@@ -198,172 +296,3 @@ def _show_conversion(rows: list[dict[str, Any]], sigma: float | None, epsilon: f
             "train divides the budget unequally and states each release's sigma. Given as its --sigma, these figures "
             "come to the same epsilon."
         )
-
-
-def _show_spent(account: "Account", deltas: tuple[float, ...]) -> None:
-    private = [(name, row) for name, row in account.rows if row.claim == "private"]
-    others = [(name, row) for name, row in account.rows if row.claim != "private"]
-    sets, folders = ", ".join(account.names), ", ".join(map(str, account.folders))
-    _show_charged(f"Charged to the records of {sets}, as far as the ledgers in {folders} know", private)
-    _show_total("Spent by these together", account, deltas)
-    if account.shared.shares or account.overlaps:
-        _show_shared(account)
-    if account.all_caps:
-        _show_caps(account)
-    if account.private > 1 and not account.in_force:
-        display.say(
-            "This sum is a guarantee if the trainings were planned in advance. If later ones were chosen by looking at "
-            "earlier heads, it says what they spent, and a cap that was fixed in advance is the guarantee."
-        )
-    if others:
-        rows = [(*_named(name, row), row.claim) for name, row in others]
-        display.table("Without a guarantee: epsilon = ∞", (*_COLUMNS, "claim"), rows, left=6)
-    _show_who(account)
-    if account.warning is not None:
-        display.warn(account.warning)
-    if account.not_counted:
-        display.warn(
-            f"Not counted: {', '.join(account.not_counted)}. It is not known whether they share records with this set. "
-            "If they do, they spend their privacy, too: say so (--also)."
-        )
-    if account.unprotected:
-        display.warn(
-            f"Not in the sum: {counted(account.unprotected, 'training')} without a guarantee. "
-            "What was released there has epsilon = ∞."
-        )
-
-
-def _show_split(account: "Account", deltas: tuple[float, ...]) -> None:
-    """What was spent on the records of another split: by private evaluations of heads, and by trainings that may have
-    seen some of them.
-    """
-    from dpfc_cli.training.ledger import EVALUATION
-
-    _show_charged(f"Charged to the records of the {account.split} split", account.rows)
-    _show_total(f"Spent on the {account.split} split", account, deltas)
-    if any(row.method != EVALUATION for _, row in account.rows):
-        display.say(
-            f"A training counts for the {account.split} split if some of its records are in this split, too, such as "
-            "copies of a picture, or if it is not known in which split they are."
-        )
-    _show_who(account)
-    _warn_of_passed_caps(account, f" on the {account.split} split")
-
-
-def _show_charged(title: str, rows: list[tuple[str, "Entry"]]) -> None:
-    """Rows with a guarantee, each with what it claims."""
-    display.table(
-        title,
-        (*_COLUMNS, "adjacency", "delta", "epsilon"),
-        [
-            (
-                *_named(name, row),
-                row.adjacency,
-                rounding.delta(row.delta or 1.0),
-                rounding.epsilon(row.epsilon or math.inf),
-            )
-            for name, row in rows
-        ],
-        left=7,
-    )
-
-
-def _show_total(what: str, account: "Account", deltas: tuple[float, ...]) -> None:
-    """What was spent together, at each δ."""
-    bound = "exact" if account.exact else "an upper bound"
-    total = [(rounding.delta(delta), rounding.epsilon(account.epsilon(delta))) for delta in deltas]
-    display.table(f"{what}, for one {account.unit} ({bound}, zero-out adjacency)", ("delta", "epsilon"), total)
-
-
-def _show_who(account: "Account") -> None:
-    """Who did what with the records, and what for."""
-    signed = [(name, row) for name, row in account.rows if row.who is not None]
-    if signed:
-        why = any(row.purpose is not None for _, row in signed)
-        rows_of = [
-            (*((row.purpose or "–",) if why else ()), row.who or "", _named(name, row)[2], _named(name, row)[0])
-            for name, row in signed
-        ]
-        names = (*(("purpose",) if why else ()), "by", "head", "when (UTC)")
-        display.table("Whose trainings these are, as they said", names, rows_of, left=len(names))
-
-
-def _warn_of_passed_caps(account: "Account", where: str = "") -> None:
-    """A cap is passed if something was charged where it was not known."""
-    from dpfc_cli.training import limit
-
-    for name, cap in account.in_force:
-        if account.room(cap, account.protects) < 0:
-            display.warn(
-                f"More is spent{where} than the cap allows ({limit.said(name, cap)}): some of these trainings were "
-                "charged where this cap was not known."
-            )
-
-
-def _show_shared(account: "Account") -> None:
-    """Which sets share records with this one. It is a fact about records, and for whoever holds them."""
-    display.table(
-        "Sets that share records with this one",
-        ("feature set", "trainings", "records in both"),
-        [
-            (share.name, str(len(share.entries)), "it is said" if share.records is None else f"{share.records:,}")
-            for share in account.shared.shares
-        ],
-        left=1,
-    )
-    if account.overlaps:
-        display.table(
-            "What was said of that",
-            ("other set", "by", "when (UTC)"),
-            [(each.name, each.who, each.at[:16].replace("T", " ")) for each in account.overlaps],
-            left=3,
-        )
-    if account.shared.summed:
-        display.say("It is not known which records are in which set. So all trainings are added up for each record.")
-    elif account.shared.shares:
-        display.say(
-            "The total is for the record that the trainings cost most. Records that are in fewer of these sets have "
-            "spent less."
-        )
-
-
-def _show_caps(account: "Account") -> None:
-    """The caps: what holds, what is left, and every change."""
-    from dpfc_cli.training import limit
-
-    rows = []
-    for name, cap in account.in_force:
-        left = account.room(cap, account.protects)
-        largest = limit.fitting(left, cap.delta or 1.0) if left > 0 else None
-        more = f"{rounding.left(largest, cap.delta or 1.0)} for one more training"
-        rows += [("cap", limit.said(name, cap)), ("left", more)]
-    _warn_of_passed_caps(account)
-    display.facts(
-        "What all trainings on these records may spend together (zero-out adjacency)", rows or [("cap", "none")]
-    )
-    display.table(
-        "Every change of the cap",
-        ("note", "by", "feature set", "when (UTC)", "after", "delta", "epsilon"),
-        [
-            (
-                *(cap.note or "–", cap.who, name, cap.at[:16].replace("T", " "), counted(cap.trainings, "training")),
-                *(("–", "none") if cap.delta is None else (rounding.delta(cap.delta), f"{cap.epsilon:.6g}")),
-            )
-            for name, cap in account.all_caps
-        ],
-        left=5,
-    )
-    if account.in_force and account.private:
-        display.say(
-            "A cap is a guarantee, however the trainings are chosen, if it was fixed before the first head was seen. "
-            "If it was raised later, what counts is the highest one that might have been set."
-        )
-
-
-_COLUMNS = ("when (UTC)", "feature set", "head", "method", "state")
-
-
-def _named(feature_set: str, row: "Entry") -> tuple[str, str, str, str, str]:
-    """When a training was, what it was of, and what became of it: the cells of `_COLUMNS`."""
-    when, head = row.at[:16].replace("T", " "), row.head.removesuffix(".safetensors")
-    return when, feature_set, head, row.method, row.state

@@ -152,7 +152,9 @@ def _one(head: "Head", features: "FeatureSet", result: "Evaluation | PrivateEval
     rows = [evaluated.row_of(path, card, features, result)]
     where = {"head": str(path), "features": str(features.folder)}
     if not isinstance(result, Evaluation):
-        spent = {"spent": result.spent.epsilon(result.delta), "left": result.spent.left(result.delta)}
+        from dpfc_cli.ledger import caps
+
+        spent = {"spent": result.spent.epsilon(result.delta), "left": caps.left(result.spent, result.delta)}
         told = {"figures": result.figures, "sha256": result.sha256, "warnings": result.warnings}
         remark = (
             "Figures per class are not released: with this epsilon their noise is larger than what the choice of the "

@@ -113,8 +113,8 @@ def released(path: Path, features: "FeatureSet", result: "PrivateEvaluation") ->
     kind = f"{result.unit}s"
     bound = "" if result.spent.exact else " (an upper bound)"
     cost = f"{rounding.cost(result.epsilon, result.delta)} for one {result.unit}"
-    total = f"epsilon = {rounding.epsilon(spent)}{bound} at the same delta for one {result.spent.unit} of this split, "
-    total += "as far as its ledgers know"
+    total = f"epsilon = {rounding.epsilon(spent)}{bound} at the same delta for one {result.spent.unit}, with "
+    total += "all trainings of the same people that the ledger has"
     blocks: list[Block] = [
         Facts(
             f"{path} on the {result.split} split of {features.folder}, with noise",

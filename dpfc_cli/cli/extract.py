@@ -9,7 +9,7 @@ from dpfc_cli.backbones import BACKBONES, POOLINGS, PRECISIONS, PREPROCESS, UNPO
 from dpfc_cli.cli import display
 from dpfc_cli.cli.app import command
 from dpfc_cli.cli.classes import typed_classes
-from dpfc_cli.cli.extracted import report
+from dpfc_cli.cli.extracted import POPULATION, report
 from dpfc_cli.cli.help import flag_of, listed
 
 WHAT, HOW, WORK = "Pictures", "Features", "Work"
@@ -179,6 +179,7 @@ def extract(
         int | None,
         typer.Option(min=1, help="Pictures per call of the model. Default: the model chooses.", rich_help_panel=WORK),
     ] = None,
+    population: Annotated[str | None, typer.Option(help=POPULATION, metavar="NAME", rich_help_panel=WHAT)] = None,
     shards: Annotated[
         int | None,
         typer.Option(min=1, max=99_999, help="Files (shards) per split. Default: by size.", rich_help_panel=WORK),
@@ -227,6 +228,7 @@ def extract(
             on_error=on_error,
             most_null=most_null,
             batch=batch,
+            population=population,
             shards=shards,
             task=part,
             progress=progress,

@@ -9,6 +9,10 @@ if TYPE_CHECKING:
     from dpfc_cli.features.manifest import SplitFacts
     from dpfc_cli.features.reader import FeatureSet
 
+POPULATION = (
+    "Whose records these are. Nobody may be in two populations. A set of which nothing is said counts in all of them."
+)
+
 
 def report(folder: Path, features: "FeatureSet | None", *, made: bool, as_json: bool) -> None:
     """What a feature set is. features: None if other processes still make it. made: whether it was made now."""

@@ -8,7 +8,7 @@ import typer
 from dpfc_cli.cli import display
 from dpfc_cli.cli.app import command
 from dpfc_cli.cli.classes import typed_classes
-from dpfc_cli.cli.extracted import report
+from dpfc_cli.cli.extracted import POPULATION, report
 
 
 @command("import", when_stopped="This run made nothing. What earlier runs finished is kept.")
@@ -87,10 +87,11 @@ def import_(
     shards: Annotated[
         int | None, typer.Option(min=1, max=99_999, help="Files (shards) per split. Default: by size.")
     ] = None,
+    population: Annotated[str | None, typer.Option(help=POPULATION, metavar="NAME")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Make a feature set of features that another program computed, of pictures, of texts or of anything."""
-    from dpfc_cli.features.importing import import_features
+    from dpfc_cli.extraction.importing import import_features
 
     with display.stages("Opening", "records") as progress:
         features, made = import_features(
@@ -108,6 +109,7 @@ def import_(
             pool_by=pool_by,
             on_error=on_error,
             most_null=most_null,
+            population=population,
             warn=display.warn,
         )
     report(features.folder, features, made=made, as_json=as_json)

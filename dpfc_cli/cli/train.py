@@ -191,15 +191,6 @@ def train(
     purpose: Annotated[
         str | None, typer.Option(help="What the training is for, for the ledger.", rich_help_panel=RUN)
     ] = None,
-    also: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="SET",
-            help="Another feature set that shares records with this one, where dpfc cannot see it by itself. What is "
-            "spent on either counts for both. It is kept in the ledger. May be given several times.",
-            rich_help_panel=RUN,
-        ),
-    ] = None,
     dry_run: Annotated[
         bool,
         typer.Option(
@@ -231,7 +222,6 @@ def train(
     from dpfc_cli.training.request import requested
     from dpfc_cli.training.serve import serve
     from dpfc_cli.training.together import Leader
-    from dpfc_cli.training.told import share_records
     from dpfc_cli.training.train import finish, plan
 
     given = {name: value for name, value in options.items() if value is not None and value is not False}
@@ -263,11 +253,8 @@ def train(
             memory=None if memory is None else _bytes(memory),
             by=by,
             purpose=purpose,
-            also=tuple(places.feature_set(each)[0] for each in also or ()),
             leader=None if processes is None else Leader(processes),
         )
-        if not dry_run:
-            share_records(found, request.also, by=request.by)
         if others:
             display.say(f"Features: {found.folder} (the newest of {others + 1} sets; --features names another)")
         checked = plan(request, observer)

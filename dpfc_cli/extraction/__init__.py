@@ -37,6 +37,7 @@ from dpfc_cli.features.lookup import new_folder
 from dpfc_cli.features.manifest import DTYPES, Manifest
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.features.writer import FeatureWriter, Task
+from dpfc_cli.ledger.populations import check_begin, check_population, population_of, register
 from dpfc_cli.sources.classes import check_classes, class_names
 from dpfc_cli.sources.groups import rule_of
 
@@ -103,6 +104,7 @@ def extract(
     batch: int | None = None,
     shards: int | None = None,
     task: Task | None = None,
+    population: str | None = None,
     progress: Progress | None = None,
     warn: Callable[[str], None] | None = None,
 ) -> Extracted:
@@ -141,6 +143,9 @@ def extract(
         shards: files per split. Default: by size.
         task: (i, N), to make the i-th of N parts of the shards beside N − 1 other processes that share the folder. The
             last one to end completes the set. Default: what `jax.distributed` says, if JAX_COORDINATOR_ADDRESS is set.
+        population: whose records these are: a name. Nobody may be in two populations. A set of which nothing is said
+            counts in all of them (`dpfc_cli.set_population`). A data set that was downloaded has a population of its
+            own.
         progress: told the stage (`OPENING`, `LOADING`, `EXTRACTING` or `LOOKING`, and details after a colon), how much
             of it is done, and how much it is in all, if that is known. It counts pictures when extracting and looking,
             bytes of downloads, and files of a data set that lies in a folder.
@@ -180,6 +185,7 @@ def extract(
     folder_of_data = None if data_dir is None else Path(data_dir)
     rule = None if group_by is None else rule_of(group_by)
     images.check(source, folder_of_data, named, window=window, exif=exif, label_column=label_column, group_by=rule)
+    whose = population_of(population, images.catalogued(source, folder_of_data))
     geometry = geometry_of(source, model, preprocess, image_size)
     tolerant = on_error == "null"
     if tolerant and geometry is None and not images.small(source):
@@ -240,7 +246,10 @@ def extract(
     folder = new_folder(out)
     if already_complete(folder, identity):
         asserted(folder, manifest)
-        return Extracted(folder=folder, features=FeatureSet(folder), was_complete=True)
+        features = FeatureSet(folder)
+        check_population(features, whose)
+        return Extracted(folder=folder, features=features, was_complete=True)
+    check_begin(folder, whose)
     writer = FeatureWriter(
         folder,
         rows={name: split.n for name, split in pictures.splits.items()},
@@ -278,7 +287,7 @@ def extract(
 
             count = making.run(writer, pictures, backbone, broken, advance, partial(tell, LOOKING))
             seconds = time.monotonic() - started
-            finished = writer.finish(manifest, approve)
+            finished = writer.finish(manifest, approve, partial(register, population=whose))
     except KeyboardInterrupt as stopped:
         stopped.add_note(Note(printable(kept(folder))))
         raise

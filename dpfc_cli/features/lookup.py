@@ -8,7 +8,7 @@ from dpfc_cli.errors import UserError, check_new_name, parameter
 from dpfc_cli.features.manifest import MANIFEST
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.files import written_at
-from dpfc_cli.folders import DIGESTS, LEDGER, PARTIAL, features_folder
+from dpfc_cli.folders import LEDGER, LEDGER_ANSWERS, LEDGER_DIGESTS, PARTIAL, features_folder
 
 
 def open_features(given: str | Path | None = None) -> FeatureSet:
@@ -78,17 +78,16 @@ def new_folder(name: str | Path) -> Path:
     """The folder of a set that is to be made: as `placed`, if the name can be that of a set.
 
     Raises:
-        UserError: the name is empty or not printable, or ends as names of other files here do.
+        UserError: the name is empty or not printable, or dpfc uses it itself.
 
     """
     if not str(name).strip():
         raise UserError(f"{parameter('out')} is empty.", "Give the feature set a name.", parameter="out")
     check_new_name(Path(name).name)
-    ends = {PARTIAL: "unfinished sets", LEDGER: "ledgers", DIGESTS: "digests of records"}
-    taken = next((suffix for suffix in ends if Path(name).name.endswith(suffix)), None)
-    if taken is not None:
+    end = Path(name).name
+    if end in (LEDGER, LEDGER_ANSWERS, LEDGER_DIGESTS) or end.endswith(PARTIAL):
         raise UserError(
-            f"'{name}' ends in {taken}, as the names of {ends[taken]} do.",
+            f"'{name}' is a name that dpfc uses itself.",
             f"Give the feature set another name: {parameter('out')}.",
             parameter="out",
             path=str(name),

@@ -3,8 +3,8 @@
 The manifest holds public facts: what made the features, the names of the classes, and the number of rows per split
 (never per class). It also holds digests that depend on the records: the SHA-256 of each shard, for integrity, and the
 listing of the source, for the ledger. Whoever knows all records but one can use them to confirm a guess of that one. So
-the manifest stays with the shards. Nothing that is handed over has these digests. The manifest has no date, so the same
-inputs give the same manifest, byte for byte.
+the manifest stays with the shards. Nothing that is handed over has these digests. The manifest has no date. It has a
+random id, so that no two sets are the same one for the ledger, whatever is in them.
 
 A set may be *grouped*: its records belong to persons, and those of one person lie together. The number of groups is
 public, as the number of records is. How many records each group has follows from the shards, and it is stated nowhere
@@ -79,6 +79,7 @@ class Manifest:
         source: what the features were made from.
         versions: the versions of the libraries that made them.
         version: the version of this file format.
+        id: the set's own random id, 32 hexadecimal digits; "" before the set is made.
         grouped_by: how groups were found, such as {"by": "folder", "level": 1}, without any name of a group; None if
             the set is not grouped.
 
@@ -94,6 +95,7 @@ class Manifest:
     source: dict[str, Any]
     versions: dict[str, str] = field(default_factory=dict)
     version: int = VERSION
+    id: str = ""
     grouped_by: dict[str, Any] | None = None
 
     @property
@@ -169,6 +171,7 @@ _MANIFEST = record(
         "splits": mapping(record({"n": whole(1), "shards": each(_SHARD, least=1)}, groups=whole(1))),
         "backbone": record({}, name=either(null, text), weights=either(null, record({}, sha256=text))),
         "source": record({"identity": _IDENTITY}),
+        "id": test(lambda value: bool(re.fullmatch("[0-9a-f]{32}", str(value)))),
     },
     versions=mapping(text),
     grouped_by=mapping(scalar),

@@ -22,6 +22,7 @@ import fcntl
 import json
 import os
 import re
+import secrets
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
@@ -35,7 +36,6 @@ import numpy as np
 from dpfc_cli import files
 from dpfc_cli.errors import UserError, parameter
 from dpfc_cli.features import digests
-from dpfc_cli.features.digests import Section
 from dpfc_cli.features.going_on import SETTINGS, begun_shards, continues, tidy, written_first
 from dpfc_cli.features.hdf5 import opened_hdf5, plain_dataset
 from dpfc_cli.features.locks import PATIENCE, ReplacedError, claimed, let_go, locked, locked_soon
@@ -55,6 +55,8 @@ from dpfc_cli.folders import PARTIAL
 from dpfc_cli.sources.digests import Digests, Kind
 
 Approve = Callable[[dict[str, np.ndarray]], None]
+Register = Callable[[Path, Path, Manifest], None]
+"""Told of a set that is made, before it gets its name: where it will lie, where it lies, and its manifest."""
 Task = tuple[int, int]
 """(i, N): this process makes the i-th of N parts of the work. i counts from 1."""
 
@@ -101,7 +103,7 @@ class FeatureWriter:
     ) -> None:
         self.folder, self.dim, self.dtype, self.k = folder, dim, dtype, labels_per_record
         _check_groups(rows, groups)
-        self._groups, self._kind, self._records = groups, kind, identity.get("listing", {})
+        self._groups, self._kind = groups, kind
         self._task, self._tolerant = task, tolerant
         self._partial = folder.with_name(folder.name + PARTIAL)
         width = dim * np.dtype(dtype).itemsize
@@ -192,22 +194,26 @@ class FeatureWriter:
         finally:
             let_go(self._claims.pop(planned.file))
 
-    def finish(self, manifest: Manifest, approve: Approve | None = None) -> Manifest | None:
+    def finish(
+        self, manifest: Manifest, approve: Approve | None = None, register: Register | None = None
+    ) -> Manifest | None:
         """Write the manifest, and give the folder its name.
 
         Args:
-            manifest: the description of the set. Its splits and its version are filled in here.
+            manifest: the description of the set. Its splits, its version and its id are filled in here.
             approve: told the numbers of the null records of each split, when all shards are in place, whichever process
                 made them. If it raises an error, the set stays unfinished.
+            register: told of the set when all of its files are in place. If it raises an error, the set stays
+                unfinished.
 
         Returns:
             The manifest as written; None if other processes are still making shards. The last of them will finish.
 
         """
         with writing(self.folder):
-            return self._finished(manifest, approve)
+            return self._finished(manifest, approve, register)
 
-    def _finished(self, manifest: Manifest, approve: Approve | None) -> Manifest | None:
+    def _finished(self, manifest: Manifest, approve: Approve | None, register: Register | None) -> Manifest | None:
         if self._task is not None and not self._alone():
             return None
         if not self._partial.exists():
@@ -219,7 +225,7 @@ class FeatureWriter:
             # Another process may have begun to keep null records meanwhile.
             identity = files.json_in(self._partial / SETTINGS)["identity"]
             notes = {planned.file: self._note(planned).read_text(encoding="ascii") for planned in self._all}
-            known = self._sections()
+            known = self._known()
             if not all(re.fullmatch("[0-9a-f]{64}", note) for note in notes.values()):
                 raise ValueError("a note is no digest")
         except (ValueError, LookupError, TypeError) as error:
@@ -238,10 +244,13 @@ class FeatureWriter:
         if approve is not None:
             approve(self._nulls())
         version = VERSION if self._groups is None else GROUPED_VERSION
-        whole = replace(manifest, splits=splits, source={**manifest.source, "identity": identity}, version=version)
-        if known:
-            digests.write(self._partial / digests.FILE, known)
+        source = {**manifest.source, "identity": identity}
+        whole = replace(manifest, splits=splits, source=source, version=version, id=secrets.token_hex(16))
+        if known is not None and self._kind is not None:
+            digests.write(self._partial / digests.FILE, self._kind, known)
         files.replace(self._partial / MANIFEST, whole.to_json())
+        if register is not None:
+            register(self.folder, self._partial, whole)
         # Killed before the renaming, a later run finds everything in place and renames. Killed after it, a later run
         # tidies up.
         os.replace(self._partial, self.folder)
@@ -286,15 +295,11 @@ class FeatureWriter:
             found[planned.split].append(planned.start + np.flatnonzero(null))
         return {split: np.concatenate(parts) for split, parts in found.items()}
 
-    def _sections(self) -> list[tuple[Section, Digests]]:
-        """The digests of all splits, of which each shard has them. A run of an earlier version made none."""
-        found = []
-        for split in dict.fromkeys(planned.split for planned in self._all):
-            parts = [digests.noted(self._digests(each), each.rows) for each in self._all if each.split == split]
-            whole = [part for part in parts if part is not None]
-            if self._kind is not None and split in self._records and len(whole) == len(parts):
-                found.append(digests.section_of(self._records[split], split, self._kind, np.concatenate(whole)))
-        return found
+    def _known(self) -> Digests | None:
+        """The digests of all records; None where a shard has none."""
+        parts = [digests.noted(self._digests(each), each.rows) for each in self._all]
+        whole = [part for part in parts if part is not None]
+        return np.concatenate(whole) if len(whole) == len(parts) else None
 
     def _digests(self, planned: PlannedShard) -> Path:
         return self._partial / (planned.file + digests.NOTE)

@@ -9,7 +9,7 @@ table.
 
 from dpfc_cli.backbones.geometry import Geometry
 from dpfc_cli.images.broken import Broken, most_allowed, said_of
-from dpfc_cli.images.catalogue import DATASETS, check, open_images, small
+from dpfc_cli.images.catalogue import DATASETS, catalogued, check, open_images, small
 from dpfc_cli.images.prefetch import Batch, batches
 from dpfc_cli.images.preparation import Preparation, Window
 from dpfc_cli.images.sets import ImageSet, Progress, Split, by_person, held_out
@@ -26,6 +26,7 @@ __all__ = [
     "Window",
     "batches",
     "by_person",
+    "catalogued",
     "check",
     "held_out",
     "most_allowed",

@@ -98,6 +98,12 @@ def small(dataset: str) -> bool:
     return dataset in CATALOGUE and CATALOGUE[dataset].small
 
 
+def catalogued(dataset: str, data_dir: Path | None) -> str | None:
+    """The name of a public data set whose bytes dpfc verifies; None for all others."""
+    entry, _ = _entry(dataset)
+    return entry.name if data_dir is None and entry.location != "path" else None
+
+
 def open_images(
     dataset: str,
     data_dir: Path | None = None,

@@ -1,21 +1,29 @@
 """The answers of a training, kept on disk until its head is written. So a training that was stopped can go on.
 
 An answer that was released is paid for, and differentially private. If a training is killed, what is lost is only what
-is not on disk. So each answer is on disk before the method sees it. The same command finds the answers and the
-training's row in the ledger. It gives the method the answers that are there, in place of new ones, and releases the
-rest. Nothing is charged again.
+is not on disk. So each answer is on disk before the method sees it. The same command finds the answers of its charge.
+It gives the method the answers that are there, in place of new ones, and releases the rest. Nothing is charged again.
+
+**A charge and its answers are one thing.** The file has the name of the charge's id, which is random, and lies beside
+the ledger. Its header (the id, the number of the file, a digest of the training) is on disk before the charge is. It is
+opened and removed under its lock. So:
+
+- The file counts as charged exactly if the ledger has its id. One charge pays for one file.
+- A header without a charge is dead: it is removed.
+- Answers without a charge say that the ledger is too old a copy. Nothing more is charged until it is put back or
+  merged.
 
 **Never two answers to one release.** A second answer, with other noise, would tell more than was paid for. An answer is
 written, synced to disk and marked as whole, and only then handed out. When a training goes on, a last answer without a
-mark is drawn anew and overwritten: nobody has seen it. The pieces of a large answer are kept one by one, and the
-method sees the first when all are there. A piece with a mark is not drawn again, although nobody has seen it. If
-anything else has changed, the disk has failed, or somebody has changed the file. Then the training cannot go on. If an
-answer cannot be kept, the file is emptied or removed before the answer is handed out. One process at a time holds the
-file. Its inode number stands in it, so a copy does not count.
+mark is drawn anew and overwritten: nobody has seen it. The pieces of a large answer are kept one by one, and the method
+sees the first when all are there. A piece with a mark is not drawn again, although nobody has seen it. If anything else
+has changed, the disk has failed, or somebody has changed the file. Then the training cannot go on. The ledger says how
+many answers there were when a training was stopped or went on. A file that has fewer was put back from a copy. If an
+answer cannot be kept, the file is emptied or removed before the answer is handed out. The number of the file stands in
+it, so a copy does not count.
 
-The file lies beside the head that is to be, and its owner alone may read it. It is bound to the training by the row in
-the ledger and by a digest of all that the training computes with. Whoever may write to the file could cut it off, and
-draw answers again: it needs the same protection as the ledger.
+Its owner alone may read the file. Whoever may write to it, and to the ledger, could cut it off and draw answers again:
+it needs the same protection as the ledger.
 """
 
 import fcntl
@@ -26,7 +34,7 @@ import math
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -34,21 +42,14 @@ import numpy as np
 
 from dpfc_cli.errors import UserError
 from dpfc_cli.features.locks import claimed
-from dpfc_cli.features.reader import FeatureSet
-from dpfc_cli.files import TEMPORARY, json_of, opened, read_at, sync, write_at
+from dpfc_cli.files import json_of, opened, read_at, sync, write_at
+from dpfc_cli.folders import LEDGER_ANSWERS
+from dpfc_cli.ledger import Charge, Ledger
 from dpfc_cli.privacy.oracle import Plan
-from dpfc_cli.training import ledger
-from dpfc_cli.training.calibrate import Calibrated
-from dpfc_cli.training.card import entry_of
-from dpfc_cli.training.kept_digests import charged
-from dpfc_cli.training.ledger import Entry, Receipt
 from dpfc_cli.training.observer import Observer
-from dpfc_cli.training.request import SPLIT, Request
-from dpfc_cli.version import __version__
 
-SUFFIX = ".answers"
-_LARGEST_HEADER = 2**24
-_HEADER = ("training", "at", "head", "ledger", "file")
+_LARGEST_HEADER = 4096
+_HEADER = ("charge", "training", "file")
 _WHOLE = b"\n"
 _DIGEST = hashlib.sha256().digest_size
 """Bytes before each answer: its SHA-256. The plan says how long it is."""
@@ -58,11 +59,11 @@ _DIGEST = hashlib.sha256().digest_size
 class Unfinished:
     """A training that was charged and has no head.
 
-    path: its answers. receipt: of its charge. answered: how many releases have their whole answer.
+    path: its answers. charge: what was charged. answered: how many releases have their whole answer.
     """
 
     path: Path
-    receipt: Receipt
+    charge: Charge
     answered: int
 
 
@@ -81,7 +82,7 @@ class Answers:
         self.path = path
         self._file: int | None = file
         head = os.pread(file, _LARGEST_HEADER, 0)
-        self._end = head.index(_WHOLE) + 1
+        self._begin = self._end = head.index(_WHOLE) + 1
         self.header: Mapping[str, str] = json_of(head[: self._end])
         if not isinstance(self.header, dict) or not all(isinstance(self.header.get(name), str) for name in _HEADER):
             raise ValueError("it has another header")
@@ -114,6 +115,11 @@ class Answers:
             self._end = start + length + 1
         if self._end != size:
             raise DamagedError("there are more answers than releases")
+
+    @property
+    def is_new(self) -> bool:
+        """Whether there is nothing behind the header."""
+        return self._file is not None and os.fstat(self._file).st_size == self._begin
 
     @property
     def held(self) -> bool:
@@ -211,28 +217,15 @@ def _read(file: int, at: int, length: int) -> bytes:
     return bytes(found)
 
 
-def begun(temporary: Path, calibrated: Calibrated, features: FeatureSet, entry: Entry) -> Answers | None:
-    """A new file for the answers of a training that is about to be charged. None if none can be kept there.
-
-    Args:
-        temporary: the file that keeps the head's place.
-        calibrated: the training.
-        features: the private records.
-        entry: its row.
-
-    """
-    path, file = temporary.with_suffix(SUFFIX), None
+def begun(charge: Charge, ledger: Path) -> Answers | None:
+    """A new file for the answers of a training that is about to be charged. None if none can be kept there."""
+    path, file = ledger.parent / LEDGER_ANSWERS / charge.id, None
     try:
+        path.parent.mkdir(mode=0o700, exist_ok=True)
         file = claimed(path)
         if file is None:
             return None
-        header = {
-            "training": digest_of(calibrated, features, entry),
-            "at": entry.at,
-            "head": entry.head,
-            "ledger": _ledger_of(features),
-            "file": _number_of(file),
-        }
+        header = {"charge": charge.id, "training": charge.digest, "file": _number_of(file)}
         write_at(file, json.dumps(header).encode() + _WHOLE, 0)
         os.fsync(file)
         sync(path.parent)
@@ -245,20 +238,10 @@ def begun(temporary: Path, calibrated: Calibrated, features: FeatureSet, entry: 
         return None
 
 
-def _ledger_of(features: FeatureSet) -> str:
-    return str(ledger.ledger_path(features.folder).resolve())
-
-
-def digest_of(calibrated: Calibrated, features: FeatureSet, entry: Entry) -> str:
-    """A digest of all that a training computes with, beside the records. Trainings of one command have the same.
-
-    Method, noise, unit, purpose and whose training it is are in the row. The row also names the records, and that
-    stays there. How the features were made is in their fingerprint.
-    """
+def digest_of(*parts: object) -> str:
+    """A digest of all that a training computes with, beside the records. Trainings of one command have the same."""
     digest = hashlib.sha256()
-    own = replace(entry, at="", head="", records="", persons=None)
-    made = features.manifest.fingerprint
-    for part in (__version__, made, own, calibrated.options, calibrated.facts, calibrated.tuning, calibrated.before):
+    for part in parts:
         _add(digest, part)
     return digest.hexdigest()
 
@@ -274,108 +257,145 @@ def _add(digest: Any, value: Any) -> None:
         digest.update((json.dumps(value, sort_keys=True, default=repr) + ";").encode())
 
 
-def stopped(folder: Path, features: FeatureSet) -> Iterator[Answers]:
-    """The answers of trainings on a set that were stopped. Each is held until the next one is asked for."""
-    for path in sorted(folder.glob(f".*{SUFFIX}")):
-        answers = _opened(path)
-        if answers is None:
+def refuse_old(ledger: Ledger) -> None:
+    """UserError where there are answers of a charge that the ledger lacks. Only a ledger that has it gives answers."""
+    for path in _files(ledger.path):
+        charge = _charge_of(path)
+        if charge is None or charge in ledger:
             continue
-        try:
-            if answers.header["ledger"] == _ledger_of(features):
-                yield answers
-        finally:
-            answers.close()
+        raise UserError(
+            f"The ledger '{ledger.path}' is too old a copy: there are answers of a training that it does not have "
+            f"('{path}').",
+            "Put the newer ledger back, or unite the two: 'dpfc budget' with --merge. Until then nothing is charged.",
+            code="damaged",
+            path=str(ledger.path),
+        )
 
 
-def unfinished(request: Request, calibrated: Calibrated, folder: Path, observer: Observer) -> Unfinished | None:
+def unfinished(wanted: Charge, named: str | None, plan: Plan, ledger: Ledger, observer: Observer) -> Unfinished | None:
     """A training of the same command that was charged and has no head; None if there is none.
 
     Files of trainings that were never charged, or that have their head, are removed.
 
     Args:
-        request: what is wanted.
-        calibrated: the training.
-        folder: where its head will be.
+        wanted: the charge that the command would make.
+        named: the head's file, if the command names one.
+        plan: what is released.
+        ledger: the ledger of the set.
         observer: told of trainings that do not go on.
 
     """
-    if calibrated.claim != "private":
-        return None
-    features = request.features
-    book = ledger.ledger_path(features.folder)
-    entry = entry_of(calibrated, features, "", "", request.by, request.purpose)
-    wanted = digest_of(calibrated, features, entry)
-    for answers in stopped(folder, features):
-        at, head = answers.header["at"], answers.header["head"]
-        if not any((row.at, row.head) == (at, head) and row.state != "written" for row in ledger.read(book)):
-            # It was never charged, or has its head.
-            answers.remove()
-            continue
-        receipt = ledger.receipt_of(book, replace(entry, at=at, head=head))
-        named = request.out is None or request.out.name == head
-        same = receipt is not None and named and answers.header["training"] == wanted
-        # The listing names the source. The set may have been made again, of another part of it.
-        if receipt is None or not same or not charged(book, features.folder, SPLIT):
-            other = "set may have other ones now" if same else "command is another one"
-            observer.say(
-                f"A training of {at} on this set was stopped. It goes on when its own command is typed again, with the "
-                f"same version of dpfc and on the same records. This {other}. If it is not to go on, delete "
-                f"'{answers.path}'."
-            )
+    for path in _files(ledger.path):
+        answers = _opened(path)
+        if answers is None:
             continue
         try:
-            answers.find(calibrated.plan)
-        except (OSError, DamagedError) as error:
-            observer.warn(
-                f"the training of '{answers.path}' cannot go on: {error}. A new one will be charged. Delete that file."
-            )
-            continue
-        ends = itertools.accumulate(len(release.parts) for release in calibrated.plan.releases)
-        return Unfinished(path=answers.path, receipt=receipt, answered=sum(end <= answers.answered for end in ends))
+            found = _going_on(answers, wanted, named, plan, ledger, observer)
+        finally:
+            answers.close()
+        if found is not None:
+            return found
     return None
 
 
+def _going_on(
+    answers: Answers, wanted: Charge, named: str | None, plan: Plan, ledger: Ledger, observer: Observer
+) -> Unfinished | None:
+    """Whether the training of these answers, which this process holds, goes on with a command."""
+    charge = ledger.get(answers.header["charge"])
+    last = None if charge is None else ledger.outcome(charge.id)
+    if not isinstance(charge, Charge) or (last is not None and last.state == "written"):
+        if charge is not None or answers.is_new:
+            answers.remove()
+        return None
+    if charge.set != wanted.set:
+        return None
+    if (
+        charge.digest != wanted.digest
+        or answers.header["training"] != charge.digest
+        or named not in (None, charge.head)
+    ):
+        observer.say(
+            f"A training of {charge.at} on this set was stopped. It goes on when its own command is typed again, with "
+            f"the same version of dpfc. This command is another one. If it is not to go on, delete '{answers.path}'."
+        )
+        return None
+    try:
+        answers.find(plan)
+        if last is not None and answers.answered < last.answers:
+            raise DamagedError(f"{last.answers} answers were kept, and {answers.answered} are there")
+    except (OSError, DamagedError) as error:
+        observer.warn(
+            f"the training of '{answers.path}' cannot go on: {error}. A new one will be charged. Delete that file."
+        )
+        return None
+    ends = itertools.accumulate(len(release.parts) for release in plan.releases)
+    return Unfinished(path=answers.path, charge=charge, answered=sum(end <= answers.answered for end in ends))
+
+
+def reopened(found: Unfinished, plan: Plan) -> Answers:
+    """The answers of a training that goes on. They are this process's.
+
+    Raises:
+        UserError: another process goes on with it.
+        OSError, DamagedError: the file cannot be read any more.
+
+    """
+    answers = _opened(found.path)
+    if answers is None:
+        raise UserError(
+            "Another process goes on with this training, or has ended it.",
+            "Look for its head: 'dpfc list'.",
+            code="busy",
+            path=str(found.path),
+        )
+    try:
+        answers.find(plan)
+    except BaseException:
+        answers.close()
+        raise
+    return answers
+
+
+def _files(ledger: Path) -> Iterator[Path]:
+    """The files of answers beside a ledger."""
+    folder = ledger.parent / LEDGER_ANSWERS
+    try:
+        names = sorted(os.listdir(folder))
+    except FileNotFoundError:
+        return
+    yield from (folder / name for name in names)
+
+
+def _charge_of(path: Path) -> str | None:
+    """The id of the charge whose answers a file has; None if it has none. Whoever holds the file is not waited for."""
+    try:
+        file = opened(path, os.O_RDONLY)
+    except OSError:
+        return None
+    try:
+        head = os.pread(file, _LARGEST_HEADER, 0)
+        end = head.index(_WHOLE) + 1
+        charge = json_of(head[:end])["charge"]
+        return str(charge) if os.fstat(file).st_size > end else None
+    except (OSError, ValueError, LookupError, TypeError):
+        return None
+    finally:
+        os.close(file)
+
+
 def _opened(path: Path) -> Answers | None:
-    """The answers in a file; None if another process has it, or it cannot be used."""
+    """The answers in a file; None if another process has it, or it cannot be used. A file without a header is dead."""
     file = None
     try:
         file = opened(path, os.O_RDWR)
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         if os.path.samestat(os.fstat(file), os.lstat(path)):
+            if _WHOLE not in os.pread(file, _LARGEST_HEADER, 0):
+                path.unlink()
             return Answers(path, file)
     except (OSError, ValueError):
         pass
     if file is not None:
         os.close(file)
     return None
-
-
-def resumed(found: Unfinished, plan: Plan) -> tuple[Answers, Receipt, Path]:
-    """The answers of a training that goes on, the proof that it was charged, and an empty file for its head.
-
-    Raises:
-        UserError: another process goes on with it.
-        OSError: the file cannot be made.
-
-    """
-    answers, charged = _opened(found.path), found.receipt
-    try:
-        if answers is not None and (receipt := ledger.receipt_of(charged.ledger, charged.entry)) is not None:
-            answers.find(plan)
-            temporary = answers.path.with_suffix(TEMPORARY)
-            # What the process that was stopped has left there.
-            temporary.unlink(missing_ok=True)
-            temporary.touch(exist_ok=False)
-            return answers, receipt, temporary
-    except BaseException:
-        assert answers is not None
-        answers.close()
-        raise
-    if answers is not None:
-        answers.close()
-    raise UserError(
-        "Another process goes on with this training, or has ended it.",
-        "Look for its head: 'dpfc list'.",
-        code="busy",
-        path=str(found.path),
-    )

@@ -1,8 +1,8 @@
 """What may be taken for public: one rule for all sets of which somebody asserts that nobody needs to protect them.
 
 Such a set gives public features, or is there to tune on, to forecast on, to calibrate on, or to score class vectors on.
-Names of sets, the listings of their sources and ledgers decide. Records are never compared: how many of a public set
-are private ones would be a fact about private records.
+Names of sets, the listings of their sources and the ledger beside them decide. Records are never compared: how many of
+a public set are private ones would be a fact about private records.
 
 - What breaks a promise is refused: the private set under any name; a set of which a ledger says that its records were
   used with a guarantee, which would no longer be true; and a set of the name that a private head was trained on.
@@ -17,9 +17,8 @@ from collections.abc import Collection
 from dpfc_cli.errors import UserError, parameter
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.heads.head import Head
-from dpfc_cli.training.ledger import ledger_path, records_of
+from dpfc_cli.ledger import Set, ledger_path, read
 from dpfc_cli.training.request import SPLIT
-from dpfc_cli.training.same_records import rows_about
 from dpfc_cli.trust.statement import hold_out_of
 
 
@@ -69,15 +68,25 @@ def check_public(
 
 
 def protected(on: FeatureSet, splits: Collection[str]) -> bool:
-    """Whether a ledger has a row with a guarantee about one of these splits, under this name of the set or another."""
-    # Rows of sets that only share records with this one do not count.
-    return any(
-        row.claim == "private" for split in splits for row in rows_about(ledger_path(on.folder), on.folder, split)
-    )
+    """Whether the ledger has a charge with a guarantee on one of these splits, under any name of the set."""
+    book = read(ledger_path(on.folder))
+    charged = {(charge.set, charge.split) for charge in book.charges if charge.private}
+    own, listed = {(on.manifest.id, split) for split in splits}, {_listing(on, split) for split in splits}
+    # Splits of one set may have one listing, and no record in common. Those of different sets may have some.
+    others = (each for each in book.all(Set) if each.set != on.manifest.id)
+    same = {(each.set, split) for each in others for split, name in each.listing.items() if name in listed}
+    return bool(charged & (own | same))
+
+
+def _listing(features: FeatureSet, split: str) -> str:
+    """The digest of the listing of a split's source. Splits that were held out of one source have one listing, and so
+    have sets of other backbones.
+    """
+    return str(features.manifest.source["identity"]["listing"][split])
 
 
 def _is(private: FeatureSet, on: FeatureSet, splits: Collection[str]) -> bool:
-    if SPLIT not in splits and hold_out_of(on.manifest) and on.folder.resolve() == private.folder.resolve():
+    if SPLIT not in splits and hold_out_of(on.manifest) and on.manifest.id == private.manifest.id:
         # Splits that were held out of one source have one listing, and no record in common.
         return False
-    return records_of(private.manifest) in {records_of(on.manifest, split) for split in splits}
+    return _listing(private, SPLIT) in {_listing(on, split) for split in splits}

@@ -1,4 +1,4 @@
-"""What is written down of a training: the head's card, the ledger's row and the head's file name.
+"""What is written down of a training: the head's card, the charge and the head's file name.
 
 All of them are functions of the training's own values, so none can say something else than another.
 """
@@ -13,12 +13,13 @@ import numpy as np
 from dpfc_cli.errors import UserError, check_new_name, parameter, printable
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.heads import head as heads
+from dpfc_cli.ledger import EVALUATION, Charge, Ledger
 from dpfc_cli.methods.method import Solution
 from dpfc_cli.methods.public_head import PublicHead
 from dpfc_cli.privacy.accounting import Claim
 from dpfc_cli.rounding import rounded_up
+from dpfc_cli.training.answers import digest_of
 from dpfc_cli.training.calibrate import Calibrated, Planned
-from dpfc_cli.training.ledger import EVALUATION, Entry, persons_of, records_of
 from dpfc_cli.training.request import SPLIT
 from dpfc_cli.training.whole import whole
 from dpfc_cli.trust.statement import EXACT, SAMPLED, hold_out_of
@@ -31,50 +32,73 @@ SUFFIXES: Mapping[Claim, str] = {
 }
 
 
-def entry_of(
-    calibrated: Planned,
+def charge_of(
+    planned: Planned,
     features: FeatureSet,
     head: str,
-    at: str,
-    who: str | None = None,
+    digest: str,
+    by: str,
     purpose: str | None = None,
     split: str = SPLIT,
-) -> Entry:
-    """The ledger's row. head: the name of the file that is to be written. at: UTC. who, purpose: see `Entry`.
+) -> Charge:
+    """What is charged to the ledger.
 
-    The last two go into no card: a head is handed over, and it need not say who made it. What is no training is the
-    evaluation of a head. split: of the records.
+    What is no training is the evaluation of a head. `by` and `purpose` go into no card: a head is handed over, and it
+    need not say who made it.
+
+    Args:
+        planned: what will be released.
+        features: of which set.
+        head: the name of the file that is to be written, or is evaluated.
+        digest: of all that the training computes with; of an evaluation, the SHA-256 of the head.
+        by: who asks for it.
+        purpose: what for.
+        split: of which of its splits.
+
     """
-    facts, claimed = calibrated.facts, calibrated.claimed
-    return Entry(
-        at=at,
-        records=records_of(features.manifest, split),
+    facts, claimed = planned.facts, planned.claimed
+    return Charge(
+        by=by,
+        set=features.manifest.id,
         split=split,
-        method=calibrated.method.name if isinstance(calibrated, Calibrated) else EVALUATION,
-        claim=calibrated.claim,
+        method=planned.method.name if isinstance(planned, Calibrated) else EVALUATION,
+        claim=planned.claim,
         epsilon=claimed.epsilon if claimed else None,
         delta=claimed.delta if claimed else None,
         mu=claimed.mu if claimed else None,
         eta=claimed.eta if claimed else None,
         adjacency=facts.adjacency,
-        unit=facts.unit,
-        persons=None if facts.rows is None else persons_of(features.manifest, split),
+        unit="person" if facts.unit == "person" else "record",
         n=facts.n,
-        releases=json.dumps(calibrated.releases),
+        # As a ledger reads them.
+        releases=tuple(json.loads(json.dumps(planned.releases))),
         head=head,
-        who=who,
+        digest=digest,
         purpose=purpose,
     )
 
 
+def charge_of_training(calibrated: Calibrated, features: FeatureSet, head: str, by: str, purpose: str | None) -> Charge:
+    """What a training charges. Trainings of one command have the same digest."""
+    computed = (calibrated.options, calibrated.facts, calibrated.tuning, calibrated.before, calibrated.releases)
+    said = (calibrated.method.name, calibrated.claimed, by, purpose)
+    digest = digest_of(__version__, features.manifest.id, features.manifest.fingerprint, *computed, *said)
+    return charge_of(calibrated, features, head, digest, by, purpose)
+
+
+def standing_of(ledger: Ledger, charge: Charge) -> dict[str, Any]:
+    """What a card says of a charge and of the others: of what the ledger had when it was charged."""
+    return ledger.until(charge.id).account_of(charge.set).standing(charge)
+
+
 def card_of(
-    calibrated: Calibrated, features: FeatureSet, at: str, solution: Solution, standing: Mapping[str, Any] | None = None
+    calibrated: Calibrated, features: FeatureSet, at: str, solution: Solution, standing: Mapping[str, Any]
 ) -> dict[str, Any]:
     """The head's card, JSON-able. `epsilon` and `delta` are null unless the claim is "private".
 
     Of what is public it says where it came from; its arrays are no option. Of the solution it says only whether a
     training without noise reached its optimum, and how far a public start was trusted, class by class. standing: see
-    `ledger.standing`; None before the charge.
+    `ledger.Account.standing`.
     """
     facts, manifest = calibrated.facts, features.manifest
     claimed, releases = whole(calibrated)
@@ -109,7 +133,7 @@ def card_of(
             "hold_out": hold_out_of(manifest),
         },
         "versions": {"dpfc": __version__},
-        **({} if standing is None else {"ledger": dict(standing)}),
+        "ledger": dict(standing),
         **({} if public is None else {"public_features": dict(public.origin)}),
         **({} if start is None else {"public_head": _begun(start, solution.trusted, manifest.classes)}),
         **({} if calibrated.tuning is None else {"tuning": dict(calibrated.tuning)}),

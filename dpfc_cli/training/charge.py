@@ -1,33 +1,40 @@
 """The charge: the one step after which the privacy is spent."""
 
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from pathlib import Path
 from threading import Lock
 
 from dpfc_cli.errors import UserError
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.heads import head as heads
+from dpfc_cli.ledger import Charge, Ledger, Outcome, State, append, ledger_path
 from dpfc_cli.privacy.curator import Records
 from dpfc_cli.privacy.passes import BlockStream
-from dpfc_cli.training import ledger
-from dpfc_cli.training.account import account_of
-from dpfc_cli.training.answers import Answers, begun, resumed
+from dpfc_cli.training.answers import Answers, begun, reopened
 from dpfc_cli.training.calibrate import Planned
-from dpfc_cli.training.card import entry_of
-from dpfc_cli.training.check import Checked
-from dpfc_cli.training.kept_digests import keep
-from dpfc_cli.training.ledger import Entry, Receipt
+from dpfc_cli.training.check import Checked, check_charge
 from dpfc_cli.training.request import SPLIT
+
+
+@dataclass(frozen=True, kw_only=True)
+class Receipt:
+    """Proof that something was charged. Only `pay` and `charge` make one.
+
+    charge: the ledger's fact. ledger: all facts, this one included. after: the last outcome of the charge that this
+    process knows of: its id, if it goes on with a charge that was stopped.
+    """
+
+    charge: Charge
+    ledger: Ledger
+    after: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Paid(Records):
     """Records that were charged for in their ledger. No other value gives a curator private records.
 
-    planned: what was charged. features, split: the records. receipt: the ledger's row. unused: free until a curator is
+    planned: what was charged. features, split: the records. receipt: of the charge. unused: free until a curator is
     made. One charge pays for one curator, because a second one would release the same sums with other noise.
     """
 
@@ -64,7 +71,7 @@ class Charged(Records):
 
     @property
     def receipt(self) -> Receipt:
-        """The ledger's row."""
+        """The proof of the charge."""
         return self.paid.receipt
 
     def opened(self) -> BlockStream:
@@ -72,82 +79,96 @@ class Charged(Records):
         return self.paid.opened()
 
 
-def pay(
-    planned: Planned,
-    features: FeatureSet,
-    split: str,
-    head: str,
-    by: str | None,
-    purpose: str | None = None,
-    begin: Callable[[Entry], None] | None = None,
-) -> Paid:
+def pay(planned: Planned, features: FeatureSet, charge: Charge) -> Paid:
     """Charge a plan to the ledger of a feature set, durably. From here on its privacy is spent, whatever happens.
 
-    Whether it fits under the caps of its records is looked at again, while nobody else can charge anything to them.
+    Whether it may be charged is looked at again, while nobody else can charge anything.
 
     Args:
         planned: what will be released.
         features: the feature set.
-        split: of which of its splits.
-        head: the name of the file of the head that is to be written, or is evaluated.
-        by: who asks for it.
-        purpose: what for.
-        begin: told of the row before it is written.
+        charge: the fact that says so.
 
     Raises:
-        UserError: it does not fit, or the ledger cannot be written. Then nothing is charged, unless the message says
-            that it may be.
+        UserError: it may not be charged, or the ledger cannot be written. Then nothing is charged, unless the message
+            says that it may be.
 
     """
-    path = ledger.ledger_path(features.folder)
-    at = datetime.now(UTC).isoformat(timespec="seconds")
-    entry = entry_of(planned, features, head, at, by, purpose, split)
-    if begin is not None:
-        begin(entry)
 
-    def allow(locked: frozenset[Path]) -> frozenset[Path]:
-        # The row names the records that were checked. Caps are looked for by what lies there now.
+    def allowed(ledger: Ledger) -> list[Charge]:
+        # The charge is for the records that were checked.
         features.check_same()
-        keep(path, features.folder)
-        account = account_of(path, features.folder, split=split)
-        missing = account.ledgers - locked
-        if not missing:
-            account.check(entry)
-        return missing
+        check_charge(ledger, features, charge)
+        return [charge]
 
-    receipt = ledger.charge(path, entry, allow)
-    return Paid(planned=planned, features=features, split=split, receipt=receipt)
+    ledger = append(ledger_path(features.folder), allowed, "The charge")
+    return Paid(planned=planned, features=features, split=charge.split, receipt=Receipt(charge=charge, ledger=ledger))
 
 
 def charge(checked: Checked) -> Charged:
     """Charge a training, see `pay`, and keep the place of its head.
 
-    A training that was charged and stopped goes on under its own row.
+    A training that was charged and stopped goes on under its own charge.
 
     Raises:
-        UserError: it does not fit, or the head's place or the ledger cannot be written. Then nothing is charged.
+        UserError: it may not be charged, or the head's place or the ledger cannot be written. Then nothing is charged.
 
     """
-    request, calibrated, features = checked.request, checked.calibrated, checked.features
-    if checked.unfinished is not None:
-        held, receipt, place = resumed(checked.unfinished, calibrated.plan)
-        paid = Paid(planned=calibrated, features=features, split=SPLIT, receipt=receipt)
-        return Charged(checked=checked, paid=paid, temporary=place, answers=held)
+    calibrated, features, found = checked.calibrated, checked.features, checked.unfinished
     temporary = heads.reserve(checked.path)
     answers: Answers | None = None
-
-    def begin(entry: Entry) -> None:
-        nonlocal answers
-        if calibrated.claim == "private":
-            answers = begun(temporary, calibrated, features, entry)
-
     try:
-        paid = pay(calibrated, features, SPLIT, checked.path.name, request.by, request.purpose, begin)
-    except BaseException as stop:
+        if found is None:
+            if calibrated.claim == "private":
+                answers = begun(checked.charge, ledger_path(features.folder))
+            paid = pay(calibrated, features, checked.charge)
+        else:
+            answers = reopened(found, calibrated.plan)
+            receipt = _resumed(found.charge, answers, ledger_path(features.folder))
+            paid = Paid(planned=calibrated, features=features, split=SPLIT, receipt=receipt)
+    except BaseException:
         with suppress(OSError):
             temporary.unlink()
         if answers is not None:
-            # If it was stopped, nobody knows yet whether it is charged.
-            answers.remove() if isinstance(stop, UserError) else answers.close()
+            # If it was not charged, the file is dead, and the next training removes it.
+            answers.close()
         raise
     return Charged(checked=checked, paid=paid, temporary=temporary, answers=answers)
+
+
+def _resumed(charge: Charge, answers: Answers, path: Path) -> Receipt:
+    """Write down that a charge goes on."""
+    made: list[Outcome] = []
+
+    def goes_on(ledger: Ledger) -> list[Outcome]:
+        last = ledger.outcome(charge.id)
+        if last is not None and last.state == "written":
+            raise UserError("This training has its head.", "Look for it: 'dpfc list'.", code="busy")
+        after = None if last is None else last.id
+        made.append(Outcome(by=charge.by, charge=charge.id, state="resumed", answers=answers.answered, after=after))
+        return made
+
+    return Receipt(charge=charge, ledger=append(path, goes_on, "That the training goes on"), after=made[0].id)
+
+
+def settle(
+    receipt: Receipt, state: State, answers: int = 0, head: str | None = None, sha256: str | None = None
+) -> None:
+    """Write down what became of a charge.
+
+    Args:
+        receipt: of the charge.
+        state: what became of it.
+        answers: how many are kept.
+        head: the name of the file that was written.
+        sha256: of its bytes, or of the figures of an evaluation.
+
+    Raises:
+        UserError: the ledger cannot be written, or lacks the charge.
+
+    """
+    charge = receipt.charge
+    outcome = Outcome(
+        by=charge.by, charge=charge.id, state=state, head=head, sha256=sha256, answers=answers, after=receipt.after
+    )
+    append(receipt.ledger.path, lambda ledger: [outcome], "What became of the charge")

@@ -4,7 +4,7 @@ The features are verified, the head's place is tried, memory and devices are che
 is summed.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,6 +16,7 @@ from dpfc_cli.errors import UserError, parameter, sentence
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.heads import head as heads
 from dpfc_cli.kernels import products
+from dpfc_cli.ledger import Account, Charge, Ledger, caps, known_set, ledger_path, read
 from dpfc_cli.memory import free_memory
 from dpfc_cli.methods.method import Method, Solution, state_bytes
 from dpfc_cli.privacy import forms
@@ -24,11 +25,10 @@ from dpfc_cli.privacy.facts import Facts
 from dpfc_cli.privacy.forms import check as check_query
 from dpfc_cli.privacy.oracle import Oracle, Plan, PlanError, Progress
 from dpfc_cli.privacy.queries import ClassGrams, Query
-from dpfc_cli.training.account import Account, account_of
-from dpfc_cli.training.answers import Unfinished, stopped, unfinished
+from dpfc_cli.training.answers import Unfinished, refuse_old, unfinished
 from dpfc_cli.training.calibrate import Calibrated
-from dpfc_cli.training.card import card_of, entry_of, path_of
-from dpfc_cli.training.ledger import ledger_path, records_of, standing
+from dpfc_cli.training.card import card_of, charge_of_training, path_of
+from dpfc_cli.training.inventory import without_charge
 from dpfc_cli.training.observer import CHECKING, Observer
 from dpfc_cli.training.request import SPLIT, Request
 from dpfc_cli.training.shelf import stack_bytes, stack_for
@@ -51,14 +51,15 @@ REHEARSED = 3
 class Checked:
     """A training that nothing stands against: what is left is to charge it and to run it.
 
-    path: where the head will be, unless that name is taken meanwhile. account: what was spent on these records before.
-    unfinished: a training of the same command that was charged and stopped. This one goes on with it, and charges
-    nothing.
+    path: where the head will be, unless that name is taken meanwhile. charge: what it will charge. account: what was
+    spent before. unfinished: a training of the same command that was charged and stopped. This one goes on with it, and
+    charges nothing.
     """
 
     request: Request
     calibrated: Calibrated
     path: Path
+    charge: Charge
     account: Account
     unfinished: Unfinished | None = None
 
@@ -79,20 +80,16 @@ def check(request: Request, calibrated: Calibrated, observer: Observer) -> Check
     features = request.features
     if calibrated.facts != request.facts:
         raise ValueError("the training was calibrated for other records than these")
-    folder = request.folder if request.out is None else request.out.parent
+    book = read(ledger_path(features.folder))
+    known_set(book, features.folder, features.manifest)
     # What is tuned later is looked for later.
-    found = None if request.tune_on is not None else unfinished(request, calibrated, folder, observer)
-    if found is None:
-        path = path_of(calibrated, features, request.out, request.folder)
-    else:
-        path = folder / found.receipt.entry.head
-    also = [records_of(each.manifest) for each in request.also]
-    account = account_of(ledger_path(features.folder), features.folder, heads.cards(request.folder), also=also)
-    if account.warning is not None:
-        observer.warn(account.warning)
-    claimed, planned = calibrated.claimed, entry_of(calibrated, features, path.name, "")
-    if found is None and not (request.tune_on is not None and any(stopped(folder, features))):
-        account.check(planned)
+    path, charge, found = _place(request, calibrated, book, observer, look=request.tune_on is None)
+    account = book.account_of(features.manifest.id)
+    lost = without_charge(book, features.manifest, heads.cards(request.folder))
+    if lost is not None:
+        observer.warn(lost)
+    if found is None and request.tune_on is None:
+        check_charge(book, features, charge)
     check_memory(calibrated, request.memory)
     place = features.folder.resolve()
     beside = answers_beside(calibrated, place, path, found)
@@ -107,12 +104,58 @@ def check(request: Request, calibrated: Calibrated, observer: Observer) -> Check
                 f"{parameter('steps')}.",
             ) from error
     check_devices()
-    rehearse(calibrated, features)
-    # The card will say what is spent with this training. If that cannot be computed, it is found out here.
-    standing((*account.own, planned), len(account.own) + 1, claimed.delta if claimed else None)
+    rehearse(calibrated, features, account.with_planned(charge).standing(charge))
     verify(request, lambda done, total: observer.progress(CHECKING, done, total))
     _try_place(path)
-    return Checked(request=request, calibrated=calibrated, path=path, account=account, unfinished=found)
+    return Checked(request=request, calibrated=calibrated, path=path, charge=charge, account=account, unfinished=found)
+
+
+def tuned(checked: Checked, calibrated: Calibrated, observer: Observer) -> Checked:
+    """The same training with the options that were chosen on public records.
+
+    Raises:
+        UserError: it may not be charged.
+
+    """
+    features = checked.features
+    # Tuning may take hours, and the features may have changed meanwhile.
+    verify(checked.request)
+    book = read(ledger_path(features.folder))
+    path, charge, found = _place(checked.request, calibrated, book, observer)
+    if found is None:
+        check_charge(book, features, charge)
+    rehearse(calibrated, features, book.account_of(charge.set).with_planned(charge).standing(charge))
+    return replace(checked, calibrated=calibrated, path=path, charge=charge, unfinished=found)
+
+
+def check_charge(ledger: Ledger, features: FeatureSet, charge: Charge) -> None:
+    """Refuse what may not be charged.
+
+    Raises:
+        UserError: the ledger lacks the set, or is too old a copy, or a cap does not allow the charge.
+
+    """
+    known_set(ledger, features.folder, features.manifest)
+    refuse_old(ledger)
+    caps.check(ledger, charge)
+
+
+def _place(
+    request: Request, calibrated: Calibrated, book: Ledger, observer: Observer, look: bool = True
+) -> tuple[Path, Charge, Unfinished | None]:
+    """Where the head will be, what is charged for it, and the training that goes on, if one does."""
+    folder = request.folder if request.out is None else request.out.parent
+
+    def charge(head: str) -> Charge:
+        return charge_of_training(calibrated, request.features, head, request.by, request.purpose)
+
+    if look and calibrated.claim == "private":
+        named = None if request.out is None else request.out.name
+        found = unfinished(charge("head"), named, calibrated.plan, book, observer)
+        if found is not None:
+            return folder / found.charge.head, found.charge, found
+    path = path_of(calibrated, request.features, request.out, request.folder)
+    return path, charge(path.name), None
 
 
 def verify(request: Request, progress: Progress | None = None) -> None:
@@ -164,12 +207,12 @@ class _Rehearsal(Oracle):
         return iter([np.zeros(due.shape)])
 
 
-def rehearse(calibrated: Calibrated, features: FeatureSet) -> None:
+def rehearse(calibrated: Calibrated, features: FeatureSet, standing: Mapping[str, Any]) -> None:
     """Run the method on made-up facts of small size, hold its queries against its plan, and make a head of the result.
 
     So a method that does not follow its plan, or a card that cannot be written, fails here and not after the charge.
     Small facts do not show everything: a method that cuts its classes into blocks has one block then. Without noise a
-    method may take as many passes as it needs, so only the card is tried.
+    method may take as many passes as it needs, so only the card is tried. standing: what it will say of the ledger.
 
     Raises:
         UserError: the card is too large for the file of a head.
@@ -178,8 +221,7 @@ def rehearse(calibrated: Calibrated, features: FeatureSet) -> None:
     """
     weight = np.zeros((calibrated.facts.d, calibrated.facts.m))
     solution = Solution(chain=(), weight=weight, bias=np.zeros(calibrated.facts.m))
-    # What the card says of the ledger is known after the charge.
-    heads.check_card(card_of(calibrated, features, "", solution))
+    heads.check_card(card_of(calibrated, features, "", solution, standing))
     if calibrated.mechanism is None:
         return
     method, options = calibrated.method, calibrated.options

@@ -18,15 +18,15 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dpfc_cli.errors import UserError, parameter
+from dpfc_cli.errors import UserError, number, parameter
 from dpfc_cli.features.reader import FeatureSet
+from dpfc_cli.ledger.caps import room_of
 from dpfc_cli.methods import AnyMethod, method_named
 from dpfc_cli.privacy import accounting
 from dpfc_cli.privacy.accounting import LARGEST_EPSILON, Attack, Guarantee
 from dpfc_cli.privacy.facts import Facts
-from dpfc_cli.training import limit
 from dpfc_cli.training.calibrate import Calibrated, calibrate
-from dpfc_cli.training.request import Privacy, number
+from dpfc_cli.training.request import Privacy
 from dpfc_cli.training.stated import count_of, stated_facts
 from dpfc_cli.training.warn import CLEAR, signal_and_noise, warnings_of_width
 from dpfc_cli.trust.statement import FALSE_ALARMS
@@ -241,7 +241,7 @@ def _calibrated(
 def _room(cap: float, delta: float) -> float:
     """The μ² that a cap allows."""
     try:
-        return limit.mu_of_cap(number("cap", cap) or 0.0, delta) ** 2 * (1 + limit.ROUNDING)
+        return room_of(number("cap", cap) or 0.0, delta)
     except ValueError as error:
         raise UserError(f"A cap: {error}.", "Give an ε such as 3.", parameter="cap") from error
 

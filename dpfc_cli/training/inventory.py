@@ -1,26 +1,27 @@
 """What there is: feature sets with what was spent on them, and heads with what they claim."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from dpfc_cli.errors import UserError
 from dpfc_cli.features.lookup import finished
+from dpfc_cli.features.manifest import Manifest
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.heads.head import Head
+from dpfc_cli.ledger import Ledger, known_set, ledger_path, read
 from dpfc_cli.privacy.accounting import default_delta
-from dpfc_cli.training.account import Account, account_of
-from dpfc_cli.training.ledger import ledger_path
 from dpfc_cli.training.request import facts_of
 
 
 @dataclass(frozen=True, kw_only=True)
 class ListedSet:
-    """A feature set. persons: how many each split has, if the set knows which records belong to one person. trainings:
-    on its records, as far as the ledgers beside it know. epsilon: what the private ones cost together at `delta`, 0 if
-    there are none. unprotected: trainings that no ε covers. These three are None where a ledger cannot be read.
-    warning: what to tell if heads of this set have no row in the ledgers.
+    """A feature set. persons: how many each split has, if the set knows which records belong to one person. population:
+    whose records they are; None where nothing is said. trainings: of the population, as the ledger has them. epsilon:
+    what the private ones cost together at `delta`, 0 if there are none. unprotected: trainings that no ε covers. These
+    three are None where the ledger cannot be read, or lacks the set. warning: what to tell if heads of this set have no
+    charge in the ledger.
     """
 
     path: str
@@ -30,6 +31,7 @@ class ListedSet:
     persons: dict[str, int] | None
     classes: int
     dim: int
+    population: str | None
     trainings: int | None
     epsilon: float | None
     delta: float
@@ -82,7 +84,9 @@ def inventory(features: Path, heads: Path) -> Inventory:
             unreadable.append((str(folder), _what(error)))
             continue
         try:
-            sets.append(_with_account(listed, account_of(ledger_path(folder), folder, cards)))
+            features_, book = FeatureSet(folder), read(ledger_path(folder))
+            known_set(book, folder, features_.manifest)
+            sets.append(_with_account(listed, book, features_.manifest, cards))
         except UserError as error:
             sets.append(listed)
             unreadable.append((str(error.fields.get("path", ledger_path(folder))), _what(error)))
@@ -102,6 +106,7 @@ def _listed(folder: Path) -> ListedSet:
         persons=persons or None,
         classes=facts.m,
         dim=facts.d,
+        population=None,
         trainings=None,
         epsilon=None,
         delta=default_delta(facts.n),
@@ -111,14 +116,35 @@ def _listed(folder: Path) -> ListedSet:
     )
 
 
-def _with_account(listed: ListedSet, account: Account) -> ListedSet:
+def _with_account(
+    listed: ListedSet, book: Ledger, manifest: Manifest, cards: Iterable[tuple[Path, Mapping[str, Any]]]
+) -> ListedSet:
+    account = book.account_of(manifest.id)
     return replace(
         listed,
-        trainings=len(account.entries),
+        population=account.population if book.populations_of(manifest.id) is not None else None,
+        trainings=len(account.charges),
         epsilon=account.epsilon(listed.delta),
         unit=account.unit,
         unprotected=account.unprotected,
-        warning=account.warning,
+        warning=without_charge(book, manifest, cards),
+    )
+
+
+def without_charge(book: Ledger, manifest: Manifest, cards: Iterable[tuple[Path, Mapping[str, Any]]]) -> str | None:
+    """What to tell if heads of a set have no charge in its ledger; None if there are none."""
+    lost = [
+        path
+        for path, card in cards
+        if card["features"]["fingerprint"] == manifest.fingerprint and card["ledger"]["charge"] not in book
+    ]
+    if not lost:
+        return None
+    others = f" and {len(lost) - 1} more" if len(lost) > 1 else ""
+    return (
+        f"The ledger '{book.path}' does not have the training of '{lost[0]}'{others}. It was put back from an older "
+        "backup, or the training was done elsewhere. What was spent there is in no sum. Put the newer ledger back, or "
+        "unite the two ('dpfc budget --merge')."
     )
 
 

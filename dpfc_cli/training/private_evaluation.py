@@ -1,7 +1,7 @@
 """How good a head is on private records, with noise: what is released, what it costs, and how sure the figures are.
 
-An evaluation goes the way of a training: its plan is a function of public facts, it is checked, charged to the ledger
-of the set, and only then the records are summed. Its row is about the records of the split that is evaluated.
+An evaluation goes the way of a training: its plan is a function of public facts, it is checked, charged to the ledger,
+and only then the records are summed. Its charge is on the split that is evaluated.
 
 **What is released** (`privacy.outcomes`): how many records are right and how many are wrong. The number of records n is
 public, but how many of them have a label is not. So the figure is right/(right + wrong), with both from the release:
@@ -36,11 +36,12 @@ from typing import Any
 
 import numpy as np
 
-from dpfc_cli.errors import Note, UserError, parameter, printable
+from dpfc_cli.errors import Note, UserError, notes, number, parameter, printable
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.files import sha256_of
 from dpfc_cli.heads.head import Head
 from dpfc_cli.heads.metrics import BEST, Interval, Z
+from dpfc_cli.ledger import Account, Charge, Ledger, account_name, ledger_path, noted, read
 from dpfc_cli.memory import free_memory
 from dpfc_cli.privacy import forms, queries
 from dpfc_cli.privacy.curator import Curator, lattice_of
@@ -49,14 +50,11 @@ from dpfc_cli.privacy.lattice import LONGEST
 from dpfc_cli.privacy.noise import SystemBits
 from dpfc_cli.privacy.oracle import Mechanism, Plan, Progress, planned
 from dpfc_cli.privacy.outcomes import Outcomes
-from dpfc_cli.training import ledger
-from dpfc_cli.training.account import Account, account_of
 from dpfc_cli.training.calibrate import Planned, check_delta, noised
-from dpfc_cli.training.card import entry_of
-from dpfc_cli.training.charge import Paid, pay
-from dpfc_cli.training.check import check_devices, working_bytes
-from dpfc_cli.training.request import Privacy, facts_of, number
-from dpfc_cli.training.signing import account_name, noted
+from dpfc_cli.training.card import charge_of
+from dpfc_cli.training.charge import Paid, pay, settle
+from dpfc_cli.training.check import check_charge, check_devices, working_bytes
+from dpfc_cli.training.request import Privacy, facts_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,9 +77,8 @@ class PrivateEvaluation:
     is right; None if the noise leaves no record to count. interval: its 95 % interval, for the choice of the records
     and the noise together; 0 to 1 if nothing is to be seen beside the noise. noise: the standard deviation of its noise
     alone. top5, top5_interval, top5_noise: the same for the best five classes; None where that does not pay. per_class:
-    in the order of the classes; None where that does not pay. warnings: for whoever reads the figures. ledger: the file
-    that has the row. sha256: of `figures` as JSON with sorted keys, as the row has it. spent: everything on these
-    records, this evaluation included.
+    in the order of the classes; None where that does not pay. warnings: for whoever reads the figures. charge: its id
+    in the ledger. spent: what the ledger has of the population of these records, this evaluation included.
     """
 
     head: str
@@ -99,6 +96,7 @@ class PrivateEvaluation:
     top5_noise: float | None
     per_class: tuple[ReleasedClass, ...] | None
     warnings: tuple[str, ...]
+    charge: str
     spent: Account
 
     @property
@@ -125,9 +123,8 @@ class Ready:
     split: str
     planned: Planned
     queries: tuple[Outcomes, ...]
+    charge: Charge
     account: Account
-    by: str
-    purpose: str | None
     warnings: tuple[str, ...]
 
 
@@ -157,9 +154,10 @@ def prepare(
         check_delta(delta, facts, "Choose a smaller one, or leave it out.")
     asked, plan = _planned(head, facts, Privacy(epsilon=given, delta=delta))
     digest = sha256_of(head.path)
-    account = _account(features, split)
-    _refuse_leaking(head, digest, features, split, account)
-    account.check(entry_of(plan, features, head.path.name, "", split=split))
+    book = read(ledger_path(features.folder))
+    _refuse_leaking(head, digest, features, split, book)
+    charge = charge_of(plan, features, head.path.name, digest, by, purpose, split)
+    check_charge(book, features, charge)
     for query in asked:
         forms.check(query, facts)
     # With noise for one release in all there is a lattice, up to 4·10⁹ records.
@@ -187,9 +185,8 @@ def prepare(
         split=split,
         planned=plan,
         queries=asked,
-        account=account,
-        by=by,
-        purpose=purpose,
+        charge=charge,
+        account=book.account_of(features.manifest.id),
         warnings=tuple(said),
     )
 
@@ -208,25 +205,25 @@ def release(ready: Ready, progress: Progress | None = None) -> PrivateEvaluation
     """
     assert ready.head.path is not None
     note = "It was stopped during the charge: 'dpfc budget' says whether it is charged. No figure was released."
-    name, paid = ready.head.path.name, None
+    paid = None
     try:
-        paid = pay(ready.planned, ready.features, ready.split, name, ready.by, ready.purpose)
-        note = f"The evaluation was charged to '{paid.receipt.ledger}' and stays charged. No figure was released."
+        paid = pay(ready.planned, ready.features, ready.charge)
+        note = f"The evaluation was charged to '{paid.receipt.ledger.path}' and stays charged. No figure was released."
         found = _figures(ready, _answers(paid, ready.queries, progress))
         unsettled = _settled(paid, found.sha256)
     except BaseException as stop:
         if paid is not None:
             _settled(paid, None)
-        # A UserError of the charge itself says that nothing was charged, or that it may be.
-        if paid is not None or not isinstance(stop, UserError):
+        # What stops the charge itself says whether it was charged.
+        if paid is not None or not (isinstance(stop, UserError) or notes(stop)):
             stop.add_note(Note(printable(note)))
         raise
     if unsettled is not None:
-        said = f"the ledger's row does not say that the figures were released. {unsettled.what}"
+        said = f"the ledger does not say that the figures were released. {unsettled.what}"
         found = replace(found, warnings=(*found.warnings, said))
     with suppress(UserError):
         # Others may have charged something meanwhile.
-        found = replace(found, spent=_account(ready.features, ready.split))
+        found = replace(found, spent=read(paid.receipt.ledger.path).account_of(ready.charge.set))
     return found
 
 
@@ -288,13 +285,13 @@ def _mechanism(plan: Planned) -> Mechanism:
     return plan.mechanism
 
 
-def _refuse_leaking(head: Head, digest: str, features: FeatureSet, split: str, account: Account) -> None:
+def _refuse_leaking(head: Head, digest: str, features: FeatureSet, split: str, book: Ledger) -> None:
     """UserError for a head that was trained on these records without privacy: it is another one for a neighbour."""
     card = head.card
     own, facts = card["features"], card.get("facts", {})
     n = facts.get("records", facts.get("n"))
     same = (own["name"], own["split"], n) == (features.name, split, features.split(split).n)
-    if card["claim"] != "private" and (same or any(row.sha256 == digest for row in account.entries)):
+    if card["claim"] != "private" and (same or book.written(digest)):
         raise UserError(
             "This head was trained on these records without a guarantee. So its figures on them cannot have one: they "
             "tell what the head tells.",
@@ -355,6 +352,7 @@ def _figures(ready: Ready, answers: list[np.ndarray]) -> PrivateEvaluation:
         top5_noise=top5[2],
         per_class=per_class,
         warnings=ready.warnings,
+        charge=ready.charge.id,
         spent=ready.account,
     )
 
@@ -369,14 +367,10 @@ def _count(counts: np.ndarray, n: int) -> int:
     return round(min(max(float(counts.sum()), 0.0), n))
 
 
-def _account(features: FeatureSet, split: str) -> Account:
-    return account_of(ledger.ledger_path(features.folder), features.folder, split=split)
-
-
 def _settled(paid: Paid, digest: str | None) -> UserError | None:
-    """Write into the ledger what became of an evaluation. A failure is returned: the row stays charged in any case."""
+    """Write into the ledger what became of an evaluation. A failure is returned: it stays charged in any case."""
     try:
-        ledger.settle(paid.receipt, "stopped" if digest is None else "written", sha256=digest)
+        settle(paid.receipt, "stopped" if digest is None else "written", sha256=digest)
     except UserError as error:
         return error
     return None

@@ -2,16 +2,15 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from numbers import Real
 from pathlib import Path
 from typing import Any, get_args
 
-from dpfc_cli.errors import UserError, parameter, unknown
+from dpfc_cli.errors import UserError, number, parameter, unknown
 from dpfc_cli.features.reader import FeatureSet
+from dpfc_cli.ledger import account_name, noted
 from dpfc_cli.methods import AnyMethod, method_named
 from dpfc_cli.privacy.accounting import Claim
 from dpfc_cli.privacy.facts import Adjacency, Facts
-from dpfc_cli.training.signing import account_name, noted
 from dpfc_cli.training.together import Leader
 
 SPLIT = "train"
@@ -48,8 +47,8 @@ class Request:
     name. adjacency: which data sets are neighbours. public_features, tune_on: sets of public records, see
     `training.public` and `training.tuning`. public_head: public class vectors, see `training.start`. out:
     the head's file; None: a name of its own in `folder`. memory: bytes that the training may take; None: what the
-    machine has free. by, purpose: whose training it is and what for, for the ledger alone. also: sets that share
-    records with these, as the user says (`training.told`). leader: the way to other processes; None: there are none.
+    machine has free. by, purpose: whose training it is and what for, for the ledger alone. leader: the way to other
+    processes; None: there are none.
     """
 
     features: FeatureSet
@@ -65,7 +64,6 @@ class Request:
     memory: float | None = None
     by: str = field(default_factory=account_name)
     purpose: str | None = None
-    also: tuple[FeatureSet, ...] = ()
     leader: Leader | None = None
 
     @property
@@ -97,7 +95,7 @@ def requested(
 
     others: the other fields of `Request`.
     """
-    named = [("features", features), *_sets(others), *(("also", each) for each in others.get("also", ()))]
+    named = [("features", features), *_sets(others)]
     for name, value in named:
         if not isinstance(value, FeatureSet):
             raise UserError(
@@ -158,20 +156,6 @@ def _sets(others: Mapping[str, Any]) -> list[tuple[str, Any]]:
     """Further feature sets among the fields of a request."""
     named = [(name, others.get(name)) for name in ("public_features", "tune_on")]
     return [(name, value) for name, value in named if value is not None]
-
-
-def number(name: str, value: Any) -> float | None:
-    """The value as a plain float, because that is what a ledger keeps. UserError for what is no number."""
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, Real):
-        raise UserError(f"{parameter(name)} must be a number, not {value!r}.", "Give a number.", parameter=name)
-    try:
-        return float(value)
-    except OverflowError as error:
-        raise UserError(
-            f"{parameter(name)} is beyond the numbers of this machine.", "Give a smaller one.", parameter=name
-        ) from error
 
 
 def facts_of(

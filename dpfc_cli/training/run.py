@@ -9,18 +9,16 @@ from dpfc_cli.errors import Note, UserError, printable
 from dpfc_cli.files import sha256_of
 from dpfc_cli.heads import head as heads
 from dpfc_cli.heads.head import Head
+from dpfc_cli.ledger import Account, read
 from dpfc_cli.privacy import curator
 from dpfc_cli.privacy.directions import InMemory, Shelf
 from dpfc_cli.privacy.lattice import Reals
 from dpfc_cli.privacy.noise import SeededBits, SystemBits
 from dpfc_cli.privacy.oracle import MAKING, TAKING, Oracle, Stages
 from dpfc_cli.privacy.queries import Grid
-from dpfc_cli.training import ledger
-from dpfc_cli.training.account import Account, account_of
-from dpfc_cli.training.card import card_of, entry_of
-from dpfc_cli.training.charge import Charged
+from dpfc_cli.training.card import card_of, charge_of_training, standing_of
+from dpfc_cli.training.charge import Charged, Receipt, settle
 from dpfc_cli.training.check import Checked, answers_beside, bytes_of
-from dpfc_cli.training.ledger import Entry, Receipt
 from dpfc_cli.training.observer import MATRICES, SOLVING, TRAINING, Observer
 from dpfc_cli.training.request import SPLIT
 from dpfc_cli.training.shelf import shelf_for, side_of, stack_bytes, stack_for
@@ -30,8 +28,8 @@ from dpfc_cli.training.shelf import shelf_for, side_of, stack_bytes, stack_for
 class Trained:
     """A training that ended with a head.
 
-    path: where the head was written; not always where it was to be, see `heads.save`. sha256: of that file. spent: all
-    trainings on these records, this one included, as far as the ledgers know.
+    path: where the head was written; not always where it was to be, see `heads.save`. sha256: of that file. spent: what
+    the ledger has of the population of these records, this training included.
     """
 
     charged: Charged
@@ -52,10 +50,9 @@ def run(charged: Charged, observer: Observer) -> Trained:
 
     """
     checked, receipt = charged.checked, charged.receipt
-    calibrated, features, request = checked.calibrated, checked.features, checked.request
-    at, answers = receipt.entry.at, charged.answers
-    entry = entry_of(calibrated, features, checked.path.name, at, request.by, request.purpose)
-    if entry != replace(receipt.entry, state=entry.state):
+    calibrated, features, answers = checked.calibrated, checked.features, charged.answers
+    made = charge_of_training(calibrated, features, "", checked.request.by, checked.request.purpose)
+    if receipt.charge != checked.charge or made.digest != checked.charge.digest:
         raise RuntimeError("the charge was for another training")
     if charged.paid.unused.locked():
         raise RuntimeError("this charge was used already")
@@ -71,21 +68,20 @@ def run(charged: Charged, observer: Observer) -> Trained:
     try:
         try:
             # Of the ledger alone, before a record is read.
-            claimed = calibrated.claimed
-            standing = ledger.standing(receipt.entries, receipt.number, claimed.delta if claimed else None)
+            standing = standing_of(receipt.ledger, receipt.charge)
             _begin(checked)
             solution = calibrated.method.solve(oracle, calibrated.facts, calibrated.options)
             if checked.request.leader is not None:
                 checked.request.leader.summed()
-            card = card_of(calibrated, features, receipt.entry.at, solution, standing)
+            card = card_of(calibrated, features, receipt.charge.at, solution, standing)
             head = Head(chain=solution.chain, weight=solution.weight, bias=solution.bias, card=card)
             data = heads.encoded(head)
             digest = hashlib.sha256(data).hexdigest()
             # A training that was killed may have written its head, and its row does not say so.
             there = _holds(checked.path, digest)
             path = saved = checked.path if there else heads.save(data, checked.path, charged.temporary)
-            unsettled = _settled(receipt, path, digest)
-            spent = _account(checked, receipt)
+            unsettled = _settled(charged, path, digest)
+            spent = _account(receipt)
             if answers is not None:
                 answers.remove()
         finally:
@@ -111,7 +107,7 @@ def _named(stage: str) -> str:
 
 def _stopped(charged: Charged, stop: BaseException, head: Path | None = None, digest: str | None = None) -> None:
     """Write into the ledger that a training was stopped, or that its head is there all the same, and say so."""
-    _settled(charged.receipt, head, digest)
+    _settled(charged, head, digest)
     stop.add_note(stands(charged, head))
 
 
@@ -133,16 +129,17 @@ def stands(charged: Charged, head: Path | None) -> Note:
         said = "No head was written. The same command goes on where it stopped, and charges nothing more."
     else:
         said = "No head was written. The same command makes a new training, which is charged, too."
-    return Note(printable(f"The training was charged to '{charged.receipt.ledger}' and stays charged. {said}"))
+    return Note(printable(f"The training was charged to '{charged.receipt.ledger.path}' and stays charged. {said}"))
 
 
-def _settled(receipt: Receipt, path: Path | None, digest: str | None) -> UserError | None:
-    """Write into the ledger what became of a training. A failure is returned: the row stays charged in any case."""
+def _settled(charged: Charged, path: Path | None, digest: str | None) -> UserError | None:
+    """Write into the ledger what became of a training. A failure is returned: it stays charged in any case."""
+    answers = 0 if charged.answers is None else charged.answers.answered
     try:
         if path is None:
-            ledger.settle(receipt, "stopped")
+            settle(charged.receipt, "stopped", answers)
         else:
-            ledger.settle(receipt, "written", path.name, digest)
+            settle(charged.receipt, "written", answers, path.name, digest)
     except UserError as error:
         return error
     return None
@@ -156,17 +153,12 @@ def _holds(path: Path, digest: str) -> bool:
         return False
 
 
-def _account(checked: Checked, receipt: Receipt) -> Account:
-    """What is spent now. Other trainings on these records may have ended meanwhile, so the ledgers are read again."""
+def _account(receipt: Receipt) -> Account:
+    """What is spent now. Others may have charged something meanwhile, so the ledger is read again."""
     try:
-        return account_of(receipt.ledger, checked.features.folder)
+        return read(receipt.ledger.path).account_of(receipt.charge.set)
     except UserError:
-        return replace(checked.account, own=_about(receipt))
-
-
-def _about(receipt: Receipt) -> tuple[Entry, ...]:
-    """The rows about the records of the training."""
-    return tuple(ledger.about(receipt.entries, receipt.entry.split, [receipt.entry.records]))
+        return receipt.ledger.account_of(receipt.charge.set)
 
 
 def _shelves_of(checked: Checked) -> tuple[Shelf | None, Shelf]:

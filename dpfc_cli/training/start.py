@@ -28,15 +28,14 @@ from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.files import json_of, sha256_of
 from dpfc_cli.heads import hub
 from dpfc_cli.heads.head import Head, located
+from dpfc_cli.ledger import Ledger
 from dpfc_cli.methods.public_head import PublicHead, directions
 from dpfc_cli.methods.whitened import doubt
 from dpfc_cli.privacy.accounting import LARGEST_EPSILON
 from dpfc_cli.privacy.chain import Linear
 from dpfc_cli.rounding import rounded_up
 from dpfc_cli.sources.classes import by_name
-from dpfc_cli.training.account import Account
 from dpfc_cli.training.calibrate import Calibrated
-from dpfc_cli.training.ledger import persons_of, records_of
 from dpfc_cli.training.public import check_method, recipe
 from dpfc_cli.training.whole import whole
 
@@ -57,14 +56,14 @@ _TEXT = schema.record({**_MODEL, "source": schema.among(["text"]), "prompts": sc
 _CLASSIFIER = schema.record({**_MODEL, "source": schema.among(["classifier"]), "classifier": schema.whole(1)})
 
 
-def begin(calibrated: Calibrated, private: FeatureSet, given: Path | str, account: Account) -> Calibrated:
+def begin(calibrated: Calibrated, private: FeatureSet, given: Path | str, book: Ledger) -> Calibrated:
     """The same training from a public start. Plan and guarantee stay.
 
     Args:
         calibrated: the training.
         private: the private records.
         given: a file of class vectors, or the name of a head.
-        account: what was spent on the private records.
+        book: the ledger of the private records.
 
     Raises:
         UserError: the method has no use for a start, the file cannot be read, it does not fit the features, it was
@@ -72,7 +71,7 @@ def begin(calibrated: Calibrated, private: FeatureSet, given: Path | str, accoun
 
     """
     check(calibrated)
-    known, before = vectors_of(private, given, account)
+    known, before = vectors_of(private, given, book)
     begun = replace(calibrated, options=replace(calibrated.options, public_head=known), before=before)
     _check_together(begun)
     return begun
@@ -128,7 +127,7 @@ def _check_together(begun: Calibrated) -> None:
     raise _private(begun.options.public_head.origin["name"], f"{why}.", f"{remedy} class vectors that are public.")
 
 
-def vectors_of(private: FeatureSet, given: Path | str, account: Account) -> tuple[PublicHead, Mapping[str, Any] | None]:
+def vectors_of(private: FeatureSet, given: Path | str, book: Ledger) -> tuple[PublicHead, Mapping[str, Any] | None]:
     """Class vectors for the classes of a feature set. If they are a private head of the same records, its card, too.
 
     Raises:
@@ -145,7 +144,7 @@ def vectors_of(private: FeatureSet, given: Path | str, account: Account) -> tupl
             path=str(path),
         )
     digest = sha256_of(path)
-    vectors, names, before, made = _read(path, private, digest, account)
+    vectors, names, before, made = _read(path, private, digest, book)
     if vectors.ndim != 2 or vectors.shape[1] != private.dim or vectors.dtype.kind not in "fiu":
         shape = list(vectors.shape)
         why = f"its vectors are {vectors.dtype} of shape {shape}, not numbers of shape [classes, {private.dim}]"
@@ -186,7 +185,7 @@ def vectors_of(private: FeatureSet, given: Path | str, account: Account) -> tupl
     return PublicHead(vectors=found, origin={**origin, **made, **continued}), before
 
 
-def _read(path: Path, private: FeatureSet, digest: str, account: Account) -> _Found:
+def _read(path: Path, private: FeatureSet, digest: str, book: Ledger) -> _Found:
     """What a file has."""
     from safetensors import SafetensorError, safe_open
 
@@ -203,7 +202,7 @@ def _read(path: Path, private: FeatureSet, digest: str, account: Account) -> _Fo
                 if "card" not in metadata:
                     names = tuple(map(str, json_of(metadata["classes"])))
                     return file.get_tensor("vectors"), names, None, _made(metadata.get("origin", ""))
-                return _of_head(Head.load(path), private, digest, account)
+                return _of_head(Head.load(path), private, digest, book)
     except (OSError, SafetensorError, *npz.BROKEN) as error:
         raise _unfit(path, f"it cannot be read as class vectors ({error})") from error
     raise _unfit(path, "its name does not end in .npz, .safetensors or .npy")
@@ -231,7 +230,7 @@ def _asserted(card: Mapping[str, Any]) -> list[str]:
     return sorted({*start.get("asserted", []), *(source["name"] for source in sources if source)})
 
 
-def _of_head(head: Head, private: FeatureSet, digest: str, account: Account) -> _Found:
+def _of_head(head: Head, private: FeatureSet, digest: str, book: Ledger) -> _Found:
     """The weights of a head in the space of the features."""
     assert head.path is not None
     mine, other = recipe(private.manifest), {**head.card["features"]["backbone"], "dimensions": head.dim}
@@ -242,15 +241,11 @@ def _of_head(head: Head, private: FeatureSet, digest: str, account: Account) -> 
     said, n = head.card["features"], head.card["facts"].get("records", head.card["facts"]["n"])
     if head.card["claim"] == "private":
         # The new head will depend on the records of this one. They must be the same, or two guarantees were needed.
-        # A ledger outlives its set: it may have rows of other records.
-        known, by_person = private.split("train"), head.card["unit"] == "person"
-        due = (digest, records_of(private.manifest), known.groups if by_person else known.n)
-        of = persons_of(private.manifest) if by_person else None
-        if all((row.sha256, row.records, row.n, row.persons) != (*due, of) for row in account.own):
+        if all((row.set, row.split) != (private.manifest.id, "train") for row in book.written(digest)):
             raise _private(
                 head.path.name,
-                f"It is a private head, and '{account.ledger.name}' has no row of its training on these records. What "
-                "it cost would not be in the claim of the new one.",
+                f"It is a private head, and '{book.path}' has no charge of its training on this set. What it cost "
+                "would not be in the claim of the new one.",
             )
         if head.card["facts"]["origin"] == "inferred" != private.manifest.origin:
             raise _private(
@@ -259,10 +254,7 @@ def _of_head(head: Head, private: FeatureSet, digest: str, account: Account) -> 
                 "that are stated.",
             )
         before = head.card
-    if before is None and (
-        any(row.sha256 == digest for row in account.entries)
-        or (said["name"], n) == (private.name, private.split("train").n)
-    ):
+    if before is None and (book.written(digest) or (said["name"], n) == (private.name, private.split("train").n)):
         raise _private(head.path.name, "It was trained on the private records without privacy.")
     weight = head.weight
     for step in reversed(head.chain):

@@ -3,28 +3,22 @@
 The command line, Python callers and experiments all come this way. None of them knows the order of the steps.
 """
 
-from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from dpfc_cli.errors import Note, UserError, notes
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.folders import heads_folder
+from dpfc_cli.ledger import Account, caps, ledger_path, read
 from dpfc_cli.rounding import rounded_up
 from dpfc_cli.training import public, start, tuning
-from dpfc_cli.training.account import Account, account_of
-from dpfc_cli.training.answers import unfinished
 from dpfc_cli.training.calibrate import calibrate
-from dpfc_cli.training.card import entry_of
 from dpfc_cli.training.charge import charge
-from dpfc_cli.training.check import Checked, check, rehearse, verify
-from dpfc_cli.training.ledger import ledger_path
+from dpfc_cli.training.check import Checked, check, tuned
 from dpfc_cli.training.observer import TUNING, Observer
 from dpfc_cli.training.request import Request, requested
 from dpfc_cli.training.run import Trained, run, stands
-from dpfc_cli.training.told import share_records
 from dpfc_cli.training.warn import warnings_of
 
 
@@ -51,8 +45,8 @@ def plan(request: Request, observer: Observer) -> Checked:
     if informing is not None:
         public.check(calibrated, private, informing)
     if request.public_head is not None:
-        account = account_of(ledger_path(private.folder), private.folder)
-        calibrated = start.begin(calibrated, private, request.public_head, account)
+        book = read(ledger_path(private.folder))
+        calibrated = start.begin(calibrated, private, request.public_head, book)
     trials = None if tuning_on is None else tuning.prepare(calibrated, private, tuning_on, request.memory)
     known = {each.folder: each for each in (tuning_on, informing) if each is not None}
     said = [*warnings_of(calibrated), *(text for each in known.values() for text in public.warnings_of(each))]
@@ -72,19 +66,12 @@ def plan(request: Request, observer: Observer) -> Checked:
     checked = check(request, calibrated, observer)
     if trials is not None:
         stage = f"{TUNING}{trials.known.name}"
-        tuned = tuning.tune(calibrated, trials, lambda done, n: observer.progress(stage, done, n))
-        rehearse(tuned, private)
-        # Tuning may take hours, and the features may have changed meanwhile.
-        verify(request)
-        found = unfinished(request, tuned, checked.path.parent, observer)
-        path = checked.path if found is None else checked.path.with_name(found.receipt.entry.head)
-        checked = replace(checked, calibrated=tuned, unfinished=found, path=path)
-        if found is None:
-            checked.account.check(entry_of(tuned, private, path.name, ""))
+        chosen = tuning.tune(calibrated, trials, lambda done, n: observer.progress(stage, done, n))
+        checked = tuned(checked, chosen, observer)
     if checked.unfinished is not None:
         before, releases = checked.unfinished, len(calibrated.plan.releases)
         observer.say(
-            f"This training was charged on {before.receipt.entry.at} and stopped. It goes on, and nothing more is "
+            f"This training was charged on {before.charge.at} and stopped. It goes on, and nothing more is "
             f"charged: {before.answered} of its {releases} releases have their answers."
         )
     return checked
@@ -127,16 +114,14 @@ def charge_of(checked: Checked) -> str:
     claimed = checked.calibrated.claimed
     if claimed is None:
         return f"no ε to {checked.features.name}"
-    left = account_with(checked).left(claimed.delta)
+    left = caps.left(account_with(checked), claimed.delta, checked.charge)
     capped = "" if left is None else f" (under the cap ε = {left:.4g} is left then)"
     return f"ε = {rounded_up(claimed.epsilon, 6)} to {checked.features.name}{capped}"
 
 
 def account_with(checked: Checked) -> Account:
     """What will be spent on these records with a training that is not charged yet."""
-    if checked.unfinished is not None:
-        return checked.account
-    return checked.account.with_planned(entry_of(checked.calibrated, checked.features, checked.path.name, ""))
+    return checked.account if checked.unfinished is not None else checked.account.with_planned(checked.charge)
 
 
 def train(
@@ -157,7 +142,6 @@ def train(
     seed: int | None = None,
     by: str | None = None,
     purpose: str | None = None,
-    also: Sequence[FeatureSet] = (),
     observer: Observer | None = None,
     **options: Any,
 ) -> Trained:
@@ -185,7 +169,6 @@ def train(
         seed: reproducible noise for research. The head then claims nothing.
         by: whose training it is, for the ledger. Default: the name of the account that runs the program.
         purpose: what it is for, for the ledger.
-        also: sets that share records with this one; see `dpfc_cli.share_records`. It is kept, and need not be repeated.
         observer: told of warnings and progress. Default: warnings as Python warnings, and nothing else.
         options: the method's own options, such as `steps=20`; see `dpfc train --help`.
 
@@ -221,7 +204,5 @@ def train(
         memory=memory,
         by=by,
         purpose=purpose,
-        also=tuple(also),
     )
-    share_records(features, request.also, by=request.by)
     return finish(plan(request, observer), observer)

@@ -13,10 +13,10 @@ from dpfc_cli.files import sha256_of
 from dpfc_cli.heads import head as heads
 from dpfc_cli.heads import signature
 from dpfc_cli.heads.signature import Signed
-from dpfc_cli.training import ledger as ledgers
-from dpfc_cli.training.ledger import Entry, ledger_path, persons_of, records_of
+from dpfc_cli.ledger import Charge, Ledger, ledger_path, read
+from dpfc_cli.ledger.facts import Merge
+from dpfc_cli.training.card import standing_of
 from dpfc_cli.training.request import SPLIT, facts_of
-from dpfc_cli.trust.claims import apart
 from dpfc_cli.trust.statement import hold_out_of
 from dpfc_cli.trust.verify import (
     BELONGS,
@@ -86,11 +86,11 @@ def verify(head: Path | str, *, ledger: Path | str | None = None, public_key: Pa
     path = heads.located(head)
     # A file that is not what was signed is not even read.
     signed = signature.check(path, public_key) if public_key is not None and path.exists() else None
-    read = heads.unchecked(path)
-    card, digest = read.card, sha256_of(path)
-    d, m = read.weight.shape
+    head_ = heads.unchecked(path)
+    card, digest = head_.card, sha256_of(path)
+    d, m = head_.weight.shape
     file = Finding(what="file", result="ok", why=f"a head of {m} classes over {d} dimensions, all numbers finite")
-    findings = [*_of_signature(path, signed), file, *of_card(card), of_chain(card, read.chain)]
+    findings = [*_of_signature(path, signed), file, *of_card(card), of_chain(card, head_.chain)]
     known, said = _set_at_hand(card)
     findings.append(said)
     place = _place(ledger, known)
@@ -98,10 +98,10 @@ def verify(head: Path | str, *, ledger: Path | str | None = None, public_key: Pa
     if place is None:
         findings.append(Finding(what="ledger", result="unknown", why="no ledger is at hand, and none was named"))
     else:
-        rows = _rows(place)
-        row, *others = _of_ledger(card, digest, rows, known)
+        book = _ledger_in(place)
+        row, *others = _of_ledger(card, digest, book, known)
         findings += [row, *others]
-        named, charged = any(each.sha256 == digest for each in rows), row.result == "ok"
+        named, charged = bool(book.written(digest)), row.result == "ok"
     unproved = [NOISE, *([] if named else [BELONGS, TEXT]), OWNER if charged else CHARGED]
     unproved += [] if signed else [SIGNER]
     return Verified(
@@ -144,7 +144,6 @@ def _set_at_hand(card: Mapping[str, Any]) -> tuple[FeatureSet | None, Finding]:
         (card, {"unit": facts.unit, "classes": list(manifest.classes)}),
         (card["features"], {"split": SPLIT, "backbone": manifest.backbone, "hold_out": hold_out_of(manifest)}),
     )
-    # Cards of earlier versions lack some of them.
     wrong = [name for said, true in parts for name, value in true.items() if said.get(name, value) != value]
     if wrong:
         why = f"the set '{name}' has the card's fingerprint and other values: {', '.join(wrong)}"
@@ -161,61 +160,48 @@ def _place(ledger: Path | str | None, known: FeatureSet | None) -> Path | None:
     return beside if beside is not None and beside.exists() else None
 
 
-def _rows(ledger: Path) -> Sequence[Entry]:
-    if not ledger.exists() or ledger.is_dir():
+def _ledger_in(place: Path) -> Ledger:
+    if not place.exists() or place.is_dir():
         raise UserError(
-            f"There is no ledger '{ledger}'{' (it is a folder)' if ledger.is_dir() else ''}.",
+            f"There is no ledger '{place}'{' (it is a folder)' if place.is_dir() else ''}.",
             f"Name the file that lies beside the feature set: {parameter('ledger')}.",
             code="missing",
             parameter="ledger",
-            path=str(ledger),
+            path=str(place),
         )
-    return ledgers.read(ledger)
+    return read(place)
 
 
-def _of_ledger(card: Mapping[str, Any], digest: str, rows: Sequence[Entry], known: FeatureSet | None) -> list[Finding]:
+def _of_ledger(card: Mapping[str, Any], digest: str, book: Ledger, known: FeatureSet | None) -> list[Finding]:
     """Whether the ledger has the training, the file and the other trainings that the card names."""
-    standing = card.get("ledger")
-    there = [number for number, row in enumerate(rows, start=1) if row.sha256 == digest]
-    if standing is None:
-        number = there[0] if there else 0
-        if not number:
-            why = "the card names no row, and no row has the digest of this file"
-            return [Finding(what="ledger", result="unknown", why=why)]
-    else:
-        number = standing["training"]
-    if number > len(rows):
-        why = f"the card names row {number:,}, and the ledger has {len(rows):,}"
+    charge = book.get(card["ledger"]["charge"])
+    if not isinstance(charge, Charge):
+        why = "the ledger does not have the charge that the card names"
         return [Finding(what="ledger", result="contradicts", why=why)]
-    row = rows[number - 1]
-    wrong = _differ(card, row, known)
-    why = f"row {number:,} has the releases and the claim of the card"
+    wrong = _differ(card, charge, known)
+    why = "the charge has the releases and the claim of the card"
     if wrong:
-        why = f"row {number:,} is of another training, or of another card: they differ in {', '.join(wrong)}"
+        why = f"the charge is of another training, or of another card: they differ in {', '.join(wrong)}"
     findings = [Finding(what="ledger", result="contradicts" if wrong else "ok", why=why)]
-    findings.append(_of_digest(digest, row, number, there))
+    findings.append(_of_digest(digest, charge, book))
     if "releases" in card.get("public_head", {}):
-        findings.append(_of_start(card, rows[: number - 1]))
-    if standing is not None:
-        findings.append(_of_standing(card, rows, number))
+        findings.append(_of_start(card, book.until(charge.id)))
+    findings.append(_of_standing(card, charge, book))
     return findings
 
 
-def _differ(card: Mapping[str, Any], row: Entry, known: FeatureSet | None) -> list[str]:
-    """The names of the values that a row and a card do not share."""
+def _differ(card: Mapping[str, Any], charge: Charge, known: FeatureSet | None) -> list[str]:
+    """The names of the values that a charge and a card do not share."""
     earlier = card.get("public_head", {}).get("releases", 0)
     own = card["plan"][earlier:]
     said = {name: card[name] for name in _CLAIMED if not earlier or name in ("claim", "delta")}
-    said |= {"at": card.get("date", row.at), "n": card["facts"]["n"], "split": card["features"]["split"]}
+    said |= {"at": card.get("date", charge.at), "n": card["facts"]["n"], "split": card["features"]["split"]}
     said |= {name: card[name] for name in ("method", "adjacency", "unit")}
-    wrong = [name for name, value in said.items() if getattr(row, name) != value]
-    if not _alike(own, row.plan):
+    wrong = [name for name, value in said.items() if getattr(charge, name) != value]
+    if not _alike(own, charge.releases):
         wrong.append("releases")
-    if known is not None:
-        if row.records != records_of(known.manifest, SPLIT):
-            wrong.append("records")
-        if row.persons is not None and row.persons != persons_of(known.manifest, SPLIT):
-            wrong.append("persons")
+    if known is not None and charge.set != known.manifest.id:
+        wrong.append("set")
     return wrong
 
 
@@ -230,62 +216,53 @@ def _ends(said: Sequence[Mapping[str, Any]], last: Sequence[Mapping[str, Any]]) 
     return _alike(said[-len(last) :], last)
 
 
-def _of_digest(digest: str, row: Entry, number: int, there: Sequence[int]) -> Finding:
-    what = "SHA-256"
-    if row.sha256 == digest:
-        return Finding(what=what, result="ok", why=f"row {number:,} names the digest of this file, written")
-    if row.sha256 is not None:
-        others = f"; row {there[0]:,} names it" if there else ""
-        why = f"row {number:,} names another file ({row.sha256[:12]}…), and this is {digest[:12]}…{others}"
+def _of_digest(digest: str, charge: Charge, book: Ledger) -> Finding:
+    what, last = "SHA-256", book.outcome(charge.id)
+    if charge in book.written(digest):
+        return Finding(what=what, result="ok", why="the charge ended with this file")
+    if last is not None and last.sha256 is not None:
+        why = f"the charge ended with another file ({last.sha256[:12]}…), and this is {digest[:12]}…"
         return Finding(what=what, result="contradicts", why=why)
-    if there or row.state == "stopped":
-        why = f"row {there[0]:,} names it, and the card row {number:,}" if there else "no head was written of this row"
+    if book.written(digest) or (last is not None and last.state == "stopped"):
+        why = "another charge ended with this file" if book.written(digest) else "the charge ended without a file"
         return Finding(what=what, result="contradicts", why=why)
-    return Finding(what=what, result="unknown", why=f"row {number:,} names no file (state '{row.state}')")
+    return Finding(what=what, result="unknown", why="the ledger names no file of the charge")
 
 
-def _of_start(card: Mapping[str, Any], before: Sequence[Entry]) -> Finding:
-    """Whether the releases of the private head that it started from are those of rows before."""
+def _of_start(card: Mapping[str, Any], before: Ledger) -> Finding:
+    """Whether the releases of the private head that it started from are those of charges before."""
     what, start = "start in the ledger", card["public_head"]
     rest = card["plan"][: start["releases"]]
-    named = next((number for number, row in enumerate(before, start=1) if row.sha256 == start["sha256"]), 0)
-    if not named:
-        return Finding(what=what, result="contradicts", why="no row before has the head that it started from")
-    number, plans = named, [row.plan for row in before]
-    while number and _ends(rest, plans[number - 1]):
-        rest = rest[: -len(plans[number - 1])]
+    charges = before.charges[:-1]
+    named = {charge.id for charge in before.written(start["sha256"])}
+    number = next((i for i, charge in enumerate(charges, start=1) if charge.id in named), 0)
+    if not number:
+        return Finding(what=what, result="contradicts", why="no charge before ended with the head that it started from")
+    while number and _ends(rest, charges[number - 1].releases):
+        rest = rest[: -len(charges[number - 1].releases)]
         # That head may have started from another one, which the card does not name.
-        number = next((earlier for earlier in range(number - 1, 0, -1) if _ends(rest, plans[earlier - 1])), 0)
+        number = next((i for i in range(number - 1, 0, -1) if _ends(rest, charges[i - 1].releases)), 0)
     if rest:
-        why = f"row {named:,} has the head that it started from, and the releases before its own are not in the ledger"
+        why = "the ledger has the head that it started from, and the releases before its own are not those of charges"
         return Finding(what=what, result="contradicts", why=why)
-    return Finding(what=what, result="ok", why=f"the releases before its own are in the ledger, up to row {named:,}")
+    return Finding(what=what, result="ok", why="the releases before its own are in the ledger")
 
 
-def _of_standing(card: Mapping[str, Any], rows: Sequence[Entry], number: int) -> Finding:
+def _of_standing(card: Mapping[str, Any], charge: Charge, book: Ledger) -> Finding:
     """Whether the ledger had the other trainings that the card counts."""
-    what, said = "other trainings in the ledger", card["ledger"]
-    if len(rows) < said["trainings"] or said["trainings"] < number:
-        why = f"the card counts {said['trainings']:,}, and the ledger has {len(rows):,}"
-        return Finding(what=what, result="contradicts", why=why)
-    then = ledgers.standing(rows[: said["trainings"]], number, card["delta"])
+    what, said, then = "other trainings in the ledger", card["ledger"], standing_of(book, charge)
     spent, stated = then.pop("epsilon"), said["epsilon"]
-    same = spent == stated if None in (spent, stated) else math.isclose(spent, stated, rel_tol=1e-5)
-    others = then.pop("other_splits", 0)
-    # Versions before counted more of the rows about other splits.
-    older = bool(others) and "other_splits" not in said
-    if older:
-        same = stated is None or (spent is not None and stated >= spent * (1 - 1e-5))
-        then = {name: then[name] for name in ("training", "trainings", "private", "unprotected")}
-    wrong = [*([] if same else ["epsilon"]), *(name for name, value in then.items() if said.get(name, value) != value)]
-    wrong += [] if older or others == apart(said) else ["other_splits"]
+    if any(book.all(Merge)):
+        # Charges of the other ledger may stand before this one now. They make the total larger, and never smaller.
+        fits = then["trainings"] >= said["trainings"] and (spent is None or spent >= (stated or 0.0) * (1 - 1e-5))
+        wrong = [] if fits else ["trainings"]
+    else:
+        same = spent == stated if None in (spent, stated) else math.isclose(spent, stated, rel_tol=1e-5)
+        wrong = [*([] if same else ["epsilon"]), *(name for name, value in then.items() if said.get(name) != value)]
     if wrong:
-        why = f"the card says something else of rows 1 to {said['trainings']:,}: {', '.join(wrong)}"
+        why = f"the card says something else of the ledger: {', '.join(wrong)}"
         return Finding(what=what, result="contradicts", why=why)
-    if older:
-        why = "versions before counted rows about other splits in another way"
-        return Finding(what=what, result="unknown", why=why)
+    later = len(book.account_of(charge.set).charges) - then["trainings"]
     bound = "" if then["exact"] else "; their total is an upper bound"
-    why = f"rows 1 to {said['trainings']:,} are those that the card counts{bound}"
-    later = len(rows) - said["trainings"]
-    return Finding(what=what, result="ok", why=why + (f"; {later:,} came later" if later else ""))
+    why = f"they are those that the card counts{bound}"
+    return Finding(what=what, result="ok", why=why + (f"; {later:,} came later" if later > 0 else ""))

@@ -33,11 +33,6 @@ _RELEASE: dict[str, Check] = {
 _CLAIM = record({"claim": among(get_args(Claim)), "adjacency": among(get_args(Adjacency))})
 
 
-def apart(ledger: Mapping[str, Any]) -> int:
-    """How many rows of its ledger a card counts, and leaves out of the sum. Earlier versions used another word."""
-    return int(ledger.get("other_splits", ledger.get("other_records", 0)))
-
-
 def claim_fault(values: Any) -> str | None:
     """The place of the first value that makes no sense: of `claim`, `adjacency`, `epsilon`, `delta`, `mu`, `eta` and
     `plan`, the list of releases. None if all do.
@@ -63,10 +58,15 @@ def is_sampled(plan: Sequence[Mapping[str, Any]]) -> bool:
     return any(release["rate"] < 1 for release in plan)
 
 
-def mu_of(plan: Sequence[Mapping[str, Any]]) -> float:
-    """The μ that names the noise of releases: the root of Σ times/σ²."""
+def mu_squared(plan: Sequence[Mapping[str, Any]]) -> float:
+    """Σ times/σ² of releases. It may be infinite."""
     # Not divided by the square of σ, which may be 0 in float64.
-    return math.sqrt(sum(release["times"] / release["sigma"] / release["sigma"] for release in plan))
+    return math.fsum(release["times"] / release["sigma"] / release["sigma"] for release in plan)
+
+
+def mu_of(plan: Sequence[Mapping[str, Any]]) -> float:
+    """The μ that names the noise of releases."""
+    return math.sqrt(mu_squared(plan))
 
 
 def budget_fault(values: Mapping[str, Any]) -> str | None:

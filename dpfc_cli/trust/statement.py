@@ -20,7 +20,6 @@ from dpfc_cli.privacy.persons import MOST
 from dpfc_cli.privacy.queries import QUERIES
 from dpfc_cli.rounding import at_most, rounded_down, rounded_up
 from dpfc_cli.rounding import delta as shown_delta
-from dpfc_cli.trust.claims import apart
 
 _SEVERAL = {
     "record": "several pictures of one person together: the guarantee is for one record",
@@ -216,43 +215,36 @@ def _means(card: Mapping[str, Any], groups: Sequence[int]) -> list[tuple[str, st
 
 
 def _others(card: Mapping[str, Any]) -> str:
-    """What is known of other heads trained on the same records, and what the claim of this one does not say of them."""
-    ledger, private = card.get("ledger"), card["claim"] == "private"
-    limits = (
-        "The guarantee is for this head alone. For the people in the records the total of all trainings counts. It "
-        "also counts for this head, if it was chosen among others."
-    )
-    if ledger is None:
-        unknown = "It is unknown how many there are: this head was made by a version of dpfc that did not say so."
-        return f"{unknown} {limits}" if private else unknown
-    known = f"as far as its ledger knew when it was made (row {ledger['training']})"
-    trainings, spending = (ledger[name] - apart(ledger) for name in ("trainings", "private"))
-    on = "this split of the set" if apart(ledger) else "these records"
-    said = f"This was {'the first training' if trainings == 1 else f'one of {trainings:,} trainings'} on {on}, {known}."
+    """What its ledger said of other trainings, and what the claim of this one does not say of them."""
+    ledger, private = card["ledger"], card["claim"] == "private"
+    trainings, spending = ledger["trainings"], ledger["private"]
+    said = "When it was made, its ledger had no other training that may be of the same people."
+    if trainings > 1:
+        said = (
+            f"When it was made, its ledger had {trainings:,} trainings and private evaluations that may be of the same "
+            "people, this one included."
+        )
     if private and spending > 1:
         total = (
             "more than can be stated" if ledger["epsilon"] is None else f"epsilon = {rounded_up(ledger['epsilon'], 6)}"
         )
         bound = "exact" if ledger["exact"] else "an upper bound"
-        unit = ledger.get("unit", "record")
-        unit += " (if the set had the same persons each time)" if unit == "person" else ""
+        least = "at least " if ledger.get("adopted") else ""
         said += (
-            f" Together the {spending:,} private ones spent {total} at the same delta for one "
-            f"{unit}, under zero-out adjacency ({bound}). This is a guarantee if they were "
-            "planned in advance. If not, a cap that was fixed in advance is the guarantee."
+            f" Together the {spending:,} private ones spent {least}{total} at the same delta for one {ledger['unit']}, "
+            f"under zero-out adjacency ({bound}). This is a guarantee if they were planned in advance. If not, a cap "
+            "that was fixed in advance is the guarantee."
         )
-    if private and "other_splits" in ledger:
-        said += (
-            f" Rows of the ledger about other splits are not in this ({apart(ledger):,}). They may be of the same "
-            "records, if the set was made anew or if a picture is in both splits."
-        )
-    if private and card["unit"] == "person" and ledger.get("unit", "record") == "record" and spending > 1:
-        said += (
-            " Some of these trainings protect records, or other persons. So there is no total for the persons of this "
-            "head."
-        )
+    if private and card["unit"] == "person" and ledger["unit"] == "record" and spending > 1:
+        said += " Some of these protect records. So there is no total for one person."
+    if ledger.get("adopted"):
+        said += " Of one of their sets nothing is known of what was spent before."
     if ledger["unprotected"] > (not private):
         said += f" {counted(ledger['unprotected'], 'training')} had no guarantee (epsilon = ∞)."
+    limits = (
+        "The guarantee is for this head alone. For the people in the records the total of all trainings counts. It "
+        "also counts for this head, if it was chosen among others."
+    )
     return f"{said} {limits}" if private else said
 
 

@@ -18,7 +18,7 @@ from dpfc_cli.privacy.facts import Facts
 from dpfc_cli.privacy.noise import ETA_PER_SAMPLE
 from dpfc_cli.privacy.oracle import Plan
 from dpfc_cli.trust.card import counts_fault
-from dpfc_cli.trust.claims import apart, budget_fault, epsilon_fault, is_sampled, mu_of, sampled_fault
+from dpfc_cli.trust.claims import budget_fault, epsilon_fault, is_sampled, mu_of, sampled_fault
 from dpfc_cli.version import __version__
 
 Result = Literal["ok", "contradicts", "unknown"]
@@ -232,23 +232,19 @@ def _sampler(card: Mapping[str, Any]) -> list[Finding]:
 
 
 def _others(card: Mapping[str, Any]) -> Finding:
-    what, known, private = "other trainings", card.get("ledger"), card["claim"] == "private"
-    if known is None:
-        return Finding(what=what, result="unknown", why="the card does not say how many its ledger knew")
+    what, known, private = "other trainings", card["ledger"], card["claim"] == "private"
     wrong, own, spent = None, card["epsilon"], known["epsilon"]
     started = "releases" in card.get("public_head", {})
-    if known["training"] > known["trainings"]:
-        wrong = f"it is training {known['training']:,} of {known['trainings']:,}"
-    elif not known["private" if private else "unprotected"]:
+    if not known["private" if private else "unprotected"]:
         wrong = f"there is no {'private' if private else 'unprotected'} training among them, not even this one"
     elif not private and spent is not None:
         wrong = "an epsilon of all trainings is stated for a head that claims none"
     elif private and spent is not None and not started:
         if spent < own * (1 - 1e-5):
             wrong = f"together they spent epsilon = {spent:.6g}, less than this one alone"
-        elif known["private"] - apart(known) == 1 and spent > own * (1 + 1e-5):
+        elif known["private"] == 1 and spent > own * (1 + 1e-5) and known["unit"] == card["unit"]:
             wrong = f"the only private one spent epsilon = {spent:.6g}, and it claims {own:.6g}"
-    return _found(what, wrong, f"training {known['training']:,} of {known['trainings']:,}, when it was made")
+    return _found(what, wrong, f"{known['trainings']:,} when it was made, this one included")
 
 
 def _start(card: Mapping[str, Any]) -> list[Finding]:

@@ -8,7 +8,7 @@ import pytest
 
 from bench import cells, sets
 from bench.cells import Cell
-from dpfc_cli.features.importing import import_features
+from dpfc_cli.extraction.importing import import_features
 from dpfc_cli.privacy import curator as curator_module
 from dpfc_cli.privacy import sums
 from dpfc_cli.privacy.curator import Records

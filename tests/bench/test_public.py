@@ -8,7 +8,7 @@ import pytest
 
 from bench import cells, public, starts
 from bench.cells import Cell
-from dpfc_cli.features.importing import import_features
+from dpfc_cli.extraction.importing import import_features
 from dpfc_cli.training import tuning
 from tests.support import blobs
 

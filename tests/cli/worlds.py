@@ -26,7 +26,7 @@ from PIL import Image
 from dpfc_cli import extraction, files
 from dpfc_cli.cli import display
 from dpfc_cli.cli.app import main
-from dpfc_cli.features.importing import import_features
+from dpfc_cli.extraction.importing import import_features
 from dpfc_cli.features.manifest import MANIFEST, Manifest
 from dpfc_cli.features.writer import FeatureWriter
 from dpfc_cli.heads.head import ordered

@@ -15,7 +15,7 @@ import pytest
 
 from dpfc_cli import files
 from dpfc_cli.errors import UserError
-from dpfc_cli.features.importing import import_features
+from dpfc_cli.extraction.importing import import_features
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.features.shards import Storage
 from tests.support import blobs

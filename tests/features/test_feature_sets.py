@@ -13,7 +13,7 @@ import pytest
 
 from dpfc_cli.errors import UserError
 from dpfc_cli.features.going_on import already_complete
-from dpfc_cli.features.importing import import_features
+from dpfc_cli.extraction.importing import import_features
 from dpfc_cli.features.manifest import MANIFEST, Manifest, load
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.features.shards import default_shards, shard_ranges
@@ -327,7 +327,7 @@ def test_a_set_names_the_splits_that_it_has(whole: Path) -> None:
 MAKE = """
 import os, signal, sys
 from pathlib import Path
-from dpfc_cli.features.importing import import_features
+from dpfc_cli.extraction.importing import import_features
 real, calls, kill_at = os.replace, 0, int(sys.argv[3])
 def replace(*args):
     global calls

@@ -17,7 +17,7 @@ from safetensors.numpy import save_file
 
 from dpfc_cli.errors import GUARDED, UserError
 from dpfc_cli.features import table
-from dpfc_cli.features.importing import import_features
+from dpfc_cli.extraction.importing import import_features
 from dpfc_cli.features.manifest import MANIFEST, Manifest, Shard, SplitFacts, load
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.features.writer import FeatureWriter
@@ -123,7 +123,7 @@ def test_records_of_one_person_lie_together_whatever_the_format(
     """A few rows are held at a time, so that the source is read more than once."""
     monkeypatch.setattr(table, "LEAST_HELD", 30 * D * 4)
     monkeypatch.setattr(table, "free_memory", lambda: 0.0)
-    monkeypatch.setattr("dpfc_cli.features.importing.ROWS", 9)
+    monkeypatch.setattr("dpfc_cli.extraction.importing.ROWS", 9)
     found = import_features(FORMATS[form](tmp_path, arrays), tmp_path / "set", shards=3).features
     for split in N:
         found.verify(split)

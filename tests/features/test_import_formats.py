@@ -12,7 +12,7 @@ import pytest
 from safetensors.numpy import save_file
 
 from dpfc_cli.errors import GUARDED, UserError
-from dpfc_cli.features.importing import import_features
+from dpfc_cli.extraction.importing import import_features
 from dpfc_cli.features.reader import FeatureSet
 
 N, D = {"train": 100, "test": 20}, 6
@@ -110,7 +110,7 @@ def shards(folder: Path) -> dict[str, bytes]:
 def test_every_format_makes_the_same_shards_and_the_same_listing(
     tmp_path: Path, data: Data, write: Write, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dpfc_cli.features.importing.ROWS", 9)
+    monkeypatch.setattr("dpfc_cli.extraction.importing.ROWS", 9)
     monkeypatch.setattr("dpfc_cli.features.columns.ROWS", 5)
     reference, _ = import_features(npy(tmp_path, data), tmp_path / "reference", shards=3)
     made, _ = import_features(write(tmp_path, data), tmp_path / "set", shards=3)

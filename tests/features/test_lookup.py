@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from dpfc_cli.errors import UserError
-from dpfc_cli.features.importing import import_features
+from dpfc_cli.extraction.importing import import_features
 from dpfc_cli.features.lookup import finished, newest, open_features, placed, set_folder, set_of_training
 from dpfc_cli.features.manifest import MANIFEST
 from tests.closed import closed

@@ -16,7 +16,7 @@ from dpfc_cli import backbones, files
 from dpfc_cli.backbones import text
 from dpfc_cli.backbones.text import TextVectors
 from dpfc_cli.errors import UserError
-from dpfc_cli.features.importing import import_features
+from dpfc_cli.extraction.importing import import_features
 from dpfc_cli.features.manifest import MANIFEST
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.files import sha256_of

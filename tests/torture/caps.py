@@ -136,7 +136,7 @@ def charge_often(place: Path, sets: tuple[str, ...], number: int, attempts: int,
 
 def make_larger(folder: Path) -> None:
     """A set that has the training records of `blobs` and one more."""
-    from dpfc_cli.features.importing import import_features
+    from dpfc_cli.extraction.importing import import_features
     from dpfc_cli.features.reader import FeatureSet
 
     blobs = FeatureSet(folder / "blobs")

@@ -23,7 +23,7 @@ from safetensors import safe_open
 from safetensors.numpy import save
 
 from dpfc_cli.errors import UserError
-from dpfc_cli.features.importing import import_features
+from dpfc_cli.extraction.importing import import_features
 from dpfc_cli.methods import METHODS
 from dpfc_cli.training.ledger import ledger_path
 from dpfc_cli.training.observer import TrainingWarning

@@ -46,7 +46,7 @@ HEAVY = (
         "dpfc_cli.extraction",
     ),
     *("dpfc_cli.evaluation", "dpfc_cli.training.train", "dpfc_cli.training.convert", "dpfc_cli.trust.statement"),
-    *("dpfc_cli.features.importing", "dpfc_cli.images.decoding", "dpfc_cli.backbones.scattering.transform"),
+    *("dpfc_cli.extraction.importing", "dpfc_cli.images.decoding", "dpfc_cli.backbones.scattering.transform"),
 )
 
 

@@ -22,7 +22,7 @@ import typer
 
 from dpfc_cli.errors import UserError
 from dpfc_cli.features import digests
-from dpfc_cli.features.importing import import_features
+from dpfc_cli.extraction.importing import import_features
 from dpfc_cli.features.manifest import GROUPED_VERSION, Manifest, Shard, SplitFacts
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.features.tables import opened

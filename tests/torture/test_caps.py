@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dpfc_cli.features.importing import import_features
+from dpfc_cli.extraction.importing import import_features
 from dpfc_cli.training.cap import set_cap
 from tests.support import blobs
 from tests.torture import caps, machine

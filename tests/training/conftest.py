@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dpfc_cli.features.importing import import_features
+from dpfc_cli.extraction.importing import import_features
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.privacy import curator
 from dpfc_cli.privacy.queries import Query

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import dpfc_cli as dpfc
-from dpfc_cli.features.importing import import_features
+from dpfc_cli.extraction.importing import import_features
 from dpfc_cli.features.locks import claimed
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.methods import METHODS

@@ -9,7 +9,7 @@ import pytest
 
 from dpfc_cli.errors import UserError
 from dpfc_cli.features import shards
-from dpfc_cli.features.importing import import_features
+from dpfc_cli.extraction.importing import import_features
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.methods import METHODS
 from dpfc_cli.methods.method import state_bytes

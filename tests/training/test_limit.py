@@ -14,7 +14,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from dpfc_cli.errors import UserError
-from dpfc_cli.features.importing import import_features
+from dpfc_cli.extraction.importing import import_features
 from dpfc_cli.privacy.accounting import delta_of, epsilon_for, mu_for
 from dpfc_cli.privacy.noise import ETA_PER_SAMPLE
 from dpfc_cli.training import ledger, limit

@@ -23,7 +23,7 @@ from PIL import Image
 from dpfc_cli.errors import UserError
 from dpfc_cli.extraction import extract
 from dpfc_cli.features import digests, shards
-from dpfc_cli.features.importing import import_features
+from dpfc_cli.extraction.importing import import_features
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.sources.digests import digest_of
 from dpfc_cli.training import ledger

@@ -13,7 +13,7 @@ import pytest
 
 import dpfc_cli
 from dpfc_cli.errors import UserError
-from dpfc_cli.features.importing import import_features
+from dpfc_cli.extraction.importing import import_features
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.heads import head as head_files
 from dpfc_cli.heads.head import Head

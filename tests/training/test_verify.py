@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from dpfc_cli.errors import UserError
-from dpfc_cli.features.importing import import_features
+from dpfc_cli.extraction.importing import import_features
 from dpfc_cli.heads import signature
 from dpfc_cli.heads.head import Head, encoded
 from dpfc_cli.heads.signature import Signed

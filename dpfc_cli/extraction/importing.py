@@ -27,6 +27,7 @@ from dpfc_cli.features.table import ROWS, Table, Tables, reordered
 from dpfc_cli.features.tables import NPY, opened
 from dpfc_cli.features.writer import FeatureWriter
 from dpfc_cli.folders import PARTIAL
+from dpfc_cli.ledger.populations import check_begin, check_population, register
 from dpfc_cli.memory import check_fits
 from dpfc_cli.sources.classes import Origin, check_classes, class_names, inferred_classes, numbers_of_names
 from dpfc_cli.sources.digests import NONE, digests_of_rows
@@ -62,6 +63,7 @@ def import_features(
     pool_by: str | None = None,
     on_error: str = "refuse",
     most_null: float | None = None,
+    population: str | None = None,
     warn: Warn | None = None,
 ) -> Imported:
     """Make a feature set of the features in a file or a folder.
@@ -89,6 +91,8 @@ def import_features(
         on_error: for slides: what to do with one that cannot be read: "refuse", or "null" to keep it as a null record.
         most_null: with on_error="null": the largest share of a split's records that may become null records. Default:
             0.05.
+        population: whose records these are: a name. Nobody may be in two populations. A set of which nothing is said
+            counts in all of them (`dpfc_cli.set_population`).
         warn: told how many records became null. Default: a Python warning.
 
     Returns:
@@ -101,6 +105,7 @@ def import_features(
     folder = slides.folder_of(path)
     path = Path(path) if folder is None else folder
     out = new_folder(_name(path) if out is None else out)
+    check_begin(out, population)
     _check_parameters(labels_per_record, dtype, shards)
     asserted_names = class_names(classes)
     grouped_by: dict[str, Any] = {"by": "column", "column": group_column or GROUPS}
@@ -176,7 +181,9 @@ def import_features(
         )
         if already_complete(out, identity):
             asserted(out, wanted)
-            return Imported(FeatureSet(out), made=False)
+            features = FeatureSet(out)
+            check_population(features, population)
+            return Imported(features, made=False)
         writer = FeatureWriter(
             out,
             rows={split: table.n for split, table in tables.items()},
@@ -192,7 +199,8 @@ def import_features(
         try:
             with closing(writer):
                 _write(writer, tables, k, progress)
-                finished = writer.finish(wanted, partial(_check_nulls, tables, most_null) if tolerant else None)
+                approve = partial(_check_nulls, tables, most_null) if tolerant else None
+                finished = writer.finish(wanted, approve, partial(register, population=population))
         except KeyboardInterrupt as stopped:
             stopped.add_note(Note(printable(kept(out))))
             raise

@@ -1,0 +1,35 @@
+"""The ledger: what was spent on the people whose records lie in a folder of feature sets.
+
+There is one file for a folder, `ledger.sqlite`. It has facts, and facts are only added. What was spent is one sum over
+them. **What is not known to be apart is added**: a set of which nothing is said counts for everybody.
+
+Read in this order: `facts` says what can stand in a ledger, `totals` what the facts say together, `caps` what may be
+spent and why that is a guarantee, `file` how facts get on disk, `populations` who is in which set, and `merge` how two
+ledgers become one. The room knows nothing of methods, heads and command lines.
+"""
+
+from dpfc_cli.ledger import caps
+from dpfc_cli.ledger.facts import EVALUATION, Cap, Charge, Outcome, Set, State, Unit, account_name, new_id, noted
+from dpfc_cli.ledger.file import append, ledger_path, read
+from dpfc_cli.ledger.populations import known_set
+from dpfc_cli.ledger.totals import Account, Ledger
+
+__all__ = [
+    "EVALUATION",
+    "Account",
+    "Cap",
+    "Charge",
+    "Ledger",
+    "Outcome",
+    "Set",
+    "State",
+    "Unit",
+    "account_name",
+    "append",
+    "caps",
+    "known_set",
+    "ledger_path",
+    "new_id",
+    "noted",
+    "read",
+]

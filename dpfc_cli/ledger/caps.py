@@ -1,0 +1,340 @@
+"""What a cap is, and what fits under it.
+
+A cap is a pair (ε, δ) that all charges of a population together never pass, however each of them is chosen. It is kept
+as two numbers that only add up: M = μ² for the noise, and H for the distance of the sampler from it. A charge is
+refused if it would take Σ 1/σ² over all releases above M, or Σ η over all charges above H. The sums are those of
+`totals`: over the sets of the population, of each set the split on which most was spent.
+
+**Theorem.** Let M and H be fixed in advance. Trainings are made one after another. Whether there is one more, of which
+features, with which method and with how much noise may depend on everything that was released before. None is made that
+would take a sum above M or H. Then everything that is released together is (ε, δ)-private under zero-out adjacency, for
+all ε and δ with δ(ε; μ) + (1 + e^ε)·H ≤ δ, where δ(ε; μ) is that of `accounting.delta_of`.
+
+Proof. Take two neighbouring data sets.
+
+(1) Ideal noise. Given the answers so far, the next release is known up to its noise: by `curator` it is a Gaussian, and
+    the data sets move its mean by at most a ≤ 1/σ standard deviations. Only the coordinate X in the direction of this
+    move tells the data sets apart. X is N(0, 1) for the one and N(a, 1) for the other, and the logarithm of the
+    likelihood ratio grows by a·X − a²/2. When the trainings have ended, let there be one more release with
+    a² = M − Σ a². It only helps the attacker. Now Σ a² = M, always. Each a depends on earlier answers alone, so
+    E exp(iu·Σ a·X + u²/2·Σ a²) = 1 for the first data set (take the expectation release by release, from the last
+    one). As Σ a² = M is a constant, Σ a·X is exactly N(0, M), and the logarithm is N(−M/2, M). For the second data set
+    it is N(M/2, M), in the same way. These are the distributions of the logarithm for N(0, 1) and N(μ, 1). So by
+    Neyman and Pearson no test does better than there: everything together is μ-GDP.
+
+(2) The noise that is drawn is within η of the ideal noise, in total variation, whatever the earlier answers were.
+    Exchange the one for the other, training by training: what is released moves by at most Σ η ≤ H. For any set S of
+    outcomes P(S) ≤ P*(S) + H ≤ e^ε·P*′(S) + δ(ε; μ) + H ≤ e^ε·P′(S) + δ(ε; μ) + (1 + e^ε)·H. ∎
+
+The theorem is known: a privacy filter (Rogers, Roth, Ullman and Vadhan 2016) that for Gaussian differential privacy
+costs nothing (Smith and Thakurta 2022, "Fully adaptive composition for Gaussian differential privacy"; Koskela, Tobaben
+and Honkela 2023, "Individual privacy accounting with Gaussian differential privacy").
+
+Trainings may run at the same time. The proof takes release by release, in the order in which they are made, and each
+training was charged before. A record has its own sum of a². It lies in one split of each set, so its sum is at most the
+population's, and the proof holds for it.
+
+What counts how:
+
+- **Every charge counts**, whatever became of it.
+- **Replace-one.** Neighbours under zero-out are neighbours under replace-one, because the null record is one of those
+  that a record may be exchanged for. So a ≤ 1/σ holds for its σ, too.
+- **Sampled releases** of earlier charges count as full passes. Show the attacker who takes part. Then a is 1/σ or 0,
+  and the proof holds. To sample gains nothing here. What is gained elsewhere rests on an accounting for which we have
+  no such theorem. So no sampled training is made under a cap.
+- **Units.** A cap protects records, or persons. A charge that protects persons counts for records with its weight
+  (`Charge.weight`): then a ≤ weight/σ. A charge that protects records has no a for persons. None is made under a cap
+  for persons, and such a cap is not set after one.
+- **Charges without a guarantee** have no a. None is made under a cap, and no cap covers those before it.
+- **An adopted set** has a past that nobody knows. No cap holds where it counts.
+
+**A cap that is changed** is no longer fixed in advance. The theorem then holds for the largest cap that could have been
+set, whatever had been released. The ledger keeps all of them, with who and why.
+
+H is 2⁵⁰ samples of noise. That is more than all trainings draw, and less than any δ can show.
+"""
+
+import math
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from dpfc_cli.errors import UserError, number, parameter, sentence
+from dpfc_cli.ledger.facts import EVALUATION, Cap, Charge, Unit, account_name, new_id, noted
+from dpfc_cli.ledger.file import append, ledger_path
+from dpfc_cli.ledger.populations import known_set
+from dpfc_cli.ledger.totals import Account, Ledger, used
+from dpfc_cli.privacy.accounting import LARGEST_EPSILON, LEAST_EPSILON, default_delta, epsilon_for, mu_for
+from dpfc_cli.rounding import rounded_down
+
+if TYPE_CHECKING:
+    from dpfc_cli.features.reader import FeatureSet
+
+RESERVE = 2.0**-190
+"""H: 2⁵⁰ times the η of one sample."""
+_ROUNDING = 1e-12
+"""Sums of 1/σ² are taken in float64. M is by 2e-9 of it smaller than it might be, so this much more does no harm."""
+
+
+def set_cap(
+    features: "FeatureSet",
+    epsilon: float | None,
+    *,
+    delta: float | None = None,
+    by: str | None = None,
+    note: str | None = None,
+) -> Account:
+    """Set a cap: how much all charges on a population may spend together from now on, whatever is seen meanwhile.
+
+    It is for the population of a set. If nothing is said of the set, it is for each population. It protects persons if
+    the set knows them, or else records. It replaces the cap before it. A charge that does not fit is refused.
+
+    Args:
+        features: a set of the population; see `dpfc_cli.open_features`.
+        epsilon: ε of the cap, 1e-4 to 100. None: there is no cap any more.
+        delta: δ of the cap. Default: min(1e-5, 1/n).
+        by: who sets it. Default: the name of the account that runs the program.
+        note: why.
+
+    Returns:
+        What is spent by the population, and its caps.
+
+    Raises:
+        UserError: a value is out of range, more than that is spent already, there is no cap to remove, a set was
+            adopted, or the ledger cannot be written. The cap is as it was then, unless the message says that it may be
+            changed.
+
+    Examples:
+        dpfc.set_cap(dpfc.open_features("digits-scattering"), 3.0, delta=1e-5, by="the privacy officer")
+
+    """
+    split, who = features.split("train"), noted("by", by) or account_name()
+    unit: Unit = "record" if split.groups is None else "person"
+    epsilon, delta = _figures(number("cap", epsilon), number("delta", delta), split.groups or split.n, unit)
+    cap = Cap(by=who, population=None, unit=unit, note=noted("note", note))
+    if epsilon is not None and delta is not None:
+        cap = replace(cap, epsilon=epsilon, delta=delta, mu=mu_for(epsilon, delta, RESERVE), eta=RESERVE)
+
+    def checked(ledger: Ledger) -> list[Cap]:
+        known_set(ledger, features.folder, features.manifest)
+        where = ledger.populations_of(features.manifest.id)
+        return [_replacing(ledger, replace(cap, id=new_id(), population=name)) for name in where or (None,)]
+
+    return append(ledger_path(features.folder), checked, "The cap").account_of(features.manifest.id)
+
+
+def _figures(epsilon: float | None, delta: float | None, n: int, unit: Unit) -> tuple[float | None, float | None]:
+    """ε and δ of a cap. UserError where they make no sense."""
+    if epsilon is None and delta is not None:
+        raise UserError(
+            f"{parameter('delta')} has no meaning where the cap is removed.",
+            "Leave it out.",
+            code="conflict",
+            parameter="delta",
+        )
+    if epsilon is None:
+        return None, None
+    delta = default_delta(n) if delta is None else delta
+    try:
+        mu_for(epsilon, delta, RESERVE)
+        if delta > 1 / n:
+            raise ValueError(f"delta = {delta:g} is larger than 1/n = {1 / n:.2g}, for {n:,} {unit}s")
+    except ValueError as error:
+        remedy = f"Give {parameter('cap')} such as 3, and {parameter('delta')} such as 1e-5."
+        raise UserError(sentence(error), remedy) from error
+    return epsilon, delta
+
+
+def _replacing(ledger: Ledger, cap: Cap) -> Cap:
+    """A cap that replaces those before it. UserError where it may not be set."""
+    held = [each for each in ledger.holding(Cap) if each.mu is not None and each.unit == cap.unit]
+    before = [each for each in held if ledger.named(each.population) == cap.population]
+    if cap.epsilon is None and not before:
+        others = "; ".join(map(said, held))
+        raise UserError(
+            f"There is no such cap{f', but others: {others}' if others else ''}.",
+            "Name a set of the population that it was set for." if others else "There is nothing to remove.",
+            code="missing",
+            parameter="cap",
+        )
+    if cap.epsilon is not None:
+        _check_new(_accounts(ledger, cap), cap)
+    return replace(cap, replaces=tuple(each.id for each in before))
+
+
+def _check_new(accounts: list[Account], cap: Cap) -> None:
+    """Refuse a cap that would be false from the start."""
+    if any(account.adopted for account in accounts):
+        raise UserError(
+            "A set was adopted here, and what was spent on it before is not known. So no cap can hold.",
+            "Unite this ledger with the one of that set (merge). Then make the set anew here.",
+            code="over-cap",
+            parameter="cap",
+        )
+    if min(_room(account, cap) for account in accounts) >= 0:
+        return
+    if any(math.isinf(account.used(cap.unit)) for account in accounts):
+        raise UserError(
+            "Earlier trainings protect records, and not persons. So no cap for persons can hold.",
+            "'dpfc budget' shows these trainings. A cap for records can be set: name a set without persons.",
+            code="over-cap",
+            parameter="cap",
+        )
+    each = [least(account, cap.delta or 1.0, cap.unit) for account in accounts]
+    needed = None if None in each else max(found for found in each if found is not None)
+    raise UserError(
+        f"More than epsilon = {cap.epsilon:.6g} at delta = {cap.delta:g} is spent already. Such a cap would promise "
+        "what is not true.",
+        "No cap holds any more at this delta."
+        if needed is None
+        else f"The least that holds is {parameter('cap')} {needed:.4g}. It leaves hardly anything to train with.",
+        code="over-cap",
+        parameter="cap",
+        least=needed,
+    )
+
+
+def room_of(epsilon: float, delta: float) -> float:
+    """The μ² that a cap leaves before anything is spent. ValueError where ε or δ is out of range."""
+    return mu_for(epsilon, delta, RESERVE) ** 2 * (1 + _ROUNDING)
+
+
+def _accounts(ledger: Ledger, cap: Cap) -> list[Account]:
+    """What a cap limits."""
+    name = ledger.named(cap.population)
+    return ledger.accounts(None if name is None else [name])
+
+
+def _room(account: Account, cap: Cap, split: tuple[str, str] | None = None) -> float:
+    """What is left of the μ² of a cap, for one of its units; below 0 if more is spent. split: of which set and split;
+    None: of the one on which most was spent.
+    """
+    assert cap.mu is not None
+    assert cap.eta is not None
+    if account.adopted or math.fsum(charge.eta or 0.0 for charge in account.private) > cap.eta:
+        return -math.inf
+    found = account.counted(cap.unit)
+    if split is not None:
+        own = [charge for charge in account.private if (charge.set, charge.split) == split]
+        found = [*(charge for charge in found if charge.set != split[0]), *own]
+    spent = used(found, cap.unit)
+    return cap.mu**2 * (1 + _ROUNDING) - spent
+
+
+def check(ledger: Ledger, charge: Charge) -> None:
+    """Refuse a charge that a cap does not allow. UserError says which cap, and what still fits."""
+    for cap in ledger.holding(Cap):
+        if cap.mu is None:
+            continue
+        where = ledger.populations_of(charge.set)
+        for account in _accounts(ledger, cap):
+            if where is not None and account.population not in where:
+                continue
+            _check_kind(cap, charge, account)
+            if _room(account.with_planned(charge), cap) < 0:
+                raise _too_much(cap, charge, account)
+
+
+def _check_kind(cap: Cap, charge: Charge, account: Account) -> None:
+    """Refuse what no cap can be kept with."""
+    fields = {"cap": cap.epsilon, "cap_delta": cap.delta}
+    if not charge.private:
+        what, parameter_ = "A training without a guarantee has epsilon = ∞, so no cap is kept with it.", "seed"
+        remedy = f"Give {parameter('epsilon')}, and leave out {parameter('seed')} and {parameter('non_private')}. To "
+        remedy += "compare, train on public records."
+    elif charge.sampled:
+        what = "It holds for trainings that are chosen as one goes. For sampled ones there is no proof of that."
+        remedy, parameter_ = f"Leave out {parameter('sampling_rate')}: then all take part.", "sampling_rate"
+    elif math.isinf(charge.weight(cap.unit)):
+        what, parameter_ = "This training would protect records, and not persons.", "features"
+        remedy = "Train on a set that knows which records are of one person."
+    elif account.adopted:
+        what, parameter_ = "A set was adopted since, and what was spent on it before is not known.", "features"
+        remedy = "Unite this ledger with the one of that set: 'dpfc budget' with --merge."
+    else:
+        return
+    raise UserError(f"There is a cap: {said(cap)}. {what}", remedy, code="conflict", parameter=parameter_, **fields)
+
+
+def _too_much(cap: Cap, charge: Charge, account: Account) -> UserError:
+    assert charge.delta is not None
+    left = _room(account, cap, (charge.set, charge.split)) / charge.weight(cap.unit) ** 2
+    largest = fitting(left, charge.delta)
+    more = (
+        f"At delta = {charge.delta:g} epsilon = {rounded_down(largest)} still fits."
+        if largest
+        else "Nothing more fits."
+    )
+    is_training = charge.method != EVALUATION
+    more_noise = f", or a larger {parameter('noise_multiplier')}" if is_training else ""
+    return UserError(
+        f"This {'training' if is_training else 'evaluation'} does not fit under the cap: {said(cap)}. {more}",
+        f"Spend less ({parameter('epsilon')}{more_noise}), or ask for a higher cap: 'dpfc budget' says who set it.",
+        code="over-cap",
+        parameter="epsilon",
+        cap=cap.epsilon,
+        cap_delta=cap.delta,
+        asked=charge.epsilon,
+        delta=charge.delta,
+        left=largest,
+    )
+
+
+def left(account: Account, delta: float, of: Charge | None = None) -> float | None:
+    """The largest ε of four digits at δ that one more charge of a population may spend under all caps.
+
+    of: a charge like it, which says unit, set and split; None: one of the cap's unit, on the most used split.
+
+    Returns:
+        0 if nothing fits. None if there is no cap.
+
+    """
+    rooms = []
+    for cap in account.caps:
+        room = _room(account, cap, None if of is None else (of.set, of.split))
+        rooms.append(room / (1.0 if of is None else of.weight(cap.unit)) ** 2 if room > 0 else room)
+    return (fitting(min(rooms), delta) or 0.0) if rooms else None
+
+
+def passed(account: Account) -> list[Cap]:
+    """The caps of a population that are passed: something was charged where they were not known."""
+    return [cap for cap in account.caps if _room(account, cap) < 0]
+
+
+def fitting(left: float, delta: float) -> float | None:
+    """The largest ε of four digits that one more training may spend at δ. None if not even the least one fits.
+
+    left: what is left of μ².
+    """
+    if left < mu_for(LEAST_EPSILON, delta) ** 2:
+        return None
+    # A little more, so that an ε which fits exactly is not lost. What does not fit is taken back below.
+    epsilon = min(epsilon_for(math.sqrt(left), delta) * (1 + 1e-8), LARGEST_EPSILON)
+    digits = 3 - math.floor(math.log10(epsilon))
+    units = math.floor(epsilon * 10.0**digits)
+    while mu_for(units / 10.0**digits, delta) ** 2 > left:
+        # Below 1.000 comes 0.9999.
+        units, digits = (units - 1, digits) if units > 1000 else (9999, digits + 1)
+    return units / 10.0**digits
+
+
+def least(account: Account, delta: float, unit: Unit) -> float | None:
+    """The smallest cap ε of four digits, at δ, that is not passed yet. None if there is none."""
+    spent = account.used(unit)
+    if math.isinf(spent):
+        return None
+    epsilon = max(epsilon_for(math.sqrt(spent), delta, RESERVE), LEAST_EPSILON)
+    if math.isinf(epsilon):
+        return None
+    digits = 3 - math.floor(math.log10(epsilon))
+    units = math.floor(epsilon * 10.0**digits)
+    while (found := units / 10.0**digits) <= LARGEST_EPSILON:
+        if mu_for(found, delta, RESERVE) ** 2 * (1 + _ROUNDING) >= spent:
+            return found
+        units += 1
+    return None
+
+
+def said(cap: Cap) -> str:
+    """A cap, as messages name it."""
+    whose = "each population" if cap.population is None else f"'{cap.population}'"
+    return f"epsilon = {cap.epsilon:.6g} at delta = {cap.delta:g} for one {cap.unit} of {whose}"

@@ -1,0 +1,306 @@
+"""What a ledger has in it: facts.
+
+A fact has a random id and never changes. A later one may name facts that it replaces. There are five kinds:
+
+- `Set`: there is a feature set, and who is in it;
+- `Charge`: a training, or a private evaluation of a head, that is about to release something;
+- `Outcome`: what became of a charge;
+- `Cap`: what may be spent together;
+- `Merge`: another ledger was united with this one.
+
+On disk a fact is its id, its kind and the JSON of all other fields, with sorted keys.
+"""
+
+import json
+import os
+import pwd
+import re
+import secrets
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from typing import Any, Literal
+
+from dpfc_cli.errors import UserError, parameter
+from dpfc_cli.privacy.accounting import LARGEST_EPSILON, LEAST_DELTA, LEAST_EPSILON, Claim
+from dpfc_cli.schema import among, anything, boolean, closed, each, either, fault, mapping, null, number, test, whole
+from dpfc_cli.trust.claims import claim_fault, epsilon_agrees, figures_agree, is_sampled, mu_squared
+
+Unit = Literal["record", "person"]
+"""What is protected."""
+State = Literal["stopped", "resumed", "written"]
+"""What became of a charge. Without an outcome it runs, or was killed."""
+EVALUATION = "evaluation"
+"""The method of a charge that is no training: noisy figures of how good a head is."""
+MOST_NAME, MOST_NOTE = 100, 500
+"""Characters of a name, and of a purpose or a note."""
+RESERVED = "dataset:"
+"""How the names of populations begin that are not the user's to give: those of public data sets."""
+
+
+def new_id() -> str:
+    """A new random id: 128 bits, as 32 hexadecimal digits."""
+    return secrets.token_hex(16)
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fact:
+    """What all facts have. id: see `new_id`. at: UTC. by: who says so. replaces: ids of facts that hold no longer."""
+
+    id: str = field(default_factory=new_id)
+    at: str = field(default_factory=_now)
+    by: str
+    replaces: tuple[str, ...] = ()
+
+    @property
+    def kind(self) -> str:
+        """The name of the kind."""
+        return type(self).__name__.lower()
+
+    @property
+    def body(self) -> str:
+        """All fields but the id, as the ledger keeps them."""
+        values = {name: value for name, value in asdict(self).items() if name != "id"}
+        return json.dumps(values, sort_keys=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Set(Fact):
+    """There is a feature set.
+
+    set: its id, from its manifest. A set may have several facts: a later one may say who is in it. name: of its folder.
+    records: the SHA-256 of what its manifest says of its shards. listing: of each split, the digest of its source's
+    listing. population: whose records these are; None: nothing is said. adopted: it was made elsewhere, and what was
+    spent on it before is not known.
+    """
+
+    set: str
+    name: str
+    records: str
+    listing: Mapping[str, str]
+    population: str | None = None
+    adopted: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Charge(Fact):
+    """One training, or one private evaluation of a head (`EVALUATION`), on one split of one set.
+
+    epsilon, delta: what is claimed; mu names the noise (and is its μ where nothing was sampled), eta is the sampler's
+    η; None where nothing is claimed (seeded noise, or none). releases: as a card has them. unit: what is protected. n:
+    how many of them. head: the name of its file. digest: of all that the training computes with; of an evaluation, the
+    SHA-256 of the head. purpose: what it is for.
+    """
+
+    set: str
+    split: str
+    method: str
+    claim: Claim
+    epsilon: float | None
+    delta: float | None
+    mu: float | None
+    eta: float | None
+    adjacency: str
+    unit: Unit
+    n: int
+    releases: tuple[Mapping[str, Any], ...]
+    head: str
+    digest: str
+    purpose: str | None = None
+
+    @property
+    def private(self) -> bool:
+        """Whether it has a guarantee."""
+        return self.claim == "private"
+
+    @property
+    def sampled(self) -> bool:
+        """Whether a release sees a Poisson sample."""
+        return is_sampled(self.releases)
+
+    def weight(self, unit: Unit) -> float:
+        """How many times its μ it spends for a unit.
+
+        If one record of a person changes, the clipped sum of the person changes from one vector to another one. Both
+        are at most as long as the bound, so the change is at most twice the bound: twice the μ. Under replace-one the
+        noise is for such a change already. A training that protects records has no μ for persons, who may have any
+        number of records.
+        """
+        if unit == self.unit:
+            return 1.0
+        if unit == "person":
+            return float("inf")
+        return 2.0 if self.adjacency == "zero-out" else 1.0
+
+    def spent(self, unit: Unit) -> float:
+        """Σ times·(weight/σ)² over its releases: its μ² for a unit, all counted as full passes. 0 if not private."""
+        return self.weight(unit) ** 2 * mu_squared(self.releases) if self.private else 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome(Fact):
+    """What became of a charge.
+
+    charge: its id. state: it ended with a file ("written"), it was stopped, or it goes on now ("resumed"). head,
+    sha256: the file that was written, if one was; of an evaluation, the SHA-256 of the figures. answers: how many
+    answers, and parts of answers, are kept by now. after: the outcome before this one, or None.
+    """
+
+    charge: str
+    state: State
+    head: str | None = None
+    sha256: str | None = None
+    answers: int = 0
+    after: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cap(Fact):
+    """How much all charges of a population may spend together, from now on.
+
+    population: None: each of them. unit: what is protected. epsilon, delta: the cap; mu, eta: what it stands for
+    (`caps`). All four are None where caps are removed. note: why.
+    """
+
+    population: str | None
+    unit: Unit
+    epsilon: float | None = None
+    delta: float | None = None
+    mu: float | None = None
+    eta: float | None = None
+    note: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Merge(Fact):
+    """Another ledger was united with this one (`merge`).
+
+    apart: populations of which only one ledger had heard, and which have nobody in common with the others. same: names
+    in the other ledger of populations that have another name here. ignored: facts of the other ledger that replace
+    facts which this one had, too. They do not.
+    """
+
+    apart: tuple[str, ...] = ()
+    same: Mapping[str, str] = field(default_factory=dict)
+    ignored: tuple[str, ...] = ()
+
+
+KINDS: Mapping[str, type[Fact]] = {kind.__name__.lower(): kind for kind in (Set, Charge, Outcome, Cap, Merge)}
+
+
+def fact_of(fact: str, kind: str, body: Mapping[str, Any]) -> Fact:
+    """The fact that a row of a ledger has. ValueError for what dpfc does not write."""
+    if not re.fullmatch("[0-9a-f]{32}", fact) or kind not in KINDS:
+        raise ValueError("it is of no kind of fact")
+    wrong = fault(dict(body), _BODY[kind])
+    if wrong is not None:
+        raise ValueError(f"'{wrong[:80]}' makes no sense")
+    listed = {name: tuple(value) for name, value in body.items() if isinstance(value, list)}
+    made = KINDS[kind](**{**body, **listed, "id": fact})
+    wrong = _charge_fault(made) if isinstance(made, Charge) else _cap_fault(made) if isinstance(made, Cap) else None
+    if wrong is not None:
+        raise ValueError(wrong)
+    return made
+
+
+def _charge_fault(charge: Charge) -> str | None:
+    values = {**vars(charge), "plan": list(charge.releases)}
+    wrong = claim_fault(values)
+    if wrong is not None:
+        return f"'{wrong[:80]}' makes no sense"
+    return None if figures_agree(values) else "the figures contradict one another"
+
+
+def _cap_fault(cap: Cap) -> str | None:
+    figures = (cap.epsilon, cap.delta, cap.mu, cap.eta)
+    if figures == (None, None, None, None):
+        return None
+    agree = None not in figures and epsilon_agrees(*figures)  # type: ignore[arg-type]
+    return None if agree else "the figures contradict one another"
+
+
+def is_note(value: object, most: int) -> bool:
+    """Whether a ledger keeps it as a name (`MOST_NAME`) or as a note (`MOST_NOTE`): text, neither empty nor long.
+
+    It may have any characters that UTF-8 has, but NUL. They are escaped where they are shown.
+    """
+    if not isinstance(value, str) or not 0 < len(value) <= most:
+        return False
+    try:
+        return b"\0" not in value.encode()
+    except UnicodeEncodeError:
+        return False
+
+
+_MOST = {"by": MOST_NAME, "purpose": MOST_NOTE, "note": MOST_NOTE}
+
+
+def account_name() -> str:
+    """The name of the account that runs this process, or its number where it has none. It proves nothing."""
+    number = os.getuid()
+    try:
+        name = pwd.getpwuid(number).pw_name
+    except KeyError:
+        name = ""
+    return name if is_note(name, MOST_NAME) else f"account {number}"
+
+
+def noted(name: str, value: str | None) -> str | None:
+    """The value of a parameter that goes into the ledger. UserError where a ledger would not keep it."""
+    if value is not None and not is_note(value, _MOST[name]):
+        raise UserError(
+            f"{parameter(name)} must be a text of 1 to {_MOST[name]} characters.",
+            "Give another one, or leave it out.",
+            parameter=name,
+        )
+    return value
+
+
+def _is_utc(value: object) -> bool:
+    try:
+        # A time without a zone is not that of its text, because that ends with the zone.
+        return datetime.fromisoformat(str(value)).astimezone(UTC).isoformat(timespec="seconds") == value
+    except (ValueError, OverflowError):
+        return False
+
+
+def _is_file_name(value: object) -> bool:
+    return isinstance(value, str) and value not in ("", ".", "..") and "/" not in value and "\0" not in value
+
+
+_ID = test(lambda value: type(value) is str and bool(re.fullmatch("[0-9a-f]{32}", value)))
+_DIGEST = test(lambda value: type(value) is str and bool(re.fullmatch("[0-9a-f]{64}", value)))
+_SOME = test(lambda value: type(value) is str and value != "")
+_FILE = test(_is_file_name)
+_NAME, _NOTE = test(lambda value: is_note(value, MOST_NAME)), test(lambda value: is_note(value, MOST_NOTE))
+_UNIT = among(["record", "person"])
+_SHARED = {"at": test(_is_utc), "by": _NAME, "replaces": each(_ID)}
+_BODY = {
+    kind: closed({**_SHARED, **own})
+    for kind, own in {
+        "set": {
+            **{"set": _ID, "name": _FILE, "records": _DIGEST, "listing": mapping(_SOME)},
+            **{"population": either(null, _NAME), "adopted": boolean},
+        },
+        "charge": {
+            **dict.fromkeys(("claim", "epsilon", "delta", "mu", "eta", "adjacency"), anything),
+            **{"set": _ID, "split": _SOME, "method": _SOME, "unit": _UNIT, "n": whole(1), "releases": each(anything)},
+            **{"head": _FILE, "digest": _DIGEST, "purpose": either(null, _NOTE)},
+        },
+        "outcome": {
+            **{"charge": _ID, "state": among(["stopped", "resumed", "written"]), "head": either(null, _FILE)},
+            **{"sha256": either(null, _DIGEST), "answers": whole(0), "after": either(null, _ID)},
+        },
+        "cap": {
+            **{"population": either(null, _NAME), "unit": _UNIT, "note": either(null, _NOTE)},
+            **{"epsilon": either(null, number(LEAST_EPSILON, LARGEST_EPSILON))},
+            **{"delta": either(null, number(LEAST_DELTA, 1 - 2**-53)), "eta": either(null, number(0, 1))},
+            **{"mu": either(null, number(0, 1e150, beyond=True))},
+        },
+        "merge": {"apart": each(_NAME), "same": mapping(_NAME), "ignored": each(_ID)},
+    }.items()
+}

@@ -1,0 +1,121 @@
+"""Uniting two ledgers: all facts of both.
+
+It can be done again, and in both directions: the second time adds nothing. **No total becomes smaller, and no cap
+looser.** For facts are only added, and a fact of the other ledger replaces nothing that this one had before
+(`Merge.ignored`). So a set that is unsaid in one of them stays unsaid, and caps of both hold. A charge that went on in
+two copies counts twice (`Ledger.charges`).
+
+Nothing of a ledger that is offered is believed beyond its charges and caps. Whether a population that only one of the
+two has heard of has people in common with others, neither can know. So it is asked for: a population is apart from the
+others, or it is the same as one that has another name.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from dpfc_cli.errors import UserError, parameter
+from dpfc_cli.folders import LEDGER
+from dpfc_cli.ledger.facts import RESERVED, Fact, Merge, account_name, noted
+from dpfc_cli.ledger.file import append, read
+from dpfc_cli.ledger.populations import check_name, keep_digests, refuse_common
+from dpfc_cli.ledger.totals import Ledger
+
+
+def merge_ledgers(
+    path: str | Path,
+    other: str | Path,
+    *,
+    apart: Sequence[str] = (),
+    same: Mapping[str, str] | None = None,
+    by: str | None = None,
+) -> Ledger:
+    """Unite a ledger with another one: it gets all facts that the other has. The other one stays as it is.
+
+    Args:
+        path: the folder of the feature sets, or their ledger.
+        other: the other folder, or its ledger.
+        apart: names of populations that only one of the two has, and that have nobody in common with the others.
+        same: names of populations here, by their names in the other ledger.
+        by: who says so. Default: the name of the account that runs the program.
+
+    Returns:
+        The ledger with all facts.
+
+    Raises:
+        UserError: there is no other ledger, one of them is damaged, they contradict each other, nothing is said of a
+            population that only one of them has, or a record would be in two populations. Nothing is written then.
+
+    Examples:
+        dpfc.merge_ledgers("features", "/media/old/features", apart=["ward7"])
+
+    """
+    own, theirs = _place(path), _place(other)
+    offered = read(theirs)
+    if not offered.facts:
+        raise UserError(f"There is no ledger '{theirs}'.", "Name another one.", code="missing", path=str(theirs))
+    who, same = noted("by", by) or account_name(), dict(same or {})
+    for name in (*apart, *same, *same.values()):
+        check_name(name)
+
+    def united(ledger: Ledger) -> list[Fact]:
+        new = _new_facts(ledger, offered)
+        if not new:
+            return []
+        said = _said(ledger, offered, apart, same)
+        known = {one.id for one in ledger.facts}
+        ignored = tuple(each.id for each in new if known.intersection(each.replaces))
+        merge = Merge(by=who, apart=tuple(apart), same=said, ignored=ignored)
+        after = Ledger(path=ledger.path, facts=(*ledger.facts, *new, merge))
+        for of in offered.sets:
+            keep_digests(ledger.path, of, theirs)
+        for each in after.sets:
+            refuse_common(after, each)
+        return [*new, merge]
+
+    return append(own, united, "The other ledger")
+
+
+def _place(given: str | Path) -> Path:
+    place = Path(given).expanduser()
+    return place / LEDGER if place.is_dir() else place
+
+
+def _new_facts(ledger: Ledger, offered: Ledger) -> list[Fact]:
+    """What this ledger does not have. UserError where a fact has another text here."""
+    for fact in offered.facts:
+        if ledger.get(fact.id) not in (None, fact):
+            raise UserError(
+                f"'{offered.path}' and '{ledger.path}' contradict each other: one fact has two texts ({fact.id}).",
+                "Somebody has changed one of them. Compare them with backups.",
+                code="damaged",
+                path=str(offered.path),
+            )
+    return [fact for fact in offered.facts if fact.id not in ledger]
+
+
+def _said(ledger: Ledger, offered: Ledger, apart: Sequence[str], same: Mapping[str, str]) -> dict[str, str]:
+    """Which populations are the same. UserError where nothing is said of one that only one ledger has heard of."""
+    here = {name for name in ledger.populations if not name.startswith(RESERVED)}
+    there = {name for name in offered.populations if not name.startswith(RESERVED)}
+    strange = next((name for other, name in same.items() if other not in there or name not in here), None)
+    if strange is not None:
+        raise UserError(
+            f"{parameter('same')} is about a population that is not there: '{strange}'.",
+            f"Here: {', '.join(sorted(here)) or 'none'}. There: {', '.join(sorted(there)) or 'none'}.",
+            code="unknown-name",
+            parameter="same",
+        )
+    open_ = (here ^ there) - {*apart, *same, *same.values()}
+    if open_:
+        name = min(open_)
+        where, other = ("this ledger", "the other one") if name in here else ("the other ledger", "this one")
+        raise UserError(
+            f"Only {where} has the population '{name}'. Whether its people are in populations of {other}, too, nobody "
+            "has said.",
+            f"Say {parameter('apart')} {name} if they are not. If it has another name, say {parameter('same')} "
+            "NAME=OTHER: the name here, and the name there.",
+            code="missing",
+            parameter="apart",
+            populations=sorted(open_),
+        )
+    return {other: name for other, name in same.items() if other != name}

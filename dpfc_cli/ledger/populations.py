@@ -1,0 +1,292 @@
+"""Who is in which set: writing sets down, and saying whose records they are.
+
+A set is written down before it gets its name. `population` names whose records it has. This is an assertion: nobody is
+in two named populations. A set of which nothing is said counts in all of them (`totals`). So a name that is forgotten
+makes totals larger, and never smaller.
+
+Public data sets whose bytes were verified have names of their own (`RESERVED`). Nobody else may use these.
+
+**What contradicts an assertion is refused.** Digests of single records (`sources.digests`) are kept beside the ledger,
+in one file for each set, for their owner alone. They outlive the set. A record that another named population has is
+refused, when a set is made, said to be of a population, adopted or merged. Digests serve for nothing else: what is
+trained, evaluated or said of a head compares no records. A picture that was encoded anew is not recognised.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dpfc_cli.errors import GUARDED, UserError, counted, parameter, printable
+from dpfc_cli.features import digests
+from dpfc_cli.features.lookup import finished
+from dpfc_cli.features.manifest import MANIFEST, Manifest
+from dpfc_cli.folders import LEDGER, LEDGER_DIGESTS
+from dpfc_cli.ledger.facts import MOST_NAME, RESERVED, Fact, Set, account_name, is_note, noted
+from dpfc_cli.ledger.file import append, ledger_path, read
+from dpfc_cli.ledger.totals import Ledger
+
+if TYPE_CHECKING:
+    from dpfc_cli.features.reader import FeatureSet
+
+
+def records_of(manifest: Manifest) -> str:
+    """The SHA-256 of what a manifest says of its shards: their digests, and the number of records and persons."""
+    said = {name: asdict(split) for name, split in manifest.splits.items()}
+    return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
+
+
+def check_name(population: str | None) -> None:
+    """UserError for what cannot be the name of a population."""
+    if population is None or (is_note(population, MOST_NAME) and ":" not in population):
+        return
+    raise UserError(
+        f"{parameter('population')} must be a name of 1 to {MOST_NAME} characters, without a colon.",
+        "Give another name, such as ward7.",
+        parameter="population",
+    )
+
+
+def population_of(given: str | None, catalogued: str | None) -> str | None:
+    """The population of a set that is to be made. catalogued: the name of the public data set that it is made of.
+
+    Raises:
+        UserError: the name cannot be that of a population, or the data set has one of its own.
+
+    """
+    check_name(given)
+    if given is not None and catalogued is not None:
+        raise _of_its_own(catalogued)
+    return given if catalogued is None else RESERVED + catalogued
+
+
+def _of_its_own(name: str) -> UserError:
+    return UserError(
+        f"{name} is of a public data set, which has a population of its own.",
+        f"Leave out {parameter('population')}.",
+        code="conflict",
+        parameter="population",
+    )
+
+
+def check_population(features: "FeatureSet", population: str | None) -> None:
+    """UserError where a finished set is said to be of another population than before."""
+    known = read(ledger_path(features.folder))
+    said = {known.named(each.population) for each in known.sets.get(features.manifest.id, [])}
+    if population is None or population in said:
+        return
+    raise UserError(
+        f"{features.name} is complete, and is not said to be of the population '{population}'.",
+        f"To say so: 'dpfc budget --features {features.folder} --population {population}'.",
+        code="conflict",
+        parameter="population",
+    )
+
+
+def check_begin(folder: Path, population: str | None) -> None:
+    """Refuse to make a set that could not be written down. Nothing is written here.
+
+    Args:
+        folder: where the set is to lie.
+        population: whose records it will have.
+
+    Raises:
+        UserError: the name cannot be that of a population, the ledger cannot be read, or it is gone.
+
+    """
+    if population is not None and not population.startswith(RESERVED):
+        check_name(population)
+    _refuse_gone(read(ledger_path(folder)), folder)
+
+
+def register(folder: Path, place: Path, manifest: Manifest, population: str | None) -> None:
+    """Write down a set that is made. Its files are in place, and it has no name yet.
+
+    Args:
+        folder: where it will lie.
+        place: where it lies now.
+        manifest: its own.
+        population: whose records it has; None: nothing is said.
+
+    Raises:
+        UserError: it has a record of another named population, or the ledger is gone or cannot be written.
+
+    """
+    fact = _fact(folder, manifest, account_name(), population=population)
+
+    def checked(ledger: Ledger) -> list[Fact]:
+        _refuse_gone(ledger, folder)
+        keep_digests(ledger.path, fact.set, place / digests.FILE)
+        _with(ledger, fact)
+        return [fact]
+
+    append(ledger_path(folder), checked, "The set")
+
+
+def set_population(features: "FeatureSet", population: str, *, by: str | None = None) -> Ledger:
+    """Say whose records a set has. All charges on it count there from then on, and in no other named population.
+
+    It is an assertion: nobody is in two named populations. It is written down with who says so, and when.
+
+    Args:
+        features: the set; see `dpfc_cli.open_features`.
+        population: the name.
+        by: who says so. Default: the name of the account that runs the program.
+
+    Raises:
+        UserError: it is no name, the ledger lacks the set, the set has a record of another named population or is of a
+            public data set, or the ledger cannot be written.
+
+    Examples:
+        dpfc.set_population(dpfc.open_features("ward7-vit-b16"), "ward7")
+
+    """
+    check_name(population)
+    who = noted("by", by) or account_name()
+
+    def checked(ledger: Ledger) -> list[Fact]:
+        known = known_set(ledger, features.folder, features.manifest)
+        if {ledger.named(each.population) for each in known} == {population}:
+            return []
+        if any((each.population or "").startswith(RESERVED) for each in known):
+            raise _of_its_own(features.name)
+        said = {"adopted": any(each.adopted for each in known), "replaces": tuple(each.id for each in known)}
+        fact = _fact(features.folder, features.manifest, who, population=population, **said)
+        _with(ledger, fact)
+        return [fact]
+
+    return append(ledger_path(features.folder), checked, "The population")
+
+
+def adopt(features: "FeatureSet", population: str | None = None, *, by: str | None = None) -> Ledger:
+    """Write down a set that was made elsewhere, or whose ledger is gone. What was spent on it is not known.
+
+    Totals then say "at least", and no cap holds where the set counts. If its ledger is at hand, unite it instead
+    (`merge_ledgers`).
+
+    Args:
+        features: the set; see `dpfc_cli.open_features`.
+        population: whose records it has; None: nothing is said.
+        by: who says so. Default: the name of the account that runs the program.
+
+    Raises:
+        UserError: the ledger has the set, or a cap that would not hold any more; or as for `set_population`.
+
+    """
+    check_name(population)
+    fact = _fact(features.folder, features.manifest, noted("by", by) or account_name(), population=population)
+    fact = Set(**{**vars(fact), "adopted": True})
+
+    def checked(ledger: Ledger) -> list[Fact]:
+        if fact.set in ledger.sets:
+            raise UserError(f"The ledger has {features.name}.", "There is nothing to adopt.", code="exists")
+        keep_digests(ledger.path, fact.set, features.folder / digests.FILE)
+        after = _with(ledger, fact)
+        held = [cap for each in after.accounts(after.populations_of(fact.set)) for cap in each.caps]
+        if held:
+            raise UserError(
+                "There is a cap. What was spent on this set before is not known, so the cap would not hold any more.",
+                "Unite this ledger with the one of the set (merge), or remove the cap.",
+                code="over-cap",
+            )
+        return [fact]
+
+    return append(ledger_path(features.folder), checked, "The set")
+
+
+def known_set(ledger: Ledger, folder: Path, manifest: Manifest) -> list[Set]:
+    """What the ledger says of a set. UserError where it lacks the set, or the set is not the one it was."""
+    found = ledger.sets.get(manifest.id, [])
+    if not found:
+        gone = "" if ledger.facts else " It is gone, or the set was moved without it."
+        raise UserError(
+            f"The ledger '{ledger.path}' does not have {folder.resolve().name}.{gone} What was spent on this set is "
+            "not known.",
+            "Put the ledger back. Or unite the two: 'dpfc budget --merge' with the other ledger. If there is none any "
+            f"more: 'dpfc budget --features {folder} --adopt'. Totals then say 'at least'.",
+            code="missing",
+            path=str(ledger.path),
+        )
+    if any(each.records != records_of(manifest) for each in found):
+        raise UserError(
+            f"'{folder}' is not the set that the ledger has: its manifest names other shards.",
+            "Somebody has changed it. Make it anew, or put it back from a backup.",
+            code="damaged",
+            path=str(folder / MANIFEST),
+        )
+    return found
+
+
+def _fact(folder: Path, manifest: Manifest, by: str, **others: Any) -> Set:
+    listing: Mapping[str, str] = manifest.source["identity"]["listing"]
+    return Set(
+        by=by,
+        set=manifest.id,
+        name=printable(folder.resolve().name),
+        records=records_of(manifest),
+        listing={split: listing[split] for split in manifest.splits},
+        **others,
+    )
+
+
+def _refuse_gone(ledger: Ledger, folder: Path) -> None:
+    """UserError where sets lie beside a set, and there is no ledger."""
+    if ledger.facts:
+        return
+    place = folder.resolve().parent
+    others = [each.name for each in finished(place) if each.name != folder.name]
+    if others:
+        raise UserError(
+            f"'{ledger.path}' is gone: '{place}' has feature sets ({', '.join(map(printable, others[:3]))}), and no "
+            "ledger. What was spent on them is not known.",
+            f"Put the ledger back. If there is none any more: 'dpfc budget --features {place / others[0]} --adopt'. Or "
+            f"make this set in another folder: {parameter('out')}.",
+            code="missing",
+            path=str(ledger.path),
+        )
+
+
+def keep_digests(path: Path, of: str, source: Path) -> None:
+    """Keep the digests of a set beside a ledger. source: another ledger that has them, or their file."""
+    source = source.parent / LEDGER_DIGESTS / of if source.name == LEDGER else source
+    folder = path.parent / LEDGER_DIGESTS
+    try:
+        if source.exists() and not (folder / of).exists():
+            folder.mkdir(mode=0o700, exist_ok=True)
+            digests.copy(source, folder / of)
+    except OSError as error:
+        raise UserError(
+            f"'{folder}' cannot be written: {error.strerror or error}.",
+            "Make that place writable, with room left.",
+            code="unwritable",
+            path=str(folder),
+        ) from error
+
+
+def refuse_common(ledger: Ledger, of: str) -> None:
+    """UserError where a set has a record of another named population than its own. The ledger has both."""
+    mine, folder = ledger.populations_of(of), ledger.path.parent / LEDGER_DIGESTS
+    for other in ledger.sets if mine else ():
+        theirs = ledger.populations_of(other)
+        if mine is None or theirs is None or mine & theirs:
+            continue
+        count = digests.common(folder / of, folder / other)
+        if count:
+            name, its = (ledger.sets[each][0].name for each in (of, other))
+            raise UserError(
+                f"{counted(count, 'record')} of {name} {'is' if count == 1 else 'are'} in the population "
+                f"'{min(theirs)}', too ({its}). Nobody may be in two populations. {GUARDED}",
+                f"Give both the same {parameter('population')}, or leave it out: then both are added up.",
+                code="conflict",
+                parameter="population",
+                count=count,
+            )
+
+
+def _with(ledger: Ledger, fact: Set) -> Ledger:
+    """The ledger as it will be with one more fact. UserError where that puts a record into two populations."""
+    after = Ledger(path=ledger.path, facts=(*ledger.facts, fact))
+    refuse_common(after, fact.set)
+    return after

@@ -1,0 +1,265 @@
+"""What all facts of a ledger say together: which sets are whose, what was spent, and which caps hold.
+
+**Populations.** A population is the people (or the things) whose records some sets hold. Whoever names populations
+asserts that nobody is in two of them. A set of which nothing is said may hold anybody, so its charges count in every
+population. What is not known to be apart is added.
+
+**The total of a population** is for one record, or for one person:
+
+- A record lies in one split of a set, and a person does so with all records. So of each set the split counts on which
+  most was spent.
+- A record or a person may be in all sets of its population. So these sets are added up.
+- What was spent adds up as μ² where all releases are full passes. Where a release saw a Poisson sample, privacy loss
+  distributions compose them, and all splits are added.
+- For one record, a charge that protects persons counts with `Charge.weight`. For one person there is a total only if
+  all charges protect persons.
+
+It is for neighbours under zero-out. A charge under replace-one counts with its μ, which covers zero-out: the null
+record is one of those that a record may be replaced by.
+
+The smallest ε that holds for all these releases together is that of Dong, Roth and Su (2022), Corollary 3.3. The
+corollary lets each training depend on what the earlier ones released, but it takes their noise as fixed in advance. So
+the total is a guarantee if the trainings were planned in advance. If somebody looked at one head to decide on the next,
+and on its noise, it says what they spent, and a cap that was fixed in advance is the guarantee (`caps`).
+"""
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, TypeVar
+
+from dpfc_cli.ledger.facts import Cap, Charge, Fact, Merge, Outcome, Set, Unit
+from dpfc_cli.privacy.accounting import LEAST_EPSILON
+from dpfc_cli.trust.claims import epsilon_of
+
+Kind = TypeVar("Kind", bound=Fact)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Account:
+    """What counts for one population.
+
+    ledger: the file. population: its name; None: the sets of which nothing is said. charges: the oldest first. caps:
+    those that hold, the strictest first. adopted: whether one of its sets was adopted, with nothing known of what was
+    spent before.
+    """
+
+    ledger: Path
+    population: str | None
+    charges: tuple[Charge, ...] = ()
+    caps: tuple[Cap, ...] = ()
+    adopted: bool = False
+
+    @cached_property
+    def private(self) -> tuple[Charge, ...]:
+        """The charges with a guarantee."""
+        return tuple(charge for charge in self.charges if charge.private)
+
+    @property
+    def unprotected(self) -> int:
+        """The number of charges without a guarantee. No ε covers them."""
+        return len(self.charges) - len(self.private)
+
+    @property
+    def unit(self) -> Unit:
+        """What a total can be stated for: a person if all private charges protect persons, or else a record."""
+        return "person" if self.private and all(each.unit == "person" for each in self.private) else "record"
+
+    def counted(self, unit: Unit) -> list[Charge]:
+        """The private charges of the most used split of each set; all of them where one is sampled."""
+        if any(charge.sampled for charge in self.private):
+            return list(self.private)
+        splits: dict[str, dict[str, list[Charge]]] = {}
+        for charge in self.private:
+            splits.setdefault(charge.set, {}).setdefault(charge.split, []).append(charge)
+        return [
+            charge for each in splits.values() for charge in max(each.values(), key=lambda found: used(found, unit))
+        ]
+
+    def used(self, unit: Unit) -> float:
+        """Σ 1/σ² of what is counted for a unit. It may be infinite."""
+        return used(self.counted(unit), unit)
+
+    def epsilon(self, delta: float, unit: Unit | None = None) -> float:
+        """ε at δ of all private charges together, for one unit. 0 if there are none."""
+        unit = unit or self.unit
+        found = self.counted(unit)
+        made = [_for(unit, charge, release) for charge in found for release in charge.releases]
+        return epsilon_of(made, delta, math.fsum(charge.eta or 0.0 for charge in found)) if made else 0.0
+
+    @property
+    def exact(self) -> bool:
+        """Whether `epsilon` is the smallest that can be claimed for one `unit`. Otherwise it is an upper bound."""
+        found, unit = self.counted(self.unit), self.unit
+        alone = len({(charge.set, charge.split) for charge in found}) < 2
+        return alone and all(
+            not charge.sampled and charge.weight(unit) == 1 and charge.adjacency == "zero-out" for charge in found
+        )
+
+    def with_planned(self, charge: Charge) -> "Account":
+        """The account as it will be after one more charge."""
+        return replace(self, charges=(*self.charges, charge))
+
+    def standing(self, charge: Charge) -> dict[str, Any]:
+        """What a head's card says of its charge and of all others of its population. Evaluations count as trainings.
+
+        It is a function of what the ledger's facts say, and of no record.
+        """
+        epsilon = max(self.epsilon(charge.delta), LEAST_EPSILON) if charge.delta is not None else math.inf
+        return {
+            "charge": charge.id,
+            "trainings": len(self.charges),
+            "private": len(self.private),
+            "unprotected": self.unprotected,
+            "epsilon": epsilon if math.isfinite(epsilon) else None,
+            "exact": self.exact,
+            "unit": self.unit,
+            **({"adopted": True} if self.adopted else {}),
+        }
+
+
+def used(charges: Iterable[Charge], unit: Unit) -> float:
+    """Σ 1/σ² of charges, for a unit."""
+    spent = [charge.spent(unit) for charge in charges]
+    return math.inf if math.inf in spent else math.fsum(spent)
+
+
+def _for(unit: Unit, charge: Charge, release: Any) -> dict[str, Any]:
+    """A release as it counts for a unit.
+
+    The bound of a sampled release is for a unit that takes part or does not. For one record of a person it is not, so
+    the release counts as a full pass then: somebody who also sees who takes part learns more.
+    """
+    if charge.unit == unit:
+        return dict(release)
+    return {**release, "sigma": release["sigma"] / charge.weight(unit), "rate": 1.0}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ledger:
+    """All facts of a ledger, in their order. path: its file. end: the hash of the last fact, which covers all."""
+
+    path: Path
+    facts: tuple[Fact, ...] = ()
+    end: str = ""
+    _known: dict[str, Fact] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        self._known.update((fact.id, fact) for fact in self.facts)
+
+    def __contains__(self, fact: object) -> bool:
+        return fact in self._known
+
+    def get(self, fact: str) -> Fact | None:
+        """The fact of that id; None if there is none."""
+        return self._known.get(fact)
+
+    def until(self, fact: str) -> "Ledger":
+        """The ledger as it was when that fact had been added."""
+        last = next((i for i, each in enumerate(self.facts) if each.id == fact), len(self.facts))
+        return Ledger(path=self.path, facts=self.facts[: last + 1])
+
+    def all(self, kind: type[Kind]) -> list[Kind]:
+        """All facts of a kind, the oldest first."""
+        return [fact for fact in self.facts if isinstance(fact, kind)]
+
+    @cached_property
+    def _replaced(self) -> frozenset[str]:
+        ignored = {fact for merge in self.all(Merge) for fact in merge.ignored}
+        return frozenset(one for fact in self.facts if fact.id not in ignored for one in fact.replaces)
+
+    def holding(self, kind: type[Kind]) -> list[Kind]:
+        """The facts of a kind that no later one replaces."""
+        return [fact for fact in self.all(kind) if fact.id not in self._replaced]
+
+    @cached_property
+    def _same(self) -> dict[str, str]:
+        return {other: name for merge in self.all(Merge) for other, name in merge.same.items()}
+
+    def named(self, population: str | None) -> str | None:
+        """The name of a population here: a merged ledger may have called it otherwise."""
+        seen = set[str]()
+        while population in self._same and population not in seen:
+            seen.add(population)
+            population = self._same[population]
+        # A circle of names is one population. All of its names lead to the first of them.
+        return min(seen) if population in seen else population
+
+    @cached_property
+    def sets(self) -> dict[str, list[Set]]:
+        """The facts that hold about each set, by its id."""
+        found: dict[str, list[Set]] = {}
+        for each in self.holding(Set):
+            found.setdefault(each.set, []).append(each)
+        return found
+
+    def populations_of(self, of: str) -> frozenset[str] | None:
+        """The populations in which a set counts; None: in all of them."""
+        names = {self.named(each.population) for each in self.sets.get(of, [])}
+        return None if None in names or not names else frozenset(name for name in names if name is not None)
+
+    @cached_property
+    def populations(self) -> tuple[str, ...]:
+        """The names of all populations of which there is a set or a cap."""
+        said = (fact.population for fact in self.facts if isinstance(fact, Set | Cap))
+        return tuple(sorted({name for each in said if (name := self.named(each)) is not None}))
+
+    @cached_property
+    def charges(self) -> tuple[Charge, ...]:
+        """All charges, as often as they were spent.
+
+        A charge that went on in two copies of a ledger was spent twice: two of its outcomes then follow the same one.
+        """
+        return tuple(charge for charge in self.all(Charge) for _ in range(max(1, len(self._ends.get(charge.id, ())))))
+
+    @cached_property
+    def _ends(self) -> dict[str, list[Outcome]]:
+        """Of each charge, the outcomes that none follows."""
+        outcomes = self.all(Outcome)
+        followed, found = {each.after for each in outcomes}, dict[str, list[Outcome]]()
+        for each in outcomes:
+            if each.id not in followed:
+                found.setdefault(each.charge, []).append(each)
+        return found
+
+    def outcome(self, charge: str) -> Outcome | None:
+        """What became of a charge last: the file that was written, if one was. None if nothing is known."""
+        return next(iter(sorted(self._ends.get(charge, ()), key=lambda each: each.state != "written")), None)
+
+    def written(self, sha256: str) -> list[Charge]:
+        """The charges that ended with a file of this digest."""
+        found = {each.charge for each in self.all(Outcome) if each.sha256 == sha256}
+        return [charge for charge in self.all(Charge) if charge.id in found]
+
+    def account(self, population: str | None) -> Account:
+        """What counts for a population. None: what counts for those of which nothing is said, and for nobody else."""
+
+        def counts(of: str) -> bool:
+            where = self.populations_of(of)
+            return where is None or population in where
+
+        caps = (cap for cap in self.holding(Cap) if cap.mu is not None)
+        return Account(
+            ledger=self.path,
+            population=population,
+            charges=tuple(charge for charge in self.charges if counts(charge.set)),
+            caps=tuple(
+                cap
+                for cap in sorted(caps, key=lambda cap: cap.mu or 0.0)
+                if cap.population is None or self.named(cap.population) == population
+            ),
+            adopted=any(each.adopted and counts(of) for of, facts in self.sets.items() for each in facts),
+        )
+
+    def accounts(self, populations: Iterable[str] | None) -> list[Account]:
+        """Those of some populations. None: of all of them, or of the sets of which nothing is said if none is named."""
+        names: Sequence[str | None] = sorted(populations) if populations is not None else self.populations or (None,)
+        return [self.account(name) for name in names]
+
+    def account_of(self, of: str) -> Account:
+        """What counts for a set: for the population on which most was spent, where it may be of several."""
+        accounts = self.accounts(self.populations_of(of))
+        # Where more may have been spent than a number says, it counts as more.
+        return max(accounts, key=lambda each: (each.adopted, each.used("record"), len(each.charges)))

@@ -1,0 +1,168 @@
+"""What a ledger says of a population, for people and for programs: `dpfc budget`, a training, an internal report."""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from dpfc_cli import rounding
+from dpfc_cli.errors import counted
+from dpfc_cli.ledger import Account, Cap, Charge, Ledger, Unit, caps
+from dpfc_cli.report.document import Block, Facts, Grid, Words
+
+PLANNED = (
+    "This sum is a guarantee if the trainings were planned in advance. If later ones were chosen by looking at earlier "
+    "heads, it says what they spent, and a cap that was fixed in advance is the guarantee."
+)
+CAPPED = (
+    "A cap is a guarantee, however the trainings are chosen, if it was fixed before the first head was seen. If it was "
+    "raised later, what counts is the highest one that might have been set."
+)
+
+
+def whose(account: Account) -> str:
+    """The people of an account, in a few words."""
+    return "sets of which nothing is said" if account.population is None else f"population {account.population}"
+
+
+def summed(account: Account, delta: float) -> str:
+    """What was spent, in a sentence."""
+    if not account.private:
+        return "at least nothing" if account.adopted else "nothing"
+    least = "at least " if account.adopted else ""
+    bound = "" if account.exact else " (an upper bound)"
+    total = rounding.cost(account.epsilon(delta), delta)
+    return f"{least}{total}{bound} for one {account.unit}, under zero-out adjacency"
+
+
+def left(account: Account, delta: float, of: Charge | None = None) -> str | None:
+    """What the caps leave, in a sentence; None if there is none. of: see `caps.left`."""
+    largest = caps.left(account, delta, of)
+    if largest is None:
+        return None
+    return f"the cap ({caps.said(account.caps[0])}) leaves {rounding.left(largest, delta)} for one more training"
+
+
+def not_in(account: Account) -> list[str]:
+    """What the sum leaves out."""
+    said = []
+    if account.unprotected:
+        said.append(f"not in it: {counted(account.unprotected, 'training')} without a guarantee (epsilon = ∞)")
+    if account.adopted:
+        said.append("not in it: what was spent before on a set that was adopted")
+    return said
+
+
+def blocks(account: Account, ledger: Ledger, deltas: Sequence[float]) -> list[Block]:
+    """What counts for a population: charges, totals, caps, and what the figures mean."""
+    named = {of: facts[-1].name for of, facts in ledger.sets.items()}
+    found: list[Block] = []
+    if not account.charges:
+        found.append(Words(f"Nothing is charged to {whose(account)}."))
+    else:
+        rows = tuple(_row(charge, ledger, named) for charge in account.charges)
+        columns = ("when (UTC)", "set", "split", "head", "method", "state", "unit", "delta", "epsilon")
+        found.append(Grid(columns, rows, left=7, title=f"Charged to {whose(account)}"))
+        why = tuple(
+            (charge.purpose or "–", charge.by, charge.head.removesuffix(".safetensors")) for charge in account.charges
+        )
+        found.append(Grid(("purpose", "by", "head"), why, left=3, title="Whose trainings these are, as they said"))
+    found += _totals(account, deltas)
+    if account.caps:
+        found += _caps(account, ledger)
+    if len(account.private) > 1 and not account.caps:
+        found.append(Words(PLANNED))
+    if account.unprotected:
+        found.append(
+            Words(
+                f"Not in the sum: {counted(account.unprotected, 'training')} without a guarantee. What was released "
+                "there has epsilon = ∞.",
+                strong=True,
+            )
+        )
+    if account.adopted:
+        found.append(Words("A set was adopted. What was spent on it before is not known, and in no sum.", strong=True))
+    return found
+
+
+def _totals(account: Account, deltas: Sequence[float]) -> list[Block]:
+    if not account.private:
+        return []
+    least = "at least, " if account.adopted else ""
+    bound = "exact" if account.exact else "an upper bound"
+    title = f"Spent by these together: {least}under zero-out adjacency"
+    units: tuple[Unit, ...] = ("record", "person") if account.unit == "person" else ("record",)
+    rows = []
+    for unit in units:
+        said = f"{unit} ({bound if unit == account.unit else 'an upper bound'})"
+        rows += [(rounding.delta(delta), said, rounding.epsilon(account.epsilon(delta, unit))) for delta in deltas]
+    mixed = {charge.unit for charge in account.private} == {"record", "person"}
+    words = "A training that protects persons counts twice for a record: its noise is for a change of a person's sum."
+    return [Grid(("delta", "for one", "epsilon"), tuple(rows), left=2, title=title), *([Words(words)] if mixed else [])]
+
+
+def _caps(account: Account, ledger: Ledger) -> list[Block]:
+    rows = []
+    for cap in account.caps:
+        alone = Account(ledger=account.ledger, population=account.population, charges=account.charges, caps=(cap,))
+        delta = cap.delta or 1.0
+        rows += [("cap", caps.said(cap)), ("left of it", rounding.left(caps.left(alone, delta), delta))]
+    found: list[Block] = [Facts(tuple(rows))]
+    if caps.passed(account):
+        said = "More is spent than the cap allows: something was charged where it was not known."
+        found.append(Words(said, strong=True))
+    changes = tuple(
+        (cap.at[:16].replace("T", " "), cap.population or "each", cap.unit, cap.by, cap.note or "–", *_figures(cap))
+        for cap in ledger.all(Cap)
+    )
+    columns = ("when (UTC)", "population", "for one", "by", "note", "delta", "epsilon")
+    found.append(Grid(columns, changes, left=5, title="Every change of a cap"))
+    return [*found, *([Words(CAPPED)] if account.private else [])]
+
+
+def _figures(cap: Cap) -> tuple[str, str]:
+    return ("–", "none") if cap.delta is None else (rounding.delta(cap.delta), f"{cap.epsilon:.6g}")
+
+
+def _row(charge: Charge, ledger: Ledger, named: dict[str, str]) -> tuple[str, ...]:
+    last = ledger.outcome(charge.id)
+    head = (last.head if last is not None and last.head else charge.head).removesuffix(".safetensors")
+    cost = (
+        ("–", "∞")
+        if charge.delta is None or charge.epsilon is None
+        else (rounding.delta(charge.delta), rounding.epsilon(charge.epsilon))
+    )
+    when, state = charge.at[:16].replace("T", " "), "charged" if last is None else last.state
+    return (when, named.get(charge.set, "?"), charge.split, head, charge.method, state, charge.unit, *cost)
+
+
+def values(account: Account, ledger: Ledger, deltas: Sequence[float]) -> dict[str, Any]:
+    """An account for programs."""
+    named = {of: facts[-1].name for of, facts in ledger.sets.items()}
+    shown = ("id", "at", "by", "purpose", "split", "method", "claim", "epsilon", "delta", "adjacency", "unit", "head")
+    said = ("id", "at", "by", "note", "population", "unit", "epsilon", "delta")
+    in_force = {cap.id for cap in account.caps}
+
+    def charged(charge: Charge) -> dict[str, Any]:
+        last = ledger.outcome(charge.id)
+        ended = {"state": "charged" if last is None else last.state, "sha256": None if last is None else last.sha256}
+        return {**{name: getattr(charge, name) for name in shown}, "set": named.get(charge.set), **ended}
+
+    return {
+        "ledger": str(account.ledger),
+        "population": account.population,
+        "adjacency": "zero-out",
+        "unit": account.unit,
+        "exact": account.exact,
+        "at_least": account.adopted,
+        "epsilon": {f"{delta:g}": _number(account.epsilon(delta)) for delta in deltas},
+        "unprotected": account.unprotected,
+        "charges": [charged(charge) for charge in account.charges],
+        "caps": [
+            {**{name: getattr(cap, name) for name in said}, "in_force": cap.id in in_force} for cap in ledger.all(Cap)
+        ],
+        "left": {f"{delta:g}": caps.left(account, delta) for delta in deltas} if account.caps else None,
+    }
+
+
+def _number(value: float) -> float | None:
+    return value if math.isfinite(value) else None
