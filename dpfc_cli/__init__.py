@@ -35,7 +35,6 @@ _HOMES = {
     "FeatureSet": "features.reader",
     "Forecast": "training.forecast",
     "Head": "heads.head",
-    "KeyPair": "heads.signature",
     "Observer": "training.observer",
     "Predictions": "prediction.predict",
     "PrivateClassifier": "estimator",
@@ -54,14 +53,12 @@ _HOMES = {
     "extract": "extraction",
     "forecast": "training.forecast",
     "import_features": "features.importing",
-    "new_key": "heads.signature",
     "noise_multiplier_of": "training.convert",
     "open_features": "features.lookup",
     "predict": "prediction.predict",
     "push": "report.push",
     "set_cap": "training.cap",
     "share_records": "training.told",
-    "sign": "heads.signature",
     "to_sklearn": "exports.sklearn",
     "train": "training.train",
     "verify": "training.verify",
@@ -79,7 +76,6 @@ __all__ = [
     "FeatureSet",
     "Forecast",
     "Head",
-    "KeyPair",
     "Observer",
     "Predictions",
     "PrivateClassifier",
@@ -99,14 +95,12 @@ __all__ = [
     "extract",
     "forecast",
     "import_features",
-    "new_key",
     "noise_multiplier_of",
     "open_features",
     "predict",
     "push",
     "set_cap",
     "share_records",
-    "sign",
     "to_sklearn",
     "train",
     "verify",
@@ -126,7 +120,7 @@ if TYPE_CHECKING:
     from dpfc_cli.features.reader import FeatureSet
     from dpfc_cli.heads.head import Head
     from dpfc_cli.heads.scored import Comparison, Evaluation
-    from dpfc_cli.heads.signature import KeyPair, Signed, new_key, sign
+    from dpfc_cli.heads.signature import Signed
     from dpfc_cli.prediction.predict import Predictions, predict
     from dpfc_cli.report.push import Pushed, push
     from dpfc_cli.report.write import write_report
