@@ -91,7 +91,7 @@ def check(
                 by = f"the holder of a certificate under '{certificate_chain}'"
             elif identity is not None and identity_provider is not None:
                 config.use_sigstore_verifier(identity=identity, oidc_issuer=identity_provider)
-                by = f"{identity}, whom {identity_provider} knows,"
+                by = f"{identity} ({identity_provider})"
             wrong = f"The signature '{path}' is not good"
             config.verify(copy, path)
     # What is wrong with a file of others shows in any exception. Whatever it is, nothing was signed.
@@ -99,7 +99,8 @@ def check(
         reason = sentence(error).partition("\n")[0].partition(": [")[0].rstrip(".") or type(error).__name__
         raise UserError(
             f"{wrong}: {reason[:300]}.",
-            f"Do not rely on '{head}'. Ask whoever signed it for the head, its signature and the key again.",
+            f"Do not rely on '{head}'. Ask whoever signed it for the head, its signature and the key again."
+            + (" Sigstore needs the network." if identity else ""),
             code="damaged",
             parameter=named[0],
             path=str(path),
