@@ -38,7 +38,7 @@ def verify(
         str | None, typer.Option(help="Who must have signed through Sigstore: a mail address.", metavar="NAME")
     ] = None,
     identity_provider: Annotated[
-        str | None, typer.Option(help="Who knows this name: https://accounts.google.com.", metavar="URL")
+        str | None, typer.Option(help="The https address of who knows this name.", metavar="URL")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object: all checks and results.")] = False,
 ) -> None:

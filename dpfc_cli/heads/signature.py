@@ -52,9 +52,9 @@ def check(
     """
     signers = {"public_key": public_key, "certificate_chain": certificate_chain, "identity": identity}
     named = [name for name, value in signers.items() if value is not None]
+    if not named and signature is identity_provider is None:
+        return None
     if len(named) != 1 or (identity is None) != (identity_provider is None):
-        if not named and signature is identity_provider is None:
-            return None
         ways = [parameter("public_key"), parameter("certificate_chain"), f"{parameter('identity')} with its "]
         raise UserError(
             "It is not clear who must have signed.",
@@ -66,8 +66,8 @@ def check(
     for name, file in {"signature": path, "public_key": public_key, "certificate_chain": certificate_chain}.items():
         if file is not None and not (Path(file).is_file() and Path(file).stat().st_size <= LARGEST):
             raise UserError(
-                f"'{file}' is no file, or has more than {LARGEST:,} bytes.",
-                f"Name another one: {parameter(name)}. Or ask whoever signed the head for it.",
+                f"There is no file '{file}' of at most {LARGEST:,} bytes.",
+                "Name the right one, or ask whoever signed the head for it.",
                 code="missing",
                 parameter=name,
                 path=str(file),
@@ -94,7 +94,7 @@ def check(
                 by = f"{identity} ({identity_provider})"
             wrong = f"The signature '{path}' is not good"
             config.verify(copy, path)
-    # What is wrong with a file of others shows in any exception. Whatever it is, nothing was signed.
+    # The library raises whatever comes up in a file of others.
     except Exception as error:
         reason = sentence(error).partition("\n")[0].partition(": [")[0].rstrip(".") or type(error).__name__
         raise UserError(
