@@ -96,7 +96,7 @@ def check(
             config.verify(copy, path)
     # The library raises whatever comes up in a file of others.
     except Exception as error:
-        reason = sentence(error).partition("\n")[0].partition(": [")[0].rstrip(".") or type(error).__name__
+        reason = sentence(error).partition("\n")[0].partition(": [")[0].rstrip(" .") or type(error).__name__
         raise UserError(
             f"{wrong}: {reason[:300]}.",
             f"Do not rely on '{head}'. Ask whoever signed it for the head, its signature and the key again."
