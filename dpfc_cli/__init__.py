@@ -35,7 +35,6 @@ _HOMES = {
     "FeatureSet": "features.reader",
     "Forecast": "training.forecast",
     "Head": "heads.head",
-    "KeyPair": "heads.signature",
     "Observer": "training.observer",
     "Predictions": "prediction.predict",
     "PrivateClassifier": "estimator",
@@ -56,14 +55,12 @@ _HOMES = {
     "forecast": "training.forecast",
     "import_features": "extraction.importing",
     "merge_ledgers": "ledger.merge",
-    "new_key": "heads.signature",
     "noise_multiplier_of": "training.convert",
     "open_features": "features.lookup",
     "predict": "prediction.predict",
     "push": "report.push",
     "set_cap": "ledger.caps",
     "set_population": "ledger.populations",
-    "sign": "heads.signature",
     "to_sklearn": "exports.sklearn",
     "train": "training.train",
     "verify": "training.verify",
@@ -81,7 +78,6 @@ __all__ = [
     "FeatureSet",
     "Forecast",
     "Head",
-    "KeyPair",
     "Observer",
     "Predictions",
     "PrivateClassifier",
@@ -103,14 +99,12 @@ __all__ = [
     "forecast",
     "import_features",
     "merge_ledgers",
-    "new_key",
     "noise_multiplier_of",
     "open_features",
     "predict",
     "push",
     "set_cap",
     "set_population",
-    "sign",
     "to_sklearn",
     "train",
     "verify",
@@ -130,7 +124,7 @@ if TYPE_CHECKING:
     from dpfc_cli.features.reader import FeatureSet
     from dpfc_cli.heads.head import Head
     from dpfc_cli.heads.scored import Comparison, Evaluation
-    from dpfc_cli.heads.signature import KeyPair, Signed, new_key, sign
+    from dpfc_cli.heads.signature import Signed
     from dpfc_cli.ledger.caps import set_cap
     from dpfc_cli.ledger.merge import merge_ledgers
     from dpfc_cli.ledger.populations import adopt, set_population

@@ -171,8 +171,8 @@ def write_synced(
         os.fsync(file.fileno())
 
 
-def make(path: Path, data: bytes | Iterable[bytes], mode: int | None = None) -> Literal["made", "same", "other"]:
-    """Make a new file, whole or not at all. One that is there stays as it is. mode: as for `write_synced`.
+def make(path: Path, data: bytes | Iterable[bytes]) -> Literal["made", "same", "other"]:
+    """Make a new file, whole or not at all. One that is there stays as it is.
 
     Returns:
         "made"; or "same" if a file with these bytes has the name already, and "other" if something else has it.
@@ -183,7 +183,7 @@ def make(path: Path, data: bytes | Iterable[bytes], mode: int | None = None) -> 
     """
     temporary = temporary_beside(path)
     try:
-        write_synced(temporary, data, mode=mode)
+        write_synced(temporary, data)
         if publish(temporary, path):
             return "made"
         with suppress(OSError):

@@ -34,8 +34,6 @@ def test_public_functions_state_types_arguments_and_errors() -> None:
         "train",
         "evaluate",
         "verify",
-        "sign",
-        "new_key",
         "export",
         "to_sklearn",
         "push",

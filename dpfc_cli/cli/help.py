@@ -32,7 +32,6 @@ COMMANDS = {
     "statement": "statement",
     "report": "report",
     "verify": "verify",
-    "sign": "sign",
     "export": "export",
     "push": "push",
     "list": "list_",

@@ -20,15 +20,15 @@ def push(
     ] = None,
     evaluation: Released = None,
     public_key: Annotated[
-        str | None,
-        typer.Option(help="Whose signature HEAD.minisig is: a file, or the key itself. It is checked.", metavar="KEY"),
+        Path | None,
+        typer.Option(help="Whose signature HEAD.sig is. It is checked.", metavar="FILE"),
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be sent, and send nothing.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object: files and revision.")] = False,
 ) -> None:
     """Send a head to the Hugging Face hub, with a model card.
 
-    It sends the head, its signature HEAD.minisig if there is one, and README.md: the report for whoever gets the head
+    It sends the head, its signature HEAD.sig if there is one, and README.md: the report for whoever gets the head
     ('dpfc report --out FILE.md'), as a model card. Nothing else leaves this machine. Log in before: hf auth login.
     A signature is checked before anything is sent: a head that is signed needs --public-key.
 

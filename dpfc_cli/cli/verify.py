@@ -23,12 +23,22 @@ def verify(
             metavar="FILE",
         ),
     ] = None,
+    signature: Annotated[
+        Path | None,
+        typer.Option(help="The signature that 'model_signing sign' made. Default: HEAD.sig.", metavar="FILE"),
+    ] = None,
     public_key: Annotated[
-        str | None,
-        typer.Option(
-            help="Check the signature HEAD.minisig by this key: a file, or the key itself. 'dpfc sign' makes both.",
-            metavar="KEY",
-        ),
+        Path | None, typer.Option(help="The holder of its private key must have signed.", metavar="FILE")
+    ] = None,
+    certificate_chain: Annotated[
+        Path | None,
+        typer.Option(help="The holder of a certificate under one of these must have signed.", metavar="FILE"),
+    ] = None,
+    identity: Annotated[
+        str | None, typer.Option(help="Who must have signed through Sigstore: a mail address.", metavar="NAME")
+    ] = None,
+    identity_provider: Annotated[
+        str | None, typer.Option(help="The https address of who knows this name.", metavar="URL")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object: all checks and results.")] = False,
 ) -> None:
@@ -41,7 +51,15 @@ def verify(
     from dpfc_cli.training.verify import verify as checked
     from dpfc_cli.trust.verify import refused
 
-    found = checked(str(head), ledger=ledger, public_key=public_key)
+    found = checked(
+        str(head),
+        ledger=ledger,
+        signature=signature,
+        public_key=public_key,
+        certificate_chain=certificate_chain,
+        identity=identity,
+        identity_provider=identity_provider,
+    )
     wrong = found.contradictions
     if as_json:
         display.as_json(

@@ -8,6 +8,7 @@ import errno
 import itertools
 import json
 import os
+import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -22,7 +23,7 @@ from dpfc_cli.files import check_plain, json_of, publish, sha256_of, temporary_b
 from dpfc_cli.folders import heads_folder, moved_by
 from dpfc_cli.heads import hub
 from dpfc_cli.privacy.chain import Chain, arrays, from_json, run, to_json
-from dpfc_cli.sources.reading import reading_code, remedy_for
+from dpfc_cli.sources.reading import unread
 from dpfc_cli.trust import card as card_values
 from dpfc_cli.trust import statement, verify
 
@@ -306,37 +307,54 @@ def check_card(card: Mapping[str, Any]) -> None:
     card_values.check(json_of(text))
 
 
-def unchecked(path: Path | str) -> Head:
-    """Read a head whose card may contradict itself, to say where. What cannot be read is refused, as by `Head.load`."""
-    return _load(located(path), card_values.check_form)
+@contextmanager
+def copied(path: Path) -> Iterator[Path]:
+    """A copy of a head's file that nobody else can change: what is checked in it is what is read from it."""
+    with tempfile.TemporaryDirectory(prefix="dpfc-") as folder:
+        copy = Path(folder, "head")
+        try:
+            check_plain(path)
+            shutil.copyfile(path, copy)
+        except OSError as error:
+            raise _unread(path, error) from error
+        yield copy
 
 
-def _load(path: Path, check: Callable[[Any], None] = card_values.check) -> Head:
+def unchecked(path: Path, copy: Path) -> Head:
+    """Read a head whose card may contradict itself from a copy, to say where. What cannot be read is refused, as by
+    `Head.load`.
+    """
+    return _load(path, copy, card_values.check_form)
+
+
+def _load(path: Path, copy: Path | None = None, check: Callable[[Any], None] = card_values.check) -> Head:
     try:
-        with _opened(path, check) as (file, metadata, card):
+        with _opened(copy or path, check) as (file, metadata, card):
             weight, bias = _numbers(file, "weight", 2), _numbers(file, "bias", 1)
             held = [file.get_tensor(f"chain.{i}") for i in range(sum(k.startswith("chain.") for k in file.keys()))]  # noqa: SIM118
             chain = from_json(json_of(metadata["chain"]), held, len(weight))
         d, m = weight.shape
         if bias.shape != (m,) or len(card["classes"]) != m or card["facts"].get("d", d) != d:
             raise ValueError("its weight, bias and classes do not fit together")
-    except FileNotFoundError as error:
-        raise UserError(
+    except (OSError, ValueError) as error:
+        raise _unread(path, error) from error
+    return Head(chain=chain, weight=weight, bias=bias, card=card, path=path)
+
+
+def _unread(path: Path, error: OSError | ValueError) -> UserError:
+    if isinstance(error, FileNotFoundError):
+        return UserError(
             f"There is no head '{path}'.",
             "Train one with 'dpfc train', or name the file of one.",
             code="missing",
             path=str(path),
-        ) from error
-    except (OSError, ValueError) as error:
-        raise UserError(
-            f"'{path}' cannot be read as a head: {error}.",
-            remedy_for(
-                error, "Name a file made by 'dpfc train'. If it is one, it is damaged: restore it from a backup."
-            ),
-            code=reading_code(error),
-            path=str(path),
-        ) from error
-    return Head(chain=chain, weight=weight, bias=bias, card=card, path=path)
+        )
+    return unread(
+        path,
+        "a head",
+        error,
+        "Name a file made by 'dpfc train'. If it is one, it is damaged: restore it from a backup.",
+    )
 
 
 @contextmanager

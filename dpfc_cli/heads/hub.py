@@ -12,7 +12,7 @@ from pathlib import Path, PurePosixPath
 from dpfc_cli.backbones import hub
 from dpfc_cli.backbones.download import download, named_by
 from dpfc_cli.errors import UserError
-from dpfc_cli.heads.minisign import SUFFIX
+from dpfc_cli.heads.signature import SUFFIX
 
 PREFIX = "hf:"
 STEM = "head"

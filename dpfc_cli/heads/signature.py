@@ -1,307 +1,108 @@
-"""Detached signatures of heads: who vouches for the bytes of a file. `minisign` has the format."""
+"""Signatures of heads by the OpenSSF's standard for models: who vouches for the bytes of a file.
 
-import io
-from collections.abc import Callable
+`model_signing`, the tool of the standard, makes them. Here they are checked. No check of a card rests on them.
+"""
+
+import sys
+from collections.abc import Iterable
+from contextlib import redirect_stdout
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 
-from dpfc_cli.errors import UserError, check_installed, check_new_name, parameter, printable
-from dpfc_cli.files import check_plain, make
-from dpfc_cli.heads import minisign
-from dpfc_cli.heads.head import Head, located
-from dpfc_cli.heads.hub import PREFIX
-from dpfc_cli.heads.minisign import LONGEST_COMMENT, SUFFIX, PublicKey, Signature
+from dpfc_cli.errors import UserError, check_installed, parameter, sentence
+
+SUFFIX = ".sig"
+LARGEST = 2**20
+"""Bytes of the largest file of a key, of certificates or of a signature."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Signed:
-    """A signature that was made, or that was checked.
+    """A signature that was checked.
 
     Attributes:
         path: its file.
-        key: the number of the key, as minisign shows it.
-        comment: what the signature says besides. It is signed, too.
+        by: who signed, in words.
 
     """
 
     path: Path
-    key: str
-    comment: str
+    by: str
 
 
-@dataclass(frozen=True, kw_only=True)
-class KeyPair:
-    """A new key.
-
-    Attributes:
-        secret: the file with the secret key. Keep it secret.
-        public: the file with the public key.
-        line: the public key in one line.
-        key: its number, as minisign shows it.
-
-    """
-
-    secret: Path
-    public: Path
-    line: str
-    key: str
-
-
-def new_key(path: Path | str, *, password: str = "") -> KeyPair:
-    """Make a key for signing heads. minisign reads it, too.
-
-    Args:
-        path: the file for the secret key, mode 0600. The public key goes beside it, with the ending .pub.
-        password: it encrypts the secret key. "": the key is not encrypted.
-
-    Returns:
-        The files, and the public key in one line.
-
-    Raises:
-        UserError: one of the files exists or cannot be written, or `cryptography` is not installed.
-
-    """
-    _check_installed()
-    secret = Path(path)
-    public = secret.with_suffix(".pub")
-    if public == secret:
-        raise UserError(
-            "The ending .pub is for the public key.",
-            f"Give the secret key another ending, such as .key: {parameter('new_key')}.",
-            parameter="new_key",
-        )
-    check_new_name(secret.name)
-    key = minisign.SecretKey.new()
-    _make(public, key.public.text().encode())
-    try:
-        _make(secret, key.text(password).encode(), mode=0o600)
-    except BaseException:
-        # Nobody has the other half.
-        public.unlink()
-        raise
-    return KeyPair(secret=secret, public=public, line=key.public.line(), key=key.public.name)
-
-
-def sign(
-    head: Path | str,
-    *,
-    key: Path | str,
-    comment: str | None = None,
-    password: str | Callable[[], str] | None = None,
-) -> Signed:
-    """Sign a head: whoever has the public key can see that the holder of the secret key vouches for its bytes.
-
-    Args:
-        head: its file, or its name in the folder for heads.
-        key: the file of a secret key, made by `new_key` or by minisign.
-        comment: what the signature says besides, one line. None: the time and the file's name.
-        password: of the key, if it is encrypted; or a function that is called for it.
-
-    Returns:
-        The signature, in the file HEAD.minisig.
-
-    Raises:
-        UserError: the head contradicts itself, the key cannot be read, the password is wrong, the head has a signature
-            already, or `cryptography` is not installed.
-
-    """
-    _check_installed()
-    if str(head).startswith(PREFIX):
-        raise UserError(
-            f"'{head}' is on the Hugging Face hub, and a signature lies beside the file of a head.",
-            "Sign the file, then push it: dpfc push HEAD hf:OWNER/NAME sends its signature, too.",
-            parameter="head",
-        )
-    path = located(head)
-    Head.load(path).refuse_contradictions()
-    said = comment if comment is not None else f"{printable(path.name)}, {datetime.now(UTC):%Y-%m-%d %H:%M} UTC"
-    _check_comment(said)
-    made = _signature_of(path)
-    if made.exists():
-        raise _taken(made, f"Remove '{made.name}' if it is to be replaced.")
-    data, asked = _read(Path(key), "key"), password
-    try:
-        secret = minisign.secret_key_in(data, asked if callable(asked) else lambda: _given(asked, key))
-    except minisign.PasswordError as error:
-        remedy = "Try again. If you have lost the password, nobody can use this key any more."
-        raise UserError(f"The key '{key}' cannot be opened: {error}.", remedy, path=str(key)) from None
-    except ValueError as error:
-        raise _damaged(Path(key), "a secret key", error) from None
-    with path.open("rb") as file:
-        signature = secret.sign(file, said)
-    _make(made, signature.text())
-    return Signed(path=made, key=signature.name, comment=said)
-
-
-def check(head: Path, public_key: Path | str) -> Signed:
-    """Check the signature beside a head.
-
-    Args:
-        head: the head's file. It need not be a head.
-        public_key: the file of the key, or the key itself in one line.
-
-    Raises:
-        UserError: there is no signature, the key did not make it, or it is of another file.
-
-    """
-    return _checked(head, public_key)[0]
-
-
-def check_bytes(head: Path, data: bytes, public_key: Path | str) -> bytes:
-    """Check the signature beside a head for bytes that were read from the head's file: the bytes of the signature.
-
-    Raises:
-        UserError: as `check`.
-
-    """
-    return _checked(head, public_key, data)[1]
-
-
-def _checked(head: Path, public_key: Path | str, data: bytes | None = None) -> tuple[Signed, bytes]:
-    """The signature and its bytes. data: of the head, if they were read."""
-    _check_installed()
-    key, path = _public(public_key), _signature_of(head)
-    if not path.exists():
-        raise UserError(
-            f"'{head}' is not signed: there is no file '{path}'.",
-            f"Ask for the signature, or check the head without one: leave out {parameter('public_key')}.",
-            code="missing",
-            parameter="public_key",
-            path=str(path),
-        )
-    text = _read(path, "head")
-    try:
-        signature = minisign.signature_in(text)
-    except ValueError as error:
-        raise _damaged(path, "a signature", error) from None
-    if signature.number != key.number:
-        raise UserError(
-            f"'{head}' is signed by another key: '{path}' is by {signature.name}, and not by {key.name}.",
-            "Ask whoever signed it for the public key, in a way that you trust.",
-            code="conflict",
-            parameter="public_key",
-            path=str(path),
-        )
-    wrong = _wrong(signature, key, head, data)
-    if wrong:
-        raise UserError(
-            f"The signature '{path}' is not good: {wrong}.",
-            "Do not rely on the head: ask for it and its signature again.",
-            code="damaged",
-            path=str(path),
-        )
-    # Whoever signs may write any bytes.
-    return Signed(path=path, key=key.name, comment=signature.comment.decode(errors="backslashreplace")), text
-
-
-def exists(head: Path) -> bool:
-    """Whether there is a signature beside a head, good or not."""
-    return _signature_of(head).exists()
-
-
-def _wrong(signature: Signature, key: PublicKey, head: Path, data: bytes | None) -> str | None:
-    try:
-        check_plain(head)
-        opened: io.BufferedIOBase = head.open("rb") if data is None else io.BytesIO(data)
-        with opened as file:
-            same = minisign.is_of(signature, key, file)
-    except OSError as error:
-        raise _unreadable(head, error) from error
-    if not same:
-        return f"the key {key.name} signed another file than '{head}', or none"
-    if not minisign.is_comment_of(signature, key):
-        return "its comment was changed after the signing"
-    return None
-
-
-def _signature_of(head: Path) -> Path:
+def beside(head: Path) -> Path:
+    """Where the signature of a head lies, if none is named."""
     return head.with_name(head.name + SUFFIX)
 
 
-def _check_installed() -> None:
-    check_installed("cryptography", "sign", "For signatures")
+def check(
+    copy: Path,
+    head: Path,
+    *,
+    signature: Path | str | None = None,
+    public_key: Path | str | None = None,
+    certificate_chain: Path | str | None = None,
+    identity: str | None = None,
+    identity_provider: str | None = None,
+) -> Signed | None:
+    """Check the signature of a head. None if it was not said who must have signed.
 
-
-def _check_comment(said: str) -> None:
-    if printable(said) != said or len(said.encode()) > LONGEST_COMMENT:
+    `copy` has the bytes of `head`, and nobody else can change it. Without `signature` it lies `beside` the head.
+    UserError: the signature is missing or not good, or it is not clear who must have signed.
+    """
+    signers = {"public_key": public_key, "certificate_chain": certificate_chain, "identity": identity}
+    named = [name for name, value in signers.items() if value is not None]
+    if not named and signature is identity_provider is None:
+        return None
+    if len(named) != 1 or (identity is None) != (identity_provider is None):
+        ways = [parameter("public_key"), parameter("certificate_chain"), f"{parameter('identity')} with its "]
         raise UserError(
-            f"{parameter('comment')} must be one line of at most {LONGEST_COMMENT:,} bytes.",
-            "Give a shorter one, without line ends.",
-            parameter="comment",
+            "It is not clear who must have signed.",
+            f"Give one of {', '.join(ways)}{parameter('identity_provider')}.",
+            code="conflict",
         )
+    check_installed("model_signing", "sign", "For signatures")
+    path = beside(head) if signature is None else Path(signature)
+    for name, file in {"signature": path, "public_key": public_key, "certificate_chain": certificate_chain}.items():
+        if file is not None and not (Path(file).is_file() and Path(file).stat().st_size <= LARGEST):
+            raise UserError(
+                f"There is no file '{file}' of at most {LARGEST:,} bytes.",
+                "Name the right one, or ask whoever signed the head for it.",
+                code="missing",
+                parameter=name,
+                path=str(file),
+            )
+    from model_signing import hashing, verifying
 
+    class Whole(hashing.Config):
+        def add_ignored_paths(self, *, model_path: hashing.PathLike, paths: Iterable[hashing.PathLike]) -> None:
+            """A signature that leaves out the file itself would be good for any."""
 
-def _given(password: str | None, key: Path | str) -> str:
-    if password is None:
-        raise UserError(
-            f"The key '{key}' is encrypted.", f"Give its password: {parameter('password')}.", parameter="password"
-        )
-    return password
-
-
-def _public(given: Path | str) -> PublicKey:
-    path, line = Path(given), str(given)
-    typed = minisign.LINE.fullmatch(line) and not path.exists()
+    wrong = f"{parameter(named[0])} cannot be used"
+    config = verifying.Config().set_hashing_config(Whole())  # type: ignore[no-untyped-call]
     try:
-        data = line.encode() if typed else _read(path, "public_key")
-        return minisign.public_key_in(data)
-    except ValueError as error:
-        raise _damaged(path, "a public key", error) from None
-
-
-def _read(path: Path, name: str) -> bytes:
-    try:
-        check_plain(path)
-        with path.open("rb") as file:
-            data = file.read(minisign.LARGEST + 1)
-    except FileNotFoundError:
+        # The library prints warnings, and the standard output is for results.
+        with redirect_stdout(sys.stderr):
+            if public_key is not None:
+                config.use_elliptic_key_verifier(public_key=public_key)
+                by = f"the holder of the private key of '{public_key}'"
+            elif certificate_chain is not None:
+                config.use_certificate_verifier(certificate_chain=[certificate_chain])
+                by = f"the holder of a certificate under '{certificate_chain}'"
+            elif identity is not None and identity_provider is not None:
+                config.use_sigstore_verifier(identity=identity, oidc_issuer=identity_provider)
+                by = f"{identity} ({identity_provider})"
+            wrong = f"The signature '{path}' is not good"
+            config.verify(copy, path)
+    # The library raises whatever comes up in a file of others.
+    except Exception as error:
+        reason = sentence(error).partition("\n")[0].partition(": [")[0].rstrip(" .") or type(error).__name__
         raise UserError(
-            f"There is no file '{path}'.",
-            f"Name another one: {parameter(name)}. 'dpfc sign' makes keys and signatures, and so does minisign.",
-            code="missing",
-            parameter=name,
-            path=str(path),
-        ) from None
-    except OSError as error:
-        raise _unreadable(path, error) from error
-    if len(data) > minisign.LARGEST:
-        raise _damaged(path, "a key or a signature", ValueError("it is too large"))
-    return data
-
-
-def _unreadable(path: Path, error: OSError) -> UserError:
-    return UserError(
-        f"'{path}' cannot be read: {error.strerror or error}.",
-        "Look at the file and its rights.",
-        code="unreadable",
-        path=str(path),
-    )
-
-
-def _damaged(path: Path, what: str, error: ValueError) -> UserError:
-    return UserError(
-        f"'{path}' cannot be read as {what} of minisign's format: {error}.",
-        "Name another file. If it is the right one, it is damaged: ask for it again.",
-        code="damaged",
-        path=str(path),
-    )
-
-
-def _make(path: Path, data: bytes, mode: int | None = None) -> None:
-    """Write a new file, whole or not at all. One that is there stays as it is."""
-    try:
-        found = make(path, data, mode)
-    except OSError as error:
-        raise UserError(
-            f"'{path}' cannot be written: {error.strerror or error}.",
-            "Choose a writable place, or make room.",
-            code="unwritable",
+            f"{wrong}: {reason[:300]}.",
+            f"Do not rely on '{head}'. Ask whoever signed it for the head, its signature and the key again."
+            + (" Sigstore needs the network." if identity else ""),
+            code="damaged",
+            parameter=named[0],
             path=str(path),
         ) from error
-    if found != "made":
-        raise _taken(path, "Keys and signatures are never overwritten. Choose another name, or remove this file.")
-
-
-def _taken(path: Path, remedy: str) -> UserError:
-    return UserError(f"There is a file '{path}' already.", remedy, code="exists", path=str(path))
+    return Signed(path=path, by=by)

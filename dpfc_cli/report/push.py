@@ -8,9 +8,9 @@ from typing import Any
 
 from dpfc_cli.errors import UserError, parameter, sentence
 from dpfc_cli.heads import signature
-from dpfc_cli.heads.head import NONPRIVATE, PRIVATE, RESEARCH, Head, located
+from dpfc_cli.heads.head import NONPRIVATE, PRIVATE, RESEARCH, Head, copied, located
 from dpfc_cli.heads.hub import PREFIX, STEM
-from dpfc_cli.heads.minisign import SUFFIX
+from dpfc_cli.heads.signature import SUFFIX
 from dpfc_cli.report.contents import document
 from dpfc_cli.report.markdown import markdown
 
@@ -59,8 +59,8 @@ def push(
         repository: `hf:OWNER/NAME`.
         license: the identifier of a licence for the model card, as the hub lists them.
         evaluation: the output of `dpfc evaluate --epsilon E --json` on this head, as for `write_report`.
-        public_key: whose signature lies beside the head, a file or the key in one line. It is checked before anything
-            is sent. A signature is not sent without.
+        public_key: whose signature lies beside the head, a file. It is checked before anything is sent. A signature is
+            not sent without.
         dry_run: whether to send nothing.
 
     Returns:
@@ -95,10 +95,11 @@ def push(
     place = f"{PREFIX}{found[1]}/{name}"
     figures = None if evaluation is None else Path(evaluation)
     card = document(loaded, evaluation=figures, name=f"{PREFIX}{found[1]}", license=license)
-    files = {name: path.read_bytes()}
-    if public_key is not None:
-        files[name + SUFFIX] = signature.check_bytes(path, files[name], public_key)
-    elif signature.exists(path):
+    with copied(path) as copy:
+        files, signed = {name: copy.read_bytes()}, signature.check(copy, path, public_key=public_key)
+    if signed is not None:
+        files[name + SUFFIX] = signed.path.read_bytes()
+    elif signature.beside(path).exists():
         raise UserError(
             f"'{path}' has a signature, and nothing says whose it is. It may be of an earlier head of this name.",
             f"Name the public key, and it is checked before it is sent: {parameter('public_key')}. Or remove "

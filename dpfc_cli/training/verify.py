@@ -11,7 +11,7 @@ from dpfc_cli.features.lookup import set_of_training
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.files import sha256_of
 from dpfc_cli.heads import head as heads
-from dpfc_cli.heads import signature
+from dpfc_cli.heads import signature as signatures
 from dpfc_cli.heads.signature import Signed
 from dpfc_cli.ledger import Charge, Ledger, ledger_path, read
 from dpfc_cli.ledger.facts import Merge
@@ -42,7 +42,7 @@ class Verified:
         path: the head's file.
         sha256: its digest.
         ledger: the ledger that was looked into, if there was one.
-        signature: the signature, if a public key was given to check it.
+        signature: the signature, if it was said who must have signed.
         findings: the checks, each with `what`, `result` ("ok", "contradicts" or "unknown") and `why`.
         unproved: what the file cannot prove, whatever the checks found.
 
@@ -61,22 +61,36 @@ class Verified:
         return contradictions(self.findings)
 
 
-def verify(head: Path | str, *, ledger: Path | str | None = None, public_key: Path | str | None = None) -> Verified:
-    """Check whether a head can be what its card says.
+def verify(
+    head: Path | str,
+    *,
+    ledger: Path | str | None = None,
+    signature: Path | str | None = None,
+    public_key: Path | str | None = None,
+    certificate_chain: Path | str | None = None,
+    identity: str | None = None,
+    identity_provider: str | None = None,
+) -> Verified:
+    """Check whether a head can be what its card says, and who signed it.
+
+    Without `public_key`, `certificate_chain` and `identity` no signature is checked.
 
     Args:
         head: its file, or its name in the folder for heads.
         ledger: the ledger that its training was charged to. None: that of the feature set of the card's name in the
             features folder, if the set has the card's fingerprint.
-        public_key: the file of a public key, or the key itself in one line. The head must then have a signature by
-            this key, in the file HEAD.minisig. None: no signature is checked.
+        signature: the file that `model_signing sign` made. None: HEAD.sig.
+        public_key: a file. The holder of its private key must have signed.
+        certificate_chain: a file of certificates. The holder of a certificate under one of them must have signed.
+        identity: who must have signed through Sigstore, such as a mail address. This needs the network.
+        identity_provider: who knows this identity, such as https://accounts.google.com.
 
     Returns:
         The checks and their results. A contradiction is a result, not an error.
 
     Raises:
-        UserError: the file cannot be read as a head, the ledger cannot be read, or the signature by `public_key` is
-            missing or not good.
+        UserError: the file cannot be read as a head, the ledger cannot be read, or the signature is missing or
+            not good.
 
     Examples:
         >>> found = verify("heads/eps1.safetensors", ledger="features/digits.ledger.sqlite")
@@ -84,10 +98,19 @@ def verify(head: Path | str, *, ledger: Path | str | None = None, public_key: Pa
 
     """
     path = heads.located(head)
-    # A file that is not what was signed is not even read.
-    signed = signature.check(path, public_key) if public_key is not None and path.exists() else None
-    head_ = heads.unchecked(path)
-    card, digest = head_.card, sha256_of(path)
+    with heads.copied(path) as copy:
+        # A file that is not what was signed is not even read.
+        signed = signatures.check(
+            copy,
+            path,
+            signature=signature,
+            public_key=public_key,
+            certificate_chain=certificate_chain,
+            identity=identity,
+            identity_provider=identity_provider,
+        )
+        head_, digest = heads.unchecked(path, copy), sha256_of(copy)
+    card = head_.card
     d, m = head_.weight.shape
     file = Finding(what="file", result="ok", why=f"a head of {m} classes over {d} dimensions, all numbers finite")
     findings = [*_of_signature(path, signed), file, *of_card(card), of_chain(card, head_.chain)]
@@ -117,10 +140,9 @@ def verify(head: Path | str, *, ledger: Path | str | None = None, public_key: Pa
 def _of_signature(path: Path, signed: Signed | None) -> list[Finding]:
     what = "signature"
     if signed is not None:
-        why = f"the holder of the key {signed.key} vouches for the bytes of the file; comment: {signed.comment}"
-        return [Finding(what=what, result="ok", why=why)]
-    if signature.exists(path):
-        return [Finding(what=what, result="unknown", why="there is one, and no public key was named to check it with")]
+        return [Finding(what=what, result="ok", why=f"{signed.by} vouches for the bytes of the file")]
+    if signatures.beside(path).exists():
+        return [Finding(what=what, result="unknown", why="there is one, and it was not said who must have signed")]
     return []
 
 

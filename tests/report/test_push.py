@@ -3,20 +3,22 @@
 import json
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 from huggingface_hub import ModelCard
+from model_signing import verifying
 
 from dpfc_cli.errors import UserError
-from dpfc_cli.heads import signature
-from dpfc_cli.heads.head import Head, encoded, located
-from dpfc_cli.heads.minisign import PublicKey
+from dpfc_cli.heads.head import Head, encoded
 from dpfc_cli.report.contents import document
 from dpfc_cli.report.markdown import markdown
 from dpfc_cli.report.push import push
 from dpfc_cli.report.write import write_report
+from dpfc_cli.training.verify import verify
 from tests.heads.test_hub import PLACE, Repositories, head, held
 from tests.report.conftest import Ward
+from tests.signing import key_pair, sign
 
 
 def test_the_head_its_signature_and_a_model_card_are_sent_and_nothing_else(
@@ -25,25 +27,25 @@ def test_the_head_its_signature_and_a_model_card_are_sent_and_nothing_else(
     path = head(tmp_path)
     for beside in ("head-0.ledger.sqlite", "head-0.npz", "notes.txt"):
         (tmp_path / beside).write_text("stays here")
-    key = signature.new_key(tmp_path / "a.key")
-    signature.sign(path, key=key.secret, comment="by me")
-    sent = push(path, f"hf:{PLACE}", public_key=key.public)
-    assert set(held(hub)) == {"head.safetensors", "head.safetensors.minisig", "README.md"}
+    private, public = key_pair(tmp_path, "a")
+    sign(path, private)
+    sent = push(path, f"hf:{PLACE}", public_key=public)
+    assert set(held(hub)) == {"head.safetensors", "head.safetensors.sig", "README.md"}
     assert held(hub) == sent.files
     assert held(hub)["head.safetensors"] == path.read_bytes()
     assert hub.created == [{"name": "flu", "organization": "some", "visibility": "private"}]
     assert sent.name == f"hf:{PLACE}/head.safetensors@{hub.commits[PLACE][-1][0]}"
-    assert signature.check(located(f"hf:{PLACE}"), key.public).comment == "by me"
+    assert verify(f"hf:{PLACE}", public_key=public).signature is not None
 
 
 def test_what_belonged_to_an_earlier_head_goes(hub: type[Repositories], tmp_path: Path) -> None:
     path = head(tmp_path)
-    key = signature.new_key(tmp_path / "a.key")
-    signature.sign(path, key=key.secret)
-    first = push(path, f"hf:{PLACE}", public_key=key.public)
+    private, public = key_pair(tmp_path, "a")
+    sign(path, private)
+    first = push(path, f"hf:{PLACE}", public_key=public)
     hub.commits[PLACE][-1][1]["theirs.txt"] = b"stays"
     again = push(head(tmp_path, 1, "non-private"), f"hf:{PLACE}")
-    assert again.replaced == ("head.safetensors", "head.safetensors.minisig")
+    assert again.replaced == ("head.safetensors", "head.safetensors.sig")
     assert set(held(hub)) == {"head.nonprivate.safetensors", "README.md", "theirs.txt"}
     assert Head.load(f"hf:{PLACE}").card["claim"] == "non-private"
     assert len(hub.created) == 1
@@ -57,20 +59,19 @@ def test_a_signature_that_is_not_of_this_head_is_not_sent(
 ) -> None:
     """A head that was trained again lies beside the signature of the one before."""
     path, again = head(tmp_path), head(tmp_path, 1)
-    key, other = (signature.new_key(tmp_path / f"{name}.key") for name in "ab")
-    signature.sign(path, key=key.secret)
-    refused = {"missing": None, "conflict": other.public, "damaged": key.public}
-    for code, public_key in refused.items():
-        if code == "damaged":
-            again.replace(path)
+    (private, public), (_, other) = key_pair(tmp_path, "a"), key_pair(tmp_path, "b")
+    made = sign(path, private)
+    for change, public_key, code in (
+        (None, None, "missing"),
+        (None, other, "damaged"),
+        (lambda: again.replace(path), public, "damaged"),
+        (made.unlink, public, "missing"),
+    ):
+        if change is not None:
+            change()
         with pytest.raises(UserError) as error:
             push(path, f"hf:{PLACE}", public_key=public_key, dry_run=dry_run)
         assert error.value.code == code
-        assert code == "damaged" or error.value.fields["parameter"] == "public_key"
-    assert not hub.commits
-    path.with_name(f"{path.name}.minisig").unlink()
-    with pytest.raises(UserError, match="is not signed"):
-        push(path, f"hf:{PLACE}", public_key=key.public, dry_run=dry_run)
     assert not hub.commits
 
 
@@ -78,18 +79,19 @@ def test_the_signature_is_checked_on_the_bytes_that_are_sent(
     hub: type[Repositories], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path, signed = head(tmp_path), head(tmp_path, 1)
-    key = signature.new_key(tmp_path / "a.key")
-    signature.sign(signed, key=key.secret).path.replace(path.with_name(f"{path.name}.minisig"))
-    real = signature._public
+    private, public = key_pair(tmp_path, "a")
+    sign(signed, private).replace(path.with_name(f"{path.name}.sig"))
+    real = verifying.Config.verify
 
-    def slow(given: Path | str) -> PublicKey:
+    def slow(*given: Any) -> None:
         # Somebody replaces the head after it was read.
         path.write_bytes(signed.read_bytes())
-        return real(given)
+        real(*given)
 
-    monkeypatch.setattr(signature, "_public", slow)
-    with pytest.raises(UserError, match="signed another file"):
-        push(path, f"hf:{PLACE}", public_key=key.public)
+    monkeypatch.setattr(verifying.Config, "verify", slow)
+    with pytest.raises(UserError) as error:
+        push(path, f"hf:{PLACE}", public_key=public)
+    assert error.value.code == "damaged"
     assert not hub.commits
 
 

@@ -26,9 +26,7 @@ from dpfc_cli.extraction.importing import import_features
 from dpfc_cli.features.manifest import GROUPED_VERSION, Manifest, Shard, SplitFacts
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.features.tables import opened
-from dpfc_cli.heads import signature
 from dpfc_cli.heads.head import Head, encoded
-from dpfc_cli.heads.minisign import SUFFIX
 from dpfc_cli.privacy.accounting import Claim
 from dpfc_cli.privacy.chain import Centre, Clip
 from dpfc_cli.sources.classes import class_names
@@ -39,7 +37,6 @@ from dpfc_cli.training import ledger, tuning
 from dpfc_cli.training.account import account_of
 from dpfc_cli.trust import statement
 from dpfc_cli.trust.verify import of_card
-from tests.heads import test_minisign as keys
 from tests.starts import nouns
 from tests.torture.folder_targets import FOLDERS
 from tests.torture.picture_targets import PICTURE_TARGETS
@@ -152,15 +149,6 @@ def _run_head(data: bytes, place: Path) -> None:
     path = place / "head.safetensors"
     path.write_bytes(data)
     _use_head(path)
-
-
-def _run_signature(data: bytes, place: Path) -> None:
-    """The first byte says whether the rest is a signature or a public key."""
-    head, rest = place / "head", data[1:]
-    head.write_bytes(keys.DATA)
-    head.with_name(f"head{SUFFIX}").write_bytes(rest if data[:1] == b"s" else keys.SIGNATURE)
-    (place / "key.pub").write_bytes(keys.PUBLIC if data[:1] == b"s" else rest)
-    signature.check(head, place / "key.pub")
 
 
 def _with_metadata(name: str, data: bytes) -> bytes:
@@ -415,9 +403,6 @@ TARGETS = {
     "manifest": Target(seeds=lambda: [_manifest().to_json(), _grouped().to_json()], run=_run_manifest, text="json"),
     "shard": Target(seeds=lambda: [_shard("earliest"), _shard(), _shard(groups=True)], run=_run_shard),
     "head": Target(seeds=lambda: [encoded(_head()), encoded(_head("research"))], run=_run_head),
-    "signature": Target(
-        seeds=lambda: [b"s" + keys.SIGNATURE, b"s" + keys.LEGACY, b"k" + keys.PUBLIC], run=_run_signature
-    ),
     "card": Target(
         seeds=lambda: [as_json(_head().card), as_json(_head("non-private").card), as_json(_head(rate=0.5).card)],
         run=lambda data, place: _run_head(_with_metadata("card", data), place),

@@ -2,21 +2,22 @@
 
 import json
 import shutil
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from dpfc_cli.training.ledger import ledger_path, read
+from model_signing import verifying
 
 from dpfc_cli.errors import UserError
 from dpfc_cli.extraction.importing import import_features
-from dpfc_cli.heads import signature
 from dpfc_cli.heads.head import Head, encoded
-from dpfc_cli.heads.signature import Signed
 from dpfc_cli.training import verify as checks
-from dpfc_cli.training.ledger import ledger_path, read
 from dpfc_cli.training.verify import verify
 from dpfc_cli.trust.verify import BELONGS, CHARGED, NOISE, OWNER, SIGNER, TEXT
+from tests.signing import key_pair, sign
 from tests.support import blobs
 from tests.training.handed import Card, Made, handed_over
 from tests.training.starts import CLASSES, head_of
@@ -176,34 +177,44 @@ def test_a_head_of_persons_agrees_with_its_set_and_its_row(tmp_path: Path, monke
 # The signature
 
 
-def test_what_is_known_of_a_signature_is_said(tmp_path: Path) -> None:
-    head = tmp_path / "a.safetensors"
-    assert checks._of_signature(head, None) == []
-    path = tmp_path / "a.safetensors.minisig"
-    path.write_text("")
-    (found,) = checks._of_signature(head, None)
-    assert (found.what, found.result) == ("signature", "unknown")
-    (found,) = checks._of_signature(head, Signed(path=path, key="0123", comment="for ward 7"))
-    assert asdict(found) == {
-        "what": "signature",
-        "result": "ok",
-        "why": "the holder of the key 0123 vouches for the bytes of the file; comment: for ward 7",
-    }
+def test_a_signature_is_told_of_where_nobody_checks_it(shelf: Made, tmp_path: Path) -> None:
+    head = Path(shutil.copy(shelf.heads[0], tmp_path))
+    assert "signature" not in {each.what for each in verify(head).findings}
+    sign(head, key_pair(tmp_path, "own")[0])
+    found = verify(head)
+    assert {each.what: each.result for each in found.findings}["signature"] == "unknown"
+    assert (found.signature, SIGNER in found.unproved) == (None, True)
 
 
 def test_a_signature_that_was_asked_for_is_checked_before_the_head_is_read(shelf: Made, tmp_path: Path) -> None:
-    own, other = (signature.new_key(tmp_path / name, password="") for name in ("own.key", "other.key"))
+    private, public = key_pair(tmp_path, "own")
     head = Path(shutil.copy(shelf.heads[0], tmp_path))
-    made = signature.sign(head, key=own.secret, comment="for ward 7")
-    found = verify(head, public_key=own.public)
-    assert found.signature == Signed(path=made.path, key=own.key, comment="for ward 7")
+    made = sign(head, private)
+    found = verify(head, public_key=public)
+    assert found.signature is not None
+    assert found.signature.path == made
     assert (found.findings[0].what, found.findings[0].result) == ("signature", "ok")
     assert found.unproved == (NOISE, OWNER)
-    with pytest.raises(UserError, match=own.key):
-        verify(head, public_key=other.public)
     head.write_bytes(b"no head")
-    with pytest.raises(UserError, match="signature"):
-        verify(head, public_key=own.public)
+    with pytest.raises(UserError) as refused:
+        verify(head, public_key=public)
+    assert (refused.value.code, refused.value.fields["path"]) == ("damaged", str(made))
     head.unlink()
-    with pytest.raises(UserError, match="There is no head"):
-        verify(head, public_key=own.public)
+    with pytest.raises(UserError) as refused:
+        verify(head, public_key=public)
+    assert (refused.value.code, refused.value.fields["path"]) == ("missing", str(head))
+
+
+def test_what_was_checked_is_what_is_read(shelf: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    private, public = key_pair(tmp_path, "own")
+    head = Path(shutil.copy(shelf.heads[0], tmp_path))
+    sign(head, private)
+    real = verifying.Config.verify
+
+    def slow(*given: Any) -> None:
+        real(*given)
+        # Somebody replaces the head after it was checked.
+        shutil.copy(shelf.heads[1], head)
+
+    monkeypatch.setattr(verifying.Config, "verify", slow)
+    assert verify(head, public_key=public).sha256 == shelf.rows[0].sha256

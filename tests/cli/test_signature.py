@@ -1,0 +1,162 @@
+"""`dpfc verify` where it is said who must have signed: who vouches for the bytes of a head."""
+
+import datetime
+import json
+from functools import partial
+from pathlib import Path
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.serialization import Encoding, load_pem_private_key
+from cryptography.x509.oid import NameOID
+from model_signing import signing
+from sigstore.models import ClientTrustConfig
+
+import dpfc_cli as dpfc_face
+from dpfc_cli import errors
+from dpfc_cli.errors import UserError
+from dpfc_cli.heads.signature import LARGEST
+from tests.cli.conftest import Dpfc
+from tests.signing import key_pair, sign
+
+HEAD, SIGNATURE = Path("a.safetensors"), Path("a.safetensors.sig")
+BY_KEY = ("verify", str(HEAD), "--public-key", "own.pub")
+
+
+@pytest.fixture
+def signed(dpfc: Dpfc, features: Path) -> None:
+    assert dpfc("train", "--epsilon", "2", "--method", "dp-ls", "--out", str(HEAD)).exit_code == 0
+    sign(HEAD, key_pair(Path(), "own")[0])
+
+
+def refused(dpfc: Dpfc, *line: str) -> bool:
+    """Whether a line is refused with one message, and says nothing of the head."""
+    ended = dpfc(*line)
+    return (ended.exit_code, ended.stdout, len(ended.stderr.splitlines())) == (2, "", 2)
+
+
+def test_a_signature_is_good_for_its_head_and_says_who_signed(dpfc: Dpfc, signed: None) -> None:
+    shown = dpfc(*BY_KEY)
+    assert shown.exit_code == 0, shown.output
+    assert "'own.pub' vouches for the bytes of the file" in shown.stdout
+    assert "who vouches for it" not in shown.stdout
+    said = json.loads(dpfc(*BY_KEY, "--json").stdout)
+    assert said["signature"]["path"] == str(SIGNATURE)
+    assert "own.pub" in said["signature"]["by"]
+
+
+def test_head_and_signature_may_have_other_names_and_be_links(dpfc: Dpfc, signed: None) -> None:
+    HEAD.rename("real")
+    Path("b.safetensors").symlink_to("real")
+    SIGNATURE.rename("theirs")
+    line = ("verify", "b.safetensors", "--public-key", "own.pub")
+    assert refused(dpfc, *line)
+    assert dpfc(*line, "--signature", "theirs").exit_code == 0
+
+
+def test_a_signature_that_is_not_of_this_head_by_this_key_is_refused(dpfc: Dpfc, signed: None) -> None:
+    other, public = key_pair(Path(), "other")
+    good, head = SIGNATURE.read_bytes(), HEAD.read_bytes()
+    for key in (public, other, HEAD, Path("none.pub"), Path()):
+        assert refused(dpfc, "verify", str(HEAD), "--public-key", str(key)), key
+    # Of a file that is not what was signed, nothing is read.
+    for changed in (head[:-1], head + b"\n", b"nonsense"):
+        HEAD.write_bytes(changed)
+        assert refused(dpfc, *BY_KEY)
+    HEAD.write_bytes(head)
+    sign(HEAD, other)
+    theirs = json.loads(SIGNATURE.read_bytes())
+    mixed = {**json.loads(good), "dsseEnvelope": theirs["dsseEnvelope"]}
+    deep = b"[" * 10_000
+    for wrong in (SIGNATURE.read_bytes(), json.dumps(mixed).encode(), good[:-60], b"{}", b"\xff", deep):
+        SIGNATURE.write_bytes(wrong)
+        assert refused(dpfc, *BY_KEY), wrong
+    SIGNATURE.write_bytes(good + b" " * LARGEST)
+    assert refused(dpfc, *BY_KEY)
+    SIGNATURE.unlink()
+    assert refused(dpfc, *BY_KEY)
+    SIGNATURE.write_bytes(good)
+    assert dpfc(*BY_KEY).exit_code == 0
+    HEAD.unlink()
+    assert refused(dpfc, *BY_KEY)
+
+
+def test_a_signature_that_leaves_out_the_file_is_good_for_none(dpfc: Dpfc, signed: None) -> None:
+    sign(HEAD, Path("own.key"), Path())
+    assert refused(dpfc, *BY_KEY)
+
+
+def test_a_signature_of_the_first_version_spoils_no_output(dpfc: Dpfc, signed: None) -> None:
+    old = json.loads(SIGNATURE.read_bytes())
+    old["verificationMaterial"]["publicKey"] = {}
+    SIGNATURE.write_text(json.dumps(old))
+    ended = dpfc(*BY_KEY, "--json")
+    assert (ended.exit_code, json.loads(ended.stdout)["contradictions"]) == (0, [])
+
+
+def certificate(name: str, issuer: str) -> Path:
+    """A certificate for the key of this name, by the key of the issuer."""
+    own, by = (load_pem_private_key(Path(f"{each}.key").read_bytes(), None) for each in (name, issuer))
+    assert isinstance(own, EllipticCurvePrivateKey)
+    assert isinstance(by, EllipticCurvePrivateKey)
+    now, ca = datetime.datetime.now(datetime.UTC), name == issuer
+    usage = x509.KeyUsage(True, False, False, False, False, ca, False, False, False)
+    subject, signer = (x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, each)]) for each in (name, issuer))
+    made = x509.CertificateBuilder(signer, subject, own.public_key(), 7, now, now + datetime.timedelta(days=1))
+    made = made.add_extension(x509.BasicConstraints(ca, None), True).add_extension(usage, True)
+    path = Path(f"{name}.pem")
+    path.write_bytes(made.sign(by, SHA256()).public_bytes(Encoding.PEM))
+    return path
+
+
+def test_a_certificate_is_good_under_its_root_alone(dpfc: Dpfc, signed: None) -> None:
+    roots = []
+    for name in ("root", "other"):
+        key_pair(Path(), name)
+        roots.append(certificate(name, name))
+    config = signing.Config().use_certificate_signer(  # type: ignore[no-untyped-call]
+        private_key="own.key", signing_certificate=certificate("own", "root"), certificate_chain=roots[:1]
+    )
+    config.sign(HEAD, SIGNATURE)
+    shown = dpfc("verify", str(HEAD), "--certificate-chain", str(roots[0]))
+    assert shown.exit_code == 0, shown.output
+    assert "under 'root.pem' vouches" in shown.stdout
+    assert refused(dpfc, "verify", str(HEAD), "--certificate-chain", str(roots[1]))
+    assert refused(dpfc, *BY_KEY)
+    HEAD.write_bytes(HEAD.read_bytes() + b" ")
+    assert refused(dpfc, "verify", str(HEAD), "--certificate-chain", str(roots[0]))
+
+
+def test_a_signature_by_a_key_is_none_by_an_identity(dpfc: Dpfc, signed: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ClientTrustConfig, "production", partial(ClientTrustConfig.production, offline=True))
+    who = ("--identity", "a@example.com", "--identity-provider", "https://example.com")
+    assert refused(dpfc, "verify", str(HEAD), *who)
+
+
+def test_it_must_be_clear_who_must_have_signed(dpfc: Dpfc, signed: None) -> None:
+    for more in (
+        ("--public-key", "own.pub", "--certificate-chain", "own.pub"),
+        ("--public-key", "own.pub", "--identity-provider", "https://example.com"),
+        ("--identity", "a@example.com"),
+        ("--identity-provider", "https://example.com"),
+        ("--signature", str(SIGNATURE)),
+    ):
+        assert refused(dpfc, "verify", str(HEAD), *more), more
+    with pytest.raises(UserError) as error:
+        dpfc_face.verify(HEAD, signature=SIGNATURE)
+    assert error.value.code == "conflict"
+
+
+def test_without_a_signer_nothing_is_said_of_the_signature(
+    dpfc: Dpfc, signed: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor is the library needed, which is told to be installed where it is."""
+    monkeypatch.setattr(errors, "find_spec", lambda name: None)
+    SIGNATURE.write_text("nonsense")
+    shown = dpfc("verify", str(HEAD))
+    assert shown.exit_code == 0, shown.output
+    assert "no signature was checked" in shown.stdout
+    assert json.loads(dpfc("verify", str(HEAD), "--json").stdout)["signature"] is None
+    assert refused(dpfc, *BY_KEY)
