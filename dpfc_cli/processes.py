@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from dpfc_cli.errors import UserError, parameter, printable, sentence
-from dpfc_cli.version import __version__
+from dpfc_cli.version import __version__, code_digest
 
 ALIVE = 2.0
 """Seconds between two signs of life."""
@@ -278,12 +278,12 @@ def joined(environment: Mapping[str, str] = os.environ) -> Processes:
 
 
 def meet(processes: Processes) -> None:
-    """Wait until all processes are there. UserError if they are of several versions, or do not add exactly."""
-    versions = sorted(set(processes.gathered(__version__)))
+    """Wait until all processes are there. UserError if they run different code, or do not add exactly."""
+    versions = sorted(set(processes.gathered(f"{__version__} ({code_digest()[:16]})")))
     if len(versions) > 1:
         raise UserError(
-            f"The processes have different versions of dpfc: {', '.join(map(printable, versions))}.",
-            "Install one version on all machines.",
+            f"The processes run different code of dpfc: {', '.join(map(printable, versions))}.",
+            "Install the same on all machines.",
             code="conflict",
         )
     # Near 2⁵³, as the largest sums.

@@ -10,7 +10,7 @@ import pytest
 from dpfc_cli import processes as module
 from dpfc_cli.errors import UserError
 from dpfc_cli.processes import LOST, LostError, Processes, check_address, joined, meet, started_with_others
-from dpfc_cli.version import __version__
+from dpfc_cli.version import __version__, code_digest
 
 
 class Table:
@@ -75,6 +75,9 @@ def test_process_0_gets_the_values_of_all_in_order() -> None:
     assert seen_from(1, table).gathered("of 1") == ["of 0", "of 1"]
 
 
+CODE = f"{__version__} ({code_digest()[:16]})"
+
+
 def met(table: Table, rounded: type[np.floating] = np.float64) -> None:
     """Two processes meet, and the second one adds what it should."""
     found = seen_from(0, table)
@@ -82,19 +85,22 @@ def met(table: Table, rounded: type[np.floating] = np.float64) -> None:
     meet(found)
 
 
-def test_processes_of_one_version_that_add_exactly_may_go_on() -> None:
-    met(Table(iter([("met/1/1", __version__)])))
+def test_processes_with_the_same_code_that_add_exactly_may_go_on() -> None:
+    met(Table(iter([("met/1/1", CODE)])))
 
 
-def test_processes_of_several_versions_are_refused() -> None:
-    """Another version may make other integers of a record, and a sum of both is neither."""
-    with pytest.raises(UserError, match=r"different versions of dpfc: .*9\.9"):
-        met(Table(iter([("met/1/1", "9.9")])))
+@pytest.mark.parametrize("other", ["9.9", f"{__version__} (0123456789abcdef)"])
+def test_processes_with_different_code_are_refused(other: str) -> None:
+    """Other code may make other integers of a record, and a sum of both is neither."""
+    with pytest.raises(UserError) as refused:
+        met(Table(iter([("met/1/1", other)])))
+    assert refused.value.code == "conflict"
+    assert other in refused.value.what
 
 
 def test_devices_that_do_not_add_exactly_are_refused() -> None:
     with pytest.raises(UserError, match="do not add exactly"):
-        met(Table(iter([("met/1/1", __version__)])), np.float32)
+        met(Table(iter([("met/1/1", CODE)])), np.float32)
 
 
 def test_a_process_that_fails_says_why() -> None:
