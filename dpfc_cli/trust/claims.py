@@ -51,8 +51,9 @@ def claim_fault(values: Any) -> str | None:
 
 
 def figures_agree(values: Mapping[str, Any]) -> bool:
-    """Whether the shares add up to 1, Σ times/σ² = μ², and ε belongs to δ, η and the releases. `claim_fault` finds no fault there.
+    """Whether the shares add up to 1, Σ times/σ² = μ², and ε belongs to δ, η and the releases.
 
+    `claim_fault` finds no fault there.
     What sampled releases cost is not computed again here: it takes seconds (`sampled_fault`).
     """
     return budget_fault(values) is None and epsilon_fault(values) is None

@@ -33,6 +33,8 @@ from tests.support import blobs
 
 QUICK: dict[str, Any] = {"method": "dp-fc", "steps": 3}
 FACTS: dict[str, Any] = {"records": 100, "classes": 3, "dimensions": 6}
+
+
 def test_classes_that_were_inferred_are_called_so(sets: dict[str, FeatureSet], tmp_path: Path) -> None:
     """How many there are depends on the records then, and so does all that follows from it."""
     raw = sets["private"].folder.parent / "private.npz"
