@@ -124,12 +124,12 @@ def test_a_head_that_memory_cannot_hold_is_refused_before_it_takes_any(
     path = written(folder, json.dumps(EXACT))
     with safe_open(path, framework="numpy") as file:
         metadata = file.metadata()
-    rows = 2 * 10**8
+    rows = 2 * 10**7
     weight = {"dtype": "F64", "shape": [rows, 3], "data_offsets": [0, 24 * rows]}
     header = json.dumps({"__metadata__": metadata, "weight": weight}).encode()
     path.write_bytes(len(header).to_bytes(8, "little") + header)
     os.truncate(path, 8 + len(header) + 24 * rows)
-    monkeypatch.setattr(memory, "free_memory", lambda: 1e9)
+    monkeypatch.setattr(memory, "free_memory", lambda: 1e8)
     with pytest.raises(UserError) as refused:
         Head.load(path)
     assert (refused.value.code, refused.value.fields["path"]) == ("memory", str(path))
