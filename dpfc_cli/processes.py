@@ -4,7 +4,8 @@ What is small goes through the coordination service that JAX runs in process 0: 
 summed, and whether a process has failed. Arrays are added by the devices (`kernels.processes`). A process that fails
 says why. A process that is gone is missed: each of them says every few seconds that it is there.
 
-JAX has no public interface to its coordination service. What is used of it is in `_Service` alone.
+JAX has no public interface to its coordination service, nor to where its sockets listen. What is used of these is in
+`_Service`, `_launched` and `_use_network_of` alone.
 """
 
 import contextlib
@@ -16,7 +17,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -33,6 +34,12 @@ LEAVE = 10
 """Seconds that a process waits for another one to leave, too."""
 TRUSTED = "DPFC_TRUSTED_NETWORK"
 """Set to 1 where the processes may use a network with public addresses."""
+MEET = 300
+"""Seconds that a launcher is asked where process 0 is. JAX waits as long for the processes to meet."""
+_HOW_TO_START = (
+    f"Without {parameter('distributed')} one process trains alone. With it, start all of them with srun, mpirun or a "
+    "Kubernetes JobSet, or set JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and JAX_PROCESS_ID."
+)
 COUNTS = ("SLURM_STEP_NUM_TASKS", "OMPI_COMM_WORLD_SIZE", "JAX_NUM_PROCESSES")
 """Where launchers say how many processes they have started."""
 
@@ -223,58 +230,89 @@ def joined(environment: Mapping[str, str] = os.environ) -> Processes:
     """
     import jax
 
-    address = environment.get("JAX_COORDINATOR_ADDRESS")
-    given: dict[str, Any] = {}
-    if address is not None:
-        try:
-            given = {
-                "coordinator_address": address,
-                "num_processes": int(environment.get("JAX_NUM_PROCESSES") or environment["OMPI_COMM_WORLD_SIZE"]),
-                "process_id": int(environment.get("JAX_PROCESS_ID") or environment["OMPI_COMM_WORLD_RANK"]),
-            }
-        except (KeyError, ValueError) as error:
-            raise UserError(
-                "JAX_COORDINATOR_ADDRESS is set, and the number of processes is not known.",
-                "Set JAX_NUM_PROCESSES, and JAX_PROCESS_ID to 0, 1, … in each of them.",
-                code="unsupported",
-            ) from error
-        check_address(address, environment)
     # JAX would take the signals by which a training is stopped.
     config: Any = jax.config
     config.update("jax_enable_preemption_service", False)
     try:
-        jax.distributed.initialize(**given, shutdown_timeout_seconds=LEAVE)
+        launched = _launched(environment)
+        address = launched["coordinator_address"]
+        if address is None:
+            raise _alone(environment)
+        check_address(address, environment)
+        # By default process 0 listens on all addresses of its machine.
+        bind = environment.get("JAX_COORDINATOR_BIND_ADDRESS") or address
+        jax.distributed.initialize(**launched, coordinator_bind_address=bind, shutdown_timeout_seconds=LEAVE)
     except (RuntimeError, ValueError) as error:
-        # What JAX says if nothing in the environment tells of others.
-        alone = address is None and "coordinator_address" in str(error)
-        others = started_with_others(environment)
-        if alone and others is not None:
-            # Open MPI from version 5 on says how many processes there are, and not where the first one is.
-            raise UserError(
-                f"{others} says that this process is one of several, and not where they can meet.",
-                "Set JAX_COORDINATOR_ADDRESS in all of them to the address of process 0 with a free port, such as "
-                "192.168.1.10:4000.",
-                code="unsupported",
-            ) from error
-        raise UserError(
-            "No other processes are known: no launcher has set them up."
-            if alone
-            else f"The processes did not meet: {sentence(error)}",
-            f"Without {parameter('distributed')} one process trains alone. With it, start all of them with srun, "
-            "mpirun or a Kubernetes JobSet, or set JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and JAX_PROCESS_ID.",
-            code="unsupported",
-        ) from error
-    from jax._src import distributed
-
-    state: Any = distributed.global_state
-    if address is None:
-        check_address(str(state.coordinator_address), environment)
+        raise UserError(f"The processes did not meet: {sentence(error)}", _HOW_TO_START, code="unsupported") from error
+    _use_network_of(address)
     from dpfc_cli.kernels import processes
 
     found = Processes(jax.process_index(), jax.process_count(), _Service(), processes.added)
     with _quiet():
         meet(found)
     return found
+
+
+def _launched(environment: Mapping[str, str]) -> dict[str, Any]:
+    """Where process 0 is (None: no launcher says so), how many there are, and which one this is."""
+    address = environment.get("JAX_COORDINATOR_ADDRESS")
+    if address is None:
+        # JAX asks the launcher when it joins. That is too late to check where.
+        from jax._src.clusters import ClusterEnv
+
+        detect: Any = ClusterEnv.auto_detect_unset_distributed_params
+        found = detect(None, None, None, None, None, MEET)
+    else:
+        try:
+            found = (
+                address,
+                int(environment.get("JAX_NUM_PROCESSES") or environment["OMPI_COMM_WORLD_SIZE"]),
+                int(environment.get("JAX_PROCESS_ID") or environment["OMPI_COMM_WORLD_RANK"]),
+            )
+        except (KeyError, ValueError) as error:
+            raise UserError(
+                "JAX_COORDINATOR_ADDRESS is set, and the number of processes is not known.",
+                "Set JAX_NUM_PROCESSES, and JAX_PROCESS_ID to 0, 1, … in each of them.",
+                code="unsupported",
+            ) from error
+    return dict(zip(("coordinator_address", "num_processes", "process_id"), found, strict=False))
+
+
+def _alone(environment: Mapping[str, str]) -> UserError:
+    """The error where nothing says where process 0 is."""
+    others = started_with_others(environment)
+    if others is None:
+        return UserError(
+            "No other processes are known: no launcher has set them up.", _HOW_TO_START, code="unsupported"
+        )
+    # Open MPI from version 5 on says how many processes there are, and not where the first one is.
+    return UserError(
+        f"{others} says that this process is one of several, and not where they can meet.",
+        "Set JAX_COORDINATOR_ADDRESS in all of them to the address of process 0 with a free port, such as "
+        "192.168.1.10:4000.",
+        code="unsupported",
+    )
+
+
+def _use_network_of(address: str) -> None:
+    """Let Gloo, which adds arrays of processors, listen at our address on the way to process 0, and nowhere else.
+
+    By default it takes the address that the name of the machine has, which may be on another network.
+    """
+    from jax._src import config, distributed, xla_bridge
+    from jaxlib import _jax
+
+    bridge, library, state, settings = (cast(Any, each) for each in (xla_bridge, _jax, distributed, config))
+    if settings.cpu_collectives_implementation.value != "gloo":
+        return
+    host, _, port = address.rpartition(":")
+    family, kind, _, _, place = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_DGRAM)[0]
+    with socket.socket(family, kind) as way:
+        # Nothing is sent.
+        way.connect(place)
+        own = way.getsockname()[0]
+    gloo = library.make_gloo_tcp_collectives(distributed_client=state.global_state.client, hostname=own)
+    bridge.register_backend_factory("cpu", lambda: bridge.make_cpu_client(gloo), fail_quietly=False)
 
 
 def meet(processes: Processes) -> None:
