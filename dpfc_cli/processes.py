@@ -241,6 +241,8 @@ def joined(environment: Mapping[str, str] = os.environ) -> Processes:
         check_address(address, environment)
         # By default process 0 listens on all addresses of its machine.
         bind = environment.get("JAX_COORDINATOR_BIND_ADDRESS") or address
+        if launched["process_id"] == 0:
+            check_listen(bind)
         jax.distributed.initialize(**launched, coordinator_bind_address=bind, shutdown_timeout_seconds=LEAVE)
     except (RuntimeError, ValueError) as error:
         raise UserError(f"The processes did not meet: {sentence(error)}", _HOW_TO_START, code="unsupported") from error
@@ -305,9 +307,8 @@ def _use_network_of(address: str) -> None:
     bridge, library, state, settings = (cast(Any, each) for each in (xla_bridge, _jax, distributed, config))
     if settings.cpu_collectives_implementation.value != "gloo":
         return
-    host, _, port = address.rpartition(":")
-    family, kind, _, _, place = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_DGRAM)[0]
-    with socket.socket(family, kind) as way:
+    family, place = _at(address)[0]
+    with socket.socket(family, socket.SOCK_DGRAM) as way:
         # Nothing is sent.
         way.connect(place)
         own = way.getsockname()[0]
@@ -345,17 +346,14 @@ def started_with_others(environment: Mapping[str, str] = os.environ) -> str | No
 
 
 def check_address(address: str, environment: Mapping[str, str]) -> None:
-    """UserError where processes would meet at a public address: what they tell one another is not encrypted."""
-    host = address.rpartition(":")[0].strip("[]") or address
-    try:
-        found = {info[4][0] for info in socket.getaddrinfo(host, None)}
-    except OSError as error:
-        raise UserError(
-            f"The address of process 0, '{printable(host)}', is not known: {sentence(error)}",
-            "Check JAX_COORDINATOR_ADDRESS.",
-            code="missing",
-        ) from error
-    public = sorted(str(each) for each in found if not ipaddress.ip_address(str(each).partition("%")[0]).is_private)
+    """UserError where processes would meet at a public address: what they tell one another is not encrypted.
+
+    The address that stands for all of a machine counts as public.
+    """
+    found = {
+        each: ipaddress.ip_address(each.partition("%")[0]) for each in (str(place[0]) for _, place in _at(address))
+    }
+    public = sorted(name for name, each in found.items() if not each.is_private or each.is_unspecified)
     if public and environment.get(TRUSTED) != "1":
         raise UserError(
             f"The processes would meet at a public address ({', '.join(public)}). They send sums of records without "
@@ -363,6 +361,35 @@ def check_address(address: str, environment: Mapping[str, str]) -> None:
             f"Use a private network. If nobody else can read this one, set {TRUSTED}=1.",
             code="unsupported",
         )
+
+
+def check_listen(address: str) -> None:
+    """UserError where no process of this machine can listen at an address. The runtime would crash."""
+    for family, place in _at(address):
+        with contextlib.suppress(OSError), socket.socket(family) as tried:
+            # As a server does it: what an earlier process has left there is no hindrance.
+            tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            tried.bind(place)
+            return
+    raise UserError(
+        f"Process 0 cannot listen at '{address}': it is no address of this machine, or its port is taken.",
+        "Check JAX_COORDINATOR_ADDRESS. If the others reach this machine under an address that it does not have, set "
+        "JAX_COORDINATOR_BIND_ADDRESS in process 0 to one that it has, with the port.",
+        code="conflict",
+    )
+
+
+def _at(address: str) -> list[tuple[socket.AddressFamily, Any]]:
+    """What HOST:PORT stands for, as sockets take it."""
+    host, _, port = address.rpartition(":")
+    try:
+        return [(each[0], each[4]) for each in socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)]
+    except (OSError, ValueError) as error:
+        raise UserError(
+            f"The address of process 0, '{address}', is not known: {sentence(error)}",
+            "Check JAX_COORDINATOR_ADDRESS. It is HOST:PORT.",
+            code="missing",
+        ) from error
 
 
 @contextlib.contextmanager

@@ -1,5 +1,6 @@
 """Processes of one training: who has failed or is gone ends the training of all, and nobody waits for ever."""
 
+import socket
 from collections.abc import Iterator
 from typing import Any
 
@@ -183,13 +184,35 @@ def test_processes_may_meet_on_a_private_network(address: str) -> None:
     check_address(address, {})
 
 
-@pytest.mark.parametrize("address", ["8.8.8.8:1234", "[2001:4860:4860::8888]:80", "172.32.0.1:80"])
+PUBLIC = ["8.8.8.8:1234", "[2001:4860:4860::8888]:80", "172.32.0.1:80", "0.0.0.0:80", "[::]:80"]
+
+
+@pytest.mark.parametrize("address", PUBLIC)
 def test_a_public_address_is_refused_unless_insisted_on(address: str) -> None:
     with pytest.raises(UserError, match="public address"):
         check_address(address, {})
     with pytest.raises(UserError, match="public address"):
         check_address(address, {module.TRUSTED: "yes"})
     check_address(address, {module.TRUSTED: "1"})
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1", "[::1]", "127.0.0.1:x", ":", ""])
+def test_an_address_without_a_port_is_refused(address: str) -> None:
+    with pytest.raises(UserError) as refused:
+        check_address(address, {})
+    assert refused.value.code == "missing"
+
+
+def test_process_0_listens_at_an_address_of_its_own_machine_or_says_why_not() -> None:
+    """The documentation's addresses (RFC 5737) are no machine's. The runtime would crash."""
+    somewhere = {"JAX_NUM_PROCESSES": "2", "JAX_PROCESS_ID": "0", module.TRUSTED: "1"}
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        for address in ("203.0.113.7:4000", f"127.0.0.1:{taken.getsockname()[1]}"):
+            with pytest.raises(UserError) as refused:
+                joined({**somewhere, "JAX_COORDINATOR_ADDRESS": address})
+            assert refused.value.code == "conflict"
 
 
 @pytest.mark.parametrize(
