@@ -246,7 +246,7 @@ def joined(environment: Mapping[str, str] = os.environ) -> Processes:
         jax.distributed.initialize(**launched, coordinator_bind_address=bind, shutdown_timeout_seconds=LEAVE)
     except (RuntimeError, ValueError) as error:
         raise UserError(f"The processes did not meet: {sentence(error)}", _HOW_TO_START, code="unsupported") from error
-    _use_network_of(address)
+    _use_network_of(address, environment)
     from dpfc_cli.kernels import processes
 
     found = Processes(jax.process_index(), jax.process_count(), _Service(), processes.added)
@@ -296,7 +296,7 @@ def _alone(environment: Mapping[str, str]) -> UserError:
     )
 
 
-def _use_network_of(address: str) -> None:
+def _use_network_of(address: str, environment: Mapping[str, str]) -> None:
     """Let Gloo, which adds arrays of processors, listen at our address on the way to process 0, and nowhere else.
 
     By default it takes the address that the name of the machine has, which may be on another network.
@@ -312,6 +312,7 @@ def _use_network_of(address: str) -> None:
         # Nothing is sent.
         way.connect(place)
         own = way.getsockname()[0]
+    check_address(f"[{own}]:0", environment)
     gloo = library.make_gloo_tcp_collectives(distributed_client=state.global_state.client, hostname=own)
     bridge.register_backend_factory("cpu", lambda: bridge.make_cpu_client(gloo), fail_quietly=False)
 
