@@ -152,7 +152,7 @@ def train(cell: Cell) -> Head:
     data, method = load(cell.data), METHODS[cell.method]
     facts, stream = data.facts, stream_of(data.x, data.y, data.persons)
     if cell.epsilon is None:
-        facts, stream = facts.by_record, stream_of(data.x, data.y)
+        facts, stream = replace(facts, n=facts.records, rows=None, unit="record"), stream_of(data.x, data.y)
         options = method.defaults(facts, None, cell.given)
         solution = method.solve(NonPrivate(facts, Unprotected(stream)), facts, options)
     else:

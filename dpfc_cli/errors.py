@@ -157,10 +157,16 @@ def check_installed(package: str, extra: str, purpose: str) -> None:
     if find_spec(package) is None:
         raise UserError(
             f"{purpose}, dpfc needs {package}, which is not installed.",
-            f"Install it: pip install 'dpfc[{extra}]'.",
+            f"Install it: {installing(extra)}.",
             code="unsupported",
             package=package,
+            extra=extra,
         )
+
+
+def installing(extra: str) -> str:
+    """What installs an extra of dpfc, as part of a sentence. The package is in no index: it comes from its source."""
+    return f"pip install '.[{extra}]' in the folder of dpfc's source code"
 
 
 def check_new_name(name: str) -> None:

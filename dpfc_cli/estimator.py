@@ -25,7 +25,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from dpfc_cli.errors import GUARDED, UserError, parameter, printable
+from dpfc_cli.errors import GUARDED, UserError, installing, parameter, printable
 from dpfc_cli.extraction.importing import import_features
 from dpfc_cli.features.manifest import load
 from dpfc_cli.features.reader import FeatureSet
@@ -48,7 +48,7 @@ try:
 except ImportError as error:
     raise UserError(
         "PrivateClassifier needs scikit-learn (1.6 or later), which is not installed.",
-        "Install it: pip install 'dpfc[sklearn]'.",
+        f"Install it: {installing('sklearn')}.",
         code="unsupported",
         package="scikit-learn",
     ) from error

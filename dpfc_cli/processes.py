@@ -4,7 +4,8 @@ What is small goes through the coordination service that JAX runs in process 0: 
 summed, and whether a process has failed. Arrays are added by the devices (`kernels.processes`). A process that fails
 says why. A process that is gone is missed: each of them says every few seconds that it is there.
 
-JAX has no public interface to its coordination service. What is used of it is in `_Service` alone.
+JAX has no public interface to its coordination service, nor to where its sockets listen. What is used of these is in
+`_Service`, `_launched` and `_use_network_of` alone.
 """
 
 import contextlib
@@ -16,12 +17,12 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
 from dpfc_cli.errors import UserError, parameter, printable, sentence
-from dpfc_cli.version import __version__
+from dpfc_cli.version import __version__, code_digest
 
 ALIVE = 2.0
 """Seconds between two signs of life."""
@@ -33,6 +34,12 @@ LEAVE = 10
 """Seconds that a process waits for another one to leave, too."""
 TRUSTED = "DPFC_TRUSTED_NETWORK"
 """Set to 1 where the processes may use a network with public addresses."""
+MEET = 300
+"""Seconds that a launcher is asked where process 0 is. JAX waits as long for the processes to meet."""
+_HOW_TO_START = (
+    f"Without {parameter('distributed')} one process trains alone. With it, start all of them with srun, mpirun or a "
+    "Kubernetes JobSet, or set JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and JAX_PROCESS_ID."
+)
 COUNTS = ("SLURM_STEP_NUM_TASKS", "OMPI_COMM_WORLD_SIZE", "JAX_NUM_PROCESSES")
 """Where launchers say how many processes they have started."""
 
@@ -223,52 +230,23 @@ def joined(environment: Mapping[str, str] = os.environ) -> Processes:
     """
     import jax
 
-    address = environment.get("JAX_COORDINATOR_ADDRESS")
-    given: dict[str, Any] = {}
-    if address is not None:
-        try:
-            given = {
-                "coordinator_address": address,
-                "num_processes": int(environment.get("JAX_NUM_PROCESSES") or environment["OMPI_COMM_WORLD_SIZE"]),
-                "process_id": int(environment.get("JAX_PROCESS_ID") or environment["OMPI_COMM_WORLD_RANK"]),
-            }
-        except (KeyError, ValueError) as error:
-            raise UserError(
-                "JAX_COORDINATOR_ADDRESS is set, and the number of processes is not known.",
-                "Set JAX_NUM_PROCESSES, and JAX_PROCESS_ID to 0, 1, … in each of them.",
-                code="unsupported",
-            ) from error
-        check_address(address, environment)
     # JAX would take the signals by which a training is stopped.
     config: Any = jax.config
     config.update("jax_enable_preemption_service", False)
     try:
-        jax.distributed.initialize(**given, shutdown_timeout_seconds=LEAVE)
+        launched = _launched(environment)
+        address = launched["coordinator_address"]
+        if address is None:
+            raise _alone(environment)
+        check_address(address, environment)
+        # By default process 0 listens on all addresses of its machine.
+        bind = environment.get("JAX_COORDINATOR_BIND_ADDRESS") or address
+        if launched["process_id"] == 0:
+            check_listen(bind)
+        jax.distributed.initialize(**launched, coordinator_bind_address=bind, shutdown_timeout_seconds=LEAVE)
     except (RuntimeError, ValueError) as error:
-        # What JAX says if nothing in the environment tells of others.
-        alone = address is None and "coordinator_address" in str(error)
-        others = started_with_others(environment)
-        if alone and others is not None:
-            # Open MPI from version 5 on says how many processes there are, and not where the first one is.
-            raise UserError(
-                f"{others} says that this process is one of several, and not where they can meet.",
-                "Set JAX_COORDINATOR_ADDRESS in all of them to the address of process 0 with a free port, such as "
-                "192.168.1.10:4000.",
-                code="unsupported",
-            ) from error
-        raise UserError(
-            "No other processes are known: no launcher has set them up."
-            if alone
-            else f"The processes did not meet: {sentence(error)}",
-            f"Without {parameter('distributed')} one process trains alone. With it, start all of them with srun, "
-            "mpirun or a Kubernetes JobSet, or set JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and JAX_PROCESS_ID.",
-            code="unsupported",
-        ) from error
-    from jax._src import distributed
-
-    state: Any = distributed.global_state
-    if address is None:
-        check_address(str(state.coordinator_address), environment)
+        raise UserError(f"The processes did not meet: {sentence(error)}", _HOW_TO_START, code="unsupported") from error
+    _use_network_of(address, environment)
     from dpfc_cli.kernels import processes
 
     found = Processes(jax.process_index(), jax.process_count(), _Service(), processes.added)
@@ -277,13 +255,75 @@ def joined(environment: Mapping[str, str] = os.environ) -> Processes:
     return found
 
 
+def _launched(environment: Mapping[str, str]) -> dict[str, Any]:
+    """Where process 0 is (None: no launcher says so), how many there are, and which one this is."""
+    address = environment.get("JAX_COORDINATOR_ADDRESS")
+    if address is None:
+        # JAX asks the launcher when it joins. That is too late to check where.
+        from jax._src.clusters import ClusterEnv
+
+        detect: Any = ClusterEnv.auto_detect_unset_distributed_params
+        found = detect(None, None, None, None, None, MEET)
+    else:
+        try:
+            found = (
+                address,
+                int(environment.get("JAX_NUM_PROCESSES") or environment["OMPI_COMM_WORLD_SIZE"]),
+                int(environment.get("JAX_PROCESS_ID") or environment["OMPI_COMM_WORLD_RANK"]),
+            )
+        except (KeyError, ValueError) as error:
+            raise UserError(
+                "JAX_COORDINATOR_ADDRESS is set, and the number of processes is not known.",
+                "Set JAX_NUM_PROCESSES, and JAX_PROCESS_ID to 0, 1, … in each of them.",
+                code="unsupported",
+            ) from error
+    return dict(zip(("coordinator_address", "num_processes", "process_id"), found, strict=False))
+
+
+def _alone(environment: Mapping[str, str]) -> UserError:
+    """The error where nothing says where process 0 is."""
+    others = started_with_others(environment)
+    if others is None:
+        return UserError(
+            "No other processes are known: no launcher has set them up.", _HOW_TO_START, code="unsupported"
+        )
+    # Open MPI from version 5 on says how many processes there are, and not where the first one is.
+    return UserError(
+        f"{others} says that this process is one of several, and not where they can meet.",
+        "Set JAX_COORDINATOR_ADDRESS in all of them to the address of process 0 with a free port, such as "
+        "192.168.1.10:4000.",
+        code="unsupported",
+    )
+
+
+def _use_network_of(address: str, environment: Mapping[str, str]) -> None:
+    """Let Gloo, which adds arrays of processors, listen at our address on the way to process 0, and nowhere else.
+
+    By default it takes the address that the name of the machine has, which may be on another network.
+    """
+    from jax._src import config, distributed, xla_bridge
+    from jaxlib import _jax
+
+    bridge, library, state, settings = (cast(Any, each) for each in (xla_bridge, _jax, distributed, config))
+    if settings.cpu_collectives_implementation.value != "gloo":
+        return
+    family, place = _at(address)[0]
+    with socket.socket(family, socket.SOCK_DGRAM) as way:
+        # Nothing is sent.
+        way.connect(place)
+        own = way.getsockname()[0]
+    check_address(f"[{own}]:0", environment)
+    gloo = library.make_gloo_tcp_collectives(distributed_client=state.global_state.client, hostname=own)
+    bridge.register_backend_factory("cpu", lambda: bridge.make_cpu_client(gloo), fail_quietly=False)
+
+
 def meet(processes: Processes) -> None:
-    """Wait until all processes are there. UserError if they are of several versions, or do not add exactly."""
-    versions = sorted(set(processes.gathered(__version__)))
+    """Wait until all processes are there. UserError if they run different code, or do not add exactly."""
+    versions = sorted(set(processes.gathered(f"{__version__} ({code_digest()[:16]})")))
     if len(versions) > 1:
         raise UserError(
-            f"The processes have different versions of dpfc: {', '.join(map(printable, versions))}.",
-            "Install one version on all machines.",
+            f"The processes run different code of dpfc: {', '.join(map(printable, versions))}.",
+            "Install the same on all machines.",
             code="conflict",
         )
     # Near 2⁵³, as the largest sums.
@@ -307,17 +347,14 @@ def started_with_others(environment: Mapping[str, str] = os.environ) -> str | No
 
 
 def check_address(address: str, environment: Mapping[str, str]) -> None:
-    """UserError where processes would meet at a public address: what they tell one another is not encrypted."""
-    host = address.rpartition(":")[0].strip("[]") or address
-    try:
-        found = {info[4][0] for info in socket.getaddrinfo(host, None)}
-    except OSError as error:
-        raise UserError(
-            f"The address of process 0, '{printable(host)}', is not known: {sentence(error)}",
-            "Check JAX_COORDINATOR_ADDRESS.",
-            code="missing",
-        ) from error
-    public = sorted(str(each) for each in found if not ipaddress.ip_address(str(each).partition("%")[0]).is_private)
+    """UserError where processes would meet at a public address: what they tell one another is not encrypted.
+
+    The address that stands for all of a machine counts as public.
+    """
+    found = {
+        each: ipaddress.ip_address(each.partition("%")[0]) for each in (str(place[0]) for _, place in _at(address))
+    }
+    public = sorted(name for name, each in found.items() if not each.is_private or each.is_unspecified)
     if public and environment.get(TRUSTED) != "1":
         raise UserError(
             f"The processes would meet at a public address ({', '.join(public)}). They send sums of records without "
@@ -325,6 +362,35 @@ def check_address(address: str, environment: Mapping[str, str]) -> None:
             f"Use a private network. If nobody else can read this one, set {TRUSTED}=1.",
             code="unsupported",
         )
+
+
+def check_listen(address: str) -> None:
+    """UserError where no process of this machine can listen at an address. The runtime would crash."""
+    for family, place in _at(address):
+        with contextlib.suppress(OSError), socket.socket(family) as tried:
+            # As a server does it: what an earlier process has left there is no hindrance.
+            tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            tried.bind(place)
+            return
+    raise UserError(
+        f"Process 0 cannot listen at '{address}': it is no address of this machine, or its port is taken.",
+        "Check JAX_COORDINATOR_ADDRESS. If the others reach this machine under an address that it does not have, set "
+        "JAX_COORDINATOR_BIND_ADDRESS in process 0 to one that it has, with the port.",
+        code="conflict",
+    )
+
+
+def _at(address: str) -> list[tuple[socket.AddressFamily, Any]]:
+    """What HOST:PORT stands for, as sockets take it."""
+    host, _, port = address.rpartition(":")
+    try:
+        return [(each[0], each[4]) for each in socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)]
+    except (OSError, ValueError) as error:
+        raise UserError(
+            f"The address of process 0, '{address}', is not known: {sentence(error)}",
+            "Check JAX_COORDINATOR_ADDRESS. It is HOST:PORT.",
+            code="missing",
+        ) from error
 
 
 @contextlib.contextmanager

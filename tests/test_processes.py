@@ -1,5 +1,6 @@
 """Processes of one training: who has failed or is gone ends the training of all, and nobody waits for ever."""
 
+import socket
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 from dpfc_cli import processes as module
 from dpfc_cli.errors import UserError
 from dpfc_cli.processes import LOST, LostError, Processes, check_address, joined, meet, started_with_others
-from dpfc_cli.version import __version__
+from dpfc_cli.version import __version__, code_digest
 
 
 class Table:
@@ -55,8 +56,7 @@ def test_open_mpi_says_how_many_there_are_and_the_user_where_they_meet(monkeypat
 
     def stopped(**values: Any) -> None:
         given.append(values)
-        # What JAX says where it knows of no launcher.
-        raise ValueError("coordinator_address should be defined." if len(values) == 1 else "nobody is there")
+        raise ValueError("nobody is there")
 
     monkeypatch.setattr(jax.distributed, "initialize", stopped)
     with pytest.raises(UserError, match="one of several, and not where they can meet") as refused:
@@ -64,7 +64,7 @@ def test_open_mpi_says_how_many_there_are_and_the_user_where_they_meet(monkeypat
     assert "JAX_COORDINATOR_ADDRESS" in refused.value.remedy
     with pytest.raises(UserError, match="did not meet: Nobody is there"):
         joined({**MPI, "JAX_COORDINATOR_ADDRESS": "127.0.0.1:4000"})
-    assert given[1].items() >= {"coordinator_address": "127.0.0.1:4000", "num_processes": 4, "process_id": 3}.items()
+    assert given[0].items() >= {"coordinator_address": "127.0.0.1:4000", "num_processes": 4, "process_id": 3}.items()
     with pytest.raises(UserError, match="No other processes are known"):
         joined({})
 
@@ -75,6 +75,9 @@ def test_process_0_gets_the_values_of_all_in_order() -> None:
     assert seen_from(1, table).gathered("of 1") == ["of 0", "of 1"]
 
 
+CODE = f"{__version__} ({code_digest()[:16]})"
+
+
 def met(table: Table, rounded: type[np.floating] = np.float64) -> None:
     """Two processes meet, and the second one adds what it should."""
     found = seen_from(0, table)
@@ -82,19 +85,22 @@ def met(table: Table, rounded: type[np.floating] = np.float64) -> None:
     meet(found)
 
 
-def test_processes_of_one_version_that_add_exactly_may_go_on() -> None:
-    met(Table(iter([("met/1/1", __version__)])))
+def test_processes_with_the_same_code_that_add_exactly_may_go_on() -> None:
+    met(Table(iter([("met/1/1", CODE)])))
 
 
-def test_processes_of_several_versions_are_refused() -> None:
-    """Another version may make other integers of a record, and a sum of both is neither."""
-    with pytest.raises(UserError, match=r"different versions of dpfc: .*9\.9"):
-        met(Table(iter([("met/1/1", "9.9")])))
+@pytest.mark.parametrize("other", ["9.9", f"{__version__} (0123456789abcdef)"])
+def test_processes_with_different_code_are_refused(other: str) -> None:
+    """Other code may make other integers of a record, and a sum of both is neither."""
+    with pytest.raises(UserError) as refused:
+        met(Table(iter([("met/1/1", other)])))
+    assert refused.value.code == "conflict"
+    assert other in refused.value.what
 
 
 def test_devices_that_do_not_add_exactly_are_refused() -> None:
     with pytest.raises(UserError, match="do not add exactly"):
-        met(Table(iter([("met/1/1", __version__)])), np.float32)
+        met(Table(iter([("met/1/1", CODE)])), np.float32)
 
 
 def test_a_process_that_fails_says_why() -> None:
@@ -178,13 +184,35 @@ def test_processes_may_meet_on_a_private_network(address: str) -> None:
     check_address(address, {})
 
 
-@pytest.mark.parametrize("address", ["8.8.8.8:1234", "[2001:4860:4860::8888]:80", "172.32.0.1:80"])
+PUBLIC = ["8.8.8.8:1234", "[2001:4860:4860::8888]:80", "172.32.0.1:80", "0.0.0.0:80", "[::]:80"]
+
+
+@pytest.mark.parametrize("address", PUBLIC)
 def test_a_public_address_is_refused_unless_insisted_on(address: str) -> None:
     with pytest.raises(UserError, match="public address"):
         check_address(address, {})
     with pytest.raises(UserError, match="public address"):
         check_address(address, {module.TRUSTED: "yes"})
     check_address(address, {module.TRUSTED: "1"})
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1", "[::1]", "127.0.0.1:x", ":", ""])
+def test_an_address_without_a_port_is_refused(address: str) -> None:
+    with pytest.raises(UserError) as refused:
+        check_address(address, {})
+    assert refused.value.code == "missing"
+
+
+def test_process_0_listens_at_an_address_of_its_own_machine_or_says_why_not() -> None:
+    """The documentation's addresses (RFC 5737) are no machine's. The runtime would crash."""
+    somewhere = {"JAX_NUM_PROCESSES": "2", "JAX_PROCESS_ID": "0", module.TRUSTED: "1"}
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        for address in ("203.0.113.7:4000", f"127.0.0.1:{taken.getsockname()[1]}"):
+            with pytest.raises(UserError) as refused:
+                joined({**somewhere, "JAX_COORDINATOR_ADDRESS": address})
+            assert refused.value.code == "conflict"
 
 
 @pytest.mark.parametrize(

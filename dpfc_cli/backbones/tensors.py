@@ -5,6 +5,7 @@ runs the code in it. `hub` refuses them by name, and `npz` refuses them inside a
 """
 
 import hashlib
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from functools import partial
@@ -16,6 +17,7 @@ import numpy as np
 from dpfc_cli import npz
 from dpfc_cli.errors import Code, UserError
 from dpfc_cli.files import check_plain
+from dpfc_cli.memory import check_fits
 
 Read = Callable[[], np.ndarray]
 """It reads one tensor."""
@@ -56,7 +58,14 @@ def opened(file: Path, stack: ExitStack) -> Iterator[tuple[str, Read]]:
         else:
             check_plain(file)
             stored = stack.enter_context(safe_open(file, framework="numpy"))
-            names, read = stored.keys(), stored.get_tensor
+            size = file.stat().st_size
+
+            def read(name: str) -> np.ndarray:
+                declared = min(size, 8 * math.prod(stored.get_slice(name).get_shape()))
+                check_fits(file, f"'{name}'", declared, copies=2)
+                return np.asarray(stored.get_tensor(name))
+
+            names = stored.keys()
     except broken as error:
         raise _damaged(file, error) from error
     for name in names:

@@ -1,5 +1,6 @@
 """`--classes`: what is typed becomes a number, names, or the path of a file of names."""
 
+import os
 from pathlib import Path
 
 
@@ -9,6 +10,7 @@ def typed_classes(text: str | None) -> int | tuple[str, ...] | Path | None:
         return None
     if text.isdecimal():
         return int(text)
-    if Path(text).is_file() or ("," not in text and text.strip()):
+    # Names may be longer together than a path can be. Then `os.path.isfile` says no, and `Path.is_file` raises.
+    if os.path.isfile(text) or ("," not in text and text.strip()):
         return Path(text)
     return tuple(name.strip() for name in text.split(","))

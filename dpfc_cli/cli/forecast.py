@@ -185,6 +185,8 @@ def _said(found: "Forecast") -> list[tuple[str, str]]:
 
     stand_in, unit = found.stand_in, found.facts.unit
     rows = []
+    if found.origin == "inferred":
+        rows.append(("classes", "inferred from the private records. All figures depend on them: do not publish these"))
     if stand_in is not None:
         noiseless = ""
         if stand_in.noiseless is not None:

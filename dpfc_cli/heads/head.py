@@ -22,6 +22,7 @@ from dpfc_cli.errors import UserError, parameter
 from dpfc_cli.files import check_plain, json_of, publish, sha256_of, temporary_beside, write_synced, written_at
 from dpfc_cli.folders import heads_folder, moved_by
 from dpfc_cli.heads import hub
+from dpfc_cli.memory import check_fits
 from dpfc_cli.privacy.chain import Chain, arrays, from_json, run, to_json
 from dpfc_cli.sources.reading import unread
 from dpfc_cli.trust import card as card_values
@@ -330,6 +331,7 @@ def unchecked(path: Path, copy: Path) -> Head:
 def _load(path: Path, copy: Path | None = None, check: Callable[[Any], None] = card_values.check) -> Head:
     try:
         with _opened(copy or path, check) as (file, metadata, card):
+            check_fits(path, "its arrays", path.stat().st_size, copies=2)
             weight, bias = _numbers(file, "weight", 2), _numbers(file, "bias", 1)
             held = [file.get_tensor(f"chain.{i}") for i in range(sum(k.startswith("chain.") for k in file.keys()))]  # noqa: SIM118
             chain = from_json(json_of(metadata["chain"]), held, len(weight))

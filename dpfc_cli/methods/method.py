@@ -3,7 +3,7 @@
 import itertools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 
@@ -38,13 +38,6 @@ class Solution:
     bias: np.ndarray
     converged: bool | None = None
     trusted: np.ndarray | None = None
-
-
-class UntilOptimum(Protocol):
-    """The options of a method that can run to the optimum. `steps` is then None."""
-
-    @property
-    def steps(self) -> int | None: ...
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -231,7 +231,7 @@ def of_array(x: np.ndarray, head: Head) -> Matrix:
         len(x),
         x.itemsize * head.dim,
         lambda: nullcontext(array),
-        lambda: hashlib.sha256(np.ascontiguousarray(x)).hexdigest(),
+        lambda: hashlib.sha256(np.ascontiguousarray(x).data).hexdigest(),
     )
 
 

@@ -1,6 +1,6 @@
 """What is public about the private records: their number, their shape, and which data sets are neighbours."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 Adjacency = Literal["zero-out", "replace-one"]
@@ -34,11 +34,6 @@ class Facts:
     rows: int | None = None
     adjacency: Adjacency = "zero-out"
     unit: str = "record"
-
-    @property
-    def by_record(self) -> "Facts":
-        """The same facts where each record is a unit."""
-        return replace(self, n=self.records, rows=None, unit="record")
 
     @property
     def records(self) -> int:

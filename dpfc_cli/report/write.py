@@ -4,7 +4,7 @@ from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 
-from dpfc_cli.errors import UserError, check_new_name, parameter
+from dpfc_cli.errors import UserError, check_new_name, installing, parameter
 from dpfc_cli.figures import canvas
 from dpfc_cli.files import make
 from dpfc_cli.heads.head import Head
@@ -114,11 +114,12 @@ def _no_pdf() -> None:
         why = "the library Pango, which is not installed"
     raise UserError(
         f"To write PDF, dpfc needs {why}.",
-        "Write .html and print it from a browser to a file. Or install both: pip install 'dpfc[pdf]', and Pango from "
-        "the system (Debian: apt-get install libpangoft2-1.0-0).",
+        f"Write .html and print it from a browser to a file. Or install both: {installing('pdf')}, and Pango from the "
+        "system (Debian: apt-get install libpangoft2-1.0-0).",
         code="unsupported",
         parameter="out",
         package="weasyprint",
+        extra="pdf",
     )
 
 

@@ -20,6 +20,8 @@ MOST_INFERRED = 100_000
 """The most classes that are inferred. Otherwise one damaged label could make dpfc allocate any amount of memory."""
 MOST_ASSERTED = 9_999_999
 """The most classes. It keeps a mistyped number from taking all memory."""
+LARGEST_NAMES = 100 << 20
+"""Bytes of a file of names. A head could not hold more."""
 _NAMES = "Give a number, two or more names, or a file with a name on each line."
 
 
@@ -179,7 +181,11 @@ def _is_text(name: str) -> bool:
 
 def _read(path: Path) -> tuple[str, ...]:
     try:
-        lines = path.read_text(encoding="utf-8-sig").splitlines()
+        with path.open("rb") as file:
+            data = file.read(LARGEST_NAMES + 1)
+        if len(data) > LARGEST_NAMES:
+            raise _refused(f"'{path}' has more than {LARGEST_NAMES >> 20} MiB of names.")
+        lines = data.decode("utf-8-sig").splitlines()
     except FileNotFoundError as error:
         raise UserError(
             f"There is no file '{path}', and one name is no list of classes.",

@@ -137,7 +137,7 @@ class Answers:
             return None
         assert self._file is not None
         answer = np.empty(shape, "<f8")
-        if not read_at(self._file, memoryview(answer).cast("B"), self._places[number][0]):
+        if not read_at(self._file, answer.data.cast("B"), self._places[number][0]):
             raise OSError("the file ends early")
         return answer.astype(np.float64, copy=False)
 
@@ -151,7 +151,7 @@ class Answers:
             return
         if number != len(self._places):
             raise RuntimeError(f"release {number} would have a second answer, or those before it have none")
-        data = memoryview(np.ascontiguousarray(answer, "<f8")).cast("B")
+        data = np.ascontiguousarray(answer, "<f8").data.cast("B")
         start = self._end + _DIGEST
         try:
             # An answer without a mark may lie there. Nobody has seen it.

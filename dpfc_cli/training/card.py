@@ -23,7 +23,7 @@ from dpfc_cli.training.calibrate import Calibrated, Planned
 from dpfc_cli.training.request import SPLIT
 from dpfc_cli.training.whole import whole
 from dpfc_cli.trust.statement import EXACT, SAMPLED, hold_out_of
-from dpfc_cli.version import __version__
+from dpfc_cli.version import __version__, code_digest
 
 SUFFIXES: Mapping[Claim, str] = {
     "private": heads.PRIVATE,
@@ -82,7 +82,7 @@ def charge_of_training(calibrated: Calibrated, features: FeatureSet, head: str, 
     """What a training charges. Trainings of one command have the same digest."""
     computed = (calibrated.options, calibrated.facts, calibrated.tuning, calibrated.before, calibrated.releases)
     said = (calibrated.method.name, calibrated.claimed, by, purpose)
-    digest = digest_of(__version__, features.manifest.id, features.manifest.fingerprint, *computed, *said)
+    digest = digest_of(code_digest(), features.manifest.id, features.manifest.fingerprint, *computed, *said)
     return charge_of(calibrated, features, head, digest, by, purpose)
 
 

@@ -18,13 +18,14 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dpfc_cli.errors import UserError, number, parameter
+from dpfc_cli.errors import GUARDED, UserError, number, parameter
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.ledger.caps import room_of
 from dpfc_cli.methods import AnyMethod, method_named
 from dpfc_cli.privacy import accounting
 from dpfc_cli.privacy.accounting import LARGEST_EPSILON, Attack, Guarantee
 from dpfc_cli.privacy.facts import Facts
+from dpfc_cli.sources.classes import Origin
 from dpfc_cli.training.calibrate import Calibrated, calibrate
 from dpfc_cli.training.request import Privacy
 from dpfc_cli.training.stated import count_of, stated_facts
@@ -86,6 +87,7 @@ class Forecast:
 
     Attributes:
         facts: the public facts.
+        origin: who states the classes. If they were inferred, `facts` depends on the records, and so does all else.
         method: the name of the method.
         delta: δ.
         outlooks: by ε, the smallest first.
@@ -97,6 +99,7 @@ class Forecast:
     """
 
     facts: Facts
+    origin: Origin
     method: str
     delta: float
     outlooks: tuple[Outlook, ...]
@@ -188,6 +191,13 @@ def forecast(
     assert first is not None
     room = None if cap is None else _room(cap, first.delta)
     said = warnings_of_width(facts.d)
+    # Facts that are given without a set are asserted.
+    origin: Origin = "asserted" if features is None else features.manifest.origin
+    if origin == "inferred":
+        said.append(
+            "The classes, or how many labels a record has, were inferred from the private records. So all that is "
+            f"said here depends on the records. State both when the set is made. {GUARDED}"
+        )
     standing: StandIn | None = None
     scores: Sequence[Sequence[float]] = [()] * len(calibrations)
     if on is not None:
@@ -215,6 +225,7 @@ def forecast(
         )
     return Forecast(
         facts=facts,
+        origin=origin,
         method=chosen.name,
         delta=first.delta,
         outlooks=outlooks,

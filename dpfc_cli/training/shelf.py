@@ -97,7 +97,7 @@ class InFile:
 
 def _bytes_of(array: np.ndarray) -> memoryview:
     """The memory of an array, which may be empty."""
-    return memoryview(array.reshape(-1).view(np.uint8))
+    return array.reshape(-1).view(np.uint8).data
 
 
 def _allocate(file: int, size: int) -> bool:

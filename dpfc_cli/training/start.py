@@ -13,9 +13,10 @@ One file is allowed that is not public: a private head of the same records that 
 head then claims what both trainings cost together (`whole`).
 """
 
-from collections.abc import Mapping
-from contextlib import ExitStack
-from dataclasses import replace
+import math
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ from dpfc_cli.files import json_of, sha256_of
 from dpfc_cli.heads import hub
 from dpfc_cli.heads.head import Head, located
 from dpfc_cli.ledger import Ledger
+from dpfc_cli.memory import check_fits
 from dpfc_cli.methods.public_head import PublicHead, directions
 from dpfc_cli.methods.whitened import doubt
 from dpfc_cli.privacy.accounting import LARGEST_EPSILON
@@ -49,11 +51,27 @@ REMARK = (
     "(zero-shot)."
 )
 """Said of every start that is not a head of these records."""
-_Found = tuple[np.ndarray, tuple[str, ...] | None, Mapping[str, Any] | None, Mapping[str, Any]]
-"""Vectors (classes × dimensions), the names of the classes, the card of a private head, and how they were made."""
+_NAME = 100
+"""Bytes that a name of a class takes as text, beside its letters."""
 _MODEL = {"model": schema.among(BACKBONES)}
 _TEXT = schema.record({**_MODEL, "source": schema.among(["text"]), "prompts": schema.each(schema.text, 1)})
 _CLASSIFIER = schema.record({**_MODEL, "source": schema.among(["classifier"]), "classifier": schema.whole(1)})
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Found:
+    """Vectors (classes × dimensions) that a file declares, not yet read.
+
+    shape: what it declares. nbytes: their size there, at most. read: reads them. names: of their classes; None: those
+    of the feature set. made: how they were made. head: the head that they are the weights of.
+    """
+
+    shape: tuple[int, ...]
+    nbytes: int
+    read: Callable[[], np.ndarray]
+    names: tuple[str, ...] | None = None
+    made: Mapping[str, Any] = field(default_factory=dict)
+    head: Head | None = None
 
 
 def begin(calibrated: Calibrated, private: FeatureSet, given: Path | str, book: Ledger) -> Calibrated:
@@ -143,25 +161,34 @@ def vectors_of(private: FeatureSet, given: Path | str, book: Ledger) -> tuple[Pu
             parameter="public_head",
             path=str(path),
         )
-    digest = sha256_of(path)
-    vectors, names, before, made = _read(path, private, digest, book)
-    if vectors.ndim != 2 or vectors.shape[1] != private.dim or vectors.dtype.kind not in "fiu":
-        shape = list(vectors.shape)
-        why = f"its vectors are {vectors.dtype} of shape {shape}, not numbers of shape [classes, {private.dim}]"
-        raise _unfit(path, why, shape=shape)
+    form = {".npy": _npy, ".npz": _npz, ".safetensors": _safetensors}.get(path.suffix)
+    if form is None:
+        raise _unfit(path, "its name does not end in .npz, .safetensors or .npy")
+    with ExitStack() as stack:
+        with _whole(path):
+            file = form(path, private, stack)
+        names, count = file.names, len(private.classes)
+        if len(file.shape) != 2 or file.shape[1] != private.dim:
+            shape = list(file.shape)
+            raise _unfit(path, f"its vectors are of shape {shape}, not numbers of shape [classes, {private.dim}]")
+        if names is None and file.shape[0] != count:
+            raise _unfit(path, f"it has {file.shape[0]} vectors without names for {count} classes")
+        if names is not None and file.shape[0] != len(names):
+            raise _unfit(path, f"it has {len(names)} names for {file.shape[0]} vectors")
+        matched = {row: row for row in range(count)} if names is None else _matched(path, private.classes, names)
+        # As they are, and in float64.
+        check_fits(path, "its vectors", max(file.nbytes, 8 * math.prod(file.shape)), copies=3)
+        digest = sha256_of(path)
+        before = None if file.head is None else _before(file.head, private, digest, book)
+        with _whole(path):
+            read = file.read()
+    if read.dtype.kind not in "fiu":
+        raise _unfit(path, f"its vectors are {read.dtype} of shape {list(read.shape)}, not numbers")
     with np.errstate(over="ignore"):
         # A number of 80 bits may be infinite here.
-        vectors = vectors.astype(np.float64)
+        vectors = read.astype(np.float64)
     if not np.isfinite(vectors).all():
         raise _unfit(path, "it has numbers that are NaN or infinite")
-    if names is None:
-        if len(vectors) != len(private.classes):
-            raise _unfit(path, f"it has {len(vectors)} vectors without names for {len(private.classes)} classes")
-        matched = dict(enumerate(range(len(vectors))))
-    else:
-        if len(names) != len(vectors):
-            raise _unfit(path, f"it has {len(names)} names for {len(vectors)} vectors")
-        matched = _matched(path, private.classes, names)
     found = np.zeros((private.dim, len(private.classes)))
     for column, row in matched.items():
         vector = vectors[row]
@@ -182,30 +209,51 @@ def vectors_of(private: FeatureSet, given: Path | str, book: Ledger) -> tuple[Pu
         "without": without,
     }
     continued = {} if before is None else {"releases": len(before["plan"]), "asserted": _asserted(before)}
-    return PublicHead(vectors=found, origin={**origin, **made, **continued}), before
+    return PublicHead(vectors=found, origin={**origin, **file.made, **continued}), before
 
 
-def _read(path: Path, private: FeatureSet, digest: str, book: Ledger) -> _Found:
-    """What a file has."""
-    from safetensors import SafetensorError, safe_open
+@contextmanager
+def _whole(path: Path) -> Iterator[None]:
+    """UserError where a file turns out to be damaged."""
+    from safetensors import SafetensorError
 
     try:
-        with ExitStack() as stack:
-            if path.suffix == ".npy":
-                return np.load(path, mmap_mode="r", allow_pickle=False), None, None, {}
-            if path.suffix == ".npz":
-                arrays = npz.opened(path, stack)
-                return arrays["vectors"].read(), tuple(map(str, arrays["classes"].read())), None, {}
-            if path.suffix == ".safetensors":
-                file = stack.enter_context(safe_open(path, framework="numpy"))
-                metadata = file.metadata() or {}
-                if "card" not in metadata:
-                    names = tuple(map(str, json_of(metadata["classes"])))
-                    return file.get_tensor("vectors"), names, None, _made(metadata.get("origin", ""))
-                return _of_head(Head.load(path), private, digest, book)
+        yield
     except (OSError, SafetensorError, *npz.BROKEN) as error:
         raise _unfit(path, f"it cannot be read as class vectors ({error})") from error
-    raise _unfit(path, "its name does not end in .npz, .safetensors or .npy")
+
+
+def _npy(path: Path, private: FeatureSet, stack: ExitStack) -> _Found:
+    # np.load would accept other formats under this name, too.
+    npz.header(stack.enter_context(path.open("rb")))
+    array = np.load(path, mmap_mode="r", allow_pickle=False)
+    return _Found(shape=array.shape, nbytes=array.nbytes, read=lambda: np.asarray(array))
+
+
+def _npz(path: Path, private: FeatureSet, stack: ExitStack) -> _Found:
+    arrays = npz.opened(path, stack)
+    vectors, classes = arrays["vectors"], arrays["classes"]
+    check_fits(path, "its names of classes", classes.nbytes + _NAME * math.prod(classes.shape), copies=3)
+    return _Found(shape=vectors.shape, nbytes=vectors.nbytes, read=vectors.read, names=tuple(map(str, classes.read())))
+
+
+def _safetensors(path: Path, private: FeatureSet, stack: ExitStack) -> _Found:
+    from safetensors import safe_open
+
+    file = stack.enter_context(safe_open(path, framework="numpy"))
+    metadata, size = file.metadata() or {}, path.stat().st_size
+    if "card" in metadata:
+        head = Head.load(path)
+        vectors = _vectors(head, private)
+        return _Found(shape=vectors.shape, nbytes=vectors.nbytes, read=lambda: vectors, names=head.classes, head=head)
+    return _Found(
+        shape=tuple(file.get_slice("vectors").get_shape()),
+        # A tensor is as large in the file.
+        nbytes=size,
+        read=lambda: np.asarray(file.get_tensor("vectors")),
+        names=tuple(map(str, json_of(metadata["classes"]))),
+        made=_made(metadata.get("origin", "")),
+    )
 
 
 def _made(said: str) -> Mapping[str, Any]:
@@ -230,14 +278,23 @@ def _asserted(card: Mapping[str, Any]) -> list[str]:
     return sorted({*start.get("asserted", []), *(source["name"] for source in sources if source)})
 
 
-def _of_head(head: Head, private: FeatureSet, digest: str, book: Ledger) -> _Found:
-    """The weights of a head in the space of the features."""
+def _vectors(head: Head, private: FeatureSet) -> np.ndarray:
+    """The weights of a head in the space of the features, classes × dimensions."""
     assert head.path is not None
     mine, other = recipe(private.manifest), {**head.card["features"]["backbone"], "dimensions": head.dim}
     differ = sorted(name for name in mine if mine[name] != other.get(name))
     if differ:
         raise _unfit(head.path, f"it was trained on features of another backbone (they differ in {', '.join(differ)})")
-    before = None
+    weight = head.weight
+    for step in reversed(head.chain):
+        if isinstance(step, Linear):
+            weight = step.matrix @ weight
+    return weight.T
+
+
+def _before(head: Head, private: FeatureSet, digest: str, book: Ledger) -> Mapping[str, Any] | None:
+    """The card of a private head of the same records. None for a head of others. UserError where it is neither."""
+    assert head.path is not None
     said, n = head.card["features"], head.card["facts"].get("records", head.card["facts"]["n"])
     if head.card["claim"] == "private":
         # The new head will depend on the records of this one. They must be the same, or two guarantees were needed.
@@ -253,14 +310,13 @@ def _of_head(head: Head, private: FeatureSet, digest: str, book: Ledger) -> _Fou
                 "Its classes were inferred from the private records. The claim of the new head would cover classes "
                 "that are stated.",
             )
-        before = head.card
-    if before is None and (book.written(digest) or (said["name"], n) == (private.name, private.split("train").n)):
+        return head.card
+    if book.written(digest) or (said["name"], n) == (
+        private.name,
+        private.split("train").n,
+    ):
         raise _private(head.path.name, "It was trained on the private records without privacy.")
-    weight = head.weight
-    for step in reversed(head.chain):
-        if isinstance(step, Linear):
-            weight = step.matrix @ weight
-    return weight.T, head.classes, before, {}
+    return None
 
 
 def _matched(path: Path, classes: tuple[str, ...], names: tuple[str, ...]) -> dict[int, int]:

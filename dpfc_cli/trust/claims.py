@@ -5,7 +5,7 @@ agree does not prove that the training was as they say.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, get_args
 
 from dpfc_cli.privacy.accounting import LARGEST_EPSILON, LEAST_DELTA, LEAST_EPSILON, Claim, delta_of, epsilon_for
@@ -15,12 +15,12 @@ from dpfc_cli.privacy.poisson import epsilon_for as poisson_epsilon
 from dpfc_cli.privacy.queries import QUERIES
 from dpfc_cli.schema import Check, among, closed, each, fault, null, number, record, whole
 
-_LARGEST = 1e150
-"""The largest σ and μ: float64 has their squares."""
+_LEAST, _LARGEST = 1e-100, 1e100
+"""No training has a σ or a μ beyond them. The sums of their squares are numbers of float64."""
 _CLAIMED: dict[str, Check] = {
     "epsilon": number(LEAST_EPSILON, LARGEST_EPSILON),
     "delta": number(LEAST_DELTA, 1 - 2**-53),
-    "mu": number(0, _LARGEST, beyond=True),
+    "mu": number(_LEAST, _LARGEST),
     "eta": number(0, 1),
 }
 _RELEASE: dict[str, Check] = {
@@ -40,14 +40,15 @@ def claim_fault(values: Any) -> str | None:
     wrong = fault(values, _CLAIM)
     if wrong is not None:
         return wrong
-    sigma = number(0, _LARGEST, beyond=True) if values["claim"] != "non-private" else number(0, 0)
+    sigma = number(_LEAST, _LARGEST) if values["claim"] != "non-private" else number(0, 0)
     claimed = _CLAIMED if values["claim"] == "private" else dict.fromkeys(_CLAIMED, null)
     return fault(values, record({**claimed, "plan": each(closed({**_RELEASE, "sigma": sigma}), least=1)}))
 
 
 def figures_agree(values: Mapping[str, Any]) -> bool:
-    """Whether the shares add up to 1, Σ times/σ² = μ², and ε belongs to δ, μ and η. `claim_fault` finds no fault there.
+    """Whether the shares add up to 1, Σ times/σ² = μ², and ε belongs to δ, η and the releases.
 
+    `claim_fault` finds no fault there.
     What sampled releases cost is not computed again here: it takes seconds (`sampled_fault`).
     """
     return budget_fault(values) is None and epsilon_fault(values) is None
@@ -58,15 +59,14 @@ def is_sampled(plan: Sequence[Mapping[str, Any]]) -> bool:
     return any(release["rate"] < 1 for release in plan)
 
 
-def mu_squared(plan: Sequence[Mapping[str, Any]]) -> float:
-    """Σ times/σ² of releases. It may be infinite."""
-    # Not divided by the square of σ, which may be 0 in float64.
-    return math.fsum(release["times"] / release["sigma"] / release["sigma"] for release in plan)
+def mu_squared(releases: Iterable[Mapping[str, Any]]) -> float:
+    """Σ times/σ² of releases: the μ² of their noise. A sampled release counts as if it were a full pass."""
+    return math.fsum(release["times"] / release["sigma"] ** 2 for release in releases)
 
 
-def mu_of(plan: Sequence[Mapping[str, Any]]) -> float:
+def mu_of(releases: Iterable[Mapping[str, Any]]) -> float:
     """The μ that names the noise of releases."""
-    return math.sqrt(mu_squared(plan))
+    return math.sqrt(mu_squared(releases))
 
 
 def budget_fault(values: Mapping[str, Any]) -> str | None:
@@ -77,17 +77,18 @@ def budget_fault(values: Mapping[str, Any]) -> str | None:
     total = sum(release["times"] * release["share"] for release in plan)
     if not math.isclose(total, 1, rel_tol=1e-9):
         return f"the shares of the releases add up to {total:.6g}, not to 1"
-    if values["claim"] == "private" and not math.isclose(mu_of(plan) ** 2, values["mu"] ** 2, rel_tol=1e-9):
+    if values["claim"] == "private" and not math.isclose(mu_squared(plan), values["mu"] ** 2, rel_tol=1e-9):
         return f"the noise of the releases is that of mu = {mu_of(plan):.6g}, and mu = {values['mu']:.6g} is stated"
     return None
 
 
 def epsilon_fault(values: Mapping[str, Any]) -> str | None:
-    """What contradicts between ε, δ, μ and η, if all releases are full passes. None if nothing does."""
-    if values["claim"] != "private" or is_sampled(values["plan"]):
+    """What contradicts between ε, δ, η and the releases, if all are full passes. None if nothing does."""
+    plan = values["plan"]
+    if values["claim"] != "private" or is_sampled(plan):
         return None
-    epsilon, delta, mu, eta = (values[name] for name in _CLAIMED)
-    return None if epsilon_agrees(epsilon, delta, mu, eta) else _other_cost(values)
+    agrees = epsilon_agrees(values["epsilon"], values["delta"], mu_of(plan), values["eta"])
+    return None if agrees else _other_cost(values)
 
 
 def sampled_fault(values: Mapping[str, Any]) -> str | None:
@@ -107,7 +108,7 @@ def _other_cost(values: Mapping[str, Any]) -> str:
 
 def epsilon_of(releases: Sequence[Mapping[str, Any]], delta: float, eta: float) -> float:
     """ε at δ of releases, as a card or a row has them. eta: the sum of their trainings' η."""
-    mu = math.sqrt(math.fsum(r["times"] / r["sigma"] ** 2 for r in releases if r["rate"] == 1))
+    mu = mu_of(r for r in releases if r["rate"] == 1)
     sampled = [Sampled(sigma=r["sigma"], rate=r["rate"], times=r["times"]) for r in releases if r["rate"] < 1]
     return poisson_epsilon(sampled, mu, delta, eta) if sampled else epsilon_for(mu, delta, eta)
 

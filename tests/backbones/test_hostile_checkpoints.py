@@ -4,6 +4,7 @@ import io
 import json
 import os
 import zipfile
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 
 from dpfc_cli import memory
 from dpfc_cli.backbones import hub
+from dpfc_cli.backbones.tensors import opened
 from dpfc_cli.errors import UserError
 from tests.backbones.tiny import build, random_weights, references, write
 from tests.hostile import altered, places
@@ -118,6 +120,22 @@ def test_a_tensor_that_memory_cannot_hold_is_refused_by_what_it_declares(
         archive.writestr("cls.npy", header.getvalue() + bytes(40_000_000))
     with pytest.raises(UserError, match=r"'cls\.npy' takes") as caught:
         build(file)
+    assert caught.value.code == "memory"
+
+
+def test_so_is_one_that_is_a_hole_of_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shape = (10_000_000,)
+    tensor = {"dtype": "F32", "shape": shape, "data_offsets": [0, 40_000_000]}
+    header = json.dumps({"a": tensor}).encode()
+    path = tmp_path / "a.safetensors"
+    path.write_bytes(len(header).to_bytes(8, "little") + header)
+    os.truncate(path, 8 + len(header) + 40_000_000)
+    with ExitStack() as stack:
+        ((_, read),) = opened(path, stack)
+        assert read().shape == shape
+        monkeypatch.setattr(memory, "free_memory", lambda: 1e7)
+        with pytest.raises(UserError) as caught:
+            read()
     assert caught.value.code == "memory"
 
 

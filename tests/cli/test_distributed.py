@@ -74,10 +74,14 @@ def is_free(port: int) -> bool:
         return free.connect_ex(("127.0.0.1", port)) != 0
 
 
+def free_port() -> int:
+    """Where two runs of these tests begin at once, they take different ones."""
+    return next(filter(is_free, range(JOBS.start + os.getpid() % (len(JOBS) // 2), JOBS.stop)))
+
+
 def trained(folders: list[Path], *arguments: str, launcher: Launcher = by_hand) -> list[tuple[int, str, str]]:
     """How each of two processes ended: exit code, stdout, stderr."""
-    # Where two runs of these tests begin at once, they take different ports.
-    port = next(filter(is_free, range(JOBS.start + os.getpid() % (len(JOBS) // 2), JOBS.stop)))
+    port = free_port()
     every = [started(folder, launcher(number, port), *arguments) for number, folder in enumerate(folders)]
     ended = [process.communicate(timeout=120) for process in every]
     return [(process.returncode, *said) for process, said in zip(every, ended, strict=True)]
@@ -110,6 +114,51 @@ def test_a_part_that_is_damaged_ends_all_processes_and_charges_nothing(made: Pat
     assert shard.name in second[2]
     assert ledger_path(made / "features" / "made").read_bytes() == before
     assert not (made / "never.safetensors").exists()
+
+
+def by_hand_over_ipv6(number: int, port: int) -> dict[str, str]:
+    return {**by_hand(number, port), "JAX_COORDINATOR_ADDRESS": f"[::1]:{port}"}
+
+
+LISTENING = """
+import os
+from dpfc_cli.processes import joined
+
+found = joined()
+mine = {os.readlink(each.path) for each in os.scandir("/proc/self/fd") if os.path.islink(each.path)}
+for table in ("tcp", "tcp6"):
+    for line in open(f"/proc/self/net/{table}"):
+        fields = line.split()
+        if fields[3] == "0A" and f"socket:[{fields[9]}]" in mine:
+            print(fields[1].rpartition(":")[0], flush=True)
+found.leave(together=True)
+os._exit(0)
+"""
+"""It joins the others, and prints the addresses where it listens then, as Linux writes them."""
+LOOPBACK = {"0100007F", "0000000000000000FFFF00000100007F"}
+LOOPBACK_6 = {"00000000000000000000000001000000"}
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="Linux says where a process listens")
+@pytest.mark.parametrize(
+    ("launcher", "allowed"),
+    [(by_hand, LOOPBACK), (by_srun, LOOPBACK | LOOPBACK_6), (by_hand_over_ipv6, LOOPBACK_6)],
+    ids=["by hand", "srun", "IPv6"],
+)
+def test_all_processes_listen_on_the_network_of_process_0_alone(launcher: Launcher, allowed: set[str]) -> None:
+    """Sums of records cross it. Another network of the machine may be public."""
+    if allowed == LOOPBACK_6 and "::1" not in Path("/proc/net/if_inet6").read_text().replace("0" * 31 + "1", "::1"):
+        pytest.skip("no IPv6")
+    port = free_port()
+    every = [
+        subprocess.Popen(
+            [sys.executable, "-c", LISTENING], env=os.environ | launcher(n, port), stdout=subprocess.PIPE, text=True
+        )
+        for n in range(2)
+    ]
+    listening = [set(process.communicate(timeout=120)[0].split()) for process in every]
+    assert [process.returncode for process in every] == [0, 0]
+    assert all(found and found <= allowed for found in listening), listening
 
 
 def test_a_process_of_several_does_not_train_by_itself(made: Path) -> None:

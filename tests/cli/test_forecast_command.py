@@ -50,6 +50,15 @@ def test_facts_alone_give_a_table_without_an_accuracy(dpfc: Dpfc) -> None:
     assert list(Path().iterdir()) == []
 
 
+def test_where_classes_were_inferred_text_and_json_say_so(dpfc: Dpfc, arrays: Path) -> None:
+    for name, classes, warned in (("inferred", (), 1), ("stated", ("--classes", "3"), 0)):
+        assert dpfc("import", str(arrays), "--out", name, *classes).exit_code == 0
+        line = ("forecast", "--features", name, "--epsilon", "8")
+        shown, found = dpfc(*line), json.loads(dpfc(*line, "--json").stdout)
+        assert "inferred from the private records" in shown.stdout if warned else "inferred" not in shown.output
+        assert (found["origin"], shown.stderr.count("Warning:")) == ("inferred" if warned else "asserted", warned)
+
+
 def test_a_signal_that_is_too_small_is_not_rounded_up_to_one_that_is_enough(dpfc: Dpfc) -> None:
     shown = dpfc("forecast", "--records", "243", "--classes", "4", "--dimensions", "243", "--epsilon", "2")
     # It is 1.96 times the noise.

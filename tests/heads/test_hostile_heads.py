@@ -8,9 +8,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from safetensors import safe_open
 from safetensors.numpy import save
 from typer.testing import CliRunner
 
+from dpfc_cli import memory
 from dpfc_cli.cli import list_, statement  # noqa: F401 (they register their commands)
 from dpfc_cli.cli.app import app
 from dpfc_cli.errors import UserError
@@ -113,6 +115,24 @@ def test_a_head_that_the_system_has_no_memory_to_open_is_named(folder: Path, mon
     monkeypatch.setattr("safetensors.safe_open", full)
     with pytest.raises(UserError, match=rf"'{path}'.*[Cc]annot allocate memory"):
         Head.load(path)
+
+
+def test_a_head_that_memory_cannot_hold_is_refused_before_it_takes_any(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On the disk it is a hole."""
+    path = written(folder, json.dumps(EXACT))
+    with safe_open(path, framework="numpy") as file:
+        metadata = file.metadata()
+    rows = 2 * 10**7
+    weight = {"dtype": "F64", "shape": [rows, 3], "data_offsets": [0, 24 * rows]}
+    header = json.dumps({"__metadata__": metadata, "weight": weight}).encode()
+    path.write_bytes(len(header).to_bytes(8, "little") + header)
+    os.truncate(path, 8 + len(header) + 24 * rows)
+    monkeypatch.setattr(memory, "free_memory", lambda: 1e8)
+    with pytest.raises(UserError) as refused:
+        Head.load(path)
+    assert (refused.value.code, refused.value.fields["path"]) == ("memory", str(path))
 
 
 @pytest.mark.parametrize("adjacency", ["zero-out", "replace-one"])

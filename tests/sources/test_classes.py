@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from dpfc_cli.errors import GUARDED, UserError
+from dpfc_cli.sources import classes
 from dpfc_cli.sources.classes import MOST_INFERRED, check_classes, class_names, inferred_classes
 
 
@@ -24,6 +25,17 @@ def test_a_label_too_large_to_be_a_class_is_refused_in_private() -> None:
 def test_a_mark_that_some_editors_put_first_is_no_part_of_a_name(tmp_path: Path) -> None:
     (tmp_path / "names.txt").write_text("cat\ndog\n", "utf-8-sig")
     assert class_names(tmp_path / "names.txt") == ("cat", "dog")
+
+
+def test_of_a_file_without_an_end_no_more_is_read_than_there_can_be_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(classes, "LARGEST_NAMES", 8)
+    (tmp_path / "enough.txt").write_text("cat\ndog\n")
+    assert class_names(tmp_path / "enough.txt") == ("cat", "dog")
+    with pytest.raises(UserError) as refused:
+        class_names(Path("/dev/zero"))
+    assert refused.value.code == "bad-value"
 
 
 @pytest.mark.parametrize("inferred", [True, False])

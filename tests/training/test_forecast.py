@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dpfc_cli.errors import UserError
+from dpfc_cli.errors import GUARDED, UserError
 from dpfc_cli.evaluation import evaluate
 from dpfc_cli.extraction.importing import import_features
 from dpfc_cli.features.manifest import MANIFEST
@@ -33,6 +33,19 @@ from tests.support import blobs
 
 QUICK: dict[str, Any] = {"method": "dp-fc", "steps": 3}
 FACTS: dict[str, Any] = {"records": 100, "classes": 3, "dimensions": 6}
+
+
+def test_classes_that_were_inferred_are_called_so(sets: dict[str, FeatureSet], tmp_path: Path) -> None:
+    """How many there are depends on the records then, and so does all that follows from it."""
+    raw = sets["private"].folder.parent / "private.npz"
+    inferred = forecast(import_features(raw, tmp_path / "inferred").features, epsilons=[1.0])
+    stated = forecast(sets["private"], epsilons=[1.0])
+    assert (inferred.origin, stated.origin) == ("inferred", "asserted")
+    assert (inferred.facts, inferred.outlooks) == (stated.facts, stated.outlooks)
+    more = set(inferred.warnings) - set(stated.warnings)
+    assert [GUARDED in text for text in more] == [True]
+
+
 PARTS = {"public": slice(600), "private": slice(600, 1200)}
 
 

@@ -1,7 +1,11 @@
 """Public starts: which files are class vectors, how they are matched to classes, and what is refused."""
 
 import json
+import math
+import os
 import pickle
+import tracemalloc
+import zipfile
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +15,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
+from dpfc_cli import memory
 from dpfc_cli.errors import UserError
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.methods import METHODS
@@ -274,3 +279,93 @@ def test_card_and_statement_say_where_the_start_came_from(tmp_path: Path, privat
     assert f"trusted to {told['trusted']:.0%} by what was released" in shown
     assert "found wrong" not in shown
     assert "public start" not in head_of(private, epsilon=50.0).head.statement()
+
+
+HUGE = 2 * 10**8
+"""Vectors that a file declares: 9.6 GB as float64. On the disk they are a hole, or zeros that were compressed."""
+
+
+def hollow_npy(path: Path, shape: tuple[int, ...]) -> Path:
+    np.lib.format.open_memmap(path, "w+", np.float16, shape).flush()
+    return path
+
+
+def hollow_safetensors(path: Path, shape: tuple[int, ...]) -> Path:
+    size = 2 * math.prod(shape)
+    header = json.dumps(
+        {
+            "__metadata__": {"classes": json.dumps(NAMES)},
+            "vectors": {"dtype": "F16", "shape": shape, "data_offsets": [0, size]},
+        }
+    ).encode()
+    path.write_bytes(len(header).to_bytes(8, "little") + header)
+    os.truncate(path, 8 + len(header) + size)
+    return path
+
+
+def hollow_npz(path: Path, shape: tuple[int, ...]) -> Path:
+    """As large as its size lets us write: the bound on memory is smaller, too."""
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, array in (("vectors", np.broadcast_to(np.float16(0), shape)), ("classes", np.array(NAMES))):
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as file:
+                np.lib.format.write_array_header_1_0(file, np.lib.format.header_data_from_array_1_0(array))
+                if name == "classes":
+                    file.write(array.tobytes())
+                else:
+                    for _ in range(0, 2 * math.prod(shape), 2**20):
+                        file.write(bytes(2**20))
+    return path
+
+
+def hollow_names(path: Path, shape: tuple[int, ...]) -> Path:
+    """Few vectors, and a name that is one long blank."""
+    names = np.zeros(3, f"U{shape[0]}")
+    np.savez_compressed(path, vectors=VECTORS, classes=names)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("write", "name", "shape"),
+    [
+        (hollow_npy, "v.npy", (HUGE, 6)),
+        (hollow_safetensors, "v.safetensors", (HUGE, 6)),
+        (hollow_npz, "v.npz", (2**23, 8)),
+        (hollow_names, "names.npz", (2**23,)),
+    ],
+)
+def test_what_a_file_declares_is_checked_before_it_takes_memory(
+    tmp_path: Path,
+    private: FeatureSet,
+    monkeypatch: pytest.MonkeyPatch,
+    write: Callable[[Path, tuple[int, ...]], Path],
+    name: str,
+    shape: tuple[int, ...],
+) -> None:
+    path = write(tmp_path / name, shape)
+    monkeypatch.setattr(memory, "free_memory", lambda: 5e7)
+    tracemalloc.start()
+    try:
+        with pytest.raises(UserError) as refused:
+            read(private, path)
+        assert tracemalloc.get_traced_memory()[1] < 2e7
+    finally:
+        tracemalloc.stop()
+    assert refused.value.code in ("conflict", "memory")
+    assert refused.value.fields["path"] == str(path)
+
+
+def test_vectors_that_memory_cannot_hold_are_refused(
+    tmp_path: Path, private: FeatureSet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(memory, "free_memory", lambda: 100.0)
+    for path in (npz(tmp_path / "v.npz"), safetensors(tmp_path / "v.safetensors")):
+        with pytest.raises(UserError) as refused:
+            read(private, path)
+        assert refused.value.code == "memory"
+
+
+def test_an_archive_is_no_array_whatever_its_name(tmp_path: Path, private: FeatureSet) -> None:
+    npz(tmp_path / "v.npz").rename(tmp_path / "v.npy")
+    with pytest.raises(UserError) as refused:
+        read(private, tmp_path / "v.npy")
+    assert refused.value.code == "conflict"

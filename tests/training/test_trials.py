@@ -163,7 +163,7 @@ def test_a_trial_is_known_by_all_that_its_score_depends_on(sets: PAIR, monkeypat
         (trials, "facts", replace(facts, n=91)),
         (trials, "facts", replace(facts, m=4)),
         (trials, "method", METHODS["dp-ls"]),
-        (tuning, "__version__", "other"),
+        (tuning, "code_digest", lambda: "other"),
         (sets[1], "manifest", replace(manifest, dtype="float64")),
         (sets[1], "manifest", replace(manifest, source={"identity": {"listing": {"train": "1", "test": "2"}}})),
         (sets[1], "manifest", replace(manifest, splits={"train": manifest.splits["train"]})),
@@ -241,6 +241,20 @@ def test_large_answers_are_made_with_shelves_that_are_cleared(sets: PAIR, monkey
 def test_a_pipe_where_trials_are_kept_is_not_waited_for(sets: PAIR) -> None:
     os.mkfifo(sets[1].folder.with_name("public.tuning.jsonl"))
     assert trials_of(sets).run({}, 0) > 0
+
+
+def test_a_trial_of_other_code_is_not_taken_for_one_of_this(sets: PAIR, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = sets[1].folder.with_name("public.tuning.jsonl")
+
+    def kept() -> int:
+        """How many trials are kept after one was wanted."""
+        trials_of(sets).run({}, 0)
+        return len(path.read_text().split())
+
+    first = kept()
+    assert kept() == first
+    monkeypatch.setattr(tuning, "code_digest", lambda: "other")
+    assert kept() == 2 * first
 
 
 def test_a_trial_is_kept_in_a_line_of_its_own(sets: PAIR) -> None:

@@ -1,0 +1,20 @@
+"""What an error tells to do can be done."""
+
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from dpfc_cli.errors import UserError, check_installed
+
+
+def test_a_missing_package_is_installed_from_the_source_code() -> None:
+    """dpfc is in no package index. Its extras are those of pyproject.toml."""
+    extras = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())["project"][
+        "optional-dependencies"
+    ]
+    for extra in extras:
+        with pytest.raises(UserError) as refused:
+            check_installed("no_such_package", extra, "For this")
+        assert f"pip install '.[{extra}]'" in refused.value.remedy
+        assert (refused.value.code, refused.value.fields["extra"]) == ("unsupported", extra)
