@@ -43,7 +43,7 @@ class Account:
 
     ledger: the file. population: its name; None: the sets of which nothing is said. charges: the oldest first. caps:
     those that hold, the strictest first. adopted: whether one of its sets was adopted, with nothing known of what was
-    spent before.
+    spent before. persons: whether all other populations that may be meant, if there are any, protect persons.
     """
 
     ledger: Path
@@ -51,6 +51,7 @@ class Account:
     charges: tuple[Charge, ...] = ()
     caps: tuple[Cap, ...] = ()
     adopted: bool = False
+    persons: bool = True
 
     @cached_property
     def private(self) -> tuple[Charge, ...]:
@@ -65,7 +66,8 @@ class Account:
     @property
     def unit(self) -> Unit:
         """What a total can be stated for: a person if all private charges protect persons, or else a record."""
-        return "person" if self.private and all(each.unit == "person" for each in self.private) else "record"
+        known = self.persons and self.private and all(each.unit == "person" for each in self.private)
+        return "person" if known else "record"
 
     def counted(self, unit: Unit) -> list[Charge]:
         """The private charges of the most used split of each set; all of them where one is sampled."""
@@ -85,9 +87,11 @@ class Account:
     def epsilon(self, delta: float, unit: Unit | None = None) -> float:
         """ε at δ of all private charges together, for one unit. 0 if there are none."""
         unit = unit or self.unit
-        found = self.counted(unit)
-        made = [_for(unit, charge, release) for charge in found for release in charge.releases]
-        return epsilon_of(made, delta, math.fsum(charge.eta or 0.0 for charge in found)) if made else 0.0
+        if math.isinf(self.used(unit)):
+            return math.inf
+        made = [_for(unit, charge, release) for charge in self.counted(unit) for release in charge.releases]
+        # The η of all splits: the one with more noise may have the larger η.
+        return epsilon_of(made, delta, math.fsum(charge.eta or 0.0 for charge in self.private)) if made else 0.0
 
     @property
     def exact(self) -> bool:
@@ -176,16 +180,19 @@ class Ledger:
 
     @cached_property
     def _same(self) -> dict[str, str]:
-        return {other: name for merge in self.all(Merge) for other, name in merge.same.items()}
+        """The name here of each population that a merged ledger called otherwise. Names that are said to be the same,
+        one by one, are all one.
+        """
+        groups: dict[str, set[str]] = {}
+        others = {other for merge in self.all(Merge) for other in merge.same}
+        for pair in (pair for merge in self.all(Merge) for pair in merge.same.items()):
+            group = set[str]().union(*(groups.get(name, {name}) for name in pair))
+            groups.update(dict.fromkeys(group, group))
+        return {name: min(group - others or group) for name, group in groups.items()}
 
     def named(self, population: str | None) -> str | None:
         """The name of a population here: a merged ledger may have called it otherwise."""
-        seen = set[str]()
-        while population in self._same and population not in seen:
-            seen.add(population)
-            population = self._same[population]
-        # A circle of names is one population. All of its names lead to the first of them.
-        return min(seen) if population in seen else population
+        return None if population is None else self._same.get(population, population)
 
     @cached_property
     def sets(self) -> dict[str, list[Set]]:
@@ -262,4 +269,5 @@ class Ledger:
         """What counts for a set: for the population on which most was spent, where it may be of several."""
         accounts = self.accounts(self.populations_of(of))
         # Where more may have been spent than a number says, it counts as more.
-        return max(accounts, key=lambda each: (each.adopted, each.used("record"), len(each.charges)))
+        found = max(accounts, key=lambda each: (each.adopted, each.epsilon(1e-5, "record"), len(each.charges)))
+        return replace(found, persons=not any(each.private and each.unit == "record" for each in accounts))
