@@ -85,7 +85,7 @@ def check(request: Request, calibrated: Calibrated, observer: Observer) -> Check
     # What is tuned later is looked for later.
     path, charge, found = _place(request, calibrated, book, observer, look=request.tune_on is None)
     account = book.account_of(features.manifest.id)
-    lost = without_charge(book, features.manifest, heads.cards(request.folder))
+    lost = without_charge(book, heads.cards(request.folder), features.name)
     if lost is not None:
         observer.warn(lost)
     if found is None and request.tune_on is None:
