@@ -26,10 +26,12 @@ from dpfc_cli.extraction.checks import (
     check_hold_out,
     check_most_null,
     check_numbers,
+    check_population,
     check_task,
     default_name,
     geometry_of,
     named_after,
+    population_of,
     with_parameter,
 )
 from dpfc_cli.features.going_on import already_complete, asserted, kept
@@ -37,7 +39,7 @@ from dpfc_cli.features.lookup import new_folder
 from dpfc_cli.features.manifest import DTYPES, Manifest
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.features.writer import FeatureWriter, Task
-from dpfc_cli.ledger.populations import check_begin, check_population, population_of, register
+from dpfc_cli.ledger.populations import check_begin, register
 from dpfc_cli.sources.classes import check_classes, class_names
 from dpfc_cli.sources.groups import rule_of
 

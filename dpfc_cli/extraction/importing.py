@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dpfc_cli.errors import GUARDED, Note, UserError, parameter, printable, unknown
+from dpfc_cli.extraction.checks import check_population
 from dpfc_cli.features import slides
 from dpfc_cli.features.going_on import already_complete, asserted, kept
 from dpfc_cli.features.lookup import new_folder
@@ -27,7 +28,7 @@ from dpfc_cli.features.table import ROWS, Table, Tables, reordered
 from dpfc_cli.features.tables import NPY, opened
 from dpfc_cli.features.writer import FeatureWriter
 from dpfc_cli.folders import PARTIAL
-from dpfc_cli.ledger.populations import check_begin, check_name, check_population, register
+from dpfc_cli.ledger.populations import check_begin, check_name, register
 from dpfc_cli.memory import check_fits
 from dpfc_cli.sources.classes import Origin, check_classes, class_names, inferred_classes, numbers_of_names
 from dpfc_cli.sources.digests import NONE, digests_of_rows

@@ -49,31 +49,6 @@ def check_name(population: str | None) -> None:
     )
 
 
-def population_of(given: str | None, catalogued: str | None) -> str | None:
-    """The population of a set that is to be made. catalogued: the name of the public data set that it is made of.
-
-    Raises:
-        UserError: the name cannot be that of a population, or the data set has one of its own.
-
-    """
-    check_name(given)
-    if given is not None and catalogued is not None:
-        raise _refused(
-            "population", f"{catalogued} is a public data set with a population of its own.", "Leave it out."
-        )
-    return given if catalogued is None else RESERVED + catalogued
-
-
-def check_population(features: "FeatureSet", population: str | None) -> None:
-    """UserError where a finished set is said to be of another population than before."""
-    known = read(ledger_path(features.folder))
-    said = {known.named(each.population) for each in known.sets.get(features.manifest.id, [])}
-    if population is not None and population not in said:
-        line = f"'dpfc budget --features {features.folder} --population {population}'"
-        what = f"{features.name} is complete, and is not said to be of the population '{population}'."
-        raise _refused("population", what, f"To say so: {line}.")
-
-
 def _refused(name: str, what: str, remedy: str, code: Code = "conflict", **fields: object) -> UserError:
     return UserError(what, remedy, code=code, parameter=name, **fields)
 
