@@ -20,6 +20,8 @@ MOST_INFERRED = 100_000
 """The most classes that are inferred. Otherwise one damaged label could make dpfc allocate any amount of memory."""
 MOST_ASSERTED = 9_999_999
 """The most classes. It keeps a mistyped number from taking all memory."""
+SHOWN = 3
+"""Names of inferred classes that a message has."""
 _NAMES = "Give a number, two or more names, or a file with a name on each line."
 
 
@@ -142,6 +144,12 @@ def class_names(given: int | Sequence[str] | Path | None) -> tuple[str, ...] | N
     if len(names) < 2 or len(set(names)) < len(names) or not all(isinstance(name, str) and name for name in names):
         raise _refused(f"{parameter('classes')} must give two or more different names.")
     return names
+
+
+def first_names(classes: Sequence[str]) -> str:
+    """The first names of a list of classes, and how many there are beside them: "'cold', 'flu' and 298 more"."""
+    names, more = [f"'{name}'" for name in classes[:SHOWN]], len(classes) - SHOWN
+    return f"{', '.join(names)} and {more:,} more" if more > 0 else " and ".join((", ".join(names[:-1]), names[-1]))
 
 
 def plain(name: str) -> str:

@@ -49,7 +49,8 @@ class Request:
     `training.public` and `training.tuning`. public_head: public class vectors, see `training.start`. out:
     the head's file; None: a name of its own in `folder`. memory: bytes that the training may take; None: what the
     machine has free. by, purpose: whose training it is and what for, for the ledger alone. also: sets that share
-    records with these, as the user says (`training.told`). leader: the way to other processes; None: there are none.
+    records with these, as the user says (`training.told`). infer_classes: a private head may have classes that nobody
+    stated. leader: the way to other processes; None: there are none.
     """
 
     features: FeatureSet
@@ -66,6 +67,7 @@ class Request:
     by: str = field(default_factory=account_name)
     purpose: str | None = None
     also: tuple[FeatureSet, ...] = ()
+    infer_classes: bool = False
     leader: Leader | None = None
 
     @property

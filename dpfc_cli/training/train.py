@@ -158,6 +158,7 @@ def train(
     by: str | None = None,
     purpose: str | None = None,
     also: Sequence[FeatureSet] = (),
+    infer_classes: bool = False,
     observer: Observer | None = None,
     **options: Any,
 ) -> Trained:
@@ -186,6 +187,7 @@ def train(
         by: whose training it is, for the ledger. Default: the name of the account that runs the program.
         purpose: what it is for, for the ledger.
         also: sets that share records with this one; see `dpfc_cli.share_records`. It is kept, and need not be repeated.
+        infer_classes: train privately although nobody stated the classes of the set. Their names are in the head.
         observer: told of warnings and progress. Default: warnings as Python warnings, and nothing else.
         options: the method's own options, such as `steps=20`; see `dpfc train --help`.
 
@@ -222,6 +224,7 @@ def train(
         by=by,
         purpose=purpose,
         also=tuple(also),
+        infer_classes=infer_classes,
     )
     share_records(features, request.also, by=request.by)
     return finish(plan(request, observer), observer)
