@@ -117,15 +117,15 @@ def _advise(features: "FeatureSet") -> None:
     if "test" not in features.manifest.splits:
         remedy = "Extract with --hold-out 0.1."
         if features.manifest.backbone.get("name") == "imported":
-            remedy = "Import with --hold-out 0.1, or test_x and test_y beside train_x and train_y."
+            remedy = "Import test_x and test_y beside train_x and train_y, or with --hold-out 0.1."
         if features.manifest.backbone.get("from") == "slides":
-            remedy = "Import with --hold-out 0.1, or say in a column 'split' of the table which slides are for it."
+            remedy = "Say in a column 'split' of the table which slides are for it, or import with --hold-out 0.1."
         display.warn(f"there is no test split for dpfc evaluate. {remedy}")
     if features.manifest.origin == "inferred":
         display.warn(
             f"nobody stated the classes. They follow from the records: {first_names(features.manifest.classes)}. Their "
             f"names will be in every head. 'dpfc train' refuses them, unless you insist. {GUARDED}"
         )
-        display.say("Next: the same command with --classes. Nothing is computed anew.")
+        display.say("Next: the same command with --classes. In this order nothing is computed anew.")
         return
     display.say(f"Next: dpfc train --epsilon 1 --features {places.said(features.folder)}")

@@ -145,7 +145,7 @@ def import_features(
             origin = "asserted" if asserted_names else "inferred" if source.inferred else "data set"
             origin = origin if labels_per_record or (width == 1 and not by_list) else "inferred"
         names = asserted_names or source.classes
-        renumbered = texts is not None and names is not None
+        renumbered = texts is not None and names is not None and names[: len(texts)] != texts
         _check_labels(tables, len(names) if names else None)
         k = labels_per_record or width
         if k < width:

@@ -5,10 +5,12 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from itertools import chain
 
+import numpy as np
+
 from dpfc_cli.errors import UserError
 from dpfc_cli.features.table import ROWS, Array
 from dpfc_cli.sources.groups import names_persons
-from dpfc_cli.sources.noticed import repeat
+from dpfc_cli.sources.noticed import column_of
 
 BLOCK = 2**26
 """Bytes that are read at once."""
@@ -27,17 +29,17 @@ def array_of_persons(arrays: Mapping[str, Callable[[], Array]]) -> str | None:
     for name, opened in arrays.items():
         if names_persons(own := _SPLIT.sub("", name)):
             known.setdefault(own, []).append(opened)
-    return next((name for name, parts in known.items() if _persons(parts)), None)
+    return next((name for name, parts in known.items() if _persons(name, parts)), None)
 
 
-def _persons(parts: list[Callable[[], Array]]) -> bool:
+def _persons(name: str, parts: list[Callable[[], Array]]) -> bool:
     """Whether the arrays of all splits name persons. Where values cannot be read, the name of the array decides."""
     try:
         arrays = [opened() for opened in parts]
         listed = [array for array in arrays if array.shape and math.prod(array.shape) == array.shape[0]]
-        return any(array.dtype.kind not in "iufSU" for array in listed) or repeat(
-            chain.from_iterable(map(_values, listed))
-        )
+        # Others are never read: texts without a fixed length are objects, or lie in a heap.
+        read = all(isinstance(array.dtype, np.dtype) and array.dtype.kind in "iufSU" for array in listed)
+        return not read or column_of({name: chain.from_iterable(map(_values, listed))}) is not None
     except UserError:
         return True
 

@@ -49,7 +49,21 @@ def column_of(columns: Mapping[str, Iterable[object]]) -> str | None:
         columns: the values of each column. Those of other columns are not looked at.
 
     """
-    return next((name for name, values in columns.items() if names_persons(name) and repeat(values)), None)
+    for name, values in columns.items():
+        if names_persons(name) and repeat(_uncounted(values) if name.casefold() == "id" else values):
+            return name
+    return None
+
+
+def _uncounted(values: Iterable[object]) -> Iterator[object]:
+    """The values but those that are one more than the one before: an id may count the records of each file anew."""
+    before = None
+    for value in values:
+        text = str(value).strip()
+        number = int(text) if text.isdecimal() and len(text) < 20 else None
+        if before is None or number != before + 1:
+            yield value
+        before = number
 
 
 def level_of(names: Sequence[str], labels: Sequence[int] | None = None) -> int | None:

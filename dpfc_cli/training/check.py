@@ -127,8 +127,8 @@ def check_classes(request: Request) -> None:
         f"Nobody stated the classes of '{request.features.name}'. They were inferred from the private records: "
         f"{first_names(manifest.classes)}. Each head holds their names, and no noise hides them. A class may be there "
         f"because of one person, or be called as one. {GUARDED}",
-        f"State them: repeat 'dpfc extract' or 'dpfc import' with {parameter('classes')}{several}. Nothing is computed "
-        f"anew then. Or, if everybody may know these names: {parameter('infer_classes')}.",
+        f"State them: repeat 'dpfc extract' or 'dpfc import' with {parameter('classes')}{several}. In this order "
+        f"nothing is computed anew. Or, if everybody may know these names: {parameter('infer_classes')}.",
         code="conflict",
         parameter="infer_classes",
         path=str(request.features.folder),
