@@ -96,7 +96,7 @@ def noticed(
     if (column := column_of(columns)) is not None:
         return f"column:{column}"
     dicoms = (folders[split] / name for split, names in listed.items() for name in names if is_dicom(name))
-    if repeat(dicom.element_of(path, PATIENT) for path in dicoms):
+    if repeat(map(_patient, dicoms)):
         return f"column:{PATIENT}"
     names = [name for own in listed.values() for name in own]
     if labels is None:
@@ -104,6 +104,13 @@ def noticed(
     else:
         level = level_of(names, [label for split in listed for label in labels[split]])
     return None if level is None else f"folder:{level}"
+
+
+def _patient(path: Path) -> str | None:
+    """The patient of a DICOM file; None if the system does not let us read it, which is said when it is decoded."""
+    with suppress(OSError):
+        return dicom.element_of(path, PATIENT)
+    return None
 
 
 def is_dicom(name: str) -> bool:

@@ -37,6 +37,8 @@ PERSONS = ("person", "patient", "subject", "participant", "individual", "donor",
 """What a person is called in names of columns."""
 USUAL_NAMES = (*(name for word in PERSONS for name in (word, f"{word}_id")), "group")
 """Usual names of the column of persons in a table of its own. The first one that is there is taken."""
+LONGEST = 200
+"""Letters of the name of a column that are looked at."""
 _WORD = f"({'|'.join(PERSONS)})s?"
 _NAMING = re.compile(f"{_WORD}|.*{_WORD}.*(id|no|nr|num|number|name|key|code)|groups?|p?id|mrn")
 RULES = ("folder:LEVEL", "name:REGEX", "column:NAME", "table:FILE[:COLUMN]")
@@ -99,7 +101,7 @@ def _plain(name: str) -> str:
 
 def names_persons(column: str) -> bool:
     """Whether a column of this name may name persons, such as PatientID, case-number, anon_subject_id or id."""
-    return _NAMING.fullmatch("".join(filter(str.isalnum, column.casefold()))) is not None
+    return _NAMING.fullmatch("".join(filter(str.isalnum, column[:LONGEST].casefold()))) is not None
 
 
 def rule_of(text: str) -> Rule:

@@ -92,7 +92,7 @@ def made(source: Path, out: Path, **options: Any) -> FeatureSet:
 
 def numbers(features: FeatureSet, split: str) -> list[int]:
     """The numbers of the records of a split."""
-    return features.arrays(split)[0][:, 0].astype(int).tolist()
+    return [int(number) for number in features.arrays(split)[0][:, 0]]
 
 
 @pytest.mark.parametrize("write", FORMATS)

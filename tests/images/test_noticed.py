@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -134,7 +135,13 @@ def test_a_data_set_of_the_catalogue_asks_nothing() -> None:
 
 def test_an_extraction_that_would_protect_less_than_persons_is_refused(tmp_path: Path) -> None:
     source, rule = persons.folders(tmp_path / "secret clinic")
-    made = {"model": "scattering", "pool": "mean", "image_size": 8, "classes": CLASSES, "out": tmp_path / "set"}
+    made: dict[str, Any] = {
+        "model": "scattering",
+        "pool": "mean",
+        "image_size": 8,
+        "classes": CLASSES,
+        "out": tmp_path / "set",
+    }
     with pytest.raises(PersonsNoticedError) as refused:
         extract(source, **made)
     assert (refused.value.code, refused.value.fields["found"]) == ("conflict", rule)
