@@ -11,7 +11,6 @@ from dpfc_cli.ledger.facts import RESERVED
 from dpfc_cli.ledger.file import ledger_path, read
 from dpfc_cli.ledger.populations import check_name
 
-MOST_HELD_OUT = 0.9
 MOST_SHARDS = 99_999
 SMALLEST_SIDE = 8
 
@@ -43,16 +42,6 @@ def check_numbers(**given: int | None) -> None:
                 code="bad-value",
                 parameter=name,
             )
-
-
-def check_hold_out(hold_out: float | None) -> None:
-    if hold_out is not None and not 0 < hold_out < MOST_HELD_OUT:
-        raise UserError(
-            f"{parameter('hold_out')} must lie between 0 and {MOST_HELD_OUT}, not at {hold_out:g}.",
-            "Give the fraction of the training pictures to evaluate on, such as 0.1.",
-            code="bad-value",
-            parameter="hold_out",
-        )
 
 
 def geometry_of(source: str, model: str, preprocess: str | None, image_size: int | None) -> images.Geometry | None:
