@@ -115,7 +115,7 @@ class Account:
         if self.adopted or math.fsum(charge.eta or 0.0 for charge in self.private) > cap.eta:
             return -math.inf
         found = self.counted(cap.unit)
-        if at is not None:
+        if at is not None and not any(charge.sampled for charge in self.private):
             own = [charge for charge in self.private if (charge.set, charge.split) == at]
             found = [*(charge for charge in found if charge.set != at[0]), *own]
         return cap.mu**2 * (1 + ROUNDING) - used(found, cap.unit)
