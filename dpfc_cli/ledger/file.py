@@ -23,7 +23,7 @@ from typing import Literal
 from dpfc_cli.errors import Code, Note, UserError, printable
 from dpfc_cli.files import check_plain, json_of
 from dpfc_cli.folders import LEDGER
-from dpfc_cli.ledger.facts import Charge, Fact, Outcome, Set, fact_of
+from dpfc_cli.ledger.facts import Fact, fact_of
 from dpfc_cli.ledger.totals import Ledger
 
 _TEXTS = ("id", "kind", "body", "hash")
@@ -47,9 +47,7 @@ def read(path: Path) -> Ledger:
         with closing(_connected(path, "rw")) as connection:
             # In one transaction, so that the schema that is checked is that of the rows.
             connection.execute("BEGIN")
-            found = _facts_in(connection, path)
-        _check_references(found)
-        return found
+            return _facts_in(connection, path)
     except _UNREADABLE as error:
         raise _failed(path, f"'{path}' cannot be read as a ledger: {error}.", error, "unreadable") from error
 
@@ -88,7 +86,6 @@ def append(path: Path, make: Callable[[Ledger], Sequence[Fact]], what: str) -> L
                 _insert(connection, before, made)
                 if _facts_in(connection, path).facts != after.facts:
                     raise _strange(path, "does not keep what was written")
-                _check_references(after)
                 committing = bool(made)
                 if not made:
                     # A commit, even of nothing, would write a file of a new ledger that is no ledger yet.
@@ -145,23 +142,6 @@ def _facts_in(connection: sqlite3.Connection, path: Path) -> Ledger:
         except (ValueError, TypeError) as error:
             raise _strange(path, f"has a row that dpfc does not write. In row {n}, {error}") from error
     return Ledger(path=path, facts=tuple(facts), end=end)
-
-
-def _check_references(ledger: Ledger) -> None:
-    """Each id is that of one fact, and what a fact names is there, before it."""
-    seen, sets = dict[str, Fact](), set[str]()
-    for n, fact in enumerate(ledger.facts, start=1):
-        named = list(fact.replaces)
-        if isinstance(fact, Outcome):
-            named += [fact.charge, *([] if fact.after is None else [fact.after])]
-        strange = fact.id in seen or not all(one in seen for one in named)
-        if isinstance(fact, Outcome) and not strange:
-            strange = not isinstance(seen[fact.charge], Charge)
-        if strange or (isinstance(fact, Charge) and fact.set not in sets):
-            raise _strange(ledger.path, f"has a fact that is about nothing it knows. It is row {n}")
-        seen[fact.id] = fact
-        if isinstance(fact, Set):
-            sets.add(fact.set)
 
 
 @contextmanager

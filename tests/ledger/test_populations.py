@@ -4,6 +4,8 @@ import json
 import shutil
 import stat
 from collections.abc import Callable
+from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -96,18 +98,9 @@ def test_a_record_of_another_population_is_refused_when_ledgers_are_united(place
 
 def test_digests_outlive_their_set_and_are_for_their_owner_alone(place: Path) -> None:
     of = FeatureSet(place / "first").manifest.id
-    for path, mode in ((place / "ledger.digests", 0o700), (place / "ledger.digests" / of, 0o600)):
-        assert stat.S_IMODE(path.stat().st_mode) == mode
+    assert stat.S_IMODE((place / "ledger.digests" / of).stat().st_mode) == 0o600
     shutil.rmtree(place / "first")
     refused("conflict", lambda: made_set(place / "second", [9], "b"))
-
-
-def test_records_without_features_are_nobodys(place: Path, tmp_path: Path) -> None:
-    for name, numbers in (("one", (30, 31)), ("two", (32, 33))):
-        x = np.array([(i, 0, 0) for i in (*numbers, 99)], np.float32)
-        np.savez(tmp_path / f"{name}.npz", train_x=x, train_y=np.array([0, 1, -1]))
-        import_features(tmp_path / f"{name}.npz", place / name, classes=("a", "b"), population=name)
-    assert names(place) == ["a", "one", "two"]
 
 
 def test_digests_that_are_damaged_or_closed_stop_what_needs_them(place: Path) -> None:
@@ -133,7 +126,7 @@ def test_digests_that_are_damaged_or_closed_stop_what_needs_them(place: Path) ->
     assert names(place) == ["a"]
     # Whoever deletes digests is not told.
     path.unlink()
-    made_set(place / "second", range(10), "b")
+    made_set(place / "third", range(10), "b")
 
 
 # Names
@@ -144,16 +137,16 @@ def test_what_cannot_be_a_name_is_refused_everywhere(place: Path, tmp_path: Path
     first = FeatureSet(place / "first")
     made_set(tmp_path / "elsewhere" / "second", range(20, 30), "b")
     before = kept(place)
-    for bad in BAD_NAMES:
-        for does in (
-            lambda: made_set(place / "second", range(20, 30), bad),
-            lambda: extract("digits", out=place / "second", population=bad),
-            lambda: dpfc_cli.set_population(first, bad),
-            lambda: merge_ledgers(place, tmp_path / "elsewhere", apart=["a", "b", bad]),
-            lambda: merge_ledgers(place, tmp_path / "elsewhere", apart=["a"], same={"b": bad}),
-            lambda: merge_ledgers(place, tmp_path / "elsewhere", apart=["a"], same={bad: "a"}),
-        ):
-            refused("bad-value", does)
+    doors: list[Callable[[str], object]] = [
+        lambda bad: made_set(place / "second", range(20, 30), bad),
+        lambda bad: extract("digits", out=place / "second", population=bad),
+        lambda bad: dpfc_cli.set_population(first, bad),
+        lambda bad: merge_ledgers(place, tmp_path / "elsewhere", apart=["a", "b", bad]),
+        lambda bad: merge_ledgers(place, tmp_path / "elsewhere", apart=["a"], same={"b": bad}),
+        lambda bad: merge_ledgers(place, tmp_path / "elsewhere", apart=["a"], same={bad: "a"}),
+    ]
+    for bad, door in product(BAD_NAMES, doors):
+        refused("bad-value", partial(door, bad))
     assert kept(place) == before
     odd = "é\u202e\x1b[2J\n" + "x" * 90
     dpfc_cli.set_population(first, odd, by=odd)
@@ -236,8 +229,8 @@ def test_a_set_that_the_ledger_lacks_or_that_was_exchanged_is_refused(place: Pat
         taken = FeatureSet(copy.folder)
         if taken.manifest.splits == first.manifest.splits:
             continue
-        for does in (lambda: known_set(ledger, taken), lambda: dpfc_cli.set_population(taken, "b")):
-            refused("damaged", does)
+        refused("damaged", partial(known_set, ledger, taken))
+        refused("damaged", partial(dpfc_cli.set_population, taken, "b"))
     shutil.rmtree(copy.folder)
     # A copy of the folder is the same set: what is charged for the one is charged for the other.
     shutil.copytree(first.folder, place / "copy")

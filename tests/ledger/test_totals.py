@@ -13,7 +13,17 @@ from dpfc_cli.ledger import Account, Charge, Ledger, Outcome, Set, new_id
 from dpfc_cli.ledger.facts import Fact, Merge
 from dpfc_cli.privacy.accounting import epsilon_for
 from tests.ledger.facts import (
-    DELTA, DIGEST, POPULATIONS, a_cap, a_charge, a_set, by_hand, ledger_of, next_fact, some_facts, spent_by,
+    DELTA,
+    DIGEST,
+    POPULATIONS,
+    a_cap,
+    a_charge,
+    a_set,
+    by_hand,
+    ledger_of,
+    next_fact,
+    some_facts,
+    spent_by,
 )  # fmt: skip
 
 DRAWS = st.randoms(use_true_random=False)
