@@ -44,8 +44,8 @@ def run(charged: Charged, observer: Observer) -> Trained:
 
     Raises:
         UserError: the head could not be written anywhere, or there is no room for its answers.
-        KeyboardInterrupt, Exception: whatever stopped the training. The ledger then says `stopped`, or `written` if there
-            is a head; a note of the exception says the same.
+        KeyboardInterrupt, Exception: whatever stopped the training. The ledger then says `stopped`, or `written` if
+            there is a head; a note of the exception says the same.
         RuntimeError: this charge was used before, or for another training.
 
     """
