@@ -14,7 +14,7 @@ import numpy as np
 
 from dpfc_cli.extraction.importing import import_features
 from dpfc_cli.features.reader import FeatureSet
-from dpfc_cli.ledger import Account, Cap, Charge, Ledger, Outcome, Set, append, caps, new_id
+from dpfc_cli.ledger import Cap, Charge, Ledger, Outcome, Set, append, caps, new_id
 from dpfc_cli.ledger.facts import Fact
 from dpfc_cli.privacy.accounting import epsilon_for, mu_for
 
@@ -142,11 +142,6 @@ def by_hand(facts: Iterable[Fact], population: str | None, unit: str) -> float:
     if sampled:
         return sum(sum(splits.values()) for splits in spent.values())
     return max(sum(each) for each in itertools.product(*(splits.values() for splits in spent.values())))
-
-
-def squares_of(account: Account, unit: str) -> float:
-    """μ² that an account states at δ for full passes, through its ε."""
-    return account.used(unit)  # type: ignore[arg-type]
 
 
 def spent_by(*epsilons: float) -> float:
