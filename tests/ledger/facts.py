@@ -72,7 +72,7 @@ def changed(path: Path, sql: str, *values: object) -> None:
 def next_fact(draw: random.Random, facts: Iterable[Fact], sampled: bool = True) -> Fact:
     """Any fact that may follow these."""
     known = ledger_of(*facts)
-    sets, charges, outcomes = ([each for each in known.facts if isinstance(each, k)] for k in (Set, Charge, Outcome))
+    sets, charges, outcomes = known.all(Set), known.all(Charge), known.all(Outcome)
     kind = draw.choice(("set", "charge", "charge", "charge", "charge", "outcome", "outcome", "cap", "said"))
     whose = draw.choice((None, *POPULATIONS))
     if kind == "set" or not sets:
@@ -159,7 +159,7 @@ def made_set(place: Path, numbers: Iterable[int], population: str | None = None,
     x = records(*numbers)
     source = place.parent.parent / "sources" / f"{place.parent.name}-{place.name}.npz"
     source.parent.mkdir(parents=True, exist_ok=True)
-    groups = {"train_groups": np.arange(len(x)) // 2} if persons else {}
+    groups: dict[str, Any] = {"train_groups": np.arange(len(x)) // 2} if persons else {}
     np.savez(source, train_x=x, train_y=np.arange(len(x)) % 2, **groups)
     return import_features(source, place, classes=("a", "b"), population=population).features
 

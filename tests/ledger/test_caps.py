@@ -8,6 +8,7 @@ import sys
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -117,7 +118,7 @@ def test_the_epsilon_that_is_said_to_fit_does_and_the_next_one_does_not(draw: ra
     for _ in range(draw.choice((1, 2, 3))):
         facts.append(a_cap(draw.choice((2.0, 5.0, 20.0)), draw.choice((None, "a")), delta=draw.choice((DELTA, 1e-7))))
     ledger = ledger_of(*facts)
-    said = {"unit": draw.choice(("record", "person")), "split": draw.choice(("train", "test"))}
+    said: dict[str, Any] = {"unit": draw.choice(("record", "person")), "split": draw.choice(("train", "test"))}
     of, delta = draw.choice((A, UNSAID)), draw.choice((DELTA, 1e-6))
     try:
         caps.check(ledger, a_charge(of, 60.0, delta=delta, **said))
@@ -137,7 +138,7 @@ def test_the_epsilon_that_is_said_to_fit_does_and_the_next_one_does_not(draw: ra
         assert float(f"{left:.4g}") == left
         assert allowed(ledger, a_charge(of, left, delta=delta, **said))
         assert not allowed(ledger, a_charge(of, above(left), delta=delta, **said))
-    if of is A and ledger.populations_of(A.set) == {"a"}:
+    if of is A and ledger.populations_of(A.set) == frozenset("a"):
         assert caps.left(ledger.account("a"), delta, least) == (left or 0.0)
 
 

@@ -46,7 +46,8 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 def refused(path: Path, *codes: str) -> None:
     """Reading and writing are refused with these codes, and everything stays as it is."""
     before = kept(path.parent)
-    for touch, code in zip((read, lambda path: written(path, MORE)), codes * (2 // len(codes)), strict=True):
+    doors: list[Callable[[Path], object]] = [read, lambda path: written(path, MORE)]
+    for touch, code in zip(doors, codes * (2 // len(codes)), strict=True):
         with pytest.raises(UserError) as error:
             touch(path)
         assert error.value.code == code
@@ -264,7 +265,8 @@ def test_what_is_refused_in_the_transaction_leaves_the_file_as_it_was(path: Path
     assert list(append(path, lambda ledger: [], "It").facts) == FACTS
     assert kept(path.parent) == before
     new = path.with_name("new.sqlite")
-    for make in (refuses, lambda ledger: []):
+    makes: list[Callable[[Ledger], list[Fact]]] = [refuses, lambda ledger: []]
+    for make in makes:
         with suppress(UserError):
             assert append(new, make, "It").facts == ()
         assert read(new).facts == ()

@@ -18,7 +18,7 @@ from dpfc_cli.errors import GUARDED, UserError
 from dpfc_cli.extraction import extract
 from dpfc_cli.extraction.importing import import_features
 from dpfc_cli.features.reader import FeatureSet
-from dpfc_cli.ledger import Set, caps, known_set, read
+from dpfc_cli.ledger import Cap, Set, known_set, read
 from dpfc_cli.ledger.merge import merge_ledgers
 from tests.closed import closed
 from tests.ledger.facts import DELTA, a_cap, a_charge, a_set, kept, made_set, spent_by, written
@@ -139,7 +139,7 @@ def test_what_cannot_be_a_name_is_refused_everywhere(place: Path, tmp_path: Path
     assert kept(place) == before
     odd = "é\u202e\x1b[2J\n" + "x" * 90
     dpfc_cli.set_population(first, odd, by=odd)
-    assert read(place / "ledger.sqlite").populations_of(first.manifest.id) == {odd}
+    assert read(place / "ledger.sqlite").populations_of(first.manifest.id) == frozenset([odd])
 
 
 def test_a_data_set_of_the_catalogue_has_a_population_of_its_own(
@@ -181,7 +181,7 @@ def test_a_set_is_said_to_be_of_a_population_with_all_its_charges(place: Path) -
     before = book(place)
     refused("over-cap", lambda: dpfc_cli.set_population(second, "a"))
     assert book(place) == before
-    written(path, a_cap(1.3, "a", replaces=(read(path).all(caps.Cap)[0].id,)))
+    written(path, a_cap(1.3, "a", replaces=(read(path).all(Cap)[0].id,)))
     dpfc_cli.set_population(second, "a")
     assert read(path).account("b").charges == ()
 

@@ -164,8 +164,8 @@ def test_a_total_knows_no_record_and_no_name_of_a_set() -> None:
     others: list[Fact] = []
     for fact in facts:
         if isinstance(fact, Set):
-            said = {"records": DIGEST[::-1], "listing": {"train": "other"}, "name": "x", "set": new[fact.set]}
-            others.append(dataclasses.replace(fact, **said))
+            other = dataclasses.replace(fact, records=DIGEST[::-1], listing={"train": "other"}, name="x")
+            others.append(dataclasses.replace(other, set=new[fact.set]))
         elif isinstance(fact, Charge):
             others.append(dataclasses.replace(fact, set=new[fact.set], digest=DIGEST[::-1], n=7, head="x"))
     twin = ledger_of(*reversed(others))
