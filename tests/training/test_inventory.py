@@ -32,7 +32,7 @@ def test_a_set_is_listed_with_its_counts_and_what_was_spent_on_its_population(fo
     assert (plain.name, plain.path, plain.records) == ("plain", str(folder / "features" / "plain"), {"train": 40})
     assert (plain.population, plain.trainings, plain.epsilon, plain.unprotected) == ("a", 0, 0.0, 0)
     assert (plain.unit, plain.delta, plain.warning) == ("record", default_delta(40), None)
-    assert (persons.population, persons.persons, persons.unit) == (None, {"train": 20}, "person")
+    assert (persons.population, persons.persons) == (None, {"train": 20})
     ledger = read(folder / "features" / "ledger.sqlite")
     of = {facts[0].name: facts[0] for facts in ledger.sets.values()}
     twin = a_set("a")
