@@ -122,6 +122,7 @@ def test_what_one_ledger_says_of_a_fact_that_both_had_replaces_nothing_in_the_ot
     assert united.populations_of(UNSAID.set) is None
     # What replaced a fact of its own ledger alone does so here, too.
     assert own not in united.account("b").caps
+    assert {fact.id for fact in held(there).facts} <= {fact.id for fact in united.facts}
     # In the other direction the older facts come back to hold.
     back = merge_ledgers(there, here)
     assert cap in back.account("a").caps
