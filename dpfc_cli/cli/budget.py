@@ -218,10 +218,8 @@ def _pairs(same: list[str] | None) -> dict[str, str]:
 def _change(found: "FeatureSet", population: str | None, adopt: bool, by: str | None) -> None:
     from dpfc_cli.ledger import populations
 
-    if adopt:
-        populations.adopt(found, population, by=by)
-    elif population is not None:
-        populations.set_population(found, population, by=by)
+    if adopt or population is not None:
+        populations.set_population(found, population, adopt=adopt, by=by)
 
 
 def _ledger(found: "FeatureSet | None") -> Path:
@@ -250,7 +248,7 @@ def _spent(found: "FeatureSet | None", deltas: tuple[float, ...]) -> tuple[dict[
         )
     accounts, lost = book.accounts(None), None
     if found is not None:
-        known_set(book, found.folder, found.manifest)
+        known_set(book, found)
         accounts = [book.account_of(found.manifest.id)]
         lost = without_charge(book, found.manifest, cards(heads_folder()))
     blocks = [block for account in accounts for block in shown.blocks(account, book, deltas)]

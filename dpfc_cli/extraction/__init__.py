@@ -249,7 +249,7 @@ def extract(
         features = FeatureSet(folder)
         check_population(features, whose)
         return Extracted(folder=folder, features=features, was_complete=True)
-    check_begin(folder, whose)
+    check_begin(folder)
     writer = FeatureWriter(
         folder,
         rows={name: split.n for name, split in pictures.splits.items()},

@@ -27,7 +27,7 @@ from dpfc_cli.features.table import ROWS, Table, Tables, reordered
 from dpfc_cli.features.tables import NPY, opened
 from dpfc_cli.features.writer import FeatureWriter
 from dpfc_cli.folders import PARTIAL
-from dpfc_cli.ledger.populations import check_begin, check_population, register
+from dpfc_cli.ledger.populations import check_begin, check_name, check_population, register
 from dpfc_cli.memory import check_fits
 from dpfc_cli.sources.classes import Origin, check_classes, class_names, inferred_classes, numbers_of_names
 from dpfc_cli.sources.digests import NONE, digests_of_rows
@@ -105,7 +105,8 @@ def import_features(
     folder = slides.folder_of(path)
     path = Path(path) if folder is None else folder
     out = new_folder(_name(path) if out is None else out)
-    check_begin(out, population)
+    check_name(population)
+    check_begin(out)
     _check_parameters(labels_per_record, dtype, shards)
     asserted_names = class_names(classes)
     grouped_by: dict[str, Any] = {"by": "column", "column": group_column or GROUPS}

@@ -17,9 +17,9 @@ import pwd
 import re
 import secrets
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from datetime import UTC, datetime
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from dpfc_cli.errors import UserError, parameter
 from dpfc_cli.privacy.accounting import LARGEST_EPSILON, LEAST_DELTA, LEAST_EPSILON, Claim
@@ -209,7 +209,7 @@ def fact_of(fact: str, kind: str, body: Mapping[str, Any]) -> Fact:
 
 def _charge_fault(charge: Charge) -> str | None:
     values = {**vars(charge), "plan": list(charge.releases)}
-    wrong = claim_fault(values)
+    wrong = claim_fault(values) if charge.head else "head"
     if wrong is not None:
         return f"'{wrong[:80]}' makes no sense"
     return None if figures_agree(values) else "the figures contradict one another"
@@ -277,30 +277,27 @@ _DIGEST = test(lambda value: type(value) is str and bool(re.fullmatch("[0-9a-f]{
 _SOME = test(lambda value: type(value) is str and value != "")
 _FILE = test(_is_file_name)
 _NAME, _NOTE = test(lambda value: is_note(value, MOST_NAME)), test(lambda value: is_note(value, MOST_NOTE))
-_UNIT = among(["record", "person"])
-_SHARED = {"at": test(_is_utc), "by": _NAME, "replaces": each(_ID)}
+_FIELDS = {
+    **{"at": test(_is_utc), "by": _NAME, "replaces": each(_ID)},
+    **{"set": _ID, "name": _FILE, "records": _DIGEST, "listing": mapping(_SOME), "adopted": boolean},
+    **{
+        "split": _SOME,
+        "method": _SOME,
+        "claim": _SOME,
+        "adjacency": _SOME,
+        "unit": among(get_args(Unit)),
+        "n": whole(1),
+    },
+    **{"releases": each(anything), "head": either(null, _FILE), "digest": _DIGEST, "purpose": either(null, _NOTE)},
+    **{"charge": _ID, "state": among(get_args(State)), "sha256": either(null, _DIGEST), "answers": whole(0)},
+    **{"after": either(null, _ID), "population": either(null, _NAME), "note": either(null, _NOTE)},
+    **{"epsilon": either(null, number(LEAST_EPSILON, LARGEST_EPSILON))},
+    **{"delta": either(null, number(LEAST_DELTA, 1 - 2**-53)), "eta": either(null, number(0, 1))},
+    **{"mu": either(null, number(0, 1e150, beyond=True))},
+    **{"apart": each(_NAME), "same": mapping(_NAME), "ignored": each(_ID)},
+}
+"""What the values of a field must be, of whatever kind."""
 _BODY = {
-    kind: closed({**_SHARED, **own})
-    for kind, own in {
-        "set": {
-            **{"set": _ID, "name": _FILE, "records": _DIGEST, "listing": mapping(_SOME)},
-            **{"population": either(null, _NAME), "adopted": boolean},
-        },
-        "charge": {
-            **dict.fromkeys(("claim", "epsilon", "delta", "mu", "eta", "adjacency"), anything),
-            **{"set": _ID, "split": _SOME, "method": _SOME, "unit": _UNIT, "n": whole(1), "releases": each(anything)},
-            **{"head": _FILE, "digest": _DIGEST, "purpose": either(null, _NOTE)},
-        },
-        "outcome": {
-            **{"charge": _ID, "state": among(["stopped", "resumed", "written"]), "head": either(null, _FILE)},
-            **{"sha256": either(null, _DIGEST), "answers": whole(0), "after": either(null, _ID)},
-        },
-        "cap": {
-            **{"population": either(null, _NAME), "unit": _UNIT, "note": either(null, _NOTE)},
-            **{"epsilon": either(null, number(LEAST_EPSILON, LARGEST_EPSILON))},
-            **{"delta": either(null, number(LEAST_DELTA, 1 - 2**-53)), "eta": either(null, number(0, 1))},
-            **{"mu": either(null, number(0, 1e150, beyond=True))},
-        },
-        "merge": {"apart": each(_NAME), "same": mapping(_NAME), "ignored": each(_ID)},
-    }.items()
+    kind: closed({one.name: _FIELDS[one.name] for one in fields(made) if one.name != "id"})
+    for kind, made in KINDS.items()
 }

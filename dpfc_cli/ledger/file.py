@@ -48,23 +48,17 @@ def read(path: Path) -> Ledger:
         # A first write that was stopped before its commit leaves an empty file: a ledger without facts.
         if not _size_of(path):
             return Ledger(path=path)
-        try:
-            return _read(path, "ro")
-        except sqlite3.OperationalError as error:
-            # An error of Python's own module has no code.
-            if getattr(error, "sqlite_errorcode", None) != sqlite3.SQLITE_READONLY_ROLLBACK:
-                raise
-            # A write was killed before its commit was whole. What it wrote has to be taken back first.
-            return _read(path, "rw")
+        # Not for reading alone: if a write was killed before its commit was whole, it has to be taken back first.
+        with closing(_connected(path, "rw")) as connection:
+            # In one transaction, so that the schema that is checked is that of the rows.
+            connection.execute("BEGIN")
+            found = _facts_in(connection, path)
+        _check_references(found)
+        return found
     except _StrangeError as error:
         raise _strange(path, error) from error
     except _UNREADABLE as error:
-        raise UserError(
-            f"'{path}' cannot be read as a ledger: {error}.",
-            _remedy_of(error),
-            code=_code_of(error, "unreadable"),
-            path=str(path),
-        ) from error
+        raise _failed(path, f"'{path}' cannot be read as a ledger: {error}.", error, "unreadable") from error
 
 
 def append(path: Path, make: Callable[[Ledger], Sequence[Fact]], what: str) -> Ledger:
@@ -142,23 +136,11 @@ def _hash(before: str, n: int, fact: str, kind: str, body: str) -> str:
     return hashlib.sha256(json.dumps([before, n, fact, kind, body]).encode()).hexdigest()
 
 
-def _read(path: Path, mode: Literal["ro", "rw"]) -> Ledger:
-    with closing(_connected(path, mode)) as connection:
-        # In one transaction, so that the schema that is checked is that of the rows.
-        connection.execute("BEGIN")
-        found = _facts_in(connection, path)
-    _check_references(found)
-    return found
-
-
 def _facts_in(connection: sqlite3.Connection, path: Path) -> Ledger:
     """All facts, checked one by one."""
     schema = connection.execute("SELECT sql FROM sqlite_master").fetchall()
     if [re.sub(r"\s+", " ", str(text), flags=re.ASCII) for (text,) in schema] != [TABLE]:
         raise _StrangeError("has something else in it than the one table that dpfc makes")
-    ((sound,),) = connection.execute("PRAGMA quick_check(1)")
-    if sound != "ok":
-        raise _StrangeError(f"is damaged: {sound}")
     facts, end = list[Fact](), ""
     for due, (n, fact, kind, body, hashed) in enumerate(connection.execute("SELECT * FROM facts ORDER BY n"), start=1):
         if n != due:
@@ -205,15 +187,11 @@ def _opened(path: Path, consequence: str) -> Iterator[sqlite3.Connection]:
     except _StrangeError as error:
         raise _strange(path, error, consequence) from error
     except _UNREADABLE as error:
-        raise UserError(
-            f"The ledger '{path}' cannot be written: {error}. {consequence}",
-            _remedy_of(error),
-            code=_code_of(error, "unwritable"),
-            path=str(path),
-        ) from error
+        what = f"The ledger '{path}' cannot be written: {error}. {consequence}"
+        raise _failed(path, what, error, "unwritable") from error
 
 
-def _connected(path: Path, mode: str) -> sqlite3.Connection:
+def _connected(path: Path, mode: Literal["rw", "rwc"]) -> sqlite3.Connection:
     """A connection to a ledger's file. It is in no transaction until one is begun."""
     return sqlite3.connect(f"{path.absolute().as_uri()}?mode={mode}", uri=True, timeout=30, isolation_level=None)
 
@@ -244,22 +222,13 @@ _CLOSED = (
 )
 
 
-def _kind_of(error: Exception) -> int:
-    """SQLite's code of an error, without its details."""
-    if isinstance(error, OSError):
-        return sqlite3.SQLITE_CANTOPEN
-    return int(getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR)) & 0xFF
-
-
-def _remedy_of(error: Exception) -> str:
-    """What to do about an error."""
-    if _kind_of(error) in _BUSY:
-        return "Another program holds it: try again when that one has ended."
-    if _kind_of(error) in _CLOSED:
-        return "Make that place readable and writable, with room left."
-    return "Restore it from a backup; do not delete it."
-
-
-def _code_of(error: Exception, closed: Code) -> Code:
-    """The code for programs. closed: the one of a file that cannot be used."""
-    return "busy" if _kind_of(error) in _BUSY else closed if _kind_of(error) in _CLOSED else "damaged"
+def _failed(path: Path, what: str, error: Exception, closed: Code) -> UserError:
+    """An error of SQLite or of the system, with what to do. closed: the code where the place cannot be used."""
+    kind = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
+    if kind in _BUSY:
+        closed, remedy = "busy", "Another program holds it: try again when that one has ended."
+    elif kind in _CLOSED or isinstance(error, OSError):
+        remedy = "Make that place readable and writable, with room left."
+    else:
+        closed, remedy = "damaged", "Restore it from a backup; do not delete it."
+    return UserError(what, remedy, code=closed, path=str(path))

@@ -31,10 +31,13 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from dpfc_cli.ledger.facts import Cap, Charge, Fact, Merge, Outcome, Set, Unit
-from dpfc_cli.privacy.accounting import LEAST_EPSILON
 from dpfc_cli.trust.claims import epsilon_of
 
 Kind = TypeVar("Kind", bound=Fact)
+ROUNDING = 1e-12
+"""Sums of 1/σ² are taken in float64. The μ² of a cap is by 2e-9 of it smaller than it might be, so this much more does
+no harm.
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,26 +101,29 @@ class Account:
             not charge.sampled and charge.weight(unit) == 1 and charge.adjacency == "zero-out" for charge in found
         )
 
+    def room(self, cap: Cap, at: tuple[str, str] | None = None) -> float:
+        """What is left of the μ² of a cap, for one of its units; below 0 if more is spent.
+
+        at: of which set and split; None: of those on which most was spent.
+        """
+        assert cap.mu is not None
+        assert cap.eta is not None
+        if self.adopted or math.fsum(charge.eta or 0.0 for charge in self.private) > cap.eta:
+            return -math.inf
+        found = self.counted(cap.unit)
+        if at is not None:
+            own = [charge for charge in self.private if (charge.set, charge.split) == at]
+            found = [*(charge for charge in found if charge.set != at[0]), *own]
+        return cap.mu**2 * (1 + ROUNDING) - used(found, cap.unit)
+
+    @property
+    def passed(self) -> list[Cap]:
+        """The caps that are passed: something was charged where they were not known."""
+        return [cap for cap in self.caps if self.room(cap) < 0]
+
     def with_planned(self, charge: Charge) -> "Account":
         """The account as it will be after one more charge."""
         return replace(self, charges=(*self.charges, charge))
-
-    def standing(self, charge: Charge) -> dict[str, Any]:
-        """What a head's card says of its charge and of all others of its population. Evaluations count as trainings.
-
-        It is a function of what the ledger's facts say, and of no record.
-        """
-        epsilon = max(self.epsilon(charge.delta), LEAST_EPSILON) if charge.delta is not None else math.inf
-        return {
-            "charge": charge.id,
-            "trainings": len(self.charges),
-            "private": len(self.private),
-            "unprotected": self.unprotected,
-            "epsilon": epsilon if math.isfinite(epsilon) else None,
-            "exact": self.exact,
-            "unit": self.unit,
-            **({"adopted": True} if self.adopted else {}),
-        }
 
 
 def used(charges: Iterable[Charge], unit: Unit) -> float:

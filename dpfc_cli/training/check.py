@@ -27,7 +27,7 @@ from dpfc_cli.privacy.oracle import Oracle, Plan, PlanError, Progress
 from dpfc_cli.privacy.queries import ClassGrams, Query
 from dpfc_cli.training.answers import Unfinished, any_kept, refuse_old, unfinished
 from dpfc_cli.training.calibrate import Calibrated
-from dpfc_cli.training.card import card_of, charge_of_training, path_of
+from dpfc_cli.training.card import card_of, charge_of_training, path_of, standing_of
 from dpfc_cli.training.inventory import without_charge
 from dpfc_cli.training.observer import CHECKING, Observer
 from dpfc_cli.training.request import SPLIT, Request
@@ -81,7 +81,7 @@ def check(request: Request, calibrated: Calibrated, observer: Observer) -> Check
     if calibrated.facts != request.facts:
         raise ValueError("the training was calibrated for other records than these")
     book = read(ledger_path(features.folder))
-    known_set(book, features.folder, features.manifest)
+    known_set(book, features)
     # What is tuned later is looked for later.
     path, charge, found = _place(request, calibrated, book, observer, look=request.tune_on is None)
     account = book.account_of(features.manifest.id)
@@ -104,7 +104,7 @@ def check(request: Request, calibrated: Calibrated, observer: Observer) -> Check
                 f"{parameter('steps')}.",
             ) from error
     check_devices()
-    rehearse(calibrated, features, account.with_planned(charge).standing(charge))
+    rehearse(calibrated, features, standing_of(account.with_planned(charge), charge))
     verify(request, lambda done, total: observer.progress(CHECKING, done, total))
     _try_place(path)
     return Checked(request=request, calibrated=calibrated, path=path, charge=charge, account=account, unfinished=found)
@@ -124,7 +124,7 @@ def tuned(checked: Checked, calibrated: Calibrated, observer: Observer) -> Check
     path, charge, found = _place(checked.request, calibrated, book, observer)
     if found is None:
         check_charge(book, features, charge)
-    rehearse(calibrated, features, book.account_of(charge.set).with_planned(charge).standing(charge))
+    rehearse(calibrated, features, standing_of(book.account_of(charge.set).with_planned(charge), charge))
     return replace(checked, calibrated=calibrated, path=path, charge=charge, unfinished=found)
 
 
@@ -135,7 +135,7 @@ def check_charge(ledger: Ledger, features: FeatureSet, charge: Charge) -> None:
         UserError: the ledger lacks the set, or is too old a copy, or a cap does not allow the charge.
 
     """
-    known_set(ledger, features.folder, features.manifest)
+    known_set(ledger, features)
     refuse_old(ledger)
     caps.check(ledger, charge)
 

@@ -85,7 +85,7 @@ def inventory(features: Path, heads: Path) -> Inventory:
             continue
         try:
             features_, book = FeatureSet(folder), read(ledger_path(folder))
-            known_set(book, folder, features_.manifest)
+            known_set(book, features_)
             sets.append(_with_account(listed, book, features_.manifest, cards))
         except UserError as error:
             sets.append(listed)
