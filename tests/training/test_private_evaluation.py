@@ -22,7 +22,7 @@ from dpfc_cli.files import sha256_of
 from dpfc_cli.heads.head import Head
 from dpfc_cli.ledger import ledger_path
 from dpfc_cli.ledger.caps import left, set_cap
-from dpfc_cli.ledger.populations import set_population
+from dpfc_cli.ledger.populations import register, set_population
 from dpfc_cli.privacy import curator as curators
 from dpfc_cli.privacy import sums
 from dpfc_cli.privacy.accounting import epsilon_for, mu_for
@@ -57,7 +57,10 @@ def features(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FeatureSet:
         file["labels"][-20:] = -1
     told = (made.folder / MANIFEST).read_text()
     (made.folder / MANIFEST).write_text(told.replace(shard.sha256, sha256_of(made.folder / shard.file)))
-    return FeatureSet(made.folder)
+    found = FeatureSet(made.folder)
+    ledger_path(found.folder).unlink()
+    register(found.folder, found.folder, found.manifest, None)
+    return found
 
 
 @pytest.fixture
