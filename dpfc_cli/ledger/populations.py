@@ -42,39 +42,12 @@ def check_name(population: str | None) -> None:
     """UserError for what cannot be the name of a population."""
     if population is None or (is_note(population, MOST_NAME) and ":" not in population):
         return
-    raise UserError(
-        f"{parameter('population')} must be a name of 1 to {MOST_NAME} characters, without a colon.",
-        "Give another name, such as ward7.",
-        parameter="population",
-    )
+    what = f"{parameter('population')} must be a name of 1 to {MOST_NAME} characters, without a colon."
+    raise refused("population", what, "Give another name, such as ward7.", "bad-value")
 
 
-def population_of(given: str | None, catalogued: str | None) -> str | None:
-    """The population of a set that is to be made. catalogued: the name of the public data set that it is made of.
-
-    Raises:
-        UserError: the name cannot be that of a population, or the data set has one of its own.
-
-    """
-    check_name(given)
-    if given is not None and catalogued is not None:
-        raise _refused(
-            "population", f"{catalogued} is a public data set with a population of its own.", "Leave it out."
-        )
-    return given if catalogued is None else RESERVED + catalogued
-
-
-def check_population(features: "FeatureSet", population: str | None) -> None:
-    """UserError where a finished set is said to be of another population than before."""
-    known = read(ledger_path(features.folder))
-    said = {known.named(each.population) for each in known.sets.get(features.manifest.id, [])}
-    if population is not None and population not in said:
-        line = f"'dpfc budget --features {features.folder} --population {population}'"
-        what = f"{features.name} is complete, and is not said to be of the population '{population}'."
-        raise _refused("population", what, f"To say so: {line}.")
-
-
-def _refused(name: str, what: str, remedy: str, code: Code = "conflict", **fields: object) -> UserError:
+def refused(name: str, what: str, remedy: str, code: Code = "conflict", **fields: object) -> UserError:
+    """The error for what may not be said. name: of the parameter that says it."""
     return UserError(what, remedy, code=code, parameter=name, **fields)
 
 
@@ -136,12 +109,12 @@ def set_population(
     def checked(ledger: Ledger) -> list[Fact]:
         known = ledger.sets.get(features.manifest.id, []) if adopt else known_set(ledger, features)
         if adopt and known:
-            raise _refused("adopt", f"The ledger has {features.name}.", "There is nothing to adopt.", "exists")
+            raise refused("adopt", f"The ledger has {features.name}.", "There is nothing to adopt.", "exists")
         if not adopt and {ledger.named(each.population) for each in known} == {population}:
             return []
         if any((each.population or "").startswith(RESERVED) for each in known):
             what = f"{features.name} is of a public data set, which has a population of its own."
-            raise _refused("population", what, f"Leave out {parameter('population')}.")
+            raise refused("population", what, f"Leave out {parameter('population')}.")
         fact = replace(
             _fact(features.folder, features.manifest, who, population),
             adopted=adopt or any(each.adopted for each in known),
@@ -153,7 +126,7 @@ def set_population(
             if account.caps and (adopt or account.passed):
                 what = f"There is a cap ({account.population or 'each population'}). It would not hold any more."
                 remedy = "'dpfc budget' shows it. Remove it before, or unite the ledgers (merge) instead of adopting."
-                raise _refused("population", what, remedy, "over-cap")
+                raise refused("population", what, remedy, "over-cap")
         return [fact]
 
     return append(ledger_path(features.folder), checked, "The population")
@@ -168,11 +141,11 @@ def known_set(ledger: Ledger, features: "FeatureSet") -> list[Set]:
             "Put the set's own ledger back, or unite the two: 'dpfc budget --merge'. If there is none any more: 'dpfc "
             f"budget --features {folder} --adopt'. Totals then say 'at least'."
         )
-        raise _refused("features", what, remedy, "missing", path=str(ledger.path))
+        raise refused("features", what, remedy, "missing", path=str(ledger.path))
     if any(each.records != records_of(features.manifest) for each in found):
         what = f"'{folder}' is not the set that the ledger has: its manifest names other shards."
         remedy = "Somebody has changed it. Make it anew, or put it back from a backup."
-        raise _refused("features", what, remedy, "damaged", path=str(folder / MANIFEST))
+        raise refused("features", what, remedy, "damaged", path=str(folder / MANIFEST))
     return found
 
 
@@ -200,7 +173,7 @@ def _refuse_gone(ledger: Ledger, folder: Path) -> None:
             f"Put it back. If there is none any more: 'dpfc budget --features {place / others[0]} --adopt', for each "
             f"set. Or make this set in another folder: {parameter('out')}."
         )
-        raise _refused("out", what, remedy, "missing", path=str(ledger.path))
+        raise refused("out", what, remedy, "missing", path=str(ledger.path))
 
 
 def keep_digests(path: Path, of: str, source: Path) -> None:
@@ -209,11 +182,11 @@ def keep_digests(path: Path, of: str, source: Path) -> None:
     folder = path.parent / LEDGER_DIGESTS
     try:
         if source.exists() and not (folder / of).exists():
-            folder.mkdir(mode=0o700, exist_ok=True)
+            folder.mkdir(exist_ok=True)
             digests.copy(source, folder / of)
     except OSError as error:
         what = f"'{folder}' cannot be written: {error.strerror or error}."
-        raise _refused("out", what, "Make it writable, with room left.", "unwritable", path=str(folder)) from error
+        raise refused("out", what, "Make it writable, with room left.", "unwritable", path=str(folder)) from error
 
 
 def refuse_common(ledger: Ledger, of: str) -> None:
@@ -231,7 +204,7 @@ def refuse_common(ledger: Ledger, of: str) -> None:
                 f"'{min(theirs)}', too ({its}). Nobody may be in two populations. {GUARDED}"
             )
             remedy = f"Give both the same {parameter('population')}, or leave it out: then both are added up."
-            raise _refused("population", what, remedy, count=count)
+            raise refused("population", what, remedy, count=count)
 
 
 def _with(ledger: Ledger, fact: Set) -> Ledger:

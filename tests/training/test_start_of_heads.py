@@ -153,7 +153,7 @@ def test_a_continued_head_says_on_which_condition_its_claim_holds(private: Featu
 def test_stated_classes_do_not_cover_a_head_whose_classes_were_inferred(tmp_path: Path, private: FeatureSet) -> None:
     """The classes of the first head would be seen in the card of the new one, and no guarantee would cover them."""
     inferred = import_features(tmp_path / "private.npz", tmp_path / "features" / "inferred").features
-    first = head_of(inferred, epsilon=1.0)
+    first = head_of(inferred, epsilon=1.0, infer_classes=True)
     read(inferred, first.path)
     inferred.manifest = replace(inferred.manifest, origin="asserted")
     with pytest.raises(UserError, match="inferred from the private records") as refused:
