@@ -21,8 +21,8 @@ import typer
 from dpfc_cli.cli.help import COMMANDS
 from dpfc_cli.errors import Code
 from dpfc_cli.folders import LEDGER
+from dpfc_cli.ledger import read
 from dpfc_cli.privacy import accounting
-from dpfc_cli.training import ledger
 from dpfc_cli.version import __version__
 from tests.support import commands, parsed
 
@@ -281,7 +281,7 @@ class Reader:
         assert process.returncode == exit_code, self.said
 
     def _trainings(self) -> int:
-        return sum(len(ledger.read(path)) for path in self.folder.glob(f"features/*{LEDGER}"))
+        return len(read(self.folder / "features" / LEDGER).charges)
 
 
 @pytest.fixture

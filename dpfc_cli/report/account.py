@@ -66,7 +66,7 @@ def blocks(account: Account, ledger: Ledger, deltas: Sequence[float]) -> list[Bl
             (charge.purpose or "–", charge.by, charge.head.removesuffix(".safetensors")) for charge in account.charges
         )
         found.append(Grid(("purpose", "by", "head"), why, left=3, title="Whose trainings these are, as they said"))
-    found += _totals(account, deltas)
+    found += [*_totals(account, deltas), _sets(account, ledger)]
     if account.caps:
         found += _caps(account, ledger)
     if len(account.private) > 1 and not account.caps:
@@ -82,6 +82,17 @@ def blocks(account: Account, ledger: Ledger, deltas: Sequence[float]) -> list[Bl
     if account.adopted:
         found.append(Words("A set was adopted. What was spent on it before is not known, and in no sum.", strong=True))
     return found
+
+
+def _sets(account: Account, ledger: Ledger) -> Block:
+    """Whose records the sets have, as somebody said."""
+    rows = [
+        (each.name, each.population or "nothing is said", each.by, each.at[:16].replace("T", " "))
+        for of, facts in ledger.sets.items()
+        for each in facts
+        if (where := ledger.populations_of(of)) is None or account.population in where
+    ]
+    return Grid(("set", "population", "by", "when (UTC)"), tuple(rows), left=4, title="The sets that count")
 
 
 def _totals(account: Account, deltas: Sequence[float]) -> list[Block]:

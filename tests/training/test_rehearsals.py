@@ -22,7 +22,7 @@ from dpfc_cli.training.check import check, rehearse
 from dpfc_cli.training.observer import Observer
 from dpfc_cli.training.request import Privacy, facts_of
 from tests.support import set_with
-from tests.training.requests import checked, entries, request
+from tests.training.requests import charges, checked, request
 
 
 def other_method(solve: Any) -> Method[Any, Any]:
@@ -60,7 +60,7 @@ def test_a_method_that_does_not_follow_its_plan_is_found_out_before_the_charge(
     calibrated = calibrate(other_method(solve), facts_of(features), {"steps": 3}, Privacy(epsilon=1.0))
     with pytest.raises(PlanError):
         check(request(features), calibrated, Observer())
-    assert entries(features) == []
+    assert charges(features) == ()
 
 
 def set_of(facts: Facts) -> FeatureSet:
@@ -126,7 +126,7 @@ def test_a_query_that_no_proof_covers_is_found_out_before_the_charge(features: F
     calibrated = calibrate(other_method(single_precision), facts_of(features), {"steps": 3}, Privacy(epsilon=1.0))
     with pytest.raises(ValueError, match="finite float64 array"):
         check(request(features), calibrated, Observer())
-    assert entries(features) == []
+    assert charges(features) == ()
 
 
 def test_a_calibration_for_other_records_is_refused(features: FeatureSet) -> None:
