@@ -69,12 +69,12 @@ def calibrated(
     return calibrate(METHODS[method], Facts(n=100, m=3, d=2, k=k, adjacency=adjacency), options, privacy)
 
 
-def standing(claim: Claim = "private") -> dict[str, Any]:
+def standing(claim: Claim = "private", epsilon: float = 1.0) -> dict[str, Any]:
     """What a card says of the ledger, of the first training there."""
     private = claim == "private"
     return {
         **{"charge": "0" * 32, "trainings": 1, "private": int(private), "unprotected": int(not private)},
-        **{"epsilon": 1.0 if private else None, "exact": True, "unit": "record"},
+        **{"epsilon": epsilon if private else None, "exact": True, "unit": "record"},
     }
 
 
@@ -82,7 +82,15 @@ def card_as_written(made: Calibrated) -> dict[str, Any]:
     """The card of that training, as its head's file has it."""
     solution = Solution(chain=(), weight=np.zeros((2, 3)), bias=np.zeros(3))
     card: dict[str, Any] = json.loads(
-        json.dumps(card_of(made, set_of(made.facts), DATE, solution, standing(made.claim)))
+        json.dumps(
+            card_of(
+                made,
+                set_of(made.facts),
+                DATE,
+                solution,
+                standing(made.claim, made.claimed.epsilon if made.claimed else 1.0),
+            )
+        )
     )
     return card
 

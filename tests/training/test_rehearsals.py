@@ -22,6 +22,7 @@ from dpfc_cli.training.check import check, rehearse
 from dpfc_cli.training.observer import Observer
 from dpfc_cli.training.request import Privacy, facts_of
 from tests.support import set_with
+from tests.hostile import standing
 from tests.training.requests import charges, checked, request
 
 
@@ -97,7 +98,9 @@ def test_a_rehearsal_is_small_and_its_answers_say_nothing() -> None:
 
     for m, steps in ((40, 5_000), (2, 2)):
         facts = Facts(n=1000, m=m, d=300)
-        rehearse(calibrate(other_method(solve), facts, {"steps": steps}, Privacy(epsilon=1.0)), set_of(facts))
+        rehearse(
+            calibrate(other_method(solve), facts, {"steps": steps}, Privacy(epsilon=1.0)), set_of(facts), standing()
+        )
     assert seen == [(Facts(n=3, m=3, d=3), 3), (Facts(n=3, m=2, d=3), 2)]
     assert not any(answer.any() for answer in answers)
 
@@ -106,8 +109,8 @@ def test_a_rehearsal_is_small_and_its_answers_say_nothing() -> None:
 def test_every_method_passes_its_rehearsal(method: str) -> None:
     given = {"steps": 3} if "steps" in METHODS[method].declared else {}
     for facts in (Facts(n=1000, m=40, d=300), Facts(n=50, m=2, d=2, k=2, adjacency="replace-one")):
-        rehearse(calibrate(METHODS[method], facts, given, Privacy(epsilon=1.0)), set_of(facts))
-        rehearse(calibrate(METHODS[method], facts, {}, Privacy()), set_of(facts))
+        rehearse(calibrate(METHODS[method], facts, given, Privacy(epsilon=1.0)), set_of(facts), standing())
+        rehearse(calibrate(METHODS[method], facts, {}, Privacy()), set_of(facts), standing("non-private"))
 
 
 def single_precision(oracle: Oracle, facts: Facts, options: dp_fc.Options) -> Solution:
