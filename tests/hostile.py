@@ -10,6 +10,7 @@ from dpfc_cli.features.manifest import Manifest, SplitFacts
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.methods import METHODS
 from dpfc_cli.methods.method import Solution
+from dpfc_cli.privacy.accounting import Claim
 from dpfc_cli.privacy.facts import Adjacency, Facts
 from dpfc_cli.training.calibrate import Calibrated, calibrate
 from dpfc_cli.training.card import card_of
@@ -68,10 +69,29 @@ def calibrated(
     return calibrate(METHODS[method], Facts(n=100, m=3, d=2, k=k, adjacency=adjacency), options, privacy)
 
 
+def standing(claim: Claim = "private", epsilon: float = 1.0) -> dict[str, Any]:
+    """What a card says of the ledger, of the first training there."""
+    private = claim == "private"
+    return {
+        **{"charge": "0" * 32, "trainings": 1, "private": int(private), "unprotected": int(not private)},
+        **{"epsilon": epsilon if private else None, "exact": True, "unit": "record"},
+    }
+
+
 def card_as_written(made: Calibrated) -> dict[str, Any]:
     """The card of that training, as its head's file has it."""
     solution = Solution(chain=(), weight=np.zeros((2, 3)), bias=np.zeros(3))
-    card: dict[str, Any] = json.loads(json.dumps(card_of(made, set_of(made.facts), DATE, solution)))
+    card: dict[str, Any] = json.loads(
+        json.dumps(
+            card_of(
+                made,
+                set_of(made.facts),
+                DATE,
+                solution,
+                standing(made.claim, made.claimed.epsilon if made.claimed else 1.0),
+            )
+        )
+    )
     return card
 
 
@@ -87,5 +107,6 @@ def set_of(facts: Facts) -> FeatureSet:
             splits={"train": SplitFacts(n=facts.n, shards=())},
             backbone={"name": "x"},
             source={"identity": {"listing": {"train": "digest"}}},
+            id="0" * 32,
         )
     )
