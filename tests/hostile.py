@@ -2,17 +2,19 @@
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from dpfc_cli.features.manifest import Manifest, SplitFacts
 from dpfc_cli.features.reader import FeatureSet
+from dpfc_cli.ledger import Account
 from dpfc_cli.methods import METHODS
 from dpfc_cli.methods.method import Solution
 from dpfc_cli.privacy.facts import Adjacency, Facts
 from dpfc_cli.training.calibrate import Calibrated, calibrate
-from dpfc_cli.training.card import card_of
+from dpfc_cli.training.card import card_of, charge_of_training
 from dpfc_cli.training.request import Privacy
 from tests.support import set_with
 
@@ -71,7 +73,10 @@ def calibrated(
 def card_as_written(made: Calibrated) -> dict[str, Any]:
     """The card of that training, as its head's file has it."""
     solution = Solution(chain=(), weight=np.zeros((2, 3)), bias=np.zeros(3))
-    card: dict[str, Any] = json.loads(json.dumps(card_of(made, set_of(made.facts), DATE, solution)))
+    features = set_of(made.facts)
+    charge = charge_of_training(made, features, "h.safetensors", "me", None)
+    standing = Account(ledger=Path("ledger.sqlite"), population=None, charges=(charge,)).standing(charge)
+    card: dict[str, Any] = json.loads(json.dumps(card_of(made, features, DATE, solution, standing)))
     return card
 
 

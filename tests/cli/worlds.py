@@ -139,8 +139,8 @@ def write_related(folder: Path, later: int, copy: int) -> None:
     taken["later"] = np.concatenate([x[own][:later], x[fresh][later:]])
     taken["copy"] = np.concatenate([x[own][:copy], x[more][copy:]])
     for i, (name, rows) in enumerate(taken.items(), start=1):
-        source = folder.parent / f"{name}.npz"
-        np.savez(source, train_x=rows, train_y=y[:N], test_x=rows[-TEST:] + i, test_y=y[:TEST])
+        source, (test_x, test_y) = folder.parent / f"{name}.npz", blobs(TEST, D, M, seed=4 + i)
+        np.savez(source, train_x=rows, train_y=y[:N], test_x=test_x, test_y=test_y)
         import_features(source, folder / name, classes=CLASSES, labels_per_record=1)
         source.unlink()
 
