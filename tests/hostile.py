@@ -14,7 +14,7 @@ from dpfc_cli.methods import METHODS
 from dpfc_cli.methods.method import Solution
 from dpfc_cli.privacy.facts import Adjacency, Facts
 from dpfc_cli.training.calibrate import Calibrated, calibrate
-from dpfc_cli.training.card import card_of, charge_of_training
+from dpfc_cli.training.card import card_of, charge_of_training, standing_of
 from dpfc_cli.training.request import Privacy
 from tests.support import set_with
 
@@ -75,7 +75,7 @@ def card_as_written(made: Calibrated) -> dict[str, Any]:
     solution = Solution(chain=(), weight=np.zeros((2, 3)), bias=np.zeros(3))
     features = set_of(made.facts)
     charge = charge_of_training(made, features, "h.safetensors", "me", None)
-    standing = Account(ledger=Path("ledger.sqlite"), population=None, charges=(charge,)).standing(charge)
+    standing = standing_of(Account(ledger=Path("ledger.sqlite"), population=None, charges=(charge,)), charge)
     card: dict[str, Any] = json.loads(json.dumps(card_of(made, features, DATE, solution, standing)))
     return card
 
