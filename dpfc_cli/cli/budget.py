@@ -1,22 +1,20 @@
 """`dpfc budget`: what σ is worth, what ε costs, what was spent, and how much may be."""
 
 import math
-from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from dpfc_cli import rounding
-from dpfc_cli.cli import display, places
+from dpfc_cli.cli import display, places, stop
 from dpfc_cli.cli.app import command
 from dpfc_cli.errors import UserError, parameter, sentence
 from dpfc_cli.folders import LEDGER, features_folder, heads_folder
 
 if TYPE_CHECKING:
     from dpfc_cli.features.reader import FeatureSet
-    from dpfc_cli.ledger import Ledger
-    from dpfc_cli.ledger.facts import Fact
+    from dpfc_cli.ledger import Ledger, Make
     from dpfc_cli.report.document import Block
 
 DELTAS = (1e-5, 1e-6, 1e-7)
@@ -108,17 +106,18 @@ def budget(
     pairs = _pairs(same)
     found = None if features is None else places.feature_set(features)[0]
     if given:
-        from dpfc_cli.ledger import append, caps, file, populations
-        from dpfc_cli.ledger.merge import merging
+        from dpfc_cli.ledger import append, caps, in_turn, merging, placing
 
-        makes: list[Callable[[Ledger], Sequence[Fact]]] = []
+        makes: list[Make] = []
         if merge is not None:
             makes.append(merging(merge, apart=apart or (), same=pairs, by=by))
         if found is not None and (adopt or population is not None):
-            makes.append(populations.placing(found, population, adopt=adopt, by=by))
+            makes.append(placing(found, population, adopt=adopt, by=by))
         if found is not None and cap is not None:
             makes.append(caps.capping(found, wanted, delta=delta[0] if delta else None, by=by, note=note))
-        append(_ledger(found), file.in_turn(*makes), f"What the line says ({', '.join(map(parameter, given))})")
+        stop.stands = "'dpfc budget' says whether the ledger was changed."
+        append(_ledger(found), in_turn(*makes), "The change")
+        stop.stands = f"The change was written to '{_ledger(found)}'."
     result: dict[str, Any] = {}
     shown: list[Block] = []
     if sigma is not None or epsilon is not None:

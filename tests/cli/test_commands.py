@@ -174,7 +174,7 @@ def test_a_sampled_training_is_accounted_as_such(dpfc: Dpfc, features: Path) -> 
     card = Head.load(Path("heads") / heads()[0]).card
     full = 20**0.5 / mu_for(2.0, 1e-5)
     assert card["plan"][0]["sigma"] < full / 2
-    spent = json.loads(dpfc("budget", "--json", "--delta", "1e-5").stdout)["spent"]
+    (spent,) = json.loads(dpfc("budget", "--json", "--delta", "1e-5").stdout)["spent"]["populations"]
     assert spent["epsilon"]["1e-05"] == pytest.approx(2.0, rel=1e-4)
     assert dpfc(*line, "--adjacency", "replace-one").exit_code == 2
 

@@ -115,7 +115,6 @@ def snapshot() -> dict[str, bytes]:
         (["budget", "--epsilon", "-1"], "psilon must lie between 0.0001 and 100"),
         (["budget", "--sigma", "1", "--delta", "2"], "elta must lie between 1e-30 and 1"),
         (["budget", "--sigma", "1", "--epsilon", "1"], "both given"),
-        (["budget"], "Nothing to show"),
         (["budget", "--features", "nowhere"], "There is no feature set 'nowhere'"),
         (["budget", "--features", "arrays"], "'arrays' is no feature set: it has no 'manifest.json'"),
         (["budget", "--features", "blobs", "--delta", "0"], "elta must lie between"),

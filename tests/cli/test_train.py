@@ -219,12 +219,12 @@ def test_list_shows_sets_heads_and_what_they_cost(dpfc: Dpfc, second_set: None) 
         assert dpfc(*words, "--features", "blobs").exit_code == 0
     shown = dpfc("list")
     told = json.loads(dpfc("list", "--json").stdout)
-    # Two sets of the same records: what was spent on one was spent on the other.
+    # Nothing is said of both sets, so they count together.
     assert [(each["name"], each["trainings"], each["unprotected"]) for each in told["sets"]] == [
         ("blobs", 3, 1),
         ("newer", 3, 1),
     ]
-    spent = json.loads(dpfc("budget", "--features", "blobs", "--delta", "1e-5", "--json").stdout)["spent"]
+    (spent,) = json.loads(dpfc("budget", "--delta", "1e-5", "--json").stdout)["spent"]["populations"]
     assert told["sets"][0]["epsilon"] == pytest.approx(spent["epsilon"]["1e-05"])
     assert sorted(each["path"] for each in told["heads"]) == [f"heads/{name}" for name in heads()]
     assert {each["epsilon"] for each in told["heads"]} == {1.0, None}
