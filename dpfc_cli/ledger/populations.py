@@ -173,7 +173,8 @@ def _refuse_gone(ledger: Ledger, folder: Path) -> None:
     if ledger.facts:
         return
     place = folder.resolve().parent
-    others = [each.name for each in finished(place) if each.name != folder.name]
+    # A link leads to a set with a ledger of its own, elsewhere.
+    others = [each.name for each in finished(place) if each.name != folder.name and each.resolve().parent == place]
     if others:
         what = f"'{ledger.path}' is gone: there are feature sets in '{place}', such as {printable(others[0])}."
         remedy = (
