@@ -228,10 +228,12 @@ def _ledger(found: "FeatureSet | None") -> Path:
 def _spent(found: "FeatureSet | None", deltas: tuple[float, ...]) -> tuple[dict[str, Any], list["Block"]]:
     """What the ledger says of a set, or of everybody: for programs, and for people."""
     from dpfc_cli.ledger import known_set, read
+    from dpfc_cli.ledger.populations import check_begin
     from dpfc_cli.report import account as shown
     from dpfc_cli.report.document import Words
 
     book = read(_ledger(found))
+    check_begin(book.path.with_name("a set"))
     if found is None and not book.facts:
         raise UserError(
             f"Nothing to show: there is no ledger in '{book.path.parent}', and neither {parameter('sigma')} nor "

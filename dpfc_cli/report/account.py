@@ -59,7 +59,7 @@ def blocks(account: Account, ledger: Ledger, deltas: Sequence[float]) -> list[Bl
         found.append(Words(f"Nothing is charged to {whose(account)}."))
     else:
         found += _charged(account, ledger)
-    found += _totals(account, deltas)
+    found += [*_totals(account, deltas), _sets(account, ledger)]
     if account.caps:
         found += _caps(account, ledger)
     if len(account.private) > 1 and not account.caps:
@@ -99,6 +99,17 @@ def _charged(account: Account, ledger: Ledger) -> list[Block]:
         Grid(shown[0], tuple(shown[1:]), left=len(kept) - 2, title=f"Charged to {whose(account)}"),
         Grid(("purpose", "no.", "by", "head"), why, left=4, title="What these are for, as was said"),
     ]
+
+
+def _sets(account: Account, ledger: Ledger) -> Block:
+    """Whose records the sets have, as somebody said."""
+    rows = [
+        (each.name, each.population or "nothing is said", each.by, each.at[:10])
+        for of, facts in ledger.sets.items()
+        for each in facts
+        if (where := ledger.populations_of(of)) is None or account.population in where
+    ]
+    return Grid(("set", "population", "by", "made"), tuple(rows), left=4, title="The sets that count")
 
 
 def _totals(account: Account, deltas: Sequence[float]) -> list[Block]:

@@ -94,7 +94,7 @@ def check(request: Request, calibrated: Calibrated, observer: Observer) -> Check
         check_charge(book, features, charge)
     check_memory(calibrated, request.memory)
     place = features.folder.resolve()
-    beside = answers_beside(calibrated, place, path, found)
+    beside = answers_beside(calibrated, place, found)
     stack_for(calibrated.plan, bytes_of(calibrated), request.memory, place, beside)
     if calibrated.mechanism is not None:
         try:
@@ -276,12 +276,12 @@ def bytes_for(method: Method[Any, Any], plan: Plan, facts: Facts) -> int:
     return state_bytes(method, plan) + working_bytes(facts) + pieces + (LABELS_BYTES if several else 0)
 
 
-def answers_beside(calibrated: Calibrated, folder: Path, head: Path, found: Unfinished | None) -> int:
-    """The bytes that the answers in pieces will take beside a head, if that is the disk of a folder; else 0.
+def answers_beside(calibrated: Calibrated, folder: Path, found: Unfinished | None) -> int:
+    """The bytes that the answers in pieces will take beside the ledger, if that is the disk of a set; else 0.
 
-    found: the training that goes on: what it has kept is there.
+    folder: of the set. found: the training that goes on: what it has kept is there.
     """
-    if calibrated.claim != "private" or _device(folder) != _device(head.parent):
+    if calibrated.claim != "private" or _device(folder) != _device(ledger_path(folder).parent):
         return 0
     kept = 0
     if found is not None:

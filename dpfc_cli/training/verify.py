@@ -93,7 +93,7 @@ def verify(
             not good.
 
     Examples:
-        >>> found = verify("heads/eps1.safetensors", ledger="features/digits.ledger.sqlite")
+        >>> found = verify("heads/eps1.safetensors", ledger="features/ledger.sqlite")
         >>> print(found.contradictions or "nothing contradicts")
 
     """
