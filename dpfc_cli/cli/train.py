@@ -271,6 +271,7 @@ def train(
         checked = plan(request, observer)
         if not dry_run:
             show_so_far(checked)
+            stop.stands = "'dpfc budget' says whether the training is charged."
             trained = finish(checked, observer)
             stop.stands = stands(trained.charged, trained.path)
         if request.leader is not None:
