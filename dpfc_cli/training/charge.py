@@ -8,7 +8,7 @@ from threading import Lock
 from dpfc_cli.errors import UserError
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.heads import head as heads
-from dpfc_cli.ledger import Charge, Ledger, Outcome, State, append, ledger_path
+from dpfc_cli.ledger import Charge, Ledger, Outcome, State, append, ledger_path, new_id
 from dpfc_cli.privacy.curator import Records
 from dpfc_cli.privacy.passes import BlockStream
 from dpfc_cli.training.answers import Answers, begun, reopened
@@ -22,12 +22,14 @@ class Receipt:
     """Proof that something was charged. Only `pay` and `charge` make one.
 
     charge: the ledger's fact. ledger: all facts, this one included. after: the last outcome of the charge that this
-    process knows of: its id, if it goes on with a charge that was stopped.
+    process knows of: its id, if it goes on with a charge that was stopped. outcome: the id of the one that this process
+    writes down.
     """
 
     charge: Charge
     ledger: Ledger
     after: str | None = None
+    outcome: str = field(default_factory=new_id)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -154,7 +156,7 @@ def _resumed(charge: Charge, answers: Answers, path: Path) -> Receipt:
 def settle(
     receipt: Receipt, state: State, answers: int = 0, head: str | None = None, sha256: str | None = None
 ) -> None:
-    """Write down what became of a charge.
+    """Write down what became of a charge, once: what is written stays.
 
     Args:
         receipt: of the charge.
@@ -169,6 +171,14 @@ def settle(
     """
     charge = receipt.charge
     outcome = Outcome(
-        by=charge.by, charge=charge.id, state=state, head=head, sha256=sha256, answers=answers, after=receipt.after
+        id=receipt.outcome,
+        by=charge.by,
+        charge=charge.id,
+        state=state,
+        head=head,
+        sha256=sha256,
+        answers=answers,
+        after=receipt.after,
     )
-    append(receipt.ledger.path, lambda ledger: [outcome], "What became of the charge")
+    # Whoever was stopped does not know whether it was written.
+    append(receipt.ledger.path, lambda ledger: [] if outcome.id in ledger else [outcome], "What became of the charge")
