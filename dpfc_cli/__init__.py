@@ -46,7 +46,6 @@ _HOMES = {
     "UserError": "errors",
     "Verified": "training.verify",
     "ZeroShot": "starts.zero_shot",
-    "adopt": "ledger.populations",
     "compare": "evaluation",
     "epsilon_of": "training.convert",
     "evaluate": "evaluation",
@@ -90,7 +89,6 @@ __all__ = [
     "Verified",
     "ZeroShot",
     "__version__",
-    "adopt",
     "compare",
     "epsilon_of",
     "evaluate",
@@ -127,7 +125,7 @@ if TYPE_CHECKING:
     from dpfc_cli.heads.signature import Signed
     from dpfc_cli.ledger.caps import set_cap
     from dpfc_cli.ledger.merge import merge_ledgers
-    from dpfc_cli.ledger.populations import adopt, set_population
+    from dpfc_cli.ledger.populations import set_population
     from dpfc_cli.ledger.totals import Account
     from dpfc_cli.prediction.predict import Predictions, predict
     from dpfc_cli.report.push import Pushed, push

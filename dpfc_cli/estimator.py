@@ -57,6 +57,8 @@ LEDGER_FOLDER = "private-classifier"
 """The ledger folder, unless the user names one."""
 TEMPORARY = ".fit-"
 """How the name of a folder begins that holds the records until they are imported."""
+INFER = "infer"
+"""Written in the place of classes: those that occur."""
 SOURCE = "PrivateClassifier.npz"
 """What the manifest of a set of ours says that it was imported from."""
 
@@ -92,8 +94,9 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     Args:
         epsilon: ε of one fit, 1e-4 to 100.
         delta: δ. None: min(1e-5, 1/n).
-        classes: the labels that may occur, or their number m for the labels 0 … m − 1. They are public. None: they are
-            taken from y, and every statement says that they were inferred from the private records.
+        classes: the labels that may occur, or their number m for the labels 0 … m − 1. They are public. "infer": they
+            are taken from y, and every statement says that they were inferred from the private records. None: the same
+            with a seed, and refused without one.
         method: a method of `dpfc train`.
         options: the method's own options, such as {"steps": 20}.
         adjacency: "zero-out" or "replace-one". None: "zero-out".
@@ -122,7 +125,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         epsilon: float = 1.0,
         *,
         delta: float | None = None,
-        classes: Sequence[Any] | int | None = None,
+        classes: Sequence[Any] | int | str | None = None,
         method: str = "auto",
         options: Mapping[str, Any] | None = None,
         adjacency: str | None = None,
@@ -165,20 +168,42 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """
         X, y = validate_data(self, X, y, dtype=(np.float64, np.float32), ensure_min_samples=2)
         check_classification_targets(y)
-        classes, labels = _labelled(y, self.classes)
+        asserted = self._asserted()
+        classes, labels = _labelled(y, asserted)
         arrays = {"train_x": X, "train_y": labels}
         if groups is not None:
             arrays["train_groups"] = _persons(np.asarray(groups))
-        names = None if self.classes is None else _names(classes)
+        names = None if asserted is None else _names(classes)
         with _set_of(arrays, names, _ledger_folder(self.ledger)) as features:
-            trained = self._trained(features)
+            trained = self._trained(features, inferred=asserted is None)
         self.classes_ = classes
         self.head_ = trained.head
         self.privacy_ = _privacy(trained)
         self.statement_ = Told(trained.head.statement())
         return self
 
-    def _trained(self, features: FeatureSet) -> Trained:
+    def _asserted(self) -> Sequence[Any] | int | None:
+        """The classes that are stated; None if they are to be taken from y. UserError where nobody says which."""
+        if isinstance(self.classes, str):
+            if self.classes == INFER:
+                return None
+            raise UserError(
+                f"{parameter('classes')} '{self.classes}' is one text, and no list of labels.",
+                f"Name all labels that may occur, or write '{INFER}'.",
+                parameter="classes",
+            )
+        if self.classes is None and self.seed is None:
+            raise UserError(
+                f"{parameter('classes')} says nothing. The labels that occur follow from the private records, and no "
+                "noise hides them.",
+                f"Name all labels that may occur. Or, if everybody may know which do: "
+                f"{parameter('classes')}='{INFER}'.",
+                code="conflict",
+                parameter="classes",
+            )
+        return self.classes
+
+    def _trained(self, features: FeatureSet, *, inferred: bool) -> Trained:
         if self.cap is not None:
             _keep_cap(features, self.cap, self.delta)
         request = requested(
@@ -193,6 +218,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             public_features=self.public_features,
             public_head=self.public_head,
             purpose=self.purpose,
+            infer_classes=inferred,
         )
         observer = Observer()
         return finish(plan(request, observer), observer)

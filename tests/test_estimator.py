@@ -53,7 +53,10 @@ def test_scikit_learns_checks_pass_except_those_that_the_table_names() -> None:
     table = dict(re.findall(r"^\| `(check_\w+)` \| (.+) \|$", PAGE.read_text("utf-8"), re.MULTILINE))
     assert table
     results = check_estimator(
-        PrivateClassifier(epsilon=100.0, options={"steps": 2}), expected_failed_checks=table, on_skip=None, on_fail=None
+        PrivateClassifier(epsilon=100.0, classes="infer", options={"steps": 2}),
+        expected_failed_checks=table,
+        on_skip=None,
+        on_fail=None,
     )
     of = {
         status: {each["check_name"] for each in results if each["status"] == status}
@@ -99,7 +102,7 @@ def test_a_fit_is_a_training_like_any_other() -> None:
 
 def test_classes_that_nobody_asserted_are_said_to_be_inferred() -> None:
     asserted = PrivateClassifier(**QUICK).fit(X, LABELS)
-    inferred = PrivateClassifier(method="dp-ls").fit(X, LABELS)
+    inferred = PrivateClassifier(method="dp-ls", classes="infer").fit(X, LABELS)
     assert asserted.statement_["public facts"].endswith(": asserted")
     assert "inferred from the private records" in inferred.statement_["public facts"]
     assert (asserted.privacy_["classes"], inferred.privacy_["classes"]) == ("asserted", "inferred")
@@ -109,6 +112,18 @@ def test_classes_that_nobody_asserted_are_said_to_be_inferred() -> None:
     numbers = PrivateClassifier(method="dp-ls", classes=5).fit(X, Y)
     assert numbers.predict_proba(X).shape == (240, 5)
     assert numbers.classes_.tolist() == [0, 1, 2, 3, 4]
+
+
+def test_labels_that_nobody_stated_are_published_only_if_the_user_insists() -> None:
+    for classes, seed in ((None, None), ("flu", None), ("flu", 3)):
+        with pytest.raises(UserError) as refused:
+            PrivateClassifier(method="dp-ls", classes=classes, seed=seed).fit(X, LABELS)
+        assert refused.value.fields["parameter"] == "classes"
+        # In a log a label would be published, too.
+        assert not any(name in str(refused.value).replace("'flu'", "") for name in NAMES)
+    assert files() == []
+    # Nothing is claimed of noise that can be repeated.
+    assert PrivateClassifier(method="dp-ls", seed=3).fit(X, LABELS).classes_.tolist() == sorted(NAMES)
 
 
 def test_a_label_that_was_not_asserted_is_refused_before_the_charge() -> None:

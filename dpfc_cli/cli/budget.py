@@ -10,10 +10,11 @@ from dpfc_cli import rounding
 from dpfc_cli.cli import display, places
 from dpfc_cli.cli.app import command
 from dpfc_cli.errors import UserError, parameter, sentence
-from dpfc_cli.folders import LEDGER, features_folder
+from dpfc_cli.folders import LEDGER, features_folder, heads_folder
 
 if TYPE_CHECKING:
     from dpfc_cli.features.reader import FeatureSet
+    from dpfc_cli.ledger import Ledger
     from dpfc_cli.report.document import Block
 
 DELTAS = (1e-5, 1e-6, 1e-7)
@@ -218,10 +219,8 @@ def _pairs(same: list[str] | None) -> dict[str, str]:
 def _change(found: "FeatureSet", population: str | None, adopt: bool, by: str | None) -> None:
     from dpfc_cli.ledger import populations
 
-    if adopt:
-        populations.adopt(found, population, by=by)
-    elif population is not None:
-        populations.set_population(found, population, by=by)
+    if adopt or population is not None:
+        populations.set_population(found, population, adopt=adopt, by=by)
 
 
 def _ledger(found: "FeatureSet | None") -> Path:
@@ -232,12 +231,9 @@ def _ledger(found: "FeatureSet | None") -> Path:
 
 def _spent(found: "FeatureSet | None", deltas: tuple[float, ...]) -> tuple[dict[str, Any], list["Block"]]:
     """What the ledger says of a set, or of everybody: for programs, and for people."""
-    from dpfc_cli.folders import heads_folder
-    from dpfc_cli.heads.head import cards
     from dpfc_cli.ledger import known_set, read
     from dpfc_cli.report import account as shown
     from dpfc_cli.report.document import Words
-    from dpfc_cli.training.inventory import without_charge
 
     book = read(_ledger(found))
     if found is None and not book.facts:
@@ -248,15 +244,25 @@ def _spent(found: "FeatureSet | None", deltas: tuple[float, ...]) -> tuple[dict[
             code="missing",
             path=str(book.path),
         )
-    accounts, lost = book.accounts(None), None
+    accounts = book.accounts(None)
     if found is not None:
-        known_set(book, found.folder, found.manifest)
+        known_set(book, found)
         accounts = [book.account_of(found.manifest.id)]
-        lost = without_charge(book, found.manifest, cards(heads_folder()))
+    lost = _lost(book, None if found is None else found.name)
     blocks = [block for account in accounts for block in shown.blocks(account, book, deltas)]
     blocks += [] if lost is None else [Words(lost, strong=True)]
     values = {"ledger": str(book.path), "populations": [shown.values(each, book, deltas) for each in accounts]}
     return {**values, "warning": lost}, blocks
+
+
+def _lost(book: "Ledger", name: str | None) -> str | None:
+    """What to tell if heads have no charge in the ledger."""
+    if not any(heads_folder().glob("*.safetensors")):
+        return None
+    from dpfc_cli.heads.head import cards
+    from dpfc_cli.training.inventory import without_charge
+
+    return without_charge(book, cards(heads_folder()), name)
 
 
 def _show(blocks: list["Block"]) -> None:

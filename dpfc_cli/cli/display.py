@@ -130,9 +130,15 @@ def fail(what: str, *remedies: str) -> None:
         err.print(_text(remedy))
 
 
-def confirmed(question: str) -> bool:
-    """The answer to a question that is asked on stderr. typer.Abort at the end of the input, and on Ctrl-C."""
-    return typer.confirm(printable(question), default=True, err=True)
+def confirmed(question: str, default: bool = True) -> bool:
+    """The answer to a question that is asked on stderr. default: what Enter means.
+
+    KeyboardInterrupt at the end of the input, and on Ctrl-C.
+    """
+    try:
+        return typer.confirm(printable(question), default=default, err=True)
+    except typer.Abort:
+        raise KeyboardInterrupt from None
 
 
 Stages = Callable[[str, int, int | None], None]

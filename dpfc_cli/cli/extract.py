@@ -9,7 +9,7 @@ from dpfc_cli.backbones import BACKBONES, POOLINGS, PRECISIONS, PREPROCESS, UNPO
 from dpfc_cli.cli import display
 from dpfc_cli.cli.app import command
 from dpfc_cli.cli.classes import typed_classes
-from dpfc_cli.cli.extracted import POPULATION, report
+from dpfc_cli.cli.extracted import POPULATION, report, unless_persons
 from dpfc_cli.cli.help import flag_of, listed
 
 WHAT, HOW, WORK = "Pictures", "Features", "Work"
@@ -85,6 +85,14 @@ def extract(
             metavar="RULE",
         ),
     ] = None,
+    each_record_is_a_person: Annotated[
+        bool,
+        typer.Option(
+            "--each-record-is-a-person",
+            help="Protect single records, although some pictures seem to be of one person. Without it dpfc asks.",
+            rich_help_panel=WHAT,
+        ),
+    ] = False,
     on_error: Annotated[
         str,
         typer.Option(
@@ -206,34 +214,39 @@ def extract(
     part = _part(task)
     units = {extraction.OPENING: "B" if images.small(wanted) else "files", extraction.LOADING: "B"}
     units[extraction.EXTRACTING] = units[extraction.LOOKING] = "images"
-    with display.stages(extraction.OPENING, lambda stage: units[stage.partition(":")[0]]) as progress:
-        made = extraction.extract(
-            wanted,
-            model=model,
-            out=out,
-            data_dir=data_dir,
-            classes=typed_classes(classes),
-            limit=limit,
-            hold_out=hold_out,
-            group_by=group_by,
-            weights=weights,
-            pool=pool,
-            preprocess=preprocess,
-            image_size=image_size,
-            window=_window(window),
-            exif=exif,
-            label_column=label_column,
-            precision=precision,
-            dtype=dtype,
-            on_error=on_error,
-            most_null=most_null,
-            batch=batch,
-            population=population,
-            shards=shards,
-            task=part,
-            progress=progress,
-            warn=_warn,
-        )
+
+    def make(single: bool) -> extraction.Extracted:
+        with display.stages(extraction.OPENING, lambda stage: units[stage.partition(":")[0]]) as progress:
+            return extraction.extract(
+                wanted,
+                model=model,
+                out=out,
+                data_dir=data_dir,
+                classes=typed_classes(classes),
+                limit=limit,
+                hold_out=hold_out,
+                group_by=group_by,
+                weights=weights,
+                pool=pool,
+                preprocess=preprocess,
+                image_size=image_size,
+                window=_window(window),
+                exif=exif,
+                label_column=label_column,
+                precision=precision,
+                dtype=dtype,
+                on_error=on_error,
+                most_null=most_null,
+                batch=batch,
+                population=population,
+                shards=shards,
+                task=part,
+                progress=progress,
+                warn=_warn,
+                each_record_is_a_person=single,
+            )
+
+    made = unless_persons(make, each_record_is_a_person)
     _remark(made)
     report(made.folder, made.features, made=not made.was_complete, as_json=as_json)
 

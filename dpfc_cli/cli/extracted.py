@@ -1,7 +1,9 @@
 """What is shown of a feature set that was made."""
 
+import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from dpfc_cli.cli import display, places
 
@@ -12,6 +14,27 @@ if TYPE_CHECKING:
 POPULATION = (
     "Whose records these are. Nobody may be in two populations. A set of which nothing is said counts in all of them."
 )
+
+
+Made = TypeVar("Made")
+
+
+def unless_persons(make: Callable[[bool], Made], single: bool) -> Made:
+    """What make(single) makes. If some records seem to be of one person, a user at a terminal is asked first.
+
+    single: each record counts as a person of its own, whatever is noticed.
+    """
+    from dpfc_cli.sources.noticed import PersonsNoticedError
+
+    try:
+        return make(single)
+    except PersonsNoticedError as noticed:
+        if not (sys.stdin.isatty() and sys.stderr.isatty()):
+            raise
+        question = f"{noticed.what} Go on, with each record as a person of its own?"
+        if not display.confirmed(question, default=False):
+            raise
+    return make(True)
 
 
 def report(folder: Path, features: "FeatureSet | None", *, made: bool, as_json: bool) -> None:
@@ -89,6 +112,8 @@ def _of_persons(split: "SplitFacts") -> str:
 
 def _advise(features: "FeatureSet") -> None:
     """Warnings about a feature set, and the next command."""
+    from dpfc_cli.errors import GUARDED
+    from dpfc_cli.sources.classes import first_names
     from dpfc_cli.training.warn import warnings_of_width
 
     for warning in warnings_of_width(features.manifest.dim):
@@ -96,8 +121,15 @@ def _advise(features: "FeatureSet") -> None:
     if "test" not in features.manifest.splits:
         remedy = "Extract with --hold-out 0.1."
         if features.manifest.backbone.get("name") == "imported":
-            remedy = "Import test_x and test_y beside train_x and train_y."
+            remedy = "Import test_x and test_y beside train_x and train_y, or with --hold-out 0.1."
         if features.manifest.backbone.get("from") == "slides":
-            remedy = "Say in a column 'split' of the table which slides are for it."
+            remedy = "Say in a column 'split' of the table which slides are for it, or import with --hold-out 0.1."
         display.warn(f"there is no test split for dpfc evaluate. {remedy}")
+    if features.manifest.origin == "inferred":
+        display.warn(
+            f"nobody stated the classes. They follow from the records: {first_names(features.manifest.classes)}. Their "
+            f"names will be in every head. 'dpfc train' refuses them, unless you insist. {GUARDED}"
+        )
+        display.say("Next: the same command with --classes. In this order nothing is computed anew.")
+        return
     display.say(f"Next: dpfc train --epsilon 1 --features {places.said(features.folder)}")

@@ -8,7 +8,7 @@ import typer
 from dpfc_cli.cli import display
 from dpfc_cli.cli.app import command
 from dpfc_cli.cli.classes import typed_classes
-from dpfc_cli.cli.extracted import POPULATION, report
+from dpfc_cli.cli.extracted import POPULATION, report, unless_persons
 
 
 @command("import", when_stopped="This run made nothing. What earlier runs finished is kept.")
@@ -53,6 +53,21 @@ def import_(
             metavar="NAME",
         ),
     ] = None,
+    each_record_is_a_person: Annotated[
+        bool,
+        typer.Option(
+            "--each-record-is-a-person",
+            help="Protect single records, although some records seem to be of one person. Without it dpfc asks.",
+        ),
+    ] = False,
+    hold_out: Annotated[
+        float | None,
+        typer.Option(
+            help="If there is no test split: make one of about this fraction of the training records, such as 0.1. "
+            "The place of a record decides. If persons are known: a fraction of them.",
+            metavar="FRACTION",
+        ),
+    ] = None,
     table: Annotated[
         Path | None,
         typer.Option(
@@ -91,25 +106,30 @@ def import_(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Make a feature set of features that another program computed, of pictures, of texts or of anything."""
-    from dpfc_cli.extraction.importing import import_features
+    from dpfc_cli.extraction.importing import Imported, import_features
 
-    with display.stages("Opening", "records") as progress:
-        features, made = import_features(
-            path,
-            out,
-            classes=typed_classes(classes),
-            labels_per_record=labels_per_record,
-            dtype=dtype,
-            shards=shards,
-            progress=progress,
-            column=column,
-            label_column=label_column,
-            group_column=group_column,
-            table=table,
-            pool_by=pool_by,
-            on_error=on_error,
-            most_null=most_null,
-            population=population,
-            warn=display.warn,
-        )
+    def make(single: bool) -> Imported:
+        with display.stages("Opening", "records") as progress:
+            return import_features(
+                path,
+                out,
+                classes=typed_classes(classes),
+                labels_per_record=labels_per_record,
+                dtype=dtype,
+                shards=shards,
+                progress=progress,
+                column=column,
+                label_column=label_column,
+                group_column=group_column,
+                table=table,
+                pool_by=pool_by,
+                on_error=on_error,
+                most_null=most_null,
+                warn=display.warn,
+                population=population,
+                hold_out=hold_out,
+                each_record_is_a_person=single,
+            )
+
+    features, made = unless_persons(make, each_record_is_a_person)
     report(features.folder, features, made=made, as_json=as_json)

@@ -191,6 +191,15 @@ def train(
     purpose: Annotated[
         str | None, typer.Option(help="What the training is for, for the ledger.", rich_help_panel=RUN)
     ] = None,
+    infer_classes: Annotated[
+        bool,
+        typer.Option(
+            "--infer-classes",
+            help="Train privately although nobody stated the classes. Their names, which follow from the records, are "
+            "then in the head. Better: repeat extract or import with --classes.",
+            rich_help_panel=PRIVACY,
+        ),
+    ] = False,
     dry_run: Annotated[
         bool,
         typer.Option(
@@ -253,6 +262,7 @@ def train(
             memory=None if memory is None else _bytes(memory),
             by=by,
             purpose=purpose,
+            infer_classes=infer_classes,
             leader=None if processes is None else Leader(processes),
         )
         if others:
@@ -324,11 +334,7 @@ class _Observer(Observer):
         self._stack.close()
         self._advance = None
         question = f"Charge {charge}, the newest of {self._others + 1} sets?"
-        try:
-            return display.confirmed(question)
-        except typer.Abort:
-            # Ctrl-C, or the end of the input.
-            raise KeyboardInterrupt from None
+        return display.confirmed(question)
 
 
 def _unit_of(stage: str) -> str:

@@ -23,13 +23,14 @@ from dpfc_cli import backbones, images
 from dpfc_cli.errors import GUARDED, Note, UserError, counted, parameter, printable, spelled, unknown
 from dpfc_cli.extraction import making
 from dpfc_cli.extraction.checks import (
-    check_hold_out,
     check_most_null,
     check_numbers,
+    check_population,
     check_task,
     default_name,
     geometry_of,
     named_after,
+    population_of,
     with_parameter,
 )
 from dpfc_cli.features.going_on import already_complete, asserted, kept
@@ -37,9 +38,11 @@ from dpfc_cli.features.lookup import new_folder
 from dpfc_cli.features.manifest import DTYPES, Manifest
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.features.writer import FeatureWriter, Task
-from dpfc_cli.ledger.populations import check_begin, check_population, population_of, register
+from dpfc_cli.ledger.populations import check_begin, register
 from dpfc_cli.sources.classes import check_classes, class_names
 from dpfc_cli.sources.groups import rule_of
+from dpfc_cli.sources.held_out import check_hold_out
+from dpfc_cli.sources.noticed import refuse_both, several_in_pictures
 
 if TYPE_CHECKING:
     from dpfc_cli.backbones import Backbone
@@ -97,6 +100,7 @@ def extract(
     exif: bool = False,
     label_column: str | None = None,
     group_by: str | None = None,
+    each_record_is_a_person: bool = False,
     precision: str = "float32",
     dtype: str = "float16",
     on_error: str = "refuse",
@@ -133,6 +137,7 @@ def extract(
         group_by: how the person of each picture is found: "folder:LEVEL", "name:REGEX", "column:NAME" or
             "table:FILE[:COLUMN]". The pictures of a person then lie together, and a person is what a training protects.
             Default: each picture counts as a person of its own.
+        each_record_is_a_person: go on without `group_by`, although some pictures seem to be of one person.
         precision: of the computation, one of `backbones.PRECISIONS`.
         dtype: of the stored features, one of `DTYPES`.
         on_error: what to do with a picture that cannot be decoded, or a feature beyond the dtype: "refuse", or "null"
@@ -155,8 +160,9 @@ def extract(
         The feature set and what was done.
 
     Raises:
-        UserError: a parameter makes no sense, a file is missing or damaged, or the folder holds another set. Nothing
-            was computed then, unless the message names a picture or a feature.
+        UserError: a parameter makes no sense, a file is missing or damaged, some pictures seem to be of one person
+            (`PersonsNoticedError`), or the folder holds another set. Nothing was computed then, unless the message
+            names a picture or a feature.
 
     Examples:
         >>> extract("digits", model="scattering").features.manifest.dim
@@ -184,6 +190,7 @@ def extract(
     named = class_names(classes)
     folder_of_data = None if data_dir is None else Path(data_dir)
     rule = None if group_by is None else rule_of(group_by)
+    refuse_both(each_record_is_a_person, rule is not None, "group_by")
     images.check(source, folder_of_data, named, window=window, exif=exif, label_column=label_column, group_by=rule)
     whose = population_of(population, images.catalogued(source, folder_of_data))
     geometry = geometry_of(source, model, preprocess, image_size)
@@ -215,6 +222,9 @@ def extract(
     for remark in pictures.remarks:
         (warn or _warn)(remark)
     check_classes(pictures.classes, pictures.origin == "inferred")
+    noticed = None if rule is not None or each_record_is_a_person else pictures.noticed()
+    if noticed is not None:
+        raise several_in_pictures(source, noticed)
     pictures = _limited(pictures if hold_out is None else images.held_out(pictures, hold_out), limit)
     pictures, groupings = (pictures, {}) if rule is None else images.by_person(pictures)
     first = next(iter(pictures.splits.values()))
@@ -249,7 +259,7 @@ def extract(
         features = FeatureSet(folder)
         check_population(features, whose)
         return Extracted(folder=folder, features=features, was_complete=True)
-    check_begin(folder, whose)
+    check_begin(folder)
     writer = FeatureWriter(
         folder,
         rows={name: split.n for name, split in pictures.splits.items()},

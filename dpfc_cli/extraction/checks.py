@@ -5,9 +5,12 @@ from pathlib import Path
 
 from dpfc_cli import backbones, images
 from dpfc_cli.errors import UserError, parameter
+from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.features.writer import Task
+from dpfc_cli.ledger.facts import RESERVED
+from dpfc_cli.ledger.file import ledger_path, read
+from dpfc_cli.ledger.populations import check_name
 
-MOST_HELD_OUT = 0.9
 MOST_SHARDS = 99_999
 SMALLEST_SIDE = 8
 
@@ -39,16 +42,6 @@ def check_numbers(**given: int | None) -> None:
                 code="bad-value",
                 parameter=name,
             )
-
-
-def check_hold_out(hold_out: float | None) -> None:
-    if hold_out is not None and not 0 < hold_out < MOST_HELD_OUT:
-        raise UserError(
-            f"{parameter('hold_out')} must lie between 0 and {MOST_HELD_OUT}, not at {hold_out:g}.",
-            "Give the fraction of the training pictures to evaluate on, such as 0.1.",
-            code="bad-value",
-            parameter="hold_out",
-        )
 
 
 def geometry_of(source: str, model: str, preprocess: str | None, image_size: int | None) -> images.Geometry | None:
@@ -115,3 +108,30 @@ def default_name(
     parts += [f"holdout{hold_out:g}"] if hold_out is not None else []
     parts += [f"limit{limit}"] if limit is not None else []
     return "-".join(parts)
+
+
+def population_of(given: str | None, catalogued: str | None) -> str | None:
+    """The population of a set that is to be made. catalogued: the name of the public data set that it is made of.
+
+    Raises:
+        UserError: the name cannot be that of a population, or the data set has one of its own.
+
+    """
+    check_name(given)
+    if given is not None and catalogued is not None:
+        raise _of_another(f"{catalogued} is a public data set with a population of its own.", "Leave it out.")
+    return given if catalogued is None else RESERVED + catalogued
+
+
+def check_population(features: FeatureSet, population: str | None) -> None:
+    """UserError where a finished set is said to be of another population than before."""
+    known = read(ledger_path(features.folder))
+    said = {known.named(each.population) for each in known.sets.get(features.manifest.id, [])}
+    if population is not None and population not in said:
+        line = f"'dpfc budget --features {features.folder} --population {population}'"
+        what = f"{features.name} is complete, and is not said to be of the population '{population}'."
+        raise _of_another(what, f"To say so: {line}.")
+
+
+def _of_another(what: str, remedy: str) -> UserError:
+    return UserError(what, remedy, code="conflict", parameter="population")

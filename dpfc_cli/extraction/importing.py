@@ -18,20 +18,24 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dpfc_cli.errors import GUARDED, Note, UserError, parameter, printable, unknown
+from dpfc_cli.extraction.checks import check_population
 from dpfc_cli.features import slides
 from dpfc_cli.features.going_on import already_complete, asserted, kept
 from dpfc_cli.features.lookup import new_folder
 from dpfc_cli.features.manifest import DTYPES, Manifest
 from dpfc_cli.features.reader import FeatureSet
+from dpfc_cli.features.slide_table import noticed
 from dpfc_cli.features.table import ROWS, Table, Tables, reordered
 from dpfc_cli.features.tables import NPY, opened
 from dpfc_cli.features.writer import FeatureWriter
 from dpfc_cli.folders import PARTIAL
-from dpfc_cli.ledger.populations import check_begin, check_population, register
+from dpfc_cli.ledger.populations import check_begin, check_name, register
 from dpfc_cli.memory import check_fits
 from dpfc_cli.sources.classes import Origin, check_classes, class_names, inferred_classes, numbers_of_names
 from dpfc_cli.sources.digests import NONE, digests_of_rows
 from dpfc_cli.sources.groups import GROUPS, check_apart, grouped
+from dpfc_cli.sources.held_out import check_hold_out, held_out, second_test_split
+from dpfc_cli.sources.noticed import refuse_both, several_in_import
 
 BLOCK = 2**26
 """Bytes that a block should not exceed."""
@@ -59,6 +63,8 @@ def import_features(
     column: str | None = None,
     label_column: str | None = None,
     group_column: str | None = None,
+    each_record_is_a_person: bool = False,
+    hold_out: float | None = None,
     table: str | Path | None = None,
     pool_by: str | None = None,
     on_error: str = "refuse",
@@ -86,6 +92,9 @@ def import_features(
         column: the name of the features in the source, if it is not a usual one.
         label_column: the name of the labels in the source, if it is not a usual one.
         group_column: the name of the groups in the source, if it is not `groups`: which records belong to one person.
+        each_record_is_a_person: go on without groups, although some records seem to be of one person.
+        hold_out: make a test split of about this fraction of the training records; with groups of the persons. The
+            place of a record in the source decides, or the name of its person.
         table: for slides: a CSV or JSON-lines file with a line for each slide. The three columns are then its own.
         pool_by: for slides: "slide" or "patient", whose patches make a record. Default: "slide".
         on_error: for slides: what to do with one that cannot be read: "refuse", or "null" to keep it as a null record.
@@ -99,13 +108,17 @@ def import_features(
         The set, and whether it was made now. It is not made again if `out` already holds it.
 
     Raises:
-        UserError: something cannot be imported. No finished set is left behind then.
+        UserError: something cannot be imported, or some records seem to be of one person (`PersonsNoticedError`). No
+            finished set is left behind then.
 
     """
     folder = slides.folder_of(path)
     path = Path(path) if folder is None else folder
-    out = new_folder(_name(path) if out is None else out)
-    check_begin(out, population)
+    check_hold_out(hold_out)
+    refuse_both(each_record_is_a_person, group_column is not None, "group_column")
+    out = new_folder(_name(path) + ("" if hold_out is None else f"-holdout{hold_out:g}") if out is None else out)
+    check_name(population)
+    check_begin(out)
     _check_parameters(labels_per_record, dtype, shards)
     asserted_names = class_names(classes)
     grouped_by: dict[str, Any] = {"by": "column", "column": group_column or GROUPS}
@@ -118,6 +131,8 @@ def import_features(
         found = opened(path, column, label_column, group_column)
     else:
         wanted_slides = slides.checked(table, column, label_column, group_column, pool_by, on_error, most_null)
+        if not each_record_is_a_person and group_column is None:
+            _refuse_noticed(path, noticed(wanted_slides.table))
         found_slides, person = slides.pooled(folder, wanted_slides, asserted_names, out, progress, warn or _warn)
         found = nullcontext(found_slides)
         grouped_by = {"by": "table", "column": person}
@@ -125,6 +140,10 @@ def import_features(
     tolerant = folder is not None and on_error == "null"
     with found as source:
         raw = source.splits
+        persons = any(table.keys is not None for table in raw.values())
+        refuse_both(each_record_is_a_person, persons, "group_column")
+        if not persons and not each_record_is_a_person:
+            _refuse_noticed(path, source.noticed())
         tables, texts = _by_names(raw, asserted_names or source.classes)
         width = max(table.y.shape[1] for table in tables.values())
         by_list = any(table.counted for table in tables.values())
@@ -133,7 +152,7 @@ def import_features(
             origin = "asserted" if asserted_names else "inferred" if source.inferred else "data set"
             origin = origin if labels_per_record or (width == 1 and not by_list) else "inferred"
         names = asserted_names or source.classes
-        renumbered = texts is not None and names is not None
+        renumbered = texts is not None and names is not None and names[: len(texts)] != texts
         _check_labels(tables, len(names) if names else None)
         k = labels_per_record or width
         if k < width:
@@ -150,15 +169,21 @@ def import_features(
         check_classes(names, origin == "inferred")
         dtype = dtype or ("float16" if all(table.dtype == np.float16 for table in tables.values()) else "float32")
         _check_room(path, out, tables, k, dtype)
+        listing = _listing(raw, progress)
+        if hold_out is not None:
+            tables = _held_out(tables, hold_out, str(path))
+            # Both splits keep the listing of the whole, as those of an extraction do.
+            listing["test"] = listing["train"]
         keys = {split: table.keys for split, table in tables.items() if table.keys is not None}
         check_apart(keys, str(path))
         identity: dict[str, Any] = {
             "imported": path.name,
-            "listing": _listing(raw, progress),
+            "listing": listing,
             "k": k,
             "dtype": dtype,
             **({"classes": list(names)} if renumbered else {}),
             **({"on_error": on_error} if tolerant else {}),
+            **({} if hold_out is None else {"hold_out": hold_out}),
         }
         # The listing is that of the source. So the ledger knows the records, with groups and without.
         groupings = {split: grouped(own) for split, own in keys.items()}
@@ -206,6 +231,23 @@ def import_features(
             raise
     assert finished is not None, "a writer that works alone finishes the set"
     return Imported(FeatureSet(out), made=True)
+
+
+def _refuse_noticed(path: Path, name: str | None) -> None:
+    """Raise UserError if something of this name seems to name persons."""
+    if name is not None:
+        # Arrays in files of their own have fixed names.
+        rename = f"name the file train_{GROUPS}{NPY}, and import the folder" if name.endswith(NPY) else None
+        raise several_in_import(str(path), name, rename)
+
+
+def _held_out(tables: dict[str, Table], fraction: float, source: str) -> dict[str, Table]:
+    """The records for training as two splits. They have no names, so their places count as names."""
+    if "test" in tables:
+        raise second_test_split(source, tables["test"].n, "record")
+    train = tables["train"]
+    parts = held_out(train.n, fraction, "record", keys=train.keys)
+    return {split: reordered(train, records, _rows_of(train)) for split, records in parts.items()}
 
 
 def _by_names(

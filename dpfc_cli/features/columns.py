@@ -19,9 +19,10 @@ from dpfc_cli.features.table import ROWS, Array, Table, Tables, checked, numbere
 from dpfc_cli.memory import check_fits
 from dpfc_cli.sources.groups import GROUPS
 from dpfc_cli.sources.groups import joined as joined_keys
-from dpfc_cli.sources.key_columns import is_key, keys_of_column
+from dpfc_cli.sources.key_columns import is_key, keys_of_column, seeming, values_of_column
 from dpfc_cli.sources.label_columns import USUAL_NAMES, hub_class_names
 from dpfc_cli.sources.label_columns import label_column as usual_label
+from dpfc_cli.sources.noticed import column_of
 from dpfc_cli.sources.reading import readable
 from dpfc_cli.sources.split_files import TEST_SPLITS, files_by_split
 
@@ -58,7 +59,20 @@ def open_columns(pattern: str, column: str | None, label_column: str | None, gro
     _chosen(schema, y, _is_label, "integers, texts, or lists of integers", "label_column", pattern)
     x = _features(schema, column, y, g, pattern)
     splits = {role: _table(paths, x, y, g) for role, paths in used.items()}
-    return Tables(splits=splits, classes=hub_class_names(schema.metadata, y))
+    files = [path for paths in used.values() for path in paths]
+    seem = () if g is not None else seeming(schema, y, *([x] if isinstance(x, str) else []))
+    return Tables(
+        splits=splits,
+        classes=hub_class_names(schema.metadata, y),
+        noticed=lambda: column_of({name: _values(files, name) for name in seem}),
+    )
+
+
+def _values(paths: list[Path], name: str) -> Iterator[object]:
+    """The values of a column of some files."""
+    for path in paths:
+        with _readable(path):
+            yield from values_of_column(path, name)
 
 
 def _features(schema: Any, column: str | None, y: str, g: str | None, source: str) -> tuple[str, ...] | str:

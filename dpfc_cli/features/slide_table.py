@@ -10,10 +10,10 @@ import numpy as np
 from dpfc_cli.errors import GUARDED, UserError, parameter
 from dpfc_cli.sources import groups, label_columns
 from dpfc_cli.sources.metadata import Value, rows
+from dpfc_cli.sources.noticed import column_of
 from dpfc_cli.sources.split_files import TEST_SPLITS, TRAIN_SPLITS
 
 SLIDE_COLUMNS = ("slide_id", "slide", "slide_name", "file_name", "filename", "wsi")
-PERSON_COLUMNS = (*groups.USUAL_NAMES, "case_id", "case")
 """Usual names of columns, without regard to capitals. The first one that is there is taken."""
 SPLIT_COLUMN = "split"
 
@@ -50,7 +50,7 @@ def listed(
     columns = list(dict.fromkeys(column for _, line in lines for column in line))
     slide_column = _column(table, columns, None, SLIDE_COLUMNS, "slides")
     labels = _column(table, columns, label_column, label_columns.USUAL_NAMES, "label_column")
-    person = _column(table, columns, group_column, PERSON_COLUMNS, "group_column", optional=True)
+    person = _column(table, columns, group_column, groups.USUAL_NAMES, "group_column", optional=True)
     if by_patient and person is None:
         raise UserError(
             f"'{table}' does not say which slides are of one patient.",
@@ -94,6 +94,20 @@ def listed(
     if by_patient:
         _check_patients(table, slides)
     return slides, keys or None, person
+
+
+def noticed(table: Path) -> str | None:
+    """A column that seems to name persons, though its name is not among the usual ones; None if there is none.
+
+    Raises:
+        UserError: the table cannot be read.
+
+    """
+    lines = [line for _, line in rows(table, "slide")]
+    columns = dict.fromkeys(column for line in lines for column in line)
+    if any(column.lower() in groups.USUAL_NAMES for column in columns):
+        return None
+    return column_of({column: [line.get(column) for line in lines] for column in columns})
 
 
 def _column(

@@ -65,56 +65,61 @@ class Table:
 @dataclass(frozen=True, kw_only=True)
 class Tables:
     """What a source holds: its splits by name, and the names of the classes, if it has them. inferred: the names follow
-    from the labels, and nobody states them.
+    from the labels, and nobody states them. noticed: the name of what seems to name persons, though the user did not
+    say so, or None. It may take long.
     """
 
     splits: dict[str, Table]
     classes: tuple[str, ...] | None = None
     inferred: bool = False
+    noticed: Callable[[], str | None] = lambda: None
 
 
 FLOATS = tuple(map(np.dtype, (np.float16, np.float32, np.float64)))
 
 
 def reordered(table: Table, order: np.ndarray, step: int) -> Table:
-    """The table with its records in another order.
+    """The table with its records in another order, or with some of them alone.
 
     The source is read forwards only, from its beginning to its end, as often as needed: many formats can be read in no
     other way. Each time, a quarter of the free memory is filled with the rows that are wanted next.
 
     Args:
         table: the table.
-        order: the numbers of the records in the order that is wanted, (n,).
+        order: the numbers of the records in the order that is wanted, each once at most.
         step: the rows that are read at once.
 
     """
-    rows = _Reordered(table, order, step).rows
-    return replace(table, rows=rows, y=table.y[order], keys=None if table.keys is None else table.keys.part(order))
+    keys = None if table.keys is None else table.keys.part(order)
+    before = getattr(table.rows, "__self__", None)
+    source, wanted = (before.table, before.order[order]) if isinstance(before, _Reordered) else (table, order)
+    rows = _Reordered(source, wanted, step).rows
+    return replace(table, n=len(order), rows=rows, y=table.y[order], keys=keys)
 
 
 class _Reordered:
     def __init__(self, table: Table, order: np.ndarray, step: int) -> None:
-        self._table, self._order, self._step = table, order, step
+        self.table, self.order, self._step = table, order, step
         self._start, self._held = 0, np.empty((0, table.d), table.dtype)
 
     def rows(self, start: int, stop: int) -> np.ndarray:
         """The rows [start, stop) of the new order."""
         if not self._start <= start <= stop <= self._start + len(self._held):
-            most = min(max(LEAST_HELD, free_memory() / 4) / (self._table.d * self._table.dtype.itemsize), self._table.n)
-            self._fill(start, min(start + max(int(most), stop - start), self._table.n))
+            most = min(max(LEAST_HELD, free_memory() / 4) / (self.table.d * self.table.dtype.itemsize), self.table.n)
+            self._fill(start, min(start + max(int(most), stop - start), len(self.order)))
         return self._held[start - self._start : stop - self._start]
 
     def _fill(self, start: int, stop: int) -> None:
         """Read the rows [start, stop) of the new order."""
-        wanted = self._order[start:stop]
+        wanted = self.order[start:stop]
         places = np.argsort(wanted)
         records = wanted[places]
-        self._held = np.empty((0, self._table.d), self._table.dtype)
-        held = np.empty((stop - start, self._table.d), self._table.dtype)
+        self._held = np.empty((0, self.table.d), self.table.dtype)
+        held = np.empty((stop - start, self.table.d), self.table.dtype)
         for at in range(int(records[0]) // self._step * self._step, int(records[-1]) + 1, self._step):
             first, last = np.searchsorted(records, (at, at + self._step))
             if first < last:
-                block = self._table.rows(at, min(at + self._step, self._table.n))
+                block = self.table.rows(at, min(at + self._step, self.table.n))
                 held[places[first:last]] = block[records[first:last] - at]
         self._start, self._held = start, held
 

@@ -17,6 +17,7 @@ however well they are compressed. Nothing is unpickled, and no link is followed 
 import math
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ import numpy as np
 
 from dpfc_cli import npz
 from dpfc_cli.errors import UserError, parameter
+from dpfc_cli.features.noticed import array_of_persons
 from dpfc_cli.features.table import Array, Rows, Table, Tables, checked, sliced, with_groups
 from dpfc_cli.files import check_plain
 from dpfc_cli.memory import check_fits, proved
@@ -67,12 +69,16 @@ def opened(
             found = open_columns(str(path), column, label_column, group_column)
         elif path.is_dir():
             _refuse_names(path, column=column, label_column=label_column, group_column=group_column)
-            found = Tables(splits=_folder(path))
+            found = Tables(splits=_folder(path), noticed=lambda: _file_of_persons(path))
         elif kind == NPY:
             _refuse_names(path, column=column, label_column=label_column, group_column=group_column)
-            found = Tables(splits={"train": _pair(path)})
+            found = Tables(splits={"train": _pair(path)}, noticed=lambda: _file_of_persons(path.parent))
         elif kind in _FORMATS:
-            found = Tables(splits=_named(path, _FORMATS[kind](path, stack), column, label_column, group_column))
+            arrays = _FORMATS[kind](path, stack)
+            found = Tables(
+                splits=_named(path, arrays, column, label_column, group_column),
+                noticed=lambda: array_of_persons({name: partial(arrays.__getitem__, name) for name in arrays}),
+            )
         else:
             raise UserError(
                 f"'{path}' is of no format that dpfc knows.", f"Give {ACCEPTED}.", code="unsupported", path=str(path)
@@ -126,6 +132,12 @@ def _in_folder(path: Path, split: str, labels: bool) -> Path | None:
 
 def _holds_arrays(path: Path) -> bool:
     return any(_in_folder(path, split, labels) for split in SPLITS for labels in (False, True))
+
+
+def _file_of_persons(folder: Path) -> str | None:
+    """The .npy in a folder that seems to name persons, or None."""
+    found = array_of_persons({file.stem: partial(_npy, file) for file in sorted(folder.glob(f"*{NPY}"))})
+    return None if found is None else f"{found}{NPY}"
 
 
 def _pair(path: Path) -> Table:

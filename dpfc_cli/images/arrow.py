@@ -85,14 +85,16 @@ def open_arrow(
     """
     # PyArrow takes longer to import than everything else here.
     from dpfc_cli.images.picture_columns import columns_of
-    from dpfc_cli.images.record_batches import listed, schema_of
+    from dpfc_cli.images.record_batches import listed, schema_of, values_in
     from dpfc_cli.images.tables import opened
 
     found = files_of(folder)
     first = found.get("train", next(iter(found.values())))[0]
     columns = columns_of(schema_of(first), str(folder), label_column, group_by)
     list_files = partial(listed, columns=columns, group_by=group_by)
-    return opened("arrow", str(folder), found, columns, classes, preparation, list_files)
+    return opened(
+        "arrow", str(folder), found, columns, classes, preparation, list_files, partial(values_in, image=columns.image)
+    )
 
 
 def _data_files(folder: Path) -> list[Path]:

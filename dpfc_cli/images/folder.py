@@ -24,6 +24,7 @@ import os
 import stat
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -33,7 +34,7 @@ from dpfc_cli.files import named_twice
 from dpfc_cli.images import dicom
 from dpfc_cli.images.dataset import DataSet
 from dpfc_cli.images.encoded import Files, encoded_split
-from dpfc_cli.images.folder_persons import is_dicom, persons_of
+from dpfc_cli.images.folder_persons import is_dicom, noticed, persons_of
 from dpfc_cli.images.labels import labelled
 from dpfc_cli.images.preparation import Preparation
 from dpfc_cli.images.sets import Entry, ImageSet, Split
@@ -125,7 +126,8 @@ def _opened(
     }
     origin: Origin = "inferred" if classes is None else "asserted"
     renumbered = numbers != list(range(len(found)))
-    return ImageSet("imagefolder", classes or found, splits, origin, renumbered, _remarks(skipped))
+    seem = partial(noticed, folders, tables, listed)
+    return ImageSet("imagefolder", classes or found, splits, origin, renumbered, _remarks(skipped), seem)
 
 
 def _check_decoders(names: Iterable[str]) -> None:
@@ -205,7 +207,8 @@ def _tabled(
             name=names.__getitem__,
             keys=keys.get(split),
         )
-    return ImageSet("imagefolder", meant.classes, splits, meant.origin, meant.renumbered)
+    seem = partial(noticed, folders, tables, listed, {split: meant.labels[split].tolist() for split in listed})
+    return ImageSet("imagefolder", meant.classes, splits, meant.origin, meant.renumbered, noticed=seem)
 
 
 def _rows(table: Metadata, folder: Path, label_column: str | None) -> Iterator[tuple[str, Value]]:

@@ -1,7 +1,8 @@
 """Which pictures of a folder are of one person: by their names, by a table, or by what DICOM files say."""
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from dpfc_cli.errors import UserError, parameter
@@ -10,6 +11,7 @@ from dpfc_cli.sources.groups import USUAL_NAMES as PERSONS
 from dpfc_cli.sources.groups import Keys, Rule, keys_of
 from dpfc_cli.sources.metadata import FILE_NAME, NAMES, Value, read
 from dpfc_cli.sources.names import inside
+from dpfc_cli.sources.noticed import column_of, level_of, repeat
 
 
 def persons_of(
@@ -62,6 +64,53 @@ def persons_of(
             values = (known[table].get(Path(os.path.normpath(top / name))) for name in names)
         keys[split] = keys_of(values, str(folders[split]), names.__getitem__, group_by.remedy)
     return keys
+
+
+PATIENT = "PatientID"
+"""The element of DICOM that names persons."""
+
+
+def noticed(
+    folders: dict[str, Path],
+    tables: dict[str, Path | None],
+    listed: dict[str, list[str]],
+    labels: dict[str, Sequence[int]] | None = None,
+) -> str | None:
+    """The rule that would bring together pictures that seem to be of one person; None if none do.
+
+    What a table says comes before what DICOM files say, and that before folders: a person may have several.
+
+    Args:
+        folders: of the splits.
+        tables: beside the images of the splits.
+        listed: the names of the images of each split, from its folder on.
+        labels: of each image. None: the first folder of a name is that of the class.
+
+    """
+    columns: dict[str, list[Value]] = {}
+    for table in dict.fromkeys(tables.values()):
+        # Beside class folders there may be any table of this name.
+        with suppress(UserError):
+            for name, values in ({} if table is None else read(table).columns).items():
+                columns.setdefault(name, []).extend(values)
+    if (column := column_of(columns)) is not None:
+        return f"column:{column}"
+    dicoms = (folders[split] / name for split, names in listed.items() for name in names if is_dicom(name))
+    if repeat(map(_patient, dicoms)):
+        return f"column:{PATIENT}"
+    names = [name for own in listed.values() for name in own]
+    if labels is None:
+        level = level_of([name.partition("/")[2] for name in names])
+    else:
+        level = level_of(names, [label for split in listed for label in labels[split]])
+    return None if level is None else f"folder:{level}"
+
+
+def _patient(path: Path) -> str | None:
+    """The patient of a DICOM file; None if the system does not let us read it, which is said when it is decoded."""
+    with suppress(OSError):
+        return dicom.element_of(path, PATIENT)
+    return None
 
 
 def is_dicom(name: str) -> bool:

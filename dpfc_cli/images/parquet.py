@@ -44,14 +44,14 @@ def open_parquet(
     # PyArrow takes longer to import than everything else here.
     from dpfc_cli.images.picture_columns import columns_of
     from dpfc_cli.images.row_groups import schema_of
-    from dpfc_cli.images.row_listing import listed
+    from dpfc_cli.images.row_listing import listed, values_in
     from dpfc_cli.images.tables import opened
 
     found = files_by_split(pattern, SUFFIX)
     first = found.get("train", next(iter(found.values())))[0]
     columns = columns_of(schema_of(first), pattern, label_column, group_by)
     list_files = partial(listed, columns=columns, progress=progress)
-    return opened("parquet", pattern, found, columns, classes, preparation, list_files)
+    return opened("parquet", pattern, found, columns, classes, preparation, list_files, values_in)
 
 
 PARQUET = DataSet(

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from dpfc_cli.errors import UserError, parameter
 from dpfc_cli.sources.groups import Rule
-from dpfc_cli.sources.key_columns import is_key
+from dpfc_cli.sources.key_columns import is_key, seeming
 from dpfc_cli.sources.label_columns import USUAL_NAMES, hub_class_names, label_column
 
 AGAIN = "Fetch the file again, or leave it out."
@@ -20,13 +20,14 @@ AGAIN = "Fetch the file again, or leave it out."
 @dataclass(frozen=True, kw_only=True)
 class Columns:
     """Where a file holds what. classes: the names that the file gives to the classes, or None. person: the column that
-    names persons, or None.
+    names persons, or None. seeming: the columns that seem to name persons.
     """
 
     image: str
     label: str
     classes: tuple[str, ...] | None
     person: str | None = None
+    seeming: tuple[str, ...] = ()
 
 
 def columns_of(schema: Any, source: str, given: str | None = None, group_by: Rule | None = None) -> Columns:
@@ -46,7 +47,8 @@ def columns_of(schema: Any, source: str, given: str | None = None, group_by: Rul
     if person is not None:
         check_person(schema, person, source)
     image, label = image_column(schema, source), _label_column(schema, source, given, person)
-    return Columns(image=image, label=label, classes=hub_class_names(schema.metadata, label), person=person)
+    names = hub_class_names(schema.metadata, label)
+    return Columns(image=image, label=label, classes=names, person=person, seeming=seeming(schema, image, label))
 
 
 def check_person(schema: Any, name: str, source: str) -> None:

@@ -23,6 +23,7 @@ from dpfc_cli.images.picture_columns import AGAIN, Columns, check_image, check_p
 from dpfc_cli.images.sets import Entry, Records
 from dpfc_cli.images.tables import Listed, check_labels
 from dpfc_cli.sources.groups import Rule, keys_of
+from dpfc_cli.sources.key_columns import values_of
 from dpfc_cli.sources.reading import readable
 
 _DICTIONARY, _BATCH = 2, 3
@@ -119,8 +120,7 @@ def listed(paths: list[Path], columns: Columns, group_by: Rule | None) -> Listed
                 labels += [None if code is None else values[code] for code in codes]
                 if columns.person is not None:
                     check_person(batch.schema, columns.person, str(path))
-                    names, numbers = _values(batch.column(columns.person))
-                    persons += [None if number is None else names[number] for number in numbers]
+                    persons += values_of(batch.column(columns.person))
                 # The sizes of the pictures tell one source from another one with the same labels.
                 digest.update(repr((values, codes)).encode() + np.asarray(found.sizes_of_last).tobytes())
             entries.append(Entry(path.name, path.stat().st_size, digest.hexdigest()))
@@ -135,6 +135,19 @@ def _values(column: Any) -> tuple[list[Any], list[int | None]]:
     """The values of a column, and for each row the place of its own. A text that is repeated is held once."""
     coded = column if pa.types.is_dictionary(column.type) else column.dictionary_encode()
     return coded.dictionary.to_pylist(), coded.indices.to_pylist()
+
+
+def values_in(path: Path, column: str, image: str) -> Iterator[object]:
+    """The values of a column of a file; nothing if it has no such column. image: the column of pictures.
+
+    Raises:
+        UserError: the file cannot be read.
+
+    """
+    with _readable(path):
+        for batch in _Found(image).add(path):
+            if column in batch.schema.names:
+                yield from values_of(batch.column(column))
 
 
 def pictures_in(paths: list[Path], image: str) -> RecordBatches:

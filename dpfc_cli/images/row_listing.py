@@ -4,6 +4,7 @@ import hashlib
 import json
 import os
 import stat
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ from dpfc_cli.images.row_groups import (
 from dpfc_cli.images.sets import Entry, Given, Progress
 from dpfc_cli.images.tables import Listed, check_labels
 from dpfc_cli.sources.groups import Keys, joined
-from dpfc_cli.sources.key_columns import keys_of_column
+from dpfc_cli.sources.key_columns import keys_of_column, values_of_column
 from dpfc_cli.sources.names import inside
 
 
@@ -57,6 +58,12 @@ def listed(paths: list[Path], columns: Columns, progress: Progress | None) -> Li
             progress("Listing", done, len(paths))
     entries += _checked(found.files, paths)
     return Listed(found.pictures(), _joined(labels), entries, joined(keys) if keys else None)
+
+
+def values_in(path: Path, column: str) -> Iterator[object]:
+    """The values of a column of a file; nothing if it has no such column. UserError if the file cannot be read."""
+    with readable_parquet(path):
+        yield from values_of_column(path, column)
 
 
 def pictures_in(paths: list[Path], source: str) -> RowGroups:

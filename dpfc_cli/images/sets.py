@@ -23,7 +23,9 @@ from numpy.typing import NDArray
 from dpfc_cli.errors import GUARDED, UserError, counted, parameter
 from dpfc_cli.sources.classes import Origin
 from dpfc_cli.sources.digests import Digests, Kind, digests_of_pixels
-from dpfc_cli.sources.groups import Grouping, Keys, check_apart, grouped, sha256_of_key
+from dpfc_cli.sources.groups import Grouping, Keys, check_apart, grouped
+from dpfc_cli.sources.held_out import held_out as rule
+from dpfc_cli.sources.held_out import second_test_split
 
 Pixels = NDArray[np.uint8]
 Labels = NDArray[np.int32]
@@ -131,6 +133,8 @@ class ImageSet:
         origin: who states that the classes are public.
         renumbered: the classes were asserted, and labels count them in another order than inferred classes would have.
         remarks: what the user should know of how the source was read, in sentences.
+        noticed: the rule that would bring together pictures that seem to be of one person; None if none do. It may take
+            long. It is asked only where the user gave no rule.
 
     """
 
@@ -140,19 +144,14 @@ class ImageSet:
     origin: Origin = "data set"
     renumbered: bool = False
     remarks: tuple[str, ...] = ()
+    noticed: Callable[[], str | None] = lambda: None
 
 
 def held_out(source: ImageSet, fraction: float) -> ImageSet:
-    """Make a test split from a part of the training pictures.
+    """Make a test split from a part of the training pictures, by their own names or by their persons.
 
-    The hash of a picture's own name decides where it goes. So a picture that is added or removed does not move any
-    other picture. (In parquet, IDX and CIFAR files pictures have no names, and their places count as names. These
-    change when the files are written anew.) The sizes of the two splits depend on the names alone, and are only about
-    in the proportion asked for. A smaller fraction holds out some of the pictures that a larger one does. Both splits
-    keep the listing of the whole.
-
-    If the persons are known, the hash of the person decides. So all pictures of a person land in one split, and the
-    fraction is one of persons. How many pictures land there depends on how many these persons have.
+    `sources.held_out` says which. In parquet, IDX and CIFAR files pictures have no names, and their places count as
+    names. These change when the files are written anew. Both splits keep the listing of the whole.
 
     Args:
         source: a data set without a test split.
@@ -167,28 +166,10 @@ def held_out(source: ImageSet, fraction: float) -> ImageSet:
 
     """
     if "test" in source.splits:
-        raise UserError(
-            f"'{source.name}' has a test split already, of {counted(source.splits['test'].n, 'image')}.",
-            f"Leave out {parameter('hold_out')}.",
-            code="conflict",
-            parameter="hold_out",
-            name=source.name,
-        )
+        raise second_test_split(source.name, source.splits["test"].n, "image")
     train = source.splits["train"]
-    if train.keys is None:
-        out = np.fromiter((_hashed(train.name(i)) < fraction for i in range(train.n)), bool, train.n)
-    else:
-        out = np.array([_fraction(sha256_of_key(name)) < fraction for name in train.keys.names])[train.keys.codes]
-    if out.all() or not out.any():
-        raise UserError(
-            f"{parameter('hold_out')} {fraction:g} of {counted(train.n, 'image')} leaves one of the two splits empty.",
-            "Give another fraction, or put test images into a folder of their own.",
-            code="bad-value",
-            parameter="hold_out",
-            value=fraction,
-        )
-    parts = {"train": train.part(np.flatnonzero(~out)), "test": train.part(np.flatnonzero(out))}
-    return replace(source, splits=source.splits | parts)
+    records = rule(train.n, fraction, "image", train.name, train.keys)
+    return replace(source, splits={split: train.part(own) for split, own in records.items()})
 
 
 def by_person(source: ImageSet) -> tuple[ImageSet, dict[str, Grouping]]:
@@ -209,16 +190,6 @@ def by_person(source: ImageSet) -> tuple[ImageSet, dict[str, Grouping]]:
     groupings = {name: grouped(own) for name, own in keys.items()}
     splits = {name: source.splits[name].part(grouping.order) for name, grouping in groupings.items()}
     return replace(source, splits=splits), groupings
-
-
-def _hashed(name: str) -> float:
-    """A number in [0, 1) that depends on the name alone."""
-    return _fraction(hashlib.sha256(name.encode("utf-8", "surrogateescape")).digest())
-
-
-def _fraction(digest: bytes) -> float:
-    # A float holds 53 bits exactly.
-    return (int.from_bytes(digest[:8], "big") >> 11) / 2**53
 
 
 def spread(n: int, total: int) -> Records:

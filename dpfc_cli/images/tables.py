@@ -1,6 +1,6 @@
 """Sets of pictures in tables: what parquet and Arrow share once their files can be listed."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -14,6 +14,7 @@ from dpfc_cli.images.picture_columns import Columns, is_text
 from dpfc_cli.images.preparation import Preparation
 from dpfc_cli.images.sets import Entry, Given, ImageSet
 from dpfc_cli.sources.groups import Keys
+from dpfc_cli.sources.noticed import column_of
 
 
 class Pictures(Encoded, Protocol):
@@ -42,6 +43,7 @@ def opened(
     classes: tuple[str, ...] | None,
     preparation: Preparation,
     listed: Callable[[list[Path]], Listed],
+    values: Callable[[Path, str], Iterator[object]],
 ) -> ImageSet:
     """The set of the files of a source.
 
@@ -53,6 +55,7 @@ def opened(
         classes: the classes that the operator asserts, or None.
         preparation: what is done with the pictures.
         listed: lists the files of a split.
+        values: the values of a column of a file, or nothing if it has no such column.
 
     Raises:
         UserError: both the files and the operator name the classes (code "conflict"); as for `listed`.
@@ -80,7 +83,16 @@ def opened(
         )
         for role, split in known.used.items()
     }
-    return ImageSet(kind, known.classes, splits, "data set" if columns.classes else known.origin, known.renumbered)
+
+    def of(column: str) -> Iterator[object]:
+        return (value for split in known.used.values() for path in found[split] for value in values(path, column))
+
+    def noticed() -> str | None:
+        column = column_of({column: of(column) for column in columns.seeming})
+        return None if column is None else f"column:{column}"
+
+    origin = "data set" if columns.classes else known.origin
+    return ImageSet(kind, known.classes, splits, origin, known.renumbered, noticed=noticed)
 
 
 def check_labels(column: Any, path: Path, name: str) -> None:

@@ -5,8 +5,11 @@ name or the one that the operator gives (img2dataset writes such files). The for
 asserts them, or they are inferred. Other parts of a record (`.txt`) are ignored, and so is what systems leave behind.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from functools import partial
 from itertools import groupby
+from operator import itemgetter
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO
 
@@ -22,6 +25,7 @@ from dpfc_cli.sources.classes import MOST_ASSERTED
 from dpfc_cli.sources.groups import Rule, keys_of
 from dpfc_cli.sources.label_columns import USUAL_NAMES
 from dpfc_cli.sources.names import is_clutter
+from dpfc_cli.sources.noticed import column_of, level_of
 from dpfc_cli.sources.split_files import files_by_split
 
 PICTURES = ("jpg", "jpeg", "png", "webp")
@@ -31,7 +35,7 @@ LONGEST_LABEL = 20
 JSON, LARGEST_JSON = "json", 1 << 20
 """The part of a record with many facts, and the most bytes that it may have."""
 Record = tuple[Path, int | str, Member, object]
-"""The archive, the label and the picture of a record, and what names its person."""
+"""The archive, the label and the picture of a record, and what names its person. If nobody asked, its `.json`."""
 
 
 def open_webdataset(
@@ -74,7 +78,32 @@ def open_webdataset(
             name=pictures.called,
             keys=None if group_by is None else keys_of(persons, pattern, pictures.called, group_by.remedy),
         )
-    return ImageSet("webdataset", known.classes, splits, known.origin, known.renumbered)
+    records = [record for split in known.used.values() for record in found[split]]
+    noticed = partial(_noticed, records, [int(y) for split in known.used.values() for y in known.labels[split]])
+    return ImageSet("webdataset", known.classes, splits, known.origin, known.renumbered, noticed=noticed)
+
+
+def _noticed(records: list[Record], labels: list[int]) -> str | None:
+    """The rule that would bring together pictures that seem to be of one person; None if none do. labels: of each."""
+    # One program wrote an archive, so its first record has the keys of all.
+    first = {record[0]: record for record in reversed(records)}
+    keys = dict.fromkeys(key for facts in _known(first.values()) for key in facts)
+    column = column_of({key: map(itemgetter(key), _known(records, key)) for key in keys})
+    if column is not None:
+        return f"column:{column}"
+    level = level_of([member.name for _, _, member, _ in records], labels)
+    return None if level is None else f"folder:{level}"
+
+
+def _known(records: Iterable[Record], key: str | None = None) -> Iterator[dict[str, object]]:
+    """The facts in the .json of records that have one, and this key in it. A file that is none is passed over."""
+    for path, own in groupby(records, lambda record: record[0]):
+        with reading(path), path.open("rb") as file:
+            for *_, member in own:
+                with suppress(UserError):
+                    facts = _facts(file, member, path) if isinstance(member, Member) else {}
+                    if key is None or key in facts:
+                        yield facts
 
 
 def _records(
@@ -132,12 +161,12 @@ def _label(
 def _person(
     record: list[tuple[str, Member]], file: BinaryIO, path: Path, picture: Member, group_by: Rule | None
 ) -> object:
-    """What names the person of a record; None if nothing does, or if nobody asked."""
+    """What names the person of a record; None if nothing does. If nobody asked, its .json."""
+    facts = [member for extension, member in record if extension == JSON]
     if group_by is None:
-        return None
+        return facts[0] if facts else None
     if group_by.column is None:
         return group_by.of_name(picture.name, picture.name)
-    facts = [member for extension, member in record if extension == JSON]
     return _facts(file, facts[0], path).get(group_by.column) if len(facts) == 1 else None
 
 

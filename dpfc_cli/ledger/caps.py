@@ -36,15 +36,13 @@ population's, and the proof holds for it.
 
 What counts how:
 
-- **Every charge counts**, whatever became of it.
-- **Replace-one.** Neighbours under zero-out are neighbours under replace-one, because the null record is one of those
-  that a record may be exchanged for. So a ≤ 1/σ holds for its σ, too.
+- **Every charge counts**, whatever became of it. Under replace-one a ≤ 1/σ holds for its σ, too: the null record is one
+  of those that a record may be exchanged for.
 - **Sampled releases** of earlier charges count as full passes. Show the attacker who takes part. Then a is 1/σ or 0,
-  and the proof holds. To sample gains nothing here. What is gained elsewhere rests on an accounting for which we have
-  no such theorem. So no sampled training is made under a cap.
-- **Units.** A cap protects records, or persons. A charge that protects persons counts for records with its weight
-  (`Charge.weight`): then a ≤ weight/σ. A charge that protects records has no a for persons. None is made under a cap
-  for persons, and such a cap is not set after one.
+  and the proof holds. What is gained by sampling elsewhere rests on an accounting for which we have no such theorem. So
+  no sampled training is made under a cap.
+- **Units.** For another unit than its own a charge has a ≤ weight/σ (`Charge.weight`), or no a: what protects records
+  has none for persons. None of these is made under a cap for persons, and no such cap is set after one.
 - **Charges without a guarantee** have no a. None is made under a cap, and no cap covers those before it.
 - **An adopted set** has a past that nobody knows. No cap holds where it counts.
 
@@ -61,18 +59,16 @@ from typing import TYPE_CHECKING
 from dpfc_cli.errors import UserError, number, parameter, sentence
 from dpfc_cli.ledger.facts import EVALUATION, Cap, Charge, Unit, account_name, new_id, noted
 from dpfc_cli.ledger.file import append, ledger_path
-from dpfc_cli.ledger.populations import known_set
-from dpfc_cli.ledger.totals import Account, Ledger, used
+from dpfc_cli.ledger.populations import known_set, refused
+from dpfc_cli.ledger.totals import ROUNDING, Account, Ledger
 from dpfc_cli.privacy.accounting import LARGEST_EPSILON, LEAST_EPSILON, default_delta, epsilon_for, mu_for
-from dpfc_cli.rounding import rounded_down
+from dpfc_cli.rounding import rounded_down, rounded_up
 
 if TYPE_CHECKING:
     from dpfc_cli.features.reader import FeatureSet
 
 RESERVE = 2.0**-190
 """H: 2⁵⁰ times the η of one sample."""
-_ROUNDING = 1e-12
-"""Sums of 1/σ² are taken in float64. M is by 2e-9 of it smaller than it might be, so this much more does no harm."""
 
 
 def set_cap(
@@ -109,115 +105,72 @@ def set_cap(
     """
     split, who = features.split("train"), noted("by", by) or account_name()
     unit: Unit = "record" if split.groups is None else "person"
-    epsilon, delta = _figures(number("cap", epsilon), number("delta", delta), split.groups or split.n, unit)
     cap = Cap(by=who, population=None, unit=unit, note=noted("note", note))
-    if epsilon is not None and delta is not None:
-        cap = replace(cap, epsilon=epsilon, delta=delta, mu=mu_for(epsilon, delta, RESERVE), eta=RESERVE)
+    n, epsilon, delta = split.groups or split.n, number("cap", epsilon), number("delta", delta)
+    if epsilon is not None:
+        cap = _with_figures(cap, epsilon, default_delta(n) if delta is None else delta, n)
 
     def checked(ledger: Ledger) -> list[Cap]:
-        known_set(ledger, features.folder, features.manifest)
+        known_set(ledger, features)
         where = ledger.populations_of(features.manifest.id)
         return [_replacing(ledger, replace(cap, id=new_id(), population=name)) for name in where or (None,)]
 
     return append(ledger_path(features.folder), checked, "The cap").account_of(features.manifest.id)
 
 
-def _figures(epsilon: float | None, delta: float | None, n: int, unit: Unit) -> tuple[float | None, float | None]:
-    """ε and δ of a cap. UserError where they make no sense."""
-    if epsilon is None and delta is not None:
-        raise UserError(
-            f"{parameter('delta')} has no meaning where the cap is removed.",
-            "Leave it out.",
-            code="conflict",
-            parameter="delta",
-        )
-    if epsilon is None:
-        return None, None
-    delta = default_delta(n) if delta is None else delta
+def _with_figures(cap: Cap, epsilon: float, delta: float, n: int) -> Cap:
+    """A cap with its figures. UserError where they make no sense."""
     try:
-        mu_for(epsilon, delta, RESERVE)
         if delta > 1 / n:
-            raise ValueError(f"delta = {delta:g} is larger than 1/n = {1 / n:.2g}, for {n:,} {unit}s")
+            raise ValueError(f"delta = {delta:g} is larger than 1/n = {1 / n:.2g}")
+        return replace(cap, epsilon=epsilon, delta=delta, mu=mu_for(epsilon, delta, RESERVE), eta=RESERVE)
     except ValueError as error:
         remedy = f"Give {parameter('cap')} such as 3, and {parameter('delta')} such as 1e-5."
-        raise UserError(sentence(error), remedy) from error
-    return epsilon, delta
+        raise refused("cap", sentence(error), remedy, "bad-value") from error
 
 
 def _replacing(ledger: Ledger, cap: Cap) -> Cap:
     """A cap that replaces those before it. UserError where it may not be set."""
-    held = [each for each in ledger.holding(Cap) if each.mu is not None and each.unit == cap.unit]
-    before = [each for each in held if ledger.named(each.population) == cap.population]
-    if cap.epsilon is None and not before:
-        others = "; ".join(map(said, held))
-        raise UserError(
-            f"There is no such cap{f', but others: {others}' if others else ''}.",
-            "Name a set of the population that it was set for." if others else "There is nothing to remove.",
-            code="missing",
-            parameter="cap",
-        )
+    before = [
+        each.id
+        for each in ledger.holding(Cap)
+        if each.mu is not None and (each.unit, ledger.named(each.population)) == (cap.unit, cap.population)
+    ]
     if cap.epsilon is not None:
         _check_new(_accounts(ledger, cap), cap)
-    return replace(cap, replaces=tuple(each.id for each in before))
+    elif not before:
+        raise refused("cap", "There is no such cap.", "Name a set of the population that it was set for.", "missing")
+    return replace(cap, replaces=tuple(before))
 
 
 def _check_new(accounts: list[Account], cap: Cap) -> None:
     """Refuse a cap that would be false from the start."""
-    if any(account.adopted for account in accounts):
-        raise UserError(
-            "A set was adopted here, and what was spent on it before is not known. So no cap can hold.",
-            "Unite this ledger with the one of that set (merge). Then make the set anew here.",
-            code="over-cap",
-            parameter="cap",
-        )
-    if min(_room(account, cap) for account in accounts) >= 0:
+    assert cap.delta is not None
+    if min(account.room(cap) for account in accounts) >= 0:
         return
-    if any(math.isinf(account.used(cap.unit)) for account in accounts):
-        raise UserError(
-            "Earlier trainings protect records, and not persons. So no cap for persons can hold.",
-            "'dpfc budget' shows these trainings. A cap for records can be set: name a set without persons.",
-            code="over-cap",
-            parameter="cap",
-        )
-    each = [least(account, cap.delta or 1.0, cap.unit) for account in accounts]
-    needed = None if None in each else max(found for found in each if found is not None)
-    raise UserError(
-        f"More than epsilon = {cap.epsilon:.6g} at delta = {cap.delta:g} is spent already. Such a cap would promise "
-        "what is not true.",
-        "No cap holds any more at this delta."
-        if needed is None
-        else f"The least that holds is {parameter('cap')} {needed:.4g}. It leaves hardly anything to train with.",
-        code="over-cap",
-        parameter="cap",
-        least=needed,
-    )
+    spent = max(account.used(cap.unit) for account in accounts)
+    least = epsilon_for(math.sqrt(spent), cap.delta, RESERVE)
+    if any(account.adopted for account in accounts):
+        what = "A set was adopted here, and what was spent on it before is not known. So no cap can hold."
+        remedy = "Unite this ledger with the one of that set (merge), before the set is adopted."
+    elif math.isinf(spent):
+        what = "Earlier trainings protect records, and not persons. So no cap for persons can hold."
+        remedy = "'dpfc budget' shows these trainings. A cap for records can be set: name a set without persons."
+    else:
+        what = f"More than epsilon = {cap.epsilon:.6g} at delta = {cap.delta:g} is spent already."
+        remedy = f"The least that holds is {parameter('cap')} {rounded_up(least, 4) if least else 0}."
+    raise refused("cap", what, remedy, "over-cap", least=least if math.isfinite(least) else None)
 
 
 def room_of(epsilon: float, delta: float) -> float:
     """The μ² that a cap leaves before anything is spent. ValueError where ε or δ is out of range."""
-    return mu_for(epsilon, delta, RESERVE) ** 2 * (1 + _ROUNDING)
+    return mu_for(epsilon, delta, RESERVE) ** 2 * (1 + ROUNDING)
 
 
 def _accounts(ledger: Ledger, cap: Cap) -> list[Account]:
     """What a cap limits."""
     name = ledger.named(cap.population)
     return ledger.accounts(None if name is None else [name])
-
-
-def _room(account: Account, cap: Cap, split: tuple[str, str] | None = None) -> float:
-    """What is left of the μ² of a cap, for one of its units; below 0 if more is spent. split: of which set and split;
-    None: of the one on which most was spent.
-    """
-    assert cap.mu is not None
-    assert cap.eta is not None
-    if account.adopted or math.fsum(charge.eta or 0.0 for charge in account.private) > cap.eta:
-        return -math.inf
-    found = account.counted(cap.unit)
-    if split is not None:
-        own = [charge for charge in account.private if (charge.set, charge.split) == split]
-        found = [*(charge for charge in found if charge.set != split[0]), *own]
-    spent = used(found, cap.unit)
-    return cap.mu**2 * (1 + _ROUNDING) - spent
 
 
 def check(ledger: Ledger, charge: Charge) -> None:
@@ -230,45 +183,40 @@ def check(ledger: Ledger, charge: Charge) -> None:
             if where is not None and account.population not in where:
                 continue
             _check_kind(cap, charge, account)
-            if _room(account.with_planned(charge), cap) < 0:
+            if account.with_planned(charge).room(cap) < 0:
                 raise _too_much(cap, charge, account)
 
 
 def _check_kind(cap: Cap, charge: Charge, account: Account) -> None:
     """Refuse what no cap can be kept with."""
-    fields = {"cap": cap.epsilon, "cap_delta": cap.delta}
     if not charge.private:
-        what, parameter_ = "A training without a guarantee has epsilon = ∞, so no cap is kept with it.", "seed"
-        remedy = f"Give {parameter('epsilon')}, and leave out {parameter('seed')} and {parameter('non_private')}. To "
-        remedy += "compare, train on public records."
+        named, what = "non_private", "What has no guarantee has epsilon = ∞, so no cap is kept with it."
+        remedy = f"Leave out {parameter('seed')} and {parameter('non_private')}. To compare, train on public records."
     elif charge.sampled:
-        what = "It holds for trainings that are chosen as one goes. For sampled ones there is no proof of that."
-        remedy, parameter_ = f"Leave out {parameter('sampling_rate')}: then all take part.", "sampling_rate"
+        named, what = "sampling_rate", "For sampled trainings that are chosen as one goes there is no proof."
+        remedy = f"Leave out {parameter('sampling_rate')}: then all take part."
     elif math.isinf(charge.weight(cap.unit)):
-        what, parameter_ = "This training would protect records, and not persons.", "features"
+        named, what = "features", "This training would protect records, and not persons."
         remedy = "Train on a set that knows which records are of one person."
     elif account.adopted:
-        what, parameter_ = "A set was adopted since, and what was spent on it before is not known.", "features"
-        remedy = "Unite this ledger with the one of that set: 'dpfc budget' with --merge."
+        named, what = "features", "A set was adopted, and what was spent on it before is not known."
+        remedy = "Remove the cap, or make the set anew in a ledger of its own."
     else:
         return
-    raise UserError(f"There is a cap: {said(cap)}. {what}", remedy, code="conflict", parameter=parameter_, **fields)
+    raise refused(named, f"There is a cap: {said(cap)}. {what}", remedy, cap=cap.epsilon, cap_delta=cap.delta)
 
 
 def _too_much(cap: Cap, charge: Charge, account: Account) -> UserError:
     assert charge.delta is not None
-    left = _room(account, cap, (charge.set, charge.split)) / charge.weight(cap.unit) ** 2
-    largest = fitting(left, charge.delta)
+    room = account.room(cap, (charge.set, charge.split)) / charge.weight(cap.unit) ** 2
+    largest = fitting(room, charge.delta)
     more = (
-        f"At delta = {charge.delta:g} epsilon = {rounded_down(largest)} still fits."
-        if largest
-        else "Nothing more fits."
+        f"at delta = {charge.delta:g} epsilon = {rounded_down(largest)} still fits" if largest else "nothing more fits"
     )
-    is_training = charge.method != EVALUATION
-    more_noise = f", or a larger {parameter('noise_multiplier')}" if is_training else ""
+    what = "evaluation" if charge.method == EVALUATION else "training"
     return UserError(
-        f"This {'training' if is_training else 'evaluation'} does not fit under the cap: {said(cap)}. {more}",
-        f"Spend less ({parameter('epsilon')}{more_noise}), or ask for a higher cap: 'dpfc budget' says who set it.",
+        f"This {what} does not fit under the cap ({said(cap)}): {more}.",
+        f"Spend less: {parameter('epsilon')}. Or ask for a higher cap: 'dpfc budget' says who set it.",
         code="over-cap",
         parameter="epsilon",
         cap=cap.epsilon,
@@ -290,14 +238,9 @@ def left(account: Account, delta: float, of: Charge | None = None) -> float | No
     """
     rooms = []
     for cap in account.caps:
-        room = _room(account, cap, None if of is None else (of.set, of.split))
+        room = account.room(cap, None if of is None else (of.set, of.split))
         rooms.append(room / (1.0 if of is None else of.weight(cap.unit)) ** 2 if room > 0 else room)
     return (fitting(min(rooms), delta) or 0.0) if rooms else None
-
-
-def passed(account: Account) -> list[Cap]:
-    """The caps of a population that are passed: something was charged where they were not known."""
-    return [cap for cap in account.caps if _room(account, cap) < 0]
 
 
 def fitting(left: float, delta: float) -> float | None:
@@ -315,23 +258,6 @@ def fitting(left: float, delta: float) -> float | None:
         # Below 1.000 comes 0.9999.
         units, digits = (units - 1, digits) if units > 1000 else (9999, digits + 1)
     return units / 10.0**digits
-
-
-def least(account: Account, delta: float, unit: Unit) -> float | None:
-    """The smallest cap ε of four digits, at δ, that is not passed yet. None if there is none."""
-    spent = account.used(unit)
-    if math.isinf(spent):
-        return None
-    epsilon = max(epsilon_for(math.sqrt(spent), delta, RESERVE), LEAST_EPSILON)
-    if math.isinf(epsilon):
-        return None
-    digits = 3 - math.floor(math.log10(epsilon))
-    units = math.floor(epsilon * 10.0**digits)
-    while (found := units / 10.0**digits) <= LARGEST_EPSILON:
-        if mu_for(found, delta, RESERVE) ** 2 * (1 + _ROUNDING) >= spent:
-            return found
-        units += 1
-    return None
 
 
 def said(cap: Cap) -> str:

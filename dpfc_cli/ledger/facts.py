@@ -17,13 +17,27 @@ import pwd
 import re
 import secrets
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from datetime import UTC, datetime
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from dpfc_cli.errors import UserError, parameter
 from dpfc_cli.privacy.accounting import LARGEST_EPSILON, LEAST_DELTA, LEAST_EPSILON, Claim
-from dpfc_cli.schema import among, anything, boolean, closed, each, either, fault, mapping, null, number, test, whole
+from dpfc_cli.schema import (
+    Check,
+    among,
+    anything,
+    boolean,
+    closed,
+    each,
+    either,
+    fault,
+    mapping,
+    null,
+    number,
+    test,
+    whole,
+)
 from dpfc_cli.trust.claims import claim_fault, epsilon_agrees, figures_agree, is_sampled, mu_squared
 
 Unit = Literal["record", "person"]
@@ -201,26 +215,18 @@ def fact_of(fact: str, kind: str, body: Mapping[str, Any]) -> Fact:
         raise ValueError(f"'{wrong[:80]}' makes no sense")
     listed = {name: tuple(value) for name, value in body.items() if isinstance(value, list)}
     made = KINDS[kind](**{**body, **listed, "id": fact})
-    wrong = _charge_fault(made) if isinstance(made, Charge) else _cap_fault(made) if isinstance(made, Cap) else None
-    if wrong is not None:
-        raise ValueError(wrong)
+    if isinstance(made, Charge):
+        values = {**vars(made), "plan": list(made.releases)}
+        wrong = claim_fault(values) if made.head else "head"
+        if wrong is not None or not figures_agree(values):
+            raise ValueError(
+                "the figures contradict one another" if wrong is None else f"'{wrong[:80]}' makes no sense"
+            )
+    if isinstance(made, Cap):
+        figures = (made.epsilon, made.delta, made.mu, made.eta)
+        if figures != (None,) * 4 and (None in figures or not epsilon_agrees(*figures)):  # type: ignore[arg-type]
+            raise ValueError("the figures contradict one another")
     return made
-
-
-def _charge_fault(charge: Charge) -> str | None:
-    values = {**vars(charge), "plan": list(charge.releases)}
-    wrong = claim_fault(values)
-    if wrong is not None:
-        return f"'{wrong[:80]}' makes no sense"
-    return None if figures_agree(values) else "the figures contradict one another"
-
-
-def _cap_fault(cap: Cap) -> str | None:
-    figures = (cap.epsilon, cap.delta, cap.mu, cap.eta)
-    if figures == (None, None, None, None):
-        return None
-    agree = None not in figures and epsilon_agrees(*figures)  # type: ignore[arg-type]
-    return None if agree else "the figures contradict one another"
 
 
 def is_note(value: object, most: int) -> bool:
@@ -260,47 +266,33 @@ def noted(name: str, value: str | None) -> str | None:
     return value
 
 
-def _is_utc(value: object) -> bool:
-    try:
-        # A time without a zone is not that of its text, because that ends with the zone.
-        return datetime.fromisoformat(str(value)).astimezone(UTC).isoformat(timespec="seconds") == value
-    except (ValueError, OverflowError):
-        return False
-
-
 def _is_file_name(value: object) -> bool:
     return isinstance(value, str) and value not in ("", ".", "..") and "/" not in value and "\0" not in value
 
 
-_ID = test(lambda value: type(value) is str and bool(re.fullmatch("[0-9a-f]{32}", value)))
-_DIGEST = test(lambda value: type(value) is str and bool(re.fullmatch("[0-9a-f]{64}", value)))
-_SOME = test(lambda value: type(value) is str and value != "")
+def _text(pattern: str) -> Check:
+    return test(lambda value: type(value) is str and bool(re.fullmatch(pattern, value)))
+
+
+_ID, _DIGEST, _SOME = _text("[0-9a-f]{32}"), _text("[0-9a-f]{64}"), _text("(?s).+")
+_TIME = _text(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}\+00:00")
 _FILE = test(_is_file_name)
 _NAME, _NOTE = test(lambda value: is_note(value, MOST_NAME)), test(lambda value: is_note(value, MOST_NOTE))
-_UNIT = among(["record", "person"])
-_SHARED = {"at": test(_is_utc), "by": _NAME, "replaces": each(_ID)}
+_FIELDS = {
+    **{"at": _TIME, "by": _NAME, "replaces": each(_ID)},
+    **{"set": _ID, "name": _FILE, "records": _DIGEST, "listing": mapping(_SOME), "adopted": boolean},
+    **dict.fromkeys(("split", "method", "claim", "adjacency"), _SOME),
+    **{"unit": among(get_args(Unit)), "n": whole(1)},
+    **{"releases": each(anything), "head": either(null, _FILE), "digest": _DIGEST, "purpose": either(null, _NOTE)},
+    **{"charge": _ID, "state": among(get_args(State)), "sha256": either(null, _DIGEST), "answers": whole(0)},
+    **{"after": either(null, _ID), "population": either(null, _NAME), "note": either(null, _NOTE)},
+    **{"epsilon": either(null, number(LEAST_EPSILON, LARGEST_EPSILON))},
+    **{"delta": either(null, number(LEAST_DELTA, 1 - 2**-53)), "eta": either(null, number(0, 1))},
+    **{"mu": either(null, number(0, 1e150, beyond=True))},
+    **{"apart": each(_NAME), "same": mapping(_NAME), "ignored": each(_ID)},
+}
+"""What the values of a field must be, of whatever kind."""
 _BODY = {
-    kind: closed({**_SHARED, **own})
-    for kind, own in {
-        "set": {
-            **{"set": _ID, "name": _FILE, "records": _DIGEST, "listing": mapping(_SOME)},
-            **{"population": either(null, _NAME), "adopted": boolean},
-        },
-        "charge": {
-            **dict.fromkeys(("claim", "epsilon", "delta", "mu", "eta", "adjacency"), anything),
-            **{"set": _ID, "split": _SOME, "method": _SOME, "unit": _UNIT, "n": whole(1), "releases": each(anything)},
-            **{"head": _FILE, "digest": _DIGEST, "purpose": either(null, _NOTE)},
-        },
-        "outcome": {
-            **{"charge": _ID, "state": among(["stopped", "resumed", "written"]), "head": either(null, _FILE)},
-            **{"sha256": either(null, _DIGEST), "answers": whole(0), "after": either(null, _ID)},
-        },
-        "cap": {
-            **{"population": either(null, _NAME), "unit": _UNIT, "note": either(null, _NOTE)},
-            **{"epsilon": either(null, number(LEAST_EPSILON, LARGEST_EPSILON))},
-            **{"delta": either(null, number(LEAST_DELTA, 1 - 2**-53)), "eta": either(null, number(0, 1))},
-            **{"mu": either(null, number(0, 1e150, beyond=True))},
-        },
-        "merge": {"apart": each(_NAME), "same": mapping(_NAME), "ignored": each(_ID)},
-    }.items()
+    kind: closed({one.name: _FIELDS[one.name] for one in fields(made) if one.name != "id"})
+    for kind, made in KINDS.items()
 }

@@ -23,18 +23,13 @@ from typing import Literal
 from dpfc_cli.errors import Code, Note, UserError, printable
 from dpfc_cli.files import check_plain, json_of
 from dpfc_cli.folders import LEDGER
-from dpfc_cli.ledger.facts import Charge, Fact, Outcome, Set, fact_of
+from dpfc_cli.ledger.facts import Fact, fact_of
 from dpfc_cli.ledger.totals import Ledger
 
 _TEXTS = ("id", "kind", "body", "hash")
 TABLE = f"CREATE TABLE facts (n INTEGER PRIMARY KEY, {', '.join(f'{name} TEXT NOT NULL' for name in _TEXTS)})"
-_REMEDY = "Do not delete it. Compare it with a backup, or restore it from one."
 _UNREADABLE = (sqlite3.Error, OSError, UnicodeDecodeError)
 """What SQLite, the system and Python's own module raise. A name in a damaged schema may be no text."""
-
-
-class _StrangeError(Exception):
-    """A file that is no ledger as we write them. The text goes on after the ledger's name."""
 
 
 def ledger_path(feature_set: Path) -> Path:
@@ -48,23 +43,13 @@ def read(path: Path) -> Ledger:
         # A first write that was stopped before its commit leaves an empty file: a ledger without facts.
         if not _size_of(path):
             return Ledger(path=path)
-        try:
-            return _read(path, "ro")
-        except sqlite3.OperationalError as error:
-            # An error of Python's own module has no code.
-            if getattr(error, "sqlite_errorcode", None) != sqlite3.SQLITE_READONLY_ROLLBACK:
-                raise
-            # A write was killed before its commit was whole. What it wrote has to be taken back first.
-            return _read(path, "rw")
-    except _StrangeError as error:
-        raise _strange(path, error) from error
+        # Not for reading alone: if a write was killed before its commit was whole, it has to be taken back first.
+        with closing(_connected(path, "rw")) as connection:
+            # In one transaction, so that the schema that is checked is that of the rows.
+            connection.execute("BEGIN")
+            return _facts_in(connection, path)
     except _UNREADABLE as error:
-        raise UserError(
-            f"'{path}' cannot be read as a ledger: {error}.",
-            _remedy_of(error),
-            code=_code_of(error, "unreadable"),
-            path=str(path),
-        ) from error
+        raise _failed(path, f"'{path}' cannot be read as a ledger: {error}.", error, "unreadable") from error
 
 
 def append(path: Path, make: Callable[[Ledger], Sequence[Fact]], what: str) -> Ledger:
@@ -90,7 +75,7 @@ def append(path: Path, make: Callable[[Ledger], Sequence[Fact]], what: str) -> L
     made: Sequence[Fact] = ()
     committing = False
     try:
-        with _opened(path, f"{what} was not written.") as connection:
+        with _opened(path) as connection:
             connection.execute("BEGIN IMMEDIATE")
             with connection:
                 if not path.stat().st_size:
@@ -100,20 +85,18 @@ def append(path: Path, make: Callable[[Ledger], Sequence[Fact]], what: str) -> L
                 after = Ledger(path=path, facts=(*before.facts, *made))
                 _insert(connection, before, made)
                 if _facts_in(connection, path).facts != after.facts:
-                    raise _StrangeError("does not keep what was written")
-                _check_references(after)
+                    raise _strange(path, "does not keep what was written")
                 committing = bool(made)
                 if not made:
                     # A commit, even of nothing, would write a file of a new ledger that is no ledger yet.
                     connection.execute("ROLLBACK")
         there = read(path) if made else before
         if not all(fact.id in there for fact in made):
-            raise _strange(path, _StrangeError("has not the facts that were written"))
+            raise _strange(path, "has not the facts that were written")
     except UserError as error:
-        if not committing:
-            raise
-        doubt = f"{what} may be written all the same: 'dpfc budget' says whether it is."
-        raise UserError(f"{error.what} {doubt}", error.remedy, code=error.code, **error.fields) from error
+        doubt = "may be written all the same: 'dpfc budget' says whether it is"
+        error.what = f"{error.what} {what} {doubt if committing else 'was not written'}."
+        raise
     except KeyboardInterrupt as stop:
         stop.add_note(Note(printable(_stands(path, made, what))))
         raise
@@ -142,57 +125,28 @@ def _hash(before: str, n: int, fact: str, kind: str, body: str) -> str:
     return hashlib.sha256(json.dumps([before, n, fact, kind, body]).encode()).hexdigest()
 
 
-def _read(path: Path, mode: Literal["ro", "rw"]) -> Ledger:
-    with closing(_connected(path, mode)) as connection:
-        # In one transaction, so that the schema that is checked is that of the rows.
-        connection.execute("BEGIN")
-        found = _facts_in(connection, path)
-    _check_references(found)
-    return found
-
-
 def _facts_in(connection: sqlite3.Connection, path: Path) -> Ledger:
     """All facts, checked one by one."""
     schema = connection.execute("SELECT sql FROM sqlite_master").fetchall()
     if [re.sub(r"\s+", " ", str(text), flags=re.ASCII) for (text,) in schema] != [TABLE]:
-        raise _StrangeError("has something else in it than the one table that dpfc makes")
-    ((sound,),) = connection.execute("PRAGMA quick_check(1)")
-    if sound != "ok":
-        raise _StrangeError(f"is damaged: {sound}")
+        raise _strange(path, "has something else in it than the one table that dpfc makes")
     facts, end = list[Fact](), ""
     for due, (n, fact, kind, body, hashed) in enumerate(connection.execute("SELECT * FROM facts ORDER BY n"), start=1):
         if n != due:
-            raise _StrangeError(f"has no row {due}, but one with the number {n}: a row was taken out")
+            raise _strange(path, f"has no row {due}, but one with the number {n}: a row was taken out")
         end = _hash(end, n, fact, kind, body) if all(type(each) is str for each in (fact, kind, body)) else ""
         if end != hashed:
-            raise _StrangeError(f"has another row {n} than the one that was written, or a row before it was changed")
+            raise _strange(path, f"has another row {n} than the one that was written, or a row before it was changed")
         try:
             facts.append(fact_of(fact, kind, json_of(body)))
         except (ValueError, TypeError) as error:
-            raise _StrangeError(f"has a row that dpfc does not write. In row {n}, {error}") from error
+            raise _strange(path, f"has a row that dpfc does not write. In row {n}, {error}") from error
     return Ledger(path=path, facts=tuple(facts), end=end)
 
 
-def _check_references(ledger: Ledger) -> None:
-    """Each id is that of one fact, and what a fact names is there, before it."""
-    seen, sets = dict[str, Fact](), set[str]()
-    for n, fact in enumerate(ledger.facts, start=1):
-        named = list(fact.replaces)
-        if isinstance(fact, Outcome):
-            named += [fact.charge, *([] if fact.after is None else [fact.after])]
-        strange = fact.id in seen or not all(one in seen for one in named)
-        if isinstance(fact, Outcome) and not strange:
-            strange = not isinstance(seen[fact.charge], Charge)
-        if strange or (isinstance(fact, Charge) and fact.set not in sets):
-            raise _StrangeError(f"has a fact that is about nothing it knows. It is row {n}")
-        seen[fact.id] = fact
-        if isinstance(fact, Set):
-            sets.add(fact.set)
-
-
 @contextmanager
-def _opened(path: Path, consequence: str) -> Iterator[sqlite3.Connection]:
-    """A connection for writing. consequence: what it means if that fails, for the message."""
+def _opened(path: Path) -> Iterator[sqlite3.Connection]:
+    """A connection for writing."""
     try:
         _size_of(path)
         with closing(_connected(path, "rwc")) as connection:
@@ -200,20 +154,13 @@ def _opened(path: Path, consequence: str) -> Iterator[sqlite3.Connection]:
             connection.execute("PRAGMA synchronous = EXTRA")
             # Somebody may have switched to a log (WAL). Rows would then lie in a second file, which backups miss.
             if connection.execute("PRAGMA journal_mode = DELETE").fetchone() != ("delete",):
-                raise _StrangeError("keeps rows in a second file (WAL) that another program holds open")
+                raise _strange(path, "keeps rows in a second file (WAL) that another program holds open")
             yield connection
-    except _StrangeError as error:
-        raise _strange(path, error, consequence) from error
     except _UNREADABLE as error:
-        raise UserError(
-            f"The ledger '{path}' cannot be written: {error}. {consequence}",
-            _remedy_of(error),
-            code=_code_of(error, "unwritable"),
-            path=str(path),
-        ) from error
+        raise _failed(path, f"The ledger '{path}' cannot be written: {error}.", error, "unwritable") from error
 
 
-def _connected(path: Path, mode: str) -> sqlite3.Connection:
+def _connected(path: Path, mode: Literal["rw", "rwc"]) -> sqlite3.Connection:
     """A connection to a ledger's file. It is in no transaction until one is begun."""
     return sqlite3.connect(f"{path.absolute().as_uri()}?mode={mode}", uri=True, timeout=30, isolation_level=None)
 
@@ -224,17 +171,19 @@ def _size_of(path: Path) -> int:
         found = os.stat(path)
     except FileNotFoundError:
         if path.is_symlink():
-            raise _StrangeError("is a link that leads nowhere: the ledger is not where it was") from None
+            raise _strange(path, "is a link that leads nowhere: it is not where it was") from None
         return 0
     check_plain(path)
     if found.st_nlink > 1:
         # SQLite finds the journal of a stopped write by the file's name, and would miss it under another name.
-        raise _StrangeError("has a second name (a hard link): what is charged under one name shows under the other")
+        raise _strange(path, "has a second name (a hard link): what is charged under one name shows under the other")
     return found.st_size
 
 
-def _strange(path: Path, error: _StrangeError, consequence: str = "") -> UserError:
-    return UserError(f"The ledger '{path}' {error}. {consequence}".strip(), _REMEDY, code="damaged", path=str(path))
+def _strange(path: Path, what: str) -> UserError:
+    """The refusal of a file that is no ledger as dpfc writes them."""
+    remedy = "Do not delete it. Compare it with a backup, or restore it from one."
+    return UserError(f"The ledger '{path}' {what}.", remedy, code="damaged", path=str(path))
 
 
 _BUSY = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
@@ -244,22 +193,13 @@ _CLOSED = (
 )
 
 
-def _kind_of(error: Exception) -> int:
-    """SQLite's code of an error, without its details."""
-    if isinstance(error, OSError):
-        return sqlite3.SQLITE_CANTOPEN
-    return int(getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR)) & 0xFF
-
-
-def _remedy_of(error: Exception) -> str:
-    """What to do about an error."""
-    if _kind_of(error) in _BUSY:
-        return "Another program holds it: try again when that one has ended."
-    if _kind_of(error) in _CLOSED:
-        return "Make that place readable and writable, with room left."
-    return "Restore it from a backup; do not delete it."
-
-
-def _code_of(error: Exception, closed: Code) -> Code:
-    """The code for programs. closed: the one of a file that cannot be used."""
-    return "busy" if _kind_of(error) in _BUSY else closed if _kind_of(error) in _CLOSED else "damaged"
+def _failed(path: Path, what: str, error: Exception, closed: Code) -> UserError:
+    """An error of SQLite or of the system, with what to do. closed: the code where the place cannot be used."""
+    kind = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
+    if kind in _BUSY:
+        closed, remedy = "busy", "Another program holds it: try again when that one has ended."
+    elif kind in _CLOSED or isinstance(error, OSError):
+        remedy = "Make that place readable and writable, with room left."
+    else:
+        closed, remedy = "damaged", "Restore it from a backup; do not delete it."
+    return UserError(what, remedy, code=closed, path=str(path))

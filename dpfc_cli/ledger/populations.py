@@ -15,11 +15,11 @@ trained, evaluated or said of a head compares no records. A picture that was enc
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from dpfc_cli.errors import GUARDED, UserError, counted, parameter, printable
+from dpfc_cli.errors import GUARDED, Code, UserError, counted, parameter, printable
 from dpfc_cli.features import digests
 from dpfc_cli.features.lookup import finished
 from dpfc_cli.features.manifest import MANIFEST, Manifest
@@ -42,62 +42,17 @@ def check_name(population: str | None) -> None:
     """UserError for what cannot be the name of a population."""
     if population is None or (is_note(population, MOST_NAME) and ":" not in population):
         return
-    raise UserError(
-        f"{parameter('population')} must be a name of 1 to {MOST_NAME} characters, without a colon.",
-        "Give another name, such as ward7.",
-        parameter="population",
-    )
+    what = f"{parameter('population')} must be a name of 1 to {MOST_NAME} characters, without a colon."
+    raise refused("population", what, "Give another name, such as ward7.", "bad-value")
 
 
-def population_of(given: str | None, catalogued: str | None) -> str | None:
-    """The population of a set that is to be made. catalogued: the name of the public data set that it is made of.
-
-    Raises:
-        UserError: the name cannot be that of a population, or the data set has one of its own.
-
-    """
-    check_name(given)
-    if given is not None and catalogued is not None:
-        raise _of_its_own(catalogued)
-    return given if catalogued is None else RESERVED + catalogued
+def refused(name: str, what: str, remedy: str, code: Code = "conflict", **fields: object) -> UserError:
+    """The error for what may not be said. name: of the parameter that says it."""
+    return UserError(what, remedy, code=code, parameter=name, **fields)
 
 
-def _of_its_own(name: str) -> UserError:
-    return UserError(
-        f"{name} is of a public data set, which has a population of its own.",
-        f"Leave out {parameter('population')}.",
-        code="conflict",
-        parameter="population",
-    )
-
-
-def check_population(features: "FeatureSet", population: str | None) -> None:
-    """UserError where a finished set is said to be of another population than before."""
-    known = read(ledger_path(features.folder))
-    said = {known.named(each.population) for each in known.sets.get(features.manifest.id, [])}
-    if population is None or population in said:
-        return
-    raise UserError(
-        f"{features.name} is complete, and is not said to be of the population '{population}'.",
-        f"To say so: 'dpfc budget --features {features.folder} --population {population}'.",
-        code="conflict",
-        parameter="population",
-    )
-
-
-def check_begin(folder: Path, population: str | None) -> None:
-    """Refuse to make a set that could not be written down. Nothing is written here.
-
-    Args:
-        folder: where the set is to lie.
-        population: whose records it will have.
-
-    Raises:
-        UserError: the name cannot be that of a population, the ledger cannot be read, or it is gone.
-
-    """
-    if population is not None and not population.startswith(RESERVED):
-        check_name(population)
+def check_begin(folder: Path) -> None:
+    """Refuse to make a set that could not be written down: UserError if its ledger cannot be read, or is gone."""
     _refuse_gone(read(ledger_path(folder)), folder)
 
 
@@ -114,7 +69,7 @@ def register(folder: Path, place: Path, manifest: Manifest, population: str | No
         UserError: it has a record of another named population, or the ledger is gone or cannot be written.
 
     """
-    fact = _fact(folder, manifest, account_name(), population=population)
+    fact = _fact(folder, manifest, account_name(), population)
 
     def checked(ledger: Ledger) -> list[Fact]:
         _refuse_gone(ledger, folder)
@@ -125,19 +80,24 @@ def register(folder: Path, place: Path, manifest: Manifest, population: str | No
     append(ledger_path(folder), checked, "The set")
 
 
-def set_population(features: "FeatureSet", population: str, *, by: str | None = None) -> Ledger:
+def set_population(
+    features: "FeatureSet", population: str | None, *, adopt: bool = False, by: str | None = None
+) -> Ledger:
     """Say whose records a set has. All charges on it count there from then on, and in no other named population.
 
     It is an assertion: nobody is in two named populations. It is written down with who says so, and when.
 
     Args:
         features: the set; see `dpfc_cli.open_features`.
-        population: the name.
+        population: the name. With `adopt` it may be None: nothing is said.
+        adopt: write down a set that the ledger lacks: it was made elsewhere, or its ledger is gone. What was spent on
+            it is not known. Totals then say "at least", and no cap holds where it counts. If its ledger is at hand,
+            unite it instead (`merge_ledgers`).
         by: who says so. Default: the name of the account that runs the program.
 
     Raises:
-        UserError: it is no name, the ledger lacks the set, the set has a record of another named population or is of a
-            public data set, or the ledger cannot be written.
+        UserError: it is no name; the ledger lacks the set, or has it already; the set has a record of another named
+            population, or is of a public data set; a cap would not hold any more; or the ledger cannot be written.
 
     Examples:
         dpfc.set_population(dpfc.open_features("ward7-vit-b16"), "ward7")
@@ -147,79 +107,49 @@ def set_population(features: "FeatureSet", population: str, *, by: str | None = 
     who = noted("by", by) or account_name()
 
     def checked(ledger: Ledger) -> list[Fact]:
-        known = known_set(ledger, features.folder, features.manifest)
-        if {ledger.named(each.population) for each in known} == {population}:
+        known = ledger.sets.get(features.manifest.id, []) if adopt else known_set(ledger, features)
+        if adopt and known:
+            raise refused("adopt", f"The ledger has {features.name}.", "There is nothing to adopt.", "exists")
+        if not adopt and {ledger.named(each.population) for each in known} == {population}:
             return []
         if any((each.population or "").startswith(RESERVED) for each in known):
-            raise _of_its_own(features.name)
-        said = {"adopted": any(each.adopted for each in known), "replaces": tuple(each.id for each in known)}
-        fact = _fact(features.folder, features.manifest, who, population=population, **said)
-        _with(ledger, fact)
+            what = f"{features.name} is of a public data set, which has a population of its own."
+            raise refused("population", what, f"Leave out {parameter('population')}.")
+        fact = replace(
+            _fact(features.folder, features.manifest, who, population),
+            adopted=adopt or any(each.adopted for each in known),
+            replaces=tuple(each.id for each in known),
+        )
+        keep_digests(ledger.path, fact.set, features.folder / digests.FILE)
+        after = _with(ledger, fact)
+        for account in after.accounts(after.populations_of(fact.set)):
+            if account.caps and (adopt or account.passed):
+                what = f"There is a cap ({account.population or 'each population'}). It would not hold any more."
+                remedy = "'dpfc budget' shows it. Remove it before, or unite the ledgers (merge) instead of adopting."
+                raise refused("population", what, remedy, "over-cap")
         return [fact]
 
     return append(ledger_path(features.folder), checked, "The population")
 
 
-def adopt(features: "FeatureSet", population: str | None = None, *, by: str | None = None) -> Ledger:
-    """Write down a set that was made elsewhere, or whose ledger is gone. What was spent on it is not known.
-
-    Totals then say "at least", and no cap holds where the set counts. If its ledger is at hand, unite it instead
-    (`merge_ledgers`).
-
-    Args:
-        features: the set; see `dpfc_cli.open_features`.
-        population: whose records it has; None: nothing is said.
-        by: who says so. Default: the name of the account that runs the program.
-
-    Raises:
-        UserError: the ledger has the set, or a cap that would not hold any more; or as for `set_population`.
-
-    """
-    check_name(population)
-    fact = _fact(features.folder, features.manifest, noted("by", by) or account_name(), population=population)
-    fact = Set(**{**vars(fact), "adopted": True})
-
-    def checked(ledger: Ledger) -> list[Fact]:
-        if fact.set in ledger.sets:
-            raise UserError(f"The ledger has {features.name}.", "There is nothing to adopt.", code="exists")
-        keep_digests(ledger.path, fact.set, features.folder / digests.FILE)
-        after = _with(ledger, fact)
-        held = [cap for each in after.accounts(after.populations_of(fact.set)) for cap in each.caps]
-        if held:
-            raise UserError(
-                "There is a cap. What was spent on this set before is not known, so the cap would not hold any more.",
-                "Unite this ledger with the one of the set (merge), or remove the cap.",
-                code="over-cap",
-            )
-        return [fact]
-
-    return append(ledger_path(features.folder), checked, "The set")
-
-
-def known_set(ledger: Ledger, folder: Path, manifest: Manifest) -> list[Set]:
+def known_set(ledger: Ledger, features: "FeatureSet") -> list[Set]:
     """What the ledger says of a set. UserError where it lacks the set, or the set is not the one it was."""
-    found = ledger.sets.get(manifest.id, [])
+    found, folder = ledger.sets.get(features.manifest.id, []), features.folder
     if not found:
-        gone = "" if ledger.facts else " It is gone, or the set was moved without it."
-        raise UserError(
-            f"The ledger '{ledger.path}' does not have {folder.resolve().name}.{gone} What was spent on this set is "
-            "not known.",
-            "Put the ledger back. Or unite the two: 'dpfc budget --merge' with the other ledger. If there is none any "
-            f"more: 'dpfc budget --features {folder} --adopt'. Totals then say 'at least'.",
-            code="missing",
-            path=str(ledger.path),
+        what = f"The ledger '{ledger.path}' does not have {features.name}: what was spent on it is not known."
+        remedy = (
+            "Put the set's own ledger back, or unite the two: 'dpfc budget --merge'. If there is none any more: 'dpfc "
+            f"budget --features {folder} --adopt'. Totals then say 'at least'."
         )
-    if any(each.records != records_of(manifest) for each in found):
-        raise UserError(
-            f"'{folder}' is not the set that the ledger has: its manifest names other shards.",
-            "Somebody has changed it. Make it anew, or put it back from a backup.",
-            code="damaged",
-            path=str(folder / MANIFEST),
-        )
+        raise refused("features", what, remedy, "missing", path=str(ledger.path))
+    if any(each.records != records_of(features.manifest) for each in found):
+        what = f"'{folder}' is not the set that the ledger has: its manifest names other shards."
+        remedy = "Somebody has changed it. Make it anew, or put it back from a backup."
+        raise refused("features", what, remedy, "damaged", path=str(folder / MANIFEST))
     return found
 
 
-def _fact(folder: Path, manifest: Manifest, by: str, **others: Any) -> Set:
+def _fact(folder: Path, manifest: Manifest, by: str, population: str | None) -> Set:
     listing: Mapping[str, str] = manifest.source["identity"]["listing"]
     return Set(
         by=by,
@@ -227,7 +157,7 @@ def _fact(folder: Path, manifest: Manifest, by: str, **others: Any) -> Set:
         name=printable(folder.resolve().name),
         records=records_of(manifest),
         listing={split: listing[split] for split in manifest.splits},
-        **others,
+        population=population,
     )
 
 
@@ -238,14 +168,12 @@ def _refuse_gone(ledger: Ledger, folder: Path) -> None:
     place = folder.resolve().parent
     others = [each.name for each in finished(place) if each.name != folder.name]
     if others:
-        raise UserError(
-            f"'{ledger.path}' is gone: '{place}' has feature sets ({', '.join(map(printable, others[:3]))}), and no "
-            "ledger. What was spent on them is not known.",
-            f"Put the ledger back. If there is none any more: 'dpfc budget --features {place / others[0]} --adopt'. Or "
-            f"make this set in another folder: {parameter('out')}.",
-            code="missing",
-            path=str(ledger.path),
+        what = f"'{ledger.path}' is gone: there are feature sets in '{place}', such as {printable(others[0])}."
+        remedy = (
+            f"Put it back. If there is none any more: 'dpfc budget --features {place / others[0]} --adopt', for each "
+            f"set. Or make this set in another folder: {parameter('out')}."
         )
+        raise refused("out", what, remedy, "missing", path=str(ledger.path))
 
 
 def keep_digests(path: Path, of: str, source: Path) -> None:
@@ -254,15 +182,11 @@ def keep_digests(path: Path, of: str, source: Path) -> None:
     folder = path.parent / LEDGER_DIGESTS
     try:
         if source.exists() and not (folder / of).exists():
-            folder.mkdir(mode=0o700, exist_ok=True)
+            folder.mkdir(exist_ok=True)
             digests.copy(source, folder / of)
     except OSError as error:
-        raise UserError(
-            f"'{folder}' cannot be written: {error.strerror or error}.",
-            "Make that place writable, with room left.",
-            code="unwritable",
-            path=str(folder),
-        ) from error
+        what = f"'{folder}' cannot be written: {error.strerror or error}."
+        raise refused("out", what, "Make it writable, with room left.", "unwritable", path=str(folder)) from error
 
 
 def refuse_common(ledger: Ledger, of: str) -> None:
@@ -275,14 +199,12 @@ def refuse_common(ledger: Ledger, of: str) -> None:
         count = digests.common(folder / of, folder / other)
         if count:
             name, its = (ledger.sets[each][0].name for each in (of, other))
-            raise UserError(
+            what = (
                 f"{counted(count, 'record')} of {name} {'is' if count == 1 else 'are'} in the population "
-                f"'{min(theirs)}', too ({its}). Nobody may be in two populations. {GUARDED}",
-                f"Give both the same {parameter('population')}, or leave it out: then both are added up.",
-                code="conflict",
-                parameter="population",
-                count=count,
+                f"'{min(theirs)}', too ({its}). Nobody may be in two populations. {GUARDED}"
             )
+            remedy = f"Give both the same {parameter('population')}, or leave it out: then both are added up."
+            raise refused("population", what, remedy, count=count)
 
 
 def _with(ledger: Ledger, fact: Set) -> Ledger:

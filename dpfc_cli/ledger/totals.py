@@ -31,10 +31,13 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from dpfc_cli.ledger.facts import Cap, Charge, Fact, Merge, Outcome, Set, Unit
-from dpfc_cli.privacy.accounting import LEAST_EPSILON
 from dpfc_cli.trust.claims import epsilon_of
 
 Kind = TypeVar("Kind", bound=Fact)
+ROUNDING = 1e-12
+"""Sums of 1/σ² are taken in float64. The μ² of a cap is by 2e-9 of it smaller than it might be, so this much more does
+no harm.
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,20 +70,24 @@ class Account:
         """What a total can be stated for: a person if all private charges protect persons, or else a record."""
         return "person" if self.private and all(each.unit == "person" for each in self.private) else "record"
 
-    def counted(self, unit: Unit) -> list[Charge]:
-        """The private charges of the most used split of each set; all of them where one is sampled."""
+    def counted(self, unit: Unit, at: tuple[str, str] | None = None) -> list[Charge]:
+        """The private charges of the most used split of each set; all of them where one is sampled.
+
+        at: a set and a split; of this set it is this split.
+        """
         if any(charge.sampled for charge in self.private):
             return list(self.private)
         splits: dict[str, dict[str, list[Charge]]] = {}
         for charge in self.private:
             splits.setdefault(charge.set, {}).setdefault(charge.split, []).append(charge)
-        return [
-            charge for each in splits.values() for charge in max(each.values(), key=lambda found: used(found, unit))
-        ]
+        if at is not None:
+            splits[at[0]] = {at[1]: splits.get(at[0], {}).get(at[1], [])}
+        most = (max(each.values(), key=lambda found: _used(found, unit)) for each in splits.values())
+        return [charge for found in most for charge in found]
 
-    def used(self, unit: Unit) -> float:
+    def used(self, unit: Unit, at: tuple[str, str] | None = None) -> float:
         """Σ 1/σ² of what is counted for a unit. It may be infinite."""
-        return used(self.counted(unit), unit)
+        return _used(self.counted(unit, at), unit)
 
     def epsilon(self, delta: float, unit: Unit | None = None) -> float:
         """ε at δ of all private charges together, for one unit. 0 if there are none."""
@@ -98,32 +105,26 @@ class Account:
             not charge.sampled and charge.weight(unit) == 1 and charge.adjacency == "zero-out" for charge in found
         )
 
+    def room(self, cap: Cap, at: tuple[str, str] | None = None) -> float:
+        """What is left of the μ² of a cap, for one of its units; below 0 if more is spent. at: see `counted`."""
+        assert cap.mu is not None
+        assert cap.eta is not None
+        if self.adopted or math.fsum(charge.eta or 0.0 for charge in self.private) > cap.eta:
+            return -math.inf
+        return cap.mu**2 * (1 + ROUNDING) - self.used(cap.unit, at)
+
+    @property
+    def passed(self) -> list[Cap]:
+        """The caps that are passed: something was charged where they were not known."""
+        return [cap for cap in self.caps if self.room(cap) < 0]
+
     def with_planned(self, charge: Charge) -> "Account":
         """The account as it will be after one more charge."""
         return replace(self, charges=(*self.charges, charge))
 
-    def standing(self, charge: Charge) -> dict[str, Any]:
-        """What a head's card says of its charge and of all others of its population. Evaluations count as trainings.
 
-        It is a function of what the ledger's facts say, and of no record.
-        """
-        epsilon = max(self.epsilon(charge.delta), LEAST_EPSILON) if charge.delta is not None else math.inf
-        return {
-            "charge": charge.id,
-            "trainings": len(self.charges),
-            "private": len(self.private),
-            "unprotected": self.unprotected,
-            "epsilon": epsilon if math.isfinite(epsilon) else None,
-            "exact": self.exact,
-            "unit": self.unit,
-            **({"adopted": True} if self.adopted else {}),
-        }
-
-
-def used(charges: Iterable[Charge], unit: Unit) -> float:
-    """Σ 1/σ² of charges, for a unit."""
-    spent = [charge.spent(unit) for charge in charges]
-    return math.inf if math.inf in spent else math.fsum(spent)
+def _used(charges: Iterable[Charge], unit: Unit) -> float:
+    return math.fsum(charge.spent(unit) for charge in charges)
 
 
 def _for(unit: Unit, charge: Charge, release: Any) -> dict[str, Any]:
@@ -176,16 +177,18 @@ class Ledger:
 
     @cached_property
     def _same(self) -> dict[str, str]:
-        return {other: name for merge in self.all(Merge) for other, name in merge.same.items()}
+        """The name of each population that has several, as merges say."""
+        pairs = [pair for merge in self.all(Merge) for pair in merge.same.items()]
+        groups = {name: {name} for pair in pairs for name in pair}
+        for other, name in pairs:
+            both = groups[other] | groups[name]
+            groups |= dict.fromkeys(both, both)
+        elsewhere = {other for other, _ in pairs}
+        return {name: min(each - elsewhere or each) for name, each in groups.items()}
 
     def named(self, population: str | None) -> str | None:
         """The name of a population here: a merged ledger may have called it otherwise."""
-        seen = set[str]()
-        while population in self._same and population not in seen:
-            seen.add(population)
-            population = self._same[population]
-        # A circle of names is one population. All of its names lead to the first of them.
-        return min(seen) if population in seen else population
+        return None if population is None else self._same.get(population, population)
 
     @cached_property
     def sets(self) -> dict[str, list[Set]]:

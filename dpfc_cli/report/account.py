@@ -107,7 +107,7 @@ def _caps(account: Account, ledger: Ledger) -> list[Block]:
         delta = cap.delta or 1.0
         rows += [("cap", caps.said(cap)), ("left of it", rounding.left(caps.left(alone, delta), delta))]
     found: list[Block] = [Facts(tuple(rows))]
-    if caps.passed(account):
+    if account.passed:
         said = "More is spent than the cap allows: something was charged where it was not known."
         found.append(Words(said, strong=True))
     changes = tuple(

@@ -2,9 +2,10 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from dpfc_cli.figures.canvas import Panel
+if TYPE_CHECKING:
+    from dpfc_cli.figures.canvas import Panel
 
 
 @dataclass(frozen=True)
@@ -50,7 +51,7 @@ class Code:
 class Figure:
     """A drawing. Where none can be, `said` stands for it."""
 
-    panel: Panel
+    panel: "Panel"
     title: str
     said: str
 

@@ -84,7 +84,7 @@ def of(
     short = [("spent by all trainings of these people", total), *_room(account, delta)]
     if found is not None:
         short.append(("accuracy on the test split", _accuracy(found)))
-    said = without_charge(book, FeatureSet(folder).manifest, cards(heads_folder())) if there else None
+    said = without_charge(book, cards(heads_folder()), folder.resolve().name)
     lost = [] if said is None else [Words(said, strong=True)]
     return Holder(
         short=tuple(short),

@@ -22,6 +22,8 @@ MOST_ASSERTED = 9_999_999
 """The most classes. It keeps a mistyped number from taking all memory."""
 LARGEST_NAMES = 100 << 20
 """Bytes of a file of names. A head could not hold more."""
+SHOWN = 3
+"""Names of inferred classes that a message has."""
 _NAMES = "Give a number, two or more names, or a file with a name on each line."
 
 
@@ -144,6 +146,12 @@ def class_names(given: int | Sequence[str] | Path | None) -> tuple[str, ...] | N
     if len(names) < 2 or len(set(names)) < len(names) or not all(isinstance(name, str) and name for name in names):
         raise _refused(f"{parameter('classes')} must give two or more different names.")
     return names
+
+
+def first_names(classes: Sequence[str]) -> str:
+    """The first names of a list of classes, and how many there are beside them: "'cold', 'flu' and 298 more"."""
+    names, more = [f"'{name}'" for name in classes[:SHOWN]], len(classes) - SHOWN
+    return f"{', '.join(names)} and {more:,} more" if more > 0 else " and ".join((", ".join(names[:-1]), names[-1]))
 
 
 def plain(name: str) -> str:

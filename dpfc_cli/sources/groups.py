@@ -33,8 +33,14 @@ GROUPS = "groups"
 
 By = Literal["folder", "name", "column", "table"]
 """How a rule finds the person of a picture."""
-USUAL_NAMES = ("person", "person_id", "patient", "patient_id", "subject", "subject_id", "group")
+PERSONS = ("person", "patient", "subject", "participant", "individual", "donor", "case")
+"""What a person is called in names of columns."""
+USUAL_NAMES = (*(name for word in PERSONS for name in (word, f"{word}_id")), "group")
 """Usual names of the column of persons in a table of its own. The first one that is there is taken."""
+LONGEST = 200
+"""Letters of the name of a column that are looked at."""
+_WORD = f"({'|'.join(PERSONS)})s?"
+_NAMING = re.compile(f"{_WORD}|.*{_WORD}.*(id|no|nr|num|number|name|key|code)|groups?|p?id|mrn")
 RULES = ("folder:LEVEL", "name:REGEX", "column:NAME", "table:FILE[:COLUMN]")
 """The rules as a user writes them."""
 
@@ -91,6 +97,11 @@ class Rule:
 def _plain(name: str) -> str:
     """The same name however it is written: an archive may call a folder 'p1', './p1' or 'p1/'."""
     return "/".join(part for part in name.split("/") if part not in ("", "."))
+
+
+def names_persons(column: str) -> bool:
+    """Whether a column of this name may name persons, such as PatientID, case-number, anon_subject_id or id."""
+    return _NAMING.fullmatch("".join(filter(str.isalnum, column[:LONGEST].casefold()))) is not None
 
 
 def rule_of(text: str) -> Rule:

@@ -1,5 +1,6 @@
 """The persons in a column of a parquet file, read with PyArrow."""
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from dpfc_cli.memory import check_fits
-from dpfc_cli.sources.groups import Keys, joined, keys_coded
+from dpfc_cli.sources.groups import Keys, joined, keys_coded, names_persons
 
 ROWS = 2**16
 """The rows that are read at once."""
@@ -18,6 +19,32 @@ def is_key(kind: Any) -> bool:
     """Whether a column of this type may name persons: integers or texts."""
     kind = kind.value_type if pa.types.is_dictionary(kind) else kind
     return bool(pa.types.is_integer(kind) or pa.types.is_string(kind) or pa.types.is_large_string(kind))
+
+
+def seeming(schema: Any, *others: str) -> tuple[str, ...]:
+    """The columns that seem to name persons, by their names. others: columns that are known to hold something else."""
+    named = (field for field in schema if field.name not in others and names_persons(field.name))
+    return tuple(dict.fromkeys(field.name for field in named if not pa.types.is_nested(field.type)))
+
+
+def values_of(column: Any) -> Iterator[object]:
+    """The values of a part of a column, None where there is none. A text that is repeated is held once."""
+    coded = column if pa.types.is_dictionary(column.type) else column.dictionary_encode()
+    values = coded.dictionary.to_pylist()
+    return (None if code is None else values[code] for code in coded.indices.to_pylist())
+
+
+def values_of_column(path: Path, name: str) -> Iterator[object]:
+    """The values of a column of a file, whatever they are; none if there is no such column.
+
+    Raises:
+        OSError, ValueError and others of PyArrow: the file cannot be read.
+
+    """
+    with pq.ParquetFile(path, read_dictionary=[name], pre_buffer=False) as file:
+        if name in file.schema_arrow.names:
+            for batch in file.iter_batches(ROWS, columns=[name]):
+                yield from values_of(batch.column(0))
 
 
 def keys_of_column(path: Path, name: str) -> Keys:

@@ -42,6 +42,7 @@ import numpy as np
 
 from dpfc_cli.errors import UserError
 from dpfc_cli.features.locks import claimed
+from dpfc_cli.features.manifest import unreadable
 from dpfc_cli.files import json_of, opened, read_at, sync, write_at
 from dpfc_cli.folders import LEDGER_ANSWERS
 from dpfc_cli.ledger import Charge, Ledger
@@ -221,7 +222,7 @@ def begun(charge: Charge, ledger: Path) -> Answers | None:
     """A new file for the answers of a training that is about to be charged. None if none can be kept there."""
     path, file = ledger.parent / LEDGER_ANSWERS / charge.id, None
     try:
-        path.parent.mkdir(mode=0o700, exist_ok=True)
+        path.parent.mkdir(exist_ok=True)
         file = claimed(path)
         if file is None:
             return None
@@ -260,7 +261,8 @@ def _add(digest: Any, value: Any) -> None:
 def refuse_old(ledger: Ledger) -> None:
     """UserError where there are answers of a charge that the ledger lacks. Only a ledger that has it gives answers."""
     for path in _files(ledger.path):
-        charge = _charge_of(path)
+        # A file of somebody else, which we may not read, has the name of its charge.
+        charge = None if path.name in ledger else _charge_of(path)
         if charge is None or charge in ledger:
             continue
         raise UserError(
@@ -380,6 +382,8 @@ def _files(ledger: Path) -> Iterator[Path]:
         names = sorted(os.listdir(folder))
     except FileNotFoundError:
         return
+    except OSError as error:
+        raise unreadable(folder, error) from error
     yield from (folder / name for name in names)
 
 
@@ -387,6 +391,8 @@ def _charge_of(path: Path) -> str | None:
     """The id of the charge whose answers a file has; None if it has none. Whoever holds the file is not waited for."""
     try:
         file = opened(path, os.O_RDONLY)
+    except PermissionError as error:
+        raise unreadable(path, error) from error
     except OSError:
         return None
     try:

@@ -4,6 +4,7 @@ All of them are functions of the training's own values, so none can say somethin
 """
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,10 +14,10 @@ import numpy as np
 from dpfc_cli.errors import UserError, check_new_name, parameter, printable
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.heads import head as heads
-from dpfc_cli.ledger import EVALUATION, Charge, Ledger
+from dpfc_cli.ledger import EVALUATION, Account, Charge, Ledger
 from dpfc_cli.methods.method import Solution
 from dpfc_cli.methods.public_head import PublicHead
-from dpfc_cli.privacy.accounting import Claim
+from dpfc_cli.privacy.accounting import LEAST_EPSILON, Claim
 from dpfc_cli.rounding import rounded_up
 from dpfc_cli.training.answers import digest_of
 from dpfc_cli.training.calibrate import Calibrated, Planned
@@ -86,9 +87,27 @@ def charge_of_training(calibrated: Calibrated, features: FeatureSet, head: str, 
     return charge_of(calibrated, features, head, digest, by, purpose)
 
 
-def standing_of(ledger: Ledger, charge: Charge) -> dict[str, Any]:
-    """What a card says of a charge and of the others: of what the ledger had when it was charged."""
-    return ledger.until(charge.id).account_of(charge.set).standing(charge)
+def standing_of(account: Account, charge: Charge) -> dict[str, Any]:
+    """What a card says of its charge, and of all others that may be of the same people. Evaluations count as trainings.
+
+    It is a function of what the ledger's facts say, and of no record. account: with the charge.
+    """
+    epsilon = max(account.epsilon(charge.delta), LEAST_EPSILON) if charge.delta is not None else math.inf
+    return {
+        "charge": charge.id,
+        "trainings": len(account.charges),
+        "private": len(account.private),
+        "unprotected": account.unprotected,
+        "epsilon": epsilon if math.isfinite(epsilon) else None,
+        "exact": account.exact,
+        "unit": account.unit,
+        **({"adopted": True} if account.adopted else {}),
+    }
+
+
+def charged_standing(ledger: Ledger, charge: Charge) -> dict[str, Any]:
+    """The same, of what the ledger had when it was charged."""
+    return standing_of(ledger.until(charge.id).account_of(charge.set), charge)
 
 
 def card_of(
@@ -98,7 +117,7 @@ def card_of(
 
     Of what is public it says where it came from; its arrays are no option. Of the solution it says only whether a
     training without noise reached its optimum, and how far a public start was trusted, class by class. standing: see
-    `ledger.Account.standing`.
+    `standing_of`.
     """
     facts, manifest = calibrated.facts, features.manifest
     claimed, releases = whole(calibrated)

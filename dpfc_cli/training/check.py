@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from dpfc_cli.errors import UserError, parameter, sentence
+from dpfc_cli.errors import GUARDED, UserError, parameter, sentence
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.heads import head as heads
 from dpfc_cli.kernels import products
@@ -25,9 +25,10 @@ from dpfc_cli.privacy.facts import Facts
 from dpfc_cli.privacy.forms import check as check_query
 from dpfc_cli.privacy.oracle import Oracle, Plan, PlanError, Progress
 from dpfc_cli.privacy.queries import ClassGrams, Query
+from dpfc_cli.sources.classes import first_names
 from dpfc_cli.training.answers import Unfinished, refuse_old, unfinished
 from dpfc_cli.training.calibrate import Calibrated
-from dpfc_cli.training.card import card_of, charge_of_training, path_of
+from dpfc_cli.training.card import card_of, charge_of_training, path_of, standing_of
 from dpfc_cli.training.inventory import without_charge
 from dpfc_cli.training.observer import CHECKING, Observer
 from dpfc_cli.training.request import SPLIT, Request
@@ -73,19 +74,20 @@ def check(request: Request, calibrated: Calibrated, observer: Observer) -> Check
     """Refuse whatever can be refused.
 
     Raises:
-        UserError: features that are damaged, a place that cannot be written, a ledger that cannot be read, a cap that
-            does not allow it, too little memory, or devices that do not compute exactly.
+        UserError: classes that nobody stated, features that are damaged, a place that cannot be written, a ledger that
+            cannot be read, a cap that does not allow it, too little memory, or devices that do not compute exactly.
 
     """
     features = request.features
     if calibrated.facts != request.facts:
         raise ValueError("the training was calibrated for other records than these")
+    check_classes(request)
     book = read(ledger_path(features.folder))
-    known_set(book, features.folder, features.manifest)
+    known_set(book, features)
     # What is tuned later is looked for later.
     path, charge, found = _place(request, calibrated, book, observer, look=request.tune_on is None)
     account = book.account_of(features.manifest.id)
-    lost = without_charge(book, features.manifest, heads.cards(request.folder))
+    lost = without_charge(book, heads.cards(request.folder), features.name)
     if lost is not None:
         observer.warn(lost)
     if found is None and request.tune_on is None:
@@ -104,7 +106,7 @@ def check(request: Request, calibrated: Calibrated, observer: Observer) -> Check
                 f"{parameter('steps')}.",
             ) from error
     check_devices()
-    rehearse(calibrated, features, account.with_planned(charge).standing(charge))
+    rehearse(calibrated, features, standing_of(account.with_planned(charge), charge))
     verify(request, lambda done, total: observer.progress(CHECKING, done, total))
     _try_place(path)
     return Checked(request=request, calibrated=calibrated, path=path, charge=charge, account=account, unfinished=found)
@@ -124,7 +126,7 @@ def tuned(checked: Checked, calibrated: Calibrated, observer: Observer) -> Check
     path, charge, found = _place(checked.request, calibrated, book, observer)
     if found is None:
         check_charge(book, features, charge)
-    rehearse(calibrated, features, book.account_of(charge.set).with_planned(charge).standing(charge))
+    rehearse(calibrated, features, standing_of(book.account_of(charge.set).with_planned(charge), charge))
     return replace(checked, calibrated=calibrated, path=path, charge=charge, unfinished=found)
 
 
@@ -135,7 +137,7 @@ def check_charge(ledger: Ledger, features: FeatureSet, charge: Charge) -> None:
         UserError: the ledger lacks the set, or is too old a copy, or a cap does not allow the charge.
 
     """
-    known_set(ledger, features.folder, features.manifest)
+    known_set(ledger, features)
     refuse_old(ledger)
     caps.check(ledger, charge)
 
@@ -160,6 +162,24 @@ def _place(
             return folder / found.charge.head, found.charge, found
     path = path_of(calibrated, request.features, request.out, request.folder)
     return path, charge(path.name), None
+
+
+def check_classes(request: Request) -> None:
+    """UserError where a head would claim a guarantee, and have classes that follow from the private records alone."""
+    manifest = request.features.manifest
+    if manifest.origin != "inferred" or request.privacy.claim != "private" or request.infer_classes:
+        return
+    several = f" and {parameter('labels_per_record')}" if manifest.labels_per_record > 1 else ""
+    raise UserError(
+        f"Nobody stated the classes of '{request.features.name}'. They were inferred from the private records: "
+        f"{first_names(manifest.classes)}. Each head holds their names, and no noise hides them. A class may be there "
+        f"because of one person, or be called as one. {GUARDED}",
+        f"State them: repeat 'dpfc extract' or 'dpfc import' with {parameter('classes')}{several}. In this order "
+        f"nothing is computed anew. Or, if everybody may know these names: {parameter('infer_classes')}.",
+        code="conflict",
+        parameter="infer_classes",
+        path=str(request.features.folder),
+    )
 
 
 def verify(request: Request, progress: Progress | None = None) -> None:

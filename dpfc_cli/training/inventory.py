@@ -85,7 +85,7 @@ def inventory(features: Path, heads: Path) -> Inventory:
             continue
         try:
             features_, book = FeatureSet(folder), read(ledger_path(folder))
-            known_set(book, folder, features_.manifest)
+            known_set(book, features_)
             sets.append(_with_account(listed, book, features_.manifest, cards))
         except UserError as error:
             sets.append(listed)
@@ -127,17 +127,19 @@ def _with_account(
         epsilon=account.epsilon(listed.delta),
         unit=account.unit,
         unprotected=account.unprotected,
-        warning=without_charge(book, manifest, cards),
+        warning=without_charge(book, cards, listed.name),
     )
 
 
-def without_charge(book: Ledger, manifest: Manifest, cards: Iterable[tuple[Path, Mapping[str, Any]]]) -> str | None:
-    """What to tell if heads of a set have no charge in its ledger; None if there are none."""
-    lost = [
-        path
-        for path, card in cards
-        if card["features"]["fingerprint"] == manifest.fingerprint and card["ledger"]["charge"] not in book
-    ]
+def without_charge(
+    book: Ledger, cards: Iterable[tuple[Path, Mapping[str, Any]]], name: str | None = None
+) -> str | None:
+    """What to tell if heads have no charge in a ledger that has their sets, by name; None if there are none.
+
+    name: only those of this set.
+    """
+    names = {each.name for facts in book.sets.values() for each in facts} if name is None else {name}
+    lost = [path for path, card in cards if card["features"]["name"] in names and card["ledger"]["charge"] not in book]
     if not lost:
         return None
     others = f" and {len(lost) - 1} more" if len(lost) > 1 else ""

@@ -47,8 +47,8 @@ class Request:
     name. adjacency: which data sets are neighbours. public_features, tune_on: sets of public records, see
     `training.public` and `training.tuning`. public_head: public class vectors, see `training.start`. out:
     the head's file; None: a name of its own in `folder`. memory: bytes that the training may take; None: what the
-    machine has free. by, purpose: whose training it is and what for, for the ledger alone. leader: the way to other
-    processes; None: there are none.
+    machine has free. by, purpose: whose training it is and what for, for the ledger alone. infer_classes: a private
+    head may have classes that nobody stated. leader: the way to other processes; None: there are none.
     """
 
     features: FeatureSet
@@ -64,6 +64,7 @@ class Request:
     memory: float | None = None
     by: str = field(default_factory=account_name)
     purpose: str | None = None
+    infer_classes: bool = False
     leader: Leader | None = None
 
     @property

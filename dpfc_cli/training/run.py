@@ -16,7 +16,7 @@ from dpfc_cli.privacy.lattice import Reals
 from dpfc_cli.privacy.noise import SeededBits, SystemBits
 from dpfc_cli.privacy.oracle import MAKING, TAKING, Oracle, Stages
 from dpfc_cli.privacy.queries import Grid
-from dpfc_cli.training.card import card_of, charge_of_training, standing_of
+from dpfc_cli.training.card import card_of, charge_of_training, charged_standing
 from dpfc_cli.training.charge import Charged, Receipt, settle
 from dpfc_cli.training.check import Checked, answers_beside, bytes_of
 from dpfc_cli.training.observer import MATRICES, SOLVING, TRAINING, Observer
@@ -68,7 +68,7 @@ def run(charged: Charged, observer: Observer) -> Trained:
     try:
         try:
             # Of the ledger alone, before a record is read.
-            standing = standing_of(receipt.ledger, receipt.charge)
+            standing = charged_standing(receipt.ledger, receipt.charge)
             _begin(checked)
             solution = calibrated.method.solve(oracle, calibrated.facts, calibrated.options)
             if checked.request.leader is not None:

@@ -142,6 +142,7 @@ def train(
     seed: int | None = None,
     by: str | None = None,
     purpose: str | None = None,
+    infer_classes: bool = False,
     observer: Observer | None = None,
     **options: Any,
 ) -> Trained:
@@ -169,6 +170,7 @@ def train(
         seed: reproducible noise for research. The head then claims nothing.
         by: whose training it is, for the ledger. Default: the name of the account that runs the program.
         purpose: what it is for, for the ledger.
+        infer_classes: train privately although nobody stated the classes of the set. Their names are in the head.
         observer: told of warnings and progress. Default: warnings as Python warnings, and nothing else.
         options: the method's own options, such as `steps=20`; see `dpfc train --help`.
 
@@ -204,5 +206,6 @@ def train(
         memory=memory,
         by=by,
         purpose=purpose,
+        infer_classes=infer_classes,
     )
     return finish(plan(request, observer), observer)

@@ -15,7 +15,7 @@ from dpfc_cli.heads import signature as signatures
 from dpfc_cli.heads.signature import Signed
 from dpfc_cli.ledger import Charge, Ledger, ledger_path, read
 from dpfc_cli.ledger.facts import Merge
-from dpfc_cli.training.card import standing_of
+from dpfc_cli.training.card import charged_standing
 from dpfc_cli.training.request import SPLIT, facts_of
 from dpfc_cli.trust.statement import hold_out_of
 from dpfc_cli.trust.verify import (
@@ -272,7 +272,7 @@ def _of_start(card: Mapping[str, Any], before: Ledger) -> Finding:
 
 def _of_standing(card: Mapping[str, Any], charge: Charge, book: Ledger) -> Finding:
     """Whether the ledger had the other trainings that the card counts."""
-    what, said, then = "other trainings in the ledger", card["ledger"], standing_of(book, charge)
+    what, said, then = "other trainings in the ledger", card["ledger"], charged_standing(book, charge)
     spent, stated = then.pop("epsilon"), said["epsilon"]
     if any(book.all(Merge)):
         # Charges of the other ledger may stand before this one now. They make the total larger, and never smaller.

@@ -128,7 +128,7 @@ def test_parts_make_what_one_process_makes(dpfc: Dpfc, pictures: Path) -> None:
 
 def test_a_broken_picture_is_refused_or_a_null_record_and_neither_is_counted(dpfc: Dpfc, pictures: Path) -> None:
     Path("pictures/train/c1/004.png").write_bytes(b"no picture")
-    line = ("extract", "--dataset", "imagefolder:pictures", *SCATTER)
+    line = ("extract", "--dataset", "imagefolder:pictures", *SCATTER, "--classes", "c0,c1,c2")
     refused = dpfc(*line)
     assert refused.exit_code == 2
     assert "004.png" in refused.stderr

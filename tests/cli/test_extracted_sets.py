@@ -36,7 +36,7 @@ def test_classes_of_folders_are_asserted_or_inferred_and_the_card_says_which(dpf
     line = ("extract", "--dataset", "imagefolder:pictures", *SCATTER)
     inferred = dpfc(*line)
     assert "3 (inferred from the data: assert with --classes)" in inferred.stdout.replace("\n", " ")
-    assert "inferred from the private records" in dpfc("train", "--epsilon", "8").stdout
+    assert "inferred from the private records" in dpfc("train", "--epsilon", "8", "--infer-classes").stdout
     asserted = dpfc(*line, "--classes", "c0,c1,c2,rare")
     assert "complete already" in asserted.stderr
     assert "4 (asserted by you)" in asserted.stdout
@@ -50,7 +50,7 @@ def test_classes_of_folders_are_asserted_or_inferred_and_the_card_says_which(dpf
 
 
 def test_a_held_out_part_is_evaluated_on_and_the_ledger_knows_the_pictures(dpfc: Dpfc, pictures: Path) -> None:
-    line = ("extract", "--dataset", "imagefolder:pictures/train", *SCATTER)
+    line = ("extract", "--dataset", "imagefolder:pictures/train", *SCATTER, "--classes", "c0,c1,c2")
     whole = dpfc(*line)
     assert "no test split" in whole.stderr
     assert "--hold-out 0.1" in whole.stderr.replace("\n", " ")

@@ -76,11 +76,13 @@ def test_a_hospitals_folder_from_extract_to_statement(dpfc: Dpfc, hospital: Path
         ([], "If each class folder has folders of its own, say which classes there are: --classes."),
         (["--classes", "flu,cold"], "The class folder 'rare' is not among the 2 classes of --classes."),
         (["--classes", "flu,cold,rare,never", "--on-error", "null"], "Give --image-size"),
+        (["--classes", "flu,cold,rare,never", "--image-size", "24"], "To protect persons: --group-by folder:1."),
     ):
         refused = dpfc(*line, *more)
         assert refused.exit_code == 2, refused.output
         assert says in one_line(refused.stderr)
     line += ["--image-size", "24", "--classes", "flu,cold,rare,never", "--hold-out", "0.25"]
+    line += ["--each-record-is-a-person"]
 
     refused = dpfc(*line)
     said = one_line(refused.stderr)

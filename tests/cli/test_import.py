@@ -150,7 +150,7 @@ def test_without_a_test_split_it_says_what_to_do(dpfc: Dpfc, arrays: Path) -> No
     assert "no test split" not in dpfc("import", str(arrays), "--out", "both").stderr
     for name in "xy":
         (arrays / f"test_{name}.npy").unlink()
-    made = dpfc("import", str(arrays), "--out", "one")
+    made = dpfc("import", str(arrays), "--out", "one", "--classes", "3")
     assert made.exit_code == 0
     assert "Import test_x and test_y" in made.stderr.replace("\n", " ")
     assert dpfc("train", "--epsilon", "8").exit_code == 0

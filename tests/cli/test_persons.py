@@ -19,6 +19,7 @@ from tests.test_extraction import Means
 PATIENTS, CLASSES = 14, ("flu", "cold")
 LINE = ("extract", "imagefolder:clinic", *SCATTER, "--classes", "flu,cold")
 PERSONS = (*LINE, "--group-by", "folder:1")
+RECORDS = (*LINE, "--each-record-is-a-person")
 
 
 @pytest.fixture(autouse=True)
@@ -62,7 +63,7 @@ def test_persons_are_counted_and_named_nowhere(dpfc: Dpfc, clinic: Path) -> None
 
 
 def test_the_pictures_are_the_same_with_persons_and_without(dpfc: Dpfc, clinic: Path) -> None:
-    for line in (LINE, PERSONS):
+    for line in (RECORDS, PERSONS):
         assert dpfc(*line).exit_code == 0
     plain, persons = (FeatureSet(f"features/clinic-{name}scattering-mean") for name in ("", "persons-"))
     rows = []
@@ -123,7 +124,7 @@ def test_shards_of_other_persons_are_not_gone_on_with(dpfc: Dpfc, clinic: Path) 
         2,
         True,
     )
-    refused = dpfc(*LINE, "--out", "set", "--shards", "2")
+    refused = dpfc(*RECORDS, "--out", "set", "--shards", "2")
     assert "begun from another source or with other settings" in spoken(refused.stderr)
     # With the first table again the run goes on.
     table.write_text("\n".join(["file_name,person", *lines]))

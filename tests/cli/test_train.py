@@ -150,7 +150,7 @@ def on_a_terminal(answer: str, *words: str) -> tuple[int, str]:
             if not part:
                 break
             shown += part
-            if not typed and b"[Y/n]" in shown:
+            if not typed and (b"[Y/n]" in shown or b"[y/N]" in shown):
                 os.write(main, answer.encode())
                 typed = True
         os.close(main)

@@ -276,7 +276,7 @@ def test_a_column_of_another_name_is_named(arrays: Arrays, tmp_path: Path) -> No
     found = import_features(source, tmp_path / "set", group_column="patient").features
     assert found.manifest.grouped_by == {"by": "column", "column": "patient"}
     assert found.split("train").groups == 23
-    plain = import_features(source, tmp_path / "plain", label_column="diagnosis").features
+    plain = import_features(source, tmp_path / "plain", label_column="diagnosis", each_record_is_a_person=True).features
     assert plain.manifest.grouped_by is None
     with pytest.raises(UserError, match="which is the label"):
         import_features(source, tmp_path / "other")

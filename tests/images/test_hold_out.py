@@ -55,7 +55,7 @@ def test_other_pictures_do_not_change_where_a_picture_goes(tmp_path: Path) -> No
 
 
 def test_the_part_has_the_fraction_asked_for_whatever_the_names() -> None:
-    from dpfc_cli.images.sets import _hashed
+    from dpfc_cli.sources.held_out import _hashed
 
     for form in ("{}", "cat/{:05d}.png", "IMG_{:04d}\udcff.JPG"):
         at = np.array([_hashed(form.format(i)) for i in range(20_000)])

@@ -162,7 +162,7 @@ def test_stated_classes_do_not_cover_a_head_whose_classes_were_inferred(tmp_path
     """The classes of the first head would be seen in the card of the new one, and no guarantee would cover them."""
     shutil.rmtree(private.folder)
     inferred = import_features(tmp_path / "private.npz", private.folder).features
-    first = head_of(inferred, epsilon=1.0)
+    first = head_of(inferred, epsilon=1.0, infer_classes=True)
     read(inferred, first.path)
     shutil.rmtree(private.folder)
     stated = import_features(tmp_path / "private.npz", private.folder, classes=("0", "1", "2")).features

@@ -1,0 +1,117 @@
+"""What `extract` and `import` ask of a newcomer, so that no name and no person's pictures go out without a decision."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dpfc_cli.features.manifest import load
+from tests.cli.conftest import Dpfc, heads
+from tests.cli.test_train import on_a_terminal
+
+PATIENTS = ("MUELLER, P0000", "OKAFOR, P0001", "SILVA, P0002")
+IMPORT = ("import", "scans.npz", "--classes", "2")
+
+
+@pytest.fixture
+def scans(dpfc: Dpfc) -> None:
+    """60 records of 20 patients."""
+    x = np.random.default_rng(0).normal(size=(60, 4)).astype(np.float32)
+    np.savez("scans.npz", train_x=x, train_y=np.arange(60) % 2, train_patient_id=np.arange(60) % 20)
+
+
+@pytest.fixture
+def named(dpfc: Dpfc) -> None:
+    """30 records, with patients' names in the place of classes."""
+    x = np.random.default_rng(0).normal(size=(30, 4)).astype(np.float32)
+    np.savez("named.npz", train_x=x, train_y=np.array(PATIENTS)[np.arange(30) % 3])
+
+
+def spoken(text: str) -> str:
+    return " ".join(text.split())
+
+
+def test_names_of_inferred_classes_are_shown_and_in_no_private_head(dpfc: Dpfc, named: None) -> None:
+    made = dpfc("import", "named.npz")
+    assert made.exit_code == 0
+    assert PATIENTS[0] in made.stderr
+    assert "do not publish" in spoken(made.stderr)
+    assert "--classes" in spoken(made.stderr)
+    # What programs read has them as before, and people are warned all the same.
+    assert PATIENTS[0] in dpfc("import", "named.npz", "--json").stderr
+    for more in ((), ("--dry-run",), ("--json",)):
+        refused = dpfc("train", "--epsilon", "1", "--method", "dp-ls", *more)
+        said = spoken(refused.stderr)
+        assert refused.exit_code == 2
+        assert refused.stdout == ""
+        assert PATIENTS[0] in said
+        assert "--classes" in said
+        assert "--infer-classes" in said
+    assert not Path("heads").exists()
+    assert not list(Path("features").glob("*.sqlite*"))
+    # Both ways out are those that it names.
+    assert dpfc("train", "--epsilon", "1", "--method", "dp-ls", "--infer-classes").exit_code == 0
+    Path("classes.txt").write_text("\n".join(PATIENTS))
+    assert dpfc("import", "named.npz", "--classes", "classes.txt").exit_code == 0
+    assert dpfc("train", "--epsilon", "1", "--method", "dp-ls").exit_code == 0
+    assert len(heads()) == 2
+
+
+def test_stated_classes_raise_no_warning(dpfc: Dpfc, scans: None) -> None:
+    made = dpfc(*IMPORT, "--each-record-is-a-person")
+    assert "nobody stated" not in made.stderr
+    assert "Next: dpfc train" in made.stderr
+
+
+def test_without_a_terminal_both_lines_to_type_are_named_and_work(dpfc: Dpfc, scans: None) -> None:
+    refused = dpfc(*IMPORT)
+    assert refused.exit_code == 2
+    said = spoken(refused.stderr)
+    assert "--group-column patient_id" in said
+    assert "--each-record-is-a-person" in said
+    assert not Path("features").exists() or not list(Path("features").iterdir())
+    assert dpfc(*IMPORT, "--group-column", "patient_id", "--out", "persons").exit_code == 0
+    assert load(Path("features/persons")).splits["train"].groups == 20
+    assert dpfc(*IMPORT, "--each-record-is-a-person", "--out", "records").exit_code == 0
+    assert not load(Path("features/records")).grouped
+
+
+@pytest.mark.parametrize(("answer", "code"), [("\n", 2), ("n\n", 2), ("\x04", 130), ("y\n", 0)])
+def test_on_a_terminal_it_asks_and_stops_unless_the_answer_is_yes(
+    dpfc: Dpfc, scans: None, ctrl_c: None, answer: str, code: int
+) -> None:
+    ended, shown = on_a_terminal(answer, *IMPORT)
+    assert "[y/N]" in shown
+    assert ended == code
+    assert Path("features/scans").exists() == (code == 0)
+
+
+def test_pictures_in_folders_of_patients_are_asked_about(dpfc: Dpfc, pictures: Path) -> None:
+    line = ("extract", "imagefolder:pictures", "--pool", "mean", "--image-size", "8", "--classes", "c0,c1,c2")
+    assert dpfc(*line, "--out", "plain").exit_code == 0
+    for file in sorted(pictures.glob("*/*/*.png")):
+        folder = file.parent / f"secret {int(file.stem) % 7} {file.parts[1]}"
+        folder.mkdir(exist_ok=True)
+        file.rename(folder / file.name)
+    refused = dpfc(*line, "--out", "set")
+    said = spoken(refused.stderr)
+    assert refused.exit_code == 2
+    assert "--group-by folder:1" in said
+    assert "--each-record-is-a-person" in said
+    # The rule is public, and names of folders below the class are not.
+    assert "secret" not in refused.output
+    assert dpfc(*line, "--out", "set", "--group-by", "folder:1").exit_code == 0
+    assert dpfc(*line, "--out", "records", "--each-record-is-a-person").exit_code == 0
+
+
+def test_an_import_without_a_test_split_holds_one_out(dpfc: Dpfc, scans: None) -> None:
+    made = dpfc(*IMPORT, "--group-column", "patient_id", "--hold-out", "0.3")
+    assert made.exit_code == 0, made.output
+    assert "no test split" not in made.stderr
+    splits = load(Path("features/scans-holdout0.3")).splits
+    assert splits["train"].n + splits["test"].n == 60
+    assert (splits["train"].groups or 0) + (splits["test"].groups or 0) == 20
+    assert dpfc("train", "--epsilon", "8", "--method", "dp-ls", "--features", "scans-holdout0.3").exit_code == 0
+    scored = dpfc("evaluate")
+    assert scored.exit_code == 0
+    assert "has seen some of these" not in spoken(scored.stderr)

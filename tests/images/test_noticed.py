@@ -1,0 +1,160 @@
+"""Pictures that seem to be of one person are noticed in every format, and harmless ones are not."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from dpfc_cli.errors import GUARDED, UserError
+from dpfc_cli.extraction import extract
+from dpfc_cli.images import open_images
+from dpfc_cli.sources.noticed import PersonsNoticedError
+from tests.images import test_persons as persons
+from tests.images.dicoms import written
+from tests.images.pictures import SQUARE, png, tar
+from tests.images.test_arrow import save, table
+
+CLASSES = ("a", "b")
+
+
+def noticed(source: str, classes: tuple[str, ...] | None = CLASSES) -> str | None:
+    return open_images(source, geometry=SQUARE, classes=classes).noticed()
+
+
+def folder(path: Path, *names: str) -> str:
+    for i, name in enumerate(names):
+        (path / name).parent.mkdir(parents=True, exist_ok=True)
+        (path / name).write_bytes(png(i))
+    return f"imagefolder:{path}"
+
+
+@pytest.mark.parametrize(
+    ("made", "rule"),
+    [
+        (persons.folders, "folder:1"),
+        (persons.beside, "column:patient"),
+        (persons.archives, "column:patient"),
+        (persons.parquet, "column:patient"),
+        (persons.parquet_of_integers, "column:patient"),
+    ],
+)
+def test_the_rule_that_would_protect_persons_is_found(
+    tmp_path: Path, made: Callable[[Path], persons.Made], rule: str
+) -> None:
+    assert noticed(made(tmp_path)[0]) == rule
+
+
+def test_the_same_person_below_two_classes_is_noticed(tmp_path: Path) -> None:
+    assert noticed(folder(tmp_path, "a/p1/1.png", "b/p1/1.png", "b/p2/1.png")) == "folder:1"
+
+
+def test_a_person_with_a_picture_in_each_split_is_noticed(tmp_path: Path) -> None:
+    assert noticed(folder(tmp_path, "train/a/p1/1.png", "train/b/p2/1.png", "test/a/p1/1.png")) == "folder:1"
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("a/1.png", "a/2.png", "b/1.png"),
+        ("a/images/1.png", "a/images/2.png", "b/images/1.png"),
+        ("a/p1/1.png", "a/p2/1.png", "b/p3/1.png"),
+    ],
+)
+def test_folders_without_persons_raise_no_alarm(tmp_path: Path, names: tuple[str, ...]) -> None:
+    assert noticed(folder(tmp_path, *names)) is None
+
+
+def test_a_table_without_persons_or_that_is_none_raises_no_alarm(tmp_path: Path) -> None:
+    source = folder(tmp_path, "a/1.png", "b/1.png", "b/2.png")
+    for text in ("file_name,age,id\na/1.png,7,1\nb/1.png,7,2\nb/2.png,7,3", "patient,of\nx,a\nx,b\ny,b", '"'):
+        (tmp_path / "metadata.csv").write_text(text)
+        assert noticed(source) is None
+
+
+def test_persons_beside_labels_in_a_table_are_noticed(tmp_path: Path) -> None:
+    source = folder(tmp_path, "1.png", "2.png", "3.png")
+    rows = [{"file_name": f"{i}.png", "label": "ab"[i % 2], "Patient ID": "xy"[i > 1]} for i in (1, 2, 3)]
+    (tmp_path / "metadata.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    assert noticed(source) == "column:Patient ID"
+
+
+def test_folders_of_pictures_that_a_table_labels_are_noticed_unless_they_are_the_classes(tmp_path: Path) -> None:
+    names = ("p1/1.png", "p1/2.png", "p2/1.png")
+    source = folder(tmp_path, *names)
+    for labels, rule in (("aab", None), ("abb", "folder:1")):
+        lines = [f"{name},{label}" for name, label in zip(names, labels, strict=True)]
+        (tmp_path / "metadata.csv").write_text("\n".join(["file_name,label", *lines]))
+        assert open_images(source, geometry=SQUARE, classes=CLASSES, label_column="label").noticed() == rule
+
+
+@pytest.mark.parametrize(
+    ("ids", "rule"), [("xxy", "column:PatientID"), ("xyz", None), ("xxx", None), (("", "", "x"), None)]
+)
+def test_patients_of_dicom_files_are_noticed(tmp_path: Path, ids: tuple[str, ...], rule: str | None) -> None:
+    for i, patient in enumerate(ids):
+        file = tmp_path / "ab"[i % 2] / f"series {i}" / f"{i}.dcm"
+        file.parent.mkdir(parents=True)
+        file.write_bytes(written(np.full((4, 4), i, np.uint16), PatientID=patient))
+    assert noticed(f"imagefolder:{tmp_path}") == rule
+
+
+def test_persons_in_arrow_are_noticed(tmp_path: Path) -> None:
+    pictures, labels = [png(i) for i in range(4)], [0, 1, 2, 0]
+    once = save(tmp_path / "once", table(pictures, labels, subject_id=list("abcd"), id=[0, 1, 2, 3]))
+    twice = save(tmp_path / "twice", table(pictures, labels, who=list("aabb"), subject_id=pa.array([7.0, 8, 7, None])))
+    assert noticed(f"arrow:{once}", None) is None
+    assert noticed(f"arrow:{twice}", None) == "column:subject_id"
+
+
+def test_folders_and_keys_in_archives_are_noticed(tmp_path: Path) -> None:
+    def archive(name: str, *folders: str, **facts: list[str]) -> str:
+        members: list[tuple[str, bytes]] = []
+        for i, each in enumerate(folders):
+            own = json.dumps({key: values[i] for key, values in facts.items()}).encode()
+            members += [(f"{each}{i}.png", png(i)), (f"{each}{i}.cls", b"%d" % (i % 2)), (f"{each}{i}.json", own)]
+        return f"webdataset:{tar(tmp_path / f'{name}.tar', members)}"
+
+    assert noticed(archive("plain", "", "", "", key=["1", "1", "2"], caption=["x", "x", "y"])) is None
+    assert noticed(archive("classes", "cat/", "dog/", "cat/")) is None
+    assert noticed(archive("folders", "p1/", "p1/", "p2/")) == "folder:1"
+    assert noticed(archive("keys", "", "", "", subject=["s", "s", "t"])) == "column:subject"
+    # What is no JSON is not needed here.
+    odd = tar(
+        tmp_path / "odd.tar", [("0.png", png(0)), ("0.cls", b"0"), ("0.json", b"{"), ("1.png", png(1)), ("1.cls", b"1")]
+    )
+    assert noticed(f"webdataset:{odd}") is None
+
+
+def test_a_data_set_of_the_catalogue_asks_nothing() -> None:
+    assert open_images("digits").noticed() is None
+
+
+def test_an_extraction_that_would_protect_less_than_persons_is_refused(tmp_path: Path) -> None:
+    source, rule = persons.folders(tmp_path / "secret clinic")
+    made: dict[str, Any] = {
+        "model": "scattering",
+        "pool": "mean",
+        "image_size": 8,
+        "classes": CLASSES,
+        "out": tmp_path / "set",
+    }
+    with pytest.raises(PersonsNoticedError) as refused:
+        extract(source, **made)
+    assert (refused.value.code, refused.value.fields["found"]) == ("conflict", rule)
+    assert refused.value.fields["parameter"] == "each_record_is_a_person"
+    said = str(refused.value)
+    assert GUARDED in said
+    assert f"group_by {rule}" in said
+    # Nothing that is a value of a record: neither a folder below the class nor a file.
+    assert not any(name in said.replace(source, "") for name in (*set(persons.WHO), ".png"))
+    assert not (tmp_path / "set").exists()
+    single = extract(source, **made, each_record_is_a_person=True).features
+    assert single is not None
+    assert single.manifest.grouped_by is None
+    with pytest.raises(UserError) as both:
+        extract(source, **made, group_by=rule, each_record_is_a_person=True)
+    assert both.value.fields["parameter"] == "each_record_is_a_person"
