@@ -19,6 +19,11 @@ from tests.support import set_with
 Place = tuple[str | int, ...]
 MISSING = object()
 DATE = "2026-01-02T03:04:05+00:00"
+STANDING: dict[str, Any] = {
+    **{"charge": "0" * 32, "trainings": 1, "private": 1, "unprotected": 0},
+    **{"epsilon": 1.0, "exact": True, "unit": "record"},
+}
+"""What a card says of the ledger."""
 
 ODD: list[object] = [
     *(None, True, False, 0, 1, -1, 2**70, -(2**70), 0.5, -1.5, 1e308, 5e-324),
@@ -71,7 +76,7 @@ def calibrated(
 def card_as_written(made: Calibrated) -> dict[str, Any]:
     """The card of that training, as its head's file has it."""
     solution = Solution(chain=(), weight=np.zeros((2, 3)), bias=np.zeros(3))
-    card: dict[str, Any] = json.loads(json.dumps(card_of(made, set_of(made.facts), DATE, solution)))
+    card: dict[str, Any] = json.loads(json.dumps(card_of(made, set_of(made.facts), DATE, solution, STANDING)))
     return card
 
 
@@ -87,5 +92,6 @@ def set_of(facts: Facts) -> FeatureSet:
             splits={"train": SplitFacts(n=facts.n, shards=())},
             backbone={"name": "x"},
             source={"identity": {"listing": {"train": "digest"}}},
+            id="0" * 32,
         )
     )

@@ -258,6 +258,11 @@ def _add(digest: Any, value: Any) -> None:
         digest.update((json.dumps(value, sort_keys=True, default=repr) + ";").encode())
 
 
+def any_kept(ledger: Ledger) -> bool:
+    """Whether answers of some training are there: of one that runs, or that may go on."""
+    return any(_files(ledger.path))
+
+
 def refuse_old(ledger: Ledger) -> None:
     """UserError where there are answers of a charge that the ledger lacks. Only a ledger that has it gives answers."""
     for path in _files(ledger.path):

@@ -23,7 +23,7 @@ class Receipt:
 
     charge: the ledger's fact. ledger: all facts, this one included. after: the last outcome of the charge that this
     process knows of: its id, if it goes on with a charge that was stopped. outcome: the id of the one that this process
-    writes down.
+    writes.
     """
 
     charge: Charge
@@ -156,7 +156,7 @@ def _resumed(charge: Charge, answers: Answers, path: Path) -> Receipt:
 def settle(
     receipt: Receipt, state: State, answers: int = 0, head: str | None = None, sha256: str | None = None
 ) -> None:
-    """Write down what became of a charge, once: what is written stays.
+    """Write down what became of a charge. The second time nothing is written: it may be stopped after the first.
 
     Args:
         receipt: of the charge.
@@ -170,15 +170,6 @@ def settle(
 
     """
     charge = receipt.charge
-    outcome = Outcome(
-        id=receipt.outcome,
-        by=charge.by,
-        charge=charge.id,
-        state=state,
-        head=head,
-        sha256=sha256,
-        answers=answers,
-        after=receipt.after,
-    )
-    # Whoever was stopped does not know whether it was written.
+    said = {"head": head, "sha256": sha256, "answers": answers, "after": receipt.after}
+    outcome = Outcome(id=receipt.outcome, by=charge.by, charge=charge.id, state=state, **said)
     append(receipt.ledger.path, lambda ledger: [] if outcome.id in ledger else [outcome], "What became of the charge")
