@@ -4,7 +4,8 @@ Four sets are of two populations, and of one of them nothing is said. Caps are d
 both, or for all. Then 8 processes try to charge 1,000 trainings and evaluations to the one ledger, as fast as they can.
 Nothing may be charged beyond a cap, no fact may be lost, and each refusal must be right.
 
-What was spent is summed without dpfc, from the facts alone, and compared with the caps by the formula of Balle and Wang.
+What was spent is summed without dpfc, from the facts alone, and compared with the caps by the formula of Balle and
+Wang.
 """
 
 import json
@@ -31,7 +32,7 @@ EPSILONS = (0.05, 0.1, 0.2, 0.4)
 
 
 def cases(seed: int, count: int, processes: int, attempts: int) -> Iterator[Case]:
-    """Caps drawn by chance, so that some of the tries fit and some do not. caps: the set that each is set for, and ε."""
+    """Caps drawn by chance: some of the tries fit, and some do not. caps: for which set each is set, and its ε."""
     for number in range(count):
         rng = random.Random(f"{seed} {number}")
         names = rng.choice([("east",), ("unsaid",), ("east", "west"), ("east", "west", "unsaid")])
@@ -49,7 +50,7 @@ def made(place: Path, caps: Mapping[str, float]) -> None:
     from dpfc_cli.ledger.caps import set_cap
 
     for number, (name, population) in enumerate(SETS.items()):
-        rng, parts = np.random.default_rng(number), {}
+        rng, parts = np.random.default_rng(number), dict[str, Any]()
         for split, n in (("train", 60), ("test", 30)):
             parts |= {f"{split}_x": rng.normal(size=(n, 4)).astype("f4"), f"{split}_y": np.arange(n) % 3}
         np.savez(place / "raw.npz", **parts)
@@ -87,7 +88,7 @@ def charge_often(place: Path, number: int, attempts: int, seed: str) -> None:
 
     from dpfc_cli.errors import UserError
     from dpfc_cli.features.reader import FeatureSet
-    from dpfc_cli.ledger import ledger_path, read
+    from dpfc_cli.ledger import State, ledger_path, read
     from dpfc_cli.training.calibrate import calibrate
     from dpfc_cli.training.card import charge_of_training
     from dpfc_cli.training.charge import charge, pay, settle
@@ -121,7 +122,8 @@ def charge_often(place: Path, number: int, attempts: int, seed: str) -> None:
             except UserError as error:
                 notes.write(json.dumps({**said, "refused": error.code}).encode() + b"\n")
                 continue
-            if state := rng.choice(("stopped", "written", None)):
+            states: tuple[State | None, ...] = ("stopped", "written", None)
+            if state := rng.choice(states):
                 settle(receipt, state, head=path.name if state == "written" else None)
             notes.write(json.dumps({**said, "charge": fact.id}).encode() + b"\n")
 

@@ -48,7 +48,8 @@ def charge_often(place: Path) -> None:
     with (place / "charged").open("ab", buffering=0) as notes:
         for number in range(CHARGES):
             fact = replace(first, id=new_id(), head=f"{number}.safetensors")
-            receipt = Receipt(charge=fact, ledger=append(path, lambda ledger, fact=fact: [fact], "The charge"))
+            made = [fact]
+            receipt = Receipt(charge=fact, ledger=append(path, lambda _: made, "The charge"))
             notes.write(f"{fact.id}\n".encode())
             if number % 3 == 1:
                 settle(receipt, "written", 0, fact.head, "0" * 64)

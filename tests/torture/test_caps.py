@@ -1,4 +1,4 @@
-"""A short form of the campaign of caps: `make torture` runs it with 8 processes and 1,000 tries, for caps of all kinds."""
+"""A short form of the campaign of caps: `make torture` runs it with 8 processes and 1,000 tries."""
 
 from pathlib import Path
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.torture import mutants, planted, trials
+from tests.torture import planted, trials
 
 
 class Fault(NamedTuple):
@@ -145,7 +145,7 @@ FAULTS = {
     "a charge that pays for another training": Fault(
         "training/run.py",
         "run",
-        "if entry != replace(receipt.entry, state=entry.state):",
+        "if receipt.charge != checked.charge or made.digest != checked.charge.digest:",
         "if False:",
         "tests/training/test_steps.py::test_a_charge_pays_for_no_other_training",
     ),
@@ -206,14 +206,3 @@ def test_a_mutant_survives_if_no_test_looks_or_if_it_does_the_same(said: dict[st
     same = "if value >= most:"
     assert said["both tests"] == [same]
     assert said["one test"] == ["if True:", same, "return None"]
-
-
-def test_every_mutant_that_is_argued_away_exists_and_has_a_reason() -> None:
-    argued = mutants.reasons()
-    made = {
-        mutant.name
-        for module in {name[0] for name in argued}
-        for mutant, _ in planted.planted(module, planted.source_of(module))
-    }
-    assert set(argued) <= made
-    assert all(len(reason.split()) > 3 for reason in argued.values())

@@ -1,11 +1,12 @@
 """Equal trainings on one ledger, in random order: `python -m tests.torture.twins`.
 
 Two to four equal commands (`dpfc train`, a method of several steps) are begun one after the other. Each is a whole
-command in a process of its own, with the command line, the checks, the ledger, the answers, the noise and the head. Only
-the sums over the records are zeros, and the devices are not checked: so a command takes a tenth of a second. It runs
-through, or it is killed, interrupted or paused at a random system call. Others begin while it is paused, then it goes
-on. The ledger may be held by another program meanwhile. Between commands, files of answers may be deleted, copied or cut
-off, and the ledger may be put back from an older copy. All clocks are equal.
+command in a process of its own: the command line, the checks, the ledger, the answers, the noise and the head. Only the
+sums over the records are zeros, the devices are not checked, and a ledger that is held is waited for 0.2 seconds. So a
+command takes a tenth of a second. It runs through, or it is killed, interrupted or paused at a random system call.
+Others begin while it is paused, then it goes on. The ledger may be held by another program meanwhile. Between commands,
+files of answers may be deleted, copied or cut off, and the ledger may be put back from an older copy. All clocks are
+equal.
 
 Then the folder must show what is promised. The rules are computed without dpfc (`witness`).
 """
@@ -23,6 +24,7 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -49,15 +51,16 @@ def plant(place: Path) -> None:
     from dpfc_cli.ledger import file
     from dpfc_cli.privacy import curator
     from dpfc_cli.privacy.oracle import planned
+    from dpfc_cli.privacy.queries import Query
     from dpfc_cli.training import check
 
-    def no_sum(self: curator.Curator, query: curator.Query, sample: np.ndarray | None = None) -> np.ndarray:
+    def no_sum(self: Any, query: Query, sample: np.ndarray | None = None) -> np.ndarray:
         return np.zeros(planned(query, self._facts, 1.0).shape)
 
     def connected(path: Path, mode: str) -> sqlite3.Connection:
         return sqlite3.connect(f"{path.absolute().as_uri()}?mode={mode}", uri=True, timeout=0.2, isolation_level=None)
 
-    curator.Curator._sum = no_sum  # type: ignore[method-assign]
+    curator.Curator._sum = no_sum  # type: ignore[assignment, method-assign]
     check.check_devices = lambda: None
     file._connected = connected
     scenes.plant_trace(place)

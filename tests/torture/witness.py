@@ -84,7 +84,8 @@ class Seen:
 
 def look(work: Path) -> Seen:
     """Everything below a working folder."""
-    files, facts, wrong = {}, [], []
+    files, wrong = dict[str, str](), list[str]()
+    facts: list[dict[str, Any]] = []
     for path in sorted(work.rglob("*")):
         name = str(path.relative_to(work))
         if name == LEDGER:
