@@ -38,6 +38,10 @@ def cases(seed: int, count: int, jobs: list[str], ways: list[str]) -> Iterator[C
         yield {"job": job, "what": way, "moment": round(rng.random(), 6), "seed": seed, "number": number}
 
 
+def _only(fact: object, ledger: object) -> list[Any]:
+    return [fact]
+
+
 def charge_often(place: Path) -> None:
     """Charge and settle, and note each charge that is promised."""
     from dpfc_cli.ledger import Charge, append, new_id, read
@@ -48,8 +52,7 @@ def charge_often(place: Path) -> None:
     with (place / "charged").open("ab", buffering=0) as notes:
         for number in range(CHARGES):
             fact = replace(first, id=new_id(), head=f"{number}.safetensors")
-            made = [fact]
-            receipt = Receipt(charge=fact, ledger=append(path, lambda _: made, "The charge"))
+            receipt = Receipt(charge=fact, ledger=append(path, partial(_only, fact), "The charge"))
             notes.write(f"{fact.id}\n".encode())
             if number % 3 == 1:
                 settle(receipt, "written", 0, fact.head, "0" * 64)

@@ -60,7 +60,7 @@ def plant(place: Path) -> None:
     def connected(path: Path, mode: str) -> sqlite3.Connection:
         return sqlite3.connect(f"{path.absolute().as_uri()}?mode={mode}", uri=True, timeout=0.2, isolation_level=None)
 
-    curator.Curator._sum = no_sum  # type: ignore[assignment, method-assign]
+    curator.Curator._sum = no_sum  # type: ignore[method-assign]
     check.check_devices = lambda: None
     file._connected = connected
     scenes.plant_trace(place)
