@@ -159,9 +159,7 @@ def records(*numbers: int) -> np.ndarray:
     return np.array([(i, i % 7, i % 5) for i in numbers], np.float32)
 
 
-def made_set(
-    place: Path, numbers: Iterable[int], population: str | None = None, persons: bool = False
-) -> FeatureSet:
+def made_set(place: Path, numbers: Iterable[int], population: str | None = None, persons: bool = False) -> FeatureSet:
     """A set of these records, imported as a user does it."""
     x = records(*numbers)
     source = place.parent.parent / "sources" / f"{place.parent.name}-{place.name}.npz"

@@ -13,7 +13,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dpfc_cli.errors import UserError
-from dpfc_cli.files import json_of
 from dpfc_cli.ledger import Outcome, account_name, caps, new_id, noted, read
 from dpfc_cli.ledger.facts import Fact, Merge, fact_of
 from dpfc_cli.privacy.accounting import epsilon_for, mu_for
@@ -121,8 +120,7 @@ def test_every_cap_that_can_be_set_is_one_that_is_read() -> None:
             assert back(cap) == cap
 
 
-def test_a_charge_for_persons_counts_for_a_record_with_twice_its_noise_and_one_for_records_has_no_price_for_persons(
-) -> None:
+def test_a_charge_for_persons_counts_twice_for_a_record_and_one_for_records_has_no_price_for_persons() -> None:
     for adjacency, weight in (("zero-out", 2.0), ("replace-one", 1.0)):
         for times in (1, 4):
             charge = a_charge(SET, unit="person", adjacency=adjacency, times=times)
