@@ -118,7 +118,7 @@ class World:
         """Wait for a command that is not paused."""
         ended = running.ended()
         self.wrong += scenes.ending(ended, fault=False)
-        self.told[str(ended.code)] += 1
+        self.told["killed" if ended.code is None else f"exit code {ended.code}"] += 1
         return ended
 
     def command(self, how: str) -> Ended | None:
@@ -217,8 +217,8 @@ class World:
         self.look()
 
 
-def attempt(scene: Scenes, case: Case, place: Path) -> list[str]:
-    """What a schedule breaks."""
+def attempt(scene: Scenes, told: Path, case: Case, place: Path) -> list[str]:
+    """What a schedule breaks. told: a file for what happened in it."""
     scene.fresh(JOB, place)
     rng = random.Random(f"{case['seed']} {case['number']}")
     world, commands = World(scene, place, rng), rng.randint(2, 4)
@@ -230,6 +230,8 @@ def attempt(scene: Scenes, case: Case, place: Path) -> list[str]:
     while world.paused:
         world.let_go(world.paused.pop(0), None)
     wrong = _judged(world)
+    with told.open("a") as file:
+        file.write(json.dumps(world.told) + "\n")
     return list(dict.fromkeys(world.wrong + wrong))
 
 
@@ -300,7 +302,12 @@ def main() -> int:
         scene = scenes.made(root)
         scene.reference(JOB)
         path = options.results or campaign.RESULTS / "twins.jsonl"
-        return campaign.carry_out(cases(options.seed, options.count), partial(attempt, scene), options, path, root)
+        told = path.with_suffix(".told.jsonl")
+        tried = partial(attempt, scene, told)
+        broke = campaign.carry_out(cases(options.seed, options.count), tried, options, path, root)
+        happened = sum((Counter(each) for each in campaign.tried(told)), Counter[str]())
+        print(", ".join(f"{name} {number:,}" for name, number in happened.most_common()))
+        return broke
 
 
 if __name__ == "__main__":
