@@ -258,6 +258,11 @@ def _add(digest: Any, value: Any) -> None:
         digest.update((json.dumps(value, sort_keys=True, default=repr) + ";").encode())
 
 
+def any_kept(ledger: Ledger) -> bool:
+    """Whether answers of some training are there: of one that runs, or that may go on."""
+    return any(_files(ledger.path))
+
+
 def refuse_old(ledger: Ledger) -> None:
     """UserError where there are answers of a charge that the ledger lacks. Only a ledger that has it gives answers."""
     for path in _files(ledger.path):
@@ -274,7 +279,14 @@ def refuse_old(ledger: Ledger) -> None:
         )
 
 
-def unfinished(wanted: Charge, named: str | None, plan: Plan, ledger: Ledger, observer: Observer) -> Unfinished | None:
+def unfinished(
+    wanted: Charge,
+    named: str | None,
+    plan: Plan,
+    ledger: Ledger,
+    observer: Observer,
+    has_head: Callable[[str], bool],
+) -> Unfinished | None:
     """A training of the same command that was charged and has no head; None if there is none.
 
     Files of trainings that were never charged, or that have their head, are removed.
@@ -285,6 +297,7 @@ def unfinished(wanted: Charge, named: str | None, plan: Plan, ledger: Ledger, ob
         plan: what is released.
         ledger: the ledger of the set.
         observer: told of trainings that do not go on.
+        has_head: whether there is a head of a charge, all the same. Then no answer is drawn anew.
 
     """
     for path in _files(ledger.path):
@@ -292,7 +305,7 @@ def unfinished(wanted: Charge, named: str | None, plan: Plan, ledger: Ledger, ob
         if answers is None:
             continue
         try:
-            found = _going_on(answers, wanted, named, plan, ledger, observer)
+            found = _going_on(answers, wanted, named, plan, ledger, observer, has_head)
         finally:
             answers.close()
         if found is not None:
@@ -301,7 +314,13 @@ def unfinished(wanted: Charge, named: str | None, plan: Plan, ledger: Ledger, ob
 
 
 def _going_on(
-    answers: Answers, wanted: Charge, named: str | None, plan: Plan, ledger: Ledger, observer: Observer
+    answers: Answers,
+    wanted: Charge,
+    named: str | None,
+    plan: Plan,
+    ledger: Ledger,
+    observer: Observer,
+    has_head: Callable[[str], bool],
 ) -> Unfinished | None:
     """Whether the training of these answers, which this process holds, goes on with a command."""
     charge = ledger.get(answers.header["charge"])
@@ -326,6 +345,8 @@ def _going_on(
         answers.find(plan)
         if last is not None and answers.answered < last.answers:
             raise DamagedError(f"{last.answers} answers were kept, and {answers.answered} are there")
+        if answers.answered < sum(len(release.parts) for release in plan.releases) and has_head(charge.id):
+            raise DamagedError("its head was written, and some of its answers are gone")
     except (OSError, DamagedError) as error:
         observer.warn(
             f"the training of '{answers.path}' cannot go on: {error}. A new one will be charged. Delete that file."

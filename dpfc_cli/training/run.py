@@ -165,7 +165,7 @@ def _shelves_of(checked: Checked) -> tuple[Shelf | None, Shelf]:
     """Where the training keeps what its sums share, and answers in pieces."""
     calibrated, request, grid = checked.calibrated, checked.request, _grid_of(checked)
     facts, folder, others = calibrated.facts, checked.features.folder.resolve(), bytes_of(calibrated)
-    promised = answers_beside(calibrated, folder, checked.unfinished)
+    promised = answers_beside(calibrated, checked.unfinished)
     stack = stack_for(calibrated.plan, others, request.memory, folder, promised)
     if isinstance(stack, InMemory):
         others += stack_bytes(calibrated.plan)
