@@ -16,7 +16,6 @@ from rich.console import Console
 
 from dpfc_cli.cli import display
 from dpfc_cli.folders import LEDGER
-from dpfc_cli.ledger import Outcome, read
 from dpfc_cli.methods import METHODS
 from dpfc_cli.privacy import curator, sums
 from dpfc_cli.privacy.accounting import epsilon_for, mu_for
@@ -47,14 +46,11 @@ def made(dpfc: Dpfc, out: str, *more: str, seed: int = 9, persons: bool = False)
     assert done.exit_code == 0, done.output
 
 
-# What it costs
-
-
 def test_figures_of_a_conversion_are_never_too_small_and_json_has_every_method(dpfc: Dpfc) -> None:
     for asked, name in (("--epsilon", "sigma"), ("--sigma", "epsilon")):
         exact = json.loads(dpfc("budget", asked, "3.7", "--delta", "1e-5", "--json").stdout)["conversion"]
         assert [row["method"] for row in exact] == list(METHODS)
-        shown = {}
+        shown: dict[str, tuple[str, str]] = {}
         for line in dpfc("budget", asked, "3.7", "--delta", "1e-5").stdout.splitlines()[2:]:
             methods, *_, figure, paper = re.split(r" {2,}", line.strip())
             shown |= dict.fromkeys(methods.split(", "), (figure, paper))
@@ -218,8 +214,8 @@ def test_what_makes_no_sense_is_refused_and_changes_nothing(dpfc: Dpfc, features
     ):
         refused = dpfc("budget", *line.split())
         assert (refused.exit_code, refused.stdout, BOOK.read_bytes()) == (2, "", before), (line, refused.output)
-    for line in (("--by", "x" * 101), ("--purpose", ""), ("--by", "")):
-        assert dpfc(*LS, "1", *line).exit_code == 2
+    for option, text in (("--by", "x" * 101), ("--purpose", ""), ("--by", "")):
+        assert dpfc(*LS, "1", option, text).exit_code == 2
     assert BOOK.read_bytes() == before
 
 
@@ -309,10 +305,9 @@ def test_after_ctrl_c_it_is_said_what_is_on_disk(dpfc: Dpfc, features: Path, wha
             ended = dpfc(*line)
         if calls[0] < count:
             break
-        grown = [fact for fact in read(BOOK).facts[2 if what == "merge" else 1 :] if not isinstance(fact, Outcome)]
         said = says(words(ended.stderr))
         assert ended.exit_code in (0, 130)
-        assert ended.exit_code == 0 or said in (None, BOOK.read_bytes() != kept and bool(grown)), (count, ended.stderr)
+        assert ended.exit_code == 0 or said in (None, BOOK.read_bytes() != kept), (count, ended.stderr)
         answers[said] += ended.exit_code == 130
         BOOK.write_bytes(kept)
         for each in (*Path("features").glob("ledger.answers/*"), *Path("heads").glob("*")):
@@ -320,9 +315,6 @@ def test_after_ctrl_c_it_is_said_what_is_on_disk(dpfc: Dpfc, features: Path, wha
     assert answers[True] > 5
     assert answers[False] > 5
     assert answers[None] <= 5
-
-
-# The charge comes first
 
 
 def test_nothing_is_summed_before_the_charge(dpfc: Dpfc, features: Path, monkeypatch: pytest.MonkeyPatch) -> None:
