@@ -170,6 +170,14 @@ def settle(
 
     """
     charge = receipt.charge
-    said = {"head": head, "sha256": sha256, "answers": answers, "after": receipt.after}
-    outcome = Outcome(id=receipt.outcome, by=charge.by, charge=charge.id, state=state, **said)
+    outcome = Outcome(
+        id=receipt.outcome,
+        by=charge.by,
+        charge=charge.id,
+        state=state,
+        head=head,
+        sha256=sha256,
+        answers=answers,
+        after=receipt.after,
+    )
     append(receipt.ledger.path, lambda ledger: [] if outcome.id in ledger else [outcome], "What became of the charge")

@@ -8,16 +8,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from dpfc_cli.training.account import Account, account_of
+from dpfc_cli.training.ledger import Cap, Entry, ledger_path
 
 from dpfc_cli.errors import UserError
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.privacy.accounting import mu_for
 from dpfc_cli.training import limit
-from dpfc_cli.training.account import Account, account_of
 from dpfc_cli.training.calibrate import calibrate
 from dpfc_cli.training.card import entry_of
 from dpfc_cli.training.check import Checked, check
-from dpfc_cli.training.ledger import Cap, Entry, ledger_path
 from dpfc_cli.training.observer import Observer
 from dpfc_cli.training.request import Privacy, Request
 from tests.hostile import set_of

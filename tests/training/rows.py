@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from dpfc_cli.training.ledger import Cap, Entry, Overlap, tables
 
 from dpfc_cli.errors import UserError
 from dpfc_cli.privacy.accounting import Claim, epsilon_for
@@ -15,7 +16,6 @@ from dpfc_cli.privacy.queries import Gradient, Gram
 from dpfc_cli.training import ledger, limit
 from dpfc_cli.training.calibrate import Calibrated
 from dpfc_cli.training.card import entry_of
-from dpfc_cli.training.ledger import Cap, Entry, Overlap, tables
 from tests.hostile import set_of
 from tests.support import CHAIN, calibrated_at, plan_of
 

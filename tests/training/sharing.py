@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from dpfc_cli.training.account import Account, account_of
+from dpfc_cli.training.ledger import ledger_path
 from PIL import Image
 
 from dpfc_cli import backbones
@@ -18,11 +20,9 @@ from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.features.writer import FeatureWriter
 from dpfc_cli.privacy.accounting import epsilon_for, mu_for
 from dpfc_cli.sources.digests import digest_of
-from dpfc_cli.training.account import Account, account_of
 from dpfc_cli.training.calibrate import calibrate
 from dpfc_cli.training.charge import pay
 from dpfc_cli.training.check import Checked, check
-from dpfc_cli.training.ledger import ledger_path
 from dpfc_cli.training.observer import Observer
 from dpfc_cli.training.request import Privacy, Request, facts_of
 from tests.test_extraction import Means

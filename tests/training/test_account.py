@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from dpfc_cli.training.account import Account, account_of, other_accounts
+from dpfc_cli.training.ledger import Cap, Entry
+from dpfc_cli.training.sharing import Share, Shared
 
 from dpfc_cli.errors import UserError
 from dpfc_cli.privacy.accounting import epsilon_for
 from dpfc_cli.training import ledger, limit, other_ledgers
-from dpfc_cli.training.account import Account, account_of, other_accounts
-from dpfc_cli.training.ledger import Cap, Entry
-from dpfc_cli.training.sharing import Share, Shared
 from tests.training import caps
 from tests.training.rows import cap, row
 

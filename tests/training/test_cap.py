@@ -9,15 +9,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+from dpfc_cli.training.cap import set_cap
+from dpfc_cli.training.ledger import ledger_path
 
 from dpfc_cli.errors import UserError
 from dpfc_cli.extraction.importing import import_features
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.privacy.accounting import mu_for
 from dpfc_cli.training import ledger, limit
-from dpfc_cli.training.cap import set_cap
 from dpfc_cli.training.charge import charge
-from dpfc_cli.training.ledger import ledger_path
 from dpfc_cli.training.observer import Observer, TrainingWarning
 from dpfc_cli.training.request import Privacy, Request
 from dpfc_cli.training.train import charge_of, finish, plan

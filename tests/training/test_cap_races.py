@@ -12,6 +12,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from dpfc_cli.training.account import account_of
+from dpfc_cli.training.cap import set_cap
+from dpfc_cli.training.ledger import Entry, ledger_path, tables, writing
 
 from dpfc_cli.errors import UserError
 from dpfc_cli.extraction.importing import import_features
@@ -20,10 +23,7 @@ from dpfc_cli.training import account as accounts
 from dpfc_cli.training import cap as caps
 from dpfc_cli.training import charge as charging
 from dpfc_cli.training import ledger, limit, other_ledgers
-from dpfc_cli.training.account import account_of
-from dpfc_cli.training.cap import set_cap
 from dpfc_cli.training.charge import charge
-from dpfc_cli.training.ledger import Entry, ledger_path, tables, writing
 from tests.support import blobs
 from tests.training.caps import account, meanwhile, ready, row
 

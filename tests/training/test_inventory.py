@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from dpfc_cli.training.ledger import ledger_path, records_of
 
 from dpfc_cli.extraction.importing import import_features
 from dpfc_cli.features.reader import FeatureSet
@@ -13,7 +14,6 @@ from dpfc_cli.heads.head import Head, encoded
 from dpfc_cli.privacy.accounting import default_delta, epsilon_for
 from dpfc_cli.training import ledger
 from dpfc_cli.training.inventory import Inventory, ListedSet, inventory
-from dpfc_cli.training.ledger import ledger_path, records_of
 from dpfc_cli.training.request import Privacy
 from tests.hostile import DATE, calibrated, card_as_written
 from tests.support import blobs

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from dpfc_cli.training.ledger import Book, Receipt, tables, writing
 
 from dpfc_cli.errors import UserError
 from dpfc_cli.training import ledger, limit
-from dpfc_cli.training.ledger import Book, Receipt, tables, writing
 from tests.training.rows import DIGEST, cap, changed, overlap, refused, row
 
 CLOSED = (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM, sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR)

@@ -6,10 +6,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from dpfc_cli.training.ledger import Book, Entry, tables
 
 from dpfc_cli.errors import UserError
 from dpfc_cli.training import ledger
-from dpfc_cli.training.ledger import Book, Entry, tables
 from tests.training.rows import cap, changed, overlap, refused, row, tables_of, version_of
 
 CHANGES = {

@@ -10,6 +10,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from dpfc_cli.training.cap import set_cap
+from dpfc_cli.training.ledger import Entry, ledger_path
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -18,8 +20,6 @@ from dpfc_cli.extraction.importing import import_features
 from dpfc_cli.privacy.accounting import delta_of, epsilon_for, mu_for
 from dpfc_cli.privacy.noise import ETA_PER_SAMPLE
 from dpfc_cli.training import ledger, limit
-from dpfc_cli.training.cap import set_cap
-from dpfc_cli.training.ledger import Entry, ledger_path
 from tests.support import blobs
 from tests.training.caps import allowed, cap_of, row
 

@@ -6,20 +6,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from dpfc_cli.training.account import other_accounts
+from dpfc_cli.training.cap import set_cap
+from dpfc_cli.training.kept_digests import beside
+from dpfc_cli.training.ledger import ledger_path
+from dpfc_cli.training.same_records import rows_about
 
 from dpfc_cli.errors import UserError
 from dpfc_cli.features.manifest import MANIFEST
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.privacy.accounting import epsilon_for, mu_for
 from dpfc_cli.training import ledger
-from dpfc_cli.training.account import other_accounts
-from dpfc_cli.training.cap import set_cap
 from dpfc_cli.training.charge import charge
-from dpfc_cli.training.kept_digests import beside
-from dpfc_cli.training.ledger import ledger_path
 from dpfc_cli.training.request import Privacy
 from dpfc_cli.training.run import stands
-from dpfc_cli.training.same_records import rows_about
 from tests.training.sharing import DELTA, account, alone_in, evaluated, of, ready, spent, total
 
 

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from dpfc_cli.training.account import account_of
+from dpfc_cli.training.ledger import Book, Entry
 
 from dpfc_cli.errors import UserError
 from dpfc_cli.features.manifest import MANIFEST, SplitFacts
 from dpfc_cli.training import ledger, other_ledgers
-from dpfc_cli.training.account import account_of
-from dpfc_cli.training.ledger import Book, Entry
 from tests.closed import closed, failing
 from tests.support import bare_manifest
 from tests.training.rows import cap, overlap, row

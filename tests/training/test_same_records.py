@@ -5,10 +5,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from dpfc_cli.training.ledger import Book, real
 
 from dpfc_cli.errors import UserError
 from dpfc_cli.training import ledger, other_ledgers, same_records
-from dpfc_cli.training.ledger import Book, real
 from tests.training.rows import row
 
 

@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from dpfc_cli.training.ledger import Book, Cap, Entry, real
+from dpfc_cli.training.sharing import Known, Shared, shared
 
 from dpfc_cli.features import digests
 from dpfc_cli.features.digests import Stored
 from dpfc_cli.training import sharing
-from dpfc_cli.training.ledger import Book, Cap, Entry, real
-from dpfc_cli.training.sharing import Known, Shared, shared
 from tests.training.rows import DIGEST, cap, row
 
 Kept = Callable[..., Stored]

@@ -8,6 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from dpfc_cli.training.cap import set_cap
+from dpfc_cli.training.ledger import ledger_path
+from dpfc_cli.training.told import share_records
 
 from dpfc_cli.errors import UserError
 from dpfc_cli.features.reader import FeatureSet
@@ -16,11 +19,8 @@ from dpfc_cli.training import account as accounts
 from dpfc_cli.training import cap as caps
 from dpfc_cli.training import charge as charging
 from dpfc_cli.training import kept_digests, ledger, limit, other_ledgers, sharing
-from dpfc_cli.training.cap import set_cap
 from dpfc_cli.training.charge import charge
-from dpfc_cli.training.ledger import ledger_path
 from dpfc_cli.training.request import Privacy
-from dpfc_cli.training.told import share_records
 from tests.training.caps import meanwhile
 from tests.training.sharing import DELTA, account, alone_in, evaluated, of, over, ready, spent
 

@@ -16,24 +16,24 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from dpfc_cli.training.cap import set_cap
+from dpfc_cli.training.kept_digests import beside, in_folder, own_digests
+from dpfc_cli.training.ledger import ledger_path
+from dpfc_cli.training.told import share_records
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
 from dpfc_cli.errors import UserError
 from dpfc_cli.extraction import extract
-from dpfc_cli.features import digests, shards
 from dpfc_cli.extraction.importing import import_features
+from dpfc_cli.features import digests, shards
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.sources.digests import digest_of
 from dpfc_cli.training import ledger
-from dpfc_cli.training.cap import set_cap
 from dpfc_cli.training.charge import charge
-from dpfc_cli.training.kept_digests import beside, in_folder, own_digests
-from dpfc_cli.training.ledger import ledger_path
 from dpfc_cli.training.observer import Observer
 from dpfc_cli.training.request import Privacy
-from dpfc_cli.training.told import share_records
 from dpfc_cli.training.train import finish
 from tests.support import blobs
 from tests.training.sharing import DELTA, account, alone_in, draw, features_of, of, ready, spent, total

@@ -5,9 +5,9 @@ import pwd
 from types import SimpleNamespace
 
 import pytest
+from dpfc_cli.training.signing import account_name, noted
 
 from dpfc_cli.errors import UserError
-from dpfc_cli.training.signing import account_name, noted
 
 
 def test_where_nobody_says_so_it_is_the_name_of_the_account() -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from dpfc_cli.training.ledger import tables
 
 from dpfc_cli import files
 from dpfc_cli.errors import UserError
@@ -20,7 +21,6 @@ from dpfc_cli.privacy.directions import InMemory
 from dpfc_cli.training import ledger
 from dpfc_cli.training.answers import Answers
 from dpfc_cli.training.charge import Charged, charge
-from dpfc_cli.training.ledger import tables
 from dpfc_cli.training.observer import Observer, TrainingWarning
 from dpfc_cli.training.request import Privacy
 from dpfc_cli.training.run import run
