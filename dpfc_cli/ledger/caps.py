@@ -174,17 +174,16 @@ def _accounts(ledger: Ledger, cap: Cap) -> list[Account]:
 
 
 def check(ledger: Ledger, charge: Charge) -> None:
-    """Refuse a charge that a cap does not allow. UserError says which cap, and what still fits."""
+    """Refuse a charge that a cap does not allow. UserError says which cap, and what still fits under all of them."""
+    where, found = ledger.populations_of(charge.set), list[tuple[float, Cap, Account]]()
     for cap in ledger.holding(Cap):
-        if cap.mu is None:
-            continue
-        where = ledger.populations_of(charge.set)
-        for account in _accounts(ledger, cap):
-            if where is not None and account.population not in where:
-                continue
-            _check_kind(cap, charge, account)
-            if account.with_planned(charge).room(cap) < 0:
-                raise _too_much(cap, charge, account)
+        for account in _accounts(ledger, cap) if cap.mu is not None else ():
+            if where is None or account.population in where:
+                _check_kind(cap, charge, account)
+                room = account.room(cap, (charge.set, charge.split)) / charge.weight(cap.unit) ** 2
+                found.append((room, cap, account))
+    if any(account.with_planned(charge).room(cap) < 0 for _, cap, account in found):
+        raise _too_much(charge, *min(found, key=lambda each: each[0])[:2])
 
 
 def _check_kind(cap: Cap, charge: Charge, account: Account) -> None:
@@ -206,9 +205,8 @@ def _check_kind(cap: Cap, charge: Charge, account: Account) -> None:
     raise refused(named, f"There is a cap: {said(cap)}. {what}", remedy, cap=cap.epsilon, cap_delta=cap.delta)
 
 
-def _too_much(cap: Cap, charge: Charge, account: Account) -> UserError:
+def _too_much(charge: Charge, room: float, cap: Cap) -> UserError:
     assert charge.delta is not None
-    room = account.room(cap, (charge.set, charge.split)) / charge.weight(cap.unit) ** 2
     largest = fitting(room, charge.delta)
     more = (
         f"at delta = {charge.delta:g} epsilon = {rounded_down(largest)} still fits" if largest else "nothing more fits"

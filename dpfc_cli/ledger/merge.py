@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from dpfc_cli.errors import parameter
-from dpfc_cli.folders import LEDGER
+from dpfc_cli.folders import LEDGER, LEDGER_DIGESTS
 from dpfc_cli.ledger.facts import RESERVED, Fact, Merge, account_name, noted
 from dpfc_cli.ledger.file import append, read
 from dpfc_cli.ledger.populations import check_name, keep_digests, refuse_common, refused
@@ -65,11 +65,11 @@ def merge_ledgers(
         known = {one.id for one in ledger.facts}
         ignored = tuple(each.id for each in new if known.intersection(each.replaces))
         merge = Merge(by=who, apart=tuple(apart), same=said, ignored=ignored)
-        for of in offered.sets:
-            keep_digests(ledger.path, of, theirs)
         after = Ledger(path=ledger.path, facts=(*ledger.facts, *new, merge))
+        found = {of: theirs.parent / LEDGER_DIGESTS / of for of in offered.sets}
         for of in after.sets:
-            refuse_common(after, of)
+            refuse_common(after, of, found)
+        keep_digests(ledger.path, found)
         return [*new, merge]
 
     return append(own, united, "The other ledger")

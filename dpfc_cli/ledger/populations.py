@@ -23,7 +23,7 @@ from dpfc_cli.errors import GUARDED, Code, UserError, counted, parameter, printa
 from dpfc_cli.features import digests
 from dpfc_cli.features.lookup import finished
 from dpfc_cli.features.manifest import MANIFEST, Manifest
-from dpfc_cli.folders import LEDGER, LEDGER_DIGESTS
+from dpfc_cli.folders import LEDGER_DIGESTS
 from dpfc_cli.ledger.facts import MOST_NAME, RESERVED, Fact, Set, account_name, is_note, noted
 from dpfc_cli.ledger.file import append, ledger_path, read
 from dpfc_cli.ledger.totals import Ledger
@@ -73,8 +73,8 @@ def register(folder: Path, place: Path, manifest: Manifest, population: str | No
 
     def checked(ledger: Ledger) -> list[Fact]:
         _refuse_gone(ledger, folder)
-        keep_digests(ledger.path, fact.set, place / digests.FILE)
-        _with(ledger, fact)
+        _with(ledger, fact, place)
+        keep_digests(ledger.path, {fact.set: place / digests.FILE})
         return [fact]
 
     append(ledger_path(folder), checked, "The set")
@@ -120,13 +120,13 @@ def set_population(
             adopted=adopt or any(each.adopted for each in known),
             replaces=tuple(each.id for each in known),
         )
-        keep_digests(ledger.path, fact.set, features.folder / digests.FILE)
-        after = _with(ledger, fact)
+        after = _with(ledger, fact, features.folder)
         for account in after.accounts(after.populations_of(fact.set)):
             if account.caps and (adopt or account.passed):
                 what = f"There is a cap ({account.population or 'each population'}). It would not hold any more."
                 remedy = "'dpfc budget' shows it. Remove it before, or unite the ledgers (merge) instead of adopting."
                 raise refused("population", what, remedy, "over-cap")
+        keep_digests(ledger.path, {fact.set: features.folder / digests.FILE})
         return [fact]
 
     return append(ledger_path(features.folder), checked, "The population")
@@ -176,27 +176,35 @@ def _refuse_gone(ledger: Ledger, folder: Path) -> None:
         raise refused("out", what, remedy, "missing", path=str(ledger.path))
 
 
-def keep_digests(path: Path, of: str, source: Path) -> None:
-    """Keep the digests of a set beside a ledger. source: another ledger that has them, or their file."""
-    source = source.parent / LEDGER_DIGESTS / of if source.name == LEDGER else source
+def keep_digests(path: Path, new: Mapping[str, Path]) -> None:
+    """Keep digests of sets beside a ledger. new: their files, by the ids of the sets."""
     folder = path.parent / LEDGER_DIGESTS
     try:
-        if source.exists() and not (folder / of).exists():
-            folder.mkdir(exist_ok=True)
-            digests.copy(source, folder / of)
+        for of, source in new.items():
+            if source.exists() and not (folder / of).exists():
+                folder.mkdir(exist_ok=True)
+                digests.copy(source, folder / of)
     except OSError as error:
         what = f"'{folder}' cannot be written: {error.strerror or error}."
         raise refused("out", what, "Make it writable, with room left.", "unwritable", path=str(folder)) from error
 
 
-def refuse_common(ledger: Ledger, of: str) -> None:
-    """UserError where a set has a record of another named population than its own. The ledger has both."""
-    mine, folder = ledger.populations_of(of), ledger.path.parent / LEDGER_DIGESTS
+def refuse_common(ledger: Ledger, of: str, new: Mapping[str, Path]) -> None:
+    """UserError where a set has a record of another named population than its own. The ledger has both.
+
+    new: files of digests that are not kept yet, by the ids of the sets.
+    """
+    mine = ledger.populations_of(of)
+
+    def place(each: str) -> Path:
+        kept = ledger.path.parent / LEDGER_DIGESTS / each
+        return kept if kept.exists() else new.get(each, kept)
+
     for other in ledger.sets if mine else ():
         theirs = ledger.populations_of(other)
         if mine is None or theirs is None or mine & theirs:
             continue
-        count = digests.common(folder / of, folder / other)
+        count = digests.common(place(of), place(other))
         if count:
             name, its = (ledger.sets[each][0].name for each in (of, other))
             what = (
@@ -207,8 +215,8 @@ def refuse_common(ledger: Ledger, of: str) -> None:
             raise refused("population", what, remedy, count=count)
 
 
-def _with(ledger: Ledger, fact: Set) -> Ledger:
+def _with(ledger: Ledger, fact: Set, folder: Path) -> Ledger:
     """The ledger as it will be with one more fact. UserError where that puts a record into two populations."""
     after = Ledger(path=ledger.path, facts=(*ledger.facts, fact))
-    refuse_common(after, fact.set)
+    refuse_common(after, fact.set, {fact.set: folder / digests.FILE})
     return after

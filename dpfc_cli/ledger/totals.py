@@ -46,7 +46,7 @@ class Account:
 
     ledger: the file. population: its name; None: the sets of which nothing is said. charges: the oldest first. caps:
     those that hold, the strictest first. adopted: whether one of its sets was adopted, with nothing known of what was
-    spent before.
+    spent before. persons: whether all other populations that may be meant, if there are any, protect persons.
     """
 
     ledger: Path
@@ -54,6 +54,7 @@ class Account:
     charges: tuple[Charge, ...] = ()
     caps: tuple[Cap, ...] = ()
     adopted: bool = False
+    persons: bool = True
 
     @cached_property
     def private(self) -> tuple[Charge, ...]:
@@ -68,7 +69,8 @@ class Account:
     @property
     def unit(self) -> Unit:
         """What a total can be stated for: a person if all private charges protect persons, or else a record."""
-        return "person" if self.private and all(each.unit == "person" for each in self.private) else "record"
+        known = self.persons and self.private and all(each.unit == "person" for each in self.private)
+        return "person" if known else "record"
 
     def counted(self, unit: Unit, at: tuple[str, str] | None = None) -> list[Charge]:
         """The private charges of the most used split of each set; all of them where one is sampled.
@@ -92,9 +94,11 @@ class Account:
     def epsilon(self, delta: float, unit: Unit | None = None) -> float:
         """ε at δ of all private charges together, for one unit. 0 if there are none."""
         unit = unit or self.unit
-        found = self.counted(unit)
-        made = [_for(unit, charge, release) for charge in found for release in charge.releases]
-        return epsilon_of(made, delta, math.fsum(charge.eta or 0.0 for charge in found)) if made else 0.0
+        if math.isinf(self.used(unit)):
+            return math.inf
+        made = [_for(unit, charge, release) for charge in self.counted(unit) for release in charge.releases]
+        # The η of all splits: the one with more noise may have the larger η.
+        return epsilon_of(made, delta, math.fsum(charge.eta or 0.0 for charge in self.private)) if made else 0.0
 
     @property
     def exact(self) -> bool:
@@ -111,7 +115,9 @@ class Account:
         assert cap.eta is not None
         if self.adopted or math.fsum(charge.eta or 0.0 for charge in self.private) > cap.eta:
             return -math.inf
-        return cap.mu**2 * (1 + ROUNDING) - self.used(cap.unit, at)
+        whole = cap.mu**2 * (1 + ROUNDING)
+        # Where another split has passed it already, nothing fits on this one either.
+        return whole - self.used(cap.unit, at if self.used(cap.unit) <= whole else None)
 
     @property
     def passed(self) -> list[Cap]:
@@ -265,4 +271,5 @@ class Ledger:
         """What counts for a set: for the population on which most was spent, where it may be of several."""
         accounts = self.accounts(self.populations_of(of))
         # Where more may have been spent than a number says, it counts as more.
-        return max(accounts, key=lambda each: (each.adopted, each.used("record"), len(each.charges)))
+        found = max(accounts, key=lambda each: (each.adopted, each.epsilon(1e-5, "record"), len(each.charges)))
+        return replace(found, persons=not any(each.private and each.unit == "record" for each in accounts))
