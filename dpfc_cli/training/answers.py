@@ -279,7 +279,14 @@ def refuse_old(ledger: Ledger) -> None:
         )
 
 
-def unfinished(wanted: Charge, named: str | None, plan: Plan, ledger: Ledger, observer: Observer) -> Unfinished | None:
+def unfinished(
+    wanted: Charge,
+    named: str | None,
+    plan: Plan,
+    ledger: Ledger,
+    observer: Observer,
+    has_head: Callable[[str], bool],
+) -> Unfinished | None:
     """A training of the same command that was charged and has no head; None if there is none.
 
     Files of trainings that were never charged, or that have their head, are removed.
@@ -290,6 +297,7 @@ def unfinished(wanted: Charge, named: str | None, plan: Plan, ledger: Ledger, ob
         plan: what is released.
         ledger: the ledger of the set.
         observer: told of trainings that do not go on.
+        has_head: whether there is a head of a charge, all the same. Then no answer is drawn anew.
 
     """
     for path in _files(ledger.path):
@@ -297,7 +305,7 @@ def unfinished(wanted: Charge, named: str | None, plan: Plan, ledger: Ledger, ob
         if answers is None:
             continue
         try:
-            found = _going_on(answers, wanted, named, plan, ledger, observer)
+            found = _going_on(answers, wanted, named, plan, ledger, observer, has_head)
         finally:
             answers.close()
         if found is not None:
@@ -306,7 +314,13 @@ def unfinished(wanted: Charge, named: str | None, plan: Plan, ledger: Ledger, ob
 
 
 def _going_on(
-    answers: Answers, wanted: Charge, named: str | None, plan: Plan, ledger: Ledger, observer: Observer
+    answers: Answers,
+    wanted: Charge,
+    named: str | None,
+    plan: Plan,
+    ledger: Ledger,
+    observer: Observer,
+    has_head: Callable[[str], bool],
 ) -> Unfinished | None:
     """Whether the training of these answers, which this process holds, goes on with a command."""
     charge = ledger.get(answers.header["charge"])
@@ -331,6 +345,8 @@ def _going_on(
         answers.find(plan)
         if last is not None and answers.answered < last.answers:
             raise DamagedError(f"{last.answers} answers were kept, and {answers.answered} are there")
+        if answers.answered < sum(len(release.parts) for release in plan.releases) and has_head(charge.id):
+            raise DamagedError("its head was written, and some of its answers are gone")
     except (OSError, DamagedError) as error:
         observer.warn(
             f"the training of '{answers.path}' cannot go on: {error}. A new one will be charged. Delete that file."

@@ -4,6 +4,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Lock
+from typing import Any
 
 from dpfc_cli.errors import UserError
 from dpfc_cli.features.reader import FeatureSet
@@ -170,14 +171,6 @@ def settle(
 
     """
     charge = receipt.charge
-    outcome = Outcome(
-        id=receipt.outcome,
-        by=charge.by,
-        charge=charge.id,
-        state=state,
-        head=head,
-        sha256=sha256,
-        answers=answers,
-        after=receipt.after,
-    )
+    known: dict[str, Any] = {"id": receipt.outcome, "by": charge.by, "charge": charge.id, "after": receipt.after}
+    outcome = Outcome(**known, state=state, head=head, sha256=sha256, answers=answers)
     append(receipt.ledger.path, lambda ledger: [] if outcome.id in ledger else [outcome], "What became of the charge")

@@ -153,7 +153,11 @@ def _place(
 
     if look and calibrated.claim == "private":
         named = None if request.out is None else request.out.name
-        found = unfinished(charge("head"), named, calibrated.plan, book, observer)
+
+        def has_head(charge: str) -> bool:
+            return any(card["ledger"]["charge"] == charge for _, card in heads.cards(folder))
+
+        found = unfinished(charge("head"), named, calibrated.plan, book, observer, has_head)
         if found is not None:
             return folder / found.charge.head, found.charge, found
     path = path_of(calibrated, request.features, request.out, request.folder)
