@@ -14,7 +14,7 @@ trained, evaluated or said of a head compares no records. A picture that was enc
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -103,6 +103,13 @@ def set_population(
         dpfc.set_population(dpfc.open_features("ward7-vit-b16"), "ward7")
 
     """
+    return append(ledger_path(features.folder), placing(features, population, adopt=adopt, by=by), "The population")
+
+
+def placing(
+    features: "FeatureSet", population: str | None, *, adopt: bool, by: str | None
+) -> Callable[[Ledger], list[Fact]]:
+    """What `set_population` adds to a ledger."""
     check_name(population)
     who = noted("by", by) or account_name()
 
@@ -129,7 +136,7 @@ def set_population(
         keep_digests(ledger.path, {fact.set: features.folder / digests.FILE})
         return [fact]
 
-    return append(ledger_path(features.folder), checked, "The population")
+    return checked
 
 
 def known_set(ledger: Ledger, features: "FeatureSet") -> list[Set]:
@@ -166,7 +173,8 @@ def _refuse_gone(ledger: Ledger, folder: Path) -> None:
     if ledger.facts:
         return
     place = folder.resolve().parent
-    others = [each.name for each in finished(place) if each.name != folder.name]
+    # A link leads to a set with a ledger of its own, elsewhere.
+    others = [each.name for each in finished(place) if each.name != folder.name and each.resolve().parent == place]
     if others:
         what = f"'{ledger.path}' is gone: there are feature sets in '{place}', such as {printable(others[0])}."
         remedy = (

@@ -115,7 +115,9 @@ class Account:
         assert cap.eta is not None
         if self.adopted or math.fsum(charge.eta or 0.0 for charge in self.private) > cap.eta:
             return -math.inf
-        return cap.mu**2 * (1 + ROUNDING) - self.used(cap.unit, at)
+        whole = cap.mu**2 * (1 + ROUNDING)
+        # Where another split has passed it already, nothing fits on this one either.
+        return whole - self.used(cap.unit, at if self.used(cap.unit) <= whole else None)
 
     @property
     def passed(self) -> list[Cap]:

@@ -301,7 +301,7 @@ def unfinished(
 
     """
     for path in _files(ledger.path):
-        answers = _opened(path)
+        answers = _opened(path, observer.say)
         if answers is None:
             continue
         try:
@@ -411,18 +411,23 @@ def _charge_of(path: Path) -> str | None:
         os.close(file)
 
 
-def _opened(path: Path) -> Answers | None:
-    """The answers in a file; None if another process has it, or it cannot be used. A file without a header is dead."""
+def _opened(path: Path, say: Callable[[str], None] = lambda text: None) -> Answers | None:
+    """The answers in a file; None if another process has it, or it cannot be used. A file without a header is dead.
+
+    say: told of a file that cannot be used.
+    """
     file = None
     try:
         file = opened(path, os.O_RDWR)
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         if os.path.samestat(os.fstat(file), os.lstat(path)):
-            if _WHOLE not in os.pread(file, _LARGEST_HEADER, 0):
-                path.unlink()
-            return Answers(path, file)
-    except (OSError, ValueError):
+            if _WHOLE in os.pread(file, _LARGEST_HEADER, 0):
+                return Answers(path, file)
+            path.unlink()
+    except OSError:
         pass
+    except ValueError as error:
+        say(f"The answers in '{path}' cannot be used: {error}. Their training does not go on. Delete that file.")
     if file is not None:
         os.close(file)
     return None

@@ -57,7 +57,7 @@ def check_public(
     raise UserError(
         f"{which} is not public: {why}. What is computed of it without noise would depend on private records, and no "
         "ledger would know.",
-        f"Name a set of other records, which nobody needs to protect: {parameter(option)}{other}. A row with a "
+        f"Name a set of other records, which nobody needs to protect: {parameter(option)}{other}. A charge with a "
         "guarantee is a promise that stays. To practise on public records, train on them with "
         f"{parameter('seed')} or {parameter('non_private')}: then they stay public.",
         code="private-records",

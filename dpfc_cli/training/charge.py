@@ -122,7 +122,7 @@ def charge(checked: Checked) -> Charged:
     answers: Answers | None = None
     try:
         if found is None:
-            if calibrated.claim == "private":
+            if calibrated.claim == "private" and checked.request.keep:
                 answers = begun(checked.charge, ledger_path(features.folder))
             paid = pay(calibrated, features, checked.charge)
         else:

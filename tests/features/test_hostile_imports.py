@@ -25,9 +25,9 @@ from safetensors.numpy import save_file
 
 from dpfc_cli import memory
 from dpfc_cli.errors import UserError
-from dpfc_cli.features import importing
-from dpfc_cli.features.columns import Column
+from dpfc_cli.extraction import importing
 from dpfc_cli.extraction.importing import import_features
+from dpfc_cli.features.columns import Column
 from dpfc_cli.sources.label_columns import hub_class_names
 from tests.hostile import altered, places
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from dpfc_cli.extraction.importing import import_features
 from dpfc_cli.features.reader import FeatureSet
-from dpfc_cli.ledger import Account, Cap, Charge, Ledger, Outcome, Set, append, caps, new_id
+from dpfc_cli.ledger import Cap, Charge, Ledger, Outcome, Set, append, caps, new_id
 from dpfc_cli.ledger.facts import Fact
 from dpfc_cli.privacy.accounting import epsilon_for, mu_for
 
@@ -72,7 +72,7 @@ def changed(path: Path, sql: str, *values: object) -> None:
 def next_fact(draw: random.Random, facts: Iterable[Fact], sampled: bool = True) -> Fact:
     """Any fact that may follow these."""
     known = ledger_of(*facts)
-    sets, charges, outcomes = ([each for each in known.facts if isinstance(each, k)] for k in (Set, Charge, Outcome))
+    sets, charges, outcomes = known.all(Set), known.all(Charge), known.all(Outcome)
     kind = draw.choice(("set", "charge", "charge", "charge", "charge", "outcome", "outcome", "cap", "said"))
     whose = draw.choice((None, *POPULATIONS))
     if kind == "set" or not sets:
@@ -144,11 +144,6 @@ def by_hand(facts: Iterable[Fact], population: str | None, unit: str) -> float:
     return max(sum(each) for each in itertools.product(*(splits.values() for splits in spent.values())))
 
 
-def squares_of(account: Account, unit: str) -> float:
-    """μ² that an account states at δ for full passes, through its ε."""
-    return account.used(unit)  # type: ignore[arg-type]
-
-
 def spent_by(*epsilons: float) -> float:
     """ε at δ of charges of these ε together."""
     return epsilon_for(math.hypot(*(mu_for(each, DELTA, ETA) for each in epsilons)), DELTA)
@@ -164,7 +159,7 @@ def made_set(place: Path, numbers: Iterable[int], population: str | None = None,
     x = records(*numbers)
     source = place.parent.parent / "sources" / f"{place.parent.name}-{place.name}.npz"
     source.parent.mkdir(parents=True, exist_ok=True)
-    groups = {"train_groups": np.arange(len(x)) // 2} if persons else {}
+    groups: dict[str, Any] = {"train_groups": np.arange(len(x)) // 2} if persons else {}
     np.savez(source, train_x=x, train_y=np.arange(len(x)) % 2, **groups)
     return import_features(source, place, classes=("a", "b"), population=population).features
 

@@ -64,7 +64,9 @@ def test_a_killed_training_goes_on_where_it_stopped_and_ends_as_one_that_was_nev
 ) -> None:
     """It charges nothing more. With the same noise its head is the same, but for its date and its charge."""
     draw = curator.draw_noise
-    monkeypatch.setattr(curator, "draw_noise", lambda query, shape, sigma, bits: draw(query, shape, sigma, SeededBits(1)))
+    monkeypatch.setattr(
+        curator, "draw_noise", lambda query, shape, sigma, bits: draw(query, shape, sigma, SeededBits(1))
+    )
     whole = train(features).head
     for number in range(STEPS + 1):
         seen.clear()
@@ -87,7 +89,10 @@ def test_a_killed_training_goes_on_where_it_stopped_and_ends_as_one_that_was_nev
         assert (made.head, made.at) == (trained.path.name, trained.head.card["date"])
         assert ledger(features).written(trained.sha256) == [made]
         assert agrees(trained.path)
-        assert (trained.head.weight.tobytes(), trained.head.bias.tobytes()) == (whole.weight.tobytes(), whole.bias.tobytes())
+        assert (trained.head.weight.tobytes(), trained.head.bias.tobytes()) == (
+            whole.weight.tobytes(),
+            whole.bias.tobytes(),
+        )
         for card in (whole.card, trained.head.card):
             assert {**card, "date": "", "ledger": ""} == {**whole.card, "date": "", "ledger": ""}
 
@@ -302,7 +307,9 @@ def test_the_digest_of_a_training_tells_values_apart() -> None:
 
 
 def test_the_digest_of_a_training_is_of_its_command_and_of_its_set(features: FeatureSet) -> None:
-    def made(on: FeatureSet = features, steps: int = 2, head: str = "h", purpose: str | None = None, **more: Any) -> str:
+    def made(
+        on: FeatureSet = features, steps: int = 2, head: str = "h", purpose: str | None = None, **more: Any
+    ) -> str:
         found = calibrate(METHODS["dp-fc"], facts_of(on), {"steps": steps}, Privacy(epsilon=more.pop("epsilon", 1.0)))
         by = more.pop("by", "me")
         return charge_of_training(replace(found, **more), on, head, by, purpose).digest

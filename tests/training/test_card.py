@@ -20,7 +20,7 @@ from dpfc_cli.training.card import card_of, charge_of, path_of
 from dpfc_cli.training.request import Privacy
 from dpfc_cli.training.whole import whole
 from dpfc_cli.trust.statement import EXACT, SAMPLED
-from tests.hostile import DATE, STANDING, calibrated, set_of
+from tests.hostile import DATE, calibrated, set_of, standing
 from tests.support import calibrated_at, plan_of
 from tests.training.requests import FACTS, GRADIENT, PLAN, before_of
 
@@ -30,7 +30,7 @@ FULL, SAMPLE = (plan_of(FACTS, (GRADIENT, 1.0), rate=rate) for rate in (1.0, 0.1
 
 
 def card(made: Calibrated, solution: Solution = SOLUTION) -> dict[str, Any]:
-    return card_of(made, set_of(made.facts), DATE, solution, STANDING)
+    return card_of(made, set_of(made.facts), DATE, solution, standing())
 
 
 def charged(made: Planned, by: str = "me", purpose: str | None = None) -> Charge:
@@ -114,7 +114,7 @@ def test_a_card_says_what_the_ledger_knew_and_what_both_heads_cost() -> None:
     assert tuple(said[name] for name in ("epsilon", "delta", "mu", "eta")) == (
         *(claimed.epsilon, claimed.delta, claimed.mu, claimed.eta),
     )
-    assert (said["plan"], said["ledger"]) == (releases, STANDING)
+    assert (said["plan"], said["ledger"]) == (releases, standing())
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ from dpfc_cli.training.observer import Observer
 from dpfc_cli.training.request import Privacy, Request, facts_of
 from dpfc_cli.training.run import run
 from dpfc_cli.training.shelf import stack_bytes
-from tests.hostile import STANDING
+from tests.hostile import standing
 from tests.training.requests import ledger, states
 
 FACTS = Facts(n=1000, m=3, d=4)
@@ -142,7 +142,7 @@ def rehearsed(monkeypatch: pytest.MonkeyPatch, made: Calibrated, features: Featu
     monkeypatch.setattr(
         checks._Rehearsal, "release", lambda self, query: (answers.append(release(self, query)), answers[-1])[1]
     )
-    rehearse(replace(made, method=replace(made.method, solve=solve)), features, STANDING)
+    rehearse(replace(made, method=replace(made.method, solve=solve)), features, standing())
     ((facts, options),) = seen
     return facts, options, answers
 
@@ -179,9 +179,7 @@ def test_devices_are_tried_before_the_charge(features: FeatureSet, monkeypatch: 
         checked(features)
 
 
-def test_answers_that_were_kept_need_no_more_room(
-    features: FeatureSet, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_answers_that_were_kept_need_no_more_room(features: FeatureSet, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(forms, "PIECE_BYTES", 1)
     ready = charge(checked(features))
     assert ready.answers is not None

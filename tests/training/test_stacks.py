@@ -77,10 +77,6 @@ def test_the_same_disk_is_promised_once(features: FeatureSet, monkeypatch: pytes
     # Nobody goes on with a training whose seed is known, so its answers are not kept.
     dpfc.train(features, method="dp-ls", epsilon=1.0, seed=1)
     assert (tried[2:], promised[1:]) == ([size, size], [size])
-    # Heads may lie on another disk.
-    monkeypatch.setattr("dpfc_cli.training.check._device", lambda folder: folder)
-    dpfc.train(features, method="dp-ls", epsilon=1.0)
-    assert (tried[4:], promised[2:]) == ([size, size], [size])
 
 
 def test_what_is_promised_to_answers_is_not_given_to_vectors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -200,9 +200,7 @@ def test_trainings_without_a_use_for_a_start_refuse_it(
 def test_what_a_start_lacks_and_what_noise_hides_is_told(
     tmp_path: Path, private: FeatureSet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    begun = start.begin(
-        calibrated(private, epsilon=1.0), private, npz(tmp_path / "v.npz"), ledger(private)
-    )
+    begun = start.begin(calibrated(private, epsilon=1.0), private, npz(tmp_path / "v.npz"), ledger(private))
 
     def said(known: dict[str, Any], doubt: float) -> list[str]:
         monkeypatch.setattr(start, "doubt", lambda facts, options: doubt)

@@ -57,9 +57,7 @@ def check_door(features: FeatureSet, calibrated: Calibrated, drawn: list[int], f
     assert (card["epsilon"], card["mu"], card["adjacency"]) == (row.epsilon, row.mu, row.adjacency)
     assert json.loads(json.dumps(card["plan"])) == list(row.releases)
     if calibrated.plan.sampled:
-        mechanisms = [
-            poisson.Sampled(sigma=r["sigma"], rate=r["rate"], times=r["times"]) for r in row.releases
-        ]
+        mechanisms = [poisson.Sampled(sigma=r["sigma"], rate=r["rate"], times=r["times"]) for r in row.releases]
         worth = poisson.epsilon_for(mechanisms, 0, claim.delta)
     else:
         worth = epsilon_for(math.sqrt(math.fsum(1 / s**2 for s in sigmas)), claim.delta)

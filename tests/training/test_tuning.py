@@ -283,7 +283,9 @@ def test_what_makes_no_sense_is_refused(private: FeatureSet, known: FeatureSet, 
     )
     import_features(both, tmp_path / "features" / "both", classes=("a", "b", "c"))
     hidden = FeatureSet(tmp_path / "features" / "both")
-    listing = dict(hidden.manifest.source["identity"]["listing"]) | {"test": private.manifest.source["identity"]["listing"]["train"]}
+    listing = dict(hidden.manifest.source["identity"]["listing"]) | {
+        "test": private.manifest.source["identity"]["listing"]["train"]
+    }
     hidden.manifest = replace(hidden.manifest, source={"identity": {"listing": listing}})
     with pytest.raises(UserError, match="the private records themselves"):
         tuning.prepare(c, private, hidden)

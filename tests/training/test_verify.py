@@ -267,6 +267,7 @@ def test_what_was_checked_is_what_is_read(shelf: Made, tmp_path: Path, monkeypat
     monkeypatch.setattr(verifying.Config, "verify", slow)
     assert verify(head, public_key=public).sha256 == shelf.sha256()
 
+
 # The charge
 
 
@@ -423,7 +424,11 @@ def test_a_card_that_leaves_out_an_evaluation_contradicts(tmp_path: Path, privat
     card = json.loads(json.dumps(Head.load(later.path).card))
     assert (card["ledger"]["trainings"], card["ledger"]["private"]) == (3, 3)
     forged = tmp_path / "forged.safetensors"
-    less = {"trainings": 2, "private": 2, "epsilon": first.spent.with_planned(first.charged.receipt.charge).epsilon(1e-5)}
+    less = {
+        "trainings": 2,
+        "private": 2,
+        "epsilon": first.spent.with_planned(first.charged.receipt.charge).epsilon(1e-5),
+    }
     for changed, agrees in (({}, True), (less, False)):
         forged.write_bytes(encoded(replace(later.head, card={**card, "ledger": {**card["ledger"], **changed}})))
         found = verify(forged, ledger=ledger_path(private.folder))
