@@ -327,7 +327,7 @@ def test_what_a_fit_says_depends_on_no_other_records_with_the_same_ledger(
     """Whether somebody is in both would be a fact about a record, without noise. Ids, dates and noise are fixed."""
     fixed = type("Fixed", (datetime,), {"now": classmethod(lambda cls, zone: datetime(2026, 1, 2, tzinfo=zone))})
     monkeypatch.setattr(facts, "datetime", fixed)
-    said = {}
+    said: dict[str, Any] = {}
     for name, others in worlds().items():
         with monkeypatch.context() as patched:
             ids, seeds = itertools.count(), itertools.count()

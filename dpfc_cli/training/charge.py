@@ -4,7 +4,6 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Lock
-from typing import Any
 
 from dpfc_cli.errors import UserError
 from dpfc_cli.features.reader import FeatureSet
@@ -171,6 +170,14 @@ def settle(
 
     """
     charge = receipt.charge
-    known: dict[str, Any] = {"id": receipt.outcome, "by": charge.by, "charge": charge.id, "after": receipt.after}
-    outcome = Outcome(**known, state=state, head=head, sha256=sha256, answers=answers)
+    outcome = Outcome(
+        id=receipt.outcome,
+        by=charge.by,
+        charge=charge.id,
+        state=state,
+        head=head,
+        sha256=sha256,
+        answers=answers,
+        after=receipt.after,
+    )
     append(receipt.ledger.path, lambda ledger: [] if outcome.id in ledger else [outcome], "What became of the charge")

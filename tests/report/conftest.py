@@ -42,8 +42,8 @@ def ward(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ward]:
             x, y = blobs(750, 8, 3, seed=seed, apart=2.5)
             np.savez(f"{name}.npz", train_x=x[:600], train_y=y[:600], test_x=x[600:], test_y=y[600:])
             classes = CLASSES if name == "clinic" else ("a", "b", "c")
-            place, facts = Path("features", name), {"classes": classes, "labels_per_record": 1}
-            dpfc.import_features(Path(f"{name}.npz"), place, **facts, population=name)
+            place = Path("features", name)
+            dpfc.import_features(Path(f"{name}.npz"), place, classes=classes, labels_per_record=1, population=name)
         features, other = dpfc.open_features("clinic"), dpfc.open_features("other")
         first = dpfc.train(features, epsilon=1.0, method="dp-ls", out="heads/first.safetensors", by=WHO, purpose=WHY)
         dpfc.set_cap(features, 6.0, delta=1e-5, by="the board", note="section 4")

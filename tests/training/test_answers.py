@@ -25,7 +25,7 @@ from dpfc_cli.extraction.importing import import_features
 from dpfc_cli.features.locks import claimed
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.folders import LEDGER, LEDGER_ANSWERS
-from dpfc_cli.ledger import Outcome, new_id
+from dpfc_cli.ledger import Outcome, append, new_id
 from dpfc_cli.ledger.caps import set_cap
 from dpfc_cli.ledger.merge import merge_ledgers
 from dpfc_cli.methods import METHODS
@@ -177,7 +177,8 @@ def test_a_program_that_forgets_to_look_for_an_answer_gets_no_second_one(
 def test_a_training_that_was_killed_or_stopped_after_its_head_has_one_head_and_counts_once(
     features: FeatureSet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for settled, given in ((False, {}), (True, {}), (False, {"out": "heads/mine.safetensors"})):
+    named: dict[str, Any] = {"out": "heads/mine.safetensors"}
+    for settled, given in ((False, {}), (True, {}), (False, named)):
         count = len(charges(features))
         with monkeypatch.context() as patch:
             patch.setattr(Answers, "remove", lambda self: self.close())
@@ -205,7 +206,7 @@ def test_a_training_that_was_stopped_just_after_its_charge_goes_on(
     features: FeatureSet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Who presses Ctrl-C there is told of no head. So what is needed to go on is on disk before the charge."""
-    real, synced = charge_module.append, list[str]()
+    real, synced = append, list[str]()
 
     def stopped(*given: Any) -> None:
         assert synced == ["the file", "its folder"]

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from dpfc_cli.errors import UserError
-from dpfc_cli.features import shards
 from dpfc_cli.extraction.importing import import_features
+from dpfc_cli.features import shards
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.ledger import ledger_path
 from dpfc_cli.ledger.caps import set_cap

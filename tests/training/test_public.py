@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from dpfc_cli.errors import UserError
-from dpfc_cli.features import digests
 from dpfc_cli.extraction.importing import import_features
+from dpfc_cli.features import digests
 from dpfc_cli.features.manifest import MANIFEST
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.folders import LEDGER_DIGESTS
@@ -20,8 +20,8 @@ from dpfc_cli.methods import METHODS
 from dpfc_cli.training import public, tuning
 from dpfc_cli.training.asserted import check_public
 from dpfc_cli.training.calibrate import Calibrated, calibrate
-from dpfc_cli.training.forecast import forecast
 from dpfc_cli.training.charge import charge
+from dpfc_cli.training.forecast import forecast
 from dpfc_cli.training.observer import Observer
 from dpfc_cli.training.request import Privacy, Request, facts_of
 from dpfc_cli.training.train import plan

@@ -24,7 +24,7 @@ from dpfc_cli.training.calibrate import Calibrated, calibrate, with_options
 from dpfc_cli.training.charge import charge
 from dpfc_cli.training.check import Checked, answers_beside, check, check_memory, rehearse, working_bytes
 from dpfc_cli.training.observer import Observer
-from dpfc_cli.training.request import Privacy, Request, facts_of
+from dpfc_cli.training.request import Privacy, Request
 from dpfc_cli.training.run import run
 from dpfc_cli.training.shelf import stack_bytes
 from tests.hostile import standing

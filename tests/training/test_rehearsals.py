@@ -21,8 +21,8 @@ from dpfc_cli.training.charge import charge
 from dpfc_cli.training.check import check, rehearse
 from dpfc_cli.training.observer import Observer
 from dpfc_cli.training.request import Privacy, facts_of
-from tests.support import set_with
 from tests.hostile import standing
+from tests.support import set_with
 from tests.training.requests import charges, checked, request
 
 

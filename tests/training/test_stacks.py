@@ -21,8 +21,8 @@ from dpfc_cli.privacy.lattice import Lattice
 from dpfc_cli.training import run as run_module
 from dpfc_cli.training import shelf as shelf_module
 from dpfc_cli.training.shelf import InFile, Stack, shelf_for, stack_bytes, stack_for
-from tests.training.requests import states
 from tests.closed import closed, failing
+from tests.training.requests import states
 
 FACTS = Facts(n=1000, m=3, d=4)
 GB = 10**9

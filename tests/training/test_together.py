@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from dpfc_cli.errors import UserError
-from dpfc_cli.features import shards
 from dpfc_cli.extraction.importing import import_features
+from dpfc_cli.features import shards
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.privacy import passes
 from dpfc_cli.processes import LostError
@@ -21,9 +21,9 @@ from dpfc_cli.training.request import SPLIT, Privacy, Request, facts_of
 from dpfc_cli.training.serve import serve
 from dpfc_cli.training.together import Leader, digest_of, verify_part
 from dpfc_cli.training.train import finish, plan
-from tests.training.requests import states
 from tests.privacy.test_parts import LOST, Room, Threads
 from tests.support import blobs
+from tests.training.requests import states
 
 
 class Alone:

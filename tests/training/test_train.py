@@ -26,7 +26,6 @@ from dpfc_cli.training.request import Privacy, Request, facts_of
 from dpfc_cli.training.train import account_with, charge_of, finish, plan, train
 from dpfc_cli.training.warn import warnings_of
 from tests.training.requests import account, charges, ready
-from tests.training.stopped import Listener
 
 
 class Told(Observer):

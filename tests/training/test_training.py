@@ -1,4 +1,4 @@
-"""The only door from a claim to the curator: the noise that a training draws is what its charge, card and claim say."""
+"""The only door from a claim to the curator: the noise of a training is what its charge, card and claim say."""
 
 import json
 import math
@@ -41,9 +41,7 @@ def features(tmp_path_factory: pytest.TempPathFactory) -> FeatureSet:
 
 
 def check_door(features: FeatureSet, calibrated: Calibrated, drawn: list[int], folder: Path) -> None:
-    """Train, and hold the noise that was drawn against the ledger's charge, the charge against the card, both against the
-    claim.
-    """
+    """Train, and hold the noise against the charge, the charge against the card, and both against the claim."""
     head = trained(features, calibrated, folder).head
     row, claim, facts = charges(features)[-1], calibrated.guarantee, calibrated.facts
     assert claim is not None
