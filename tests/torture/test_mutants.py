@@ -133,7 +133,8 @@ FAULTS = {
         "Curator._answer",
         "if (kept := self._answers.recall(number, shape)) is not None:",
         "if False:",
-        "tests/training/test_answers.py::test_a_killed_training_goes_on_where_it_stopped_and_ends_as_one_that_was_never_stopped",
+        "tests/training/test_answers.py::"
+        "test_a_killed_training_goes_on_where_it_stopped_and_ends_as_one_that_was_never_stopped",
     ),
     "two curators for one charge": Fault(
         "training/charge.py",

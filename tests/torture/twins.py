@@ -71,7 +71,8 @@ class World:
     """A working folder while a schedule runs.
 
     number: of commands so far. paused: those that stand still. charges: all that the ledger ever had. touched: charges
-    whose answers were cut off. older: whether the ledger was put back. wrong: what is broken.
+    whose answers were cut off. older: whether the ledger was put back. wrong: what is broken. told: what happened, and
+    how often. steps: what happened in its order, with what there was.
     """
 
     scene: Scenes
@@ -84,6 +85,7 @@ class World:
     older: bool = False
     wrong: list[str] = field(default_factory=list)
     told: Counter[str] = field(default_factory=Counter)
+    steps: list[str] = field(default_factory=list)
 
     @property
     def ledger(self) -> Path:
@@ -105,6 +107,13 @@ class World:
                 found[path.name] = len(rest)
         return found
 
+    def note(self, what: str) -> None:
+        """Note what happens next, and what there is now."""
+        facts = [(f["kind"], f["id"][:4], f.get("state", "")) for f in witness.look(self.place / "work").facts[2:]]
+        there = {name[:4]: size for name, size in self.answers().items()}
+        journal = self.ledger.with_name("ledger.sqlite-journal").exists()
+        self.steps.append(f"{what}: {facts} {there}{' journal' * journal}")
+
     def begin(self, how: str) -> Running:
         """Begin a command."""
         self.number += 1
@@ -117,12 +126,14 @@ class World:
     def end(self, running: Running) -> Ended:
         """Wait for a command that is not paused."""
         ended = running.ended()
+        self.note(f"{running.place.name} ended {ended.code} {scenes.first_lines(ended.err)[-60:]}")
         self.wrong += scenes.ending(ended, fault=False)
         self.told["killed" if ended.code is None else f"exit code {ended.code}"] += 1
         return ended
 
     def command(self, how: str) -> Ended | None:
         """Begin a command, and wait until it ends. None if it was paused."""
+        self.note(f"run-{self.number + 1} begins: {how}")
         before, there, alone = self.look(), self.answers(), not self.paused
         running = self.begin(how)
         if running.paused():
@@ -165,6 +176,8 @@ class World:
         if self.ledger.with_name("ledger.sqlite-journal").exists():
             return
         moment = self.rng.choice([0.0, 0.05, 0.1, 1.0])
+        # Before it is held: whoever closes a file lets go of all its locks.
+        self.note(f"run-{self.number + 1} begins: held for {moment} s")
         with closing(sqlite3.connect(self.ledger, timeout=0, isolation_level=None)) as connection:
             try:
                 connection.execute("BEGIN IMMEDIATE")
@@ -178,6 +191,7 @@ class World:
 
     def let_go(self, running: Running, by: int | None) -> None:
         """A paused command goes on, is killed, or gets Ctrl-C."""
+        self.note(f"{running.place.name} goes on: {by}")
         if by is not None:
             running.signal(by)
         running.signal(signal.SIGCONT)
@@ -192,6 +206,7 @@ class World:
         name = self.rng.choice(list(there))
         path, how = self.ledger.with_name("ledger.answers") / name, self.rng.choice(["delete", "copy", "cut"])
         self.told[how] += 1
+        self.note(f"{how} {name}")
         if how == "delete":
             path.unlink()
         elif how == "copy":
@@ -212,6 +227,7 @@ class World:
             os.replace(self.place / "again.sqlite", self.ledger)
             self.older = True
             self.told["put back"] += 1
+            self.note("put back")
         else:
             shutil.copy(self.ledger, kept)
         self.look()
@@ -229,10 +245,12 @@ def attempt(scene: Scenes, told: Path, case: Case, place: Path) -> list[str]:
         world.step(case["what"])
     while world.paused:
         world.let_go(world.paused.pop(0), None)
-    wrong = _judged(world)
+    wrong = list(dict.fromkeys([*_judged(world), *world.wrong]))
+    for step in world.steps if wrong else ():
+        print(step)
     with told.open("a") as file:
         file.write(json.dumps(world.told) + "\n")
-    return list(dict.fromkeys(world.wrong + wrong))
+    return wrong
 
 
 def _judged(world: World) -> list[str]:
