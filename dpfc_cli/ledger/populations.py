@@ -73,9 +73,12 @@ def register(folder: Path, place: Path, manifest: Manifest, population: str | No
 
     def checked(ledger: Ledger) -> list[Fact]:
         _refuse_gone(ledger, folder)
-        _with(ledger, fact, place)
+        # A run that was killed before the set had its name has written it down.
+        known = ledger.sets.get(fact.set, [])
+        new = replace(fact, replaces=tuple(each.id for each in known))
+        _with(ledger, new, place)
         keep_digests(ledger.path, {fact.set: place / digests.FILE})
-        return [fact]
+        return [] if {each.population for each in known} == {population} else [new]
 
     append(ledger_path(folder), checked, "The set")
 

@@ -4,6 +4,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Lock
+from typing import Any
 
 from dpfc_cli.errors import UserError
 from dpfc_cli.features.reader import FeatureSet
