@@ -14,7 +14,7 @@ from dpfc_cli.folders import LEDGER, features_folder, heads_folder
 
 if TYPE_CHECKING:
     from dpfc_cli.features.reader import FeatureSet
-    from dpfc_cli.ledger import Ledger, Make
+    from dpfc_cli.ledger import Ledger
     from dpfc_cli.report.document import Block
 
 DELTAS = (1e-5, 1e-6, 1e-7)
@@ -106,17 +106,17 @@ def budget(
     pairs = _pairs(same)
     found = None if features is None else places.feature_set(features)[0]
     if given:
-        from dpfc_cli.ledger import append, caps, in_turn, merging, placing
+        from dpfc_cli.ledger.caps import set_cap
+        from dpfc_cli.ledger.merge import merge_ledgers
+        from dpfc_cli.ledger.populations import set_population
 
-        makes: list[Make] = []
-        if merge is not None:
-            makes.append(merging(merge, apart=apart or (), same=pairs, by=by))
-        if found is not None and (adopt or population is not None):
-            makes.append(placing(found, population, adopt=adopt, by=by))
-        if found is not None and cap is not None:
-            makes.append(caps.capping(found, wanted, delta=delta[0] if delta else None, by=by, note=note))
         stop.stands = "'dpfc budget' says whether the ledger was changed."
-        append(_ledger(found), in_turn(*makes), "The change")
+        if merge is not None:
+            merge_ledgers(_ledger(found), merge, apart=apart or (), same=pairs, by=by)
+        elif found is not None and cap is not None:
+            set_cap(found, wanted, delta=delta[0] if delta else None, by=by, note=note)
+        elif found is not None:
+            set_population(found, population, adopt=adopt, by=by)
         stop.stands = f"The change was written to '{_ledger(found)}'."
     result: dict[str, Any] = {}
     shown: list[Block] = []
@@ -145,6 +145,8 @@ def _check(
     same: list[str] | None,
 ) -> None:
     """UserError for options that do not go together. Nothing is written before all of them were looked at."""
+    if len({"population" if name == "adopt" else name for name in changes}) > 1:
+        raise _conflict(changes[1], f"does not go with {parameter(changes[0])}.", "Make one change at a time.")
     needs = next((name for name in changes if name != "merge" and features is None), None)
     if needs is not None:
         raise _conflict(needs, f"needs {parameter('features')}: it is about one set.", "Name the set.")

@@ -10,9 +10,8 @@ ledgers become one. The room knows nothing of methods, heads and command lines.
 
 from dpfc_cli.ledger import caps
 from dpfc_cli.ledger.facts import EVALUATION, Cap, Charge, Outcome, Set, State, Unit, account_name, new_id, noted
-from dpfc_cli.ledger.file import Make, append, in_turn, ledger_path, read
-from dpfc_cli.ledger.merge import merging
-from dpfc_cli.ledger.populations import known_set, placing
+from dpfc_cli.ledger.file import append, ledger_path, read
+from dpfc_cli.ledger.populations import known_set
 from dpfc_cli.ledger.totals import Account, Ledger
 
 __all__ = [
@@ -21,7 +20,6 @@ __all__ = [
     "Cap",
     "Charge",
     "Ledger",
-    "Make",
     "Outcome",
     "Set",
     "State",
@@ -29,12 +27,9 @@ __all__ = [
     "account_name",
     "append",
     "caps",
-    "in_turn",
     "known_set",
     "ledger_path",
-    "merging",
     "new_id",
     "noted",
-    "placing",
     "read",
 ]

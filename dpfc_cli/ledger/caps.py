@@ -53,7 +53,6 @@ H is 2⁵⁰ samples of noise. That is more than all trainings draw, and less th
 """
 
 import math
-from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -104,14 +103,6 @@ def set_cap(
         dpfc.set_cap(dpfc.open_features("digits-scattering"), 3.0, delta=1e-5, by="the privacy officer")
 
     """
-    make = capping(features, epsilon, delta=delta, by=by, note=note)
-    return append(ledger_path(features.folder), make, "The cap").account_of(features.manifest.id)
-
-
-def capping(
-    features: "FeatureSet", epsilon: float | None, *, delta: float | None, by: str | None, note: str | None
-) -> Callable[[Ledger], list[Cap]]:
-    """What `set_cap` adds to a ledger."""
     split, who = features.split("train"), noted("by", by) or account_name()
     unit: Unit = "record" if split.groups is None else "person"
     cap = Cap(by=who, population=None, unit=unit, note=noted("note", note))
@@ -124,7 +115,7 @@ def capping(
         where = ledger.populations_of(features.manifest.id)
         return [_replacing(ledger, replace(cap, id=new_id(), population=name)) for name in where or (None,)]
 
-    return checked
+    return append(ledger_path(features.folder), checked, "The cap").account_of(features.manifest.id)
 
 
 def _with_figures(cap: Cap, epsilon: float, delta: float, n: int) -> Cap:

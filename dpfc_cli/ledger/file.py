@@ -26,8 +26,6 @@ from dpfc_cli.folders import LEDGER
 from dpfc_cli.ledger.facts import Fact, fact_of
 from dpfc_cli.ledger.totals import Ledger
 
-Make = Callable[[Ledger], Sequence[Fact]]
-"""Told what a ledger has, returns what is to be added. It raises UserError to refuse."""
 _TEXTS = ("id", "kind", "body", "hash")
 TABLE = f"CREATE TABLE facts (n INTEGER PRIMARY KEY, {', '.join(f'{name} TEXT NOT NULL' for name in _TEXTS)})"
 _UNREADABLE = (sqlite3.Error, OSError, UnicodeDecodeError)
@@ -54,7 +52,7 @@ def read(path: Path) -> Ledger:
         raise _failed(path, f"'{path}' cannot be read as a ledger: {error}.", error, "unreadable") from error
 
 
-def append(path: Path, make: Make, what: str) -> Ledger:
+def append(path: Path, make: Callable[[Ledger], Sequence[Fact]], what: str) -> Ledger:
     """Add facts to a ledger, all of them or none. Returns only when they are on disk.
 
     While `make` decides, nobody else can add anything. The rows are compared with what was to be written before they
@@ -62,7 +60,7 @@ def append(path: Path, make: Make, what: str) -> Ledger:
 
     Args:
         path: the ledger. It is made if it is not there.
-        make: see `Make`.
+        make: told what the ledger has, and returns what is to be added. It raises UserError to refuse.
         what: what is added, for messages: "The cap".
 
     Returns:
@@ -103,18 +101,6 @@ def append(path: Path, make: Make, what: str) -> Ledger:
         stop.add_note(Note(printable(_stands(path, made, what))))
         raise
     return there
-
-
-def in_turn(*makes: Make) -> Make:
-    """What several changes add, for `append`: each is told what the ledger has with those before it."""
-
-    def make(ledger: Ledger) -> list[Fact]:
-        found: list[Fact] = []
-        for each in makes:
-            found += each(Ledger(path=ledger.path, facts=(*ledger.facts, *found)))
-        return found
-
-    return make
 
 
 def _stands(path: Path, made: Sequence[Fact], what: str) -> str:

@@ -10,7 +10,7 @@ two has heard of has people in common with others, neither can know. So it is as
 others, or it is the same as one that has another name.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from dpfc_cli.errors import parameter
@@ -49,13 +49,6 @@ def merge_ledgers(
         dpfc.merge_ledgers("features", "/media/old/features", apart=["ward7"])
 
     """
-    return append(_place(path), merging(other, apart=apart, same=same, by=by), "The other ledger")
-
-
-def merging(
-    other: str | Path, *, apart: Sequence[str], same: Mapping[str, str] | None, by: str | None
-) -> Callable[[Ledger], list[Fact]]:
-    """What `merge_ledgers` adds to a ledger."""
     theirs = _place(other)
     offered = read(theirs)
     if not offered.facts:
@@ -79,7 +72,7 @@ def merging(
         keep_digests(ledger.path, found)
         return [*new, merge]
 
-    return united
+    return append(_place(path), united, "The other ledger")
 
 
 def _place(given: str | Path) -> Path:

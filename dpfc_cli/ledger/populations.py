@@ -14,7 +14,7 @@ trained, evaluated or said of a head compares no records. A picture that was enc
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -106,13 +106,6 @@ def set_population(
         dpfc.set_population(dpfc.open_features("ward7-vit-b16"), "ward7")
 
     """
-    return append(ledger_path(features.folder), placing(features, population, adopt=adopt, by=by), "The population")
-
-
-def placing(
-    features: "FeatureSet", population: str | None, *, adopt: bool, by: str | None
-) -> Callable[[Ledger], list[Fact]]:
-    """What `set_population` adds to a ledger."""
     check_name(population)
     who = noted("by", by) or account_name()
 
@@ -139,7 +132,7 @@ def placing(
         keep_digests(ledger.path, {fact.set: features.folder / digests.FILE})
         return [fact]
 
-    return checked
+    return append(ledger_path(features.folder), checked, "The population")
 
 
 def known_set(ledger: Ledger, features: "FeatureSet") -> list[Set]:

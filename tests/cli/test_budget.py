@@ -204,8 +204,8 @@ def test_what_makes_no_sense_is_refused_and_changes_nothing(dpfc: Dpfc, features
                 *("--cap 3 --delta 1e-5 --delta 1e-6", f"--cap 3 --by {'x' * 101}", f"--cap 3 --note {'x' * 501}"),
                 *("--population dataset:x", "--population a:b", f"--population {'x' * 101}", "--note why", "--by me"),
                 *("--population ward7 --note why", "--apart a --cap 3"),
-                # What comes last is wrong.
-                *("--population ward7 --cap abc", "--population ward7 --cap 1000", "--population ward7 --cap 1"),
+                # One change at a time.
+                *("--population ward7 --cap abc", "--population ward7 --cap 3"),
                 *("--adopt --cap 3", "--merge elsewhere --apart ward7 --cap 1", "--population ward7 --merge elsewhere"),
                 "--merge elsewhere --apart ward7 --population ward7 --cap 1",
             )
@@ -221,7 +221,8 @@ def test_what_makes_no_sense_is_refused_and_changes_nothing(dpfc: Dpfc, features
 
 def test_a_cap_is_set_shown_and_changed_and_every_change_stays(dpfc: Dpfc, features: Path) -> None:
     by = ("--by", "N. Officer", "--note", "section 4 of the plan")
-    assert dpfc(*SET, "--population", "ward", "--cap", "3", *by).exit_code == 0
+    assert dpfc(*SET, "--population", "ward").exit_code == 0
+    assert dpfc(*SET, "--cap", "3", *by).exit_code == 0
     assert [(each["population"], each["left"]["1e-05"]) for each in told(dpfc)] == [("ward", 3.0)]
     assert dpfc(*LS, "1").exit_code == 0
     for change in (("4", "--delta", "1e-6"), ("2",), ("none", "--note", "the study has ended")):
