@@ -50,14 +50,14 @@ def merge_ledgers(
 
     """
     theirs = _place(other)
-    offered = read(theirs)
-    if not offered.facts:
-        raise refused("merge", f"There is no ledger '{theirs}'.", "Name another one.", "missing", path=str(theirs))
     who, same = noted("by", by) or account_name(), dict(same or {})
     for name in (*apart, *same, *same.values()):
         check_name(name)
 
     def united(ledger: Ledger) -> list[Fact]:
+        offered = read(theirs)
+        if not offered.facts:
+            raise refused("merge", f"There is no ledger '{theirs}'.", "Name another one.", "missing", path=str(theirs))
         new = _new_facts(ledger, offered)
         if all(isinstance(fact, Merge) for fact in new) and not same:
             return new
