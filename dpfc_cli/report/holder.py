@@ -27,7 +27,7 @@ from dpfc_cli.trust.verify import Finding, refused
 
 NOTICE = (
     "Internal: for the holder of the records only. The parts that are marked say more about the records than the "
-    "guarantee covers: who trained on them and why, which sets share some of them, and exact figures on test records. "
+    "guarantee covers: who trained on them and why, and exact figures on test records. "
     "Do not publish this report. Without --internal, 'dpfc report' writes one for whoever gets the head."
 )
 SPLIT = "test"

@@ -213,12 +213,12 @@ def test_the_ledger_of_an_internal_report_is_what_the_account_says(ward: Ward) -
     report = document(Head.load(ward.first), internal=True)
     book = read(ledger_path(Path("features/clinic")))
     account = book.account_of(dpfc.open_features("clinic").manifest.id)
-    rows = grid(report, "when (UTC)").rows
-    assert [row[1:3] for row in rows] == [
-        *(("clinic", "train"), ("clinic", "train"), ("clinic", "test")),
+    made = grid(report, "no.")
+    rows = [dict(zip(made.columns, row, strict=True)) for row in made.rows]
+    assert [(row["set"], row["split"], row["epsilon"]) for row in rows] == [
+        *(("clinic", "train", "1.0000"), ("clinic", "train", "2.0000"), ("clinic", "test", "2.0000")),
     ]
-    assert [row[8] for row in rows] == ["1.0000", "2.0000", "2.0000"]
-    assert grid(report, "purpose").rows[:2] == ((WHY, WHO, "first"), ("–", WHO, "second"))
+    assert grid(report, "purpose").rows[:2] == ((WHY, "1", WHO, "first"), ("–", "2", WHO, "second"))
     assert fact(report, "cap") == caps.said(account.caps[0])
     spent = rounding.cost(account.epsilon(1e-5), 1e-5)
     assert fact(report, "spent by all trainings of these people") == spent

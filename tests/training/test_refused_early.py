@@ -229,7 +229,7 @@ def test_a_charge_that_could_not_be_settled_is_told_and_the_head_knows_its_place
     ready = charge(checked(features))
     monkeypatch.setattr(runs, "settle", full)
     made = run(ready, Observer())
-    assert any("ledger's row does not say so. The disk is full." in text for text in told)
+    assert any("the ledger does not say so. The disk is full." in text for text in told)
     assert made.head.path == made.path == ready.checked.path
 
 

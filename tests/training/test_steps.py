@@ -262,7 +262,7 @@ def test_a_ledger_that_cannot_be_read_any_more_is_told_and_the_head_is_kept(
     trained = run(charged, Listening())
     assert trained.path.exists()
     assert trained.spent.charges == (charged.receipt.charge,)
-    assert any("the ledger's row does not say so. The disk is gone." in text for text in told)
+    assert any("the ledger does not say so. The disk is gone." in text for text in told)
 
 
 # Nothing is derived twice
