@@ -17,10 +17,10 @@ import random
 import shutil
 import signal
 import sqlite3
+import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -38,6 +38,17 @@ WHAT = ("plain", "files", "older")
 """What else happens: nothing; to files of answers; to the ledger, too."""
 HOW: dict[str, Fault | None] = {"through": None, "kill": FAULTS["kill"], "ctrl-c": CTRL_C, "pause": PAUSE}
 JOB = "steps"
+HOLD = """
+import sqlite3, sys
+connection = sqlite3.connect(sys.argv[1], timeout=0, isolation_level=None)
+try:
+    connection.execute("BEGIN IMMEDIATE")
+except sqlite3.OperationalError:
+    pass
+print(flush=True)
+sys.stdin.read()
+"""
+"""Another program that holds a ledger, if nobody else does, until its input ends."""
 
 
 def cases(seed: int, count: int) -> Iterator[Case]:
@@ -176,16 +187,15 @@ class World:
         if self.ledger.with_name("ledger.sqlite-journal").exists():
             return
         moment = self.rng.choice([0.0, 0.05, 0.1, 1.0])
-        # Before it is held: whoever closes a file lets go of all its locks.
         self.note(f"run-{self.number + 1} begins: held for {moment} s")
-        with closing(sqlite3.connect(self.ledger, timeout=0, isolation_level=None)) as connection:
-            try:
-                connection.execute("BEGIN IMMEDIATE")
-            except sqlite3.OperationalError:
-                return
+        # By a process of its own: a child would inherit what SQLite knows of its locks.
+        line = [sys.executable, "-c", HOLD, str(self.ledger)]
+        with subprocess.Popen(line, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
+            assert holder.stdout is not None
+            holder.stdout.readline()
             running = self.begin("through")
             running.waited(moment)
-            connection.execute("ROLLBACK")
+            holder.communicate()
         self.end(running)
         self.look()
 
