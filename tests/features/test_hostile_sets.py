@@ -25,7 +25,7 @@ from dpfc_cli.training.card import card_of
 from dpfc_cli.training.inventory import inventory
 from dpfc_cli.training.request import Privacy, facts_of
 from dpfc_cli.trust.card import check
-from tests.hostile import altered, places
+from tests.hostile import altered, places, standing
 from tests.support import bare_manifest
 
 SHARD = "train-00000-of-00001.h5"
@@ -113,7 +113,7 @@ def _refused(folder: Path) -> bool:
         facts = facts_of(found)
         made = calibrate(METHODS["dp-ls"], facts, {}, Privacy(noise_multiplier=30, delta=1e-30))
         solution = Solution(chain=(), weight=np.zeros((1, 1)), bias=np.zeros(1))
-        check(json.loads(json.dumps(card_of(made, found, "", solution))))
+        check(json.loads(json.dumps(card_of(made, found, "", solution, standing()))))
     return False
 
 

@@ -42,7 +42,7 @@ from dpfc_cli.training.card import card_of
 from dpfc_cli.training.request import Privacy
 from dpfc_cli.trust import statement
 from dpfc_cli.trust.verify import of_card
-from tests.hostile import DATE, STANDING, calibrated, set_of
+from tests.hostile import DATE, calibrated, set_of, standing
 from tests.ledger import facts as made_up
 from tests.starts import nouns
 from tests.support import CHAIN
@@ -137,7 +137,7 @@ def _head(claim: Claim = "private", rate: float = 1.0) -> Head:
     sampled: dict[str, Any] = {} if rate == 1 else {"sampling_rate": rate, "steps": 2}
     made = calibrated("dp-fc" if rate == 1 else "dp-sgd", privacy, **sampled)
     solution = Solution(chain=CHAIN, weight=np.zeros((2, 3)), bias=np.zeros(3))
-    card = card_of(made, set_of(made.facts), DATE, solution, STANDING)
+    card = card_of(made, set_of(made.facts), DATE, solution, standing())
     chain = (Clip(1.0), Centre(np.ones(2)))
     return Head(chain=chain, weight=np.array([[0.0, 1.0, 2.0], [2.0, -3.0, 0.5]]), bias=np.zeros(3), card=card)
 
