@@ -11,6 +11,7 @@ others, or it is the same as one that has another name.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from dpfc_cli.errors import parameter
@@ -62,17 +63,21 @@ def merge_ledgers(
         if all(isinstance(fact, Merge) for fact in new) and not same:
             return new
         said = _said(ledger, offered, apart, same)
-        known = {one.id for one in ledger.facts}
-        ignored = tuple(each.id for each in new if known.intersection(each.replaces))
-        merge = Merge(by=who, apart=tuple(apart), same=said, ignored=ignored)
-        after = Ledger(path=ledger.path, facts=(*ledger.facts, *new, merge))
-        found = {of: theirs.parent / LEDGER_DIGESTS / of for of in offered.sets}
-        for of in after.sets:
-            refuse_common(after, of, found)
-        keep_digests(ledger.path, found)
-        return [*new, merge]
+        return _checked(ledger, offered, new, Merge(by=who, apart=tuple(apart), same=said))
 
     return append(_place(path), united, "The other ledger")
+
+
+def _checked(ledger: Ledger, offered: Ledger, new: list[Fact], merge: Merge) -> list[Fact]:
+    """What is added. UserError where a record would be in two populations."""
+    known = {one.id for one in ledger.facts}
+    merge = replace(merge, ignored=tuple(each.id for each in new if known.intersection(each.replaces)))
+    after = Ledger(path=ledger.path, facts=(*ledger.facts, *new, merge))
+    found = {of: offered.path.parent / LEDGER_DIGESTS / of for of in offered.sets}
+    for of in after.sets:
+        refuse_common(after, of, found)
+    keep_digests(ledger.path, found)
+    return [*new, merge]
 
 
 def _place(given: str | Path) -> Path:
