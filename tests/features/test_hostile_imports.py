@@ -25,7 +25,7 @@ from safetensors.numpy import save_file
 
 from dpfc_cli import memory
 from dpfc_cli.errors import UserError
-from dpfc_cli.features import importing
+from dpfc_cli.extraction import importing
 from dpfc_cli.features.columns import Column
 from dpfc_cli.extraction.importing import import_features
 from dpfc_cli.sources.label_columns import hub_class_names
@@ -349,7 +349,7 @@ def test_features_never_get_the_labels_of_others_because_a_row_group_lies(tmp_pa
     """The footer says of the first of two row groups that it has other rows than the four that are there."""
     path = tmp_path / "a.parquet"
     pq.write_table(pa.table({"x": np.ones((8, 2)).tolist()}), path, row_group_size=4)
-    column = Column("x", 2, [(path, 0, says), (path, 1, 8 - says)])
+    column = Column("x", 2, {path: [says, 8 - says]})
     with pytest.raises(UserError, match="row group 0") as caught:
         column.rows(0, 8)
     assert caught.value.code == "damaged"

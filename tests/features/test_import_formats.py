@@ -313,7 +313,7 @@ BAD = [
     (unlabelled, "without a label.*do not publish", "bad-record"),
     (no_labels, "no column of labels", None),
     (damaged, "cannot be read as parquet", "damaged"),
-    (unlike, "with another precision than the files before it", "conflict"),
+    (unlike, "has float64 in .e., and the files before it have float32", "conflict"),
     (half, "no labels", "missing"),
     (cut_off, "cannot be read as safetensors", "damaged"),
     (brain_floats, "dtype BF16", "damaged"),

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from dpfc_cli.training.ledger import records_of
+from dpfc_cli.ledger.populations import records_of
 from safetensors.numpy import save_file
 
 from dpfc_cli.errors import GUARDED, UserError

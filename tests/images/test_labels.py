@@ -109,9 +109,7 @@ def test_labels_that_are_exchanged_are_another_source_though_all_sizes_stay(tmp_
 
 def test_the_column_of_labels_can_be_named(tmp_path: Path) -> None:
     rows(tmp_path / "a.parquet", [(png(0), None), (png(1), None)], label=["x", "y"], site=[4, 3], note=["b", "a"])
-    with pytest.raises(UserError, match=r"texts 'label' and the integers \['site'\]") as refused:
-        opened(f"parquet:{tmp_path}")
-    assert refused.value.fields["parameter"] == "label_column"
+    assert opened(f"parquet:{tmp_path}").classes == ("x", "y")
     np.testing.assert_array_equal(opened(f"parquet:{tmp_path}", label_column="site").splits["train"].labels, [4, 3])
     assert opened(f"parquet:{tmp_path}", label_column="note").classes == ("a", "b")
     with pytest.raises(UserError, match="no column 'image' of integers or texts") as refused:
@@ -141,7 +139,7 @@ def test_each_row_has_its_bytes_or_its_file_whatever_other_rows_have(tmp_path: P
     rows(tmp_path / "train.parquet", told, group=3, label=[0, 1, 0, 1])
     train = opened(f"parquet:{tmp_path}").splits["train"]
     assert [train.pixels(i, i + 1)[0, 0, 0, 0] for i in (0, 1, 3)] == [0, 7, 2]
-    with pytest.raises(UserError, match=r"row 2 of row group 0.*cannot be decoded"):
+    with pytest.raises(UserError, match=r"row 2.*cannot be decoded"):
         train.pixels(2, 3)
 
 
@@ -151,7 +149,7 @@ def test_a_row_without_bytes_after_one_that_has_them_stops_the_run_and_is_no_nul
     told = [(png(0), "0.png"), (None, None), (png(2), None), (None, "1.png")]
     rows(tmp_path / "train.parquet", told, group=2, label=[0, 1, 0, 1])
     train = opened(f"parquet:{tmp_path}").splits["train"]
-    with pytest.raises(UnreadableError, match="row 1 of row group 0"):
+    with pytest.raises(UnreadableError, match="row 1"):
         train.pixels(1, 2)
     for start in (2, 3):
         with pytest.raises(UserError, match="does not hold all its pictures") as refused:

@@ -1,0 +1,213 @@
+"""Columns of parquet and Arrow files, read with PyArrow: what they hold, which one has the labels, and their values.
+
+What the footer of a file says of values (the least one, how many are missing) is never looked at: PyArrow ends the
+process if that is damaged. Texts are read as the numbers that stand for them, because a text may be repeated at no
+cost.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from dpfc_cli.errors import UserError, parameter
+from dpfc_cli.sources.groups import Keys, joined, keys_coded, names_persons
+from dpfc_cli.sources.label_columns import USUAL_NAMES
+from dpfc_cli.sources.reading import readable
+
+ROWS = 2**16
+"""The rows that are read at once."""
+AGAIN = "Fetch the file again, or leave it out."
+Fits = Callable[[Any], bool]
+"""Whether a type of a column is one of those that are wanted."""
+
+
+@contextmanager
+def parquet(path: Path, **options: Any) -> Iterator[Any]:
+    """A parquet file, as long as the block lasts. UserError if it cannot be read, also in the block."""
+    with readable(path, "parquet", AGAIN, pa.ArrowException), pq.ParquetFile(path, **options) as file:
+        yield file
+
+
+def rows_of(file: Any) -> list[int]:
+    """How many rows each row group of a parquet file says that it has."""
+    return [file.metadata.row_group(number).num_rows for number in range(file.num_row_groups)]
+
+
+def column_of(path: Path, name: str) -> Iterator[Any]:
+    """The values of a column of a parquet file, part by part; nothing if there is no such column.
+
+    Raises:
+        UserError: the file cannot be read. Or it has other values than it says: records would get the labels of others.
+
+    """
+    with parquet(path) as file:
+        if name not in file.schema_arrow.names:
+            return
+        # PyArrow reads texts as numbers unless they are stored as differences.
+        at = file.schema_arrow.names.index(name)
+        texts = [name] if is_text(file.schema_arrow.field(at).type) and not _has_differences(file, name) else []
+    with parquet(path, read_dictionary=texts) as file:
+        found, declared = 0, sum(rows_of(file))
+        for batch in file.iter_batches(ROWS, columns=[name]):
+            found += len(batch)
+            yield batch.column(0)
+        if found != declared:
+            raise ValueError(f"it has {found:,} values in '{name}', and says {declared:,}")
+
+
+def _has_differences(file: Any, name: str) -> bool:
+    at = next((i for i in range(file.metadata.num_columns) if file.schema.column(i).path == name), None)
+    groups = range(0 if at is None else file.num_row_groups)
+    return any("DELTA" in how for number in groups for how in file.metadata.row_group(number).column(at).encodings)
+
+
+# What columns hold
+
+
+def is_text(kind: Any) -> bool:
+    """Whether a column of this type holds texts."""
+    kind = kind.value_type if pa.types.is_dictionary(kind) else kind
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
+
+
+def is_key(kind: Any) -> bool:
+    """Whether a column of this type may name persons or classes: integers or texts."""
+    kind = kind.value_type if pa.types.is_dictionary(kind) else kind
+    return bool(pa.types.is_integer(kind)) or is_text(kind)
+
+
+def seeming(schema: Any, *others: str) -> tuple[str, ...]:
+    """The columns that seem to name persons, by their names. others: columns that are known to hold something else."""
+    named = (field for field in schema if field.name not in others and names_persons(field.name))
+    return tuple(dict.fromkeys(field.name for field in named if not pa.types.is_nested(field.type)))
+
+
+def chosen(schema: Any, given: str | None, fits: Fits, what: str, option: str, source: str) -> str:
+    """The given column, or the only one that fits.
+
+    Args:
+        schema: of the table.
+        given: what the user named, or None.
+        fits: which columns are accepted.
+        what: what they hold, for messages.
+        option: the parameter that names the column.
+        source: what the user calls the files.
+
+    Raises:
+        UserError: there is no such column, or more than one.
+
+    """
+    fitting = [str(field.name) for field in schema if fits(field.type)]
+    if given is not None and given in fitting:
+        return given
+    if given is None and len(fitting) == 1:
+        return fitting[0]
+    problem = f"no column '{given}' of {what}" if given else f"{len(fitting) or 'no'} columns of {what}"
+    raise UserError(
+        f"'{source}' has {problem}.",
+        f"Name one with {parameter(option)}. Columns of {what}: {', '.join(fitting) or 'none'}.",
+        code="missing",
+        parameter=option,
+        path=source,
+        known=fitting,
+    )
+
+
+def same(schema: Any, name: str, fits: Fits, path: Path) -> Any:
+    """The type of a column that another file has, too. UserError if this file has no such column."""
+    if schema.names.count(name) != 1 or not fits(schema.field(name).type):
+        raise UserError(
+            f"'{path}' has no column '{name}' as the first file has.",
+            "Give all files the same columns, or leave this one out.",
+            code="conflict",
+            path=str(path),
+            column=name,
+        )
+    return schema.field(name).type
+
+
+def label_column(schema: Any, given: str | None, fits: Fits, what: str, source: str, *others: str | None) -> str:
+    """The column of labels: the one that the user names; or one of a usual name, of numbers rather than of texts; or
+    the only one of numbers.
+
+    Args:
+        schema: of the table.
+        given: what the user named, or None.
+        fits: which columns are accepted.
+        what: what they hold, for messages.
+        source: what the user calls the files.
+        others: columns that are known to hold something else.
+
+    Raises:
+        UserError: there is no such column (code "missing"), or several (code "conflict").
+
+    """
+    if given is not None:
+        return chosen(schema, given, fits, what, "label_column", source)
+    fitting = [field for field in schema if fits(field.type) and field.name not in others]
+    texts = [field.name for field in fitting if is_text(field.type)]
+    numbers = [field.name for field in fitting if not is_text(field.type)]
+    usual = [name for known in (numbers, texts) for name in USUAL_NAMES if name in known]
+    if usual or len(numbers) == 1:
+        return str((usual or numbers)[0])
+    raise UserError(
+        f"'{source}' has columns of integers {numbers}: which is the label?"
+        if numbers
+        else f"'{source}' has no column of labels.",
+        f"Name it with {parameter('label_column')}, or give it one of these names: {', '.join(USUAL_NAMES)}.",
+        code="conflict" if numbers else "missing",
+        parameter="label_column",
+        source=source,
+        known=numbers,
+    )
+
+
+# Values
+
+
+def integers(values: Any, safe: bool = True) -> NDArray[np.int64]:
+    """Integers of any width as int64, −1 where there is none.
+
+    Raises:
+        ArrowInvalid: one is beyond int64. If that is not `safe`, it becomes a negative number.
+
+    """
+    return np.asarray(values.cast(pa.int64(), safe=safe).fill_null(-1).to_numpy(zero_copy_only=False))
+
+
+def encoded(part: Any) -> Any:
+    """A part of a column as a dictionary of its different values, with indices."""
+    if pa.types.is_string_view(part.type):
+        part = part.cast(pa.large_string())
+    return part if pa.types.is_dictionary(part.type) else part.dictionary_encode()
+
+
+def coded(parts: Iterable[Any]) -> Iterator[tuple[list[Any], NDArray[np.int64]]]:
+    """For each part of a column: its different values, and for each row the place of its own there, −1 for none."""
+    for part in map(encoded, parts):
+        codes = integers(part.indices)
+        # A dictionary may be that of many parts.
+        used = np.unique(codes[codes >= 0])
+        places = np.where(codes < 0, -1, np.searchsorted(used, codes))
+        yield part.dictionary.take(pa.array(used)).to_pylist(), places
+
+
+def values_in(parts: Iterable[Any]) -> Iterator[Any]:
+    """The values of a column, None where there is none. A text that is repeated is held once."""
+    for values, places in coded(parts):
+        yield from (None if place < 0 else values[place] for place in places.tolist())
+
+
+def keys_in(parts: Iterable[Any], source: str, name: str) -> Keys:
+    """The persons that a column names, which `is_key`. UserError if a row has none."""
+    found, start = [Keys([], np.zeros(0, np.int64))], 0
+    for values, places in coded(parts):
+        found.append(keys_coded(values, places, source, name, start))
+        start += len(places)
+    return joined(found)
