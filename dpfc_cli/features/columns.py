@@ -56,7 +56,8 @@ def open_columns(pattern: str, column: str | None, label_column: str | None, gro
     def values(name: str) -> Iterator[object]:
         for paths in used.values():
             for path in paths:
-                yield from columns.values_in(columns.column_of(path, name))
+                with parquet(path) as file:
+                    yield from columns.values_in(columns.column_of(file, path, name))
 
     seem = () if g is not None else columns.seeming(schema, y, *([x] if isinstance(x, str) else []))
     return Tables(
@@ -94,11 +95,11 @@ class Column:
     Args:
         name: the name of the column, or those of the columns.
         d: the length of the lists, or the number of columns.
-        files: the files in their order, and the rows of each of their row groups.
+        files: the files in their order, and the rows of each.
 
     """
 
-    def __init__(self, name: tuple[str, ...] | str, d: int, files: dict[Path, list[int]]) -> None:
+    def __init__(self, name: tuple[str, ...] | str, d: int, files: dict[Path, int]) -> None:
         self._name, self._d, self._files = name, d, files
         self._at = 0
         self._stream = self._from(0)
@@ -120,28 +121,13 @@ class Column:
 
     def _from(self, start: int) -> Iterator[np.ndarray]:
         """Blocks of rows from row `start` to the end."""
-        count = max(1, min(ROWS, BLOCK // (8 * max(self._d, 1))))
-        for path, groups in self._files.items():
-            if start >= sum(groups):
-                start -= sum(groups)
-                continue
-            with parquet(path) as file:
-                for group, rows in enumerate(groups):
-                    if start >= rows:
-                        start -= rows
-                        continue
-                    held = 0
-                    for batch in file.iter_batches(count, row_groups=[group], columns=_listed(self._name)):
-                        block = _block(batch, self._name, self._d, path)
-                        held += len(block)
-                        if held > rows:
-                            break
-                        if start < len(block):
-                            yield block[start:]
-                        start = max(0, start - len(block))
-                    if held != rows:
-                        # Records would get the labels of others.
-                        raise ValueError(f"its row group {group} has other rows than the {rows:,} that it says")
+        most = max(1, min(ROWS, BLOCK // (8 * max(self._d, 1))))
+        for path, rows in self._files.items():
+            if start < rows:
+                with parquet(path) as file:
+                    for batch in columns.batches(file, _listed(self._name), most, start):
+                        yield _block(batch, self._name, self._d, path)
+            start = max(0, start - rows)
 
 
 def _listed(name: tuple[str, ...] | str) -> list[str]:
@@ -168,9 +154,9 @@ def _block(batch: Any, name: tuple[str, ...] | str, d: int, path: Path) -> np.nd
 
 def _table(paths: list[Path], x: tuple[str, ...] | str, y: str, g: str | None) -> Table:
     """The table of the files of one split, with columns x and y, and g if it names persons."""
-    files, kinds = dict[Path, list[int]](), dict[str, object]()
-    labels, texts, keys = list[np.ndarray](), list[str](), list[Keys]()
-    d, listed, first = 0, False, _listed(x)[0]
+    files, kinds = dict[Path, int](), dict[str, str]()
+    labels, texts, keys = [np.zeros((0, 1), np.int64)], list[str](), list[Keys]()
+    d, first = 0, _listed(x)[0]
     for path in paths:
         with parquet(path) as file:
             kind, held = _kind(file.schema_arrow, x, path), columns.same(file.schema_arrow, y, _is_label, path)
@@ -184,38 +170,32 @@ def _table(paths: list[Path], x: tuple[str, ...] | str, y: str, g: str | None) -
                         column=name,
                     )
             _check_declared(file, x, y, path, kind)
-            files[path] = columns.rows_of(file)
+            n = files[path] = sum(columns.rows_of(file))
+            parts = columns.column_of(file, path, y)
             if is_text(held):
-                for values, places in columns.coded(columns.column_of(path, y)):
+                for values, places in columns.coded(parts):
                     # A text is looked up by its number only after all files were read.
                     labels.append(np.where(places < 0, -1, places + len(texts))[:, None])
                     texts += values
             else:
-                labels.append(_labels(file.read([y]).column(0).combine_chunks(), path, y))
+                labels += [_labels(part, n, path, y) for part in parts]
             if g is not None:
                 columns.same(file.schema_arrow, g, is_key, path)
-                check_fits(path, f"'{g}'", 8 * sum(files[path]), copies=4)
-                keys.append(columns.keys_in(columns.column_of(path, g), str(path), g))
-            listed = listed or _is_list(held)
+                check_fits(path, f"'{g}'", 8 * n, copies=4)
+                keys.append(columns.keys_in(columns.column_of(file, path, g), str(path), g))
             d = d or (_width(file, x) if isinstance(x, str) else len(x))
-    n = sum(map(sum, files.values()))
+    n = sum(files.values())
     if n and not d:
         raise _unequal(paths[0], first, d)
-    wide = max((part.shape[1] for part in labels), default=1)
-    joined = np.concatenate(
-        [
-            np.zeros((0, wide), np.int64),
-            *(np.pad(part, ((0, 0), (0, wide - part.shape[1])), constant_values=-1) for part in labels),
-        ]
-    )
+    wide = max(part.shape[1] for part in labels)
+    joined = np.concatenate([np.pad(part, ((0, 0), (0, wide - part.shape[1])), constant_values=-1) for part in labels])
     features = Array(shape=(n, d), dtype=kind, read=Column(x, d, files).rows)
-    table = checked(
-        str(paths[0]), features, Array(shape=joined.shape, dtype=joined.dtype, read=sliced(joined)), first, y
-    )
+    given = Array(shape=joined.shape, dtype=joined.dtype, read=sliced(joined))
+    table = checked(str(paths[0]), features, given, first, y)
     if kinds[y] == "texts":
         codes, names = numbered(texts, joined[:, 0])
         table = replace(table, y=codes[:, None], names=names)
-    return replace(table, counted=listed, keys=joined_keys(keys) if keys else None)
+    return replace(table, counted=_is_list(held), keys=joined_keys(keys) if keys else None)
 
 
 def _kind(schema: Any, x: tuple[str, ...] | str, path: Path) -> Any:
@@ -230,22 +210,17 @@ def _check_declared(file: Any, x: tuple[str, ...] | str, y: str, path: Path, kin
 
     A list of equal numbers takes some bytes in the file, however long it is.
     """
-    labels = 0
-    for i in range(file.num_row_groups):
-        group = file.metadata.row_group(i)
-        for j in range(group.num_columns):
-            name = file.schema.column(j).path.split(".")[0]
-            if name not in (x, y):
-                # A column of floats holds one number for each record, and is read a few rows at a time.
-                continue
-            column = group.column(j)
-            labels += 8 * column.num_values if name == y else 0
-            if name == x:
-                # Where lists differ in length, one of them may have all the numbers.
-                even = group.num_rows and column.num_values % group.num_rows == 0
-                held = column.num_values // group.num_rows if even else column.num_values
-                check_fits(path, f"a list of '{x}'", held * np.dtype(kind).itemsize, copies=4)
-    check_fits(path, f"'{y}'", labels, copies=4)
+    for j in range(file.metadata.num_columns):
+        name = file.schema.column(j).path.split(".")[0]
+        groups = [file.metadata.row_group(i) for i in range(file.num_row_groups if name in (x, y) else 0)]
+        values = [group.column(j).num_values for group in groups]
+        if name == y:
+            check_fits(path, f"'{y}'", 8 * sum(values), copies=4)
+        elif groups:
+            # Where lists differ in length, one of them may have all the numbers.
+            rows = [max(group.num_rows, 1) for group in groups]
+            longest = max(v // n if v % n == 0 else v for v, n in zip(values, rows, strict=True))
+            check_fits(path, f"a list of '{x}'", longest * np.dtype(kind).itemsize, copies=4)
 
 
 def _width(file: Any, x: str) -> int:
@@ -276,17 +251,18 @@ def _unequal(path: Path, name: str, d: int) -> UserError:
     )
 
 
-def _labels(column: Any, path: Path, name: str) -> np.ndarray:
-    """Labels as n × k: k = 1 for a column of integers, the longest list for one of lists. Short lists end in −1."""
-    if pa.types.is_integer(column.type):
-        return columns.integers(column)[:, None]
-    lengths = np.asarray(pc.list_value_length(column).fill_null(0).to_numpy(zero_copy_only=False)).astype(int)
+def _labels(part: Any, n: int, path: Path, name: str) -> np.ndarray:
+    """Labels as rows × k: k = 1 for a column of integers, the longest list for one of lists. Short lists end in −1.
+
+    n: the rows of the file, whose labels must fit the memory.
+    """
+    if pa.types.is_integer(part.type):
+        return columns.integers(part)[:, None]
+    lengths = np.asarray(pc.list_value_length(part).fill_null(0).to_numpy(zero_copy_only=False)).astype(int)
     longest = max(int(lengths.max(initial=0)), 1)
-    check_fits(
-        path, f"'{name}', with as many labels for each record as the longest list has,", 8 * len(column) * longest, 4
-    )
-    y = np.full((len(column), longest), -1, np.int64)
-    y[np.arange(longest) < lengths[:, None]] = columns.integers(column.flatten())
+    check_fits(path, f"'{name}', with as many labels for each record as the longest list has,", 8 * n * longest, 4)
+    y = np.full((len(part), longest), -1, np.int64)
+    y[np.arange(longest) < lengths[:, None]] = columns.integers(part.flatten())
     return y
 
 

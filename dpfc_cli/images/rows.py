@@ -199,11 +199,10 @@ def names_in(pictures: Any) -> Iterator[tuple[int, str]]:
 
 def elsewhere(path: Path, name: str) -> UserError:
     return UserError(
-        f"'{path}' does not hold all its pictures, but names files, and '{name}' was not found. Such a file must lie "
-        f"in '{path.parent}' or below it, and the first row must name one, too. {GUARDED}",
-        "Move the parquet file into the folder of the pictures, if its paths begin there. Or write it with the "
-        "pictures in it: with Hugging Face datasets, map the data set with datasets.table.embed_table_storage before "
-        "to_parquet.",
+        f"'{path}' does not hold all its pictures, but names files such as '{name}'. {GUARDED}",
+        "Write it with the pictures in it: with Hugging Face datasets, map the data set with "
+        "datasets.table.embed_table_storage. Files that parquet names are read if they lie in its folder or below it, "
+        "and if its first row names one, too.",
         code="missing",
         path=str(path),
     )

@@ -8,13 +8,12 @@ file declares can take no more than the file has: every offset in a batch is che
 import hashlib
 import json
 import os
-import stat
 import struct
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -46,46 +45,17 @@ _END = b"\xff\xff\xff\xff\x00\x00\x00\x00"
 """What ends a stream."""
 
 
-class TableFile(Protocol):
-    """A file with a picture in each row."""
-
-    @property
-    def schema(self) -> Any: ...
-
-    def column(self, name: str) -> Iterable[Any]:
-        """The values of a column, part by part; nothing if there is no such column."""
-        ...
-
-    def groups(self, image: str) -> list[Group]:
-        """The pictures in a column. Raises UserError for what cannot be read in bounded memory, or lies elsewhere."""
-        ...
-
-    def digest(self, image: str, label: str, labels: Given) -> str:
-        """SHA-256 in hex of what tells the file from another one of its name and size."""
-        ...
-
-
-Opened = Callable[[Path], AbstractContextManager[TableFile]]
-"""The file, as long as the block lasts. Raises UserError, also in the block, if it cannot be read."""
-
-
-@contextmanager
-def parquet_file(path: Path) -> Iterator[TableFile]:
-    """A parquet file."""
-    with parquet(path) as file:
-        refuse_more_rows_than_bytes(max(sum(rows_of(file)), file.metadata.num_rows), path)
-        yield _Parquet(path, file, file.schema_arrow)
-
-
 @dataclass(frozen=True)
-class _Parquet:
+class Parquet:
+    """A parquet file, as long as it is open."""
+
     path: Path
     file: Any
     schema: Any
 
     def column(self, name: str) -> Iterator[Any]:
         check_fits(self.path, f"'{name}'", 8 * sum(rows_of(self.file)), copies=4)
-        return column_of(self.path, name)
+        return column_of(self.file, self.path, name)
 
     def groups(self, image: str) -> list[Group]:
         found, first, named = list[Group](), 0, self._names_files(image)
@@ -129,8 +99,49 @@ class _Parquet:
         return digest.hexdigest()
 
 
+@dataclass(frozen=True)
+class Arrow:
+    """An Arrow stream."""
+
+    path: Path
+    batches: list[Any]
+    schema: Any
+
+    def column(self, name: str) -> Iterator[Any]:
+        return (batch.column(name) for batch in self.batches if name in self.schema.names)
+
+    def groups(self, image: str) -> list[Group]:
+        found, first = list[Group](), 0
+        for number, batch in enumerate(self.batches):
+            for _, name in names_in(batch.column(image)):
+                raise elsewhere(self.path, name)
+            pictures = bytes_of(batch.column(image))
+            found.append(
+                Group(path=self.path, column=image, number=number, first=first, rows=len(batch), mapped=pictures)
+            )
+            first += len(batch)
+        return found
+
+    def digest(self, image: str, label: str, labels: Given) -> str:
+        """Of the labels and of the sizes of the pictures."""
+        digest = hashlib.sha256()
+        for batch in self.batches:
+            y = encoded(batch.column(label))
+            sizes = pc.binary_length(bytes_of(batch.column(image))).fill_null(0).to_numpy(zero_copy_only=False)
+            digest.update(repr((y.dictionary.to_pylist(), y.indices.to_pylist())).encode() + sizes.tobytes())
+        return digest.hexdigest()
+
+
 @contextmanager
-def arrow_file(path: Path) -> Iterator[TableFile]:
+def parquet_file(path: Path) -> Iterator[Parquet]:
+    """A parquet file."""
+    with parquet(path) as file:
+        refuse_more_rows_than_bytes(max(sum(rows_of(file)), file.metadata.num_rows), path)
+        yield Parquet(path, file, file.schema_arrow)
+
+
+@contextmanager
+def arrow_file(path: Path) -> Iterator[Arrow]:
     """An Arrow stream."""
     with readable(path, "a stream of Arrow", AGAIN, pa.ArrowException):
         source = pa.memory_map(str(path))
@@ -155,44 +166,7 @@ def arrow_file(path: Path) -> Iterator[TableFile]:
         for batch in batches:
             # Offsets that lead out of the batch would be followed otherwise.
             batch.validate(full=True)
-        yield _Arrow(path, batches, reader.schema)
-
-
-@dataclass(frozen=True)
-class _Arrow:
-    path: Path
-    batches: list[Any]
-    schema: Any
-
-    def column(self, name: str) -> Iterator[Any]:
-        return (batch.column(name) for batch in self.batches if name in self.schema.names)
-
-    def groups(self, image: str) -> list[Group]:
-        found, first = list[Group](), 0
-        for number, batch in enumerate(self.batches):
-            for _, name in names_in(batch.column(image)):
-                raise UserError(
-                    f"'{self.path}' does not hold all its pictures, but names files such as '{name}'. {GUARDED}",
-                    "Write it with the pictures in it: map the data set with datasets.table.embed_table_storage before "
-                    "save_to_disk.",
-                    code="missing",
-                    path=str(self.path),
-                )
-            pictures = bytes_of(batch.column(image))
-            found.append(
-                Group(path=self.path, column=image, number=number, first=first, rows=len(batch), mapped=pictures)
-            )
-            first += len(batch)
-        return found
-
-    def digest(self, image: str, label: str, labels: Given) -> str:
-        """Of the labels and of the sizes of the pictures."""
-        digest = hashlib.sha256()
-        for batch in self.batches:
-            y = encoded(batch.column(label))
-            sizes = pc.binary_length(bytes_of(batch.column(image))).fill_null(0).to_numpy(zero_copy_only=False)
-            digest.update(repr((y.dictionary.to_pylist(), y.indices.to_pylist())).encode() + sizes.tobytes())
-        return digest.hexdigest()
+        yield Arrow(path, batches, reader.schema)
 
 
 def _is_compressed(metadata: bytes) -> bool:
@@ -227,15 +201,8 @@ def entries_of(files: Iterable[Path], folder: Path) -> list[Entry]:
     """The entries of the files that rows name. UserError if one cannot be read, or would be two records."""
     entries, files = [], list(files)
     for file in files:
-        try:
-            facts = file.stat()
-        except OSError as error:
-            raise UserError(
-                f"'{file}' cannot be read: {error.strerror or error}.", "Check it.", code="unreadable", path=str(file)
-            ) from error
-        if not stat.S_ISREG(facts.st_mode):
-            raise UserError(f"'{file}' is not a file.", "Remove it.", code="unreadable", path=str(file))
-        entries.append(Entry(os.path.relpath(file, folder.absolute()), facts.st_size, ""))
+        with readable(file, "a picture", "Remove it, and its row."):
+            entries.append(Entry(os.path.relpath(file, folder.absolute()), file.stat().st_size, ""))
     if (twice := named_twice(files)) is not None:
         raise UserError(
             f"Two rows name '{twice}', or it is there under two names. It would count as two records, and the "

@@ -9,7 +9,8 @@ The file must lie in the folder of the parquet file, or below it. A table may co
 other files.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,13 +24,15 @@ from dpfc_cli.images.encoded import encoded_split
 from dpfc_cli.images.labels import labelled
 from dpfc_cli.images.rows import Group, Pictures
 from dpfc_cli.images.sets import Entry, Given, ImageSet
-from dpfc_cli.images.table_files import Opened, TableFile, arrow_file, entries_of, parquet_file
+from dpfc_cli.images.table_files import Arrow, Parquet, arrow_file, entries_of, parquet_file
 from dpfc_cli.sources import columns
 from dpfc_cli.sources.groups import Keys, joined
 from dpfc_cli.sources.label_columns import hub_class_names
 from dpfc_cli.sources.noticed import column_of
 
+Opened = Callable[[Path], AbstractContextManager[Parquet | Arrow]]
 _KINDS: dict[str, Opened] = {"parquet": parquet_file, "arrow": arrow_file}
+"""How a file is opened, for as long as a block lasts. UserError, also in the block, if it cannot be read."""
 
 
 @dataclass(frozen=True)
@@ -135,7 +138,7 @@ def _listed(opened: Opened, paths: list[Path], image: str, label: str, person: s
     return _Listed(Pictures(groups), given, entries, joined(keys) if keys else None)
 
 
-def _labels(file: TableFile, label: str, path: Path) -> Given:
+def _labels(file: Parquet | Arrow, label: str, path: Path) -> Given:
     """The labels of a file: names of classes, None where there is none; or numbers."""
     if columns.is_text(columns.same(file.schema, label, columns.is_key, path)):
         return list(columns.values_in(file.column(label)))

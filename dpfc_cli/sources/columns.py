@@ -39,32 +39,41 @@ def rows_of(file: Any) -> list[int]:
     return [file.metadata.row_group(number).num_rows for number in range(file.num_row_groups)]
 
 
-def column_of(path: Path, name: str) -> Iterator[Any]:
-    """The values of a column of a parquet file, part by part; nothing if there is no such column.
+def batches(file: Any, names: list[str], most: int = ROWS, skip: int = 0) -> Iterator[Any]:
+    """Some columns of a parquet file, at most so many rows at once. Row groups that are skipped are not read.
 
     Raises:
-        UserError: the file cannot be read. Or it has other values than it says: records would get the labels of others.
+        ValueError: a row group has other rows than it says. Records would get the labels of others.
 
     """
-    with parquet(path) as file:
-        if name not in file.schema_arrow.names:
-            return
-        # PyArrow reads texts as numbers unless they are stored as differences.
-        at = file.schema_arrow.names.index(name)
-        texts = [name] if is_text(file.schema_arrow.field(at).type) and not _has_differences(file, name) else []
-    with parquet(path, read_dictionary=texts) as file:
-        found, declared = 0, sum(rows_of(file))
-        for batch in file.iter_batches(ROWS, columns=[name]):
+    for number, rows in enumerate(rows_of(file)):
+        if skip >= rows:
+            skip -= rows
+            continue
+        found = 0
+        for batch in file.iter_batches(most, row_groups=[number], columns=names):
             found += len(batch)
-            yield batch.column(0)
-        if found != declared:
-            raise ValueError(f"it has {found:,} values in '{name}', and says {declared:,}")
+            if found > rows:
+                break
+            if skip < len(batch):
+                yield batch.slice(skip)
+            skip = max(0, skip - len(batch))
+        if found != rows:
+            raise ValueError(f"its row group {number} has other rows than the {rows:,} that it says")
 
 
-def _has_differences(file: Any, name: str) -> bool:
-    at = next((i for i in range(file.metadata.num_columns) if file.schema.column(i).path == name), None)
-    groups = range(0 if at is None else file.num_row_groups)
-    return any("DELTA" in how for number in groups for how in file.metadata.row_group(number).column(at).encodings)
+def column_of(file: Any, path: Path, name: str) -> Iterator[Any]:
+    """The values of a column of a parquet file, part by part; nothing if it has no such column. Raises as `batches`."""
+    schema, texts = file.schema_arrow, list[str]()
+    if name not in schema.names:
+        return
+    if is_text(schema.field(schema.names.index(name)).type):
+        at = [file.schema.column(i).path for i in range(file.metadata.num_columns)].index(name)
+        parts = [file.metadata.row_group(i).column(at) for i in range(file.num_row_groups)]
+        # PyArrow cannot read texts as numbers that are stored as differences.
+        texts = [] if any("DELTA" in how for part in parts for how in part.encodings) else [name]
+    with parquet(path, read_dictionary=texts) as coded_file:
+        yield from (batch.column(0) for batch in batches(coded_file, [name]))
 
 
 # What columns hold
@@ -89,25 +98,12 @@ def seeming(schema: Any, *others: str) -> tuple[str, ...]:
 
 
 def chosen(schema: Any, given: str | None, fits: Fits, what: str, option: str, source: str) -> str:
-    """The given column, or the only one that fits.
-
-    Args:
-        schema: of the table.
-        given: what the user named, or None.
-        fits: which columns are accepted.
-        what: what they hold, for messages.
-        option: the parameter that names the column.
-        source: what the user calls the files.
-
-    Raises:
-        UserError: there is no such column, or more than one.
-
+    """The given column, or the only one that fits. what: what it holds. option: the parameter that names it. UserError
+    if there is no such column, or more than one.
     """
     fitting = [str(field.name) for field in schema if fits(field.type)]
-    if given is not None and given in fitting:
-        return given
-    if given is None and len(fitting) == 1:
-        return fitting[0]
+    if given in fitting or (given is None and len(fitting) == 1):
+        return given or fitting[0]
     problem = f"no column '{given}' of {what}" if given else f"{len(fitting) or 'no'} columns of {what}"
     raise UserError(
         f"'{source}' has {problem}.",
@@ -116,6 +112,29 @@ def chosen(schema: Any, given: str | None, fits: Fits, what: str, option: str, s
         parameter=option,
         path=source,
         known=fitting,
+    )
+
+
+def label_column(schema: Any, given: str | None, fits: Fits, what: str, source: str, *others: str | None) -> str:
+    """The column of labels: the one that the user names; or of a usual name, of numbers rather than of texts; or the
+    only one of numbers beside the others. UserError if there is none, or several. what: what it holds.
+    """
+    if given is not None:
+        return chosen(schema, given, fits, what, "label_column", source)
+    fitting = [field for field in schema if fits(field.type) and field.name not in others]
+    texts = [field.name for field in fitting if is_text(field.type)]
+    numbers = [field.name for field in fitting if not is_text(field.type)]
+    usual = [name for known in (numbers, texts) for name in USUAL_NAMES if name in known]
+    if usual or len(numbers) == 1:
+        return str((usual or numbers)[0])
+    has = f"columns of integers {numbers}: which is the label?" if numbers else "no column of labels."
+    raise UserError(
+        f"'{source}' has {has}",
+        f"Name it with {parameter('label_column')}, or give it one of these names: {', '.join(USUAL_NAMES)}.",
+        code="conflict" if numbers else "missing",
+        parameter="label_column",
+        source=source,
+        known=numbers,
     )
 
 
@@ -130,42 +149,6 @@ def same(schema: Any, name: str, fits: Fits, path: Path) -> Any:
             column=name,
         )
     return schema.field(name).type
-
-
-def label_column(schema: Any, given: str | None, fits: Fits, what: str, source: str, *others: str | None) -> str:
-    """The column of labels: the one that the user names; or one of a usual name, of numbers rather than of texts; or
-    the only one of numbers.
-
-    Args:
-        schema: of the table.
-        given: what the user named, or None.
-        fits: which columns are accepted.
-        what: what they hold, for messages.
-        source: what the user calls the files.
-        others: columns that are known to hold something else.
-
-    Raises:
-        UserError: there is no such column (code "missing"), or several (code "conflict").
-
-    """
-    if given is not None:
-        return chosen(schema, given, fits, what, "label_column", source)
-    fitting = [field for field in schema if fits(field.type) and field.name not in others]
-    texts = [field.name for field in fitting if is_text(field.type)]
-    numbers = [field.name for field in fitting if not is_text(field.type)]
-    usual = [name for known in (numbers, texts) for name in USUAL_NAMES if name in known]
-    if usual or len(numbers) == 1:
-        return str((usual or numbers)[0])
-    raise UserError(
-        f"'{source}' has columns of integers {numbers}: which is the label?"
-        if numbers
-        else f"'{source}' has no column of labels.",
-        f"Name it with {parameter('label_column')}, or give it one of these names: {', '.join(USUAL_NAMES)}.",
-        code="conflict" if numbers else "missing",
-        parameter="label_column",
-        source=source,
-        known=numbers,
-    )
 
 
 # Values

@@ -11,12 +11,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from dpfc_cli.ledger.populations import records_of
 from safetensors.numpy import save_file
 
 from dpfc_cli.errors import GUARDED, UserError
 from dpfc_cli.extraction.importing import import_features
 from dpfc_cli.features.reader import FeatureSet
+from dpfc_cli.ledger.populations import records_of
 from dpfc_cli.sources.noticed import PersonsNoticedError
 
 N, PERSONS = 60, 17

@@ -182,7 +182,7 @@ def test_a_file_that_two_rows_name_would_count_twice(tmp_path: Path, how: str) -
 def test_a_named_file_that_is_none_or_is_gone_stops_the_run_and_is_no_null_record(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "0.png")
     rows(tmp_path / "train.parquet", [(None, "0.png")], label=[0])
-    with pytest.raises(UserError, match="is not a file"):
+    with pytest.raises(UserError, match="no regular file"):
         opened(f"parquet:{tmp_path}")
     (tmp_path / "0.png").unlink()
     pictures(tmp_path, ["0.png"])
