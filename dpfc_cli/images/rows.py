@@ -1,10 +1,9 @@
 """Pictures in the rows of files, read with PyArrow: in row groups of parquet, or in batches of an Arrow stream.
 
-Of parquet, the row groups in memory are those that the threads are reading: two, or more if they are small. (The hub
+Of parquet, the row groups in memory are those that the threads are reading: three, or more if they are small. (The hub
 writes row groups of 100 to 1,000 pictures.) A stream is mapped into memory, and its batches are slices of it.
 """
 
-from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -75,9 +74,9 @@ class Pictures:
     """Pictures in the groups of several files.
 
     Pictures of parquet are read in windows. When the first picture of a window is wanted, all are read, each row group
-    once. A window is a row group, or what is wanted of it. If the pictures are wanted in an order of their own,
-    such as person by person, a window has about an eighth of the free memory, or `HELD` bytes if that is more. Two are
-    held: threads may work at the end of one and at the beginning of the next.
+    once. A window is a row group, or what is wanted of it. Three are held: threads may work at the end of one and at the
+    beginning of the next. If the pictures are wanted in an order of their own, such as person by person, two windows are
+    held. Each has about an eighth of the free memory, or `HELD` bytes if that is more.
 
     Args:
         groups: the groups.
@@ -91,15 +90,15 @@ class Pictures:
         n = int(self._starts[-1])
         self._records = np.arange(n) if records is None else records
         ordered = not (np.diff(self._records) < 0).any()
-        self._least, self._most = SPAN, float("inf")
+        self._windows, self._least, self._most = 3, SPAN, float("inf")
         # The first picture of each window, and the end of the last one.
         self._bounds = np.unique(np.searchsorted(self._records, self._starts))
         if not ordered:
-            self._least, self._most = 0, max(HELD, free_memory() / 8)
+            self._windows, self._least, self._most = 2, 0, max(HELD, free_memory() / 8)
             mean = sum(group.size for group in groups) / n
             span = max(1, int(min(self._most / max(mean, 1), len(self._records))))
             self._bounds = np.append(np.arange(0, len(self._records), span), len(self._records))
-        self._kept: OrderedDict[int, list[bytes]] = OrderedDict()
+        self._kept: dict[tuple[int, int], list[bytes]] = {}
         self._lock = Lock()
 
     def __len__(self) -> int:
@@ -132,23 +131,29 @@ class Pictures:
             picture = group.mapped[row]
             check_size(len(picture.as_buffer()) if picture.is_valid else 0)
             return picture.as_py() or b""
-        # One thread reads a window. The others that need it wait, and then find it here.
-        with self._lock:
-            while (start := int(self._bounds[np.searchsorted(self._bounds, i, "right") - 1])) not in self._kept:
-                self._fill(start)
-            self._kept.move_to_end(start)
-            return self._kept[start][i - start]
+        window = self._window(i)
+        if (held := self._kept.get(window)) is None:
+            # One thread reads a window. The others that need it wait, and then find it.
+            with self._lock:
+                while (held := self._kept.get(window := self._window(i))) is None:
+                    self._fill(*window)
+        return held[i - window[0]]
+
+    def _window(self, i: int) -> tuple[int, int]:
+        """The first picture of the window that picture i is in, and the end of the window."""
+        bounds = self._bounds
+        at = int(np.searchsorted(bounds, i, "right"))
+        return int(bounds[at - 1]), int(bounds[at])
 
     def _at(self, i: int) -> tuple[Group, int]:
         record = int(self._records[i])
         number = int(np.searchsorted(self._starts, record, "right")) - 1
         return self._groups[number], record - int(self._starts[number])
 
-    def _fill(self, start: int) -> None:
-        """Read the window that begins at `start`. Or halve all windows, if it has more bytes than two should have."""
-        while len(self._kept) > 1 and sum(map(len, self._kept.values())) > self._least:
-            self._kept.popitem(last=False)
-        stop = int(self._bounds[np.searchsorted(self._bounds, start) + 1])
+    def _fill(self, start: int, stop: int) -> None:
+        """Read a window. Or halve all windows, if it has more bytes than two should have."""
+        while len(self._kept) >= self._windows and sum(map(len, self._kept.values())) > self._least:
+            del self._kept[next(iter(self._kept))]
         wanted = self._records[start:stop]
         groups = np.searchsorted(self._starts, wanted, "right") - 1
         # The decoder refuses an empty picture.
@@ -162,7 +167,7 @@ class Pictures:
                 self._bounds = np.unique(np.append(self._bounds, (self._bounds[:-1] + self._bounds[1:]) // 2))
                 self._kept.clear()
                 return
-        self._kept[start] = held
+        self._kept[start, stop] = held
 
 
 def read_group(file: Any, path: Path, number: int, column: str) -> Any:

@@ -36,10 +36,8 @@ from dpfc_cli.sources.columns import AGAIN, column_of, encoded, parquet, rows_of
 from dpfc_cli.sources.names import inside
 from dpfc_cli.sources.reading import readable
 
-_DICTIONARY, _BATCH = 2, 3
-"""Kinds of messages in a stream (MessageHeader in Arrow's Message.fbs)."""
-_HEADER_TYPE, _HEADER, _DATA, _COMPRESSION = 1, 2, 1, 3
-"""The places of fields in tables there: Message.header_type, Message.header, DictionaryBatch.data and
+_HEADER, _DATA, _COMPRESSION = 2, 1, 3
+"""The places of fields in messages of a stream (Message.fbs of Arrow): Message.header, DictionaryBatch.data and
 RecordBatch.compression."""
 _END = b"\xff\xff\xff\xff\x00\x00\x00\x00"
 """What ends a stream."""
@@ -151,7 +149,7 @@ def arrow_file(path: Path) -> Iterator[Arrow]:
             raise ValueError("it has no mark at its end, so it was cut off or is no stream")
         source.seek(0)
         for message in pa.ipc.MessageReader.open_stream(source):
-            if _is_compressed(message.metadata.to_pybytes()):
+            if _is_compressed(message):
                 raise UserError(
                     f"'{path}' is compressed, and dpfc reads Arrow in place.",
                     "Write it without compression, as save_to_disk does.",
@@ -169,31 +167,27 @@ def arrow_file(path: Path) -> Iterator[Arrow]:
         yield Arrow(path, batches, reader.schema)
 
 
-def _is_compressed(metadata: bytes) -> bool:
+def _is_compressed(message: Any) -> bool:
     """Whether a message says that its buffers are compressed. ValueError if the message is damaged.
 
     PyArrow expands buffers before it can be asked how large they are. The metadata is a flatbuffer: each table begins
     with the distance to a list of the places of its fields.
     """
+    data = message.metadata.to_pybytes()
 
-    def place(table: int, number: int) -> int:
-        """The place of a field of a table; 0 if it has none."""
-        fields = table - struct.unpack_from("<i", metadata, table)[0]
-        known = 4 + 2 * number < struct.unpack_from("<H", metadata, fields)[0]
-        offset = struct.unpack_from("<H", metadata, fields + 4 + 2 * number)[0] if known else 0
-        return int(table + offset if offset else 0)
-
-    def table(at: int) -> int:
-        return at + int(struct.unpack_from("<I", metadata, at)[0])
+    def field(table: int, number: int) -> int:
+        """The table in a field of a table; 0 if it has none."""
+        fields = table - struct.unpack_from("<i", data, table)[0]
+        known = 4 + 2 * number < struct.unpack_from("<H", data, fields)[0]
+        offset = struct.unpack_from("<H", data, fields + 4 + 2 * number)[0] if known else 0
+        return int(table + offset + struct.unpack_from("<I", data, table + offset)[0]) if offset else 0
 
     try:
-        message = table(0)
-        at, batch = place(message, _HEADER_TYPE), place(message, _HEADER)
-        kind = metadata[at] if at else 0
-        if kind == _DICTIONARY and batch:
-            batch = place(table(batch), _DATA)
-        return kind in (_DICTIONARY, _BATCH) and batch > 0 and place(table(batch), _COMPRESSION) > 0
-    except (struct.error, IndexError) as error:
+        batch = field(struct.unpack_from("<I", data)[0], _HEADER) if "schema" not in message.type else 0
+        if batch and message.type == "dictionary":
+            batch = field(batch, _DATA)
+        return bool(batch and field(batch, _COMPRESSION))
+    except struct.error as error:
         raise ValueError("a message in it is damaged") from error
 
 
