@@ -74,9 +74,10 @@ class Pictures:
     """Pictures in the groups of several files.
 
     Pictures of parquet are read in windows. When the first picture of a window is wanted, all are read, each row group
-    once. A window is a row group, or what is wanted of it. Three are held: threads may work at the end of one and at the
-    beginning of the next. If the pictures are wanted in an order of their own, such as person by person, two windows are
-    held. Each has about an eighth of the free memory, or `HELD` bytes if that is more.
+    once. A window is a row group, or what is wanted of it, and three are held. If pictures are wanted in an order of
+    their own, such as person by person, two windows are held. Each then has about an eighth of the free memory, or
+    `HELD` bytes if that is more. Several are held because threads work at the end of one and at the beginning of the
+    next.
 
     Args:
         groups: the groups.

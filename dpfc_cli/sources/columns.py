@@ -6,7 +6,7 @@ cost.
 """
 
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -64,16 +64,16 @@ def batches(file: Any, names: list[str], most: int = ROWS, skip: int = 0) -> Ite
 
 def column_of(file: Any, path: Path, name: str) -> Iterator[Any]:
     """The values of a column of a parquet file, part by part; nothing if it has no such column. Raises as `batches`."""
-    schema, texts = file.schema_arrow, list[str]()
-    if name not in schema.names:
+    names = file.schema_arrow.names
+    if name not in names:
         return
-    if is_text(schema.field(schema.names.index(name)).type):
-        at = [file.schema.column(i).path for i in range(file.metadata.num_columns)].index(name)
-        parts = [file.metadata.row_group(i).column(at) for i in range(file.num_row_groups)]
+    texts = [name] if is_text(file.schema_arrow.field(names.index(name)).type) else []
+    with pq.ParquetFile(path, read_dictionary=texts) as as_numbers:
         # PyArrow cannot read texts as numbers that are stored as differences.
-        texts = [] if any("DELTA" in how for part in parts for how in part.encodings) else [name]
-    with parquet(path, read_dictionary=texts) as coded_file:
-        yield from (batch.column(0) for batch in batches(coded_file, [name]))
+        with suppress(OSError):
+            next(as_numbers.iter_batches(1, columns=[name]), None)
+            file = as_numbers
+        yield from (batch.column(0) for batch in batches(file, [name]))
 
 
 # What columns hold
