@@ -98,8 +98,8 @@ bench-accuracy: .venv/.run ## The default beside the paper's methods on syntheti
 	-$(BIN)/pip install --quiet --disable-pip-version-check -e '.[torture]'
 	@touch $@
 
-torture: .venv/.torture ## Kills, failing system calls, races, damaged and forged input, mutants (hours; goes on where it stopped; WORKERS=2)
-	@broke=0; for campaign in kills faults pairs caps forged fuzz mutants; do \
+torture: .venv/.torture ## Equal trainings, kills, failing system calls, races, damaged and forged input, mutants (hours; goes on where it stopped; WORKERS=2)
+	@broke=0; for campaign in twins kills faults caps forged fuzz mutants; do \
 	$(BIN)/python -m tests.torture.$$campaign --workers $(or $(WORKERS),2) || broke=1; done; exit $$broke
 
 clean: ## Remove what make made

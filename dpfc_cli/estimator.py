@@ -8,6 +8,8 @@ of a fit the set, and for good the ledger, the digests of the records that were 
 folder of the set is for its owner alone, and so is the ledger folder if it is made here. The estimator keeps the head
 and what is said of it, and no record.
 
+A fit that was stopped stays charged, and the next fit is charged anew: each fit makes a set of its own.
+
 **All fits with one ledger are added up**, whatever they were trained on: a cross-validation trains on parts of the same
 records, and a scaled record is the same record. The sum is right for the same records and an upper bound for others.
 Name another ledger for records of other people.
@@ -219,6 +221,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             public_head=self.public_head,
             purpose=self.purpose,
             infer_classes=inferred,
+            keep=False,
         )
         observer = Observer()
         return finish(plan(request, observer), observer)

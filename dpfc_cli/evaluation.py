@@ -100,8 +100,8 @@ def evaluate(
     idle = next((name for name, value in charged.items() if value is not None and epsilon is None), None)
     if idle is not None:
         raise UserError(
-            f"{parameter(idle)} has no meaning without {parameter('epsilon')}: exact figures spend nothing and have no "
-            "row in the ledger.",
+            f"{parameter(idle)} has no meaning without {parameter('epsilon')}: exact figures spend nothing and are "
+            "not charged to the ledger.",
             f"Give {parameter('epsilon')}, or leave it out.",
             code="conflict",
             parameter=idle,

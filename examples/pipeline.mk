@@ -1,10 +1,11 @@
 # From pictures to a table and a figure: features → a head for each method and each ε → figures of each → all together.
 #
 #   make -f examples/pipeline.mk -j2
-#   make -f examples/pipeline.mk DATASET=imagefolder:wards EXTRACT='--image-size 64 --classes flu,cold' NAME=wards CAP=4
+#   make -f examples/pipeline.mk DATASET=imagefolder:wards NAME=wards CAP=4 \
+#     EXTRACT='--image-size 64 --classes flu,cold --population wards'
 #
 # Every step is a file, so a second run makes only what is missing. Kill it whenever you like: no file is ever half
-# written, and a training that was stopped goes on without a new charge. All heads are of the same records, so they cost
+# written, and a training that was stopped goes on without a new charge. All heads are of the same people, so they cost
 # more together than each: $(OUT)/budget.txt says how much, and CAP sets a limit before the first one.
 # How it works, and the same for Snakemake and DVC: docs/pipelines.md.
 

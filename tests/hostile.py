@@ -2,17 +2,20 @@
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from dpfc_cli.features.manifest import Manifest, SplitFacts
 from dpfc_cli.features.reader import FeatureSet
+from dpfc_cli.ledger import Account
 from dpfc_cli.methods import METHODS
 from dpfc_cli.methods.method import Solution
+from dpfc_cli.privacy.accounting import Claim
 from dpfc_cli.privacy.facts import Adjacency, Facts
 from dpfc_cli.training.calibrate import Calibrated, calibrate
-from dpfc_cli.training.card import card_of
+from dpfc_cli.training.card import card_of, charge_of_training, standing_of
 from dpfc_cli.training.request import Privacy
 from tests.support import set_with
 
@@ -68,10 +71,22 @@ def calibrated(
     return calibrate(METHODS[method], Facts(n=100, m=3, d=2, k=k, adjacency=adjacency), options, privacy)
 
 
+def standing(claim: Claim = "private", epsilon: float = 1.0) -> dict[str, Any]:
+    """What a card says of the ledger, of the first training there."""
+    private = claim == "private"
+    return {
+        **{"charge": "0" * 32, "trainings": 1, "private": int(private), "unprotected": int(not private)},
+        **{"epsilon": epsilon if private else None, "exact": True, "unit": "record"},
+    }
+
+
 def card_as_written(made: Calibrated) -> dict[str, Any]:
     """The card of that training, as its head's file has it."""
     solution = Solution(chain=(), weight=np.zeros((2, 3)), bias=np.zeros(3))
-    card: dict[str, Any] = json.loads(json.dumps(card_of(made, set_of(made.facts), DATE, solution)))
+    features = set_of(made.facts)
+    charge = charge_of_training(made, features, "h.safetensors", "me", None)
+    said = standing_of(Account(ledger=Path("ledger.sqlite"), population=None, charges=(charge,)), charge)
+    card: dict[str, Any] = json.loads(json.dumps(card_of(made, features, DATE, solution, said)))
     return card
 
 
@@ -87,5 +102,6 @@ def set_of(facts: Facts) -> FeatureSet:
             splits={"train": SplitFacts(n=facts.n, shards=())},
             backbone={"name": "x"},
             source={"identity": {"listing": {"train": "digest"}}},
+            id="0" * 32,
         )
     )

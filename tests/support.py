@@ -58,6 +58,12 @@ def parsed(words: Sequence[str]) -> dict[str, Any]:
     return dict(command.make_context(name, list(words)[list(words).index(name) + 1 :], parent=outer).params)
 
 
+def stored(folder: Path) -> dict[str, bytes]:
+    """The files of a feature set, without the set's random id."""
+    own = FeatureSet(folder).manifest.id.encode()
+    return {path.name: path.read_bytes().replace(own, b"") for path in sorted(folder.iterdir())}
+
+
 def stream_of(x: np.ndarray, labels: np.ndarray, persons: np.ndarray | None = None) -> BlockStream:
     """Blocks of arrays held in memory. labels: n or n × k. persons: the person of each record."""
 

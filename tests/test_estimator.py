@@ -3,11 +3,14 @@
 import itertools
 import pickle
 import re
+import secrets
+import shutil
 import subprocess
 import sys
 import threading
 import warnings
 from collections.abc import Iterator
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +20,7 @@ from sklearn.utils.estimator_checks import check_estimator
 
 import dpfc_cli as dpfc
 from dpfc_cli import PrivateClassifier, UserError
+from dpfc_cli.ledger import facts
 from dpfc_cli.privacy.accounting import epsilon_for, mu_for
 from dpfc_cli.privacy.curator import Curator
 from dpfc_cli.privacy.noise import SeededBits
@@ -82,7 +86,7 @@ def test_all_fits_with_one_ledger_are_added_up_and_another_ledger_begins_anew() 
     other = PrivateClassifier(epsilon=1.0, ledger="others/mine", **QUICK).fit(X, LABELS)
     assert (other.privacy_["fits"], other.privacy_["ledger"]) == (
         1,
-        str(Path("others/mine/mine.ledger.sqlite").resolve()),
+        str(Path("others/mine/ledger.sqlite").resolve()),
     )
 
 
@@ -190,23 +194,24 @@ def test_no_record_stays_on_disk(stop: type[BaseException] | None, monkeypatch: 
         with pytest.raises(stop):
             model.fit(X, LABELS)
         assert not hasattr(model, "head_")
-    # The noised answers of a fit that was stopped stay, so that it can go on.
-    ends = (".ledger.digests", ".ledger.sqlite", ".answers" if stop else ".safetensors")
-    assert len(files()) == 3
-    assert all(name.endswith(ends) for name in files())
+    folder = Path("private-classifier")
+    left = {path.suffix for path in folder.iterdir()}
+    assert left == {".sqlite", ".digests", *([] if stop else [".safetensors"])}
+    assert len(files()) == (2 if stop else 3)
     assert Path("private-classifier").stat().st_mode & 0o777 == 0o700
 
 
-def test_a_fit_that_was_stopped_is_charged_and_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fit_that_was_stopped_stays_charged_and_the_next_one_is_charged_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     def stopped(*_: Any) -> None:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
         patched.setattr(Curator, "release", stopped)
-        with pytest.raises(KeyboardInterrupt):
+        with pytest.raises(KeyboardInterrupt) as end:
             PrivateClassifier(**QUICK).fit(X, LABELS)
-    assert PrivateClassifier(**QUICK).fit(X, LABELS).privacy_["fits"] == 1
-    assert PrivateClassifier(**QUICK).fit(X[:200], LABELS[:200]).privacy_["fits"] == 2
+    assert "stays charged" in end.value.__notes__[0]
+    assert "goes on" not in end.value.__notes__[0]
+    assert PrivateClassifier(**QUICK).fit(X, LABELS).privacy_["fits"] == 2
 
 
 def test_what_a_killed_fit_left_is_removed_and_another_set_is_not() -> None:
@@ -217,7 +222,7 @@ def test_what_a_killed_fit_left_is_removed_and_another_set_is_not() -> None:
     left.with_name(".fit-killed").mkdir()
     Path("PrivateClassifier.npz").rename(left.with_name(".fit-killed") / "PrivateClassifier.npz")
     PrivateClassifier(**QUICK).fit(X, LABELS)
-    assert [path.name for path in Path("private-classifier").iterdir() if path.is_dir()] == []
+    assert [path.name for path in Path("private-classifier").iterdir() if path.is_dir()] == ["ledger.digests"]
     np.savez("mine.npz", train_x=X, train_y=Y)
     dpfc.import_features("mine.npz", Path("study/study"), classes=3)
     before = files()
@@ -307,6 +312,43 @@ def test_a_notebook_shows_names_as_text() -> None:
     assert "<i>" not in shown
 
 
+def worlds() -> dict[str, np.ndarray]:
+    """Other records that somebody trained on before, in worlds where more and more of ours are among them."""
+    alone, one = np.random.default_rng(7).normal(size=(2, len(X), 5)).astype(np.float32), X.copy()
+    shared, but_one = alone[0].copy(), X.copy()
+    shared[17], but_one[17] = one[3], alone[1][17]
+    return {"none": alone[0], "one": shared, "all but one": but_one, "all": one}
+
+
+@pytest.mark.parametrize("cap", [None, 1.2])
+def test_what_a_fit_says_depends_on_no_other_records_with_the_same_ledger(
+    cap: float | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether somebody is in both would be a fact about a record, without noise. Ids, dates and noise are fixed."""
+    fixed = type("Fixed", (datetime,), {"now": classmethod(lambda cls, zone: datetime(2026, 1, 2, tzinfo=zone))})
+    monkeypatch.setattr(facts, "datetime", fixed)
+    said: dict[str, Any] = {}
+    for name, others in worlds().items():
+        with monkeypatch.context() as patched:
+            ids, seeds = itertools.count(), itertools.count()
+            patched.setattr(secrets, "token_hex", lambda size, ids=ids: f"{next(ids):0{2 * size}x}")
+            patched.setattr(run, "SystemBits", lambda seeds=seeds: SeededBits(next(seeds)))
+            PrivateClassifier(cap=cap, **QUICK).fit(others, LABELS)
+            model = PrivateClassifier(**QUICK)
+            if cap is None:
+                model.fit(X, LABELS)
+                shown = repr(model.privacy_) + model.privacy_._repr_html_() + repr(model.statement_)
+                said[name] = (shown, pickle.dumps(model), Path(str(model.head_.path)).read_bytes())
+            else:
+                with pytest.raises(UserError) as refused:
+                    model.fit(X, LABELS)
+                said[name] = (str(refused.value), refused.value.fields)
+        shutil.rmtree("private-classifier")
+    assert len(said) == 4
+    for name, found in said.items():
+        assert found == said["none"], name
+
+
 def test_scikit_learn_is_imported_for_the_estimator_alone_and_said_where_it_is_missing() -> None:
     program = (
         "import sys, dpfc_cli; dpfc_cli.train; assert not [m for m in sys.modules if m.startswith('sklearn')]\n"
@@ -316,4 +358,4 @@ def test_scikit_learn_is_imported_for_the_estimator_alone_and_said_where_it_is_m
     )
     shown = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True).stdout
     assert shown.startswith("unsupported PrivateClassifier needs scikit-learn")
-    assert "pip install 'dpfc[sklearn]'" in shown
+    assert "[sklearn]" in shown

@@ -22,6 +22,7 @@ from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.features.writer import FeatureWriter, Task
 from dpfc_cli.images import Broken, Geometry, ImageSet, Preparation, open_images
 from dpfc_cli.sources.classes import class_names
+from tests.support import stored
 
 SQUARE = Geometry(resize=8, crop=8)
 AS_SQUARE = Preparation(geometry=SQUARE)
@@ -90,14 +91,10 @@ def extracted(
     return writer.finish(extraction.manifest_of(source, backbone, "float16", identity))
 
 
-def files(folder: Path) -> dict[str, bytes]:
-    return {p.name: p.read_bytes() for p in sorted(folder.iterdir())}
-
-
 @pytest.fixture
 def undisturbed(pictures: Path, tmp_path: Path) -> dict[str, bytes]:
     extracted(pictures, tmp_path / "undisturbed")
-    return files(tmp_path / "undisturbed")
+    return stored(tmp_path / "undisturbed")
 
 
 def test_features_and_labels_are_those_of_the_pictures_in_order(pictures: Path, tmp_path: Path) -> None:
@@ -124,7 +121,7 @@ def test_interrupted_again_and_again_it_ends_with_the_same_bytes(
             interruptions += 1
             assert not out.exists()
     assert interruptions >= 4
-    assert files(out) == undisturbed
+    assert stored(out) == undisturbed
     assert not out.with_name("set.partial").exists()
 
 
@@ -154,7 +151,7 @@ def test_killed_while_a_shard_is_closed_it_goes_on_to_the_same_bytes(
         assert subprocess.run(command, check=False).returncode == -9
         assert not out.exists()
     extracted(pictures, out)
-    assert files(out) == undisturbed
+    assert stored(out) == undisturbed
 
 
 @pytest.mark.parametrize("parts", [2, 3])
@@ -164,7 +161,7 @@ def test_shared_by_several_it_ends_with_the_same_bytes(
     out = tmp_path / "set"
     finished = [extracted(pictures, out, task=(i, parts)) for i in range(1, parts + 1)]
     assert finished[:-1] == [None] * (parts - 1)
-    assert files(out) == undisturbed
+    assert stored(out) == undisturbed
 
 
 def test_at_the_same_time_too(pictures: Path, tmp_path: Path, undisturbed: dict[str, bytes]) -> None:
@@ -178,7 +175,7 @@ extracted(Path(sys.argv[1]), Path(sys.argv[2]), task=(int(sys.argv[3]), 3))
     arguments = [sys.executable, "-c", program, str(pictures), str(out)]
     running = [subprocess.Popen([*arguments, str(i)]) for i in (1, 2, 3)]
     assert [process.wait() for process in running] == [0, 0, 0]
-    assert files(out) == undisturbed
+    assert stored(out) == undisturbed
 
 
 def test_a_broken_picture_is_named_or_kept_as_a_null_record(
@@ -299,7 +296,7 @@ def test_extract_makes_a_set_finds_it_again_and_goes_on(
     assert (first.features, first.resumed) == (None, None)
     second = extraction.extract("imagefolder:pictures", **SCATTER, shards=5, out=tmp_path / "features" / "parts")
     assert (second.images, second.resumed) == (72 - first.images, 5)
-    assert files(second.folder) == files(made.folder)
+    assert stored(second.folder) == stored(made.folder)
 
 
 def test_interrupted_it_says_what_was_kept(pictures: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -82,7 +82,7 @@ def test_features_from_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     first, again = (dpfc.import_features("texts.npz", classes=["a", "b", "c"]) for _ in range(2))
     assert (first.features.name, first.made, again.made) == ("texts", True, False)
     assert (tmp_path / "features" / "texts" / "manifest.json").exists()
-    for name in ("x.partial", "x.ledger.sqlite", " "):
+    for name in ("x.partial", "ledger.sqlite", " "):
         with pytest.raises(dpfc.UserError) as refused:
             dpfc.import_features("texts.npz", name)
         assert refused.value.fields["parameter"] == "out"

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from dpfc_cli.errors import UserError
-from dpfc_cli.features.digests import note
 from dpfc_cli.extraction.importing import import_features
+from dpfc_cli.features.digests import note
 from dpfc_cli.features.manifest import MANIFEST
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.features.shards import PlannedShard

@@ -67,7 +67,7 @@ def command(
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Register a function as a command that always ends with one of the exit codes.
 
-    when_stopped: said after Ctrl-C, unless the KeyboardInterrupt has a `Note`, which is said instead.
+    when_stopped: said after Ctrl-C, as long as nothing has happened that it must say (`stop.stands`).
     """
 
     def register(function: Callable[..., None]) -> Callable[..., None]:
@@ -75,13 +75,14 @@ def command(
 
         @functools.wraps(function)
         def guarded(*args: Any, **kwargs: Any) -> None:
+            stop.stands = when_stopped
             try:
                 function(*args, **kwargs)
             except UserError as error:
                 what, remedy = error.text(lambda parameter: flag_of(function, parameter))
                 _fail(error.exit_code, what, remedy, *notes(error))
             except KeyboardInterrupt as stopped:
-                _fail(130, "Stopped.", " ".join(notes(stopped) or [when_stopped]))
+                _fail(130, "Stopped.", " ".join(notes(stopped) or [stop.stands]))
             except MemoryError as error:
                 remedy = "Free some, or use fewer features (--pool mean) or classes."
                 _fail(2, "The machine's memory ran out.", remedy, *notes(error))

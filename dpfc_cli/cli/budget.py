@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dpfc_cli import rounding
-from dpfc_cli.cli import display, places
+from dpfc_cli.cli import display, places, stop
 from dpfc_cli.cli.app import command
 from dpfc_cli.errors import UserError, parameter, sentence
 from dpfc_cli.folders import LEDGER, features_folder, heads_folder
 
 if TYPE_CHECKING:
     from dpfc_cli.features.reader import FeatureSet
-    from dpfc_cli.ledger import Ledger
+    from dpfc_cli.ledger import Ledger, Make
     from dpfc_cli.report.document import Block
 
 DELTAS = (1e-5, 1e-6, 1e-7)
@@ -105,16 +105,19 @@ def budget(
     wanted = None if cap is None else _cap(cap)
     pairs = _pairs(same)
     found = None if features is None else places.feature_set(features)[0]
-    if merge is not None:
-        from dpfc_cli.ledger.merge import merge_ledgers
+    if given:
+        from dpfc_cli.ledger import append, caps, in_turn, merging, placing
 
-        merge_ledgers(_ledger(found), merge, apart=apart or (), same=pairs, by=by)
-    if found is not None:
-        _change(found, population, adopt, by)
-    if cap is not None and found is not None:
-        from dpfc_cli.ledger.caps import set_cap
-
-        set_cap(found, wanted, delta=delta[0] if delta else None, by=by, note=note)
+        makes: list[Make] = []
+        if merge is not None:
+            makes.append(merging(merge, apart=apart or (), same=pairs, by=by))
+        if found is not None and (adopt or population is not None):
+            makes.append(placing(found, population, adopt=adopt, by=by))
+        if found is not None and cap is not None:
+            makes.append(caps.capping(found, wanted, delta=delta[0] if delta else None, by=by, note=note))
+        stop.stands = "'dpfc budget' says whether the ledger was changed."
+        append(_ledger(found), in_turn(*makes), "The change")
+        stop.stands = f"The change was written to '{_ledger(found)}'."
     result: dict[str, Any] = {}
     shown: list[Block] = []
     if sigma is not None or epsilon is not None:
@@ -216,13 +219,6 @@ def _pairs(same: list[str] | None) -> dict[str, str]:
     return found
 
 
-def _change(found: "FeatureSet", population: str | None, adopt: bool, by: str | None) -> None:
-    from dpfc_cli.ledger import populations
-
-    if adopt or population is not None:
-        populations.set_population(found, population, adopt=adopt, by=by)
-
-
 def _ledger(found: "FeatureSet | None") -> Path:
     from dpfc_cli.ledger import ledger_path
 
@@ -232,10 +228,12 @@ def _ledger(found: "FeatureSet | None") -> Path:
 def _spent(found: "FeatureSet | None", deltas: tuple[float, ...]) -> tuple[dict[str, Any], list["Block"]]:
     """What the ledger says of a set, or of everybody: for programs, and for people."""
     from dpfc_cli.ledger import known_set, read
+    from dpfc_cli.ledger.populations import check_begin
     from dpfc_cli.report import account as shown
     from dpfc_cli.report.document import Words
 
     book = read(_ledger(found))
+    check_begin(book.path.with_name("a set"))
     if found is None and not book.facts:
         raise UserError(
             f"Nothing to show: there is no ledger in '{book.path.parent}', and neither {parameter('sigma')} nor "

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dpfc_cli.cli import blocks, display, drawn, evaluated, places
+from dpfc_cli.cli import blocks, display, drawn, evaluated, places, stop
 from dpfc_cli.cli.app import command
 from dpfc_cli.errors import UserError, parameter
 from dpfc_cli.folders import features_folder, heads_folder
@@ -91,6 +91,7 @@ def evaluate(
     """
     from dpfc_cli import evaluation
     from dpfc_cli.heads.head import Head, newest
+    from dpfc_cli.ledger import ledger_path
 
     as_values = {"as_json": as_json, "as_csv": as_csv, "as_markdown": as_markdown}
     _check_one(*(name for name, wanted in as_values.items() if wanted))
@@ -115,6 +116,8 @@ def evaluate(
             result = evaluation.evaluate(
                 loaded[0], found, split, epsilon=epsilon, delta=delta, by=by, purpose=purpose, progress=progress
             )
+            if epsilon is not None:
+                stop.stands = f"The evaluation was charged to '{ledger_path(found.folder)}' and stays charged."
             shown = _one(loaded[0], found, result)
     for warning in shown.warnings:
         display.warn(warning)

@@ -29,35 +29,36 @@ def list_(
     if as_json:
         display.as_json(asdict(found))
         return
+    units = ["for one"] if any(each.unit == "person" for each in found.sets) else []
     display.table(
-        f"Feature sets in {features_folder()}: what the private trainings on their records cost together",
-        ("set", "backbone", "train", "test", "classes", "dim", "trainings", "for one", "delta", "epsilon"),
+        f"Feature sets in {features_folder()}: what the private trainings of their populations cost together",
+        ("set", "backbone", "train", "test", "population", "trainings", *units, "delta", "epsilon"),
         [
             (
                 *(each.name, each.backbone, _records(each, "train"), _records(each, "test")),
-                *(f"{each.classes:,}", f"{each.dim:,}", "?" if each.trainings is None else str(each.trainings)),
-                each.unit,
+                *(each.population or "–", "?" if each.trainings is None else str(each.trainings)),
+                *([each.unit] if units else []),
                 rounding.delta(each.delta),
                 "?" if each.epsilon is None else rounding.epsilon(each.epsilon) if each.epsilon else "–",
             )
             for each in found.sets
         ],
-        left=2,
+        left=5,
     )
     display.table(
         f"Heads in {heads_folder()}",
-        ("head", "made (UTC)", "set", "method", "delta", "epsilon"),
+        ("head", "made", "set", "delta", "epsilon"),
         [
             (
                 each.path.rpartition("/")[2].removesuffix(".safetensors"),
-                (each.date or "–")[:16].replace("T", " "),
-                *(each.features, each.method),
+                (each.date or "–")[:10],
+                each.features,
                 "–" if each.delta is None else rounding.delta(each.delta),
                 rounding.epsilon(math.inf if each.epsilon is None else each.epsilon),
             )
             for each in found.heads
         ],
-        left=4,
+        left=3,
     )
     for path, why in found.unreadable:
         display.warn(f"{path}: {why}")

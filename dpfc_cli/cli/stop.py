@@ -13,6 +13,8 @@ from types import FrameType
 STOPPED = "Error: Stopped.\n"
 """What is said of Ctrl-C before a command has begun."""
 pressed = False
+stands = ""
+"""What a command says after Ctrl-C, unless the KeyboardInterrupt has a `Note`. It changes while the command works."""
 at_once = False
 """Whether the process must end without waiting for what it has started."""
 

@@ -229,6 +229,7 @@ def train(
     State the privacy once, as --epsilon, --noise-multiplier or --non-private. A charge cannot be taken back.
     """
     from dpfc_cli.training.request import requested
+    from dpfc_cli.training.run import stands
     from dpfc_cli.training.serve import serve
     from dpfc_cli.training.together import Leader
     from dpfc_cli.training.train import finish, plan
@@ -270,7 +271,9 @@ def train(
         checked = plan(request, observer)
         if not dry_run:
             show_so_far(checked)
+            stop.stands = "'dpfc budget' says whether the training is charged."
             trained = finish(checked, observer)
+            stop.stands = stands(trained.charged, trained.path)
         if request.leader is not None:
             request.leader.end()
     if dry_run:

@@ -1,6 +1,7 @@
 """What is refused before an extraction reads a byte, and what follows from its options alone."""
 
 import re
+import shlex
 from pathlib import Path
 
 from dpfc_cli import backbones, images
@@ -128,9 +129,9 @@ def check_population(features: FeatureSet, population: str | None) -> None:
     known = read(ledger_path(features.folder))
     said = {known.named(each.population) for each in known.sets.get(features.manifest.id, [])}
     if population is not None and population not in said:
-        line = f"'dpfc budget --features {features.folder} --population {population}'"
+        line = shlex.join(["dpfc", "budget", "--features", str(features.folder), "--population", population])
         what = f"{features.name} is complete, and is not said to be of the population '{population}'."
-        raise _of_another(what, f"To say so: {line}.")
+        raise _of_another(what, f"To say so: {line}")
 
 
 def _of_another(what: str, remedy: str) -> UserError:

@@ -245,7 +245,7 @@ class FeatureWriter:
             approve(self._nulls())
         version = VERSION if self._groups is None else GROUPED_VERSION
         source = {**manifest.source, "identity": identity}
-        whole = replace(manifest, splits=splits, source=source, version=version, id=secrets.token_hex(16))
+        whole = replace(manifest, splits=splits, source=source, version=version, id=self._id(splits))
         if known is not None and self._kind is not None:
             digests.write(self._partial / digests.FILE, self._kind, known)
         files.replace(self._partial / MANIFEST, whole.to_json())
@@ -258,6 +258,14 @@ class FeatureWriter:
         tidy(self.folder)
         self.close()
         return whole
+
+    def _id(self, splits: dict[str, SplitFacts]) -> str:
+        """A new random id. Or that of a run which was killed before the set had its name: it may be written down."""
+        with suppress(UserError):
+            begun = load(self._partial)
+            if begun.splits == splits:
+                return begun.id
+        return secrets.token_hex(16)
 
     def close(self) -> None:
         """Release all locks. Finished shards stay; if there is none, nothing stays."""

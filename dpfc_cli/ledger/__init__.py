@@ -10,8 +10,9 @@ ledgers become one. The room knows nothing of methods, heads and command lines.
 
 from dpfc_cli.ledger import caps
 from dpfc_cli.ledger.facts import EVALUATION, Cap, Charge, Outcome, Set, State, Unit, account_name, new_id, noted
-from dpfc_cli.ledger.file import append, ledger_path, read
-from dpfc_cli.ledger.populations import known_set
+from dpfc_cli.ledger.file import Make, append, in_turn, ledger_path, read
+from dpfc_cli.ledger.merge import merging
+from dpfc_cli.ledger.populations import known_set, placing
 from dpfc_cli.ledger.totals import Account, Ledger
 
 __all__ = [
@@ -20,6 +21,7 @@ __all__ = [
     "Cap",
     "Charge",
     "Ledger",
+    "Make",
     "Outcome",
     "Set",
     "State",
@@ -27,9 +29,12 @@ __all__ = [
     "account_name",
     "append",
     "caps",
+    "in_turn",
     "known_set",
     "ledger_path",
+    "merging",
     "new_id",
     "noted",
+    "placing",
     "read",
 ]

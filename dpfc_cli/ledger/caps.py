@@ -36,15 +36,13 @@ population's, and the proof holds for it.
 
 What counts how:
 
-- **Every charge counts**, whatever became of it.
-- **Replace-one.** Neighbours under zero-out are neighbours under replace-one, because the null record is one of those
-  that a record may be exchanged for. So a ≤ 1/σ holds for its σ, too.
+- **Every charge counts**, whatever became of it. Under replace-one a ≤ 1/σ holds for its σ, too: the null record is one
+  of those that a record may be exchanged for.
 - **Sampled releases** of earlier charges count as full passes. Show the attacker who takes part. Then a is 1/σ or 0,
-  and the proof holds. To sample gains nothing here. What is gained elsewhere rests on an accounting for which we have
-  no such theorem. So no sampled training is made under a cap.
-- **Units.** A cap protects records, or persons. A charge that protects persons counts for records with its weight
-  (`Charge.weight`): then a ≤ weight/σ. A charge that protects records has no a for persons. None is made under a cap
-  for persons, and such a cap is not set after one.
+  and the proof holds. What is gained by sampling elsewhere rests on an accounting for which we have no such theorem. So
+  no sampled training is made under a cap.
+- **Units.** For another unit than its own a charge has a ≤ weight/σ (`Charge.weight`), or no a: what protects records
+  has none for persons. None of these is made under a cap for persons, and no such cap is set after one.
 - **Charges without a guarantee** have no a. None is made under a cap, and no cap covers those before it.
 - **An adopted set** has a past that nobody knows. No cap holds where it counts.
 
@@ -55,13 +53,14 @@ H is 2⁵⁰ samples of noise. That is more than all trainings draw, and less th
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from dpfc_cli.errors import UserError, number, parameter, sentence
 from dpfc_cli.ledger.facts import EVALUATION, Cap, Charge, Unit, account_name, new_id, noted
 from dpfc_cli.ledger.file import append, ledger_path
-from dpfc_cli.ledger.populations import known_set
+from dpfc_cli.ledger.populations import known_set, refused
 from dpfc_cli.ledger.totals import ROUNDING, Account, Ledger
 from dpfc_cli.privacy.accounting import LARGEST_EPSILON, LEAST_EPSILON, default_delta, epsilon_for, mu_for
 from dpfc_cli.rounding import rounded_down, rounded_up
@@ -105,46 +104,52 @@ def set_cap(
         dpfc.set_cap(dpfc.open_features("digits-scattering"), 3.0, delta=1e-5, by="the privacy officer")
 
     """
+    make = capping(features, epsilon, delta=delta, by=by, note=note)
+    return append(ledger_path(features.folder), make, "The cap").account_of(features.manifest.id)
+
+
+def capping(
+    features: "FeatureSet", epsilon: float | None, *, delta: float | None, by: str | None, note: str | None
+) -> Callable[[Ledger], list[Cap]]:
+    """What `set_cap` adds to a ledger."""
     split, who = features.split("train"), noted("by", by) or account_name()
     unit: Unit = "record" if split.groups is None else "person"
     cap = Cap(by=who, population=None, unit=unit, note=noted("note", note))
-    cap = _checked(cap, number("cap", epsilon), number("delta", delta), split.groups or split.n)
+    n, epsilon, delta = split.groups or split.n, number("cap", epsilon), number("delta", delta)
+    if epsilon is not None:
+        cap = _with_figures(cap, epsilon, default_delta(n) if delta is None else delta, n)
 
     def checked(ledger: Ledger) -> list[Cap]:
         known_set(ledger, features)
         where = ledger.populations_of(features.manifest.id)
         return [_replacing(ledger, replace(cap, id=new_id(), population=name)) for name in where or (None,)]
 
-    return append(ledger_path(features.folder), checked, "The cap").account_of(features.manifest.id)
+    return checked
 
 
-def _checked(cap: Cap, epsilon: float | None, delta: float | None, n: int) -> Cap:
+def _with_figures(cap: Cap, epsilon: float, delta: float, n: int) -> Cap:
     """A cap with its figures. UserError where they make no sense."""
-    if epsilon is None:
-        if delta is None:
-            return cap
-        raise UserError("A cap that is removed has no delta.", "Leave it out.", code="conflict", parameter="delta")
-    delta = default_delta(n) if delta is None else delta
     try:
         if delta > 1 / n:
             raise ValueError(f"delta = {delta:g} is larger than 1/n = {1 / n:.2g}")
         return replace(cap, epsilon=epsilon, delta=delta, mu=mu_for(epsilon, delta, RESERVE), eta=RESERVE)
     except ValueError as error:
         remedy = f"Give {parameter('cap')} such as 3, and {parameter('delta')} such as 1e-5."
-        raise UserError(sentence(error), remedy) from error
+        raise refused("cap", sentence(error), remedy, "bad-value") from error
 
 
 def _replacing(ledger: Ledger, cap: Cap) -> Cap:
     """A cap that replaces those before it. UserError where it may not be set."""
-    held = [each for each in ledger.holding(Cap) if each.mu is not None and each.unit == cap.unit]
-    before = [each for each in held if ledger.named(each.population) == cap.population]
-    if cap.epsilon is None and not before:
-        others = "; ".join(map(said, held)) or "none"
-        remedy = f"Name a set of the population that it was set for. There is: {others}."
-        raise UserError("There is no such cap.", remedy, code="missing", parameter="cap")
+    before = [
+        each.id
+        for each in ledger.holding(Cap)
+        if each.mu is not None and (each.unit, ledger.named(each.population)) == (cap.unit, cap.population)
+    ]
     if cap.epsilon is not None:
         _check_new(_accounts(ledger, cap), cap)
-    return replace(cap, replaces=tuple(each.id for each in before))
+    elif not before:
+        raise refused("cap", "There is no such cap.", "Name a set of the population that it was set for.", "missing")
+    return replace(cap, replaces=tuple(before))
 
 
 def _check_new(accounts: list[Account], cap: Cap) -> None:
@@ -163,7 +168,7 @@ def _check_new(accounts: list[Account], cap: Cap) -> None:
     else:
         what = f"More than epsilon = {cap.epsilon:.6g} at delta = {cap.delta:g} is spent already."
         remedy = f"The least that holds is {parameter('cap')} {rounded_up(least, 4) if least else 0}."
-    raise UserError(what, remedy, code="over-cap", parameter="cap", least=least if math.isfinite(least) else None)
+    raise refused("cap", what, remedy, "over-cap", least=least if math.isfinite(least) else None)
 
 
 def room_of(epsilon: float, delta: float) -> float:
@@ -178,17 +183,16 @@ def _accounts(ledger: Ledger, cap: Cap) -> list[Account]:
 
 
 def check(ledger: Ledger, charge: Charge) -> None:
-    """Refuse a charge that a cap does not allow. UserError says which cap, and what still fits."""
+    """Refuse a charge that a cap does not allow. UserError says which cap, and what still fits under all of them."""
+    where, found = ledger.populations_of(charge.set), list[tuple[float, Cap, Account]]()
     for cap in ledger.holding(Cap):
-        if cap.mu is None:
-            continue
-        where = ledger.populations_of(charge.set)
-        for account in _accounts(ledger, cap):
-            if where is not None and account.population not in where:
-                continue
-            _check_kind(cap, charge, account)
-            if account.with_planned(charge).room(cap) < 0:
-                raise _too_much(cap, charge, account)
+        for account in _accounts(ledger, cap) if cap.mu is not None else ():
+            if where is None or account.population in where:
+                _check_kind(cap, charge, account)
+                room = account.room(cap, (charge.set, charge.split)) / charge.weight(cap.unit) ** 2
+                found.append((room, cap, account))
+    if any(account.with_planned(charge).room(cap) < 0 for _, cap, account in found):
+        raise _too_much(charge, *min(found, key=lambda each: each[0])[:2])
 
 
 def _check_kind(cap: Cap, charge: Charge, account: Account) -> None:
@@ -207,13 +211,11 @@ def _check_kind(cap: Cap, charge: Charge, account: Account) -> None:
         remedy = "Remove the cap, or make the set anew in a ledger of its own."
     else:
         return
-    fields = {"parameter": named, "cap": cap.epsilon, "cap_delta": cap.delta}
-    raise UserError(f"There is a cap: {said(cap)}. {what}", remedy, code="conflict", **fields)
+    raise refused(named, f"There is a cap: {said(cap)}. {what}", remedy, cap=cap.epsilon, cap_delta=cap.delta)
 
 
-def _too_much(cap: Cap, charge: Charge, account: Account) -> UserError:
+def _too_much(charge: Charge, room: float, cap: Cap) -> UserError:
     assert charge.delta is not None
-    room = account.room(cap, (charge.set, charge.split)) / charge.weight(cap.unit) ** 2
     largest = fitting(room, charge.delta)
     more = (
         f"at delta = {charge.delta:g} epsilon = {rounded_down(largest)} still fits" if largest else "nothing more fits"

@@ -210,7 +210,7 @@ def fact_of(fact: str, kind: str, body: Mapping[str, Any]) -> Fact:
     """The fact that a row of a ledger has. ValueError for what dpfc does not write."""
     if not re.fullmatch("[0-9a-f]{32}", fact) or kind not in KINDS:
         raise ValueError("it is of no kind of fact")
-    wrong = fault(dict(body), _BODY[kind])
+    wrong = fault(body, _BODY[kind])
     if wrong is not None:
         raise ValueError(f"'{wrong[:80]}' makes no sense")
     listed = {name: tuple(value) for name, value in body.items() if isinstance(value, list)}

@@ -23,9 +23,11 @@ from typing import Literal
 from dpfc_cli.errors import Code, Note, UserError, printable
 from dpfc_cli.files import check_plain, json_of
 from dpfc_cli.folders import LEDGER
-from dpfc_cli.ledger.facts import Charge, Fact, Outcome, Set, fact_of
+from dpfc_cli.ledger.facts import Fact, fact_of
 from dpfc_cli.ledger.totals import Ledger
 
+Make = Callable[[Ledger], Sequence[Fact]]
+"""Told what a ledger has, returns what is to be added. It raises UserError to refuse."""
 _TEXTS = ("id", "kind", "body", "hash")
 TABLE = f"CREATE TABLE facts (n INTEGER PRIMARY KEY, {', '.join(f'{name} TEXT NOT NULL' for name in _TEXTS)})"
 _UNREADABLE = (sqlite3.Error, OSError, UnicodeDecodeError)
@@ -47,14 +49,12 @@ def read(path: Path) -> Ledger:
         with closing(_connected(path, "rw")) as connection:
             # In one transaction, so that the schema that is checked is that of the rows.
             connection.execute("BEGIN")
-            found = _facts_in(connection, path)
-        _check_references(found)
-        return found
+            return _facts_in(connection, path)
     except _UNREADABLE as error:
         raise _failed(path, f"'{path}' cannot be read as a ledger: {error}.", error, "unreadable") from error
 
 
-def append(path: Path, make: Callable[[Ledger], Sequence[Fact]], what: str) -> Ledger:
+def append(path: Path, make: Make, what: str) -> Ledger:
     """Add facts to a ledger, all of them or none. Returns only when they are on disk.
 
     While `make` decides, nobody else can add anything. The rows are compared with what was to be written before they
@@ -62,7 +62,7 @@ def append(path: Path, make: Callable[[Ledger], Sequence[Fact]], what: str) -> L
 
     Args:
         path: the ledger. It is made if it is not there.
-        make: told what the ledger has, and returns what is to be added. It raises UserError to refuse.
+        make: see `Make`.
         what: what is added, for messages: "The cap".
 
     Returns:
@@ -88,7 +88,6 @@ def append(path: Path, make: Callable[[Ledger], Sequence[Fact]], what: str) -> L
                 _insert(connection, before, made)
                 if _facts_in(connection, path).facts != after.facts:
                     raise _strange(path, "does not keep what was written")
-                _check_references(after)
                 committing = bool(made)
                 if not made:
                     # A commit, even of nothing, would write a file of a new ledger that is no ledger yet.
@@ -104,6 +103,18 @@ def append(path: Path, make: Callable[[Ledger], Sequence[Fact]], what: str) -> L
         stop.add_note(Note(printable(_stands(path, made, what))))
         raise
     return there
+
+
+def in_turn(*makes: Make) -> Make:
+    """What several changes add, for `append`: each is told what the ledger has with those before it."""
+
+    def make(ledger: Ledger) -> list[Fact]:
+        found: list[Fact] = []
+        for each in makes:
+            found += each(Ledger(path=ledger.path, facts=(*ledger.facts, *found)))
+        return found
+
+    return make
 
 
 def _stands(path: Path, made: Sequence[Fact], what: str) -> str:
@@ -147,23 +158,6 @@ def _facts_in(connection: sqlite3.Connection, path: Path) -> Ledger:
     return Ledger(path=path, facts=tuple(facts), end=end)
 
 
-def _check_references(ledger: Ledger) -> None:
-    """Each id is that of one fact, and what a fact names is there, before it."""
-    seen, sets = dict[str, Fact](), set[str]()
-    for n, fact in enumerate(ledger.facts, start=1):
-        named = list(fact.replaces)
-        if isinstance(fact, Outcome):
-            named += [fact.charge, *([] if fact.after is None else [fact.after])]
-        strange = fact.id in seen or not all(one in seen for one in named)
-        if isinstance(fact, Outcome) and not strange:
-            strange = not isinstance(seen[fact.charge], Charge)
-        if strange or (isinstance(fact, Charge) and fact.set not in sets):
-            raise _strange(ledger.path, f"has a fact that is about nothing it knows. It is row {n}")
-        seen[fact.id] = fact
-        if isinstance(fact, Set):
-            sets.add(fact.set)
-
-
 @contextmanager
 def _opened(path: Path) -> Iterator[sqlite3.Connection]:
     """A connection for writing."""
@@ -189,7 +183,7 @@ def _size_of(path: Path) -> int:
     """The size of the ledger's file; 0 if there is none."""
     try:
         found = os.stat(path)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         if path.is_symlink():
             raise _strange(path, "is a link that leads nowhere: it is not where it was") from None
         return 0

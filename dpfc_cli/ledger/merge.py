@@ -10,14 +10,14 @@ two has heard of has people in common with others, neither can know. So it is as
 others, or it is the same as one that has another name.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from dpfc_cli.errors import UserError, parameter
-from dpfc_cli.folders import LEDGER
+from dpfc_cli.errors import parameter
+from dpfc_cli.folders import LEDGER, LEDGER_DIGESTS
 from dpfc_cli.ledger.facts import RESERVED, Fact, Merge, account_name, noted
 from dpfc_cli.ledger.file import append, read
-from dpfc_cli.ledger.populations import check_name, keep_digests, refuse_common
+from dpfc_cli.ledger.populations import check_name, keep_digests, refuse_common, refused
 from dpfc_cli.ledger.totals import Ledger
 
 
@@ -49,30 +49,37 @@ def merge_ledgers(
         dpfc.merge_ledgers("features", "/media/old/features", apart=["ward7"])
 
     """
-    own, theirs = _place(path), _place(other)
+    return append(_place(path), merging(other, apart=apart, same=same, by=by), "The other ledger")
+
+
+def merging(
+    other: str | Path, *, apart: Sequence[str], same: Mapping[str, str] | None, by: str | None
+) -> Callable[[Ledger], list[Fact]]:
+    """What `merge_ledgers` adds to a ledger."""
+    theirs = _place(other)
     offered = read(theirs)
     if not offered.facts:
-        raise UserError(f"There is no ledger '{theirs}'.", "Name another one.", code="missing", path=str(theirs))
+        raise refused("merge", f"There is no ledger '{theirs}'.", "Name another one.", "missing", path=str(theirs))
     who, same = noted("by", by) or account_name(), dict(same or {})
     for name in (*apart, *same, *same.values()):
         check_name(name)
 
     def united(ledger: Ledger) -> list[Fact]:
         new = _new_facts(ledger, offered)
-        if not new:
-            return []
+        if all(isinstance(fact, Merge) for fact in new) and not same:
+            return new
         said = _said(ledger, offered, apart, same)
         known = {one.id for one in ledger.facts}
         ignored = tuple(each.id for each in new if known.intersection(each.replaces))
         merge = Merge(by=who, apart=tuple(apart), same=said, ignored=ignored)
         after = Ledger(path=ledger.path, facts=(*ledger.facts, *new, merge))
-        for of in offered.sets:
-            keep_digests(ledger.path, of, theirs)
-        for each in after.sets:
-            refuse_common(after, each)
+        found = {of: theirs.parent / LEDGER_DIGESTS / of for of in offered.sets}
+        for of in after.sets:
+            refuse_common(after, of, found)
+        keep_digests(ledger.path, found)
         return [*new, merge]
 
-    return append(own, united, "The other ledger")
+    return united
 
 
 def _place(given: str | Path) -> Path:
@@ -84,12 +91,8 @@ def _new_facts(ledger: Ledger, offered: Ledger) -> list[Fact]:
     """What this ledger does not have. UserError where a fact has another text here."""
     for fact in offered.facts:
         if ledger.get(fact.id) not in (None, fact):
-            raise UserError(
-                f"'{offered.path}' and '{ledger.path}' contradict each other: one fact has two texts ({fact.id}).",
-                "Somebody has changed one of them. Compare them with backups.",
-                code="damaged",
-                path=str(offered.path),
-            )
+            what = f"'{offered.path}' and '{ledger.path}' contradict each other: one fact has two texts ({fact.id})."
+            raise refused("merge", what, "Somebody has changed one of them. Compare them with backups.", "damaged")
     return [fact for fact in offered.facts if fact.id not in ledger]
 
 
@@ -99,23 +102,14 @@ def _said(ledger: Ledger, offered: Ledger, apart: Sequence[str], same: Mapping[s
     there = {name for name in offered.populations if not name.startswith(RESERVED)}
     strange = next((name for other, name in same.items() if other not in there or name not in here), None)
     if strange is not None:
-        raise UserError(
-            f"{parameter('same')} is about a population that is not there: '{strange}'.",
-            f"Here: {', '.join(sorted(here)) or 'none'}. There: {', '.join(sorted(there)) or 'none'}.",
-            code="unknown-name",
-            parameter="same",
+        known = f"Here: {', '.join(sorted(here)) or 'none'}. There: {', '.join(sorted(there)) or 'none'}."
+        raise refused("same", f"There is no population '{strange}'.", known, "unknown-name")
+    unsaid = sorted((here ^ there) - {*apart, *same, *same.values()})
+    if unsaid:
+        what = f"Only one of the two ledgers has the population '{unsaid[0]}'. Are its people in others, too?"
+        remedy = (
+            f"Say {parameter('apart')} {unsaid[0]} if they are not. If it has another name in the other ledger, say "
+            f"{parameter('same')} NAME=OTHER: the name here, and the name there."
         )
-    open_ = (here ^ there) - {*apart, *same, *same.values()}
-    if open_:
-        name = min(open_)
-        where, other = ("this ledger", "the other one") if name in here else ("the other ledger", "this one")
-        raise UserError(
-            f"Only {where} has the population '{name}'. Whether its people are in populations of {other}, too, nobody "
-            "has said.",
-            f"Say {parameter('apart')} {name} if they are not. If it has another name, say {parameter('same')} "
-            "NAME=OTHER: the name here, and the name there.",
-            code="missing",
-            parameter="apart",
-            populations=sorted(open_),
-        )
+        raise refused("apart", what, remedy, "missing", populations=unsaid)
     return {other: name for other, name in same.items() if other != name}

@@ -14,7 +14,7 @@ trained, evaluated or said of a head compares no records. A picture that was enc
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,7 +23,7 @@ from dpfc_cli.errors import GUARDED, Code, UserError, counted, parameter, printa
 from dpfc_cli.features import digests
 from dpfc_cli.features.lookup import finished
 from dpfc_cli.features.manifest import MANIFEST, Manifest
-from dpfc_cli.folders import LEDGER, LEDGER_DIGESTS
+from dpfc_cli.folders import LEDGER_DIGESTS
 from dpfc_cli.ledger.facts import MOST_NAME, RESERVED, Fact, Set, account_name, is_note, noted
 from dpfc_cli.ledger.file import append, ledger_path, read
 from dpfc_cli.ledger.totals import Ledger
@@ -42,14 +42,12 @@ def check_name(population: str | None) -> None:
     """UserError for what cannot be the name of a population."""
     if population is None or (is_note(population, MOST_NAME) and ":" not in population):
         return
-    raise UserError(
-        f"{parameter('population')} must be a name of 1 to {MOST_NAME} characters, without a colon.",
-        "Give another name, such as ward7.",
-        parameter="population",
-    )
+    what = f"{parameter('population')} must be a name of 1 to {MOST_NAME} characters, without a colon."
+    raise refused("population", what, "Give another name, such as ward7.", "bad-value")
 
 
-def _refused(name: str, what: str, remedy: str, code: Code = "conflict", **fields: object) -> UserError:
+def refused(name: str, what: str, remedy: str, code: Code = "conflict", **fields: object) -> UserError:
+    """The error for what may not be said. name: of the parameter that says it."""
     return UserError(what, remedy, code=code, parameter=name, **fields)
 
 
@@ -75,9 +73,12 @@ def register(folder: Path, place: Path, manifest: Manifest, population: str | No
 
     def checked(ledger: Ledger) -> list[Fact]:
         _refuse_gone(ledger, folder)
-        keep_digests(ledger.path, fact.set, place / digests.FILE)
-        _with(ledger, fact)
-        return [fact]
+        # A run that was killed before the set had its name has written it down.
+        known = ledger.sets.get(fact.set, [])
+        new = replace(fact, replaces=tuple(each.id for each in known))
+        _with(ledger, new, place)
+        keep_digests(ledger.path, {fact.set: place / digests.FILE})
+        return [] if {each.population for each in known} == {population} else [new]
 
     append(ledger_path(folder), checked, "The set")
 
@@ -105,33 +106,40 @@ def set_population(
         dpfc.set_population(dpfc.open_features("ward7-vit-b16"), "ward7")
 
     """
+    return append(ledger_path(features.folder), placing(features, population, adopt=adopt, by=by), "The population")
+
+
+def placing(
+    features: "FeatureSet", population: str | None, *, adopt: bool, by: str | None
+) -> Callable[[Ledger], list[Fact]]:
+    """What `set_population` adds to a ledger."""
     check_name(population)
     who = noted("by", by) or account_name()
 
     def checked(ledger: Ledger) -> list[Fact]:
         known = ledger.sets.get(features.manifest.id, []) if adopt else known_set(ledger, features)
         if adopt and known:
-            raise _refused("adopt", f"The ledger has {features.name}.", "There is nothing to adopt.", "exists")
+            raise refused("adopt", f"The ledger has {features.name}.", "There is nothing to adopt.", "exists")
         if not adopt and {ledger.named(each.population) for each in known} == {population}:
             return []
         if any((each.population or "").startswith(RESERVED) for each in known):
             what = f"{features.name} is of a public data set, which has a population of its own."
-            raise _refused("population", what, f"Leave out {parameter('population')}.")
+            raise refused("population", what, f"Leave out {parameter('population')}.")
         fact = replace(
             _fact(features.folder, features.manifest, who, population),
             adopted=adopt or any(each.adopted for each in known),
             replaces=tuple(each.id for each in known),
         )
-        keep_digests(ledger.path, fact.set, features.folder / digests.FILE)
-        after = _with(ledger, fact)
+        after = _with(ledger, fact, features.folder)
         for account in after.accounts(after.populations_of(fact.set)):
             if account.caps and (adopt or account.passed):
                 what = f"There is a cap ({account.population or 'each population'}). It would not hold any more."
                 remedy = "'dpfc budget' shows it. Remove it before, or unite the ledgers (merge) instead of adopting."
-                raise _refused("population", what, remedy, "over-cap")
+                raise refused("population", what, remedy, "over-cap")
+        keep_digests(ledger.path, {fact.set: features.folder / digests.FILE})
         return [fact]
 
-    return append(ledger_path(features.folder), checked, "The population")
+    return checked
 
 
 def known_set(ledger: Ledger, features: "FeatureSet") -> list[Set]:
@@ -143,11 +151,11 @@ def known_set(ledger: Ledger, features: "FeatureSet") -> list[Set]:
             "Put the set's own ledger back, or unite the two: 'dpfc budget --merge'. If there is none any more: 'dpfc "
             f"budget --features {folder} --adopt'. Totals then say 'at least'."
         )
-        raise _refused("features", what, remedy, "missing", path=str(ledger.path))
+        raise refused("features", what, remedy, "missing", path=str(ledger.path))
     if any(each.records != records_of(features.manifest) for each in found):
         what = f"'{folder}' is not the set that the ledger has: its manifest names other shards."
         remedy = "Somebody has changed it. Make it anew, or put it back from a backup."
-        raise _refused("features", what, remedy, "damaged", path=str(folder / MANIFEST))
+        raise refused("features", what, remedy, "damaged", path=str(folder / MANIFEST))
     return found
 
 
@@ -168,37 +176,46 @@ def _refuse_gone(ledger: Ledger, folder: Path) -> None:
     if ledger.facts:
         return
     place = folder.resolve().parent
-    others = [each.name for each in finished(place) if each.name != folder.name]
+    # A link leads to a set with a ledger of its own, elsewhere.
+    others = [each.name for each in finished(place) if each.name != folder.name and each.resolve().parent == place]
     if others:
         what = f"'{ledger.path}' is gone: there are feature sets in '{place}', such as {printable(others[0])}."
         remedy = (
             f"Put it back. If there is none any more: 'dpfc budget --features {place / others[0]} --adopt', for each "
             f"set. Or make this set in another folder: {parameter('out')}."
         )
-        raise _refused("out", what, remedy, "missing", path=str(ledger.path))
+        raise refused("out", what, remedy, "missing", path=str(ledger.path))
 
 
-def keep_digests(path: Path, of: str, source: Path) -> None:
-    """Keep the digests of a set beside a ledger. source: another ledger that has them, or their file."""
-    source = source.parent / LEDGER_DIGESTS / of if source.name == LEDGER else source
+def keep_digests(path: Path, new: Mapping[str, Path]) -> None:
+    """Keep digests of sets beside a ledger. new: their files, by the ids of the sets."""
     folder = path.parent / LEDGER_DIGESTS
     try:
-        if source.exists() and not (folder / of).exists():
-            folder.mkdir(mode=0o700, exist_ok=True)
-            digests.copy(source, folder / of)
+        for of, source in new.items():
+            if source.exists() and not (folder / of).exists():
+                folder.mkdir(exist_ok=True)
+                digests.copy(source, folder / of)
     except OSError as error:
         what = f"'{folder}' cannot be written: {error.strerror or error}."
-        raise _refused("out", what, "Make it writable, with room left.", "unwritable", path=str(folder)) from error
+        raise refused("out", what, "Make it writable, with room left.", "unwritable", path=str(folder)) from error
 
 
-def refuse_common(ledger: Ledger, of: str) -> None:
-    """UserError where a set has a record of another named population than its own. The ledger has both."""
-    mine, folder = ledger.populations_of(of), ledger.path.parent / LEDGER_DIGESTS
+def refuse_common(ledger: Ledger, of: str, new: Mapping[str, Path]) -> None:
+    """UserError where a set has a record of another named population than its own. The ledger has both.
+
+    new: files of digests that are not kept yet, by the ids of the sets.
+    """
+    mine = ledger.populations_of(of)
+
+    def place(each: str) -> Path:
+        kept = ledger.path.parent / LEDGER_DIGESTS / each
+        return kept if kept.exists() else new.get(each, kept)
+
     for other in ledger.sets if mine else ():
         theirs = ledger.populations_of(other)
         if mine is None or theirs is None or mine & theirs:
             continue
-        count = digests.common(folder / of, folder / other)
+        count = digests.common(place(of), place(other))
         if count:
             name, its = (ledger.sets[each][0].name for each in (of, other))
             what = (
@@ -206,11 +223,11 @@ def refuse_common(ledger: Ledger, of: str) -> None:
                 f"'{min(theirs)}', too ({its}). Nobody may be in two populations. {GUARDED}"
             )
             remedy = f"Give both the same {parameter('population')}, or leave it out: then both are added up."
-            raise _refused("population", what, remedy, count=count)
+            raise refused("population", what, remedy, count=count)
 
 
-def _with(ledger: Ledger, fact: Set) -> Ledger:
+def _with(ledger: Ledger, fact: Set, folder: Path) -> Ledger:
     """The ledger as it will be with one more fact. UserError where that puts a record into two populations."""
     after = Ledger(path=ledger.path, facts=(*ledger.facts, fact))
-    refuse_common(after, fact.set)
+    refuse_common(after, fact.set, {fact.set: folder / digests.FILE})
     return after

@@ -46,7 +46,7 @@ class Account:
 
     ledger: the file. population: its name; None: the sets of which nothing is said. charges: the oldest first. caps:
     those that hold, the strictest first. adopted: whether one of its sets was adopted, with nothing known of what was
-    spent before.
+    spent before. persons: whether all other populations that may be meant, if there are any, protect persons.
     """
 
     ledger: Path
@@ -54,6 +54,7 @@ class Account:
     charges: tuple[Charge, ...] = ()
     caps: tuple[Cap, ...] = ()
     adopted: bool = False
+    persons: bool = True
 
     @cached_property
     def private(self) -> tuple[Charge, ...]:
@@ -68,29 +69,36 @@ class Account:
     @property
     def unit(self) -> Unit:
         """What a total can be stated for: a person if all private charges protect persons, or else a record."""
-        return "person" if self.private and all(each.unit == "person" for each in self.private) else "record"
+        known = self.persons and self.private and all(each.unit == "person" for each in self.private)
+        return "person" if known else "record"
 
-    def counted(self, unit: Unit) -> list[Charge]:
-        """The private charges of the most used split of each set; all of them where one is sampled."""
+    def counted(self, unit: Unit, at: tuple[str, str] | None = None) -> list[Charge]:
+        """The private charges of the most used split of each set; all of them where one is sampled.
+
+        at: a set and a split; of this set it is this split.
+        """
         if any(charge.sampled for charge in self.private):
             return list(self.private)
         splits: dict[str, dict[str, list[Charge]]] = {}
         for charge in self.private:
             splits.setdefault(charge.set, {}).setdefault(charge.split, []).append(charge)
-        return [
-            charge for each in splits.values() for charge in max(each.values(), key=lambda found: used(found, unit))
-        ]
+        if at is not None:
+            splits[at[0]] = {at[1]: splits.get(at[0], {}).get(at[1], [])}
+        most = (max(each.values(), key=lambda found: _used(found, unit)) for each in splits.values())
+        return [charge for found in most for charge in found]
 
-    def used(self, unit: Unit) -> float:
+    def used(self, unit: Unit, at: tuple[str, str] | None = None) -> float:
         """Σ 1/σ² of what is counted for a unit. It may be infinite."""
-        return used(self.counted(unit), unit)
+        return _used(self.counted(unit, at), unit)
 
     def epsilon(self, delta: float, unit: Unit | None = None) -> float:
         """ε at δ of all private charges together, for one unit. 0 if there are none."""
         unit = unit or self.unit
-        found = self.counted(unit)
-        made = [_for(unit, charge, release) for charge in found for release in charge.releases]
-        return epsilon_of(made, delta, math.fsum(charge.eta or 0.0 for charge in found)) if made else 0.0
+        if math.isinf(self.used(unit)):
+            return math.inf
+        made = [_for(unit, charge, release) for charge in self.counted(unit) for release in charge.releases]
+        # The η of all splits: the one with more noise may have the larger η.
+        return epsilon_of(made, delta, math.fsum(charge.eta or 0.0 for charge in self.private)) if made else 0.0
 
     @property
     def exact(self) -> bool:
@@ -102,19 +110,14 @@ class Account:
         )
 
     def room(self, cap: Cap, at: tuple[str, str] | None = None) -> float:
-        """What is left of the μ² of a cap, for one of its units; below 0 if more is spent.
-
-        at: of which set and split; None: of those on which most was spent.
-        """
+        """What is left of the μ² of a cap, for one of its units; below 0 if more is spent. at: see `counted`."""
         assert cap.mu is not None
         assert cap.eta is not None
         if self.adopted or math.fsum(charge.eta or 0.0 for charge in self.private) > cap.eta:
             return -math.inf
-        found = self.counted(cap.unit)
-        if at is not None:
-            own = [charge for charge in self.private if (charge.set, charge.split) == at]
-            found = [*(charge for charge in found if charge.set != at[0]), *own]
-        return cap.mu**2 * (1 + ROUNDING) - used(found, cap.unit)
+        whole = cap.mu**2 * (1 + ROUNDING)
+        # Where another split has passed it already, nothing fits on this one either.
+        return whole - self.used(cap.unit, at if self.used(cap.unit) <= whole else None)
 
     @property
     def passed(self) -> list[Cap]:
@@ -126,10 +129,8 @@ class Account:
         return replace(self, charges=(*self.charges, charge))
 
 
-def used(charges: Iterable[Charge], unit: Unit) -> float:
-    """Σ 1/σ² of charges, for a unit."""
-    spent = [charge.spent(unit) for charge in charges]
-    return math.inf if math.inf in spent else math.fsum(spent)
+def _used(charges: Iterable[Charge], unit: Unit) -> float:
+    return math.fsum(charge.spent(unit) for charge in charges)
 
 
 def _for(unit: Unit, charge: Charge, release: Any) -> dict[str, Any]:
@@ -182,16 +183,18 @@ class Ledger:
 
     @cached_property
     def _same(self) -> dict[str, str]:
-        return {other: name for merge in self.all(Merge) for other, name in merge.same.items()}
+        """The name of each population that has several, as merges say."""
+        pairs = [pair for merge in self.all(Merge) for pair in merge.same.items()]
+        groups = {name: {name} for pair in pairs for name in pair}
+        for other, name in pairs:
+            both = groups[other] | groups[name]
+            groups |= dict.fromkeys(both, both)
+        elsewhere = {other for other, _ in pairs}
+        return {name: min(each - elsewhere or each) for name, each in groups.items()}
 
     def named(self, population: str | None) -> str | None:
         """The name of a population here: a merged ledger may have called it otherwise."""
-        seen = set[str]()
-        while population in self._same and population not in seen:
-            seen.add(population)
-            population = self._same[population]
-        # A circle of names is one population. All of its names lead to the first of them.
-        return min(seen) if population in seen else population
+        return None if population is None else self._same.get(population, population)
 
     @cached_property
     def sets(self) -> dict[str, list[Set]]:
@@ -268,4 +271,5 @@ class Ledger:
         """What counts for a set: for the population on which most was spent, where it may be of several."""
         accounts = self.accounts(self.populations_of(of))
         # Where more may have been spent than a number says, it counts as more.
-        return max(accounts, key=lambda each: (each.adopted, each.used("record"), len(each.charges)))
+        found = max(accounts, key=lambda each: (each.adopted, each.epsilon(1e-5, "record"), len(each.charges)))
+        return replace(found, persons=not any(each.private and each.unit == "record" for each in accounts))

@@ -54,19 +54,12 @@ def not_in(account: Account) -> list[str]:
 
 def blocks(account: Account, ledger: Ledger, deltas: Sequence[float]) -> list[Block]:
     """What counts for a population: charges, totals, caps, and what the figures mean."""
-    named = {of: facts[-1].name for of, facts in ledger.sets.items()}
     found: list[Block] = []
     if not account.charges:
         found.append(Words(f"Nothing is charged to {whose(account)}."))
     else:
-        rows = tuple(_row(charge, ledger, named) for charge in account.charges)
-        columns = ("when (UTC)", "set", "split", "head", "method", "state", "unit", "delta", "epsilon")
-        found.append(Grid(columns, rows, left=7, title=f"Charged to {whose(account)}"))
-        why = tuple(
-            (charge.purpose or "–", charge.by, charge.head.removesuffix(".safetensors")) for charge in account.charges
-        )
-        found.append(Grid(("purpose", "by", "head"), why, left=3, title="Whose trainings these are, as they said"))
-    found += _totals(account, deltas)
+        found += _charged(account, ledger)
+    found += [*_totals(account, deltas), _sets(account, ledger)]
     if account.caps:
         found += _caps(account, ledger)
     if len(account.private) > 1 and not account.caps:
@@ -84,6 +77,41 @@ def blocks(account: Account, ledger: Ledger, deltas: Sequence[float]) -> list[Bl
     return found
 
 
+def _charged(account: Account, ledger: Ledger) -> list[Block]:
+    """What each charge is, and what it is for. Columns that have the usual value in all rows are left out."""
+    named, rows = {of: facts[-1].name for of, facts in ledger.sets.items()}, []
+    for number, charge in enumerate(account.charges, start=1):
+        last = ledger.outcome(charge.id)
+        state, delta, epsilon = "charged" if last is None else last.state, "–", "∞"
+        if charge.delta is not None and charge.epsilon is not None:
+            delta, epsilon = rounding.delta(charge.delta), rounding.epsilon(charge.epsilon)
+        where = (str(number), charge.at[:10], named.get(charge.set, "?"), charge.split)
+        rows.append((*where, charge.method, state, charge.unit, delta, epsilon))
+    columns = ("no.", "made", "set", "split", "method", "state", "for one", "delta", "epsilon")
+    usual = {"split": "train", "for one": "record"}
+    kept = [i for i, name in enumerate(columns) if any(row[i] != usual.get(name) for row in rows)]
+    shown = [tuple(row[i] for i in kept) for row in (columns, *rows)]
+    why = tuple(
+        (charge.purpose or "–", str(number), charge.by, charge.head.removesuffix(".safetensors"))
+        for number, charge in enumerate(account.charges, start=1)
+    )
+    return [
+        Grid(shown[0], tuple(shown[1:]), left=len(kept) - 2, title=f"Charged to {whose(account)}"),
+        Grid(("purpose", "no.", "by", "head"), why, left=4, title="What these are for, as was said"),
+    ]
+
+
+def _sets(account: Account, ledger: Ledger) -> Block:
+    """Whose records the sets have, as somebody said."""
+    rows = [
+        (each.name, each.population or "nothing is said", each.by, each.at[:10])
+        for of, facts in ledger.sets.items()
+        for each in facts
+        if (where := ledger.populations_of(of)) is None or account.population in where
+    ]
+    return Grid(("set", "population", "by", "made"), tuple(rows), left=4, title="The sets that count")
+
+
 def _totals(account: Account, deltas: Sequence[float]) -> list[Block]:
     if not account.private:
         return []
@@ -95,7 +123,7 @@ def _totals(account: Account, deltas: Sequence[float]) -> list[Block]:
     for unit in units:
         said = f"{unit} ({bound if unit == account.unit else 'an upper bound'})"
         rows += [(rounding.delta(delta), said, rounding.epsilon(account.epsilon(delta, unit))) for delta in deltas]
-    mixed = {charge.unit for charge in account.private} == {"record", "person"}
+    mixed = any(charge.weight("record") > 1 for charge in account.private)
     words = "A training that protects persons counts twice for a record: its noise is for a change of a person's sum."
     return [Grid(("delta", "for one", "epsilon"), tuple(rows), left=2, title=title), *([Words(words)] if mixed else [])]
 
@@ -111,28 +139,21 @@ def _caps(account: Account, ledger: Ledger) -> list[Block]:
         said = "More is spent than the cap allows: something was charged where it was not known."
         found.append(Words(said, strong=True))
     changes = tuple(
-        (cap.at[:16].replace("T", " "), cap.population or "each", cap.unit, cap.by, cap.note or "–", *_figures(cap))
-        for cap in ledger.all(Cap)
+        (cap.note or "–", cap.at[:10], cap.population or "each", cap.unit, cap.by, *_figures(cap))
+        for cap in _changes(account, ledger)
     )
-    columns = ("when (UTC)", "population", "for one", "by", "note", "delta", "epsilon")
+    columns = ("note", "made", "population", "for one", "by", "delta", "epsilon")
     found.append(Grid(columns, changes, left=5, title="Every change of a cap"))
     return [*found, *([Words(CAPPED)] if account.private else [])]
 
 
+def _changes(account: Account, ledger: Ledger) -> list[Cap]:
+    """All caps that a population has had."""
+    return [cap for cap in ledger.all(Cap) if ledger.named(cap.population) in (None, account.population)]
+
+
 def _figures(cap: Cap) -> tuple[str, str]:
     return ("–", "none") if cap.delta is None else (rounding.delta(cap.delta), f"{cap.epsilon:.6g}")
-
-
-def _row(charge: Charge, ledger: Ledger, named: dict[str, str]) -> tuple[str, ...]:
-    last = ledger.outcome(charge.id)
-    head = (last.head if last is not None and last.head else charge.head).removesuffix(".safetensors")
-    cost = (
-        ("–", "∞")
-        if charge.delta is None or charge.epsilon is None
-        else (rounding.delta(charge.delta), rounding.epsilon(charge.epsilon))
-    )
-    when, state = charge.at[:16].replace("T", " "), "charged" if last is None else last.state
-    return (when, named.get(charge.set, "?"), charge.split, head, charge.method, state, charge.unit, *cost)
 
 
 def values(account: Account, ledger: Ledger, deltas: Sequence[float]) -> dict[str, Any]:
@@ -158,7 +179,8 @@ def values(account: Account, ledger: Ledger, deltas: Sequence[float]) -> dict[st
         "unprotected": account.unprotected,
         "charges": [charged(charge) for charge in account.charges],
         "caps": [
-            {**{name: getattr(cap, name) for name in said}, "in_force": cap.id in in_force} for cap in ledger.all(Cap)
+            {**{name: getattr(cap, name) for name in said}, "in_force": cap.id in in_force}
+            for cap in _changes(account, ledger)
         ],
         "left": {f"{delta:g}": caps.left(account, delta) for delta in deltas} if account.caps else None,
     }

@@ -96,11 +96,16 @@ def of(
     )
 
 
+def _had(folder: Path) -> bool:
+    """Whether the ledger there has a set of that name."""
+    return any(each.name == folder.name for facts in read(ledger_path(folder)).sets.values() for each in facts)
+
+
 def _place(head: Head, given: str | Path | None) -> tuple[Path, Path]:
     """The folder of a set, which may be gone, and its ledger."""
     name = head.card["features"]["name"] if given is None else given
     try:
-        folder = set_folder(name, lambda folder: ledger_path(folder).exists())
+        folder = set_folder(name, _had)
     except UserError as error:
         raise UserError(
             f"An internal report needs the ledger of the training, and there is neither a feature set '{name}' nor its "

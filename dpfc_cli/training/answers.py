@@ -32,7 +32,7 @@ import itertools
 import json
 import math
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
@@ -42,6 +42,7 @@ import numpy as np
 
 from dpfc_cli.errors import UserError
 from dpfc_cli.features.locks import claimed
+from dpfc_cli.features.manifest import unreadable
 from dpfc_cli.files import json_of, opened, read_at, sync, write_at
 from dpfc_cli.folders import LEDGER_ANSWERS
 from dpfc_cli.ledger import Charge, Ledger
@@ -221,7 +222,7 @@ def begun(charge: Charge, ledger: Path) -> Answers | None:
     """A new file for the answers of a training that is about to be charged. None if none can be kept there."""
     path, file = ledger.parent / LEDGER_ANSWERS / charge.id, None
     try:
-        path.parent.mkdir(mode=0o700, exist_ok=True)
+        path.parent.mkdir(exist_ok=True)
         file = claimed(path)
         if file is None:
             return None
@@ -257,10 +258,16 @@ def _add(digest: Any, value: Any) -> None:
         digest.update((json.dumps(value, sort_keys=True, default=repr) + ";").encode())
 
 
+def any_kept(ledger: Ledger) -> bool:
+    """Whether answers of some training are there: of one that runs, or that may go on."""
+    return any(_files(ledger.path))
+
+
 def refuse_old(ledger: Ledger) -> None:
     """UserError where there are answers of a charge that the ledger lacks. Only a ledger that has it gives answers."""
     for path in _files(ledger.path):
-        charge = _charge_of(path)
+        # A file of somebody else, which we may not read, has the name of its charge.
+        charge = None if path.name in ledger else _charge_of(path)
         if charge is None or charge in ledger:
             continue
         raise UserError(
@@ -272,7 +279,14 @@ def refuse_old(ledger: Ledger) -> None:
         )
 
 
-def unfinished(wanted: Charge, named: str | None, plan: Plan, ledger: Ledger, observer: Observer) -> Unfinished | None:
+def unfinished(
+    wanted: Charge,
+    named: str | None,
+    plan: Plan,
+    ledger: Ledger,
+    observer: Observer,
+    has_head: Callable[[str], bool],
+) -> Unfinished | None:
     """A training of the same command that was charged and has no head; None if there is none.
 
     Files of trainings that were never charged, or that have their head, are removed.
@@ -283,14 +297,15 @@ def unfinished(wanted: Charge, named: str | None, plan: Plan, ledger: Ledger, ob
         plan: what is released.
         ledger: the ledger of the set.
         observer: told of trainings that do not go on.
+        has_head: whether there is a head of a charge, all the same. Then no answer is drawn anew.
 
     """
     for path in _files(ledger.path):
-        answers = _opened(path)
+        answers = _opened(path, observer.say)
         if answers is None:
             continue
         try:
-            found = _going_on(answers, wanted, named, plan, ledger, observer)
+            found = _going_on(answers, wanted, named, plan, ledger, observer, has_head)
         finally:
             answers.close()
         if found is not None:
@@ -299,7 +314,13 @@ def unfinished(wanted: Charge, named: str | None, plan: Plan, ledger: Ledger, ob
 
 
 def _going_on(
-    answers: Answers, wanted: Charge, named: str | None, plan: Plan, ledger: Ledger, observer: Observer
+    answers: Answers,
+    wanted: Charge,
+    named: str | None,
+    plan: Plan,
+    ledger: Ledger,
+    observer: Observer,
+    has_head: Callable[[str], bool],
 ) -> Unfinished | None:
     """Whether the training of these answers, which this process holds, goes on with a command."""
     charge = ledger.get(answers.header["charge"])
@@ -324,6 +345,8 @@ def _going_on(
         answers.find(plan)
         if last is not None and answers.answered < last.answers:
             raise DamagedError(f"{last.answers} answers were kept, and {answers.answered} are there")
+        if answers.answered < sum(len(release.parts) for release in plan.releases) and has_head(charge.id):
+            raise DamagedError("its head was written, and some of its answers are gone")
     except (OSError, DamagedError) as error:
         observer.warn(
             f"the training of '{answers.path}' cannot go on: {error}. A new one will be charged. Delete that file."
@@ -364,6 +387,8 @@ def _files(ledger: Path) -> Iterator[Path]:
         names = sorted(os.listdir(folder))
     except FileNotFoundError:
         return
+    except OSError as error:
+        raise unreadable(folder, error) from error
     yield from (folder / name for name in names)
 
 
@@ -371,6 +396,8 @@ def _charge_of(path: Path) -> str | None:
     """The id of the charge whose answers a file has; None if it has none. Whoever holds the file is not waited for."""
     try:
         file = opened(path, os.O_RDONLY)
+    except PermissionError as error:
+        raise unreadable(path, error) from error
     except OSError:
         return None
     try:
@@ -384,18 +411,23 @@ def _charge_of(path: Path) -> str | None:
         os.close(file)
 
 
-def _opened(path: Path) -> Answers | None:
-    """The answers in a file; None if another process has it, or it cannot be used. A file without a header is dead."""
+def _opened(path: Path, say: Callable[[str], None] = lambda text: None) -> Answers | None:
+    """The answers in a file; None if another process has it, or it cannot be used. A file without a header is dead.
+
+    say: told of a file that cannot be used.
+    """
     file = None
     try:
         file = opened(path, os.O_RDWR)
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         if os.path.samestat(os.fstat(file), os.lstat(path)):
-            if _WHOLE not in os.pread(file, _LARGEST_HEADER, 0):
-                path.unlink()
-            return Answers(path, file)
-    except (OSError, ValueError):
+            if _WHOLE in os.pread(file, _LARGEST_HEADER, 0):
+                return Answers(path, file)
+            path.unlink()
+    except OSError:
         pass
+    except ValueError as error:
+        say(f"The answers in '{path}' cannot be used: {error}. Their training does not go on. Delete that file.")
     if file is not None:
         os.close(file)
     return None

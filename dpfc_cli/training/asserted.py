@@ -17,7 +17,7 @@ from collections.abc import Collection
 from dpfc_cli.errors import UserError, parameter
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.heads.head import Head
-from dpfc_cli.ledger import Set, ledger_path, read
+from dpfc_cli.ledger import Charge, Ledger, Set, ledger_path, read
 from dpfc_cli.training.request import SPLIT
 from dpfc_cli.trust.statement import hold_out_of
 
@@ -57,7 +57,7 @@ def check_public(
     raise UserError(
         f"{which} is not public: {why}. What is computed of it without noise would depend on private records, and no "
         "ledger would know.",
-        f"Name a set of other records, which nobody needs to protect: {parameter(option)}{other}. A row with a "
+        f"Name a set of other records, which nobody needs to protect: {parameter(option)}{other}. A charge with a "
         "guarantee is a promise that stays. To practise on public records, train on them with "
         f"{parameter('seed')} or {parameter('non_private')}: then they stay public.",
         code="private-records",
@@ -70,12 +70,16 @@ def check_public(
 def protected(on: FeatureSet, splits: Collection[str]) -> bool:
     """Whether the ledger has a charge with a guarantee on one of these splits, under any name of the set."""
     book = read(ledger_path(on.folder))
-    charged = {(charge.set, charge.split) for charge in book.charges if charge.private}
-    own, listed = {(on.manifest.id, split) for split in splits}, {_listing(on, split) for split in splits}
+    return any(was_on(book, charge, on, split) for charge in book.charges if charge.private for split in splits)
+
+
+def was_on(book: Ledger, charge: Charge, on: FeatureSet, split: str) -> bool:
+    """Whether a charge is on a split, under any name of the set, or on records of the same source."""
     # Splits of one set may have one listing, and no record in common. Those of different sets may have some.
-    others = (each for each in book.all(Set) if each.set != on.manifest.id)
-    same = {(each.set, split) for each in others for split, name in each.listing.items() if name in listed}
-    return bool(charged & (own | same))
+    if charge.set == on.manifest.id:
+        return charge.split == split
+    said = (each.listing.get(charge.split) for each in book.all(Set) if each.set == charge.set)
+    return _listing(on, split) in said
 
 
 def _listing(features: FeatureSet, split: str) -> str:

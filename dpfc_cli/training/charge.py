@@ -4,11 +4,12 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Lock
+from typing import Any
 
 from dpfc_cli.errors import UserError
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.heads import head as heads
-from dpfc_cli.ledger import Charge, Ledger, Outcome, State, append, ledger_path
+from dpfc_cli.ledger import Charge, Ledger, Outcome, State, append, ledger_path, new_id
 from dpfc_cli.privacy.curator import Records
 from dpfc_cli.privacy.passes import BlockStream
 from dpfc_cli.training.answers import Answers, begun, reopened
@@ -22,12 +23,14 @@ class Receipt:
     """Proof that something was charged. Only `pay` and `charge` make one.
 
     charge: the ledger's fact. ledger: all facts, this one included. after: the last outcome of the charge that this
-    process knows of: its id, if it goes on with a charge that was stopped.
+    process knows of: its id, if it goes on with a charge that was stopped. outcome: the id of the one that this process
+    writes.
     """
 
     charge: Charge
     ledger: Ledger
     after: str | None = None
+    outcome: str = field(default_factory=new_id)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,7 +122,7 @@ def charge(checked: Checked) -> Charged:
     answers: Answers | None = None
     try:
         if found is None:
-            if calibrated.claim == "private":
+            if calibrated.claim == "private" and checked.request.keep:
                 answers = begun(checked.charge, ledger_path(features.folder))
             paid = pay(calibrated, features, checked.charge)
         else:
@@ -154,7 +157,7 @@ def _resumed(charge: Charge, answers: Answers, path: Path) -> Receipt:
 def settle(
     receipt: Receipt, state: State, answers: int = 0, head: str | None = None, sha256: str | None = None
 ) -> None:
-    """Write down what became of a charge.
+    """Write down what became of a charge. The second time nothing is written: it may be stopped after the first.
 
     Args:
         receipt: of the charge.
@@ -168,7 +171,6 @@ def settle(
 
     """
     charge = receipt.charge
-    outcome = Outcome(
-        by=charge.by, charge=charge.id, state=state, head=head, sha256=sha256, answers=answers, after=receipt.after
-    )
-    append(receipt.ledger.path, lambda ledger: [outcome], "What became of the charge")
+    known: dict[str, Any] = {"id": receipt.outcome, "by": charge.by, "charge": charge.id, "after": receipt.after}
+    outcome = Outcome(**known, state=state, head=head, sha256=sha256, answers=answers)
+    append(receipt.ledger.path, lambda ledger: [] if outcome.id in ledger else [outcome], "What became of the charge")

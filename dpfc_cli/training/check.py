@@ -26,7 +26,7 @@ from dpfc_cli.privacy.forms import check as check_query
 from dpfc_cli.privacy.oracle import Oracle, Plan, PlanError, Progress
 from dpfc_cli.privacy.queries import ClassGrams, Query
 from dpfc_cli.sources.classes import first_names
-from dpfc_cli.training.answers import Unfinished, refuse_old, unfinished
+from dpfc_cli.training.answers import Unfinished, any_kept, refuse_old, unfinished
 from dpfc_cli.training.calibrate import Calibrated
 from dpfc_cli.training.card import card_of, charge_of_training, path_of, standing_of
 from dpfc_cli.training.inventory import without_charge
@@ -90,11 +90,11 @@ def check(request: Request, calibrated: Calibrated, observer: Observer) -> Check
     lost = without_charge(book, heads.cards(request.folder), features.name)
     if lost is not None:
         observer.warn(lost)
-    if found is None and request.tune_on is None:
+    if found is None and (request.tune_on is None or not any_kept(book)):
         check_charge(book, features, charge)
     check_memory(calibrated, request.memory)
     place = features.folder.resolve()
-    beside = answers_beside(calibrated, place, path, found)
+    beside = answers_beside(calibrated, found)
     stack_for(calibrated.plan, bytes_of(calibrated), request.memory, place, beside)
     if calibrated.mechanism is not None:
         try:
@@ -153,7 +153,11 @@ def _place(
 
     if look and calibrated.claim == "private":
         named = None if request.out is None else request.out.name
-        found = unfinished(charge("head"), named, calibrated.plan, book, observer)
+
+        def has_head(charge: str) -> bool:
+            return any(card["ledger"]["charge"] == charge for _, card in heads.cards(folder))
+
+        found = unfinished(charge("head"), named, calibrated.plan, book, observer, has_head)
         if found is not None:
             return folder / found.charge.head, found.charge, found
     path = path_of(calibrated, request.features, request.out, request.folder)
@@ -276,26 +280,18 @@ def bytes_for(method: Method[Any, Any], plan: Plan, facts: Facts) -> int:
     return state_bytes(method, plan) + working_bytes(facts) + pieces + (LABELS_BYTES if several else 0)
 
 
-def answers_beside(calibrated: Calibrated, folder: Path, head: Path, found: Unfinished | None) -> int:
-    """The bytes that the answers in pieces will take beside a head, if that is the disk of a folder; else 0.
+def answers_beside(calibrated: Calibrated, found: Unfinished | None) -> int:
+    """The bytes that the answers in pieces will take beside the ledger, which is on the disk of the features.
 
     found: the training that goes on: what it has kept is there.
     """
-    if calibrated.claim != "private" or _device(folder) != _device(head.parent):
+    if calibrated.claim != "private":
         return 0
     kept = 0
     if found is not None:
         with suppress(OSError):
             kept = found.path.stat().st_size
     return max(0, stack_bytes(calibrated.plan) - kept)
-
-
-def _device(folder: Path) -> int | None:
-    """The device of a folder, or of the one in which it would be made."""
-    for each in (folder.resolve(), *folder.resolve().parents):
-        with suppress(OSError):
-            return each.stat().st_dev
-    return None
 
 
 def check_memory(calibrated: Calibrated, memory: float | None) -> None:

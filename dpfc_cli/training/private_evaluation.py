@@ -291,14 +291,24 @@ def _refuse_leaking(head: Head, digest: str, features: FeatureSet, split: str, b
     own, facts = card["features"], card.get("facts", {})
     n = facts.get("records", facts.get("n"))
     same = (own["name"], own["split"], n) == (features.name, split, features.split(split).n)
-    if card["claim"] != "private" and (same or book.written(digest)):
+    of = features.manifest.id
+    if card["claim"] != "private" and (same or any(_may_hold(book, each, of, split) for each in book.written(digest))):
         raise UserError(
             "This head was trained on these records without a guarantee. So its figures on them cannot have one: they "
             "tell what the head tells.",
-            f"Evaluate it on other records, or without {parameter('epsilon')}.",
+            f"Evaluate it on other records, or without {parameter('epsilon')}. If nobody is in both sets, say whose "
+            f"records they are: {parameter('population')}.",
             code="conflict",
             parameter="epsilon",
         )
+
+
+def _may_hold(book: Ledger, charge: Charge, of: str, split: str) -> bool:
+    """Whether somebody of a split may be among those whose records a charge is on."""
+    if charge.set == of:
+        return charge.split == split
+    theirs, own = book.populations_of(charge.set), book.populations_of(of)
+    return theirs is None or own is None or bool(theirs & own)
 
 
 def _answers(paid: Paid, asked: tuple[Outcomes, ...], progress: Progress | None) -> list[np.ndarray]:
@@ -353,7 +363,7 @@ def _figures(ready: Ready, answers: list[np.ndarray]) -> PrivateEvaluation:
         per_class=per_class,
         warnings=ready.warnings,
         charge=ready.charge.id,
-        spent=ready.account,
+        spent=ready.account.with_planned(ready.charge),
     )
 
 

@@ -48,7 +48,8 @@ class Request:
     `training.public` and `training.tuning`. public_head: public class vectors, see `training.start`. out:
     the head's file; None: a name of its own in `folder`. memory: bytes that the training may take; None: what the
     machine has free. by, purpose: whose training it is and what for, for the ledger alone. infer_classes: a private
-    head may have classes that nobody stated. leader: the way to other processes; None: there are none.
+    head may have classes that nobody stated. keep: its answers, so that it can go on after it was stopped. leader: the
+    way to other processes; None: there are none.
     """
 
     features: FeatureSet
@@ -65,6 +66,7 @@ class Request:
     by: str = field(default_factory=account_name)
     purpose: str | None = None
     infer_classes: bool = False
+    keep: bool = True
     leader: Leader | None = None
 
     @property

@@ -40,12 +40,12 @@ class Trained:
 
 
 def run(charged: Charged, observer: Observer) -> Trained:
-    """Train and write the head. The ledger's row then says what became of the training.
+    """Train and write the head. The ledger then says what became of the training.
 
     Raises:
         UserError: the head could not be written anywhere, or there is no room for its answers.
-        KeyboardInterrupt, Exception: whatever stopped the training. The row then says `stopped`, or `written` if there
-            is a head; a note of the exception says the same.
+        KeyboardInterrupt, Exception: whatever stopped the training. The ledger then says `stopped`, or `written` if
+            there is a head; a note of the exception says the same.
         RuntimeError: this charge was used before, or for another training.
 
     """
@@ -77,7 +77,7 @@ def run(charged: Charged, observer: Observer) -> Trained:
             head = Head(chain=solution.chain, weight=solution.weight, bias=solution.bias, card=card)
             data = heads.encoded(head)
             digest = hashlib.sha256(data).hexdigest()
-            # A training that was killed may have written its head, and its row does not say so.
+            # A training that was killed may have written its head, and the ledger does not say so.
             there = _holds(checked.path, digest)
             path = saved = checked.path if there else heads.save(data, checked.path, charged.temporary)
             unsettled = _settled(charged, path, digest)
@@ -89,7 +89,7 @@ def run(charged: Charged, observer: Observer) -> Trained:
                 if each is not None:
                     each.clear()
         if unsettled is not None:
-            observer.warn(f"The head is written to '{path}', but the ledger's row does not say so. {unsettled.what}")
+            observer.warn(f"The head is written to '{path}', but the ledger does not say so. {unsettled.what}")
     except BaseException as stop:
         # Stopped while it was saved, the file may be there all the same.
         found = saved or (checked.path if digest and _holds(checked.path, digest) else None)
@@ -165,7 +165,7 @@ def _shelves_of(checked: Checked) -> tuple[Shelf | None, Shelf]:
     """Where the training keeps what its sums share, and answers in pieces."""
     calibrated, request, grid = checked.calibrated, checked.request, _grid_of(checked)
     facts, folder, others = calibrated.facts, checked.features.folder.resolve(), bytes_of(calibrated)
-    promised = answers_beside(calibrated, folder, checked.path, checked.unfinished)
+    promised = answers_beside(calibrated, checked.unfinished)
     stack = stack_for(calibrated.plan, others, request.memory, folder, promised)
     if isinstance(stack, InMemory):
         others += stack_bytes(calibrated.plan)

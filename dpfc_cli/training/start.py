@@ -37,8 +37,10 @@ from dpfc_cli.privacy.accounting import LARGEST_EPSILON
 from dpfc_cli.privacy.chain import Linear
 from dpfc_cli.rounding import rounded_up
 from dpfc_cli.sources.classes import by_name
+from dpfc_cli.training.asserted import was_on
 from dpfc_cli.training.calibrate import Calibrated
 from dpfc_cli.training.public import check_method, recipe
+from dpfc_cli.training.request import SPLIT
 from dpfc_cli.training.whole import whole
 
 HIDDEN = 0.05
@@ -298,7 +300,7 @@ def _before(head: Head, private: FeatureSet, digest: str, book: Ledger) -> Mappi
     said, n = head.card["features"], head.card["facts"].get("records", head.card["facts"]["n"])
     if head.card["claim"] == "private":
         # The new head will depend on the records of this one. They must be the same, or two guarantees were needed.
-        if all((row.set, row.split) != (private.manifest.id, "train") for row in book.written(digest)):
+        if all((row.set, row.split) != (private.manifest.id, SPLIT) for row in book.written(digest)):
             raise _private(
                 head.path.name,
                 f"It is a private head, and '{book.path}' has no charge of its training on this set. What it cost "
@@ -311,10 +313,8 @@ def _before(head: Head, private: FeatureSet, digest: str, book: Ledger) -> Mappi
                 "that are stated.",
             )
         return head.card
-    if book.written(digest) or (said["name"], n) == (
-        private.name,
-        private.split("train").n,
-    ):
+    seen = any(was_on(book, each, private, SPLIT) for each in book.written(digest))
+    if seen or (said["name"], n) == (private.name, private.split(SPLIT).n):
         raise _private(head.path.name, "It was trained on the private records without privacy.")
     return None
 

@@ -93,7 +93,7 @@ def verify(
             not good.
 
     Examples:
-        >>> found = verify("heads/eps1.safetensors", ledger="features/digits.ledger.sqlite")
+        >>> found = verify("heads/eps1.safetensors", ledger="features/ledger.sqlite")
         >>> print(found.contradictions or "nothing contradicts")
 
     """
@@ -207,7 +207,7 @@ def _of_ledger(card: Mapping[str, Any], digest: str, book: Ledger, known: Featur
     findings = [Finding(what="ledger", result="contradicts" if wrong else "ok", why=why)]
     findings.append(_of_digest(digest, charge, book))
     if "releases" in card.get("public_head", {}):
-        findings.append(_of_start(card, book.until(charge.id)))
+        findings.append(_of_start(card, book.until(charge.id), charge.set))
     findings.append(_of_standing(card, charge, book))
     return findings
 
@@ -251,11 +251,11 @@ def _of_digest(digest: str, charge: Charge, book: Ledger) -> Finding:
     return Finding(what=what, result="unknown", why="the ledger names no file of the charge")
 
 
-def _of_start(card: Mapping[str, Any], before: Ledger) -> Finding:
+def _of_start(card: Mapping[str, Any], before: Ledger, of: str) -> Finding:
     """Whether the releases of the private head that it started from are those of charges before."""
     what, start = "start in the ledger", card["public_head"]
     rest = card["plan"][: start["releases"]]
-    charges = before.charges[:-1]
+    charges = [each for each in before.charges if each.set == of][:-1]
     named = {charge.id for charge in before.written(start["sha256"])}
     number = next((i for i, charge in enumerate(charges, start=1) if charge.id in named), 0)
     if not number:
@@ -274,15 +274,16 @@ def _of_standing(card: Mapping[str, Any], charge: Charge, book: Ledger) -> Findi
     """Whether the ledger had the other trainings that the card counts."""
     what, said, then = "other trainings in the ledger", card["ledger"], charged_standing(book, charge)
     spent, stated = then.pop("epsilon"), said["epsilon"]
-    if any(book.all(Merge)):
-        # Charges of the other ledger may stand before this one now. They make the total larger, and never smaller.
-        fits = then["trainings"] >= said["trainings"] and (spent is None or spent >= (stated or 0.0) * (1 - 1e-5))
-        wrong = [] if fits else ["trainings"]
-    else:
-        same = spent == stated if None in (spent, stated) else math.isclose(spent, stated, rel_tol=1e-5)
-        wrong = [*([] if same else ["epsilon"]), *(name for name, value in then.items() if said.get(name) != value)]
+    same = spent == stated if None in (spent, stated) else math.isclose(spent, stated, rel_tol=1e-5)
+    known = [name for name in (*then, "adopted") if name != "epsilon" and said.get(name) != then.get(name)]
+    wrong = [*([] if same else ["epsilon"]), *dict.fromkeys(known)]
     if wrong:
+        # Facts of another ledger may stand before this charge since. They make a total larger, and never smaller.
+        united = any(isinstance(each, Merge) for each in book.facts[len(book.until(charge.id).facts) :])
+        fewer = said["trainings"] <= then["trainings"] and (spent is None or (stated or 0.0) <= spent * (1 + 1e-5))
         why = f"the card says something else of the ledger: {', '.join(wrong)}"
+        if united and fewer:
+            return Finding(what=what, result="unknown", why=f"{why}. It was united with another one since")
         return Finding(what=what, result="contradicts", why=why)
     later = len(book.account_of(charge.set).charges) - then["trainings"]
     bound = "" if then["exact"] else "; their total is an upper bound"

@@ -3,8 +3,8 @@
 Such a head depends on the answers of both trainings. Given the first head, the second training is what it is for any
 other start, so its own cost is that of its own releases. Both together cost what all their releases cost, because
 composition allows each release to depend on the answers before it (Dong, Roth and Su 2022, Theorem 3.2). So the head
-claims the guarantee of all these releases. The ledger has a row for the first head, and is charged for the new releases
-alone.
+claims the guarantee of all these releases. The ledger has a charge for the first head, and is charged for the new
+releases alone.
 
 The noise may not depend on the answers. If it was chosen by looking at the first head, the claim is that of a cap which
 was fixed before (`training.account`). Only the operator knows this, so the statement says it.

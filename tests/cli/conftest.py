@@ -12,6 +12,8 @@ from typer.testing import CliRunner, Result
 from dpfc_cli.cli.app import app
 from dpfc_cli.cli.help import COMMANDS
 from dpfc_cli.features.reader import FeatureSet
+from dpfc_cli.folders import LEDGER
+from dpfc_cli.ledger import Charge, read
 from tests.cli.worlds import written_worlds
 from tests.support import blobs
 
@@ -75,6 +77,11 @@ def worlds(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 def here(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Where the folder of a world lies while command lines run in it."""
     return tmp_path_factory.mktemp("place") / "here"
+
+
+def charges(folder: str = "features") -> tuple[Charge, ...]:
+    """What the ledger of that folder has charged."""
+    return read(Path(folder, LEDGER)).charges
 
 
 def labels_of(name: str) -> list[int]:

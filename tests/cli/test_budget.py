@@ -1,128 +1,349 @@
-"""`dpfc budget`: what is said of noise that was asked about, and of what the ledgers hold."""
+"""`dpfc budget`: what is shown of the ledger, how it is changed, and what other commands say of what was spent."""
 
 import json
 import re
-import shutil
-from datetime import UTC, datetime
+import shlex
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
+from typing import Any
 
 import numpy as np
 import pytest
+from rich.console import Console
 
-from dpfc_cli import rounding
-from dpfc_cli.features.reader import FeatureSet
+from dpfc_cli.cli import display
+from dpfc_cli.folders import LEDGER
 from dpfc_cli.methods import METHODS
-from dpfc_cli.privacy.accounting import Claim, epsilon_for
-from dpfc_cli.privacy.facts import Adjacency, Facts
-from dpfc_cli.privacy.queries import Gradient
-from dpfc_cli.training import ledger
-from dpfc_cli.training.card import entry_of
-from tests.cli.conftest import Dpfc
-from tests.support import CHAIN, calibrated_at, plan_of
+from dpfc_cli.privacy import curator, sums
+from dpfc_cli.privacy.accounting import epsilon_for, mu_for
+from tests.cli.conftest import Dpfc, charges
+from tests.support import blobs
+
+BOOK = Path("features", LEDGER)
+LS = ("train", "--method", "dp-ls", "--epsilon")
+SET = ("budget", "--features", "blobs")
 
 
-def charged(mu: float = 0.3, rate: float = 1.0, adjacency: Adjacency = "zero-out", claim: Claim = "private") -> None:
-    """A training on the records of `features/blobs`, with a head of its own name."""
-    facts = Facts(n=600, m=3, d=8, adjacency=adjacency)
-    plan = plan_of(facts, *[(Gradient(CHAIN, np.zeros((9, 3)), clip=1.0), 1.0)] * 5, rate=rate)
-    made = None if claim == "non-private" else mu
-    calibrated = calibrated_at(facts, plan, made, claim, epsilon_for(mu, 1e-5), "dp-sgd")
-    head = f"blobs-{claim}-{adjacency}-{mu:g}.safetensors"
-    at = datetime.now(UTC).isoformat(timespec="seconds")
-    row = entry_of(calibrated, FeatureSet(Path("features/blobs")), head, at)
-    ledger.charge(Path("features/blobs.ledger.sqlite"), row)
+def words(text: str) -> str:
+    return " ".join(text.split())
 
 
-def tables(text: str) -> list[list[list[str]]]:
-    """The tables of a piped output: their lines, each a list of cells."""
-    found = text.split("# ")[1:]
-    return [[re.split(r" {2,}", line.strip()) for line in table.splitlines()[1:]] for table in found]
+def told(dpfc: Dpfc, *more: str) -> list[dict[str, Any]]:
+    """What `budget` says of each population."""
+    said: dict[str, Any] = json.loads(dpfc("budget", "--delta", "1e-5", "--json", *more).stdout)["spent"]
+    return list(said["populations"])
 
 
-def test_what_a_sigma_means_is_said_once_for_methods_that_release_alike(dpfc: Dpfc) -> None:
-    shown = dpfc("budget", "--sigma", "10", "--delta", "1e-5")
-    ((header, *rows),) = tables(shown.stdout)
-    assert header == ["method", "delta", "steps", "releases", "epsilon", "paper's"]
-    assert [name for row in rows for name in row[0].split(", ")] == list(METHODS)
-    assert rows[-1][0] == "dp-sgd, dp-momentum, dp-adam"
-    assert {len(row) for row in rows} == {len(header)}
-    as_json = json.loads(dpfc("budget", "--sigma", "10", "--delta", "1e-5", "--json").stdout)
-    assert [row["method"] for row in as_json["conversion"]] == list(METHODS)
+def made(dpfc: Dpfc, out: str, *more: str, seed: int = 9, persons: bool = False) -> None:
+    """A set of 60 other records, two of each person."""
+    x, y = blobs(60, 8, 3, seed=seed)
+    who = {"train_groups": np.arange(60) // 2} if persons else {}
+    np.savez("raw.npz", train_x=x, train_y=y, **who)  # type: ignore[arg-type]
+    done = dpfc("import", "raw.npz", "--out", out, "--classes", "3", *more)
+    assert done.exit_code == 0, done.output
 
 
-def test_a_sigma_is_that_of_equal_releases_and_said_to_be(dpfc: Dpfc) -> None:
-    shown = dpfc("budget", "--epsilon", "1")
-    assert "if all releases of a training are equal" in shown.stdout
-    assert "train divides the budget unequally" in shown.stderr
-
-
-def test_figures_stand_under_each_other_and_are_never_too_small(dpfc: Dpfc) -> None:
+def test_figures_of_a_conversion_are_never_too_small_and_json_has_every_method(dpfc: Dpfc) -> None:
     for asked, name in (("--epsilon", "sigma"), ("--sigma", "epsilon")):
         exact = json.loads(dpfc("budget", asked, "3.7", "--delta", "1e-5", "--json").stdout)["conversion"]
-        ((_, *rows),) = tables(dpfc("budget", asked, "3.7", "--delta", "1e-5").stdout)
-        shown = {method: row[-2:] for row in rows for method in row[0].split(", ")}
+        assert [row["method"] for row in exact] == list(METHODS)
+        shown: dict[str, tuple[str, str]] = {}
+        for line in dpfc("budget", asked, "3.7", "--delta", "1e-5").stdout.splitlines()[2:]:
+            methods, *_, figure, paper = re.split(r" {2,}", line.strip())
+            shown |= dict.fromkeys(methods.split(", "), (figure, paper))
         for row in exact:
             for figure, true in zip(shown[row["method"]], (row[name], row["paper"]), strict=True):
-                assert re.fullmatch(r"\d+\.\d{4}", figure)
                 assert 0 <= float(figure) - true * (1 - 2e-9) < 1.01e-4
+    assert "≤ 0.0001" in dpfc("budget", "--sigma", "1e300").stdout
+    assert "∞" in dpfc("budget", "--sigma", "1e-5").stdout
 
 
-def test_what_no_figure_can_say_is_said_by_a_bound(dpfc: Dpfc) -> None:
-    assert {tuple(row[-2:]) for row in tables(dpfc("budget", "--sigma", "1e-5").stdout)[0][1:]} == {("∞", "∞")}
-    huge = tables(dpfc("budget", "--sigma", "1e300").stdout)[0][1:]
-    assert {tuple(row[-2:]) for row in huge} == {("≤ 0.0001", "≤ 0.0001")}
+# What was spent
 
 
-def test_a_conversion_shows_no_ledger_unless_asked(dpfc: Dpfc, features: Path) -> None:
-    charged()
-    assert "Charged" not in dpfc("budget", "--epsilon", "1").stdout
-    assert list(json.loads(dpfc("budget", "--epsilon", "1", "--json").stdout)) == ["conversion"]
-    assert "Charged" in dpfc("budget", "--epsilon", "1", "--features", "blobs").stdout
+def test_with_nothing_charged_it_says_so_and_shows_no_figure(dpfc: Dpfc, features: Path) -> None:
+    for line in (("budget",), SET):
+        shown = dpfc(*line)
+        assert (shown.exit_code, re.search(r"epsilon|\d\.\d", shown.stdout)) == (0, None)
+        assert "Nothing is charged" in shown.stderr
+    assert (told(dpfc)[0]["charges"], told(dpfc)[0]["epsilon"]) == ([], {"1e-05": 0.0})
+    assert list(json.loads(dpfc("budget", "--sigma", "1", "--json").stdout)) == ["conversion"]
 
 
-@pytest.mark.parametrize(
-    ("training", "said"),
-    [
-        ({}, "exact"),
-        ({"rate": 0.1, "mu": 2.0}, "an upper bound"),
-        ({"adjacency": "replace-one"}, "an upper bound"),
-        ({"rate": 0.1, "claim": "research"}, "exact"),
-    ],
-)
-def test_a_sum_is_called_exact_only_where_it_is(dpfc: Dpfc, features: Path, training: dict, said: str) -> None:
-    charged(0.2)
-    charged(**training)
-    assert f"Spent by these together, for one record ({said}, zero-out adjacency)" in dpfc("budget").stdout
-    assert json.loads(dpfc("budget", "--json").stdout)["spent"]["exact"] == (said == "exact")
+def test_before_and_after_a_charge_a_training_says_what_is_spent(dpfc: Dpfc, features: Path) -> None:
+    for count in (1, 2):
+        trained = dpfc(*LS, "1")
+        total = epsilon_for(mu_for(1.0, 1e-5) * count**0.5, 1e-5)
+        assert told(dpfc)[0]["epsilon"]["1e-05"] == pytest.approx(total)
+        assert ("So far" in trained.stderr) == (count == 2)
+        assert f"spent so far epsilon = {total:.3f}" in words(trained.stdout)
+    before = BOOK.read_bytes()
+    planned = json.loads(dpfc(*LS, "1", "--dry-run", "--json").stdout)
+    assert planned["spent_with_this"] == pytest.approx(epsilon_for(mu_for(1.0, 1e-5) * 3**0.5, 1e-5))
+    assert BOOK.read_bytes() == before
+    # What no figure covers is named beside the sum.
+    assert dpfc("train", "--method", "dp-ls", "--non-private").exit_code == 0
+    assert "1 training without a guarantee" in words(dpfc(*LS, "1", "--adjacency", "replace-one").stdout)
+    (account,) = told(dpfc)
+    assert (account["unprotected"], account["exact"], len(account["charges"])) == (1, False, 4)
 
 
-def test_every_row_names_its_head_and_the_title_how_far_the_ledgers_know(dpfc: Dpfc, features: Path) -> None:
-    charged(0.2)
-    charged(0.3, claim="non-private")
-    shown = dpfc("budget").stdout
-    assert f"as far as the ledgers in {features.parent.resolve()} know" in shown
-    private, spent, others = tables(shown)
-    assert private[0] == ["when (UTC)", "feature set", "head", "method", "state", "adjacency", "delta", "epsilon"]
-    assert [row[2] for row in private[1:]] == ["blobs-private-zero-out-0.2"]
-    assert [row[2:] for row in others[1:]] == [["blobs-non-private-zero-out-0.3", "dp-sgd", "charged", "non-private"]]
-    assert re.fullmatch(r"\d{4}-\d\d-\d\d \d\d:\d\d", private[1][0])
-    assert spent[1][1] == private[1][-1]
-    trainings = json.loads(dpfc("budget", "--json").stdout)["spent"]["trainings"]
-    assert [t["head"] for t in trainings] == [
-        "blobs-private-zero-out-0.2.safetensors",
-        "blobs-non-private-zero-out-0.3.safetensors",
+def test_a_record_and_a_person_in_one_population_are_explained(dpfc: Dpfc, features: Path) -> None:
+    made(dpfc, "clinic", persons=True)
+    assert dpfc(*LS, "1", "--features", "clinic", "--delta", "1e-5").exit_code == 0
+    alone = dpfc("budget", "--delta", "1e-5")
+    rows = dict(re.findall(r"^1e-05 +(\w+) .* ([\d.]+)$", alone.stdout, re.M))
+    assert float(rows["person"]) == pytest.approx(1.0)
+    assert float(rows["record"]) == pytest.approx(epsilon_for(2 * mu_for(1.0, 1e-5), 1e-5), abs=2e-4)
+    assert dpfc(*LS, "1", "--features", "blobs").exit_code == 0
+    shown = dpfc("budget", "--delta", "1e-5")
+    rows = dict(re.findall(r"^1e-05 +(\w+) .* ([\d.]+)$", shown.stdout, re.M))
+    assert list(rows) == ["record"]
+    assert float(rows["record"]) == pytest.approx(epsilon_for(5**0.5 * mu_for(1.0, 1e-5), 1e-5), abs=2e-4)
+    for said in (alone, shown):
+        assert "protects persons counts twice for a record" in words(said.stderr)
+
+
+def test_populations_are_apart_and_what_is_unsaid_counts_in_each(dpfc: Dpfc, features: Path) -> None:
+    for name, seed in (("a", 1), ("b", 2)):
+        made(dpfc, name, "--population", f"ward {name}", seed=seed)
+        assert dpfc(*LS, "1", "--features", name).exit_code == 0
+    assert [each["epsilon"]["1e-05"] for each in told(dpfc)] == [pytest.approx(1)] * 2
+    assert dpfc(*LS, "1", "--features", "blobs").exit_code == 0
+    both = pytest.approx(epsilon_for(2**0.5 * mu_for(1.0, 1e-5), 1e-5))
+    assert [each["epsilon"]["1e-05"] for each in told(dpfc)] == [both] * 2
+    assert dpfc(*SET, "--population", "ward a", "--by", "Ada").exit_code == 0
+    assert [each["epsilon"]["1e-05"] for each in told(dpfc)] == [both, pytest.approx(1)]
+    listed = {each["name"]: each["population"] for each in json.loads(dpfc("list", "--json").stdout)["sets"]}
+    assert listed == {"a": "ward a", "b": "ward b", "blobs": "ward a"}
+
+
+def test_a_population_is_said_once_and_repeated_as_a_line_to_type(dpfc: Dpfc, arrays: Path) -> None:
+    line = ("import", str(arrays), "--out", "ward", "--classes", "3")
+    assert dpfc(*line, "--population", "ward 7").exit_code == 0
+    before = BOOK.read_bytes()
+    assert dpfc(*line, "--population", "ward 7").exit_code == dpfc(*line).exit_code == 0
+    refused = dpfc(*line, "--population", "ward 8")
+    assert (refused.exit_code, BOOK.read_bytes()) == (2, before)
+    (typed,) = re.findall("dpfc (budget .*)", refused.stderr)
+    assert dpfc(*shlex.split(typed)).exit_code == 0
+    assert [each["population"] for each in told(dpfc, "--features", "ward")] == ["ward 8"]
+    for out, name in (("x", "dataset:digits"), ("y", ""), ("z", "x" * 101)):
+        assert dpfc(*line[:2], "--out", out, "--classes", "3", "--population", name).exit_code == 2
+    catalogue = ("extract", "digits", "--limit", "20", "--pool", "mean")
+    assert dpfc(*catalogue, "--population", "ward 8").exit_code == 2
+    assert dpfc(*catalogue).exit_code == 0
+    assert "dataset:digits" in [each["population"] for each in told(dpfc)]
+
+
+def test_a_set_and_a_ledger_that_do_not_belong_together_are_told(dpfc: Dpfc, features: Path, tmp_path: Path) -> None:
+    assert dpfc(*LS, "1").exit_code == 0
+    older = BOOK.read_bytes()
+    assert dpfc(*LS, "1").exit_code == 0
+    newer = BOOK.read_bytes()
+    made(dpfc, "elsewhere/strange")
+    Path("elsewhere/strange").rename("features/strange")
+    listed = dpfc("list")
+    rows = {each["name"]: each for each in json.loads(dpfc("list", "--json").stdout)["sets"]}
+    assert (listed.exit_code, rows["blobs"]["trainings"], rows["strange"]["trainings"]) == (0, 2, None)
+    assert "--adopt" in words(dpfc("budget", "--features", "strange").stderr)
+    assert dpfc(*LS, "1", "--features", "strange").exit_code == 2
+    # A lost head warns, whatever else is wrong.
+    BOOK.write_bytes(older)
+    for line in (("list",), ("budget",), SET, (*LS, "1", "--features", "blobs", "--dry-run")):
+        shown = dpfc(*line)
+        assert (shown.exit_code, "older backup" in words(shown.stderr)) == (0, True), line
+    for broken in (b"", newer[:-500] + bytes(500), b"no ledger"):
+        BOOK.write_bytes(broken)
+        listed = dpfc("list", "--json")
+        assert [each["trainings"] for each in json.loads(listed.stdout)["sets"]] == [None, None]
+        assert json.loads(listed.stdout)["unreadable"]
+        assert dpfc("budget").exit_code == dpfc(*SET).exit_code == dpfc(*LS, "1").exit_code == 2
+        assert BOOK.read_bytes() == broken
+    BOOK.unlink()
+    assert dpfc("list").exit_code == 0
+    assert dpfc("budget").exit_code == dpfc(*SET).exit_code == 2
+    assert not BOOK.exists()
+    adopted = dpfc(*SET, "--adopt")
+    assert (adopted.exit_code, told(dpfc)[0]["at_least"]) == (0, True)
+
+
+def test_two_ledgers_become_one_if_it_is_said_whose_records_they_have(dpfc: Dpfc, features: Path) -> None:
+    made(dpfc, "elsewhere/far", "--population", "ward7")
+    assert dpfc(*LS, "1", "--features", "elsewhere/far").exit_code == 0
+    before = BOOK.read_bytes()
+    assert dpfc("budget", "--merge", "elsewhere").exit_code == 2
+    assert BOOK.read_bytes() == before
+    for _ in range(2):
+        assert dpfc("budget", "--merge", "elsewhere", "--apart", "ward7").exit_code == 0
+    (account,) = told(dpfc)
+    assert (account["population"], [each["set"] for each in account["charges"]]) == ("ward7", ["far"])
+
+
+# Changes
+
+
+def test_what_makes_no_sense_is_refused_and_changes_nothing(dpfc: Dpfc, features: Path) -> None:
+    made(dpfc, "elsewhere/far", "--population", "ward7")
+    made(dpfc, "public")
+    assert dpfc(*LS, "2").exit_code == 0
+    before = BOOK.read_bytes()
+    for line in (
+        *("--cap 3", "--population ward7", "--adopt", "--by me", "--note why", "--apart a", "--same a=b"),
+        *("--merge nowhere", "--merge elsewhere --same ward7", "--merge elsewhere --same =x", "--merge elsewhere"),
+        *("--merge elsewhere --apart ward7 --same a=b", "--merge elsewhere --apart ward7 --sigma 3"),
+        *("--steps 3", "--sigma 1 --epsilon 1", "--sigma nan", "--epsilon 0", "--delta 2"),
+        *(
+            f"--features blobs {more}"
+            for more in (
+                *("--cap abc", "--cap 0", "--cap nan", "--cap none", "--cap 1", "--cap 3 --delta 0.5", "--adopt"),
+                *("--cap 3 --sigma 10", "--cap 3 --epsilon 1", "--cap 3 --steps 1", "--cap none --delta 1e-5"),
+                *("--cap 3 --delta 1e-5 --delta 1e-6", f"--cap 3 --by {'x' * 101}", f"--cap 3 --note {'x' * 501}"),
+                *("--population dataset:x", "--population a:b", f"--population {'x' * 101}", "--note why", "--by me"),
+                *("--population ward7 --note why", "--apart a --cap 3"),
+                # What comes last is wrong.
+                *("--population ward7 --cap abc", "--population ward7 --cap 1000", "--population ward7 --cap 1"),
+                *("--adopt --cap 3", "--merge elsewhere --apart ward7 --cap 1", "--population ward7 --merge elsewhere"),
+                "--merge elsewhere --apart ward7 --population ward7 --cap 1",
+            )
+        ),
+        "--features nowhere --cap 3",
+    ):
+        refused = dpfc("budget", *line.split())
+        assert (refused.exit_code, refused.stdout, BOOK.read_bytes()) == (2, "", before), (line, refused.output)
+    for option, text in (("--by", "x" * 101), ("--purpose", ""), ("--by", "")):
+        assert dpfc(*LS, "1", option, text).exit_code == 2
+    assert BOOK.read_bytes() == before
+
+
+def test_a_cap_is_set_shown_and_changed_and_every_change_stays(dpfc: Dpfc, features: Path) -> None:
+    by = ("--by", "N. Officer", "--note", "section 4 of the plan")
+    assert dpfc(*SET, "--population", "ward", "--cap", "3", *by).exit_code == 0
+    assert [(each["population"], each["left"]["1e-05"]) for each in told(dpfc)] == [("ward", 3.0)]
+    assert dpfc(*LS, "1").exit_code == 0
+    for change in (("4", "--delta", "1e-6"), ("2",), ("none", "--note", "the study has ended")):
+        assert dpfc(*SET, "--cap", *change).exit_code == 0
+    (account,) = told(dpfc)
+    assert [(each["epsilon"], each["delta"]) for each in account["caps"]] == [
+        *((3.0, 1e-5), (4.0, 1e-6), (2.0, 1e-5), (None, None))
     ]
+    assert [account["caps"][i]["note"] for i in (0, 3)] == ["section 4 of the plan", "the study has ended"]
+    assert (account["caps"][0]["by"], account["left"]) == ("N. Officer", None)
+    assert not any(each["in_force"] for each in account["caps"])
+    assert dpfc(*LS, "8").exit_code == 0
 
 
-def test_a_ledger_is_named_by_its_whole_path_even_without_its_set(dpfc: Dpfc, features: Path) -> None:
-    charged()
-    shutil.rmtree(features)
-    found = json.loads(dpfc("budget", "--json").stdout)["spent"]["ledger"]
-    assert found == str(Path("features/blobs.ledger.sqlite").resolve())
+def test_what_a_cap_does_not_allow_ends_with_code_2_and_is_not_charged(dpfc: Dpfc, features: Path) -> None:
+    assert dpfc(*SET, "--cap", "3").exit_code == 0
+    planned = json.loads(dpfc(*LS, "2.5", "--dry-run", "--json").stdout)["left_after"]
+    assert dpfc(*LS, "2.5", "--by", "Ada", "--purpose", "figure 3").exit_code == 0
+    fits = told(dpfc)[0]["left"]["1e-05"]
+    assert (
+        fits
+        == planned
+        == pytest.approx(epsilon_for((mu_for(3, 1e-5) ** 2 - mu_for(2.5, 1e-5) ** 2) ** 0.5, 1e-5), rel=1e-3)
+    )
+    (charge,) = told(dpfc)[0]["charges"]
+    assert (charge["by"], charge["purpose"], charge["state"]) == ("Ada", "figure 3", "written")
+    before = BOOK.read_bytes()
+    for line in (
+        (*LS, "1.5"),
+        (*LS, "1.5", "--dry-run"),
+        (*LS, "0.1", "--seed", "1"),
+        ("train", "--method", "dp-ls", "--non-private"),
+        ("train", "--method", "dp-sgd", "--sigma", "90", "--steps", "2", "--sampling-rate", "0.5"),
+    ):
+        refused = dpfc(*line)
+        assert (refused.exit_code, "cap" in refused.stderr, BOOK.read_bytes()) == (2, True, before), line
+    assert dpfc(*LS, str(fits)).exit_code == 0
 
 
-def test_an_epsilon_that_was_asked_for_is_shown_as_such() -> None:
-    for epsilon in (0.01, 0.1, 1.0, 1.1, 8.0, 100.0):
-        assert rounding.epsilon(epsilon * (1 + 1e-9)) == f"{epsilon:.4f}"
-        assert rounding.epsilon(epsilon * (1 + 1e-8)) > f"{epsilon:.4f}"
-    assert rounding.epsilon(0.0) == "0.0000"
+@contextmanager
+def pressed_at(number: int, *places: str) -> Iterator[list[int]]:
+    """Ctrl-C at the call of that number into one of these files. Yields how many calls there were."""
+    calls = [0]
+
+    def watch(frame: FrameType, event: str, argument: object) -> None:
+        if event == "call" and frame.f_code.co_filename.endswith(places):
+            calls[0] += 1
+            if calls[0] == number:
+                raise KeyboardInterrupt
+
+    sys.setprofile(watch)
+    try:
+        yield calls
+    finally:
+        sys.setprofile(None)
+
+
+def says(text: str) -> bool | None:
+    """Whether what is said after Ctrl-C is that something was written. None: it says how to find out."""
+    if "'dpfc budget' says whether" in text:
+        return None
+    return "was written to" in text or "stays charged" in text
+
+
+@pytest.mark.parametrize("what", ["cap", "population", "merge", "charge"])
+def test_after_ctrl_c_it_is_said_what_is_on_disk(dpfc: Dpfc, features: Path, what: str) -> None:
+    made(dpfc, "elsewhere/far")
+    line = {
+        "cap": (*SET, "--cap", "9"),
+        "population": (*SET, "--population", "ward"),
+        "merge": ("budget", "--merge", "elsewhere"),
+        "charge": (*LS, "1", "--features", "blobs"),
+    }[what]
+    places = ("ledger/file.py", "report/account.py", "cli/trained.py", "training/charge.py")
+    kept, count = BOOK.read_bytes(), 0
+    answers: dict[bool | None, int] = {True: 0, False: 0, None: 0}
+    while True:
+        # A training takes longer.
+        count += 4 if what == "charge" else 1
+        with pressed_at(count, *places) as calls:
+            ended = dpfc(*line)
+        if calls[0] < count:
+            break
+        said = says(words(ended.stderr))
+        assert ended.exit_code in (0, 130)
+        assert ended.exit_code == 0 or said in (None, BOOK.read_bytes() != kept), (count, ended.stderr)
+        answers[said] += ended.exit_code == 130
+        BOOK.write_bytes(kept)
+        for each in (*Path("features").glob("ledger.answers/*"), *Path("heads").glob("*")):
+            each.unlink()
+    assert answers[True] > 5
+    assert answers[False] > 5
+    assert answers[None] <= 5
+
+
+def test_nothing_is_summed_before_the_charge(dpfc: Dpfc, features: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    order: list[str] = []
+
+    def noted(place: Any, name: str, what: Callable[[], str]) -> None:
+        real = getattr(place, name)
+        monkeypatch.setattr(place, name, lambda *given, **named: (order.append(what()), real(*given, **named))[1])
+
+    noted(sums, "exact_sum", lambda: f"sum after {len(charges())} charges")
+    noted(curator, "draw_noise", lambda: "noise")
+    assert dpfc(*LS, "1").exit_code == 0
+    assert order == ["sum after 1 charges", "noise"] * 3
+
+
+# On a screen
+
+
+def test_on_a_terminal_of_80_columns_tables_are_tables(
+    dpfc: Dpfc, features: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert dpfc("import", "arrays", "--out", "cifar10-vit-b16", "--classes", "3", "--population", "p").exit_code == 0
+    line = ("--features", "cifar10-vit-b16", "--delta", "1e-5")
+    assert dpfc("budget", *line, "--cap", "90", "--note", "a long reason with many words " * 5).exit_code == 0
+    monkeypatch.setattr(display, "out", Console(force_terminal=True, color_system=None, width=80))
+    for count in (1, 2):
+        assert dpfc(*LS, "0.1", *line, "--by", "N. Officer").exit_code == 0
+        assert dpfc("evaluate", *line, "--epsilon", "1", "--purpose", "a figure of chapter three").exit_code == 0
+        for words_ in (("budget",), ("list",)):
+            shown = dpfc(*words_).stdout
+            assert max(map(len, shown.splitlines())) <= 80, shown
+            assert len(re.findall(r"\bepsilon$", shown, re.M)) == {"budget": 3, "list": 2}[words_[0]], (count, shown)

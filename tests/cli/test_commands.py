@@ -16,8 +16,7 @@ from dpfc_cli.heads.head import Head
 from dpfc_cli.methods import AUTO, METHODS, optimum
 from dpfc_cli.privacy.accounting import mu_for
 from dpfc_cli.privacy.facts import Facts
-from dpfc_cli.training.ledger import read
-from tests.cli.conftest import Dpfc, heads
+from tests.cli.conftest import Dpfc, charges, heads
 from tests.support import blobs
 
 
@@ -75,10 +74,10 @@ def test_public_features_are_named_in_card_and_statement_and_cost_nothing(
     for more in ([], ["--public-features", "others"]):
         trained = dpfc("train", "--features", "blobs", "--epsilon", "2", *more)
         assert trained.exit_code == 0, trained.output
-        spent.append(read(Path("features/blobs.ledger.sqlite"))[-1])
+        spent.append(charges()[-1])
     assert "others: the mean of 900 records" in " ".join(trained.stdout.split())
     assert (spent[0].mu, spent[0].releases) == (spent[1].mu, spent[1].releases)
-    assert read(Path("features/others.ledger.sqlite")) == []
+    assert len(charges()) == 2
     card = Head.load(Path("heads/blobs-dp-whitened-eps2-2.safetensors")).card
     assert (card["public_features"]["name"], card["public_features"]["rows"]) == ("others", 900)
     assert "public" not in card["options"]
@@ -95,9 +94,8 @@ def test_options_are_chosen_on_public_records_at_no_cost(dpfc: Dpfc, features: P
     assert tuned.exit_code == 0, tuned.output
     # Only the constant is left open.
     assert "others: 3 settings on 432 of its records of 3 classes" in " ".join(tuned.stdout.split())
-    first, second = read(Path("features/blobs.ledger.sqlite"))
+    first, second = charges()
     assert (first.mu, first.releases) == (second.mu, second.releases)
-    assert read(Path("features/others.ledger.sqlite")) == []
     card = Head.load(Path("heads/blobs-dp-whitened-eps2-2.safetensors")).card
     assert set(card["tuning"]) > {"name", "fingerprint", "tried", "chosen"}
     assert card["public_features"]["name"] == "others"
@@ -176,7 +174,7 @@ def test_a_sampled_training_is_accounted_as_such(dpfc: Dpfc, features: Path) -> 
     card = Head.load(Path("heads") / heads()[0]).card
     full = 20**0.5 / mu_for(2.0, 1e-5)
     assert card["plan"][0]["sigma"] < full / 2
-    spent = json.loads(dpfc("budget", "--json", "--delta", "1e-5").stdout)["spent"]
+    (spent,) = json.loads(dpfc("budget", "--json", "--delta", "1e-5").stdout)["spent"]["populations"]
     assert spent["epsilon"]["1e-05"] == pytest.approx(2.0, rel=1e-4)
     assert dpfc(*line, "--adjacency", "replace-one").exit_code == 2
 

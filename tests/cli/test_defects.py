@@ -10,8 +10,7 @@ from dpfc_cli.cli import budget
 from dpfc_cli.errors import UserError
 from dpfc_cli.privacy import curator
 from dpfc_cli.training import train as trainings
-from dpfc_cli.training.ledger import ledger_path, read
-from tests.cli.conftest import Dpfc
+from tests.cli.conftest import Dpfc, charges
 
 TRAIN = ("train", "--epsilon", "1", "--out", "heads/a.safetensors")
 GOES_ON = "stays charged. No head was written. The same command goes on where it stopped, and charges nothing more."
@@ -63,7 +62,7 @@ def test_a_defect_after_the_charge_says_that_the_training_is_charged_and_goes_on
     again = dpfc("-v", *TRAIN)
     assert again.exit_code == 0
     assert f"{from_call - 1} of its" in again.stderr
-    assert len(read(ledger_path(features))) == 1
+    assert len(charges()) == 1
 
 
 def test_a_training_whose_answers_are_not_kept_says_that_another_one_is_charged(
@@ -94,4 +93,4 @@ def test_one_before_the_charge_says_that_nothing_was_charged(
 
     monkeypatch.setattr(trainings, "charge_of", broken)
     assert "Nothing was charged, and no head was written." in dpfc(*TRAIN).stderr
-    assert not ledger_path(features).exists()
+    assert not charges()

@@ -45,11 +45,11 @@ def test_classes_of_folders_are_asserted_or_inferred_and_the_card_says_which(dpf
     assert "with other settings" in dpfc(*line, "--classes", "c2,c1,c0").stderr.replace("\n", " ")
     assert dpfc(*line, "--classes", "c2,c1,c0", "--out", "turned").exit_code == 0
     assert labels_of("turned") == [2 - j for j in labels_of("pictures-scattering-mean")]
-    spent = json.loads(dpfc("budget", "--features", "turned", "--json").stdout)["spent"]
+    (spent,) = json.loads(dpfc("budget", "--features", "turned", "--json").stdout)["spent"]["populations"]
     assert spent["epsilon"]["1e-05"] == pytest.approx(8, rel=1e-3)
 
 
-def test_a_held_out_part_is_evaluated_on_and_the_ledger_knows_the_pictures(dpfc: Dpfc, pictures: Path) -> None:
+def test_a_held_out_part_is_evaluated_on_and_both_sets_are_added_up(dpfc: Dpfc, pictures: Path) -> None:
     line = ("extract", "--dataset", "imagefolder:pictures/train", *SCATTER, "--classes", "c0,c1,c2")
     whole = dpfc(*line)
     assert "no test split" in whole.stderr
@@ -68,9 +68,8 @@ def test_a_held_out_part_is_evaluated_on_and_the_ledger_knows_the_pictures(dpfc:
     seen = dpfc("evaluate", "whole.safetensors", "--features", held)
     assert "has seen some of these" in seen.stderr.replace("\n", " ")
     for name in (plain, held):
-        spent = json.loads(dpfc("budget", "--features", name, "--json").stdout)["spent"]
-        assert len(spent["trainings"]) == 2
-        assert not spent["not_counted"]
+        (account,) = json.loads(dpfc("budget", "--features", name, "--json").stdout)["spent"]["populations"]
+        assert len(account["charges"]) == 2
     refused = dpfc("train", "--epsilon", "2", "--features", held, "--public-features", plain)
     assert "the private records themselves" in refused.stderr.replace("\n", " ")
     other = dpfc(*line, "--hold-out", "0.3", "--out", held)

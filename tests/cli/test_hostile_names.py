@@ -6,12 +6,10 @@ the worst ones. Every command is run on them, on a terminal and into a pipe.
 
 import io
 import json
-import os
 import re
-import sqlite3
 import unicodedata
 from collections.abc import Iterator
-from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +23,8 @@ from typer.testing import CliRunner, Result
 from dpfc_cli.cli import app as application
 from dpfc_cli.cli import budget, display
 from dpfc_cli.errors import MOST_MARKS, Note, UserError, printable
+from dpfc_cli.folders import LEDGER
+from dpfc_cli.ledger import Charge, Set, append, read
 from dpfc_cli.training.observer import Observer, TrainingWarning
 from tests.cli import conftest  # noqa: F401  # It registers the commands.
 from tests.support import blobs
@@ -103,8 +103,17 @@ def _made(text: str, file: str) -> None:
     hostile = {name: card[name] if name in kept else worst(card[name], text) for name in card}
     hostile["classes"] = stored["classes"]
     save_file(load_file(head), Path("heads", f"card{file}.safetensors"), metadata | {"card": json.dumps(hostile)})
-    with closing(sqlite3.connect(os.fsencode(f"features/{file}.ledger.sqlite"), isolation_level=None)) as ledger:
-        ledger.execute("UPDATE trainings SET head = ?", (file.encode("utf-8", "ignore").decode(),))
+    ledger, own = Path("features", LEDGER), file.encode("utf-8", "ignore").decode()
+    facts = [
+        replace(each, name=own, population=named[:100])
+        if isinstance(each, Set)
+        else replace(each, head=own)
+        if isinstance(each, Charge)
+        else each
+        for each in read(ledger).facts
+    ]
+    ledger.unlink()
+    append(ledger, lambda _: facts, "The ledger")
     # What is no head, no set, no picture and no features, under the worst names.
     Path("heads", f"no{file}.safetensors").write_bytes(b"none")
     Path("features", f"no{file}").mkdir()
@@ -152,6 +161,8 @@ def lines(text: str, file: str) -> list[list[str]]:
         *(["budget", "--features", file], ["budget", "--features", argument]),
         *(["budget", "--features", file, "--cap", each] for each in (argument, "1e-3", "none")),
         ["budget", "--features", file, "--cap", "90", "--by", argument, "--note", argument],
+        *(["budget", "--merge", "features", option, argument] for option in ("--apart", "--same")),
+        *(["budget", "--merge", argument], ["budget", "--features", file, "--population", argument]),
         *([*train, option, argument] for option in ("--by", "--purpose")),
         *(["evaluate", head, "--split", argument], ["evaluate", head, "--features", f"no{file}"]),
         *([*train, "--method", method, "--dry-run"] for method in ("dp-ls", argument)),

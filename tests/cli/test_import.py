@@ -63,8 +63,8 @@ def test_one_file_of_tensors(dpfc: Dpfc, tmp_path: Path) -> None:
         (["arrays", "--column", "x"], "known by their files' names"),
         (["texts", "--classes", "2"], "out of range"),
         (["texts", "--classes", "nofile.txt"], "There is no file 'nofile.txt'"),
-        (["texts", "--out", "x.ledger.sqlite"], "ends in .ledger.sqlite"),
-        (["texts", "--out", "elsewhere/a.partial"], "ends in .partial"),
+        *((["texts", "--out", name], "uses itself") for name in ("ledger.sqlite", "ledger.digests", "a/b.partial")),
+        (["texts", "--population", "dataset:digits"], "--population must be a name"),
     ],
 )
 def test_mistakes_are_named(dpfc: Dpfc, texts: Path, arrays: Path, arguments: list[str], says: str) -> None:

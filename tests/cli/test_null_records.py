@@ -18,6 +18,7 @@ from dpfc_cli.images import broken
 from dpfc_cli.images.prefetch import AHEAD
 from tests.cli.conftest import SCATTER, Dpfc, labels_of
 from tests.images.dicoms import written
+from tests.support import stored
 
 LINE = ("extract", "imagefolder:pictures", *SCATTER, "--classes", "c0,c1,c2", "--out", "set")
 NULL = (*LINE, "--on-error", "null")
@@ -99,7 +100,7 @@ def test_beyond_the_share_no_set_is_made_and_a_larger_share_goes_on(dpfc: Dpfc, 
     assert "2 of 30 train pictures" in one_line(made.stderr)
     anew = dpfc(*NULL, "--shards", "5", "--most-null", "1", "--out", "anew")
     assert anew.exit_code == 0, anew.output
-    one, other = ({p.name: p.read_bytes() for p in Path("features", name).iterdir()} for name in ("set", "anew"))
+    one, other = (stored(Path("features", name)) for name in ("set", "anew"))
     assert one == other
 
 

@@ -12,8 +12,8 @@ from dpfc_cli.evaluation import evaluate
 from dpfc_cli.features.manifest import MANIFEST, load
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.heads.head import Head
-from dpfc_cli.training.ledger import records_of
 from tests.cli.conftest import SCATTER, Dpfc
+from tests.support import stored
 from tests.test_extraction import Means
 
 PATIENTS, CLASSES = 14, ("flu", "cold")
@@ -40,10 +40,6 @@ def clinic(tmp_path: Path) -> Path:
     return Path("clinic")
 
 
-def files(folder: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
-
-
 def spoken(text: str) -> str:
     return " ".join(text.split())
 
@@ -56,7 +52,7 @@ def test_persons_are_counted_and_named_nowhere(dpfc: Dpfc, clinic: Path) -> None
     folder = Path(said["path"])
     assert folder.name == "clinic-persons-scattering-mean"
     assert load(folder).grouped_by == {"by": "folder", "level": 1}
-    assert all(b"patient" not in data for data in files(folder).values())
+    assert all(b"patient" not in data for data in stored(folder).values())
     assert "train 33 of 14 persons in 1 shard" in spoken(dpfc(*PERSONS).stdout)
     assert "33 of 14 persons" in spoken(dpfc("list").stdout)
     assert json.loads(dpfc("list", "--json").stdout)["sets"][0]["persons"] == {"train": PATIENTS}
@@ -71,8 +67,8 @@ def test_the_pictures_are_the_same_with_persons_and_without(dpfc: Dpfc, clinic: 
         x, y = found.arrays("train")
         rows.append(sorted(zip(x.tolist(), y.ravel().tolist(), strict=True)))
     assert rows[0] == rows[1]
-    # Both are in one account, and heads fit both.
-    assert records_of(plain.manifest, "train") == records_of(persons.manifest, "train")
+    # Both have the same listing, and heads fit both.
+    assert plain.manifest.source["identity"]["listing"] == persons.manifest.source["identity"]["listing"]
     assert plain.manifest.fingerprint == persons.manifest.fingerprint
     assert plain.manifest.to_json().count(b"group") == 0
 
@@ -103,12 +99,12 @@ def test_two_processes_and_a_run_that_was_stopped_make_the_same_set(dpfc: Dpfc, 
     assert dpfc(*whole, "--out", "whole").exit_code == 0
     for task in ("1/2", "2/2"):
         assert dpfc(*whole, "--out", "shared", "--task", task).exit_code == 0
-    assert files(Path("features/shared")) == files(Path("features/whole"))
+    assert stored(Path("features/shared")) == stored(Path("features/whole"))
     # One of two parts is made: another run goes on with it.
     assert dpfc(*whole, "--out", "resumed", "--task", "1/2").exit_code == 0
     went_on = dpfc(*whole, "--out", "resumed")
     assert "Went on with" in went_on.stderr
-    assert files(Path("features/resumed")) == files(Path("features/whole"))
+    assert stored(Path("features/resumed")) == stored(Path("features/whole"))
 
 
 def test_shards_of_other_persons_are_not_gone_on_with(dpfc: Dpfc, clinic: Path) -> None:

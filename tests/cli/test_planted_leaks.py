@@ -15,14 +15,17 @@ from dpfc_cli import evaluation
 from dpfc_cli.cli import display
 from dpfc_cli.cli import train as command
 from dpfc_cli.errors import UserError
+from dpfc_cli.features.digests import common
 from dpfc_cli.features.manifest import Manifest
 from dpfc_cli.features.reader import FeatureSet
+from dpfc_cli.folders import LEDGER_DIGESTS
 from dpfc_cli.heads import head as heads
 from dpfc_cli.heads.head import Head
+from dpfc_cli.ledger import Account, Charge, Ledger, caps
 from dpfc_cli.privacy import curator, sums
 from dpfc_cli.report import contents
 from dpfc_cli.report.document import Words
-from dpfc_cli.training import charge, check, private_evaluation, request, run
+from dpfc_cli.training import card, check, private_evaluation, request, run
 from dpfc_cli.training import train as training
 from dpfc_cli.training.charge import Charged
 from tests.cli.worlds import LINE, PRIVATE, Clock, Fault, M, N, both, differences
@@ -95,9 +98,28 @@ def early_stopping(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(training, "run", shortened)
 
 
-def row_with_a_figure(patch: pytest.MonkeyPatch) -> None:
-    for place in (charge, run):
-        after(place, "entry_of", lambda entry: replace(entry, eta=entry.eta and entry.eta * (1 + nulls())))(patch)
+def of_the_same_records(real: Callable[..., Account]) -> Callable[..., Account]:
+    """The total of a set, without the sets that have no record in common with it."""
+
+    def account_of(ledger: Ledger, of: str) -> Account:
+        folder = ledger.path.parent / LEDGER_DIGESTS
+        found = real(ledger, of)
+        kept = [each for each in found.charges if each.set == of or common(folder / each.set, folder / of)]
+        return replace(found, charges=tuple(kept))
+
+    return account_of
+
+
+def room_of_other_records(patch: pytest.MonkeyPatch) -> None:
+    """A cap passes over the sets that have no record in common with the one that is charged."""
+    real = caps.check
+
+    def check(ledger: Ledger, charged: Charge) -> None:
+        same = of_the_same_records(Ledger.account_of)(ledger, charged.set).charges
+        others = {each.id for each in ledger.all(Charge)} - {each.id for each in same}
+        real(replace(ledger, facts=tuple(fact for fact in ledger.facts if fact.id not in others)), charged)
+
+    patch.setattr(caps, "check", check)
 
 
 def total_of_labelled(patch: pytest.MonkeyPatch) -> None:
@@ -141,7 +163,10 @@ FAULTS: dict[str, tuple[str, Fault]] = {
         after(heads, "temporary_beside", lambda path: path.with_name(f"{path.name}.{nulls()}")),
     ),
     "a file of statistics beside the heads": (".counts", before(training, "run", noted("heads/.counts"))),
-    "a figure of the records in the row": ("ledger.sqlite", row_with_a_figure),
+    "a figure of the records in the charge": (
+        "ledger.sqlite",
+        after(card, "charge_of", lambda made: replace(made, purpose=str(nulls()))),
+    ),
     "a clock that is asked once for every null record": (
         "ledger.sqlite",
         before(training, "charge", lambda: [Clock.now(UTC) for _ in range(nulls())]),
@@ -172,6 +197,25 @@ FAULTS: dict[str, tuple[str, Fault]] = {
 }
 
 
+WARD = "train --features ward --method dp-ls --epsilon 1 --out heads/w.safetensors"
+LATER, SECOND = WARD.replace("ward", "later").replace("w.", "l."), "evaluate w --features later --epsilon 0.25 --json"
+OF_TWO_SETS: dict[str, tuple[tuple[str, ...], str, Fault]] = {
+    "a total of the sets with common records, in a card": (
+        (WARD, LATER),
+        "heads/l.safetensors",
+        lambda patch: patch.setattr(Ledger, "account_of", of_the_same_records(Ledger.account_of)),
+    ),
+    "such a total in figures": (
+        (WARD, SECOND),
+        f"{SECOND}: stdout",
+        lambda patch: patch.setattr(Ledger, "account_of", of_the_same_records(Ledger.account_of)),
+    ),
+    "a cap that looks for common records": (
+        ("budget --features ward --cap 1.2", WARD, LATER),
+        f"{LATER}: code",
+        room_of_other_records,
+    ),
+}
 IN_EVALUATIONS: dict[str, tuple[str, Fault]] = {
     "the exact number of labelled records": (
         "stdout",
@@ -195,3 +239,10 @@ def test_planted_leaks_are_seen(worlds: dict[str, Path], here: Path, fault: str)
     where, plant = FAULTS[fault]
     found = differences(*both(worlds, here, (LINE, "evaluate --json", "list --json"), plant))
     assert any(where in name for name in found), found
+
+
+@pytest.mark.parametrize("fault", OF_TWO_SETS)
+def test_leaks_of_which_sets_have_common_records_are_seen(worlds: dict[str, Path], here: Path, fault: str) -> None:
+    lines, where, plant = OF_TWO_SETS[fault]
+    assert not differences(*both(worlds, here, lines))
+    assert where in differences(*both(worlds, here, lines, plant))

@@ -11,8 +11,7 @@ from safetensors import safe_open
 
 from dpfc_cli.heads.head import Head
 from dpfc_cli.privacy.accounting import epsilon_for, mu_for
-from dpfc_cli.training.ledger import read
-from tests.cli.conftest import Dpfc
+from tests.cli.conftest import Dpfc, charges
 
 
 def test_the_statement_is_what_train_printed_with_the_files_digest(dpfc: Dpfc, features: Path) -> None:
@@ -23,7 +22,7 @@ def test_the_statement_is_what_train_printed_with_the_files_digest(dpfc: Dpfc, f
     assert lines[-1].startswith("spent so far")
     assert again.stdout.split() == " ".join(lines[:-1]).split()
     assert hashlib.sha256(Path("a.safetensors").read_bytes()).hexdigest() in again.stdout
-    assert read(Path("features/blobs.ledger.sqlite"))[0].at in again.stdout
+    assert charges()[0].at in again.stdout
     (features / "manifest.json").unlink()
     assert dpfc("statement", "a.safetensors").stdout == again.stdout
 

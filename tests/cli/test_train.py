@@ -17,10 +17,8 @@ from dpfc_cli.features.lookup import open_features
 from dpfc_cli.heads.head import Head
 from dpfc_cli.methods import METHODS
 from dpfc_cli.rounding import rounded_up
-from dpfc_cli.training.ledger import read
-from tests.cli.conftest import Dpfc, heads
+from tests.cli.conftest import Dpfc, charges, heads
 
-LEDGER = Path("features/blobs.ledger.sqlite")
 LINE = ("train", "--epsilon", "1", "--method", "dp-ls")
 
 
@@ -42,12 +40,12 @@ def test_python_and_the_command_line_make_the_same_head_and_the_same_row(
     mine, theirs = Head.load(out), Head.load(made.path)
     assert np.array_equal(mine.weight, theirs.weight)
     assert np.array_equal(mine.bias, theirs.bias)
-    assert (mine.card["ledger"]["training"], theirs.card["ledger"]["training"]) == (1, 2)
+    assert [each.card["ledger"]["charge"] for each in (mine, theirs)] == [each.id for each in charges()]
     own = {"date": None, "ledger": None}
     assert {**mine.card, **own} == {**theirs.card, **own}
-    first, second = read(LEDGER)
+    first, second = charges()
     differ = {name for name in vars(first) if getattr(first, name) != getattr(second, name)}
-    assert differ <= {"at", "head", "sha256"}
+    assert differ <= {"id", "at", "head"}
 
 
 @pytest.mark.parametrize("privacy", [("--epsilon", "1"), ("--sigma", "30"), ("--non-private",)])
@@ -83,7 +81,7 @@ def test_a_dry_run_of_a_continued_training_shows_the_claim_of_its_head(dpfc: Dpf
     assert f"epsilon = {rounded_up(card['epsilon'], 6)}, delta = 1e-05, of both trainings together" in shown
     assert told["spent_with_this"] == pytest.approx(card["epsilon"])
     # The ledger is charged for the new training alone.
-    assert [row.epsilon for row in read(LEDGER)] == [1.0, 1.0]
+    assert [row.epsilon for row in charges()] == [1.0, 1.0]
     listed = json.loads(dpfc("list", "--json").stdout)["heads"]
     assert {each["path"]: each["epsilon"] for each in listed} == {first: 1.0, trained["head"]: card["epsilon"]}
 
@@ -104,10 +102,9 @@ def test_programs_get_path_digest_card_and_what_is_spent(dpfc: Dpfc, features: P
     told = json.loads(dpfc(*LINE, "--json").stdout)
     assert told["head"] == f"heads/{heads()[0]}"
     assert told["card"] == json.loads(json.dumps(dict(Head.load(told["head"]).card)))
-    (row,) = read(LEDGER)
-    assert (row.sha256, row.state) == (told["sha256"], "written")
+    (charge,) = told["spent"]["charges"]
+    assert (charge["id"], charge["sha256"], charge["state"]) == (charges()[0].id, told["sha256"], "written")
     assert told["spent"]["epsilon"]["1e-05"] == pytest.approx(1.0)
-    assert told["spent"]["trainings"][0]["state"] == "written"
     assert json.loads(dpfc("train", "--non-private", "--method", "dp-ls", "--json").stdout)["spent"] is None
 
 
@@ -116,7 +113,7 @@ def test_a_delta_above_one_over_n_must_be_insisted_on(dpfc: Dpfc, features: Path
     assert refused.exit_code == 2
     assert "--delta 0.01 is larger than 1/n" in refused.stderr
     assert "--allow-large-delta" in refused.stderr
-    assert not LEDGER.exists()
+    assert not charges()
     insisted = dpfc(*LINE, "--delta", "0.01", "--allow-large-delta")
     assert insisted.exit_code == 0
     assert "Warning: delta = 0.01 is larger than 1/n" in insisted.stderr
@@ -169,10 +166,10 @@ def test_on_a_terminal_it_asks_before_it_charges_a_set_that_it_chose_of_several(
     code, shown = on_a_terminal("n\n", *LINE)
     assert QUESTION in shown
     assert (code, "Nothing was charged." in shown) == (2, True)
-    assert not Path("features/newer.ledger.sqlite").exists()
+    assert not charges()
     code, shown = on_a_terminal("\n", *LINE)
     assert (code, QUESTION in shown) == (0, True)
-    assert len(read(Path("features/newer.ledger.sqlite"))) == 1
+    assert len(charges()) == 1
 
 
 @pytest.mark.parametrize("key", ["\x03", "\x04"])
@@ -181,7 +178,7 @@ def test_ctrl_c_and_the_end_of_input_at_the_question_charge_nothing(second_set: 
     assert QUESTION in shown
     assert code == 130
     assert "Nothing was charged, and no head was written." in shown
-    assert not Path("features/newer.ledger.sqlite").exists()
+    assert not charges()
 
 
 @pytest.mark.parametrize("words", [("--yes",), ("--features", "newer")])
@@ -214,7 +211,7 @@ def test_ctrl_c_before_the_charge_says_that_nothing_was_charged(
     ended = dpfc(*LINE)
     assert ended.exit_code == 130
     assert "Nothing was charged, and no head was written." in ended.stderr
-    assert not LEDGER.exists()
+    assert not charges()
 
 
 def test_list_shows_sets_heads_and_what_they_cost(dpfc: Dpfc, second_set: None) -> None:
@@ -222,12 +219,12 @@ def test_list_shows_sets_heads_and_what_they_cost(dpfc: Dpfc, second_set: None) 
         assert dpfc(*words, "--features", "blobs").exit_code == 0
     shown = dpfc("list")
     told = json.loads(dpfc("list", "--json").stdout)
-    # Two sets of the same records: what was spent on one was spent on the other.
+    # Nothing is said of both sets, so they count together.
     assert [(each["name"], each["trainings"], each["unprotected"]) for each in told["sets"]] == [
         ("blobs", 3, 1),
         ("newer", 3, 1),
     ]
-    spent = json.loads(dpfc("budget", "--features", "blobs", "--delta", "1e-5", "--json").stdout)["spent"]
+    (spent,) = json.loads(dpfc("budget", "--delta", "1e-5", "--json").stdout)["spent"]["populations"]
     assert told["sets"][0]["epsilon"] == pytest.approx(spent["epsilon"]["1e-05"])
     assert sorted(each["path"] for each in told["heads"]) == [f"heads/{name}" for name in heads()]
     assert {each["epsilon"] for each in told["heads"]} == {1.0, None}

@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import signal
+import sqlite3
 import sys
 import tempfile
 import warnings
@@ -27,12 +28,16 @@ from dpfc_cli import extraction, files
 from dpfc_cli.cli import display
 from dpfc_cli.cli.app import main
 from dpfc_cli.extraction.importing import import_features
-from dpfc_cli.features.manifest import MANIFEST, Manifest
+from dpfc_cli.features import writer as writers
+from dpfc_cli.features.manifest import MANIFEST, Manifest, load
 from dpfc_cli.features.writer import FeatureWriter
+from dpfc_cli.folders import LEDGER, LEDGER_DIGESTS
 from dpfc_cli.heads.head import ordered
+from dpfc_cli.ledger import Set, facts, read
+from dpfc_cli.ledger.populations import register
 from dpfc_cli.privacy import passes, sums
 from dpfc_cli.privacy.noise import SeededBits
-from dpfc_cli.training import answers, cap, charge, private_evaluation, run, told
+from dpfc_cli.training import answers, private_evaluation, run
 from tests.support import blobs
 
 N, TEST, D, M, K = 150, 30, 4, 3, 3
@@ -99,21 +104,45 @@ def write_set(folder: Path, x: np.ndarray, y: np.ndarray, sizes: list[int] | Non
     )
     shape: dict[str, Any] = {"dim": D, "dtype": "float32", "labels_per_record": k}
     writer = FeatureWriter(folder, rows=rows, identity=identity, shards=2, groups=groups, **shape)
+    shards = writer.missing
+
+    def rewritten(lies: Path, now: Path, made: Manifest) -> None:
+        """Such features are refused by the writer. The curator does not rely on that."""
+        described = json.loads((now / MANIFEST).read_text())
+        for planned in shards:
+            with h5py.File(now / planned.file, "r+") as file:
+                file["features"][:] = splits[planned.split][0][planned.start : planned.stop]
+            for shard in described["splits"][planned.split]["shards"]:
+                shard["sha256"] = files.sha256_of(now / shard["file"])
+        (now / MANIFEST).write_text(json.dumps(described))
+        register(lies, now, load(now), None)
+
     with closing(writer):
-        shards = writer.missing
         for planned in shards:
             with writer.shard(planned) as sink:
                 labels = splits[planned.split][1][planned.start : planned.stop]
                 sink.append(np.zeros((planned.rows, D)), labels[:, 0] if k == 1 else labels)
-        writer.finish(manifest)
-    # Such features are refused by the writer. The curator does not rely on that.
-    described = json.loads((folder / MANIFEST).read_text())
-    for planned in shards:
-        with h5py.File(folder / planned.file, "r+") as file:
-            file["features"][:] = splits[planned.split][0][planned.start : planned.stop]
-        for shard in described["splits"][planned.split]["shards"]:
-            shard["sha256"] = files.sha256_of(folder / shard["file"])
-    (folder / MANIFEST).write_text(json.dumps(described))
+        writer.finish(manifest, register=rewritten)
+
+
+SHARED = {"ordinary": (0, N), "strange": (1, N - 1)}
+"""How many records of `ward` are in `later`, too, and how many of them are in `copy`."""
+SETS = ("known", "ward", "later", "copy", "several", "persons", "private")
+"""The feature sets of a world. The last one is the newest."""
+
+
+def write_related(folder: Path, later: int, copy: int) -> None:
+    """Three sets of 150 records each: see `SHARED`. All else about them is the same in each world."""
+    x, y = blobs(3 * N, D, M, seed=4)
+    own, fresh, more = (slice(start, start + N) for start in (0, N, 2 * N))
+    taken = {"ward": x[own]}
+    taken["later"] = np.concatenate([x[own][:later], x[fresh][later:]])
+    taken["copy"] = np.concatenate([x[own][:copy], x[more][copy:]])
+    for i, (name, rows) in enumerate(taken.items(), start=1):
+        source, (test_x, test_y) = folder.parent / f"{name}.npz", blobs(TEST, D, M, seed=4 + i)
+        np.savez(source, train_x=rows, train_y=y[:N], test_x=test_x, test_y=test_y)
+        import_features(source, folder / name, classes=CLASSES, labels_per_record=1)
+        source.unlink()
 
 
 def written_worlds(top: Path) -> dict[str, Path]:
@@ -121,18 +150,23 @@ def written_worlds(top: Path) -> dict[str, Path]:
     x, y = blobs(N + TEST, D, M, seed=3)
     raw: dict[str, Any] = {"train_x": x[:N], "train_y": y[:N], "test_x": x[N:], "test_y": y[N:]}
     np.savez(top / "raw.npz", **raw)
-    import_features(top / "raw.npz", top / "known", classes=("a", "b", "c"), labels_per_record=1)
     made = {}
     for name, records in WORLDS.items():
         folder = made[name] = top / name
-        shutil.copytree(top / "known", folder / "features" / "known")
+        folder.mkdir()
+        with pytest.MonkeyPatch.context() as patch:
+            counted_up(patch, 0)
+            import_features(
+                top / "raw.npz", folder / "features" / "known", classes=("a", "b", "c"), labels_per_record=1
+            )
+            write_related(folder / "features", *SHARED[name])
+            for own, k in (("private", 1), ("several", K)):
+                write_set(folder / "features" / own, *records(k))
+            write_set(folder / "features" / "persons", *records(1), SIZES[name])
         told = {"source": "text", "model": "clip-b16", "prompts": ["a {}"]}
         start = {"classes": json.dumps(CLASSES), "origin": json.dumps(told)}
         (folder / "vectors.safetensors").write_bytes(ordered({"vectors": np.eye(M, D)}, start))
-        for own, k in (("private", 1), ("several", K)):
-            write_set(folder / "features" / own, *records(k))
-        write_set(folder / "features" / "persons", *records(1), SIZES[name])
-        for i, each in enumerate(("known", "several", "persons", "private")):
+        for i, each in enumerate(SETS):
             os.utime(folder / "features" / each / MANIFEST, (i, i))
         x, y = records(1)
         (folder / "arrays").mkdir()
@@ -161,11 +195,11 @@ def write_pictures(folder: Path, labels: np.ndarray, damaged: bool) -> None:
 # --- What can be seen.
 
 HOLDERS = {
-    "features/*/*.h5": "the records themselves",
-    "features/*/manifest.json": "digests of the shards, and of the source's listing",
-    "features/*.ledger.sqlite": "`records` and `persons`, digests of the listing and of its persons, link sets",
-    "features/*.digests": "digests of single records, which tell what sets share",
-    "features/*/*.digests": "the same, in the folder of the set",
+    "*.h5": "the records themselves",
+    "manifest.json": "digests of the shards, and of the source's listing",
+    "ledger.sqlite": "of each set `records` and `listing`, the same digests; and hashes of rows that have them",
+    "ledger.digests/*": "digests of single records, which say whether a record is in two populations",
+    "*.digests": "the same, in the folder of the set",
 }
 """The files that depend on records, and how. They stay with whoever holds the records. Of shards and digests only names
 and sizes are compared; of the others everything but these digests.
@@ -185,6 +219,15 @@ class Clock(datetime):
         return cls(2026, 1, 1, tzinfo=tz) + timedelta(seconds=next(cls.asked))
 
 
+def counted_up(patch: pytest.MonkeyPatch, first: int) -> None:
+    """Random names, ids and clocks that count how often they are asked for."""
+    named = count(first)
+    patch.setattr(Clock, "asked", count(first))
+    patch.setattr(facts, "datetime", Clock)
+    for place in (files, facts, writers):
+        patch.setattr(place, "secrets", SimpleNamespace(token_hex=lambda size: f"{next(named):0{2 * size}x}"))
+
+
 @contextmanager
 def watched(patch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
     """The curator with fixed answers, and clocks and names that count. Yields what could be seen at each release."""
@@ -199,15 +242,12 @@ def watched(patch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
     patch.setattr(passes, "block_rows", lambda facts: BLOCK)
     for place in (run, private_evaluation):
         patch.setattr(place, "SystemBits", lambda: SeededBits(0))
-    asked, named = count(), count()
-    patch.setattr(Clock, "asked", count())
-    for place in (charge, cap, told):
-        patch.setattr(place, "datetime", Clock)
+    asked = count()
+    counted_up(patch, 10**6)
     # So long a time between two calls that each step of the progress is a line.
     for place in (display, extraction):
         patch.setattr(place, "time", SimpleNamespace(monotonic=lambda: 60.0 * next(asked)))
     patch.setattr(answers, "_number_of", lambda file: "1")
-    patch.setattr(files, "secrets", SimpleNamespace(token_hex=lambda size: f"{next(named):0{2 * size}x}"))
     with warnings.catch_warnings():
         warnings.simplefilter("always")
         yield moments
@@ -248,6 +288,7 @@ def seen_in(world: Path, here: Path, lines: tuple[str, ...], patch: pytest.Monke
             follow(f"report {head} --out {head.name}.md", seen)
     seen["meanwhile"] = moments
     digests = {found for path in here.rglob(MANIFEST) for found in DIGEST.findall(path.read_bytes())}
+    digests |= {found for path in here.rglob(LEDGER) for found in digests_in(path)}
     for path in sorted(here.rglob("*")):
         name, data = str(path.relative_to(here)), path.read_bytes() if path.is_file() else b"a folder"
         if name.startswith(SOURCES):
@@ -255,8 +296,15 @@ def seen_in(world: Path, here: Path, lines: tuple[str, ...], patch: pytest.Monke
         if any(path.match(pattern) for pattern in HOLDERS):
             for digest in digests:
                 data = data.replace(digest, b"*" * len(digest))
-        seen[name] = len(data) if path.suffix in (".h5", ".digests") else data
+        seen[name] = len(data) if path.suffix in (".h5", ".digests") or path.parent.name == LEDGER_DIGESTS else data
     return seen
+
+
+def digests_in(path: Path) -> set[bytes]:
+    """Digests in a ledger that depend on records: those of a set's shards, and the hash of each row."""
+    with closing(sqlite3.connect(path)) as connection:
+        hashes = {each.encode() for (each,) in connection.execute("SELECT hash FROM facts")}
+    return hashes | {each.records.encode() for each in read(path).all(Set)}
 
 
 def both(worlds: dict[str, Path], here: Path, lines: tuple[str, ...], fault: Fault | None = None) -> list[Seen]:

@@ -12,13 +12,14 @@ import numpy as np
 import pytest
 
 from dpfc_cli.errors import UserError
-from dpfc_cli.features.going_on import already_complete
 from dpfc_cli.extraction.importing import import_features
+from dpfc_cli.features.going_on import already_complete
 from dpfc_cli.features.manifest import MANIFEST, Manifest, load
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.features.shards import default_shards, shard_ranges
 from dpfc_cli.features.writer import FeatureWriter
 from dpfc_cli.files import sha256_of
+from tests.support import stored
 
 
 @pytest.fixture
@@ -342,7 +343,7 @@ import_features(Path(sys.argv[1]), Path(sys.argv[2]), shards=3)
 
 def test_killed_at_any_rename_a_second_run_ends_with_the_same_bytes(source: Path, tmp_path: Path) -> None:
     import_features(source, tmp_path / "undisturbed", shards=3)
-    expected = {p.name: p.read_bytes() for p in sorted((tmp_path / "undisturbed").iterdir())}
+    expected = stored(tmp_path / "undisturbed")
     finished = False
     for kill_at in range(1, 41):
         out = tmp_path / f"killed-{kill_at}"
@@ -351,7 +352,7 @@ def test_killed_at_any_rename_a_second_run_ends_with_the_same_bytes(source: Path
         assert finished or not out.exists()
         if not finished:
             import_features(source, out, shards=3)
-        assert {p.name: p.read_bytes() for p in sorted(out.iterdir())} == expected
+        assert stored(out) == expected
         assert not out.with_name(out.name + ".partial").exists()
         if finished:
             break

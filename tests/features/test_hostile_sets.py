@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from dpfc_cli.errors import UserError
-from dpfc_cli.features.going_on import SETTINGS
 from dpfc_cli.extraction.importing import import_features
+from dpfc_cli.features.going_on import SETTINGS
 from dpfc_cli.features.lookup import open_features
 from dpfc_cli.features.manifest import MANIFEST, load
 from dpfc_cli.features.reader import FeatureSet

@@ -155,7 +155,8 @@ def test_every_card_that_a_training_writes_is_taken(method: str, adjacency: Adja
 
 def test_the_epsilon_of_sampled_releases_is_computed_again() -> None:
     """Loading does not: it takes seconds."""
-    card = {**SAMPLED, "epsilon": SAMPLED["epsilon"] * 0.9}
+    less = SAMPLED["epsilon"] * 0.9
+    card = {**SAMPLED, "epsilon": less, "ledger": {**SAMPLED["ledger"], "epsilon": less}}
     check(card)
     (said,) = contradictions(of_card(card))
     assert f"the releases cost epsilon = {SAMPLED['epsilon']:.6g}" in said

@@ -21,14 +21,13 @@ import dpfc_cli as dpfc
 from dpfc_cli import errors, rounding
 from dpfc_cli.errors import UserError, printable
 from dpfc_cli.heads.head import Head, encoded
+from dpfc_cli.ledger import caps, ledger_path, read
 from dpfc_cli.markdown import escaped
 from dpfc_cli.report import contents, write
 from dpfc_cli.report.contents import document
 from dpfc_cli.report.document import Document, Facts, Grid
 from dpfc_cli.report.html import html_of
 from dpfc_cli.report.markdown import markdown
-from dpfc_cli.training.account import account_of
-from dpfc_cli.training.ledger import ledger_path
 from dpfc_cli.trust import statement
 from tests.report.conftest import CLASSES, WHO, WHY, Ward
 from tests.support import blobs
@@ -175,7 +174,8 @@ def test_intervals_of_a_set_that_knows_persons_are_said_to_be_too_narrow(ward: W
     known: dict[str, Any] = {"x": x, "y": y, "groups": groups}
     arrays: dict[str, Any] = {f"{name}_{of}": a[part] for name, part in parts.items() for of, a in known.items()}
     np.savez("persons.npz", **arrays)
-    features = dpfc.import_features(Path("persons.npz"), Path("features/persons"), classes=CLASSES).features
+    place = Path("features/persons")
+    features = dpfc.import_features(Path("persons.npz"), place, classes=CLASSES, population="persons").features
     head = dpfc.train(features, epsilon=8.0, method="dp-ls", out="heads/persons.safetensors").head
     said = "for several of one person they are too narrow"
     assert said in words(document(head, internal=True))
@@ -203,7 +203,7 @@ def test_what_only_the_holder_may_know_is_in_an_internal_report_alone(
     for listing in identity["listing"].values():
         assert listing not in internal
     assert [part.title for part in report.sections if part.internal] == [
-        *("In short", "The ledger", "The ledger of the test split", "How good it is", "What was checked", "Digests"),
+        *("In short", "The ledger", "How good it is", "What was checked", "Digests"),
     ]
     assert "Internal: for the holder of the records only" in report.notice
     assert not report.header
@@ -211,16 +211,18 @@ def test_what_only_the_holder_may_know_is_in_an_internal_report_alone(
 
 def test_the_ledger_of_an_internal_report_is_what_the_account_says(ward: Ward) -> None:
     report = document(Head.load(ward.first), internal=True)
+    book = read(ledger_path(Path("features/clinic")))
+    account = book.account_of(dpfc.open_features("clinic").manifest.id)
     rows = grid(report, "when (UTC)").rows
-    assert [(row[2], row[5], row[6], row[8]) for row in rows] == [
-        ("first", WHO, WHY, "1.0000"),
-        ("second", WHO, "–", "2.0000"),
+    assert [row[1:3] for row in rows] == [
+        *(("clinic", "train"), ("clinic", "train"), ("clinic", "test")),
     ]
-    assert fact(report, "cap") == "epsilon = 6 at delta = 1e-05 for clinic"
-    account = account_of(ledger_path(Path("features/clinic")))
-    spent = rounding.epsilon(account.epsilon(1e-5))
-    assert fact(report, "spent by all trainings on these records") == f"epsilon = {spent} at delta = 1e-05"
-    assert fact(report, "left of it") == f"epsilon = {account.left(1e-5):.4g} at delta = 1e-05"
+    assert [row[8] for row in rows] == ["1.0000", "2.0000", "2.0000"]
+    assert grid(report, "purpose").rows[:2] == ((WHY, WHO, "first"), ("–", WHO, "second"))
+    assert fact(report, "cap") == caps.said(account.caps[0])
+    spent = rounding.cost(account.epsilon(1e-5), 1e-5)
+    assert fact(report, "spent by all trainings of these people") == spent
+    assert fact(report, "left of it") == rounding.left(caps.left(account, 1e-5), 1e-5)
 
 
 def test_a_ledger_that_contradicts_the_head_is_refused(ward: Ward, tmp_path: Path) -> None:
@@ -229,7 +231,7 @@ def test_a_ledger_that_contradicts_the_head_is_refused(ward: Ward, tmp_path: Pat
 
     other = forged(ward.first, tmp_path / "first.safetensors", cheaper)
     dpfc.write_report(other, tmp_path / "shared.md")
-    with pytest.raises(UserError, match="names another file") as error:
+    with pytest.raises(UserError, match="ended with another file") as error:
         dpfc.write_report(other, tmp_path / "internal.md", internal=True)
     assert error.value.code == "damaged"
     assert not (tmp_path / "internal.md").exists()

@@ -13,9 +13,9 @@ import pyarrow as pa
 import pytest
 
 from dpfc_cli.errors import Code, UserError
+from dpfc_cli.extraction.importing import import_features
 from dpfc_cli.features import tables
 from dpfc_cli.features.hdf5 import _Whole
-from dpfc_cli.extraction.importing import import_features
 from dpfc_cli.heads.head import Head
 from dpfc_cli.images import imagenet, unpickle
 from dpfc_cli.report import released

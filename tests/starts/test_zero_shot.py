@@ -4,7 +4,6 @@ import errno
 import json
 import os
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +21,9 @@ from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.files import sha256_of
 from dpfc_cli.starts.zero_shot import ZeroShot, zero_shot
 from dpfc_cli.training import start
-from dpfc_cli.training.account import account_of
-from dpfc_cli.training.ledger import charge, ledger_path, records_of
+from dpfc_cli.training.charge import charge
 from tests.backbones.tiny import random_weights, references, write
-from tests.training.rows import row
+from tests.training.requests import ledger, ready
 
 CLASSES = ("red fox", "wolf", "otter", "deer")
 MODEL: dict[str, Any] = {"source": "classifier", "model": "vit-g14"}
@@ -119,7 +117,7 @@ def test_a_class_has_the_mean_of_its_rows_minus_the_mean_of_all_rows(
 
 def test_a_training_takes_the_file_as_it_is(features: FeatureSet, weights: str, rows: Path) -> None:
     made = zero_shot(features, **MODEL, weights=weights, rows=rows)
-    found = start.vectors_of(features, made.path, account_of(ledger_path(features.folder)))[0]
+    found = start.vectors_of(features, made.path, ledger(features))[0]
     assert found.origin["without"] == ["deer"]
     for column, vector in enumerate(made.vectors):
         assert np.allclose(found.vectors[:, column] * np.abs(vector).max(), vector, atol=1e-6)
@@ -469,7 +467,7 @@ def test_the_training_split_of_private_records_is_not_scored(features: FeatureSe
     assert score(swapped, "train").evaluation is not None
     public = imported("public", seed=1)
     assert score(public, "train").warnings == ()
-    charge(ledger_path(public.folder), replace(row(), records=records_of(public.manifest)))
+    charge(ready(public))
     with pytest.raises(UserError, match="it was trained on with a guarantee"):
         score(public, "train")
     [warning] = score(public).warnings

@@ -9,6 +9,7 @@ folder is looked at without dpfc (`witness`), and the same command must work aga
 import random
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 from tests.torture import campaign, machine, scenes
@@ -36,10 +37,10 @@ def attempt(scene: Scenes, case: Case, place: Path) -> list[str]:
     reference = scene.reference(job)
     scene.fresh(job, place)
     fault, step = FAULTS.get(name), (case["at"], CLOCK[name]) if name in CLOCK else (0, 0)
-    plant = (lambda: scenes.plant_trace(place)) if JOBS[job].charges else None
+    plant = partial(scenes.plant_trace, place, same_ids=True) if JOBS[job].charges else None
     ended = machine.run(place, scene.line(job), fault=fault, at=case["at"], step=step, plant=plant)
     if name in CLOCK:
-        # The date of the row and of the card is that of the clock. All else is as without the step.
+        # The date of the charge and of the card is that of the clock. All else is as without the step.
         return [
             each
             for each in scenes.judged(job, reference, place, ended, fault=False, killed=False)

@@ -11,8 +11,8 @@ import numpy as np
 import pyarrow as pa
 
 from dpfc_cli.errors import UserError
-from dpfc_cli.features import slides
 from dpfc_cli.extraction.importing import import_features
+from dpfc_cli.features import slides
 from dpfc_cli.images import by_person, open_images
 from dpfc_cli.images.unlabelled import in_arrow
 from dpfc_cli.sources.groups import rule_of

@@ -24,8 +24,8 @@ from safetensors.numpy import save
 
 from dpfc_cli.errors import UserError
 from dpfc_cli.extraction.importing import import_features
+from dpfc_cli.ledger import ledger_path
 from dpfc_cli.methods import METHODS
-from dpfc_cli.training.ledger import ledger_path
 from dpfc_cli.training.observer import TrainingWarning
 from dpfc_cli.training.train import train
 from dpfc_cli.training.verify import verify

@@ -4,8 +4,7 @@ A signal (SIGKILL, SIGINT, SIGTERM) comes after a random part of the time that t
 random system call, or in the middle of a random write; the last two are the same in every run with one seed. The
 ledger is also charged many times in a row, and killed there. After each kill the folder is looked at without dpfc
 (`witness`), and the same command must work again: an extraction or an import then ends with the same bytes as one that
-was not killed. A training goes on under its row, and no release has two answers. `dpfc predict` is not among the
-commands, because there is none.
+was not killed. A training goes on under its charge, and no release has two answers.
 """
 
 import argparse
@@ -13,6 +12,7 @@ import random
 import signal
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,8 @@ from typing import Any
 from tests.torture import campaign, machine, scenes, witness
 from tests.torture.campaign import Case
 from tests.torture.machine import FAULTS, SIGNALS
-from tests.torture.scenes import JOBS, LEDGER, Scenes
+from tests.torture.scenes import JOBS, Scenes
+from tests.torture.witness import LEDGER
 
 WAYS = ("call", "write", *SIGNALS)
 """SIGKILL before a system call, SIGKILL in the middle of a write, or a signal after some time."""
@@ -37,22 +38,26 @@ def cases(seed: int, count: int, jobs: list[str], ways: list[str]) -> Iterator[C
         yield {"job": job, "what": way, "moment": round(rng.random(), 6), "seed": seed, "number": number}
 
 
+def _only(fact: object, ledger: object) -> list[Any]:
+    return [fact]
+
+
 def charge_often(place: Path) -> None:
-    """Charge and settle rows, and note each one that `charge` has returned."""
-    from dpfc_cli.training import ledger
-    from dpfc_cli.training.ledger import Entry
+    """Charge and settle, and note each charge that is promised."""
+    from dpfc_cli.ledger import Charge, append, new_id, read
+    from dpfc_cli.training.charge import Receipt, settle
 
     path = Path(LEDGER)
-    first = ledger.read(path)[0]
+    first = read(path).all(Charge)[0]
     with (place / "charged").open("ab", buffering=0) as notes:
         for number in range(CHARGES):
-            entry = Entry(**{**vars(first), "head": f"{number}.safetensors", "state": "charged", "sha256": None})
-            receipt = ledger.charge(path, entry)
-            notes.write(b"%d\n" % receipt.number)
+            fact = replace(first, id=new_id(), head=f"{number}.safetensors")
+            receipt = Receipt(charge=fact, ledger=append(path, partial(_only, fact), "The charge"))
+            notes.write(f"{fact.id}\n".encode())
             if number % 3 == 1:
-                ledger.settle(receipt, "written", entry.head, "0" * 64)
+                settle(receipt, "written", 0, fact.head, "0" * 64)
             elif number % 3 == 2:
-                ledger.settle(receipt, "stopped")
+                settle(receipt, "stopped")
 
 
 def attempt(scene: Scenes, case: Case, place: Path) -> list[str]:
@@ -79,10 +84,9 @@ def _kill(case: Case, ended: machine.Ended) -> dict[str, Any]:
 
 
 def _ledger(scene: Scenes, case: Case, place: Path) -> list[str]:
-    """Rows that were charged stay; at most one more is there, and no other row changes."""
+    """What was charged stays; at most one more is there, and no other fact changes."""
     scene.fresh("budget", place)
-    (before,) = witness.look(place / "work").rows.values()
-    run = partial(charge_often, place)
+    before, run = witness.look(place / "work").facts, partial(charge_often, place)
     if "ledger" not in scene.references:
         ended = machine.run(place, run, watch=True)
         assert ended.code == 0, ended.err
@@ -92,25 +96,24 @@ def _ledger(scene: Scenes, case: Case, place: Path) -> list[str]:
         (place / "charged").unlink(missing_ok=True)
     ended = machine.run(place, run, **_kill(case, scene.references["ledger"].ended))
     seen = witness.look(place / "work")
-    rows, promised = seen.rows[LEDGER], (place / "charged").read_text().split() if (place / "charged").exists() else []
+    promised = (place / "charged").read_text().split() if (place / "charged").exists() else []
+    there = [fact["id"] for fact in seen.facts[len(before) :] if fact["kind"] == "charge"]
     wrong = list(seen.wrong)
-    if rows[: len(before)] != before:
-        wrong.append("a row of before was lost or changed")
-    if [str(row["id"]) for row in rows[len(before) :]][: len(promised)] != promised:
-        wrong.append(f"{len(promised)} rows were charged, and {len(rows) - len(before)} are there")
-    if len(rows) - len(before) > len(promised) + 1:
-        wrong.append(f"{len(rows) - len(before)} rows are there, and {len(promised)} were charged")
+    if seen.facts[: len(before)] != before:
+        wrong.append("a fact of before was lost or changed")
+    if there[: len(promised)] != promised or len(there) > len(promised) + 1:
+        wrong.append(f"{len(promised)} were charged, and {len(there)} are there")
     if ended.signal not in (None, signal.SIGKILL, signal.SIGTERM) or (
         ended.signal is None and ended.code not in (0, 1)
     ):
         wrong.append(f"ended by signal {ended.signal}, code {ended.code}")
     again = machine.run(place, run)
     if again.code != 0:
-        wrong.append(f"a second run ended with {again.code}")
+        wrong.append(f"a second run ended with {again.code}: {scenes.first_lines(again.err)}")
     now = witness.look(place / "work")
-    if now.rows[LEDGER][: len(rows)] != rows or len(now.rows[LEDGER]) != len(rows) + CHARGES or now.wrong:
+    if now.facts[: len(seen.facts)] != seen.facts or len(now.kind("charge")) != len(seen.kind("charge")) + CHARGES:
         wrong.append("the ledger did not go on after the kill")
-    return wrong
+    return wrong + now.wrong
 
 
 def main() -> int:

@@ -54,8 +54,9 @@ HEAVY = (
 class Fault:
     """What happens to a call.
 
-    kinds: the calls that it can happen to. what: an error number, or −1 to −4: less is read or written, the file seems
-    to end, the process is killed, it is killed in the middle of a write. lasting: all later calls fail, too.
+    kinds: the calls that it can happen to. what: an error number, or −1 to −6: less is read or written, the file seems
+    to end, the process is killed, it is killed in the middle of a write, it gets Ctrl-C, it is paused. lasting: all
+    later calls fail, too.
     """
 
     name: str
@@ -90,6 +91,10 @@ FAULTS = {
         Fault(name="disk gone", kinds=KINDS, what=errno.EIO, lasting=True),
     )
 }
+
+
+CTRL_C = Fault(name="ctrl-c", kinds=KINDS, what=-5)
+PAUSE = Fault(name="pause", kinds=KINDS, what=-6)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -188,7 +193,38 @@ def run(
         plant: called in the child before anything else.
 
     """
-    return started(place, line, fault=fault, at=at, watch=watch, step=step, plant=plant)(stop, limit)
+    return started(place, line, fault=fault, at=at, watch=watch, step=step, plant=plant).ended(stop, limit)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Running:
+    """A run that was begun. place: its folder. child: its process. begun: when."""
+
+    place: Path
+    child: int
+    begun: float
+
+    def ended(self, stop: tuple[float, int] | None = None, limit: float = 120.0) -> Ended:
+        """Wait for its end. stop, limit: see `run`."""
+        status = _awaited(self.child, self.begun, stop, limit)
+        return _ended(self.place, status, time.monotonic() - self.begun)
+
+    def paused(self) -> bool:
+        """Wait until it is paused or has ended: whether it is paused."""
+        found = os.waitid(os.P_PID, self.child, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
+        return found is not None and found.si_code == os.CLD_STOPPED
+
+    def waited(self, seconds: float) -> None:
+        """Wait until it has ended, or so long."""
+        handle = os.pidfd_open(self.child)
+        try:
+            select.select([handle], [], [], seconds)
+        finally:
+            os.close(handle)
+
+    def signal(self, number: int) -> None:
+        """Send it a signal."""
+        os.kill(self.child, number)
 
 
 def started(
@@ -200,8 +236,8 @@ def started(
     watch: bool = False,
     step: tuple[int, int] = (0, 0),
     plant: Callable[[], object] | None = None,
-) -> Callable[[tuple[float, int] | None, float], Ended]:
-    """Begin what `run` does. What is returned waits for its end; its arguments are `stop` and `limit` of `run`."""
+) -> Running:
+    """Begin what `run` does."""
     for name in ("out", "err", "calls"):
         (place / name).write_bytes(b"")
     begun = time.monotonic()
@@ -211,12 +247,7 @@ def started(
             _become(place, line, fault, at, watch, step, plant)
         finally:
             os._exit(99)
-
-    def ended(stop: tuple[float, int] | None, limit: float) -> Ended:
-        status = _awaited(child, begun, stop, limit)
-        return _ended(place, status, time.monotonic() - begun)
-
-    return ended
+    return Running(place=place, child=child, begun=begun)
 
 
 def _ended(place: Path, status: int, seconds: float) -> Ended:

@@ -1,15 +1,19 @@
 """Small working folders, the commands that are tried in them, and what must be true of them afterwards."""
 
 import hashlib
+import itertools
 import json
 import os
 import re
 import shutil
 import signal
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 from PIL import Image
@@ -21,7 +25,6 @@ from tests.torture import machine, witness
 from tests.torture.machine import Ended
 from tests.torture.witness import ANSWERS, LEFT_BY_KILLS, Seen
 
-LEDGER = "features/blobs.ledger.sqlite"
 SCATTERING = ("--model", "scattering", "--pool", "mean", "--image-size", "8")
 OWN = ("--features", "blobs")
 
@@ -49,7 +52,7 @@ JOBS = {
     "import": Job(line=("import", "arrays", "--out", "set", "--classes", "3", "--shards", "2"), needs=("arrays",)),
     "train": Job(line=("train", *OWN, "--method", "dp-ls", "--epsilon", "1"), needs=TRAINED, charges=True),
     "steps": Job(
-        line=("train", *OWN, "--method", "dp-adam", "--steps", "40", "--epsilon", "1"), needs=TRAINED, charges=True
+        line=("train", *OWN, "--method", "dp-fc", "--steps", "3", "--epsilon", "1"), needs=TRAINED, charges=True
     ),
     "tune": Job(
         line=("train", *OWN, "--tune-on", "open", "--method", "dp-sgd", "--steps", "2", "--epsilon", "1"),
@@ -118,7 +121,7 @@ class Scenes:
             for _ in range(2):
                 self.fresh(name, place)
                 before = witness.look(place / "work")
-                ended = machine.run(place, self.line(name), watch=True)
+                ended = machine.run(place, self.line(name), watch=True, plant=plant_ids if self.seeded else None)
             assert ended.code == 0, ended.err
             after = witness.look(place / "work")
             assert not after.wrong, after.wrong
@@ -160,14 +163,20 @@ def made(root: Path, seeded: bool = False) -> Scenes:
     return Scenes(root, seeded)
 
 
-def plant_trace(place: Path) -> None:
-    """From now on the first record that a training reads leaves a mark, and so does each answer that a method sees."""
+def plant_trace(place: Path, same_ids: bool = False) -> None:
+    """From now on the first record that a training reads leaves a mark, and so does each answer that a method sees.
+
+    same_ids: ids of facts are the same in each run, so that heads are.
+    """
+    if same_ids:
+        plant_ids()
     from dpfc_cli.privacy.curator import Curator
     from dpfc_cli.privacy.passes import BlockStream
     from dpfc_cli.privacy.queries import Query
+    from dpfc_cli.training.answers import Answers
     from dpfc_cli.training.charge import Charged
 
-    opened, release = Charged.opened, Curator.release
+    opened, answered = Charged.opened, Curator._answer
 
     def watched(self: Charged) -> BlockStream:
         blocks = opened(self)
@@ -179,25 +188,36 @@ def plant_trace(place: Path) -> None:
 
         return marked
 
-    def noted(self: Curator, query: Query) -> np.ndarray:
-        number, answer = self.released, release(self, query)
+    def noted(self: Curator, sigma: int, rate: float, query: Query, shape: tuple[int, ...]) -> np.ndarray:
+        number, answer = self._kept, answered(self, sigma, rate, query, shape)
         # Trials on public records keep no answers.
-        if self._answers is not None:
+        if isinstance(self._answers, Answers):
             with (place / "answers").open("a") as notes:
-                notes.write(f"{number} {hashlib.sha256(answer.tobytes()).hexdigest()}\n")
+                digest = hashlib.sha256(answer.tobytes()).hexdigest()
+                notes.write(f"{self._answers.path.name} {number} {digest}\n")
         return answer
 
     Charged.opened = watched  # type: ignore[method-assign]
-    Curator.release = noted  # type: ignore[assignment, method-assign]
+    Curator._answer = noted  # type: ignore[method-assign]
+
+
+def plant_ids() -> None:
+    """From now on ids are the same in each run."""
+    from dpfc_cli.ledger import facts
+
+    numbers = itertools.count()
+    facts.new_id.__globals__["secrets"] = SimpleNamespace(
+        token_hex=lambda _: hashlib.sha256(f"{next(numbers)}".encode()).hexdigest()[:32]
+    )
 
 
 def several_answers(place: Path) -> list[str]:
     """The releases with more than one answer, of all that were seen."""
     seen: dict[str, set[str]] = {}
     for line in (place / "answers").read_text().splitlines() if (place / "answers").exists() else ():
-        number, digest = line.split()
-        seen.setdefault(number, set()).add(digest)
-    return [f"release {number} has {len(each)} answers" for number, each in seen.items() if len(each) > 1]
+        charge, number, digest = line.split()
+        seen.setdefault(f"{charge} {number}", set()).add(digest)
+    return [f"{len(each)} answers of {release}" for release, each in seen.items() if len(each) > 1]
 
 
 def judged(name: str, reference: Reference, place: Path, ended: Ended, *, fault: bool, killed: bool) -> list[str]:
@@ -260,44 +280,51 @@ def _kept(job: Job, reference: Reference, seen: Seen, ended: Ended) -> list[str]
     for path, digest in reference.before.files.items():
         if seen.files.get(path) != digest and not path.endswith(".tuning.jsonl"):
             wrong.append(f"{path} was there, and is {'changed' if path in seen.files else 'gone'}")
-    for path, rows in reference.before.rows.items():
-        if seen.rows.get(path, [])[: len(rows)] != rows:
-            wrong.append(f"{path} lost or changed rows")
-    for path, caps in reference.before.caps.items():
-        more = len(seen.caps.get(path, [])) - len(caps)
-        if seen.caps.get(path, [])[: len(caps)] != caps or more not in ((0, 1) if "--cap" in job.line else (0,)):
-            wrong.append(f"{path} lost or changed caps")
-        elif more == 0 and "--cap" in job.line and ended.code == 0:
-            wrong.append("the cap is not there")
-    if job.reads and (seen.products != reference.before.products or seen.rows != reference.before.rows):
+    if seen.facts[: len(reference.before.facts)] != reference.before.facts:
+        wrong.append("the ledger lost or changed facts")
+    new = Counter(fact["kind"] for fact in seen.facts[len(reference.before.facts) :])
+    allowed = Counter(fact["kind"] for fact in reference.after.facts[len(reference.before.facts) :])
+    if new - allowed - (Counter(outcome=1) if job.charges else Counter()):
+        wrong.append(f"the ledger has {dict(new)} more, not {dict(allowed)}")
+    if ended.code == 0 and allowed - new - Counter(outcome=1):
+        wrong.append(f"the ledger has only {dict(new)} more, not {dict(allowed)}")
+    if job.reads and (seen.products != reference.before.products or seen.facts != reference.before.facts):
         wrong.append("a command that only reads has changed something")
     return wrong
 
 
+def new_charges(before: Seen, after: Seen) -> list[dict[str, Any]]:
+    """The charges that were added."""
+    known = {fact["id"] for fact in before.facts}
+    return [fact for fact in after.kind("charge") if fact["id"] not in known]
+
+
 def _charged(reference: Reference, seen: Seen, place: Path, ended: Ended) -> list[str]:
-    """Heads have rows, and rows say what became of them."""
+    """Heads have charges, and the ledger says what became of them."""
     wrong = []
-    new = seen.rows.get(LEDGER, [])[len(reference.before.rows[LEDGER]) :]
+    new = new_charges(reference.before, seen)
+    ids = {charge["id"] for charge in new}
     heads = {name: digest for name, digest in seen.heads.items() if name not in reference.before.heads}
     heads = {name: digest for name, digest in heads.items() if not name.startswith(".")}
     if len(new) > 1 or len(heads) > 1:
-        wrong.append(f"{len(new)} rows and {len(heads)} heads of one training")
-    for name, digest in heads.items():
-        rows = [row for row in new if row["head"] == name and row["state"] in ("charged", "written")]
-        if not rows:
-            wrong.append(f"head {name} has no row")
-        elif rows[0]["sha256"] not in (None, digest):
-            wrong.append(f"head {name} is another one than its row says")
+        wrong.append(f"{len(new)} charges and {len(heads)} heads of one training")
+    for name in heads:
+        card = witness.card(place / "work" / "heads" / name)
+        if card["ledger"]["charge"] not in ids:
+            wrong.append(f"head {name} has no charge")
     rescued = {path.name for path in (place / "rescue").rglob("*.safetensors")}
-    for row in new:
-        if row["state"] == "written" and row["head"] not in heads.keys() | rescued:
-            wrong.append(f"the row says that {row['head']} was written, and it is not there")
+    for fact in (outcome for charge in ids for outcome in seen.outcomes(charge) if outcome["state"] == "written"):
+        if fact["head"] not in heads.keys() | rescued:
+            wrong.append(f"the ledger says that {fact['head']} was written, and it is not there")
+        elif heads.get(fact["head"], fact["sha256"]) != fact["sha256"]:
+            wrong.append(f"head {fact['head']} is another one than the ledger says")
     if (place / "read").exists() and not new:
-        wrong.append("records were read, and no row was written")
-    if new and ended.code in (2, 130) and "charged" not in ended.err and "spent so far" not in ended.out:
+        wrong.append("records were read, and nothing was charged")
+    told = re.search("charged|The charge may be written", ended.err) or "spent so far" in ended.out
+    if new and ended.code in (2, 130) and not told:
         wrong.append(f"it is charged, and the user is not told: {first_lines(ended.err)}")
     if ended.code == 0 and not (new and (heads or rescued)):
-        wrong.append("exit code 0 without a row and a head")
+        wrong.append("exit code 0 without a charge and a head")
     return wrong
 
 
@@ -334,23 +361,23 @@ def second(scenes: Scenes, name: str, place: Path) -> list[str]:
     if before == reference.before:
         # The first run left no trace, so the second one would be the reference.
         return []
-    unpaid = len(before.rows.get(LEDGER, [])) == len(reference.before.rows.get(LEDGER, []))
-    last = (before.rows.get(LEDGER) or [{}])[-1]
-    goes_on = job.charges and not scenes.seeded and not unpaid and last["state"] in ("charged", "stopped")
+    new = [charge["id"] for charge in new_charges(reference.before, before)]
+    goes_on = job.charges and not scenes.seeded and any(charge in before.open for charge in new)
     ended = machine.run(place, scenes.line(name), plant=partial(plant_trace, place) if goes_on else None)
     seen = witness.look(place / "work")
     wrong = [f"second run: {each}" for each in seen.wrong]
     if ended.code != 0:
         return [*wrong, f"second run: exit code {ended.code}: {first_lines(ended.err)}"]
     if job.charges:
-        rows, old = seen.rows[LEDGER], before.rows.get(LEDGER, [])
+        more = [charge["id"] for charge in new_charges(before, seen)]
         if goes_on:
-            # It goes on under its row, and nothing is charged again.
-            old = old[:-1]
+            # It goes on under its charge, and nothing is charged again.
             wrong += several_answers(place)
-        if rows[: len(old)] != old or len(rows) != len(old) + 1 or rows[-1]["state"] != "written":
-            wrong.append("second run: its row is not there")
-        elif seen.heads.get(rows[-1]["head"]) != rows[-1]["sha256"]:
+        (last, *others) = [charge for charge in new if charge in before.open] if goes_on else more or [""]
+        written = [fact for fact in seen.outcomes(last) if fact["state"] == "written"]
+        if others or bool(more) is goes_on or len(written) != 1:
+            wrong.append(f"second run: {len(more)} charges more, and {len(written)} heads of this one")
+        elif seen.heads.get(written[0]["head"]) != written[0]["sha256"]:
             wrong.append("second run: its head is not there")
     else:
         wanted, have = reference.after.products, seen.products

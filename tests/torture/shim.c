@@ -2,7 +2,7 @@
  *
  * A process arms the shim with `torture_arm`. From then on it counts the calls of the chosen kinds on files below one
  * folder. The call number `at` gets the fault: it fails with an error number, it reads or writes less than it was asked
- * to, or the process is killed before it. A lasting fault also hits all later calls of the chosen kinds. Until it is
+ * to, or the process is killed, paused or interrupted before it. A lasting fault also hits all later calls of the chosen kinds. Until it is
  * armed the shim does nothing. It sees what goes through the C library: Python, HDF5, SQLite and Rust do.
  *
  * The clock: Python's wall clock can be set to a fixed time, and can step at its n-th reading. Other libraries keep the
@@ -31,7 +31,7 @@
 /* The kinds of calls. tests/torture/machine.py has the same list. */
 enum { OPEN, CREATE, READ, WRITE, SYNC, RENAME, LINK, UNLINK, TRUNCATE, CLOSE, MKDIR, MMAP, STAT, LIST, LOCK };
 /* What is no error number: a fault is positive where it is one. */
-enum { NONE = 0, SHORT = -1, END = -2, KILL = -3, TORN = -4 };
+enum { NONE = 0, SHORT = -1, END = -2, KILL = -3, TORN = -4, CTRL_C = -5, PAUSE = -6 };
 
 static char folder[PATH_MAX];
 static size_t length;
@@ -85,6 +85,10 @@ static int counted(int kind, const char *path) {
   if (number != at && !(lasting && at && number > at)) return NONE;
   atomic_fetch_add(&hits, 1);
   if (fault == KILL) syscall(SYS_kill, syscall(SYS_getpid), SIGKILL);
+  if (fault == CTRL_C || fault == PAUSE) {
+    syscall(SYS_kill, syscall(SYS_getpid), fault == PAUSE ? SIGSTOP : SIGINT);
+    return NONE;
+  }
   return fault;
 }
 

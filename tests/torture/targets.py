@@ -4,9 +4,9 @@ A target takes bytes and a folder of its own. It may return, or raise a UserErro
 """
 
 import contextlib
-import hashlib
 import io
 import json
+import random
 import sqlite3
 import struct
 import tempfile
@@ -21,28 +21,34 @@ import pyarrow as pa
 import typer
 
 from dpfc_cli.errors import UserError
-from dpfc_cli.features import digests
 from dpfc_cli.extraction.importing import import_features
+from dpfc_cli.features import digests
 from dpfc_cli.features.manifest import GROUPED_VERSION, Manifest, Shard, SplitFacts
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.features.tables import opened
 from dpfc_cli.heads.head import Head, encoded
+from dpfc_cli.ledger import append, caps, file, new_id, read
+from dpfc_cli.ledger.facts import Fact
+from dpfc_cli.ledger.populations import records_of
+from dpfc_cli.methods.method import Solution
 from dpfc_cli.privacy.accounting import Claim
 from dpfc_cli.privacy.chain import Centre, Clip
 from dpfc_cli.sources.classes import class_names
 from dpfc_cli.sources.split_files import files_by_split
 from dpfc_cli.starts.rows import below, check_count, labels_in, stated
 from dpfc_cli.starts.wordnet import DATA, INDEX, WordNet
-from dpfc_cli.training import ledger, tuning
-from dpfc_cli.training.account import account_of
+from dpfc_cli.training import tuning
+from dpfc_cli.training.card import card_of
+from dpfc_cli.training.request import Privacy
 from dpfc_cli.trust import statement
 from dpfc_cli.trust.verify import of_card
+from tests.hostile import DATE, STANDING, calibrated, set_of
+from tests.ledger import facts as made_up
 from tests.starts import nouns
+from tests.support import CHAIN
 from tests.torture.folder_targets import FOLDERS
 from tests.torture.picture_targets import PICTURE_TARGETS
 from tests.torture.target import Target, as_json, parquet, saved, written
-from tests.training.rows import cap, row
-from tests.trust.test_trust import make_card
 
 X = np.arange(24, dtype=np.float32).reshape(6, 4)
 Y = np.array([0, 1, 2, 0, 1, 2], np.int32)
@@ -61,6 +67,7 @@ def _manifest(rows: int = 6, **changes: Any) -> Manifest:
         "backbone": {"name": "imported", "from": "x.npz", "weights": {"sha256": "3" * 64}},
         "source": {"dataset": "d", "identity": identity},
         "versions": {"dpfc": "0.1.0"},
+        "id": "0" * 32,
     }
     return Manifest(**{**said, **changes})
 
@@ -108,8 +115,7 @@ def _run_manifest(data: bytes, place: Path) -> None:
     features = FeatureSet(folder)
     repr(features), features.manifest.fingerprint, features.manifest.to_json(), features.classes
     statement.hold_out_of(features.manifest)
-    for split in features.splits:
-        ledger.records_of(features.manifest, split)
+    records_of(features.manifest)
     _read_all(features)
 
 
@@ -126,9 +132,14 @@ def _run_shard(data: bytes, place: Path) -> None:
 
 
 def _head(claim: Claim = "private", rate: float = 1.0) -> Head:
-    card = make_card(claim, rate=rate)
+    seed = 7 if claim == "research" else None
+    privacy = Privacy() if claim == "non-private" else Privacy(epsilon=1.0, delta=1e-5, seed=seed)
+    sampled: dict[str, Any] = {} if rate == 1 else {"sampling_rate": rate, "steps": 2}
+    made = calibrated("dp-fc" if rate == 1 else "dp-sgd", privacy, **sampled)
+    solution = Solution(chain=CHAIN, weight=np.zeros((2, 3)), bias=np.zeros(3))
+    card = card_of(made, set_of(made.facts), DATE, solution, STANDING)
     chain = (Clip(1.0), Centre(np.ones(2)))
-    return Head(chain=chain, weight=np.array([[0.0, 1.0], [2.0, -3.0]]), bias=np.zeros(2), card=card)
+    return Head(chain=chain, weight=np.array([[0.0, 1.0, 2.0], [2.0, -3.0, 0.5]]), bias=np.zeros(3), card=card)
 
 
 def _use_head(path: Path) -> None:
@@ -199,58 +210,54 @@ def _run_trials(data: bytes, place: Path) -> None:
     tuning._read(path)
 
 
-def _ledger(rows: int = 2) -> bytes:
-    def write(path: Path) -> None:
-        for number in range(rows):
-            ledger.charge(path, row(0.3 + number / 10))
-            ledger.keep_cap(path, cap(3.0 + number))
+_SET = made_up.a_set()
+_FACTS: tuple[Fact, ...] = (_SET, *made_up.some_facts(random.Random(0), 12, [_SET]))
 
-    return written(write, ".ledger.sqlite")
+
+def _ledger(count: int = len(_FACTS)) -> bytes:
+    return written(lambda path: made_up.written(path, *_FACTS[:count]), ".sqlite")
 
 
 def _run_ledger(data: bytes, place: Path) -> None:
-    path = place / "set.ledger.sqlite"
+    path = place / "ledger.sqlite"
     path.write_bytes(data)
-    account = account_of(path)
-    assert len(account.rows) >= account.private
-    if len(account.entries) <= 8:
-        account.to_json((1e-5,))
-    receipt = ledger.charge(path, row(0.2))
-    ledger.settle(receipt, "stopped")
-    ledger.keep_cap(path, cap(9.0))
-    book = ledger.read_all(path)
-    if book.entries[-1].state != "stopped" or book.caps[-1] != cap(9.0, trainings=len(book.entries)):
-        raise AssertionError("a ledger took a row, and does not say what became of it")
+    _use_ledger(path)
+    fact = made_up.a_charge(next(iter(read(path).sets), made_up.a_set().set))
+    append(path, lambda ledger: [fact], "It")
+    if read(path).facts[-1] != fact:
+        raise AssertionError("a ledger took a fact, and does not have it")
+
+
+def _use_ledger(path: Path) -> None:
+    book = read(path)
+    for account in book.accounts(None):
+        if len(account.charges) <= 20:
+            account.epsilon(1e-5), account.exact, caps.left(account, 1e-5)
+
+
+def _run_fact(data: bytes, place: Path) -> None:
+    """A ledger whose file is sound, with one more row: its kind and its text."""
+    kind, _, body = data.decode("utf-8", "replace").partition(" ")
+    path = place / "ledger.sqlite"
+    path.write_bytes(_LEDGER)
+    row = (len(_FACTS) + 1, new_id(), kind, body)
+    hashed = file._hash(read(path).end, *row)
+    with contextlib.closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("INSERT INTO facts VALUES (?, ?, ?, ?, ?)", (*row, hashed))
+    _use_ledger(path)
 
 
 def _digests() -> bytes:
-    """A file of digests of two splits."""
-
-    def write(path: Path) -> None:
-        parts = (("train", [1, 2, 2]), ("test", [0, 7]))
-        digests.write(path, [digests.section_of("r", name, "row", np.array(part, np.uint64)) for name, part in parts])
-
-    return written(write)
+    return written(lambda path: digests.write(path, "row", np.array([1, 2, 2, 7], np.uint64)))
 
 
 def _run_digests(data: bytes, place: Path) -> None:
-    """A header of digests. Its own digest is right, so that it is read."""
-    header, path = data.partition(b"\n")[0], place / "set.digests"
-    first = digests._MAGIC + hashlib.sha256(header).hexdigest().encode()
-    path.write_bytes(b"\n".join((first, header, _digests().split(b"\n", 2)[2])))
-    own, *others = digests.stored_in(path)
-    if sum(digests.common(own, others).values()) > own.section.count:
+    """A file of digests, beside a whole one."""
+    path, other = place / "digests", place / "other"
+    path.write_bytes(data)
+    other.write_bytes(_digests())
+    if digests.common(path, other) > 3:
         raise AssertionError("there are more different records than records")
-
-
-def _run_releases(data: bytes, place: Path) -> None:
-    """A ledger whose file is sound, with other releases in a row."""
-    path = place / "set.ledger.sqlite"
-    path.write_bytes(_LEDGER)
-    with contextlib.closing(sqlite3.connect(path)) as connection, connection:
-        connection.execute("UPDATE trainings SET releases = ? WHERE id = 2", (data.decode("utf-8", "replace"),))
-    account = account_of(path)
-    account.to_json((1e-5,))
 
 
 def _run_patterns(data: bytes, place: Path) -> None:
@@ -431,9 +438,9 @@ TARGETS = {
         run=_import(".parquet"),
     ),
     "trials": Target(seeds=lambda: [b'\n{"trial": "ab", "score": 0.5}\n'], run=_run_trials, text="json"),
-    "ledger": Target(seeds=lambda: [_ledger(), _ledger(1)], run=_run_ledger),
-    "digests": Target(seeds=lambda: [_digests().split(b"\n")[1]], run=_run_digests, text="json"),
-    "releases": Target(seeds=lambda: [row(0.4).releases.encode()], run=_run_releases, text="json"),
+    "ledger": Target(seeds=lambda: [_ledger(), _ledger(3)], run=_run_ledger),
+    "fact": Target(seeds=lambda: [f"{fact.kind} {fact.body}".encode() for fact in _FACTS], run=_run_fact),
+    "digests": Target(seeds=lambda: [_digests()], run=_run_digests),
     "patterns": Target(seeds=lambda: [b"train-{00..00}.tar", b"train-0{0}.tar", b"t[a-z]?in*"], run=_run_patterns),
     "rows": Target(seeds=lambda: [as_json({"Red_Fox": [1, 8], "cat": []})], run=_run_rows, text="json"),
     "nouns": Target(seeds=_nouns, run=_run_nouns),

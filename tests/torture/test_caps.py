@@ -1,54 +1,31 @@
-"""A short form of the campaign of caps: `make torture` runs it with 8 processes, 1,000 tries and 200 kills."""
+"""A short form of the campaign of caps: `make torture` runs it with 8 processes and 1,000 tries."""
 
-import json
-import subprocess
-import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
 
-from dpfc_cli.extraction.importing import import_features
-from dpfc_cli.training.cap import set_cap
-from tests.support import blobs
 from tests.torture import caps, machine
-
-PROGRAM = """
-import json, sys
-from pathlib import Path
-import dpfc_cli.training.charge
-from tests.torture import caps
-case = json.loads(sys.argv[2])
-sys.exit("; ".join(caps.race(case, Path(sys.argv[1]))) or None)
-"""
+from tests.torture.test_faults import ended
+from tests.torture.witness import Seen
 
 
-@pytest.mark.skipif(machine.compiler() is None, reason="needs Linux")
-@pytest.mark.parametrize("race", ["three ledgers", "sets that share records"])
-def test_processes_that_train_at_once_never_pass_a_cap_together(tmp_path: Path, race: str) -> None:
-    """On three sets of the same records, or on two that share some. The cap is set for one of them, and the others have
-    no ledger yet.
-    """
-    work = tmp_path / "work"
-    work.mkdir()
-    x, y = blobs(60, 4, 3)
-    np.savez(work / "raw.npz", train_x=x, train_y=y)
-    features = import_features(work / "raw.npz", work / "features" / "blobs", classes=3).features
-    set_cap(features, 1.0)
-    case = {"job": "race", "what": race, "cap": 1.0, "processes": 3, "attempts": 45, "seed": 0}
-    ended = subprocess.run(
-        [sys.executable, "-c", PROGRAM, str(tmp_path), json.dumps(case)],
-        check=False,
-        cwd=Path(__file__).parents[2],
-        capture_output=True,
-        text=True,
-    )
-    assert (ended.returncode, ended.stderr) == (0, ""), ended.stdout
+@pytest.mark.skipif(machine.compiler() is None, reason="needs Linux and a C compiler")
+def test_processes_that_charge_at_once_never_pass_a_cap_together(tmp_path: Path) -> None:
+    result = ended("caps", tmp_path, "--count", "3", "--processes", "3", "--attempts", "60")
+    assert result.returncode == 0, result.stdout + result.stderr
 
 
 def test_what_was_spent_is_summed_without_dpfc() -> None:
-    release = '[{"times": 4, "sigma": 2.0}]'
-    rows = {"one": [{"releases": release}], "other": [{"releases": release}] * 2}
-    assert caps.spent(rows) == 3.0
-    assert caps.passed(rows, 3.0)
-    assert not caps.passed(rows, 20.0)
+    """Of each set the most used split; a set of which nothing is said counts for everybody."""
+    sets = [{"kind": "set", "set": name, "population": population} for name, population in caps.SETS.items()]
+    releases = [{"times": 4, "sigma": 2.0}]
+    charges = [
+        {"kind": "charge", "set": name, "split": split, "releases": releases}
+        for name, split in (("east", "train"), ("east", "train"), ("east", "test"), ("east-again", "test"))
+    ]
+    seen = Seen(files={}, facts=[*sets, *charges], wrong=[])
+    assert (caps.spent(seen, "east"), caps.spent(seen, "west")) == (3.0, 0.0)
+    more = [{"kind": "charge", "set": "unsaid", "split": "train", "releases": releases}]
+    for epsilon, over in ((3.0, True), (30.0, False)):
+        cap = [{"kind": "cap", "population": "east", "epsilon": epsilon, "delta": 1e-5}]
+        assert bool(caps.passed(Seen(files={}, facts=[*seen.facts, *more, *cap], wrong=[]))) is over

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.torture import campaign, machine, scenes, witness
-from tests.torture.scenes import JOBS, LEDGER, Reference
+from tests.torture.scenes import JOBS, Reference
 from tests.torture.witness import Seen
 
 ROOT = Path(__file__).parents[2]
@@ -60,29 +60,38 @@ def done(code: int, said: str = "") -> machine.Ended:
 
 REFUSED = "Error: 'heads/a' cannot be written."
 CHARGED = f"{REFUSED} The training was charged."
-ROW = {"id": 1, "head": "a.safetensors", "state": "written", "sha256": "0"}
+CHARGE = {"kind": "charge", "id": "c"}
+WRITTEN = {"kind": "outcome", "id": "o", "charge": "c", "state": "written", "head": "a.safetensors", "sha256": "0"}
+HEAD = {"heads/a.safetensors": "0"}
 
 
 @pytest.mark.parametrize(
-    ("after", "code", "said", "broken"),
+    ("files", "facts", "code", "said", "broken"),
     [
-        (Seen({}, {LEDGER: [ROW]}, []), 2, CHARGED, "written, and it is not"),
-        (Seen({"heads/a.safetensors": "0"}, {LEDGER: []}, []), 0, "", "has no row"),
-        (Seen({"heads/a.safetensors": "1"}, {LEDGER: [ROW]}, []), 0, "", "another one than its row says"),
-        (Seen({}, {LEDGER: [{**ROW, "state": "charged"}]}, []), 2, REFUSED, "is not told"),
-        (Seen({}, {LEDGER: []}, ["a fault"]), 2, REFUSED, "a fault"),
-        (Seen({}, {}, []), 0, "", "without a row and a head"),
-        (Seen({}, {LEDGER: []}, []), 1, "A defect in dpfc: OSError.", "exit code 1"),
-        (Seen({}, {LEDGER: []}, []), 2, "Error: something went wrong.", "names no file"),
+        ({}, [CHARGE, WRITTEN], 2, CHARGED, "written, and it is not"),
+        (HEAD, [], 0, "", "has no charge"),
+        ({"heads/a.safetensors": "1"}, [CHARGE, WRITTEN], 0, "", "another one than the ledger says"),
+        ({}, [CHARGE], 2, REFUSED, "is not told"),
+        ({}, [], 0, "", "without a charge and a head"),
+        ({}, [], 1, "A defect in dpfc: OSError.", "exit code 1"),
+        ({}, [], 2, "Error: something went wrong.", "names no file"),
     ],
-)  # fmt: skip
+)
 def test_each_promise_that_is_broken_is_seen(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after: Seen, code: int, said: str, broken: str
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    files: dict[str, str],
+    facts: list[dict[str, object]],
+    code: int,
+    said: str,
+    broken: str,
 ) -> None:
     """Planted: what a training could leave that breaks a promise."""
+    after = Seen(files, facts, [])
     monkeypatch.setattr(witness, "look", lambda work: after)
-    before = Seen({}, {LEDGER: []}, [])
-    reference = Reference(ended=done(0), before=before, after=before)
+    monkeypatch.setattr(witness, "card", lambda path: {"ledger": {"charge": "c"}})
+    before = Seen({}, [], [])
+    reference = Reference(ended=done(0), before=before, after=Seen(HEAD, [CHARGE, WRITTEN], []))
     assert JOBS["train"].charges
     wrong = scenes.judged("train", reference, tmp_path, done(code, said), fault=True, killed=False)
     assert any(broken in each for each in wrong), wrong
@@ -92,8 +101,8 @@ def test_the_witness_sees_what_is_not_whole(tmp_path: Path) -> None:
     (tmp_path / "heads").mkdir()
     (tmp_path / "features" / "set").mkdir(parents=True)
     (tmp_path / "heads" / "a.safetensors").write_bytes(b"\x08\0\0\0\0\0\0\0{}")
-    (tmp_path / "features" / "set.ledger.sqlite").write_bytes(b"SQLite format 3\0 and no more")
+    (tmp_path / witness.LEDGER).write_bytes(b"SQLite format 3\0 and no more")
     wrong = witness.look(tmp_path).wrong
     assert {each.split(":")[0] for each in wrong} == {
-        *("features/set", "features/set.ledger.sqlite", "heads/a.safetensors"),
+        *("features/set", witness.LEDGER, "heads/a.safetensors"),
     }

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.torture import mutants, planted, trials
+from tests.torture import planted, trials
 
 
 class Fault(NamedTuple):
@@ -133,7 +133,8 @@ FAULTS = {
         "Curator._answer",
         "if (kept := self._answers.recall(number, shape)) is not None:",
         "if False:",
-        "tests/training/test_answers.py::test_a_killed_training_goes_on_where_it_stopped_and_charges_nothing_more[2]",
+        "tests/training/test_answers.py::"
+        "test_a_killed_training_goes_on_where_it_stopped_and_ends_as_one_that_was_never_stopped",
     ),
     "two curators for one charge": Fault(
         "training/charge.py",
@@ -142,10 +143,24 @@ FAULTS = {
         "if False:",
         "tests/training/test_steps.py::test_one_charge_pays_for_one_curator",
     ),
+    "a row that was changed": Fault(
+        "ledger/file.py",
+        "_facts_in",
+        "if end != hashed:",
+        "if False:",
+        "tests/ledger/test_file.py::test_a_row_that_was_changed_taken_out_put_in_or_exchanged_is_refused",
+    ),
+    "a set of which nothing is said counts for nobody": Fault(
+        "ledger/totals.py",
+        "Ledger.account.counts",
+        "return where is None or population in where",
+        "return population in where",
+        "tests/ledger/test_totals.py::test_what_is_unsaid_counts_for_everybody",
+    ),
     "a charge that pays for another training": Fault(
         "training/run.py",
         "run",
-        "if entry != replace(receipt.entry, state=entry.state):",
+        "if receipt.charge != checked.charge or made.digest != checked.charge.digest:",
         "if False:",
         "tests/training/test_steps.py::test_a_charge_pays_for_no_other_training",
     ),
@@ -206,14 +221,3 @@ def test_a_mutant_survives_if_no_test_looks_or_if_it_does_the_same(said: dict[st
     same = "if value >= most:"
     assert said["both tests"] == [same]
     assert said["one test"] == ["if True:", same, "return None"]
-
-
-def test_every_mutant_that_is_argued_away_exists_and_has_a_reason() -> None:
-    argued = mutants.reasons()
-    made = {
-        mutant.name
-        for module in {name[0] for name in argued}
-        for mutant, _ in planted.planted(module, planted.source_of(module))
-    }
-    assert set(argued) <= made
-    assert all(len(reason.split()) > 3 for reason in argued.values())

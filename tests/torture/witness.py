@@ -1,48 +1,68 @@
-"""What lies in a working folder, read without dpfc: feature sets, heads and ledgers, and what is wrong with them."""
+"""What lies in a working folder, read without dpfc: feature sets, heads and the ledger, and what is wrong with them."""
 
 import hashlib
 import json
+import math
 import re
 import shutil
 import sqlite3
 import struct
 import tempfile
+from collections.abc import Iterable
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
+from statistics import NormalDist
 from typing import Any
 
 import h5py
 import numpy as np
 
-ANSWERS = re.compile(r"heads/\.[^/]+\.[0-9a-f]{16}\.answers")
+ANSWERS = re.compile(r"features/ledger\.answers(/[0-9a-f]{32})?")
 """The answers of a training that was stopped."""
 LEFT_BY_KILLS = re.compile(
-    # A head's place, the parts of an unfinished set, what SQLite undoes the next time, and the notes of a set that was
-    # finished but for its tidying.
+    # A head's place, the parts of an unfinished set, what SQLite undoes the next time, a ledger without facts, and the
+    # notes of a set that was finished but for its tidying.
     r"(heads|starts)/\.[^/]+\.[0-9a-f]{16}\.tmp"
     rf"|{ANSWERS.pattern}"
     r"|features/[^/]+\.partial(/.*)?"
-    r"|features/[^/]+\.ledger\.sqlite-journal"
-    r"|features/\.[^/]+\.ledger\.digests\.[0-9a-f]{16}\.tmp"
+    r"|features/ledger\.sqlite-journal"
+    # Digests are kept before the set is written down.
+    r"|features/ledger\.digests/(\.[^/]+\.[0-9a-f]{16}\.tmp|[0-9a-f]{32})"
     r"|features/[^/]+/(settings\.json|[^/]+\.sha256|[^/]+\.h5\.digests|\.[^/]+\.[0-9a-f]{16}\.tmp)"
 )
 """What a run may leave that was killed. The next extraction tidies up; docs/heads.md names the head's place."""
 PRODUCTS = re.compile(
     r"features/[^/.]+/(manifest\.json|[^/.]+\.h5|records\.digests)"
-    r"|features/[^/.]+\.(ledger\.(sqlite|digests)|tuning\.jsonl)"
+    r"|features/[^/.]+\.tuning\.jsonl"
     r"|(heads|starts)/[^/]+\.safetensors"
 )
+LEDGER = "features/ledger.sqlite"
 
 
 @dataclass(frozen=True)
 class Seen:
-    """files: SHA-256 of each file but ledgers, by its path. rows, caps: of each ledger. wrong: what is broken."""
+    """files: SHA-256 of each file but the ledger, by its path. facts: of the ledger, in their order. wrong: what is
+    broken.
+    """
 
     files: dict[str, str]
-    rows: dict[str, list[dict[str, Any]]]
+    facts: list[dict[str, Any]]
     wrong: list[str]
-    caps: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+
+    def kind(self, kind: str) -> list[dict[str, Any]]:
+        """The facts of a kind."""
+        return [fact for fact in self.facts if fact["kind"] == kind]
+
+    def outcomes(self, charge: str) -> list[dict[str, Any]]:
+        """What became of a charge."""
+        return [fact for fact in self.kind("outcome") if fact["charge"] == charge]
+
+    @property
+    def open(self) -> list[str]:
+        """The charges that have no head yet, as the ledger knows."""
+        written = {fact["charge"] for fact in self.kind("outcome") if fact["state"] == "written"}
+        return [fact["id"] for fact in self.kind("charge") if fact["id"] not in written]
 
     @property
     def heads(self) -> dict[str, str]:
@@ -58,46 +78,64 @@ class Seen:
     def strange(self) -> list[str]:
         """Files in `features`, `heads` and `starts` that are no products."""
         watched = ("features", "heads", "starts")
-        return [path for path in self.files if path.split("/")[0] in watched and path not in self.products]
+        known = self.products.keys() | {f"features/ledger.digests/{fact['set']}" for fact in self.kind("set")}
+        return [path for path in self.files if path.split("/")[0] in watched and path not in known]
 
 
 def look(work: Path) -> Seen:
     """Everything below a working folder."""
-    files, rows, caps, wrong = {}, {}, {}, []
+    files, wrong = dict[str, str](), list[str]()
+    facts: list[dict[str, Any]] = []
     for path in sorted(work.rglob("*")):
         name = str(path.relative_to(work))
-        if path.name.endswith(".ledger.sqlite"):
-            rows[name], caps[name], faults = ledger(path)
+        if name == LEDGER:
+            facts, faults = ledger(path)
             wrong += [f"{name}: {fault}" for fault in faults]
+        elif path.is_file() and path.name == "manifest.json":
+            # Its id is random.
+            files[name] = hashlib.sha256(re.sub(rb'"id": ?"[0-9a-f]{32}"', b"", path.read_bytes())).hexdigest()
         elif path.is_file():
             files[name] = hashlib.sha256(path.read_bytes()).hexdigest()
-        elif path.parent.name == "features" and not path.name.endswith(".partial"):
+        elif path.parent.name == "features" and not re.search(r"\.partial$|^ledger\.", path.name):
             wrong += [f"{name}: {fault}" for fault in feature_set(path)]
     for name in files:
         if name.startswith("heads/") and name.endswith(".safetensors") and not name.startswith("heads/."):
             wrong += [f"{name}: {fault}" for fault in head(work / name)]
-    return Seen(files, rows, wrong, caps)
+    return Seen(files, facts, wrong)
 
 
-def ledger(path: Path) -> tuple[list[dict[str, Any]], list[dict[str, Any]], list[str]]:
-    """The rows of a ledger, its caps, and what is wrong with it. SQLite may repair a copy, as a command would."""
+def ledger(path: Path) -> tuple[list[dict[str, Any]], list[str]]:
+    """The facts of a ledger, and what is wrong with it. SQLite may repair a copy, as a command would."""
     with tempfile.TemporaryDirectory() as folder:
         for each in (path, path.with_name(path.name + "-journal")):
             if each.exists():
                 shutil.copy(each, folder)
         try:
             with closing(sqlite3.connect(Path(folder) / path.name)) as connection:
-                connection.row_factory = sqlite3.Row
                 found = connection.execute("PRAGMA quick_check").fetchone()[0]
-                names = [row["name"] for row in connection.execute("SELECT name FROM sqlite_schema")]
-                tables = {
-                    name: [dict(row) for row in connection.execute(f"SELECT * FROM {name} ORDER BY id")]
-                    for name in ("trainings", "caps")
-                    if name in names
-                }
+                there = connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]
+                asked = "SELECT n, id, kind, body, hash FROM facts ORDER BY n"
+                rows = connection.execute(asked).fetchall() if there else []
         except sqlite3.Error as error:
-            return [], [], [str(error)]
-    return tables.get("trainings", []), tables.get("caps", []), [] if found == "ok" else [found]
+            return [], [str(error)]
+    wrong, before = [] if found == "ok" else [found], ""
+    for due, (n, fact, kind, body, hashed) in enumerate(rows, 1):
+        before = hashlib.sha256(json.dumps([before, n, fact, kind, body]).encode()).hexdigest()
+        if (n, hashed) != (due, before):
+            wrong.append(f"row {n} does not follow the one before it")
+            break
+    return [{**json.loads(body), "id": fact, "kind": kind} for _, fact, kind, body, _ in rows], wrong
+
+
+def delta_spent(epsilon: float, mu: float) -> float:
+    """δ(ε) of a μ-GDP mechanism, by the formula of Balle and Wang."""
+    normal = NormalDist()
+    return normal.cdf(mu / 2 - epsilon / mu) - math.exp(epsilon) * normal.cdf(-mu / 2 - epsilon / mu)
+
+
+def spent(charges: Iterable[dict[str, Any]]) -> float:
+    """Σ times/σ² of all releases of charges."""
+    return math.fsum(each["times"] / each["sigma"] ** 2 for charge in charges for each in charge["releases"])
 
 
 def feature_set(folder: Path) -> list[str]:
@@ -123,6 +161,14 @@ def feature_set(folder: Path) -> list[str]:
     except (OSError, ValueError, KeyError) as error:
         return [f"not whole ({type(error).__name__}: {error})"]
     return wrong
+
+
+def card(path: Path) -> dict[str, Any]:
+    """The card of a head."""
+    data = path.read_bytes()
+    (length,) = struct.unpack("<Q", data[:8])
+    found: dict[str, Any] = json.loads(json.loads(data[8 : 8 + length])["__metadata__"]["card"])
+    return found
 
 
 def head(path: Path) -> list[str]:

@@ -10,10 +10,8 @@ from dpfc_cli.extraction.importing import import_features
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.privacy import curator
 from dpfc_cli.privacy.queries import Query
-from dpfc_cli.training import ledger
 from tests.support import blobs
 from tests.training import starts
-from tests.training.rows import cap, row
 
 
 @pytest.fixture
@@ -39,49 +37,13 @@ def private(tmp_path: Path) -> FeatureSet:
 
 
 @pytest.fixture(scope="module")
-def two(tmp_path_factory: pytest.TempPathFactory) -> bytes:
-    """The file of a ledger with two rows."""
-    made = tmp_path_factory.mktemp("two") / "set.ledger.sqlite"
-    for mu in (0.3, 0.4):
-        ledger.charge(made, row(mu))
-    return made.read_bytes()
-
-
-@pytest.fixture
-def path(tmp_path: Path, two: bytes) -> Path:
-    """A ledger with two rows."""
-    made = tmp_path / "set.ledger.sqlite"
-    made.write_bytes(two)
-    return made
-
-
-@pytest.fixture(scope="module")
-def five(tmp_path_factory: pytest.TempPathFactory, two: bytes) -> bytes:
-    """The file of a ledger with two trainings, two caps, and one training more."""
-    made = tmp_path_factory.mktemp("five") / "set.ledger.sqlite"
-    made.write_bytes(two)
-    for number in (3.0, 2.0):
-        ledger.keep_cap(made, cap(number))
-    ledger.charge(made, row(0.5))
-    return made.read_bytes()
-
-
-@pytest.fixture
-def capped(path: Path, five: bytes) -> Path:
-    """A ledger with two trainings, two caps, and one training more."""
-    path.write_bytes(five)
-    return path
-
-
-@pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Three sets of the same records."""
     folder = tmp_path_factory.mktemp("sets")
     x, y = blobs(30, 3, 2)
     np.savez(folder / "raw.npz", train_x=x, train_y=y)
-    import_features(folder / "raw.npz", folder / "features" / "a", classes=("a", "b"))
-    for name in ("b", "c"):
-        shutil.copytree(folder / "features" / "a", folder / "features" / name)
+    for name in "abc":
+        import_features(folder / "raw.npz", folder / "features" / name, classes=("a", "b"))
     return folder
 
 

@@ -1,14 +1,39 @@
-"""A small training, asked for and checked, and the rows of its ledger."""
+"""A small training, asked for and checked, and the charges of its ledger."""
 
+from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from dpfc_cli.extraction.importing import import_features
 from dpfc_cli.features.reader import FeatureSet
-from dpfc_cli.training import ledger
-from dpfc_cli.training.check import Checked
+from dpfc_cli.ledger import Account, Charge, Ledger, ledger_path, read
+from dpfc_cli.privacy.facts import Facts
+from dpfc_cli.privacy.queries import Gradient, Gram
+from dpfc_cli.training.calibrate import Calibrated, calibrate
+from dpfc_cli.training.check import Checked, check
 from dpfc_cli.training.observer import Observer
 from dpfc_cli.training.request import Privacy, Request
 from dpfc_cli.training.train import plan
+from tests.support import CHAIN, plan_of
+
+FACTS = Facts(n=100, m=2, d=2)
+GRADIENT = Gradient(CHAIN, np.zeros((3, 2)), clip=1.0)
+PLAN = plan_of(FACTS, (Gram(CHAIN, 0.2), 0.2), (GRADIENT, 0.4), (GRADIENT, 0.4))
+
+
+def small(name: str, n: int, test: int = 0, *, first: int = 0, persons: bool = False) -> FeatureSet:
+    """A set of n records of two classes. first: the number of the first one: other numbers are other records. persons:
+    each has two records.
+    """
+    x = np.arange(2 * first, 2 * (first + n + test), dtype=np.float32).reshape(-1, 2) + 1
+    y = np.arange(n + test) % 2
+    arrays = {"train_x": x[:n], "train_y": y[:n], **({"test_x": x[n:], "test_y": y[n:]} if test else {})}
+    arrays |= {"train_groups": np.arange(n) // 2} if persons else {}
+    np.savez(f"{name}.npz", **arrays)  # type: ignore[arg-type]
+    return import_features(f"{name}.npz", Path("features", name), classes=("a", "b")).features
 
 
 def request(features: FeatureSet, **changed: Any) -> Request:
@@ -26,5 +51,35 @@ def checked(features: FeatureSet, **changed: Any) -> Checked:
     return plan(request(features, **changed), Observer())
 
 
-def entries(features: FeatureSet) -> list[ledger.Entry]:
-    return ledger.read(ledger.ledger_path(features.folder))
+def ready(features: FeatureSet, epsilon: float = 2.5, **changed: Any) -> Checked:
+    """A training that is checked and not charged yet."""
+    privacy = changed.pop("privacy", Privacy(epsilon=epsilon))
+    wanted = Request(features=features, folder=Path("heads"), privacy=privacy, **changed)
+    given = {} if privacy.claim == "non-private" else {"steps": 2}
+    made = calibrate(wanted.chosen, wanted.facts, given, wanted.privacy)
+    return check(wanted, made, Observer())
+
+
+def before_of(made: Calibrated) -> Mapping[str, Any]:
+    """The card of a private head that another training starts from, as far as its claim needs it."""
+    assert made.guarantee is not None
+    return {"mu": made.guarantee.mu, "eta": made.guarantee.eta, "plan": made.releases}
+
+
+def ledger(features: FeatureSet) -> Ledger:
+    return read(ledger_path(features.folder))
+
+
+def charges(features: FeatureSet) -> tuple[Charge, ...]:
+    return ledger(features).charges
+
+
+def account(features: FeatureSet) -> Account:
+    return ledger(features).account_of(features.manifest.id)
+
+
+def states(features: FeatureSet) -> list[str]:
+    """What became of each charge."""
+    known = ledger(features)
+    ends = [known.outcome(each.id) for each in known.charges]
+    return ["charged" if last is None else last.state for last in ends]

@@ -9,11 +9,11 @@ from safetensors.numpy import save_file
 
 from dpfc_cli.extraction.importing import import_features
 from dpfc_cli.features.reader import FeatureSet
+from dpfc_cli.ledger import ledger_path
+from dpfc_cli.ledger import read as read_ledger
 from dpfc_cli.methods import METHODS
 from dpfc_cli.training import start
-from dpfc_cli.training.account import account_of
 from dpfc_cli.training.calibrate import Calibrated, calibrate
-from dpfc_cli.training.ledger import ledger_path
 from dpfc_cli.training.observer import Observer
 from dpfc_cli.training.request import Privacy, facts_of
 from dpfc_cli.training.run import Trained
@@ -32,7 +32,7 @@ def made(folder: Path, name: str, seed: int, classes: tuple[str, ...] = CLASSES)
 
 
 def read(private: FeatureSet, path: Path | str) -> Any:
-    return start.vectors_of(private, path, account_of(ledger_path(private.folder)))[0]
+    return start.vectors_of(private, path, read_ledger(ledger_path(private.folder)))[0]
 
 
 def npz(path: Path, vectors: np.ndarray = VECTORS, classes: tuple[str, ...] = NAMES) -> Path:

@@ -10,9 +10,9 @@ import pytest
 
 import dpfc_cli as dpfc
 from dpfc_cli.features.reader import FeatureSet
+from dpfc_cli.folders import LEDGER_ANSWERS
 from dpfc_cli.privacy import curator
-from dpfc_cli.training import ledger, run
-from dpfc_cli.training.answers import SUFFIX
+from dpfc_cli.training import run
 from dpfc_cli.training.observer import Observer
 from dpfc_cli.training.run import Trained
 
@@ -42,12 +42,9 @@ def train(features: FeatureSet, observer: Observer | None = None, **given: Any) 
     return dpfc.train(features, observer=observer or Listener(), **wanted)
 
 
-def rows(features: FeatureSet) -> list[str]:
-    return [row.state for row in ledger.read(ledger.ledger_path(features.folder))]
-
-
-def kept(folder: str = "heads") -> list[Path]:
-    return sorted(Path(folder).glob(f".*{SUFFIX}"))
+def kept() -> list[Path]:
+    """The files of answers beside the ledger of the working folder."""
+    return sorted(Path(LEDGER_ANSWERS).glob("*"))
 
 
 class Killed(BaseException):

@@ -1,9 +1,18 @@
-"""A training that was stopped goes on under its row: nothing is charged twice, and no release has two answers."""
+"""A training that was stopped goes on under its charge: nothing is charged twice, no release has two answers, and one
+charge pays for one training.
+"""
 
+import fcntl
 import json
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
+import shutil
+import signal
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,40 +21,94 @@ import numpy as np
 import pytest
 
 import dpfc_cli as dpfc
+from dpfc_cli.extraction.importing import import_features
 from dpfc_cli.features.locks import claimed
 from dpfc_cli.features.reader import FeatureSet
+from dpfc_cli.folders import LEDGER, LEDGER_ANSWERS
+from dpfc_cli.ledger import Outcome, append, new_id
+from dpfc_cli.ledger.caps import set_cap
+from dpfc_cli.ledger.merge import merge_ledgers
+from dpfc_cli.methods import METHODS
 from dpfc_cli.privacy import curator, forms
+from dpfc_cli.privacy.chain import Centre, Clip, Linear
+from dpfc_cli.privacy.noise import SeededBits
 from dpfc_cli.privacy.queries import Query
 from dpfc_cli.training import answers as answers_module
+from dpfc_cli.training import card as card_module
 from dpfc_cli.training import charge as charge_module
-from dpfc_cli.training import ledger
-from dpfc_cli.training.answers import Answers, DamagedError
-from tests.training.stopped import STEPS, Listener, assert_one_answer_each, failing, kept, killed_at, rows, train
+from dpfc_cli.training import run
+from dpfc_cli.training.answers import Answers, DamagedError, digest_of
+from dpfc_cli.training.calibrate import calibrate
+from dpfc_cli.training.card import charge_of_training
+from dpfc_cli.training.charge import charge
+from dpfc_cli.training.request import Privacy, Request, facts_of
+from dpfc_cli.training.train import plan
+from tests.support import blobs
+from tests.training.requests import charges, ledger, states
+from tests.training.stopped import STEPS, Killed, Listener, assert_one_answer_each, failing, kept, killed_at, train
 
 
-@pytest.mark.parametrize("number", range(STEPS + 1))
-def test_a_killed_training_goes_on_where_it_stopped_and_charges_nothing_more(
-    number: int, features: FeatureSet, seen: list[tuple[int, np.ndarray]], monkeypatch: pytest.MonkeyPatch
+def heads() -> list[str]:
+    return sorted(path.name for path in Path("heads").glob("*.safetensors"))
+
+
+def agrees(path: Path) -> bool:
+    return dpfc.verify(path, ledger=LEDGER).contradictions == []
+
+
+# Going on
+
+
+def test_a_killed_training_goes_on_where_it_stopped_and_ends_as_one_that_was_never_stopped(
+    features: FeatureSet, seen: list[tuple[int, np.ndarray]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    killed_at(number, monkeypatch)
-    assert rows(features) == ["charged"]
-    before = dict(seen)
-    assert sorted(before) == list(range(number))
-    seen.clear()
+    """It charges nothing more. With the same noise its head is the same, but for its date and its charge."""
+    draw = curator.draw_noise
+    monkeypatch.setattr(
+        curator, "draw_noise", lambda query, shape, sigma, bits: draw(query, shape, sigma, SeededBits(1))
+    )
+    whole = train(features).head
+    for number in range(STEPS + 1):
+        seen.clear()
+        killed_at(number, monkeypatch)
+        assert states(features)[number + 1 :] == ["charged"]
+        before = dict(seen)
+        assert sorted(before) == list(range(number))
+        seen.clear()
 
-    observer = Listener()
-    trained = train(features, observer)
-    assert rows(features) == ["written"]
-    assert observer.asked == []
-    assert f"{number} of its {STEPS + 1} releases have their answers" in observer.said[-1]
-    after = dict(seen)
-    assert sorted(after) == list(range(STEPS + 1))
-    assert_one_answer_each(before, after)
-    assert kept() == []
-    assert [path.name for path in Path("heads").iterdir()] == [trained.path.name]
-    (row,) = ledger.read(ledger.ledger_path(features.folder))
-    assert (row.head, row.sha256, row.at) == (trained.path.name, trained.sha256, trained.head.card["date"])
-    assert dpfc.verify(trained.path, ledger=ledger.ledger_path(features.folder)).contradictions == []
+        observer = Listener()
+        trained = train(features, observer)
+        assert states(features) == ["written"] * (number + 2)
+        assert observer.asked == []
+        assert f"{number} of its {STEPS + 1} releases have their answers" in observer.said[-1]
+        after = dict(seen)
+        assert sorted(after) == list(range(STEPS + 1))
+        assert_one_answer_each(before, after)
+        assert (kept(), len(heads())) == ([], number + 2)
+        made = charges(features)[-1]
+        assert (made.head, made.at) == (trained.path.name, trained.head.card["date"])
+        assert ledger(features).written(trained.sha256) == [made]
+        assert agrees(trained.path)
+        assert (trained.head.weight.tobytes(), trained.head.bias.tobytes()) == (
+            whole.weight.tobytes(),
+            whole.bias.tobytes(),
+        )
+        for card in (whole.card, trained.head.card):
+            assert {**card, "date": "", "ledger": ""} == {**whole.card, "date": "", "ledger": ""}
+
+
+def test_each_time_that_it_goes_on_the_ledger_says_how_many_answers_there_were(
+    features: FeatureSet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in (2, 1, 0):
+        killed_at(number, monkeypatch)
+    train(features)
+    outcomes = ledger(features).all(Outcome)
+    assert [(each.state, each.answers) for each in outcomes] == [
+        ("resumed", 2), ("resumed", 3), ("resumed", 3), ("written", STEPS + 1),
+    ]  # fmt: skip
+    assert [each.after for each in outcomes] == [None, *(each.id for each in outcomes[:-1])]
+    assert len(charges(features)) == 1
 
 
 @pytest.mark.parametrize("made", range(5))
@@ -54,12 +117,12 @@ def test_a_training_that_was_killed_between_two_pieces_goes_on_with_those_that_w
 ) -> None:
     """dp-ls: a Gram matrix, three pieces of one class each, and class sums."""
     monkeypatch.setattr(forms, "PIECE_BYTES", 1)
-    kept, recalled, drawn = dict[int, np.ndarray](), dict[int, np.ndarray](), list[int]()
+    kept_, recalled, drawn = dict[int, np.ndarray](), dict[int, np.ndarray](), list[int]()
     keep, recall, draw_noise = Answers.keep, Answers.recall, curator.draw_noise
 
     def keeping(self: Answers, number: int, answer: np.ndarray) -> None:
-        assert number not in kept, f"{number} has two answers"
-        kept[number] = answer.copy()
+        assert number not in kept_, f"{number} has two answers"
+        kept_[number] = answer.copy()
         keep(self, number, answer)
 
     def recalling(self: Answers, number: int, shape: tuple[int, ...]) -> np.ndarray | None:
@@ -71,7 +134,7 @@ def test_a_training_that_was_killed_between_two_pieces_goes_on_with_those_that_w
     monkeypatch.setattr(Answers, "keep", keeping)
     monkeypatch.setattr(Answers, "recall", recalling)
     killed_at(made, monkeypatch, method="dp-ls")
-    before = dict(kept)
+    before = dict(kept_)
     # Before the first piece it is kept which query they are of.
     assert sorted(before) == list(range(made + (made > 0)))
     assert recalled == {}
@@ -79,12 +142,12 @@ def test_a_training_that_was_killed_between_two_pieces_goes_on_with_those_that_w
     observer = Listener()
     trained = train(features, observer, method="dp-ls")
     assert len(drawn) == 5 - made
-    assert sorted(kept) == list(range(6))
+    assert sorted(kept_) == list(range(6))
     assert recalled.keys() == before.keys()
     assert all(np.array_equal(recalled[number], before[number]) for number in before)
     assert f"{[0, 1, 1, 1, 2][made]} of its 3 releases have their answers" in observer.said[-1]
-    assert rows(features) == ["written"]
-    assert dpfc.verify(trained.path, ledger=ledger.ledger_path(features.folder)).contradictions == []
+    assert states(features) == ["written"]
+    assert agrees(trained.path)
 
 
 def test_an_answer_that_is_drawn_again_would_be_found(
@@ -109,6 +172,434 @@ def test_a_program_that_forgets_to_look_for_an_answer_gets_no_second_one(
     with pytest.raises(RuntimeError, match="release 0 would have a second answer"):
         train(features)
     assert seen == []
+
+
+def test_a_training_that_was_killed_or_stopped_after_its_head_has_one_head_and_counts_once(
+    features: FeatureSet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    named: dict[str, Any] = {"out": "heads/mine.safetensors"}
+    for settled, given in ((False, {}), (True, {}), (False, named)):
+        count = len(charges(features))
+        with monkeypatch.context() as patch:
+            patch.setattr(Answers, "remove", lambda self: self.close())
+            if not settled:
+                patch.setattr(run, "_settled", lambda *given: None)
+            first = train(features, **given)
+        second = train(features, **given)
+        assert kept() == []
+        assert (second.path == first.path) is (second.sha256 == first.sha256) is not settled
+        assert states(features)[count:] == ["written"] * (1 + settled)
+    count = len(charges(features))
+    with monkeypatch.context() as patch:
+        patch.setattr(run, "_account", interrupted)
+        with pytest.raises(KeyboardInterrupt) as end:
+            train(features)
+    assert "The head was written" in end.value.__notes__[0]
+    assert states(features)[count:] == ["written"]
+
+
+def interrupted(*given: object) -> Any:
+    raise KeyboardInterrupt
+
+
+def test_a_training_that_was_stopped_just_after_its_charge_goes_on(
+    features: FeatureSet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who presses Ctrl-C there is told of no head. So what is needed to go on is on disk before the charge."""
+    real, synced = append, list[str]()
+
+    def stopped(*given: Any) -> None:
+        assert synced == ["the file", "its folder"]
+        real(*given)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(charge_module, "append", stopped)
+        patch.setattr(os, "fsync", lambda file: synced.append("the file"))
+        patch.setattr(answers_module, "sync", lambda folder: synced.append("its folder"))
+        with pytest.raises(KeyboardInterrupt):
+            train(features)
+    assert (len(kept()), states(features)) == (1, ["charged"])
+    train(features)
+    assert (kept(), states(features)) == ([], ["written"])
+
+
+# Which training goes on
+
+
+OTHERS: dict[str, dict[str, Any]] = {
+    "options": {"damping": 0.5},
+    "steps": {"steps": STEPS + 1},
+    "noise": {"epsilon": 1.5},
+    "δ": {"delta": 1e-6},
+    "purpose": {"purpose": "another"},
+    "somebody else": {"by": "you"},
+    "method": {"method": "dp-sgd"},
+    "name of the head": {"out": "heads/other.safetensors"},
+    "no claim": {"seed": 1, "out": "heads/other.research.safetensors"},
+}
+
+
+def test_another_command_is_another_training(features: FeatureSet, monkeypatch: pytest.MonkeyPatch) -> None:
+    killed_at(2, monkeypatch)
+    for count, (name, other) in enumerate(OTHERS.items(), start=1):
+        observer = Listener()
+        train(features, observer, **other)
+        assert (states(features), len(kept())) == (["charged"] + ["written"] * count, 1), name
+        told = any("was stopped. It goes on when its own command is typed again" in text for text in observer.said)
+        assert told is (name != "no claim")
+    train(features)
+    assert states(features) == ["written"] * (1 + len(OTHERS))
+
+
+def test_another_version_and_other_features_are_another_training(
+    features: FeatureSet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    killed_at(2, monkeypatch)
+    with monkeypatch.context() as patch:
+        patch.setattr(card_module, "code_digest", lambda: "0")
+        train(features)
+    assert states(features) == ["charged", "written"]
+    manifest = features.folder / "manifest.json"
+    before = manifest.read_text()
+    manifest.write_text(before.replace('"backbone": {', '"backbone": {"made": "otherwise", '))
+    train(FeatureSet(features.folder))
+    assert states(features) == ["charged", "written", "written"]
+    manifest.write_text(before)
+    train(features)
+    assert states(features) == ["written"] * 3
+
+
+def test_a_training_on_another_set_is_left_alone(
+    features: FeatureSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Even one of the same records, or of the same name."""
+    killed_at(2, monkeypatch)
+    other = import_features(Path("raw.npz"), tmp_path / "other", classes=("a", "b", "c")).features
+    train(other)
+    assert (len(kept()), states(features)) == (1, ["charged", "written"])
+    shutil.move("set", "elsewhere")
+    train(import_features(Path("raw.npz"), tmp_path / "set", classes=("a", "b", "c")).features)
+    assert (len(kept()), states(features)) == (1, ["charged", "written", "written"])
+    train(FeatureSet(Path("elsewhere")))
+    assert states(features) == ["written"] * 3
+
+
+def test_the_digest_of_a_training_tells_values_apart() -> None:
+    x = np.arange(6.0).reshape(2, 3)
+    other = [x.T, x[:1], x + 1, x.astype(np.float32), x.ravel(), list(x.ravel()), "x", "X", 1, 1.5, None, Path("x")]
+    other += [
+        {"a": 1},
+        {"a": 2},
+        Clip(1.0),
+        Clip(2.0),
+        Centre(x[0]),
+        Centre(x[1]),
+        Linear(x[0]),
+        Clip,
+        ["a", "b"],
+        ["ab"],
+    ]
+    # Of so long a vector `repr` does not show all.
+    other += [made(np.arange(3000) == i) for i in (1500, 1501) for made in (np.asarray, Centre)]
+    assert len({digest_of(value) for value in [x, *other]}) == 1 + len(other)
+    assert digest_of(np.asfortranarray(x)) == digest_of(x)
+    assert digest_of({"a": 1, "b": 2}) == digest_of({"b": 2, "a": 1})
+
+
+def test_the_digest_of_a_training_is_of_its_command_and_of_its_set(features: FeatureSet) -> None:
+    def made(
+        on: FeatureSet = features, steps: int = 2, head: str = "h", purpose: str | None = None, **more: Any
+    ) -> str:
+        found = calibrate(METHODS["dp-fc"], facts_of(on), {"steps": steps}, Privacy(epsilon=more.pop("epsilon", 1.0)))
+        by = more.pop("by", "me")
+        return charge_of_training(replace(found, **more), on, head, by, purpose).digest
+
+    manifest = features.manifest
+    sets = [replace(manifest, id=new_id()), replace(manifest, backbone={"name": "vit"})]
+    others: list[dict[str, Any]] = [
+        *({"steps": 3}, {"purpose": "a"}, {"by": "you"}, {"epsilon": 2.0}, {"tuning": {"chosen": 1}}),
+        {"before": {"mu": 0.1, "eta": 0.0, "plan": []}},
+        *({"on": SimpleNamespace(manifest=each, split=features.split)} for each in sets),
+    ]
+    assert made(head="another") == made()
+    assert len({made(), *(made(**each) for each in others)}) == 1 + len(others)
+
+
+def test_a_training_that_another_process_has_or_took_meanwhile_is_left_to_it(
+    features: FeatureSet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After the check and before the charge: it holds the file, has ended with a head, or has put another there."""
+    killed_at(2, monkeypatch)
+    (path,) = kept()
+    same: dict[str, Any] = {"method": "dp-fc", "options": {"steps": STEPS}, "by": "me"}
+    ready = plan(Request(features=features, folder=Path("heads"), privacy=Privacy(epsilon=1.0), **same), Listener())
+    assert ready.unfinished is not None
+
+    def refused() -> None:
+        with pytest.raises(dpfc.UserError) as found:
+            charge(ready)
+        assert found.value.code == "busy"
+
+    held = claimed(path)
+    assert held is not None
+    refused()
+    train(features)
+    assert states(features) == ["charged", "written"]
+    os.close(held)
+    with monkeypatch.context() as patch:
+        lock = fcntl.flock
+
+        def exchanged(file: int, how: int) -> None:
+            path.rename("elsewhere")
+            shutil.copyfile("elsewhere", path)
+            lock(file, how)
+
+        patch.setattr(fcntl, "flock", exchanged)
+        refused()
+    Path("elsewhere").rename(path)
+    # What stopped it let go of the file.
+    with monkeypatch.context() as patch:
+        patch.setattr(Answers, "find", failing)
+        with pytest.raises(OSError, match="No space"):
+            charge(ready)
+    with monkeypatch.context() as patch:
+        patch.setattr(Answers, "remove", lambda self: self.close())
+        train(features)
+    refused()
+    assert states(features) == ["written", "written"]
+
+
+# One charge and one file
+
+
+PROGRAM = """
+import sys
+import dpfc_cli as dpfc
+from dpfc_cli.privacy.curator import Curator
+from dpfc_cli.training import charge
+
+def told(what, real, wait=False):
+    def calling(*given):
+        print(what, flush=True)
+        if wait:
+            sys.stdin.readline()
+        return real(*given)
+    return calling
+
+charge.pay = told("charging", charge.pay)
+if sys.argv[1:]:
+    Curator.release = told("running", Curator.release, True)
+dpfc.train(dpfc.open_features("set"), method="dp-fc", steps=1, epsilon=1.0, by="me")
+"""
+
+
+@pytest.fixture
+def typed() -> Iterator[Callable[..., "subprocess.Popen[str]"]]:
+    """The same command in a process of its own. With a word it waits for a line at each release."""
+    with ExitStack() as stack:
+
+        def made(*words: str) -> "subprocess.Popen[str]":
+            line, pipe = [sys.executable, "-W", "ignore", "-c", PROGRAM, *words], subprocess.PIPE
+            process = subprocess.Popen(line, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, text=True)
+            stack.enter_context(process)
+            stack.callback(process.kill)
+            return process
+
+        yield made
+
+
+@pytest.mark.usefixtures("ctrl_c")
+def test_one_charge_pays_for_one_training_whatever_becomes_of_equal_commands_that_wait(
+    features: FeatureSet, typed: Callable[..., "subprocess.Popen[str]"]
+) -> None:
+    """Three equal commands wait for the ledger. One is stopped, one is killed, and the third is charged. While it runs
+    the command is typed again.
+    """
+    with closing(sqlite3.connect(LEDGER, isolation_level=None)) as busy:
+        busy.execute("BEGIN IMMEDIATE")
+        waiting = [typed(), typed(), typed("hold")]
+        for each in waiting:
+            assert each.stdout is not None
+            assert each.stdout.readline() == "charging\n"
+        stopped, killed, third = waiting
+        stopped.send_signal(signal.SIGINT)
+        killed.kill()
+    assert [each.wait() for each in (stopped, killed)] == [-signal.SIGINT, -signal.SIGKILL]
+    assert third.stdout is not None
+    assert third.stdout.readline() == "running\n"
+    assert (states(features), len(kept())) == (["charged"], 3)
+    again = typed()
+    again.communicate()
+    assert (again.returncode, states(features), len(heads())) == (0, ["charged", "written"], 1)
+    third.communicate("\n" * 9)
+    assert (third.returncode, kept()) == (0, [])
+    assert states(features) == ["written"] * 2
+    assert len(heads()) == len(charges(features)) == 2
+
+
+def test_a_file_without_a_charge_or_without_a_header_is_removed_and_one_of_another_kind_is_not(
+    features: FeatureSet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def dying(*given: object) -> None:
+        raise Killed
+
+    killed_at(0, monkeypatch, purpose="another", out="heads/other.safetensors")
+    (other,) = kept()
+    with monkeypatch.context() as patch:
+        patch.setattr(charge_module, "append", dying)
+        with pytest.raises(Killed):
+            train(features)
+    assert (len(kept()), states(features)) == (2, ["charged"])
+    folder = Path(LEDGER_ANSWERS)
+    for number, data in enumerate((b"", b"{", b'{"charge": "x", "tr')):
+        (folder / f"dead{number}").write_bytes(data)
+    strange = [b"{}\n", b"[]\n", b"\xff\n", b'{"training": "x", "charge": 1}\n', b"\n\n"]
+    for number, data in enumerate(strange):
+        (folder / f"other{number}").write_bytes(data)
+    (folder / "link").symlink_to("other0")
+    train(features)
+    left = [folder / "link", *(folder / f"other{number}" for number in range(len(strange)))]
+    assert kept() == sorted([other, *left])
+    assert [path.read_bytes() for path in left[1:]] == strange
+    assert states(features) == ["charged", "written"]
+    # It is not held any more.
+    held = claimed(left[1])
+    assert held is not None
+    os.close(held)
+
+
+def test_answers_go_on_under_any_name_and_a_copy_or_no_file_does_not(
+    features: FeatureSet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a copy two processes would draw the rest of the answers, each its own."""
+    killed_at(2, monkeypatch)
+    (path,) = kept()
+    copy = path.with_name("copy")
+    shutil.copyfile(path, copy)
+    # Both are there at once, so they cannot have one number.
+    path.rename("elsewhere")
+    train(features)
+    assert states(features) == ["charged", "written"]
+    copy.rename(path)
+    train(features)
+    assert states(features) == ["charged", "written", "written"]
+    path.unlink()
+    train(features)
+    assert states(features) == ["charged"] + ["written"] * 3
+    Path("elsewhere").rename(path.with_name("0" * 32))
+    train(features)
+    assert (states(features), kept()) == (["written"] * 4, [])
+
+
+def test_a_file_with_fewer_or_other_answers_than_before_does_not_go_on(
+    features: FeatureSet, seen: list[tuple[int, np.ndarray]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """New answers in their place would be second ones. So a new training is charged, and that is said."""
+    killed_at(2, monkeypatch)
+    (path,) = kept()
+    before = path.read_bytes()
+    with monkeypatch.context() as patch:
+        drawn = iter(range(9))
+        draw = curator.draw_noise
+        patch.setattr(curator, "draw_noise", lambda *given: interrupted() if next(drawn) == 1 else draw(*given))
+        with pytest.raises(KeyboardInterrupt):
+            train(features)
+    assert states(features) == ["stopped"]
+    assert ledger(features).all(Outcome)[-1].answers == 3
+    after = path.read_bytes()
+    changed = bytearray(after)
+    changed[-30] ^= 1
+    for count, data in enumerate((before, bytes(changed)), start=1):
+        path.write_bytes(data)
+        observer = Listener()
+        train(features, observer)
+        assert states(features) == ["stopped"] + ["written"] * count
+        assert any("cannot go on" in text for text in observer.said)
+        assert path.read_bytes() == data
+    path.write_bytes(after)
+    train(features)
+    assert states(features) == ["written"] * 3
+
+
+def test_while_the_ledger_lacks_the_charge_of_an_answer_nothing_is_charged(
+    features: FeatureSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is too old a copy. It is put back, or the newer one is merged."""
+    head, older = train(features, purpose="first").head, Path(LEDGER).read_bytes()
+    killed_at(2, monkeypatch)
+    newer = Path(LEDGER).read_bytes()
+    (tmp_path / "backup").mkdir()
+    (tmp_path / "backup" / LEDGER).write_bytes(newer)
+
+    def put_back() -> None:
+        Path(LEDGER).write_bytes(newer)
+
+    def merge() -> None:
+        merge_ledgers(Path(), tmp_path / "backup")
+
+    uses = (
+        lambda: train(features), lambda: train(features, purpose="another"), lambda: train(features, seed=1),
+        lambda: dpfc.evaluate(head, features, "train", epsilon=1.0),
+    )  # fmt: skip
+    for mend in (put_back, merge):
+        Path(LEDGER).write_bytes(older)
+        for use in uses:
+            with pytest.raises(dpfc.UserError) as refused:
+                use()
+            assert (refused.value.code, refused.value.fields["path"]) == ("damaged", str(tmp_path / LEDGER))
+        assert (Path(LEDGER).read_bytes(), len(kept())) == (older, 1)
+        mend()
+        observer = Listener()
+        assert plan(replace(asked(features), by="me"), observer).unfinished is not None
+    train(features)
+    assert (states(features), kept()) == (["written", "written"], [])
+
+
+def asked(features: FeatureSet) -> Request:
+    """What `train` asks for."""
+    given: dict[str, Any] = {"method": "dp-fc", "options": {"steps": STEPS}}
+    return Request(features=features, folder=Path("heads"), privacy=Privacy(epsilon=1.0), **given)
+
+
+# Caps
+
+
+def test_a_cap_that_is_used_up_does_not_stop_what_was_charged(
+    features: FeatureSet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    set_cap(features, 1.2, delta=1e-5, by="me")
+    killed_at(3, monkeypatch)
+    with pytest.raises(dpfc.UserError, match="cap"):
+        train(features, purpose="another")
+    train(features)
+    assert states(features) == ["written"]
+
+
+def test_a_tuned_training_goes_on_under_a_cap_that_is_used_up(
+    features: FeatureSet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x, y = blobs(120, 5, 3, seed=4)
+    np.savez("open.npz", train_x=x, train_y=y, test_x=x, test_y=y)
+    known = import_features(Path("open.npz"), Path("open"), classes=("a", "b", "c")).features
+    set_cap(features, 1.2, delta=1e-5, by="me")
+    tuned: dict[str, Any] = {"tune_on": known, "method": "dp-sgd", "steps": 2}
+
+    def dying(*given: Any) -> Any:
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr("dpfc_cli.training.train.run", dying)
+        with pytest.raises(Killed):
+            train(features, **tuned)
+    assert states(features) == ["charged"]
+    with pytest.raises(dpfc.UserError, match="cap"):
+        train(features, purpose="another", **tuned)
+    train(features, **tuned)
+    assert states(features) == ["written"]
+
+
+# On disk
 
 
 def test_an_answer_is_on_disk_before_it_is_seen(features: FeatureSet, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -141,7 +632,7 @@ def filled(path: Path) -> list[int]:
     """Fill a file with the answers. Where it ended before the first one, and after each."""
     file = claimed(path)
     assert file is not None
-    header = dict.fromkeys(("training", "at", "head", "ledger"), "") | {"file": str(path.stat().st_ino)}
+    header = {"charge": "0" * 32, "training": "", "file": str(path.stat().st_ino)}
     path.write_bytes(json.dumps(header).encode() + b"\n")
     answers, ends = Answers(path, file), [path.stat().st_size]
     for number, answer in enumerate(ANSWERS):
@@ -262,10 +753,10 @@ def test_a_full_disk_costs_the_way_back_and_not_the_training(
     also = {"nothing": (), "an empty file": ((Path, "unlink"),), "no file": ((os, "ftruncate"),)}[left]
     with failing_from(2, monkeypatch, (os, "pwrite"), *also):
         train(features)
-    assert rows(features) == ["written"]
+    assert states(features) == ["written"]
     assert kept() == []
     train(features)
-    assert rows(features) == ["written", "written"]
+    assert states(features) == ["written", "written"]
 
 
 def test_an_answer_that_cannot_be_kept_is_not_seen_if_others_are_on_disk(
@@ -283,7 +774,7 @@ def test_an_answer_that_cannot_be_kept_is_not_seen_if_others_are_on_disk(
     seen.clear()
     train(features)
     assert_one_answer_each(before, dict(seen))
-    assert rows(features) == ["written"]
+    assert states(features) == ["written"]
 
 
 def test_who_stops_a_training_that_cannot_go_on_is_not_told_that_it_does(
@@ -316,7 +807,7 @@ def test_where_no_file_can_be_kept_the_training_runs_without(
 ) -> None:
     monkeypatch.setattr(answers_module, call, does)
     train(features)
-    assert (kept(), rows(features)) == ([], ["written"])
+    assert (kept(), states(features)) == ([], ["written"])
 
 
 def test_heads_without_a_guarantee_keep_no_answers(features: FeatureSet, monkeypatch: pytest.MonkeyPatch) -> None:

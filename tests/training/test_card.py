@@ -1,4 +1,4 @@
-"""What is written down of a training: its row, the card of its head, and the name of the file."""
+"""What is written down of a training: its charge, the card of its head, and the name of the file."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from dpfc_cli.errors import UserError
+from dpfc_cli.ledger import EVALUATION, Charge
 from dpfc_cli.methods.method import Solution
 from dpfc_cli.methods.public_head import PublicHead
 from dpfc_cli.methods.whitened import Public
@@ -15,22 +16,25 @@ from dpfc_cli.privacy.accounting import Claim
 from dpfc_cli.privacy.oracle import Plan
 from dpfc_cli.rounding import rounded_up
 from dpfc_cli.training.calibrate import Calibrated, Planned
-from dpfc_cli.training.card import card_of, entry_of, path_of
-from dpfc_cli.training.ledger import EVALUATION
+from dpfc_cli.training.card import card_of, charge_of, path_of
 from dpfc_cli.training.request import Privacy
 from dpfc_cli.training.whole import whole
 from dpfc_cli.trust.statement import EXACT, SAMPLED
-from tests.hostile import calibrated, set_of
+from tests.hostile import DATE, calibrated, set_of, standing
 from tests.support import calibrated_at, plan_of
-from tests.training.rows import AT, FACTS, GRADIENT, PLAN, entry
+from tests.training.requests import FACTS, GRADIENT, PLAN, before_of
 
 SOLUTION = Solution(chain=(), weight=np.zeros((2, 3)), bias=np.zeros(3))
 START = PublicHead(vectors=np.array([[1.0, 0.0, 0.0], [0.0, 2.0, 0.0]]), origin={"name": "v.npz"})
 FULL, SAMPLE = (plan_of(FACTS, (GRADIENT, 1.0), rate=rate) for rate in (1.0, 0.1))
 
 
-def card(made: Calibrated, solution: Solution = SOLUTION, **standing: Any) -> dict[str, Any]:
-    return card_of(made, set_of(made.facts), AT, solution, **standing)
+def card(made: Calibrated, solution: Solution = SOLUTION) -> dict[str, Any]:
+    return card_of(made, set_of(made.facts), DATE, solution, standing())
+
+
+def charged(made: Planned, by: str = "me", purpose: str | None = None) -> Charge:
+    return charge_of(made, set_of(made.facts), "h.safetensors", "0" * 64, by, purpose)
 
 
 def whitened(**public: Any) -> Calibrated:
@@ -43,34 +47,32 @@ def made_for(claim: Claim) -> Calibrated:
     return calibrated_at(FACTS, PLAN, None if claim == "non-private" else 0.3, claim, epsilon=2.0)
 
 
-# The row
+# The charge
 
 
-def test_a_row_says_who_and_what_for_and_what_is_no_training_is_an_evaluation() -> None:
+def test_a_charge_says_who_and_what_for_and_what_is_no_training_is_an_evaluation() -> None:
     made = calibrated_at(FACTS, PLAN, 0.3)
     planned = Planned(**{name: getattr(made, name) for name in ("facts", "privacy", "plan", "mechanism", "guarantee")})
-    rows = [entry_of(each, set_of(FACTS), "h", AT, "Ada", "a first look") for each in (made, planned)]
-    assert [(row.method, row.who, row.purpose) for row in rows] == [
+    rows = [charged(each, "Ada", "a first look") for each in (made, planned)]
+    assert [(row.method, row.by, row.purpose) for row in rows] == [
         (method, "Ada", "a first look") for method in ("dp-fc", EVALUATION)
     ]
     assert (rows[0].epsilon, rows[0].delta, rows[0].mu, rows[0].eta) == (1.0, 1e-5, 0.3, 1e-60)
 
 
-def test_a_row_names_the_persons_if_they_are_protected() -> None:
-    features = set_of(FACTS)
-    features.manifest.source["identity"]["groups"] = {"train": "a" * 64}
+def test_a_charge_says_what_is_protected() -> None:
     persons = replace(FACTS, rows=200, unit="person")
-    rows = [entry_of(calibrated_at(facts, PLAN, 0.3), features, "h", AT) for facts in (persons, FACTS)]
-    assert [row.protects for row in rows] == [("person", "a" * 64), ("record", None)]
+    rows = [charged(calibrated_at(facts, PLAN, 0.3)) for facts in (persons, FACTS)]
+    assert [(row.unit, row.n) for row in rows] == [("person", 100), ("record", 100)]
 
 
 # The card
 
 
 @pytest.mark.parametrize("claim", ["research", "non-private"])
-def test_where_nothing_is_claimed_row_and_card_have_no_figures(claim: Claim) -> None:
+def test_where_nothing_is_claimed_charge_and_card_have_no_figures(claim: Claim) -> None:
     made = made_for(claim)
-    said = entry(made).__dict__, card(made)
+    said = charged(made).__dict__, card(made)
     assert [[each[name] for name in ("epsilon", "delta", "mu", "eta")] for each in said] == [[None] * 4] * 2
 
 
@@ -99,20 +101,20 @@ def test_a_card_says_what_is_public_and_whether_the_optimum_was_reached(
     told: dict[str, Any], made: Calibrated, solution: Solution
 ) -> None:
     said = card(made, solution)
-    optional = ("public_features", "public_head", "tuning", "converged", "ledger")
+    optional = ("public_features", "public_head", "tuning", "converged")
     assert {name: said[name] for name in optional if name in said} == told
 
 
 def test_a_card_says_what_the_ledger_knew_and_what_both_heads_cost() -> None:
     made = calibrated_at(FACTS, PLAN, 0.4)
-    made = replace(made, before={"mu": 0.3, "eta": 0.0, "plan": entry(calibrated_at(FACTS, PLAN, 0.3)).plan})
+    made = replace(made, before=before_of(calibrated_at(FACTS, PLAN, 0.3)))
     claimed, releases = whole(made)
-    said = card(made, standing={"training": 2})
+    said = card(made)
     assert claimed is not None
     assert tuple(said[name] for name in ("epsilon", "delta", "mu", "eta")) == (
         *(claimed.epsilon, claimed.delta, claimed.mu, claimed.eta),
     )
-    assert (said["plan"], said["ledger"]) == (releases, {"training": 2})
+    assert (said["plan"], said["ledger"]) == (releases, standing())
 
 
 @pytest.mark.parametrize(
@@ -141,8 +143,7 @@ def test_a_head_is_named_after_what_was_asked_for(claim: Claim, name: str, tmp_p
 
 
 def test_a_head_that_continues_another_one_is_named_after_what_both_cost(tmp_path: Path) -> None:
-    first = entry(made_for("private"))
-    made = replace(made_for("private"), before={"mu": 0.3, "eta": 0.0, "plan": first.plan})
+    made = replace(made_for("private"), before=before_of(made_for("private")))
     claimed, _ = whole(made)
     assert claimed is not None
     name = path_of(made, set_of(FACTS), None, tmp_path).name

@@ -1,4 +1,4 @@
-"""What is looked at before the charge: a training that was stopped, the caps, other sets, and the room it needs."""
+"""What is looked at before the charge: a training that was stopped, the caps, and the room it needs."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -8,25 +8,23 @@ import numpy as np
 import pytest
 
 from dpfc_cli.errors import UserError
-from dpfc_cli.features import shards
 from dpfc_cli.extraction.importing import import_features
+from dpfc_cli.features import shards
 from dpfc_cli.features.reader import FeatureSet
+from dpfc_cli.ledger import ledger_path
+from dpfc_cli.ledger.caps import set_cap
 from dpfc_cli.methods import METHODS
 from dpfc_cli.methods.method import state_bytes
 from dpfc_cli.privacy import forms
 from dpfc_cli.privacy.facts import Facts
-from dpfc_cli.training import check as checks
 from dpfc_cli.training.calibrate import calibrate
-from dpfc_cli.training.cap import set_cap
 from dpfc_cli.training.charge import Charged, charge
 from dpfc_cli.training.check import answers_beside, bytes_for, check, working_bytes
-from dpfc_cli.training.ledger import ledger_path
 from dpfc_cli.training.observer import CHECKING, Observer, TrainingWarning
 from dpfc_cli.training.request import Privacy
+from dpfc_cli.training.run import run
 from dpfc_cli.training.shelf import stack_bytes
-from tests.support import blobs
-from tests.training.caps import ready
-from tests.training.requests import request
+from tests.training.requests import ready, request
 
 
 def stopped(features: FeatureSet, **changed: Any) -> Charged:
@@ -53,7 +51,7 @@ def test_what_was_charged_goes_on_and_is_not_held_against_the_cap_again(
     before = stopped(sets["a"], out=out)
     again = ready(sets["a"], out=out)
     assert again.unfinished is not None
-    assert again.unfinished.receipt == before.receipt
+    assert again.unfinished.charge == before.receipt.charge
     # Another command is a training of its own.
     refused(sets["a"], out=out, purpose="another")
 
@@ -87,22 +85,17 @@ def test_what_is_tuned_may_be_a_training_that_was_stopped(sets: dict[str, Featur
     assert said == []
 
 
-def test_a_set_that_is_said_to_share_records_counts_before_that_is_written_down(
-    sets: dict[str, FeatureSet], tmp_path: Path
-) -> None:
-    x, y = blobs(30, 3, 2, seed=9)
-    np.savez("other.npz", train_x=x, train_y=y)
-    other = import_features("other.npz", tmp_path / "features" / "other", classes=("a", "b")).features
-    set_cap(sets["a"], 1.0)
-    assert ready(other).account.in_force == []
-    refused(other, also=(sets["a"],))
-
-
-def test_a_ledger_that_is_gone_is_told(sets: dict[str, FeatureSet]) -> None:
-    stopped(sets["a"])
-    ledger_path(sets["a"].folder).unlink()
-    with pytest.warns(TrainingWarning, match="The ledger of a is gone"):
+def test_a_ledger_that_is_gone_or_too_old_is_refused_or_told(sets: dict[str, FeatureSet]) -> None:
+    path = ledger_path(sets["a"].folder)
+    before = path.read_bytes()
+    run(charge(ready(sets["a"])), Observer())
+    path.write_bytes(before)
+    with pytest.warns(TrainingWarning, match="does not have the training"):
         ready(sets["a"])
+    path.unlink()
+    with pytest.raises(UserError) as gone:
+        ready(sets["a"])
+    assert (gone.value.code, gone.value.fields["path"]) == ("missing", str(path))
 
 
 def test_progress_is_told_in_shards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -142,26 +135,11 @@ def test_answers_in_pieces_take_500_mebibytes_and_four_times_what_a_matrix_is_la
         assert bytes_for(method, plan, facts) == state_bytes(method, plan) + working_bytes(facts) + more
 
 
-def test_the_disk_of_the_features_is_compared_with_that_of_the_heads(
-    sets: dict[str, FeatureSet], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked: list[Path] = []
-    monkeypatch.setattr(checks, "_device", asked.append)
-    ready(sets["a"])
-    assert asked == [sets["a"].folder.resolve(), Path("heads")]
-
-
-def test_a_folder_that_is_not_there_yet_will_be_on_the_disk_of_the_one_around_it(tmp_path: Path) -> None:
-    assert checks._device(tmp_path / "not" / "there") == tmp_path.stat().st_dev
-
-
-def test_only_answers_in_pieces_that_are_kept_take_room_beside_a_head(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_answers_in_pieces_that_are_kept_take_room_beside_the_ledger(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody goes on with a training whose seed is known."""
-    facts, beside = Facts(n=1000, m=3, d=4), (tmp_path, tmp_path / "a.safetensors", None)
+    facts = Facts(n=1000, m=3, d=4)
     made, seeded = (calibrate(METHODS["dp-ls"], facts, {}, Privacy(epsilon=1.0, seed=seed)) for seed in (None, 1))
-    assert answers_beside(made, *beside) == 0
+    assert answers_beside(made, None) == 0
     monkeypatch.setattr(forms, "PIECE_BYTES", 1)
-    assert (answers_beside(made, *beside), answers_beside(seeded, *beside)) == (stack_bytes(made.plan), 0)
+    assert (answers_beside(made, None), answers_beside(seeded, None)) == (stack_bytes(made.plan), 0)
     assert stack_bytes(made.plan) > 0

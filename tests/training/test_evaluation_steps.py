@@ -17,17 +17,18 @@ from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.files import sha256_of
 from dpfc_cli.heads.head import Head
 from dpfc_cli.heads.metrics import Z
+from dpfc_cli.ledger import Ledger, account_name
+from dpfc_cli.ledger.caps import set_cap
 from dpfc_cli.privacy import curator as curators
 from dpfc_cli.privacy import forms
 from dpfc_cli.privacy.accounting import mu_for
 from dpfc_cli.privacy.facts import Facts
-from dpfc_cli.training import ledger, private_evaluation
-from dpfc_cli.training.cap import set_cap
+from dpfc_cli.training import private_evaluation
 from dpfc_cli.training.check import working_bytes
 from dpfc_cli.training.private_evaluation import PrivateEvaluation, Ready, fraction, prepare, release
 from dpfc_cli.training.request import Privacy, facts_of
-from dpfc_cli.training.signing import account_name
 from tests.support import blobs
+from tests.training.requests import charges, ledger, states
 
 N, D, M = 200, 4, 3
 
@@ -48,10 +49,6 @@ def head(features: FeatureSet) -> Head:
     made = {"features": {"name": "other", "split": "train"}, "facts": {"n": 9}}
     card = {"claim": "private", "classes": list("abc"), **made}
     return Head(chain=(), weight=np.eye(D, M), bias=np.zeros(M), card=card, path=Path("h.safetensors"))
-
-
-def rows(features: FeatureSet) -> list[ledger.Entry]:
-    return ledger.read(ledger.ledger_path(features.folder))
 
 
 # What is planned
@@ -136,27 +133,26 @@ LEAKING = "trained on these records without a guarantee"
 
 
 @pytest.mark.parametrize(
-    ("known", "facts", "row", "refused"),
+    ("known", "facts", "refused"),
     [
-        (("set", "test"), {"n": 200}, "0", True),
-        (("set", "test"), {"n": 70, "records": 200}, "0", True),
-        (("set", "test"), {"n": 200, "records": 300}, "0", False),
-        (("set", "test"), {"n": 199}, "0", False),
-        (("set", "train"), {"n": 200}, "0", False),
-        (("other", "test"), {"n": 200}, "0", False),
-        (("other", "train"), {}, "d", True),
+        (("set", "test"), {"n": 200}, True),
+        (("set", "test"), {"n": 70, "records": 200}, True),
+        (("set", "test"), {"n": 200, "records": 300}, False),
+        (("set", "test"), {"n": 199}, False),
+        (("set", "train"), {"n": 200}, False),
+        (("other", "test"), {"n": 200}, False),
     ],
 )
-def test_a_head_leaks_if_its_card_or_a_row_says_that_it_saw_the_records(
-    known: tuple[str, str], facts: dict[str, int], row: str, refused: bool
+def test_a_head_leaks_if_its_card_says_that_it_saw_the_records(
+    known: tuple[str, str], facts: dict[str, int], refused: bool
 ) -> None:
-    features: Any = SimpleNamespace(name="set", split=lambda name: SimpleNamespace(n=200))
-    account: Any = SimpleNamespace(entries=[SimpleNamespace(sha256=each) for each in ("1", row, "2")])
+    known_set: dict[str, Any] = {"name": "set", "manifest": SimpleNamespace(id="0" * 32)}
+    features: Any = SimpleNamespace(**known_set, split=lambda name: SimpleNamespace(n=200))
 
     def ask(claim: str) -> None:
         card = {"claim": claim, "features": dict(zip(("name", "split"), known, strict=True)), "facts": facts}
         head = Head(chain=(), weight=np.eye(2), bias=np.zeros(2), card=card)
-        private_evaluation._refuse_leaking(head, "d", features, "test", account)
+        private_evaluation._refuse_leaking(head, "d", features, "test", Ledger(path=Path("ledger.sqlite")))
 
     ask("private")
     for claim in ("research", "non-private"):
@@ -170,9 +166,9 @@ def test_a_head_leaks_if_its_card_or_a_row_says_that_it_saw_the_records(
 
 def test_who_asks_is_the_account_unless_somebody_is_named(features: FeatureSet, head: Head) -> None:
     ready = prepare(head, features, "test", epsilon=1.0)
-    assert (ready.by, ready.purpose) == (account_name(), None)
+    assert (ready.charge.by, ready.charge.purpose) == (account_name(), None)
     ready = prepare(head, features, "test", epsilon=1.0, by="Ada", purpose="paper")
-    assert (ready.by, ready.purpose) == ("Ada", "paper")
+    assert (ready.charge.by, ready.charge.purpose) == ("Ada", "paper")
 
 
 def test_noise_that_is_larger_than_chance_is_told(features: FeatureSet, head: Head) -> None:
@@ -197,10 +193,10 @@ def test_the_records_are_told_as_they_are_read(features: FeatureSet, head: Head)
     assert {total for _, total in told} == {told[-1][0]}
     assert (found.head, found.head_sha256) == ("h.safetensors", sha256_of(Path("h.safetensors")))
     assert (found.split, found.unit, found.epsilon) == ("test", "record", 50.0)
-    (row,) = rows(features)
-    assert (row.head, row.who, row.purpose, row.split) == ("h.safetensors", "Ada", "paper", "test")
-    assert (row.state, row.sha256) == ("written", found.sha256)
-    p, sigma = found.top1, row.plan[0]["sigma"]
+    (row,) = charges(features)
+    assert (row.head, row.by, row.purpose, row.split) == ("h.safetensors", "Ada", "paper", "test")
+    assert (states(features), ledger(features).written(found.sha256)) == (["written"], [row])
+    p, sigma = found.top1, row.releases[0]["sigma"]
     assert p is not None
     assert found.noise == pytest.approx(sigma * math.hypot(1 - p, p) / found.n, rel=0.01)
 
@@ -222,22 +218,22 @@ def test_a_record_of_several_labels_moves_several_counts_and_the_noise_is_told_s
     assert by_class == pytest.approx(2 * second, rel=1e-3)
 
 
-def test_a_row_that_could_not_be_settled_is_told_with_the_figures(
+def test_a_charge_that_could_not_be_settled_is_told_with_the_figures(
     features: FeatureSet, head: Head, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(*given: object, **named: object) -> None:
         raise UserError("The disk is full.", "Make room.")
 
-    ready = prepare(head, features, "test", epsilon=50.0, warnings=("before",))
-    monkeypatch.setattr(ledger, "settle", full)
-    found = release(ready)
+    monkeypatch.setattr(private_evaluation, "settle", full)
+    found = release(prepare(head, features, "test", epsilon=50.0, warnings=("before",)))
     assert found.top1 is not None
     before, said = found.warnings
     assert (before, "does not say that the figures were released. The disk is full." in said) == ("before", True)
-    assert len(found.spent.entries) == 1
+    assert len(found.spent.charges) == 1
     # A ledger that cannot be read any more does not take the figures away.
-    monkeypatch.setattr(private_evaluation, "_account", full)
-    assert release(ready).spent == ready.account
+    ready = prepare(head, features, "test", epsilon=50.0)
+    monkeypatch.setattr(private_evaluation, "read", full)
+    assert len(release(ready).spent.charges) == 2
 
 
 def stop_of(ready: Ready) -> BaseException:
@@ -265,11 +261,11 @@ def test_a_note_says_whether_an_evaluation_that_stopped_is_charged(
         patched.setattr(private_evaluation, "pay", stopping(KeyboardInterrupt()))
         (note,) = stop_of(ready).__notes__
         assert "stopped during the charge: 'dpfc budget' says whether it is charged. No figure" in note
-    assert rows(features) == []
+    assert charges(features) == ()
     monkeypatch.setattr(curators, "draw_noise", stopping(refused))
     (note,) = stop_of(ready).__notes__
     assert "stays charged. No figure was released." in note
-    assert [(row.state, row.sha256) for row in rows(features)] == [("stopped", None)]
+    assert states(features) == ["stopped"]
 
 
 # What the counts say

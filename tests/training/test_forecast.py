@@ -15,14 +15,17 @@ from dpfc_cli.evaluation import evaluate
 from dpfc_cli.extraction.importing import import_features
 from dpfc_cli.features.manifest import MANIFEST
 from dpfc_cli.features.reader import FeatureSet
+from dpfc_cli.ledger import Cap, Ledger, ledger_path, new_id, read
+from dpfc_cli.ledger.caps import RESERVE
+from dpfc_cli.ledger.caps import check as check_caps
 from dpfc_cli.methods import METHODS
 from dpfc_cli.privacy import accounting, poisson
 from dpfc_cli.privacy.facts import Facts
 from dpfc_cli.privacy.oracle import Mechanism
-from dpfc_cli.training import check, ledger, limit, public, tuning
+from dpfc_cli.training import check, public, tuning
 from dpfc_cli.training import forecast as forecasts
 from dpfc_cli.training.calibrate import calibrate
-from dpfc_cli.training.card import entry_of
+from dpfc_cli.training.card import charge_of_training
 from dpfc_cli.training.forecast import forecast
 from dpfc_cli.training.request import Privacy
 from dpfc_cli.training.stand_in import RUNS
@@ -141,12 +144,12 @@ def test_no_private_record_is_read_and_nothing_is_charged(sets: dict[str, Featur
     bare = tmp_path / "private"
     bare.mkdir()
     shutil.copy(sets["private"].folder / MANIFEST, bare)
-    book = ledger.ledger_path(bare)
+    book = ledger_path(bare)
     book.write_text("no ledger")
     before = {path: path.stat().st_mtime_ns for path in (*tmp_path.rglob("*"), tmp_path)}
     assert forecast(FeatureSet(bare), on=sets["alike"], cap=3.0, epsilons=[1.0], **QUICK) == expected
     assert {path: path.stat().st_mtime_ns for path in (*tmp_path.rglob("*"), tmp_path)} == before
-    assert not ledger.ledger_path(sets["alike"].folder).exists()
+    assert read(ledger_path(sets["alike"].folder)).charges == ()
     # The facts alone say the same.
     assert forecast(records=400, classes=4, on=sets["alike"], cap=3.0, epsilons=[1.0], **QUICK) == expected
 
@@ -157,22 +160,20 @@ def test_as_many_trainings_fit_as_the_cap_then_allows(sets: dict[str, FeatureSet
     [each] = forecast(sets["private"], epsilons=[epsilon], cap=3.0, method=method).outlooks
     assert each.fitting is not None
     calibrated = calibrate(METHODS[method], Facts(n=400, m=4, d=6), {}, Privacy(epsilon=epsilon))
-    row = entry_of(calibrated, sets["private"], "a.safetensors", "2026-01-01T00:00:00+00:00")
-    mu = limit.mu_of_cap(3.0, 1e-5)
-    cap = ledger.Cap(
-        at=row.at,
-        epsilon=3.0,
-        delta=1e-5,
-        mu=mu,
-        eta=limit.RESERVE,
-        who="me",
-        note=None,
-        records=row.records,
-        trainings=0,
-    )
-    limit.check([("private", cap)], [row] * (each.fitting - 1), row)
-    with pytest.raises(UserError, match="does not fit under the cap"):
-        limit.check([("private", cap)], [row] * each.fitting, row)
+    features, delta = sets["private"], 1e-5
+    figures: dict[str, Any] = {"epsilon": 3.0, "delta": delta, "mu": accounting.mu_for(3.0, delta, RESERVE)}
+    cap = Cap(by="me", population=None, unit="record", eta=RESERVE, **figures)
+    known = read(ledger_path(features.folder))
+    row = charge_of_training(calibrated, features, "a.safetensors", "me", None)
+
+    def after(count: int) -> Ledger:
+        made = (replace(row, id=new_id()) for _ in range(count))
+        return Ledger(path=known.path, facts=(*known.facts, cap, *made))
+
+    check_caps(after(each.fitting - 1), row)
+    with pytest.raises(UserError) as refused:
+        check_caps(after(each.fitting), row)
+    assert refused.value.code == "over-cap"
 
 
 def test_a_training_at_the_cap_fits_once() -> None:

@@ -5,7 +5,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from dpfc_cli.training.ledger import ledger_path
 
 from dpfc_cli.errors import GUARDED, UserError
 from dpfc_cli.extraction.importing import import_features
@@ -13,6 +12,7 @@ from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.training.forecast import forecast
 from dpfc_cli.training.train import train
 from tests.support import blobs
+from tests.training.requests import charges
 from tests.training.starts import Quiet
 
 NAMES = ("MUELLER, P0001", "OKAFOR, P0002", "SILVA, P0003", "WANG, P0004", "ZHAO, P0005")
@@ -45,7 +45,7 @@ def test_names_that_nobody_stated_are_published_by_no_private_training(
     assert "with classes" in said
     assert "infer_classes" in refused.value.text(lambda name: name)[1]
     # Nothing was charged, and nothing written.
-    assert not ledger_path(inferred.folder).exists()
+    assert charges(inferred) == ()
     assert not list(tmp_path.rglob("*.safetensors"))
 
 

@@ -1,8 +1,6 @@
 """A private evaluation: what is refused, what is charged, and what is told."""
 
-import json
 import math
-import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -20,6 +18,9 @@ from dpfc_cli.features.manifest import MANIFEST
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.files import sha256_of
 from dpfc_cli.heads.head import Head
+from dpfc_cli.ledger import ledger_path
+from dpfc_cli.ledger.caps import left, set_cap
+from dpfc_cli.ledger.populations import register, set_population
 from dpfc_cli.privacy import curator as curators
 from dpfc_cli.privacy import sums
 from dpfc_cli.privacy.accounting import epsilon_for, mu_for
@@ -27,14 +28,13 @@ from dpfc_cli.privacy.curator import Curator
 from dpfc_cli.privacy.lattice import MOST_BITS
 from dpfc_cli.privacy.noise import SeededBits
 from dpfc_cli.privacy.oracle import Mechanism
-from dpfc_cli.training import ledger, private_evaluation
-from dpfc_cli.training.account import account_of, other_accounts
-from dpfc_cli.training.cap import set_cap
+from dpfc_cli.training import private_evaluation
 from dpfc_cli.training.charge import pay
 from dpfc_cli.training.private_evaluation import PrivateEvaluation, fraction
 from dpfc_cli.training.train import train
 from dpfc_cli.training.verify import verify
 from tests.support import blobs, drawn_sigmas
+from tests.training.requests import account, charges, ledger, states
 
 N, D, M = 300, 4, 7
 CLASSES = tuple("abcdefg")
@@ -55,16 +55,15 @@ def features(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FeatureSet:
         file["labels"][-20:] = -1
     told = (made.folder / MANIFEST).read_text()
     (made.folder / MANIFEST).write_text(told.replace(shard.sha256, sha256_of(made.folder / shard.file)))
-    return FeatureSet(made.folder)
+    found = FeatureSet(made.folder)
+    ledger_path(found.folder).unlink()
+    register(found.folder, found.folder, found.manifest, None)
+    return found
 
 
 @pytest.fixture
 def head(features: FeatureSet) -> Head:
     return train(features, epsilon=8.0, method="dp-ls").head
-
-
-def rows(features: FeatureSet) -> list[ledger.Entry]:
-    return ledger.read(ledger.ledger_path(features.folder))
 
 
 def seeded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -77,16 +76,16 @@ def test_the_noise_that_is_drawn_is_what_is_charged(
 ) -> None:
     drawn = drawn_sigmas(monkeypatch)
     found = evaluate(head, features, epsilon=epsilon, delta=1e-6, by="me", purpose="paper")
-    row = rows(features)[-1]
+    row = charges(features)[-1]
     sigmas = [s / 4**MOST_BITS for s in drawn]
-    assert sigmas == pytest.approx([r["sigma"] for r in row.plan for _ in range(r["times"])], rel=1e-9)
+    assert sigmas == pytest.approx([r["sigma"] for r in row.releases for _ in range(r["times"])], rel=1e-9)
     assert math.fsum(1 / s**2 for s in sigmas) == pytest.approx(row.mu**2, rel=1e-9)  # type: ignore[operator]
     assert (row.epsilon, row.delta, row.claim, row.n) == (epsilon, 1e-6, "private", N)
     assert epsilon_for(row.mu or 0, 1e-6) == pytest.approx(epsilon, rel=1e-6)
-    assert (row.method, row.split, row.records) == ("evaluation", "test", ledger.records_of(features.manifest, "test"))
-    assert (row.state, row.head, row.sha256) == ("written", found.head, found.sha256)
-    assert (row.who, row.purpose) == ("me", "paper")
-    assert [len(r["shape"]) and r["shape"][1] for r in row.plan] == ([3] if epsilon == 1 else [3, 2 * M])
+    assert (row.id, row.method, row.set, row.split) == (found.charge, "evaluation", features.manifest.id, "test")
+    assert (row.head, row.digest, row.by, row.purpose) == (found.head, found.head_sha256, "me", "paper")
+    assert (states(features)[-1], ledger(features).written(found.sha256)) == ("written", [row])
+    assert [len(r["shape"]) and r["shape"][1] for r in row.releases] == ([3] if epsilon == 1 else [3, 2 * M])
     assert (found.per_class is None) == (epsilon == 1)
 
 
@@ -96,7 +95,7 @@ def test_intervals_are_told_of_the_noise_that_was_drawn(
     told: list[tuple[float, ...]] = []
     monkeypatch.setattr(private_evaluation, "fraction", lambda *given: (told.append(given), fraction(*given))[1])
     evaluate(head, features, epsilon=50.0)
-    total, each = (release["sigma"] for release in rows(features)[-1].plan for _ in range(release["times"]))
+    total, each = (release["sigma"] for release in charges(features)[-1].releases for _ in range(release["times"]))
     # Two cells make the wrong records of the first figure, and the right ones of the second.
     expected = [(total, total * math.sqrt(2)), (total * math.sqrt(2), total), *[(each, each)] * M]
     assert [given[2:4] for given in told] == [pytest.approx(pair, rel=1e-3) for pair in expected]
@@ -126,16 +125,16 @@ def test_with_little_noise_the_figures_are_those_of_an_exact_evaluation(
 def test_the_records_are_read_after_the_row_is_written(
     features: FeatureSet, head: Head, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    states: list[list[str]] = []
+    seen: list[list[str]] = []
     real = sums.exact_sum
 
     def watched(*given: Any) -> np.ndarray:
-        states.append([row.state for row in rows(features)])
+        seen.append(states(features))
         return real(*given)
 
     monkeypatch.setattr(sums, "exact_sum", watched)
     evaluate(head, features, epsilon=1.0)
-    assert states == [["written", "charged"]]
+    assert seen == [["written", "charged"]]
 
 
 @pytest.mark.parametrize("how", [KeyboardInterrupt, ValueError])
@@ -149,7 +148,7 @@ def test_an_evaluation_that_is_stopped_stays_charged_and_says_so(
     with pytest.raises(how) as end:
         evaluate(head, features, epsilon=1.0)
     assert "stays charged. No figure was released." in end.value.__notes__[0]
-    assert [(row.state, row.sha256) for row in rows(features)[1:]] == [("stopped", None)]
+    assert states(features)[1:] == ["stopped"]
 
 
 def test_one_charge_pays_for_the_records_of_its_split_once(
@@ -169,7 +168,7 @@ def test_one_charge_pays_for_the_records_of_its_split_once(
 def test_what_cannot_be_evaluated_is_refused_before_the_charge(features: FeatureSet, head: Head) -> None:
     assert head.path is not None
     exposed = train(features, non_private=True, method="dp-ls", out="heads/plain.nonprivate.safetensors").head
-    before = len(rows(features))
+    before = len(charges(features))
     refused: dict[str, Callable[[], object]] = {
         "larger than 1/n": lambda: evaluate(head, features, epsilon=1.0, delta=0.5),
         "epsilon must be a number": lambda: evaluate(head, features, epsilon="1"),  # type: ignore[call-overload]
@@ -184,121 +183,75 @@ def test_what_cannot_be_evaluated_is_refused_before_the_charge(features: Feature
     for said, what in refused.items():
         with pytest.raises(UserError, match=said):
             what()
-    assert len(rows(features)) == before
+    assert len(charges(features)) == before
     # On other records a head without a guarantee may be evaluated.
     assert isinstance(evaluate(exposed, features, epsilon=1.0), PrivateEvaluation)
 
 
-def test_such_a_head_is_known_by_the_ledger_under_another_name(features: FeatureSet, tmp_path: Path) -> None:
-    exposed = train(features, non_private=True, method="dp-ls", out="heads/plain.nonprivate.safetensors").head
-    other = import_features("raw.npz", tmp_path / "features" / "again", classes=CLASSES, labels_per_record=1).features
-    with pytest.raises(UserError, match="without a guarantee"):
-        evaluate(exposed, other, "train", epsilon=1.0)
-
-
-def test_such_a_head_is_refused_if_its_set_has_some_of_the_test_records(features: FeatureSet, tmp_path: Path) -> None:
-    """It was trained on the training records of another set: the test records of this one, and one more."""
+def test_a_head_without_a_guarantee_is_evaluated_on_records_of_which_it_is_known_that_it_did_not_see_them(
+    features: FeatureSet, tmp_path: Path
+) -> None:
+    """It was trained on another set: the test records of this one, and one more. No record is compared."""
     raw = np.load("raw.npz")
     x, y = raw["test_x"], raw["test_y"]
     np.savez("more.npz", train_x=np.concatenate([x, -x[:1]]), train_y=np.concatenate([y, y[:1]]))
     other = import_features("more.npz", tmp_path / "features" / "more", classes=CLASSES, labels_per_record=1).features
     exposed = train(other, non_private=True, method="dp-ls").head
-    with pytest.raises(UserError, match="without a guarantee"):
-        evaluate(exposed, features, epsilon=1.0)
+    for named in ((), (features,), (features, other)):
+        for each in named:
+            set_population(each, "ward")
+        with pytest.raises(UserError, match="without a guarantee") as refused:
+            evaluate(exposed, features, epsilon=1.0)
+        assert refused.value.fields["parameter"] == "epsilon"
+    assert len(charges(features)) == 1
+    np.savez("third.npz", train_x=x + 9, train_y=y)
+    third = import_features("third.npz", tmp_path / "features" / "third", classes=CLASSES, labels_per_record=1).features
+    set_population(third, "others")
+    exposed = train(third, non_private=True, method="dp-ls").head
+    assert evaluate(exposed, features, epsilon=1.0).epsilon == 1.0
 
 
 # The account
 
 
-def test_each_split_has_an_account_of_its_own(features: FeatureSet, head: Head) -> None:
-    path = ledger.ledger_path(features.folder)
-    assert evaluate(head, features, epsilon=2.0).spent.epsilon(1e-5) == pytest.approx(2.0, rel=1e-6)
-    both = math.hypot(mu_for(2.0, 1e-5), mu_for(1.0, 1e-5))
-    found = evaluate(head, features, epsilon=1.0)
-    assert found.spent.epsilon(1e-5) == pytest.approx(epsilon_for(both, 1e-5), rel=1e-6)
-    assert account_of(path).epsilon(1e-5) == pytest.approx(8.0, rel=1e-6)
-    (other,) = other_accounts(path)
-    assert (other.split, len(other.entries), other.exact) == ("test", 2, True)
-    # On the records of the training both are of one account.
-    again = evaluate(head, features, "train", epsilon=1.0).spent
-    total = math.hypot(mu_for(8.0, 1e-5), mu_for(1.0, 1e-5))
-    assert again.epsilon(1e-5) == pytest.approx(epsilon_for(total, 1e-5), rel=1e-6)
-    assert [row.method for row in account_of(path).entries] == ["dp-ls", "evaluation"]
+def test_of_the_splits_of_a_set_the_one_counts_on_which_most_was_spent(features: FeatureSet, head: Head) -> None:
+    """A record lies in one of them."""
+    found = evaluate(head, features, epsilon=2.0).spent
+    assert found.epsilon(1e-5) == pytest.approx(8.0, rel=1e-6)
+    assert found.exact
+    found = evaluate(head, features, epsilon=9.0).spent
+    both = math.hypot(mu_for(2.0, 1e-5), mu_for(9.0, 1e-5))
+    assert found.epsilon(1e-5) == pytest.approx(epsilon_for(both, 1e-5), rel=1e-6)
+    assert found.exact
+    again = evaluate(head, features, "train", epsilon=8.0).spent
+    assert again.epsilon(1e-5) == pytest.approx(epsilon_for(mu_for(8.0, 1e-5) * 2**0.5, 1e-5), rel=1e-6)
 
 
-def test_a_card_counts_evaluations_on_another_split_apart(features: FeatureSet, head: Head) -> None:
-    evaluate(head, features, epsilon=2.0)
+def test_a_card_counts_evaluations(features: FeatureSet, head: Head) -> None:
+    evaluate(head, features, epsilon=20.0)
     later = train(features, epsilon=1.0, method="dp-ls")
     standing = later.head.card["ledger"]
-    assert (standing["training"], standing["trainings"], standing["other_splits"]) == (3, 3, 1)
-    assert standing["epsilon"] == pytest.approx(account_of(ledger.ledger_path(features.folder)).epsilon(1e-5))
-    said = later.head.statement()
-    assert any("one of 2 trainings on this split of the set" in text for text in said.values())
-    assert verify(later.path, ledger=ledger.ledger_path(features.folder)).contradictions == []
-    assert verify(head.path or "", ledger=ledger.ledger_path(features.folder)).contradictions == []
+    assert (standing["trainings"], standing["private"], standing["unprotected"]) == (3, 3, 0)
+    assert standing["epsilon"] == pytest.approx(20.0, rel=1e-6)
+    for path in (later.path, head.path or ""):
+        assert verify(path, ledger=ledger_path(features.folder)).contradictions == []
 
 
 def test_a_cap_holds_for_each_split(features: FeatureSet, head: Head) -> None:
     set_cap(features, 9.0)
     evaluate(head, features, epsilon=8.0)
-    with pytest.raises(UserError, match="This evaluation does not fit under the cap") as refused:
+    with pytest.raises(UserError) as refused:
         evaluate(head, features, epsilon=8.0)
     assert refused.value.code == "over-cap"
     fits = refused.value.fields["left"]
     assert isinstance(fits, float)
-    left = evaluate(head, features, epsilon=fits).spent.left(1e-5)
-    assert left is not None
-    assert left < 0.1
-    assert len(rows(features)) == 3
+    after = evaluate(head, features, epsilon=fits).spent
+    remains = left(after, 1e-5, charges(features)[-1])
+    assert remains is not None
+    assert remains < 0.1
+    assert len(charges(features)) == 3
     with pytest.raises(UserError, match=r"More than epsilon = 8\.5"):
         set_cap(features, 8.5)
-
-
-def held_out(features: FeatureSet, **others: Any) -> FeatureSet:
-    """The set as if its test split had been held out of the training pictures: both have one listing."""
-    told = json.loads((features.folder / MANIFEST).read_text())
-    identity = told["source"]["identity"]
-    identity["listing"]["test"] = identity["listing"]["train"]
-    identity.update({"hold_out": 0.5, **others})
-    (features.folder / MANIFEST).write_text(json.dumps(told))
-    return FeatureSet(features.folder)
-
-
-@pytest.mark.parametrize("limit", [None, N])
-def test_a_split_that_was_held_out_is_told_from_the_rest_if_it_can_be(features: FeatureSet, limit: int | None) -> None:
-    held = held_out(features, **({} if limit is None else {"spread": limit}))
-    head = train(held, epsilon=8.0, method="dp-ls").head
-    path = ledger.ledger_path(held.folder)
-    spent = evaluate(head, held, epsilon=2.0).spent
-    if limit is None:
-        assert spent.epsilon(1e-5) == pytest.approx(2.0, rel=1e-6)
-        assert len(account_of(path).entries) == 1
-    else:
-        # Which records are in a limited split is not known from their number. So both count for both.
-        assert spent.epsilon(1e-5) > 8
-        assert not spent.exact
-        assert len(account_of(path).entries) == 2
-    # The set is made anew, and another part is held out. Then each row may be about any of its records.
-    told = json.loads((held.folder / MANIFEST).read_text())
-    for split in told["splits"].values():
-        split["shards"][0]["rows"] = split["n"] = N - 1
-    (held.folder / MANIFEST).write_text(json.dumps(told))
-    assert len(account_of(path).entries) == len(account_of(path, split="test").entries) == 2
-
-
-def test_a_limit_of_another_set_is_not_taken_for_a_split_that_was_held_out(features: FeatureSet) -> None:
-    """It has as many records, and other ones."""
-    shutil.copytree(features.folder, "features/all")
-    held, path = held_out(features), Path("features/all")
-    told = json.loads((held.folder / MANIFEST).read_text())
-    told["source"]["identity"].update({"hold_out": None, "spread": N})
-    (path / MANIFEST).write_text(json.dumps(told))
-    head = train(held, epsilon=8.0, method="dp-ls").head
-    train(FeatureSet(path), epsilon=4.0, method="dp-ls")
-    assert evaluate(head, held, epsilon=2.0).spent.epsilon(1e-5) > 4
-    told["source"]["identity"] = json.loads((held.folder / MANIFEST).read_text())["source"]["identity"]
-    (path / MANIFEST).write_text(json.dumps(told))
-    assert account_of(ledger.ledger_path(held.folder), split="test").epsilon(1e-5) == pytest.approx(2.0, rel=1e-6)
 
 
 # Persons
@@ -327,28 +280,24 @@ def test_each_person_has_the_same_weight(tmp_path: Path, monkeypatch: pytest.Mon
     result = evaluate(ideal, found, epsilon=100.0)
     assert (result.unit, result.n) == ("person", 100)
     assert result.top1 == pytest.approx((60 + 39 / 2) / 100, abs=0.02)
-    row = rows(found)[-1]
-    assert (row.unit, row.n, row.persons) == ("person", 100, ledger.persons_of(found.manifest, "test"))
+    row = charges(found)[-1]
+    assert (row.unit, row.n, row.split) == ("person", 100, "test")
     # A cap for the persons of one split is one for those of the other.
     with pytest.raises(UserError, match="More than epsilon = 50"):
         set_cap(found, 50.0)
-    (other,) = other_accounts(ledger.ledger_path(found.folder))
-    assert (other.unit, other.exact) == ("person", True)
+    assert account(found).unit == "person"
 
 
 @pytest.mark.filterwarnings("ignore::dpfc_cli.TrainingWarning")
-def test_a_cap_for_persons_holds_for_those_of_a_split_that_was_held_out(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_cap_for_persons_holds_for_each_split(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    held = held_out(persons(tmp_path, [3] * 40, [1.0] * 40))
+    held = persons(tmp_path, [3] * 40, [1.0] * 40)
     head = train(held, epsilon=2.0, method="dp-ls").head
     set_cap(held, 3.0)
-    assert evaluate(head, held, epsilon=2.0).spent.epsilon(1e-5) == pytest.approx(2.0, rel=1e-6)
-    with pytest.raises(UserError, match="This evaluation does not fit under the cap"):
-        evaluate(head, held, epsilon=2.5)
-    with pytest.raises(UserError, match="This training does not fit under the cap"):
-        train(held, epsilon=2.5, method="dp-ls")
+    evaluate(head, held, epsilon=2.0)
+    for charged in (lambda: evaluate(head, held, epsilon=2.5), lambda: train(held, epsilon=2.5, method="dp-ls")):
+        with pytest.raises(UserError) as refused:
+            charged()
+        assert refused.value.code == "over-cap"
     later = train(held, epsilon=1.0, method="dp-ls")
-    assert later.head.card["ledger"]["unit"] == "person"
-    assert account_of(ledger.ledger_path(held.folder)).unit == "person"
+    assert later.head.card["ledger"]["unit"] == account(held).unit == "person"

@@ -11,22 +11,22 @@ import numpy as np
 import pytest
 
 from dpfc_cli.errors import UserError
-from dpfc_cli.features import digests
 from dpfc_cli.extraction.importing import import_features
+from dpfc_cli.features import digests
 from dpfc_cli.features.manifest import MANIFEST
 from dpfc_cli.features.reader import FeatureSet
+from dpfc_cli.folders import LEDGER_DIGESTS
 from dpfc_cli.methods import METHODS
 from dpfc_cli.training import public, tuning
 from dpfc_cli.training.asserted import check_public
 from dpfc_cli.training.calibrate import Calibrated, calibrate
+from dpfc_cli.training.charge import charge
 from dpfc_cli.training.forecast import forecast
-from dpfc_cli.training.kept_digests import beside
-from dpfc_cli.training.ledger import charge, ledger_path, records_of
 from dpfc_cli.training.observer import Observer
 from dpfc_cli.training.request import Privacy, Request, facts_of
 from dpfc_cli.training.train import plan
 from tests.support import blobs, trained
-from tests.training.rows import row
+from tests.training.requests import ready
 
 
 def made(folder: Path, name: str, x: np.ndarray, y: np.ndarray) -> FeatureSet:
@@ -68,7 +68,9 @@ def test_a_test_split_that_was_held_out_of_the_private_set_is_another_one(privat
     same, held = told(), told(hold_out=0.5)
     check_public(held, "on", split="test", private=held)
     # Of the other set another part may have been held out.
-    another = FeatureSet(shutil.copytree(held.folder, held.folder.with_name("another")))
+    copy = shutil.copytree(held.folder, held.folder.with_name("another"))
+    (copy / MANIFEST).write_text((copy / MANIFEST).read_text().replace(held.manifest.id, "0" * 32))
+    another = FeatureSet(copy)
     tested = FeatureSet(another.folder)
     identity = tested.manifest.source["identity"]
     listing = {**identity["listing"], "train": "others"}
@@ -164,14 +166,14 @@ def test_no_digests_are_compared_to_find_out_whether_a_set_is_public(
 ) -> None:
     """How many records two sets share is a fact about private ones. And a file of digests beside it may be damaged."""
     for features in (private, other):
-        charge(ledger_path(features.folder), replace(row(), records=records_of(features.manifest)))
-    beside(ledger_path(private.folder)).write_bytes(b"damaged")
+        charge(ready(features))
+    for path in (tmp_path / "features" / LEDGER_DIGESTS).iterdir():
+        path.write_bytes(b"damaged")
     monkeypatch.setattr(digests, "common", None)
     with pytest.raises(UserError, match="it was trained on with a guarantee") as refused:
         public.check_other(private, other, "public_features")
     assert "‹seed› or ‹non_private›" in refused.value.remedy
     unspent = made(tmp_path, "unspent", *blobs(90, 6, 3, seed=2))
-    beside(ledger_path(unspent.folder)).write_bytes(b"damaged")
     public.check_other(private, unspent, "public_features")
     # The same records under another name.
     copy = made(tmp_path, "copy", *blobs(500, 6, 3, seed=1))
@@ -243,7 +245,7 @@ def test_every_stage_before_the_charge_is_told(
     monkeypatch.setattr(tuning, "tune", tuned)
     monkeypatch.setattr(public, "ROWS", 200)
     # What was spent on the private records does not stand against it.
-    charge(ledger_path(private.folder), replace(row(), records=records_of(private.manifest)))
+    charge(ready(private))
     checked = plan(
         Request(
             features=private,

@@ -1,4 +1,4 @@
-"""What is refused before the charge, and what is kept of a cap: a case for each line that no other test looked at."""
+"""What is refused before the charge, and what a run leaves: a case for each line that no other test looked at."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -8,31 +8,27 @@ import numpy as np
 import pytest
 
 from dpfc_cli.errors import UserError
-from dpfc_cli.extraction.importing import import_features
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.heads import head as heads
 from dpfc_cli.kernels import products
 from dpfc_cli.methods import METHODS
 from dpfc_cli.methods.method import state_bytes
 from dpfc_cli.privacy import curator, forms
-from dpfc_cli.privacy.accounting import mu_for
 from dpfc_cli.privacy.directions import InMemory
 from dpfc_cli.privacy.facts import Facts
 from dpfc_cli.privacy.noise import SeededBits, SystemBits
 from dpfc_cli.training import check as checks
-from dpfc_cli.training import ledger, limit
 from dpfc_cli.training import run as runs
 from dpfc_cli.training.answers import Unfinished
 from dpfc_cli.training.calibrate import Calibrated, calibrate, with_options
-from dpfc_cli.training.cap import set_cap
 from dpfc_cli.training.charge import charge
 from dpfc_cli.training.check import Checked, answers_beside, check, check_memory, rehearse, working_bytes
-from dpfc_cli.training.ledger import Cap
 from dpfc_cli.training.observer import Observer
-from dpfc_cli.training.request import Privacy, Request, facts_of
+from dpfc_cli.training.request import Privacy, Request
 from dpfc_cli.training.run import run
 from dpfc_cli.training.shelf import stack_bytes
-from tests.support import blobs
+from tests.hostile import standing
+from tests.training.requests import ledger, states
 
 FACTS = Facts(n=1000, m=3, d=4)
 PERSONS = Facts(n=40, m=2, d=3, rows=80)
@@ -118,21 +114,6 @@ def test_noise_that_is_too_strong_for_the_lattice_is_refused(
     assert checked(features, privacy=Privacy()).calibrated.mechanism is None
 
 
-def test_the_row_names_the_head_and_what_the_card_will_say_is_tried(
-    features: FeatureSet, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked: list[Any] = []
-    real = ledger.standing
-    monkeypatch.setattr(checks, "standing", lambda *given: (asked.append(given), real(*given))[1])
-    charge(checked(features, purpose="another"))
-    ready = checked(features)
-    (before, planned), number, delta = asked[-1]
-    assert (before.head, planned.head, planned.at) == ("set-dp-ls-eps1.safetensors", ready.path.name, "")
-    assert (number, delta) == (2, 1e-5)
-    checked(features, privacy=Privacy())
-    assert asked[-1][2] is None
-
-
 def test_a_folder_that_was_there_stays_and_one_that_was_made_to_try_goes(features: FeatureSet) -> None:
     checked(features)
     assert not Path("heads").exists()
@@ -148,17 +129,6 @@ def test_a_folder_that_cannot_be_written_is_found_out_before_the_charge(features
     assert refused.value.code == "unwritable"
 
 
-def test_a_warning_of_the_account_is_told(features: FeatureSet, monkeypatch: pytest.MonkeyPatch) -> None:
-    told: list[str] = []
-    monkeypatch.setattr(Observer, "warn", lambda self, text: told.append(text))
-    ledger_file = ledger.ledger_path(features.folder)
-    run(charge(checked(features)), Observer())
-    ledger_file.unlink()
-    told.clear()
-    checked(features)
-    assert any("gone" in text or "missing" in text for text in told)
-
-
 def rehearsed(monkeypatch: pytest.MonkeyPatch, made: Calibrated, features: FeatureSet) -> tuple[Facts, Any, list[Any]]:
     """The facts and options of a rehearsal, and its answers."""
     seen: list[Any] = []
@@ -172,7 +142,7 @@ def rehearsed(monkeypatch: pytest.MonkeyPatch, made: Calibrated, features: Featu
     monkeypatch.setattr(
         checks._Rehearsal, "release", lambda self, query: (answers.append(release(self, query)), answers[-1])[1]
     )
-    rehearse(replace(made, method=replace(made.method, solve=solve)), features)
+    rehearse(replace(made, method=replace(made.method, solve=solve)), features, standing())
     ((facts, options),) = seen
     return facts, options, answers
 
@@ -209,18 +179,16 @@ def test_devices_are_tried_before_the_charge(features: FeatureSet, monkeypatch: 
         checked(features)
 
 
-def test_answers_that_were_kept_need_no_more_room(
-    features: FeatureSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_answers_that_were_kept_need_no_more_room(features: FeatureSet, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(forms, "PIECE_BYTES", 1)
     ready = charge(checked(features))
     assert ready.answers is not None
     ready.answers.path.write_bytes(bytes(100))
-    found = Unfinished(path=ready.answers.path, receipt=ready.receipt, answered=0)
-    given = ready.checked.calibrated, features.folder, ready.checked.path
-    whole = stack_bytes(given[0].plan)
+    found = Unfinished(path=ready.answers.path, charge=ready.receipt.charge, answered=0)
+    made = ready.checked.calibrated
+    whole = stack_bytes(made.plan)
     assert whole > 100
-    assert (answers_beside(*given, None), answers_beside(*given, found)) == (whole, whole - 100)
+    assert (answers_beside(made, None), answers_beside(made, found)) == (whole, whole - 100)
     ready.answers.remove()
 
 
@@ -231,7 +199,10 @@ def test_answers_that_were_kept_need_no_more_room(
 def test_the_card_says_what_is_spent_at_the_delta_that_the_head_claims(privacy: Privacy, features: FeatureSet) -> None:
     ready = charge(checked(features, privacy=privacy))
     said = run(ready, Observer()).head.card["ledger"]
-    assert said == ledger.standing(ready.receipt.entries, 1, 1e-6 if privacy.claim == "private" else None)
+    private = privacy.claim == "private"
+    assert said["charge"] == ready.receipt.charge.id
+    assert (said["trainings"], said["private"], said["unprotected"]) == (1, int(private), int(not private))
+    assert said["epsilon"] == (pytest.approx(1.0) if private else None)
 
 
 @pytest.mark.parametrize("seed", [None, 0, 5])
@@ -247,7 +218,7 @@ def test_noise_is_the_systems_unless_a_seed_was_asked_for(
     assert seed is None or np.array_equal(bits.words(3), SeededBits(seed).words(3))
 
 
-def test_a_row_that_could_not_be_settled_is_told_and_the_head_knows_its_place(
+def test_a_charge_that_could_not_be_settled_is_told_and_the_head_knows_its_place(
     features: FeatureSet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(*given: object) -> None:
@@ -256,13 +227,13 @@ def test_a_row_that_could_not_be_settled_is_told_and_the_head_knows_its_place(
     told: list[str] = []
     monkeypatch.setattr(Observer, "warn", lambda self, text: told.append(text))
     ready = charge(checked(features))
-    monkeypatch.setattr(ledger, "settle", full)
+    monkeypatch.setattr(runs, "settle", full)
     made = run(ready, Observer())
     assert any("ledger's row does not say so. The disk is full." in text for text in told)
     assert made.head.path == made.path == ready.checked.path
 
 
-def test_what_stops_a_training_before_its_first_sum_is_in_its_row(
+def test_what_stops_a_training_before_its_first_sum_is_in_the_ledger(
     features: FeatureSet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def failing(*given: object) -> None:
@@ -272,11 +243,10 @@ def test_what_stops_a_training_before_its_first_sum_is_in_its_row(
     monkeypatch.setattr(runs, "shelf_for", failing)
     with pytest.raises(OSError, match="the disk fails") as stop:
         run(ready, Observer())
-    (row,) = ledger.read(ledger.ledger_path(features.folder))
-    assert row.state == "stopped"
+    assert states(features) == ["stopped"]
     assert "stays charged" in str(stop.value.__notes__)
     # The place of the head is free, and the answers can be gone on with.
-    assert [path.suffix for path in Path("heads").iterdir()] == [".answers"]
+    assert list(Path("heads").iterdir()) == []
     assert ready.answers is not None
     assert not ready.answers.held
 
@@ -286,45 +256,9 @@ def test_a_second_run_of_a_charge_touches_nothing_of_the_first(
 ) -> None:
     ready = charge(checked(features))
     run(ready, Observer())
-    before = ledger.read(ledger.ledger_path(features.folder))
+    before = ledger(features)
     monkeypatch.setattr(runs, "shelf_for", lambda *given: pytest.fail("a shelf was made"))
     with pytest.raises(RuntimeError, match="used already"):
         run(ready, Observer())
-    assert ledger.read(ledger.ledger_path(features.folder)) == before
-    assert before[0].state == "written"
-
-
-# Caps
-
-
-def test_a_cap_is_for_the_unit_and_for_the_persons_of_its_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    x, y = blobs(40, 3, 2)
-    np.savez("raw.npz", train_x=x, train_y=y, train_groups=np.arange(40) // 2)
-    found = import_features("raw.npz", tmp_path / "set", classes=("a", "b")).features
-    assert facts_of(found).unit == "person"
-    set_cap(found, 2.0)
-    (cap,) = ledger.read_all(ledger.ledger_path(found.folder)).caps
-    assert (cap.unit, cap.persons) == ("person", ledger.persons_of(found.manifest))
-    assert cap.persons is not None
-
-
-def test_the_delta_of_a_cap_is_at_most_one_in_n(features: FeatureSet) -> None:
-    n = facts_of(features).n
-    with pytest.raises(UserError, match="is larger than 1/n"):
-        set_cap(features, 2.0, delta=1.5 / n)
-    set_cap(features, 2.0, delta=1 / n)
-
-
-def test_what_is_left_of_a_cap_for_records_is_a_quarter_for_a_training_of_persons() -> None:
-    figures: Any = {"epsilon": 2.0, "delta": 1e-5, "mu": mu_for(2.0, 1e-5), "eta": limit.RESERVE}
-    cap = Cap(at="2026-01-02T03:04:05+00:00", records="r", **figures, who="me", note=None)
-    assert limit.said("set", cap) == "epsilon = 2 at delta = 1e-05 for set"
-    assert "for each person" in limit.said("set", replace(cap, unit="person", persons="p"))
-    assert limit.room(cap, [], ("person", "p")) == limit.room(cap, []) / 4
-
-
-def test_the_epsilon_that_fits_is_not_lost_to_a_number_of_more_digits() -> None:
-    """Just below 1.001 comes 1.000, and only below that 0.9999."""
-    assert limit.fitting(mu_for(1.001 * (1 - 5e-9), 1e-5) ** 2, 1e-5) == 1.0
-    assert limit.fitting(mu_for(1.0 * (1 - 5e-9), 1e-5) ** 2, 1e-5) == 0.9999
+    assert ledger(features) == before
+    assert states(features) == ["written"]

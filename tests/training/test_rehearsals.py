@@ -21,8 +21,9 @@ from dpfc_cli.training.charge import charge
 from dpfc_cli.training.check import check, rehearse
 from dpfc_cli.training.observer import Observer
 from dpfc_cli.training.request import Privacy, facts_of
+from tests.hostile import standing
 from tests.support import set_with
-from tests.training.requests import checked, entries, request
+from tests.training.requests import charges, checked, request
 
 
 def other_method(solve: Any) -> Method[Any, Any]:
@@ -60,7 +61,7 @@ def test_a_method_that_does_not_follow_its_plan_is_found_out_before_the_charge(
     calibrated = calibrate(other_method(solve), facts_of(features), {"steps": 3}, Privacy(epsilon=1.0))
     with pytest.raises(PlanError):
         check(request(features), calibrated, Observer())
-    assert entries(features) == []
+    assert charges(features) == ()
 
 
 def set_of(facts: Facts) -> FeatureSet:
@@ -97,7 +98,9 @@ def test_a_rehearsal_is_small_and_its_answers_say_nothing() -> None:
 
     for m, steps in ((40, 5_000), (2, 2)):
         facts = Facts(n=1000, m=m, d=300)
-        rehearse(calibrate(other_method(solve), facts, {"steps": steps}, Privacy(epsilon=1.0)), set_of(facts))
+        rehearse(
+            calibrate(other_method(solve), facts, {"steps": steps}, Privacy(epsilon=1.0)), set_of(facts), standing()
+        )
     assert seen == [(Facts(n=3, m=3, d=3), 3), (Facts(n=3, m=2, d=3), 2)]
     assert not any(answer.any() for answer in answers)
 
@@ -106,8 +109,8 @@ def test_a_rehearsal_is_small_and_its_answers_say_nothing() -> None:
 def test_every_method_passes_its_rehearsal(method: str) -> None:
     given = {"steps": 3} if "steps" in METHODS[method].declared else {}
     for facts in (Facts(n=1000, m=40, d=300), Facts(n=50, m=2, d=2, k=2, adjacency="replace-one")):
-        rehearse(calibrate(METHODS[method], facts, given, Privacy(epsilon=1.0)), set_of(facts))
-        rehearse(calibrate(METHODS[method], facts, {}, Privacy()), set_of(facts))
+        rehearse(calibrate(METHODS[method], facts, given, Privacy(epsilon=1.0)), set_of(facts), standing())
+        rehearse(calibrate(METHODS[method], facts, {}, Privacy()), set_of(facts), standing("non-private"))
 
 
 def single_precision(oracle: Oracle, facts: Facts, options: dp_fc.Options) -> Solution:
@@ -126,7 +129,7 @@ def test_a_query_that_no_proof_covers_is_found_out_before_the_charge(features: F
     calibrated = calibrate(other_method(single_precision), facts_of(features), {"steps": 3}, Privacy(epsilon=1.0))
     with pytest.raises(ValueError, match="finite float64 array"):
         check(request(features), calibrated, Observer())
-    assert entries(features) == []
+    assert charges(features) == ()
 
 
 def test_a_calibration_for_other_records_is_refused(features: FeatureSet) -> None:

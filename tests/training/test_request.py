@@ -8,10 +8,10 @@ import pytest
 
 from dpfc_cli.errors import UserError
 from dpfc_cli.features.reader import FeatureSet
+from dpfc_cli.ledger import account_name
 from dpfc_cli.privacy.facts import Facts
 from dpfc_cli.training.request import Privacy, Request, facts_of, requested
-from dpfc_cli.training.signing import account_name
-from tests.training.sharing import of
+from tests.training.requests import small
 
 HEADS = Path("heads")
 
@@ -21,8 +21,8 @@ def sets(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with two sets."""
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder := tmp_path_factory.mktemp("sets"))
-        of("one", range(4), test=range(4, 6))
-        of("persons", range(4), persons=True)
+        small("one", 4, test=2)
+        small("persons", 4, persons=True)
     return folder / "features"
 
 
@@ -34,7 +34,7 @@ def one(sets: Path) -> FeatureSet:
 
 def test_a_request_has_all_that_was_asked_for(one: FeatureSet) -> None:
     noise: dict[str, Any] = {"delta": 1e-3, "allow_large_delta": True, "seed": 7}
-    others: dict[str, Any] = {"method": "dp-fc", "by": "Ada", "purpose": "a study", "out": Path("x"), "also": (one,)}
+    others: dict[str, Any] = {"method": "dp-fc", "by": "Ada", "purpose": "a study", "out": Path("x")}
     made = requested(one, HEADS, epsilon=2, adjacency="replace-one", options={"steps": 3}, memory=5, **noise, **others)
     assert made == Request(
         features=one,
@@ -84,7 +84,7 @@ def test_what_was_not_asked_for_is_as_it_is_said(one: FeatureSet, given: dict[st
         ({"epsilon": 1, "purpose": ""}, "purpose must be a text", "purpose"),
         *(
             ({"epsilon": 1, name: value}, f"{name} is a str, not a feature set", name)
-            for name, value in {"public_features": "x", "tune_on": "x", "also": ["x"]}.items()
+            for name, value in {"public_features": "x", "tune_on": "x"}.items()
         ),
     ],
 )

@@ -12,19 +12,17 @@ from dpfc_cli.privacy import curator, forms
 from dpfc_cli.privacy.curator import NonPrivate
 from dpfc_cli.privacy.directions import InMemory
 from dpfc_cli.privacy.lattice import Lattice, Reals
-from dpfc_cli.training import check as checks
-from dpfc_cli.training import ledger
 from dpfc_cli.training import run as runs
 from dpfc_cli.training import shelf as shelves
 from dpfc_cli.training.calibrate import calibrate
-from dpfc_cli.training.charge import charge
+from dpfc_cli.training.charge import charge, settle
 from dpfc_cli.training.check import Checked, bytes_of
 from dpfc_cli.training.observer import Observer
 from dpfc_cli.training.request import Privacy
 from dpfc_cli.training.run import run, stands
 from dpfc_cli.training.shelf import Stack, stack_bytes
 from dpfc_cli.training.together import Leader
-from tests.training.caps import ready
+from tests.training.requests import ready
 from tests.training.test_together import Alone
 
 
@@ -53,13 +51,13 @@ def test_whether_a_training_goes_on_is_said_by_who_has_its_answers(sets: dict[st
         assert str(stands(each, None)).endswith(new)
 
 
-def test_a_row_that_says_stopped_pays_for_the_training_that_goes_on(
+def test_a_charge_that_was_stopped_pays_for_the_training_that_goes_on(
     sets: dict[str, FeatureSet], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = charge(ready(sets["a"]))
     assert first.answers is not None
     first.answers.close()
-    ledger.settle(first.receipt, "stopped")
+    settle(first.receipt, "stopped")
     monkeypatch.setattr(runs, "_shelves_of", stopped)
     # It gets as far as this.
     with pytest.raises(KeyboardInterrupt):
@@ -123,17 +121,8 @@ def test_what_answers_in_pieces_take_is_not_given_to_what_sums_share(
     size = stack_bytes(made.calibrated.plan)
     assert isinstance(stack, InMemory if free else Stack)
     assert (side, records, facts) == (3, 30, made.calibrated.facts)
-    # The answers are kept beside the head in any case.
+    # The answers are kept beside the ledger in any case.
     assert (others - bytes_of(made.calibrated), promised) == ((size, size) if free else (0, 2 * size))
-
-
-def test_the_disks_of_the_features_and_of_the_head_are_compared(
-    sets: dict[str, FeatureSet], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    made, asked = ready(sets["a"]), list[Path]()
-    monkeypatch.setattr(checks, "_device", asked.append)
-    runs._shelves_of(made)
-    assert asked == [sets["a"].folder.resolve(), Path("heads")]
 
 
 # With noise and without

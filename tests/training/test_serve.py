@@ -16,13 +16,13 @@ from dpfc_cli.privacy.lattice import Lattice, Reals
 from dpfc_cli.privacy.passes import Part
 from dpfc_cli.privacy.sums import Summed
 from dpfc_cli.processes import LostError
-from dpfc_cli.training import ledger
 from dpfc_cli.training import serve as serving
 from dpfc_cli.training.observer import Observer
 from dpfc_cli.training.request import SPLIT, facts_of
 from dpfc_cli.training.serve import serve
 from dpfc_cli.training.together import Leader, digest_of, reached
 from dpfc_cli.training.train import plan
+from tests.training.requests import charges
 from tests.training.test_together import Alone, request
 
 
@@ -132,7 +132,7 @@ def test_process_0_waits_until_all_parts_are_checked_before_it_charges(
     monkeypatch.setattr(Alone, "gathered", lost)
     with pytest.raises(LostError, match="a shard is damaged"):
         plan(request(features, Alone()), Observer())
-    assert not ledger.ledger_path(features.folder).exists()
+    assert charges(features) == ()
 
 
 def test_without_noise_there_are_no_bits(features: FeatureSet) -> None:

@@ -18,11 +18,11 @@ from dpfc_cli.privacy import forms
 from dpfc_cli.privacy.directions import InMemory, direction_bytes
 from dpfc_cli.privacy.facts import Facts
 from dpfc_cli.privacy.lattice import Lattice
-from dpfc_cli.training import ledger
 from dpfc_cli.training import run as run_module
 from dpfc_cli.training import shelf as shelf_module
 from dpfc_cli.training.shelf import InFile, Stack, shelf_for, stack_bytes, stack_for
 from tests.closed import closed, failing
+from tests.training.requests import states
 
 FACTS = Facts(n=1000, m=3, d=4)
 GB = 10**9
@@ -33,10 +33,6 @@ def no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """Class Grams come in pieces of one matrix, and there is no memory for the answers."""
     monkeypatch.setattr(forms, "PIECE_BYTES", 1)
     monkeypatch.setattr(shelf_module, "free_memory", lambda: 0)
-
-
-def states(features: FeatureSet) -> list[str]:
-    return [row.state for row in ledger.read(ledger.ledger_path(features.folder))]
 
 
 @pytest.mark.usefixtures("no_memory")
@@ -81,10 +77,6 @@ def test_the_same_disk_is_promised_once(features: FeatureSet, monkeypatch: pytes
     # Nobody goes on with a training whose seed is known, so its answers are not kept.
     dpfc.train(features, method="dp-ls", epsilon=1.0, seed=1)
     assert (tried[2:], promised[1:]) == ([size, size], [size])
-    # Heads may lie on another disk.
-    monkeypatch.setattr("dpfc_cli.training.check._device", lambda folder: folder)
-    dpfc.train(features, method="dp-ls", epsilon=1.0)
-    assert (tried[4:], promised[2:]) == ([size, size], [size])
 
 
 def test_what_is_promised_to_answers_is_not_given_to_vectors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,13 +14,13 @@ from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.kernels import products
 from dpfc_cli.privacy.facts import Facts
 from dpfc_cli.privacy.queries import Gram
-from dpfc_cli.training import ledger, stand_in
+from dpfc_cli.training import stand_in
+from dpfc_cli.training.charge import charge
 from dpfc_cli.training.stand_in import RUNS, StandIn
 from dpfc_cli.training.tuning import Draw, Trials
 from tests.closed import failing
 from tests.support import CHAIN, calibrated_at, plan_of
-from tests.training.rows import FACTS, GRADIENT, row
-from tests.training.sharing import of
+from tests.training.requests import FACTS, GRADIENT, ready, small
 
 PRIVATE = Facts(n=2000, m=4, d=6)
 PERSONS = replace(PRIVATE, n=1000, rows=2000, unit="person")
@@ -80,7 +80,7 @@ def test_where_no_training_is_made_without_noise_no_score_is_invented() -> None:
 def known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FeatureSet:
     """20 records of two classes."""
     monkeypatch.chdir(tmp_path)
-    return of("known", range(20))
+    return small("known", 20)
 
 
 def trials(known: FeatureSet, n: int, m: int, memory: float | None = None) -> Trials:
@@ -100,8 +100,7 @@ def test_there_are_as_many_records_of_each_class_as_there_will_be(
 
 
 def test_a_stand_in_that_was_trained_on_with_a_guarantee_is_not_public(known: FeatureSet) -> None:
-    private = replace(row(), records=ledger.records_of(known.manifest))
-    ledger.charge(ledger.ledger_path(known.folder), private)
+    charge(ready(known))
     with pytest.raises(UserError, match="it was trained on with a guarantee") as refused:
         trials(known, 30, 2)
     assert (refused.value.code, refused.value.fields["parameter"]) == ("private-records", "on")

@@ -21,14 +21,13 @@ from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.methods import METHODS
 from dpfc_cli.privacy.facts import Facts
 from dpfc_cli.training import start
-from dpfc_cli.training.account import account_of
 from dpfc_cli.training.calibrate import calibrate
-from dpfc_cli.training.ledger import ledger_path
 from dpfc_cli.training.request import Privacy
 from dpfc_cli.training.train import train
 from dpfc_cli.training.warn import warnings_of
 from dpfc_cli.trust.card import check
 from tests.support import blobs
+from tests.training.requests import ledger
 from tests.training.starts import CLASSES, NAMES, VECTORS, Quiet, calibrated, head_of, npz, read, safetensors
 
 pytestmark = pytest.mark.usefixtures("heads")
@@ -179,7 +178,7 @@ def test_a_method_that_cannot_tell_how_good_a_start_is_refuses_it(method: str, k
 
 def test_plan_and_guarantee_stay(tmp_path: Path, private: FeatureSet) -> None:
     plain = calibrated(private, epsilon=1.0)
-    begun = start.begin(plain, private, npz(tmp_path / "v.npz"), account_of(ledger_path(private.folder)))
+    begun = start.begin(plain, private, npz(tmp_path / "v.npz"), ledger(private))
     assert (begun.plan, begun.guarantee, begun.mechanism) == (plain.plan, plain.guarantee, plain.mechanism)
     assert replace(begun.options, public_head=None) == plain.options
 
@@ -193,7 +192,7 @@ def test_trainings_without_a_use_for_a_start_refuse_it(
             calibrated(private, method, **privacy),
             private,
             npz(tmp_path / "v.npz"),
-            account_of(ledger_path(private.folder)),
+            ledger(private),
         )
     assert refused.value.code == "conflict"
 
@@ -201,9 +200,7 @@ def test_trainings_without_a_use_for_a_start_refuse_it(
 def test_what_a_start_lacks_and_what_noise_hides_is_told(
     tmp_path: Path, private: FeatureSet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    begun = start.begin(
-        calibrated(private, epsilon=1.0), private, npz(tmp_path / "v.npz"), account_of(ledger_path(private.folder))
-    )
+    begun = start.begin(calibrated(private, epsilon=1.0), private, npz(tmp_path / "v.npz"), ledger(private))
 
     def said(known: dict[str, Any], doubt: float) -> list[str]:
         monkeypatch.setattr(start, "doubt", lambda facts, options: doubt)
@@ -220,7 +217,7 @@ def test_what_a_start_lacks_and_what_noise_hides_is_told(
 
 
 def test_how_much_noise_hides_a_wrong_start_is_computed(tmp_path: Path, private: FeatureSet) -> None:
-    account = account_of(ledger_path(private.folder))
+    account = ledger(private)
     for epsilon, hidden in ((100.0, False), (0.01, True)):
         begun = start.begin(calibrated(private, epsilon=epsilon), private, npz(tmp_path / "v.npz"), account)
         assert any("may be taken for a good one" in said for said in start.warnings_of(begun)) is hidden
@@ -246,7 +243,7 @@ def test_that_wrong_vectors_of_some_classes_may_stay_is_said_at_any_noise_but_no
 
 def test_what_to_expect_of_noise_depends_on_the_start(tmp_path: Path, private: FeatureSet) -> None:
     plain, fc = calibrated(private, epsilon=0.1), calibrated(private, "dp-fc", epsilon=0.1)
-    begun = start.begin(plain, private, npz(tmp_path / "v.npz"), account_of(ledger_path(private.folder)))
+    begun = start.begin(plain, private, npz(tmp_path / "v.npz"), ledger(private))
     said = [warnings_of(each)[0].split("epsilon = 0.1). ")[1] for each in (fc, plain, begun)]
     assert said == [
         "Expect a poor head. More records, fewer dimensions or a larger epsilon help.",

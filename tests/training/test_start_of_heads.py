@@ -10,17 +10,18 @@ import numpy as np
 import pytest
 
 from dpfc_cli.errors import UserError
+from dpfc_cli.evaluation import evaluate
 from dpfc_cli.extraction.importing import import_features
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.heads.head import Head, encoded
+from dpfc_cli.ledger import ledger_path
 from dpfc_cli.privacy import chain as chains
 from dpfc_cli.training import start
-from dpfc_cli.training.account import account_of
-from dpfc_cli.training.ledger import ledger_path
 from dpfc_cli.trust.card import check
 from dpfc_cli.trust.claims import epsilon_of
 from dpfc_cli.trust.statement import SAMPLED
 from tests.support import blobs
+from tests.training.requests import charges, ledger
 from tests.training.starts import CLASSES, calibrated, head_of, made, npz, read
 
 pytestmark = pytest.mark.usefixtures("heads")
@@ -62,38 +63,62 @@ def test_a_head_that_saw_the_private_records_without_privacy_is_refused(tmp_path
     with pytest.raises(UserError, match="without privacy") as refused:
         read(private, trained.path)
     assert refused.value.code == "private-records"
-    ledger_path(private.folder).unlink()
-    with pytest.raises(UserError, match="without privacy"):
-        read(private, trained.path)
     seeded = head_of(private, epsilon=1.0, seed=1)
     with pytest.raises(UserError, match="without privacy"):
         read(private, seeded.path)
-    # The ledger knows it where the set has another name.
+    # The ledger knows it where the set has another name, and where it was made of the same records anew.
     again = FeatureSet(shutil.copytree(private.folder, private.folder.with_name("again")))
-    with pytest.raises(UserError, match="without privacy"):
-        read(again, seeded.path)
-
-
-def test_a_private_head_that_the_ledger_was_not_charged_for_is_refused(tmp_path: Path, private: FeatureSet) -> None:
-    """The new head would depend on it, so its cost would be missing in the new claim."""
-    other, mine = head_of(made(tmp_path, "other", 3), epsilon=1.0), head_of(private, epsilon=1.0)
-    read(private, mine.path)
+    anew = import_features(tmp_path / "private.npz", tmp_path / "features" / "anew", classes=CLASSES).features
+    for each in (again, anew):
+        with pytest.raises(UserError, match="without privacy"):
+            read(each, seeded.path)
+    # The card says it where the ledger is gone.
     ledger_path(private.folder).unlink()
-    for trained in (other, mine):
+    with pytest.raises(UserError, match="without privacy"):
+        read(private, trained.path)
+
+
+def test_a_private_head_is_continued_on_the_very_set_that_it_was_charged_to(
+    tmp_path: Path, private: FeatureSet
+) -> None:
+    """The new head would depend on other records, or on a head that nobody paid for. Its claim would not say so."""
+    first = head_of(private, epsilon=1.0).path
+    read(private, first)
+    x, y = blobs(120, 6, 3, seed=0)
+    np.savez(tmp_path / "both.npz", train_x=x, train_y=y, test_x=x + 1, test_y=y)
+    both = import_features(tmp_path / "both.npz", tmp_path / "features" / "both", classes=CLASSES).features
+    anew = import_features(tmp_path / "private.npz", tmp_path / "features" / "anew", classes=CLASSES).features
+    cases = {
+        "of other records": (private, head_of(made(tmp_path, "other", 3), epsilon=1.0).path),
+        "of the same records in a set that was made anew": (anew, first),
+        "another file": (private, changed(first)),
+        "evaluated on it": (both, first),
+    }
+    evaluate(Head.load(first), both, epsilon=1.0)
+    for name, (features, path) in cases.items():
         with pytest.raises(UserError, match="not be in the claim of the new one") as refused:
-            read(private, trained.path)
-        assert refused.value.code == "private-records"
-    # A row of another training.
-    head_of(private, epsilon=1.0)
+            read(features, path)
+        assert refused.value.code == "private-records", name
+    before = ledger_path(private.folder).read_bytes()
+    later = head_of(private, epsilon=2.0).path
+    ledger_path(private.folder).write_bytes(before)
     with pytest.raises(UserError, match="not be in the claim of the new one"):
-        read(private, mine.path)
+        read(private, later)
+
+
+def changed(path: Path) -> Path:
+    """A head with one bit of its bias changed."""
+    head = Head.load(path)
+    found = path.with_name("changed.safetensors")
+    found.write_bytes(encoded(replace(head, bias=np.nextafter(head.bias, np.inf))))
+    return found
 
 
 def test_a_head_that_continues_a_private_one_claims_what_both_cost(private: FeatureSet) -> None:
     paths = [head_of(private, epsilon=1.0).path]
     for epsilon in (2.0, 1.0):
         paths.append(head_of(private, epsilon=epsilon, public_head=paths[-1]).path)
-    rows = account_of(ledger_path(private.folder)).own
+    rows = charges(private)
     assert [row.epsilon for row in rows] == [1.0, 2.0, 1.0]
     trained = [Head.load(path) for path in paths]
     for count, head in enumerate(trained, start=1):
@@ -105,8 +130,6 @@ def test_a_head_that_continues_a_private_one_claims_what_both_cost(private: Feat
         assert sum(release["times"] for release in card["plan"]) == 4 * count
     assert trained[2].card["epsilon"] > 2.4
     assert "the guarantee and the releases are those of both trainings" in trained[2].statement()["started from"]
-    cards = [(path, head.card) for path, head in zip(paths, trained, strict=True)]
-    assert not account_of(ledger_path(private.folder), cards=cards).lost
 
 
 def test_a_continued_head_says_on_which_condition_its_claim_holds(private: FeatureSet) -> None:
@@ -121,53 +144,20 @@ def test_a_continued_head_says_on_which_condition_its_claim_holds(private: Featu
     assert "fixed before that head was looked at" in said
     assert "cap" not in said
     card = trained.head.card
-    made = [release for row in trained.spent.own[2:] for release in row.plan]
+    made = [release for row in trained.spent.charges[2:] for release in row.releases]
     assert epsilon_of(made, card["delta"], card["eta"]) == pytest.approx(card["epsilon"], rel=1e-9)
     assert card["epsilon"] > 2.0
     assert card["accounting"] == SAMPLED
 
 
-def test_a_private_head_is_not_continued_on_other_records(tmp_path: Path, private: FeatureSet) -> None:
-    """A ledger outlives its set. So it may have rows of records that were in the same folder before."""
-    first = head_of(private, epsilon=1.0)
-    shutil.rmtree(private.folder)
-    with pytest.raises(UserError, match="no row of its training on these records"):
-        read(made(tmp_path, "private", 5), first.path)
-
-
-@pytest.mark.parametrize("other", [{"sha256": "0" * 64}, {"records": "others"}, {"n": 119}], ids=str)
-def test_the_row_of_a_continued_head_is_of_its_file_of_the_records_and_of_their_number(
-    private: FeatureSet, other: dict[str, Any]
-) -> None:
-    first = head_of(private, epsilon=1.0)
-    account = account_of(ledger_path(private.folder))
-    start.vectors_of(private, first.path, account)
-    with pytest.raises(UserError, match="no row of its training on these records"):
-        start.vectors_of(private, first.path, replace(account, own=(replace(account.own[0], **other),)))
-
-
-def test_the_row_of_a_continued_head_of_persons_is_of_these_persons_and_of_their_number(tmp_path: Path) -> None:
-    x, y = blobs(120, 6, 3)
-    np.savez(tmp_path / "p.npz", train_x=x, train_y=y, train_groups=np.arange(120) // 2)
-    persons = import_features(tmp_path / "p.npz", tmp_path / "features" / "p", classes=CLASSES).features
-    first, account = head_of(persons, epsilon=1.0), account_of(ledger_path(persons.folder))
-    assert start.vectors_of(persons, first.path, account)[1] == Head.load(first.path).card
-    assert account.own[0].n == 60
-    for other in ({"n": 120}, {"persons": "0" * 64}):
-        with pytest.raises(UserError, match="no row of its training on these records"):
-            start.vectors_of(persons, first.path, replace(account, own=(replace(account.own[0], **other),)))
-
-
 def test_stated_classes_do_not_cover_a_head_whose_classes_were_inferred(tmp_path: Path, private: FeatureSet) -> None:
     """The classes of the first head would be seen in the card of the new one, and no guarantee would cover them."""
-    shutil.rmtree(private.folder)
-    inferred = import_features(tmp_path / "private.npz", private.folder).features
+    inferred = import_features(tmp_path / "private.npz", tmp_path / "features" / "inferred").features
     first = head_of(inferred, epsilon=1.0, infer_classes=True)
     read(inferred, first.path)
-    shutil.rmtree(private.folder)
-    stated = import_features(tmp_path / "private.npz", private.folder, classes=("0", "1", "2")).features
+    inferred.manifest = replace(inferred.manifest, origin="asserted")
     with pytest.raises(UserError, match="inferred from the private records") as refused:
-        read(stated, first.path)
+        read(inferred, first.path)
     assert refused.value.code == "private-records"
 
 
@@ -209,7 +199,7 @@ def test_a_private_head_is_not_continued_where_nothing_could_be_claimed(
     with pytest.raises(UserError, match=why) as refused:
         head_of(private, **second, public_head=begun.path)
     assert refused.value.code == "private-records"
-    assert len(account_of(ledger_path(private.folder)).own) == 1
+    assert len(charges(private)) == 1
 
 
 def test_a_head_that_protects_records_is_not_continued_by_a_training_that_protects_persons(private: FeatureSet) -> None:
@@ -217,7 +207,7 @@ def test_a_head_that_protects_records_is_not_continued_by_a_training_that_protec
         calibrated(private, epsilon=1.0),
         private,
         head_of(private, epsilon=1.0).path,
-        account_of(ledger_path(private.folder)),
+        ledger(private),
     )
     start._check_together(begun)
     with pytest.raises(UserError, match="protects one record, and this training one person"):

@@ -11,12 +11,11 @@ import numpy as np
 import pytest
 
 from dpfc_cli.errors import UserError
-from dpfc_cli.features import shards
 from dpfc_cli.extraction.importing import import_features
+from dpfc_cli.features import shards
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.privacy import passes
 from dpfc_cli.processes import LostError
-from dpfc_cli.training import ledger
 from dpfc_cli.training.observer import Observer
 from dpfc_cli.training.request import SPLIT, Privacy, Request, facts_of
 from dpfc_cli.training.serve import serve
@@ -24,6 +23,7 @@ from dpfc_cli.training.together import Leader, digest_of, verify_part
 from dpfc_cli.training.train import finish, plan
 from tests.privacy.test_parts import LOST, Room, Threads
 from tests.support import blobs
+from tests.training.requests import states
 
 
 class Alone:
@@ -69,11 +69,9 @@ def test_a_process_that_is_lost_before_the_first_sum_leaves_a_training_that_says
     with pytest.raises(LostError) as lost:
         finish(checked, Observer())
     assert any("stays charged" in note for note in lost.value.__notes__)
-    (row,) = ledger.read(ledger.ledger_path(features.folder))
-    assert row.state == "stopped"
+    assert states(features) == ["stopped"]
     again = finish(plan(request(features, Alone()), Observer()), Observer())
-    (row,) = ledger.read(ledger.ledger_path(features.folder))
-    assert (row.state, again.path.exists()) == ("written", True)
+    assert (states(features), again.path.exists()) == (["written"], True)
 
 
 def test_before_the_charge_the_others_are_asked_to_check_their_parts_and_nothing_else(features: FeatureSet) -> None:

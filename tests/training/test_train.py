@@ -11,21 +11,21 @@ import pytest
 
 from dpfc_cli.errors import UserError
 from dpfc_cli.features.reader import FeatureSet
+from dpfc_cli.ledger.caps import set_cap
 from dpfc_cli.methods import METHODS
 from dpfc_cli.privacy.oracle import PlanError
-from dpfc_cli.training import ledger, public, tuning
+from dpfc_cli.training import charge as charges_module
+from dpfc_cli.training import public, tuning
 from dpfc_cli.training import train as trains
 from dpfc_cli.training.answers import Answers
 from dpfc_cli.training.calibrate import Calibrated, calibrate
-from dpfc_cli.training.cap import set_cap
 from dpfc_cli.training.charge import charge
 from dpfc_cli.training.check import Checked
 from dpfc_cli.training.observer import Observer
 from dpfc_cli.training.request import Privacy, Request, facts_of
 from dpfc_cli.training.train import account_with, charge_of, finish, plan, train
 from dpfc_cli.training.warn import warnings_of
-from tests.training.caps import account, ready
-from tests.training.requests import entries
+from tests.training.requests import account, charges, ready
 
 
 class Told(Observer):
@@ -73,12 +73,10 @@ def test_all_that_is_given_is_asked_for(
     given: dict[str, Any], privacy: Privacy, sets: dict[str, FeatureSet], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("DPFC_HEADS", "elsewhere")
-    told: list[Any] = []
-    monkeypatch.setattr(trains, "share_records", lambda *seen, **by: told.append((*seen, by)))
     a, b, c = sets.values()
     same: dict[str, Any] = {
         **{"method": "dp-ls", "public_features": b, "public_head": "h.npz", "tune_on": c, "memory": 1e9},
-        **{"by": "Ada", "purpose": "a look", "also": (b, c)},
+        **{"by": "Ada", "purpose": "a look"},
         **({} if "non_private" in given else {"adjacency": "replace-one"}),
     }
     observer = Observer()
@@ -86,7 +84,6 @@ def test_all_that_is_given_is_asked_for(
     own: dict[str, Any] = {"out": Path("o.safetensors"), "options": {"ridge": 0.5}}
     wanted = Request(features=a, folder=Path("elsewhere"), privacy=privacy, **same, **own)
     assert found == (wanted, observer, observer)
-    assert told == [(a, (b, c), {"by": "Ada"})]
 
 
 def test_what_is_not_given_has_its_default(sets: dict[str, FeatureSet], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -194,7 +191,7 @@ def test_a_tuned_training_that_was_stopped_goes_on_under_the_name_that_was_charg
     assert again.unfinished is not None
     assert (again.path, again.calibrated) == (before.path, before.calibrated)
     assert told.said[-1].endswith("It goes on, and nothing more is charged: 0 of its 2 releases have their answers.")
-    assert account_with(again).entries == account(sets["a"]).entries
+    assert account_with(again).charges == account(sets["a"]).charges
     tuned(lambda calibrated: replace(calibrated, options=replace(calibrated.options, learning_rate=0.5)))
     with pytest.raises(UserError, match="does not fit under the cap"):
         plan(wanted, told)
@@ -204,8 +201,8 @@ def test_what_is_new_is_not_said_to_go_on(sets: dict[str, FeatureSet]) -> None:
     told = Told()
     made = plan(asked(sets["a"]), told)
     assert told.said == []
-    (row,) = account_with(made).entries
-    assert (row.head, row.at, row.epsilon) == (made.path.name, "", 2.5)
+    (row,) = account_with(made).charges
+    assert (row.head, row.epsilon) == (made.path.name, 2.5)
 
 
 # The end
@@ -238,8 +235,8 @@ def test_a_training_that_is_stopped_before_its_run_tidies_up_says_the_same_and_l
     with pytest.raises(KeyboardInterrupt) as end:
         finish(ready(sets["a"], privacy=Privacy(epsilon=2.5, seed=seed)), Observer())
     assert ["stays charged" in note for note in end.value.__notes__] == [True]
-    assert len(entries(sets["a"])) == 1
-    assert [path.suffix for path in Path("heads").iterdir()] == [".answers"] * (seed is None)
+    assert len(charges(sets["a"])) == 1
+    assert list(Path("heads").iterdir()) == []
     assert len(closed) == (seed is None)
 
 
@@ -250,7 +247,7 @@ def test_errors_of_the_charge_say_themselves_what_is_charged(
         raise UserError("The disk is full.", "Make room.") if kind is UserError else kind("a defect")
 
     for kind, said in ((UserError, []), (ValueError, ["It was stopped during the charge"])):
-        monkeypatch.setattr(ledger, "charge", functools.partial(failing, kind))
+        monkeypatch.setattr(charges_module, "append", functools.partial(failing, kind))
         with pytest.raises(kind) as end:
             finish(ready(sets["a"]), Observer())
         assert [note.split(":")[0] for note in getattr(end.value, "__notes__", [])] == said

@@ -1,4 +1,4 @@
-"""The only door from a claim to the curator: the noise that a training draws is what its row, card and claim say."""
+"""The only door from a claim to the curator: the noise of a training is what its charge, card and claim say."""
 
 import json
 import math
@@ -22,10 +22,10 @@ from dpfc_cli.privacy.lattice import MOST_BITS
 from dpfc_cli.privacy.noise import bernoulli
 from dpfc_cli.privacy.oracle import Mechanism, Plan
 from dpfc_cli.privacy.queries import QUERIES
-from dpfc_cli.training import ledger
 from dpfc_cli.training.calibrate import Calibrated, calibrate
 from dpfc_cli.training.request import Privacy, facts_of
 from tests.support import blobs, drawn_sigmas, trained
+from tests.training.requests import charges
 
 FACTOR = {query.kind: query.replace_one for query in QUERIES}
 """Of the noise under replace-one; `tests/privacy` holds these against the sums."""
@@ -41,13 +41,11 @@ def features(tmp_path_factory: pytest.TempPathFactory) -> FeatureSet:
 
 
 def check_door(features: FeatureSet, calibrated: Calibrated, drawn: list[int], folder: Path) -> None:
-    """Train, and hold the noise that was drawn against the ledger's row, the row against the card, both against the
-    claim.
-    """
+    """Train, and hold the noise against the charge, the charge against the card, and both against the claim."""
     head = trained(features, calibrated, folder).head
-    row, claim, facts = ledger.read(ledger.ledger_path(features.folder))[-1], calibrated.guarantee, calibrated.facts
+    row, claim, facts = charges(features)[-1], calibrated.guarantee, calibrated.facts
     assert claim is not None
-    releases = [r for group in json.loads(row.releases) for r in [group] * group["times"]]
+    releases = [r for group in row.releases for r in [group] * group["times"]]
     factors = [FACTOR[r["kind"]] if facts.adjacency == "replace-one" else 1.0 for r in releases]
     sigmas = [s / 4**MOST_BITS / factor for s, factor in zip(drawn, factors, strict=True)]
     assert sigmas == pytest.approx([r["sigma"] for r in releases], rel=1e-9)
@@ -55,11 +53,9 @@ def check_door(features: FeatureSet, calibrated: Calibrated, drawn: list[int], f
     assert (row.epsilon, row.mu, row.adjacency) == (claim.epsilon, claim.mu, facts.adjacency)
     card = head.card
     assert (card["epsilon"], card["mu"], card["adjacency"]) == (row.epsilon, row.mu, row.adjacency)
-    assert json.dumps(card["plan"]) == row.releases
+    assert json.loads(json.dumps(card["plan"])) == list(row.releases)
     if calibrated.plan.sampled:
-        mechanisms = [
-            poisson.Sampled(sigma=r["sigma"], rate=r["rate"], times=r["times"]) for r in json.loads(row.releases)
-        ]
+        mechanisms = [poisson.Sampled(sigma=r["sigma"], rate=r["rate"], times=r["times"]) for r in row.releases]
         worth = poisson.epsilon_for(mechanisms, 0, claim.delta)
     else:
         worth = epsilon_for(math.sqrt(math.fsum(1 / s**2 for s in sigmas)), claim.delta)

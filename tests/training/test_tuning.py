@@ -18,13 +18,14 @@ from dpfc_cli.privacy.curator import Curator
 from dpfc_cli.privacy.facts import Facts
 from dpfc_cli.privacy.oracle import Mechanism
 from dpfc_cli.privacy.passes import BlockStream
-from dpfc_cli.training import ledger, tuning
+from dpfc_cli.training import tuning
 from dpfc_cli.training.calibrate import Calibrated, calibrate
 from dpfc_cli.training.check import bytes_for
 from dpfc_cli.training.request import Privacy, facts_of
 from dpfc_cli.training.shelf import stack_for
 from dpfc_cli.trust import statement
 from tests.support import blobs, trained
+from tests.training.requests import charges
 
 
 def made(folder: Path, name: str, n: int, m: int, seed: int, tested: bool = True, d: int = 6) -> FeatureSet:
@@ -187,7 +188,7 @@ def test_the_guarantee_stays_and_no_ledger_is_charged(private: FeatureSet, known
     after = tune(before, private, known)
     assert (after.plan, after.guarantee) == (before.plan, before.guarantee)
     for features in (private, known):
-        assert not ledger.ledger_path(features.folder).exists()
+        assert charges(features) == ()
     head = trained(private, after, tmp_path).head
     assert json.loads(json.dumps(head.card))["tuning"]["name"] == "known"
     assert dict(statement.rows(head.card, ""))["tuned on"].startswith(
@@ -282,7 +283,9 @@ def test_what_makes_no_sense_is_refused(private: FeatureSet, known: FeatureSet, 
     )
     import_features(both, tmp_path / "features" / "both", classes=("a", "b", "c"))
     hidden = FeatureSet(tmp_path / "features" / "both")
-    listing = dict(hidden.manifest.source["identity"]["listing"]) | {"test": ledger.records_of(private.manifest)}
+    listing = dict(hidden.manifest.source["identity"]["listing"]) | {
+        "test": private.manifest.source["identity"]["listing"]["train"]
+    }
     hidden.manifest = replace(hidden.manifest, source={"identity": {"listing": listing}})
     with pytest.raises(UserError, match="the private records themselves"):
         tuning.prepare(c, private, hidden)

@@ -1,153 +1,29 @@
-"""The ledger adds up and survives. The statement says what the card says."""
+"""The statement says what the card says."""
 
 import json
-import math
 import re
-import sqlite3
-from contextlib import closing
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 import dpfc_cli
-from dpfc_cli.errors import UserError
 from dpfc_cli.features.manifest import Manifest, SplitFacts
 from dpfc_cli.methods import METHODS
 from dpfc_cli.methods.method import Solution
 from dpfc_cli.privacy.accounting import Claim, epsilon_for, mu_for
 from dpfc_cli.privacy.facts import Adjacency, Facts
 from dpfc_cli.privacy.queries import Gradient, Gram
-from dpfc_cli.training import ledger
-from dpfc_cli.training.calibrate import Calibrated
-from dpfc_cli.training.card import card_of, entry_of
+from dpfc_cli.training.card import card_of
 from dpfc_cli.trust import statement
+from tests.hostile import standing
 from tests.support import CHAIN, calibrated_at, plan_of, set_with
 
 SOURCE = {"identity": {"listing": {"train": "digest", "test": "one"}}}
 FACTS = Facts(n=100, m=2, d=2)
-STANDING = {"training": 1, "trainings": 1, "private": 1, "unprotected": 0, "epsilon": 1.0, "exact": True}
 GRADIENT = Gradient(CHAIN, np.zeros((3, 2)), clip=1.0)
 PLAN = plan_of(FACTS, (Gram(CHAIN, 0.2), 0.2), (GRADIENT, 0.4), (GRADIENT, 0.4))
-
-
-def entry(calibrated: Calibrated) -> ledger.Entry:
-    return entry_of(calibrated, set_with(manifest()), "h.safetensors", DATE)
-
-
-def row(mu: float | None, claim: Claim = "private", adjacency: Adjacency = "zero-out") -> ledger.Entry:
-    epsilon = 1.0 if mu is None else epsilon_for(mu, 1e-5)
-    return entry(calibrated_at(replace(FACTS, adjacency=adjacency), PLAN, mu, claim, epsilon))
-
-
-def test_rows_come_back_and_their_mu_composes(tmp_path: Path) -> None:
-    path = ledger.ledger_path(tmp_path / "set")
-    assert path == tmp_path / "set.ledger.sqlite"
-    for mu in (0.3, 0.4):
-        ledger.charge(path, row(mu))
-    rows = ledger.read(path)
-    assert [r.mu for r in rows] == [0.3, 0.4]
-    assert ledger.together(rows, 1e-5) == pytest.approx(epsilon_for(0.5, 1e-5))
-    assert rows[0] == ledger.read(path)[0]
-
-
-def check_releases_cover(entry: ledger.Entry) -> None:
-    """Σ 1/σ² over the releases of a row is the μ² it claims."""
-    spent = math.fsum(r["times"] / r["sigma"] ** 2 for r in json.loads(entry.releases))
-    assert entry.mu is not None
-    assert spent == pytest.approx(entry.mu**2, rel=1e-12)
-
-
-def test_a_rows_releases_add_up_to_its_mu_and_a_forgotten_one_shows() -> None:
-    entry = row(0.7)
-    check_releases_cover(entry)
-    forgotten = ledger.Entry(**{**entry.__dict__, "releases": json.dumps(json.loads(entry.releases)[:1])})
-    with pytest.raises(AssertionError):
-        check_releases_cover(forgotten)
-
-
-def test_sampled_trainings_are_composed_by_privacy_loss_distributions(tmp_path: Path) -> None:
-    plan = plan_of(FACTS, *[(GRADIENT, 1.0)] * 5, rate=0.1)
-    sampled = entry(calibrated_at(FACTS, plan, 2.0))
-    alone, full = ledger.together([sampled], 1e-5), ledger.together([row(0.5)], 1e-5)
-    both = ledger.together([sampled, row(0.5)], 1e-5)
-    unsampled = ledger.together([row(2.0), row(0.5)], 1e-5)
-    assert max(alone, full) < both < min(alone + full, unsampled)
-
-
-def test_trainings_without_a_guarantee_are_kept_apart(tmp_path: Path) -> None:
-    path = tmp_path / "l.sqlite"
-    ledger.charge(path, row(0.3))
-    ledger.charge(path, row(None, "non-private"))
-    ledger.charge(path, row(0.9, "research"))
-    rows = ledger.read(path)
-    assert ledger.together(rows, 1e-5) == pytest.approx(epsilon_for(0.3, 1e-5))
-    assert [r.epsilon is None for r in rows] == [False, True, True]
-
-
-def test_records_are_named_by_their_source_alone() -> None:
-    retested = {"identity": {"listing": {"train": "digest", "test": "two"}}}
-    same = replace(
-        manifest("inferred"),
-        classes=("a", "b", "c"),
-        dim=9,
-        dtype="float32",
-        splits={},
-        backbone={"name": "y"},
-        source=retested,
-    )
-    other = replace(manifest(), source={"identity": {"listing": {"train": "another", "test": "one"}}})
-    assert ledger.records_of(manifest()) == ledger.records_of(same) != ledger.records_of(other)
-
-
-def test_no_ledger_is_an_empty_one_and_a_foreign_file_is_refused(tmp_path: Path) -> None:
-    assert ledger.read(tmp_path / "none.sqlite") == []
-    (tmp_path / "bad.sqlite").write_text("not a database, and long enough to be read as one" * 100)
-    with pytest.raises(UserError, match=r"(?s)cannot be read as a ledger.*Restore it from a backup; do not delete it"):
-        ledger.read(tmp_path / "bad.sqlite")
-    said = r"(?s)nothing is trained that is not charged.*Restore it from a backup; do not delete it"
-    with pytest.raises(UserError, match=said):
-        ledger.charge(tmp_path / "bad.sqlite", row(0.3))
-
-
-def test_a_ledger_that_is_sound_is_not_to_be_restored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(UserError, match="Make that place readable and writable"):
-        ledger.charge(tmp_path / "nowhere" / "l.sqlite", row(0.3))
-    path, real = tmp_path / "l.sqlite", sqlite3.connect
-    ledger.charge(path, row(0.3))
-    monkeypatch.setattr(sqlite3, "connect", lambda *a, **k: real(*a, **{**k, "timeout": 0}))
-    with closing(real(path)) as other:
-        other.execute("BEGIN EXCLUSIVE")
-        for touch in (lambda: ledger.read(path), lambda: ledger.charge(path, row(0.3))):
-            with pytest.raises(UserError, match="try again when that one has ended"):
-                touch()
-    assert len(ledger.read(path)) == 1
-
-
-def test_a_ledger_is_read_wherever_it_was_written(tmp_path: Path) -> None:
-    path = tmp_path / "50% of #2? 猫.sqlite"
-    ledger.charge(path, row(0.3))
-    assert len(ledger.read(path)) == 1
-
-
-def test_a_charge_is_synced_before_it_returns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    said: list[str] = []
-
-    class Spying(sqlite3.Connection):
-        def execute(self, sql: str, *args: object) -> sqlite3.Cursor:
-            said.append(sql)
-            return super().execute(sql, *args)  # type: ignore[arg-type]
-
-    real = sqlite3.connect
-    monkeypatch.setattr(sqlite3, "connect", lambda *a, **k: real(*a, factory=Spying, **k))
-    ledger.charge(tmp_path / "l.sqlite", row(0.3))
-    assert said[0] == "PRAGMA synchronous = EXTRA"
-    words = [line.split()[0] for line in said if not line.startswith(("PRAGMA", "SELECT type, name, sql"))]
-    # It is read back before it is committed, and afterwards by a new connection.
-    made = ["BEGIN", *["CREATE"] * 3, *["SELECT"] * 2, "INSERT"]
-    assert words == [*made, *["SELECT"] * 3, "COMMIT", "BEGIN", *["SELECT"] * 5]
 
 
 def manifest(origin: str = "asserted") -> Manifest:
@@ -174,7 +50,7 @@ def make_card(
     plan = replace(PLAN, releases=tuple(replace(release, rate=rate) for release in PLAN.releases))
     calibrated = calibrated_at(facts, plan, None if claim == "non-private" else mu_for(1.0, 1e-5), claim)
     solution = Solution(chain=CHAIN, weight=np.zeros((2, 2)), bias=np.zeros(2))
-    return card_of(calibrated, set_with(manifest(origin)), DATE, solution, STANDING)
+    return card_of(calibrated, set_with(manifest(origin)), DATE, solution, standing(claim))
 
 
 def said_of(card: dict[str, Any]) -> dict[str, str]:

@@ -1,0 +1,281 @@
+"""Nobody is in two named populations: what contradicts this is refused, and leaves nothing behind."""
+
+import json
+import shutil
+import stat
+from collections.abc import Callable
+from functools import partial
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import dpfc_cli
+from dpfc_cli import backbones
+from dpfc_cli.errors import GUARDED, UserError
+from dpfc_cli.extraction import extract
+from dpfc_cli.extraction.importing import import_features
+from dpfc_cli.features.reader import FeatureSet
+from dpfc_cli.ledger import Cap, Set, known_set, read
+from dpfc_cli.ledger.merge import merge_ledgers
+from tests.closed import closed
+from tests.ledger.facts import DELTA, a_cap, a_charge, a_set, kept, made_set, spent_by, written
+from tests.test_extraction import Means
+
+BAD_NAMES = ("", "x" * 101, "dataset:digits", "a:b", "a\0b", "\ud800")
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    """A folder of feature sets, with one set of the population 'a'."""
+    made_set(tmp_path / "features" / "first", range(10), "a")
+    return tmp_path / "features"
+
+
+def book(place: Path) -> dict[str, bytes]:
+    """The ledger and what lies beside it; without sets, and without those that are not finished."""
+    return {name: data for name, data in kept(place).items() if name.startswith("ledger")}
+
+
+def refused(code: str, does: Callable[[], object]) -> UserError:
+    with pytest.raises(UserError) as error:
+        does()
+    assert error.value.code == code, error.value
+    return error.value
+
+
+def names(place: Path) -> list[str | None]:
+    return [each.population for each in read(place / "ledger.sqlite").all(Set)]
+
+
+# Records that would be in two populations
+
+
+def test_a_record_of_another_population_is_refused_when_a_set_is_made(place: Path) -> None:
+    before = book(place)
+    error = refused("conflict", lambda: made_set(place / "second", range(9, 20), "b"))
+    assert error.fields["count"] == 1
+    assert error.what.endswith(f"{GUARDED} The set was not written.")
+    assert book(place) == before
+    assert not (place / "second").exists()
+    # It may be of the same population, or nothing is said of it.
+    made_set(place / "second", range(9, 20), "a")
+    made_set(place / "third", range(9, 20))
+    made_set(place / "fourth", range(20, 30), "b")
+    assert names(place) == ["a", "a", None, "b"]
+
+
+def test_a_record_of_another_population_is_refused_when_it_is_said_whose_a_set_is(place: Path, tmp_path: Path) -> None:
+    second = made_set(place / "second", range(5, 20))
+    elsewhere = made_set(tmp_path / "elsewhere" / "third", range(8))
+    shutil.copytree(elsewhere.folder, place / "third")
+    third = FeatureSet(place / "third")
+    before = book(place)
+    error = refused("conflict", lambda: dpfc_cli.set_population(second, "b"))
+    assert error.fields["count"] == 5
+    error = refused("conflict", lambda: dpfc_cli.set_population(third, "b", adopt=True))
+    assert error.fields["count"] == 8
+    assert book(place) == before
+    dpfc_cli.set_population(second, "a")
+    dpfc_cli.set_population(third, None, adopt=True)
+    assert names(place) == ["a", None, "a", None]
+    # Now nothing is said of the third, and it is with everybody.
+    refused("conflict", lambda: dpfc_cli.set_population(third, "b"))
+
+
+def test_digests_outlive_their_set_and_are_for_their_owner_alone(place: Path) -> None:
+    of = FeatureSet(place / "first").manifest.id
+    assert stat.S_IMODE((place / "ledger.digests" / of).stat().st_mode) == 0o600
+    shutil.rmtree(place / "first")
+    refused("conflict", lambda: made_set(place / "second", [9], "b"))
+
+
+def test_digests_that_are_damaged_or_closed_stop_what_needs_them(place: Path) -> None:
+    path = place / "ledger.digests" / FeatureSet(place / "first").manifest.id
+    whole = path.read_bytes()
+    header, numbers = whole.split(b"\n", 1)
+    said = json.loads(header)
+    for data in (
+        *(b"", whole[:-1], whole + b"\0", header, numbers, whole.replace(b"row", b"no")),
+        header + b"\n" + numbers[8:] + numbers[:8],
+        *(json.dumps({**said, name: 7}).encode() + b"\n" + numbers for name in said),
+    ):
+        path.write_bytes(data)
+        before = book(place)
+        refused("damaged", lambda: made_set(place / "second", range(20, 30), "b"))
+        assert book(place) == before
+        assert not (place / "second").exists()
+    path.write_bytes(whole)
+    with closed(path):
+        refused("unreadable", lambda: made_set(place / "second", range(20, 30), "b"))
+    with closed(path.parent, mode=0o500):
+        refused("unwritable", lambda: made_set(place / "second", range(20, 30), "b"))
+    assert names(place) == ["a"]
+    # Whoever deletes digests is not told.
+    path.unlink()
+    made_set(place / "third", range(10), "b")
+
+
+# Names
+
+
+def test_what_cannot_be_a_name_is_refused_everywhere(place: Path, tmp_path: Path) -> None:
+    """Names with a colon are those of the catalogue."""
+    first = FeatureSet(place / "first")
+    made_set(tmp_path / "elsewhere" / "second", range(20, 30), "b")
+    before = kept(place)
+    doors: list[Callable[[str], object]] = [
+        lambda bad: made_set(place / "second", range(20, 30), bad),
+        lambda bad: extract("digits", out=place / "second", population=bad),
+        lambda bad: dpfc_cli.set_population(first, bad),
+        lambda bad: merge_ledgers(place, tmp_path / "elsewhere", apart=["a", "b", bad]),
+        lambda bad: merge_ledgers(place, tmp_path / "elsewhere", apart=["a"], same={"b": bad}),
+        lambda bad: merge_ledgers(place, tmp_path / "elsewhere", apart=["a"], same={bad: "a"}),
+    ]
+    for bad, door in product(BAD_NAMES, doors):
+        refused("bad-value", partial(door, bad))
+    assert kept(place) == before
+    odd = "é\u202e\x1b[2J\n" + "x" * 90
+    dpfc_cli.set_population(first, odd, by=odd)
+    assert read(place / "ledger.sqlite").populations_of(first.manifest.id) == frozenset([odd])
+
+
+def test_a_data_set_of_the_catalogue_has_a_population_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # What a backbone makes of a picture does not matter here.
+    monkeypatch.setattr(backbones, "load", lambda *given, **named: Means())
+    place = tmp_path / "features"
+    refused("conflict", lambda: extract("digits", out=place / "digits", limit=5, pool="mean", population="a"))
+    assert kept(tmp_path) == {}
+    features = extract("digits", out=place / "digits", limit=5, pool="mean").features
+    assert features is not None
+    assert names(place) == ["dataset:digits"]
+    before = kept(place)
+    refused("conflict", lambda: dpfc_cli.set_population(features, "a"))
+    assert kept(place) == before
+
+
+# Sets and their ledger
+
+
+def test_a_set_is_said_to_be_of_a_population_with_all_its_charges(place: Path) -> None:
+    first, second = FeatureSet(place / "first"), made_set(place / "second", range(20, 30))
+    path = place / "ledger.sqlite"
+    written(path, a_charge(first.manifest.id, 1.0), a_charge(second.manifest.id, 0.5))
+    assert read(path).account("a").epsilon(DELTA) == pytest.approx(spent_by(1.0, 0.5), rel=1e-6)
+    made_set(place / "third", range(30, 40), "b")
+    dpfc_cli.set_population(second, "b", by="an officer")
+    ledger = read(path)
+    assert ledger.account("a").epsilon(DELTA) == pytest.approx(spent_by(1.0), rel=1e-6)
+    assert ledger.account("b").epsilon(DELTA) == pytest.approx(spent_by(0.5), rel=1e-6)
+    assert (ledger.facts[-1].by, ledger.all(Set)[1].population) == ("an officer", None)
+    # To say it again adds nothing.
+    before = book(place)
+    dpfc_cli.set_population(second, "b", by="another one")
+    assert book(place) == before
+    # A cap that the set's charges would pass stops it. One where they fit does not.
+    written(path, a_cap(1.02, "a"))
+    before = book(place)
+    refused("over-cap", lambda: dpfc_cli.set_population(second, "a"))
+    assert book(place) == before
+    written(path, a_cap(1.3, "a", replaces=(read(path).all(Cap)[0].id,)))
+    dpfc_cli.set_population(second, "a")
+    assert read(path).account("b").charges == ()
+
+
+def test_a_set_that_the_ledger_lacks_or_that_was_exchanged_is_refused(place: Path, tmp_path: Path) -> None:
+    first, ledger = FeatureSet(place / "first"), read(place / "ledger.sqlite")
+    assert known_set(ledger, first) == ledger.all(Set)
+    elsewhere = made_set(tmp_path / "elsewhere" / "first", range(10), "a")
+    shutil.copytree(elsewhere.folder, place / "copy")
+    copy = FeatureSet(place / "copy")
+    before = kept(place)
+    for does in (
+        lambda: known_set(ledger, copy),
+        lambda: dpfc_cli.set_population(copy, "a"),
+        lambda: dpfc_cli.set_cap(copy, 3.0),
+    ):
+        refused("missing", does)
+    # Its id alone does not make it the other one.
+    path = copy.folder / "manifest.json"
+    said = json.loads(path.read_text())
+    said["splits"]["train"]["shards"][0]["sha256"] = "0" * 64
+    path.write_text(json.dumps({**said, "id": first.manifest.id}))
+    taken = FeatureSet(copy.folder)
+    refused("damaged", partial(known_set, ledger, taken))
+    refused("damaged", partial(dpfc_cli.set_population, taken, "b"))
+    shutil.rmtree(copy.folder)
+    # A copy of the folder is the same set: what is charged for the one is charged for the other.
+    shutil.copytree(first.folder, place / "copy")
+    assert known_set(ledger, FeatureSet(place / "copy")) == ledger.all(Set)
+    shutil.rmtree(place / "copy")
+    assert {name for name in before if "copy" not in name} == set(kept(place))
+
+
+def test_where_the_ledger_is_gone_nothing_is_begun_silently(place: Path, tmp_path: Path) -> None:
+    first = FeatureSet(place / "first")
+    (place / "ledger.sqlite").unlink()
+    before = kept(place)
+    for data in (None, b""):
+        if data is not None:
+            (place / "ledger.sqlite").write_bytes(data)
+        refused("missing", lambda: made_set(place / "second", range(20, 30)))
+        refused("missing", lambda: dpfc_cli.set_population(first, "a"))
+        refused("missing", lambda: dpfc_cli.set_cap(first, 3.0))
+    (place / "ledger.sqlite").unlink()
+    assert kept(place) == before
+    made_set(tmp_path / "elsewhere" / "second", range(20, 30))
+    dpfc_cli.set_population(first, "a", adopt=True)
+    made_set(place / "second", range(20, 30), "b")
+    assert names(place) == ["a", "b"]
+
+
+def test_an_adopted_set_has_a_past_that_nobody_knows(place: Path, tmp_path: Path) -> None:
+    elsewhere = made_set(tmp_path / "elsewhere" / "second", range(20, 30))
+    shutil.copytree(elsewhere.folder, place / "second")
+    second, path = FeatureSet(place / "second"), place / "ledger.sqlite"
+    refused("exists", lambda: dpfc_cli.set_population(FeatureSet(place / "first"), "a", adopt=True))
+    for cap in (a_cap(3.0, "a"), a_cap(3.0)):
+        written(path, cap)
+        before = book(place)
+        refused("over-cap", lambda: dpfc_cli.set_population(second, "a", adopt=True))
+        refused("over-cap", lambda: dpfc_cli.set_population(second, None, adopt=True))
+        assert book(place) == before
+        written(path, a_cap(None, cap.population, replaces=(cap.id,)))
+    dpfc_cli.set_population(second, None, adopt=True, by="an officer")
+    ledger = read(path)
+    assert ledger.account("a").adopted
+    assert ledger.account_of(second.manifest.id).adopted
+    refused("over-cap", lambda: dpfc_cli.set_cap(second, 3.0))
+    # Wherever it goes, its past goes with it. Its digests were kept.
+    dpfc_cli.set_population(second, "b")
+    ledger = read(path)
+    assert (ledger.account("a").adopted, ledger.account("b").adopted) == (False, True)
+    refused("conflict", lambda: made_set(place / "third", [25], "a"))
+
+
+def test_a_set_is_written_down_before_it_has_its_name(place: Path) -> None:
+    """A ledger that cannot be written, or that goes meanwhile, stops it. The same command finishes it later."""
+    path = place / "ledger.sqlite"
+    whole = path.read_bytes()
+    source = place.parent / "second.npz"
+    np.savez(source, train_x=np.eye(4, dtype=np.float32), train_y=np.arange(4) % 2)
+
+    def breaks(*given: Any) -> None:
+        path.write_bytes(whole[:-100] + bytes(100))
+
+    def goes(*given: Any) -> None:
+        path.unlink(missing_ok=True)
+
+    for name, code, progress in (("second", "damaged", breaks), ("third", "missing", goes)):
+        refused(code, partial(import_features, source, place / name, classes=("a", "b"), progress=progress))
+        assert not (place / name).exists()
+        path.write_bytes(whole)
+    path.write_bytes(whole)
+    made = import_features(source, place / "second", classes=("a", "b"))
+    assert made.made
+    assert known_set(read(path), made.features)
+    assert a_set(set=made.features.manifest.id).set in read(path).sets
