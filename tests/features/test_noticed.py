@@ -16,7 +16,6 @@ from safetensors.numpy import save_file
 from dpfc_cli.errors import GUARDED, UserError
 from dpfc_cli.extraction.importing import import_features
 from dpfc_cli.features.reader import FeatureSet
-from dpfc_cli.ledger.populations import records_of
 from dpfc_cli.sources.noticed import PersonsNoticedError
 
 N, PERSONS = 60, 17
