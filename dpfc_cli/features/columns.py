@@ -139,8 +139,8 @@ def _block(batch: Any, name: tuple[str, ...] | str, d: int, path: Path) -> np.nd
     if isinstance(name, str):
         return _matrix(batch.column(0), d, path, name)
     # PyArrow gives columns in the order of the file.
-    columns = [batch.column(each) for each in name]
-    lacking = next((each for each, column in zip(name, columns, strict=True) if column.null_count), None)
+    parts = [batch.column(each) for each in name]
+    lacking = next((each for each, part in zip(name, parts, strict=True) if part.null_count), None)
     if lacking is not None:
         raise UserError(
             f"'{path}' has a record without a value in '{lacking}'. {GUARDED}",
@@ -149,7 +149,7 @@ def _block(batch: Any, name: tuple[str, ...] | str, d: int, path: Path) -> np.nd
             path=str(path),
             column=lacking,
         )
-    return np.stack([np.asarray(column.to_numpy(zero_copy_only=False)) for column in columns], axis=1)
+    return np.stack([np.asarray(part.to_numpy(zero_copy_only=False)) for part in parts], axis=1)
 
 
 def _table(paths: list[Path], x: tuple[str, ...] | str, y: str, g: str | None) -> Table:
