@@ -78,12 +78,10 @@ class Parquet:
         """
         if self.schema.field(image).type.get_field_index("path") < 0 or not sum(rows_of(self.file)):
             return False
-        # Without a buffer PyArrow would read all pictures of the row group.
-        with parquet(self.path, buffer_size=1 << 16) as file:
-            first = next(file.iter_batches(1, columns=[f"{image}.bytes"]), None)
-            if first is None:
-                raise ValueError("it has no pictures, and says that it has some")
-            return bool(bytes_of(first.column(0)).null_count)
+        first = next(self.file.iter_batches(1, columns=[f"{image}.bytes"]), None)
+        if first is None:
+            raise ValueError("it has no pictures, and says that it has some")
+        return bool(bytes_of(first.column(0)).null_count)
 
     def digest(self, image: str, label: str, labels: Given) -> str:
         """Of the labels and the footer, which holds each column's place and extremes."""

@@ -22,16 +22,24 @@ from dpfc_cli.sources.reading import readable
 
 ROWS = 2**16
 """The rows that are read at once."""
+BUFFER = 1 << 20
+"""Bytes of a column that are read from the disk at once."""
 AGAIN = "Fetch the file again, or leave it out."
 Fits = Callable[[Any], bool]
 """Whether a type of a column is one of those that are wanted."""
 
 
 @contextmanager
-def parquet(path: Path, **options: Any) -> Iterator[Any]:
+def parquet(path: Path) -> Iterator[Any]:
     """A parquet file, as long as the block lasts. UserError if it cannot be read, also in the block."""
-    with readable(path, "parquet", AGAIN, pa.ArrowException), pq.ParquetFile(path, **options) as file:
+    with readable(path, "parquet", AGAIN, pa.ArrowException), _opened(path) as file:
         yield file
+
+
+def _opened(path: Path, *texts: str) -> Any:
+    """A parquet file. texts: columns that are read as the numbers of their different values."""
+    # Without a buffer PyArrow reads whole columns of a row group, and a file may have only one.
+    return pq.ParquetFile(path, read_dictionary=texts, buffer_size=BUFFER, pre_buffer=False)
 
 
 def rows_of(file: Any) -> list[int]:
@@ -68,7 +76,7 @@ def column_of(file: Any, path: Path, name: str) -> Iterator[Any]:
     if name not in names:
         return
     texts = [name] if is_text(file.schema_arrow.field(names.index(name)).type) else []
-    with pq.ParquetFile(path, read_dictionary=texts) as as_numbers:
+    with _opened(path, *texts) as as_numbers:
         # PyArrow cannot read texts as numbers that are stored as differences.
         with suppress(OSError):
             next(as_numbers.iter_batches(1, columns=[name]), None)

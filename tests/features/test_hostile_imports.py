@@ -173,6 +173,21 @@ def test_zeros_are_honest_and_are_imported_in_bounded_memory(tmp_path: Path, mon
     assert made.splits == {"train": 100_000}
 
 
+def test_one_row_group_of_any_size_is_read_in_bounded_memory(tmp_path: Path) -> None:
+    """Tables are often written with a row group of a million rows."""
+    x = np.random.default_rng(0).normal(size=40 * 2**18).astype(np.float32)
+    lists = pa.FixedSizeListArray.from_arrays(pa.array(x), 40)
+    pq.write_table(
+        pa.table({"x": lists, "label": np.arange(len(lists)) % 2}), tmp_path / "a.parquet", row_group_size=2**20
+    )
+    column, before, most = Column("x", 40, {tmp_path / "a.parquet": len(lists)}), pa.total_allocated_bytes(), 0
+    for start in range(0, len(lists), 4_096):
+        block = column.rows(start, start + 4_096)
+        most = max(most, pa.total_allocated_bytes() - before)
+    np.testing.assert_array_equal(block.ravel(), x[-len(block) * 40 :])
+    assert most < 16e6 < x.nbytes
+
+
 @pytest.mark.parametrize("order", ["C", "F"])
 def test_an_archive_is_read_the_same_in_pieces_of_any_size(
     tmp_path: Path, order: Any, monkeypatch: pytest.MonkeyPatch
