@@ -160,9 +160,10 @@ class Pictures:
         # The decoder refuses an empty picture.
         held, size = [b""] * len(wanted), 0
         for number in np.unique(groups).tolist():
-            pictures, places = self._groups[number].read(), np.flatnonzero(groups == number)
-            for place, row in zip(places.tolist(), (wanted[places] - self._starts[number]).tolist(), strict=True):
-                held[place] = pictures[row].as_py() or b""
+            places = np.flatnonzero(groups == number)
+            own = pa.array(wanted[places] - self._starts[number])
+            for place, data in zip(places.tolist(), self._groups[number].read().take(own).to_pylist(), strict=True):
+                held[place] = data or b""
                 size += len(held[place])
             if size > 2 * self._most and len(held) > 1:
                 self._bounds = np.unique(np.append(self._bounds, (self._bounds[:-1] + self._bounds[1:]) // 2))
