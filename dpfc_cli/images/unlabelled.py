@@ -207,13 +207,7 @@ def in_parquet(pattern: str) -> Unlabelled:
         UserError: a file is missing or damaged, or has no pictures.
 
     """
-    from dpfc_cli.images.row_listing import pictures_in
-
-    paths = _found(pattern, PARQUET)
-    pictures = pictures_in(paths, pattern)
-    if not len(pictures):
-        raise _empty(pattern)
-    return Unlabelled(n=len(pictures), pictures=pictures, name=pictures.place, entries=lambda: map(_entry, paths))
+    return _in_tables("parquet", _found(pattern, PARQUET), pattern)
 
 
 def in_arrow(folder: Path) -> Unlabelled:
@@ -223,17 +217,19 @@ def in_arrow(folder: Path) -> Unlabelled:
         UserError: a file is missing or damaged, or there are no pictures.
 
     """
-    from dpfc_cli.images.picture_columns import image_column
-    from dpfc_cli.images.record_batches import pictures_in, schema_of
+    return _in_tables("arrow", [path for each in files_of(folder).values() for path in each], str(folder))
 
-    paths = [path for each in files_of(folder).values() for path in each]
-    pictures = pictures_in(paths, image_column(schema_of(paths[0]), str(folder)))
+
+def _in_tables(kind: str, paths: list[Path], source: str) -> Unlabelled:
+    from dpfc_cli.images.tables import pictures_in
+
+    pictures = pictures_in(kind, paths, source)
     if not len(pictures):
-        raise _empty(str(folder))
+        raise _empty(source)
 
     def name(i: int) -> str:
         path, row = pictures.place(i)
-        return f"{path.relative_to(folder)}/{row}"
+        return f"{path.relative_to(source) if kind == 'arrow' else path.name}/{row}"
 
     return Unlabelled(n=len(pictures), pictures=pictures, name=name, entries=lambda: map(_entry, paths))
 

@@ -28,6 +28,7 @@ from dpfc_cli.errors import UserError
 from dpfc_cli.extraction import importing
 from dpfc_cli.extraction.importing import import_features
 from dpfc_cli.features.columns import Column
+from dpfc_cli.sources import columns
 from dpfc_cli.sources.label_columns import hub_class_names
 from tests.hostile import altered, places
 
@@ -170,6 +171,21 @@ def test_zeros_are_honest_and_are_imported_in_bounded_memory(tmp_path: Path, mon
     finally:
         tracemalloc.stop()
     assert made.splits == {"train": 100_000}
+
+
+def test_one_row_group_of_any_size_is_read_in_bounded_memory(tmp_path: Path) -> None:
+    """Tables are often written with a row group of a million rows."""
+    x = np.random.default_rng(0).normal(size=40 * 2**18).astype(np.float32)
+    lists = pa.FixedSizeListArray.from_arrays(pa.array(x), 40)
+    pq.write_table(
+        pa.table({"x": lists, "label": np.arange(len(lists)) % 2}), tmp_path / "a.parquet", row_group_size=2**20
+    )
+    column, before, most = Column("x", 40, {tmp_path / "a.parquet": len(lists)}), pa.total_allocated_bytes(), 0
+    for start in range(0, len(lists), 4_096):
+        block = column.rows(start, start + 4_096)
+        most = max(most, pa.total_allocated_bytes() - before)
+    np.testing.assert_array_equal(block.ravel(), x[-len(block) * 40 :])
+    assert most < 16e6 < x.nbytes
 
 
 @pytest.mark.parametrize("order", ["C", "F"])
@@ -345,11 +361,14 @@ def test_whatever_stands_in_the_schema_it_names_classes_or_nothing(place: tuple[
 
 
 @pytest.mark.parametrize("says", [3, 5])
-def test_features_never_get_the_labels_of_others_because_a_row_group_lies(tmp_path: Path, says: int) -> None:
+def test_features_never_get_the_labels_of_others_because_a_row_group_lies(
+    tmp_path: Path, says: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The footer says of the first of two row groups that it has other rows than the four that are there."""
     path = tmp_path / "a.parquet"
     pq.write_table(pa.table({"x": np.ones((8, 2)).tolist()}), path, row_group_size=4)
-    column = Column("x", 2, [(path, 0, says), (path, 1, 8 - says)])
+    monkeypatch.setattr(columns, "rows_of", lambda file: [says, 8 - says])
+    column = Column("x", 2, {path: 8})
     with pytest.raises(UserError, match="row group 0") as caught:
         column.rows(0, 8)
     assert caught.value.code == "damaged"

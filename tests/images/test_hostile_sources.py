@@ -15,7 +15,7 @@ import pytest
 
 from dpfc_cli.errors import UserError
 from dpfc_cli.extraction import extract
-from dpfc_cli.images import open_images, row_groups
+from dpfc_cli.images import open_images, rows
 from dpfc_cli.images.labels import labelled
 from dpfc_cli.images.memory import MOST_BYTES
 from dpfc_cli.images.sets import UnreadableError
@@ -146,7 +146,7 @@ def test_a_row_group_that_expands_beyond_its_declared_size_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A picture that is repeated a thousand times is stored once."""
-    monkeypatch.setattr(row_groups, "LARGEST_GROUP", 1 << 20)
+    monkeypatch.setattr(rows, "LARGEST_GROUP", 1 << 20)
     path = parquet(tmp_path / "a.parquet", [png(1).ljust(10_000, b"\0")] * 1_000, pa.array([0, 1] * 500))
     assert pq.ParquetFile(path).metadata.row_group(0).total_byte_size < 1 << 16
     split = open_images(f"parquet:{path}", geometry=SQUARE).splits["train"]

@@ -16,7 +16,7 @@ from dpfc_cli.sources.noticed import PersonsNoticedError
 from tests.images import test_persons as persons
 from tests.images.dicoms import written
 from tests.images.pictures import SQUARE, png, tar
-from tests.images.test_arrow import save, table
+from tests.images.test_tables import save, table
 
 CLASSES = ("a", "b")
 

@@ -1,6 +1,7 @@
 """The pictures of one person are brought together, in every format that says which they are."""
 
 import json
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,8 +12,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from dpfc_cli.errors import GUARDED, UserError
-from dpfc_cli.images import Split, by_person, held_out, open_images, prefetch, row_groups
+from dpfc_cli.images import Split, by_person, held_out, open_images, prefetch, rows
 from dpfc_cli.images.sets import ImageSet
+from dpfc_cli.images.tables import pictures_in
 from dpfc_cli.sources.groups import rule_of
 from tests.images.pictures import SQUARE, png, tar, values
 
@@ -229,16 +231,26 @@ def test_the_patient_of_a_dicom_file_is_read_only_if_the_user_names_the_element(
 # Pictures of parquet files in another order
 
 
+def windowed(monkeypatch: pytest.MonkeyPatch, held: int) -> list[int]:
+    """The numbers of the row groups that are read, where so many bytes of pictures are held."""
+    read: list[int] = []
+    real = rows.read_group
+    monkeypatch.setattr(rows, "read_group", lambda *a: (read.append(a[2]), real(*a))[1])
+    monkeypatch.setattr(rows, "free_memory", lambda: 0.0)
+    monkeypatch.setattr(rows, "HELD", held)
+    return read
+
+
 def test_parquet_is_read_a_few_times_whatever_the_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each of the 8 row groups is read once for each window of so many pictures, if a picture of it is there."""
-    read: list[int] = []
-    real = row_groups.read_group
-    monkeypatch.setattr(row_groups, "read_group", lambda *a: (read.append(a[1]), real(*a))[1])
-    monkeypatch.setattr(row_groups, "free_memory", lambda: 0.0)
-    monkeypatch.setattr(row_groups.RowGroups, "mean_size", lambda self: 100.0)
     made = parquet(tmp_path)
-    for window, most in ((N, 8), (10, 4 * 8), (1, N)):
-        monkeypatch.setattr(row_groups, "HELD", 100 * window)
+    files = [pq.read_metadata(path) for path in tmp_path.glob("*.parquet")]
+    size = sum(each.row_group(i).total_byte_size for each in files for i in range(each.num_row_groups)) / N
+    for window, most in ((N + 1, 8), (10, 4 * 8), (0, N)):
+        read = windowed(monkeypatch, int(size * window))
+        forwards = opened((made[0], made[1]), grouped=False).splits["train"]
+        assert values(forwards).tolist() == list(range(N))
+        assert len(read) == 8
         train = by_person(opened(made))[0].splits["train"]
         read.clear()
         assert sorted(values(train)) == list(range(N))
@@ -249,46 +261,24 @@ def test_parquet_is_read_a_few_times_whatever_the_order(tmp_path: Path, monkeypa
         np.testing.assert_array_equal(np.concatenate(found), train.pixels(0, N))
 
 
-def test_windows_shrink_where_pictures_are_larger_than_their_file_says(
+def test_pictures_that_are_larger_than_their_file_says_are_held_a_few_at_a_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A picture that is repeated is stored once, and then a small file holds many bytes."""
-    large = png(3, (300, 300)) + bytes(20_000)
-    pictures = pa.array([{"bytes": large}] * N, pa.struct([("bytes", pa.binary())]))
-    table = pa.table({"image": pictures, "patient": WHO, "label": np.arange(N) % 2})
-    pq.write_table(table, tmp_path / "train.parquet", row_group_size=6)
-    monkeypatch.setattr(row_groups, "free_memory", lambda: 0.0)
-    monkeypatch.setattr(row_groups, "HELD", 5 * len(large))
-    monkeypatch.setattr(row_groups.RowGroups, "mean_size", lambda self: 1.0)
-    sizes: list[int] = []
-    real = row_groups.Scattered._fill
-
-    def watched(self: row_groups.Scattered, window: int) -> None:
-        real(self, window)
-        sizes.append(max((sum(map(len, held)) for held in self._windows.values()), default=0))
-
-    monkeypatch.setattr(row_groups.Scattered, "_fill", watched)
-    train = by_person(opened((f"parquet:{tmp_path}", "column:patient")))[0].splits["train"]
-    assert (values(train) == 3).all()
-    assert 0 < max(sizes) <= 10 * len(large)
-
-
-def test_windows_that_shrink_on_the_way_leave_none_of_their_pictures_in_wrong_places(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The first windows are small, and the last one is too large. Then all begin at other pictures than before."""
-    data = [bytes([i]) * (1_000 if i < 10 else 10) for i in range(N)]
+    large = 1_000_000
+    data = [bytes([i % 3]) * (large if i >= 20 else 10) for i in range(N)]
     pictures = pa.array([{"bytes": each} for each in data], pa.struct([("bytes", pa.binary())]))
     pq.write_table(pa.table({"image": pictures}), tmp_path / "x.parquet", row_group_size=6)
-    starts = np.array([*range(0, N, 6), N])
-    rows = row_groups.RowGroups("image", [(tmp_path / "x.parquet", i) for i in range(len(starts) - 1)], starts)
-    monkeypatch.setattr(row_groups, "free_memory", lambda: 0.0)
-    monkeypatch.setattr(row_groups, "HELD", 1_000)
-    monkeypatch.setattr(row_groups.RowGroups, "mean_size", lambda self: 100.0)
-    for then in range(N):
-        back = rows.only(np.arange(N)[::-1])
-        for i in (*range(31), then):
+    windowed(monkeypatch, 5 * large)
+    # All orders are asked for: a window that is halved on the way must leave no picture in the place of another one.
+    for then in (0, 7, N - 1):
+        back = pictures_in("parquet", [tmp_path / "x.parquet"], "").only(np.arange(N)[::-1])
+        tracemalloc.start()
+        for i in (*range(31), then, *range(31, N)):
             assert back.read(i) == data[N - 1 - i]
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        assert peak < 22 * large
 
 
 def test_the_column_of_persons_is_not_taken_for_the_labels(tmp_path: Path) -> None:

@@ -1,0 +1,204 @@
+"""Columns of parquet and Arrow files, read with PyArrow: what they hold, which one has the labels, and their values.
+
+What the footer of a file says of values (the least one, how many are missing) is never looked at: PyArrow ends the
+process if that is damaged. Texts are read as the numbers that stand for them, because a text may be repeated at no
+cost.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from dpfc_cli.errors import UserError, parameter
+from dpfc_cli.sources.groups import Keys, joined, keys_coded, names_persons
+from dpfc_cli.sources.label_columns import USUAL_NAMES
+from dpfc_cli.sources.reading import readable
+
+ROWS = 2**16
+"""The rows that are read at once."""
+BUFFER = 1 << 20
+"""Bytes of a column that are read from the disk at once."""
+AGAIN = "Fetch the file again, or leave it out."
+Fits = Callable[[Any], bool]
+"""Whether a type of a column is one of those that are wanted."""
+
+
+@contextmanager
+def parquet(path: Path) -> Iterator[Any]:
+    """A parquet file, as long as the block lasts. UserError if it cannot be read, also in the block."""
+    with readable(path, "parquet", AGAIN, pa.ArrowException), _opened(path) as file:
+        yield file
+
+
+def _opened(path: Path, *texts: str) -> Any:
+    """A parquet file. texts: columns that are read as the numbers of their different values."""
+    # Without a buffer PyArrow reads whole columns of a row group, and a file may have only one.
+    return pq.ParquetFile(path, read_dictionary=texts, buffer_size=BUFFER, pre_buffer=False)
+
+
+def rows_of(file: Any) -> list[int]:
+    """How many rows each row group of a parquet file says that it has."""
+    return [file.metadata.row_group(number).num_rows for number in range(file.num_row_groups)]
+
+
+def batches(file: Any, names: list[str], most: int = ROWS, skip: int = 0) -> Iterator[Any]:
+    """Some columns of a parquet file, at most so many rows at once. Row groups that are skipped are not read.
+
+    Raises:
+        ValueError: a row group has other rows than it says. Records would get the labels of others.
+
+    """
+    for number, rows in enumerate(rows_of(file)):
+        if skip >= rows:
+            skip -= rows
+            continue
+        found = 0
+        for batch in file.iter_batches(most, row_groups=[number], columns=names):
+            found += len(batch)
+            if found > rows:
+                break
+            if skip < len(batch):
+                yield batch.slice(skip)
+            skip = max(0, skip - len(batch))
+        if found != rows:
+            raise ValueError(f"its row group {number} has other rows than the {rows:,} that it says")
+
+
+def column_of(file: Any, path: Path, name: str) -> Iterator[Any]:
+    """The values of a column of a parquet file, part by part; nothing if it has no such column. Raises as `batches`."""
+    names = file.schema_arrow.names
+    if name not in names:
+        return
+    texts = [name] if is_text(file.schema_arrow.field(names.index(name)).type) else []
+    with _opened(path, *texts) as as_numbers:
+        # PyArrow cannot read texts as numbers that are stored as differences.
+        with suppress(OSError):
+            next(as_numbers.iter_batches(1, columns=[name]), None)
+            file = as_numbers
+        yield from (batch.column(0) for batch in batches(file, [name]))
+
+
+# What columns hold
+
+
+def is_text(kind: Any) -> bool:
+    """Whether a column of this type holds texts."""
+    kind = kind.value_type if pa.types.is_dictionary(kind) else kind
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
+
+
+def is_key(kind: Any) -> bool:
+    """Whether a column of this type may name persons or classes: integers or texts."""
+    kind = kind.value_type if pa.types.is_dictionary(kind) else kind
+    return bool(pa.types.is_integer(kind)) or is_text(kind)
+
+
+def seeming(schema: Any, *others: str) -> tuple[str, ...]:
+    """The columns that seem to name persons, by their names. others: columns that are known to hold something else."""
+    named = (field for field in schema if field.name not in others and names_persons(field.name))
+    return tuple(dict.fromkeys(field.name for field in named if not pa.types.is_nested(field.type)))
+
+
+def chosen(schema: Any, given: str | None, fits: Fits, what: str, option: str, source: str) -> str:
+    """The given column, or the only one that fits. what: what it holds. option: the parameter that names it. UserError
+    if there is no such column, or more than one.
+    """
+    fitting = [str(field.name) for field in schema if fits(field.type)]
+    if given in fitting or (given is None and len(fitting) == 1):
+        return given or fitting[0]
+    problem = f"no column '{given}' of {what}" if given else f"{len(fitting) or 'no'} columns of {what}"
+    raise UserError(
+        f"'{source}' has {problem}.",
+        f"Name one with {parameter(option)}. Columns of {what}: {', '.join(fitting) or 'none'}.",
+        code="missing",
+        parameter=option,
+        path=source,
+        known=fitting,
+    )
+
+
+def label_column(schema: Any, given: str | None, fits: Fits, what: str, source: str, *others: str | None) -> str:
+    """The column of labels: the one that the user names; or of a usual name, of numbers rather than of texts; or the
+    only one of numbers beside the others. UserError if there is none, or several. what: what it holds.
+    """
+    if given is not None:
+        return chosen(schema, given, fits, what, "label_column", source)
+    fitting = [field for field in schema if fits(field.type) and field.name not in others]
+    texts = [field.name for field in fitting if is_text(field.type)]
+    numbers = [field.name for field in fitting if not is_text(field.type)]
+    usual = [name for known in (numbers, texts) for name in USUAL_NAMES if name in known]
+    if usual or len(numbers) == 1:
+        return str((usual or numbers)[0])
+    has = f"columns of integers {numbers}: which is the label?" if numbers else "no column of labels."
+    raise UserError(
+        f"'{source}' has {has}",
+        f"Name it with {parameter('label_column')}, or give it one of these names: {', '.join(USUAL_NAMES)}.",
+        code="conflict" if numbers else "missing",
+        parameter="label_column",
+        source=source,
+        known=numbers,
+    )
+
+
+def same(schema: Any, name: str, fits: Fits, path: Path) -> Any:
+    """The type of a column that another file has, too. UserError if this file has no such column."""
+    if schema.names.count(name) != 1 or not fits(schema.field(name).type):
+        raise UserError(
+            f"'{path}' has no column '{name}' as the first file has.",
+            "Give all files the same columns, or leave this one out.",
+            code="conflict",
+            path=str(path),
+            column=name,
+        )
+    return schema.field(name).type
+
+
+# Values
+
+
+def integers(values: Any, safe: bool = True) -> NDArray[np.int64]:
+    """Integers of any width as int64, −1 where there is none.
+
+    Raises:
+        ArrowInvalid: one is beyond int64. If that is not `safe`, it becomes a negative number.
+
+    """
+    return np.asarray(values.cast(pa.int64(), safe=safe).fill_null(-1).to_numpy(zero_copy_only=False))
+
+
+def encoded(part: Any) -> Any:
+    """A part of a column as a dictionary of its different values, with indices."""
+    if pa.types.is_string_view(part.type):
+        part = part.cast(pa.large_string())
+    return part if pa.types.is_dictionary(part.type) else part.dictionary_encode()
+
+
+def coded(parts: Iterable[Any]) -> Iterator[tuple[list[Any], NDArray[np.int64]]]:
+    """For each part of a column: its different values, and for each row the place of its own there, −1 for none."""
+    for part in map(encoded, parts):
+        codes = integers(part.indices)
+        # A dictionary may be that of many parts.
+        used = np.unique(codes[codes >= 0])
+        places = np.where(codes < 0, -1, np.searchsorted(used, codes))
+        yield part.dictionary.take(pa.array(used)).to_pylist(), places
+
+
+def values_in(parts: Iterable[Any]) -> Iterator[Any]:
+    """The values of a column, None where there is none. A text that is repeated is held once."""
+    for values, places in coded(parts):
+        yield from (None if place < 0 else values[place] for place in places.tolist())
+
+
+def keys_in(parts: Iterable[Any], source: str, name: str) -> Keys:
+    """The persons that a column names, which `is_key`. UserError if a row has none."""
+    found, start = [Keys([], np.zeros(0, np.int64))], 0
+    for values, places in coded(parts):
+        found.append(keys_coded(values, places, source, name, start))
+        start += len(places)
+    return joined(found)

@@ -1,0 +1,300 @@
+"""Tables of pictures, parquet as the hub stores it and Arrow as `save_to_disk` writes it, are the same set in both.
+
+The layout of Arrow was tried on folders that datasets 5.2 wrote: one set, splits in several files, a selection, names
+as labels, and pictures that were files.
+"""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from dpfc_cli.errors import GUARDED, UserError
+from dpfc_cli.images import by_person, open_images, rows
+from dpfc_cli.images.unlabelled import in_arrow, in_parquet
+from dpfc_cli.sources.groups import rule_of
+from tests.images.pictures import SQUARE, png, values
+
+KIND = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
+CLASSES = ("flu", "cold", "rare")
+KINDS = ("parquet", "arrow")
+
+
+def table(pictures: Sequence[Any], labels: Any, named: bool = True, kind: Any = KIND, **more: Any) -> pa.Table:
+    image = pa.array(
+        [each if isinstance(each, dict | None) else {"bytes": each, "path": None} for each in pictures], kind
+    )
+    made = pa.table({"image": image, "label": labels, **more})
+    feature: dict[str, Any] = {"names": list(CLASSES), "_type": "ClassLabel"} if named else {"dtype": "string"}
+    said = {"info": {"features": {"image": {"_type": "Image"}, "label": feature}}}
+    return made.replace_schema_metadata({"huggingface": json.dumps(said)})
+
+
+def save(folder: Path, *tables: pa.Table, size: int = 2, **options: Any) -> Path:
+    """A Dataset of `datasets`: each table is a file, with batches of so many rows."""
+    folder.mkdir(parents=True)
+    names = [f"data-{i:05d}-of-{len(tables):05d}.arrow" for i in range(len(tables))]
+    for name, each in zip(names, tables, strict=True):
+        with pa.OSFile(str(folder / name), "wb") as file, pa.ipc.new_stream(file, each.schema, **options) as stream:
+            stream.write_table(each, max_chunksize=size)
+    (folder / "state.json").write_text(json.dumps({"_data_files": [{"filename": name} for name in names]}))
+    (folder / "dataset_info.json").write_text("{}")
+    return folder
+
+
+def made(kind: str, place: Path, size: int = 2, **splits: pa.Table | list[pa.Table]) -> str:
+    """A source of such tables, with row groups or batches of so many rows."""
+    for split, tables in splits.items():
+        own = tables if isinstance(tables, list) else [tables]
+        if kind == "arrow":
+            save(place / split, *own, size=size)
+            continue
+        place.mkdir(exist_ok=True)
+        for i, each in enumerate(own):
+            pq.write_table(each, place / f"{split}-{i:05d}-of-{len(own):05d}.parquet", row_group_size=size)
+    if kind == "arrow":
+        (place / "dataset_dict.json").write_text(json.dumps({"splits": list(splits)}))
+    return f"{kind}:{place}"
+
+
+def whole(kind: str, place: Path) -> str:
+    """7 training pictures in two files, 2 to validate, and one without a label."""
+    first = table([png(i) for i in range(5)], [0, 1, 2, 0, 1], who=["p0", "p1", "p0", "p2", "p1"])
+    second = table([png(5), png(6)], [2, 2], who=["p2", "p3"])
+    other = table([png(50), png(51)], [1, 0], who=["q", "r"])
+    return made(kind, place, train=[first, second], validation=other, test=table([png(60)], [-1], who=["s"]))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_splits_pictures_labels_and_names_of_classes_are_those_of_the_files(kind: str, tmp_path: Path) -> None:
+    data = open_images(whole(kind, tmp_path / "x"), geometry=SQUARE)
+    train, test = data.splits["train"], data.splits["test"]
+    assert (data.classes, data.origin) == (CLASSES, "data set")
+    assert (train.labels.tolist(), test.labels.tolist()) == ([0, 1, 2, 0, 1, 2, 2], [1, 0])
+    np.testing.assert_array_equal(values(train), np.arange(7))
+    np.testing.assert_array_equal(values(test), [50, 51])
+    assert [train.pixels(i, i + 1)[0, 0, 0, 0] for i in (6, 0, 3, 4, 5, 1)] == [6, 0, 3, 4, 5, 1]
+    np.testing.assert_array_equal(values(train.spread(3)), train.spread(3).pixels(0, 3)[:, 0, 0, 0])
+    with pytest.raises(UserError, match="name their classes themselves"):
+        open_images(f"{kind}:{tmp_path / 'x'}", geometry=SQUARE, classes=CLASSES)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_is_held_out_depends_on_names_that_never_change(kind: str, tmp_path: Path) -> None:
+    """Another version that called a picture otherwise would put it into another split."""
+    train = open_images(whole(kind, tmp_path / "x"), geometry=SQUARE).splits["train"]
+    names = {
+        "parquet": ["train-00000-of-00002.parquet/0/0", "train-00000-of-00002.parquet/2/0"],
+        "arrow": ["data-00000-of-00002.arrow/0", "data-00000-of-00002.arrow/4"],
+    }[kind]
+    assert [train.name(i) for i in (0, 4)] == names
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_classes_that_no_file_names_are_inferred_or_asserted(kind: str, tmp_path: Path) -> None:
+    bare = pa.struct([("bytes", pa.large_binary())])
+    numbers = table([{"bytes": png(7)}, {"bytes": png(8)}], [1, 0], named=False, kind=bare, fine=[0, 3])
+    data = open_images(made(kind, tmp_path / "numbers", train=numbers), geometry=SQUARE)
+    assert (data.origin, data.classes) == ("inferred", ("0", "1"))
+    np.testing.assert_array_equal(values(data.splits["train"]), [7, 8])
+    for i, names in enumerate((pa.array(list("babb")), pa.array(list("babb")).dictionary_encode())):
+        source = made(kind, tmp_path / f"{i}", train=table([png(i) for i in range(4)], names, named=False))
+        found = open_images(source, geometry=SQUARE)
+        assert (found.classes, found.origin) == (("a", "b"), "inferred")
+        assert found.splits["train"].labels.tolist() == [1, 0, 1, 1]
+        stated = open_images(source, geometry=SQUARE, classes=("b", "a", "c"))
+        assert (stated.origin, stated.splits["train"].labels.tolist()) == ("asserted", [0, 1, 0, 0])
+
+
+def test_names_of_classes_are_read_however_parquet_stores_texts(tmp_path: Path) -> None:
+    names = table([png(i) for i in range(4)], list("babb"), named=False)
+    for how in ("PLAIN", "DELTA_BYTE_ARRAY", "DELTA_LENGTH_BYTE_ARRAY"):
+        pq.write_table(names, tmp_path / "train.parquet", use_dictionary=False, column_encoding={"label": how})
+        assert open_images(f"parquet:{tmp_path}", geometry=SQUARE).splits["train"].labels.tolist() == [1, 0, 1, 1]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_persons_are_found_by_a_column(kind: str, tmp_path: Path) -> None:
+    data = open_images(whole(kind, tmp_path / "x"), geometry=SQUARE, group_by=rule_of("column:who"))
+    ordered, groupings = by_person(data)
+    assert (groupings["train"].groups, groupings["test"].groups) == (4, 2)
+    assert sorted(values(ordered.splits["train"]).tolist()) == list(range(7))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_listing_knows_the_labels_and_stays_where_files_are_moved(kind: str, tmp_path: Path) -> None:
+    listings = set()
+    for i, labels in enumerate(([0, 1], [1, 0])):
+        source = made(kind, tmp_path / f"{i}", train=table([png(0), png(1)], labels))
+        listings.add(open_images(source, geometry=SQUARE).splits["train"].listing)
+        (tmp_path / f"{i}").rename(tmp_path / f"moved{i}")
+        listings.add(open_images(f"{kind}:{tmp_path / f'moved{i}'}", geometry=SQUARE).splits["train"].listing)
+    # The sizes of pictures tell one source from another one with the same labels.
+    source = made(kind, tmp_path / "other", train=table([png(0), png(1) + b"x"], [0, 1]))
+    assert len(listings | {open_images(source, geometry=SQUARE).splits["train"].listing}) == 3
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_broken_picture_is_named_by_its_place(kind: str, tmp_path: Path) -> None:
+    source = made(kind, tmp_path / "x", train=table([png(0), None, b"none", b""], [0, 1, 2, 0]))
+    train = open_images(source, geometry=SQUARE).splits["train"]
+    for row in (1, 2, 3):
+        with pytest.raises(UserError, match=f"row {row}' cannot be decoded") as refused:
+            train.pixels(row, row + 1)
+        assert GUARDED in str(refused.value)
+
+
+@pytest.mark.parametrize(("kind", "opened"), [("parquet", lambda place: in_parquet(str(place))), ("arrow", in_arrow)])
+def test_pictures_without_labels_are_called_by_their_place(kind: str, opened: Any, tmp_path: Path) -> None:
+    whole(kind, tmp_path / "x")
+    found = opened(tmp_path / "x")
+    read = {found.name(i): found.pictures.read(i) for i in range(found.n)}
+    file = {"parquet": "train-00001-of-00002.parquet/1", "arrow": "train/data-00001-of-00002.arrow/1"}[kind]
+    assert (len(read), read[file]) == (10, png(6))
+
+
+REFUSED: list[tuple[pa.Table, str, bool]] = [
+    (table([png(0), png(1)], pa.array([0, None], pa.int64())), "bad-record", True),
+    (table([png(0), png(1)], [0, 3]), "bad-record", True),
+    (table([png(0), png(1)], [0, -1]), "bad-record", True),
+    (table([png(0), png(1)], pa.array([0, 2**64 - 1], pa.uint64()), named=False), "bad-record", True),
+    (table([png(0), png(1)], [-1, -1]), "missing", True),
+    (table([png(0), png(1)], ["a", None], named=False), "bad-record", True),
+    (table([png(0)], [0], other=pa.array([{"bytes": b""}])), "conflict", False),
+    (pa.table({"label": [0, 1]}), "missing", False),
+    (pa.table({"x": [[1.0]], "label": [1]}), "missing", False),
+    (table([png(0)], pa.array([[0]])), "missing", False),
+    (table([], pa.array([], pa.int64())), "missing", True),
+]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_is_no_set_of_labelled_pictures_is_refused(kind: str, tmp_path: Path) -> None:
+    for i, (bad, code, guarded) in enumerate(REFUSED):
+        with pytest.raises(UserError) as refused:
+            open_images(made(kind, tmp_path / f"{i}", train=bad), geometry=SQUARE)
+        assert (refused.value.code, GUARDED in str(refused.value)) == (code, guarded), i
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_files_that_differ_in_their_columns_are_refused(kind: str, tmp_path: Path) -> None:
+    good = table([png(0)], [0], who=["p"])
+    for i, lacking in enumerate(("image", "label", "who")):
+        source = made(kind, tmp_path / f"{i}", train=[good, good.drop_columns([lacking])])
+        with pytest.raises(UserError) as refused:
+            open_images(source, geometry=SQUARE, group_by=rule_of("column:who"))
+        assert (refused.value.code, refused.value.fields["column"]) == ("conflict", lacking)
+
+
+# Memory, and files that lie
+
+
+def test_row_groups_that_would_fill_the_memory_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = whole("parquet", tmp_path / "x")
+    monkeypatch.setattr(rows, "LARGEST_GROUP", 100)
+    with pytest.raises(UserError) as refused:
+        open_images(source, geometry=SQUARE)
+    assert refused.value.code == "memory"
+    assert "row_group_size" in refused.value.remedy
+
+
+def test_a_row_group_with_fewer_pictures_than_it_says_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where as many are left as are wanted: they would be others."""
+    read, source = rows.read_group, made("parquet", tmp_path / "x", 4, train=table([png(i) for i in range(8)], [0] * 8))
+    for train in (open_images(source, geometry=SQUARE).splits["train"].spread(count) for count in (8, 2)):
+        monkeypatch.setattr(rows, "read_group", lambda *which: read(*which)[:1])
+        with pytest.raises(UserError) as refused:
+            values(train)
+        assert refused.value.code == "damaged"
+
+
+def cut(path: Path) -> None:
+    """The file ends behind its first batch, as if it had no other one."""
+    with pa.OSFile(str(path)) as source:
+        reader = pa.ipc.open_stream(source)
+        reader.read_next_batch()
+        stop = source.tell()
+    path.write_bytes(path.read_bytes()[:stop])
+
+
+def misplace(path: Path) -> None:
+    """The second picture begins far beyond the file."""
+    data = bytearray(path.read_bytes())
+    at = data.index(bytes(4) + len(png(0)).to_bytes(4, "little"))
+    data[at + 4 : at + 8] = (2**31 - 9).to_bytes(4, "little")
+    path.write_bytes(bytes(data))
+
+
+def test_a_damaged_file_is_refused_and_read_nowhere_else(tmp_path: Path) -> None:
+    harms: list[tuple[str, Any]] = [("arrow", cut), ("arrow", misplace)]
+    for kind in KINDS:
+        harms += [(kind, lambda path, part=part: path.write_bytes(path.read_bytes()[part])) for part in HALVES]
+        harms.append((kind, Path.unlink))
+    for i, (kind, harm) in enumerate(harms):
+        source = made(kind, tmp_path / f"{i}", train=table([png(i) for i in range(4)], [0, 1, 2, 0]))
+        harm(next(path for path in (tmp_path / f"{i}").rglob("*-of-00001.*")))
+        with pytest.raises(UserError) as refused:
+            open_images(source, geometry=SQUARE)
+        assert refused.value.code in ("damaged", "unreadable", "missing"), i
+
+
+HALVES = (slice(0), slice(40), slice(0, -9), slice(9, None), slice(0, 400))
+
+
+@pytest.mark.parametrize("codec", ["lz4", "zstd"])
+def test_compressed_batches_are_refused_before_they_are_expanded(tmp_path: Path, codec: str) -> None:
+    """A batch of a kilobyte may expand to gigabytes."""
+    folder = save(
+        tmp_path / "x",
+        table([bytes(10**6)] * 4, [0, 1, 2, 0]),
+        options=pa.ipc.IpcWriteOptions(compression=codec),
+    )
+    before = pa.total_allocated_bytes()
+    with pytest.raises(UserError) as refused:
+        open_images(f"arrow:{folder}", geometry=SQUARE)
+    assert refused.value.code == "unsupported"
+    assert pa.total_allocated_bytes() - before < 10**6
+
+
+def test_arrow_that_names_files_is_refused(tmp_path: Path) -> None:
+    folder = save(tmp_path / "x", table([png(0), {"bytes": None, "path": "a.png"}], [0, 1]))
+    with pytest.raises(UserError, match=r"names files such as 'a\.png'") as refused:
+        open_images(f"arrow:{folder}", geometry=SQUARE)
+    assert (refused.value.code, GUARDED in str(refused.value)) == ("missing", True)
+
+
+def test_what_says_where_the_files_of_a_folder_are_is_checked(tmp_path: Path) -> None:
+    name = "data-00000-of-00001.arrow"
+    for i, (file, text) in enumerate(
+        [
+            ("state.json", "none"),
+            ("state.json", "{}"),
+            ("state.json", f'{{"_data_files": [{{"filename": "../one/{name}"}}]}}'),
+            ("state.json", '{"_data_files": [{"filename": "/etc/passwd"}]}'),
+            ("state.json", f'{{"_data_files": [{{"filename": "{name}"}}, {{"filename": "link.arrow"}}]}}'),
+            ("dataset_dict.json", '{"splits": ["."]}'),
+            ("dataset_dict.json", '{"splits": [".."]}'),
+            ("dataset_dict.json", '{"splits": []}'),
+        ]
+    ):
+        folder = save(tmp_path / f"{i}", table([png(0), png(1)], [0, 1]))
+        (folder / "link.arrow").symlink_to(folder / name)
+        (folder / file).write_text(text)
+        with pytest.raises(UserError, match="cannot be used"):
+            open_images(f"arrow:{folder}", geometry=SQUARE)
+
+
+def test_a_folder_that_was_not_saved_says_what_to_write(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"has neither a dataset_dict\.json nor a state\.json"):
+        open_images(f"arrow:{tmp_path}", geometry=SQUARE)
+    folder = save(tmp_path / "x", table([png(0), png(1)], [0, 1]))
+    with pytest.raises(UserError) as refused:
+        open_images(str(folder))
+    assert f"arrow:{folder}" in refused.value.fields["suggested"]  # type: ignore[operator]
