@@ -235,7 +235,8 @@ def _spent(found: "FeatureSet | None", deltas: tuple[float, ...]) -> tuple[dict[
     from dpfc_cli.report.document import Words
 
     book = read(_ledger(found))
-    check_begin(book.path.with_name("a set"))
+    if not book.facts:
+        check_begin(book.path.with_name("a set"))
     if found is None and not book.facts:
         raise UserError(
             f"Nothing to show: there is no ledger in '{book.path.parent}', and neither {parameter('sigma')} nor "

@@ -157,7 +157,8 @@ def _one(head: "Head", features: "FeatureSet", result: "Evaluation | PrivateEval
     if not isinstance(result, Evaluation):
         from dpfc_cli.ledger import caps
 
-        spent = {"spent": result.spent.epsilon(result.delta), "left": caps.left(result.spent, result.delta)}
+        left = caps.left(result.spent, result.delta)
+        spent = {"spent": result.spent.epsilon(result.delta), "left": None if left is None else left[0]}
         told = {"figures": result.figures, "sha256": result.sha256, "warnings": result.warnings}
         remark = (
             "Figures per class are not released: with this epsilon their noise is larger than what the choice of the "

@@ -42,6 +42,7 @@ def show_plan(checked: "Checked", as_json: bool) -> None:
     options = calibrated.method.in_force(calibrated.options, calibrated.mechanism is not None)
     after = account_with(checked)
     if as_json:
+        left = caps.left(after, claimed.delta, checked.charge) if claimed else None
         display.as_json(
             {
                 "dry_run": True,
@@ -55,7 +56,7 @@ def show_plan(checked: "Checked", as_json: bool) -> None:
                 "releases": releases,
                 "spent": checked.account.epsilon(claimed.delta) if claimed else None,
                 "spent_with_this": after.epsilon(claimed.delta) if claimed else None,
-                "left_after": caps.left(after, claimed.delta, checked.charge) if claimed else None,
+                "left_after": None if left is None else left[0],
             }
         )
         return
@@ -66,8 +67,8 @@ def show_plan(checked: "Checked", as_json: bool) -> None:
         rows.append(("guarantee", statement.claimed(claimed.epsilon, claimed.delta) + both))
         rows.append(("spent before", shown.summed(checked.account, claimed.delta)))
         rows.append(("spent with this", shown.summed(after, claimed.delta)))
-        left = shown.left(after, claimed.delta, checked.charge)
-        rows += [] if left is None else [("then", left)]
+        said = shown.left(after, claimed.delta, checked.charge)
+        rows += [] if said is None else [("then", said)]
     display.facts("Nothing was charged. This training would be", rows)
 
 

@@ -199,7 +199,7 @@ def _check_kind(cap: Cap, charge: Charge, account: Account) -> None:
         remedy = "Train on a set that knows which records are of one person."
     elif account.adopted:
         named, what = "features", "A set was adopted, and what was spent on it before is not known."
-        remedy = "Remove the cap, or make the set anew in a ledger of its own."
+        remedy = "No cap can be kept here. Remove it: 'dpfc budget' with --cap none."
     else:
         return
     raise refused(named, f"There is a cap: {said(cap)}. {what}", remedy, cap=cap.epsilon, cap_delta=cap.delta)
@@ -225,20 +225,24 @@ def _too_much(charge: Charge, room: float, cap: Cap) -> UserError:
     )
 
 
-def left(account: Account, delta: float, of: Charge | None = None) -> float | None:
-    """The largest ε of four digits at δ that one more charge of a population may spend under all caps.
+def left(account: Account, delta: float, of: Charge | None = None) -> tuple[float, Cap] | None:
+    """The largest ε of four digits at δ that one more charge of a population may spend under all caps that hold for it.
 
     of: a charge like it, which says unit, set and split; None: one of the cap's unit, on the most used split.
 
     Returns:
-        0 if nothing fits. None if there is no cap.
+        It, and the cap that leaves least; 0 if nothing fits. None if there is no cap.
 
     """
     rooms = []
-    for cap in account.caps:
-        room = account.room(cap, None if of is None else (of.set, of.split))
-        rooms.append(room / (1.0 if of is None else of.weight(cap.unit)) ** 2 if room > 0 else room)
-    return (fitting(min(rooms), delta) or 0.0) if rooms else None
+    for each in (account, *account.also):
+        for cap in each.caps:
+            room = each.room(cap, None if of is None else (of.set, of.split))
+            rooms.append((room / (1.0 if of is None else of.weight(cap.unit)) ** 2 if room > 0 else room, cap))
+    if not rooms:
+        return None
+    room, cap = min(rooms, key=lambda each: each[0])
+    return fitting(room, delta) or 0.0, cap
 
 
 def fitting(left: float, delta: float) -> float | None:

@@ -61,7 +61,8 @@ def merge_ledgers(
             raise refused("merge", f"There is no ledger '{theirs}'.", "Name another one.", "missing", path=str(theirs))
         new = _new_facts(ledger, offered)
         if all(isinstance(fact, Merge) for fact in new) and not same:
-            return new
+            # Merges alone say nothing new of these ledgers.
+            return []
         said = _said(ledger, offered, apart, same)
         return _checked(ledger, offered, new, Merge(by=who, apart=tuple(apart), same=said))
 

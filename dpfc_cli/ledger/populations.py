@@ -15,6 +15,7 @@ trained, evaluated or said of a head compares no records. A picture that was enc
 import hashlib
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,8 +23,8 @@ from typing import TYPE_CHECKING
 from dpfc_cli.errors import GUARDED, Code, UserError, counted, parameter, printable
 from dpfc_cli.features import digests
 from dpfc_cli.features.lookup import finished
-from dpfc_cli.features.manifest import MANIFEST, Manifest
-from dpfc_cli.folders import LEDGER_DIGESTS
+from dpfc_cli.features.manifest import MANIFEST, Manifest, load
+from dpfc_cli.folders import LEDGER_DIGESTS, PARTIAL
 from dpfc_cli.ledger.facts import MOST_NAME, RESERVED, Fact, Set, account_name, is_note, noted
 from dpfc_cli.ledger.file import append, ledger_path, read
 from dpfc_cli.ledger.totals import Ledger
@@ -86,9 +87,10 @@ def register(folder: Path, place: Path, manifest: Manifest, population: str | No
 def set_population(
     features: "FeatureSet", population: str | None, *, adopt: bool = False, by: str | None = None
 ) -> Ledger:
-    """Say whose records a set has. All charges on it count there from then on, and in no other named population.
+    """Say whose records a set has. All charges on it count there from then on.
 
-    It is an assertion: nobody is in two named populations. It is written down with who says so, and when.
+    It is an assertion: nobody is in two named populations. It is written down with who says so, and when, and is never
+    taken back: a set that is said to be of a second population counts in both.
 
     Args:
         features: the set; see `dpfc_cli.open_features`.
@@ -121,11 +123,13 @@ def set_population(
         fact = replace(
             _fact(features.folder, features.manifest, who, population),
             adopted=adopt or any(each.adopted for each in known),
-            replaces=tuple(each.id for each in known),
+            # Whoever was named stays named: what was spent on them leaves no sum.
+            replaces=tuple(each.id for each in known if each.population is None),
         )
         after = _with(ledger, fact, features.folder)
+        open_ = adopt or any(each.set == fact.set and not each.private for each in after.charges)
         for account in after.accounts(after.populations_of(fact.set)):
-            if account.caps and (adopt or account.passed):
+            if account.caps and (open_ or account.passed):
                 what = f"There is a cap ({account.population or 'each population'}). It would not hold any more."
                 remedy = "'dpfc budget' shows it. Remove it before, or unite the ledgers (merge) instead of adopting."
                 raise refused("population", what, remedy, "over-cap")
@@ -138,6 +142,8 @@ def set_population(
 def known_set(ledger: Ledger, features: "FeatureSet") -> list[Set]:
     """What the ledger says of a set. UserError where it lacks the set, or the set is not the one it was."""
     found, folder = ledger.sets.get(features.manifest.id, []), features.folder
+    if folder.resolve().name.endswith(PARTIAL):
+        raise refused("features", f"'{folder}' is not complete.", "Run the command that began it again.", "missing")
     if not found:
         what = f"The ledger '{ledger.path}' does not have {features.name}: what was spent on it is not known."
         remedy = (
@@ -165,19 +171,24 @@ def _fact(folder: Path, manifest: Manifest, by: str, population: str | None) -> 
 
 
 def _refuse_gone(ledger: Ledger, folder: Path) -> None:
-    """UserError where sets lie beside a set, and there is no ledger."""
-    if ledger.facts:
-        return
+    """UserError where a ledger lacks a set that lies there, or is gone: what was spent is not known."""
     place = folder.resolve().parent
     # A link leads to a set with a ledger of its own, elsewhere.
-    others = [each.name for each in finished(place) if each.name != folder.name and each.resolve().parent == place]
-    if others:
-        what = f"'{ledger.path}' is gone: there are feature sets in '{place}', such as {printable(others[0])}."
-        remedy = (
-            f"Put it back. If there is none any more: 'dpfc budget --features {place / others[0]} --adopt', for each "
-            f"set. Or make this set in another folder: {parameter('out')}."
-        )
-        raise refused("out", what, remedy, "missing", path=str(ledger.path))
+    here = [each for each in finished(place) if each.name != folder.name and each.resolve().parent == place]
+    for each in here:
+        with suppress(UserError):
+            if load(each).id not in ledger.sets:
+                what = f"'{ledger.path}' does not have {printable(each.name)}: it is gone, or too old a copy."
+                remedy = (
+                    f"Put it back. If there is none any more: 'dpfc budget --features {each} --adopt', for each set."
+                )
+                break
+    else:
+        if ledger.facts or not (place / LEDGER_DIGESTS).is_dir():
+            return
+        what = f"'{ledger.path}' is gone: '{place / LEDGER_DIGESTS}' is of sets that were made here."
+        remedy = "Put it back. If there is none any more, delete that folder: what was spent is then in no sum."
+    raise refused("out", what, remedy, "missing", path=str(ledger.path))
 
 
 def keep_digests(path: Path, new: Mapping[str, Path]) -> None:

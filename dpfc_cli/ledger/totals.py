@@ -46,7 +46,8 @@ class Account:
 
     ledger: the file. population: its name; None: the sets of which nothing is said. charges: the oldest first. caps:
     those that hold, the strictest first. adopted: whether one of its sets was adopted, with nothing known of what was
-    spent before. persons: whether all other populations that may be meant, if there are any, protect persons.
+    spent before. persons: whether all other populations that may be meant, if there are any, protect persons. also: the
+    accounts of these.
     """
 
     ledger: Path
@@ -54,6 +55,7 @@ class Account:
     charges: tuple[Charge, ...] = ()
     caps: tuple[Cap, ...] = ()
     adopted: bool = False
+    also: tuple["Account", ...] = ()
     persons: bool = True
 
     @cached_property
@@ -104,7 +106,7 @@ class Account:
     def exact(self) -> bool:
         """Whether `epsilon` is the smallest that can be claimed for one `unit`. Otherwise it is an upper bound."""
         found, unit = self.counted(self.unit), self.unit
-        alone = len({(charge.set, charge.split) for charge in found}) < 2
+        alone = not self.adopted and len({(charge.set, charge.split) for charge in found}) < 2
         return alone and all(
             not charge.sampled and charge.weight(unit) == 1 and charge.adjacency == "zero-out" for charge in found
         )
@@ -126,7 +128,8 @@ class Account:
 
     def with_planned(self, charge: Charge) -> "Account":
         """The account as it will be after one more charge."""
-        return replace(self, charges=(*self.charges, charge))
+        also = tuple(each.with_planned(charge) for each in self.also)
+        return replace(self, charges=(*self.charges, charge), also=also)
 
 
 def _used(charges: Iterable[Charge], unit: Unit) -> float:
@@ -209,6 +212,11 @@ class Ledger:
         names = {self.named(each.population) for each in self.sets.get(of, [])}
         return None if None in names or not names else frozenset(name for name in names if name is not None)
 
+    def share(self, one: str, other: str) -> bool:
+        """Whether two sets are said to be of one population. Where nothing is said, it is not known."""
+        mine, theirs = self.populations_of(one), self.populations_of(other)
+        return one == other or (mine is not None and theirs is not None and bool(mine & theirs))
+
     @cached_property
     def populations(self) -> tuple[str, ...]:
         """The names of all populations of which there is a set or a cap."""
@@ -268,8 +276,12 @@ class Ledger:
         return [self.account(name) for name in names]
 
     def account_of(self, of: str) -> Account:
-        """What counts for a set: for the population on which most was spent, where it may be of several."""
+        """What counts for a set: for the population on which most was spent, where it may be of several (`also`)."""
         accounts = self.accounts(self.populations_of(of))
-        # Where more may have been spent than a number says, it counts as more.
-        found = max(accounts, key=lambda each: (each.adopted, each.epsilon(1e-5, "record"), len(each.charges)))
-        return replace(found, persons=not any(each.private and each.unit == "record" for each in accounts))
+        found = max(accounts, key=lambda each: (each.epsilon(1e-5, "record"), len(each.charges)))
+        return replace(
+            found,
+            persons=not any(each.private and each.unit == "record" for each in accounts),
+            adopted=any(each.adopted for each in accounts),
+            also=tuple(each for each in accounts if each is not found),
+        )

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from dpfc_cli import rounding
@@ -36,10 +37,10 @@ def summed(account: Account, delta: float) -> str:
 
 def left(account: Account, delta: float, of: Charge | None = None) -> str | None:
     """What the caps leave, in a sentence; None if there is none. of: see `caps.left`."""
-    largest = caps.left(account, delta, of)
-    if largest is None:
+    found = caps.left(account, delta, of)
+    if found is None:
         return None
-    return f"the cap ({caps.said(account.caps[0])}) leaves {rounding.left(largest, delta)} for one more training"
+    return f"the cap ({caps.said(found[1])}) leaves {rounding.left(found[0], delta)} for one more training"
 
 
 def not_in(account: Account) -> list[str]:
@@ -131,9 +132,9 @@ def _totals(account: Account, deltas: Sequence[float]) -> list[Block]:
 def _caps(account: Account, ledger: Ledger) -> list[Block]:
     rows = []
     for cap in account.caps:
-        alone = Account(ledger=account.ledger, population=account.population, charges=account.charges, caps=(cap,))
         delta = cap.delta or 1.0
-        rows += [("cap", caps.said(cap)), ("left of it", rounding.left(caps.left(alone, delta), delta))]
+        largest, _ = caps.left(replace(account, caps=(cap,), also=()), delta) or (0.0, cap)
+        rows += [("cap", caps.said(cap)), ("left of it", rounding.left(largest, delta))]
     found: list[Block] = [Facts(tuple(rows))]
     if account.passed:
         said = "More is spent than the cap allows: something was charged where it was not known."
@@ -182,7 +183,7 @@ def values(account: Account, ledger: Ledger, deltas: Sequence[float]) -> dict[st
             {**{name: getattr(cap, name) for name in said}, "in_force": cap.id in in_force}
             for cap in _changes(account, ledger)
         ],
-        "left": {f"{delta:g}": caps.left(account, delta) for delta in deltas} if account.caps else None,
+        "left": {f"{delta:g}": found[0] for delta in deltas if (found := caps.left(account, delta))} or None,
     }
 
 

@@ -130,9 +130,9 @@ def _place(head: Head, given: str | Path | None) -> tuple[Path, Path]:
 def _room(account: Account, delta: float) -> list[tuple[str, str]]:
     """The caps that hold, and what is left."""
     rows = [("cap", caps.said(cap)) for cap in account.caps]
-    largest = caps.left(account, delta)
-    if largest is not None:
-        rows.append(("left of it", rounding.left(largest, delta)))
+    found = caps.left(account, delta)
+    if found is not None:
+        rows.append(("left of it", rounding.left(found[0], delta)))
     return rows or [("cap", "none")]
 
 

@@ -45,7 +45,7 @@ from dpfc_cli.features.locks import claimed
 from dpfc_cli.features.manifest import unreadable
 from dpfc_cli.files import json_of, opened, read_at, sync, write_at
 from dpfc_cli.folders import LEDGER_ANSWERS
-from dpfc_cli.ledger import Charge, Ledger
+from dpfc_cli.ledger import Charge, Ledger, read
 from dpfc_cli.privacy.oracle import Plan
 from dpfc_cli.training.observer import Observer
 
@@ -268,7 +268,8 @@ def refuse_old(ledger: Ledger) -> None:
     for path in _files(ledger.path):
         # A file of somebody else, which we may not read, has the name of its charge.
         charge = None if path.name in ledger else _charge_of(path)
-        if charge is None or charge in ledger:
+        if charge is None or charge in ledger or charge in read(ledger.path):
+            # The second reading is for what was charged since the first.
             continue
         raise UserError(
             f"The ledger '{ledger.path}' is too old a copy: there are answers of a training that it does not have "

@@ -43,10 +43,10 @@ def check_public(
         UserError: see the top of this module; or a ledger is damaged.
 
     """
-    read: Collection[str] = on.splits if split is None else (split,)
-    if private is not None and _is(private, on, read):
+    read_splits: Collection[str] = on.splits if split is None else (split,)
+    if private is not None and _is(private, on, read_splits):
         why = "it holds the private records themselves"
-    elif protected(on, read):
+    elif protected(on, read_splits, private):
         why = "it was trained on with a guarantee"
     elif head is not None and head.card["claim"] == "private" and head.card["features"]["name"] == on.name:
         why = "the head was trained on a set of this name"
@@ -67,19 +67,27 @@ def check_public(
     )
 
 
-def protected(on: FeatureSet, splits: Collection[str]) -> bool:
-    """Whether the ledger has a charge with a guarantee on one of these splits, under any name of the set."""
-    book = read(ledger_path(on.folder))
-    return any(was_on(book, charge, on, split) for charge in book.charges if charge.private for split in splits)
+def protected(on: FeatureSet, splits: Collection[str], private: FeatureSet | None = None) -> bool:
+    """Whether a ledger has a charge with a guarantee on one of these splits, see `was_on`. private: the set that they
+    are to be used beside, which may have a ledger of its own.
+    """
+    books = [read(path) for path in {ledger_path(each.folder) for each in (on, private) if each is not None}]
+    return any(
+        was_on(book, charge, on, split)
+        for book in books
+        for charge in book.charges
+        if charge.private
+        for split in splits
+    )
 
 
 def was_on(book: Ledger, charge: Charge, on: FeatureSet, split: str) -> bool:
-    """Whether a charge is on a split, under any name of the set, or on records of the same source."""
+    """Whether a charge is on a split, on records of the same source, or on people who are said to be the same."""
     # Splits of one set may have one listing, and no record in common. Those of different sets may have some.
     if charge.set == on.manifest.id:
         return charge.split == split
     said = (each.listing.get(charge.split) for each in book.all(Set) if each.set == charge.set)
-    return _listing(on, split) in said
+    return _listing(on, split) in said or book.share(charge.set, on.manifest.id)
 
 
 def _listing(features: FeatureSet, split: str) -> str:
@@ -93,4 +101,6 @@ def _is(private: FeatureSet, on: FeatureSet, splits: Collection[str]) -> bool:
     if SPLIT not in splits and hold_out_of(on.manifest) and on.manifest.id == private.manifest.id:
         # Splits that were held out of one source have one listing, and no record in common.
         return False
-    return _listing(private, SPLIT) in {_listing(on, split) for split in splits}
+    if _listing(private, SPLIT) in {_listing(on, split) for split in splits}:
+        return True
+    return read(ledger_path(private.folder)).share(private.manifest.id, on.manifest.id)

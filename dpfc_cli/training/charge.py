@@ -144,6 +144,7 @@ def _resumed(charge: Charge, answers: Answers, path: Path) -> Receipt:
     made: list[Outcome] = []
 
     def goes_on(ledger: Ledger) -> list[Outcome]:
+        _check_there(ledger, charge)
         last = ledger.outcome(charge.id)
         if last is not None and last.state == "written":
             raise UserError("This training has its head.", "Look for it: 'dpfc list'.", code="busy")
@@ -173,4 +174,19 @@ def settle(
     charge = receipt.charge
     known: dict[str, Any] = {"id": receipt.outcome, "by": charge.by, "charge": charge.id, "after": receipt.after}
     outcome = Outcome(**known, state=state, head=head, sha256=sha256, answers=answers)
-    append(receipt.ledger.path, lambda ledger: [] if outcome.id in ledger else [outcome], "What became of the charge")
+
+    def unless_known(ledger: Ledger) -> list[Outcome]:
+        _check_there(ledger, charge)
+        return [] if outcome.id in ledger else [outcome]
+
+    append(receipt.ledger.path, unless_known, "What became of the charge")
+
+
+def _check_there(ledger: Ledger, charge: Charge) -> None:
+    if charge.id not in ledger:
+        raise UserError(
+            f"The ledger '{ledger.path}' does not have the charge any more: it is gone, or too old a copy.",
+            "Put the newer ledger back, or unite the two: 'dpfc budget' with --merge.",
+            code="missing",
+            path=str(ledger.path),
+        )

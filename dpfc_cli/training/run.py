@@ -82,7 +82,8 @@ def run(charged: Charged, observer: Observer) -> Trained:
             path = saved = checked.path if there else heads.save(data, checked.path, charged.temporary)
             unsettled = _settled(charged, path, digest)
             spent = _account(receipt)
-            if answers is not None:
+            if answers is not None and unsettled is None:
+                # Without the ledger they are what says that there was a charge.
                 answers.remove()
         finally:
             for each in (shelf, stack):

@@ -115,7 +115,7 @@ def charge_of(checked: Checked) -> str:
     if claimed is None:
         return f"no ε to {checked.features.name}"
     left = caps.left(account_with(checked), claimed.delta, checked.charge)
-    capped = "" if left is None else f" (under the cap ε = {left:.4g} is left then)"
+    capped = "" if left is None else f" (under the cap ε = {left[0]:.4g} is left then)"
     return f"ε = {rounded_up(claimed.epsilon, 6)} to {checked.features.name}{capped}"
 
 
