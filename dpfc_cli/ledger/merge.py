@@ -61,8 +61,7 @@ def merge_ledgers(
             raise refused("merge", f"There is no ledger '{theirs}'.", "Name another one.", "missing", path=str(theirs))
         new = _new_facts(ledger, offered)
         if all(isinstance(fact, Merge) for fact in new) and not same:
-            # Merges alone say nothing new of these ledgers.
-            return []
+            return new
         said = _said(ledger, offered, apart, same)
         return _checked(ledger, offered, new, Merge(by=who, apart=tuple(apart), same=said))
 

@@ -115,7 +115,7 @@ def set_population(
         known = ledger.sets.get(features.manifest.id, []) if adopt else known_set(ledger, features)
         if adopt and known:
             raise refused("adopt", f"The ledger has {features.name}.", "There is nothing to adopt.", "exists")
-        if not adopt and {ledger.named(each.population) for each in known} == {population}:
+        if not adopt and population in {ledger.named(each.population) for each in known}:
             return []
         if any((each.population or "").startswith(RESERVED) for each in known):
             what = f"{features.name} is of a public data set, which has a population of its own."

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from dpfc_cli.features.manifest import load
+from dpfc_cli.ledger import read
 from tests.cli.conftest import Dpfc, heads
 from tests.cli.test_train import on_a_terminal
 
@@ -48,7 +49,7 @@ def test_names_of_inferred_classes_are_shown_and_in_no_private_head(dpfc: Dpfc, 
         assert "--classes" in said
         assert "--infer-classes" in said
     assert not Path("heads").exists()
-    assert not list(Path("features").glob("*.sqlite*"))
+    assert read(Path("features/ledger.sqlite")).charges == ()
     # Both ways out are those that it names.
     assert dpfc("train", "--epsilon", "1", "--method", "dp-ls", "--infer-classes").exit_code == 0
     Path("classes.txt").write_text("\n".join(PATIENTS))

@@ -130,7 +130,10 @@ def test_a_population_is_said_once_and_repeated_as_a_line_to_type(dpfc: Dpfc, ar
     assert (refused.exit_code, BOOK.read_bytes()) == (2, before)
     (typed,) = re.findall("dpfc (budget .*)", refused.stderr)
     assert dpfc(*shlex.split(typed)).exit_code == 0
-    assert [each["population"] for each in told(dpfc, "--features", "ward")] == ["ward 8"]
+    # Nobody is forgotten: it counts in both.
+    assert [each["population"] for each in told(dpfc)] == ["ward 7", "ward 8"]
+    assert dpfc(*LS, "1", "--features", "ward").exit_code == 0
+    assert [len(each["charges"]) for each in told(dpfc)] == [1, 1]
     for out, name in (("x", "dataset:digits"), ("y", ""), ("z", "x" * 101)):
         assert dpfc(*line[:2], "--out", out, "--classes", "3", "--population", name).exit_code == 2
     catalogue = ("extract", "digits", "--limit", "20", "--pool", "mean")

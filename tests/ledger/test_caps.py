@@ -139,7 +139,8 @@ def test_the_epsilon_that_is_said_to_fit_does_and_the_next_one_does_not(draw: ra
         assert allowed(ledger, a_charge(of, left, delta=delta, **said))
         assert not allowed(ledger, a_charge(of, above(left), delta=delta, **said))
     if of is A and ledger.populations_of(A.set) == frozenset("a"):
-        assert caps.left(ledger.account("a"), delta, least) == (left or 0.0)
+        found = caps.left(ledger.account("a"), delta, least)
+        assert (None if found is None else found[0]) == (left or 0.0)
 
 
 # Which cap holds, and for what
@@ -188,7 +189,7 @@ def test_what_no_cap_can_be_kept_with_is_refused_under_one() -> None:
         assert code_of(ledger_of(A, a_cap(1.0, "b")), charge) is None
     adopted = a_set("a", adopted=True)
     assert code_of(ledger_of(A, adopted, record), a_charge(A, unit="person")) == "conflict"
-    assert caps.left(ledger_of(A, adopted, record).account("a"), DELTA) == 0
+    assert (caps.left(ledger_of(A, adopted, record).account("a"), DELTA) or (1,))[0] == 0
     assert ledger_of(A, adopted, record).account("a").passed == [record]
 
 

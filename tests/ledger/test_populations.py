@@ -139,7 +139,7 @@ def test_what_cannot_be_a_name_is_refused_everywhere(place: Path, tmp_path: Path
     assert kept(place) == before
     odd = "é\u202e\x1b[2J\n" + "x" * 90
     dpfc_cli.set_population(first, odd, by=odd)
-    assert read(place / "ledger.sqlite").populations_of(first.manifest.id) == frozenset([odd])
+    assert read(place / "ledger.sqlite").populations_of(first.manifest.id) == {"a", odd}
 
 
 def test_a_data_set_of_the_catalogue_has_a_population_of_its_own(
@@ -183,7 +183,38 @@ def test_a_set_is_said_to_be_of_a_population_with_all_its_charges(place: Path) -
     assert book(place) == before
     written(path, a_cap(1.3, "a", replaces=(read(path).all(Cap)[0].id,)))
     dpfc_cli.set_population(second, "a")
-    assert read(path).account("b").charges == ()
+    # What was spent on people who were named once leaves no sum.
+    assert [charge.set for charge in read(path).account("b").charges] == [second.manifest.id]
+    assert read(path).account("a").epsilon(DELTA) == pytest.approx(spent_by(1.0, 0.5), rel=1e-6)
+
+
+def test_what_has_no_guarantee_is_moved_under_no_cap(place: Path) -> None:
+    second, path = made_set(place / "second", range(20, 30), "b"), place / "ledger.sqlite"
+    written(path, a_charge(second.manifest.id, claim="non-private"), a_cap(3.0, "a"))
+    before = book(place)
+    refused("over-cap", lambda: dpfc_cli.set_population(second, "a"))
+    assert book(place) == before
+
+
+def test_an_unfinished_set_is_refused(place: Path) -> None:
+    (place / "first").rename(place / "first.partial")
+    refused("missing", lambda: known_set(read(place / "ledger.sqlite"), FeatureSet(place / "first.partial")))
+
+
+def test_a_ledger_that_is_gone_is_seen_by_each_set_and_by_digests(place: Path) -> None:
+    second = made_set(place / "second", range(20, 30), "b")
+    (place / "ledger.sqlite").unlink()
+    dpfc_cli.set_population(second, "b", adopt=True)
+    # The other one is not known yet.
+    refused("missing", lambda: made_set(place / "third", range(30, 40), "a"))
+    dpfc_cli.set_population(FeatureSet(place / "first"), None, adopt=True)
+    made_set(place / "third", range(30, 40), "a")
+    assert read(place / "ledger.sqlite").account("a").adopted
+    # All sets are gone, too.
+    (place / "ledger.sqlite").unlink()
+    for name in ("first", "second", "third"):
+        shutil.rmtree(place / name)
+    refused("missing", lambda: made_set(place / "fourth", range(40, 50), "a"))
 
 
 def test_a_set_that_the_ledger_lacks_or_that_was_exchanged_is_refused(place: Path, tmp_path: Path) -> None:

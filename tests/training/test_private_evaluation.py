@@ -248,7 +248,7 @@ def test_a_cap_holds_for_each_split(features: FeatureSet, head: Head) -> None:
     after = evaluate(head, features, epsilon=fits).spent
     remains = left(after, 1e-5, charges(features)[-1])
     assert remains is not None
-    assert remains < 0.1
+    assert remains[0] < 0.1
     assert len(charges(features)) == 3
     with pytest.raises(UserError, match=r"More than epsilon = 8\.5"):
         set_cap(features, 8.5)
