@@ -7,7 +7,7 @@ population. What is not known to be apart is added.
 **The total of a population** is for one record, or for one person:
 
 - A record lies in one split of a set, and a person does so with all records. So of each set the split counts on which
-  most was spent.
+  most was spent. (A picture that lies in a set twice is two records.)
 - A record or a person may be in all sets of its population. So these sets are added up.
 - What was spent adds up as μ² where all releases are full passes. Where a release saw a Poisson sample, privacy loss
   distributions compose them, and all splits are added.

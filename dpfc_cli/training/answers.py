@@ -20,10 +20,10 @@ sees the first when all are there. A piece with a mark is not drawn again, altho
 has changed, the disk has failed, or somebody has changed the file. Then the training cannot go on. The ledger says how
 many answers there were when a training was stopped or went on. A file that has fewer was put back from a copy. If an
 answer cannot be kept, the file is emptied or removed before the answer is handed out. The number of the file stands in
-it, so a copy does not count.
+it, so a copy that has another number does not count.
 
-Its owner alone may read the file. Whoever may write to it, and to the ledger, could cut it off and draw answers again:
-it needs the same protection as the ledger.
+Its owner alone may read the file. Whoever cuts it off, or puts an older copy over it after a kill, makes answers be
+drawn again: it needs the same protection as the ledger.
 """
 
 import fcntl

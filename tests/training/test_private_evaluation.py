@@ -1,6 +1,7 @@
 """A private evaluation: what is refused, what is charged, and what is told."""
 
 import math
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +18,7 @@ from dpfc_cli.extraction.importing import import_features
 from dpfc_cli.features.manifest import MANIFEST
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.files import sha256_of
+from dpfc_cli.folders import LEDGER_DIGESTS
 from dpfc_cli.heads.head import Head
 from dpfc_cli.ledger import ledger_path
 from dpfc_cli.ledger.caps import left, set_cap
@@ -57,6 +59,7 @@ def features(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FeatureSet:
     (made.folder / MANIFEST).write_text(told.replace(shard.sha256, sha256_of(made.folder / shard.file)))
     found = FeatureSet(made.folder)
     ledger_path(found.folder).unlink()
+    shutil.rmtree(ledger_path(found.folder).with_name(LEDGER_DIGESTS))
     register(found.folder, found.folder, found.manifest, None)
     return found
 

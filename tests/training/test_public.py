@@ -16,6 +16,7 @@ from dpfc_cli.features import digests
 from dpfc_cli.features.manifest import MANIFEST
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.folders import LEDGER_DIGESTS
+from dpfc_cli.ledger.populations import set_population
 from dpfc_cli.methods import METHODS
 from dpfc_cli.training import public, tuning
 from dpfc_cli.training.asserted import check_public
@@ -143,6 +144,22 @@ def test_records_that_a_guarantee_protects_are_refused_wherever_public_ones_are_
         with pytest.raises(UserError, match="is not public: it was trained on with a guarantee") as refused:
             use()
         assert (refused.value.code, refused.value.fields["parameter"]) == ("private-records", option)
+
+
+def test_people_who_are_said_to_be_protected_are_no_public_records(
+    tmp_path: Path, private: FeatureSet, other: FeatureSet
+) -> None:
+    check_public(other, "on", private=private)
+    # A copy of a set that was trained on, with no ledger beside it.
+    charge(ready(private))
+    shutil.copytree(private.folder, tmp_path / "away" / "copy")
+    copy = FeatureSet(tmp_path / "away" / "copy")
+    for each in (private, other):
+        set_population(each, "ward7")
+    for on in (copy, other):
+        with pytest.raises(UserError) as refused:
+            check_public(on, "on", private=private)
+        assert refused.value.code == "private-records"
 
 
 def test_nothing_is_said_of_private_records_in_a_public_set(tmp_path: Path, private: FeatureSet) -> None:

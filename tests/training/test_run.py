@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from dpfc_cli.features.reader import FeatureSet
+from dpfc_cli.ledger import ledger_path
 from dpfc_cli.privacy import curator, forms
 from dpfc_cli.privacy.curator import NonPrivate
 from dpfc_cli.privacy.directions import InMemory
@@ -17,12 +18,12 @@ from dpfc_cli.training import shelf as shelves
 from dpfc_cli.training.calibrate import calibrate
 from dpfc_cli.training.charge import charge, settle
 from dpfc_cli.training.check import Checked, bytes_of
-from dpfc_cli.training.observer import Observer
+from dpfc_cli.training.observer import Observer, TrainingWarning
 from dpfc_cli.training.request import Privacy
 from dpfc_cli.training.run import run, stands
 from dpfc_cli.training.shelf import Stack, stack_bytes
 from dpfc_cli.training.together import Leader
-from tests.training.requests import ready
+from tests.training.requests import ready, states
 from tests.training.test_together import Alone
 
 
@@ -184,3 +185,18 @@ def test_the_sums_are_those_of_all_processes_and_their_end_is_told(
     assert len(summed) == len(made.calibrated.plan.releases)
     assert [each["ask"] for each in alone.asked] == ["sum"]
     assert alone.told[-1] == b""
+
+
+def test_a_ledger_that_is_gone_gets_no_outcome_and_the_answers_stay(features: FeatureSet) -> None:
+    checked = ready(features)
+    charged = charge(checked)
+    book = ledger_path(features.folder)
+    book.rename(book.with_name("away"))
+    with pytest.warns(TrainingWarning, match="ledger"):
+        run(charged, Observer())
+    assert not book.exists() or book.stat().st_size == 0
+    assert charged.answers is not None
+    assert charged.answers.path.exists()
+    book.unlink(missing_ok=True)
+    book.with_name("away").rename(book)
+    assert states(features) == ["charged"]

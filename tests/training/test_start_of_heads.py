@@ -15,6 +15,7 @@ from dpfc_cli.extraction.importing import import_features
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.heads.head import Head, encoded
 from dpfc_cli.ledger import ledger_path
+from dpfc_cli.ledger.populations import set_population
 from dpfc_cli.privacy import chain as chains
 from dpfc_cli.training import start
 from dpfc_cli.trust.card import check
@@ -222,3 +223,15 @@ def test_a_head_of_another_backbone_is_refused(tmp_path: Path, private: FeatureS
     private.manifest = replace(private.manifest, backbone={"name": "imported"}, dim=7)
     with pytest.raises(UserError, match=r"another backbone \(they differ in dimensions\)"):
         read(private, trained.path)
+
+
+def test_a_head_without_privacy_of_the_same_people_is_no_start(tmp_path: Path, private: FeatureSet) -> None:
+    other = made(tmp_path, "other", 3)
+    trained = head_of(other, non_private=True)
+    read(private, trained.path)
+    # Now somebody says that both sets are of one population.
+    for features in (private, other):
+        set_population(features, "ward7")
+    with pytest.raises(UserError, match=r"private records") as refused:
+        read(private, trained.path)
+    assert refused.value.code == "private-records"
