@@ -98,9 +98,10 @@ def _listing(features: FeatureSet, split: str) -> str:
 
 
 def _is(private: FeatureSet, on: FeatureSet, splits: Collection[str]) -> bool:
-    if SPLIT not in splits and hold_out_of(on.manifest) and on.manifest.id == private.manifest.id:
+    same = on.manifest.id == private.manifest.id
+    if same and SPLIT not in splits and hold_out_of(on.manifest):
         # Splits that were held out of one source have one listing, and no record in common.
         return False
     if _listing(private, SPLIT) in {_listing(on, split) for split in splits}:
         return True
-    return read(ledger_path(private.folder)).share(private.manifest.id, on.manifest.id)
+    return not same and read(ledger_path(private.folder)).share(private.manifest.id, on.manifest.id)
