@@ -1,8 +1,8 @@
 """Uniting two ledgers: all facts of both.
 
-It can be done again, and in both directions. **No total becomes smaller, and no cap looser.** For facts are only added, and a fact of the other ledger replaces nothing that this one had before
-(`Merge.ignored`). So a set that is unsaid in one of them stays unsaid, and caps of both hold. A charge that went on in
-two copies counts twice (`Ledger.charges`).
+It can be done again, and in both directions. **No total becomes smaller, and no cap looser.** For facts are only added,
+and a fact of the other ledger replaces nothing that this one had before (`Merge.ignored`). So a set that is unsaid in
+one of them stays unsaid, and caps of both hold. A charge that went on in two copies counts twice (`Ledger.charges`).
 
 So what a ledger that is offered says of people makes totals larger at most. Whether a population that only one of the
 two has heard of has people in common with others, neither can know. So it is asked for: a population is apart from the

@@ -139,7 +139,7 @@ def test_what_cannot_be_a_name_is_refused_everywhere(place: Path, tmp_path: Path
     assert kept(place) == before
     odd = "é\u202e\x1b[2J\n" + "x" * 90
     dpfc_cli.set_population(first, odd, by=odd)
-    assert read(place / "ledger.sqlite").populations_of(first.manifest.id) == {"a", odd}
+    assert read(place / "ledger.sqlite").populations_of(first.manifest.id) == frozenset(["a", odd])
 
 
 def test_a_data_set_of_the_catalogue_has_a_population_of_its_own(
