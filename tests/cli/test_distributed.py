@@ -131,7 +131,7 @@ for table in ("tcp", "tcp6"):
         fields = line.split()
         if fields[3] == "0A" and f"socket:[{fields[9]}]" in mine:
             print(fields[1].rpartition(":")[0], flush=True)
-found.leave(together=True)
+found.leave(together=False)
 os._exit(0)
 """
 """It joins the others, and prints the addresses where it listens then, as Linux writes them."""
