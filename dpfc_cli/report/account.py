@@ -136,7 +136,7 @@ def _caps(account: Account, ledger: Ledger) -> list[Block]:
         largest, _ = caps.left(replace(account, caps=(cap,), also=()), delta) or (0.0, cap)
         rows += [("cap", caps.said(cap)), ("left of it", rounding.left(largest, delta))]
     found: list[Block] = [Facts(tuple(rows))]
-    if account.passed:
+    if account.passed and not account.adopted:
         said = "More is spent than the cap allows: something was charged where it was not known."
         found.append(Words(said, strong=True))
     changes = tuple(
