@@ -33,8 +33,9 @@ from dpfc_cli.features.manifest import load
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.folders import PARTIAL
 from dpfc_cli.heads.head import as_probabilities
-from dpfc_cli.ledger import Cap, ledger_path, read
 from dpfc_cli.ledger.caps import set_cap
+from dpfc_cli.ledger.facts import Cap
+from dpfc_cli.ledger.file import ledger_path, read
 from dpfc_cli.rounding import rounded_up
 from dpfc_cli.sources.classes import check_classes
 from dpfc_cli.sources.groups import keys_of

@@ -10,7 +10,7 @@ import numpy as np
 
 from dpfc_cli.features.manifest import Manifest, SplitFacts
 from dpfc_cli.features.reader import FeatureSet
-from dpfc_cli.ledger import Account
+from dpfc_cli.ledger.totals import Account
 from dpfc_cli.methods import METHODS
 from dpfc_cli.methods.method import Solution
 from dpfc_cli.privacy.accounting import Claim

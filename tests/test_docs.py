@@ -21,7 +21,7 @@ import typer
 from dpfc_cli.cli.help import COMMANDS
 from dpfc_cli.errors import Code
 from dpfc_cli.folders import LEDGER
-from dpfc_cli.ledger import read
+from dpfc_cli.ledger.file import read
 from dpfc_cli.privacy import accounting
 from dpfc_cli.version import __version__
 from tests.support import commands, parsed

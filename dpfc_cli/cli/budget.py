@@ -14,7 +14,7 @@ from dpfc_cli.folders import LEDGER, features_folder, heads_folder
 
 if TYPE_CHECKING:
     from dpfc_cli.features.reader import FeatureSet
-    from dpfc_cli.ledger import Ledger
+    from dpfc_cli.ledger.totals import Ledger
     from dpfc_cli.report.document import Block
 
 DELTAS = (1e-5, 1e-6, 1e-7)
@@ -222,15 +222,15 @@ def _pairs(same: list[str] | None) -> dict[str, str]:
 
 
 def _ledger(found: "FeatureSet | None") -> Path:
-    from dpfc_cli.ledger import ledger_path
+    from dpfc_cli.ledger.file import ledger_path
 
     return features_folder() / LEDGER if found is None else ledger_path(found.folder)
 
 
 def _spent(found: "FeatureSet | None", deltas: tuple[float, ...]) -> tuple[dict[str, Any], list["Block"]]:
     """What the ledger says of a set, or of everybody: for programs, and for people."""
-    from dpfc_cli.ledger import known_set, read
-    from dpfc_cli.ledger.populations import check_begin
+    from dpfc_cli.ledger.file import read
+    from dpfc_cli.ledger.populations import check_begin, known_set
     from dpfc_cli.report import account as shown
     from dpfc_cli.report.document import Words
 

@@ -91,7 +91,7 @@ def evaluate(
     """
     from dpfc_cli import evaluation
     from dpfc_cli.heads.head import Head, newest
-    from dpfc_cli.ledger import ledger_path
+    from dpfc_cli.ledger.file import ledger_path
 
     as_values = {"as_json": as_json, "as_csv": as_csv, "as_markdown": as_markdown}
     _check_one(*(name for name, wanted in as_values.items() if wanted))

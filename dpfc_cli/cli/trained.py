@@ -74,7 +74,7 @@ def show_plan(checked: "Checked", as_json: bool) -> None:
 
 def show_head(trained: "Trained", as_json: bool, named: bool, features: str | None) -> None:
     """The statement of a head, and what its records have cost."""
-    from dpfc_cli.ledger import read
+    from dpfc_cli.ledger.file import read
     from dpfc_cli.report import account as shown
     from dpfc_cli.trust import statement
 

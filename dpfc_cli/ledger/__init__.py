@@ -7,29 +7,3 @@ Read in this order: `facts` says what can stand in a ledger, `totals` what the f
 spent and why that is a guarantee, `file` how facts get on disk, `populations` who is in which set, and `merge` how two
 ledgers become one. The room knows nothing of methods, heads and command lines.
 """
-
-from dpfc_cli.ledger import caps
-from dpfc_cli.ledger.facts import EVALUATION, Cap, Charge, Outcome, Set, State, Unit, account_name, new_id, noted
-from dpfc_cli.ledger.file import append, ledger_path, read
-from dpfc_cli.ledger.populations import known_set
-from dpfc_cli.ledger.totals import Account, Ledger
-
-__all__ = [
-    "EVALUATION",
-    "Account",
-    "Cap",
-    "Charge",
-    "Ledger",
-    "Outcome",
-    "Set",
-    "State",
-    "Unit",
-    "account_name",
-    "append",
-    "caps",
-    "known_set",
-    "ledger_path",
-    "new_id",
-    "noted",
-    "read",
-]

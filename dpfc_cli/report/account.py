@@ -7,7 +7,9 @@ from typing import Any
 
 from dpfc_cli import rounding
 from dpfc_cli.errors import counted
-from dpfc_cli.ledger import Account, Cap, Charge, Ledger, Unit, caps
+from dpfc_cli.ledger import caps
+from dpfc_cli.ledger.facts import Cap, Charge, Unit
+from dpfc_cli.ledger.totals import Account, Ledger
 from dpfc_cli.report.document import Block, Facts, Grid, Words
 
 PLANNED = (

@@ -15,7 +15,10 @@ from dpfc_cli.files import sha256_of
 from dpfc_cli.folders import features_folder, heads_folder
 from dpfc_cli.heads.head import Head, cards
 from dpfc_cli.heads.scored import Evaluation
-from dpfc_cli.ledger import Account, Charge, caps, ledger_path, read
+from dpfc_cli.ledger import caps
+from dpfc_cli.ledger.facts import Charge
+from dpfc_cli.ledger.file import ledger_path, read
+from dpfc_cli.ledger.totals import Account
 from dpfc_cli.privacy.accounting import default_delta
 from dpfc_cli.report import account as accounts
 from dpfc_cli.report.document import Block, Facts, Section, Words

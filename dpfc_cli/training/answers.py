@@ -45,7 +45,9 @@ from dpfc_cli.features.locks import claimed
 from dpfc_cli.features.manifest import unreadable
 from dpfc_cli.files import json_of, opened, read_at, sync, write_at
 from dpfc_cli.folders import LEDGER_ANSWERS
-from dpfc_cli.ledger import Charge, Ledger, read
+from dpfc_cli.ledger.facts import Charge
+from dpfc_cli.ledger.file import read
+from dpfc_cli.ledger.totals import Ledger
 from dpfc_cli.privacy.oracle import Plan
 from dpfc_cli.training.observer import Observer
 

@@ -17,7 +17,9 @@ from collections.abc import Collection
 from dpfc_cli.errors import UserError, parameter
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.heads.head import Head
-from dpfc_cli.ledger import Charge, Ledger, Set, ledger_path, read
+from dpfc_cli.ledger.facts import Charge, Set
+from dpfc_cli.ledger.file import ledger_path, read
+from dpfc_cli.ledger.totals import Ledger
 from dpfc_cli.training.request import SPLIT
 from dpfc_cli.trust.statement import hold_out_of
 

@@ -14,7 +14,8 @@ import numpy as np
 from dpfc_cli.errors import UserError, check_new_name, parameter, printable
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.heads import head as heads
-from dpfc_cli.ledger import EVALUATION, Account, Charge, Ledger
+from dpfc_cli.ledger.facts import EVALUATION, Charge
+from dpfc_cli.ledger.totals import Account, Ledger
 from dpfc_cli.methods.method import Solution
 from dpfc_cli.methods.public_head import PublicHead
 from dpfc_cli.privacy.accounting import LEAST_EPSILON, Claim

@@ -9,7 +9,9 @@ from typing import Any
 from dpfc_cli.errors import UserError
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.heads import head as heads
-from dpfc_cli.ledger import Charge, Ledger, Outcome, State, append, ledger_path, new_id
+from dpfc_cli.ledger.facts import Charge, Outcome, State, new_id
+from dpfc_cli.ledger.file import append, ledger_path
+from dpfc_cli.ledger.totals import Ledger
 from dpfc_cli.privacy.curator import Records
 from dpfc_cli.privacy.passes import BlockStream
 from dpfc_cli.training.answers import Answers, begun, reopened

@@ -16,7 +16,11 @@ from dpfc_cli.errors import GUARDED, UserError, parameter, sentence
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.heads import head as heads
 from dpfc_cli.kernels import products
-from dpfc_cli.ledger import Account, Charge, Ledger, caps, known_set, ledger_path, read
+from dpfc_cli.ledger import caps
+from dpfc_cli.ledger.facts import Charge
+from dpfc_cli.ledger.file import ledger_path, read
+from dpfc_cli.ledger.populations import known_set
+from dpfc_cli.ledger.totals import Account, Ledger
 from dpfc_cli.memory import free_memory
 from dpfc_cli.methods.method import Method, Solution, state_bytes
 from dpfc_cli.privacy import forms

@@ -10,7 +10,9 @@ from dpfc_cli.features.lookup import finished
 from dpfc_cli.features.manifest import Manifest
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.heads.head import Head
-from dpfc_cli.ledger import Ledger, known_set, ledger_path, read
+from dpfc_cli.ledger.file import ledger_path, read
+from dpfc_cli.ledger.populations import known_set
+from dpfc_cli.ledger.totals import Ledger
 from dpfc_cli.privacy.accounting import default_delta
 from dpfc_cli.training.request import facts_of
 

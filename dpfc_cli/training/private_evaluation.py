@@ -41,7 +41,9 @@ from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.files import sha256_of
 from dpfc_cli.heads.head import Head
 from dpfc_cli.heads.metrics import BEST, Interval, Z
-from dpfc_cli.ledger import Account, Charge, Ledger, account_name, ledger_path, noted, read
+from dpfc_cli.ledger.facts import Charge, account_name, noted
+from dpfc_cli.ledger.file import ledger_path, read
+from dpfc_cli.ledger.totals import Account, Ledger
 from dpfc_cli.memory import free_memory
 from dpfc_cli.privacy import forms, queries
 from dpfc_cli.privacy.curator import Curator, lattice_of

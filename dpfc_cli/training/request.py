@@ -7,7 +7,7 @@ from typing import Any, get_args
 
 from dpfc_cli.errors import UserError, number, parameter, unknown
 from dpfc_cli.features.reader import FeatureSet
-from dpfc_cli.ledger import account_name, noted
+from dpfc_cli.ledger.facts import account_name, noted
 from dpfc_cli.methods import AnyMethod, method_named
 from dpfc_cli.privacy.accounting import Claim
 from dpfc_cli.privacy.facts import Adjacency, Facts

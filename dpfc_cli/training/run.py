@@ -9,7 +9,8 @@ from dpfc_cli.errors import Note, UserError, printable
 from dpfc_cli.files import sha256_of
 from dpfc_cli.heads import head as heads
 from dpfc_cli.heads.head import Head
-from dpfc_cli.ledger import Account, read
+from dpfc_cli.ledger.file import read
+from dpfc_cli.ledger.totals import Account
 from dpfc_cli.privacy import curator
 from dpfc_cli.privacy.directions import InMemory, Shelf
 from dpfc_cli.privacy.lattice import Reals

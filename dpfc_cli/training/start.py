@@ -29,7 +29,7 @@ from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.files import json_of, sha256_of
 from dpfc_cli.heads import hub
 from dpfc_cli.heads.head import Head, located
-from dpfc_cli.ledger import Ledger
+from dpfc_cli.ledger.totals import Ledger
 from dpfc_cli.memory import check_fits
 from dpfc_cli.methods.public_head import PublicHead, directions
 from dpfc_cli.methods.whitened import doubt

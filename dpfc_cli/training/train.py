@@ -10,7 +10,9 @@ from typing import Any
 from dpfc_cli.errors import Note, UserError, notes
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.folders import heads_folder
-from dpfc_cli.ledger import Account, caps, ledger_path, read
+from dpfc_cli.ledger import caps
+from dpfc_cli.ledger.file import ledger_path, read
+from dpfc_cli.ledger.totals import Account
 from dpfc_cli.rounding import rounded_up
 from dpfc_cli.training import public, start, tuning
 from dpfc_cli.training.calibrate import calibrate

@@ -13,8 +13,9 @@ from dpfc_cli.files import sha256_of
 from dpfc_cli.heads import head as heads
 from dpfc_cli.heads import signature as signatures
 from dpfc_cli.heads.signature import Signed
-from dpfc_cli.ledger import Charge, Ledger, ledger_path, read
-from dpfc_cli.ledger.facts import Merge
+from dpfc_cli.ledger.facts import Charge, Merge
+from dpfc_cli.ledger.file import ledger_path, read
+from dpfc_cli.ledger.totals import Ledger
 from dpfc_cli.training.card import charged_standing
 from dpfc_cli.training.request import SPLIT, facts_of
 from dpfc_cli.trust.statement import hold_out_of

@@ -13,7 +13,8 @@ from dpfc_cli.cli.app import app
 from dpfc_cli.cli.help import COMMANDS
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.folders import LEDGER
-from dpfc_cli.ledger import Charge, read
+from dpfc_cli.ledger.facts import Charge
+from dpfc_cli.ledger.file import read
 from tests.cli.worlds import written_worlds
 from tests.support import blobs
 

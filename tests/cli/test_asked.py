@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from dpfc_cli.features.manifest import load
-from dpfc_cli.ledger import read
+from dpfc_cli.ledger.file import read
 from tests.cli.conftest import Dpfc, heads
 from tests.cli.test_train import on_a_terminal
 

@@ -15,7 +15,7 @@ from safetensors.numpy import load_file
 from dpfc_cli import processes
 from dpfc_cli.cli import stop
 from dpfc_cli.extraction.importing import import_features
-from dpfc_cli.ledger import ledger_path
+from dpfc_cli.ledger.file import ledger_path
 from tests.cli.conftest import Dpfc
 from tests.training.test_together import Alone
 

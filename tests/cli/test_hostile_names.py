@@ -24,7 +24,8 @@ from dpfc_cli.cli import app as application
 from dpfc_cli.cli import budget, display
 from dpfc_cli.errors import MOST_MARKS, Note, UserError, printable
 from dpfc_cli.folders import LEDGER
-from dpfc_cli.ledger import Charge, Set, append, read
+from dpfc_cli.ledger.facts import Charge, Set
+from dpfc_cli.ledger.file import append, read
 from dpfc_cli.training.observer import Observer, TrainingWarning
 from tests.cli import conftest  # noqa: F401  # It registers the commands.
 from tests.support import blobs

@@ -21,7 +21,9 @@ from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.folders import LEDGER_DIGESTS
 from dpfc_cli.heads import head as heads
 from dpfc_cli.heads.head import Head
-from dpfc_cli.ledger import Account, Charge, Ledger, caps
+from dpfc_cli.ledger import caps
+from dpfc_cli.ledger.facts import Charge
+from dpfc_cli.ledger.totals import Account, Ledger
 from dpfc_cli.privacy import curator, sums
 from dpfc_cli.report import contents
 from dpfc_cli.report.document import Words

@@ -33,7 +33,9 @@ from dpfc_cli.features.manifest import MANIFEST, Manifest, load
 from dpfc_cli.features.writer import FeatureWriter
 from dpfc_cli.folders import LEDGER, LEDGER_DIGESTS
 from dpfc_cli.heads.head import ordered
-from dpfc_cli.ledger import Set, facts, read
+from dpfc_cli.ledger import facts
+from dpfc_cli.ledger.facts import Set
+from dpfc_cli.ledger.file import read
 from dpfc_cli.ledger.populations import register
 from dpfc_cli.privacy import passes, sums
 from dpfc_cli.privacy.noise import SeededBits

@@ -14,8 +14,10 @@ import numpy as np
 
 from dpfc_cli.extraction.importing import import_features
 from dpfc_cli.features.reader import FeatureSet
-from dpfc_cli.ledger import Cap, Charge, Ledger, Outcome, Set, append, caps, new_id
-from dpfc_cli.ledger.facts import Fact
+from dpfc_cli.ledger import caps
+from dpfc_cli.ledger.facts import Cap, Charge, Fact, Outcome, Set, new_id
+from dpfc_cli.ledger.file import append
+from dpfc_cli.ledger.totals import Ledger
 from dpfc_cli.privacy.accounting import epsilon_for, mu_for
 
 DIGEST = "0123456789abcdef" * 4

@@ -16,8 +16,10 @@ from hypothesis import strategies as st
 
 import dpfc_cli
 from dpfc_cli.errors import UserError
-from dpfc_cli.ledger import Cap, Charge, Ledger, caps, read
-from dpfc_cli.ledger.facts import Fact, Merge
+from dpfc_cli.ledger import caps
+from dpfc_cli.ledger.facts import Cap, Charge, Fact, Merge
+from dpfc_cli.ledger.file import read
+from dpfc_cli.ledger.totals import Ledger
 from dpfc_cli.privacy.accounting import delta_of, epsilon_for
 from dpfc_cli.privacy.noise import ETA_PER_SAMPLE
 from tests.ledger.facts import (
@@ -296,7 +298,8 @@ RACE = """
 import json, random, sys
 from pathlib import Path
 from dpfc_cli.errors import UserError
-from dpfc_cli.ledger import append, caps
+from dpfc_cli.ledger import caps
+from dpfc_cli.ledger.file import append
 from tests.ledger.facts import a_charge
 draw, told = random.Random(int(sys.argv[2])), {"charged": [], "over-cap": 0}
 for _ in range(125):

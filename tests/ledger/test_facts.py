@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dpfc_cli.errors import UserError
-from dpfc_cli.ledger import Outcome, account_name, new_id, noted, read
-from dpfc_cli.ledger.facts import Fact, Merge, fact_of
+from dpfc_cli.ledger.facts import Fact, Merge, Outcome, account_name, fact_of, new_id, noted
+from dpfc_cli.ledger.file import read
 from dpfc_cli.privacy.accounting import epsilon_for
 from tests.hostile import altered, places
 from tests.ledger.facts import DIGEST, a_cap, a_charge, a_set, some_facts, written

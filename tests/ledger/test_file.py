@@ -16,10 +16,10 @@ from typing import Any
 import pytest
 
 from dpfc_cli.errors import UserError, notes
-from dpfc_cli.ledger import Ledger, Outcome, append, ledger_path, new_id, read
 from dpfc_cli.ledger import file as file_module
-from dpfc_cli.ledger.facts import Fact
-from dpfc_cli.ledger.file import TABLE
+from dpfc_cli.ledger.facts import Fact, Outcome, new_id
+from dpfc_cli.ledger.file import TABLE, append, ledger_path, read
+from dpfc_cli.ledger.totals import Ledger
 from tests.closed import closed
 from tests.ledger.facts import a_cap, a_charge, a_set, changed, kept, written
 
@@ -346,7 +346,8 @@ def test_a_write_that_was_killed_in_its_commit_is_taken_back_and_stops_nobody(pa
 STEPS = """
 import os, sys
 from pathlib import Path
-from dpfc_cli.ledger import file, read
+from dpfc_cli.ledger import file
+from dpfc_cli.ledger.file import read
 from tests.ledger.facts import a_set, written
 path, step, seen = Path(sys.argv[1]), 0, []
 while True:

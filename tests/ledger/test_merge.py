@@ -14,9 +14,11 @@ from hypothesis import strategies as st
 
 from dpfc_cli.errors import UserError
 from dpfc_cli.features.reader import FeatureSet
-from dpfc_cli.ledger import Cap, Ledger, Outcome, Set, caps, new_id, read
-from dpfc_cli.ledger.facts import Fact, Merge
+from dpfc_cli.ledger import caps
+from dpfc_cli.ledger.facts import Cap, Fact, Merge, Outcome, Set, new_id
+from dpfc_cli.ledger.file import read
 from dpfc_cli.ledger.merge import merge_ledgers
+from dpfc_cli.ledger.totals import Ledger
 from tests.ledger.facts import (
     DELTA,
     POPULATIONS,

@@ -18,8 +18,10 @@ from dpfc_cli.errors import GUARDED, UserError
 from dpfc_cli.extraction import extract
 from dpfc_cli.extraction.importing import import_features
 from dpfc_cli.features.reader import FeatureSet
-from dpfc_cli.ledger import Cap, Set, known_set, read
+from dpfc_cli.ledger.facts import Cap, Set
+from dpfc_cli.ledger.file import read
 from dpfc_cli.ledger.merge import merge_ledgers
+from dpfc_cli.ledger.populations import known_set
 from tests.closed import closed
 from tests.ledger.facts import DELTA, a_cap, a_charge, a_set, kept, made_set, spent_by, written
 from tests.test_extraction import Means

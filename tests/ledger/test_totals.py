@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dpfc_cli.ledger import Charge, Ledger, Outcome, Set, new_id
-from dpfc_cli.ledger.facts import Fact, Merge
+from dpfc_cli.ledger.facts import Charge, Fact, Merge, Outcome, Set, new_id
+from dpfc_cli.ledger.totals import Ledger
 from dpfc_cli.privacy.accounting import epsilon_for
 from tests.ledger.facts import (
     DELTA,

@@ -21,7 +21,8 @@ import dpfc_cli as dpfc
 from dpfc_cli import errors, rounding
 from dpfc_cli.errors import UserError, printable
 from dpfc_cli.heads.head import Head, encoded
-from dpfc_cli.ledger import caps, ledger_path, read
+from dpfc_cli.ledger import caps
+from dpfc_cli.ledger.file import ledger_path, read
 from dpfc_cli.markdown import escaped
 from dpfc_cli.report import contents, write
 from dpfc_cli.report.contents import document

@@ -89,7 +89,8 @@ def charge_often(place: Path, number: int, attempts: int, seed: str) -> None:
 
     from dpfc_cli.errors import UserError
     from dpfc_cli.features.reader import FeatureSet
-    from dpfc_cli.ledger import State, ledger_path, read
+    from dpfc_cli.ledger.facts import State
+    from dpfc_cli.ledger.file import ledger_path, read
     from dpfc_cli.training.calibrate import calibrate
     from dpfc_cli.training.card import charge_of_training
     from dpfc_cli.training.charge import charge, pay, settle

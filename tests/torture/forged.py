@@ -24,7 +24,7 @@ from safetensors.numpy import save
 
 from dpfc_cli.errors import UserError
 from dpfc_cli.extraction.importing import import_features
-from dpfc_cli.ledger import ledger_path
+from dpfc_cli.ledger.file import ledger_path
 from dpfc_cli.methods import METHODS
 from dpfc_cli.training.observer import TrainingWarning
 from dpfc_cli.training.train import train

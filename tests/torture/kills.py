@@ -44,7 +44,8 @@ def _only(fact: object, ledger: object) -> list[Any]:
 
 def charge_often(place: Path) -> None:
     """Charge and settle, and note each charge that is promised."""
-    from dpfc_cli.ledger import Charge, append, new_id, read
+    from dpfc_cli.ledger.facts import Charge, new_id
+    from dpfc_cli.ledger.file import append, read
     from dpfc_cli.training.charge import Receipt, settle
 
     path = Path(LEDGER)

@@ -27,8 +27,9 @@ from dpfc_cli.features.manifest import GROUPED_VERSION, Manifest, Shard, SplitFa
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.features.tables import opened
 from dpfc_cli.heads.head import Head, encoded
-from dpfc_cli.ledger import append, caps, file, new_id, read
-from dpfc_cli.ledger.facts import Fact
+from dpfc_cli.ledger import caps, file
+from dpfc_cli.ledger.facts import Fact, new_id
+from dpfc_cli.ledger.file import append, read
 from dpfc_cli.ledger.populations import records_of
 from dpfc_cli.methods.method import Solution
 from dpfc_cli.privacy.accounting import Claim

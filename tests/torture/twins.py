@@ -305,7 +305,7 @@ def _answers(world: World) -> list[str]:
 
 def _sums(world: World, charges: list[dict[str, object]]) -> list[str]:
     """The ledger's total is what was charged."""
-    from dpfc_cli.ledger import read
+    from dpfc_cli.ledger.file import read
 
     book, wrong = read(world.ledger), list[str]()
     (account,) = book.accounts(None)

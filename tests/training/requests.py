@@ -9,7 +9,9 @@ import numpy as np
 
 from dpfc_cli.extraction.importing import import_features
 from dpfc_cli.features.reader import FeatureSet
-from dpfc_cli.ledger import Account, Charge, Ledger, ledger_path, read
+from dpfc_cli.ledger.facts import Charge
+from dpfc_cli.ledger.file import ledger_path, read
+from dpfc_cli.ledger.totals import Account, Ledger
 from dpfc_cli.privacy.facts import Facts
 from dpfc_cli.privacy.queries import Gradient, Gram
 from dpfc_cli.training.calibrate import Calibrated, calibrate

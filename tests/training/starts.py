@@ -9,8 +9,8 @@ from safetensors.numpy import save_file
 
 from dpfc_cli.extraction.importing import import_features
 from dpfc_cli.features.reader import FeatureSet
-from dpfc_cli.ledger import ledger_path
-from dpfc_cli.ledger import read as read_ledger
+from dpfc_cli.ledger.file import ledger_path
+from dpfc_cli.ledger.file import read as read_ledger
 from dpfc_cli.methods import METHODS
 from dpfc_cli.training import start
 from dpfc_cli.training.calibrate import Calibrated, calibrate

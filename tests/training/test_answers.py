@@ -25,8 +25,9 @@ from dpfc_cli.extraction.importing import import_features
 from dpfc_cli.features.locks import claimed
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.folders import LEDGER, LEDGER_ANSWERS
-from dpfc_cli.ledger import Outcome, append, new_id
 from dpfc_cli.ledger.caps import set_cap
+from dpfc_cli.ledger.facts import Outcome, new_id
+from dpfc_cli.ledger.file import append
 from dpfc_cli.ledger.merge import merge_ledgers
 from dpfc_cli.methods import METHODS
 from dpfc_cli.privacy import curator, forms

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from dpfc_cli.errors import UserError
-from dpfc_cli.ledger import EVALUATION, Charge
+from dpfc_cli.ledger.facts import EVALUATION, Charge
 from dpfc_cli.methods.method import Solution
 from dpfc_cli.methods.public_head import PublicHead
 from dpfc_cli.methods.whitened import Public

@@ -11,8 +11,8 @@ from dpfc_cli.errors import UserError
 from dpfc_cli.extraction.importing import import_features
 from dpfc_cli.features import shards
 from dpfc_cli.features.reader import FeatureSet
-from dpfc_cli.ledger import ledger_path
 from dpfc_cli.ledger.caps import set_cap
+from dpfc_cli.ledger.file import ledger_path
 from dpfc_cli.methods import METHODS
 from dpfc_cli.methods.method import state_bytes
 from dpfc_cli.privacy import forms

@@ -17,8 +17,9 @@ from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.files import sha256_of
 from dpfc_cli.heads.head import Head
 from dpfc_cli.heads.metrics import Z
-from dpfc_cli.ledger import Ledger, account_name
 from dpfc_cli.ledger.caps import set_cap
+from dpfc_cli.ledger.facts import account_name
+from dpfc_cli.ledger.totals import Ledger
 from dpfc_cli.privacy import curator as curators
 from dpfc_cli.privacy import forms
 from dpfc_cli.privacy.accounting import mu_for

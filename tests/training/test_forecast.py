@@ -15,9 +15,11 @@ from dpfc_cli.evaluation import evaluate
 from dpfc_cli.extraction.importing import import_features
 from dpfc_cli.features.manifest import MANIFEST
 from dpfc_cli.features.reader import FeatureSet
-from dpfc_cli.ledger import Cap, Ledger, ledger_path, new_id, read
 from dpfc_cli.ledger.caps import RESERVE
 from dpfc_cli.ledger.caps import check as check_caps
+from dpfc_cli.ledger.facts import Cap, new_id
+from dpfc_cli.ledger.file import ledger_path, read
+from dpfc_cli.ledger.totals import Ledger
 from dpfc_cli.methods import METHODS
 from dpfc_cli.privacy import accounting, poisson
 from dpfc_cli.privacy.facts import Facts

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from dpfc_cli.ledger import read
+from dpfc_cli.ledger.file import read
 from dpfc_cli.privacy.accounting import default_delta
 from dpfc_cli.training.inventory import Inventory, ListedSet, inventory
 from tests.ledger.facts import a_charge, a_set, made_set, spent_by, written

@@ -20,8 +20,8 @@ from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.files import sha256_of
 from dpfc_cli.folders import LEDGER_DIGESTS
 from dpfc_cli.heads.head import Head
-from dpfc_cli.ledger import ledger_path
 from dpfc_cli.ledger.caps import left, set_cap
+from dpfc_cli.ledger.file import ledger_path
 from dpfc_cli.ledger.populations import register, set_population
 from dpfc_cli.privacy import curator as curators
 from dpfc_cli.privacy import sums

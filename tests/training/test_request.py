@@ -8,7 +8,7 @@ import pytest
 
 from dpfc_cli.errors import UserError
 from dpfc_cli.features.reader import FeatureSet
-from dpfc_cli.ledger import account_name
+from dpfc_cli.ledger.facts import account_name
 from dpfc_cli.privacy.facts import Facts
 from dpfc_cli.training.request import Privacy, Request, facts_of, requested
 from tests.training.requests import small

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from dpfc_cli.features.reader import FeatureSet
-from dpfc_cli.ledger import ledger_path
+from dpfc_cli.ledger.file import ledger_path
 from dpfc_cli.privacy import curator, forms
 from dpfc_cli.privacy.curator import NonPrivate
 from dpfc_cli.privacy.directions import InMemory

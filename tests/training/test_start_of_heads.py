@@ -14,7 +14,7 @@ from dpfc_cli.evaluation import evaluate
 from dpfc_cli.extraction.importing import import_features
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.heads.head import Head, encoded
-from dpfc_cli.ledger import ledger_path
+from dpfc_cli.ledger.file import ledger_path
 from dpfc_cli.ledger.populations import set_population
 from dpfc_cli.privacy import chain as chains
 from dpfc_cli.training import start

@@ -17,7 +17,7 @@ from dpfc_cli.extraction.importing import import_features
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.heads import head as head_files
 from dpfc_cli.heads.head import Head
-from dpfc_cli.ledger import ledger_path
+from dpfc_cli.ledger.file import ledger_path
 from dpfc_cli.methods import METHODS
 from dpfc_cli.methods.method import state_bytes
 from dpfc_cli.privacy import curator as curator_module

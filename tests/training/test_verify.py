@@ -15,8 +15,10 @@ from dpfc_cli.evaluation import evaluate
 from dpfc_cli.extraction.importing import import_features
 from dpfc_cli.features.reader import FeatureSet
 from dpfc_cli.heads.head import Head, encoded
-from dpfc_cli.ledger import Charge, Ledger, Outcome, ledger_path
+from dpfc_cli.ledger.facts import Charge, Outcome
+from dpfc_cli.ledger.file import ledger_path
 from dpfc_cli.ledger.merge import merge_ledgers
+from dpfc_cli.ledger.totals import Ledger
 from dpfc_cli.training import verify as checks
 from dpfc_cli.training.verify import verify
 from dpfc_cli.trust.verify import BELONGS, CHARGED, NOISE, OWNER, SIGNER, TEXT
